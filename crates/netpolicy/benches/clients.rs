@@ -75,7 +75,7 @@ fn measured(
     watch.begin()?;
     std::thread::sleep(Duration::from_nanos(LiveMeter::GUARD.0));
     let said = client()?;
-    // What was sent last is answered.
+    // Let the server answer the last requests.
     std::thread::sleep(Duration::from_millis(20));
     let sample = watch.end()?;
     let mut series = Series::new();
@@ -281,7 +281,7 @@ fn pipelined() -> Done<()> {
                 if pipeline == "1" { vec![(0.5, p50), (0.95, p95), (0.99, p99)] } else { Vec::new() };
             let percentiles =
                 shares.into_iter().map(|(share, ms)| (share, Duration::from_secs_f64(ms / 1e3)));
-            // It asks for the configuration before.
+            // Includes its query for the server's configuration.
             Ok(Said { requests, in_flight: 4, percentiles: percentiles.collect() })
         })?;
         compare(&format!("redis-benchmark -t set -c8 -P {pipeline}"), &said, &series);
@@ -307,7 +307,8 @@ fn long() -> Done<()> {
     for (millis, connections, seconds) in
         [(1, 20, 2), (10, 20, 2), (100, 100, 2), (1_500, 100, 3), (10_000, 100, 11)]
     {
-        // What one client leaves is answered while the next one is there.
+        // Requests that one client leaves behind are answered while the next one runs, so use a new lab for
+        // each.
         let lab = Lab::new(&LabOptions::with_queues(1))?;
         serve(&lab)?;
         let (c, d) = (format!("-c{connections}"), format!("-d{seconds}s"));
@@ -487,7 +488,7 @@ impl Cgroup {
 
 impl Drop for Cgroup {
     fn drop(&mut self) {
-        // Its processes are gone a moment after the server.
+        // Its processes exit shortly after the server.
         for _ in 0..100 {
             if std::fs::remove_dir(&self.0).is_ok() {
                 return;

@@ -37,7 +37,7 @@ pub fn main() -> ExitCode {
     if let Some(tool) = Tool::of_this_process() {
         return Context::new(Globals::default()).end(Err(tool.exec()));
     }
-    // A shell asks for values. It ends the process then.
+    // Answers a shell's completion request and exits.
     clap_complete::CompleteEnv::with_factory(args::Arguments::command).complete();
     let arguments = args::Arguments::of_this_process();
     let context = Context::new(arguments.globals);

@@ -85,7 +85,7 @@ impl FromStr for UserChoice {
     fn from_str(text: &str) -> Result<Self, String> {
         let (uid, policies) = text.split_once(':').ok_or("write UID:POLICY,... as in 1000:latency,bulk")?;
         let uid = uid.parse().map_err(|_| format!("`{uid}` is not a user id"))?;
-        // The number that stands for any user is no user's. Kernel: `include/linux/uidgid.h` `INVALID_UID`.
+        // -1 is not a valid uid. Kernel: `include/linux/uidgid.h` `INVALID_UID`.
         if uid == u32::MAX {
             return Err(format!("{uid} is not a user id"));
         }

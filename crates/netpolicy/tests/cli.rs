@@ -68,13 +68,13 @@ fn cat_prints_one_file_with_the_origin_of_every_value() {
     scratch.file("10-a.toml", "[device.eth0]\npolicy = \"latency\"\ncpus = \"0-3\"\n");
     scratch.file("20-b.toml", "[device.\"br 0\"]\npolicy = \"bulk\"\n[device.eth0]\ncpus = \"4-7\"\n");
     let output = netpolicy(&["--policy-dir", &dir, "cat"]);
-    // A device's name has no space: the kernel has none such either.
+    // Like the kernel, netpolicy rejects a device name with a space.
     assert_eq!(output.status.code(), Some(2));
     scratch.file("20-b.toml", "[device.\"br.0\"]\npolicy = \"bulk\"\n[device.eth0]\ncpus = \"4-7\"\n");
     let output = netpolicy(&["--policy-dir", &dir, "cat"]);
     assert_eq!(output.status.code(), Some(0));
     insta::assert_snapshot!(text(&output.stdout).replace(&dir, ""));
-    // What `cat` prints is a policy file that asks for the same.
+    // `cat` prints a policy file that is equivalent to its input.
     let again = scratch.file("again", &text(&output.stdout));
     let same = netpolicy(&["--policy-file", &again, "cat"]);
     let without_origins = |output: &Output| -> Vec<String> {
@@ -188,7 +188,7 @@ fn every_shell_has_completions_and_every_command_a_manual_page() {
         }
         assert_eq!(page.matches(".ds Aq").count(), 2, "one preamble: {page}");
     }
-    // A command's synopsis and options are its own; those of all commands are on one page.
+    // A command's page has only its own synopsis and options; global options have their own page.
     let synopsis = |page: &str| {
         let (_, after) = page.split_once(".SH SYNOPSIS\n").expect("a synopsis");
         after.split_once("\n.SH").expect("more sections").0.replace('\\', "")
@@ -409,7 +409,7 @@ fn the_last_transaction_is_not_skipped_for_an_older_one_because_it_cannot_be_rea
 
 #[test]
 fn netpolicy_does_not_attach_to_itself() {
-    // The shell becomes the command, and keeps its number.
+    // `exec` replaces the shell, so the command has the shell's pid.
     for words in ["attach $$ --policy latency", "set task $$ latency"] {
         let script = format!("exec \"$0\" {words}");
         let output = Command::new("sh")
@@ -548,7 +548,7 @@ fn a_command_of_a_program_that_is_not_installed_names_the_package() {
             "{arguments:?}: {said}"
         );
     }
-    // What is about all programs leaves out what is not there.
+    // Output about all programs omits those that are not installed.
     for (arguments, file) in [
         (["man", "--dir", &scratch.path("pages")], "pages/man8/netpolicy.8"),
         (["schema", "--dir", &scratch.path("schema")], "schema/show.json"),
@@ -575,7 +575,7 @@ fn a_program_is_found_where_packages_install_it() {
     let output = run(&["tc", "load", "/nowhere"]);
     assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
     assert!(text(&output.stderr).contains("/nowhere: No such file or directory"), "{}", text(&output.stderr));
-    // Usage and a shell's completions are netpolicy's.
+    // Usage and completions name `netpolicy`, not the tool.
     assert!(text(&run(&["tc", "load", "--help"]).stdout).contains("Usage: netpolicy tc load"));
     let mut shell = Command::new(scratch.path("sbin/netpolicy"));
     shell.env("COMPLETE", "bash").env("_CLAP_COMPLETE_INDEX", "2").env("_CLAP_IFS", "\n");

@@ -134,7 +134,7 @@ fn built_from_source(driver: &str) -> Host {
             continue;
         }
         edge.confidence = Confidence::ByName;
-        // A name without the queue leads nowhere.
+        // If the name has no queue number, the interrupt is not matched.
         if name.is_none() {
             napi.irq = None;
         }
@@ -169,7 +169,7 @@ fn every_driver_of_a_data_centre_is_planned_set_judged_and_undone() {
             .filter(|change| matches!(change.to(), Setting::Irq(_, IrqKnob::Affinity(_))))
             .count();
         let queues = host.devices[0].rx_queues.len();
-        // mana's interrupts do not say a queue: nothing is pinned, and so not everything on one CPU either.
+        // mana's interrupt names have no queue number: nothing is pinned, and so not everything to one CPU.
         let expected = if driver == "mana" { 0 } else { queues };
         assert_eq!(pins, expected, "{driver}");
         for change in plan.changes() {

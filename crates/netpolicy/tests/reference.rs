@@ -283,7 +283,7 @@ fn recipe_values() -> String {
     let policies = PolicyName::ALL;
     let columns = policies.map(|policy| format!("`{policy}`")).join(" | ");
     let mut page = format!("| mechanism | {columns} |\n|---|{}\n", "---|".repeat(policies.len()));
-    // Mechanisms that stand together and are wanted alike share a row.
+    // Adjacent mechanisms with equal values share a row.
     let mut rows: Vec<(Vec<String>, [String; PolicyName::ALL.len()])> = Vec::new();
     for mechanism in Mechanism::all() {
         let values = policies.map(|policy| match recipes.of(policy, mechanism).map(|entry| &entry.value) {

@@ -400,7 +400,7 @@ fn of_a_mode() -> Vec<Case> {
                 ("or threaded", "threaded-busy", "threaded"),
             ],
         ),
-        // More queues have more kernel threads: those that will be there count.
+        // More queues mean more kernel threads: count those that will exist.
         case(
             "budget.rs",
             threads(true),
@@ -592,7 +592,7 @@ fn wrong(case: &Case) -> Vec<String> {
     let mut wrong = Vec::new();
     for Way { says, instead, written } in &case.ways {
         let quoted = says.split('`').skip(1).step_by(2).filter(|quoted| !quoted.contains(" = N "));
-        // What stands in quotes is TOML, and is typed as it stands.
+        // Quoted words are TOML that can be pasted as they are.
         let otherwise = quoted.filter(|quoted| !written.contains(quoted));
         wrong.extend(otherwise.map(|quoted| format!("{quoted} is not what is written: {written}")));
         if !nearest.contains(says) || !case.file.contains(instead) {
@@ -781,7 +781,7 @@ fn typed(command: &str) -> Result<(), String> {
 
 #[test]
 fn every_remedy_of_doctor_can_be_typed() {
-    // What only the application's operator can do is said in words.
+    // Remedies that only the application's operator can carry out are prose.
     const WORDS: [&str; 2] = ["as many workers as queues", "run it with CAP_SYS_PTRACE"];
     let remedies = remedies_of_doctor();
     assert!(remedies.len() > 10, "{remedies:?}");

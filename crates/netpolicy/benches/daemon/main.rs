@@ -264,12 +264,12 @@ fn cost_for_others() -> Done<()> {
     let by_unit = "[service.cache]\nmatch = { unit = \"never-started\" }\npolicy = \"latency\"\n";
     let mut times: [Vec<Duration>; 3] = Default::default();
     for block in 0..BLOCKS {
-        // In turn, so that what drifts meanwhile is shared.
+        // Take turns, so that drift affects all alike.
         for turn in 0..3 {
             let way = (block + turn) % 3;
             let daemon = match way {
                 0 => {
-                    // As long as a daemon takes to start: a machine that was idle for a while is slower at first.
+                    // As long as a daemon takes to start: an idle machine is slower at first.
                     std::thread::sleep(SETTLES);
                     None
                 }

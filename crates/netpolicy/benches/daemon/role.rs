@@ -118,7 +118,7 @@ fn makes_epolls() -> Done<()> {
     let mut epolls = vec![epoll::create(epoll::CreateFlags::CLOEXEC)?];
     in_force(own, fd_of(&epolls[0])?, clock())?;
     say(".")?;
-    // At moments that have nothing to do with those of the daemon.
+    // At moments that are independent of the daemon's.
     let mut chance = model::Chance::new(u64::from(std::process::id()));
     let one = |epolls: &mut Vec<OwnedFd>| -> Done<()> {
         epolls.push(epoll::create(epoll::CreateFlags::CLOEXEC)?);

@@ -126,7 +126,7 @@ impl Stage {
             }
             std::thread::sleep(Duration::from_millis(20));
         }
-        // What it says first is not yet what it does first.
+        // The daemon reports its first plan before it has applied it.
         std::thread::sleep(Duration::from_millis(500));
         Ok(daemon)
     }

@@ -23,7 +23,7 @@ pub(crate) fn compare(program: &str, other: &str) -> Done<()> {
     let netns = format!("pid:{}", lab.server_pid());
     let run = |program: &str, words: &[&str]| -> Done<Duration> {
         let mut command = Command::new(program);
-        // A journal of its own: an earlier program cannot read a later one's.
+        // A separate journal: an older program cannot read a newer one's.
         let state = scratch.path().join(program.replace('/', "-"));
         command.args(["--quiet", "--netns", &netns, "--state-dir"]).arg(state).args(words);
         let began = Instant::now();

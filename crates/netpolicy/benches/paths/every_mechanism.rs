@@ -155,7 +155,7 @@ pub(super) fn in_memory(queues: u32) -> Done<()> {
         NicRequest::RssContexts(vec![QueueSpan { first: queues / 2, count: queues / 2 }]),
         NicRequest::FlowRules(rules),
     ]);
-    // The graph stays as it is, so that verifying finds all settings wanting, which is the longest that it can take.
+    // The graph does not change, so verification finds every setting missing: the worst case.
     let timed = |policy: &Policy| {
         let mut nic = InMemory::before(&planned(policy, &host)?);
         rounds(policy, &mut nic, |_| Ok(host.clone()), |_| Ok(()))
@@ -164,7 +164,7 @@ pub(super) fn in_memory(queues: u32) -> Done<()> {
     phases.say(&format!(
         "a NIC of {queues} queues in memory, all mechanisms ({settings} settings), without the kernel"
     ));
-    // What recreates the queues is a transaction of its own.
+    // Settings that recreate queues are a separate transaction.
     let first = vec![
         NicRequest::Ring(RingKind::Rx, 1024),
         NicRequest::Ring(RingKind::Tx, 1024),

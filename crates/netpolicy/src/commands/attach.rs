@@ -22,7 +22,7 @@ pub(crate) fn run(arguments: &Attach, context: &Context) -> Result<Exit, Fault> 
     };
     plan::allowed_class(&intent).map_err(Fault::refused_early)?;
     fullbusy::refuse_from_outside(&Policy { intents: vec![intent.clone()], ..Policy::default() })?;
-    // Held to the end of this function.
+    // Held until this function returns.
     let _held = wake::hold(arguments.cpu_dma_latency, &intent, &context.session, &context.console)?;
     // From here on a signal ends the attachment in order instead of ending this process.
     let signals = Signals::catch()?;

@@ -228,7 +228,7 @@ impl<'a> Attachment<'a> {
 
     fn planned(&mut self) -> Result<Plan, Fault> {
         let mut processes: Vec<ProcessId> = self.follower.followed().collect();
-        // The follower may not have seen a child's exit yet. Where none is left, the planner says so.
+        // The follower may not have seen a child's exit yet. If no process is left, the planner reports that.
         if processes.iter().any(lives) {
             processes.retain(lives);
         }
@@ -337,7 +337,7 @@ impl<'a> Attachment<'a> {
         while let Some(transaction) = self.transactions.pop() {
             match self.journal.roll_back(transaction, &mut kernel, clock::now()) {
                 Ok(done) => undone.push(done),
-                // An operator was faster.
+                // An operator has rolled it back already.
                 Err(RollBackError::NothingToUndo { .. }) => {}
                 Err(error) => failed.push((transaction, error)),
             }

@@ -27,7 +27,7 @@ fn meant(merged: &Merged, context: &Context) -> Result<BTreeMap<usize, MeantBySe
     let netns = context.session.netns()?;
     let policy = merged.policy();
     let (resolved, processes) = services::resolve(&policy)?;
-    // Which processes receive on a device is not asked here.
+    // Do not observe which processes receive on a device.
     let processes = match processes {
         Processes::Networking | Processes::NetworkingAnd(_) => {
             let services = (0..policy.intents.len()).flat_map(|at| resolved.pids_of(at));
@@ -38,7 +38,7 @@ fn meant(merged: &Merged, context: &Context) -> Result<BTreeMap<usize, MeantBySe
     let host = linux::observe(&netns, &processes)?;
     let selection = plan::select(&policy, &host);
     let mut meant = BTreeMap::new();
-    // The sections that ask something for traffic are the policy's requests, in that order.
+    // The sections that request something for traffic are the policy's requests, in the same order.
     let sections = merged.sections.iter().enumerate();
     let of_traffic = sections.filter(|(_, section)| section.kind != Kind::Daemon).map(|(place, _)| place);
     for (place, (at, intent)) in of_traffic.zip(policy.intents.iter().enumerate()) {

@@ -44,7 +44,7 @@ pub(crate) fn run(arguments: &Compare, context: &Context) -> Result<Exit, Fault>
     let record = record.map(|path| PairRecord::create(path, comparison.target(), &options, comparison.by()));
     let mut listener =
         Listener { context, record: record.transpose()?, unrecorded: None, most: options.most };
-    // From here on a signal ends the comparison in order; a kill is the guard's business.
+    // From here on, a signal ends the comparison in order. After SIGKILL, the guard restores the host.
     let mut signals = Signals::catch()?;
     let netns = comparison.target().netns.again()?;
     let namespaces = comparison.alternation().namespaces(&netns)?;
@@ -64,7 +64,7 @@ pub(crate) fn run(arguments: &Compare, context: &Context) -> Result<Exit, Fault>
         }
         Ok(_) | Err(_) => Ok(Vec::new()),
     };
-    // What is left undone after a failure is the guard's to put back.
+    // After a failure, the guard restores what is left.
     if shown.is_ok() && kept.is_ok() {
         guard.dismiss();
     }

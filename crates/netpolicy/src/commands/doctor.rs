@@ -69,7 +69,7 @@ pub(crate) fn run(arguments: &Doctor, context: &Context) -> Result<Exit, Fault> 
     };
     host_context.pending.refused = refused.as_ref().map(|fault| fault.cause.to_string());
     let mut findings = plan::doctor_with(&host, delivered.as_ref(), &asked, &host_context);
-    // Finding the other ends takes a look at every namespace, and is of use for this only.
+    // Finding the peers scans every namespace, and only this needs them.
     if findings
         .iter()
         .any(|found| NEEDS_PEER.contains(&found.rule.as_str()) && found.severity > Severity::Note)

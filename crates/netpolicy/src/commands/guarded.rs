@@ -91,7 +91,7 @@ pub(crate) fn run(
         context.console.say("Nothing to change: the host is as the policy says.");
         return Ok(Exit::Done);
     };
-    // One document for programs: what it came to.
+    // With JSON output, the outcome is the only document.
     if context.globals.output != Output::Json {
         context.console.report_done(&PlanReport::of(trial.plan()))?;
     }
@@ -113,7 +113,7 @@ pub(crate) fn run(
         Ok(outcome) if outcome.is_kept() => trial.keep(outcome).map(Some),
         Ok(_) | Err(_) => Ok(None),
     };
-    // What is left undone after a failure is the guard's to put back.
+    // After a failure, the guard restores what is left.
     if outcome.is_ok() && kept.is_ok() {
         guard.dismiss();
     }

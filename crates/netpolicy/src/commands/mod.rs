@@ -43,7 +43,8 @@ pub(crate) fn run(command: &Command, context: &Context) -> Result<Exit, Fault> {
     if looks_at_host(command) || measures(command) {
         limits::admit_open_files()?;
     }
-    // Other commands say it only when they fail for it. What a user may not set, the daemon may set for its group.
+    // Other commands report it only if they fail because of it. A user who may not set something may do so
+    // through the daemon, as a member of its group.
     let begins_with_it = looks_at_host(command) && !matches!(command, Command::Set(_)) || measures(command);
     if missing.is_some()
         && (begins_with_it || matches!(command, Command::Set(_)) && !set::has_daemon(context))
@@ -56,16 +57,16 @@ pub(crate) fn run(command: &Command, context: &Context) -> Result<Exit, Fault> {
         && let Err(fault) =
             expire::roll_back_expired(&context.session, &context.console, expire::Who::Anybody)
     {
-        // It goes on: the command may be the one that puts this right.
+        // Continue: the command may be the one that fixes this.
         context.console.fault(&fault);
         said = Some(fault.cause.to_string());
     }
     if looks_at_journal_alone(command) && context.session.netns.is_some() {
-        // It needs no namespace, but one that is misspelt must not read as "nothing is applied".
+        // The command needs no namespace, but a misspelt one must not look like "nothing is applied".
         context.session.netns()?;
     }
     let exit = match dispatch(command, context) {
-        // The same is wrong with the command, and was said.
+        // The command failed with the error that was already reported.
         Err(fault) if said == Some(fault.cause.to_string()) => return Ok(fault.exit),
         ended => {
             say_if_denied(missing, &ended, context);
@@ -148,7 +149,7 @@ fn looks_at_host(command: &Command) -> bool {
         | Command::Run(_)
         | Command::Compare(_)
         | Command::Daemon(_) => true,
-        // Their lab is a host of its own.
+        // Their lab is a separate host.
         Command::SocketPolicies(_)
         | Command::Init(_)
         | Command::SupportMatrix(_)

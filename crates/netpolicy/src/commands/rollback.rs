@@ -20,7 +20,7 @@ pub(crate) fn run(arguments: &Rollback, context: &Context) -> Result<Exit, Fault
         None => {
             let history = journal.history()?;
             let newest = history.newest_live().map(apply::Transaction::name);
-            // Which transaction is the last is what is not known then.
+            // It is unknown which transaction is the last one.
             if let Some(unreadable) = history.unreadable_after(newest) {
                 let fault = Fault::failed(format!(
                     "the last transaction, {}, cannot be read: {unreadable}",
@@ -127,7 +127,7 @@ fn all_of_the_daemons(journal: &Journal, context: &Context) -> Result<Exit, Faul
         Some(error) => return Err(session::unfinished(error, &undone, journal)),
         None => {}
     }
-    // One that an earlier rollback could not put back is in more than one transaction.
+    // A setting that an earlier rollback could not restore is in several transactions.
     let changes = undone.iter().flat_map(|(_, undone)| &undone.changes);
     let knobs = changes.map(|undone| (undone.change.from().object(), undone.change.from().knob()));
     let settings = knobs.collect::<BTreeSet<_>>().len();

@@ -30,7 +30,7 @@ pub(crate) fn run(arguments: &Run, context: &Context) -> Result<Exit, Fault> {
     };
     plan::allowed_class(&intent).map_err(Fault::refused_early)?;
     let mut command = command(arguments, &intent)?;
-    // Held to the end of this function, and so of the command.
+    // Held until this function returns, and so for the lifetime of the command.
     let _held = wake::hold(arguments.cpu_dma_latency, &intent, &context.session, &context.console)?;
     let netns = context.session.netns()?;
     let mut signals = Signals::catch()?;
@@ -38,14 +38,14 @@ pub(crate) fn run(arguments: &Run, context: &Context) -> Result<Exit, Fault> {
     match followed(&mut child, context, netns, &intent, &mut signals) {
         Ok(status) => Ok(Exit::Command(code(status))),
         Err(fault) => match child.try_wait() {
-            // Whatever failed did so because the command had come to its end: that is its result, then.
+            // The failure is a consequence of the command's exit, so report its exit status.
             Ok(Some(status)) if fault.is_passing() => {
                 if fault.host == HostState::Unchanged {
                     context.console.say(NOTHING_SET);
                 }
                 Ok(Exit::Command(code(status)))
             }
-            // The command was to run under this policy or not at all.
+            // Do not let the command run without this policy.
             _ => {
                 stop(&mut child);
                 Err(fault)

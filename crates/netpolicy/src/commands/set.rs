@@ -40,7 +40,7 @@ pub(crate) fn run(arguments: &Set, context: &Context) -> Result<Exit, Fault> {
         arguments.allow.allow_inferred,
     )?;
     fullbusy::refuse_from_outside(&policy)?;
-    // What a daemon does not know of, it would take for drift.
+    // A daemon would treat a change that it does not know of as drift.
     if let Some(mut daemon) = running_daemon::connect(&context.session, netns.id())? {
         return by_daemon::set(&mut daemon, &policy.intents[0], &typed, &netns, context);
     }

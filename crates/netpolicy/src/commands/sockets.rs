@@ -26,7 +26,7 @@ fn enable(arguments: &SocketsEnable, store: &RequestStore, context: &Context) ->
     let users = users.map(|user| Choice { uid: Some(user.uid), numbers: numbers(&user.policies) });
     let choices: Vec<Choice> = std::iter::once(any_user).chain(users).collect();
     let was = store.enabled()?.iter().any(|enabled| enabled.id == cgroup.id());
-    // Before who may choose what is changed: a refusal leaves that as it was.
+    // Check this before the permissions are changed: a refusal leaves them as they were.
     if was && arguments.prctl {
         store.enable_prctl(&cgroup).map_err(|why| no_prctl(&why))?;
     }

@@ -12,7 +12,7 @@ use cli::Context;
 
 /// Shows the host again and again, or once.
 pub(crate) fn run(arguments: &Top, context: &Context) -> Result<Exit, Fault> {
-    // Without policy files there are no services to name, which is no reason to show nothing.
+    // Without policy files there are no services to name; show everything else.
     let policy = context.policy().map(|merged| merged.policy()).unwrap_or_else(|fault| {
         context.console.say(&format!("Ignoring the policy files: {}", fault.cause));
         Policy::default()

@@ -36,7 +36,7 @@ pub(crate) fn run(arguments: &Watch, context: &Context) -> Result<Exit, Fault> {
                 if let Some(kept) = &mut record
                     && let Err(fault) = kept.add(&shown.window, &target)
                 {
-                    // What was measured is reported all the same.
+                    // Still report what was measured.
                     context.console.say(&format!("The record ends here: {}", fault.cause));
                     (record, unrecorded) = (None, Some(fault));
                 }

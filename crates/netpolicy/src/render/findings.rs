@@ -106,7 +106,7 @@ impl Report for FindingsReport<'_> {
 
     fn page(&self, page: &mut Page) {
         let mut findings = merge(self.findings);
-        // What helps most comes first: what is wrong, and of equals what can be mended by a command.
+        // Problems first; among equals, those that a command can fix.
         findings.sort_by_key(|finding| {
             (
                 std::cmp::Reverse(finding.severity),
@@ -119,7 +119,7 @@ impl Report for FindingsReport<'_> {
             self.not_known.iter().map(|line| format!("unknown  {}", visible(line))).collect();
         let rows = match self.all {
             true => usize::MAX,
-            // A row is kept for what is left out.
+            // Reserve a row for the number of findings that are left out.
             false => SCREEN_ROWS.saturating_sub(1 + unknown.iter().map(|line| rows_of(line)).sum::<usize>()),
         };
         let shown = fit(&entries, rows);

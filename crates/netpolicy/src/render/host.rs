@@ -218,7 +218,7 @@ fn queues(host: &Host, marks: &mut Marks) -> Table {
         }
         for queue in &device.tx_queues {
             let steering = steering("xps", &queue.xps_cpus);
-            // A transmit queue that nothing is known about would only repeat that it exists.
+            // Skip transmit queues that have nothing to show.
             if queue.napi.is_some() || steering.is_some() {
                 let title = format!("{name} tx-{}", queue.index);
                 queue_row(host, &mut table, marks, title, steering, device, queue.napi);

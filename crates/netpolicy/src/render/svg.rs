@@ -289,7 +289,8 @@ impl Drawing {
 
     /// The mean height of the boxes that were placed already and that an edge joins with this one.
     fn preferred_y(&self, key: Key, column: usize, places: &BTreeMap<Key, (usize, usize)>) -> Option<usize> {
-        // To the left of the queues a box follows what is on its right, from there on what is on its left.
+        // Left of the queues, boxes align with the column on their right; from the queues on, with the column
+        // on their left.
         let towards = if column < 4 { column + 1 } else { column.checked_sub(1)? };
         let joined = self.edges.iter().filter_map(|edge| match (edge.from == key, edge.to == key) {
             (true, _) => Some(edge.to),

@@ -40,11 +40,11 @@ pub(crate) fn watch(mut reader: Reader, interval: Duration, colour: bool) -> Res
             .hint("netpolicy top --once prints one reading, and with -o json one for programs"));
     }
     let mut signals = Signals::catch()?;
-    // Puts the terminal back also when this panics.
+    // Also restores the terminal after a panic.
     let mut terminal =
         ratatui::try_init().map_err(|error| Fault::failed(format!("the terminal: {error}")))?;
     let seen = look(&mut terminal, &mut reader, interval, colour, &mut signals);
-    // A terminal that is gone cannot be put back, and ratatui would panic when it says so on that terminal.
+    // A closed terminal cannot be restored, and ratatui would panic while printing that error to it.
     let cursor = terminal.show_cursor();
     let _ = ratatui::try_restore();
     if cursor.is_err() {

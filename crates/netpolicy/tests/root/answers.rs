@@ -72,7 +72,7 @@ fn kernel_refuses() -> Result<(), Failed> {
     let _daemon = operator.starts(&["daemon", "--disruptive", "--allow-irreversible"])?;
     operator.waits_to_hear("at work")?;
     sets(&operator, &["defer50"], 0)?;
-    // A kernel that has the discipline does not refuse it.
+    // A kernel that has this qdisc does not refuse it.
     let refused = ["defer20", "--setting", "qdisc=fq"];
     let has_fq = operator.inside(&format!("tc qdisc add dev {SERVER_DEVICE} root fq")).is_ok();
     if !has_fq {
@@ -82,7 +82,7 @@ fn kernel_refuses() -> Result<(), Failed> {
         assert_eq!(flushes(&operator.devices()?), [50_000; 2], "what was asked before");
         let (state, in_order) = status(&operator)?;
         assert!(in_order && !state.contains("refused-by-kernel"), "{state}");
-        // Neither the same again nor another setting of the device is affected by it.
+        // The refusal affects neither the next attempt nor another setting of the device.
         sets(&operator, &refused, 1)?;
     }
     let said = sets(&operator, &["defer20", "--setting", "rx-gro-list=on"], 0)?;
@@ -90,7 +90,8 @@ fn kernel_refuses() -> Result<(), Failed> {
     let features = || operator.inside(&format!("ethtool -k {SERVER_DEVICE}"));
     assert!(features()?.contains("rx-gro-list: on"));
     assert_eq!(flushes(&operator.devices()?), [20_000; 2]);
-    // The kernel notes a request for an offload that needs another one, and follows it when that is there.
+    // The kernel remembers a request for an offload that depends on another one, and applies it when that one
+    // is enabled.
     operator.inside(&format!("ethtool -K {SERVER_DEVICE} tso off"))?;
     operator.inside(&format!("ethtool -K {SERVER_DEVICE} tx off"))?;
     sets(&operator, &["defer20", "--setting", "tx-tcp-segmentation=on"], 0)?;
@@ -211,7 +212,7 @@ fn ended() -> Result<(), Failed> {
         operator.runs(&["set", "task", &maker.pid().to_string(), "suspend20"], 0)?;
         assert_eq!(maker.epolls(&operator)?.len(), 1);
     }
-    // The queues are put back after two looks: a service that has ended may be back in a moment.
+    // The queues are restored after the second look: a service that exited may return in a moment.
     let nothing = || Ok(status(&operator)?.0.contains("\"settings\": 0").then_some(()));
     waited_for("nothing that is held", nothing).or_else(|_| waited_for("nothing that is held", nothing))?;
     let said = operator.runs(&["verify"], 0)?;

@@ -86,7 +86,7 @@ fn another_user() -> Result<(), Failed> {
         let mut refused: Vec<Value> =
             methods.iter().map(|method| called(&mut talk, method, &json!({}))["error"].clone()).collect();
         refused.push(called(&mut talk, "Set", &set_eth0())["error"].clone());
-        // Nor do they see what was wrong with it.
+        // Unauthorised clients are refused before their call is validated.
         refused.push(called(&mut talk, "Set", &json!({}))["error"].clone());
         (state, refused)
     })?;
@@ -102,7 +102,7 @@ fn another_user() -> Result<(), Failed> {
     let lines =
         log.iter().filter(|line| line.contains("uid 65534") && line.contains("was refused io.netpolicy."));
     assert_eq!(lines.count(), 9, "{log:?}");
-    // Nothing of it reached the daemon, which root's does.
+    // None of these calls reached the daemon; root's calls do.
     assert!(!log.iter().any(|line| line.contains(" calls ")), "{log:?}");
     assert_eq!(
         called(&mut desk.connect(), "Set", &set_eth0())["parameters"]["summary"],
@@ -179,12 +179,12 @@ fn through_the_daemon() -> Result<(), Failed> {
     assert!(gone.words.contains("By the daemon: "), "{}", gone.words);
     let refused = operator.runs(&["unset", "device", device], 1)?;
     assert!(refused.words.contains(device), "{}", refused.words);
-    // Of a service that is known by nothing every process would be one.
+    // A service without criteria would match every process.
     let anybody = json!({ "target": { "service": "any", "match": {} }, "request": "latency" });
     let answer = called(&mut Talk::to(&operator.state().join("io.netpolicy")), "Set", &anybody);
     assert_eq!(answer["parameters"]["exit"], 2, "{answer}");
     assert_eq!(daemon.terminated()?, Some(0));
-    // Without it the command does the same itself.
+    // Without a daemon, the command sets it directly.
     let said = operator.runs(&["set", "device", device, "defer50"], 0)?;
     assert!(!said.words.contains("By the daemon"), "{}", said.words);
     operator.runs(&["rollback"], 0)?;
@@ -213,7 +213,7 @@ fn killed() -> Result<(), Failed> {
         daemon.child.wait()?;
     }
     let daemon = daemon(&operator)?;
-    // All of the last one that was taken, or nothing of it.
+    // All of the last accepted policy, or none of it.
     waited_for("both queues with one value", || {
         let now = timeouts(&operator)?;
         Ok(now.windows(2).all(|pair| pair[0] == pair[1]).then_some(()))
@@ -252,7 +252,7 @@ fn attached() -> Result<(), Failed> {
         called(&mut talk, "Set", &set)
     };
 
-    // Alone it cannot: else what follows would prove nothing.
+    // Without the attach service it fails; otherwise the following would prove nothing.
     let mut without = daemon_without_right(&operator, &socket)?;
     let said = ask();
     assert_eq!(maker.epolls(&operator)?, plain, "{said}");
@@ -271,7 +271,7 @@ fn attached() -> Result<(), Failed> {
     })?;
     assert_eq!(daemon.terminated()?, Some(0));
 
-    // What a process runs takes the same right to see, and is asked there.
+    // Reading a process's executable needs the same privilege, and also goes through the service.
     let exe = std::env::current_exe()?;
     let exe = exe.to_str().ok_or("a path in UTF-8")?;
     operator.asks(&format!(
@@ -281,7 +281,7 @@ fn attached() -> Result<(), Failed> {
     let daemon = daemon_without_right(&operator, &socket)?;
     waited_for("its parameters, too", || Ok((another.epolls(&operator)? == [SUSPENDING]).then_some(())))?;
     assert_eq!(daemon.terminated()?, Some(0));
-    // Only root is answered there.
+    // The service answers only root.
     let rejected = as_user(&[], || std::os::unix::net::UnixStream::connect(&socket).is_err())?;
     assert!(rejected);
     Ok(())

@@ -40,16 +40,16 @@ pub(crate) fn tests() -> Vec<Trial> {
 pub(crate) fn play_role() -> Option<()> {
     let role = std::env::var(ROLE).ok()?;
     if ask(&role).is_none() {
-        std::process::exit(1); // the parent's wait for epolls times out
+        std::process::exit(1); // the parent then times out while it waits for epolls
     }
     Some(())
 }
 
 fn ask(role: &str) -> Option<()> {
     use rustix::event::epoll;
-    // It is in its cgroup before it makes sockets: a socket belongs to the cgroup where it was made.
+    // Wait until this process is in its cgroup: a socket belongs to the cgroup in which it was created.
     let mut lines = std::io::stdin().lines();
-    // The parent may close the pipe without a line.
+    // The parent may close the pipe without writing a line.
     let Some(Ok(_)) = lines.next() else { return Some(()) };
     let epolls = [(); 2].map(|()| epoll::create(epoll::CreateFlags::CLOEXEC));
     let mut sockets = Vec::new();
@@ -170,7 +170,7 @@ fn sockets_epoll() -> Result<(), Failed> {
     let listed = operator.runs(&fixture.with(&["sockets", "list"]), 0)?;
     assert!(listed.data.contains("1 socket: latency, set by the process itself"), "{}", listed.data);
     assert!(listed.data.contains("any user may ask for bulk"), "{}", listed.data);
-    // No file asks for anything: what the socket asks for is all there is.
+    // No policy file requests anything, so the socket's request is the only one.
     let planned = operator.runs(&fixture.with(&["plan"]), 3)?;
     assert!(planned.data.contains("SO_NETPOLICY of the sockets"), "{}", planned.data);
     operator.runs(&fixture.with(&["apply"]), 0)?;
@@ -208,7 +208,7 @@ fn by_daemon() -> Result<(), Failed> {
     let daemon = daemon(&operator, &fixture)?;
     fixture.send("go")?;
     has(&operator, pid, &[EpollParams::default(); 2])?;
-    // It does not wait for a tick: one of these comes before the next.
+    // The daemon reacts at once: at least one of these comes before its next tick.
     for _ in 0..3 {
         let asked = std::time::Instant::now();
         fixture.send("request 3")?;
@@ -224,7 +224,7 @@ fn by_daemon() -> Result<(), Failed> {
     let shown = operator.runs(&fixture.with(&["show"]), 0)?.data;
     let line = shown.lines().find(|line| line.contains("1 socket of epoll")).unwrap_or_default();
     assert!(line.contains("latency"), "{shown}");
-    // Disabling ends all requests; the daemon sees requests after enabling, too.
+    // Disabling ends all requests; the daemon also sees requests made after it is enabled again.
     for _ in 0..3 {
         operator.runs(&fixture.with(&["sockets", "disable", "--all"]), 0)?;
         has(&operator, pid, &[EpollParams::default(); 2])?;
@@ -252,7 +252,7 @@ fn asked_before() -> Result<(), Failed> {
     has(&operator, pid, &[EpollParams::default(); 2])?;
     let first = daemon(&operator, &fixture)?;
     has(&operator, pid, &[SUSPENDING, EpollParams::default()])?;
-    // The next one finds it so, and changes nothing.
+    // The next daemon finds the settings in force, and changes nothing.
     assert_eq!(first.terminated()?, Some(0));
     let before = operator.runs(&["-o", "json", "history"], 0)?.data;
     let next = daemon(&operator, &fixture)?;
@@ -341,7 +341,7 @@ fn child_inherits() -> Result<(), Failed> {
     );
     operator.runs(&fixture.with(&["apply"]), 0)?;
     assert_eq!(epolls_of(&operator, child)?, [SUSPENDING; 2]);
-    // What was given is taken back by the same words.
+    // `none` removes the policy that the same command gave.
     operator.runs(&fixture.with(&["set", "task", &number, "none"]), 0)?;
     let listed = operator.runs(&fixture.with(&["sockets", "list"]), 0)?;
     assert!(!listed.data.contains(&format!("task {pid} ")), "{}", listed.data);
@@ -376,7 +376,7 @@ fn refused_prctl() -> Result<(), Failed> {
     assert!(before.contains("bulk") && before.contains("cpu") && !before.contains("latency"), "{before}");
     let wide = [&enable[..], &["--prctl", "--allow", "latency"]].concat();
     let answer = operator.netpolicy(&fixture.with(&wide)).output()?;
-    // A kernel that lets a program answer prctl does as it was asked; one that does not changes nothing.
+    // A kernel without BPF support for prctl refuses and changes nothing; any other applies the request.
     match answer.status.code() {
         Some(6) => assert_eq!(bounds()?, before),
         Some(0) => assert!(bounds()?.contains("latency")),

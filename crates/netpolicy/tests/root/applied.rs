@@ -346,7 +346,7 @@ fn doctor() -> Result<(), Failed> {
     let healthy = operator.runs(&["-o", "json", "doctor", "--seconds", "0", "--processes", "none"], 0)?;
     let healthy: serde_json::Value = serde_json::from_str(&healthy.data)?;
     assert!(healthy["data"]["delivered"].is_null(), "nothing was counted");
-    // Suspension without deferral is set and can never be in force.
+    // Suspension without deferral is set but cannot be in force.
     somebody_else_sets(Setting::Napi(queue, NapiKnob::IrqSuspendTimeout(Nanoseconds::from_millis(20))))?;
     let sick = operator.runs(&["doctor", "--seconds", "0", "--processes", "none"], 3)?;
     assert!(sick.data.contains("veth-server"), "{}", sick.data);

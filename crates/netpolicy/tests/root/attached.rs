@@ -70,7 +70,7 @@ pub(crate) fn play_role() -> Option<()> {
                 let port = line["listen ".len()..].parse().ok()?;
                 listeners.push(std::net::TcpListener::bind(("0.0.0.0", port)).ok()?);
             }
-            // One more that may wait in an epoll; it ends with the process.
+            // One more thread that could wait in an epoll; it exits with the process.
             "thread" => drop(std::thread::spawn(std::thread::park)),
             "fork" => child = Some(Command::new("/proc/self/exe").stdin(Stdio::piped()).spawn().ok()?),
             _ => epolls.push(epoll::create(epoll::CreateFlags::CLOEXEC).ok()?),
@@ -197,7 +197,7 @@ fn once() -> Result<(), Failed> {
     let operator = Operator::new("once", 1)?;
     let server = operator.lab.start_memcached(&MemcachedOptions::default())?;
     let before = operator.host()?;
-    // Without a word about the namespace: the process's own is meant.
+    // Without --netns, the process's own namespace is used.
     let mut attach = operator.netpolicy_here(&["attach", &server.process().pid.to_string()]);
     let attached = attach.args(["--delivery", "suspend20", "--once"]).output()?;
     assert!(attached.status.success(), "{}", String::from_utf8_lossy(&attached.stderr));
@@ -245,7 +245,7 @@ fn left_running() -> Result<(), Failed> {
     let operator = Operator::new("left-running", 1)?;
     let before = operator.host()?;
     let left = operator.file("left", b"")?;
-    // On a busy machine, a look at the command's processes takes seconds.
+    // On a busy machine, inspecting the command's processes takes seconds.
     let script = format!("sleep 60 >/dev/null 2>&1 & echo $! > {left}; sleep 10; exit 4");
     let said = operator.runs(&["run", "--delivery", "suspend20", "--", "sh", "-c", &script], 4)?;
     let left = std::fs::read_to_string(left)?.trim().parse().ok().and_then(rustix::process::Pid::from_raw);
@@ -304,7 +304,7 @@ fn run() -> Result<(), Failed> {
         let epolls = epolls_of(&operator.host()?, pid);
         Ok((epolls.len() == 2 && epolls.iter().all(|params| *params == SUSPENDING)).then_some(()))
     })?;
-    // memcached takes SIGTERM as a reason to end well.
+    // memcached exits with 0 on SIGTERM.
     assert_eq!(running.terminated()?, Some(0));
     assert_eq!(operator.host()?, before);
     for (script, code) in [("exit 7", 7), ("kill -9 $$", 137), ("sleep 0.3; exit 3", 3)] {
@@ -376,7 +376,7 @@ fn eventbusy_refused() -> Result<(), Failed> {
     let before = operator.host()?;
     let pid = maker.pid().to_string();
     for arguments in [["attach", &pid, "--delivery", "eventbusy"], ["set", "task", &pid, "eventbusy"]] {
-        // No budget buys what the kernel lacks, so that is said first.
+        // A missing kernel feature is reported before the budget, which could not help.
         let refused = operator.runs(&arguments, 6)?;
         for why in ["EPIOCSPARAMS refuses EPOLL_PARAMS_F_EVENTS_ONLY", "userbusy", "Nothing was changed."] {
             assert!(refused.words.contains(why), "{why}: {}", refused.words);
@@ -416,7 +416,7 @@ fn run_userbusy() -> Result<(), Failed> {
     let pid = started(&operator, "memcached")?;
     let environment = std::fs::read(format!("/proc/{pid}/environ"))?;
     assert!(String::from_utf8_lossy(&environment).contains("NETPOLICY_EPOLL_WAIT_CAP_US=0\0"));
-    // It is never found asleep in epoll_wait, and goes through it all the time.
+    // The server never sleeps in epoll_wait, and keeps calling it.
     let ticks = || -> Result<u64, Failed> {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
         let after = stat.rsplit_once(')').ok_or("comm")?.1;

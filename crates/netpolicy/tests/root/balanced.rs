@@ -94,7 +94,7 @@ impl Scene {
 
 impl Drop for Scene {
     fn drop(&mut self) {
-        // What a failed test leaves in force, the next one would find as the NIC's own: a transaction for each apply.
+        // The next test would take leftovers of a failed one for the NIC's own values: roll back each apply.
         for _ in 0..ROLLED_BACK_MAX {
             let _ = self.runs(&["rollback"], 0);
         }
@@ -115,14 +115,14 @@ fn banned_and_back() -> Result<(), Failed> {
     scene.runs(&["rollback"], 0)?;
     assert_eq!(scene.banned()?, foreign);
 
-    // Its bans end with it: the next one knows nothing of them, which is drift.
+    // Bans end with irqbalance: the next instance has none, which is drift.
     scene.applies_with_bans()?;
     scene.balancer.kill();
     scene.balancer = Balancer::of_this_host("--banirq=1")?;
     let drift = scene.runs(&["verify"], 3)?;
     assert!(drift.contains("irqbalance-ban"), "{drift}");
     scene.applies_with_bans()?;
-    // What a rollback finds undone needs no undoing.
+    // A rollback of settings that are already restored succeeds.
     scene.runs(&["rollback"], 0)?;
     scene.runs(&["rollback"], 0)?;
     assert_eq!(scene.banned()?, foreign);
@@ -130,7 +130,7 @@ fn banned_and_back() -> Result<(), Failed> {
 }
 
 fn undo_script() -> Result<(), Failed> {
-    // The script restores NAPI settings by a tool that a guest may not have.
+    // The script needs a tool for NAPI settings that a guest may lack.
     let scene = Scene::new("script", "interrupt")?;
     scene.applies_with_bans()?;
     let script = std::fs::read_dir(scene.scratch.path("state/journal"))?

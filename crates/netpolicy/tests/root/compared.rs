@@ -207,7 +207,7 @@ fn killed() -> Result<(), Failed> {
             };
             let mut compare = begin()?;
             caught("a candidate in force", || {
-                // It is refused while what puts back the last one's has not ended.
+                // Refused while the last comparison's guard is still restoring the host.
                 if let Some(ended) = compare.child.try_wait()? {
                     assert_eq!(ended.code(), Some(7), "another one is under way");
                     compare = begin()?;
@@ -321,7 +321,7 @@ fn another_transaction() -> Result<(), Failed> {
         let mut command = operator.netpolicy(&compare);
         let compare = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
         caught("a candidate in force", || Ok((flushes_of_server(&operator)? != [0]).then_some(())))?;
-        // Of a device that no candidate changes.
+        // A device that no candidate changes.
         let set = ["set", "device", "other0", "none", "--setting", "rx-udp-gro-forwarding=true"];
         operator.runs(&set, 0)?;
         let output = compare.wait_with_output()?;
@@ -424,12 +424,12 @@ fn on_the_wire() -> Result<(), Failed> {
     };
     let report = judged()?;
     let [same, slower] = [0, 1].map(|at| &report["data"]["scenarios"][at]);
-    // On a busy machine there may be too few pairs for a word: that is not a wrong one.
+    // On a busy machine there may be too few pairs for a verdict, which is not a wrong verdict.
     for said in [&slower["said"]["verdict"], &slower["truth"]["verdict"]] {
         assert!(said == "worse" || said == "cannot-tell", "{report}");
     }
     assert_ne!(same["said"]["verdict"], "mixed", "{report}");
-    // Its windows are short where they are full: a pair of the longest, of a second each, takes more than this.
+    // Busy windows are short: pairs of the longest windows, a second each, would take more than this.
     let pair_seconds = report["data"]["replayed"][0]["pair_seconds"].as_f64();
     assert!(
         slower["said"]["verdict"] == "cannot-tell" || pair_seconds.is_some_and(|seconds| seconds < 2.0),
@@ -447,12 +447,12 @@ fn closed_loop() -> Result<(), Failed> {
     let _server = operator.lab.start_memcached(&MemcachedOptions::default())?;
     while_asked_every(&operator, Duration::from_millis(1), || {
         let compare = operator.starts(&["compare", "memcached", "--b", WORSE])?;
-        // It takes six rounds that count, of two windows of a second or more.
+        // A verdict needs six valid rounds, of two windows of a second or more.
         let heard = operator.waits_to_hear("--metric requests");
         let code = compare.terminated()?;
         match heard {
             Ok(()) => assert_eq!(code, Some(0), "{}", operator.said()?),
-            // Too busy a machine voids them.
+            // A busy machine voids the rounds.
             Err(failed) if !operator.said()?.contains("void") => return Err(failed),
             Err(_) => {}
         }
@@ -488,7 +488,8 @@ fn refused() -> Result<(), Failed> {
     operator.waits_to_hear("Ctrl-C ends it")?;
     let said = operator.runs(&["compare", "memcached", "--b", "defer20"], 7)?;
     assert!(said.words.contains("already") && said.words.contains("kill "), "{}", said.words);
-    // Whatever their journals: one would put back what the other had in force for a window.
+    // The lock does not depend on the journal: each would otherwise restore what the other has set for a
+    // window.
     let said = operator.runs_elsewhere(&["compare", "memcached", "--b", "defer20"], 7)?;
     let kills = format!("kill {}", first.child.id());
     assert!(said.words.contains("already") && said.words.contains(&kills), "{}", said.words);

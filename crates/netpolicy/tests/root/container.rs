@@ -110,7 +110,7 @@ impl Drop for Host<'_> {
 /// The image of the program of these tests, as a file.
 fn image(into: &Path) -> Result<PathBuf, Failed> {
     let archive = into.join("netpolicy.oci.tar");
-    // Where `cargo xtask` runs these tests, it is built; cargo itself may wait for another build.
+    // `cargo xtask` has built it already; a nested cargo might wait for another build.
     let built = Path::new(env!("CARGO_BIN_EXE_netpolicy")).with_file_name("xtask");
     let mut command = if built.is_file() {
         Command::new(built)
@@ -176,7 +176,7 @@ fn by_the_page() -> Result<(), Failed> {
     host.runs(attach)?;
     host.runs(daemon)?;
     let log = || host.runs("podman logs netpolicy netpolicy-attach 2>&1").unwrap_or_default();
-    // The device's half is the daemon's to set, and what is inside the process the other container's.
+    // The daemon sets the device, and the other container sets the process.
     let in_force = || {
         are(&operator, &[SUSPEND20])?;
         waited_for("the epoll's parameters", || Ok((maker.epolls(&operator)? == [SUSPENDING]).then_some(())))
@@ -186,7 +186,7 @@ fn by_the_page() -> Result<(), Failed> {
     has_no_more(&host.process("netpolicy-attach")?, given(attach)?)?;
     host.runs("podman healthcheck run netpolicy")?;
 
-    // One that comes back resumes.
+    // A restarted container resumes.
     host.runs("podman restart --time 5 netpolicy")?;
     waited_for("the daemon", || Ok(host.runs("podman healthcheck run netpolicy").is_ok().then_some(())))?;
     in_force()?;

@@ -152,7 +152,7 @@ fn bodies() -> Result<(), Failed> {
                 for turn in 0..EACH {
                     if turn % 2 == 0 {
                         connection.write_all(&head)?;
-                        // The server has it before the rest comes, as often as not.
+                        // Often the server receives the head before the rest is sent.
                         std::thread::sleep(Duration::from_micros(300 * (turn as u64 % 3)));
                         connection.write_all(&body)?;
                     } else {
@@ -207,7 +207,7 @@ fn early() -> Result<(), Failed> {
     let counts = counted(&lab, PORT, || {
         for turn in 0..EACH {
             let size = SIZES[usize::try_from(turn)? % SIZES.len()];
-            // What follows such a body in one segment with it is not seen: each connection ends with one.
+            // Requests after such a body in the same segment are not detected: use one per connection.
             let mut connection = connect(&lab, PORT)?;
             connection.write_all(&post(size))?;
             answer(&mut connection)?;
@@ -225,7 +225,7 @@ fn queries() -> Result<(), Failed> {
     const PORT: u16 = 8_104;
     const EACH: u64 = 50;
     let lab = Lab::new(&LabOptions::with_queues(1))?;
-    // Each message is answered but for those of an extended query before its end, and the goodbye.
+    // Every message is answered, except those of an unfinished extended query, and Terminate.
     serve(&lab, PORT, 1, |mut connection| {
         let mut startup = [0; 8];
         connection.read_exact(&mut startup)?;
@@ -248,7 +248,7 @@ fn queries() -> Result<(), Failed> {
         for _ in 0..EACH {
             connection.write_all(b"Q\0\0\0\x0dselect 1\0")?;
             connection.read_exact(&mut ready)?;
-            // Three extended queries at once, and one in two segments.
+            // Three extended queries in one segment, and one in two segments.
             connection.write_all(&b"P\0\0\0\x08abc\0B\0\0\0\x04E\0\0\0\x04S\0\0\0\x04".repeat(3))?;
             for _ in 0..3 {
                 connection.read_exact(&mut ready)?;
@@ -307,7 +307,7 @@ fn goodbyes() -> Result<(), Failed> {
             connection.write_all(b"~ask\n")?;
             connection.read_exact(&mut [0; 4])?;
             connection.write_all(b"~bye\n")?;
-            // The server ends it.
+            // The server closes the connection.
             assert_eq!(connection.read(&mut [0; 4])?, 0);
         }
         Ok(())
@@ -365,7 +365,7 @@ fn long() -> Result<(), Failed> {
     }
     let counts = *series.counts();
     let all = EACH * u64::try_from(CLIENTS)?;
-    // Those that are answered while programs are attached or detached are of no window.
+    // Requests that are answered while programs are attached or detached belong to no window.
     assert!(counts.carried > all / 4 && counts.answered <= all, "of {all}: {counts:?}");
     let shorter = SpanCounts::bucket_of(Nanoseconds::from_millis(350));
     let few: u64 = series.spans().residence.buckets()[..shorter].iter().sum();
@@ -462,7 +462,7 @@ fn redis_benchmark() -> Result<(), Failed> {
             client(&lab, "redis-benchmark", &arguments)?;
             Ok(())
         })?;
-        // It asks for the configuration before, once or twice.
+        // It first queries the configuration, once or twice.
         near(&counts, counts.protocols.resp, REQUESTS);
     }
     Ok(())
@@ -490,7 +490,7 @@ fn wrk() -> Result<(), Failed> {
         })?;
         let requests = said.lines().find_map(|line| line.trim().split_once(" requests in")).map(|(n, _)| n);
         let requests: u64 = requests.ok_or("wrk says how many")?.parse()?;
-        // What is under way when it ends is not in its count.
+        // wrk does not count requests that are outstanding when it ends.
         let more = counts.requests.abs_diff(requests);
         assert!(more * 200 <= requests + 200 * 4 * depth, "{requests} by wrk, {depth} deep: {counts:?}");
     }
@@ -564,7 +564,7 @@ fn tls() -> Result<(), Failed> {
             }
             Ok(())
         })?;
-        // Four handshakes, and four goodbyes.
+        // Four handshakes, and four close notifications.
         assert_eq!((counts.requests, counts.protocols.tls), (200, 200), "TLS {version}: {counts:?}");
         assert_eq!(Unit::of(&counts), Unit::Exchanges);
     }

@@ -143,7 +143,8 @@ fn exec_and_epoll() -> Result<(), Failed> {
     is_set(&operator, &[20_000])?;
     maker.send("another")?;
     all_are(&maker, 2)?;
-    // A request is released after its process has ended, but not immediately: the process may be back in a moment.
+    // The daemon releases a request after its process has exited, but not immediately: the process may be
+    // restarting.
     drop(maker);
     is_set(&operator, &before)?;
     assert_eq!(daemon.terminated()?, Some(0));
@@ -170,7 +171,7 @@ fn first_connection() -> Result<(), Failed> {
     operator.asks(
         "[service.cache]\nmatch = { port = 11211 }\npolicy = \"latency\"\ndelivery = \"suspend20\"\n",
     )?;
-    // Before the daemon: the lab connects to the server once, to see that it answers.
+    // Start it before the daemon: the lab connects once, to check that the server answers.
     let _server = operator.lab.start_memcached(&MemcachedOptions::default())?;
     let _daemon = operator.starts(&["daemon"])?;
     operator.waits_to_hear(AT_WORK)?;
@@ -283,7 +284,7 @@ fn made_right() -> Result<(), Failed> {
     operator.waits_to_hear(AT_WORK)?;
     steered(&one)?;
     operator.runs(&["verify"], 0)?;
-    // A file in sysfs sends no event: what is wanted has changed when the daemon looks.
+    // A write to sysfs causes no event: the policy has changed by the time the daemon observes it.
     somebody_else_sets(Setting::RxQueue(queue, RxQueueKnob::RpsCpus(all.clone())))?;
     operator.asks(&steers(&all.to_string()))?;
     waited_for("no drift", || {
@@ -293,7 +294,7 @@ fn made_right() -> Result<(), Failed> {
     operator.runs(&["status"], 0)?;
     assert_eq!(daemon.terminated()?, Some(0));
     operator.runs(&["verify"], 0)?;
-    // What they set last stays: it is theirs, and no word is lost about it.
+    // The other program's last value stays, and nothing is reported about it.
     steered(&all)
 }
 
@@ -317,7 +318,7 @@ fn made_again() -> Result<(), Failed> {
         operator.inside("ip link del np0")?;
         operator.inside(MAKE)?;
         steered("0")?;
-        // What was set on the device before is released at the next look.
+        // The next observation releases what was set on the previous device.
         waited_for("no drift", || {
             Ok((operator.netpolicy(&["verify"]).output()?.status.code() == Some(0)).then_some(()))
         })?;
@@ -379,7 +380,7 @@ fn wrong_file() -> Result<(), Failed> {
 fn refused_request() -> Result<(), Failed> {
     let operator = Operator::new("daemon-refused", 1)?;
     let exe = own_name()?;
-    // A process that must not poll without a budget, and a device that has nothing to do with that.
+    // A process that must not poll without a budget, and an unrelated device.
     operator.asks(&format!(
         "{}[service.maker]\nmatch = {{ exe = \"{exe}\" }}\npolicy = \"latency\"\ndelivery = \"eventbusy\"\n",
         device_policy(SERVER_DEVICE, "defer50")
@@ -404,10 +405,10 @@ fn rolled_back() -> Result<(), Failed> {
     waited_for("a status that does not call it set", || {
         let output = operator.netpolicy(&["status"]).output()?;
         let said = String::from_utf8_lossy(&output.stdout).into_owned();
-        // Two of the eight settings were so before.
+        // Two of the eight settings already had these values.
         Ok((output.status.code() == Some(3) && said.contains(" 2/8 ")).then_some(()))
     })?;
-    // Neither this nor a tick makes it manage what was rolled back.
+    // Neither this nor a tick makes the daemon set what was rolled back.
     operator.sets_link("down")?;
     operator.sets_link("up")?;
     std::thread::sleep(std::time::Duration::from_secs(11));
@@ -433,7 +434,7 @@ fn without_space() -> Result<(), Failed> {
     let inside = |script: &str| {
         Command::new("nsenter").args([&there, "sh", "-c", script]).arg(&state).stderr(Stdio::null()).status()
     };
-    // Ends where there is no space left.
+    // Ends with ENOSPC.
     inside("cat /dev/zero > \"$0/full\"")?;
     operator.asks(&device_policy(SERVER_DEVICE, "defer50"))?;
     operator.waits_to_hear("No space left")?;

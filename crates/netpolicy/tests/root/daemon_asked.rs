@@ -63,7 +63,7 @@ fn somebody_elses() -> Result<(), Failed> {
     let operator = Operator::new("asked-elses", 2)?;
     let mut daemon = at_work(&operator, &deferring())?;
     are(&operator, &[DEFER50; 2])?;
-    // Without the daemon, nothing repairs it.
+    // Without the daemon, no one repairs it.
     daemon.child.kill()?;
     daemon.child.wait()?;
     somebody_sets_queue(&operator, 7_000)?;
@@ -82,7 +82,7 @@ fn elsewhere() -> Result<(), Failed> {
     let operator = Operator::new("asked-elsewhere", 1)?;
     let daemon = at_work(&operator, &deferring())?;
     let another = || operator.netpolicy_elsewhere(&["daemon"]);
-    // More often than a queue of unaccepted connections would be long.
+    // Three attempts, more than the listener's backlog would hold.
     for _ in 0..3 {
         let refused = another().output()?;
         let words = String::from_utf8_lossy(&refused.stderr);
@@ -90,7 +90,7 @@ fn elsewhere() -> Result<(), Failed> {
         assert!(words.contains(&format!("process {}", daemon.child.id())), "{words}");
         assert!(words.contains("another state directory"), "{words}");
     }
-    // Its service or its number, as it is started here.
+    // Its systemd service or its pid, whichever applies here.
     let ends = linux::process::service_of(model::Pid(daemon.child.id()))
         .map_or(format!("kill {}", daemon.child.id()), |service| format!("systemctl stop {service}"));
     for command in ["set device veth-server suspend20", "apply", "try --seconds 5"] {
@@ -102,7 +102,7 @@ fn elsewhere() -> Result<(), Failed> {
     operator.runs(&["apply"], 0)?;
     assert_eq!(flushes(&operator.devices()?), [DEFER50]);
     assert_eq!(daemon.terminated()?, Some(0));
-    // The lock ends with its holder, and another namespace has its own.
+    // The lock ends with its holder, and another namespace has a separate lock.
     let elsewhere = Operator::new("asked-elsewhere-2", 1)?;
     let _there = at_work(&elsewhere, &deferring())?;
     let mut next = Started { child: another().stdout(Stdio::null()).stderr(Stdio::null()).spawn()? };
@@ -151,7 +151,7 @@ fn add_up() -> Result<(), Failed> {
         operator.runs(&set("tx-tcp-segmentation=off"), 0)?;
         operator.runs(&set("tx-tcp6-segmentation=off"), 0)?;
         assert_eq!(segmentation(&operator)?, [Some(false); 2]);
-        // Of one setting the later counts.
+        // If a setting is given twice, the last one counts.
         operator.runs(&set("tx-tcp-segmentation=on"), 0)?;
         assert_eq!(segmentation(&operator)?, [Some(true), Some(false)]);
         Ok(())
@@ -175,7 +175,7 @@ fn own_name() -> Result<String, Failed> {
 fn unset_beside_refused() -> Result<(), Failed> {
     let operator = Operator::new("asked-unset", 1)?;
     let _maker = EpollMaker::new(&operator)?;
-    // Without a budget, or without the patches, it is refused.
+    // Refused: there is no budget, or the kernel lacks the patches.
     let refused = format!(
         "[service.maker]\nmatch = {{ exe = \"{}\" }}\npolicy = \"latency\"\ndelivery = \"eventbusy\"\n",
         own_name()?
@@ -211,7 +211,7 @@ fn notes() -> Result<(), Failed> {
 fn budget() -> Result<(), Failed> {
     let operator = Operator::new("asked-budget", 1)?;
     let mut maker = EpollMaker::new(&operator)?;
-    // By its port: the lab's own processes run the same file.
+    // Match by port: other processes of the lab have the same executable.
     maker.send("listen 11998")?;
     let policy = format!(
         "[service.maker]\nmatch = {{ port = 11998 }}\ndelivery = \"eventbusy\"\nbudget = {{ polling_cpus = 1 }}\n\

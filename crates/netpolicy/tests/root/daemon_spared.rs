@@ -48,9 +48,9 @@ fn refused() -> Result<(), Failed> {
         Ok((number("commits")?, number("changes")?))
     };
     let counted = written()?;
-    // Its driver has no such setting; the policy is known by then, and so is the class, which differs.
+    // The driver lacks the setting; the policy and a different thread class are known by then.
     operator.runs(&[&set[..], &["--kthread-class", "rr:5", "--setting", "rx-usecs=8"]].concat(), 6)?;
-    // And what is beyond its bound.
+    // Likewise a class beyond the allowed bound.
     operator.runs(&[&set[..], &["--kthread-class", "rr:60"]].concat(), 7)?;
     assert_eq!(threads(&operator)?, before, "the same threads");
     assert_eq!(written()?, counted, "nothing was taken off and put on again");
@@ -70,7 +70,7 @@ fn on_trial() -> Result<(), Failed> {
     let tried = trial.stdin(Stdio::null()).output()?;
     assert!(tried.status.success(), "{}", String::from_utf8_lossy(&tried.stderr));
     are(&operator, &[DEFER30; 2])?;
-    // A look at all while others have it, and a request for it.
+    // A full observation while another program holds the settings, and a request for them.
     let said = operator.runs(&["set", "device", SERVER_DEVICE, "defer77"], 7)?;
     assert!(said.words.contains("is held"), "{}", said.words);
     let status = status(&operator)?;
@@ -117,13 +117,13 @@ fn half_undone() -> Result<(), Failed> {
     let operator = Operator::new("spared-half", 2)?;
     let _daemon = at_work(&operator, &deferring(50))?;
     are(&operator, &[DEFER50; 2])?;
-    // Its NAPIs are gone for a while.
+    // Its NAPIs do not exist while the device is down.
     operator.sets_link("down")?;
     operator.runs(&["rollback"], 5)?;
     operator.waits_to_hear("it manages nothing until it is asked again")?;
     operator.sets_link("up")?;
     waited_for("the device", || Ok((flushes(&operator.devices()?).len() == 2).then_some(())))?;
-    // Asked again, it has each setting in two transactions: the one that is half undone, and a new one.
+    // After a new request, each setting is in two transactions: the half-undone one and a new one.
     operator.runs(&["set", "device", SERVER_DEVICE, "defer30"], 0)?;
     are(&operator, &[DEFER30; 2])?;
     let said = operator.runs(&["rollback"], 0)?;
@@ -139,7 +139,7 @@ fn theirs() -> Result<(), Failed> {
     let _daemon = at_work(&operator, "# nothing\n")?;
     operator.runs(&["set", "device", SERVER_DEVICE, "defer50"], 0)?;
     let queue = operator.devices()?.device_named(SERVER_DEVICE).ok_or("the device")?.rx_queues[1].id;
-    // The device's events have been handled; the next look is seconds away.
+    // The device's events have been handled; the next observation is seconds away.
     std::thread::sleep(std::time::Duration::from_secs(1));
     somebody_else_sets(Setting::Napi(queue, NapiKnob::GroFlushTimeout(Nanoseconds(61_000))))?;
     let said = operator.runs(&["unset", "device", SERVER_DEVICE], 0)?;

@@ -181,7 +181,7 @@ fn blocking() -> Result<(), Failed> {
     assert!(words.contains("busy-poll while a receive waits"), "{words}");
     operator.runs(&["apply"], 0)?;
     assert_eq!(polling(&operator, &server)?, [NAPIBUSY]);
-    operator.runs(&["plan"], 0)?; // what is set is what is wanted
+    operator.runs(&["plan"], 0)?; // the settings already match the policy
     operator.runs(&["verify"], 0)?;
     for round in 1.. {
         asked(&operator, 1, ROUND)?;
@@ -250,7 +250,7 @@ struct AsBooted;
 
 impl Drop for AsBooted {
     fn drop(&mut self) {
-        // Were it not back, the next test that needs it says so.
+        // If this fails, the next test that needs the default reports it.
         let _ = std::fs::write("/proc/sys/net/core/busy_poll", "0");
     }
 }
@@ -333,7 +333,7 @@ fn own_values() -> Result<(), Failed> {
     assert_eq!(polling(&operator, &server)?, [NAPIBUSY]);
     operator.runs(&["rollback"], 0)?;
     assert_eq!(polling(&operator, &server)?, [OWN]);
-    // A mode that leaves polling to softirq ends it, and that is taken back, too.
+    // A mode that leaves polling to softirqs turns it off, and rollback restores it.
     asks(&operator, "delivery = \"interrupt\"")?;
     operator.runs(&["apply"], 0)?;
     assert_eq!(polling(&operator, &server)?, [STILL]);
@@ -483,14 +483,14 @@ fn by_queue() -> Result<(), Failed> {
     let by_queue = workers_by_queue(&operator)?;
     assert_eq!(by_queue.len(), 2, "both queues have some: {by_queue:?}");
     assert!(by_queue.values().any(|workers| workers.len() == 2), "the kernel's hash: {by_queue:?}");
-    // A socket that is not connected keeps the NAPI of its first packet, whatever comes by others.
+    // An unconnected socket keeps the NAPI of its first packet.
     let napis: BTreeSet<(u32, u32)> = asked(&operator, 60, 1)?.into_iter().collect();
     assert_eq!(napis.len(), 2, "each worker names one: {napis:?}");
 
     asks_for_queues(&operator)?;
     let said = operator.runs(&["apply"], 0)?;
     assert!(said.words.contains("each datagram goes to a socket of its queue"), "{}", said.words);
-    operator.runs(&["plan"], 0)?; // what is set is what is wanted
+    operator.runs(&["plan"], 0)?; // the settings already match the policy
     let by_queue = workers_by_queue(&operator)?;
     let owners: Vec<u32> = by_queue.values().flatten().copied().collect();
     assert_eq!((by_queue.len(), owners.len()), (2, 2), "each queue's are one worker's: {by_queue:?}");
@@ -508,7 +508,8 @@ fn by_queue() -> Result<(), Failed> {
 }
 
 fn steers() -> Result<(), Failed> {
-    // A classic program, "always the first", as a server would have that looks at connection ids: BPF_RET | BPF_K, 0.
+    // A classic program that always selects the first socket, as a QUIC server might install: BPF_RET |
+    // BPF_K, 0.
     const PROGRAM: &str = "code = ctypes.create_string_buffer(struct.pack('HBBI', 6, 0, 0, 0)); \
         group[0].setsockopt(1, 51, struct.pack('HxxxxxxP', 1, ctypes.addressof(code)))";
     let operator = Operator::new("datagrams-steers", 2)?;

@@ -118,7 +118,7 @@ fn counted() -> Result<(), Failed> {
         let requests = difference("netpolicy_live_requests_total", "").ok_or("a counter of requests")?;
         assert!(requests <= REQUESTS, "{REQUESTS} requests were counted more than once: {after}");
         if requests < REQUESTS {
-            continue; // the window opened late, or the machine was too busy for each to be seen
+            continue; // the window opened late, or a busy machine missed some
         }
         for histogram in ["response", "wakeup", "service"] {
             let name = format!("netpolicy_live_{histogram}_seconds");
@@ -131,7 +131,7 @@ fn counted() -> Result<(), Failed> {
         let by =
             |who: &str| difference("netpolicy_live_packets_total", &format!(",by=\"{who}\"")).unwrap_or(0);
         let packets = by("interrupt") + by("timer") + by("application") + by("kthread");
-        // A few arrive where the kernel runs no BPF program (`unseen` in the counts of windows).
+        // A few packets arrive where the kernel runs no BPF program (`unseen` in the counts of windows).
         assert!(packets * 100 >= REQUESTS * 99, "{packets} packets brought {REQUESTS} requests");
         return Ok(());
     }
@@ -249,7 +249,7 @@ fn refused() -> Result<(), Failed> {
     const SUMMARY: &str = "its response times cannot be measured";
     let said = || Ok::<_, Failed>(std::fs::read_to_string(&words)?);
     waited_for("the refusal", || Ok(said()?.contains(SUMMARY).then_some(())))?;
-    // Rounds go on, and say nothing more.
+    // Further rounds do not repeat the message.
     std::thread::sleep(Duration::from_millis(3_000));
     let said = said()?;
     assert_eq!(said.matches(SUMMARY).count(), 1, "{said}");

@@ -189,7 +189,8 @@ fn held() -> Result<(), Failed> {
     }
     assert_eq!(delivered_by(&operator)?, before);
     operator.asks("[device.veth-server]\ndelivery = \"defer50\"\ngro_flush_timeout = \"2ms\"\nsettings = { qdisc = \"pfifo\" }\n")?;
-    // Which of the two it comes to depends on what else this machine does: before and after are two looks at it.
+    // The outcome depends on other work on this machine, because before and after are measured at different
+    // times.
     let Some(report) = tried("p50=+20%,p90=+1000%,cpu=+1000%")? else {
         assert_eq!(delivered_by(&operator)?, before);
         return Ok(());
@@ -270,7 +271,7 @@ fn applied() -> Result<(), Failed> {
     let before = operator.devices()?.devices;
     operator.asks(&format!("{WORSE}{}", guard("+20%", "25s")))?;
     let report = while_asked(&operator, || judged(&operator, &["-o", "json", "apply"]))?;
-    // Which ruling it is depends on what the machine leaves to be measured.
+    // The ruling depends on what a busy machine lets the test measure.
     assert!(report.is_none_or(|report| report["ruling"] != "kept"));
     assert_eq!(operator.devices()?.devices, before);
     let of_service = "[service.memcached]\nmatch = { exe = \"memcached\" }\npolicy = \"none\"\n";
@@ -325,7 +326,7 @@ fn by_daemon() -> Result<(), Failed> {
         let hurts = format!("{WORSE}{}", guard("+20%", "25s"));
         let daemon = at_work(&operator, &hurts)?;
         operator.waits_to_hear("judged on live traffic")?;
-        // A file that is touched and says the same ends no trial.
+        // Touching a file without changing its contents ends no trial.
         operator.asks(&hurts)?;
         let was_judged = waited_long_for("what hurts to be put back", || {
             let said = operator.said()?;
@@ -344,14 +345,14 @@ fn by_daemon() -> Result<(), Failed> {
         let verdict = &status["data"]["verdicts"][0];
         assert_eq!((&verdict["ruling"], &verdict["service"]), (&"beyond-limit".into(), &"memcached".into()));
         assert_eq!(status["data"]["counters"]["verdicts"]["beyond-limit"], 1, "{status}");
-        // The same policy, read again because a file was touched, is another word of the operator; one that is milder is judged and made.
+        // Reading the same policy again counts as a new request; a milder change is judged and kept.
         operator.asks(&format!("{SLIGHT}{}", guard("+1000%", "25s")))?;
         waited_long_for("what does not hurt", || {
             Ok(operator.said()?.contains("kept by the guard").then_some(()))
         })
         .map_err(|failed| format!("{failed:?}: {}", operator.said().unwrap_or_default()))?;
         caught("it in force", || Ok((flushes(&operator.devices()?) == [10_000]).then_some(())))?;
-        // It is noted once the change is made.
+        // The verdict is recorded once the change is in force.
         waited_for("its verdict", || {
             let verdicts = newest_verdicts(&operator)?;
             Ok(verdicts.first().is_some_and(|verdict| verdict["ruling"] == "kept").then_some(()))
@@ -371,7 +372,7 @@ fn daemon_killed() -> Result<(), Failed> {
         caught("the change in force", || Ok((flushes(&operator.devices()?) == [10_000]).then_some(())))?;
         daemon.child.kill()?; // SIGKILL
         daemon.child.wait()?;
-        // Sooner than the half minute after which any netpolicy does.
+        // Earlier than half a minute, after which any netpolicy would restore it.
         waited_for("the host as it was", || Ok((operator.devices()?.devices == before).then_some(())))
     })
 }
@@ -390,7 +391,7 @@ fn stopped() -> Result<(), Failed> {
                 return Ok(None);
             }
             trial.signalled(Signal::STOP)?;
-            // In the middle of a window: while it writes, it has the journal's lock, and no other process may.
+            // Stop it in the middle of a window: while it writes, it holds the journal's lock.
             let lock = std::fs::File::open(operator.state().join("journal/lock"))?;
             let writes =
                 rustix::fs::flock(&lock, rustix::fs::FlockOperation::NonBlockingLockExclusive).is_err();
@@ -401,7 +402,7 @@ fn stopped() -> Result<(), Failed> {
             Ok(is_in_force.then_some(()))
         })?;
         waited_long_for("the host as it was, by the guard process", is_as_before)?;
-        // It goes on, and puts back what it has then.
+        // The trial continues, and restores the host itself at its end.
         trial.signalled(Signal::CONT)?;
         waited_for("the change in force again", || Ok(is_as_before()?.is_none().then_some(())))?;
         trial.signalled(Signal::TERM)?;

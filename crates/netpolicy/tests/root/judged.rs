@@ -167,7 +167,7 @@ fn hangs() -> Result<(), Failed> {
     let found = {
         let stop = AtomicBool::new(false);
         std::thread::scope(|scope| {
-            // It must come while it is measured, as nothing is known of what came before.
+            // It must arrive during the measurement: earlier arrivals are unknown.
             let hanging = scope.spawn(|| -> Result<(), Failed> {
                 let mut connections = Vec::new();
                 while !stop.load(Ordering::Relaxed) {

@@ -156,7 +156,7 @@ fn threaded(host: &Host) -> Vec<Option<Threading>> {
 /// end them.
 fn undo_script() -> Result<(), Failed> {
     let operator = Operator::new("kthread-script", 1)?;
-    // No other lab on this machine has a device of this name, nor threads that are called after it.
+    // No other lab on this machine has a device of this name, nor threads named after it.
     let name = format!("kt{}", std::process::id());
     for change in [&["down"][..], &["name", &name]] {
         operator.changes_link(DEVICE, change)?;
@@ -196,7 +196,7 @@ fn refused() -> Result<(), Failed> {
         assert!(said.words.contains(words), "{words}: {}", said.words);
         assert_eq!(operator.host()?, before);
     }
-    // A command is not even started with a class that it could never be given.
+    // The command is not started if its class can never be set.
     let mark = operator.state().join("started");
     let touch = ["--", "touch", mark.to_str().ok_or("a path that is text")?];
     let run = ["run", "--delivery", "threaded", "--kthread-class", "fifo:51"];
@@ -225,7 +225,7 @@ fn clamped() -> Result<(), Failed> {
     assert!(other.success(), "somebody else clamps one");
     let drifted = operator.runs(&["verify"], 3)?;
     assert!(drifted.data.contains("kthread util-clamp"), "{}", drifted.data);
-    // What is another's stays until its thread goes.
+    // A value set by another program stays as long as the thread.
     operator.runs(&["rollback"], 0)?;
     assert_eq!(operator.host()?, before);
     Ok(())
@@ -248,7 +248,7 @@ fn sliced() -> Result<(), Failed> {
     let device = host.devices.iter().find(|device| device.kind == "veth").ok_or("the device")?;
     let pids: Vec<_> = device.rx_queues.iter().filter_map(|queue| queue.kthread.as_ref()?.pid).collect();
     for pid in &pids {
-        // The scheduler's own account of the thread.
+        // The scheduler's own statistics of the thread.
         let account = std::fs::read_to_string(format!("/proc/{pid}/sched"))?;
         let slice = account.lines().find_map(|line| line.strip_prefix("se.slice")?.split(':').nth(1));
         assert_eq!(slice.map(str::trim), Some("500000"), "{account}");
@@ -257,7 +257,7 @@ fn sliced() -> Result<(), Failed> {
     let explained = operator.runs(&["explain", DEVICE], 0)?.data;
     assert!(explained.contains("kthread slice 500us (before: default)"), "{explained}");
 
-    // Another class leaves the slice alone, as the kernel would not.
+    // Changing the class keeps the slice, which the kernel would reset.
     operator.asks(&SLICED.replace("other:-5", "batch"))?;
     operator.runs(&["apply"], 0)?;
     assert_eq!(slices(&operator.host()?)?, [own, own]);
@@ -423,7 +423,7 @@ fn isolated() -> Result<(), Failed> {
     assert_eq!(operator.host()?.topology.isolated.to_string(), "1");
     let moved = threads(&operator.devices()?)?;
     assert!(moved.iter().all(Option::is_some), "it is still there: {moved:?}");
-    // A newer kernel moves threads off such a CPU, and gives it to none but the partition's own.
+    // Newer kernels move threads off such a CPU; only tasks in the partition may use it.
     let stays = moved.iter().flatten().all(|thread| thread.cpus.to_string() == "1");
     if !stays {
         operator.waits_to_hear("an isolated partition of cpusets has CPUs 1")?;

@@ -37,7 +37,7 @@ const GUARDED: &str = "[service.memcached]\nmatch = { exe = \"memcached\" }\ndel
                        guard = { p50 = \"+1000%\", p90 = \"+1000%\", cpu = \"+1000%\", within = \"3600s\" }\n";
 
 fn verdict() -> Result<(), Failed> {
-    // A change takes a directory with two files; before its verdict one of a window is forgotten.
+    // A change takes a directory with two files; the verdict removes one file of a window first.
     const FILES: std::ops::Range<u32> = 9..24;
     let operator = Operator::new("lacking-verdict", 1)?;
     let _server = operator.lab.start_memcached(&MemcachedOptions::default())?;
@@ -57,7 +57,7 @@ fn verdict() -> Result<(), Failed> {
             let is_kept = operator.devices()?.devices != before;
             assert_eq!(is_kept, output.status.code() == Some(0), "{files} files: {said}");
             if is_kept {
-                // The fewest with which it goes through.
+                // The smallest number with which it succeeds.
                 assert!(said.contains("The verdict is not in the journal: "), "{files} files: {said}");
                 assert!(said.contains("Kept. To undo it: "), "{said}");
                 return Ok(());
@@ -89,7 +89,7 @@ fn processes() -> Result<(), Failed> {
     let daemon = operator.starts_command(operator.netpolicy_with_little_space(&state, 256, &["daemon"]))?;
     operator.waits_to_hear("at work")?;
     let there = format!("--mount=/proc/{}/ns/mnt", daemon.child.id());
-    // The comparison's lock is there; what fills the disk ends where there is no space left.
+    // Create the comparison's lock, then fill the disk until ENOSPC.
     let fills = ["sh", "-c", "echo > \"$0/comparing-$1\"; cat /dev/zero > \"$0/full\""];
     let netns = operator.lab.server().id().to_string();
     Command::new("nsenter").arg(&there).args(fills).arg(&state).arg(netns).stderr(Stdio::null()).status()?;

@@ -93,7 +93,7 @@ fn main() {
         counted::tests(),
         compared::tests(),
         guarded::tests(),
-        // Last: what comes after has another process 1.
+        // Run last: tests after it would have a different process 1.
         units::tests(),
     ]);
 }

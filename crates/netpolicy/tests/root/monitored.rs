@@ -153,13 +153,13 @@ fn rules() -> Result<(), Failed> {
 fn text_file() -> Result<(), Failed> {
     let operator = Operator::new("monitored-file", 1)?;
     let file = operator.file("netpolicy.prom", b"")?;
-    // As its unit starts it: nothing that it makes can be read by others unless it says so.
+    // Start it as its unit does: with this umask, others cannot read new files by default.
     let mask = rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
     let started = at_work_with(&operator, "", &["--metrics-file", &file]);
     rustix::process::umask(mask);
     let daemon = started?;
     assert_eq!(std::fs::metadata(&file)?.permissions().mode() & 0o777, 0o644, "for another user's collector");
-    // With the parser that collectors have.
+    // Check with Prometheus's own parser.
     let mut check = promtool()?;
     let check = check.args(["check", "metrics"]).stdin(std::fs::File::open(&file)?).output()?;
     assert!(check.status.success(), "{}", String::from_utf8_lossy(&check.stderr));

@@ -81,7 +81,7 @@ pub(crate) fn tests() -> Vec<Trial> {
     let docs = repository().join("docs");
     let pages = ["tutorial", "howto"].map(|folder| markdown_below(&docs.join(folder)));
     let readme = repository().join("README.md");
-    // Pages without a session are for tests of their own: of the container, of Prometheus, of packages.
+    // Pages without a session have their own tests: of the container, of Prometheus, of packages.
     let has_session =
         |page: &PathBuf| std::fs::read_to_string(page).is_ok_and(|text| text.contains("```console"));
     let mut trials: Vec<Trial> =
@@ -206,7 +206,7 @@ impl Stage {
             (None, format!("{OWN_FILES}ip link set lo up\n"))
         } else {
             let lab = Lab::new(&LabOptions::with_queues(queues))?;
-            // A single thread has a CPU to itself, and the client the first.
+            // A single thread has a CPU to itself; the client uses CPU 0.
             let cpus = if threads > 1 { CpuSet::new() } else { [last_cpu()?].into_iter().collect() };
             let options = MemcachedOptions { threads: threads.max(1), cpus, ..MemcachedOptions::default() };
             let memcached = lab.start_memcached(&options)?;
@@ -236,7 +236,7 @@ impl Stage {
                 return Err(format!("`{}`: {}", before.0, group.said()?).into());
             }
         }
-        // The device has its NAPIs from now on.
+        // From here on, the device has NAPIs.
         if let Some((_, lab)) = stage.server.as_ref().filter(|_| connections > 0) {
             stage.load = Some(client(lab, connections, &stage.scratch)?);
         }
@@ -251,7 +251,7 @@ impl Stage {
             let mut group = Group::of(&mut self.command(&command), &self.scratch.path("said"))?;
             let code = group.ends(COMMAND_WITHIN)?;
             let said = group.said()?;
-            // On a busy machine a goal is missed, which doctor finds.
+            // On a busy machine, a goal may be missed, which doctor reports.
             let finds_more = step.code == 0 && code == Some(3) && command.starts_with("netpolicy doctor");
             if code != Some(step.code) && !finds_more {
                 return Err(format!("`{command}` ended with {code:?}, not {}:\n{said}", step.code).into());
@@ -333,7 +333,7 @@ impl Stage {
         let beside = program.parent().unwrap_or(Path::new("/")).display();
         let mut command = Command::new("nsenter");
         command.arg(format!("--target={}", self.holder.child.id())).args(["--mount", "--net"]);
-        // A test that runs in the background of a shell ignores Ctrl-C, and everything that it starts.
+        // A shell starts background jobs with SIGINT ignored, and all their children inherit that.
         command.args(["env", "--default-signal=INT,QUIT", "bash", "-c"]);
         command.arg(format!("cd '{}' && {{\n{line}\n}}", self.scratch.directory().display()));
         command
@@ -346,7 +346,7 @@ impl Stage {
     /// A line of the page with the pids and ids of this stage in place of its own.
     fn as_here(&self, line: &str) -> String {
         let mut line = line.to_owned();
-        // The longest words first: a pid is a part of some of them.
+        // Replace the longest words first: they may contain a pid.
         let mut words: Vec<_> = self.here.iter().collect();
         words.sort_by_key(|(page, _)| std::cmp::Reverse(page.len()));
         for (page, here) in words {
@@ -392,12 +392,13 @@ impl Stage {
 
 impl Drop for Stage {
     fn drop(&mut self) {
-        // First what may hold settings, then what it holds them on.
+        // Stop processes that may hold settings first, then those that own the devices.
         for group in self.background.drain(..) {
             group.signal(Signal::INT);
             drop(group);
         }
-        // What a command left behind, as the guard of a trial that was confirmed, is known by its mount namespace.
+        // Processes that a command left behind, such as the guard of a confirmed trial, are found by their
+        // mount namespace.
         for pid in in_mount_namespace_of(self.holder.child.id()) {
             let _ = kill_process(pid, Signal::KILL);
         }
@@ -491,7 +492,7 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // A reaped child's number may be another's by now.
+        // A reaped child's pid may have been reused.
         if let Ok(None) = self.child.try_wait() {
             let _ = self.ends(PAUSE);
             self.signal(Signal::KILL);

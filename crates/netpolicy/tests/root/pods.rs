@@ -133,7 +133,7 @@ fn by_port() -> Result<(), Failed> {
     let daemon = at_work(&operator, &policy)?;
     let pid = pod.serves("memcached")?;
     waited_for("the event of its listener", || Ok((events(&operator, "listener")? > 0).then_some(())))?;
-    // Nothing shows yet by which NAPI it receives: not a queue of the NIC is taken for it.
+    // Its NAPI is not known yet: no queue of the NIC is assumed to be its own.
     assert_eq!((polling(&operator, pid)?, flushes(&operator.devices()?)), (0, vec![0]));
     let client = connected(&operator)?;
     waited_for("its epolls", || Ok((polling(&operator, pid)? > 0).then_some(())))?;
@@ -152,7 +152,7 @@ fn by_port() -> Result<(), Failed> {
 fn by_pattern() -> Result<(), Failed> {
     let operator = Operator::new("pod-pattern", 1)?;
     let mut pod = Pod::new(&operator)?;
-    // A pattern says nothing that BPF could compare: neither a port nor a name.
+    // A glob gives BPF neither a port nor a name to compare.
     let policy =
         "[service.pod]\nmatch = { exe = \"np-pod-cach?\" }\npolicy = \"latency\"\ndelivery = \"suspend20\"\n";
     let program = operator.state().with_file_name("np-pod-cache");

@@ -32,7 +32,7 @@ fn ask(lab: &Lab, stop: &AtomicBool, every: Duration) -> Result<(), Failed> {
                     due = (due + every).max(Instant::now());
                     let open = match &mut connection {
                         Some(open) => open,
-                        // It may be between its end and its next start.
+                        // The server may be restarting.
                         none => match connect(lab, 11_211) {
                             Ok(open) => none.insert(BufReader::new(open)),
                             Err(_) => continue,
@@ -61,7 +61,7 @@ fn ask_in_turn(lab: &Lab, stop: &AtomicBool) -> Result<(), Failed> {
         let asked = connection.get_mut().write_all(b"get nothing\r\n").is_ok()
             && connection.read_line(&mut answer).unwrap_or(0) > 0;
         if !asked {
-            break; // a server that was ended
+            break; // the server has exited
         }
         std::thread::sleep(PAUSE);
     }

@@ -100,7 +100,7 @@ fn exhausted() -> Result<(), Failed> {
         assert_eq!(operator.devices()?.devices, before, "what was tried is put back");
         let search = service(&operator)?["search"].clone();
         let tries = search["tries_today"].as_u64().ok_or("tries")?;
-        // One that could not be judged on a busy machine is tried again, within the bound.
+        // A try that a busy machine made undecided is repeated, within the limit.
         assert!((1..=6).contains(&tries) && search["tries_a_day"] == 6, "{search}");
         assert_eq!(search["found"], Value::Null, "{search}");
         let tried = search["tried"].as_array().ok_or("tried")?;
@@ -109,7 +109,7 @@ fn exhausted() -> Result<(), Failed> {
         assert!(log.contains("defer400 is tried in place of interrupt, 1 of 6 tries a day"), "{log}");
         assert_eq!(daemon.terminated()?, Some(0));
         assert_eq!(operator.devices()?.devices, before);
-        // The tries of earlier daemons count, and what they put back is not tried again.
+        // Tries of earlier daemons count, and modes that they rolled back are not tried again.
         let count = transactions(&operator)?;
         let daemon = at_work(&operator, &guarded("p99 = \"1us\", for = \"10s\", on_missed = \"search\""))?;
         waited_long_for("the same again", || finding(&operator, "search-exhausted"))?;
@@ -129,7 +129,7 @@ fn found() -> Result<(), Failed> {
     requests::while_asked(&operator, || {
         let daemon = at_work(&operator, &missed)?;
         waited_for("the policy's own mode", || Ok((flushes(&operator.devices()?) == TWO_MS).then_some(())))?;
-        // On a machine that stood still meanwhile there is no word; the operator may ask for another try.
+        // If the machine stalled meanwhile, there is no verdict; the operator may request another try.
         let hang_up = || -> Result<(), Failed> {
             let pid = i32::try_from(daemon.child.id()).ok().and_then(rustix::process::Pid::from_raw);
             Ok(rustix::process::kill_process(pid.ok_or("pid")?, rustix::process::Signal::HUP)?)
@@ -149,7 +149,7 @@ fn found() -> Result<(), Failed> {
         assert!(said["delivery"] == "interrupt" && said["search"]["found"] == "interrupt", "{said}");
         let verdicts = operator.runs(&["history"], 0)?;
         assert!(verdicts.data.contains("better: p50 "), "{}", verdicts.data);
-        // All commands plan with it, and say why.
+        // All commands plan with the mode that was found, and give the reason.
         let planned = operator.runs(&["plan"], 0)?;
         assert!(planned.words.contains("a search found it better than defer2000: p50 "), "{}", planned.words);
         let explained = operator.runs(&["explain", "cache"], 0)?;
@@ -203,7 +203,7 @@ fn reported() -> Result<(), Failed> {
 /// Waits until what is tried is in force, and stops the daemon then, so that it stays so.
 fn stopped_in_the_middle(operator: &Operator, daemon: &Started) -> Result<(), Failed> {
     const TRIED: [u64; 1] = [400_000];
-    // Switched back and forth, it is in force for some hundred milliseconds at a time.
+    // While modes alternate, the candidate is in force for a few hundred milliseconds at a time.
     caught("what is tried in force", || {
         if flushes(&operator.devices()?) != TRIED {
             return Ok(None);
@@ -232,7 +232,7 @@ fn cut_short() -> Result<(), Failed> {
     let policy = guarded("p50 = \"1us\", for = \"10s\", on_missed = \"search\"");
     let policy = policy.replacen("[daemon]", "[daemon]\nsearches = 3", 1);
     let is_as_before = || Ok((operator.devices()?.devices == before).then_some(()));
-    // Nothing of a try is in force, and all that the journal has of it can be read.
+    // No candidate is in force, and the whole journal is readable.
     let is_whole = || -> Result<(), Failed> {
         let history: Value = serde_json::from_str(&operator.runs(&["-o", "json", "history"], 0)?.data)?;
         let history = &history["data"];
@@ -242,11 +242,12 @@ fn cut_short() -> Result<(), Failed> {
         Ok(())
     };
     requests::while_asked(&operator, || {
-        // Its guard process puts it back, without any other netpolicy.
+        // The guard process restores the host without any other netpolicy.
         let mut daemon = at_work(&operator, &policy)?;
         stopped_in_the_middle(&operator, &daemon)?;
         assert_eq!(tries_noted(&operator)?, 1, "noted before it is made");
-        // As systemd does with what is left of a unit whose main process was killed; and `kill -HUP $(pidof netpolicy)` goes to all.
+        // systemd terminates the rest of a unit whose main process was killed; `kill -HUP $(pidof netpolicy)`
+        // also reaches all.
         for guard in trial::guards(&operator)? {
             rustix::process::kill_process(guard, Signal::TERM)?;
             rustix::process::kill_process(guard, Signal::HUP)?;
@@ -258,7 +259,7 @@ fn cut_short() -> Result<(), Failed> {
             Ok(trial::guards(&operator)?.is_empty().then_some(()))
         })?;
         is_whole()?;
-        // Where both are killed, the next daemon puts it back at its start, before it measures anything.
+        // If both are killed, the next daemon restores the host when it starts, before it measures anything.
         let mut daemon = at_work(&operator, &policy)?;
         stopped_in_the_middle(&operator, &daemon)?;
         let guards = trial::guards(&operator)?;
@@ -270,7 +271,8 @@ fn cut_short() -> Result<(), Failed> {
         let daemon = at_work(&operator, &policy)?;
         waited_for("the host as it was, by the next daemon", is_as_before)?;
         is_whole()?;
-        // It goes on with what is left of the day's tries, and puts back what it has in hand when it is asked to end.
+        // It continues with the remaining tries of the day, and restores the current one when it is
+        // terminated.
         waited_long_for("the last try", || Ok((tries_noted(&operator)? == 3).then_some(())))?;
         caught("it in force", || Ok((flushes(&operator.devices()?) == [400_000]).then_some(())))?;
         assert_eq!(daemon.terminated()?, Some(0), "{}", operator.said()?);

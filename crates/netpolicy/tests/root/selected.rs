@@ -90,7 +90,7 @@ fn followed() -> Result<(), Failed> {
     are(&operator, &[0; 2])?;
     operator.changes_link(SERVER_DEVICE, &["name", "wan7"])?;
     are(&operator, &[DEFER50; 2])?;
-    // It is in force a moment before the daemon says so.
+    // The mode is in force a moment before the daemon reports it.
     waited_for("its status", || {
         Ok(operator.runs(&["status"], 0)?.data.contains("device wan7").then_some(()))
     })?;
@@ -111,7 +111,7 @@ fn route_followed() -> Result<(), Failed> {
         Ok(status["data"]["counters"]["full_scans"].as_u64().filter(|looks| *looks > 0))
     })?;
     are(&operator, &[0])?;
-    // A route comes without an event of its device, as from DHCP. The next look at everything is a minute away.
+    // A new route, as from DHCP, causes no event of its device. The next full observation is a minute away.
     operator.inside(&format!("ip route add default dev {SERVER_DEVICE}"))?;
     are(&operator, &[DEFER50])?;
     assert_eq!(daemon.terminated()?, Some(0));

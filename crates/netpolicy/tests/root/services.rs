@@ -83,13 +83,13 @@ fn first_file() -> Result<(), Failed> {
     let json: serde_json::Value = serde_json::from_str(&operator.runs(&["-o", "json", "init"], 0)?.data)?;
     let first = &json["data"];
     assert_eq!(first["devices"][0]["name"], SERVER_DEVICE, "{json}");
-    // Where the tests run in a unit of systemd, the server is of that unit.
+    // If the tests run in a systemd unit, so does the server.
     let of_server = format!("{}: tcp 11211", server.process());
     let services = first["services"].as_array().ok_or("services")?;
     let is_server = |service: &serde_json::Value| service["facts"].to_string().contains(&of_server);
     assert!(services.iter().any(is_server), "{of_server}: {json}");
 
-    // It asks for nothing, and a second one is not written over it.
+    // The generated file requests nothing, and is not overwritten.
     let path = operator.state().with_file_name("first.toml").display().to_string();
     let said = operator.runs(&["init", &path], 0)?;
     assert!(said.data.is_empty(), "{}", said.data);
@@ -106,7 +106,7 @@ fn first_file() -> Result<(), Failed> {
     let refused = operator.runs(&["init", "/dev/null/first.toml"], 1)?.words;
     assert!(refused.contains("/dev/null"), "{refused}");
 
-    // With a policy it can be followed, and undone.
+    // With a policy, the file can be applied and undone.
     operator.asks(&operator.runs(&["init", "--policy", "cpu"], 0)?.data)?;
     assert_eq!(flushes(&operator.devices()?), flushes(&before), "nothing was changed yet");
     let plan = operator.runs(&["plan"], 3)?;

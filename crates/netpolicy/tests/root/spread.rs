@@ -184,7 +184,7 @@ fn starving() -> Result<(), Failed> {
     let shared: usize = by_napi.values().map(BTreeSet::len).sum();
     assert_eq!(shared, 3, "no worker has connections of two queues: {by_napi:?}");
 
-    // A new socket: all is left to the hash, and it has its share.
+    // With a new socket, the kernel's hash chooses for all of them, and the new socket receives its share.
     let second = server(&operator, 1)?;
     drop(connections);
     let connections = connected(operator.lab.client(), SERVER_ADDRESS)?;
@@ -198,9 +198,9 @@ fn starving() -> Result<(), Failed> {
     let listeners: Vec<u64> = lists.iter().flat_map(|list| list.listeners.clone()).collect();
     assert_eq!((lists.len(), listeners.len()), (2, 4), "each of four is in one list: {lists:?}");
     drop(second);
-    // Its place is empty; the others go on, and the first three have their queues again.
+    // The closed socket's slot is empty; the others continue, and the first three have their queues again.
     operator.runs(&["apply"], 0)?;
-    // The last but one names a socket that is closed; that is not an obstacle.
+    // The last but one names a closed socket, which does not prevent the rollback.
     for _ in 0..3 {
         operator.runs(&["rollback"], 0)?;
     }
@@ -221,7 +221,7 @@ fn foreign() -> Result<(), Failed> {
     let mut command = Command::new("python3");
     command.args(["-c", SERVER]);
     let _server = operator.lab.start_program(command, PORT)?;
-    // It takes connections before it has its program.
+    // The server accepts connections before it attaches its program.
     waited_for("the program", || Ok((spread(&operator)? == Spread::Foreign).then_some(())))?;
     asks(&operator)?;
     let said = operator.runs(&["apply"], 0)?;

@@ -95,7 +95,7 @@ fn stacks() -> Vec<Stack> {
         "vx7",
         "link add vx7 type vxlan id 7 dstport 4789 remote 192.0.2.9 dev DEV",
     ));
-    // Neither names a device: its packets leave by the route to its other end.
+    // No device is named: the packets leave by the route to the remote address.
     let vxlan = format!("link add vx7 type vxlan id 7 dstport 4789 remote {CLIENT_ADDRESS}");
     all.push(on_top("vxlan_by_route", VXLAN, "vx7", &vxlan));
     let geneve = format!("link add gen7 type geneve id 7 remote {CLIENT_ADDRESS}");
@@ -629,7 +629,7 @@ fn members_come_and_go(pair: &Pair) -> Result<(), Failed> {
 
 fn a_vlan_comes_and_goes(pair: &Pair) -> Result<(), Failed> {
     pair.have("no VLAN", 0, 0)?;
-    // A VRF takes no VLAN: its member does.
+    // A VRF accepts no VLAN, so add it to the member.
     let carrier = if pair.mastered == "vrf0" { &pair.first } else { pair.mastered };
     ip(&pair.operator, &format!("link add link {carrier} name lan7 type vlan id 7"))?;
     ip(&pair.operator, "link set lan7 up")?;
@@ -725,7 +725,7 @@ fn follows_the_route(made: &str) -> Result<(), Failed> {
 fn every_mode() -> Result<(), Failed> {
     let pair = Pair::new("modes", "bond0", Members::Veths)?;
     ip(&pair.operator, "link add bond0 type bond miimon 20")?;
-    // The host that is compared is the one that the last mode leaves behind.
+    // Compare with the host as the last mode leaves it.
     modes_one_after_the_other(&pair, &MODES[MODES.len() - 1..])?;
     let before = settled(&pair.operator)?;
     let followed = Followed::begin(&pair, "bond0")?;
@@ -736,7 +736,7 @@ fn every_mode() -> Result<(), Failed> {
 
 fn modes_one_after_the_other(pair: &Pair, modes: &[&str]) -> Result<(), Failed> {
     for &mode in modes {
-        // The kernel changes the mode of a bond that is down and has no member, and of no other.
+        // The kernel changes a bond's mode only while it is down and has no members.
         ip(&pair.operator, &format!("link set bond0 type bond mode {mode}"))?;
         ip(&pair.operator, "link set bond0 up")?;
         pair.joins(&pair.first)?;

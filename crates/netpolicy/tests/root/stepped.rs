@@ -108,7 +108,7 @@ fn watch() -> Result<(), Failed> {
     })?;
     let documents: Vec<Value> = said.data.lines().map(serde_json::from_str).collect::<Result<_, _>>()?;
     let windows = documents.iter().filter(|document| document["kind"] == "watch-window").count();
-    // A guest may be too slow for each of them; after a step of a day there would be none, or no end.
+    // A slow guest may miss some; after a step of a day there would be none, or no end.
     assert!((1..=WINDOWS).contains(&windows), "{windows} windows");
     let report = &documents.last().ok_or("a report")?["data"];
     assert!(report["requests"].as_u64().is_some_and(|requests| requests > 20), "{report}");
@@ -152,7 +152,8 @@ fn compare() -> Result<(), Failed> {
     })?;
     assert_eq!(operator.host()?, before);
     let report: Value = serde_json::from_str(&said.data)?;
-    // Its time is not up a day early, nor never. An emulated machine may be too slow to judge anything in it.
+    // The clock step neither ends it a day early nor keeps it running. An emulated machine may be too slow to
+    // judge anything.
     let seconds = report["data"]["seconds"].as_f64().ok_or("how long")?;
     assert!(seconds < 60.0, "{report}");
     assert!(report["data"]["ended"] == "decided" || seconds > 15.0, "{report}");
@@ -200,7 +201,7 @@ fn daemon() -> Result<(), Failed> {
             assert!(now.abs_diff(at) < 120_000_000, "off by {step} s: {now} {said}");
             let p50 = said.pointer("/measured/response/p50/estimate").and_then(Value::as_f64);
             assert!(p50.is_none_or(|p50| p50 > 0.0 && p50 < 1e9), "off by {step} s: {said}");
-            // An hour has not passed, whatever the clock says.
+            // No hour has passed, whatever the wall clock says.
             assert_eq!(said.pointer("/search/tries_today").and_then(Value::as_u64).unwrap_or(0), 0, "{said}");
         }
         Ok(())

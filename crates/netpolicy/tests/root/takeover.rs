@@ -104,8 +104,8 @@ fn two_at_once() -> Result<(), Failed> {
             Ok((owned && flushes(&operator.devices()?) == [20_000]).then_some(()))
         })?;
         for attach in both {
-            // Who comes second may find that the host was changed while it planned, or that what it would set is the
-            // other's by now, and ends then.
+            // The second attach may find that the host changed while it planned, or that the settings are now
+            // the first one's, and exits.
             let code = attach.terminated()?;
             assert!(matches!(code, Some(0 | 1 | 7)), "{code:?}");
         }

@@ -36,12 +36,12 @@ fn killed() -> Result<(), Failed> {
     let operator = Operator::new("killed", 2)?;
     operator.asks(SUSPEND20)?;
     let before = operator.host()?;
-    // The command is the leader of its process group, as a shell makes it: the kill is for all that belong to it.
+    // The command leads its process group, as in a shell: kill the whole group.
     let mut command = operator.starts(&["try", "--seconds", "2"])?;
     waited_for("the trial", || Ok((flushes(&operator.devices()?) == [20_000, 20_000]).then_some(())))?;
     let group =
         i32::try_from(command.child.id()).ok().and_then(rustix::process::Pid::from_raw).ok_or("pid")?;
-    // It may have come to its end already; the guard must live either way.
+    // The command may already have exited; the guard must survive either way.
     let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
     command.child.wait()?;
     assert_eq!(flushes(&operator.devices()?), [20_000, 20_000], "the trial goes on");
@@ -61,7 +61,7 @@ fn asked_meanwhile() -> Result<(), Failed> {
     operator.asks(SUSPEND20)?;
     operator.runs(&["try", "--seconds", "30"], 0)?;
     let applied = operator.runs(&["apply"], 0)?;
-    // With the journal that it is in, so that it can be typed as it stands.
+    // The printed command names the journal's directory, so that it can be pasted.
     let keeps = format!("`netpolicy --state-dir {} confirm`", operator.state().display());
     assert!(applied.words.contains("on trial") && applied.words.contains(&keeps), "{}", applied.words);
     operator.runs(&["rollback"], 0)?;
@@ -172,7 +172,7 @@ fn taken() -> Result<(), Failed> {
     operator.runs(&["try", "--seconds", "1"], 0)?;
     let lock = std::fs::File::open(operator.state().join("journal/lock"))?;
     rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive)?;
-    // Until the guard has given up waiting for the lock.
+    // Wait until the guard has given up waiting for the lock.
     let log = operator.state().join("guard.log");
     waited_for("the guard's complaint", || {
         Ok(std::fs::read_to_string(&log)?
@@ -209,7 +209,7 @@ fn unreachable() -> Result<(), Failed> {
     operator.runs(&["try", "--seconds", "2"], 0)?;
     let guards = guards(&operator)?;
     assert_eq!(guards.len(), 1, "one guard");
-    // It can reach the namespace, whatever else holds it.
+    // The guard keeps the namespace open, whatever else does.
     let netns = format!("net:[{}]", operator.lab.server().id());
     let descriptors = std::fs::read_dir(format!("/proc/{}/fd", guards[0].as_raw_nonzero()))?;
     let mut links = descriptors.filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok());
@@ -228,7 +228,7 @@ fn held_open() -> Result<(), Failed> {
     operator.runs(&["apply"], 0)?;
     unnamed(&operator)?;
     assert_eq!(flushes(&operator.devices()?), [20_000]);
-    // So does the script that needs no netpolicy.
+    // So can the undo script, which needs no netpolicy.
     let finds = concat!(env!("CARGO_MANIFEST_DIR"), "/../apply/src/undo_script/netns.sh");
     let number = operator.lab.server().id();
     let script = format!(

@@ -132,7 +132,7 @@ fn out_of_reach() -> Result<(), Failed> {
     assert_eq!(output.status.code(), Some(5), "{said}");
     assert!(said.contains("in a network namespace that no name") && said.contains("veth-server"), "{said}");
     assert_eq!(elsewhere.rps_cpus("veth-server")?, "1");
-    // The transaction is open still, and ends when the device is back.
+    // The transaction is still open, and ends when the device is back.
     elsewhere.inside(&format!("ip link set veth-server netns {}", operator.lab.server_pid()))?;
     operator.runs(&["rollback"], 0)?;
     let devices = operator.devices()?;
@@ -176,7 +176,7 @@ fn requested_and_off() -> Result<(), Failed> {
     assert_eq!((output.status.code(), &*segmentation()?), (Some(0), requested), "{said}");
     operator.runs(&["rollback"], 0)?;
 
-    // What is requested stays in force as a request while the kernel cannot switch it.
+    // The requested value stays in force as a request while the kernel cannot apply it.
     operator.inside("ethtool -K veth-server tx-tcp-segmentation off")?;
     set("true")?;
     assert_eq!(segmentation()?, requested);
@@ -191,7 +191,7 @@ fn moved_on_trial() -> Result<(), Failed> {
     operator.inside("ip link add other type veth peer name third")?;
     operator.asks("[device.veth-server]\npolicy = \"none\"\nsettings = { rps_cpus = \"0\" }\n[device.other]\npolicy = \"none\"\nsettings = { rps_cpus = \"0\" }\n")?;
     operator.runs(&["try", "--seconds", "4"], 0)?;
-    // The two swap names, and one of them leaves.
+    // The two devices swap names, and one of them is removed.
     operator.inside("ip link set veth-server down")?;
     operator.inside("ip link set veth-server name swapped")?;
     operator.inside("ip link set other name veth-server")?;
@@ -272,7 +272,7 @@ fn on_a_plain_debian(garbled: bool) -> Result<(), Failed> {
     assert_eq!(operator.host()?, before, "{said}");
     let (code, said) = by_hand(&operator)?;
     assert!(code == Some(0) && !said.contains("put back to"), "twice does no harm: {said}");
-    // Nothing is in the way of the next transaction.
+    // The next transaction is not blocked.
     operator.runs(&["set", "device", "veth-server", "defer200"], 0)?;
     Ok(())
 }
@@ -290,7 +290,7 @@ fn all_by_script() -> Result<(), Failed> {
     let output = Command::new("/bin/sh").arg(&file).env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").output()?;
     let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
     assert_eq!((output.status.code(), operator.host()?), (Some(0), before), "{text}\n{said}");
-    // What is already back does not count, and no transaction makes a script that does nothing.
+    // Settings that are already restored are skipped, and without a transaction the script does nothing.
     operator.runs(&["rollback"], 0)?;
     operator.runs(&["rollback"], 0)?;
     let empty = operator.runs(&["rollback", "--script"], 0)?.data;
@@ -318,7 +318,8 @@ const CONNECTIONS: usize = 16;
 fn brought_back() -> Result<(), Failed> {
     let operator = Operator::new("brought-back", 2)?;
     let server = operator.lab.start_memcached(&MemcachedOptions::default())?;
-    // The hash of a connection chooses its queue: of so many, one comes by the queue that goes away.
+    // The hash of a connection chooses its queue: with so many, at least one uses the queue that will be
+    // removed.
     let _streams =
         (0..CONNECTIONS).map(|_| connected(&operator, &server)).collect::<Result<Vec<_>, Failed>>()?;
     let pid = server.process().pid.to_string();

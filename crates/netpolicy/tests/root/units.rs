@@ -44,7 +44,7 @@ fn units() -> Result<(), Failed> {
     let server = prepared()?;
     assert_eq!(server.flushes()?, [0; 2], "the premise: the NIC is as it was booted");
     let outcome = booted().and_then(|()| lived_through(&server)).and_then(|()| put_back(&server));
-    // It ends with 3 where something is wrong, which is what is looked for.
+    // `netpolicy status` exits with 3 if something is wrong, which is expected here.
     let status = Command::new("netpolicy").arg("status").output().map(|output| output.stdout);
     let _ = said("systemctl", &["stop", DAEMON, ATTACH]);
     outcome.map_err(|failed| {
@@ -56,16 +56,16 @@ fn units() -> Result<(), Failed> {
 }
 
 fn lived_through(server: &Server) -> Result<(), Failed> {
-    // What each may do is what its unit says, and the kernel has it so.
+    // The kernel confirms the capabilities that each unit specifies.
     let (daemon, attach) = (main_process(DAEMON)?, main_process(ATTACH)?);
     assert!(has(daemon, NET_ADMIN)? && !has(daemon, SYS_PTRACE)? && !has(daemon, SYS_ADMIN)?);
     assert!(has(attach, NET_ADMIN)? && has(attach, SYS_PTRACE)? && !has(attach, SYS_ADMIN)?);
 
-    // The device by the daemon, the epolls by the other one.
+    // The daemon sets the device, and the attach service the epolls.
     until("the device and the server have their policy", || Ok(server.flushes()? == [20_000; 2]))?;
     until("the server's epolls have it", || Ok(server.epolls()? == [SUSPENDING; 2]))?;
 
-    // Killed, both: nothing changes, and what comes in their place goes on.
+    // Both are killed: no setting changes, and their successors continue.
     let history = said("netpolicy", &["-o", "json", "history"])?;
     for unit in [DAEMON, ATTACH] {
         said("systemctl", &["kill", "--signal=KILL", "--kill-who=main", unit])?;
@@ -78,13 +78,13 @@ fn lived_through(server: &Server) -> Result<(), Failed> {
     assert_eq!(server.epolls()?, [SUSPENDING; 2]);
     assert_eq!(said("netpolicy", &["-o", "json", "history"])?, history, "nothing was committed again");
 
-    // Reloaded: other files, another mode.
+    // Reload with another policy file.
     asked("defer50")?;
     said("systemctl", &["reload", DAEMON])?;
     until("the device has the new mode", || Ok(server.flushes()? == [50_000; 2]))?;
     until("the epolls are as they were", || Ok(server.epolls()? == [EpollParams::default(); 2]))?;
 
-    // Stopped: packets go on as they did, and it can all be put back without them.
+    // Both are stopped: packets are delivered as before, and rollback works without them.
     said("systemctl", &["stop", DAEMON, ATTACH])?;
     for unit in [DAEMON, ATTACH] {
         assert_eq!(
@@ -94,7 +94,7 @@ fn lived_through(server: &Server) -> Result<(), Failed> {
         );
     }
     assert_eq!(server.flushes()?, [50_000; 2]);
-    // In as many transactions as it took.
+    // Roll back as many transactions as there are.
     let history: serde_json::Value = serde_json::from_str(&said("netpolicy", &["-o", "json", "history"])?)?;
     let transactions = history["data"]["transactions"].as_array().into_iter().flatten();
     for _ in transactions.filter(|transaction| transaction["in_force"] != 0) {
@@ -114,19 +114,20 @@ fn put_back(server: &Server) -> Result<(), Failed> {
                   delivery = \"suspend20\"\nguard = { p50 = \"+1000%\", p90 = \"+1000%\", cpu = \"+1000%\", within = \"3600s\" }\n";
     std::fs::write(POLICY_FILE, policy)?;
     while_asked(|| {
-        // The daemon alone, as by the kernel for lack of memory: systemd asks its guard process to end then. And all of the unit.
+        // Kill only the daemon, as the OOM killer would: systemd then terminates its guard process. Then kill
+        // the whole unit.
         for whom in ["--kill-who=main", "--kill-who=all"] {
             said("systemctl", &["start", DAEMON, ATTACH])?;
             stopped_in_the_middle(server)?;
             if whom == "--kill-who=all" {
-                // Through which epolls are put back: systemd starts another a second later.
+                // The attach service restores epolls; systemd restarts it a second later.
                 said("systemctl", &["kill", "--signal=KILL", whom, ATTACH])?;
             }
             said("systemctl", &["kill", "--signal=KILL", whom, DAEMON])?;
             until("the daemon is dead", || Ok(state(DAEMON)? == "failed"))?;
             until(&format!("what was on trial is put back after {whom}"), || server.has_nothing_set())?;
         }
-        // Stopped as an operator does it.
+        // Stop it as an operator would.
         said("systemctl", &["start", DAEMON, ATTACH])?;
         until("a change is on trial", || Ok(server.flushes()? != [0; 2]))?;
         said("systemctl", &["stop", DAEMON, ATTACH])?;
@@ -261,7 +262,7 @@ fn prepared() -> Result<Server, Failed> {
     assert!(std::fs::read_to_string("/etc/group")?.lines().any(|line| line.starts_with("netpolicy:")));
     assert_eq!(std::fs::metadata("/var/lib/netpolicy")?.permissions().mode() & 0o777, 0o700);
 
-    // Nothing of the machine's own is started, and nothing says that this were a container.
+    // No unit of the image is started by default, and nothing marks it as a container.
     for list in ["sysinit.target.wants", "sockets.target.wants", "timers.target.wants"] {
         for directory in [own, Path::new("/lib/systemd/system")] {
             let _ = std::fs::remove_dir_all(directory.join(list));

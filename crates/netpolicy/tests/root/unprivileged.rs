@@ -129,7 +129,7 @@ fn metrics_file() -> Result<(), Failed> {
     for at in [&unfinished, &file] {
         fs::remove_file(at)?;
     }
-    // The daemon would wait for a reader, for as long as its owner likes.
+    // Opening it would make the daemon wait for a reader, as long as the owner likes.
     as_nobody("mkfifo", &[text(&unfinished)])?;
     refused("it belongs to another user (uid 65534)")?;
     chown(&directory, Some(0), Some(0))?;
@@ -161,8 +161,8 @@ fn below_theirs() -> Result<(), Failed> {
 
 /// A directory that the user without privileges can write to by its access control list alone.
 fn opened_by_acl() -> Result<(), Failed> {
-    // The version, and entries of tag, permissions and id: the owner, this user, the group, the mask, all others.
-    // Kernel: `include/uapi/linux/posix_acl_xattr.h`.
+    // The version, then entries of tag, permissions and id: owner, this user, group, mask, others. Kernel:
+    // `include/uapi/linux/posix_acl_xattr.h`.
     const NONE: u32 = u32::MAX;
     const ENTRIES: [(u16, u16, u32); 5] =
         [(1, 7, NONE), (2, 7, NOBODY), (4, 0, NONE), (0x10, 7, NONE), (0x20, 0, NONE)];
@@ -177,7 +177,7 @@ fn opened_by_acl() -> Result<(), Failed> {
     }
     let name = "system.posix_acl_access";
     match rustix::fs::setxattr(&directory, name, &list, rustix::fs::XattrFlags::empty()) {
-        // A file system without them opens nothing.
+        // On a file system without ACLs there is nothing to test.
         Err(rustix::io::Errno::OPNOTSUPP) => return Ok(()),
         set => set?,
     }
@@ -223,7 +223,7 @@ impl Holder {
         let source = concat!(env!("CARGO_MANIFEST_DIR"), "/../linux/tests/root/programs/hang.c");
         let compiled = Command::new("cc").args(["-O1", "-o"]).arg(&program).arg(source).status()?;
         assert!(compiled.success(), "{source}");
-        // Most distributions let everyone open /dev/fuse; elsewhere, a node of our own does.
+        // Most distributions let everyone open /dev/fuse; otherwise, create a device node.
         let device = directory.with_file_name(format!("device-{kind}"));
         let (mode, number) = (rustix::fs::Mode::from_raw_mode(0o666), rustix::fs::makedev(10, 229));
         rustix::fs::mknodat(rustix::fs::CWD, &device, rustix::fs::FileType::CharacterDevice, mode, number)?;
@@ -247,7 +247,8 @@ impl Holder {
 
 impl Drop for Holder {
     fn drop(&mut self) {
-        // The server of the file system ends with its input, and the kernel ends the requests that it did not answer.
+        // The FUSE server exits at the end of its input, and the kernel ends the requests that it did not
+        // answer.
         drop(self.server.stdin.take());
         let _ = self.server.wait();
     }
@@ -270,7 +271,7 @@ fn holds_a_lock(kind: &str) -> Result<(), Failed> {
     let missed = format!("process {}", holder.pid);
     for command in [&["show"][..], &["doctor"], &["-o", "json", "show"]] {
         let said = ends(&operator.netpolicy(command))?;
-        // Of many processes the kernel lists the sockets, without their locks.
+        // With many processes, the kernel lists their sockets without taking the locks.
         let is_missed = said.contains(&missed)
             && ["not readable", "could not be read"].iter().any(|words| said.contains(words));
         assert_eq!(is_missed, kind == "epoll", "{command:?}: {said}");
@@ -278,8 +279,8 @@ fn holds_a_lock(kind: &str) -> Result<(), Failed> {
     ends(&operator.netpolicy(&["set", "device", "veth-server", "defer50"]))?;
     are(&operator, &[50_000])?;
     ends(&operator.netpolicy(&["rollback"]))?;
-    // A section that means the process, and a daemon that looks at it again and again.
-    // By its program, as tests beside this one have such processes, too.
+    // A section that matches the process, and a daemon that keeps observing it. Match by executable, because
+    // concurrent tests have such processes, too.
     let policy = format!(
         "[service.theirs]\nmatch = {{ uid = 65534, exe = {:?} }}\npolicy = \"latency\"\ndelivery = \"suspend20\"\n",
         holder.program
@@ -306,10 +307,10 @@ fn amid_a_commit() -> Result<(), Failed> {
     let pid = holder.pid.to_string();
     let began = Instant::now();
     let said = ends(&operator.netpolicy(&["set", "task", &pid, "suspend50"]))?;
-    // Before a ring is set it is read, for which the kernel only tries to take its lock.
+    // A ring is read before it is set; for the read, the kernel only tries to take its lock.
     assert!(said.contains("did not answer") || said.contains("(EBUSY)"), "{said}");
     assert!(began.elapsed() < Duration::from_secs(20), "it gives up once");
-    // Each of these takes the journal's lock.
+    // Each of these commands takes the journal's lock.
     for (command, code) in
         [(&["set", "device", "veth-server", "defer20"][..], 0), (&["rollback"], 0), (&["history"], 0)]
     {
@@ -320,7 +321,7 @@ fn amid_a_commit() -> Result<(), Failed> {
         let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
         assert_eq!(output.status.code(), Some(code), "{:?}: {said}", command.get_args());
     }
-    // What could not be undone of that process is gone with it.
+    // What could not be undone in that process is gone with it.
     drop(holder);
     ends(&operator.netpolicy(&["rollback"]))?;
     operator.is_again(&before)?;
@@ -360,7 +361,7 @@ fn holds_a_lock_of_undo(languages: &[&str]) -> Result<(), Failed> {
     assert!(output.status.code().is_some(), "the script did not end: {said}");
     assert!(said.contains("cpus_allowed: is "), "what does not wait is undone: {said}");
     if languages == ["python3"] {
-        // Python reads the address of a socket, and waits for its lock.
+        // The Python script blocks on the socket's lock when it reads the address.
         assert_eq!(output.status.code(), Some(5), "{said}");
         assert_eq!(said.matches("its process does not answer").count(), 3, "{said}");
         assert!(began.elapsed() < Duration::from_secs(30), "it waits once for each process");
@@ -481,7 +482,7 @@ fn subordinate_uids() -> Result<(), Failed> {
     waited_for("the connections that are one too many", || {
         Ok(operator.said()?.contains("other user namespaces was rejected").then_some(()))
     })?;
-    // Another user without privileges, of a uid that is not mapped there, is answered.
+    // Another unprivileged user, whose uid is not mapped there, is answered.
     const ASK: &str = "import socket, sys\n\
         client = socket.socket(socket.AF_UNIX)\n\
         client.settimeout(20)\n\
@@ -582,7 +583,7 @@ fn many_epolls() -> Result<(), Failed> {
 fn journal_bytes(operator: &Operator) -> Result<u64, Failed> {
     let mut bytes = 0;
     for transaction in fs::read_dir(operator.state().join("journal"))? {
-        // One that is folded meanwhile is gone.
+        // A transaction may be folded in the meantime.
         for file in fs::read_dir(transaction?.path()).into_iter().flatten() {
             bytes += file?.metadata().map_or(0, |file| file.len());
         }
@@ -611,13 +612,13 @@ fn recreated_epolls() -> Result<(), Failed> {
     let mut process = theirs(&operator, SCRIPT)?;
     let daemon = at_work(&operator, POLICY)?;
     let status = waited_long_for("the last epolls", || {
-        // What is not set yet makes it 3.
+        // The exit code is 3 until everything is set.
         let status = operator.netpolicy(&["status"]).output()?.status.code();
         assert!([Some(0), Some(3)].contains(&status), "{status:?}");
         Ok(process.child.try_wait()?)
     })?;
     assert!(status.success(), "{status}");
-    // A line, and about half a megabyte of journal, for each time: 512 epolls are managed.
+    // Each round adds one log line and about half a megabyte of journal: 512 epolls are managed.
     let (said, bytes) = (operator.said()?, journal_bytes(&operator)?);
     let lines = said.matches("busy_poll usecs/budget/prefer").count();
     assert!((1..=12).contains(&lines), "{said}");
@@ -649,7 +650,7 @@ fn who_may() -> Result<(), Failed> {
         &["bench", "policies"],
         &["tc", "load", &rules],
     ] {
-        // Standard output and errors as a terminal has them.
+        // Merge standard output and standard error, as on a terminal.
         let mut command = Command::new("timeout");
         command.args(["20", "sh", "-c", "exec \"$@\" 2>&1", "sh", &program]).args(arguments);
         let output = command.stdin(Stdio::null()).uid(NOBODY).gid(NOBODY).output()?;
@@ -659,7 +660,7 @@ fn who_may() -> Result<(), Failed> {
         assert!(said.starts_with(words), "{arguments:?}: {said}");
         assert_eq!(said.matches("Run netpolicy as root").count(), 1, "{arguments:?}: {said}");
     }
-    // What any user may do does not ask for more.
+    // Commands that any user may run do not ask for root.
     let schema = Command::new(&program).arg("schema").uid(NOBODY).gid(NOBODY).output()?;
     assert!(
         schema.status.success() && schema.stderr.is_empty(),

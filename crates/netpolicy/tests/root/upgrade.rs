@@ -39,7 +39,7 @@ fn taken_over() -> Result<(), Failed> {
     let set = operator.host()?;
     assert_eq!(flushes(&set), [DEFER50; 2]);
 
-    // The same changes, as the earlier daemon would have noted them.
+    // The same changes, as an earlier daemon would have recorded them.
     let journal = operator.state().join("journal");
     let ours = only_transaction(&journal)?;
     let text = std::fs::read_to_string(ours.join("journal.jsonl"))?;

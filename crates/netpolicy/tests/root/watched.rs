@@ -478,7 +478,7 @@ fn as_the_schema_says() -> Result<(), Failed> {
     assert!(all["by_worker"][0]["name"].as_str().is_some_and(|name| name.contains('[')), "{all}");
     let service = all["cost"]["service"].as_f64().ok_or("a cost")?;
     assert!(service > 500.0, "{all}");
-    // The first window measures what measuring takes, and with it the figures have bounds.
+    // The first window measures the meter's own cost, which the bounds of the figures include.
     assert!(documents[0]["data"]["weight"].as_f64().is_some_and(|weight| weight > 0.0), "{all}");
     let cost = service + all["cost"]["delivery"].as_f64().unwrap_or(0.0);
     let (least, weight) = (&all["without_measuring"]["cpu_at_least"], &all["weight"]);
@@ -571,7 +571,7 @@ fn without_space() -> Result<(), Failed> {
     assert_eq!(std::fs::read(&earlier)?, b"evidence\n");
     let small = operator.state().with_file_name("small");
     std::fs::create_dir_all(&small)?;
-    // A page has the head and not the windows.
+    // The page contains the summary, not the windows.
     let record = small.join("day.jsonl").display().to_string();
     let arguments = ["-o", "json", "watch", "--port", "11211", "--seconds", "4", "--record", &record];
     let output = while_asked_in_turn(&operator, || {
@@ -651,7 +651,7 @@ fn namesake() -> Result<(), Failed> {
     let other = Lab::new(&LabOptions::with_queues(1))?;
     let namesake = other.start_memcached(&MemcachedOptions::default())?;
     let before = operator.host()?;
-    // As in a shell on this host, where no namespace is named.
+    // Like a shell on this host, without --netns.
     let said = while_asked(&operator, || {
         let compare =
             operator.netpolicy_here(&["compare", "memcached", "--b", "defer50", "--max-seconds", "8"]);

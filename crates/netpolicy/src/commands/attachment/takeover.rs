@@ -88,7 +88,7 @@ fn put_back(
                 RollBackError::NothingToUndo { .. }
                 | RollBackError::Journal(JournalError::NoSuchTransaction { .. }),
             ) => found = true,
-            // What was built upon it shall stay, and so it stays as well.
+            // A later transaction that stays depends on it, so it stays, too.
             Err(error @ (RollBackError::Overlaid { .. } | RollBackError::Owned { .. })) => {
                 context
                     .console
