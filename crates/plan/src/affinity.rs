@@ -90,7 +90,7 @@ impl PartCpus<'_> {
             collected.want(Setting::Irq(irq, IrqKnob::Affinity(cpus)), Reason::new(why, origin.clone()))?;
         }
         note_unsure(&left, collected);
-        // Dealt on from process to process, as long as they may run on the same CPUs.
+        // Continue dealing CPUs from process to process, as long as their allowed CPUs are the same.
         let mut deals: BTreeMap<CpuSet, Option<Deal>> = BTreeMap::new();
         for process in &self.part.processes {
             let cpuset = self.index.processes.get(&process.id.pid).and_then(|p| p.cpuset.as_ref());

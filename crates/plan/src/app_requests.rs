@@ -72,7 +72,7 @@ pub fn requests(policy: &Policy, requested: &[AppRequest], host: &Host) -> (Vec<
     let mut tasks: BTreeMap<Pid, PolicyName> = BTreeMap::new();
     let mut sockets: BTreeMap<u64, PolicyName> = BTreeMap::new();
     for asked in requested {
-        // A number that is not a policy was not written through netpolicy.
+        // A number that is not a policy was not written by netpolicy.
         let Some(policy) = PolicyName::from_number(asked.number) else { continue };
         match asked.of {
             Requester::Task(pid) => drop(tasks.insert(pid, policy)),
@@ -94,7 +94,7 @@ pub fn requests(policy: &Policy, requested: &[AppRequest], host: &Host) -> (Vec<
             requests.push(request(Target::Task(process.id.pid), policy, "its own request"));
         }
         for (policy, epolls) in epolls_by_policy(process, &sockets, &mut notes) {
-            // What the process as a whole has needs no request of its own.
+            // Sockets with the policy of the whole process need no separate request.
             if Some(policy) != own {
                 requests.push(request(
                     Target::Epolls(process.id.pid, epolls),

@@ -274,7 +274,7 @@ impl Wants<'_> {
             )?;
             kthread::want_to_end(placed, self.index, &self.because_unthreaded(), collected)?;
         }
-        // Before 5.8 there is nothing to defer with, and so nothing to take back.
+        // Kernels before 5.8 have no deferral, so there is nothing to revoke.
         if self.index.host.kernel >= since::DEVICE_DEFER_HARD_IRQS {
             collected.want(
                 Setting::DeviceNapis(id, DeviceNapiKnob::DeferHardIrqs(params.defer_hard_irqs)),
@@ -301,7 +301,7 @@ impl Wants<'_> {
         if wanted != Threading::Off {
             return collected.want(set(wanted), self.because_threaded(device));
         }
-        // Before 6.17 a NAPI does not say whether it is threaded, but its device does.
+        // Before 6.17, the device reports whether its NAPIs are threaded.
         let of_device = || self.index.devices.get(&device).and_then(|device| device.threaded);
         if napi.threaded.or_else(of_device).is_none_or(|threaded| threaded == Threading::Off) {
             return Ok(());

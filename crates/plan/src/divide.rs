@@ -259,7 +259,7 @@ fn too_few(device: &Device, groups: &[Group<'_, '_>], after: &QueuesAfter) -> Re
             group.why()
         ));
     }
-    // The group that needs most can give most; of equals, the first.
+    // The group that needs most gives up a queue; among equals, the first one.
     if let Some(most) = groups.iter().rev().max_by_key(|group| group.need()) {
         let left = there.saturating_sub(1).saturating_sub(needed - most.need());
         let are = match left {
@@ -338,7 +338,7 @@ pub(crate) fn want(division: &Division, index: &Index<'_>, collected: &mut Colle
     let id = device.id;
     let Some(first) = division.shares.first() else { return Ok(()) };
     let reason = |why: String, origin: &str| Reason::new(why, format!("{origin}: queues are divided"));
-    // Also where it is on: another request may want it off.
+    // Request it even if it is on: another request may turn it off.
     if device.offloads.contains_key(&Offload::Ntuple) {
         let why = "rules for single ports need it".to_owned();
         collected

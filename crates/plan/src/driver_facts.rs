@@ -103,7 +103,7 @@ pub(crate) fn note_limits(placement: &Placement, index: &Index<'_>, collected: &
     for of_device in changes(placement, index, collected) {
         let Changes { device, facts, ref wanted, .. } = of_device;
         let contexts = wanted.iter().filter(|knob| matches!(knob, NicKnob::RssContext(_, true))).count();
-        // A rule for a flow that has one keeps its place.
+        // A rule that replaces one for the same flow needs no new slot.
         let has_one = |flow| device.flow_rules.iter().flatten().any(|placed| placed.flow == Some(flow));
         let is_new = |knob: &&&NicKnob| matches!(knob, NicKnob::FlowRule(flow, Some(_)) if !has_one(*flow));
         let rules = wanted.iter().filter(is_new).count();

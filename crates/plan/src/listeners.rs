@@ -174,7 +174,7 @@ mod test {
         let master = listening(10, 1, "/usr/sbin/nginx");
         let worker = watching(listening(11, 10, "/usr/sbin/nginx"), LISTENER);
         assert_eq!(roles(vec![master.clone(), worker]), [Role::HoldsFor(Pid(11)), Role::Receives]);
-        // As php-fpm: the master's epoll is for pipes, and idle workers wait in accept(2).
+        // Like php-fpm: the master's epoll is for pipes, and idle workers wait in accept(2).
         let master = watching(master, 99);
         let worker = listening(11, 10, "/usr/sbin/php-fpm");
         assert_eq!(roles(vec![master.clone(), worker]), [Role::HoldsFor(Pid(11)), Role::Receives]);
@@ -188,7 +188,7 @@ mod test {
         let systemd = listening(1, 0, "/usr/lib/systemd/systemd (deleted)");
         let service = watching(listening(40, 1, "/usr/sbin/nginx"), LISTENER);
         assert_eq!(roles(vec![systemd, service]), [Role::HoldsForUnit, Role::Receives]);
-        // Any other program that passes its listener on.
+        // Any other program that hands its listener to another process.
         let parent = watching(listening(30, 1, "/usr/bin/super"), 99);
         let service = watching(listening(40, 30, "/usr/sbin/nginx"), LISTENER);
         assert_eq!(roles(vec![parent, service]), [Role::HoldsFor(Pid(40)), Role::Receives]);

@@ -42,7 +42,7 @@ pub(crate) fn remakes_queues(
 pub(crate) fn remakes(setting: &Setting, device: &Device) -> bool {
     let napis_of_veth =
         device.kind == "veth" && matches!(setting, Setting::Nic(_, NicKnob::Offload(Offload::Gro, _)));
-    // Its queues stop for a new discipline, and are the same afterwards.
+    // The queues stop while the qdisc is replaced, and keep their settings.
     let stays = matches!(setting, Setting::Nic(_, NicKnob::Qdiscs(..)));
     napis_of_veth || !stays && setting.disruption() != model::setting::Disruption::None
 }
@@ -141,7 +141,7 @@ fn settings(
                 .because(format!("asked at {}", part.intent.origin))
                 .nearest("without `xps`, or `tx-channels` where the driver has more queues"));
         }
-        // Nothing is set there that could be taken back.
+        // One queue has no XPS setting to revoke.
         NicRequest::Xps(false) if device.tx_queues.len() == 1 => Vec::new(),
         NicRequest::Xps(spread) => xps(*spread, device, &index.host.topology.online),
         NicRequest::Sysctl(sysctl, value) => vec![Setting::Host(HostKnob::Sysctl(*sysctl, *value))],
@@ -207,7 +207,7 @@ fn check_channels(kind: ChannelKind, count: u32, part: &Part, device: &Device) -
     let Some(channels) = device.channels else { return Ok(()) };
     let separate = [ChannelKind::Rx, ChannelKind::Tx].map(|kind| (kind, channels.of(kind)));
     check_max(kind.as_str(), count, channels.of(kind).max, part, device).map_err(|refusal| {
-        // Of a driver without combined channels, receive and transmit queues are counted apart.
+        // Drivers without combined channels count receive and transmit queues separately.
         if kind != ChannelKind::Combined || channels.of(kind).max > 0 || separate[0].1.max == 0 {
             return refusal;
         }
@@ -264,7 +264,7 @@ pub(crate) fn loses_values(kind: ChannelKind, count: u32, device: &Device, index
 /// The first queue that goes away when so many are left and that has values of its own, and these.
 fn lost(left: u32, device: &Device, index: &Index<'_>) -> Option<(RxQueue, Vec<String>)> {
     device.rx_queues.iter().filter(|queue| queue.id.index.0 >= left).find_map(|queue| {
-        // A queue that comes back begins with the default again.
+        // A recreated queue starts with the default.
         let steered = !queue.rps_cpus.is_empty() && queue.rps_cpus != index.host.rps_default_mask;
         let values = [
             steered.then(|| format!("rps_cpus {}", queue.rps_cpus)),
@@ -283,7 +283,7 @@ fn values_of_napi(queue: &RxQueueState, device: &Device, index: &Index<'_>) -> O
     let defers = napi.defer_hard_irqs.is_some_and(|polls| polls.0 > 0)
         || spans.into_iter().flatten().any(|span| !span.is_zero());
     let threaded = |threading: Option<Threading>| threading.is_some_and(|now| now != Threading::Off);
-    // A device that is threaded as a whole makes a new NAPI so.
+    // A threaded device creates new NAPIs as threaded.
     let own_thread = threaded(napi.threaded) && !threaded(device.threaded);
     (defers || own_thread).then(|| "settings of its NAPI".to_owned())
 }

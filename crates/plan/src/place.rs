@@ -77,7 +77,7 @@ pub fn place(policy: &Policy, host: &Host, resolved: &Resolved) -> Result<Placem
     for (device, claimants) in queues.to_divide(&owners, &requests, &index) {
         let division = divide::divide(device, &claimants, &requests, &index, &after)?;
         if after.remakes(device.id) {
-            // Its parts get their queues when these are there: only that there are enough is known before.
+            // The queues do not exist yet: only their number was checked.
             queues.keep_back(device.id);
             continue;
         }
@@ -86,7 +86,7 @@ pub fn place(policy: &Policy, host: &Host, resolved: &Resolved) -> Result<Placem
     }
     for (part, process) in owners {
         owned.insert(process.id.pid, part);
-        // Whoever hands its connections on will never show by a packet where it receives.
+        // No packet will ever show where a process receives that hands on its connections.
         let hands_on = listeners.role(process) == Role::HandsOn;
         let process = shares.rest(process);
         if !hands_on {
@@ -98,7 +98,7 @@ pub fn place(policy: &Policy, host: &Host, resolved: &Resolved) -> Result<Placem
     for (part, intent) in policy.intents.iter().enumerate() {
         if let Target::Device(name) = &intent.target {
             let device = device_named(name, intent, host)?;
-            // The devices below it have requests of their own.
+            // The lower devices have separate requests.
             if host.is_upper(device) {
                 continue;
             }
@@ -111,7 +111,7 @@ pub fn place(policy: &Policy, host: &Host, resolved: &Resolved) -> Result<Placem
     for part in &parts {
         let processes: Vec<&Process> =
             part.processes.iter().filter_map(|p| index.processes.get(&p.id.pid).copied()).collect();
-        // What the kernel lacks no budget buys: that is refused where it is known, and with what there is instead.
+        // A missing kernel feature is refused here, with an alternative: no budget could provide it.
         let busy = part.delivery.mode == DeliveryMode::ThreadedBusy && !host.capabilities.napi_threaded_busy;
         if busy || part.params.epoll.events_only && !host.capabilities.epoll_events_only {
             continue;
@@ -177,7 +177,7 @@ fn laid_out(mut placement: Placement, index: &Index<'_>) -> Result<Placement, Re
         queues.sort_by_key(|placed| placed.queue);
         let near = NearCores::new(device, &allowed, index.host);
         let made = match objects(layout, device, &queues, near, &allowed) {
-            // A recipe's layout is for hosts that have CPUs for it; only an operator's own is refused.
+            // Refuse only an explicit layout; a recipe's layout applies only to hosts with enough CPUs.
             Err(refusal) if part.intent.layout.is_none() => {
                 let note =
                     format!("policy {}: {refusal}: interrupts stay where they are", part.intent.policy);
@@ -257,7 +257,7 @@ fn owners_of_processes<'h>(
             );
             let (runs, note) = match resolved.unjudged_of(part) {
                 None => (Running::No, none),
-                // Who has the right to look into processes would see a service among them.
+                // With the right to inspect processes, a matching service would have been found.
                 Some((processes, first)) if index.host.capabilities.ptrace => {
                     (Running::No, format!("{none}; {processes} could not be inspected ({first})"))
                 }
@@ -391,7 +391,7 @@ fn device_named<'h>(name: &str, intent: &Intent, host: &'h Host) -> Result<&'h D
         let names: Vec<&str> = host.devices.iter().map(|d| d.id.name.as_str()).collect();
         let refusal =
             Refusal::new(RefusalKind::Missing, format!("device {name}"), "there is no such device here");
-        // As `ip link` prints a device that stands on another.
+        // `ip link` prints stacked devices as `name@lower`.
         let device = name.split_once('@').and_then(|(device, _)| host.device_named(device));
         let refusal = match device {
             Some(device) => refusal.because(format!(
@@ -434,7 +434,7 @@ fn note_those_without_epolls(index: &Index<'_>, parts: &mut [Part]) {
         !process.sockets.is_empty()
             || known.is_some_and(|process| !process.epolls.is_empty() || !process.rings.is_empty())
     };
-    // An attachment asks for each of its processes.
+    // An attachment makes a request for each of its processes.
     let waiting: BTreeSet<String> = parts
         .iter()
         .filter(|part| part.processes.iter().any(waits))
@@ -484,7 +484,7 @@ fn placed_process(process: &Process, part: &mut Part) -> Result<PlacedProcess, R
         Some(_) => process.threads.iter().map(|t| t.id).collect(),
         None => Vec::new(),
     };
-    // What does not count against the budget is not set either: it could poll otherwise.
+    // An epoll that does not count against the budget is not set either: it could poll otherwise.
     let mode = part.delivery.mode;
     let set = |epoll: &&Epoll| !budget::only_accepts(process, epoll, mode);
     Ok(PlacedProcess {
@@ -595,7 +595,7 @@ fn set_by_others(part: &Part, parts: &[Part]) -> Vec<String> {
 fn note_halves(part: &mut Part, set_by: &[String], host: &Host) {
     let is_upper = |name: &str| host.device_named(name).is_some_and(|device| host.is_upper(device));
     match &part.intent.target {
-        // The request for each of the devices that it means says it.
+        // The requests for the individual devices report it.
         Target::Devices(..) => return,
         Target::Device(name) if is_upper(name) => return,
         _ => {}

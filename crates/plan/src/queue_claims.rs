@@ -40,7 +40,7 @@ impl<'h> QueueClaims<'h> {
         let mut by_napi = BTreeMap::new();
         for (&queue, &napi) in &index.queues {
             if per_napi && napi.is_none() {
-                continue; // Without a NAPI there is nothing to set the values on.
+                continue; // without a NAPI, the values cannot be set
             }
             if let Some(&slot) = napi.and_then(|id| by_napi.get(&id)) {
                 let first: &mut PlacedQueue = &mut queues[slot];
@@ -220,7 +220,7 @@ impl<'h> QueueClaims<'h> {
                 for device in self.bare.iter().take(HINTS_MAX) {
                     refusal = refusal.because(why_no_napi(device));
                 }
-                // Of all devices only a veth can be given a NAPI.
+                // A veth is the only device that can be given a NAPI.
                 if !self.bare.iter().any(|device| device.kind == "veth") {
                     refusal.kind = RefusalKind::Unsupported;
                 }
@@ -263,13 +263,13 @@ impl<'h> QueueClaims<'h> {
         let none = slots.is_empty() && !self.after.gives_napis(device.id);
         if none && device.up && device.rx_queues.is_empty() && placed.delivery.mode != DeliveryMode::Interrupt
         {
-            // Every device has a queue; what NAPI it has cannot be judged.
+            // Every device has a queue, so these could not be read, and neither could their NAPIs.
             return Err(no_napi(format!("none of the queues of {} could be read", device.id), placed));
         }
         if none && placed.delivery.mode != DeliveryMode::Interrupt {
             let mut refusal = no_napi(format!("{} has no NAPI that the kernel names", device.id), placed)
                 .because(why_no_napi(device));
-            // A device that is down may have NAPIs when it is up.
+            // A device that is down may get NAPIs when it is brought up.
             if device.up {
                 refusal.kind = RefusalKind::Unsupported;
             }
@@ -358,7 +358,7 @@ fn receives_nothing(process: &Process) -> bool {
 fn note_shared(shared: &BTreeMap<usize, usize>, requests: &[ResolvedRequest<'_>], part: &mut Part) {
     for (&with, queues) in shared {
         let origin = &requests[with].intent.origin;
-        // An attachment asks for each of its processes: that is one request to who typed it.
+        // An attachment makes a request for each of its processes: to the user these are one.
         if *origin == part.intent.origin {
             continue;
         }

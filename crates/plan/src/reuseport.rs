@@ -120,7 +120,8 @@ fn standing(
         return Standing::NotOurs;
     }
     if group.spread == Spread::Foreign {
-        // QUIC servers have one to keep a connection whose address changes with its worker.
+        // QUIC servers use such a program to keep a connection on its worker when the client's address
+        // changes.
         let steers = match group.id.transport {
             Transport::Tcp => "",
             Transport::Udp => " (as QUIC servers steer by connection id)",
@@ -142,7 +143,8 @@ fn standing(
             group.sockets
         ));
     }
-    // The longest that the lists can get: each device's queues have so many places, or so many as there are listeners.
+    // The maximum length of the lists: for each device, the number of its queues or of the listeners,
+    // whichever is larger.
     let devices = queues.chunk_by(|a, b| a.device == b.device);
     let places: usize = devices.map(|queues| queues.len().max(count)).sum();
     if count > Spread::LISTENERS_MAX || queues.len() > Spread::QUEUES_MAX || places > Spread::PLACES_MAX {
@@ -174,7 +176,7 @@ fn on_device(id: DeviceId, at: usize, placement: &Placement, index: &Index<'_>) 
     let Some(&device) = index.devices.get(&id) else { return Vec::new() };
     let with_napi = device.rx_queues.iter().filter(|queue| queue.napi.is_some()).map(|queue| queue.id);
     let Some(division) = placement.divisions.iter().find(|division| division.device == id) else {
-        // Where nothing is divided, a queue is another's only as long as packets happen to come to that.
+        // Without a division, who owns a queue depends on where packets happen to arrive.
         return with_napi.collect();
     };
     let own = division

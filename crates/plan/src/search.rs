@@ -47,7 +47,7 @@ pub fn next_try<'l, T>(
             continue;
         }
         match can(rung) {
-            // One mode may stand there for several kinds of places.
+            // One mode may be listed for several kinds of targets.
             Ok(_) if tries >= moment.a_day => return Next::EnoughToday(again_at.unwrap_or(u64::MAX)),
             Ok(taken) => return Next::Try(rung, taken),
             Err(why) => {
@@ -274,7 +274,7 @@ mod test {
             let (mut chance, mut search, mut now) = (Chance::new(seed), search(), 1_000_000_000_000_u64);
             let mut in_force: DeliveryMode = "suspend20".parse().expect("a mode");
             let mut tries = 0;
-            // Ladders end: twice as many days as they have rungs are enough, with one try a day.
+            // A ladder ends: twice as many days as rungs are enough, at one try per day.
             for _ in 0..ladder.len() * 2 * 24 {
                 now += 3_600_000_000;
                 match next_try(&mut search, &ladder, in_force, Moment { unix_micros: now, a_day, ..MISSED }, |_| Ok(())) {

@@ -111,7 +111,7 @@ pub fn select(policy: &Policy, host: &Host) -> Selection {
         };
         let intent = &policy.intents[at];
         let equal = of_device.iter().find(|(claim, other)| *claim == best && *other != at);
-        // Requests for one target by name are those of different callers; that is for the caller to decide.
+        // Several requests that name one device come from different callers, who decide between them.
         let own_name = |intent: &Intent| matches!(&intent.target, Target::Device(name) if name == device.id.name.as_str());
         if let Some((_, other)) = equal.filter(|_| !own_name(intent)) {
             selection

@@ -266,7 +266,8 @@ fn io_uring(case: &Case<'_>, _: &Causes) -> Vec<Found> {
                     }
                 }
             };
-            // Beside epolls a ring may serve files only; alone, it is what waits for the connections.
+            // If there are epolls, the ring may only serve files; without epolls, it waits for the
+            // connections.
             let alone = process.process.epolls.is_empty();
             found.push(finding.hinders(napis.iter().copied().filter(|_| alone)));
         }
@@ -343,7 +344,7 @@ fn not_readable(case: &Case<'_>, _: &Causes) -> Vec<Found> {
             ));
         }
     }
-    // Processes that even root cannot inspect are no fault: a note.
+    // Processes that even root cannot inspect are only worth a note.
     let severity = if capabilities.ptrace { Severity::Note } else { Severity::Warning };
     for (why, parts) in processes {
         let (object, words) = match parts[..] {

@@ -47,7 +47,7 @@ fn irqbalance_moves_placed(case: &Case<'_>, _: &Causes) -> Vec<Found> {
     let mut placed: Vec<(IrqNumber, String)> = Vec::new();
     for napi in case.napis.values().filter(|napi| napi.asked.is_some()) {
         let Some(irq) = napi.napi.irq.and_then(|edge| case.host.irq(edge.irq)) else { continue };
-        // On every CPU it is nowhere in particular: to move it is what irqbalance is for.
+        // An interrupt that may run on every CPU has no chosen CPU for irqbalance to change.
         let on_some = irq.affinity.intersection(&case.host.topology.online) != case.host.topology.online;
         if on_some && !banned.contains(&irq.number) {
             placed.push((
@@ -88,7 +88,7 @@ fn others_set_sysctl(case: &Case<'_>, _: &Causes) -> Vec<Found> {
     for other in &case.context.others {
         let Some((sysctl, value)) = &other.sysctl else { continue };
         let now = case.host.sysctls.get(sysctl);
-        // What the tool would write is in force already.
+        // The value that the tool would write is already in force.
         if now.is_some_and(|now| agrees(value, *now)) {
             continue;
         }
@@ -186,7 +186,7 @@ fn others_set_device(case: &Case<'_>, _: &Causes) -> Vec<Found> {
             ConflictingToolKind::Ifupdown | ConflictingToolKind::Ifcfg => "whenever the interface goes up",
             ConflictingToolKind::Netplan => "whenever its backend configures the device",
             ConflictingToolKind::Tuned => "while it runs, and when its profile changes",
-            // `rps_default_mask`: what it sets is for queues that come later.
+            // `rps_default_mask` applies to queues that are created later.
             ConflictingToolKind::SysctlFile => "for receive queues that are made later",
         };
         let object = first.device.clone().unwrap_or_else(|| "host".to_owned());
@@ -217,7 +217,7 @@ fn what_differs(other: &ConflictingTool, index: &Index<'_>) -> Option<String> {
     if other.sets.is_empty() {
         return Some(String::new());
     }
-    // A device without such a setting keeps the tool from setting it.
+    // If the device lacks the setting, the tool cannot set it.
     let values = other.sets.iter().filter_map(|set| Some((set, in_force::value(set, index).ok()?)));
     let differing: Vec<String> =
         values.filter(|(set, now)| *set != now).map(|(_, now)| now.value()).collect();

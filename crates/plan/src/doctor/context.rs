@@ -98,7 +98,7 @@ impl CommandPrefix {
                 format!("netpolicy {} {rest}", self.options)
             }
             (Some(("ethtool", _)), Some(netns)) => inside(netns, command),
-            // The files of sysfs are those of the namespace in which it was mounted.
+            // sysfs shows the devices of the namespace in which it was mounted.
             (Some(("echo", _)), Some(netns)) => {
                 let mounted = format!("unshare --mount sh -c 'mount -t sysfs sysfs /sys && {command}'");
                 inside(netns, &mounted)

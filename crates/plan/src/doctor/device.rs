@@ -284,7 +284,8 @@ fn rx_drops(case: &Case<'_>, _: &Causes) -> Vec<Found> {
     let mut found = Vec::new();
     for counted in pressure.devices.iter().filter(|d| d.rx_dropped + d.rx_missed > 0) {
         let Some(device) = case.host.device(counted.device) else { continue };
-        // The kernel also counts as dropped what no socket wants, such as frames of protocols that it does not have.
+        // The kernel also counts packets as dropped that no socket wants, such as frames of unknown
+        // protocols.
         let severity = if counted.rx_missed > 0 { Severity::Problem } else { Severity::Warning };
         let mut finding = Found::new(
             severity,

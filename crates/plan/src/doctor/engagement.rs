@@ -131,7 +131,7 @@ fn all(case: &Case<'_>, causes: &Causes, verdict: Verdict) -> Vec<Found> {
 fn not_engaged(case: &Case<'_>, causes: &Causes) -> Vec<Found> {
     let mut found = all(case, causes, Verdict::NotEngaged);
     if case.suspended().next().is_some() {
-        return found; // Then their connections' missing NAPI is a cause of that one's verdict.
+        return found; // Then the connections without a NAPI are reported as a cause of this verdict.
     }
     for process in case.processes.values().filter(|process| case.concerns(process)) {
         if process.napis.is_empty() && process.on_no_napi > 0 {
@@ -187,7 +187,7 @@ fn verdict_of(case: &Case<'_>, causes: &Causes, napi: &NapiCase<'_>) -> Option<V
     if timers_hidden {
         return Some(Verdict::NotCounted);
     }
-    // By packets: the timer also polls for nothing, and that delivers nothing.
+    // Compare packets, not polls: many polls of the timer find nothing.
     let (timer, interrupt) = (counts.timer.packets, counts.interrupt.packets);
     Some(if timer > 0 && timer >= interrupt { Verdict::Deferred } else { Verdict::NotDeferred })
 }
@@ -222,7 +222,7 @@ fn may_suspend(case: &Case<'_>, napi: &NapiCase<'_>) -> bool {
 
 /// Whether suspension is taken up when there is work, and deferral mostly finds none.
 pub(super) fn idles(counts: &NapiDelivered, timers_hidden: bool) -> bool {
-    // Without the timers, their polls are among those after an interrupt, and arming was not seen.
+    // If timers are hidden, their polls count as polls after an interrupt, and arming is not observed.
     let (taken_up, polled) = if timers_hidden {
         (counts.application.polls > 0, counts.softirq())
     } else {

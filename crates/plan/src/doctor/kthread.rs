@@ -106,7 +106,7 @@ fn rt_throttled(case: &Case<'_>, _: &Causes) -> Vec<Found> {
         let Some(class) = thread.scheduling.filter(|class| class.real_time().is_some()) else { continue };
         let busy = napi.napi.threaded == Some(Threading::BusyPoll);
         if throttling.runtime_us > 0 && !busy {
-            continue; // It sleeps between packets, and is stopped only where they never pause.
+            continue; // The thread sleeps between packets; throttling stops it only under constant load.
         }
         let summary = if throttling.runtime_us == 0 {
             format!("{} has class {class}, and RT throttling lets no real-time thread run", named(thread))

@@ -159,7 +159,7 @@ fn irq_suspend_zero(case: &Case<'_>, _: &Causes) -> Vec<Found> {
         if let Some(asked) = asked {
             found = found.evidence(format!("{} was asked for at {}", asked.mode, asked.origin));
         }
-        // Who polls busily on purpose sets just this, and its long timeout is none to suspend with.
+        // Deliberate busy polling sets exactly these values; its long timeout is not meant for suspension.
         let busy = DeliveryMode::FullBusy.params();
         let polls_busily = napi.napi.defer_hard_irqs == Some(busy.defer_hard_irqs)
             && napi.napi.gro_flush_timeout == Some(busy.gro_flush_timeout);

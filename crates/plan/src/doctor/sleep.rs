@@ -30,7 +30,7 @@ fn too_deep(case: &Case<'_>, _: &Causes) -> Vec<Found> {
         }
         let Some(((exit, state), _)) = deep.last_key_value() else { continue };
         let all: CpuSet = deep.values().flat_map(CpuSet::iter).collect();
-        // A request that only a bound of the policy stands for may still be met.
+        // A request that only a bound of the policy implies may still be met.
         let beyond = asked.goal.is_some_and(|goal| longer(*exit, goal));
         let severity = if beyond { Severity::Problem } else { Severity::Warning };
         let exceeded = match asked.goal {
@@ -49,7 +49,7 @@ fn too_deep(case: &Case<'_>, _: &Causes) -> Vec<Found> {
         for ((exit, state), cpus) in deep.iter().rev() {
             one = one.evidence(format!("CPUs {cpus}: {state}, {exit} us"));
         }
-        // The file takes whole microseconds; 0 would be no bound.
+        // The file holds whole microseconds; 0 would mean no bound.
         let bound = match limit.0 / 1_000 {
             0 => "n/a".to_owned(),
             micros => micros.to_string(),

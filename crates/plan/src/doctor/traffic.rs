@@ -48,7 +48,8 @@ pub(super) const RULES: &[Rule] = &[
 
 fn packets_on_no_napi(case: &Case<'_>, _: &Causes) -> Vec<Found> {
     let silent = || case.suspended().filter(|napi| napi.packets().unwrap_or(0) == 0).map(|napi| napi.napi.id);
-    // Nothing was set for other processes. They matter where a veth's NAPI waits for packets that may be theirs.
+    // Nothing was set for other processes. They matter only if a veth's NAPI waits for packets that may be
+    // theirs.
     let waiting = case.suspended().any(|napi| napi.device.kind == "veth" && napi.packets().unwrap_or(0) == 0);
     let affected = |process: &&ProcessCase<'_>| process.on_no_napi > 0 && (waiting || case.concerns(process));
     let mut found = Vec::new();
@@ -59,7 +60,7 @@ fn packets_on_no_napi(case: &Case<'_>, _: &Causes) -> Vec<Found> {
             process.connections()
         );
         if others_arrive(case, process) {
-            // The path is open: these have received nothing since it is, or not yet.
+            // Packets arrive by a NAPI now: these connections have received nothing since.
             found.push(
                 Found::new(Severity::Note, process.process.id, summary)
                     .evidence("their SO_INCOMING_NAPI_ID is 0")
@@ -74,7 +75,7 @@ fn packets_on_no_napi(case: &Case<'_>, _: &Causes) -> Vec<Found> {
             .evidence("their SO_INCOMING_NAPI_ID is 0");
         found.push(with_backlog(finding, case).hinders(silent()));
     }
-    // Without a process to ask, the counts can only hint at it: the backlog also carries what is meant for others.
+    // Without an inspected process, the counts are only a hint: the backlog also carries packets for others.
     let backlog = case.delivered.map_or(0, |delivered| delivered.backlog.packets);
     if found.is_empty() && backlog > 0 {
         for napi in case.suspended().filter(|napi| napi.packets() == Some(0) && napi.device.kind == "veth") {
@@ -105,14 +106,15 @@ fn veth_without_napi(case: &Case<'_>, causes: &Causes) -> Vec<Found> {
     for counted in &pressure.devices {
         let per_second = u128::from(counted.rx_packets) * 1_000_000_000 / u128::from(pressure.interval.0);
         let Some(device) = case.host.device(counted.device) else { continue };
-        // The host's end of a container's link belongs to a bridge, which forwards.
+        // The host's end of a container's veth is a bridge port, which forwards.
         let receives = device.kind == "veth" && device.up && device.link.master.is_none();
         if !receives || per_second < VETH_PACKETS_PER_SECOND_MIN {
             continue;
         }
         let of_device = case.napis.values().filter(|napi| napi.device.id == device.id);
         let by_napi: Option<u64> = of_device.map(NapiCase::packets).sum();
-        // Counting by NAPI and by device begins and ends at different moments: a tenth is as good as none.
+        // The counts per NAPI and per device start and end at different moments: treat less than a tenth as
+        // none.
         let mostly_by_backlog =
             device.napis.is_empty() || by_napi.is_some_and(|packets| packets < counted.rx_packets / 10);
         let sending = case.sending_to(device);
@@ -147,7 +149,7 @@ fn with_backlog(mut found: Found, case: &Case<'_>) -> Found {
     for device in case.host.devices.iter().filter(|device| device.kind == "veth" && device.up) {
         let sending = case.sending_to(device);
         found = found.evidence(veth_state(device, &sending));
-        // Where both ends are here, only the one that receives for a process is of interest.
+        // If both ends are here, report only the one that receives for a process.
         let receives = match &sending {
             Sending::Here(peer) => !device.napis.is_empty() || peer.napis.is_empty(),
             Sending::Elsewhere(_) | Sending::Unknown(_) => true,

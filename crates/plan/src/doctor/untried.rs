@@ -209,7 +209,7 @@ fn too_little(entry: &RecipeEntry, napis: &BTreeMap<NapiId, usize>, case: &Case<
     let flush = mode.params().gro_flush_timeout;
     let has_connections: usize = napis.values().sum();
     let of_busiest = napis.keys().map(|id| packets(&BTreeMap::from([(*id, 1)]), case)).max()?;
-    // In tenths: a rate of 1.9 packets is not 2.
+    // In tenths: a rate of 1.9 packets must not round to 2.
     let tenths = u128::from(of_busiest) * u128::from(flush.0) * 10 / u128::from(delivered.interval.0.max(1));
     let is_enough = tenths >= u128::from(packets_per_flush) * 10
         && has_connections >= usize::try_from(connections).unwrap_or(usize::MAX);

@@ -62,7 +62,7 @@ pub(crate) fn wanted(part: &Part, device: &Device, placement: &Placement, index:
             list.push(Wanted { setting, because: because.clone() });
         }
     }
-    // A recipe takes nothing away that cannot be put back.
+    // A recipe removes nothing that cannot be restored.
     let can_be_put_back =
         |table: &Setting| in_force::value(table, index).is_ok_and(|now| now == *table || now.restorable());
     if let Some(table) = scope.spread().filter(can_be_put_back) {
@@ -161,7 +161,7 @@ impl Scope<'_> {
             Mechanism::PacketSize(size) => self.packet_size(size, value),
             Mechanism::Xps => {
                 let RecipeValue::Switch(spread) = value else { return None };
-                // With a single queue there is nothing to choose, and the kernel refuses to be asked.
+                // With a single queue there is nothing to choose, and the kernel rejects the request.
                 (self.device.tx_queues.len() > 1).then(|| self.xps(*spread))
             }
             Mechanism::Sysctl(sysctl) => self.sysctl(sysctl, value),
@@ -208,7 +208,7 @@ impl Scope<'_> {
             _ => return None,
         };
         let wanted = wanted.min(max);
-        // Queues that would go away may have values of their own, which nothing could put back.
+        // Removing queues could lose values that cannot be restored.
         let fewer = wanted < self.device.channels?.of(kind).current;
         (max > 0 && wanted > 0 && !(fewer && nic::loses_values(kind, wanted, self.device, self.index)))
             .then_some(wanted)

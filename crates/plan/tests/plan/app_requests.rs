@@ -101,7 +101,7 @@ fn an_epoll_whose_sockets_ask_for_different_things_is_left_out_and_said() {
 #[test]
 fn a_request_that_cannot_be_met_is_left_out_and_the_others_are_not() {
     let mut host = two_epolls();
-    // Another process receives on the first two queues too, and the operator asks something else for it.
+    // Another process also receives on the first two queues, and the operator requests something else for it.
     host.processes.push(server(901, "cache", &[&[259], &[260]]));
     let policy = policy([on_task(2, 901, PolicyName::Bulk)]);
     let resolved = Resolved::default();
@@ -119,7 +119,7 @@ fn a_request_that_cannot_be_met_is_left_out_and_the_others_are_not() {
 fn requests_that_change_nothing_leave_the_policy_as_it_is() {
     let host = two_epolls();
     let policy = policy([on_device(2, "eth0", PolicyName::Bulk)]);
-    // A process that is not here, a socket that no process holds, a number that is not a policy.
+    // A process that does not exist, a socket that no process holds, and an unknown number.
     let requests = [
         AppRequest { of: Requester::Task(Pid(1)), number: 3 },
         AppRequest { of: Requester::Socket(1), number: 3 },

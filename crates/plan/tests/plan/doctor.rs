@@ -133,7 +133,7 @@ fn a_veth_under_load_whose_packets_come_by_the_backlog_is_named_also_where_nothi
     let both = "ethtool -K veth0 gro on && ethtool -K veth1 tso off";
     assert_eq!(finding.remedy.as_deref().map(|remedy| remedy.replace("; ", " && ")), Some(both.to_owned()));
 
-    // With GRO there is a NAPI, and the sender's TSO keeps packets from it.
+    // With GRO there is a NAPI, but the sender's TSO bypasses it.
     host.devices[0] = veth(2, "veth0", &[328]);
     host.devices[0].peer = Some("veth1".to_owned());
     let loaded = under_load(host.clone(), 50_000);
@@ -144,7 +144,7 @@ fn a_veth_under_load_whose_packets_come_by_the_backlog_is_named_also_where_nothi
     let by_napi = Some(&delivered([SOFTIRQ.on(328)])).map(|counts| doctor(&loaded, Some(counts), &[]));
     assert!(!rules(&by_napi.unwrap_or_default()).contains(&"veth-without-napi"), "its NAPI delivers");
 
-    // The host's end of a container's link forwards to a bridge.
+    // The host's end of a container's veth forwards to a bridge.
     host.devices[0].link.master = Some(model::IfIndex(9));
     let findings = doctor(&under_load(host, 50_000), Some(&delivered([])), &[]);
     assert!(!rules(&findings).contains(&"veth-without-napi"), "{:?}", rules(&findings));
@@ -193,7 +193,7 @@ fn one_old_connection_without_a_napi_is_no_fault_while_the_others_arrive() {
     let finding = found(&findings, "packets-on-no-napi");
     assert_eq!((finding.severity, &finding.remedy), (Severity::Note, &None), "{finding:?}");
     assert_eq!(rules(&findings), ["packets-on-no-napi", "engaged"]);
-    // The others' ids are old ones if their NAPI has delivered nothing since.
+    // The others' NAPI ids are stale if that NAPI has delivered nothing since.
     let findings = doctor(&host, Some(&delivered([])), &[]);
     assert_eq!(found(&findings, "packets-on-no-napi").severity, Severity::Problem);
 }
@@ -218,7 +218,7 @@ fn an_application_that_waits_for_its_cpu_is_not_called_idle() {
     let host = memcached(&[328], &[&[328; 20]]);
     let late = Counted { packets: 30_000, share: 3, timer_polls: 5_000, timer_empty: 2_600, ..HEALTHY };
     let counts = delivered([late.on(328)]);
-    // Counted are samples of what was watched: the wait is of the whole.
+    // Counts are samples, while the wait covers the whole interval.
     let waited = |millis| waited(Nanoseconds(counts.interval.0 * 20), millis);
     let findings = doctor_with(&host, Some(&counts), &[], &waited(9_600));
     assert_eq!(rules(&findings), ["waits-for-cpu"]);
@@ -366,7 +366,7 @@ fn low_load_is_idle_and_no_fault() {
     assert_eq!(rules(&findings), ["idle"], "no traffic at all");
     assert_eq!(findings[0].summary, "suspension is set and idle: no packet came");
 
-    // A busier server is done before the next packet, too, and its traffic is not little.
+    // A busier server also finishes before the next packet arrives, although its traffic is not light.
     let counts =
         Counted { packets: 10_000, timer_polls: 42_000, timer_empty: 33_000, suspended: 9_000, ..HEALTHY };
     let findings = doctor(&host, Some(&delivered([counts.on(328)])), &[]);
@@ -558,7 +558,7 @@ fn a_timer_that_runs_out_before_the_application_runs_is_named_with_one_that_does
     assert_snapshot!(read_aloud::findings(&findings));
     assert_eq!(remedy(&host, &HostContext::default()).0, command, "without a figure of the wait, too");
 
-    // What is proposed is longer than what is set and than the waits, and shorter than the suspension.
+    // The proposed timeout exceeds the current one and the waits, and is below the suspension timeout.
     set_napis(&mut host.devices[0], 100, 200, 20);
     assert_eq!(remedy(&host, &context).0.as_deref(), Some("netpolicy set device veth0 suspend1000"));
     let mut long = context.clone();
@@ -570,7 +570,7 @@ fn a_timer_that_runs_out_before_the_application_runs_is_named_with_one_that_does
 
 #[test]
 fn where_the_application_delivers_most_it_does_not_rest() {
-    // virtio-net in an emulated machine: few polls of the timer, half of them empty.
+    // virtio-net in an emulated machine: few timer polls, half of them empty.
     let host = memcached(&[328], &[&[328; 20]]);
     let counts =
         Counted { packets: 988, share: 77, interrupt_polls: 5, timer_polls: 6, timer_empty: 3, ..TOO_SHORT };
@@ -604,13 +604,13 @@ fn busy_polling_without_a_suspended_irq_is_never_called_engaged() {
     assert_eq!(rules(&findings), ["io-uring", "polled-not-suspended"]);
     assert_eq!(found(&findings, "polled-not-suspended").severity, Severity::Warning);
     assert_snapshot!(read_aloud::findings(&findings));
-    // A timer of 20 µs takes most of its packets; that is not half an engagement either.
+    // A timer of 20 µs delivers most of its packets, which is not a partial engagement either.
     set_napis(&mut host.devices[0], 100, 20, 20);
     let findings = judged(&host, Counted { share: 20, timer_polls: 40_000, ..busy });
     assert_eq!(rules(&findings), ["io-uring", "polled-not-suspended"]);
     assert_eq!(found(&findings, "io-uring").severity, Severity::Warning);
     assert_eq!(found(&findings, "io-uring").remedy.as_deref(), Some("netpolicy set task 812 napibusy"));
-    // Its sockets may have no descriptor: what it polls is seen nevertheless.
+    // Its sockets may have no descriptor; its polling is still observed.
     host.processes[0].sockets.clear();
     host.processes[0].rings[0].registered_sockets = 20;
     let findings = judged(&host, busy);
@@ -618,10 +618,10 @@ fn busy_polling_without_a_suspended_irq_is_never_called_engaged() {
         found(&findings, "polled-not-suspended").summary.ends_with("io-uring of memcached[812] io_uring 9")
     );
 
-    // A few suspensions by something else on the same NAPI do not make it so.
+    // A few suspensions by another poller on the same NAPI do not change the finding.
     let findings = judged(&host, Counted { suspended: 40, ..busy });
     assert!(rules(&findings).contains(&"polled-not-suspended"));
-    // Where the timers were not seen, only an epoll that prefers busy polling could have suspended it.
+    // If timers were hidden, only an epoll that prefers busy polling can have suspended it.
     let mut counts = delivered([busy.on(328)]);
     counts.timers_hidden = true;
     assert!(rules(&doctor(&host, Some(&counts), &[])).contains(&"polled-not-suspended"));
@@ -734,7 +734,7 @@ fn a_process_that_nothing_was_set_for_is_only_named_where_a_napi_waits_for_its_p
     host.processes.push(server(900, "agent", &[&[0, 0]]));
     let findings = doctor(&host, Some(&delivered([HEALTHY.on(328)])), &[]);
     assert_eq!(rules(&findings), ["engaged"]);
-    // The NAPI of the veth is silent: they may be what it waits for.
+    // The veth's NAPI is silent: it may be waiting for these packets.
     let findings = doctor(&host, Some(&delivered([])), &[]);
     assert_eq!(found(&findings, "packets-on-no-napi").object, "agent[900]");
     host.devices[0].kind = "virtio_net".to_owned();
@@ -779,7 +779,7 @@ fn deferral_and_busy_polling_are_judged_by_what_they_are() {
     let wanted = asked(&host, defer(200));
     assert_eq!(rules(&doctor(&host, Some(&delivered([deferred.on(328)])), &wanted)), ["deferred"]);
     assert_eq!(rules(&doctor(&host, Some(&delivered([SOFTIRQ.on(328)])), &wanted)), ["not-deferred"]);
-    // What counts is packets: a timer that finds nothing delivers nothing, and without packets nothing can be seen.
+    // Packets count: empty timer polls deliver nothing, and without packets there is no evidence.
     let mut empty = Counted { packets: 98, interrupt_polls: 98, ..Counted::default() }.on(328);
     (empty.timer.polls, empty.timer.empty) = (9_447, 9_447);
     let findings = doctor(&host, Some(&delivered([empty])), &wanted);
@@ -846,7 +846,7 @@ fn what_could_not_be_read_of_processes_is_one_finding_for_each_reason() {
     assert_eq!(processes.evidence, [why, "process 1, process 2, process 3, process 4, and 66 more"]);
     assert!(processes.remedy.as_deref().is_some_and(|remedy| remedy.contains("CAP_SYS_PTRACE")));
 
-    // In a container, not even root may look into process 1 of the host: nothing is wrong by that.
+    // In a container, not even root may inspect process 1 of the host, which is not a problem.
     host.capabilities.ptrace = true;
     host.unread = vec![unread(1)];
     let findings = doctor(&host, None, &[]);
@@ -863,7 +863,7 @@ fn who_busy_polls_on_purpose_is_not_advised_to_suspend_for_as_long() {
     let findings = doctor(&host, None, &[]);
     let finding = found(&findings, "irq-suspend-zero");
     assert_eq!((finding.severity, finding.remedy.as_deref()), (Severity::Note, None), "{finding:?}");
-    // Who asked for suspension reads what sets it.
+    // If the operator requested suspension, the finding names the command that sets it.
     let findings = doctor(&host, None, &asked(&host, suspend(200)));
     assert!(found(&findings, "irq-suspend-zero").remedy.is_some());
 }

@@ -131,7 +131,7 @@ fn a_thread_that_is_given_up_is_first_as_it_began() {
             "eth0 rx-0: threaded on → off"
         ]
     );
-    // The undo mirrors the change: nothing is set on a thread that is not there yet, or not any more.
+    // The undo mirrors the change: nothing is set on a thread that does not exist yet, or no longer exists.
     let mut undone = applied(&named(suspend(20), on_device(2, "eth0", PolicyName::None)), host.clone());
     for change in plan.inverse().changes() {
         write(&mut undone, change.to());
@@ -157,7 +157,7 @@ fn threads_that_never_sleep_need_a_kernel_that_has_them_and_a_budget() {
     let busy = named(DeliveryMode::ThreadedBusy, on_device(2, "eth0", PolicyName::None));
     let mut host = nic();
     let mut intent = busy.clone();
-    // No budget adds what the kernel lacks, so that is reported first.
+    // A missing kernel feature is reported first: no budget could provide it.
     let lacking = refused(&intent, &host);
     host.capabilities.napi_threaded_busy = true;
     let over = refused(&intent, &host);

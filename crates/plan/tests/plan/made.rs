@@ -352,7 +352,7 @@ impl Counted {
     pub(crate) fn on(self, napi: u32) -> NapiDelivered {
         let by_application = self.packets * self.share / 100;
         let rest = self.packets - by_application;
-        // Packets of softirq go to whichever kind of poll there was more of.
+        // Softirq packets are counted for the more frequent kind of poll.
         let timer = if self.timer_polls >= self.interrupt_polls { rest } else { 0 };
         let application = PollCounts { polls: self.application_polls, packets: by_application, empty: 0 };
         NapiDelivered {

@@ -512,7 +512,7 @@ fn what_is_not_there_is_named_with_what_is() {
     .iter()
     .map(|(policy, host)| refused(policy, host, &Resolved::default()))
     .inspect(|refusal| {
-        // A device that is up and has no NAPI takes none of it, as its driver or its state is.
+        // A device that is up without a NAPI lacks it because of its driver or state.
         let is_bare = refusal.object == "device veth0";
         let kind = if is_bare { RefusalKind::Unsupported } else { RefusalKind::Missing };
         assert_eq!(refusal.kind, kind, "{refusal}");
@@ -564,7 +564,7 @@ fn a_busy_server_without_a_napi_is_refused_for_that_and_not_for_silence() {
     assert_eq!(refusal.kind, RefusalKind::Missing);
     assert_snapshot!(read_aloud::refusal(&refusal));
 
-    // No command gives another device a NAPI, and none is promised.
+    // No command gives other devices a NAPI, so none is suggested.
     host.devices[0].kind = "bridge".to_owned();
     let refusal = refused(&host);
     assert_eq!(refusal.kind, RefusalKind::Unsupported);

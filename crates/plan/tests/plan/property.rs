@@ -55,7 +55,7 @@ prop_compose! {
             napi.defer_hard_irqs = Some(value.0);
             napi.gro_flush_timeout = Some(value.1);
             napi.irq_suspend_timeout = Some(value.2);
-            // Where single NAPIs cannot be set, none differs from its device.
+            // If NAPIs cannot be set individually, none differs from its device.
             napi.threaded = Some(if per_napi { value.3 } else { Threading::Off });
         }
         for queue in host.devices.iter().flat_map(|d| &d.rx_queues).map(|q| q.id).collect::<Vec<_>>() {

@@ -225,7 +225,8 @@ proptest! {
         let mut fewer_queues = false;
         for stage in 0..=STAGES_MAX {
             let Some((_, desired, plan)) = planned(&policy, &host) else {
-                // Two services may have met on a queue that their packets cannot be divided on: the first stage is put back then.
+                // Two services may share a queue on which their packets cannot be separated: the first stage
+                // is then rolled back.
                 prop_assert!(stage == 0 || fewer_queues, "what was possible stays possible");
                 return Ok(());
             };

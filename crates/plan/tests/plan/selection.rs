@@ -119,7 +119,7 @@ fn two_sections_that_are_equally_specific_are_refused_with_both_places() {
     assert_eq!(refusal.kind, RefusalKind::Conflict);
     assert_eq!(refusal.object, "device eth0");
     assert!(refusal.evidence[0].ends_with(":2") && refusal.evidence[1].ends_with(":7"), "{refusal:?}");
-    // The device that only one of them means is planned all the same where requests are followed one by one.
+    // If requests are planned individually, the device that only one of them matches is still planned.
     let selection = select(&policy, &host);
     assert_eq!(selection.clashes.len(), 1);
     assert_eq!(names(&decided(&policy, &host), ":2"), ["eth1"]);
@@ -191,12 +191,12 @@ fn a_device_that_cannot_have_a_setting_of_a_pattern_has_the_others_and_a_note_sa
         "{:?}",
         changed(&by_pattern)
     );
-    // With a policy, what needs no NAPI is set all the same.
+    // With a policy, settings that need no NAPI are still set.
     let with_policy = policy([xps(of_pattern(2, "*"))]);
     let notes = select(&with_policy, &host).notes.remove(&0).expect("notes");
     let words = "mv0 has no NAPI: of the section, only xps, rps_cpus is set there".to_owned();
     assert!(notes.contains(&words), "{notes:?}");
-    // By its name, the device that cannot have it is refused before anything is set.
+    // If the device is named and cannot have the setting, the request is refused before anything is set.
     let by_name = policy([xps(on_device(2, "ens3", PolicyName::None))]);
     let placement = place(&by_name, &host, &Resolved::default()).expect("places");
     let refusal = desired(&placement, &host).expect_err("one transmit queue");
