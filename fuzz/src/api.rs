@@ -5,7 +5,7 @@ use daemon::api::wire::{Frames, MESSAGE_BYTES_MAX, decode_call, encode};
 
 pub(crate) fn run(bytes: &[u8]) {
     let mut frames = Frames::default();
-    // The first byte says how the rest is cut.
+    // The first byte determines how the rest is split.
     let (size, rest) =
         bytes.split_first().map_or((1, bytes), |(first, rest)| (usize::from(*first) + 1, rest));
     let mut heard = 0;
@@ -22,7 +22,7 @@ pub(crate) fn run(bytes: &[u8]) {
                     if let Err(refusal) = Method::of(&call, "fuzz") {
                         assert!(refusal.error.contains('.'));
                     }
-                    // What was understood is understood again.
+                    // A decoded call survives a round trip.
                     let again = encode(&call);
                     assert_eq!(decode_call(&again[..again.len() - 1]).as_ref(), Ok(&call));
                 }

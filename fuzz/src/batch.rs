@@ -36,7 +36,7 @@ pub(crate) fn run(bytes: &[u8]) {
                 if rule.handle == 0 {
                     body[HANDLE].copy_from_slice(&1_u32.to_ne_bytes());
                 }
-                // The kernel completes what is short, such as labels.
+                // The kernel pads short values, such as labels.
                 if let Ok(Some(())) = dumped.decode(&body)
                     && let Some(words) = dumped.words(&mut table)
                 {

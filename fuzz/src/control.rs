@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 pub(crate) fn run(bytes: &[u8]) {
-    // The first byte says how the rest is cut.
+    // The first byte determines how the rest is split.
     let (size, rest) =
         bytes.split_first().map_or((1, bytes), |(first, rest)| (usize::from(*first) + 1, rest));
     understood::<Request>(Lines::default(), size, rest);

@@ -34,7 +34,7 @@ fn line(bytes: &[u8]) {
         assert_eq!(again, (seq, record));
     }
     let _ = read(bytes).map(|transaction| state_of(&transaction));
-    // The check sum keeps most inputs out of the decoder behind it, so it is also tried alone.
+    // The checksum keeps most inputs from the decoder, so fuzz the decoder directly, too.
     let _ = serde_json::from_slice::<Record>(bytes);
 }
 
