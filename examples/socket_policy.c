@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0 */
 /*
- * A listener that asks for short response times; a connection that it accepts has the same.
+ * Requests short response times for a listener; accepted connections inherit the policy.
  *
  *	cc -I include -o socket_policy examples/socket_policy.c && ./socket_policy
  */
@@ -30,7 +30,7 @@ int main(void)
 
 	if (listener < 0 || client < 0)
 		return fail("socket");
-	/* A server continues without it: where no netpolicy answers, delivery stays as it is. */
+	/* Continue without it: if netpolicy is not enabled here, delivery does not change. */
 	if (netpolicy_set_socket(listener, NET_POLICY_LATENCY))
 		fprintf(stderr, "no policy for the listener: %s\n", strerror(errno));
 	if (bind(listener, (struct sockaddr *)&address, length) || listen(listener, 1) ||
