@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * An open-loop client of its own, for `netpolicy bench selfcheck`: it shares no code with the load generator.
+ * An independent open-loop client for `netpolicy bench selfcheck`: it shares no code with the load generator.
  *
- * Requests are due at absolute times of CLOCK_MONOTONIC, drawn in advance as one Poisson process, each on a connection
- * drawn at random. A connection has one request under way. A request that is due while its connection is busy waits and
- * counts from its due time, so that a slow server hides nothing ("coordinated omission"). The thread sleeps in
- * epoll_pwait2(2), which counts nanoseconds, until an answer comes or a request is due.
+ * Requests are due at absolute times of CLOCK_MONOTONIC, drawn in advance as one Poisson process, each on a
+ * randomly drawn connection. A connection has at most one outstanding request. A request that is due while
+ * its connection is busy waits, and its response time counts from its due time, so that a slow server hides
+ * nothing ("coordinated omission"). The thread sleeps in epoll_pwait2(2), which has nanosecond timeouts,
+ * until an answer arrives or a request is due.
  *
  * usage: open_loop ADDRESS PORT CPU CONNECTIONS RATE BYTES SEED BEGIN OPEN CLOSE [REQUEST]
- *   BYTES: how long an answer is, and a request where none is given.
+ *   BYTES: the length of an answer, and of a request if REQUEST is not given.
  *   BEGIN, OPEN, CLOSE: nanoseconds of CLOCK_MONOTONIC: the first request may be due, the window opens, it closes.
- * It prints one line of JSON, in nanoseconds: of requests that were due in the window. "late" is how long after a request was
- * due, and its connection free, it was sent.
+ * Prints one line of JSON, in nanoseconds, about the requests that were due in the window. "late" is the time
+ * from when a request was due, and its connection free, until it was sent.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -41,9 +42,9 @@ struct request {
 struct connection {
 	int socket;
 	uint32_t first, last; /* requests that wait, by number from 1 on */
-	uint64_t due, sent;   /* of the one under way */
-	uint64_t free_since;  /* when the last answer had come */
-	uint32_t missing;     /* bytes of its answer that have not come; 0 if none is under way */
+	uint64_t due, sent;   /* of the outstanding request */
+	uint64_t free_since;  /* when the last answer was complete */
+	uint32_t missing;     /* bytes of the answer still to arrive; 0 if no request is outstanding */
 };
 
 static struct connection connections[CONNECTIONS_MAX];

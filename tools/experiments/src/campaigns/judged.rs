@@ -91,7 +91,7 @@ fn compared(
     };
     let candidate = |text: &str| text.parse::<Candidate>().map_err(|why| Fault::new(Exit::Usage, why));
     let (window, guard) = match scenario {
-        // Windows as long as a guard's.
+        // As long as the windows of a guard.
         Scenario::SameShort => Replayed::windows(rate(arguments)),
         _ => (Duration::from_secs(1), Duration::from_millis(100)),
     };

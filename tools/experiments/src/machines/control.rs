@@ -155,7 +155,7 @@ impl Control {
         let line = encode(request)?;
         let sent = write(&self.to, &line);
         sent.map_err(|error| match self.replies.recv_timeout(Duration::from_secs(1)) {
-            // It said why it ended.
+            // The server sent the reason before it closed the connection.
             Ok(Ok(Reply::Failed(failure))) => failure.into_fault(&self.server),
             _ => self.lose(error.to_string()),
         })
@@ -177,9 +177,9 @@ impl Control {
         let ended = self.end();
         let server = &self.server;
         let (exit, why) = match ended.and_then(|status| status.code()) {
-            // What netpolicy there ended with, and said on its standard error.
+            // The exit code of the other machine's netpolicy, with the reason from its standard error.
             Some(code @ (6 | 7)) => (Exit::of(code.try_into().unwrap_or(1)).unwrap_or(Exit::Failed), why),
-            // It did not even greet: clap there refused the command line.
+            // It exited before its greeting: clap rejected the command line.
             Some(2) if !self.has_greeted => (
                 Exit::Unsupported,
                 format!("{why}; netpolicy there does not know `bench serve --stdio`: it has another version"),
@@ -253,7 +253,7 @@ fn by_ssh(host: &str, options: &TwoMachines) -> Result<(Link, Sink, Source), Fau
 fn by_tcp(address: (&str, u16), peer: &Peer, token: &Token) -> Result<(Link, Sink, Source), Fault> {
     let failed = |error| Fault::file(peer.to_string(), error);
     let stream = connected(address).map_err(failed)?;
-    // The edges of a window are sent as messages.
+    // The start and end of a window are messages, which must not be delayed.
     stream.set_nodelay(true).map_err(failed)?;
     for set in [TcpStream::set_read_timeout, TcpStream::set_write_timeout] {
         set(&stream, Some(CONNECTS_WITHIN)).map_err(failed)?;

@@ -98,7 +98,7 @@ fn serve_on(
     (context.refuse_beside_daemon)(context.session)?;
     let mut host = BenchHost::new(context, prepare, connection.local)?;
     let served = host.serve(connection, signals, end);
-    // However it ended: nothing of it stays.
+    // Remove everything, however the session ended.
     let restored = host.restore();
     context.session.forget_old_transactions(context.console);
     restored?;
@@ -160,7 +160,7 @@ impl Connection {
     pub(crate) fn accepted(token: &Token) -> Result<Self, Fault> {
         let failed = |error| Fault::file("the connection", error);
         let stream = TcpStream::from(rustix::stdio::stdin().try_clone_to_owned().map_err(failed)?);
-        // No process that is started here may hold the connection.
+        // Child processes must not inherit the connection.
         let null = File::options().read(true).write(true).open("/dev/null").map_err(failed)?;
         rustix::stdio::dup2_stdin(&null).map_err(|errno| failed(errno.into()))?;
         rustix::stdio::dup2_stdout(&null).map_err(|errno| failed(errno.into()))?;
@@ -451,7 +451,7 @@ impl<'a> BenchHost<'a> {
             transactions: Vec::new(),
             before: None,
             guard: None,
-            // Unique to the nanosecond: the guard knows its transactions by it.
+            // Unique to the nanosecond: the guard identifies its transactions by it.
             deadline: Nanoseconds(clock::now().since_boot.0.saturating_add(within)),
             napis: BTreeSet::new(),
             // Most virtual machines have no cycle counters; the evidence then omits them.

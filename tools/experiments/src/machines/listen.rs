@@ -25,7 +25,7 @@ pub(crate) const ACCEPTED: &str = "--accepted";
 
 /// Waits for clients until a signal arrives, which then ends those that there are.
 pub(crate) fn listen(context: &Context<'_>, address: SocketAddr, token: &Path) -> Result<Exit, Fault> {
-    // Each process reads it again.
+    // Only a check: each child process reads the token again.
     Token::read(token)?;
     (context.refuse_beside_daemon)(context.session)?;
     let mut signals = Signals::catch()?;
@@ -61,7 +61,7 @@ pub(crate) fn listen(context: &Context<'_>, address: SocketAddr, token: &Path) -
             let _ = kill_process(pid, Signal::TERM);
         }
     }
-    // Each restores the host first.
+    // Each child restores the host before it exits.
     for mut child in children {
         let _ = child.wait();
     }

@@ -366,7 +366,7 @@ mod test {
         let challenger = Challenger::new().expect("random numbers");
         let (prover, answer) = Prover::answer(&token, &challenger.challenge()).expect("a challenge");
         let (welcome, _) = challenger.check(&token, &answer).expect("the same");
-        // What one end proved is no proof of the other.
+        // One side's proof is not valid for the other side.
         let Handshake::Answer { proof, .. } = answer else { panic!("an answer") };
         assert_eq!(prover.check(&Handshake::Welcome { proof }).err(), Some(NotAuthentic::Token));
         let again = Prover::answer(&token, &challenger.challenge()).expect("a challenge").0;
