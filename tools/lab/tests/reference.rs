@@ -133,7 +133,7 @@ fn described(
     list(page, &rows);
     let known: BTreeSet<String> =
         known.iter().cloned().chain(command.get_arguments().map(|arg| arg.get_id().to_string())).collect();
-    // What several commands below this one take is listed once.
+    // List options that several subcommands share only once.
     let mut takers: BTreeMap<String, usize> = BTreeMap::new();
     let mut in_order = Vec::new();
     for below in command.get_subcommands() {

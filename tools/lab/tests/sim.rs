@@ -308,7 +308,7 @@ fn what_sim_prints_for_programs_is_as_its_schema_says() {
             assert_eq!(output.status.code(), Some(0), "{call:?}: {}", text(&output.stderr));
             let words = [&["-o", form][..], &call].concat();
             assert_eq!(misfit(&words, &output.stdout), None, "{words:?}");
-            // What does not fit is found.
+            // Check that the checker rejects a wrong document.
             let documents = serde_json::Deserializer::from_slice(&output.stdout).into_iter::<Value>();
             let mut seen = 0;
             for document in documents {
@@ -442,8 +442,8 @@ fn a_report_is_well_formed_and_has_measured_points_over_predicted_lines() {
     let elements = elements(&page).unwrap_or_else(|wrong| panic!("not well-formed: {wrong}"));
     assert!(!page.contains("http:") && !page.contains("https:") && !page.contains("NaN"), "from elsewhere");
 
-    // A chart for each of two metrics and two modes, each with a heading, a band, a line and three points over them; and
-    // the closed loop apart, with a short line of its own.
+    // A chart for each of two metrics and two modes, each with a heading, a band, a line and three points;
+    // the closed loop is separate, with a short line.
     let headings: Vec<&str> = elements.iter().filter(|e| e.name == "h2").map(|e| e.text.as_str()).collect();
     assert_eq!(headings[..2], ["avg, in microseconds, by load", "cpu, in percent of all CPUs, by load"]);
     let charts: Vec<&[Element]> = elements
@@ -483,7 +483,7 @@ fn a_report_is_well_formed_and_has_measured_points_over_predicted_lines() {
         // 300K is a quarter of the way from 200K to 600K.
         let way = (circles[1].0 - circles[0].0) / (circles[2].0 - circles[0].0);
         assert!((way - 0.25).abs() < 0.001 && circles[3].0 > circles[2].0 + 20.0, "chart {i}: {circles:?}");
-        // What is more is drawn higher.
+        // Larger values are drawn higher.
         assert!(circles[0].1 > circles[2].1 && line[0].1 > line[2].1, "chart {i}: {circles:?} {line:?}");
     }
 }

@@ -41,7 +41,7 @@ fn a_row_of_evidence_is_the_median_of_its_runs() {
     // 59, 89 and 123 us: runs differ.
     assert_eq!(row(&validation, "base@61.9K")["class"], "knee");
     assert_eq!(row(&validation, "base@MAX")["class"], "max");
-    // Two of its runs were behind; how long their requests took says how long was measured.
+    // Two of its runs were behind: their response times reflect only the length of the measurement.
     let behind = row(&validation, "defer20@61.9K");
     assert_eq!((behind["class"].as_str(), measured(behind, "avg")), (Some("overload"), None));
     assert!(measured(behind, "qps").is_some());

@@ -120,7 +120,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        let _ = self.child.kill(); // it may have ended by itself
+        let _ = self.child.kill(); // it may have exited already
         let _ = self.child.wait();
     }
 }
@@ -198,7 +198,7 @@ fn for_programs() -> Result<(), Failed> {
 fn as_nobody() -> Result<(), Failed> {
     const NOBODY: u32 = 65_534;
     leaves_nothing(|| {
-        // Where the user `nobody` may read and execute it.
+        // A place where the user `nobody` may read and execute it.
         let scratch = Scratch::new("as-nobody")?;
         let copy = testkit::programs::copy_all(scratch.directory())?;
         let mut command = Command::new(&copy);
@@ -257,7 +257,7 @@ fn selfcheck() -> Result<(), Failed> {
             let number = |key: &str| row[key].as_f64().ok_or_else(|| format!("{key}: {row}"));
             let first = |key: &str| row[key][0].as_f64().ok_or_else(|| format!("{key}: {row}"));
             assert!(number("rate")? > 0.0 && first("late_us")? >= 0.0, "{row}");
-            // The server works 5 us for each request, and from due is at least from send.
+            // The server works 5 us per request, and the time from due is never less than from send.
             assert!(
                 first("from_send_us")? >= 5.0 && first("from_due_us")? >= first("from_send_us")?,
                 "{row}"
@@ -327,7 +327,8 @@ fn measured() -> Result<(), Failed> {
         "{:?}",
         shares("suspend200").collect::<Vec<_>>()
     );
-    // Depth 16: one poll serves many requests. A sample of a busy machine may have next to no requests, or no interrupts.
+    // Depth 16: one poll serves many requests. On a busy machine, a sample may have almost no requests or
+    // interrupts.
     let interrupts: Vec<_> = runs.iter().map(|run| (&run.label, run.interrupts_per_request)).collect();
     let of_base = |(label, count): &(&String, Option<f64>)| {
         *label == "base" && *count > Some(0.0) && *count <= Some(2.0)

@@ -311,7 +311,7 @@ fn recorded(mode: &str) -> Result<Vec<Cycle>, Failed> {
 
 /// One request after another, each when it is due.
 fn ask(operator: &Operator, server: &Memcached) -> Result<Vec<Line>, Failed> {
-    setpriority_process(Some(rustix::thread::gettid()), FIRST)?; // of this thread alone
+    setpriority_process(Some(rustix::thread::gettid()), FIRST)?; // of this thread only
     let address = server.address();
     let mut stream = operator.lab.client().run(|| TcpStream::connect(address))??;
     stream.set_nodelay(true)?;

@@ -111,7 +111,7 @@ impl Machines {
         let mut said = String::new();
         stderr.read_line(&mut said)?;
         assert!(said.contains("Waiting for clients"), "{said}");
-        // What it says afterwards is in a file.
+        // Copy its further output to a file.
         let log = File::create(machines.log())?;
         std::thread::spawn(move || std::io::copy(&mut stderr, &mut &log));
         machines.listener = Some(listener);
@@ -317,7 +317,7 @@ fn by_tcp() -> Result<(), Failed> {
     let said = text(&second.stderr);
     assert!(second.status.code() == Some(7) && said.contains("another client measures"), "{said}");
     machines.is_as(&before, Duration::from_secs(30))?;
-    // A listener that ends ends its client's bench, and restores the host first.
+    // When the listener exits, it ends the client's bench and restores the host first.
     let mut client = machines.client(LONG).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
     let begun = Instant::now();
     while machines.settings()? == before && begun.elapsed() < Duration::from_secs(30) {
@@ -484,7 +484,7 @@ fn storage() -> Result<(), Failed> {
 fn told(machines: &Machines, bytes: &[u8]) -> Result<(Option<i32>, String), Failed> {
     let mut server = machines.server()?;
     let mut stdin = server.stdin.take().ok_or("no standard input")?;
-    // It may end before it has read everything.
+    // The server may exit before it has read everything.
     let _ = stdin.write_all(bytes);
     drop(stdin);
     let output = server.wait_with_output()?;
@@ -517,7 +517,7 @@ fn refused() -> Result<(), Failed> {
         "{code:?}: {said}"
     );
 
-    // The client's end.
+    // The client's side.
     let asked = |ssh: &str| -> Result<(Option<i32>, String), Failed> {
         let mut command = machines.client("bench memcached --short");
         let output = command.env(SSH, ssh).output()?;
@@ -530,7 +530,7 @@ fn refused() -> Result<(), Failed> {
     let (code, said) = asked(&old.display().to_string())?;
     let both = said.contains("has netpolicy 0.0.1") && said.contains("this machine has netpolicy");
     assert!(code == Some(6) && both, "{code:?}: {said}");
-    // A machine of this version that ends with the exit code of a wrong message.
+    // A server of the same version that exits with the code of an invalid message.
     for (name, more, words) in [
         ("mistaken", "", "is lost"),
         (

@@ -166,7 +166,8 @@ pub(crate) fn tests() -> Vec<Trial> {
         rows().into_iter().map(|row| test(format!("matrix/{}", row.name), NEEDS, move || check(&row))),
     );
     trials.push(test("matrix/a_threaded_napi_is_polled_by_its_kthread", THREADED, || {
-        // How much the thread leaves to the application is for the scheduler to say; that it polls beside it is checked.
+        // The scheduler decides how much the thread leaves to the application; only check that the thread
+        // polls as well.
         let verdicts = &["not-engaged", "partly-engaged", "engaged"];
         let row = Row::new("threaded", verdicts, Some("napi-threaded"));
         check(&Row { threaded: Threading::On, ..row })

@@ -113,7 +113,7 @@ fn delivered() -> Result<(), Failed> {
             );
         }
     }
-    // The same rounds on both sides, so that they can be paired.
+    // The same rounds on both sides, so that runs can be paired.
     let seeds = |variant: &Variant| -> Vec<u64> {
         variant.results.evidence.iter().map(|run| run.workload.seed()).collect()
     };
@@ -193,7 +193,7 @@ fn foreign() -> Result<(), Failed> {
             &[&["--policy", "none", "--delivery", "defer200"], more].concat(),
         )?;
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        // A run may be void on a busy machine, which is another exit code; what was counted is there all the same.
+        // On a busy machine a run may be void, which is another exit code; its counts are still reported.
         let document: Value =
             serde_json::from_slice(&output.stdout).map_err(|error| format!("{protocol}: {error}: {said}"))?;
         let grid: Grid = serde_json::from_value(document["data"].clone())?;
@@ -207,15 +207,15 @@ fn foreign() -> Result<(), Failed> {
             }
             let cost = run.cpu_per_answer.ok_or_else(|| format!("{protocol}: {label}: {said}"))?;
             let (machine, tasks) = (cost.machine_us.ok_or("no ticks")?, cost.tasks_us.ok_or("no tasks")?);
-            // An answer takes some system calls at either end. The kernel samples the machine's time at its ticks, and may meet
-            // none of the work of so short a run: the bound between the two is wide.
+            // An answer takes a few system calls on each side. The kernel accounts the machine's time at
+            // ticks, which may miss all the work of such a short run: keep the bound wide.
             assert!(tasks > 3.0 && tasks < 3.0 * machine + 100.0, "{protocol}: {label}: {cost:?}");
             let polls = |of: fn(&model::NapiDelivered) -> u64| -> u64 {
                 run.delivered.iter().flat_map(|delivered| &delivered.napis).map(of).sum()
             };
-            // A timer of the run before may be the last to poll.
+            // A timer armed by the previous run may cause the last poll.
             let (by_timer, all) = (polls(|napi| napi.timer.polls), polls(|napi| napi.total().polls));
-            // On a busy machine the samples of a short run can fall between most of its packets.
+            // On a busy machine, the samples of a short run may miss most packets.
             if all >= SAMPLED_MIN {
                 sampled += 1;
                 let deferred = by_timer > all / 2;
@@ -236,7 +236,7 @@ fn another_protocol() -> Result<(), Failed> {
     let output = of_server(redis, "6379", "http", &["--policy", "none"])?;
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_ne!(output.status.code(), Some(0), "{said}");
-    // Or its client was too late to count, on a busy machine.
+    // On a busy machine, its client may be too late for the run to count.
     let words = ["is not a valid answer here", "lost", "No run counts"];
     assert!(words.iter().any(|words| said.contains(words)), "{said}");
     let output = of_server("no-such-server-anywhere", "6379", "redis", &["--policy", "none"])?;

@@ -145,7 +145,7 @@ fn read(line: &str, device: &str) -> Option<Line> {
         "napi_poll" if value("device ")? == device => Seen::Polled {
             napi: value("struct ")?,
             work: value("work ")?.parse().ok()?,
-            // Hard and soft interrupts have their letters in the third place.
+            // Column 3 of the flags shows hard and soft interrupts.
             by_task: flags.chars().nth(2)? == '.',
         },
         "hrtimer_start" => {

@@ -75,7 +75,7 @@ impl Stage {
         for task in std::fs::read_dir(format!("/proc/{}/task", stage.server.process().pid))? {
             let tid =
                 task?.file_name().to_string_lossy().parse().ok().and_then(rustix::process::Pid::from_raw);
-            setpriority_process(tid, FIRST)?; // of this thread alone
+            setpriority_process(tid, FIRST)?; // of this thread only
         }
         Ok(stage)
     }
@@ -179,7 +179,7 @@ impl Environment for Watch<'_> {
         let Ok(mut looks) = self.looks.lock() else { return };
         let snapshot = looks.counter.snapshot();
         looks.snapshots.push(snapshot);
-        // The client closes its connections as soon as it has all answers, so they are looked at while it asks.
+        // The client closes its connections once it has all answers, so observe them during the run.
         if edge == Edge::Opens {
             looks.host = Some(self.stage.observe());
         }
