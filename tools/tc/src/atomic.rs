@@ -170,7 +170,7 @@ impl Undo {
         let mut taken = None;
         for hook in self.shared.iter().map(|group| group.hook).collect::<BTreeSet<Hook>>() {
             dump::rules(netns, hook, |dumped| {
-                // What a dump gives again is still there.
+                // A rule that is dumped again still exists.
                 if let dump::Dumped::Rule(rule) = dumped
                     && let Found::Expected(line) | Found::Different(line) = expected.match_rule(rule)
                 {
@@ -209,7 +209,7 @@ impl Undo {
             if Swap::in_force(netns, chain.hook, chain.priority)? == Some(chain.chain) {
                 continue;
             }
-            // Without a priority, it is all of the chain.
+            // Without a priority, the whole chain is meant.
             for (group, cause) in undo::groups(netns, &[Group { priority: 0, ..*chain }])? {
                 if dump::chains(netns, group.hook)?.contains(&group.chain) {
                     stuck.push(Stuck::group(&group, cause, devices));
@@ -313,7 +313,7 @@ impl Turn {
     /// Waits for it.
     pub(super) fn take(netns: &Netns, context: &Context) -> Result<Self, Fault> {
         let failed = |error: io::Error| Fault::file("the lock of the network namespace", error);
-        // A file of its own: what is opened again is another's, and what is duplicated is the same.
+        // Open a separate file: reopening refers to a different lock, and duplicating to the same one.
         let path = format!("/proc/self/fd/{}", netns.as_fd().as_raw_fd());
         let lock =
             rustix::fs::open(path, OFlags::RDONLY, Mode::empty()).map_err(|errno| failed(errno.into()))?;
@@ -371,7 +371,7 @@ impl Guarded {
         command.arg("--netns").arg(turn.path());
         let rules = Stdio::from(file.handle().map_err(failed)?);
         command.args(["tc", "guard"]).stdin(Stdio::piped()).stdout(rules);
-        // Ctrl-C is for us; the guard shall outlive it.
+        // Ctrl-C is for this process; the guard must survive it.
         turn.is_inherited(true)?;
         let child = command.process_group(0).spawn();
         turn.is_inherited(false)?;
@@ -415,7 +415,7 @@ pub(crate) fn guard(context: &Context) -> Result<Exit, Fault> {
         }
     }
     if !armed {
-        return Ok(Exit::Done); // the load died before it sent anything, maybe within a line
+        return Ok(Exit::Done); // the load died before it sent anything, possibly within a line
     }
     if let Some(line) = unknown {
         return Err(Fault::new(Exit::Usage, format!("the guard does not know `{line}`")));

@@ -119,7 +119,7 @@ impl<'n> ByTc<'n> {
             }
             Ok(Answer::Refused(words)) => self.refuse(line, &format!("tc: {words}")),
             Err(why) => {
-                // The next line gets another one.
+                // Start a new tc for the next line.
                 self.running = None;
                 self.refuse(line, &why);
             }
@@ -169,7 +169,7 @@ impl Running {
         // Without -force it would end at the first barrier.
         command.args(["-force", "-batch", "-"]);
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
-        // Ctrl-C is for us.
+        // Ctrl-C is for this process.
         command.process_group(0);
         let mut child = netns.run(|| command.spawn()).map_err(io::Error::other)??;
         let pipes = child.stdin.take().zip(child.stderr.take());
@@ -198,7 +198,7 @@ impl Running {
         signals: &mut Signals,
         interrupted: &mut bool,
     ) -> Result<Answer, String> {
-        // A tc that has ended says so at its other pipe.
+        // Ignore errors: if tc has exited, its standard error says so.
         let _ = self.input.write_all(format!("{text}\n{BARRIER}-{}\n", self.lines).as_bytes());
         let mut ends_at: Option<Instant> = None;
         loop {
@@ -218,7 +218,7 @@ impl Running {
                     Ok(0) | Err(_) => return Err(self.ended()),
                     Ok(count) => {
                         self.words.extend_from_slice(&bytes[..count]);
-                        // What it says of the barrier comes last.
+                        // The barrier's error comes last: keep the end.
                         let surplus = self.words.len().saturating_sub(SAID_BYTES_MAX);
                         self.words.drain(..surplus);
                     }
@@ -245,7 +245,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // It does nothing by now: each line was waited for.
+        // Safe: every line has been waited for.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -303,7 +303,7 @@ const FAILED: &str = "Command failed -:";
 fn answer_in(said: &[u8], barrier: u64) -> Option<(Answer, usize)> {
     let named = format!("Object \"{BARRIER}-{barrier}\"");
     let failed = |line: u64| format!("{FAILED}{line}");
-    // A barrier that another version of tc names in other words has failed all the same.
+    // Another version of tc may word the barrier's error differently; its line number still identifies it.
     let of_barrier = |line: &str| line.starts_with(&named) || line == failed(barrier);
     let before = failed(barrier.saturating_sub(2));
     let (mut words, mut refused, mut end) = (Vec::new(), false, 0);
@@ -360,11 +360,11 @@ mod test {
         let words = Answer::Done("Warning: sch_htb: quantum is big.".to_owned());
         assert_eq!(answer(&warned), Some((words, warned.len())));
         assert_eq!(answer(barrier), Some((Answer::Done(String::new()), barrier.len())));
-        // What is said of the barrier before comes late, and what follows stays for the next line.
+        // The error of the previous barrier may arrive late; what follows belongs to the next line.
         let late = format!("Command failed -:2\n{barrier}Command failed -:4\n");
         let end = late.len() - "Command failed -:4\n".len();
         assert_eq!(answer(&late), Some((Answer::Done(String::new()), end)));
-        // Of a barrier in other words, all that is known is that it failed.
+        // If the barrier's error is worded differently, only its failure is known.
         let other = "Error: no such object.\nCommand failed -:4\n";
         let words = Answer::Done("Error: no such object.".to_owned());
         assert_eq!(answer(other), Some((words, other.len())));

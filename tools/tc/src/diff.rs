@@ -203,7 +203,7 @@ fn match_by_cookie(
         match dump::whole(netns, unmanaged) {
             Ok(Some(rule)) => report.count(&rule, expected.match_rule(&rule), devices),
             Ok(None) => report.unknown += 1,
-            // It went away meanwhile, which is noticed.
+            // The rule was removed during the comparison, which is detected elsewhere.
             Err(error) if error.is_absent() => {}
             Err(error) => return Err(error.into()),
         }

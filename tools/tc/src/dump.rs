@@ -35,7 +35,7 @@ pub(crate) fn run(arguments: &TcDump, context: &Context) -> Result<Exit, Fault> 
     if arguments.qdisc {
         report.lines.extend(asked.qdiscs.iter().map(|qdisc| qdisc.words(&mut devices)));
     }
-    // A rule may lead to a chain or a table whatever its own place.
+    // A rule may link to any chain or table, whatever its position.
     for part in [lines.chains, lines.tables, lines.rules] {
         report.lines.extend(part);
     }
@@ -174,7 +174,8 @@ impl Lines {
                 }
             };
             used.insert(rule.chain.unwrap_or(0));
-            // The kernel gives this number to all rules of a bucket that it has no number for: it names none of them.
+            // The kernel reports this handle for every rule of a bucket whose number it lacks: it identifies
+            // none of them.
             let words = if is_without_number(rule) {
                 Filter { handle: 0, ..rule.clone() }.line(devices)
             } else {
@@ -190,7 +191,7 @@ impl Lines {
             }
         });
         match dumped {
-            // A queueing discipline or a class that takes no rules, or is gone.
+            // The qdisc or class accepts no rules, or no longer exists.
             Err(error) if error.is_absent() => return Ok(()),
             dumped => dumped?,
         }

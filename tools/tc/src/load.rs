@@ -37,11 +37,11 @@ pub(crate) fn run(arguments: &TcLoad, context: &Context) -> Result<Exit, Fault> 
         return dry_run(&survey, &file, arguments, context);
     }
     let mut load = Load::new(arguments, context, &netns, &file, &rule_options)?;
-    // What compares first and loads then has the namespace to itself among its like.
+    // Loads that first compare run one at a time in a namespace.
     let alone = arguments.atomic || arguments.swap.is_some() || arguments.resume;
-    // Where wrong lines are left out, there is nothing to wait for: what is read is sent.
+    // If wrong lines are skipped, lines can be sent as they are read.
     load.streaming = arguments.keep_going && !alone;
-    // Without a look at the kernel's rules first, a line is encoded as it is read.
+    // If the kernel's rules are not needed first, encode each line as it is read.
     let reading = match arguments.resume || arguments.swap.is_some() {
         _ if load.streaming => Reading::default(),
         true => Reading::of(survey(&file, &netns, &mut devices)?),
@@ -95,7 +95,7 @@ pub(crate) fn run(arguments: &TcLoad, context: &Context) -> Result<Exit, Fault> 
             Ok(Some(refused)) => {
                 let words = "the rule that leads to the new chain was refused";
                 context.console.say(&format!("{words}: {}", refused.cause()));
-                // The kernel has no such classifier, or no such action.
+                // The kernel lacks the classifier or the action.
                 let absent = refused.refusal.is_unknown();
                 failed = Some(match absent {
                     true => (Exit::Unsupported, "--swap needs the classifier flower and the action gact"),
@@ -142,7 +142,7 @@ pub(crate) fn run(arguments: &TcLoad, context: &Context) -> Result<Exit, Fault> 
     let report = loaded?;
     context.console.report(&report).map_err(behind)?;
     if report.interrupted {
-        // What --resume refuses is not promised.
+        // Do not promise what --resume would refuse.
         let rest = match survey.removes.or(survey.first_for_tc) {
             None => ": the same with --resume loads the rest",
             Some(_) => "",
@@ -257,7 +257,7 @@ impl<'a> Load<'a> {
     ) -> Result<LoadReport, Fault> {
         let mut progress =
             Progress::new(&self.context.console, Some(self.file.length()).filter(|bytes| *bytes > 0));
-        // From here on, a signal ends the load with an account.
+        // From here on, a signal stops the load, which then prints its report.
         let mut signals = Signals::catch()?;
         let mut interrupted = false;
         if let Some(encoded) = self.encoded.take() {
@@ -335,7 +335,7 @@ impl<'a> Load<'a> {
         progress.end();
         let mut account = account?;
         let seconds = began.elapsed().as_secs_f64();
-        // What a resumed load finds there already is as it should be.
+        // A resumed load accepts objects that already exist.
         account.refused.retain(|refused| {
             let there = not_rules.contains(&refused.line) && refused.refusal.is_there_already();
             skipped += u64::from(there);
@@ -370,7 +370,7 @@ impl<'a> Load<'a> {
                 ),
             ));
         }
-        // A wrong line has ended the load by now, or it goes on without.
+        // By now, a wrong line has either ended the load or is to be skipped.
         let (mut again, percpu) = (Survey::default(), percpu(self.arguments.no_percpu));
         let mut expected = expected(self.file, devices, &mut again, &self.places, percpu, |_| true)?;
         let mut found = DiffReport::default();

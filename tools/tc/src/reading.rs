@@ -94,7 +94,7 @@ fn part<'n>(
         |line, command, _| {
             reading.survey.note(line, command);
             if let (Some(fitter), Some(encoded)) = (&mut fitter, &mut encoded) {
-                // What tc does, and all behind it, must wait for what is before it.
+                // Lines for tc, and all lines after them, must wait for the earlier ones.
                 reading.whole &= encoded.bytes() < HELD_BYTES_MAX && !matches!(command, Command::Foreign(_));
                 if reading.whole {
                     fitter.fit(command)?;
@@ -124,7 +124,7 @@ impl<'n> Reading<'n> {
     /// Adds the later part of the same file.
     fn append(&mut self, later: Self) {
         self.survey.append(later.survey, self.lines);
-        // What does not follow on what is encoded is read again.
+        // A part that does not directly follow the encoded lines is read again.
         let Some((encoded, mut more)) = self.encoded.as_mut().filter(|_| self.whole).zip(later.encoded)
         else {
             return;

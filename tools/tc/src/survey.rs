@@ -121,7 +121,7 @@ impl Survey {
     pub(super) fn mistake(&mut self, mistake: tc_rules::Mistake) {
         self.wrong += 1;
         if self.mistakes.len() < MISTAKES_MAX {
-            // A line may be long, and is drawn of the first ones alone.
+            // A line may be long, so keep the text of the first few only.
             let text = if self.mistakes.len() < DRAWN_MAX { mistake.text } else { String::new() };
             self.mistakes.push(tc_rules::Mistake { text, ..mistake });
         }

@@ -68,7 +68,7 @@ fn the_json_report_lists_every_mistake_with_its_line() {
         assert_eq!((wrong.len(), &report["data"]["wrong"]), (18, &18.into()), "{report}");
         assert_eq!((&wrong[4]["line"], &wrong[4]["column"]), (&6.into(), &18.into()), "{report}");
         assert_eq!(wrong[1]["help"], "did you mean `handle`?", "{report}");
-        // People read the same for each command.
+        // Every command prints the same text for people.
         assert!(text(&output.stderr).contains("--> rules.batch:6:18"), "{}", text(&output.stderr));
     }
 }
@@ -96,7 +96,7 @@ fn a_word_as_long_as_a_line_is_not_printed_whole() {
         assert!(said.len() < 8_000 && data.len() < 8_000, "{} and {} bytes", said.len(), data.len());
         assert!(said.contains("x` is not the name of a device that is there"), "{said}");
     }
-    // Nor one of the command line.
+    // The same for a name on the command line.
     let long = "x".repeat(100_000);
     for arguments in
         [&["tc", "dump", "--dev", &long][..], &["tc", "load", "--workers", &long, "rules.batch"], &[&long]]
