@@ -146,7 +146,7 @@ fn a_rule_is_read_back_from_its_own_bytes() {
         let mut decoded = tc_rules::Filter::default();
         let mut body = bytes[16..].to_vec();
         if rule.handle == 0 {
-            body[8..12].copy_from_slice(&1_u32.to_ne_bytes()); // as the kernel would choose one
+            body[8..12].copy_from_slice(&1_u32.to_ne_bytes()); // as if the kernel had chosen it
         }
         if decoded.decode(&body).unwrap_or_else(|e| panic!("{line}: {e}")).is_none() {
             continue;

@@ -122,7 +122,7 @@ fn as_tc_sends_it() -> Result<(), Failed> {
         let lookup: &mut dyn Lookup = &mut devices;
         batch.next_command(lookup).expect("read").expect("a command").1.encode(0, 4, &mut out);
         let mut ours = out.into_bytes();
-        // The number of the descriptor is each process's own.
+        // The descriptor's number differs between processes.
         for message in [&mut sent, &mut ours] {
             let at = descriptor(message).expect("a descriptor");
             message[at..at + 4].fill(0);

@@ -43,7 +43,7 @@ fn shown(stage: &Stage, what: &[&str]) -> String {
 fn in_turn() -> Result<(), Failed> {
     let stage = Stage::new("in_turn");
     let file = stage.file(&format!("{ROOT}{}{MORE}{HOOK}{}", on_root(300), rules(3, 300)));
-    // Without a word of the operator's, the lines are wrong, and nothing is sent.
+    // Without the operator's permission, the lines are errors and nothing is sent.
     let output = stage.run(testkit::programs::netpolicy(), &["tc", "load", text(&file)]);
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{said}");
@@ -61,7 +61,7 @@ fn in_turn() -> Result<(), Failed> {
         let filters = shown(&stage, &["filter", "show", "dev", "d0", "parent", "1:"]);
         assert_eq!(filters.matches("flowid 1:10").count(), 300);
         assert_eq!(stage.rules(), 301);
-        // Rules go on a discipline that tc makes, and then it takes that away: in another order, lines would fail.
+        // tc creates the qdisc of these rules and then removes it: in any other order, lines would fail.
         let away = format!(
             "qdisc del dev d0 root\nqdisc del dev d0 clsact\n{ROOT}{}qdisc del dev d0 root\n",
             on_root(200)
@@ -154,7 +154,7 @@ fn refused_amid() -> Result<(), Failed> {
         )
     };
     let pairs: Vec<String> = (0x100..0x140).flat_map(|number| [class(number), rule(number - 0xff)]).collect();
-    // The same class, or the same handle, a second time.
+    // The same class, or the same handle, twice.
     for (name, again, by_tc, rules) in [("rule", 61, 33, 30), ("class", 60, 32, 30)] {
         let stage = Stage::new(&format!("refused_amid_{name}"));
         let mut lines = pairs.clone();

@@ -65,7 +65,7 @@ fn lines_of(path: &Path) -> Vec<String> {
         let around = ["setup", "teardown"].map(|part| test[part].as_array().cloned().unwrap_or_default());
         let [setup, teardown] = around;
         let commands = setup.iter().chain([&test["cmdUnderTest"]]).chain(&teardown);
-        // A command is text, or a list of it and the exit codes that it may have.
+        // A command is a string, or a list of a string and its allowed exit codes.
         lines.extend(commands.filter_map(|command| line(command[0].as_str().or(command.as_str())?)));
     }
     lines
@@ -103,7 +103,7 @@ fn recorded() -> Result<(), Failed> {
         for line in lines {
             let mut sent = sent_by_tc(&stage, &line);
             if line.contains(" sdata ") && sent != "-" {
-                // Behind a short text, tc sends what its memory has: that need not be the same twice.
+                // After a short text, tc sends uninitialised memory, which may differ each time.
                 let before = RECORDED.lines().skip_while(|row| *row != line).nth(1);
                 sent = before.unwrap_or_default().to_owned();
             }
@@ -136,7 +136,7 @@ fn words() -> Result<(), Failed> {
         let words = command.rule().cloned().and_then(|rule| rule.line(&mut table));
         seen.extend(words);
     }
-    // Behind a short text, tc sends what its memory has.
+    // After a short text, tc sends uninitialised memory.
     seen.retain(|line: &String| !line.contains("action simple sdata"));
     let mut differences = String::new();
     for line in &seen {

@@ -108,7 +108,7 @@ fn linked() -> Result<(), Failed> {
         "qdisc add dev d0 clsact\n".to_owned(),
         format!("{place} prio 3 handle 1: u32 divisor 1\n{place} prio 2 handle 2: u32 divisor 1\n"),
         rule("dev d0 ingress protocol ip prio 3", "ht 1: ", 1),
-        // From the newer table to the older one, and from an earlier priority to a later one.
+        // Links from the newer table to the older one, and from a lower priority number to a higher one.
         format!("{place} prio 2 u32 ht 2: match u32 0 0 link 1:\n{place} prio 1 u32 match u32 0 0 link 2:\n"),
     ];
     let dumped = loads_again("linked", &rules.concat(), &[]);
@@ -127,7 +127,7 @@ fn two_devices() -> Result<(), Failed> {
     .concat();
     let dumped = loads_again("two_devices", &rules, &[]);
     assert_eq!(dumped.lines().count(), 6, "{dumped}");
-    // A device has both blocks, and a block both devices.
+    // Dumping by device includes both blocks, and by block both devices.
     let dumped = loads_again("two_devices", &rules, &["--dev", "d0"]);
     assert_eq!(dumped.lines().count(), 5, "{dumped}");
     let dumped = loads_again("two_devices", &rules, &["--block", "8"]);
@@ -157,7 +157,7 @@ fn templates() -> Result<(), Failed> {
                  filter add dev d0 egress protocol ipv6 prio 1 chain 3 flower dst_ip fe80::/64 action goto chain 5\n";
     let dumped = loads_again("templates", rules, &[]);
     assert_eq!(dumped.matches("chain add").count(), 3, "{dumped}");
-    // The template is one: a rule that does not keep to it is refused.
+    // The loaded template is in force: a rule that does not match it is refused.
     let other = Stage::new("templates_other");
     let wrong =
         "filter add dev d0 ingress protocol ip prio 1 chain 3 flower src_mac 02:00:00:00:00:01 action drop\n";
@@ -214,7 +214,7 @@ fn any(kinds: Kinds) -> Result<(), Failed> {
         let mut chance = Chance(round);
         let stage = Stage::new("any");
         let file = any_lines(&mut chance, kinds);
-        // What the kernel refuses of it is not there.
+        // Rules that the kernel refuses are skipped.
         let (code, report) = stage.netpolicy(&["tc", "load", "--keep-going", text(&stage.file(&file))]);
         assert!(code <= 1, "{file}\n{report}");
         dumped += identity(&stage, "any", &[]).lines().count();

@@ -49,7 +49,7 @@ fn beside() -> Result<(), Failed> {
     });
     let [good, bad] = both.map(|child| child.wait_with_output().expect("waited").status.code());
     assert_eq!(good, Some(0));
-    // Whichever is first: the bad one is taken back, or refused as its priority is there.
+    // In either order, the bad load is undone, or refused because its priority exists.
     assert!(matches!(bad, Some(4 | 7)), "{bad:?}");
     assert_eq!(stage.rules(), 500);
     Ok(())
@@ -77,9 +77,9 @@ fn counters() -> Result<(), Failed> {
     let (code, report) = stage.netpolicy(&[&["tc", "load", "--resume"], &auto[..]].concat());
     assert_eq!((code, &report["loaded"]), (0, &0.into()), "{report}");
     assert_eq!(stage.rules(), 5);
-    // So does a comparison by its own name.
+    // So does `tc diff` with the same options.
     assert_eq!(stage.netpolicy(&[&["tc", "diff"], &auto[..]].concat()).0, 0);
-    // As the file has them, they are others.
+    // Without them, the rules differ from the file.
     assert_eq!(stage.netpolicy(&["tc", "diff", text(&file)]).0, 3);
     Ok(())
 }

@@ -140,7 +140,7 @@ fn half_heard() -> Result<(), Failed> {
     let stage = Stage::new("half_heard");
     let file = stage.file(&format!("{HOOK}{}", rules(1, 10)));
     assert_eq!(stage.netpolicy(&["tc", "load", text(&file)]).0, 0);
-    // Of priority 12, say, a load that is killed while it writes may have written the first digit.
+    // A load that is killed while it writes priority 12 may have written only the first digit.
     for heard in [priority(&stage, "fresh", "1"), format!("{}\n", priority(&stage, "fresh", "1"))] {
         let output = guarded(&stage, &[testkit::programs::netpolicy()], &file, &heard);
         assert_eq!((output.status.code(), stage.rules()), (Some(0), 11), "{heard}");
@@ -169,7 +169,7 @@ fn not_removed() -> Result<(), Failed> {
     let (code, report) = stage.netpolicy(&["tc", "load", text(&file)]);
     assert_eq!(code, 0, "{report}");
     let said = |output: &Output| String::from_utf8_lossy(&output.stderr).into_owned();
-    // A table that another's rule leads to. The load's own file has it in its second line.
+    // A table that another program's rule links to. The load's own file creates it in its second line.
     let load = stage.scratch.path("load.batch");
     std::fs::write(&load, format!("# the load\n{table}"))?;
     let heard = format!("{}\narmed\n", priority(&stage, "shared", "5"));
@@ -177,7 +177,7 @@ fn not_removed() -> Result<(), Failed> {
     let words = said(&output);
     assert_eq!(output.status.code(), Some(5), "{words}");
     assert!(words.contains("NOT restored:\n  the rules of the load:2: "), "{words}");
-    // A whole priority, without permission to remove it.
+    // Remove a whole priority, without permission.
     let program = for_everyone(&stage);
     let heard = format!("{}\narmed\n", priority(&stage, "fresh", "5"));
     let output = guarded(&stage, &[&UNPRIVILEGED[..], &[&program]].concat(), &load, &heard);
@@ -214,11 +214,11 @@ fn shared_block() -> Result<(), Failed> {
         let output = stage.run(testkit::programs::netpolicy(), &["tc", "load", "--atomic", text(&file)]);
         (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
     };
-    // Nothing of it was loaded.
+    // Nothing in the file was loaded.
     let (code, said) = load(&refused);
     assert_eq!(code, Some(1), "{said}");
     assert!(said.contains("Nothing was changed"), "{said}");
-    // Some of it was, elsewhere; of a priority beside it nothing was.
+    // Some rules were loaded on the other device, and none of this priority.
     let (code, said) = load(&format!("{}{refused}", refused.replace("dev d0", "dev d1")));
     assert_eq!(code, Some(4), "{said}");
     assert!(said.contains("The host was restored"), "{said}");

@@ -86,7 +86,7 @@ fn every_kind() -> Result<(), Failed> {
     let lines = include_str!("../golden/lines.batch").lines();
     let of_kinds = |line: &&str| KINDS.iter().any(|kind| line.contains(kind));
     for line in lines.filter(|line| line.starts_with("filter add dev d0 ")).filter(of_kinds) {
-        // Those of classifiers without hardware name no hook.
+        // Rules of classifiers without offload name no hook.
         let hooked = ["ingress", "egress", "parent"].iter().any(|hook| line.contains(hook));
         let line = if hooked { line.to_owned() } else { line.replacen("dev d0", "dev d0 ingress", 1) };
         stage.run("tc", &["qdisc", "del", "dev", "d0", "clsact"]);
@@ -167,12 +167,12 @@ fn flower() -> Result<(), Failed> {
     let shown = shown_by_tc(&stage);
     assert_eq!(shown.matches("gact action drop").count(), 500);
     assert_eq!(shown.matches("src_ip 10.0.3.231").count(), 1);
-    // What is dumped can be loaded again, and is the same again.
+    // A dump can be loaded, and dumping it again gives the same.
     let dumped = stage.run(testkit::programs::netpolicy(), &["tc", "dump", "--dev", "d0"]);
     let dumped = String::from_utf8(dumped.stdout)?;
     let other = Stage::new("flower_other");
     load(&other, &dumped, 1000);
-    // One that differs is found.
+    // A different rule is found.
     let changed =
         stage.file(&format!("{HOOK}{}", rules.replace("10.0.3.231 ip_proto tcp", "10.0.3.231 ip_proto udp")));
     let (code, report) = stage.netpolicy(&["tc", "diff", text(&changed)]);
@@ -204,7 +204,7 @@ fn cookies() -> Result<(), Failed> {
         assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
     };
     compared(300, 300, &[], 0);
-    // What is replaced loses its cookie, and is looked at as a whole.
+    // A replaced rule loses its cookie, and is compared in full.
     tc(&rule(7, "pass").replace("add", "replace"));
     compared(299, 299, &[8], 0);
     tc(&rule(7, "drop").replace("add", "replace"));
@@ -216,13 +216,13 @@ fn cookies() -> Result<(), Failed> {
     tc("filter add dev d0 ingress protocol ip prio 9 u32 match u32 0 0 action drop");
     compared(300, 0, &[], 0);
     tc("filter del dev d0 ingress prio 9");
-    // A dump has the cookies, and loads with them.
+    // A dump includes the cookies, and they are loaded with it.
     let dumped = stage.run(testkit::programs::netpolicy(), &["tc", "dump", "--dev", "d0", "--qdisc"]);
     let other = Stage::new("cookies_other");
     let again = other.file(&String::from_utf8(dumped.stdout)?);
     assert_eq!(other.netpolicy(&["tc", "load", text(&again)]).0, 0);
     assert_eq!(other.netpolicy(&["tc", "diff", text(&again)]).0, 0);
-    // An action that is changed by its index keeps the cookie: that is not seen.
+    // Changing an action by its index keeps the rule's cookie, so the change goes unnoticed.
     let listed = stage.run(
         "tc",
         &[
@@ -257,7 +257,7 @@ fn chains() -> Result<(), Failed> {
     let rules = "filter add dev d0 protocol ip ingress prio 1 handle 1 flower dst_ip 10.9.0.2 action goto chain 5\n\
                  filter add dev d0 protocol all ingress chain 5 prio 1 handle 1 matchall action drop\n";
     load(&stage, rules, 2);
-    // Packets go that way: what leaves d1 for the address comes in at d0, and is dropped in the chain.
+    // Check with packets: what leaves d1 for this address arrives at d0, and is dropped in the chain.
     for command in [
         "link set d0 up",
         "link set d1 up",
@@ -332,7 +332,7 @@ fn in_hardware() -> Result<(), Failed> {
 
 fn refused_by_a_nic() -> Result<(), Failed> {
     let hardware = Hardware::new("refused_by_a_nic");
-    // netdevsim takes flower and nothing else.
+    // netdevsim accepts only flower.
     let flower =
         "filter add dev d0 protocol ip ingress prio 1 handle 1 flower skip_sw dst_ip 10.0.0.1 action drop\n";
     let matchall = "filter add dev d0 protocol ip ingress prio 2 handle 1 matchall skip_sw action drop\n";
@@ -345,7 +345,7 @@ fn refused_by_a_nic() -> Result<(), Failed> {
     let words = refused["words"].as_str().expect("words");
     assert!(words.contains("netdevsim: offload type not supported"), "{words}");
     assert_eq!(hardware.stage.rules(), 2);
-    // In one piece or not at all.
+    // All or nothing.
     let all = format!("{}{matchall}", flower.replace("prio 1", "prio 7"));
     let file = hardware.stage.file(&all);
     let (code, report) = hardware.stage.netpolicy(&["tc", "load", "--atomic", text(&file)]);

@@ -47,7 +47,7 @@ fn fifo() -> Result<(), Failed> {
     let all = format!("{HOOK}{}", rules(1, 1000));
     let through = |written: &str, arguments: &[&str]| {
         let child = begun(&stage, &[arguments, &[text(&fifo)]].concat(), Stdio::null());
-        // Opening waits for the reader.
+        // Opening the FIFO blocks until the reader opens it.
         std::fs::write(&fifo, written).expect("written");
         ended(child)
     };
@@ -68,7 +68,7 @@ fn atomic_killed() -> Result<(), Failed> {
     let stage = Stage::new("pipe_killed");
     let file = stage.file(&format!("{HOOK}{}", rules(1, 10)));
     assert_eq!(stage.netpolicy(&["tc", "load", text(&file)]).0, 0);
-    // Its priority is there, so that the rules are taken back one by one, by the file.
+    // The priority existed before, so the rules are undone one by one, from the file.
     let more: String = rules(1, 50_000).lines().skip(11).map(|line| format!("{line}\n")).collect();
     let mut child = begun(&stage, &["load", "--atomic", "-"], Stdio::piped());
     child.stdin.take().expect("a pipe").write_all(more.as_bytes()).expect("written");

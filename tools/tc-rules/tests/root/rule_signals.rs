@@ -55,7 +55,7 @@ fn accounted() -> Result<(), Failed> {
         let not_sent = report["not_sent"].as_array().expect("a list").len() as u64;
         assert_eq!(loaded + not_sent, u64::from(RULES) + 2);
         assert!(not_sent > 0);
-        // All but the hook are rules.
+        // All lines except the hook are rules.
         assert_eq!(stage.rules() as u64, loaded - 1);
         let (code, report) = stage.netpolicy(&["tc", "load", "--resume", text(&file)]);
         assert_eq!((code, &report["loaded"]), (0, &not_sent.into()));

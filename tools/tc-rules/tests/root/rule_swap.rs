@@ -66,7 +66,7 @@ fn under_traffic() -> Result<(), Failed> {
     }
     let first = swap(&stage, 100);
     let (stop, sent) = (AtomicBool::new(false), AtomicU64::new(0));
-    // Nothing that stops with an error leaves the other thread running.
+    // An error on one thread must not leave the other running.
     let last = std::thread::scope(|scope| {
         let sender = scope.spawn(|| {
             stage.netns.run(|| -> std::io::Result<()> {
@@ -74,7 +74,7 @@ fn under_traffic() -> Result<(), Failed> {
                 while !stop.load(Ordering::Relaxed) && sent.load(Ordering::Relaxed) < PACKETS_MAX {
                     socket.send_to(b"x", "10.9.0.2:9")?;
                     sent.fetch_add(1, Ordering::Relaxed);
-                    // No faster than the receiving side takes them.
+                    // Do not send faster than the receiver can process.
                     std::thread::sleep(Duration::from_micros(50));
                 }
                 Ok(())
@@ -93,7 +93,7 @@ fn under_traffic() -> Result<(), Failed> {
     });
     assert!(last > first, "{first} {last}");
     assert_eq!(chains(&stage).len(), 2, "chain 0 and one more: {:?}", chains(&stage));
-    // Whatever a packet met, it was dropped: the queueing discipline counts all of these.
+    // Every packet was dropped, whichever rules it met: the qdisc counts these drops.
     let sent = sent.load(Ordering::Relaxed);
     let shown = stage.run("tc", &["-s", "-j", "qdisc", "show", "dev", "d0"]);
     let shown: serde_json::Value = serde_json::from_slice(&shown.stdout).expect("JSON");
@@ -120,12 +120,12 @@ fn refused() -> Result<(), Failed> {
         "{report}"
     );
     assert_eq!((stage.rules(), chains(&stage).contains(&u32::try_from(chain)?)), (before, true));
-    // A priority that somebody else has rules in is not taken.
+    // A priority with another program's rules is refused.
     let unmanaged = stage.file("filter add dev d0 ingress protocol ip prio 11 handle 1 flower action pass\n");
     assert_eq!(stage.netpolicy(&["tc", "load", text(&unmanaged)]).0, 0);
     let file = stage.file(&dropping(3));
     assert_eq!(stage.netpolicy(&["tc", "load", "--swap", "11", text(&file)]).0, 7);
-    // Nor is a file that chooses a chain, or that removes something.
+    // So is a file that names a chain, or that removes something.
     for line in [
         "filter add dev d0 ingress protocol ip prio 1 chain 3 handle 1 flower action pass\n",
         "filter del dev d0 ingress prio 1\n",

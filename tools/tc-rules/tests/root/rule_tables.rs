@@ -48,7 +48,7 @@ fn apart() -> Result<(), Failed> {
     let other = Stage::new("apart_other");
     load(&other, &format!("{HOOK}{ingress}{egress}"), 3);
     assert_eq!((dumped(&other, "ingress"), dumped(&other, "egress")), (ingress, egress));
-    // A rule that is only in the other chain or at the other hook is missing here.
+    // A rule that exists only in another chain or at another hook is missing here.
     for (place, address) in places.iter().zip([2, 3, 1]) {
         let file = stage.file(&rule(place, "", address));
         let (code, report) = stage.netpolicy(&["tc", "diff", text(&file)]);
@@ -58,7 +58,7 @@ fn apart() -> Result<(), Failed> {
             "{report}"
         );
     }
-    // What somebody adds to one of them is extra there alone.
+    // A rule that another program adds to one of them is extra only there.
     assert_eq!(stage.netpolicy(&["tc", "load", text(&stage.file(&rule(places[1], "", 9)))]).0, 0);
     for (place, address, extra) in [(places[0], 1, 0), (places[1], 2, 1), (places[2], 3, 0)] {
         let file = stage.file(&rule(place, "", address));
@@ -71,7 +71,7 @@ fn apart() -> Result<(), Failed> {
 fn numbered() -> Result<(), Failed> {
     let stage = Stage::new("numbered");
     let table = "filter add dev d0 ingress protocol ip prio 1 u32 divisor 4\n";
-    // Both look at the same, and only the second one is in the table.
+    // Both match the same packets, and only the second one is in the table.
     let rules = [rule("ingress protocol ip", "", 7), rule("ingress protocol ip", "ht 801:1: ", 7)].concat();
     load(&stage, &format!("{HOOK}{table}{rules}"), 3);
     let dump = dumped(&stage, "ingress");
@@ -88,7 +88,7 @@ fn numbered() -> Result<(), Failed> {
     });
     let again = std::mem::take(&mut lines[1]);
     assert_eq!(lines[0], again, "each rule is in the table in which it was");
-    // Without the rule in the table, that one is missing, though its like is in the first one.
+    // Deleting the rule in the table makes it missing, although the root table has an equal one.
     let node = lines[0].iter().find(|line| line.contains("ht 801:1:")).expect("a rule in the table");
     let deleted = node.split(" ht ").next().expect("a handle").replace("add", "del");
     let words: Vec<&str> = deleted.split(' ').collect();

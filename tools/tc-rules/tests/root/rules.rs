@@ -156,7 +156,7 @@ fn round_trip() -> Result<(), Failed> {
         assert!(dumped.status.success());
         String::from_utf8(dumped.stdout).expect("text")
     };
-    // With its hook, the dump loads on a device that has nothing.
+    // The dump includes the hook, so it loads on an empty device.
     let dumped = dump(&stage);
     assert!(dumped.starts_with(HOOK), "{}", dumped.lines().next().unwrap_or_default());
     let other = Stage::new("round_trip_other");
@@ -211,7 +211,7 @@ fn ignored() -> Result<(), Failed> {
         assert_eq!((diff["same"].as_u64(), &diff["extra"]), (Some(stand), &0.into()), "{options:?} {diff}");
         assert_eq!(refused.len(), lines, "{options:?} {report}");
         if options == ["--keep-going"] {
-            // What another program has loaded of such a line is different, and not missing and extra.
+            // If tc has loaded such a line, its rule counts as different, not as missing and extra.
             let output = stage.run("tc", &["-b", text(&file)]);
             assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
             let (_, diff) = stage.netpolicy(&["tc", "diff", text(&file)]);
@@ -226,7 +226,8 @@ fn ignored() -> Result<(), Failed> {
 
 fn refusals() -> Result<(), Failed> {
     let stage = Stage::new("refusals");
-    // Every rule twice: the second one is refused, all in a row, more than a plain receive buffer takes answers.
+    // Load every rule twice: the second half is refused, with more answers than the default receive buffer
+    // holds.
     let once = rules(1, 2000);
     let file = stage.file(&format!("{HOOK}{once}{once}"));
     let (code, report) = stage.netpolicy(&["tc", "load", text(&file), "--keep-going"]);
@@ -301,7 +302,7 @@ fn atomic_refused() -> Result<(), Failed> {
     let (code, report) = stage.netpolicy(&["tc", "load", "--atomic", text(&file)]);
     assert_eq!((code, &report["undone"]), (4, &true.into()), "{report}");
     assert_eq!(stage.rules(), 11, "what was there before");
-    // In a priority that is there, what is not of the file stays.
+    // If the priority existed before, other rules in it stay.
     let more = "filter add dev d0 ingress protocol ip prio 1 handle 1:7:aa u32 ht 1:7: match ip src 1.1.1.1 classid 1:1\n\
                 filter add dev d0 ingress protocol ip prio 1 handle 1:8:aa u32 ht 99:8: match ip src 1.1.1.1 classid 1:1\n";
     let file = stage.file(more);
@@ -312,7 +313,7 @@ fn atomic_refused() -> Result<(), Failed> {
 
 /// Kills a load when so many rules are there.
 pub(crate) fn killed_at(stage: &Stage, file: &Path, options: &[&str], count: usize) {
-    // It yields to this test, which must see the rules before all are loaded.
+    // Lower its CPU priority: this test must observe the load before it ends.
     let arguments =
         [&["-n", "5", testkit::programs::netpolicy(), "tc", "load", text(file)], options].concat();
     let spawned = stage.netns.run(|| Stage::command("nice", &arguments).spawn());
@@ -342,7 +343,7 @@ fn atomic_killed() -> Result<(), Failed> {
 }
 
 fn resumed() -> Result<(), Failed> {
-    // On a busy machine all may be loaded before the load is killed: then once more.
+    // On a busy machine the load may end before it is killed: try again.
     const ATTEMPTS: usize = 10;
     let killed_half_way = || {
         let stage = Stage::new("resumed");
@@ -402,7 +403,7 @@ fn overrun() -> Result<(), Failed> {
     let stage = Stage::new("overrun");
     let once = rules(1, 1000);
     let all = format!("{HOOK}{once}{once}");
-    // So small a buffer loses most of the answers of a portion in which every rule fails.
+    // With such a small buffer, most answers are lost if every rule of a portion fails.
     let options = Options { stop_at_refusal: false, receive_bytes: 4096, ..Options::default() };
     let mut loader = Loader::open(&stage.netns, options).expect("a loader");
     let mut devices = Devices::of(&stage.netns);

@@ -52,12 +52,12 @@ fn placed_by_the_kernel() -> Result<(), Failed> {
     assert_eq!(stage.netpolicy(&["tc", "load", text(&file)]).0, 0);
     let (code, report) = stage.netpolicy(&["tc", "diff", text(&file)]);
     assert_eq!((code, &report["same"], &report["extra"]), (0, &300.into(), &0.into()), "{report}");
-    // Nothing is left to be loaded, and nothing is loaded twice.
+    // Nothing is missing, and nothing is loaded twice.
     let file = stage.file(&rules);
     let (code, report) = stage.netpolicy(&["tc", "load", "--resume", text(&file)]);
     assert_eq!((code, &report["loaded"], &report["skipped"]), (0, &0.into(), &300.into()), "{report}");
     assert_eq!(stage.rules(), 300);
-    // A rule that somebody else has added without a priority is extra.
+    // A rule that another program added without a priority is extra.
     let output = stage.run(
         "tc",
         &["filter", "add", "dev", "d0", "ingress", "protocol", "ip", "u32", "match", "ip", "src", "1.1.1.1"],
@@ -90,8 +90,8 @@ fn another_order() -> Result<(), Failed> {
 
 fn resumed() -> Result<(), Failed> {
     let stage = Stage::new("resumed_unplaced");
-    // So many that the kill comes before the end. Each priority of u32 needs a table of its own, and the kernel has
-    // numbers for 2047 of them.
+    // Enough rules that the kill comes before the end. Each u32 priority needs a separate table, and the
+    // kernel has numbers for 2047 tables.
     const RULES: u32 = 15_000;
     let file = stage.file(&format!("{HOOK}{}", mixed(RULES, |rule| !rule.is_multiple_of(32))));
     killed_at(&stage, &file, &[], 300);
@@ -146,7 +146,8 @@ fn changing() -> Result<(), Failed> {
     let stage = Stage::new("changing");
     let file = stage.file(&format!("{HOOK}{}", rules(1, 5000)));
     assert_eq!(stage.netpolicy(&["tc", "load", text(&file)]).0, 0);
-    // Somebody adds and deletes a rule before all others, of which each shifts where the kernel's dump goes on.
+    // Another program keeps adding and deleting a rule ahead of all others, which shifts the position at
+    // which the kernel continues its dump.
     let add = "filter add dev d0 ingress protocol ip prio 1 handle 1:0:fff u32 ht 1:0: match ip src 9.9.9.9 classid 1:1\n";
     let delete = "filter del dev d0 ingress protocol ip prio 1 handle 1:0:fff u32\n";
     let other = stage.scratch.path("other.batch");
@@ -161,13 +162,14 @@ fn changing() -> Result<(), Failed> {
     let (_, report) = stage.netpolicy(&["tc", "diff", text(&file)]);
     assert!(busy.0.try_wait().expect("asked").is_none(), "it has ended too soon");
     let count = |key: &str| report[key].as_u64().expect("a number");
-    // Each rule of the file counts once, even if dumped twice; the other's may be seen or not.
+    // Each rule of the file counts once, even if dumped twice; the other program's rule may be included or
+    // not.
     let missing = report["missing"].as_array().expect("a list").len() as u64;
     assert_eq!(count("same") + missing, 5001, "{} and {missing}", count("same"));
     assert!(count("extra") <= 1, "{}", count("extra"));
     assert_eq!(report["changing"], true, "rules that kept changing are reported");
     drop(busy);
-    // What the kernel was doing for tc is done soon.
+    // The kernel finishes tc's pending work soon.
     let mut report = stage.netpolicy(&["tc", "diff", text(&file)]).1;
     for _ in 0..100 {
         if report["changing"] == false {
