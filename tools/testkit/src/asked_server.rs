@@ -146,7 +146,7 @@ impl AskedServer {
     /// Sends requests in a closed loop while `so` returns true, and counts the answers.
     pub fn ask_while(&self, so: impl Fn() -> bool + Send, answered: &AtomicU64) -> Result<(), Failed> {
         let client = || {
-            setpriority_process(Some(gettid()), FIRST)?; // of this thread alone
+            setpriority_process(Some(gettid()), FIRST)?; // of this thread only
             self.ask_here(so, answered)
         };
         std::thread::scope(|scope| scope.spawn(client).join().map_err(|_| "the client panicked")?)

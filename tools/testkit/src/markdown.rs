@@ -52,7 +52,7 @@ impl Document {
             self.anchors.push(if same == 0 { name.clone() } else { format!("{name}-{same}") });
             self.headings.push(name);
         }
-        // What stands in backquotes is not a link.
+        // `code` contains no links.
         let prose: String = line.split('`').step_by(2).collect();
         for rest in prose.split("](").skip(1) {
             if let Some((target, _)) = rest.split_once(')') {

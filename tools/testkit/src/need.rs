@@ -341,7 +341,7 @@ connection.setsockopt(socket.IPPROTO_TCP, 31, b'tls')
 
 fn has_static_libc() -> bool {
     let output = Command::new("cc").arg("-print-file-name=libc.a").output();
-    // A compiler without such a file answers with the bare name.
+    // If there is no such file, the compiler prints the bare name.
     output.is_ok_and(|output| output.stdout.starts_with(b"/"))
 }
 

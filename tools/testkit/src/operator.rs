@@ -166,15 +166,15 @@ impl Operator {
 
     fn runs_as_nobody_after(&self, first: &str, arguments: &[&str], code: i32) -> Result<Said, Failed> {
         const NOBODY: u32 = 65_534;
-        // The build directory may be one that only root can enter.
+        // Copy it: only root may be able to enter the build directory.
         let (binary, state) = (self.scratch.path("netpolicy"), self.scratch.path("nobodys"));
-        // Workers of an earlier command may still run it.
+        // Do not overwrite it: workers of an earlier command may still be running it.
         if !binary.exists() {
             std::fs::copy(netpolicy(), &binary)?;
         }
         std::fs::create_dir_all(&state)?;
         std::os::unix::fs::chown(&state, Some(NOBODY), Some(NOBODY))?;
-        // A user without privileges cannot enter a namespace nor mount its sysfs: what is started has both already.
+        // An unprivileged user can neither enter a namespace nor mount its sysfs, so prepare both.
         let inside = format!("{first} && exec setpriv --reuid $0 --regid $0 --clear-groups -- \"$@\"");
         let mut command = Command::new("nsenter");
         command.arg(format!("--net=/proc/{}/ns/net", self.lab.server_pid()));
@@ -296,7 +296,7 @@ impl Said {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let said = Self { data: text(&output.stdout), words: text(&output.stderr) };
         if output.status.code() == Some(code) {
-            // Whatever is printed for programs is as its schema says, in every test.
+            // Every test checks JSON output against its schema.
             return match misfit(arguments, &output.stdout) {
                 Some(wrong) => Err(format!("netpolicy {arguments:?} printed {}: {wrong}", said.data).into()),
                 None => Ok(said),
@@ -378,7 +378,7 @@ pub fn at_work_with(operator: &Operator, policy: &str, options: &[&str]) -> Resu
     operator.waits_to_hear("at work")?;
     waited_for("the daemon's first plan", || {
         let said = operator.netpolicy(&["-o", "json", "status"]).output()?.stdout;
-        // One without an API says nothing.
+        // A daemon without an API prints no status.
         let Ok(said) = serde_json::from_slice::<serde_json::Value>(&said) else { return Ok(Some(())) };
         Ok((said["data"]["phase"] != "starting").then_some(()))
     })?;
