@@ -74,7 +74,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     // Parsers are fuzzed wherever they are.
     ("fuzz", &["apply", "daemon", "experiments", "load", "model", "netlink", "policy-file", "tc-rules"]),
     ("walls", &[]),
-    // It must build before anything else exists.
+    // xtask must build before anything else.
     ("xtask", &[]),
 ];
 
