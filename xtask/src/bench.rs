@@ -44,11 +44,11 @@ pub(crate) fn run(wanted: &[String]) -> Result {
     if !shell::is_root() {
         return Err("the benchmarks make network namespaces: run them as root".to_owned());
     }
-    // A figure from a busy machine is noise; its reader must know.
+    // Print other work on the machine: it makes figures unreliable.
     demo::other_work().into_iter().for_each(|words| println!("{words}"));
     let is_wanted = |name: &str| wanted.is_empty() || wanted.iter().any(|wanted| wanted == name);
     if BENCHMARKS.iter().any(|(name, package, ..)| *package == "netpolicy" && is_wanted(name)) {
-        // Next to the netpolicy that cargo builds for them.
+        // They run the netpolicy in the same build directory.
         contents::build_programs(&["--profile", "bench"])?;
     }
     for (name, package, target, answers) in BENCHMARKS.iter().filter(|(name, ..)| is_wanted(name)) {

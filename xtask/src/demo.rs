@@ -117,7 +117,7 @@ fn play(program: &Path, folder: &Path) -> Result {
         "\nAn untouched memcached answers {RATE} requests/s on {CONNECTIONS} connections. The goal is to save CPU time; of 100 \
          answers 99 may take up to 2 ms.\n\n1. What is set, what is engaged, what could be tried?"
     );
-    // It exits with 3 where it finds a problem.
+    // doctor exits with 3 if it finds a problem.
     netpolicy.run(&["doctor"], &[0, 3])?;
     if let Ok(Some(status)) = load.0.try_wait() {
         return Err(format!("the clients ended with {status}: there is no traffic to measure"));
@@ -147,7 +147,7 @@ fn lab(program: &Path) -> Result<(Running, Value)> {
     let child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn();
     let mut lab = Running(child.map_err(|error| format!("netpolicy lab: {error}"))?);
     let output = lab.0.stdout.take().ok_or("netpolicy lab: it has no output")?;
-    // One value: the lab stays, and so does the pipe.
+    // Read one value only: the lab keeps running and keeps the pipe open.
     let mut printed = Deserializer::from_reader(BufReader::new(output)).into_iter();
     match printed.next() {
         Some(described) => Ok((lab, described.map_err(|error| format!("netpolicy lab: {error}"))?)),

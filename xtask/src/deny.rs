@@ -34,11 +34,11 @@ pub(crate) fn check() -> Result<Tally> {
         command.current_dir(shell::root()).args(["--locked", "--log-level", "error"]);
         command
     };
-    // It looks at what is depended on for any system; a build has fetched what this one needs.
+    // cargo deny examines the dependencies for all platforms, while a build fetches only this one's.
     shell::run(shell::cargo().args(["fetch", "--locked", "--quiet"]))?;
     shell::run(deny().args(["--offline", "check", "--hide-inclusion-graph"]).args(OFFLINE))?;
     let mut tally = Tally::of_passed(OFFLINE.len() as u64);
-    // The database is a git repository, not a package: not every machine reaches it.
+    // The advisory database is a git repository, which some machines cannot reach.
     let fetched = deny().args(["fetch", "db"]).output();
     if fetched.is_ok_and(|output| output.status.success()) {
         shell::run(deny().args(["check", "--disable-fetch", "advisories"]))?;

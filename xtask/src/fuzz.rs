@@ -33,7 +33,7 @@ pub(crate) fn run(arguments: &[String]) -> Result {
     let options = Options::read(arguments, &[], &["--seconds", "--runs"], USAGE)?;
     let only = &options.words;
     let runs = options.value("--runs").map(|_| options.number("--runs", 0)).transpose()?;
-    // To libFuzzer, 0 seconds are no limit.
+    // libFuzzer treats 0 seconds as no limit.
     let seconds = options.number("--seconds", if runs.is_some() { 0 } else { SECONDS })?;
     let mut limits = vec![format!("-max_total_time={seconds}")];
     limits.extend(runs.map(|runs| format!("-runs={runs}")));
@@ -42,7 +42,7 @@ pub(crate) fn run(arguments: &[String]) -> Result {
         return Err(format!("no fuzz target `{unknown}`: there are {}", targets.join(", ")));
     }
     let folder = shell::root().join("target/fuzz");
-    // With `--target`, coverage is not asked of build scripts and procedural macros.
+    // With `--target`, build scripts and procedural macros are built without coverage.
     let triple = release::host_target()?;
     let mut build = shell::cargo();
     build.args(["build", "--quiet", "--profile", "fuzz", "-p", "netpolicy-fuzz", "--features", "libfuzzer"]);

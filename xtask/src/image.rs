@@ -42,7 +42,7 @@ pub(crate) fn pack(program: &Path, version: &str, out: &Path) -> Result {
     if !shell::has("podman") {
         return Err("an image needs podman: cargo xtask setup installs it".to_owned());
     }
-    // One for each run: two at the same time do not meet.
+    // Use a separate directory for each run, so that two can run at the same time.
     let making = shell::root().join(format!("target/image-{}", std::process::id()));
     let made = make(program, version, &making, out);
     let removed = std::fs::remove_dir_all(&making);
@@ -59,7 +59,7 @@ fn make(program: &Path, version: &str, making: &Path, out: &Path) -> Result {
     let tag = format!("localhost/netpolicy:{version}");
     let mut build = podman(making);
     build.args(["build", "--quiet", "--format", "oci", "--tag", &tag]);
-    // The time of the sources, in the image and on its files: the same sources give the same image.
+    // Use the time of the sources for the image and its files, so that equal sources give an equal image.
     let time = Version::of_workspace(None)?.epoch.to_string();
     build.args(["--timestamp", &time]);
     for (name, value) in [
@@ -74,7 +74,7 @@ fn make(program: &Path, version: &str, making: &Path, out: &Path) -> Result {
     let (saved, layout) = (making.join("saved.tar"), making.join("layout"));
     let mut save = podman(making);
     shell::run(save.args(["save", "--quiet", "--format", "oci-archive", "--output"]).arg(&saved).arg(&tag))?;
-    // podman's archive has the time of its making.
+    // podman's archive contains its creation time, so repack it.
     files::make_directory(&layout)?;
     shell::run(
         Command::new("tar").arg("--extract").arg("--file").arg(&saved).arg("--directory").arg(&layout),
@@ -126,7 +126,7 @@ fn libraries(program: &Path) -> Result<Vec<PathBuf>> {
 
 /// The licence of a library, where dpkg knows whose it is.
 fn copyright_of(library: &Path) -> Option<PathBuf> {
-    // dpkg knows the path that the package has, which may be the one below /usr or the other.
+    // On systems with merged /usr, dpkg knows the file by only one of its two paths.
     let whole = std::fs::canonicalize(library).ok()?;
     let outside =
         whole.strip_prefix("/usr").map_or_else(|_| whole.clone(), |below| Path::new("/").join(below));

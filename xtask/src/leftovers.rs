@@ -34,7 +34,7 @@ impl Run {
         let pid = std::process::id();
         let directory = directory_of(&pid.to_string());
         std::fs::create_dir_all(&directory)
-            // Tests start programs as other users.
+            // Tests also start programs as other users.
             .and_then(|()| std::fs::set_permissions(&directory, std::fs::Permissions::from_mode(0o1777)))
             .about(&directory)?;
         let here = std::env::current_exe().map_err(|error| format!("the path of xtask: {error}"))?;
@@ -91,7 +91,7 @@ fn sweep(pid: &str) {
         }
         eprintln!("killing what the tests left running: {}", left.join("; "));
         let pids = left.iter().filter_map(|process| process.split(' ').next());
-        // A process that has ended in the meantime is no error.
+        // Ignore processes that exited in the meantime.
         let _ = Command::new("kill").arg("-KILL").args(pids).stderr(Stdio::null()).status();
         std::thread::sleep(std::time::Duration::from_millis(50));
     }

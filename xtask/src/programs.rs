@@ -62,7 +62,7 @@ pub(crate) fn build(selection: &[&str]) -> Result<Vec<Program>> {
         return Err(format!("the tests do not build: cargo {}", said.status));
     }
     let mut programs: Vec<_> = text.lines().filter_map(read_artifact).collect();
-    // Cargo names them as their builds end, which no two machines do in the same order.
+    // Cargo prints them in the order in which their builds end, which varies.
     programs.sort_by(|a, b| a.name.cmp(&b.name));
     if programs.is_empty() { Err("cargo named no test program".to_owned()) } else { Ok(programs) }
 }

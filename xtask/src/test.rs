@@ -87,7 +87,7 @@ fn oldest_rust() -> Result<Tally> {
         return Ok(Tally::of_skipped(&skipped));
     }
     let mut check = Command::new("cargo");
-    // The toolchain that runs xtask is in these variables.
+    // cargo sets these variables to the toolchain that runs xtask.
     check.env_remove("CARGO").env_remove("RUSTC").env_remove("RUSTUP_TOOLCHAIN");
     check.current_dir(shell::root());
     check.args([&toolchain, "check", "--quiet", "--workspace", "--target-dir"]);
@@ -123,7 +123,7 @@ pub(crate) fn all(arguments: &[String]) -> Result {
     let run = Run::begin()?;
     let mut steps = begin("test-all-steps", STEPS_OF_ALL)?;
     let mut tally = Tally::default();
-    // Fetched at once, and built in the time that the CPUs have left.
+    // Fetched immediately, and built in CPU time that is otherwise idle.
     let making = shell::is_root().then(Making::begin);
     let programs = tally.run_on_this_machine(&mut steps, &run)?;
     tally.add(&mut steps, LINKED, deny::check);
@@ -155,7 +155,8 @@ fn one_part(part: &str) -> Result {
         directory.join("Cargo.toml").is_file().then(|| directory.display().to_string())
     });
     let ran = match package {
-        // Their tests start the programs, and only building a package's tests does not build the others' programs.
+        // Their tests start these programs, and building one package's tests does not build another package's
+        // programs.
         Some(_) if ["netpolicy", "lab"].contains(&part) => {
             let programs =
                 ["netpolicy", "netpolicy-tc", "netpolicy-lab"].map(|name| ["--package", name]).concat();
@@ -255,7 +256,7 @@ impl Tally {
         let filter = format!("({}) & ({CHANGES_HOST})", nextest::filter(&failed));
         match nextest::run(&["--workspace", "--test-threads", "1", "-E", &filter], run, None) {
             Ok(again) => {
-                // A test that did not run the second time has not passed.
+                // A test that was not run the second time has not passed.
                 if again.passed + again.failed.len() as u64 != failed.len() as u64 {
                     return;
                 }

@@ -58,7 +58,7 @@ impl Apt {
             apt.suites = recorded.lines().map(str::to_owned).collect();
             return Ok(apt);
         }
-        // The next release is whatever `stable-backports` calls itself, when that is not this one.
+        // `stable-backports` names the next release, unless this is the latest one.
         let own = format!("{}-backports", mirror.release);
         let backports = apt.fetch(&mirror, &[&own, "stable-backports"])?;
         let suites = [mirror.release.clone()].into_iter().chain(backports).collect::<Vec<_>>();
@@ -77,7 +77,7 @@ impl Apt {
             suites.iter().map(|suite| format!("deb {key}{} {suite} main\n", mirror.uri)).collect();
         files::write(&self.directory.join("sources.list"), &lines.concat())?;
         eprintln!("guest: fetching the package lists of {} from {}", suites.join(", "), mirror.uri);
-        // A suite that the mirror lacks is an error of `update`; what it could fetch is there nevertheless.
+        // A suite that the mirror lacks makes `update` fail, but all other lists are fetched.
         let said = self.client("apt-get").args(["-q", "update"]).output();
         let said = said.map_err(|error| format!("apt-get: {error}"))?;
         let targets =
@@ -113,7 +113,7 @@ impl Apt {
             "Dir::Etc::sourceparts=-".to_owned(),
             set("Dir::State::lists", "lists"),
             set("Dir::Cache", "cache"),
-            // Files of root's cache: the unprivileged user of apt's downloads cannot write there.
+            // The cache belongs to root: apt's unprivileged download user cannot write there.
             "APT::Sandbox::User=root".to_owned(),
             "Acquire::Languages=none".to_owned(),
             "Acquire::IndexTargets::deb::DEP-11::DefaultEnabled=false".to_owned(),
@@ -222,7 +222,7 @@ impl Mirror {
         let uri = read_targets(&targets, &codename).ok_or_else(|| {
             format!("no source of `{codename} main` in this system's apt configuration: guests are made of its packages")
         })?;
-        // Sources name their key where `indextargets` does not show it; the vendor's keyring has a fixed place.
+        // `indextargets` does not show the key that a source names; the vendor's keyring has a fixed path.
         let keyring = format!("/usr/share/keyrings/{}-archive-keyring.gpg", field("ID").unwrap_or_default());
         let signed_by = Path::new(&keyring).is_file().then_some(keyring);
         Ok(Self { uri, release: codename, signed_by })

@@ -256,7 +256,7 @@ pub(super) fn print(stream: Stream, bytes: &[u8]) {
         Stream::Out => std::io::stdout().write_all(bytes).and_then(|()| std::io::stdout().flush()),
         Stream::Error => std::io::stderr().write_all(bytes),
     };
-    // A closed output does not want the rest.
+    // Ignore a closed output.
     let _ = written;
 }
 
@@ -339,7 +339,7 @@ mod watching {
     fn what_a_killed_run_left_is_swept_by_the_next_one() {
         let root = std::env::temp_dir().join(format!("netpolicy-sweep-{}", std::process::id()));
         let cache = Cache::in_directory(root.clone()).expect("a directory");
-        // No process has this number: the kernel's largest is 4194304.
+        // No process has this pid: the kernel's maximum is 4194304.
         files::make_directory(&root.join("run/99999999-0")).expect("a directory");
         let own = Run::begin(&cache).expect("a run");
         assert!(!root.join("run/99999999-0").exists() && own.directory().exists());

@@ -185,7 +185,7 @@ mod trimming {
         let half = cache.0.begin("kernel").expect("a place");
         files::write(&half.join("vmlinuz"), "half").expect("written");
         assert!(cache.0.finished("making/kernel").is_none(), "it has no checksums");
-        // Its maker was killed; the next one begins again.
+        // The previous run was killed; the next one starts over.
         let making = cache.0.begin("kernel").expect("a place");
         assert!(!making.join("vmlinuz").exists());
         files::write(&making.join("vmlinuz"), "whole").expect("written");

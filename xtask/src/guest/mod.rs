@@ -133,7 +133,7 @@ fn boot_and_run(asked: Asked) -> Result {
     eprintln!("guest: {}, up after {:.1} s", guest.described(), ended.booted_in.as_secs_f64());
     match ended.code {
         0 => Ok(()),
-        // The command's exit code is the answer, not a failure of ours.
+        // Pass on the command's exit code: it is not an error of xtask.
         code => std::process::exit(code),
     }
 }

@@ -130,11 +130,11 @@ fn compile(cache: &Cache, source: &Source, patches: &[PathBuf], name: &str) -> R
     let wanted = objects.join("wanted.config");
     let make = |targets: &[&str]| {
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-        // The lock's descriptor goes to `make` and all that it starts: no other build touches these objects, even if its owner was
-        // killed. It gets the CPU time that tests leave.
+        // `make` and its children inherit the lock's descriptor, so no other build touches these objects,
+        // even if the lock's owner is killed. The build only uses CPU time that tests leave idle.
         let mut command = shell::tied("flock");
         command.arg("--no-fork").arg(beside(&objects, "lock")).args(shell::IN_IDLE_TIME).arg("make");
-        // The caller's build is not ours: its flags stay out.
+        // Do not inherit the flags of the calling build.
         for name in ["MAKEFLAGS", "MFLAGS", "MAKELEVEL", "CFLAGS"] {
             command.env_remove(name);
         }
@@ -143,7 +143,7 @@ fn compile(cache: &Cache, source: &Source, patches: &[PathBuf], name: &str) -> R
         command.args(["-s", &format!("-j{cpus}"), &format!("O={}", objects.display())]).args(targets);
         shell::run(&mut command).map_err(|failed| failed.replacen("flock", "make", 1))
     };
-    // Noted last: one that was interrupted between its steps is configured again.
+    // Recorded last, so that an interrupted configuration is repeated.
     let configured = objects.join("configured");
     if !configured.is_file() {
         files::write(&wanted, CONFIG)?;
@@ -176,7 +176,7 @@ fn repatch(cache: &Cache, source: &Source, tree: &Path, patches: &[PathBuf]) -> 
     for patch in patches {
         touched.extend(touched_by(&files::read(patch)?));
     }
-    // Noted before the first file changes: a run that is interrupted here leaves them all to the next one.
+    // Recorded before the first file changes, so that the next run can repair an interrupted one.
     files::write(&record, &touched.iter().map(|file| format!("{file}\n")).collect::<String>())?;
     let scratch = cache.begin("patching")?;
     let copy = |from: &Path, to: &Path| {
@@ -199,7 +199,7 @@ fn repatch(cache: &Cache, source: &Source, tree: &Path, patches: &[PathBuf]) -> 
     for file in &touched {
         let (now, then) = (std::fs::read(tree.join(file)).ok(), std::fs::read(scratch.join(file)).ok());
         if now != then {
-            // The tree's file may be one with the pristine one's: a link that must be cut before it is written.
+            // The file may be a hard link to the pristine one: unlink it before writing.
             files::remove(&tree.join(file))?;
             if then.is_some() {
                 copy(&scratch.join(file), &tree.join(file))?;

@@ -129,7 +129,7 @@ impl Qemu {
             eprintln!("guest: /dev/kvm is there and boots no guest: emulating");
             self.accelerator = "tcg";
         }
-        // Should the note not be written, the next run tries again.
+        // If the answer cannot be saved, the next run tries again.
         let _ = std::fs::write(&answer, if works { "works\n" } else { "boots no guest\n" });
         self
     }
@@ -170,10 +170,10 @@ impl Guest for Qemu {
         command.args(["-display", "none", "-serial", "stdio"]);
         command.arg("-kernel").arg(self.kernel.directory.join("vmlinuz"));
         command.arg("-initrd").arg(&self.kernel.initrd);
-        // no_timer_check: an emulated timer that comes late on a busy host is not a broken one.
+        // no_timer_check: on a busy host, an emulated timer may be late without being broken.
         command
             .args(["-append", "console=ttyS0 quiet panic=-1 mitigations=off net.ifnames=0 no_timer_check"]);
-        // multidevs: without it, files of /proc and of other mounts have numbers that change.
+        // multidevs: without it, inode numbers in /proc and other mounts change.
         command
             .args(["-virtfs", "local,path=/,mount_tag=host,security_model=none,readonly=on,multidevs=remap"]);
         let shared = run.directory().display();
@@ -201,7 +201,7 @@ impl Kernel {
             format!("no kernel package (linux-binary) of 6.18 or newer is on offer in {}", apt.suites())
         })?;
         let release = release_of(&newest.package).unwrap_or_default();
-        // What the initrd does is part of what is kept.
+        // The cached kernel depends on the contents of the initrd.
         let key = cache::digest(&[include_str!("qemu-init.sh")])?;
         let name = format!("kernel/{}-{key}", apt::path_letters(&newest.version));
         if cache.finished(&name).and_then(Self::in_directory).is_none() {
@@ -367,7 +367,7 @@ impl Emulator {
         if let Some(own) = Self::of_the_system() {
             return Ok(own);
         }
-        // Of this release's own suites alone: a later release's would need its C library.
+        // Only from this release's own suites: later packages would need their C library.
         let newest = apt.own_newest("qemu-system-x86")?;
         if !apt::newer(&newest.version, OLDEST_QEMU) {
             let own = apt.own_suites().join(", ");

@@ -82,7 +82,7 @@ pub(super) fn build(tree: &Path, into: &Path) -> Result {
     }
     let helper = into.join("napi_id_helper");
     std::fs::rename(&helper, into.join("drivers/net/napi_id_helper")).about(&helper)?;
-    // By this file their library knows that it is not in the kernel's tree.
+    // This file tells their library that it runs outside the kernel tree.
     files::write(&into.join("kselftest-list.txt"), "")?;
     files::make_directory(&into.join("shims"))?;
     for (name, text) in SHIMS {
@@ -103,7 +103,7 @@ fn counts() -> String {
 fn busy_poller(tree: &Path, into: &Path) -> Result {
     let ynl = tree.join("tools/net/ynl");
     for (kind, file) in [("--header", "netdev-user.h"), ("--source", "netdev-user.c")] {
-        // Nothing but sources belongs in the tree.
+        // Keep everything but sources out of the tree.
         let mut generator = Command::new(PYTHON);
         generator.env("PYTHONDONTWRITEBYTECODE", "1").arg(ynl.join("pyynl/ynl_gen_c.py"));
         generator.args(["--mode", "user", kind, "--spec"]);
@@ -111,8 +111,8 @@ fn busy_poller(tree: &Path, into: &Path) -> Result {
         shell::run(&mut generator)?;
     }
     let mut compiler = compiler(&into.join("busy_poller"));
-    // The family's header is this kernel's, as tools/net/ynl/Makefile.deps has it; all others are the system's, if it has
-    // them.
+    // Use this kernel's header for the family, as tools/net/ynl/Makefile.deps does, and the system's headers
+    // for everything else.
     compiler.args(["-D_GNU_SOURCE", "-D_LINUX_NETDEV_H", "-include"]);
     compiler.arg(tree.join("include/uapi/linux/netdev.h"));
     compiler.arg("-I").arg(ynl.join("lib")).arg("-I").arg(into);

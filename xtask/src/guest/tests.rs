@@ -174,7 +174,7 @@ fn run_guest(
         ("RUST_BACKTRACE".into(), "1".into()),
         (ONLY.to_owned(), names.join("\n")),
     ];
-    // Programs that tests start may be kept there.
+    // Caches of programs that tests start are below these directories.
     let inherited = |name: &'static str| Some((name.to_owned(), std::env::var(name).ok()?));
     environment.extend(["HOME", "XDG_CACHE_HOME"].into_iter().filter_map(inherited));
     let order = Order {
@@ -193,7 +193,7 @@ fn run_guest(
         while let Some(end) = unfinished.iter().position(|byte| *byte == b'\n') {
             let line: Vec<u8> = unfinished.drain(..=end).collect();
             let line = String::from_utf8_lossy(&line).trim_end().to_owned();
-            // What a test that failed printed comes after the verdicts.
+            // A failed test's output is printed after the verdicts.
             match read_line(&line) {
                 Some(_) => println!("{line}"),
                 None => at_the_end.extend([line.as_str(), "\n"]),

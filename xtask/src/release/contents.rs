@@ -209,7 +209,7 @@ mod test {
                     continue;
                 }
                 let text = files::read(&path)?;
-                // Code has `](` in no document.
+                // No document has `](` in code.
                 for target in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
                     let file = target.split('#').next().unwrap_or_default();
                     if target.contains("://") || file.is_empty() {

@@ -45,7 +45,7 @@ pub(crate) fn pack(
     files::rename(&zsh, &usr.join(DEBIAN_ZSH))?;
     files::remove(zsh.parent().ok_or("no directory of completions")?)?;
 
-    // A script makes it: dpkg would remove a link to another disk, and the journal would be lost.
+    // postinst creates it: dpkg would replace a symlink to another disk, and the journal would be lost.
     files::remove(&stage.root.join("var"))?;
 
     let control = stage.root.join("DEBIAN");
@@ -69,7 +69,7 @@ pub(crate) fn pack(
 
     let place = |name: &str| out.join(format!("{name}_{}_{architecture}.deb", version.debian()));
     let mut trees = vec![(&stage.root, "netpolicy"), (&stage.tools_root, "netpolicy-tools")];
-    // xz, for Debian 11 reads no zstd.
+    // xz, because Debian 11 cannot read zstd.
     let compression: &[&str] = match effort {
         Effort::Release => &["-Zxz"],
         Effort::Trial => &["-Zgzip", "-z1"],
@@ -82,7 +82,7 @@ pub(crate) fn pack(
         let mut dpkg = Command::new("dpkg-deb");
         dpkg.args(["--root-owner-group", "--uniform-compression"]).args(compression);
         dpkg.arg("--build").arg(tree).arg(place(name));
-        // One thread: the blocks of several have other bytes.
+        // Use one thread: the output depends on the number of threads.
         dpkg.env("SOURCE_DATE_EPOCH", version.epoch.to_string()).env("DPKG_DEB_THREADS_MAX", "1");
         shell::output(&mut dpkg)?;
     }

@@ -11,7 +11,7 @@ pub(super) fn with_installed_links(
     installed: &BTreeMap<PathBuf, PathBuf>,
 ) -> String {
     let mut written = String::with_capacity(text.len());
-    // Where the link texts that are open begin.
+    // Start offsets of link texts that are still open.
     let mut open: Vec<usize> = Vec::new();
     let mut rest = text;
     while let Some(c) = rest.chars().next() {

@@ -119,7 +119,7 @@ pub(crate) fn pack(built: &Path, version: &Version, out: &Path, effort: Effort) 
     files::write(&out.join(format!("netpolicy-{}.cdx.json", version.debian())), &licences.sbom)?;
     let archive = archive(&stage, version, out, effort)?;
     stage.split(version.epoch)?;
-    // Debian's is the last: it puts files of its own into the trees.
+    // Debian packages come last: packing them adds files to the trees.
     let rpms = rpm::pack(&stage, version, out, effort)?;
     let build_ids = programs.iter().map(|program| program.build_id.as_str()).collect::<Vec<_>>().join(" ");
     let debs = deb::pack(&stage, version, &build_ids, out, effort)?;

@@ -49,7 +49,7 @@ pub(crate) fn build(directory: Option<&Path>) -> Result<PathBuf> {
         (cargo_home.display().to_string(), "/usr/src/cargo"),
         (sysroot.trim().to_owned(), "/usr/src/rust"),
     ];
-    // Of two that match, rustc takes the last, and the C compilers too.
+    // If two prefixes match, rustc and the C compilers use the last one.
     let remap = places.iter().rev().map(|(from, to)| format!("--remap-path-prefix={from}={to}"));
     let flags: Vec<String> = remap
         .chain(["-Ctarget-feature=+crt-static".to_owned(), "-Clink-arg=-Wl,--build-id=sha1".to_owned()])
@@ -85,7 +85,7 @@ fn split(name: &str, built: &Path, directory: &Path) -> Result<Program> {
     let notes = shell::output(Command::new("readelf").args(["--notes", "--wide"]).arg(built))?;
     let build_id = match read_build_id(&notes) {
         Some(id) => id,
-        // Of a program that was linked without one, as those of the tests are, no debugger will find the symbols.
+        // A program without a build ID, such as those of the tests, cannot be matched to its symbols anyway.
         None => shell::output(Command::new("sha1sum").arg(built))?.chars().take(BUILD_ID_DIGITS).collect(),
     };
     let (stripped, debug) = (directory.join(name), directory.join(format!("{name}.debug")));

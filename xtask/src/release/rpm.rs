@@ -36,7 +36,7 @@ pub(crate) fn pack(stage: &Stage, version: &Version, out: &Path, effort: Effort)
         .replace("@FILES@", &listed(&stage.root)?)
         .replace("@TOOL_FILES@", &listed(&stage.tools_root)?)
         .replace("@DEBUG_FILES@", &listed(&stage.debug_root)?);
-    // The scripts are text of a spec file, where a per cent sign begins a macro.
+    // In a spec file, a percent sign in a script would start a macro.
     let spec = filled_script(&spec, "sh $script")?;
     let top = out.join("rpmbuild");
     files::remove(&top)?;
@@ -59,7 +59,7 @@ pub(crate) fn pack(stage: &Stage, version: &Version, out: &Path, effort: Effort)
         ("use_source_date_epoch_as_buildtime", "1".to_owned()),
         ("clamp_mtime_to_source_date_epoch", "1".to_owned()),
         ("source_date_epoch_from_changelog", "0".to_owned()),
-        // What RHEL 8 reads.
+        // RHEL 8 can read this compression.
         ("_binary_payload", if effort == Effort::Release { "w6.xzdio" } else { "w1.gzdio" }.to_owned()),
         ("_build_id_links", "none".to_owned()),
         ("__os_install_post", "%{nil}".to_owned()),

@@ -75,7 +75,7 @@ impl Stage {
         let emptied = self.root.join("usr").join(contents::TOOLS);
         files::remove(&emptied)?;
         files::remove(emptied.parent().unwrap_or(&emptied))?;
-        // Its licences are those of the other package, on which it depends.
+        // Its licences are in the package that it depends on.
         let documents = self.tools_root.join("usr/share/doc");
         files::make_directory(&documents)?;
         let link = documents.join("netpolicy-tools");

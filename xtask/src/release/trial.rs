@@ -68,7 +68,8 @@ fn run_script(artefacts: &Artefacts, version: &Version, released: bool, only: Op
         shell::output(Command::new("dpkg-deb").arg("-x").arg(deb).arg(&unpacked))?;
     }
     let program = unpacked.join("usr/sbin/netpolicy");
-    // The version before is the same program, packed with another number, as an upgrade sees it.
+    // The earlier version is the same program packaged with another version number, which is all that an
+    // upgrade sees.
     let earlier_version = Version { suffix: Some("earlier".to_owned()), ..version.clone() };
     let earlier = pack(&program, &earlier_version, &directory.join("earlier"), Effort::Trial)?;
     pack(&program, &earlier_version, &directory.join("again"), Effort::Trial)?;
