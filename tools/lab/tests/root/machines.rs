@@ -20,7 +20,7 @@ use testkit::operator::waited_for;
 use testkit::programs::netpolicy;
 use testkit::scratch::Scratch;
 use testkit::wire::{Wire, run};
-use testkit::{Need, last_cpu, test};
+use testkit::{Need, last_cpu, repeated, test};
 
 /// How often each end is killed.
 const KILLS: u32 = 5;
@@ -34,7 +34,7 @@ pub(crate) fn tests() -> Vec<Trial> {
     const THREADS: &[Need] = &[Need::Root, Need::ThreadPerNapi, TASKSET];
     vec![
         test("machines/memcached_on_another_machine_is_measured_and_both_are_described", MACHINES, memcached),
-        test("machines/kernel_threads_poll_on_the_other_machine", THREADS, exchanged),
+        test("machines/kernel_threads_poll_on_the_other_machine", THREADS, repeated(exchanged)),
         test("machines/storage_of_the_other_machine_is_read_and_written", THREADS, storage),
         test("machines/memcached_that_runs_already_is_measured_and_keeps_running", MACHINES, running),
         test("machines/another_version_and_what_is_no_message_are_refused_by_name", &[Need::Root], refused),
