@@ -9,6 +9,7 @@ mod cpu_set;
 mod journal;
 mod memcached_replies;
 mod netlink;
+mod other_tools;
 mod policy_file;
 mod rule_dump;
 mod words;
@@ -25,6 +26,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("journal", journal::run),
     ("memcached_replies", memcached_replies::run),
     ("netlink", netlink::run),
+    ("other_tools", other_tools::run),
     ("policy_file", policy_file::run),
     ("rule_dump", rule_dump::run),
     ("words", words::run),

@@ -35,11 +35,11 @@ const LINES_MAX: usize = 256;
 /// The configuration lines of other tools that count for a network namespace and its devices.
 pub fn conflicting_tools(netns: &Netns, devices: &[Device]) -> Vec<ConflictingTool> {
     let sysfs = SysFs::open(netns).ok();
-    conflicting_tools_of(Path::new("/"), devices, &|path| sysfs.as_ref()?.read_if_any(path).ok()?)
+    conflicting_tools_below(Path::new("/"), devices, &|path| sysfs.as_ref()?.read_if_any(path).ok()?)
 }
 
 /// As [`conflicting_tools`], of the files below `root`. `sysfs` reads a file below `/sys` in the devices' namespace.
-fn conflicting_tools_of(
+pub fn conflicting_tools_below(
     root: &Path,
     devices: &[Device],
     sysfs: &dyn Fn(&str) -> Option<String>,
@@ -82,7 +82,11 @@ fn file_name(path: &Path) -> String {
     path.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
+/// The text of a file; `None` if there is none, or a pipe or device, which might never end.
 fn text(path: &Path) -> Option<String> {
+    if !std::fs::metadata(path).ok()?.is_file() {
+        return None;
+    }
     let mut bytes = Vec::new();
     std::fs::File::open(path).ok()?.take(FILE_BYTES_MAX).read_to_end(&mut bytes).ok()?;
     Some(String::from_utf8_lossy(&bytes).into_owned())
@@ -374,7 +378,7 @@ mod test {
                 format!("{} {}{device}: {}{condition}", other.kind, other.place, other.line)
             };
             let root = self.0.path();
-            let found = conflicting_tools_of(root, devices, &|path| text(&root.join("sys").join(path)));
+            let found = conflicting_tools_below(root, devices, &|path| text(&root.join("sys").join(path)));
             found.into_iter().map(shown).collect()
         }
     }
@@ -493,7 +497,29 @@ mod test {
                 ("proc/812/comm", "bash\n"),
             ],
         );
+        // Without a writer, a reader of a pipe would wait for ever.
+        let pipe = root.0.path().join("etc/sysctl.d/60-pipe.conf");
+        assert!(std::process::Command::new("mkfifo").arg(pipe).status().is_ok_and(|made| made.success()));
         assert!(root.found().is_empty(), "{:?}", root.found());
+    }
+
+    #[test]
+    fn variables_of_tuned_that_grow_without_end_stay_unexpanded() {
+        let doubled = (1..100).map(|n| format!("v{n}=${{v{}}}${{v{}}}\n", n - 1, n - 1)).collect::<String>();
+        let profile =
+            format!("[variables]\nv0=1\n{doubled}[net]\nring=rx ${{v3}}\nchannels=combined ${{v99}}\n");
+        let root = Root::new(
+            "doubled",
+            &[
+                ("proc/9/comm", "tuned\n"),
+                ("etc/tuned/active_profile", "a\n"),
+                ("usr/lib/tuned/a/tuned.conf", &profile),
+            ],
+        );
+        let found = root.found();
+        assert_eq!(found.len(), 2, "{found:?}");
+        assert!(found[0].contains("${v") && found[0].len() < 4 * 4096, "{}", found[0]);
+        assert!(found[1].ends_with("ring=rx 11111111"), "{}", found[1]);
     }
 
     #[test]
@@ -516,6 +542,27 @@ mod test {
                 "sysctl.d /etc/sysctl.conf:1: net.core.busy_poll = 25",
                 "sysctl.d /usr/lib/sysctl.d/99-z.conf:1: net.core.netdev_budget = 0x12c",
                 "sysctl.d /run/sysctl.d/20-b.conf:3: net.core.rps_default_mask=3",
+            ]
+        );
+        // A pattern sets what no line names; `-KEY` keeps patterns and earlier lines from it.
+        let root = Root::new(
+            "sysctl-patterns",
+            &[
+                (
+                    "etc/sysctl.d/10-a.conf",
+                    "net.core.netdev_budget=600\nnet.core.busy_poll = 50\nnet/core.busy_poll=1\n",
+                ),
+                (
+                    "etc/sysctl.d/20-b.conf",
+                    "net.core.netdev_*=7\n-net.core.netdev_max_backlog\n-net.core.busy_poll\nnet.core.busy_poll\n",
+                ),
+            ],
+        );
+        assert_eq!(
+            root.found(),
+            [
+                "sysctl.d /etc/sysctl.d/10-a.conf:1: net.core.netdev_budget=600",
+                "sysctl.d /etc/sysctl.d/20-b.conf:1: net.core.netdev_*=7",
             ]
         );
         // As on Debian: a link to it is read in the order of the link's name.
@@ -551,8 +598,9 @@ mod test {
                 ),
                 (
                     &odd,
-                    "[main]\ninclude=middle;base\n[variables]\nqueues=4\n[net]\nreplace=1\nring=rx 4096\n[irqbalance]\nenabled=false\nbanned_cpus=1\n",
+                    "[main]\ninclude=middle;base\n[variables]\ninclude=/etc/tuned/odd-variables.conf\n[net]\nreplace=1\nring=rx 4096\n[irqbalance]\nenabled=false\nbanned_cpus=1\n",
                 ),
+                ("etc/tuned/odd-variables.conf", "# a comment\nqueues=4\n"),
             ],
         );
         assert_eq!(

@@ -29,7 +29,7 @@ mod selection;
 pub mod work;
 
 pub use ::netlink::events;
-pub use conflicting_tools::conflicting_tools;
+pub use conflicting_tools::{conflicting_tools, conflicting_tools_below};
 pub use idle::{IdleTimes, idle_depth};
 pub use kernel::Kernel;
 pub use latency::WakeLatency;

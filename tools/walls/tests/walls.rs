@@ -72,7 +72,10 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ),
     ("lab", &["cli", "daemon", "experiments", "latency", "linux", "model", "page", "session"]),
     // Parsers are fuzzed wherever they are.
-    ("fuzz", &["apply", "daemon", "experiments", "load", "model", "netlink", "policy-file", "tc-rules"]),
+    (
+        "fuzz",
+        &["apply", "daemon", "experiments", "linux", "load", "model", "netlink", "policy-file", "tc-rules"],
+    ),
     ("walls", &[]),
     // xtask must build before anything else.
     ("xtask", &[]),

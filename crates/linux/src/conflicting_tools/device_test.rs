@@ -120,6 +120,18 @@ fn a_condition_that_cannot_be_evaluated_is_said_and_the_next_file_counts_too() {
     );
 }
 
+/// Which driver a virtual device has is udev's to say; it has one.
+#[test]
+fn any_driver_will_do_where_the_file_says_so() {
+    for (driver, expected) in [("*", "RxBufferSize=1024"), ("veth", "RxBufferSize=1024, if Driver=veth")] {
+        let file = format!("[Match]\nDriver={driver}\n{RING}");
+        let root = Root::new("driver", &[("usr/lib/systemd/network/10-a.link", &file)]);
+        let found = root.found_for(&[nic("veth0", 2, "veth")]);
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(found[0].ends_with(expected), "{found:?}");
+    }
+}
+
 #[test]
 fn udevs_record_decides_what_else_is_unknown_until_the_file_is_changed() {
     let files = [
@@ -219,6 +231,16 @@ fn netplan_counts_where_its_match_fits_and_udev_has_no_file_before_its_own() {
     let file = "[Match]\nOriginalName=*\n[Link]\nMTUBytes=9000\n";
     assert!(!counts(all, &[("etc/systemd/network/01-first.link", file)]));
     assert!(counts(all, &[("etc/systemd/network/20-later.link", file)]));
+    // What a later file matches by is added to what earlier ones do, also to a name by the id alone.
+    for (first, later, fits) in [
+        ("      match: {name: eth0}\n", "      match: {driver: ixgbe}\n", false),
+        ("      match: {driver: ixgbe}\n", "      match: {driver: igb}\n", true),
+        ("", "      match: {driver: igb}\n", false),
+        ("", "      match: {name: 'eth*'}\n", true),
+    ] {
+        let later = format!("network:\n  ethernets:\n    up:\n{later}");
+        assert_eq!(counts(first, &[("etc/netplan/90.yaml", later.as_str())]), fits, "{first}{later}");
+    }
     // netplan's generated file is attributed to netplan; a file of the same name in /etc masks it.
     let written = "[Match]\nOriginalName=eth0\n[Link]\nGenericReceiveOffload=false\n";
     assert!(counts(all, &[("run/systemd/network/10-netplan-up.link", written)]));

@@ -154,8 +154,8 @@ fn condition(key: &str, values: &[&str], facts: &DeviceFacts<'_>) -> Verdict {
         Verdict::of(!own.is_empty() && listed.into_iter().any(|listed| listed == *own))
     };
     let patterns = |known: bool, own: Option<&str>| {
-        if !known && !values.contains(&"*") {
-            return unknown();
+        if !known {
+            return if *values == ["*"] { Verdict::Yes } else { unknown() };
         }
         list_meets(values, own).map_or_else(unknown, Verdict::of)
     };

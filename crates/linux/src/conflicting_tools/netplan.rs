@@ -52,6 +52,10 @@ struct Definition {
 fn definitions(root: &Path) -> BTreeMap<String, Definition> {
     let mut found: BTreeMap<String, Definition> = BTreeMap::new();
     for (path, text) in drop_ins(root, &DIRECTORIES, "yaml") {
+        // Its id names a device without `match`, and goes on to where a later file has one.
+        for (id, definition) in found.iter_mut().filter(|(_, definition)| !definition.has_match) {
+            definition.matched.insert("name".to_owned(), vec![id.clone()]);
+        }
         // The enclosing keys of a line, with their indentation.
         let mut above: Vec<(usize, String)> = Vec::new();
         for (number, line) in text.lines().enumerate() {
@@ -79,7 +83,8 @@ fn definitions(root: &Path) -> BTreeMap<String, Definition> {
                     let definition = found.entry((*id).to_owned()).or_default();
                     if key == "match" {
                         definition.has_match = true;
-                        definition.matched = flow_map(value);
+                        // Those of earlier files stay.
+                        definition.matched.extend(flow_map(value));
                     }
                     let place = place(root, &path, number);
                     let said = Said { value: plain(value), path: path.clone(), place };

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use model::Sysctl;
 use model::host::{ConflictingTool, ConflictingToolKind};
+use model::{Glob, Sysctl};
 
 use super::{drop_ins, place, text};
 
@@ -15,8 +15,20 @@ const DIRECTORIES: [&str; 4] = ["etc/sysctl.d", "run/sysctl.d", "usr/local/lib/s
 /// one.
 pub(super) const RPS_DEFAULT_MASK: &str = "rps_default_mask";
 
+/// A line of a file: what it sets, to what, and how it is shown.
+struct Assigned {
+    /// The setting's path below `/proc/sys`, or a pattern of paths.
+    key: String,
+    /// `None` for `-KEY`: no pattern sets it, and nor does an earlier line.
+    value: Option<String>,
+    place: String,
+    line: String,
+}
+
 /// Finds the lines in effect: of several for one setting, the last in the order of file names, whatever their
-/// directories.
+/// directories. A pattern sets what no line names.
+///
+/// systemd `src/sysctl/sysctl.c` `parse_file()` and `apply_all()`.
 pub(super) fn sysctl_files(root: &Path) -> Vec<ConflictingTool> {
     let mut files = drop_ins(root, &DIRECTORIES, "conf");
     let old = root.join("etc/sysctl.conf");
@@ -26,31 +38,79 @@ pub(super) fn sysctl_files(root: &Path) -> Vec<ConflictingTool> {
     {
         files.push((old, text));
     }
-    let mut last: BTreeMap<String, ConflictingTool> = BTreeMap::new();
+    let mut all: Vec<Assigned> = Vec::new();
     for (path, text) in files {
         for (number, line) in text.lines().enumerate() {
-            let Some((name, value)) = net_core(line) else { continue };
-            let sysctl = sysctl_named(name).map(|sysctl| (sysctl, value.to_owned()));
-            if sysctl.is_none() && name != RPS_DEFAULT_MASK {
+            let Some((key, value)) = assignment(line) else { continue };
+            if !names().any(|name| covers(&key, name)) {
                 continue;
             }
-            let (place, line) = (place(root, &path, number), line.trim().to_owned());
-            let kind = ConflictingToolKind::SysctlFile;
-            last.insert(
-                name.to_owned(),
-                ConflictingTool {
-                    kind,
-                    place,
-                    line,
-                    device: None,
-                    sysctl,
-                    sets: Vec::new(),
-                    condition: None,
-                },
-            );
+            all.retain(|before| before.key != key);
+            let value = value.map(str::to_owned);
+            all.push(Assigned {
+                key,
+                value,
+                place: place(root, &path, number),
+                line: line.trim().to_owned(),
+            });
         }
     }
-    last.into_values().collect()
+    let mut last: BTreeMap<&str, &Assigned> = BTreeMap::new();
+    for name in names() {
+        let named = all.iter().find(|assigned| assigned.key == path_of(name));
+        let by_pattern = || all.iter().rfind(|assigned| covers(&assigned.key, name));
+        last.extend(named.or_else(by_pattern).map(|assigned| (name, assigned)));
+    }
+    let tools = last.into_iter().filter_map(|(name, assigned)| {
+        let value = assigned.value.as_ref()?;
+        Some(ConflictingTool {
+            kind: ConflictingToolKind::SysctlFile,
+            place: assigned.place.clone(),
+            line: assigned.line.clone(),
+            device: None,
+            sysctl: sysctl_named(name).map(|sysctl| (sysctl, value.clone())),
+            sets: Vec::new(),
+            condition: None,
+        })
+    });
+    tools.collect()
+}
+
+/// The names in `net.core` that count.
+fn names() -> impl Iterator<Item = &'static str> {
+    Sysctl::ALL.iter().map(|sysctl| sysctl.as_str()).chain([RPS_DEFAULT_MASK])
+}
+
+fn path_of(name: &str) -> String {
+    format!("net/core/{name}")
+}
+
+/// Whether a key is this setting of `net.core`, or a pattern that it meets.
+fn covers(key: &str, name: &str) -> bool {
+    key == path_of(name)
+        || Glob::is_pattern(key) && key.parse::<Glob>().is_ok_and(|glob| glob.meets(&path_of(name)))
+}
+
+/// The key and the value of a line: `net.core.netdev_budget = 600`, `-net/core/netdev_budget=600`, `-net.core.busy_poll`.
+fn assignment(line: &str) -> Option<(String, Option<&str>)> {
+    let line = line.trim();
+    if line.starts_with(['#', ';']) {
+        return None;
+    }
+    let unsigned = line.strip_prefix('-');
+    let (key, value) = match unsigned.unwrap_or(line).split_once('=') {
+        Some((key, value)) => (key, Some(value.trim())),
+        None => (unsigned?, None),
+    };
+    let key = key.trim();
+    // The first separator decides which one it is; the other one then belongs to a name.
+    let swapped = key.find(['.', '/']).is_some_and(|at| key.as_bytes()[at] == b'.');
+    let swap = |c: char| match c {
+        '.' if swapped => '/',
+        '/' if swapped => '.',
+        c => c,
+    };
+    Some((key.chars().map(swap).collect(), value))
 }
 
 /// The setting of `net.core` with this name.

@@ -1,7 +1,8 @@
 //! tuned.conf(5): the settings of the active profile, merged with its includes.
 //!
 //! redhat-performance/tuned `tuned/profiles/loader.py` `_load_profile()` reads an include before the profile that names it,
-//! `merger.py` merges sections of one name option by option, `plugins/base.py` knows `>` and `<` before a value.
+//! `merger.py` merges sections of one name option by option, `variables.py` reads files of variables, `plugins/base.py` knows
+//! `>` and `<` before a value.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -16,6 +17,10 @@ const PLACES: [&str; 4] = ["etc/tuned/profiles", "etc/tuned", "usr/lib/tuned/pro
 
 /// Maximum number of profiles that are read.
 const PROFILES_MAX: usize = 16;
+
+/// Maximum number of variables, and of bytes of a value after their expansion.
+const VARIABLES_MAX: usize = 256;
+const VALUE_BYTES_MAX: usize = 4096;
 
 /// The options of the plugin `net` that set what netpolicy also sets.
 const NET_OPTIONS: [&str; 4] = ["channels", "coalesce", "features", "ring"];
@@ -96,9 +101,10 @@ impl Merged {
         }
         for (number, section, key, value) in ini(&text) {
             let value = without_comment(value);
-            if section == "variables" {
-                let value = self.expand(value);
-                self.variables.insert(key.to_owned(), value);
+            if section == "variables" && key == "include" {
+                self.load_variables(root, value);
+            } else if section == "variables" {
+                self.set_variable(key, value);
             } else if section != "main" {
                 let value = Value { text: value.to_owned(), place: place(root, &path, number) };
                 self.sections.entry(section.to_owned()).or_default().insert(key.to_owned(), value);
@@ -106,13 +112,35 @@ impl Merged {
         }
     }
 
-    /// Expands the known variables in a text. Functions (`${f:…}`) stay.
-    fn expand(&self, text: &str) -> String {
-        let mut text = text.to_owned();
-        for (name, value) in &self.variables {
-            text = text.replace(&format!("${{{name}}}"), value);
+    /// Reads a file of variables, which the section `variables` names by an absolute path.
+    fn load_variables(&mut self, root: &Path, file: &str) {
+        let relative = file.trim_start_matches('/');
+        let is_below = relative.split('/').all(|part| part != "..");
+        let Some(text) = is_below.then(|| text(&root.join(relative))).flatten() else { return };
+        for (.., key, value) in ini(&text) {
+            self.set_variable(key, without_comment(value));
         }
-        text
+    }
+
+    fn set_variable(&mut self, name: &str, value: &str) {
+        let value = self.expand(value);
+        if self.variables.len() < VARIABLES_MAX {
+            self.variables.insert(name.to_owned(), value);
+        }
+    }
+
+    /// Expands the known variables in a text. Functions (`${f:…}`) stay, and so does a text that would become too long.
+    fn expand(&self, text: &str) -> String {
+        let mut expanded = text.to_owned();
+        for (name, value) in &self.variables {
+            let variable = format!("${{{name}}}");
+            let places = expanded.matches(&variable).count();
+            if places > 0 && expanded.len() + places * value.len() > VALUE_BYTES_MAX {
+                return text.to_owned();
+            }
+            expanded = expanded.replace(&variable, value);
+        }
+        expanded
     }
 
     /// Returns the lines that set what netpolicy also sets.
