@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use linux::KernelError;
 use linux::bpf::process_events::{NAMES_MAX, Waited};
-use linux::process::{Criteria, find_each, identify, meets};
+use linux::process::{Criteria, find_each, identify};
 use model::host::{AppRequest, Unread};
 use model::policy::Match;
 use model::{Glob, Host, Intent, NicRequest, Pid, Policy, ProcessId, Recipes, Target};
@@ -306,19 +306,35 @@ impl Requests {
     pub(crate) fn judge(&mut self, pid: Pid, serves: Serves, unread: &mut Vec<Unread>) -> bool {
         let before = self.services.remove(&pid).unwrap_or_default();
         let mut names = BTreeSet::new();
-        for (name, matching) in self.matches() {
-            let meets = match (matching.port, serves) {
+        // What must be read of the process, for which services.
+        let (mut asking, mut asked) = (Vec::new(), Vec::new());
+        for (name, matching) in self.matches().filter(|_| !is_netpolicy_itself(pid)) {
+            let rest = match (matching.port, serves) {
                 (Some(wanted), Serves::Port(port)) if wanted == port => {
-                    let rest = Match { port: None, ..matching.clone() };
-                    rest == Match::default() || met(&rest, pid, unread)
+                    Match { port: None, ..matching.clone() }
                 }
                 // It served the port, and there is no sign that it stopped.
-                (Some(_), Serves::AsBefore | Serves::Port(_)) => before.contains(name),
-                (Some(_), Serves::Unknown) | (None, _) => met(matching, pid, unread),
+                (Some(_), Serves::AsBefore | Serves::Port(_)) => {
+                    names.extend(before.get(name).cloned());
+                    continue;
+                }
+                (Some(_), Serves::Unknown) | (None, _) => matching.clone(),
             };
-            if meets {
+            if rest == Match::default() {
                 names.insert(name.clone());
+            } else {
+                asking.push(name.clone());
+                asked.push(criteria(&rest));
             }
+        }
+        match find_each(&asked, Some(pid)) {
+            Ok(found) => {
+                for (name, (found, unjudged)) in asking.into_iter().zip(found) {
+                    unread.extend(unjudged);
+                    names.extend((!found.is_empty()).then_some(name));
+                }
+            }
+            Err(error) => unread.push(Unread { what: error.what, why: error.cause.to_string() }),
         }
         if !names.is_empty() {
             self.services.insert(pid, names);
@@ -388,7 +404,7 @@ impl Requests {
     pub(crate) fn find_all(&mut self, unread: &mut Vec<Unread>) -> Result<(), KernelError> {
         let mut services: BTreeMap<Pid, BTreeSet<String>> = BTreeMap::new();
         let all: Vec<Criteria> = self.matches().map(|(_, matching)| criteria(matching)).collect();
-        for ((name, _), (found, unjudged)) in self.matches().zip(find_each(&all)?) {
+        for ((name, _), (found, unjudged)) in self.matches().zip(find_each(&all, None)?) {
             unread.extend(unjudged);
             for process in found.into_iter().filter(|process| !is_netpolicy_itself(process.pid)) {
                 services.entry(process.pid).or_default().insert(name.clone());
@@ -402,19 +418,6 @@ impl Requests {
 /// Whether a process is this one: a match by user or cgroup does not include the daemon itself.
 fn is_netpolicy_itself(pid: Pid) -> bool {
     pid.0 == std::process::id()
-}
-
-fn met(matching: &Match, pid: Pid, unread: &mut Vec<Unread>) -> bool {
-    if is_netpolicy_itself(pid) {
-        return false;
-    }
-    match meets(&criteria(matching), pid) {
-        Ok(met) => met.is_some(),
-        Err(error) => {
-            unread.push(Unread { what: error.what, why: error.cause.to_string() });
-            false
-        }
-    }
 }
 
 fn criteria(matching: &Match) -> Criteria {

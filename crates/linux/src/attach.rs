@@ -5,7 +5,7 @@
 //! finds processes, and writes to their epolls, io_urings and sockets, through that implementation; it does
 //! everything else itself.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
@@ -14,6 +14,7 @@ use model::{EpollId, EpollParams, Fd, Pid, ProcessId, ProcessKnob, Setting};
 use sys::error::KernelError;
 use sys::netns::Netns;
 
+use crate::process::FoundProcesses;
 use crate::selection::{Criteria, Processes};
 
 /// The epolls of a process by their descriptors, with their busy-poll parameters if these can be read.
@@ -24,23 +25,17 @@ pub trait Attach: Send + Sync {
     /// The same as [`crate::observe::processes`].
     fn processes(&self, netns: &Netns, which: &Processes) -> (Vec<Process>, Vec<Unread>);
 
-    /// The same as [`crate::process::find`]: the processes, and those that could not be judged.
+    /// The same as [`crate::process::find_each`].
     ///
     /// # Errors
     /// As for a direct search; those of [`Attach::read`].
-    fn find(&self, criteria: &Criteria) -> Result<(Vec<ProcessId>, Vec<Unread>), KernelError>;
+    fn find_each(&self, all: &[Criteria], only: Option<Pid>) -> Result<Vec<FoundProcesses>, KernelError>;
 
-    /// The same as [`crate::process::meets`].
-    ///
-    /// # Errors
-    /// As for a direct check; those of [`Attach::read`].
-    fn meets(&self, criteria: &Criteria, pid: Pid) -> Result<Option<ProcessId>, KernelError>;
-
-    /// The same as [`crate::process::holders_of_sockets`].
+    /// The same as [`crate::process::holders_of_each`].
     ///
     /// # Errors
     /// As for a direct search; those of [`Attach::read`].
-    fn holders_of_sockets(&self, inodes: &BTreeSet<u64>) -> Result<Vec<Pid>, KernelError>;
+    fn holders_of_each(&self, inodes: &BTreeSet<u64>) -> Result<BTreeMap<u64, Vec<Pid>>, KernelError>;
 
     /// Reads a setting of an epoll, an io_uring or a socket; of a socket without its budget.
     ///

@@ -18,7 +18,7 @@ use crate::fault::Fault;
 pub fn resolve(policy: &Policy) -> Result<(Resolved, Processes), Fault> {
     let (mut resolved, mut asked, mut any_device) = (Resolved::default(), BTreeSet::new(), false);
     let services: Vec<Criteria> = policy.intents.iter().filter_map(criteria).collect();
-    let mut of_services = find_each(&services)?.into_iter();
+    let mut of_services = find_each(&services, None)?.into_iter();
     for (index, intent) in policy.intents.iter().enumerate() {
         match &intent.target {
             Target::Device(_) | Target::Devices(..) => any_device = true,

@@ -1,6 +1,6 @@
 //! Unprivileged client of the attach service.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -8,12 +8,12 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use linux::attach::{Attach, EpollsOf};
-use linux::process::Criteria;
+use linux::process::{Criteria, FoundProcesses};
 use linux::{Cause, Errno, KernelError, Netns, Processes};
 use model::host::{Process, Unread};
 use model::{EpollId, Pid, ProcessId, Setting};
 
-use super::{ANSWER_BYTES_MAX, Answer, Request};
+use super::{ANSWER_BYTES_MAX, Answer, CRITERIA_MAX, Request, Wanted};
 use crate::api::wire::encode;
 use crate::socket_file;
 
@@ -112,23 +112,19 @@ impl Attach for Connection {
         (Vec::new(), vec![Unread { what: error.what, why: error.cause.to_string() }])
     }
 
-    fn find(&self, criteria: &Criteria) -> Result<(Vec<ProcessId>, Vec<Unread>), KernelError> {
-        match self.ask(&Request::Find(criteria.into()))? {
-            Answer::Found { processes, unread } => Ok((processes, unread)),
-            Answer::Failed(failure) => Err(failure.into()),
-            _ => Err(self.unexpected("processes")),
+    fn find_each(&self, all: &[Criteria], only: Option<Pid>) -> Result<Vec<FoundProcesses>, KernelError> {
+        let mut each = Vec::with_capacity(all.len());
+        for some in all.chunks(CRITERIA_MAX) {
+            match self.ask(&Request::Find { wanted: some.iter().map(Wanted::from).collect(), only })? {
+                Answer::Found(found) if found.len() == some.len() => each.extend(found),
+                Answer::Failed(failure) => return Err(failure.into()),
+                _ => return Err(self.unexpected("processes")),
+            }
         }
+        Ok(each)
     }
 
-    fn meets(&self, criteria: &Criteria, pid: Pid) -> Result<Option<ProcessId>, KernelError> {
-        match self.ask(&Request::Meets { wanted: criteria.into(), pid })? {
-            Answer::Found { processes, .. } => Ok(processes.into_iter().find(|process| process.pid == pid)),
-            Answer::Failed(failure) => Err(failure.into()),
-            _ => Err(self.unexpected("process")),
-        }
-    }
-
-    fn holders_of_sockets(&self, inodes: &BTreeSet<u64>) -> Result<Vec<Pid>, KernelError> {
+    fn holders_of_each(&self, inodes: &BTreeSet<u64>) -> Result<BTreeMap<u64, Vec<Pid>>, KernelError> {
         match self.ask(&Request::Holders(inodes.clone()))? {
             Answer::Holders(pids) => Ok(pids),
             Answer::Failed(failure) => Err(failure.into()),
@@ -163,5 +159,46 @@ impl Attach for Connection {
 
     fn holders_of_af_xdp(&self, netns_cookie: Option<u64>) -> Result<Vec<ProcessId>, KernelError> {
         Ok(linux::process::holders_of_af_xdp_among(netns_cookie, &linux::process::pids()?))
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    /// Answers so many requests as the service does where nothing runs; returns how many criteria each had.
+    fn answer(listener: &UnixListener, requests: usize) -> Vec<usize> {
+        let (mut stream, _) = listener.accept().expect("a client");
+        let mut sizes = Vec::new();
+        let mut bytes = Vec::new();
+        while sizes.len() < requests {
+            let mut part = [0; 4096];
+            let length = stream.read(&mut part).expect("a request");
+            assert!(length > 0 && bytes.len() <= super::super::REQUEST_BYTES_MAX);
+            bytes.extend_from_slice(&part[..length]);
+            let Some(json) = bytes.strip_suffix(b"\0") else { continue };
+            let Ok(Request::Find { wanted, .. }) = serde_json::from_slice(json) else { panic!("{json:?}") };
+            sizes.push(wanted.len());
+            let found = Answer::Found(vec![Default::default(); wanted.len()]);
+            stream.write_all(&encode(&found)).expect("an answer");
+            bytes.clear();
+        }
+        sizes
+    }
+
+    #[test]
+    fn thousands_of_services_are_searched_for_by_a_few_requests() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("attach");
+        let listener = UnixListener::bind(&path).expect("a socket");
+        let service = std::thread::spawn(move || answer(&listener, 10));
+        let all: Vec<Criteria> =
+            (1..=5_000).map(|port| Criteria { port: Some(port), ..Criteria::default() }).collect();
+        let found = Connection::to(&path).find_each(&all, None).expect("found");
+        assert_eq!(found, vec![FoundProcesses::default(); 5_000]);
+        let sizes = service.join().expect("a service");
+        assert_eq!(sizes.iter().sum::<usize>(), 5_000);
     }
 }

@@ -8,11 +8,11 @@
 mod client;
 mod server;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use linux::process::Criteria;
+use linux::process::{Criteria, FoundProcesses};
 use model::host::{Process, Unread};
-use model::{KernelVersion, NetnsId, Patterns, Pid, ProcessId, Setting};
+use model::{KernelVersion, NetnsId, Patterns, Pid, Setting};
 use serde::{Deserialize, Serialize};
 
 pub use client::{go_through, go_through_once_it_answers};
@@ -26,6 +26,9 @@ pub const SOCKET: &str = "/run/netpolicy/attach";
 /// Maximum size of a request: a setting, or the requested pids.
 const REQUEST_BYTES_MAX: usize = 256 * 1024;
 
+/// Maximum number of criteria in a request. Each request reads all processes once.
+const CRITERIA_MAX: usize = 512;
+
 /// Maximum size of an answer: many times that of 10 000 sockets and their epolls.
 const ANSWER_BYTES_MAX: usize = 64 << 20;
 
@@ -35,11 +38,9 @@ const ANSWER_BYTES_MAX: usize = 64 << 20;
 enum Request {
     /// Inspect these processes, or all that use the network in this namespace.
     Processes { netns: u64, only: Option<Vec<Pid>> },
-    /// Find the processes that match these criteria.
-    Find(Wanted),
-    /// Check whether a process matches these criteria.
-    Meets { wanted: Wanted, pid: Pid },
-    /// Find the processes that hold any of these sockets, given by their inodes.
+    /// Find the processes that match each of these criteria, among all or only this one.
+    Find { wanted: Vec<Wanted>, only: Option<Pid> },
+    /// Find the processes that hold each of these sockets, given by their inodes.
     Holders(BTreeSet<u64>),
     /// Read the value of this kind of setting.
     Read(Setting),
@@ -52,8 +53,8 @@ enum Request {
 #[serde(rename_all = "kebab-case")]
 enum Answer {
     Processes { found: Vec<Process>, unread: Vec<Unread> },
-    Found { processes: Vec<ProcessId>, unread: Vec<Unread> },
-    Holders(Vec<Pid>),
+    Found(Vec<FoundProcesses>),
+    Holders(BTreeMap<u64, Vec<Pid>>),
     Value(Setting),
     Written,
     Failed(Failure),

@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use apply::Knobs;
 use linux::peer::Peer;
-use linux::process::{find, holders_of_sockets, meets};
+use linux::process::{Criteria, find_each, holders_of_each};
 use linux::{Kernel, Netns, Processes, attach};
 use model::{Pid, Setting};
 use session::{Exit, Fault, Operator};
 
-use super::{Answer, REQUEST_BYTES_MAX, Request};
+use super::{Answer, CRITERIA_MAX, REQUEST_BYTES_MAX, Request};
 use crate::api::wire::encode;
 use crate::notify::Notifier;
 use crate::socket_file;
@@ -113,18 +113,11 @@ fn answered(request: Request, peer: &Peer, kernel: &mut Kernel) -> Answer {
                 Answer::Processes { found, unread }
             }
         },
-        Request::Find(wanted) => {
-            let mut unread = Vec::new();
-            match find(&wanted.into(), &mut unread) {
-                Ok(processes) => Answer::Found { processes, unread },
-                Err(error) => failed(error),
-            }
+        Request::Find { wanted, only } => {
+            let all: Vec<Criteria> = wanted.into_iter().take(CRITERIA_MAX).map(Into::into).collect();
+            find_each(&all, only).map_or_else(failed, Answer::Found)
         }
-        Request::Meets { wanted, pid } => match meets(&wanted.into(), pid) {
-            Ok(met) => Answer::Found { processes: met.into_iter().collect(), unread: Vec::new() },
-            Err(error) => failed(error),
-        },
-        Request::Holders(inodes) => match holders_of_sockets(&inodes) {
+        Request::Holders(inodes) => match holders_of_each(&inodes) {
             Ok(pids) => Answer::Holders(pids),
             Err(error) => failed(error),
         },

@@ -94,7 +94,7 @@ impl Daemon<'_> {
 
     fn lives_here(&self, pid: Pid) -> bool {
         let here = Criteria { netns: Some(self.known.netns().id()), ..Criteria::default() };
-        pid.0 != std::process::id() && meets(&here, pid).is_ok_and(|process| process.is_some())
+        pid.0 != std::process::id() && meets(&here, pid) == Some(true)
     }
 
     /// Reports the applications' requests that are left out because they are invalid.

@@ -359,7 +359,7 @@ impl<'a> Daemon<'a> {
                     let by_device = netns == self.known.netns().id() && self.requests.any_device();
                     // A socket stays in its namespace when its process leaves it.
                     let there = Criteria { netns: Some(netns), ..Criteria::default() };
-                    let left = meets(&there, process.pid).is_ok_and(|process| process.is_none());
+                    let left = meets(&there, process.pid) == Some(false);
                     let meant = !left && self.judge(process.pid, Serves::Port(port));
                     if meant || known || by_device {
                         self.note(&Event::Listener(process.pid), event.at);

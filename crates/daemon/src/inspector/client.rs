@@ -1,6 +1,6 @@
 //! The client side: workers, their time limits, and the processes that did not answer.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -9,7 +9,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use linux::attach::{self, Attach, EpollsOf};
-use linux::process::{self, Criteria};
+use linux::process::{self, Criteria, FoundProcesses};
 use linux::{Cause, Errno, KernelError, Netns, Processes};
 use model::host::{Process, Unread};
 use model::{EpollId, Pid, ProcessId, ProcessKnob, Setting};
@@ -415,18 +415,13 @@ impl Attach for Workers {
         (processes, unread)
     }
 
-    fn find(&self, criteria: &Criteria) -> Result<(Vec<ProcessId>, Vec<Unread>), KernelError> {
-        // Nothing in this blocks on another process.
-        let mut unread = Vec::new();
-        process::find(criteria, &mut unread).map(|found| (found, unread))
+    // Nothing in these two blocks on another process.
+    fn find_each(&self, all: &[Criteria], only: Option<Pid>) -> Result<Vec<FoundProcesses>, KernelError> {
+        process::find_each(all, only)
     }
 
-    fn meets(&self, criteria: &Criteria, pid: Pid) -> Result<Option<ProcessId>, KernelError> {
-        process::meets(criteria, pid)
-    }
-
-    fn holders_of_sockets(&self, inodes: &std::collections::BTreeSet<u64>) -> Result<Vec<Pid>, KernelError> {
-        process::holders_of_sockets(inodes)
+    fn holders_of_each(&self, inodes: &BTreeSet<u64>) -> Result<BTreeMap<u64, Vec<Pid>>, KernelError> {
+        process::holders_of_each(inodes)
     }
 
     fn read(&self, like: &Setting) -> Result<Setting, KernelError> {

@@ -36,7 +36,7 @@ struct FileId {
 }
 
 /// The executable of a process.
-struct Executable {
+pub(super) struct Executable {
     /// Its path in the process's mount namespace.
     path: String,
     file: FileId,
@@ -45,7 +45,7 @@ struct Executable {
 }
 
 impl Executable {
-    fn of(process: &Pinned) -> Result<Self, Cause> {
+    pub(super) fn of(process: &Pinned) -> Result<Self, Cause> {
         let path = process.executable()?;
         let (file, links) = file_id(&process.file("exe")?).map_err(unreadable)?;
         Ok(Self { path, file, is_deleted: links == 0 })
@@ -84,15 +84,15 @@ impl Executables {
     pub(super) fn is_run_by(
         &mut self,
         process: &Pinned,
+        exe: &Executable,
         asked: &Glob,
         in_container: bool,
     ) -> Result<bool, Cause> {
-        let exe = Executable::of(process)?;
         if asked.as_str().contains('/') {
-            if asked.meets(&exe.path) && (in_container || self.is_ours(&exe, process)?) {
+            if asked.meets(&exe.path) && (in_container || self.is_ours(exe, process)?) {
                 return Ok(true);
             }
-            return Ok(asked.is_literal() && self.leads_to(asked.as_str(), &exe, process, in_container)?);
+            return Ok(asked.is_literal() && self.leads_to(asked.as_str(), exe, process, in_container)?);
         }
         if asked.meets(exe.name()) {
             return Ok(true);
@@ -103,7 +103,7 @@ impl Executables {
         let directories: Vec<String> =
             PROGRAMS.into_iter().chain([exe.directory()]).map(str::to_owned).collect();
         for directory in directories {
-            if self.leads_to(&format!("{directory}/{asked}"), &exe, process, in_container)? {
+            if self.leads_to(&format!("{directory}/{asked}"), exe, process, in_container)? {
                 return Ok(true);
             }
         }

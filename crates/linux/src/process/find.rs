@@ -4,6 +4,7 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 
 use std::path::Path;
+use std::slice::from_ref;
 
 use model::host::Unread;
 use model::{Fd, NetnsId, Pid, ProcessId};
@@ -17,7 +18,7 @@ use sys::sockopt;
 use super::cgroup;
 use super::container::{Container, Names, belongs_to_root};
 use super::descriptors::{Link, descriptors};
-use super::executable::Executables;
+use super::executable::{Executable, Executables};
 use super::pinned::{Pinned, pids, unreadable};
 use super::stat::Status;
 use crate::attach;
@@ -29,49 +30,33 @@ use crate::selection::Criteria;
 /// # Errors
 /// If `/proc` cannot be listed, or no criterion is given.
 pub fn find(criteria: &Criteria, unread: &mut Vec<Unread>) -> Result<Vec<ProcessId>, KernelError> {
-    if *criteria == Criteria::default() {
-        return Err(KernelError::malformed("find processes", "no criterion is given"));
-    }
-    // The kernel shows a process's executable, files and namespaces only to privileged processes.
-    if let Some(service) = attach::service() {
-        let (found, unjudged) = service.find(criteria)?;
-        unread.extend(unjudged);
-        return Ok(found);
-    }
-    let mut search = Search::for_those(criteria);
-    let mut found = Vec::new();
-    for pid in pids()? {
-        match search.judge(pid) {
-            Ok(Some(process)) => found.push(process),
-            Ok(None) | Err(Cause::Gone(_)) => {}
-            Err(cause) => unread.push(Unread { what: format!("process {pid}"), why: cause.to_string() }),
-        }
-    }
-    found.sort_unstable_by_key(|process| process.pid);
+    let (found, unjudged) = find_each(from_ref(criteria), None)?.pop().unwrap_or_default();
+    unread.extend(unjudged);
     Ok(found)
 }
 
 /// The processes that meet a service's criteria, and those that could not be judged.
 pub type FoundProcesses = (Vec<ProcessId>, Vec<Unread>);
 
-/// The same as [`find`] for each of many criteria, but reads each process only once for all of them.
+/// The same as [`find`] for each of many criteria, among all processes or for `only` one. Each process is read once
+/// for all of them.
 ///
 /// # Errors
 /// Those of [`find`].
-pub fn find_each(all: &[Criteria]) -> Result<Vec<FoundProcesses>, KernelError> {
-    let (Some(first), None) = (all.first(), attach::service()) else {
-        let one = |criteria| {
-            let mut unread = Vec::new();
-            Ok((find(criteria, &mut unread)?, unread))
-        };
-        return all.iter().map(one).collect();
-    };
+pub fn find_each(all: &[Criteria], only: Option<Pid>) -> Result<Vec<FoundProcesses>, KernelError> {
     if all.contains(&Criteria::default()) {
         return Err(KernelError::malformed("find processes", "no criterion is given"));
     }
+    if all.is_empty() {
+        return Ok(Vec::new());
+    }
+    // The kernel shows a process's executable, files and namespaces only to privileged processes.
+    if let Some(service) = attach::service() {
+        return service.find_each(all, only);
+    }
     let mut found: Vec<FoundProcesses> = vec![Default::default(); all.len()];
-    let mut search = Search::for_those(first);
-    for pid in pids()? {
+    let mut search = Search::default();
+    for pid in only.map_or_else(pids, |only| Ok(vec![only]))? {
         let unread = |cause: &Cause| Unread { what: format!("process {pid}"), why: cause.to_string() };
         let process = match Pinned::open(pid) {
             Ok(process) => process,
@@ -81,11 +66,11 @@ pub fn find_each(all: &[Criteria]) -> Result<Vec<FoundProcesses>, KernelError> {
                 continue;
             }
         };
+        let mut facts = Facts::default();
         for (criteria, (meeting, unjudged)) in all.iter().zip(&mut found) {
-            search.criteria = criteria;
-            match search.judge_pinned(&process) {
-                Ok(Some(process)) => meeting.push(process),
-                Ok(None) | Err(Cause::Gone(_)) => {}
+            match search.judge(criteria, &process, &mut facts) {
+                Ok(true) => meeting.push(process.id),
+                Ok(false) | Err(Cause::Gone(_)) => {}
                 Err(cause) => unjudged.push(unread(&cause)),
             }
         }
@@ -94,23 +79,10 @@ pub fn find_each(all: &[Criteria]) -> Result<Vec<FoundProcesses>, KernelError> {
     Ok(found)
 }
 
-/// Returns the process with this pid if it meets the criteria; `None` also if it has exited.
-///
-/// # Errors
-/// If it could not be judged, or no criterion is given.
-pub fn meets(criteria: &Criteria, pid: Pid) -> Result<Option<ProcessId>, KernelError> {
-    let what = || format!("process {pid}");
-    if *criteria == Criteria::default() {
-        return Err(KernelError::malformed(what(), "no criterion is given"));
-    }
-    if let Some(service) = attach::service() {
-        return service.meets(criteria, pid);
-    }
-    let mut search = Search::for_those(criteria);
-    match search.judge(pid) {
-        Err(Cause::Gone(_)) => Ok(None),
-        judged => judged.map_err(|cause| KernelError { what: what(), cause }),
-    }
+/// Whether the process with this pid meets the criteria; `None` if it could not be judged. One that has exited does not.
+pub fn meets(criteria: &Criteria, pid: Pid) -> Option<bool> {
+    let (found, unjudged) = find_each(from_ref(criteria), Some(pid)).ok()?.pop()?;
+    unjudged.is_empty().then_some(!found.is_empty())
 }
 
 /// Finds the processes that hold any of these sockets, which are given by their inodes. Processes that cannot
@@ -118,32 +90,21 @@ pub fn meets(criteria: &Criteria, pid: Pid) -> Result<Option<ProcessId>, KernelE
 ///
 /// # Errors
 /// If `/proc` cannot be listed.
-pub fn holders_of_sockets(inodes: &BTreeSet<u64>) -> Result<Vec<Pid>, KernelError> {
-    if let Some(service) = attach::service() {
-        return service.holders_of_sockets(inodes);
-    }
-    let holds = |pid: &Pid| {
-        let links = Pinned::open(*pid).and_then(|process| descriptors(&process)).unwrap_or_default();
-        links.iter().any(|(_, link)| matches!(link, Link::Socket(inode) if inodes.contains(inode)))
-    };
-    Ok(pids()?.into_iter().filter(holds).collect())
+pub fn holders_of_sockets(inodes: &BTreeSet<u64>) -> Result<BTreeSet<Pid>, KernelError> {
+    Ok(holders_of_each(inodes)?.into_values().flatten().collect())
 }
 
-/// The same as [`holders_of_sockets`], separately for each socket; empty for more than [`SOCKETS_APART_MAX`]
-/// sockets.
+/// The same as [`holders_of_sockets`], separately for each socket.
 ///
 /// # Errors
 /// If `/proc` cannot be listed.
-pub(crate) fn holders_of_each(inodes: &BTreeSet<u64>) -> Result<BTreeMap<u64, Vec<Pid>>, KernelError> {
-    if inodes.is_empty() || inodes.len() > SOCKETS_APART_MAX {
-        return Ok(BTreeMap::new());
-    }
+pub fn holders_of_each(inodes: &BTreeSet<u64>) -> Result<BTreeMap<u64, Vec<Pid>>, KernelError> {
     let mut found: BTreeMap<u64, Vec<Pid>> = BTreeMap::new();
-    if attach::service().is_some() {
-        for &inode in inodes {
-            found.insert(inode, holders_of_sockets(&BTreeSet::from([inode]))?);
-        }
+    if inodes.is_empty() {
         return Ok(found);
+    }
+    if let Some(service) = attach::service() {
+        return service.holders_of_each(inodes);
     }
     for pid in pids()? {
         let links = Pinned::open(pid).and_then(|process| descriptors(&process)).unwrap_or_default();
@@ -208,57 +169,74 @@ pub fn holders_of_af_xdp_among(netns_cookie: Option<u64>, among: &[Pid]) -> Vec<
     among.iter().copied().filter_map(holds).collect()
 }
 
-/// Maximum number of sockets that are searched separately: there are one or a few AF_XDP sockets per queue.
-const SOCKETS_APART_MAX: usize = 1024;
-
-struct Search<'a> {
-    criteria: &'a Criteria,
+/// What a search keeps for all processes.
+#[derive(Default)]
+struct Search {
     /// The sockets of the namespaces seen so far, and all ports that they serve.
     sockets: BTreeMap<NetnsId, (InetSockets, BTreeSet<u16>)>,
-    /// The process that was judged last, its namespace, and the ports that it serves if they were read.
-    last: Option<(ProcessId, NetnsId, Option<BTreeSet<u16>>)>,
     executables: Executables,
     /// The names of containers and pods; read once, if needed.
     names: Option<Names>,
     text: Vec<u8>,
 }
 
-impl<'a> Search<'a> {
-    fn for_those(criteria: &'a Criteria) -> Self {
-        let (sockets, executables, names, text) = (BTreeMap::new(), Executables::default(), None, Vec::new());
-        Self { criteria, sockets, last: None, executables, names, text }
+/// What was read of a process, for all criteria.
+#[derive(Default)]
+struct Facts {
+    uid: Option<u32>,
+    /// Its cgroup; the inner `None` if it has none.
+    cgroup: Option<Option<String>>,
+    executable: Option<Executable>,
+    netns: Option<NetnsId>,
+    /// The namespace whose sockets it has, and the ports that it serves if they were read.
+    ports: Option<(NetnsId, Option<BTreeSet<u16>>)>,
+}
+
+impl Search {
+    /// Judges a process, checking the cheap criteria first.
+    fn judge(&mut self, criteria: &Criteria, process: &Pinned, facts: &mut Facts) -> Result<bool, Cause> {
+        Ok(!process.kernel_thread
+            && self.is_of_user(criteria, process, facts)?
+            && self.is_in_cgroup(criteria, process, facts)?
+            && self.runs_executable(criteria, process, facts)?
+            && lives_in_netns(criteria, process, facts)?
+            && self.serves_port(criteria, process, facts)?)
     }
 
-    /// Judges a process, checking the cheap criteria first; returns it if it meets all.
-    fn judge(&mut self, pid: Pid) -> Result<Option<ProcessId>, Cause> {
-        self.judge_pinned(&Pinned::open(pid)?)
+    fn is_of_user(
+        &mut self,
+        criteria: &Criteria,
+        process: &Pinned,
+        facts: &mut Facts,
+    ) -> Result<bool, Cause> {
+        let Some(asked) = criteria.uid else { return Ok(true) };
+        if facts.uid.is_none() {
+            process.read("status", &mut self.text)?;
+            let status = Status::parse(&self.text).ok_or_else(|| Cause::Malformed("status".to_owned()))?;
+            facts.uid = Some(status.uid);
+        }
+        Ok(facts.uid == Some(asked))
     }
 
-    fn judge_pinned(&mut self, process: &Pinned) -> Result<Option<ProcessId>, Cause> {
-        let judged = !process.kernel_thread
-            && self.is_of_user(process)?
-            && self.is_in_cgroup(process)?
-            && self.runs_executable(process)?
-            && self.lives_in_netns(process)?
-            && self.serves_port(process)?;
-        Ok(judged.then_some(process.id))
-    }
-
-    fn is_of_user(&mut self, process: &Pinned) -> Result<bool, Cause> {
-        let Some(uid) = self.criteria.uid else { return Ok(true) };
-        process.read("status", &mut self.text)?;
-        let status = Status::parse(&self.text).ok_or_else(|| Cause::Malformed("status".to_owned()))?;
-        Ok(status.uid == uid)
-    }
-
-    fn is_in_cgroup(&mut self, process: &Pinned) -> Result<bool, Cause> {
-        let Criteria { cgroup, unit, pod, container, .. } = self.criteria;
+    fn is_in_cgroup(
+        &mut self,
+        criteria: &Criteria,
+        process: &Pinned,
+        facts: &mut Facts,
+    ) -> Result<bool, Cause> {
+        let Criteria { cgroup, unit, pod, container, .. } = criteria;
         if cgroup.is_none() && unit.is_none() && pod.is_none() && container.is_none() {
             return Ok(true);
         }
-        process.read("cgroup", &mut self.text)?;
-        let text = String::from_utf8_lossy(&self.text);
-        let Some(path) = cgroup::path(&text) else { return Ok(false) };
+        let path = match &mut facts.cgroup {
+            Some(known) => known,
+            unknown => {
+                process.read("cgroup", &mut self.text)?;
+                let text = String::from_utf8_lossy(&self.text);
+                unknown.insert(cgroup::path(&text).map(str::to_owned))
+            }
+        };
+        let Some(path) = path else { return Ok(false) };
         let in_cgroup = cgroup.as_ref().is_none_or(|asked| cgroup::is_within_any(path, asked));
         let of_unit = unit.as_ref().is_none_or(|units| cgroup::is_of_any_unit(path, units));
         if !in_cgroup || !of_unit || pod.is_none() && container.is_none() {
@@ -270,40 +248,47 @@ impl<'a> Search<'a> {
             && container.as_ref().is_none_or(|asked| names.is_container(&found, asked)))
     }
 
-    fn lives_in_netns(&self, process: &Pinned) -> Result<bool, Cause> {
-        let Some(asked) = self.criteria.netns else { return Ok(true) };
-        let netns = statat(process.directory(), "ns/net", AtFlags::empty()).map_err(unreadable)?;
-        Ok(netns.st_ino == asked.0)
-    }
-
-    fn runs_executable(&mut self, process: &Pinned) -> Result<bool, Cause> {
-        let Criteria { exe, container, pod, .. } = self.criteria;
+    fn runs_executable(
+        &mut self,
+        criteria: &Criteria,
+        process: &Pinned,
+        facts: &mut Facts,
+    ) -> Result<bool, Cause> {
+        let Criteria { exe, container, pod, .. } = criteria;
         let Some(asked) = exe else { return Ok(true) };
+        let executable = match &mut facts.executable {
+            Some(known) => known,
+            unknown => unknown.insert(Executable::of(process)?),
+        };
         // A section that names a container trusts that container's file system.
         let in_container = container.is_some() || pod.is_some();
         for glob in asked.iter() {
-            if self.executables.is_run_by(process, glob, in_container)? {
+            if self.executables.is_run_by(process, executable, glob, in_container)? {
                 return Ok(true);
             }
         }
         Ok(false)
     }
 
-    fn serves_port(&mut self, process: &Pinned) -> Result<bool, Cause> {
-        let Some(port) = self.criteria.port else { return Ok(true) };
-        let last = match self.last.take().filter(|(of, ..)| *of == process.id) {
-            Some(last) => last,
-            None => {
+    fn serves_port(
+        &mut self,
+        criteria: &Criteria,
+        process: &Pinned,
+        facts: &mut Facts,
+    ) -> Result<bool, Cause> {
+        let Some(port) = criteria.port else { return Ok(true) };
+        let (netns, ports) = match &mut facts.ports {
+            Some(known) => known,
+            unknown => {
                 let netns = process.netns()?;
                 if let Entry::Vacant(new) = self.sockets.entry(netns.id()) {
                     let sockets = InetSockets::of(&netns).map_err(|error| error.cause)?;
                     let served = sockets.iter().filter_map(InetSocket::served_port).collect();
                     new.insert((sockets, served));
                 }
-                (process.id, netns.id(), None)
+                unknown.insert((netns.id(), None))
             }
         };
-        let (_, netns, ports) = self.last.insert(last);
         let Some((sockets, served)) = self.sockets.get(netns) else { return Ok(false) };
         // The sockets of a process are read only if any socket of the namespace serves the port.
         if !served.contains(&port) {
@@ -311,16 +296,25 @@ impl<'a> Search<'a> {
         }
         let ports = match ports {
             Some(known) => known,
-            None => {
+            unknown => {
                 let own = descriptors(process)?.into_iter().filter_map(|(_, link)| match link {
                     Link::Socket(inode) => sockets.with_inode(inode)?.served_port(),
                     _ => None,
                 });
-                ports.insert(own.collect())
+                unknown.insert(own.collect())
             }
         };
         Ok(ports.contains(&port))
     }
+}
+
+fn lives_in_netns(criteria: &Criteria, process: &Pinned, facts: &mut Facts) -> Result<bool, Cause> {
+    let Some(asked) = criteria.netns else { return Ok(true) };
+    if facts.netns.is_none() {
+        let netns = statat(process.directory(), "ns/net", AtFlags::empty()).map_err(unreadable)?;
+        facts.netns = Some(NetnsId(netns.st_ino));
+    }
+    Ok(facts.netns == Some(asked))
 }
 
 #[cfg(test)]
@@ -342,16 +336,17 @@ mod test {
             Criteria { exe, port: Some(port), ..Criteria::default() },
             Criteria { port: Some(1), ..Criteria::default() },
         ];
-        let found = find_each(&all).expect("found");
+        let found = find_each(&all, None).expect("found");
         for (criteria, (found, _)) in all.iter().zip(&found) {
             let same = find(criteria, &mut Vec::new()).expect("found");
             assert_eq!(found.contains(&own), same.contains(&own), "{criteria:?}");
+            assert_eq!(meets(criteria, own.pid), Some(same.contains(&own)), "{criteria:?}");
         }
         assert_eq!(
             found.iter().map(|(found, _)| found.contains(&own)).collect::<Vec<_>>(),
             [true, false, false]
         );
-        assert!(find_each(&[Criteria::default(), all[0].clone()]).is_err(), "no criterion is given");
-        assert!(find_each(&[]).expect("nothing").is_empty());
+        assert!(find_each(&[Criteria::default(), all[0].clone()], None).is_err(), "no criterion is given");
+        assert!(find_each(&[], None).expect("nothing").is_empty());
     }
 }
