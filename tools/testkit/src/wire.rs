@@ -4,10 +4,15 @@
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use apply::Knobs;
 use libtest_mimic::Failed;
-use linux::{Netns, Processes, observe};
+use linux::{Kernel, Netns, Processes, observe};
 use model::host::Device;
-use model::{EmptyPolls, Host, Nanoseconds, NapiId};
+use model::nic::{ChannelKind, CoalesceParam, RingKind};
+use model::{
+    CpuSet, EmptyPolls, Host, IrqKnob, Nanoseconds, NapiId, NapiKnob, NicKnob, Offload, RxQueueKnob, Setting,
+    Threading, TxQueue, TxQueueKnob,
+};
 use netlink::netdev::{NapiChange, Netdev};
 
 static MADE: AtomicU32 = AtomicU32::new(0);
@@ -21,8 +26,8 @@ pub struct Wire {
     lent: Option<[String; 2]>,
     /// The number of the simulated NIC at its near end, if it is one.
     simulated: Option<u32>,
-    /// Commands that undo the changes in the near namespace.
-    back: Vec<String>,
+    /// The settings of a lent NIC at the near end, and of its interrupts, as they were.
+    before: Vec<Setting>,
 }
 
 impl Wire {
@@ -33,7 +38,7 @@ impl Wire {
             far: format!("{unique}-far"),
             lent,
             simulated: None,
-            back: Vec::new(),
+            before: Vec::new(),
         }
     }
 
@@ -53,10 +58,11 @@ impl Wire {
         Ok(wire)
     }
 
-    /// Creates a wire from two connected NICs of a guest: `virtio1` or `igb1` is the near end.
+    /// Creates a wire from two connected NICs of a guest: `virtio1` or `igb1` is the near end. Its settings are restored when
+    /// this is dropped, also by a test that fails.
     pub fn between(nics: &str) -> Result<Self, Failed> {
         let lent = [format!("{nics}1"), format!("{nics}0")];
-        let wire = Self::unmade(Some(lent.clone()));
+        let mut wire = Self::unmade(Some(lent.clone()));
         for (netns, nic, end, address) in
             [(&wire.near, &lent[0], "near0", "192.0.2.1/24"), (&wire.far, &lent[1], "far0", "192.0.2.2/24")]
         {
@@ -65,7 +71,48 @@ impl Wire {
             run(&format!("ip -n {netns} addr add {address} dev {end}"))?;
             run(&format!("ip -n {netns} link set {end} up"))?;
         }
+        wire.before = wire.settings()?;
         Ok(wire)
+    }
+
+    /// What tests change of a NIC and its interrupts, as far as it has such settings, in the order in which it is restored.
+    fn settings(&self) -> Result<Vec<Setting>, Failed> {
+        let host = self.observe()?;
+        let near = host.device_named("near0").ok_or("near0 was not observed")?;
+        let nic = |knob| Setting::Nic(near.id, knob);
+        let mut like = vec![nic(NicKnob::Channels(ChannelKind::Combined, 0))];
+        like.extend([RingKind::Rx, RingKind::Tx].map(|kind| nic(NicKnob::Ring(kind, 0))));
+        like.extend(CoalesceParam::ALL.iter().map(|param| nic(NicKnob::Coalescing(*param, 0))));
+        like.extend(Offload::ALL.iter().map(|offload| nic(NicKnob::Offload(*offload, false))));
+        for queue in &near.rx_queues {
+            like.push(Setting::Napi(queue.id, NapiKnob::Threaded(Threading::Off)));
+            like.push(Setting::RxQueue(queue.id, RxQueueKnob::RpsCpus(CpuSet::new())));
+        }
+        for queue in &near.tx_queues {
+            let queue = TxQueue { device: near.id, index: queue.index };
+            like.push(Setting::TxQueue(queue, TxQueueKnob::XpsCpus(CpuSet::new())));
+        }
+        like.extend(host.irqs.iter().map(|irq| Setting::Irq(irq.number, IrqKnob::Affinity(CpuSet::new()))));
+        let mut kernel = Kernel::new();
+        Ok(like.into_iter().filter_map(|one| kernel.read(&[one]).ok()).flatten().collect())
+    }
+
+    /// Restores a lent NIC. If anything fails here, the next test that needs it reports it.
+    fn restore(&self) {
+        let mut kernel = Kernel::new();
+        if let Ok(near) = self.near0() {
+            for flow in near.flow_rules.iter().flatten().filter_map(|rule| rule.flow) {
+                let _ = kernel.write(&[Setting::Nic(near.id, NicKnob::FlowRule(flow, None))]);
+            }
+        }
+        // A table that was written counts as the user's, whatever its content, and keeps the number of queues.
+        let _ = self.in_near("ethtool -X near0 default");
+        for one in &self.before {
+            let now = kernel.read(std::slice::from_ref(one));
+            if now.is_ok_and(|now| now != std::slice::from_ref(one)) {
+                let _ = kernel.write(std::slice::from_ref(one));
+            }
+        }
     }
 
     /// Creates a wire whose near end is a NIC that netdevsim simulates, with nothing at its other end.
@@ -105,13 +152,6 @@ impl Wire {
         run(&format!("ip netns exec {} {command}", self.near))
     }
 
-    /// The same for a command that another one undoes when this is dropped: a NIC that existed before keeps
-    /// its settings.
-    pub fn in_near_for_now(&mut self, command: &str, back: &str) -> Result<String, Failed> {
-        self.back.push(back.to_owned());
-        self.in_near(command)
-    }
-
     /// Resets the NAPIs of a namespace to defer and suspend nothing: an existing NIC would keep the settings.
     fn rest(netns: &str) -> Result<(), Failed> {
         const NOTHING: NapiChange = NapiChange {
@@ -133,11 +173,8 @@ impl Wire {
 
 impl Drop for Wire {
     fn drop(&mut self) {
-        // If anything fails here, the next test that needs it reports it.
-        for back in std::mem::take(&mut self.back).iter().rev() {
-            let _ = self.in_near(back);
-        }
         if let Some([near, far]) = &self.lent {
+            self.restore();
             for (netns, end, nic) in [(&self.near, "near0", near), (&self.far, "far0", far)] {
                 let _ = Self::rest(netns);
                 let back = format!("-n {netns} link set {end} down netns 1 name {nic}");

@@ -122,10 +122,9 @@ fn rules_taken() -> Result<(), Failed> {
 /// Checks the errors of the driver, each in a transaction that is undone completely; a foreign rule is
 /// untouched.
 fn refused_in_the_middle() -> Result<(), Failed> {
-    let mut wire = Wire::between("igb")?;
-    wire.in_near_for_now("ethtool -K near0 ntuple on", "ethtool -K near0 ntuple off")?;
-    let foreign = "ethtool -N near0 flow-type ether proto 0x88b6 action 1 loc 3";
-    wire.in_near_for_now(foreign, "ethtool -N near0 delete 3")?;
+    let wire = Wire::between("igb")?;
+    wire.in_near("ethtool -K near0 ntuple on")?;
+    wire.in_near("ethtool -N near0 flow-type ether proto 0x88b6 action 1 loc 3")?;
     let before = as_set(&wire)?;
     let taken = rule("ether proto 0x88b5 queue 1")?;
     for (refused, errno) in [

@@ -35,8 +35,8 @@ struct OneQueue(AskedServer);
 
 impl OneQueue {
     fn new() -> Result<Self, Failed> {
-        let mut wire = Wire::between("virtio")?;
-        wire.in_near_for_now("ethtool -L near0 combined 1", "ethtool -L near0 combined 2")?;
+        let wire = Wire::between("virtio")?;
+        wire.in_near("ethtool -L near0 combined 1")?;
         Ok(Self(AskedServer::behind(wire, &[])?))
     }
 
