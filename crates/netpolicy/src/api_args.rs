@@ -28,7 +28,7 @@ pub struct Sockets {
     /// Also write OpenMetrics to this file, for a textfile collector; its name ends in .prom.
     #[arg(long, value_name = "FILE")]
     pub metrics_file: Option<PathBuf>,
-    /// Also serve OpenMetrics over HTTP on this local address.
+    /// Also serve OpenMetrics over HTTP on this local address, to every local user.
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub metrics_listen: Option<SocketAddr>,
     /// Socket of the attach service, which inspects processes where the daemon lacks CAP_SYS_PTRACE.
