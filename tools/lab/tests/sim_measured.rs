@@ -75,6 +75,26 @@ fn missing_evidence_is_reported() {
 }
 
 #[test]
+fn a_report_that_describes_two_machines_is_read_as_any_other() {
+    let scratch = Scratch::new("machines");
+    let netns = linux::Netns::own().expect("a namespace");
+    let cpus = linux::process::cpus_of_this_thread().expect("CPUs");
+    let described = [model::Side::Server, model::Side::Client].map(|side| {
+        linux::machine::describe(&netns, model::IfIndex(1), side, cpus.clone()).expect("loopback")
+    });
+    let mut evidence: Value = serde_json::from_slice(&unpacked()).expect("JSON");
+    let rows = ["--rows", "base@20.6K,base@MAX", "--parameters", "request", "--evaluations", "2"];
+    let mut fit = || {
+        let file = scratch.file("two.json", &evidence.to_string());
+        let fit = data(&[&["sim", "calibrate", "lab", "--measured", &file][..], &rows].concat());
+        evidence["machines"] = serde_json::to_value(&described).expect("JSON");
+        fit
+    };
+    let (without, with) = (fit(), fit());
+    assert!(with["parameters"][0]["value"].is_number() && with == without, "{with}");
+}
+
+#[test]
 fn a_scenario_is_fitted_to_what_was_measured_here_and_says_which_rows_were() {
     let scratch = Scratch::new("fitted");
     let costs = scratch.path("costs.toml");

@@ -153,6 +153,10 @@ pub struct Memcached {
     /// The options for two machines.
     #[command(flatten)]
     pub machines: TwoMachines,
+    /// The client waits as the server: its threads and its device, whose settings are restored after each run.
+    /// Otherwise its threads poll, or sleep with --sleep.
+    #[arg(long, requires = "server")]
+    pub both_sides: bool,
     /// Measure the memcached that runs there already, and store the bench's keys in it.
     #[arg(long, value_name = "NAME|PORT", requires = "server", conflicts_with = "server_threads")]
     pub service: Option<String>,

@@ -213,13 +213,14 @@ pub struct Common {
     )]
     pub mode: Vec<Configuration>,
     /// Run server and client on this host, over loopback, instead of in a lab.
-    #[arg(long, conflicts_with = "server")]
+    #[arg(long, group = "own_client")]
     pub loopback: bool,
     /// The options for two machines.
     #[command(flatten)]
     pub machines: TwoMachines,
-    /// The client's threads wait as the server's, as in neper; otherwise they sleep.
-    #[arg(long, requires = "loopback", conflicts_with = "spin")]
+    /// The client waits as the server, as in neper: its threads and, with --server, its device, whose settings
+    /// are restored after each run. Otherwise its threads sleep.
+    #[arg(long, requires = "own_client", conflicts_with = "spin")]
     pub both_sides: bool,
     /// Each client thread uses one server thread; otherwise all.
     #[arg(long)]

@@ -25,7 +25,7 @@ const SET_SHARE: f64 = 0.1;
 /// the server.
 const DEPTH: u32 = 32;
 
-/// A server to start, and its load.
+/// A server of the operator's choice, and its load.
 #[derive(Clone, Debug, Args)]
 pub struct Foreign {
     /// A shell command that starts a server to use instead of our own; it must listen on `{address}` and
@@ -34,30 +34,41 @@ pub struct Foreign {
     #[arg(
         long,
         value_name = "CMD",
+        group = "foreign",
         requires = "port",
         requires = "protocol",
         value_parser = NonEmptyStringValueParser::new(),
-        conflicts_with_all = ["simulated", "at_once", "mix", "block", "depth", "server_threads", "short"],
+        conflicts_with_all = ["simulated", "at_once", "mix", "block", "depth", "server_threads", "short", "server"],
     )]
-    pub server: Option<String>,
-    /// The port on which it listens.
-    #[arg(long, value_name = "N", requires = "server", value_parser = clap::value_parser!(u16).range(1..))]
+    pub start: Option<String>,
+    /// A service that runs on the other machine, instead of our own server: its name, or its port.
+    #[arg(
+        long,
+        value_name = "NAME|PORT",
+        group = "foreign",
+        requires = "server",
+        requires = "protocol",
+        conflicts_with_all = ["at_once", "mix", "block", "depth", "server_threads", "short"],
+    )]
+    pub service: Option<String>,
+    /// The port on which it listens; of a --service that listens on one, that one.
+    #[arg(long, value_name = "N", requires = "foreign", value_parser = clap::value_parser!(u16).range(1..))]
     pub port: Option<u16>,
     /// Its protocol: redis, http, echo or memcached.
-    #[arg(long, value_name = "NAME", requires = "server")]
+    #[arg(long, value_name = "NAME", requires = "foreign")]
     pub protocol: Option<Protocol>,
     /// Requests per second, or max for closed loop [default: 20K].
-    #[arg(long, value_name = "RATE,...", requires = "server", value_delimiter = ',')]
+    #[arg(long, value_name = "RATE,...", requires = "foreign", value_delimiter = ',')]
     pub rate: Vec<OfferedLoad>,
     /// Number of connections [default: 128].
-    #[arg(long, value_name = "N,...", requires = "server", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=16_384))]
+    #[arg(long, value_name = "N,...", requires = "foreign", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=16_384))]
     pub connections: Vec<u32>,
     /// The path to request by HTTP.
-    #[arg(long, value_name = "PATH", requires = "server", default_value = "/")]
+    #[arg(long, value_name = "PATH", requires = "foreign", default_value = "/")]
     pub path: String,
     /// Make the clients poll shortly before a request is due, so that response times are exact; their CPU
     /// time then hides what a policy saves.
-    #[arg(long, requires = "server")]
+    #[arg(long, requires = "foreign")]
     pub punctual: bool,
 }
 
@@ -130,9 +141,9 @@ impl ForeignServer {
 }
 
 impl Foreign {
-    /// The server, if one is given.
+    /// The server to start, if one is given.
     pub(crate) fn server(&self) -> Option<ForeignServer> {
-        let (command, port, protocol) = (self.server.as_ref()?, self.port?, self.protocol?);
+        let (command, port, protocol) = (self.start.as_ref()?, self.port?, self.protocol?);
         let command =
             command.replace("{address}", &SERVER_ADDRESS.to_string()).replace("{port}", &port.to_string());
         Some(ForeignServer { command, port, protocol })

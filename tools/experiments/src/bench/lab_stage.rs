@@ -15,8 +15,9 @@ use linux::process::preload::{self, EpollCounts, Library};
 use linux::{Kernel, Processes, Signals};
 use load::RunError;
 use model::{
-    Budget, DeliveryMode, Evidence, Goal, Host, Intent, MeasuredOn, MemcachedWorkload, NapiId, NapiKnob,
-    Origin, Pid, Policy, PolicyName, ProcessKnob, Setting, Target,
+    Budget, DeliveryMode, Evidence, Goal, Host, Intent, IrqKnob, MeasuredOn, MemcachedWorkload, NapiId,
+    NapiKnob, Origin, Pid, Policy, PolicyName, ProcessKnob, RxQueueKnob, Setting, Target, TxQueue,
+    TxQueueKnob,
 };
 use runs::{Cell, Stage};
 use session::{Fault, clock, cycle};
@@ -300,6 +301,17 @@ pub(crate) fn settings(host: &Host) -> Vec<Setting> {
             napi.irq_suspend_timeout.map(|value| Setting::Napi(queue, NapiKnob::IrqSuspendTimeout(value))),
         );
         settings.extend(napi.threaded.map(|value| Setting::Napi(queue, NapiKnob::Threaded(value))));
+    }
+    for device in &host.devices {
+        for queue in &device.rx_queues {
+            settings.push(Setting::RxQueue(queue.id, RxQueueKnob::RpsCpus(queue.rps_cpus.clone())));
+        }
+        for queue in &device.tx_queues {
+            let id = TxQueue { device: device.id, index: queue.index };
+            settings.push(Setting::TxQueue(id, TxQueueKnob::XpsCpus(queue.xps_cpus.clone())));
+        }
+        let irqs = device.napis.iter().filter_map(|napi| host.irq(napi.irq?.irq));
+        settings.extend(irqs.map(|irq| Setting::Irq(irq.number, IrqKnob::Affinity(irq.affinity.clone()))));
     }
     for process in &host.processes {
         let epolls = process

@@ -59,10 +59,10 @@ pub(crate) use mixture::Mixture;
 pub(crate) use option::{describe, impossible};
 pub(crate) use plain_stage::PlainStage;
 pub(crate) use policies_args::Policies;
-pub(crate) use policies_stage::PoliciesStage;
+pub(crate) use policies_stage::{PoliciesStage, all_at_once, in_words};
 pub(crate) use selfcheck_stage::{Client, Sample, SelfcheckStage, Tool};
 pub(crate) use tuning::Tuning;
-pub(crate) use watch::{AtEdge, Meters};
+pub(crate) use watch::{AtEdge, Meters, set_own_epoll};
 
 use model::DeliveryMode;
 

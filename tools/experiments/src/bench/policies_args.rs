@@ -11,6 +11,7 @@ use super::foreign::Foreign;
 use super::mixture::{AT_ONCE, DOCUMENT_CPUS, Mix, Mixture, mixtures, scaled};
 use super::size::{Bytes, Sizes};
 use super::tuning::Tuning;
+use crate::machines::args::TwoMachines;
 
 /// Measure every policy in comparison with no tuning and with manual tuning, as in the NET-policy document,
 /// with absolute numbers.
@@ -18,16 +19,18 @@ use super::tuning::Tuning;
 /// Throughput-first workloads send blocks as fast as possible (tcp-stream); latency-first workloads have one
 /// outstanding request (tcp-rr). Each workload is a connection with its own client thread, and all workloads of
 /// a kind use one server. They run alone and mixed, in the document's numbers and proportions, scaled to the
-/// CPUs here, in a lab that is restored after each run. `manual` is what an operator usually sets; RPS replaces
-/// the affinity of interrupts, which the lab lacks.
+/// CPUs here (with --server, to the server's), in a lab that is restored after each run. `manual` is what an
+/// operator usually sets; RPS replaces the affinity of interrupts, which the lab lacks.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   netpolicy bench policies --short
   netpolicy bench policies --report policies.html --json policies.json
   netpolicy bench policies --policy none,latency --mix 0:1 --at-once 24,96
-  netpolicy bench policies --policy none,cpu --server 'memcached -u nobody -l {address} -p {port}' --port 11211 \\
+  netpolicy bench policies --policy none,cpu --start 'memcached -u nobody -l {address} -p {port}' --port 11211 \\
       --protocol memcached --rate 20K --connections 128
+  netpolicy bench policies --server ssh:root@192.0.2.7 --service redis-server --protocol redis
+                                          a service that runs on another machine
   netpolicy bench policies --simulated   at the document's own scale, in the model")]
 pub struct Policies {
     /// The policies to compare, and manual. The first is the baseline [default: none, manual and all others].
@@ -36,6 +39,9 @@ pub struct Policies {
     /// Delivery modes to compare in addition to the policies, such as defer50.
     #[arg(long, value_name = "MODE,...", value_delimiter = ',', conflicts_with = "simulated")]
     pub delivery: Vec<DeliveryMode>,
+    /// The options for two machines.
+    #[command(flatten)]
+    pub machines: TwoMachines,
     /// A server of your own.
     #[command(flatten)]
     pub foreign: Foreign,
@@ -73,13 +79,13 @@ pub struct Policies {
     pub short: bool,
     /// Simulate it with the model of the receive path instead, at the document's own scale, without touching
     /// any host.
-    #[arg(long, conflicts_with_all = ["server_threads", "queues", "server_cpus", "client_cpus", "uncounted", "block", "size"])]
+    #[arg(long, conflicts_with_all = ["server_threads", "queues", "server_cpus", "client_cpus", "uncounted", "block", "size", "server"])]
     pub simulated: bool,
     /// Threads of each server [default: one per server CPU].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=256))]
     pub server_threads: Option<u32>,
     /// Queues of the lab's network devices [default: one per server CPU].
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64), conflicts_with = "server")]
     pub queues: Option<u32>,
     /// The servers' CPUs [default: the upper half].
     #[arg(long, value_name = "CPUS")]
@@ -171,14 +177,9 @@ impl Policies {
     /// The workload for a server of the operator's choice over this many connections; `None` if no server is
     /// given.
     pub(crate) fn of_foreign(&self, connections: u32) -> Option<Workload> {
-        let server = self.foreign.server()?;
+        let protocol = self.foreign.protocol?;
         let spans = (self.warmup, self.window());
-        Some(self.foreign.workload(
-            server.protocol,
-            connections,
-            spans,
-            (self.size.request, self.size.answer),
-        ))
+        Some(self.foreign.workload(protocol, connections, spans, (self.size.request, self.size.answer)))
     }
 
     fn pace(&self, workloads: u32, depth: u32) -> Pace {
@@ -287,7 +288,7 @@ mod test {
     #[test]
     fn a_foreign_server_needs_its_port_and_protocol_and_gets_its_address() {
         let line = |words: &[&str]| {
-            Line::try_parse_from([&["bench", "--server", "serve {address}:{port}"], words].concat())
+            Line::try_parse_from([&["bench", "--start", "serve {address}:{port}"], words].concat())
         };
         for missing in [&[][..], &["--port", "7"], &["--protocol", "redis"]] {
             assert!(line(missing).is_err(), "{missing:?}");

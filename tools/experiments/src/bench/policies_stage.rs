@@ -16,7 +16,7 @@ use linux::lab::{Lab, LabOptions, Program, SERVER_ADDRESS, SERVER_DEVICE};
 use linux::machine::{Machine, seconds_since_1970};
 use linux::work::{WorkTime, family};
 use linux::{Kernel, Processes, Signals, WakeLatency};
-use load::{Run, RunError};
+use load::{Environment, Run, RunError};
 use model::{
     CpuSet, DeliveryMode, Evidence, Host, MeasuredOn, NapiId, Origin, Pid, Plan, PolicyName, ProcessId,
     Recipes, Workload,
@@ -424,9 +424,12 @@ fn settled(server: ProcessId) -> Result<Vec<ProcessId>, BenchError> {
 }
 
 /// Runs all workloads at the same time.
-fn all_at_once(offers: &[(SocketAddr, &Workload, Watch<'_>)], cell: Cell<'_>) -> Result<Vec<Run>, RunError> {
+pub(crate) fn all_at_once<E: Environment>(
+    offers: &[(SocketAddr, &Workload, E)],
+    cell: Cell<'_>,
+) -> Result<Vec<Run>, RunError> {
     std::thread::scope(|scope| {
-        let offer = |(address, workload, watch): &(SocketAddr, &Workload, Watch<'_>)| {
+        let offer = |(address, workload, watch): &(SocketAddr, &Workload, E)| {
             load::offer(*address, workload, cell.load, watch)
         };
         let running: Vec<_> = offers.iter().map(|one| scope.spawn(move || offer(one))).collect();
@@ -438,7 +441,7 @@ fn all_at_once(offers: &[(SocketAddr, &Workload, Watch<'_>)], cell: Cell<'_>) ->
 }
 
 /// Describes on one line what a plan sets.
-fn in_words(plan: &Plan, remark: Option<&str>) -> String {
+pub(crate) fn in_words(plan: &Plan, remark: Option<&str>) -> String {
     let changes: Vec<String> = plan
         .changes()
         .map(|change| format!("{} {} {}", change.to().object(), change.to().knob(), change.to().value()))

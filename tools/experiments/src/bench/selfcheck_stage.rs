@@ -42,7 +42,7 @@ const PREPARES: Nanoseconds = Nanoseconds::from_millis(400);
 pub(crate) enum Client {
     /// The generator, polling without sleep.
     Spinning,
-    /// The generator, sleeping until a request is due: what `bench policies --server` uses.
+    /// The generator, sleeping until a request is due: what `bench policies --start` uses.
     Sleeping,
     /// The C program.
     Independent,

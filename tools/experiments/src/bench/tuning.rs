@@ -5,8 +5,8 @@ use std::fmt;
 use std::str::FromStr;
 
 use model::{
-    Change, Cpu, CpuSet, DeliveryMode, Host, Intent, Plan, PolicyName, ProcessId, ProcessKnob, QueueIndex,
-    Reason, RxQueueKnob, Setting, Step, Target, TxQueue, TxQueueKnob,
+    Change, Cpu, CpuSet, DeliveryMode, Host, Intent, IrqKnob, Plan, PolicyName, ProcessId, ProcessKnob,
+    QueueIndex, Reason, RxQueueKnob, Setting, Step, Target, TxQueue, TxQueueKnob,
 };
 
 /// A way to set up the host.
@@ -90,8 +90,8 @@ pub(crate) fn requests(
     targets.map(intent).collect()
 }
 
-/// Plans the manual tuning of a device without interrupts: queue i is steered to the i-th CPU (RPS, in place
-/// of the interrupt's affinity), XPS likewise, and the server's i-th thread has that CPU to itself.
+/// Plans the manual tuning: the interrupt of queue i goes to the i-th CPU, or its packets are steered there if
+/// it has none (RPS), XPS likewise, and the server's i-th thread has that CPU to itself.
 pub(crate) fn by_hand(host: &Host, device: &str, servers: &[ProcessId], cpus: &CpuSet) -> Plan {
     let cpus: Vec<Cpu> = cpus.iter().collect();
     let one = |index: usize| -> CpuSet {
@@ -101,6 +101,12 @@ pub(crate) fn by_hand(host: &Host, device: &str, servers: &[ProcessId], cpus: &C
     let mut settings = Vec::new();
     if let Some(device) = host.device_named(device) {
         for queue in &device.rx_queues {
+            let interrupt = host.napi_of(queue.id).and_then(|napi| host.irq(napi.irq?.irq));
+            if let Some(irq) = interrupt {
+                let of = |cpus| Setting::Irq(irq.number, IrqKnob::Affinity(cpus));
+                settings.push((of(irq.affinity.clone()), of(place(queue.id.index))));
+                continue;
+            }
             let steered = Setting::RxQueue(queue.id, RxQueueKnob::RpsCpus(place(queue.id.index)));
             settings
                 .push((Setting::RxQueue(queue.id, RxQueueKnob::RpsCpus(queue.rps_cpus.clone())), steered));
@@ -140,6 +146,25 @@ mod test {
         assert_eq!(policies, PolicyName::ALL.len(), "every policy is measured");
         let error = "fast".parse::<Tuning>().expect_err("is none").to_string();
         assert!(error.contains("latency") && error.ends_with("also manual"), "{error}");
+    }
+
+    #[test]
+    fn by_hand_an_interrupt_goes_to_its_cpu_and_a_queue_without_one_is_steered() {
+        let host: Host = serde_json::from_str(include_str!(
+            "../../../../crates/netpolicy/tests/hosts/qemu-virtio-igb.json"
+        ))
+        .expect("a recorded host");
+        let cpus: CpuSet = [Cpu(1)].into_iter().collect();
+        let knobs = |host: &Host, device: &str| {
+            let plan = by_hand(host, device, &[], &cpus);
+            plan.changes().map(|change| change.to().knob().to_string()).collect::<Vec<_>>()
+        };
+        let with_interrupts = knobs(&host, "virtio0");
+        assert!(with_interrupts.iter().any(|knob| knob.contains("affinity")), "{with_interrupts:?}");
+        assert!(!with_interrupts.iter().any(|knob| knob == "rps_cpus"), "{with_interrupts:?}");
+        let none = Host { irqs: Vec::new(), ..host.clone() };
+        let steered = knobs(&none, "virtio0");
+        assert!(steered.iter().any(|knob| knob == "rps_cpus"), "{steered:?}");
     }
 
     #[test]

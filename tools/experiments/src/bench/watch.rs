@@ -137,6 +137,15 @@ impl<'a> Watch<'a> {
     }
 }
 
+/// Sets the parameters of an epoll of this process.
+pub(crate) fn set_own_epoll(
+    epoll: BorrowedFd<'_>,
+    params: EpollParams,
+) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    let process = identify(Pid(std::process::id()))?;
+    Ok(write_epoll(&EpollId { process, fd: Fd(epoll.as_raw_fd().unsigned_abs()) }, params)?)
+}
+
 impl Environment for Watch<'_> {
     fn on_thread_start(&self, thread: u32) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
         self.netns.enter()?;
@@ -151,11 +160,7 @@ impl Environment for Watch<'_> {
         _thread: u32,
         epoll: BorrowedFd<'_>,
     ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-        if let Some(params) = self.client_epolls {
-            let process = identify(Pid(std::process::id()))?;
-            write_epoll(&EpollId { process, fd: Fd(epoll.as_raw_fd().unsigned_abs()) }, params)?;
-        }
-        Ok(())
+        self.client_epolls.map_or(Ok(()), |params| set_own_epoll(epoll, params))
     }
 
     fn at_edge(&self, edge: Edge) {

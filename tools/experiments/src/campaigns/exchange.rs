@@ -17,7 +17,7 @@ use crate::bench::exchange_args::{Common, Storage, Threaded};
 use crate::bench::{BenchError, Case, Compares, ExchangeStage, Layout, impossible};
 use crate::machines::control::Control;
 use crate::machines::message as machines;
-use crate::machines::stage::{MachinesStage, Needs};
+use crate::machines::stage::{Labels, MachinesStage, Needs};
 use crate::reports::GridReport;
 
 /// Size of a write when filling the bench's own file.
@@ -174,6 +174,8 @@ fn across_machines<B: Compares>(
     };
     let needs = Needs {
         threads: common.server_threads,
+        labels: Labels::Configurations,
+        both_sides: common.both_sides,
         partners: common.partners,
         running: None,
         netns: context.session.netns()?,
@@ -183,7 +185,8 @@ fn across_machines<B: Compares>(
     };
     let client_cpus = count(needs.cpus.len());
     let mut signals = Signals::catch()?;
-    let mut stage = MachinesStage::new(Control::connect(options, &needs.netns)?, &mut signals, needs)?;
+    let mut stage =
+        MachinesStage::new(context, Control::connect(options, &needs.netns)?, &mut signals, needs)?;
     let cases = cases_of(bench, client_cpus, stage.server_cpus())?;
     let mut grid =
         grid_of::<B>(background_note(common.background, common.background_duty).into_iter().collect());

@@ -28,7 +28,7 @@ use crate::bench::{BenchError, LabStage, Layout, PlainStage, impossible, label};
 use crate::evidence::{self, Written};
 use crate::machines::control::Control;
 use crate::machines::message::Prepare;
-use crate::machines::stage::{MachinesStage, Needs};
+use crate::machines::stage::{Labels, MachinesStage, Needs};
 use crate::reports::{BenchReport, GridReport};
 
 /// Measures, prints the table, and writes the files.
@@ -97,6 +97,8 @@ fn across_machines(arguments: &MemcachedBench, context: &Context<'_>) -> Result<
     };
     let needs = Needs {
         threads: arguments.server_threads,
+        labels: Labels::Configurations,
+        both_sides: arguments.both_sides,
         partners: false,
         running: arguments.service.clone(),
         netns,
@@ -105,7 +107,8 @@ fn across_machines(arguments: &MemcachedBench, context: &Context<'_>) -> Result<
         until,
     };
     let mut signals = Signals::catch()?;
-    let mut stage = MachinesStage::new(Control::connect(options, &needs.netns)?, &mut signals, needs)?;
+    let mut stage =
+        MachinesStage::new(context, Control::connect(options, &needs.netns)?, &mut signals, needs)?;
     stage.set_workload(Workload::Memcached(workload));
     let machines = stage.machines();
     conduct(arguments, context, &mut stage, labels, machines)

@@ -1,9 +1,12 @@
 //! `bench policies`: compares every policy with no tuning and with manual tuning, following the NET-policy
 //! document.
 
+use std::time::Instant;
+
+use linux::process::cpus_of_this_thread;
 use linux::{Processes, Signals, observe};
-use model::{OfferedLoad, Schema};
-use runs::{Experiment, Grid, Overall, Results, Stopped, Variant};
+use model::{Evidence, MachineDescription, OfferedLoad, PolicyName, Schema, Workload};
+use runs::{Experiment, Grid, Overall, Results, Stage, Stopped, Variant};
 use session::{Exit, Fault};
 
 use super::exchange::{among, offline, possible, publish};
@@ -11,7 +14,9 @@ use super::policies_simulated::simulated;
 use super::{Place, ProgressReport, early, writable};
 use crate::Context;
 use crate::bench::{BenchError, Layout, Mixture, Policies, PoliciesStage, Tuning, impossible};
-use crate::machines::args::PREFIX;
+use crate::machines::control::Control;
+use crate::machines::message::Prepare;
+use crate::machines::stage::{Labels, MachinesStage, Needs};
 
 /// Notes on every table from the lab.
 const LAB_NOTES: [&str; 3] = [
@@ -23,21 +28,24 @@ const LAB_NOTES: [&str; 3] = [
      refused, and then only the device has the policy.",
 ];
 
+/// Notes on every table from two machines.
+const MACHINES_NOTES: [&str; 3] = [
+    "none is the untuned baseline: device and servers as they come.",
+    "manual is what an operator usually sets: the interrupt of queue i goes to the i-th server CPU (RPS where a queue has no \
+     interrupt), XPS likewise, and only thread i runs there. irqbalance must be off.",
+    "mix gives each server the policy of its workloads; if the device has no rules that distinguish their packets, only the \
+     device has the policy.",
+];
+
 /// Notes on every table of a server of the operator's choice.
 const FOREIGN_NOTES: [&str; 2] = [
-    "none is the untuned baseline: device and server as they come, and the server confined to its half of the CPUs as under all others.",
+    "none is the untuned baseline: device and server as they come; in the lab, the server is confined to its half of the CPUs as under all others.",
     "The client sleeps until an answer arrives or a request is due, like an ordinary one, and is late by its wake-up latency, under \
      every policy alike (--punctual makes it poll instead, at the cost of its CPU).",
 ];
 
 /// Measures, prints the tables, and writes the files.
 pub(super) fn run(arguments: &Policies, context: &Context<'_>) -> Result<Exit, Fault> {
-    if arguments.foreign.server.as_deref().is_some_and(|command| command.starts_with(PREFIX)) {
-        return Err(Fault::new(
-            Exit::Unsupported,
-            "bench policies cannot have its server on another machine: its --server is the command of a server",
-        ));
-    }
     // Check that the files can be written before the experiment rather than after it.
     for path in [&arguments.report, &arguments.json].into_iter().flatten() {
         writable(path)?;
@@ -46,6 +54,9 @@ pub(super) fn run(arguments: &Policies, context: &Context<'_>) -> Result<Exit, F
         let grid = simulated(arguments, context)?;
         return publish(context, &grid, arguments.json.as_deref(), arguments.report.as_deref(), false);
     }
+    if arguments.machines.server.is_some() {
+        return across_machines(arguments, context);
+    }
     let online = observe(&context.session.netns()?, &Processes::None)?.topology.online;
     let halves = Layout::of(&online);
     let layout = Layout {
@@ -53,10 +64,108 @@ pub(super) fn run(arguments: &Policies, context: &Context<'_>) -> Result<Exit, F
         client: arguments.client_cpus.as_ref().map_or(halves.client, |cpus| cpus.iter().collect()),
     };
     offline(&online, &layout)?;
-    if arguments.foreign.server().is_some() {
-        return foreign(arguments, context, layout);
+    let mut notes: Vec<String> = LAB_NOTES.map(str::to_owned).to_vec();
+    if layout.is_shared() {
+        let note = "Servers and clients share CPUs: they compete for them, and response times include this.";
+        notes.push(note.to_owned());
+    }
+    let mut signals = Signals::catch()?;
+    let stage = PoliciesStage::new(context, &mut signals, layout, arguments)?;
+    if let Some(server) = arguments.foreign.server() {
+        let grid = titled(format!("Policies with {}", server.command));
+        return foreign(arguments, context, stage, grid, Place::Lab);
     }
     let cpus = u32::try_from(online.len()).unwrap_or(u32::MAX);
+    mixed(arguments, context, stage, (cpus, notes, Vec::new()), Place::Lab)
+}
+
+/// The same with servers on another machine.
+fn across_machines(arguments: &Policies, context: &Context<'_>) -> Result<Exit, Fault> {
+    let options = &arguments.machines;
+    let prepare = Prepare {
+        address: options.server_address,
+        port: options.server_port.or(arguments.foreign.port),
+        cpus: arguments.server_cpus.clone(),
+        counted: !arguments.uncounted,
+        kthread_cpus: None,
+        background: None,
+        storage: None,
+    };
+    let needs = Needs {
+        labels: Labels::Tunings,
+        both_sides: false,
+        threads: arguments.server_threads,
+        partners: false,
+        running: arguments.foreign.service.clone(),
+        netns: context.session.netns()?,
+        cpus: arguments.client_cpus.clone().map_or_else(cpus_of_this_thread, Ok)?,
+        prepare,
+        until: arguments.time_for_all().map(|time| Instant::now() + time),
+    };
+    let mut signals = Signals::catch()?;
+    let stage = MachinesStage::new(context, Control::connect(options, &needs.netns)?, &mut signals, needs)?;
+    let (cpus, machines) = (stage.server_cpus(), stage.machines());
+    if let (Some(name), Some(server)) = (&arguments.foreign.service, &options.server) {
+        let grid = Grid { machines, ..titled(format!("Policies with {name} on {server}")) };
+        return foreign(arguments, context, stage, grid, Place::Machines);
+    }
+    let notes = MACHINES_NOTES.map(str::to_owned).to_vec();
+    mixed(arguments, context, stage, (cpus, notes, machines), Place::Machines)
+}
+
+fn titled(title: String) -> Grid {
+    let notes = FOREIGN_NOTES.map(str::to_owned).to_vec();
+    Grid { schema: Schema, title, notes, ..Grid::default() }
+}
+
+/// A stage that runs one or two kinds of workloads at a time.
+trait Mixes: Stage<Error = BenchError> {
+    /// Sets the workloads of all further runs: throughput first, and latency first.
+    fn set_mixture(&mut self, throughput_first: Option<Workload>, latency_first: Option<Workload>);
+    /// Takes the evidence of the latency-first workloads of mixed runs.
+    fn take_beside(&mut self) -> Vec<Evidence>;
+    /// Describes what each configuration set when it was last applied.
+    fn applied_settings(&self) -> Vec<String>;
+}
+
+impl Mixes for PoliciesStage<'_> {
+    fn set_mixture(&mut self, throughput_first: Option<Workload>, latency_first: Option<Workload>) {
+        self.set_workloads(throughput_first, latency_first);
+    }
+
+    fn take_beside(&mut self) -> Vec<Evidence> {
+        Self::take_beside(self)
+    }
+
+    fn applied_settings(&self) -> Vec<String> {
+        Self::applied_settings(self).collect()
+    }
+}
+
+impl Mixes for MachinesStage<'_> {
+    fn set_mixture(&mut self, throughput_first: Option<Workload>, latency_first: Option<Workload>) {
+        let of = |first, workload: Option<Workload>| workload.map(|workload| (first, workload));
+        let both = [of(PolicyName::Bulk, throughput_first), of(PolicyName::Latency, latency_first)];
+        self.set_workloads(both.into_iter().flatten().collect());
+    }
+
+    fn take_beside(&mut self) -> Vec<Evidence> {
+        Self::take_beside(self)
+    }
+
+    fn applied_settings(&self) -> Vec<String> {
+        Self::applied_settings(self).collect()
+    }
+}
+
+/// Measures our own servers in all mixtures.
+fn mixed<S: Mixes>(
+    arguments: &Policies,
+    context: &Context<'_>,
+    mut stage: S,
+    (cpus, notes, machines): (u32, Vec<String>, Vec<MachineDescription>),
+    place: Place,
+) -> Result<Exit, Fault> {
     let mixtures = arguments.mixtures(cpus);
     let Some(fullest) = fullest(&mixtures) else {
         return Err(Fault::new(
@@ -71,15 +180,10 @@ pub(super) fn run(arguments: &Policies, context: &Context<'_>) -> Result<Exit, F
         }
     }
     let mut grid = empty(arguments, &mixtures, "Policies against no tuning and tuning by hand");
+    grid.machines = machines;
     grid.notes.push(arguments.scale(cpus));
-    grid.notes.extend(LAB_NOTES.map(str::to_owned));
-    if layout.is_shared() {
-        let note = "Servers and clients share CPUs: they compete for them, and response times include this.";
-        grid.notes.push(note.to_owned());
-    }
-    let mut signals = Signals::catch()?;
-    let mut stage = PoliciesStage::new(context, &mut signals, layout, arguments)?;
-    stage.set_workloads(arguments.throughput_first(fullest), arguments.latency_first(fullest));
+    grid.notes.extend(notes);
+    stage.set_mixture(arguments.throughput_first(fullest), arguments.latency_first(fullest));
     let candidates = arguments.tunings().into_iter().map(|tuning| (tuning.to_string(), None));
     let labels = match possible(&mut stage, candidates, &mut grid.skipped)? {
         Ok(labels) => labels,
@@ -93,30 +197,28 @@ pub(super) fn run(arguments: &Policies, context: &Context<'_>) -> Result<Exit, F
     match stopped {
         None => Ok(exit),
         Some(Stopped { cell, failure, results }) => {
-            early(context, &results, &cell, failure, Place::Lab).map(|early| early.unwrap_or(exit))
+            early(context, &results, &cell, failure, place).map(|early| early.unwrap_or(exit))
         }
     }
 }
 
 /// The same with a server of the operator's choice: one variant per number of connections.
-fn foreign(arguments: &Policies, context: &Context<'_>, layout: Layout) -> Result<Exit, Fault> {
+fn foreign<S: Mixes>(
+    arguments: &Policies,
+    context: &Context<'_>,
+    mut stage: S,
+    mut grid: Grid,
+    place: Place,
+) -> Result<Exit, Fault> {
     let connections = arguments.foreign.connections();
     let workloads: Vec<_> = connections.iter().filter_map(|flows| arguments.of_foreign(*flows)).collect();
-    let Some(server) = arguments.foreign.server() else {
-        return Err(Fault::new(Exit::Usage, "no server is named"));
+    let Some(protocol) = arguments.foreign.protocol else {
+        return Err(Fault::new(Exit::Usage, "no protocol is named"));
     };
     for workload in &workloads {
         workload.check().map_err(|error| impossible(&error, "--path"))?;
     }
-    let mut grid = Grid {
-        schema: Schema,
-        title: format!("Policies with {}", server.command),
-        notes: FOREIGN_NOTES.map(str::to_owned).to_vec(),
-        ..Grid::default()
-    };
-    let mut signals = Signals::catch()?;
-    let mut stage = PoliciesStage::new(context, &mut signals, layout, arguments)?;
-    stage.set_workloads(None, workloads.first().cloned());
+    stage.set_mixture(None, workloads.first().cloned());
     let candidates = arguments.tunings().into_iter().map(|tuning| (tuning.to_string(), None));
     let labels = match possible(&mut stage, candidates, &mut grid.skipped)? {
         Ok(labels) => labels,
@@ -130,7 +232,7 @@ fn foreign(arguments: &Policies, context: &Context<'_>, layout: Layout) -> Resul
     };
     let (mut reported, mut ended) = (ProgressReport::default(), None);
     for (number, (workload, flows)) in workloads.iter().zip(&connections).enumerate() {
-        stage.set_workloads(None, Some(workload.clone()));
+        stage.set_mixture(None, Some(workload.clone()));
         let outcome = experiment.run(&mut stage, |progress| {
             reported.update(context, &among(progress, number, workloads.len()));
         });
@@ -138,7 +240,7 @@ fn foreign(arguments: &Policies, context: &Context<'_>, layout: Layout) -> Resul
             Ok(results) => (results, None),
             Err(stopped) => (stopped.results.clone(), Some(*stopped)),
         };
-        let name = format!("{}, {flows} connection(s)", server.protocol);
+        let name = format!("{protocol}, {flows} connection(s)");
         grid.variants.push(Variant { name, borne: None, results });
         if stopped.is_some() {
             ended = stopped;
@@ -152,7 +254,7 @@ fn foreign(arguments: &Policies, context: &Context<'_>, layout: Layout) -> Resul
     match ended {
         None => Ok(exit),
         Some(Stopped { cell, failure, results }) => {
-            early(context, &results, &cell, failure, Place::Lab).map(|early| early.unwrap_or(exit))
+            early(context, &results, &cell, failure, place).map(|early| early.unwrap_or(exit))
         }
     }
 }
@@ -193,10 +295,10 @@ pub(super) fn empty(arguments: &Policies, mixtures: &[Mixture], title: &str) -> 
 
 /// Makes one experiment after the other, until one stops. A mixed experiment gives two variants: one per kind
 /// of workload.
-fn experiments(
+fn experiments<S: Mixes>(
     arguments: &Policies,
     context: &Context<'_>,
-    stage: &mut PoliciesStage<'_>,
+    stage: &mut S,
     mixtures: &[Mixture],
     labels: &[String],
     grid: &mut Grid,
@@ -209,7 +311,7 @@ fn experiments(
     };
     let mut reported = ProgressReport::default();
     for (number, mixture) in mixtures.iter().enumerate() {
-        stage.set_workloads(arguments.throughput_first(*mixture), arguments.latency_first(*mixture));
+        stage.set_mixture(arguments.throughput_first(*mixture), arguments.latency_first(*mixture));
         let outcome = experiment.run(stage, |progress| {
             reported.update(context, &among(progress, number, mixtures.len()));
         });

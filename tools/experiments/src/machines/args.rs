@@ -12,7 +12,7 @@ use clap::Args;
 pub struct TwoMachines {
     /// Run the server on another machine: by `ssh HOST` (or the command in NETPOLICY_SSH_COMMAND), or where
     /// `bench serve --listen --token` waits.
-    #[arg(long, value_name = "ssh:HOST|HOST:PORT")]
+    #[arg(long, value_name = "ssh:HOST|HOST:PORT", group = "own_client")]
     pub server: Option<Peer>,
     /// The file with the token that `bench serve --listen` there has, too.
     #[arg(long, value_name = "FILE", requires = "server")]

@@ -11,6 +11,7 @@ use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::process::Command;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use apply::{Allow, Journal, TransactionName};
@@ -23,27 +24,29 @@ use linux::machine::{describe, device_with_address};
 use linux::process::preload::EpollCounts;
 use linux::process::{cpus_of_this_thread, path_of_our};
 use linux::work::WorkTime;
-use linux::{Kernel, Processes, Signals};
+use linux::{Kernel, Processes, Signals, WakeLatency};
 use load::Edge;
 use model::{
-    CpuSet, DeliveryMode, Host, IfIndex, Nanoseconds, NapiId, Plan, Policy, ProcessId, Setting, Side,
-    Threading,
+    CpuSet, DeliveryMode, Host, IfIndex, Nanoseconds, NapiId, Pid, Plan, Policy, PolicyName, ProcessId,
+    Setting, Side, Threading,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FlockOperation, flock};
 use session::guard_process::Guardian;
-use session::{Exit, Fault, HostState, clock, cycle, expire, services};
+use session::{Exit, Fault, HostState, clock, cycle, expire, wake};
 
+use super::device::{observe, planned};
 use super::message::{
-    Applied, Apply, Counted, Failure, Hello, Hogs, Lines, Prepare, Reply, Request, SILENCE_MAX, Service,
-    Storage, WITHIN_MAX, encode,
+    Applied, Apply, Counted, Failure, Hello, Hogs, Lines, Prepare, Reply, Request, SERVICES_MAX, SILENCE_MAX,
+    Service, Storage, WITHIN_MAX, Wanted, encode,
 };
 use super::token::{Challenger, HANDSHAKE_BYTES_MAX, Handshake, Seal, Seals, Token, handshake_lines};
 use crate::Context;
 use crate::bench::configuration::Configuration;
+use crate::bench::tuning::{by_hand, requests};
 use crate::bench::{
-    AtEdge, Background, BenchError, Meters, RunningBackground, differences, pinned, policy, preloaded,
-    server_fault, settings, threads,
+    AtEdge, Background, BenchError, Meters, RunningBackground, Tuning, differences, in_words, pinned, policy,
+    preloaded, server_fault, settings, threads,
 };
 use crate::campaigns::file_of_our_own;
 
@@ -306,8 +309,8 @@ struct BenchHost<'a> {
 
 /// A server with a configuration in force.
 struct Cell {
-    /// `None` once it was stopped.
-    server: Option<Server>,
+    /// Empty once they were stopped.
+    servers: Vec<Server>,
     transactions: Vec<TransactionName>,
     /// This machine before; `None` if it could not be observed.
     before: Option<Host>,
@@ -321,6 +324,8 @@ struct Cell {
     opened: Option<AtEdge>,
     /// Other work during the window.
     background: Option<RunningBackground>,
+    /// The policy's bound on idle states.
+    _wake: Option<WakeLatency>,
 }
 
 enum Server {
@@ -336,6 +341,32 @@ impl Server {
             Self::Memcached(memcached) => vec![memcached.process()],
             Self::Program(program) => vec![program.process()],
             Self::Running(processes) => processes.clone(),
+        }
+    }
+}
+
+/// What a client wants to be set.
+enum Aim {
+    Configuration(Configuration),
+    Tuning(Tuning),
+}
+
+impl Aim {
+    fn parse(wanted: &Wanted) -> Result<Self, Fault> {
+        let usage = |words: String| Fault::new(Exit::Usage, words);
+        match wanted {
+            Wanted::Configuration(name) => {
+                name.parse().map(Self::Configuration).map_err(|error| usage(format!("{error}")))
+            }
+            Wanted::Tuning(name) => name.parse().map(Self::Tuning).map_err(|error| usage(format!("{error}"))),
+        }
+    }
+
+    /// How servers are started.
+    const fn configuration(&self) -> Configuration {
+        match self {
+            Self::Configuration(configuration) => *configuration,
+            Self::Tuning(_) => Configuration::Softirq,
         }
     }
 }
@@ -407,7 +438,7 @@ impl<'a> BenchHost<'a> {
                 Request::Close => self.close(),
                 Request::Stop => {
                     if let Some(cell) = &mut self.cell {
-                        cell.server = None;
+                        cell.servers.clear();
                     }
                     Ok(Reply::Done)
                 }
@@ -436,18 +467,35 @@ impl<'a> BenchHost<'a> {
         }
     }
 
-    /// Starts the server and applies the configuration. The cell records each step as it is done.
+    /// Starts the servers and applies what is wanted. The cell records each step as it is done.
     fn bring_into(&mut self, apply: &Apply) -> Result<Applied, BenchError> {
-        let configuration: Configuration =
-            apply.configuration.parse().map_err(|error| Fault::new(Exit::Usage, format!("{error}")))?;
+        let wanted = Aim::parse(&apply.wanted)?;
+        let configuration = wanted.configuration();
         if let Some(why) = configuration.impossible() {
             return Err(Fault::new(Exit::Unsupported, why).into());
         }
+        if !(1..=SERVICES_MAX).contains(&apply.services.len()) {
+            let why = format!("{} servers; 1 to {SERVICES_MAX} can be started", apply.services.len());
+            return Err(Fault::new(Exit::Usage, why).into());
+        }
         let within = apply.within.0.min(WITHIN_MAX.0);
-        let (server, address, name, epolls) = self.start(apply, configuration)?;
-        let processes = server.processes();
+        let (mut servers, mut addresses, mut names, mut counted) = (Vec::new(), Vec::new(), Vec::new(), None);
+        for (index, served) in (0..).zip(&apply.services) {
+            let (server, address, name, epolls) = self.start(apply, &served.service, index, configuration)?;
+            servers.push((server, served.first));
+            addresses.push(address);
+            if !names.contains(&name) {
+                names.push(name);
+            }
+            counted = counted.or(epolls);
+        }
+        let processes: Vec<(ProcessId, PolicyName)> = servers
+            .iter()
+            .flat_map(|(server, first)| server.processes().into_iter().map(|process| (process, *first)))
+            .collect();
+        let ids: Vec<ProcessId> = processes.iter().map(|(process, _)| *process).collect();
         let cell = self.cell.insert(Cell {
-            server: Some(server),
+            servers: servers.into_iter().map(|(server, _)| server).collect(),
             transactions: Vec::new(),
             before: None,
             guard: None,
@@ -455,14 +503,15 @@ impl<'a> BenchHost<'a> {
             deadline: Nanoseconds(clock::now().since_boot.0.saturating_add(within)),
             napis: BTreeSet::new(),
             // Most virtual machines have no cycle counters; the evidence then omits them.
-            cycles: match processes.as_slice() {
+            cycles: match ids.as_slice() {
                 [process] => Cycles::of(*process).ok(),
                 _ => None,
             },
-            epolls,
+            epolls: counted,
             work: None,
             opened: None,
             background: None,
+            _wake: None,
         });
         let namespaces = [self.servers.netns().again()?];
         cell.guard = Some(Guardian::start(self.context.session, cell.deadline, &namespaces)?);
@@ -470,35 +519,101 @@ impl<'a> BenchHost<'a> {
         let napis: BTreeSet<NapiId> =
             before.devices.iter().flat_map(|device| &device.napis).map(|napi| napi.id).collect();
         if let Some(cell) = &mut self.cell {
-            let pids = processes.iter().map(|process| process.pid);
+            let pids = ids.iter().map(|process| process.pid);
             cell.work = WorkTime::of(pids, napis.iter().copied()).ok();
             (cell.before, cell.napis) = (Some(before.clone()), napis);
         }
-        match configuration {
-            Configuration::Mode(mode) => self.commit(self.planned(&processes, mode)?)?,
-            other if other.threading() == Threading::Off => {}
-            other => {
+        let mut settings = None;
+        match wanted {
+            Aim::Configuration(Configuration::Mode(mode)) => {
+                let intents = ids.iter().flat_map(|process| policy(process.pid, mode).intents);
+                let policy = Policy { intents: intents.collect(), ..Policy::default() };
+                self.commit(planned(self.servers.netns(), self.device, &policy)?)?;
+            }
+            Aim::Configuration(other) if other.threading() == Threading::Off => {}
+            Aim::Configuration(other) => {
                 self.commit(threads(&before, other.threading())?)?;
                 if other == (Configuration::Threaded { pinned: true }) {
                     self.commit(pinned(&self.kthread_cpus, || self.observe())?)?;
                 }
             }
+            Aim::Tuning(tuning) => settings = Some(self.tune(tuning, &before, &processes)?),
         }
-        Ok(Applied { address, server: name })
+        Ok(Applied { addresses, server: names.join("; "), settings })
+    }
+
+    /// Applies a tuning of `bench policies`, and describes what it sets.
+    fn tune(
+        &mut self,
+        tuning: Tuning,
+        before: &Host,
+        servers: &[(ProcessId, PolicyName)],
+    ) -> Result<String, BenchError> {
+        let device = before.devices.iter().find(|device| device.id.ifindex == self.device);
+        let device = device.map(|device| device.id.name.as_str().to_owned());
+        let device = device.ok_or_else(|| Fault::failed("the device is gone"))?;
+        let (plan, remark) = match tuning {
+            Tuning::Manual => {
+                let processes: Vec<ProcessId> = servers.iter().map(|(process, _)| *process).collect();
+                (by_hand(before, &device, &processes, &self.cpus), None)
+            }
+            Tuning::Policy(policy) => self.planned_tuning(policy, None, &device, servers)?,
+            Tuning::Delivery(mode) => self.planned_tuning(PolicyName::None, Some(mode), &device, servers)?,
+        };
+        let mut words = in_words(&plan, remark.as_deref());
+        self.commit(plan)?;
+        if let Tuning::Policy(policy) = tuning
+            && let Some(intent) = requests(policy, None, &device, &[]).pop()
+            && let Some(wake) = wake::hold(None, &intent, self.context.session, self.context.console)?
+        {
+            words.push_str("; holds cpu_dma_latency");
+            if let Some(cell) = &mut self.cell {
+                cell._wake = Some(wake);
+            }
+        }
+        Ok(words)
+    }
+
+    /// Plans a policy for the device and the servers, or only for the device if it cannot tell the servers'
+    /// packets apart.
+    fn planned_tuning(
+        &self,
+        policy: PolicyName,
+        delivery: Option<DeliveryMode>,
+        device: &str,
+        servers: &[(ProcessId, PolicyName)],
+    ) -> Result<(Plan, Option<String>), Fault> {
+        let recipes = self.context.session.recipes()?;
+        let plan_of = |servers: &[(ProcessId, PolicyName)]| {
+            let intents = requests(policy, delivery, device, servers);
+            let policy =
+                Policy { intents, recipes: Arc::clone(&recipes), disruptive: false, inferred: false };
+            planned(self.servers.netns(), self.device, &policy)
+        };
+        match plan_of(servers) {
+            Err(fault) if policy == PolicyName::Mix && fault.exit == Exit::Refused => {
+                let why = format!("only of the device: {}", BenchError::Failed(fault)).replace('\n', ";");
+                Ok((plan_of(&[])?, Some(why)))
+            }
+            plan => Ok((plan?, None)),
+        }
     }
 
     /// Starts a server. Returns its address, its name, and what its epolls return.
     fn start(
         &self,
         apply: &Apply,
+        service: &Service,
+        index: u16,
         configuration: Configuration,
     ) -> Result<(Server, SocketAddr, String, Option<EpollCounts>), BenchError> {
-        if let Service::Running { name } = &apply.service {
+        if let Service::Running { name } = service {
             let (server, address) = self.running(name, configuration)?;
             return Ok((server, address, format!("{name}, which ran already"), None));
         }
-        let address = SocketAddr::new(self.address, self.port.map_or_else(|| self.free_port(), Ok)?);
-        if let Service::Memcached { connections } = apply.service {
+        let port = self.port.map(|port| port.saturating_add(index));
+        let address = SocketAddr::new(self.address, port.map_or_else(|| self.free_port(), Ok)?);
+        if let Service::Memcached { connections } = *service {
             let mode = match configuration {
                 Configuration::Mode(mode) => mode,
                 _ => DeliveryMode::Interrupt,
@@ -518,7 +633,7 @@ impl<'a> BenchHost<'a> {
         let mut command = Command::new(program);
         command.args(["bench", "serve", "--listen", &address.to_string()]);
         command.args(["--threads", &apply.threads.to_string(), "--cpus", &self.cpus.to_string()]);
-        let in_a_row = match (&apply.service, &self.storage) {
+        let in_a_row = match (service, &self.storage) {
             (Service::Exchange { request, answer, in_a_row }, _) => {
                 command.args(["--size", &format!("{request}/{answer}")]);
                 in_a_row
@@ -568,34 +683,10 @@ impl<'a> BenchHost<'a> {
 
     /// The server and the device that it receives by.
     fn observe(&self) -> Result<Host, BenchError> {
-        let server = self.cell.as_ref().and_then(|cell| cell.server.as_ref());
-        let processes = server.map_or(Processes::None, |server| {
-            Processes::Only(server.processes().iter().map(|process| process.pid).collect())
-        });
-        let mut host = linux::observe(self.servers.netns(), &processes)?;
-        self.keep_own_device(&mut host);
-        Ok(host)
-    }
-
-    /// Leaves out all devices but the one of the server, and what is below it.
-    fn keep_own_device(&self, host: &mut Host) {
-        let own = host.devices.iter().find(|device| device.id.ifindex == self.device);
-        let below = own.map(|own| host.below(own)).unwrap_or_default();
-        let kept: BTreeSet<IfIndex> =
-            below.iter().map(|(_, device)| device.id.ifindex).chain([self.device]).collect();
-        host.devices.retain(|device| kept.contains(&device.id.ifindex));
-    }
-
-    /// Plans a delivery mode for the server and its device.
-    fn planned(&self, server: &[ProcessId], mode: DeliveryMode) -> Result<Plan, Fault> {
-        let intents = server.iter().flat_map(|process| policy(process.pid, mode).intents);
-        let policy = Policy { intents: intents.collect(), ..Policy::default() };
-        let (resolved, processes) = services::resolve(&policy)?;
-        let mut host = linux::observe(self.servers.netns(), &processes)?;
-        self.keep_own_device(&mut host);
-        let placement = cycle::place(&policy, &host, resolved)?;
-        let planned = cycle::plan_placed(&placement, &host);
-        planned.map(|(_, plan)| plan).map_err(|refusal| Fault::refused(refusal, &host))
+        let servers = self.cell.iter().flat_map(|cell| &cell.servers);
+        let pids: Vec<Pid> = servers.flat_map(Server::processes).map(|process| process.pid).collect();
+        let processes = if pids.is_empty() { Processes::None } else { Processes::Only(pids) };
+        Ok(observe(self.servers.netns(), self.device, &processes)?)
     }
 
     fn commit(&mut self, plan: Plan) -> Result<(), Fault> {

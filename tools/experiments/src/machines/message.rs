@@ -7,7 +7,10 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use model::{CounterRates, CpuSet, CpuUse, Delivered, EpollBatch, Evidence, MachineDescription, Nanoseconds};
+use model::{
+    CounterRates, CpuSet, CpuUse, Delivered, EpollBatch, Evidence, MachineDescription, Nanoseconds,
+    PolicyName,
+};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use session::{Exit, Fault, HostState};
@@ -89,7 +92,7 @@ pub struct Hello {
 }
 
 /// The benches that can run across machines.
-const BENCHES: [&str; 5] = ["memcached", "tcp-rr", "tcp-stream", "threaded", "storage"];
+const BENCHES: [&str; 6] = ["memcached", "tcp-rr", "tcp-stream", "threaded", "storage", "policies"];
 
 impl Hello {
     /// This program on this machine.
@@ -163,18 +166,41 @@ pub struct Storage {
     pub writable: bool,
 }
 
-/// A server, and a configuration for it.
+/// Maximum number of servers at a time: one for each kind of workload.
+pub(crate) const SERVICES_MAX: usize = 2;
+
+/// Servers, and what is set for them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Apply {
-    /// The configuration, by name.
-    pub configuration: String,
-    /// The server.
-    pub service: Service,
-    /// Its threads.
+    /// What is set.
+    pub wanted: Wanted,
+    /// The servers.
+    pub services: Vec<Served>,
+    /// The threads of each.
     pub threads: u32,
     /// The time by which the client has restored the host; after that, a guard does.
     pub within: Nanoseconds,
+}
+
+/// What is set for servers and their device.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Wanted {
+    /// A configuration, by name.
+    Configuration(String),
+    /// A tuning of `bench policies`, by name.
+    Tuning(String),
+}
+
+/// A server, and what its workload puts first.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Served {
+    /// The server.
+    pub service: Service,
+    /// What its workload puts first; only [`Wanted::Tuning`] depends on it.
+    pub first: PolicyName,
 }
 
 /// A kind of server.
@@ -211,10 +237,12 @@ pub enum Service {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Applied {
-    /// Where the server listens.
-    pub address: SocketAddr,
-    /// The server and its version.
+    /// Where the servers listen, in the order of [`Apply::services`].
+    pub addresses: Vec<SocketAddr>,
+    /// The servers and their versions.
     pub server: String,
+    /// What was set, for people; only of [`Wanted::Tuning`].
+    pub settings: Option<String>,
 }
 
 /// The counts of a window on one machine. What could not be read is missing, not zero.
@@ -472,7 +500,12 @@ mod test {
         let within = Nanoseconds::from_millis(5_000);
         vec![
             Request::Hello(Hello::own()),
-            Request::Apply(Apply { configuration: "suspend20".to_owned(), service, threads: 2, within }),
+            Request::Apply(Apply {
+                wanted: Wanted::Tuning("delivery suspend20".to_owned()),
+                services: vec![Served { service, first: PolicyName::Bulk }],
+                threads: 2,
+                within,
+            }),
             Request::Open,
             Request::Close,
             Request::Alive,

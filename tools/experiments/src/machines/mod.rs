@@ -8,7 +8,9 @@
 //! [`token`] and [`listen`] (connections by TCP), [`stage`] (one cell of an experiment).
 
 pub mod args;
+pub(crate) mod client_side;
 pub(crate) mod control;
+mod device;
 pub(crate) mod host;
 pub(crate) mod listen;
 pub mod message;

@@ -1,6 +1,7 @@
 //! One cell of an experiment across machines: the other machine applies and counts, this one offers the load.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::BorrowedFd;
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
@@ -11,15 +12,20 @@ use linux::work::WorkTime;
 use linux::{Netns, Signals};
 use load::{Edge, Environment};
 use model::{
-    ClientSide, Cpu, CpuSet, Evidence, MachineDescription, MeasuredOn, Nanoseconds, NapiId, Origin, Pid,
-    Side, Workload,
+    Cpu, CpuSet, DeliveryMode, EpollParams, Evidence, MachineDescription, MeasuredOn, Nanoseconds, NapiId,
+    Origin, Pid, PolicyName, Side, Waiting, Workload,
 };
 use runs::{Cell, Stage};
 use session::Fault;
 
+use super::client_side::ClientSide;
 use super::control::Control;
-use super::message::{Applied, Apply, Counted, Prepare, Reply, Request, Service, WITHIN_MAX};
-use crate::bench::{AtEdge, BenchError, Meters, SPARE_CONNECTIONS, interruptible};
+use super::message::{Applied, Apply, Counted, Prepare, Reply, Request, Served, Service, WITHIN_MAX, Wanted};
+use crate::Context;
+use crate::bench::configuration::Configuration;
+use crate::bench::{
+    AtEdge, BenchError, Meters, SPARE_CONNECTIONS, all_at_once, interruptible, set_own_epoll,
+};
 
 /// The time that a run takes in addition to warm-up, window and drain: connecting, storing keys.
 const SLACK: Nanoseconds = Nanoseconds::from_millis(120_000);
@@ -32,8 +38,18 @@ pub(crate) struct MachinesStage<'a> {
     netns: Netns,
     server: MachineDescription,
     client: MachineDescription,
-    /// `None` before it is set.
-    workload: Option<Workload>,
+    /// One for each server; empty before they are set.
+    workloads: Vec<(PolicyName, Workload)>,
+    /// What the labels of cells name.
+    labels: Labels,
+    /// This machine, if it waits as the server.
+    own: Option<ClientSide<'a>>,
+    /// The parameters of its epolls now.
+    own_epolls: Option<EpollParams>,
+    /// The evidence of the second workload of each run.
+    beside: Vec<Evidence>,
+    /// What each tuning set when it was last applied.
+    applied_settings: BTreeMap<String, String>,
     threads: u32,
     /// Whether each client thread has its own server thread.
     partners: bool,
@@ -44,8 +60,21 @@ pub(crate) struct MachinesStage<'a> {
     control: Control,
 }
 
+/// What the labels of cells name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Labels {
+    /// Configurations.
+    Configurations,
+    /// Tunings of `bench policies`.
+    Tunings,
+}
+
 /// What a bench needs in addition to its workload.
 pub(crate) struct Needs {
+    /// What the labels of its cells name.
+    pub(crate) labels: Labels,
+    /// Whether the client waits as the server.
+    pub(crate) both_sides: bool,
     /// Threads of the server; one per CPU if `None`.
     pub(crate) threads: Option<u32>,
     /// Whether each client thread has its own server thread.
@@ -64,25 +93,40 @@ pub(crate) struct Needs {
 
 impl<'a> MachinesStage<'a> {
     /// Prepares both machines.
-    pub(crate) fn new(mut control: Control, signals: &'a mut Signals, needs: Needs) -> Result<Self, Fault> {
-        let Needs { threads, partners, running, netns, cpus, prepare, until } = needs;
+    pub(crate) fn new(
+        context: &'a Context<'a>,
+        mut control: Control,
+        signals: &'a mut Signals,
+        needs: Needs,
+    ) -> Result<Self, Fault> {
+        let Needs { labels, both_sides, threads, partners, running, netns, cpus, prepare, until } = needs;
         let (address, server) = match control.request(&Request::Prepare(prepare))? {
             Reply::Prepared { address, machine } => (address, *machine),
             other => return Err(control.unexpected(&other)),
         };
         let device = device_towards(&netns, address)?;
         let device = device.ok_or_else(|| Fault::failed(format!("there is no route to {address}")))?;
+        let client = describe(&netns, device, Side::Client, cpus)?;
+        let name = client.device.as_ref().map(|device| device.id.name.as_str().to_owned());
+        let own = both_sides
+            .then(|| ClientSide::new(context, &netns, device, name.unwrap_or_default()))
+            .transpose()?;
         Ok(Self {
             signals,
             until,
             counters: CounterSource::open(&netns)?,
-            client: describe(&netns, device, Side::Client, cpus)?,
+            client,
+            own,
+            own_epolls: None,
+            labels,
+            beside: Vec::new(),
+            applied_settings: BTreeMap::new(),
             netns,
             threads: threads.unwrap_or_else(|| u32::try_from(server.cpus.len()).unwrap_or(1).max(1)),
             partners,
             running,
             server,
-            workload: None,
+            workloads: Vec::new(),
             applied: None,
             control,
         })
@@ -100,7 +144,22 @@ impl<'a> MachinesStage<'a> {
 
     /// Sets the workload of all further runs.
     pub(crate) fn set_workload(&mut self, workload: Workload) {
-        self.workload = Some(workload);
+        self.workloads = vec![(PolicyName::Latency, workload)];
+    }
+
+    /// Sets the workloads of all further runs, each with what it puts first.
+    pub(crate) fn set_workloads(&mut self, workloads: Vec<(PolicyName, Workload)>) {
+        self.workloads = workloads;
+    }
+
+    /// Takes the evidence of the second workloads since the last call.
+    pub(crate) fn take_beside(&mut self) -> Vec<Evidence> {
+        std::mem::take(&mut self.beside)
+    }
+
+    /// Describes what each tuning set when it was last applied.
+    pub(crate) fn applied_settings(&self) -> impl Iterator<Item = String> {
+        self.applied_settings.iter().map(|(label, words)| format!("{label}: {words}"))
     }
 
     /// Checks whether another run may start.
@@ -112,15 +171,10 @@ impl<'a> MachinesStage<'a> {
         }
     }
 
-    fn workload(&self) -> Result<&Workload, Fault> {
-        self.workload.as_ref().ok_or_else(|| Fault::failed("there is no workload"))
-    }
-
-    fn service(&self) -> Result<Service, Fault> {
+    fn service(&self, workload: &Workload) -> Result<Service, Fault> {
         if let Some(name) = &self.running {
             return Ok(Service::Running { name: name.clone() });
         }
-        let workload = self.workload()?;
         let pace = workload.pace();
         let in_a_row = if self.partners { pace.flows.div_ceil(pace.threads.max(1)) } else { 1 };
         Ok(match workload {
@@ -138,13 +192,24 @@ impl<'a> MachinesStage<'a> {
         })
     }
 
+    /// What is set on this machine: the mode that the label names.
+    fn own_mode(&self, label: &str) -> Option<DeliveryMode> {
+        self.own.as_ref()?;
+        match label.parse() {
+            Ok(Configuration::Mode(mode)) => Some(mode),
+            _ => None,
+        }
+    }
+
     fn origin(&self, server: String, started: u64) -> Origin {
         let MachineDescription { host, kernel, cpu_model, cpus, device, .. } = &self.server;
         let device = device.as_ref().map_or("no device", |device| device.id.name.as_str());
         let client = &self.client;
         let machine = format!(
-            "{cpu_model}, {device}, server on CPU {cpus}; client {} on CPU {}",
-            client.host, client.cpus
+            "{cpu_model}, {device}, server on CPU {cpus}; client {} on CPU {}{}",
+            client.host,
+            client.cpus,
+            if self.own.is_some() { ", which waits as the server" } else { "" }
         );
         let (host, kernel) = (host.clone(), kernel.clone());
         Origin::Measured(MeasuredOn { host, kernel, machine, server, started })
@@ -152,10 +217,12 @@ impl<'a> MachinesStage<'a> {
 }
 
 /// The client's threads, and the counters of both machines.
-struct Both<'a> {
+struct Both<'a, 'r> {
     netns: &'a Netns,
     cpus: &'a [Cpu],
-    read: Mutex<Read<'a>>,
+    epolls: Option<EpollParams>,
+    /// `None` for the second workload: the counters of the first one are those of both.
+    read: Option<&'a Mutex<Read<'r>>>,
 }
 
 struct Read<'a> {
@@ -167,7 +234,7 @@ struct Read<'a> {
     failed: Option<Fault>,
 }
 
-impl Environment for Both<'_> {
+impl Environment for Both<'_, '_> {
     fn on_thread_start(&self, thread: u32) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
         if !Netns::is_current(self.netns.id()) {
             self.netns.enter()?;
@@ -179,8 +246,17 @@ impl Environment for Both<'_> {
         Ok(())
     }
 
+    fn on_thread_ready(
+        &self,
+        _thread: u32,
+        epoll: BorrowedFd<'_>,
+    ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        self.epolls.map_or(Ok(()), |params| set_own_epoll(epoll, params))
+    }
+
     fn at_edge(&self, edge: Edge) {
-        let mut read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(read) = self.read else { return };
+        let mut read = read.lock().unwrap_or_else(PoisonError::into_inner);
         let asked = match edge {
             Edge::Opens => read.control.order(&Request::Open),
             Edge::Closes => match read.control.request(&Request::Close) {
@@ -205,76 +281,131 @@ impl Stage for MachinesStage<'_> {
 
     fn apply(&mut self, label: &str) -> Result<(), BenchError> {
         self.may_go_on()?;
-        let pace = self.workload()?.pace();
+        let pace = self.workloads.first().map(|(_, workload)| workload.pace());
+        let pace = pace.ok_or_else(|| Fault::failed("there is no workload"))?;
         let within = [pace.warmup, pace.window, pace.drain, SLACK].iter().map(|span| span.0).sum::<u64>();
+        let within = Nanoseconds(within.min(WITHIN_MAX.0));
+        let services = self
+            .workloads
+            .iter()
+            .map(|(first, workload)| Ok(Served { service: self.service(workload)?, first: *first }));
+        let name = label.to_owned();
         let apply = Apply {
-            configuration: label.to_owned(),
-            service: self.service()?,
+            wanted: match self.labels {
+                Labels::Configurations => Wanted::Configuration(name),
+                Labels::Tunings => Wanted::Tuning(name),
+            },
+            services: services.collect::<Result<_, Fault>>()?,
             threads: self.threads,
-            within: Nanoseconds(within.min(WITHIN_MAX.0)),
+            within,
         };
-        match self.control.request(&Request::Apply(apply))? {
-            Reply::Applied(applied) => {
-                self.applied = Some(applied);
-                Ok(())
-            }
-            other => Err(self.control.unexpected(&other).into()),
+        let mode = self.own_mode(label);
+        if let (Some(own), Some(mode)) = (&mut self.own, mode) {
+            own.apply(mode, within)?;
         }
+        self.own_epolls = mode.map(|mode| mode.params().epoll);
+        let applied = match self.control.request(&Request::Apply(apply)) {
+            Ok(Reply::Applied(applied)) => Ok(applied),
+            Ok(other) => Err(self.control.unexpected(&other)),
+            Err(fault) => Err(fault),
+        };
+        let applied = match (applied, &mut self.own) {
+            (Err(fault), Some(own)) => {
+                own.restore()?;
+                return Err(fault.into());
+            }
+            (applied, _) => applied?,
+        };
+        if let Some(settings) = &applied.settings {
+            self.applied_settings.insert(label.to_owned(), settings.clone());
+        }
+        self.applied = Some(applied);
+        Ok(())
     }
 
     fn measure(&mut self, cell: Cell<'_>) -> Result<Evidence, BenchError> {
-        let Some(Applied { address, server }) = self.applied.clone() else {
+        let Some(Applied { addresses, server, .. }) = self.applied.clone() else {
             return Err(Fault::failed("nothing was applied").into());
         };
-        let workload = self.workload()?.with_seed(cell.seed);
-        let origin = self.origin(server, seconds_since_1970());
+        let spins = self.own.is_some()
+            && cell.label.parse().is_ok_and(|of: Configuration| of.wait_at_most() == Some(Nanoseconds::ZERO));
+        let workloads = self.workloads.iter().map(|(_, workload)| {
+            let mut workload = workload.with_seed(cell.seed);
+            if spins {
+                workload.set_waiting(Waiting::Spin);
+            }
+            workload
+        });
+        let workloads: Vec<Workload> = workloads.collect();
+        let started = seconds_since_1970();
         let cpus: Vec<Cpu> = self.client.cpus.iter().collect();
         let napis = self.client.device.iter().flat_map(|device| &device.napis);
         let napis: BTreeSet<NapiId> = napis.map(|napi| napi.id).collect();
         let mut work = WorkTime::of([Pid(std::process::id())], napis.iter().copied()).ok();
         let meters = Meters { work: work.as_mut(), ..Meters::of(&mut self.counters, None) };
-        let read = Read {
+        let read = Mutex::new(Read {
             control: &mut self.control,
             meters,
             edges: Vec::with_capacity(2),
             counted: None,
             failed: None,
-        };
-        let both = Both { netns: &self.netns, cpus: &cpus, read: Mutex::new(read) };
+        });
+        let mut offers = Vec::new();
+        for (workload, address) in workloads.iter().zip(addresses) {
+            let read = offers.is_empty().then_some(&read);
+            let both = Both { netns: &self.netns, cpus: &cpus, epolls: self.own_epolls, read };
+            offers.push((address, workload, both));
+        }
         // Without a server, the run ends immediately instead of after its full time. If that cannot be
         // requested, the run ends with its window.
         let stop = || {
-            let mut read = both.read.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut read = read.lock().unwrap_or_else(PoisonError::into_inner);
             let _ = read.control.order(&Request::Stop);
         };
-        let run = interruptible(self.signals, || load::offer(address, &workload, cell.load, &both), stop);
-        let Read { edges, counted, failed, .. } =
-            both.read.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let runs = interruptible(self.signals, || all_at_once(&offers, cell), stop);
+        drop(offers);
+        let Read { edges, counted, failed, .. } = read.into_inner().unwrap_or_else(PoisonError::into_inner);
         // A lost connection is the reason for whatever failed after it.
-        let run = match (run, failed) {
+        let runs = match (runs, failed) {
             (Err(interrupted @ BenchError::Interrupted(_)), _) => return Err(interrupted),
             (_, Some(fault)) => return Err(fault.into()),
-            (run, None) => run?,
+            (runs, None) => runs?,
         };
-        let mut evidence = run.into_evidence(cell.label, origin);
-        if let Some(counted) = counted {
-            counted.add_to(&mut evidence);
+        let own = <[AtEdge; 2]>::try_from(edges).ok();
+        let own = own.map(|[before, after]| after.since(&before, &self.client.cpus, &napis));
+        let is_mixed = runs.len() > 1;
+        let mut evidence = Vec::new();
+        for run in runs {
+            let mut of_run = run.into_evidence(cell.label, self.origin(server.clone(), started));
+            let answers = of_run.throughput * of_run.window.as_secs_f64();
+            if let Some(mut counted) = counted.clone() {
+                // With two kinds of answers in one run, their separate costs are unknown.
+                if is_mixed {
+                    (counted.cost, counted.cycles) = (None, None);
+                }
+                counted.add_to(&mut of_run);
+            }
+            if let Some(own) = &own {
+                let cost = own.cost.filter(|_| !is_mixed).and_then(|cost| cost.per_answer(answers));
+                of_run.client = Some(Box::new(model::ClientSide {
+                    host: Machine::this().host,
+                    cpu: own.cpu,
+                    counters: own.counters.clone(),
+                    cpu_per_answer: cost,
+                }));
+            }
+            evidence.push(of_run);
         }
-        if let Ok([before, after]) = <[AtEdge; 2]>::try_from(edges) {
-            let counted = after.since(&before, &self.client.cpus, &napis);
-            let answers = evidence.throughput * evidence.window.as_secs_f64();
-            evidence.client = Some(Box::new(ClientSide {
-                host: Machine::this().host,
-                cpu: counted.cpu,
-                counters: counted.counters,
-                cpu_per_answer: counted.cost.and_then(|cost| cost.per_answer(answers)),
-            }));
-        }
-        Ok(evidence)
+        let mut evidence = evidence.into_iter();
+        let first = evidence.next().ok_or_else(|| Fault::failed("no workload ran"))?;
+        self.beside.extend(evidence);
+        Ok(first)
     }
 
     fn restore(&mut self) -> Result<(), BenchError> {
         self.applied = None;
-        Ok(self.control.order(&Request::Restore)?)
+        let own = self.own.as_mut().map_or(Ok(()), ClientSide::restore);
+        self.control.order(&Request::Restore)?;
+        Ok(own?)
     }
 }

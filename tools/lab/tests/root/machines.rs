@@ -36,6 +36,14 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("machines/memcached_on_another_machine_is_measured_and_both_are_described", MACHINES, memcached),
         test("machines/kernel_threads_poll_on_the_other_machine", THREADS, repeated(exchanged)),
         test("machines/storage_of_the_other_machine_is_read_and_written", THREADS, storage),
+        test("machines/policies_are_measured_on_another_machine_in_every_mixture", MACHINES, policies),
+        test("machines/policies_for_a_service_that_runs_there_already", MACHINES, policies_for_service),
+        test("machines/a_client_that_waits_as_the_server_is_restored_too", MACHINES, both_sides),
+        test(
+            "machines/a_client_that_waits_as_the_server_leaves_nothing_when_it_is_killed",
+            MACHINES,
+            both_killed,
+        ),
         test("machines/memcached_that_runs_already_is_measured_and_keeps_running", MACHINES, running),
         test("machines/another_version_and_what_is_no_message_are_refused_by_name", &[Need::Root], refused),
         test("machines/a_daemon_on_the_other_machine_is_named_and_left_alone", &[Need::Root], daemon),
@@ -188,7 +196,16 @@ impl Machines {
 
     /// The settings of the server's device.
     fn settings(&self) -> Result<BTreeMap<u32, String>, Failed> {
-        let device = self.wire.near0()?;
+        Self::settings_of(&self.wire.near0()?)
+    }
+
+    /// The settings of the client's device.
+    fn client_settings(&self) -> Result<BTreeMap<u32, String>, Failed> {
+        let host = linux::observe(&linux::Netns::named(&self.wire.far)?, &linux::Processes::None)?;
+        Self::settings_of(host.device_named("far0").ok_or("far0 was not observed")?)
+    }
+
+    fn settings_of(device: &model::host::Device) -> Result<BTreeMap<u32, String>, Failed> {
         let of = |napi: &model::host::Napi| {
             let (defer, flush) = (napi.defer_hard_irqs, napi.gro_flush_timeout);
             format!("{defer:?} {flush:?} {:?} {:?}", napi.irq_suspend_timeout, napi.threaded)
@@ -402,8 +419,8 @@ fn strangers() -> Result<(), Failed> {
     machines.is_as(&before, Duration::from_secs(20))
 }
 
-fn running() -> Result<(), Failed> {
-    let machines = Machines::new("machines-running")?;
+/// memcached on the server's machine.
+fn service(machines: &Machines) -> Result<Child, Failed> {
     let mut service = Command::new("ip");
     service.args([
         "netns",
@@ -417,12 +434,18 @@ fn running() -> Result<(), Failed> {
         "-t",
         "1",
     ]);
-    let mut service = service.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
+    let service = service.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
     let begun = Instant::now();
     let listens = || run(&format!("ip netns exec {} ss -Hltn sport = :11211", machines.wire.near));
     while listens()?.is_empty() && begun.elapsed() < Duration::from_secs(10) {
         std::thread::sleep(Duration::from_millis(20));
     }
+    Ok(service)
+}
+
+fn running() -> Result<(), Failed> {
+    let machines = Machines::new("machines-running")?;
+    let mut service = service(&machines)?;
     let before = machines.settings()?;
     let output = machines.output(
         "-o json bench memcached --service 11211 --mode base,suspend200 --rate 1K --seconds 300ms --warmup 50ms --repeats 1 --keys 100",
@@ -477,6 +500,128 @@ fn storage() -> Result<(), Failed> {
     let grid = grid(&output)?;
     let runs: Vec<_> = grid.variants.iter().flat_map(|variant| &variant.results.evidence).collect();
     assert!(runs.len() == 2 && runs.iter().all(|run| run.requests.answered > 0), "{}", text(&output.stderr));
+    Ok(())
+}
+
+fn policies() -> Result<(), Failed> {
+    let machines = Machines::new("machines-policies")?;
+    let before = machines.settings()?;
+    let output = machines.output(
+        "-o json bench policies --meant-for 1 --at-once 2 --mix 1:1,0:1 --policy none,manual,latency,mix --delivery suspend200 \
+         --repeats 1 --seconds 300ms --warmup 50ms",
+    )?;
+    machines.is_as(&before, Duration::from_secs(10))?;
+    let grid = grid(&output)?;
+    assert_eq!(grid.machines.len(), 2);
+    let names: Vec<&str> = grid.variants.iter().map(|variant| variant.name.as_str()).collect();
+    assert_eq!(
+        names,
+        [
+            "2 at once: 2 latency-first",
+            "2 at once: 1 throughput-first (beside 1 latency-first)",
+            "2 at once: 1 latency-first (beside 1 throughput-first)"
+        ],
+        "{}",
+        text(&output.stderr)
+    );
+    for variant in &grid.variants {
+        assert_eq!(variant.results.evidence.len(), 5, "{}: skipped {:?}", variant.name, grid.skipped);
+        for run in &variant.results.evidence {
+            assert!(run.requests.answered > 0 && run.counters.is_some(), "{} {}", variant.name, run.label);
+            let polls = run.delivered.iter().flat_map(|delivered| &delivered.napis);
+            let own: u64 = polls.map(|napi| napi.application.polls).sum();
+            assert!(run.label != "delivery suspend200" || own > 0, "{}: {own}", variant.name);
+        }
+    }
+    for (label, words) in
+        [("none", "sets nothing"), ("manual", "rps_cpus"), ("delivery suspend200", "irq-suspend-timeout")]
+    {
+        let note = grid.notes.iter().find(|note| note.starts_with(&format!("{label}: ")));
+        assert!(note.is_some_and(|note| note.contains(words)), "{label}: {:?}", grid.notes);
+    }
+    Ok(())
+}
+
+fn policies_for_service() -> Result<(), Failed> {
+    let machines = Machines::new("machines-policies-service")?;
+    let mut service = service(&machines)?;
+    let before = machines.settings()?;
+    let output = machines.output(
+        "-o json bench policies --service memcached --port 11211 --protocol memcached --rate 1K --connections 4 --policy none,cpu \
+         --repeats 1 --seconds 300ms --warmup 50ms",
+    );
+    let (after, ended) = (machines.settings()?, service.try_wait()?);
+    service.kill()?;
+    service.wait()?;
+    let grid = grid(&output?)?;
+    assert!(after == before && ended.is_none(), "{after:?}, was {before:?}; {ended:?}");
+    let [variant] = grid.variants.as_slice() else { return Err("not one variant".into()) };
+    assert_eq!(variant.name, "memcached, 4 connection(s)");
+    assert!(variant.results.evidence.len() == 2, "skipped {:?}", grid.skipped);
+    assert!(variant.results.evidence.iter().all(|run| run.requests.answered > 0));
+    machines.is_as(&before, Duration::from_secs(10))
+}
+
+/// Waits until the client's device has other settings, or the client has ended.
+fn changed(
+    machines: &Machines,
+    client: &mut Child,
+    before: &BTreeMap<u32, String>,
+) -> Result<BTreeMap<u32, String>, Failed> {
+    while client.try_wait()?.is_none() {
+        let now = machines.client_settings()?;
+        if now != *before {
+            return Ok(now);
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    Err("the client's device had no other settings".into())
+}
+
+fn both_sides() -> Result<(), Failed> {
+    let machines = Machines::new("machines-both")?;
+    run(&format!("ip netns exec {} ethtool -K far0 gro on", machines.wire.far))?;
+    let (before, own_before) = (machines.settings()?, machines.client_settings()?);
+    for bench in ["tcp-rr --flows 2", "memcached --keys 100 --connections 2"] {
+        let mut client = machines.client(&format!(
+            "-o json --state-dir {} bench {bench} --both-sides --mode base,suspend200 --rate 500 --repeats 1 --seconds 1s --warmup 50ms",
+            machines.scratch.path("client").display()
+        ));
+        let mut client = client.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+        let during = changed(&machines, &mut client, &own_before);
+        let output = client.wait_with_output()?;
+        let during =
+            during.map_err(|error| format!("{error:?}: {}{}", text(&output.stdout), text(&output.stderr)))?;
+        assert!(format!("{during:?}").contains("200000"), "{during:?}");
+        let document = data(&output)?;
+        assert!(document.to_string().contains("which waits as the server"), "{document}");
+        assert_eq!(machines.client_settings()?, own_before);
+        machines.is_as(&before, Duration::from_secs(10))?;
+    }
+    Ok(())
+}
+
+fn both_killed() -> Result<(), Failed> {
+    let machines = Machines::new("machines-both-killed")?;
+    run(&format!("ip netns exec {} ethtool -K far0 gro on", machines.wire.far))?;
+    let (before, own_before) = (machines.settings()?, machines.client_settings()?);
+    let mut chance = Chance::stream(std::process::id().into(), &[1]);
+    for _ in 0..KILLS {
+        let mut client = machines.client(&format!(
+            "--state-dir {} {LONG} --both-sides",
+            machines.scratch.path("client").display()
+        ));
+        let mut client = client.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
+        let during = changed(&machines, &mut client, &own_before);
+        std::thread::sleep(Duration::from_millis(chance.bits() % 700));
+        client.kill()?;
+        client.wait()?;
+        during?;
+        waited_for("the client's device as before", || {
+            Ok((machines.client_settings()? == own_before).then_some(()))
+        })?;
+        machines.is_as(&before, Duration::from_secs(30))?;
+    }
     Ok(())
 }
 
@@ -580,7 +725,11 @@ fn daemon() -> Result<(), Failed> {
 
 fn unsupported() -> Result<(), Failed> {
     for (words, code, named) in [
-        ("bench policies --server ssh:h --port 1 --protocol echo", 6, "bench policies"),
+        ("bench policies --server ssh:h --port 1 --protocol echo", 2, "--service"),
+        ("bench policies --service x --protocol echo", 2, "--server"),
+        ("bench policies --server ssh:h --simulated", 2, "--simulated"),
+        ("bench memcached --both-sides", 2, "--server"),
+        ("bench tcp-rr --both-sides", 2, "--loopback"),
         ("bench judge --server ssh:h", 2, "--server"),
         ("bench selfcheck --server ssh:h", 2, "--server"),
         ("bench memcached --server h", 2, "write ssh:HOST or HOST:PORT"),

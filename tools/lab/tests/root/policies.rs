@@ -143,7 +143,7 @@ fn of_server(server: &str, port: &str, protocol: &str, more: &[&str]) -> Result<
         "json",
         "bench",
         "policies",
-        "--server",
+        "--start",
         server,
         "--port",
         port,

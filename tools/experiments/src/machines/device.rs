@@ -1,0 +1,26 @@
+//! One device of a machine, and those below it: a bench sees and changes no other.
+
+use std::collections::BTreeSet;
+
+use linux::{Netns, Processes};
+use model::{Host, IfIndex, Plan, Policy};
+use session::{Fault, cycle, services};
+
+/// The device, those below it, and these processes.
+pub(super) fn observe(netns: &Netns, device: IfIndex, processes: &Processes) -> Result<Host, Fault> {
+    let mut host = linux::observe(netns, processes)?;
+    let own = host.devices.iter().find(|one| one.id.ifindex == device);
+    let below = own.map(|own| host.below(own)).unwrap_or_default();
+    let kept: BTreeSet<IfIndex> = below.iter().map(|(_, below)| below.id.ifindex).chain([device]).collect();
+    host.devices.retain(|device| kept.contains(&device.id.ifindex));
+    Ok(host)
+}
+
+/// Plans a policy for it.
+pub(super) fn planned(netns: &Netns, device: IfIndex, policy: &Policy) -> Result<Plan, Fault> {
+    let (resolved, processes) = services::resolve(policy)?;
+    let host = observe(netns, device, &processes)?;
+    let placement = cycle::place(policy, &host, resolved)?;
+    let planned = cycle::plan_placed(&placement, &host);
+    planned.map(|(_, plan)| plan).map_err(|refusal| Fault::refused(refusal, &host))
+}
