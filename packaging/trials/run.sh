@@ -211,7 +211,7 @@ removal_leaves_packets_as_they_are_and_purge_rolls_back_first() {
     said=$(c 'netpolicy history')
     says "$said" 'history lost it' kept
     said=$(c 'dpkg --purge netpolicy')
-    says "$said" 'the purge put nothing back' 'put back to 0'
+    says "$said" 'the purge put nothing back' 'restored to 0'
     left=$(c 'ls -d /var/lib/netpolicy /etc/netpolicy /run/netpolicy /usr/share/netpolicy 2>/dev/null || true')
     same '' "$left" 'the purge left files'
     install earlier
@@ -362,7 +362,7 @@ a_purge_that_cannot_roll_back_keeps_the_journal() {
     says "$said" 'no clear message' 'the journal stays: /var/lib/netpolicy'
     c 'test -d /var/lib/netpolicy/journal && cp /run/kept.sh /var/lib/netpolicy/roll-back.sh'
     said=$(c 'dpkg --purge netpolicy')
-    says "$said" 'the second purge put nothing back' 'put back to 0'
+    says "$said" 'the second purge put nothing back' 'restored to 0'
     install this
     same 0 "$(deferred 200)" 'settings stayed'
     c 'dpkg --purge netpolicy'
@@ -374,7 +374,7 @@ a_purge_of_what_was_never_configured_rolls_back_first() {
     c 'netpolicy set device veth-server defer200 && netpolicy set device veth-server defer50'
     c 'dpkg --unpack /packages/earlier.deb'
     said=$(c 'dpkg --purge netpolicy')
-    says "$said" 'the purge put nothing back' 'put back to 0'
+    says "$said" 'the purge put nothing back' 'restored to 0'
     as_before "$said"
 }
 
@@ -385,7 +385,7 @@ a_purge_with_var_full_rolls_back_first() {
        cat /dev/zero > /var/lib/netpolicy/full 2>/dev/null || true'
     same 2 "$(deferred 200)" 'not in force'
     said=$(c 'dpkg --purge netpolicy; code=$?; umount /var/lib/netpolicy; rmdir /var/lib/netpolicy; exit $code')
-    says "$said" 'the purge put nothing back' 'put back to 0'
+    says "$said" 'the purge put nothing back' 'restored to 0'
     as_before "$said"
 }
 
@@ -399,7 +399,7 @@ removal_leaves_a_journal_on_another_disk() {
     said=$(c 'netpolicy history')
     says "$said" 'history lost it' kept
     said=$(c 'dpkg --purge netpolicy && rmdir /srv/journal')
-    says "$said" 'the purge put nothing back' 'put back to 0'
+    says "$said" 'the purge put nothing back' 'restored to 0'
     as_before "$said"
 }
 
@@ -423,10 +423,10 @@ a_purge_under_a_daemon_of_no_unit_is_refused() {
        for i in $(seq 100); do netpolicy show | grep -q 200us && exit; sleep 0.1; done; cat /run/by-hand.log; exit 1'
     said=$(refused 'dpkg --purge netpolicy' 'it is not refused')
     says "$said" 'it is not refused' 'a netpolicy is at work' 'the journal stays'
-    [[ $said != *'put back to'* ]] || fail 'something was put back under the daemon' "$said"
+    [[ $said != *'restored to'* ]] || fail 'something was restored under the daemon' "$said"
     said=$(c 'kill $(cat /var/lib/netpolicy/journal/daemon) &&
               flock /var/lib/netpolicy/journal/daemon dpkg --version >/dev/null && dpkg --purge netpolicy')
-    says "$said" 'the purge put nothing back' 'put back to 0'
+    says "$said" 'the purge put nothing back' 'restored to 0'
     as_before "$said"
 }
 
@@ -444,8 +444,8 @@ a_root_without_systemd_takes_the_package_and_a_policy() {
     cp "$packages/this.deb" "$bare/netpolicy.deb"
     said=$(in_root "$bare" "dpkg --install /netpolicy.deb && $lab && netpolicy set device veth-server defer200 && netpolicy verify &&
                             dpkg --purge netpolicy && ls -d /var/lib/netpolicy || true")
-    says "$said" 'no policy was applied' '4 settings are as they were applied'
-    says "$said" 'not purged' 'put back to 0' "cannot access '/var/lib/netpolicy'"
+    says "$said" 'no policy was applied' '4 settings are in force as applied'
+    says "$said" 'not purged' 'restored to 0' "cannot access '/var/lib/netpolicy'"
 }
 
 # rpm's own tools, and a root that has rpm's database only.
@@ -464,7 +464,7 @@ rpm_installs_verifies_and_erases() {
     of_rpm --install --nodeps "$bare/netpolicy.rpm"
     of_rpm --verify --nodeps netpolicy
     said=$(in_root "$bare" "$lab && netpolicy set device veth-server defer200 && netpolicy verify; cat /etc/group")
-    says "$said" 'no policy was applied' '4 settings are as they were applied' netpolicy:
+    says "$said" 'no policy was applied' '4 settings are in force as applied' netpolicy:
     # netpolicy of before had all commands.
     of_rpm --upgrade --nodeps --oldpackage "$bare/earlier.rpm"
     of_rpm --upgrade --nodeps "$bare/netpolicy.rpm" "$bare/netpolicy-tools.rpm"
@@ -485,7 +485,7 @@ one_program_runs_on_debian_11_12_and_13() {
         cp "$packages/this.deb" "$bare/netpolicy.deb"
         said=$(in_root "$bare" "dpkg --install /netpolicy.deb && $lab && netpolicy set device veth-server defer200 &&
                                 netpolicy verify && netpolicy doctor --seconds 0; dpkg --purge netpolicy")
-        says "$said" "$suite" '4 settings are as they were applied' 'put back to 0'
+        says "$said" "$suite" '4 settings are in force as applied' 'restored to 0'
         echo "trial: installed, applied, purged on $suite" >&2
     done
 }
@@ -494,7 +494,7 @@ the_archive_unpacks_over_a_root() {
     bare=$(unpack_root own bare)
     tar --directory "$bare" --extract --keep-directory-symlink --file "$packages/this.tar.gz"
     said=$(in_root "$bare" "$lab && netpolicy set device veth-server defer200 && netpolicy verify && netpolicy sim --help")
-    says "$said" 'no policy was applied' '4 settings are as they were applied' Predict
+    says "$said" 'no policy was applied' '4 settings are in force as applied' Predict
 }
 
 # Debian's own judge; what it may find is in the package's overrides, with reasons.

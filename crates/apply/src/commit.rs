@@ -187,7 +187,7 @@ impl Journal {
             let (name, standing) = (transaction.name(), transaction.standing());
             let why = match self.owner(transaction) {
                 Some(by) => {
-                    format!("belongs to process {by} until it ends and puts it back (transaction {name})")
+                    format!("belongs to process {by}, which restores it when it exits (transaction {name})")
                 }
                 None if is_undecided(standing) => {
                     format!("was changed by {name}, which is {standing}: confirm it or roll it back first")
@@ -408,7 +408,7 @@ impl<E: fmt::Display> fmt::Display for CommitFault<E> {
             Self::Irreversible(changes) => {
                 let lines = changes.iter().map(|change| {
                     let what = change.from().facts().irreversible;
-                    format!("{change} (cannot be put back: {})", what.unwrap_or("this value"))
+                    format!("{change} (cannot be restored: {})", what.unwrap_or("this value"))
                 });
                 write!(f, "refused: cannot be undone:{}", indented(lines))
             }
@@ -424,7 +424,7 @@ impl<E: fmt::Display> fmt::Display for CommitFault<E> {
             ),
             Self::Owned { name, by, knob } => write!(
                 f,
-                "refused: {} of {} belongs to process {by} until it ends and puts it back (transaction {name})",
+                "refused: {} of {} belongs to process {by}, which restores it when it exits (transaction {name})",
                 knob.to().knob(),
                 knob.to().object()
             ),

@@ -18,7 +18,7 @@ use crate::undo::{HostState, Undone, UndoneChange, in_force_unrecorded, undo_ste
 /// [`roll_back`](Self::roll_back). Dropping it rolls back, so `?` and panics cannot leave it behind.
 /// While it exists, no other transaction can be written on this host.
 /// While it lives, no other transaction can be written on this host.
-#[must_use = "a plan that is not kept is rolled back"]
+#[must_use = "a plan that was not kept is rolled back"]
 pub struct Held<'k, K: Knobs> {
     pub(crate) kernel: &'k mut K,
     /// `None` for an empty plan, and once decided.

@@ -34,7 +34,7 @@ pub fn device_of_address_name(name: &str) -> Option<(NetnsId, IfIndex)> {
 }
 
 const ADDRESS: &str = "address of device ";
-const DEVICE: &str = "number in sysfs of device ";
+const DEVICE: &str = "sysfs file of device ";
 const IN_NETNS: &str = " in network namespace ";
 
 /// A host whose settings can be read and written: the running kernel, or a test's fake.

@@ -51,7 +51,7 @@ pub enum JournalError {
     },
     /// The journal has no first line. It was complete before the transaction had a name, so the file was
     /// damaged later.
-    #[error("{} has lost its first line", file.display())]
+    #[error("the first line of {} is missing", file.display())]
     Headless {
         /// The journal.
         file: PathBuf,
@@ -121,7 +121,7 @@ impl std::fmt::Display for WayBack<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.0 {
             Some(script) => write!(f, "the script {} can still undo the transaction", script.display()),
-            None => write!(f, "its {UNDO_SCRIPT} is not there either"),
+            None => write!(f, "its {UNDO_SCRIPT} is missing, too"),
         }
     }
 }
@@ -293,7 +293,7 @@ impl Log {
 
     /// The transaction's directory.
     pub(crate) fn directory(&self) -> &Path {
-        self.path.parent().expect("a journal is in its transaction's directory")
+        self.path.parent().expect("a journal is in the directory of its transaction")
     }
 }
 

@@ -162,7 +162,7 @@ pub enum LineError {
     #[error("the line has no checksum at its end")]
     NoCheckSum,
     /// The line's checksum is wrong.
-    #[error("the checksum is {found:08x}, and the line's is {computed:08x}")]
+    #[error("checksum mismatch: recorded {found:08x}, computed {computed:08x}")]
     CheckSum {
         /// The checksum in the line.
         found: u32,
@@ -173,13 +173,13 @@ pub enum LineError {
     #[error("not a record: {0}")]
     NotARecord(String),
     /// The journal has another format.
-    #[error("the journal is of format {found}, this program reads format {FORMAT}")]
+    #[error("the journal has format {found}; this program reads format {FORMAT}")]
     Format {
         /// The journal's format.
         found: u32,
     },
     /// The line's number does not follow the previous one.
-    #[error("the line has number {found} where {expected} should stand")]
+    #[error("the line has number {found}, expected {expected}")]
     Sequence {
         /// The number in the line.
         found: u64,
@@ -227,7 +227,7 @@ struct AnyBegin {
 
 /// A record as a line, with a trailing newline.
 pub fn encode_line(seq: u64, record: &Record) -> Vec<u8> {
-    let mut line = serde_json::to_vec(&LineOut { seq, record }).expect("a record has no map with odd keys");
+    let mut line = serde_json::to_vec(&LineOut { seq, record }).expect("records serialize to JSON");
     line.pop(); // The closing brace comes after the checksum.
     let crc = crc32fast::hash(&line);
     line.extend_from_slice(CRC_OPENS);
@@ -293,7 +293,7 @@ impl fmt::Display for Why {
         match self {
             Self::Failed { cause } => write!(f, "a step failed: {cause}"),
             Self::NotKept => f.write_str("it was not kept"),
-            Self::Dropped => f.write_str("its program failed before it decided"),
+            Self::Dropped => f.write_str("the program failed before it kept or undid the change"),
             Self::Asked { at } => write!(f, "an operator requested it at {at}"),
             Self::Expired { at } => write!(f, "it was not confirmed in time, at {at}"),
         }

@@ -46,5 +46,5 @@ fn no_file(kind: FileType) -> io::Error {
     } else {
         "a device"
     };
-    io::Error::new(io::ErrorKind::InvalidInput, format!("it is {what}, and should be a file"))
+    io::Error::new(io::ErrorKind::InvalidInput, format!("it is {what}, expected a file"))
 }

@@ -37,7 +37,7 @@ pub enum RollBackError {
         knob: Box<Change>,
     },
     /// A running program owns it, and rolls it back when it exits.
-    #[error("{name} belongs to process {by} until it ends and puts it back")]
+    #[error("{name} belongs to process {by}, which rolls it back when it exits")]
     Owned {
         /// The transaction.
         name: TransactionName,

@@ -43,7 +43,7 @@ impl fmt::Display for TransactionName {
 
 /// The error for text that is not the name of a transaction.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is not the name of a transaction: they look like 20261121T040500.123456Z-1a2b")]
+#[error("`{0}` is not the name of a transaction, such as 20261121T040500.123456Z-1a2b")]
 pub struct NotATransaction(pub String);
 
 impl FromStr for TransactionName {

@@ -153,7 +153,7 @@ pub(crate) fn in_force_unrecorded<K: Knobs>(kernel: &mut K, change: &Change) -> 
 
 /// Why an unrecorded change is not undone.
 const UNRECORDED: &str =
-    "the journal does not record this write: its end was lost, or another program set this value";
+    "the journal does not record this write: it was truncated, or another program set this value";
 
 /// A setting that is ours counts as stuck until it reads back as restored.
 fn put_back_later(found: Setting) -> Fate {
@@ -215,9 +215,9 @@ fn look<K: Knobs>(
 /// Reads settings, and checks that the host returned the same knobs in the same order.
 pub(crate) fn read<K: Knobs>(kernel: &mut K, like: &[Setting]) -> Result<Vec<Setting>, K::Error> {
     let found = kernel.read(like)?;
-    assert_eq!(found.len(), like.len(), "a host must answer for as many knobs as it was asked for");
+    assert_eq!(found.len(), like.len(), "a host must answer for every requested knob");
     for (asked, answered) in like.iter().zip(&found) {
-        assert!(answered.same_knob(asked), "a host asked for {asked} must not answer {answered}");
+        assert!(answered.same_knob(asked), "a host answered {answered} instead of {asked}");
     }
     Ok(found)
 }
@@ -282,9 +282,9 @@ impl fmt::Display for HostState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unchanged => f.write_str("Nothing was changed."),
-            Self::Restored => f.write_str("What had been changed was put back."),
+            Self::Restored => f.write_str("The changed settings were restored."),
             Self::NotRestored(stuck) => {
-                f.write_str("NOT put back:")?;
+                f.write_str("NOT restored:")?;
                 stuck.iter().try_for_each(|s| write!(f, "\n  {s}"))
             }
         }

@@ -80,7 +80,7 @@ impl Verdicts {
         let verdicts = &verdicts[verdicts.len().saturating_sub(VERDICTS_MAX)..];
         let (unfinished, path) = (directory.join(UNFINISHED), directory.join(VERDICTS));
         let document = FileOut { schema: Schema, verdicts };
-        let mut text = serde_json::to_vec(&document).expect("a verdict has no map with odd keys");
+        let mut text = serde_json::to_vec(&document).expect("verdicts serialize to JSON");
         text.push(b'\n');
         let mut options = OpenOptions::new();
         options.write(true).create(true).truncate(true).mode(0o600);

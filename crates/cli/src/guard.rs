@@ -22,7 +22,7 @@ pub struct Guard {
     #[arg(long, value_name = "FD")]
     pub holding: Vec<i32>,
     /// A descriptor that the guard was started with, and that closes when the program ends that it guards: what that program has
-    /// left is put back then.
+    /// left is restored then.
     #[arg(long, value_name = "FD", requires = "program")]
     pub until_closed: Option<i32>,
     /// That program.

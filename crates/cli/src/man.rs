@@ -22,8 +22,8 @@ pub const DOCUMENTS: &str = "/usr/share/doc/netpolicy";
 
 /// The variables of the environment that commands read.
 const VARIABLES: [(&str, &str); 3] = [
-    ("NO_COLOR", "Any text: no colour, unless `--color` is given."),
-    ("LC_ALL, LC_CTYPE, LANG", "The first of them that is set. Without UTF-8, arrows and signs are ASCII."),
+    ("NO_COLOR", "Set to any value: no colour, unless `--color` is given."),
+    ("LC_ALL, LC_CTYPE, LANG", "The first one that is set. Without UTF-8, arrows and symbols are ASCII."),
     ("PATH", "Where `run` finds the command and `tc load --with-tc` finds tc."),
 ];
 
@@ -143,10 +143,10 @@ pub fn entry(roff: &mut Roff, word: &str, meaning: &str) {
 pub fn files(roff: &mut Roff) {
     roff.control("SH", ["FILES"]);
     for directory in DROP_IN_DIRS.iter().rev() {
-        entry(roff, &format!("{directory}/*.toml"), "Policy files. The directories listed first win.");
+        entry(roff, &format!("{directory}/*.toml"), "Policy files. Earlier directories take precedence.");
     }
     for directory in RECIPE_DIRS.iter().rev() {
-        entry(roff, &format!("{directory}/*.toml"), "Recipes that replace those that ship.");
+        entry(roff, &format!("{directory}/*.toml"), "Recipes that replace the built-in ones.");
     }
     entry(roff, STATE_DIR, "The journal: what was changed, with an `undo.sh` for each transaction.");
     entry(roff, API_SOCKET, "The daemon's Varlink interface.");

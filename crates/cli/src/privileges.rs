@@ -9,8 +9,7 @@ use crate::Context;
 #[must_use]
 pub fn missing_privileges() -> Option<&'static str> {
     (!geteuid().is_root() && !linux::observe::may_administer()).then_some(
-        "Run netpolicy as root, or with CAP_NET_ADMIN and CAP_SYS_PTRACE: without, it changes nothing, and sees no \
-         processes of other users.",
+        "Run netpolicy as root, or with CAP_NET_ADMIN and CAP_SYS_PTRACE; otherwise it can change nothing and cannot inspect other users' processes.",
     )
 }
 

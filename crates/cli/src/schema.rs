@@ -40,7 +40,7 @@ pub fn of_command(name: &str, parts: &[Part]) -> Value {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "$id": format!("netpolicy/v1/{name}"),
         "title": format!("netpolicy {name}, with -o json, and each line with -o jsonl"),
-        "$comment": "fields are added to a version, never removed or given another meaning",
+        "$comment": "within a version, fields are only added; none is removed or changes its meaning",
         "anyOf": documents,
         "$defs": generator.take_definitions(true),
     })

@@ -131,10 +131,10 @@ impl Daemon<'_> {
             return Outcome::Refused(Fault::refused(refusal.clone(), self.known.host()));
         }
         let Some((objects, request)) = self.plan.request(target) else {
-            return Outcome::Later(format!("stored; waits until {target} exists"));
+            return Outcome::Later(format!("stored; waiting until {target} exists"));
         };
         if let (Target::Service(..), 0) = (target, request.extent.processes) {
-            return Outcome::Later(format!("stored; waits until a process of {target} runs"));
+            return Outcome::Later(format!("stored; waiting until a process of {target} runs"));
         }
         if let (Target::Device(_), 0, 0) = (target, request.extent.queues, request.extent.wanted) {
             return Outcome::Later("stored; more specific requests set all of its queues".to_owned());

@@ -74,7 +74,7 @@ impl ChangeLog {
             let one_line = [changes[0]];
             let (own, more) = match changes.len() {
                 0..=ALIKE_MAX => (&changes[..], String::new()),
-                all => (&one_line[..], format!(", and {} more of this process alike", all - 1)),
+                all => (&one_line[..], format!(", and {} more like it for this process", all - 1)),
             };
             for change in own {
                 let stands_for = if more.is_empty() { 1 } else { changes.len() };
@@ -121,11 +121,18 @@ impl ChangeLog {
         let named = left_out.iter().take(ALIKE_MAX);
         let mut said: Vec<String> = named
             .map(|lines| {
-                format!("{}: {} more set, without a line each", lines.of, count(lines.left_out, "setting"))
+                format!(
+                    "{}: {} more set, not logged individually",
+                    lines.of,
+                    count(lines.left_out, "setting")
+                )
             })
             .collect();
         if rest > 0 {
-            said.push(format!("other processes: {} more set, without a line each", count(rest, "setting")));
+            said.push(format!(
+                "other processes: {} more set, not logged individually",
+                count(rest, "setting")
+            ));
         }
         said
     }
@@ -166,7 +173,7 @@ mod test {
         assert_eq!(lines, PROCESS_LINES_MAX as usize);
         assert_eq!(log.summarize(begun + WINDOW), [""; 0]);
         let said = log.summarize(begun + WINDOW + Duration::from_secs(1));
-        assert_eq!(said, ["server[812]: 19424 settings more set, without a line each"]);
+        assert_eq!(said, ["server[812]: 19424 settings more set, not logged individually"]);
         assert_eq!(log.fold(&epolls(812, 0..1), user).len(), 1, "a new window");
     }
 
@@ -178,8 +185,9 @@ mod test {
         let folded = words(log.fold(&epolls(813, 3..515), |_| None));
         assert_eq!(
             folded,
-            ["server[813] epoll 3: busy_poll usecs/budget/prefer 0us/0/0 → 20us/0/0, \
-              and 511 more of this process alike (a recipe)"]
+            [
+                "server[813] epoll 3: busy_poll usecs/budget/prefer 0us/0/0 → 20us/0/0, and 511 more like it for this process (a recipe)"
+            ]
         );
     }
 

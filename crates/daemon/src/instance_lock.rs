@@ -129,7 +129,7 @@ fn taken() -> Result<Finding, Fault> {
         Some(peer) => {
             let daemon = RunningDaemon { pid: peer.pid, service: linux::process::service_of(peer.pid) };
             Err(Fault::new(Exit::Refused, format!("{words}: {}", daemon.process()))
-                .hint(format!("use that one, or end it first: {}", daemon.stop())))
+                .hint(format!("use that daemon, or stop it first: {}", daemon.stop())))
         }
         None => Err(Fault::new(Exit::Refused, words).hint("ss -xlp | grep netpolicy/daemon shows it")),
     }

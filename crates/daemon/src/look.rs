@@ -204,7 +204,7 @@ impl Daemon<'_> {
                     rule: "policy-file".to_owned(),
                     severity: Severity::Problem,
                     object: "policy files".to_owned(),
-                    summary: "they have mistakes; the previous policy stays in force".to_owned(),
+                    summary: "they have errors; the previous policy stays in force".to_owned(),
                     evidence: words.lines().map(str::to_owned).collect(),
                     remedy: Some("netpolicy plan".to_owned()),
                 });

@@ -62,7 +62,7 @@ impl Options {
             Err(error) => return Err(Fault { exit: Exit::Usage, ..Fault::file(path, error) }),
             Ok(text) => toml::from_str(&text).map_err(|error| {
                 Fault::new(Exit::Usage, format!("{}: {}", path.display(), error.to_string().trim_end())).hint(
-                    "a daemon's file knows on_stop = \"keep\" | \"revert\", disruptive, allow_irreversible, allow_inferred",
+                    "allowed keys: on_stop = \"keep\" | \"revert\", disruptive, allow_irreversible, allow_inferred",
                 )
             })?,
         };

@@ -255,7 +255,7 @@ impl Daemon<'_> {
             let judging = guards::Judging { policy, netns, watched, within, members, attempt: None };
             self.quality.guards.judge(group.changes, judging, self.session.clone())
         });
-        self.telemetry.detail_of("a change cannot be judged, and is not made", begun);
+        self.telemetry.detail_of("a change was not made because it cannot be judged", begun);
     }
 
     /// Steps that restore held settings that are no longer wanted: immediately if the requests changed,
@@ -323,7 +323,7 @@ impl Daemon<'_> {
                 rule: "not-allowed".to_owned(),
                 severity: Severity::Problem,
                 object: object.to_string(),
-                summary: "left as it is: the change would disturb traffic, or cannot be undone".to_owned(),
+                summary: "not changed: the change would disturb traffic, or cannot be undone".to_owned(),
                 evidence: changes,
                 remedy: Some(DISRUPTIVE.to_owned()),
             });
@@ -385,7 +385,7 @@ impl Daemon<'_> {
             self.telemetry.find(Finding {
                 rule: "taken".to_owned(),
                 severity: Severity::Note,
-                summary: format!("{settings} settings are left alone: each {why}"),
+                summary: format!("{settings} settings are left alone; reason for each: {why}"),
                 object: why,
                 evidence: knobs.into_iter().take(TAKEN_NAMED_MAX).chain(more).collect(),
                 remedy: None,

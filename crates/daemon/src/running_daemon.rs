@@ -33,7 +33,7 @@ pub fn refuse_beside_another(session: &Session, netns: &Netns) -> Result<(), Fau
         return Ok(());
     }
     let words = format!(
-        "{} is the daemon of this network namespace, with another state directory: it would put these changes back",
+        "{} is the daemon of this network namespace, with another state directory: it would revert these changes",
         daemon.process()
     );
     let stop = daemon.stop();

@@ -258,7 +258,7 @@ pub struct Counters {
 /// How often the daemon planned, observed and committed. The counts never decrease.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct PassCounters {
-    /// Plans that were made.
+    /// Computed plans.
     pub plans: u64,
     /// Scans of the whole host.
     pub full_scans: u64,
@@ -504,8 +504,8 @@ impl Shared {
         self.status().counters.evictions += 1;
         reply(Answer::Refused {
             exit: 1,
-            why: format!("{REQUESTS_MAX} requests wait already"),
-            hint: Some("ask again in a moment".to_owned()),
+            why: format!("too many requests are waiting (limit {REQUESTS_MAX})"),
+            hint: Some("try again in a moment".to_owned()),
         });
     }
 

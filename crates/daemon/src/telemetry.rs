@@ -207,15 +207,15 @@ impl<'a> Telemetry<'a> {
         let Some(before) = self.reload.take() else { return };
         let sections = count(self.policy.sections, "section");
         let files = match &self.policy.mistakes {
-            Some(_) => "they have mistakes; the previous policy stays in force".to_owned(),
+            Some(_) => "they have errors; the previous policy stays in force".to_owned(),
             None if before.policy == *policy => format!("{sections}, as before"),
             None => format!("{sections}, not as before"),
         };
         let changes = self.counters.settings.changes.saturating_sub(before.changes);
         let changes = count(usize::try_from(changes).unwrap_or(usize::MAX), "setting");
-        let rest = if in_force { "" } else { "; not all is in force yet: netpolicy status" };
+        let rest = if in_force { "" } else { "; not everything is in force yet: netpolicy status" };
         self.say(&format!(
-            "SIGHUP: policy files and recipes were read again: {files}. {changes} changed{rest}."
+            "SIGHUP: policy files and recipes were reloaded: {files}. {changes} changed{rest}."
         ));
     }
 

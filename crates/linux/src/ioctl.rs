@@ -103,7 +103,7 @@ impl EthtoolIoctl {
         set().map_err(|errno| failed(device, "ioctl ETHTOOL_SRSSH", errno).needing("CAP_NET_ADMIN"))
     }
 
-    /// Lists the contexts of the receive hash apart from the device's own, by id; `None` if the driver does
+    /// Lists the RSS contexts apart from the device's own, by id; `None` if the driver does
     /// not support them.
     ///
     /// # Errors

@@ -254,7 +254,7 @@ impl FromStr for FlowRule {
                 return Err(wrong(format!("`{word}` comes after where the packets go")));
             }
             if seen.contains(&word) {
-                return Err(wrong(format!("`{word}` stands there twice")));
+                return Err(wrong(format!("`{word}` is given twice")));
             }
             seen.push(word);
             if word == "drop" {
@@ -355,7 +355,7 @@ mod test {
             ("tcp4 dst-port", "nothing follows `dst-port`"),
             ("tcp4 dst-port 65536 queue 1", "`65536` is not a port"),
             ("tcp4 dst-ip fe80::1 queue 1", "`fe80::1` is not an address"),
-            ("tcp4 dst-port 1 dst-port 2 queue 1", "stands there twice"),
+            ("tcp4 dst-port 1 dst-port 2 queue 1", "is given twice"),
             ("tcp4 queue 1 dst-port 2", "comes after"),
             ("tcp4 queue 1 drop", "comes after"),
             ("ether dst 02:00 queue 1", "no MAC address"),

@@ -277,7 +277,7 @@ fn killed(kills: usize) -> Done<()> {
         Ok(())
     })?;
     println!(
-        "after kill -9 at {kills} random moments of a comparison {left} hosts differ from before; put back within {} ms at most",
+        "after kill -9 at {kills} random moments of a comparison {left} hosts differ from before; restored within {} ms at most",
         longest.as_millis()
     );
     Ok(())

@@ -68,7 +68,7 @@ pub struct Status {
 
 /// Withdraw a `set` request for a device, a service or a process.
 ///
-/// Settings that nothing else requests are put back.
+/// Settings that nothing else requests are restored.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

@@ -25,7 +25,7 @@ use model::Limits;
 ///
 /// netpolicy works out the queues, interrupts, NAPI settings and busy polling that deliver packets as a policy
 /// asks, applies them to the running host as one transaction, proves by counting that they are in force, and can
-/// always put everything back.
+/// always restore everything.
 #[derive(Debug, Parser)]
 #[command(
     name = "netpolicy",
@@ -35,11 +35,11 @@ use model::Limits;
     after_long_help = "\
 Examples:
   netpolicy show                         the packet path of this host
-  netpolicy doctor                       what is wrong with it, and what mends it
+  netpolicy doctor                       what is wrong with it, and how to fix it
   netpolicy init                         a first policy file, from what runs here
-  netpolicy attach 812 --policy latency  short response times for a server that runs already
+  netpolicy attach 812 --policy latency  short response times for a running server
   netpolicy run --delivery suspend20 -- memcached -t 4
-                                         start a server whose IRQs rest while it is busy
+                                         start a server whose IRQs stay masked while it is busy
   netpolicy plan                         what the policy files would change
   netpolicy try                          change it, for 60 s unless you confirm
 
@@ -66,7 +66,7 @@ impl Arguments {
 
 /// What to do.
 #[derive(Debug, Subcommand)]
-#[expect(missing_docs, reason = "each command's own help says what it does")]
+#[expect(missing_docs, reason = "see the help of each command")]
 pub enum Command {
     Show(Show),
     Doctor(Doctor),
@@ -174,10 +174,10 @@ fn which_processes(text: &str) -> Result<Which, String> {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  netpolicy doctor                        look for two seconds
-  netpolicy doctor --all                  everything, where a screen does not hold it
-  netpolicy doctor --seconds 10           look longer, for servers with little traffic
-  netpolicy doctor --seconds 0            judge the settings alone; needs no BPF")]
+  netpolicy doctor                        observe for two seconds
+  netpolicy doctor --all                  everything, even if it exceeds a screen
+  netpolicy doctor --seconds 10           observe longer, for servers with little traffic
+  netpolicy doctor --seconds 0            check only the settings; needs no BPF")]
 pub struct Doctor {
     /// For how long to count who delivers packets; 0 judges the settings alone.
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u64).range(0..=3600))]
@@ -215,17 +215,17 @@ pub struct Apply {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  netpolicy try --seconds 120             apply; two minutes are left for `netpolicy confirm`
+  netpolicy try --seconds 120             apply; confirm within two minutes
   netpolicy confirm                       keep it
   netpolicy try --guard p99=+15%,cpu=+25% judge it on live traffic, and keep it unless it hurts")]
 pub struct Try {
     /// Time to confirm; with --guard, time to judge.
     #[arg(long, value_name = "N", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub seconds: u64,
-    /// Judge the change on live traffic instead of waiting for confirmation, and put it back if something grows beyond this.
+    /// Judge the change on live traffic instead of waiting for confirmation, and revert it if something grows beyond this.
     ///
     /// p50, p90 and p99 are response times, cpu is CPU time for each request. The settings alternate with those before, in random order, until the time
-    /// is over. Requests that stall put them back at once. Then the change is kept, or exit code 4 says that it was put back.
+    /// is over. Requests that stall restore the settings immediately. Then the change is kept, or exit code 4 says that it was reverted.
     #[arg(long, value_name = "LIMITS")]
     pub guard: Option<Limits>,
     /// Judge by this service alone: a name, or a TCP port. Default: all services of the policy files.
@@ -248,7 +248,7 @@ pub struct Confirm {
 #[derive(Debug, Args)]
 pub struct Verify {}
 
-/// Put back the values that were there before a transaction.
+/// Restore the values from before a transaction.
 ///
 /// A value that another program has changed since is kept and reported. Transactions are those of all network
 /// namespaces, so it needs no --netns, and also works when a namespace is gone.
@@ -267,27 +267,27 @@ pub struct Rollback {
 /// List the transactions of this host.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-How a transaction stands:
-  unfinished           in progress, or its program was killed half way
-  kept                 in force until `netpolicy rollback`, or for as long as the daemon wants it
-  owned                in force for as long as an `attach` or a `run` lives, which puts it back
-  abandoned            in force: the `attach` or `run` was killed before it put it back
-  held                 in force for a while: `try` puts it back unless `confirm` keeps it
+States of a transaction:
+  unfinished           in progress, or its program was killed
+  kept                 in force until `netpolicy rollback` or the daemon ends it
+  owned                in force until its `attach` or `run` exits, which rolls it back
+  abandoned            in force: its `attach` or `run` was killed before it rolled it back
+  held                 on trial: rolled back unless `netpolicy confirm` keeps it
   confirmed            was on trial, and is kept
-  rolled back          put back
-  rollback incomplete  put back but for some settings
-  rebooted since       gone with the boot that it belonged to
-  unreadable           its journal is damaged; its undo.sh can still put it back")]
+  rolled back          undone
+  rollback incomplete  undone, except for some settings
+  rebooted since       ended by a reboot
+  unreadable           its journal is damaged; its undo.sh still works")]
 pub struct History {}
 
 /// Explain why each setting has its value: who requested it, by which rule, in which transaction.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  netpolicy explain                       everything that policy decides
-  netpolicy explain 'eth0 rx-0'           one object, as the other commands name it
-  netpolicy explain eth0                  a device with its queues
-  netpolicy explain latency               what a policy comes to, and why
+  netpolicy explain                       every setting that the policy decides
+  netpolicy explain 'eth0 rx-0'           one object, named as in other commands
+  netpolicy explain eth0                  a device and its queues
+  netpolicy explain latency               the settings of a policy, and why
   netpolicy explain packets-on-no-napi    what a finding of `doctor` means
   netpolicy explain setting rx-usecs      meaning, values, kernel and undo of a setting, by its name or key")]
 pub struct Explain {
@@ -304,11 +304,11 @@ pub struct Explain {
 #[command(after_help = "\
 Examples:
   netpolicy set device eth0 latency       a policy: netpolicy chooses the delivery mode
-  netpolicy set device eth0 defer50       a delivery mode, named by an expert
+  netpolicy set device eth0 defer50       a delivery mode, for experts
   netpolicy set device eth0 threaded --kthread-cpus irq --kthread-class fifo:50
   netpolicy set service redis-server latency
-  netpolicy set service 6379 latency      who listens on this TCP port
-  netpolicy set task 812 suspend20        a running process and the queues it receives from")]
+  netpolicy set service 6379 latency      the process that listens on this TCP port
+  netpolicy set task 812 suspend20        a running process and the queues that it receives from")]
 pub struct Set {
     /// What to set.
     #[command(subcommand)]
@@ -407,16 +407,16 @@ fn whole_seconds(text: &str) -> Result<u16, String> {
 /// Give a running process and its queues a policy for as long as this command runs.
 ///
 /// The process is neither stopped nor changed: the parameters of its epolls are set from outside. New epolls and
-/// children of the process get them too. When this command is interrupted, or the process ends, everything is put back.
+/// children of the process get them too. When this command is interrupted, or the process ends, everything is restored.
 /// Should this command itself be killed (SIGKILL), the settings stay until `netpolicy rollback`, or until another attach or
-/// run that wants the same settings puts them back before it begins.
+/// run that wants the same settings restores them before it begins.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   netpolicy attach 812 --delivery suspend20
   netpolicy attach memcached --policy latency
   netpolicy attach --port 11211 --policy latency
-  netpolicy attach 812 --policy latency --once  set it and leave; `netpolicy rollback` undoes it")]
+  netpolicy attach 812 --policy latency --once  set it and exit; `netpolicy rollback` undoes it")]
 pub struct Attach {
     /// The process, by number; or its service: of the policy files, a unit, an executable.
     #[arg(value_name = "PID|SERVICE", add = ArgValueCandidates::new(completing::attachable), value_parser = attached, required_unless_present = "port", conflicts_with = "port")]
@@ -464,7 +464,7 @@ fn attached(text: &str) -> Result<Attached, String> {
     }
 }
 
-/// Start a command under a policy, and put everything back when it ends.
+/// Start a command under a policy, and restore everything when it ends.
 ///
 /// As `attach`, from the first epoll on. The exit code is the command's own, or 128 and the signal that ended it.
 #[derive(Debug, Args)]
@@ -543,7 +543,7 @@ impl Shell {
 Example:
   netpolicy completions bash > /usr/share/bash-completion/completions/netpolicy
 
-The script asks netpolicy itself for values: policies, delivery modes, devices, processes, services.")]
+The script calls netpolicy for values: policies, delivery modes, devices, processes, services.")]
 pub struct Completions {
     /// The shell.
     #[arg(value_enum)]

@@ -19,12 +19,12 @@ use crate::watch_args::ServiceChoice;
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Candidates:
-  current                          the host as it is
+  current                          the unchanged host
   latency                          a policy for the service
   suspend20                        a delivery mode
   defer50,gro_flush_timeout=80us   a delivery mode with other timeouts
-  rx-usecs=8, eth0:rx-usecs=8      a setting of the NIC, the rest as it is
-  ./cache.toml                     what a policy file says
+  rx-usecs=8, eth0:rx-usecs=8      one NIC setting, all others unchanged
+  ./cache.toml                     a policy file
 
 Examples:
   netpolicy compare memcached --b latency

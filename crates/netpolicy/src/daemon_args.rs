@@ -19,8 +19,8 @@ use crate::api_args::Sockets;
 #[command(after_help = "\
 Examples:
   netpolicy daemon                        keep /etc/netpolicy/policy.d in force
-  netpolicy daemon --on-stop revert       put everything back at the end
-  netpolicy rollback                      put back all that the daemon has set; it manages nothing until SIGHUP")]
+  netpolicy daemon --on-stop revert       restore everything at the end
+  netpolicy rollback                      restore all that the daemon has set; it manages nothing until SIGHUP")]
 pub struct Daemon {
     /// What happens to the settings when the daemon is stopped. SIGKILL always leaves them.
     #[arg(long, value_enum, value_name = "WHAT")]
@@ -42,7 +42,7 @@ pub enum OnStop {
     /// They stay in force.
     #[default]
     Keep,
-    /// They are put back.
+    /// They are restored.
     Revert,
 }
 

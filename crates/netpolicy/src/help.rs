@@ -17,7 +17,7 @@ pub fn grouped(command: Command) -> Command {
         .help_template(TEMPLATE)
         .before_help(names)
         .before_long_help(lines)
-        .after_help("netpolicy --help says what each command does; netpolicy COMMAND -h lists its options.")
+        .after_help("netpolicy --help describes each command; netpolicy COMMAND -h lists its options.")
 }
 
 /// The names of each group's commands, a line each.
@@ -32,7 +32,7 @@ fn group_names(command: &Command) -> String {
         .filter(|arg| arg.is_global_set() && !arg.is_hide_set())
         .filter_map(|arg| arg.get_long().map(|long| format!("--{long}")))
         .collect();
-    let _ = write!(text, "\nEvery command takes: {}", globals.join(", "));
+    let _ = write!(text, "\nOptions of every command: {}", globals.join(", "));
     text
 }
 

@@ -8,14 +8,14 @@ use model::PolicyName;
 /// Write a first policy file from what runs here: the services that listen, the devices that carry traffic.
 ///
 /// It changes no setting, and needs no daemon. The file has a section for each device and service, with what is known of it as
-/// a comment, and asks for nothing until you put a policy into a section. It names what it could not see: without privileges
+/// a comment, and requests nothing until you put a policy into a section. It names what it could not see: without privileges
 /// the processes of other users, and never those of other network namespaces. A file that is there already is left as it is.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   netpolicy init                          print it
   netpolicy init /etc/netpolicy/policy.d/10-host.toml
-                                          write it where the daemon and `netpolicy plan` look
+                                          write it where the daemon and `netpolicy plan` read it
   netpolicy init --policy latency first.toml
                                           with this policy in every section
   netpolicy --netns shop init             of another network namespace")]

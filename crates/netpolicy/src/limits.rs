@@ -23,6 +23,6 @@ pub(crate) fn admit_open_files() -> Result<(), Fault> {
     }
     let current = current.unwrap_or_default();
     let words =
-        format!("the limit on open files (RLIMIT_NOFILE) is {current}, and netpolicy needs {OPEN_FILES_MIN}");
-    Err(Fault::failed(words).hint("ulimit -n 1024; of a systemd unit: LimitNOFILE=1024"))
+        format!("the limit on open files (RLIMIT_NOFILE) is {current}; netpolicy needs {OPEN_FILES_MIN}");
+    Err(Fault::failed(words).hint("ulimit -n 1024; in a systemd unit: LimitNOFILE=1024"))
 }

@@ -74,8 +74,7 @@ pub struct Kthread {
         global = true,
         value_name = "SPAN",
         help = format!(
-            "How long they run before another thread of their CPU gets its turn, {} to {}, or default. Only for classes other \
-             and batch",
+            "How long they run before another thread on their CPU may run, {} to {}, or default. Only for classes other and batch",
             Slice::LEAST,
             Slice::MOST
         ),

@@ -16,10 +16,10 @@ use model::PolicyName;
 #[command(after_help = "\
 Examples:
   netpolicy sockets enable --cgroup system.slice/memcached.service
-                                         its programs may ask for any policy
+                                         its programs may request any policy
   netpolicy sockets enable --cgroup user.slice --allow bulk,cpu --allow-user 1000:latency,bulk
-                                         who may ask for what
-  netpolicy sockets list                 where it is enabled, and what is asked for
+                                         which users may request which policies
+  netpolicy sockets list                 enabled cgroups, and requests
   netpolicy sockets disable --all")]
 pub struct SocketPolicies {
     /// What to do.
@@ -44,7 +44,7 @@ pub struct SocketsEnable {
     /// The cgroup: a directory, or a path below the root of the unified hierarchy. Cgroups within it are enabled too.
     #[arg(long, value_name = "PATH")]
     pub cgroup: PathBuf,
-    /// What any user may ask for. Processes with CAP_NET_ADMIN may ask for everything, and every user for `none`.
+    /// Policies that any user may request. Processes with CAP_NET_ADMIN may request any policy, and every user `none`.
     #[arg(long, value_name = "POLICY,...", value_delimiter = ',', default_values = ["latency", "bulk", "cpu", "power"], value_parser = of_a_socket)]
     pub allow: Vec<PolicyName>,
     /// What one user may ask for instead. May be given more than once.
@@ -97,7 +97,7 @@ impl FromStr for UserChoice {
 /// A policy that a socket may have: any but `mix`, which is a device's.
 fn of_a_socket(text: &str) -> Result<PolicyName, String> {
     match text.parse::<PolicyName>() {
-        Ok(PolicyName::Mix) => Err("`mix` is a policy of devices alone".to_owned()),
+        Ok(PolicyName::Mix) => Err("`mix` is a policy for devices only".to_owned()),
         Ok(policy) => Ok(policy),
         Err(error) => Err(error.to_string()),
     }

@@ -18,9 +18,9 @@ use crate::completing;
 #[command(after_help = "\
 Examples:
   netpolicy watch memcached               the service of the policy files, unit or executable with this name
-  netpolicy watch 11211                   the process that listens there
+  netpolicy watch 11211                   the process that listens on this port
   netpolicy watch --pid 812 --seconds 60  a process, for a minute
-  netpolicy watch redis --sample 1s       all the time: for a service with few requests
+  netpolicy watch redis --sample 1s       continuously: for a service with few requests
   netpolicy -o jsonl watch --port 80 | jq '.data.response.p99'
   netpolicy watch nginx --record day.jsonl")]
 pub struct Watch {

@@ -55,7 +55,7 @@ fn without_a_policy_plan_says_where_it_looked() {
     let output = netpolicy(&["--policy-dir", &dir, "plan"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(
-        text(&output.stderr).contains(&format!("no file in {dir} asks for anything")),
+        text(&output.stderr).contains(&format!("no file in {dir} requests anything")),
         "{}",
         text(&output.stderr)
     );
@@ -432,7 +432,10 @@ fn fullbusy_in_a_policy_file_is_refused_as_it_is_on_the_command_line() {
         let output = netpolicy(&["--state-dir", &scratch.path("state"), "--policy-file", &file, command]);
         let words = text(&output.stderr);
         assert_eq!(output.status.code(), Some(6), "{command}: {words}");
-        assert!(words.contains("device eth9: fullbusy (asked at ") && words.contains("a.toml:2)"), "{words}");
+        assert!(
+            words.contains("device eth9: fullbusy (requested at ") && words.contains("a.toml:2)"),
+            "{words}"
+        );
     }
     assert!(!scratch.0.path().join("state/journal").exists(), "no transaction was begun");
 }

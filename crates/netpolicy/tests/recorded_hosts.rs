@@ -27,7 +27,7 @@ fn cache_server() -> Host {
     host
 }
 
-/// The same machine with a NIC whose driver has contexts of the receive hash and takes rules, and with 8 queues.
+/// The same machine with a NIC whose driver has RSS contexts and takes rules, and with 8 queues.
 fn with_rules() -> Host {
     let mut host = cache_server();
     let nic = &mut host.devices[1];
@@ -302,7 +302,7 @@ fn another_ring_size_says_that_the_driver_takes_the_carrier_off() {
     asked.delivery = Some("interrupt".parse().expect("a mode"));
     asked.nic = vec![model::NicRequest::Ring(model::RingKind::Rx, 4096)];
     let words = printed(&policy(vec![asked]), &host, &Resolved::default()).expect("planned");
-    assert!(words.contains("takes its carrier off for a moment (ena, Linux 7.3.4:"), "{words}");
+    assert!(words.contains("loses its carrier for a moment (ena, Linux 7.3.4:"), "{words}");
     assert!(words.contains("ena_netdev.c:2248 ena_down"), "{words}");
 }
 
@@ -328,7 +328,7 @@ fn a_plan_says_where_it_wants_more_contexts_or_rules_than_the_driver_takes() {
     };
     let wants = || vec![model::NicRequest::RssContexts(vec![span(1), span(2)])];
     let said = said_of("mlx5_core", there(14), wants());
-    assert!(said.contains("2 more contexts of the receive hash beside 14 that are there"), "{said}");
+    assert!(said.contains("2 more RSS contexts beside 14 that are there"), "{said}");
     assert!(said.contains("15 at most") && said.contains("rx_res.h:13 MLX5E_MAX_NUM_RSS"), "{said}");
     assert!(!said_of("mlx5_core", there(13), wants()).contains("at most"), "15 are not too many");
 
@@ -381,7 +381,7 @@ fn a_plan_says_what_the_driver_does_with_moderation_and_what_it_refuses() {
     let fewer = vec![model::NicRequest::Channels(model::ChannelKind::Combined, 2)];
     let said = said_of("mlx5_core", many, fewer);
     assert!(
-        said.contains("its driver refuses fewer channels than a user's table of the receive hash names"),
+        said.contains("its driver refuses fewer channels than a user-configured RSS table uses"),
         "{said}"
     );
 }

@@ -59,7 +59,7 @@ fn with(mut host: Host, change: impl FnOnce(&mut Host)) -> Host {
     host
 }
 
-/// A NIC with so many queue pairs of 8, whose driver has contexts of the receive hash and takes rules.
+/// A NIC with so many queue pairs of 8, whose driver has RSS contexts and takes rules.
 fn nic(queues: u32) -> Host {
     let mut host = host();
     let napis: Vec<u32> = (300..300 + queues).collect();
@@ -183,7 +183,7 @@ fn divided() -> Vec<Case> {
             "divide.rs",
             device(|device| device.rss_contexts = None),
             TWO_SERVICES,
-            [ONE, ("for these policy bulk", "\"latency\"", "\"bulk\"")],
+            [ONE, ("or policy bulk", "\"latency\"", "\"bulk\"")],
         ),
         case(
             "divide.rs",
@@ -237,7 +237,7 @@ fn divided() -> Vec<Case> {
             "#own\n[service.cache]\nmatch = { port = 11211 }\npolicy = \"latency\"\n\
              [service.web]\nmatch = { port = 80 }\npolicy = \"bulk\"\n",
             [(
-                "a request for the device with the policy that most of them want",
+                "a request for the device with the most common policy",
                 "#own",
                 "[device.eth0]\npolicy = \"latency\"",
             )],
@@ -434,7 +434,7 @@ fn of_a_mode() -> Vec<Case> {
             "[device.eth0]\ndelivery = \"threaded\"\nkthread = { class = \"fifo:60\" }\n#more\n",
             [
                 ("`budget = { rt_priority = 60 }`", "#more", "budget = { rt_priority = 60 }"),
-                ("or a priority of 50 and less", "fifo:60", "fifo:50"),
+                ("or a priority of 50 or less", "fifo:60", "fifo:50"),
             ],
         ),
         case(
@@ -472,7 +472,7 @@ fn of_a_mode() -> Vec<Case> {
             }),
             "[device.eth0]\ndelivery = \"threaded\"\nkthread = { slice = \"500us\" }\n",
             [
-                ("class = \"other\" beside it", "slice =", "class = \"other\", slice ="),
+                ("class = \"other\" with it", "slice =", "class = \"other\", slice ="),
                 ("this class without a slice", "kthread = { slice = \"500us\" }", ""),
             ],
         ),
@@ -623,7 +623,7 @@ const ELSEWHERE: &[(&str, usize, &str)] = &[
     ("nic.rs", 1, "a NIC whose channels are separate: what_the_driver_cannot_is_refused_… has its words"),
     ("nic.rs", 1, "a device with one transmit queue: the recorded hosts have more"),
     ("parameters.rs", 1, "suspension that is shorter than deferral: the parser refuses it, with the place"),
-    ("place.rs", 1, "the same command inside the process's namespace"),
+    ("place.rs", 1, "run the same command in the process's namespace"),
     ("recipe/mod.rs", 2, "the parser refuses a service with mix, and every policy has a recipe"),
 ];
 
@@ -757,7 +757,7 @@ fn typed(command: &str) -> Result<(), String> {
     if let Some(words) = command.strip_prefix("in a policy file, under ") {
         return typed_into_a_file(words);
     }
-    let command = command.rsplit_once("device PEER: ").map_or(command, |(_, command)| command);
+    let command = command.rsplit_once("device is PEER: ").map_or(command, |(_, command)| command);
     if let Some(arguments) = command.strip_prefix("netpolicy ") {
         let words = std::iter::once("netpolicy").chain(arguments.split(' '));
         let arguments = Arguments::try_parse_from(words).map_err(|error| error.to_string())?;

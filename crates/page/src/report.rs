@@ -62,7 +62,7 @@ struct Document<'a, T: Serialize + ?Sized> {
 }
 
 /// Why our own values always serialise to JSON.
-const TEXT_KEYS: &str = "our own types have text as keys";
+const TEXT_KEYS: &str = "keys of all our types are strings";
 
 /// Converts a value to JSON.
 ///

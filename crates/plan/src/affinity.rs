@@ -63,8 +63,7 @@ fn note_unsure(left: &[InferredIrqs], collected: &mut Collected) {
     }
     for (device, (queues, evidence)) in by_device {
         collected.note(format!(
-            "{device}: the driver does not say whose queue {queues} interrupt(s) are (as {evidence}): they are not \
-             pinned unless --allow-inferred is given"
+            "{device}: the driver does not report the queues of {queues} interrupt(s) (found by {evidence}): they are not pinned without --allow-inferred"
         ));
     }
 }
@@ -86,7 +85,7 @@ impl PartCpus<'_> {
                 continue;
             }
             let cpus = dealt.entry(irq).or_insert_with(|| irqs.next()).clone();
-            let why = format!("interrupts of {} are dealt out to the CPUs {asked}", placed.queue.device);
+            let why = format!("interrupts of {} are spread over CPUs {asked}", placed.queue.device);
             collected.want(Setting::Irq(irq, IrqKnob::Affinity(cpus)), Reason::new(why, origin.clone()))?;
         }
         note_unsure(&left, collected);
@@ -104,7 +103,7 @@ impl PartCpus<'_> {
                 continue;
             };
             for &thread in &process.threads {
-                let why = format!("threads of {} are dealt out to the CPUs {within}", process.id);
+                let why = format!("threads of {} are spread over CPUs {within}", process.id);
                 collected.want(
                     Setting::Process(ProcessKnob::ThreadAffinity(thread, threads.next())),
                     Reason::new(why, origin.clone()),
@@ -119,7 +118,7 @@ impl PartCpus<'_> {
         let intent = &self.part.intent;
         let because = match (&intent.layout, self.entry(Mechanism::Layout)) {
             (Some(layout), _) => {
-                Reason::new(format!("layout {layout} was asked for by name"), intent.origin.clone())
+                Reason::new(format!("layout {layout} was requested by name"), intent.origin.clone())
             }
             (None, Some(because)) => because,
             (None, None) => return Ok(()),

@@ -52,16 +52,14 @@ pub fn join(policy: &Policy, requested: &[AppRequest], host: &Host, resolved: &R
         }
     }
     if untried > 0 {
-        joined
-            .notes
-            .push(format!("{untried} more requests of applications were not tried: some cannot be met"));
+        joined.notes.push(format!("{untried} more application requests were not tried: some cannot be met"));
     }
     joined
 }
 
 fn left_out(request: &Intent, refusal: &Refusal) -> String {
     format!(
-        "{} asks for {} ({}), and that is left out: {refusal}",
+        "{} requests {} ({}), which is ignored: {refusal}",
         request.target, request.policy, request.origin
     )
 }
@@ -122,8 +120,7 @@ fn epolls_by_policy(
             (None, _) => {}
             (Some(policy), None) => found.entry(policy).or_default().push(epoll.id.fd),
             (Some(one), Some(other)) => notes.push(format!(
-                "{} watches sockets that ask for {one} and for {other}, and an epoll busy-polls with one set of parameters: what its \
-                 sockets ask for is left out",
+                "{} watches sockets that request {one} and {other}, but an epoll has one set of busy-poll parameters: the requests of its sockets are ignored",
                 epoll.id
             )),
         }
@@ -134,7 +131,7 @@ fn epolls_by_policy(
         process.sockets.iter().filter(|s| sockets.contains_key(&s.inode) && !watched(s.inode)).count();
     if unwatched > 0 && found.is_empty() {
         notes.push(format!(
-            "{unwatched} socket(s) of {} ask for something and are in no epoll: nothing is set for them",
+            "{unwatched} socket(s) of {} have a request but are in no epoll: nothing is set for them",
             process.id
         ));
     }

@@ -80,7 +80,7 @@ pub(crate) fn check_polling(
         &intent.target,
         format!("{mode} {keeps}, the budget allows {allowed}"),
     )
-    .because(format!("asked at {}", intent.origin))
+    .because(format!("requested at {}", intent.origin))
     .nearest(format!(
         "`budget = {{ polling_cpus = {needed} }}` in the policy file or `--polling-cpus {needed}`; \
          or suspend20, which polls only while there is traffic"
@@ -112,7 +112,7 @@ fn check_kthreads(intent: &Intent, mode: DeliveryMode, napis: usize) -> Result<(
         &intent.target,
         format!("{mode} keeps {needed} CPU(s) polling without traffic, the budget allows {allowed}"),
     )
-    .because(format!("asked at {}", intent.origin))
+    .because(format!("requested at {}", intent.origin))
     .because(format!("{napis} NAPI(s), each with a kernel thread that never sleeps"))
     .nearest(format!(
         "`budget = {{ polling_cpus = {needed} }}` in the policy file or `--polling-cpus {needed}`; \

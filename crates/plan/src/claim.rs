@@ -139,8 +139,8 @@ impl Claims {
             return Ok(Claimed::Yielded);
         }
         let mut refusal =
-            conflict(queue.queue, theirs, ours).nearest("the same policy for both, or devices of their own");
-        refusal.message += ": its driver takes no rules (ntuple) that would give each queues of its own";
+            conflict(queue.queue, theirs, ours).nearest("the same policy for both, or separate devices");
+        refusal.message += ": its driver has no ntuple rules to give each of them separate queues";
         for receives in [owner.process, process].into_iter().flatten() {
             refusal = refusal.because(format!("{receives} receives on {}", queue.queue));
         }

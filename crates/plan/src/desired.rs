@@ -37,10 +37,10 @@ pub fn desired(placement: &Placement, host: &Host) -> Result<Desired, Refusal> {
     note_busy_poll(&index, &mut collected);
     if !remaking.is_empty() {
         collected.desired.first_stage = true;
-        collected.desired.notes.push(format!(
-            "this recreates the queues of {}; settings of queues come after it",
-            remaking.join(", ")
-        ));
+        collected
+            .desired
+            .notes
+            .push(format!("this recreates the queues of {}; their settings follow", remaking.join(", ")));
         note_rps_default(placement, &index, &mut collected);
         return Ok(collected.desired);
     }
@@ -88,7 +88,7 @@ fn note_rps_default(placement: &Placement, index: &Index<'_>, collected: &mut Co
         let there = u32::try_from(device.rx_queues.len()).unwrap_or(u32::MAX);
         if placement.queues_after.rx(device) > there {
             collected.desired.notes.push(format!(
-                "new receive queues of {} begin with rps_cpus {mask}, as net.core.rps_default_mask says",
+                "new receive queues of {} start with rps_cpus {mask}, because of net.core.rps_default_mask",
                 device.id
             ));
         }
@@ -102,8 +102,7 @@ fn note_busy_poll(index: &Index<'_>, collected: &mut Collected) {
         return;
     }
     collected.desired.notes.push(format!(
-        "net.core.busy_poll is of the whole host: every epoll that watches a connection with a NAPI, and has no busy_poll_usecs, \
-         busy-polls for {usecs} us before it sleeps, too"
+        "net.core.busy_poll affects the whole host: every epoll without busy_poll_usecs that watches a connection with a NAPI also busy-polls for {usecs} us before it sleeps"
     ));
 }
 
@@ -141,7 +140,7 @@ fn want_of_devices(
         let desired = &mut collected.desired;
         for wanted in of_recipe.proposed {
             desired.notes.push(format!(
-                "proposed, and not done unless --disruptive is given, for it {}: {} ({})",
+                "proposed, but not done without --disruptive, because it {}: {} ({})",
                 wanted.setting.disruption(),
                 wanted.setting,
                 wanted.because.why
@@ -178,12 +177,9 @@ fn check_kernel(part: &Part, host: &Host) -> Result<(), Refusal> {
         Refusal::new(
             RefusalKind::Unsupported,
             &part.intent.target,
-            format!(
-                "{} needs {what}, which Linux {since} brought; this is {}",
-                part.delivery.mode, host.release
-            ),
+            format!("{} needs {what} (Linux {since}); this is Linux {}", part.delivery.mode, host.release),
         )
-        .because(format!("asked at {}", part.intent.origin))
+        .because(format!("requested at {}", part.intent.origin))
     };
     let defer = DeliveryMode::Defer { gro_flush: part.params.gro_flush_timeout };
     let params = &part.params;
@@ -211,7 +207,7 @@ fn no_events_only(part: &Part, host: &Host) -> Refusal {
     let answer = if host.capabilities.epoll_params {
         "EPIOCSPARAMS refuses EPOLL_PARAMS_F_EVENTS_ONLY"
     } else {
-        "its epolls have no busy-poll parameters at all"
+        "its epolls have no busy-poll parameters"
     };
     Refusal::new(
         RefusalKind::Unsupported,
@@ -221,7 +217,7 @@ fn no_events_only(part: &Part, host: &Host) -> Refusal {
             part.delivery.mode, host.release
         ),
     )
-    .because(format!("asked at {}", part.intent.origin))
+    .because(format!("requested at {}", part.intent.origin))
     .because(format!("{answer}: this kernel is built without the patches in kernel/epoll-event-busy-loop"))
     .nearest("userbusy, the same from user space: netpolicy run --delivery userbusy --polling-cpus N -- CMD")
 }
@@ -360,11 +356,11 @@ impl Wants<'_> {
         if polling > 0 {
             let others = match collected.sysctl(Sysctl::BusyPoll, self.index.host) {
                 Some(0) => {
-                    "do not, because net.core.busy_poll is 0: settings.busy_poll of a device section sets it, for the whole host".to_owned()
+                    "do not, because net.core.busy_poll is 0; settings.busy_poll of a device section sets it for the whole host".to_owned()
                 }
                 Some(usecs) => format!("do so for {usecs} us (net.core.busy_poll)"),
                 None => {
-                    "do so only where net.core.busy_poll, which the initial network namespace alone shows, is not 0".to_owned()
+                    "do so only if net.core.busy_poll, visible only in the initial network namespace, is not 0".to_owned()
                 }
             };
             let suspends = !self.part.params.irq_suspend_timeout.is_zero();
@@ -380,7 +376,7 @@ impl Wants<'_> {
     /// A reason whose rule is the mode, or the request's own value where it gave one.
     fn reason(&self, why: String, overridden: bool) -> Reason {
         let source = if overridden {
-            format!("{}: a value of its own", self.part.intent.origin)
+            format!("{}: explicitly requested", self.part.intent.origin)
         } else {
             self.part.delivery.because.source.clone()
         };
@@ -391,7 +387,7 @@ impl Wants<'_> {
         let why = match self.part.params.defer_hard_irqs {
             EmptyPolls(0) => "the IRQ is enabled again after every poll".to_owned(),
             polls => format!(
-                "the IRQ stays masked until {polls} polls in a row found nothing; the timer polls until then"
+                "the IRQ stays masked until {polls} consecutive polls find nothing; the timer polls until then"
             ),
         };
         self.reason(why, self.part.intent.overrides.defer_hard_irqs.is_some())
@@ -401,7 +397,7 @@ impl Wants<'_> {
         let why = match self.part.params.gro_flush_timeout {
             Nanoseconds::ZERO => "no timer polls instead of the IRQ".to_owned(),
             span => format!(
-                "the timer polls {span} after the last poll: an idle application waits so long at most"
+                "the timer polls {span} after the last poll: an idle application waits at most this long"
             ),
         };
         self.reason(why, self.part.intent.overrides.gro_flush_timeout.is_some())
@@ -411,7 +407,7 @@ impl Wants<'_> {
         let why = match self.part.params.irq_suspend_timeout {
             Nanoseconds::ZERO => "epoll_wait does not keep the IRQ masked".to_owned(),
             span => format!(
-                "the IRQ stays masked while epoll_wait finds events; {span} covers a turn of the application's loop"
+                "the IRQ stays masked while epoll_wait finds events; {span} covers one iteration of the application's loop"
             ),
         };
         self.reason(why, self.part.intent.overrides.irq_suspend_timeout.is_some())
@@ -421,13 +417,11 @@ impl Wants<'_> {
         let whole = if self.index.host.capabilities.napi_threaded {
             String::new()
         } else {
-            format!("; this kernel has that for the whole of {device} only (single queues: 6.17)")
+            format!("; this kernel has it only for all of {device} (single queues: 6.17)")
         };
         let why = match self.part.delivery.mode.threading() {
-            Threading::BusyPoll => "a kernel thread polls without a pause, on a CPU of its own",
-            Threading::On | Threading::Off => {
-                "a kernel thread polls, which the scheduler places like any other"
-            }
+            Threading::BusyPoll => "a kernel thread polls continuously, on its own CPU",
+            Threading::On | Threading::Off => "a kernel thread polls; the scheduler places it like any other",
         };
         self.reason(format!("{why}{whole}"), false)
     }
@@ -442,12 +436,12 @@ impl Wants<'_> {
         let why = match (params.prefer_busy_poll, params.busy_poll_usecs) {
             (false, usecs) if params.events_only => {
                 format!(
-                    "epoll_wait looks for events for {usecs} us before it sleeps, and leaves polling to softirq"
+                    "epoll_wait checks for events for {usecs} us before it sleeps, and leaves polling to softirq"
                 )
             }
             (false, _) => "epoll_wait sleeps immediately and leaves polling to softirq".to_owned(),
             (true, 0) => {
-                "epoll_wait polls the NAPI once before it sleeps, and holds its IRQ off while it finds events"
+                "epoll_wait polls the NAPI once before it sleeps, and keeps its IRQ masked while it finds events"
                     .to_owned()
             }
             (true, usecs) => format!("epoll_wait polls the NAPI for {usecs} us before it sleeps"),

@@ -17,7 +17,7 @@ use crate::wanted::Desired;
 ///
 /// # Errors
 /// [`crate::RefusalKind::Missing`] if an object is gone, or the value in force could not be read: what is not
-/// known cannot be put back. [`crate::RefusalKind::Safety`] if a change would take a queue from what holds it.
+/// known cannot be restored. [`crate::RefusalKind::Safety`] if a change would take a queue from what holds it.
 pub fn diff(desired: &Desired, host: &Host) -> Result<Plan, Refusal> {
     let index = Index::new(host);
     let mut changes: BTreeMap<(Object, Interface), Vec<Change>> = BTreeMap::new();

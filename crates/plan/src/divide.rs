@@ -162,11 +162,11 @@ fn need<'p>(claimant: &Claimant<'_>, request: &ResolvedRequest<'p>) -> Need<'p> 
         return needs(queues, format!("`queues = {queues}` at {}", request.intent.origin), true);
     }
     if !request.of_epoll().prefer_busy_poll {
-        return needs(1, "its packets need a queue that is not others'".to_owned(), false);
+        return needs(1, "its packets need a queue of their own".to_owned(), false);
     }
     let waits: usize = claimant.processes.iter().map(|process| budget::napi_pollers(process)).sum();
     let waits = u32::try_from(waits).unwrap_or(u32::MAX).max(1);
-    needs(waits, format!("{waits} thread(s) wait busily, each on a NAPI of its own"), true)
+    needs(waits, format!("{waits} thread(s) busy-wait, each on its own NAPI"), true)
 }
 
 /// What a driver must have, and what a group must say of its packets.
@@ -176,13 +176,13 @@ fn check(device: &Device, groups: &[Group<'_, '_>], index: &Index<'_>) -> Result
         let refusal = Refusal::new(RefusalKind::Conflict, device.id, message);
         names().into_iter().fold(refusal, Refusal::because)
     };
-    let same = "the same policy for all that receive on it, or devices of their own";
+    let same = "the same policy for everything that receives on it, or separate devices";
     if groups.is_empty() {
         return Ok(());
     }
     if device.rx_queues.iter().any(|queue| index.queues_of_napi(queue.id) != 1) {
         return Err(
-            refuse("its queues cannot be divided: some have no NAPI, or share one".to_owned()).nearest(same)
+            refuse("its queues cannot be divided: some have no NAPI or share one".to_owned()).nearest(same)
         );
     }
     for group in groups {
@@ -195,13 +195,13 @@ fn check(device: &Device, groups: &[Group<'_, '_>], index: &Index<'_>) -> Result
         }
         if group.need() > 1 && device.rss_contexts.is_none() {
             let message = format!(
-                "{} needs {} queues ({}), and without contexts of the receive hash a rule leads to one",
+                "{} needs {} queues ({}), and without RSS contexts a rule selects only one",
                 group.request.intent.target,
                 group.need(),
                 group.why()
             );
             return Err(refuse(message).nearest(format!(
-                "`queues = 1` for {}; or for these policy bulk, which polls in softirq",
+                "`queues = 1` for {}; or policy bulk, which polls in softirq",
                 beyond(group, 1)
             )));
         }
@@ -209,21 +209,19 @@ fn check(device: &Device, groups: &[Group<'_, '_>], index: &Index<'_>) -> Result
     let rules: usize = groups.iter().map(|group| group.ports.len()).sum();
     if rules > FlowRule::OF_A_DEVICE_MAX {
         let message = format!(
-            "dividing it takes {rules} rules, and a device is given {} at most",
+            "dividing it takes {rules} rules; netpolicy adds at most {} per device",
             FlowRule::OF_A_DEVICE_MAX
         );
-        return Err(refuse(message).nearest(
-            "a request for the device with the policy that most of them want: those need no rules",
-        ));
+        return Err(refuse(message)
+            .nearest("a request for the device with the most common policy: its services need no rules"));
     }
     let mut of_port: BTreeMap<Port, &Group<'_, '_>> = BTreeMap::new();
     for group in groups {
         for port in &group.ports {
             if let Some(other) = of_port.insert(*port, group) {
                 let (one, two) = (&other.request.intent.target, &group.request.intent.target);
-                return Err(
-                    refuse(format!("{one} and {two} listen on one port ({})", port.number)).nearest(same)
-                );
+                return Err(refuse(format!("{one} and {two} listen on the same port ({})", port.number))
+                    .nearest(same));
             }
         }
     }
@@ -243,7 +241,7 @@ fn too_few(device: &Device, groups: &[Group<'_, '_>], after: &QueuesAfter) -> Re
     let needed: u32 = groups.iter().map(Group::need).sum();
     let mut refusal =
         Refusal::new(RefusalKind::Conflict, device.id, "there are too few queues").because(format!(
-            "{} {} {there} receive queues, of which one stays for all other packets",
+            "{} {} {there} receive queues, one of which stays for all other packets",
             device.id,
             after.has(device)
         ));
@@ -263,7 +261,7 @@ fn too_few(device: &Device, groups: &[Group<'_, '_>], after: &QueuesAfter) -> Re
     if let Some(most) = groups.iter().rev().max_by_key(|group| group.need()) {
         let left = there.saturating_sub(1).saturating_sub(needed - most.need());
         let are = match left {
-            0 => "none is left".to_owned(),
+            0 => "none are left".to_owned(),
             1 => "1 is left".to_owned(),
             many => format!("{many} are left"),
         };
@@ -340,7 +338,7 @@ pub(crate) fn want(division: &Division, index: &Index<'_>, collected: &mut Colle
     let reason = |why: String, origin: &str| Reason::new(why, format!("{origin}: queues are divided"));
     // Request it even if it is on: another request may turn it off.
     if device.offloads.contains_key(&Offload::Ntuple) {
-        let why = "rules for single ports need it".to_owned();
+        let why = "rules for ports need it".to_owned();
         collected
             .want(Setting::Nic(id, NicKnob::Offload(Offload::Ntuple, true)), reason(why, &first.origin))?;
     }
@@ -351,21 +349,21 @@ pub(crate) fn want(division: &Division, index: &Index<'_>, collected: &mut Colle
     }
     for share in &division.shares {
         if share.queues.count > 1 {
-            let why = format!("packets that rules lead here are spread over queues {}", share.queues);
+            let why = format!("packets that rules direct here are spread over queues {}", share.queues);
             collected.want(
                 Setting::Nic(id, NicKnob::RssContext(share.queues, true)),
                 reason(why, &share.origin),
             )?;
         }
         for rule in &share.rules {
-            let why = format!("packets for this port go to queues {} alone", share.queues);
+            let why = format!("packets for this port go only to queues {}", share.queues);
             collected.want(
                 Setting::Nic(id, NicKnob::FlowRule(rule.flow, Some(rule.to))),
                 reason(why, &share.origin),
             )?;
         }
     }
-    let why = "a flow leaves by the queue that it comes by: XPS keeps transmit queues separate, too";
+    let why = "a flow leaves on the queue that it arrives on: XPS keeps transmit queues separate, too";
     for (rx, tx) in device.rx_queues.iter().zip(&device.tx_queues).filter(|_| device.tx_queues.len() > 1) {
         let queue = TxQueue { device: id, index: tx.index };
         let setting = Setting::TxQueue(queue, TxQueueKnob::XpsRxQueues(vec![rx.id.index]));

@@ -59,8 +59,8 @@ pub(crate) fn note(placement: &Placement, index: &Index<'_>, collected: &mut Col
             };
             let Some(fact) = fact.as_ref() else { continue };
             let does = match fact.is {
-                Interruption::CarrierOff => "takes its carrier off for a moment",
-                Interruption::QueueReset => "resets its queues, and drops what is in them",
+                Interruption::CarrierOff => "loses its carrier for a moment",
+                Interruption::QueueReset => "resets its queues and drops their packets",
                 Interruption::Nothing | Interruption::Unsupported => continue,
             };
             said.insert(what, format!("{}: {what} {does} ({})", device.id, of_device.source(fact)));
@@ -108,12 +108,7 @@ pub(crate) fn note_limits(placement: &Placement, index: &Index<'_>, collected: &
         let is_new = |knob: &&&NicKnob| matches!(knob, NicKnob::FlowRule(flow, Some(_)) if !has_one(*flow));
         let rules = wanted.iter().filter(is_new).count();
         for (what, new, there, fact) in [
-            (
-                "contexts of the receive hash",
-                contexts,
-                device.rss_contexts.as_ref().map_or(0, Vec::len),
-                &facts.rss_contexts,
-            ),
+            ("RSS contexts", contexts, device.rss_contexts.as_ref().map_or(0, Vec::len), &facts.rss_contexts),
             (
                 "rules for single flows",
                 rules,
@@ -124,7 +119,7 @@ pub(crate) fn note_limits(placement: &Placement, index: &Index<'_>, collected: &
             let Some(fact) = fact.as_ref().filter(|fact| fact.is > 0 && new > 0) else { continue };
             if new + there > usize::try_from(fact.is).unwrap_or(usize::MAX) {
                 notes.push(format!(
-                    "{}: {new} more {what} beside {there} that are there: its driver takes {} at most ({})",
+                    "{}: {new} more {what} in addition to {there}: its driver supports at most {} ({})",
                     device.id,
                     fact.is,
                     of_device.source(fact)

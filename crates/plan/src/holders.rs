@@ -6,7 +6,7 @@ use model::{Host, Plan};
 use crate::refusal::{Refusal, RefusalKind};
 
 /// What can be done about a change that would take a queue from its holder.
-pub const HELD: &str = "end that program first, or leave the setting as it is while it runs";
+pub const HELD: &str = "stop that program first, or do not change the setting while it runs";
 
 /// Checks that no change takes a queue from what holds it.
 ///
@@ -21,7 +21,7 @@ pub(crate) fn check(plan: &Plan, host: &Host) -> Result<(), Refusal> {
         let message = format!("{knob} {from} → {to} would take a held queue away: it {}", taken.how);
         let holders = device.holders.iter().take(HOLDERS_MAX);
         let refusal = Refusal::new(RefusalKind::Safety, device.id, message)
-            .because(format!("asked at {}", change.because().source));
+            .because(format!("requested at {}", change.because().source));
         let refusal = holders.fold(refusal, |refusal, holder| {
             refusal.because(format!("{} {}: held by {}", device.id, holder.queues(), holder.sentence()))
         });

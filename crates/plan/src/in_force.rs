@@ -20,7 +20,7 @@ use crate::refusal::{Refusal, RefusalKind};
 ///
 /// # Errors
 /// [`RefusalKind::Missing`] if the object is not on the host, or the value could not be read: what is not known
-/// cannot be put back, so it is not changed.
+/// cannot be restored, so it is not changed.
 pub(crate) fn value(wanted: &Setting, index: &Index<'_>) -> Result<Setting, Refusal> {
     let found = match wanted {
         Setting::Napi(queue, knob) => napi::value(queue, knob, index).map(|knob| Setting::Napi(*queue, knob)),
@@ -84,11 +84,13 @@ fn unknown(wanted: &Setting, index: &Index<'_>) -> Refusal {
         Absent::Unread => None,
         Absent::Driver => Some(format!("its driver has no {}", wanted.knob())),
         Absent::DriverPart(part) => Some(format!("its driver has no {part}")),
-        Absent::Kernel => {
-            Some(format!("this kernel has no {}, or did not say it: since {}", wanted.knob(), wanted.since()))
-        }
+        Absent::Kernel => Some(format!(
+            "this kernel has no {}, or did not report it: since {}",
+            wanted.knob(),
+            wanted.since()
+        )),
         Absent::InitialNetns => Some(format!(
-            "{} is of the whole machine, and is shown in the initial network namespace only",
+            "{} affects the whole machine, and is visible only in the initial network namespace",
             wanted.knob()
         )),
     };
@@ -96,9 +98,9 @@ fn unknown(wanted: &Setting, index: &Index<'_>) -> Refusal {
         return Refusal::new(RefusalKind::Unsupported, wanted.object(), message);
     }
     let message = if there {
-        format!("the value of {} could not be read, so it could not be put back", wanted.knob())
+        format!("the value of {} could not be read, so it could not be undone", wanted.knob())
     } else {
-        format!("it is no longer there to set {} on", wanted.knob())
+        format!("it no longer exists, so {} cannot be set", wanted.knob())
     };
     let mut refusal = Refusal::new(RefusalKind::Missing, wanted.object(), message);
     for unread in &index.host.unread {

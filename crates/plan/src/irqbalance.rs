@@ -15,7 +15,7 @@ pub(crate) fn want(host: &Host, collected: &mut Collected) -> Result<(), Refusal
     }
     if running.banned.is_none() {
         collected.note(format!(
-            "irqbalance[{}] did not answer: it may move the interrupts that are placed here until they are banned",
+            "irqbalance[{}] did not answer: it may move the placed interrupts until they are banned",
             running.pid
         ));
         return Ok(());

@@ -23,13 +23,14 @@ use crate::wanted::Collected;
 pub(crate) fn check(part: &Part, index: &Index<'_>) -> Result<(), Refusal> {
     let (mode, request) = (part.delivery.mode, &part.intent.kthread);
     let refuse = |kind, message: String| {
-        Refusal::new(kind, &part.intent.target, message).because(format!("asked at {}", part.intent.origin))
+        Refusal::new(kind, &part.intent.target, message)
+            .because(format!("requested at {}", part.intent.origin))
     };
     if mode.threading() == Threading::Off {
         if request.is_empty() {
             return Ok(());
         }
-        let message = format!("kthread values are given, and under {mode} no kernel thread polls");
+        let message = format!("kthread values are given, but under {mode} no kernel thread polls");
         return Err(
             refuse(RefusalKind::Usage, message).nearest("delivery = \"threaded\", or without these values")
         );
@@ -49,12 +50,12 @@ fn supported(
     let (mode, host) = (part.delivery.mode, index.host);
     if mode.threading() == Threading::BusyPoll && !host.capabilities.napi_threaded_busy {
         let answer = if host.capabilities.napi_threaded {
-            "its `napi-set` takes threaded up to 1 (enabled); 2 (busy-poll) is refused with ERANGE"
+            "its `napi-set` accepts threaded up to 1 (enabled); 2 (busy-poll) fails with ERANGE"
         } else {
-            "its `napi-set` takes no threaded at all"
+            "its `napi-set` does not accept threaded"
         };
         let message = format!(
-            "{mode} needs kernel threads that poll without a pause, which Linux {} brought; this is {}",
+            "{mode} needs kernel threads that poll continuously (Linux {}); this is Linux {}",
             since::BUSY_THREADS,
             host.release
         );
@@ -67,7 +68,7 @@ fn supported(
         let id = placed.queue.device;
         if index.devices.get(&id).is_none_or(|device| device.threaded.is_none()) {
             let message = format!(
-                "{mode} needs kernel threads for NAPIs, which Linux {} brought; this is {}",
+                "{mode} needs kernel threads for NAPIs (Linux {}); this is Linux {}",
                 since::NAPI_THREADS,
                 host.release
             );
@@ -98,14 +99,13 @@ fn within_bound(intent: &Intent, class: Scheduling, priority: u8) -> Result<(), 
         return Ok(());
     }
     let who = if asked.is_some() { "the budget allows" } else { "no budget is given, which allows" };
-    let message = format!(
-        "kernel threads with {class} are above the real-time priority that is allowed: {who} {allowed}"
-    );
+    let message =
+        format!("kernel threads with {class} exceed the allowed real-time priority: {who} {allowed}");
     Err(Refusal::new(RefusalKind::Safety, &intent.target, message)
-        .because(format!("asked at {}", intent.origin))
+        .because(format!("requested at {}", intent.origin))
         .nearest(format!(
             "`budget = {{ rt_priority = {priority} }}` in the policy file or `--rt-priority {priority}`; \
-             or a priority of {allowed} and less"
+             or a priority of {allowed} or less"
         )))
 }
 
@@ -121,11 +121,9 @@ fn real_time(
     if part.delivery.mode.threading() == Threading::BusyPoll {
         return Err(refuse(
             RefusalKind::Safety,
-            format!(
-                "a kernel thread that polls without a pause and with {class} leaves its CPU to no other task"
-            ),
+            format!("a kernel thread that polls continuously with {class} leaves its CPU to no other task"),
         )
-        .nearest("threaded-busy with `other:-20` on CPUs of its own, or threaded with this class"));
+        .nearest("threaded-busy with `other:-20` on separate CPUs, or threaded with this class"));
     }
     let Some(throttling) = index.host.rt_throttling else {
         return Err(refuse(
@@ -136,19 +134,19 @@ fn real_time(
         ));
     };
     let why = match throttling.runtime_us {
-        i64::MIN..=-1 => "nothing would stop it while packets come",
+        i64::MIN..=-1 => "nothing would stop it while packets arrive",
         0 => "no real-time thread runs at all",
         1.. => return Ok(()),
     };
     Err(refuse(
         RefusalKind::Safety,
-        format!("kernel threads with {class} are not safe here: RT throttling is such that {why}"),
+        format!("kernel threads with {class} are not safe here: with this RT throttling, {why}"),
     )
     .because(format!(
         "/proc/sys/kernel/sched_rt_runtime_us is {}, of a period of {} us",
         throttling.runtime_us, throttling.period_us
     ))
-    .nearest("sysctl -w kernel.sched_rt_runtime_us=950000, the kernel's own value; or `other:-20`"))
+    .nearest("sysctl -w kernel.sched_rt_runtime_us=950000, the kernel's default; or `other:-20`"))
 }
 
 /// What the part's request wants of the kernel threads of its queues. Comes after the interrupts' affinity.
@@ -165,8 +163,8 @@ pub(crate) fn want(part: &Part, index: &Index<'_>, collected: &mut Collected) ->
         }
         if let Some(class) = request.scheduling {
             let why = match class.real_time() {
-                Some(_) => "the kernel thread runs before every thread that is not real-time",
-                None => "the kernel thread shares its CPU by this class and nice value",
+                Some(_) => "the kernel thread preempts every thread that is not real-time",
+                None => "the kernel thread shares its CPU according to this class and nice value",
             };
             collected
                 .want(Setting::Kthread(queue, KthreadKnob::Scheduling(class)), reason(why.to_owned()))?;
@@ -176,14 +174,14 @@ pub(crate) fn want(part: &Part, index: &Index<'_>, collected: &mut Collected) ->
                 let message =
                     "a utilisation clamp for its kernel thread needs a kernel with CONFIG_UCLAMP_TASK";
                 return Err(Refusal::new(RefusalKind::Unsupported, queue, message.to_owned())
-                    .because(format!("asked at {}", part.intent.origin)));
+                    .because(format!("requested at {}", part.intent.origin)));
             }
-            let why = "the scheduler takes the kernel thread for so large when it chooses CPU and frequency";
+            let why = "the scheduler assumes this utilisation when it chooses CPU and frequency";
             collected.want(Setting::Kthread(queue, KthreadKnob::UtilClamp(clamp)), reason(why.to_owned()))?;
         }
         if let Some(slice) = request.slice {
             has_slices(part, queue, slice, index)?;
-            let why = "the scheduler lets the kernel thread run so long before another one that waits";
+            let why = "the kernel thread runs this long before another waiting thread";
             collected.want(Setting::Kthread(queue, KthreadKnob::Slice(slice)), reason(why.to_owned()))?;
         }
     }
@@ -192,7 +190,7 @@ pub(crate) fn want(part: &Part, index: &Index<'_>, collected: &mut Collected) ->
 
 /// That a queue's kernel thread can have a slice of its own.
 fn has_slices(part: &Part, queue: RxQueue, slice: Slice, index: &Index<'_>) -> Result<(), Refusal> {
-    let asked = format!("asked at {}", part.intent.origin);
+    let asked = format!("requested at {}", part.intent.origin);
     if index.host.kthread_begins.as_ref().is_some_and(|begins| begins.slice.is_none()) {
         let message = format!(
             "a slice for its kernel thread needs Linux {}; this is {}",
@@ -220,9 +218,8 @@ fn has_slices(part: &Part, queue: RxQueue, slice: Slice, index: &Index<'_>) -> R
                  thread has no slice: it runs until it sleeps"
             );
             let refusal = Refusal::new(RefusalKind::Conflict, queue, message).because(asked);
-            Err(refusal.nearest(
-                "class = \"other\" beside it (--kthread-class other), or this class without a slice",
-            ))
+            Err(refusal
+                .nearest("class = \"other\" with it (--kthread-class other), or this class without a slice"))
         }
         _ => Ok(()),
     }
@@ -236,7 +233,7 @@ fn cpus(
     collected: &Collected,
 ) -> Result<Option<(CpuSet, String)>, Refusal> {
     let refuse = |kind, message: String| {
-        Refusal::new(kind, placed.queue, message).because(format!("asked at {}", part.intent.origin))
+        Refusal::new(kind, placed.queue, message).because(format!("requested at {}", part.intent.origin))
     };
     let (near, sibling) = match &part.intent.kthread.cpus {
         None => return Ok(None),
@@ -248,14 +245,14 @@ fn cpus(
         Some(KthreadCpus::Set(asked)) => {
             let running = asked.intersection(&index.host.topology.online);
             if running.is_empty() {
-                let message = format!("none of the CPUs for its kernel thread ({asked}) is online");
+                let message = format!("none of the CPUs for its kernel thread ({asked}) are online");
                 let online = format!("CPUs of {}", index.host.topology.online);
                 return Err(refuse(RefusalKind::Usage, message).nearest(online));
             }
             let mut why = format!("kernel threads of {} run on CPUs {running}", placed.queue.device);
             let away = asked.difference(&index.host.topology.online);
             if !away.is_empty() {
-                why.push_str(&format!(" (of those asked for, {away} are not online)"));
+                why.push_str(&format!(" (the requested CPUs {away} are offline)"));
             }
             return Ok(Some((running, why)));
         }
@@ -263,8 +260,7 @@ fn cpus(
         Some(KthreadCpus::Sibling) => (irq_cpus(placed, index, collected), true),
     };
     let Some((irq, near)) = near else {
-        let message =
-            "no interrupt of it is known, so its kernel thread cannot be placed beside it".to_owned();
+        let message = "its interrupt is unknown, so its kernel thread cannot be placed near it".to_owned();
         return Err(refuse(RefusalKind::Unsupported, message)
             .nearest("a list of CPUs, as in kthread = { cpus = \"0\" }"));
     };
@@ -275,13 +271,12 @@ fn cpus(
     let threads: CpuSet = cores.flat_map(|cpu| cpu.siblings.iter()).collect();
     let siblings = threads.difference(&near).intersection(&index.host.topology.online);
     if siblings.is_empty() {
-        let message =
-            format!("the core of interrupt {irq} (CPU {near}) has no other hardware thread that runs");
+        let message = format!("the core of interrupt {irq} (CPU {near}) has no other online hardware thread");
         return Err(refuse(RefusalKind::Unsupported, message).nearest("kthread = { cpus = \"irq\" }"));
     }
     Ok(Some((
         siblings,
-        format!("the kernel thread runs beside interrupt {irq}, on the other threads of its core"),
+        format!("the kernel thread runs next to interrupt {irq}, on the other hardware threads of its core"),
     )))
 }
 

@@ -61,7 +61,7 @@ pub(crate) fn want(
             if remaking && !remakes(&setting, device) {
                 continue;
             }
-            let why = format!("`{}` was asked for by name", request.key().trim_start_matches("settings."));
+            let why = format!("`{}` was requested by name", request.key().trim_start_matches("settings."));
             collected.want(setting, Reason::new(why, part.intent.origin.clone()))?;
         }
     }
@@ -92,12 +92,10 @@ fn settings(
         NicRequest::Offload(Offload::Gro, false)
             if device.kind == "veth" && !device.xdp && part.delivery.mode != DeliveryMode::Interrupt =>
         {
-            let message = format!(
-                "rx-gro = false takes a veth's NAPIs away, and {} is set on NAPIs",
-                part.delivery.mode
-            );
+            let message =
+                format!("rx-gro = false removes a veth's NAPIs, and {} is set on NAPIs", part.delivery.mode);
             return Err(Refusal::new(RefusalKind::Usage, device.id, message)
-                .because(format!("asked at {}", part.intent.origin))
+                .because(format!("requested at {}", part.intent.origin))
                 .nearest("delivery = \"interrupt\", or without rx-gro"));
         }
         NicRequest::Offload(Offload::Gro, false) if device.kind == "veth" && !device.xdp => {
@@ -125,7 +123,7 @@ fn settings(
                 device.id,
                 format!("rps_cpus names CPUs that are not online: {none}"),
             )
-            .because(format!("asked at {}", part.intent.origin))
+            .because(format!("requested at {}", part.intent.origin))
             .nearest(format!("CPUs of {}", index.host.topology.online)));
         }
         NicRequest::RpsCpus(cpus) => {
@@ -136,9 +134,9 @@ fn settings(
             rx().map(|queue: RxQueue| Setting::RxQueue(queue, RxQueueKnob::RpsFlowCount(count))).collect()
         }
         NicRequest::Xps(true) if selection::lacks_queues_for(request, &part.intent.nic, device) => {
-            let message = "it has one transmit queue, and `xps` chooses among several".to_owned();
+            let message = "it has one transmit queue, and `xps` needs several".to_owned();
             return Err(Refusal::new(RefusalKind::Unsupported, device.id, message)
-                .because(format!("asked at {}", part.intent.origin))
+                .because(format!("requested at {}", part.intent.origin))
                 .nearest("without `xps`, or `tx-channels` where the driver has more queues"));
         }
         // One queue has no XPS setting to revoke.
@@ -178,7 +176,7 @@ pub(crate) fn xps(spread: bool, device: &Device, online: &CpuSet) -> Vec<Setting
 /// Entry i leads to queue i modulo their number. Kernel: `include/linux/ethtool.h` `ethtool_rxfh_indir_default()`.
 fn even_table(queues: u32, part: &Part, device: &Device, after: &QueuesAfter) -> Result<Vec<u32>, Refusal> {
     let refuse = |kind, message: String| {
-        Refusal::new(kind, device.id, message).because(format!("asked at {}", part.intent.origin))
+        Refusal::new(kind, device.id, message).because(format!("requested at {}", part.intent.origin))
     };
     let Some(rss) = &device.rss else {
         let message = "its driver does not spread packets by a table".to_owned();
@@ -221,9 +219,9 @@ fn check_channels(kind: ChannelKind, count: u32, part: &Part, device: &Device) -
     let combined = after(ChannelKind::Combined);
     for other in [ChannelKind::Rx, ChannelKind::Tx] {
         if after(other) + combined == 0 {
-            let message = format!("it would be left without {other}, and the kernel refuses that");
+            let message = format!("it would be left without {other}, which the kernel rejects");
             return Err(Refusal::new(RefusalKind::Usage, device.id, message)
-                .because(format!("asked at {}", part.intent.origin)));
+                .because(format!("requested at {}", part.intent.origin)));
         }
     }
     Ok(())
@@ -245,9 +243,9 @@ fn check_that_no_napi_is_lost(part: &Part, device: &Device, index: &Index<'_>) -
 }
 
 fn losing((queue, values): (RxQueue, Vec<String>), part: &Part, device: &Device) -> Refusal {
-    let message = format!("it would go away with {}, which nothing could put back", values.join(", "));
+    let message = format!("it would go away with {}, which nothing could restore", values.join(", "));
     Refusal::new(RefusalKind::Safety, queue, message)
-        .because(format!("asked at {}", part.intent.origin))
+        .because(format!("requested at {}", part.intent.origin))
         .nearest(format!(
             "first netpolicy set device {} interrupt --setting rps_cpus=none --setting rps_flow_cnt=0, which can be undone",
             device.id
@@ -311,10 +309,10 @@ fn check_max(word: &str, wanted: u32, max: u32, part: &Part, device: &Device) ->
     if max == 0 {
         let message = format!("its driver has no {word}");
         return Err(Refusal::new(RefusalKind::Unsupported, device.id, message)
-            .because(format!("asked at {}", part.intent.origin)));
+            .because(format!("requested at {}", part.intent.origin)));
     }
-    let message = format!("{word} {wanted} is more than its driver can: {max}");
+    let message = format!("{word} {wanted} exceeds its driver's maximum of {max}");
     Err(Refusal::new(RefusalKind::Usage, device.id, message)
-        .because(format!("asked at {}", part.intent.origin))
+        .because(format!("requested at {}", part.intent.origin))
         .nearest(format!("{word} = {max}")))
 }

@@ -7,8 +7,7 @@ use model::quoted;
 pub fn why_no_napi(device: &Device) -> String {
     if device.kind == "veth" {
         format!(
-            "a veth has NAPIs only with GRO or XDP: `ethtool -K {} gro on`, and `ethtool -K PEER tso off` at the \
-             other end, else TCP does not use them",
+            "a veth has NAPIs only with GRO or XDP: `ethtool -K {} gro on`, and `ethtool -K PEER tso off` at the other end; otherwise TCP does not use them",
             quoted(device.id.name.as_str())
         )
     } else if device.up {

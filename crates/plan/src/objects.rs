@@ -24,12 +24,12 @@ pub(crate) fn objects(
     if near.cores() == 0 {
         let message = format!("no CPU may be used for layout {layout}");
         return Err(Refusal::new(RefusalKind::Missing, device.id, message)
-            .because("the CPUs that run are isolated, or the request names none that runs"));
+            .because("all online CPUs are isolated, or the request names none of them"));
     }
     let mut notes = Vec::new();
     if near.local_is_closed && *layout == Layout::LocalNuma {
         notes.push(format!(
-            "no CPU of the NUMA node of {} may be used: layout local-numa takes others",
+            "no CPU of the NUMA node of {} may be used: layout local-numa uses others",
             device.id
         ));
     }

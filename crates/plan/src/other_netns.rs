@@ -71,13 +71,12 @@ impl Path {
     pub(crate) fn why(&self) -> String {
         match self {
             Self::OwnDevices(connections) => {
-                format!("{connections} of its connections receive by NAPIs of its own namespace's devices")
+                format!("{connections} of its connections receive on NAPIs of its own namespace's devices")
             }
             Self::Backlog(connections) => format!(
-                "{connections} of its connections receive by a CPU's backlog, as behind a veth that the host routes or \
-                 bridges to: the number of the NIC's NAPI is lost there, and no epoll can suspend its interrupt"
+                "{connections} of its connections receive through a CPU's backlog, as behind a veth that the host routes or bridges to: the id of the NIC's NAPI is lost there, so no epoll can suspend its interrupt"
             ),
-            Self::NotSeen => "no packet has shown yet by which NAPI it receives".to_owned(),
+            Self::NotSeen => "no packet has shown its NAPI yet".to_owned(),
         }
     }
 
@@ -87,9 +86,9 @@ impl Path {
             Self::OwnDevices(_) => "settings of these are made there",
             Self::Backlog(_) => {
                 "with bpf_redirect_peer (Cilium's host routing by eBPF), a macvlan, an ipvlan or a NIC's VF in its \
-                 namespace, its sockets name the NIC's NAPI"
+                 namespace, its sockets have the id of the NIC's NAPI"
             }
-            Self::NotSeen => "it is planned for as soon as its sockets name a NAPI of a device here",
+            Self::NotSeen => "it is planned for as soon as its sockets have the id of a NAPI here",
         }
     }
 }

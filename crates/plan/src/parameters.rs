@@ -47,13 +47,13 @@ fn contradiction(intent: &Intent, mode: DeliveryMode, params: &DeliveryParams) -
     }
     if mode == DeliveryMode::Interrupt {
         return (params != &mode.params()).then(|| {
-            usage("delivery mode interrupt defers nothing, so it takes no timeouts".to_owned())
+            usage("delivery mode interrupt defers nothing, so it accepts no timeouts".to_owned())
                 .nearest("delivery = \"defer20\", or without these values")
         });
     }
     if mode == DeliveryMode::ThreadedBusy {
         return (params != &mode.params()).then(|| {
-            usage("delivery mode threaded-busy polls without a pause, so it takes no timeouts".to_owned())
+            usage("delivery mode threaded-busy polls continuously, so it accepts no timeouts".to_owned())
                 .nearest("delivery = \"threaded\", or without these values")
         });
     }
@@ -62,8 +62,7 @@ fn contradiction(intent: &Intent, mode: DeliveryMode, params: &DeliveryParams) -
         let on = defer.0 > 0 && !flush.is_zero();
         return (!(off || on) || !suspend.is_zero()).then(|| {
             usage(
-                "delivery mode threaded takes defer-hard-irqs and gro-flush-timeout together or not at all, and no \
-                 irq-suspend-timeout: no application polls"
+                "delivery mode threaded accepts defer-hard-irqs and gro-flush-timeout only together, and no irq-suspend-timeout: no application polls"
                     .to_owned(),
             )
             .nearest("delivery = \"threaded\", without these values")
@@ -72,14 +71,14 @@ fn contradiction(intent: &Intent, mode: DeliveryMode, params: &DeliveryParams) -
     if DeliveryMode::EPOLL_DOCUMENT.contains(&mode) {
         return (params != &mode.params()).then(|| {
             usage(format!(
-                "delivery mode {mode} polls no NAPI, so it takes no timeouts: events would come late by them"
+                "delivery mode {mode} polls no NAPI, so it accepts no timeouts: they would delay events"
             ))
             .nearest("delivery = \"napibusy\", or without these values")
         });
     }
     if defer.0 == 0 || flush.is_zero() {
         let knob = if defer.0 == 0 { "defer-hard-irqs 0" } else { "gro-flush-timeout 0" };
-        let message = format!("{knob} switches deferral off, and {mode} depends on it");
+        let message = format!("{knob} turns off deferral, on which {mode} depends");
         let message = match mode {
             DeliveryMode::Suspend { .. } => {
                 format!("{message}: the IRQ would be enabled again at every epoll_wait")
@@ -87,13 +86,13 @@ fn contradiction(intent: &Intent, mode: DeliveryMode, params: &DeliveryParams) -
             _ => message,
         };
         return Some(
-            usage(message).nearest(format!("{mode} with its own values, or delivery = \"interrupt\"")),
+            usage(message).nearest(format!("{mode} with its default values, or delivery = \"interrupt\"")),
         );
     }
     let suspends = matches!(mode, DeliveryMode::Suspend { .. });
     if suspends && suspend.is_zero() {
         return Some(
-            usage(format!("irq-suspend-timeout 0 switches suspension off, and {mode} is nothing else"))
+            usage(format!("irq-suspend-timeout 0 turns off suspension, which is all that {mode} does"))
                 .nearest(format!("delivery = \"{}\"", DeliveryMode::Defer { gro_flush: flush })),
         );
     }
@@ -111,12 +110,12 @@ fn contradiction(intent: &Intent, mode: DeliveryMode, params: &DeliveryParams) -
         let nearest = if own.irq_suspend_timeout > flush {
             format!("irq-suspend-timeout {}", own.irq_suspend_timeout)
         } else {
-            "suspend20, or an irq_suspend_timeout in a policy file that is longer".to_owned()
+            "suspend20, or a longer irq_suspend_timeout in a policy file".to_owned()
         };
         return Some(
             usage(format!(
                 "irq-suspend-timeout {suspend} is not longer than gro-flush-timeout {flush}: \
-                 it must cover a whole turn of the application's loop"
+                 it must cover a whole iteration of the application's loop"
             ))
             .nearest(nearest),
         );
@@ -157,6 +156,6 @@ fn added_delay(intent: &Intent, mode: DeliveryMode, params: &DeliveryParams) -> 
             if intent.budget.added_delay.is_some() { "the budget" } else { "no budget is given, which" }
         ),
     )
-    .because(format!("asked at {}", intent.origin))
+    .because(format!("requested at {}", intent.origin))
     .nearest(nearest))
 }

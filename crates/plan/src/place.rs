@@ -160,7 +160,7 @@ fn laid_out(mut placement: Placement, index: &Index<'_>) -> Result<Placement, Re
         if placement.queues_after.remakes(device.id) {
             if let Some(layout) = &part.intent.layout {
                 check_queues(layout, device, &placement.queues_after)
-                    .map_err(|refusal| refusal.because(format!("asked at {}", part.intent.origin)))?;
+                    .map_err(|refusal| refusal.because(format!("requested at {}", part.intent.origin)))?;
             }
             continue;
         }
@@ -184,15 +184,16 @@ fn laid_out(mut placement: Placement, index: &Index<'_>) -> Result<Placement, Re
                 placement.parts[at].notes.push(note);
                 continue;
             }
-            made => made.map_err(|refusal| refusal.because(format!("asked at {}", part.intent.origin)))?,
+            made => {
+                made.map_err(|refusal| refusal.because(format!("requested at {}", part.intent.origin)))?
+            }
         };
         let part = &mut placement.parts[at];
         part.notes.extend(made.notes.iter().cloned());
         let without = queues_without_irq(&made, index);
         if part.intent.layout.is_some() && without > 0 {
-            part.notes.push(format!(
-                "{without} queue(s) have no interrupt that is known: their affinity is left as it is"
-            ));
+            part.notes
+                .push(format!("{without} queue(s) have no known interrupt: their affinity is unchanged"));
         }
         part.objects = Some(made);
     }
@@ -311,13 +312,13 @@ fn without_holders(
         let process = index.processes.get(&pid);
         let note = process.and_then(|process| match listeners.role(process) {
             Role::HoldsForUnit => Some(format!(
-                "{} holds the listener of a socket unit, and is left out: the unit's service receives",
+                "{} holds the listener of a socket unit and is skipped: the unit's service receives",
                 process.id
             )),
             Role::HoldsFor(child) => {
                 let child = index.processes.get(&child)?;
                 Some(format!(
-                    "{} only holds the listener open from which {} accepts, and is left out",
+                    "{} only holds open the listener on which {} accepts, and is skipped",
                     process.id, child.id
                 ))
             }
@@ -364,7 +365,7 @@ fn by(target: &Target) -> String {
 fn process_with<'h>(pid: Pid, intent: &Intent, index: &Index<'h>) -> Result<&'h Process, Refusal> {
     let missing = |message: String| {
         Refusal::new(RefusalKind::Missing, format!("task {pid}"), message)
-            .because(format!("asked at {}", intent.origin))
+            .because(format!("requested at {}", intent.origin))
     };
     let Some(&process) = index.processes.get(&pid) else {
         let mut refusal = missing("there is no such process, or it could not be inspected".to_owned());
@@ -377,11 +378,11 @@ fn process_with<'h>(pid: Pid, intent: &Intent, index: &Index<'h>) -> Result<&'h 
     };
     match process.netns {
         Some(netns) if netns != index.host.netns && !receives_here(process, index) => Err(missing(format!(
-            "{} is in network namespace {netns}, and the devices are those of namespace {}",
+            "{} is in network namespace {netns}, but the devices are in namespace {}",
             process.id, index.host.netns
         ))
         .because(Path::of(process).why())
-        .nearest("the same command inside the process's namespace")),
+        .nearest("run the same command in the process's namespace")),
         _ => Ok(process),
     }
 }
@@ -389,8 +390,7 @@ fn process_with<'h>(pid: Pid, intent: &Intent, index: &Index<'h>) -> Result<&'h 
 fn device_named<'h>(name: &str, intent: &Intent, host: &'h Host) -> Result<&'h Device, Refusal> {
     host.device_named(name).ok_or_else(|| {
         let names: Vec<&str> = host.devices.iter().map(|d| d.id.name.as_str()).collect();
-        let refusal =
-            Refusal::new(RefusalKind::Missing, format!("device {name}"), "there is no such device here");
+        let refusal = Refusal::new(RefusalKind::Missing, format!("device {name}"), "no such device");
         // `ip link` prints stacked devices as `name@lower`.
         let device = name.split_once('@').and_then(|(device, _)| host.device_named(device));
         let refusal = match device {
@@ -401,7 +401,7 @@ fn device_named<'h>(name: &str, intent: &Intent, host: &'h Host) -> Result<&'h D
             None => refusal,
         };
         refusal
-            .because(format!("asked at {}", intent.origin))
+            .because(format!("requested at {}", intent.origin))
             .because(format!("devices here: {}", names.join(", ")))
     })
 }
@@ -417,7 +417,7 @@ fn notes_on_cpus(intent: &Intent, host: &Host) -> Result<Vec<String>, Refusal> {
             &intent.target,
             format!("none of its CPUs ({cpus}) is online"),
         )
-        .because(format!("asked at {}", intent.origin))
+        .because(format!("requested at {}", intent.origin))
         .because(format!("online: {online}")));
     }
     if offline.is_empty() {
@@ -446,7 +446,7 @@ fn note_those_without_epolls(index: &Index<'_>, parts: &mut [Part]) {
         }
         let yet = part.processes.iter().map(|process| {
             format!(
-                "{} has no epoll yet: only the queues are set, and busy polling begins when it has one",
+                "{} has no epoll yet: only the queues are set; busy polling begins when it has one",
                 process.id
             )
         });
@@ -467,18 +467,18 @@ fn placed_process(process: &Process, part: &mut Part) -> Result<PlacedProcess, R
         let mut refusal = Refusal::new(
             RefusalKind::Unsupported,
             process.id,
-            "it waits by io_uring, whose busy polling cannot be set from outside here",
+            "it waits with io_uring, whose busy polling cannot be set from outside here",
         )
-        .because(format!("asked at {}", part.intent.origin))
+        .because(format!("requested at {}", part.intent.origin))
         .nearest(
             DeliveryMode::Defer { gro_flush: part.params.gro_flush_timeout }.to_string()
-                + ", which needs nothing of the application",
+                + ", which requires nothing of the application",
         );
         refusal.evidence.extend(closed);
         return Err(refusal);
     }
     if busy {
-        part.notes.extend(closed.into_iter().map(|line| format!("left as it is: {line}")));
+        part.notes.extend(closed.into_iter().map(|line| format!("not changed: {line}")));
     }
     let threads = match part.intent.cpus {
         Some(_) => process.threads.iter().map(|t| t.id).collect(),
@@ -517,8 +517,7 @@ fn sockets_by_themselves(process: &Process, part: &mut Part) -> Vec<SocketId> {
         own.map(|socket| SocketId { process: process.id, fd: socket.fd, inode: socket.inode }).collect();
     if let Some(more) = sockets.len().checked_sub(SOCKETS_MAX).filter(|more| *more > 0) {
         sockets.truncate(SOCKETS_MAX);
-        part.notes
-            .push(format!("{}: {more} more sockets that no epoll watches are left as they are", process.id));
+        part.notes.push(format!("{}: {more} more sockets that no epoll watches are not changed", process.id));
     }
     sockets
 }
@@ -607,8 +606,7 @@ fn note_halves(part: &mut Part, set_by: &[String], host: &Host) {
             format!("the application's half is set by the request for {}", set_by.join(", "))
         } else if epolls == 0 {
             format!(
-                "this sets the NIC's half only: no epoll that was looked at watches sockets of {name}, and \
-                 {mode} needs {half} there (`netpolicy attach PID --delivery {mode}` sets both)",
+                "this sets only the NIC's half: no inspected epoll watches sockets of {name}, and {mode} needs {half} there (`netpolicy attach PID --delivery {mode}` sets both)",
                 mode = part.delivery.mode
             )
         } else {
@@ -622,15 +620,12 @@ fn note_halves(part: &mut Part, set_by: &[String], host: &Host) {
             format!("never to sleep longer than {cap}")
         };
         part.notes.push(format!(
-            "{} needs epoll_wait {never}: the timeout is the application's own argument, \
-             so only `netpolicy run`, which starts it with a preload library, can see to that",
+            "{} needs epoll_wait {never}: the application passes the timeout with each call, so only `netpolicy run`, which preloads a library, can change it",
             part.delivery.mode
         ));
     }
     let without = part.queues.iter().filter(|q| q.irq.is_none()).count();
     if part.intent.cpus.is_some() && without > 0 {
-        part.notes.push(format!(
-            "{without} queue(s) have no interrupt that is known: their affinity is left as it is"
-        ));
+        part.notes.push(format!("{without} queue(s) have no known interrupt: their affinity is unchanged"));
     }
 }

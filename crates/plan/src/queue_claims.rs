@@ -139,7 +139,7 @@ impl<'h> QueueClaims<'h> {
             }
             for &part in &share.parts {
                 parts[part].notes.push(format!(
-                    "queues {} of {} are its own: {} rule(s) lead there, and queues {} are left to all others",
+                    "queues {} of {} are dedicated to it: {} rule(s) direct packets there; queues {} are for all others",
                     share.queues,
                     division.device,
                     share.rules.len(),
@@ -161,14 +161,13 @@ impl<'h> QueueClaims<'h> {
         }
         if astray > 0 && self.per_napi {
             part.notes.push(format!(
-                "{astray} socket(s) of {} name a NAPI that no device here has: replaced by a reset, or of another \
-                 namespace",
+                "{astray} socket(s) of {} have the id of a NAPI that no device here has: it was replaced by a reset, or is in another namespace",
                 process.id
             ));
         }
         if slots.is_empty() && receives_nothing(process) {
             part.notes.push(format!(
-                "{} has no socket that packets could come to: no queue is set until it has one",
+                "{} has no socket that could receive packets: no queue is set until it has one",
                 process.id
             ));
             return Ok(Vec::new());
@@ -183,7 +182,7 @@ impl<'h> QueueClaims<'h> {
             let names = if names.is_empty() { "no device".to_owned() } else { names.join(", ") };
             part.notes.push(match Connections::of(process) {
                 Connections { elsewhere: 0, .. } => format!(
-                    "by which queue {} receives is not known until a packet comes: the policy is set on all queues of {names}",
+                    "the queue on which {} receives is unknown until a packet arrives: the policy is set on all queues of {names}",
                     process.id
                 ),
                 Connections { elsewhere, .. } => format!(
@@ -210,7 +209,7 @@ impl<'h> QueueClaims<'h> {
             }
             Connections { elsewhere: 0, loopback } => {
                 let mut refusal =
-                    no_napi(format!("{id} receives over loopback alone ({loopback} connections)"), part);
+                    no_napi(format!("{id} receives only over loopback ({loopback} connections)"), part);
                 refusal.kind = RefusalKind::Unsupported;
                 refusal
             }
@@ -267,7 +266,7 @@ impl<'h> QueueClaims<'h> {
             return Err(no_napi(format!("none of the queues of {} could be read", device.id), placed));
         }
         if none && placed.delivery.mode != DeliveryMode::Interrupt {
-            let mut refusal = no_napi(format!("{} has no NAPI that the kernel names", device.id), placed)
+            let mut refusal = no_napi(format!("the kernel reports no NAPI of {}", device.id), placed)
                 .because(why_no_napi(device));
             // A device that is down may get NAPIs when it is brought up.
             if device.up {
@@ -281,7 +280,7 @@ impl<'h> QueueClaims<'h> {
         if served < device.rx_queues.len() && on_napis {
             let without = device.rx_queues.len() - served;
             placed.notes.push(format!(
-                "{without} queue(s) of {} have no NAPI: nothing of the delivery mode is set there",
+                "{without} queue(s) of {} have no NAPI: the delivery mode is not set there",
                 device.id
             ));
         }
@@ -296,8 +295,7 @@ impl<'h> QueueClaims<'h> {
         note_shared(&shared, requests, placed);
         if placed.intent.policy == PolicyName::Mix && device.flow_rules.is_none() {
             placed.notes.push(format!(
-                "the driver of {} takes no rules that match ports: services keep the queues that their \
-                 packets come by",
+                "the driver of {} has no rules that match ports: services keep the queues on which their packets arrive",
                 device.id
             ));
         }
@@ -319,7 +317,7 @@ impl<'h> QueueClaims<'h> {
         }
         for part in parts.iter_mut().filter(|part| !per_napi && !part.queues.is_empty()) {
             part.notes.push(
-                "this kernel has no settings for single queues (6.13): whole devices are set by sysfs"
+                "this kernel has no settings for single queues (6.13): whole devices are set through sysfs"
                     .to_owned(),
             );
         }
@@ -362,8 +360,7 @@ fn note_shared(shared: &BTreeMap<usize, usize>, requests: &[ResolvedRequest<'_>]
         if *origin == part.intent.origin {
             continue;
         }
-        part.notes
-            .push(format!("{queues} queue(s) are set by the request of {origin}, which wants the same"));
+        part.notes.push(format!("{queues} queue(s) are set by the request of {origin} with the same values"));
     }
 }
 
@@ -373,5 +370,5 @@ fn no_napi(what: String, part: &Part) -> Refusal {
         &part.intent.target,
         format!("{what}, and {} is set on a NAPI", part.delivery.mode),
     )
-    .because(format!("asked at {}", part.intent.origin))
+    .because(format!("requested at {}", part.intent.origin))
 }

@@ -127,19 +127,19 @@ fn standing(
             Transport::Udp => " (as QUIC servers steer by connection id)",
         };
         return Standing::Left(format!(
-            "a program that is not ours chooses already{steers}, and could not be put back"
+            "another program's BPF program already chooses{steers}, and could not be restored"
         ));
     }
     if index.host.kernel < since {
         return Standing::Left(format!(
-            "choosing by queue needs Linux {since}; this is {}",
+            "choosing by queue needs Linux {since}; this is Linux {}",
             index.host.release
         ));
     }
     if usize::try_from(group.sockets).is_ok_and(|sockets| sockets != count) {
         let others = group.sockets.saturating_sub(u32::try_from(count).unwrap_or(u32::MAX));
         return Standing::Left(format!(
-            "{others} of its {} sockets are not this request's, and would starve",
+            "{others} of its {} sockets do not belong to this request, and would starve",
             group.sockets
         ));
     }

@@ -151,7 +151,7 @@ pub fn select(policy: &Policy, host: &Host) -> Selection {
             }
             (Target::Devices(_, selector), true) => format!("sets no device here ({selector})"),
             (Target::Devices(_, selector), false) => format!("means {} here ({selector})", listed(&names)),
-            (target, true) => format!("{target} is stacked on other devices, and this sets none of them"),
+            (target, true) => format!("{target} is stacked on other devices, none of which this sets"),
             (target, false) => {
                 format!("{target} is stacked on {}, whose queues are set", listed(&names))
             }
@@ -235,7 +235,7 @@ fn fit_to(intent: &Intent, device: &Device, host: &Host) -> Result<(Intent, Vec<
             fitted.nic.iter().map(|request| request.key().trim_start_matches("settings.")).collect();
         if fitted.nic.len() < intent.nic.len() || !is_for_nic_only(intent) {
             notes.push(format!(
-                "{} has no NAPI: of the section, only {} is set there",
+                "{} has no NAPI: only {} of the section is set there",
                 device.id,
                 keys.join(", ")
             ));
@@ -254,7 +254,7 @@ fn fit_to(intent: &Intent, device: &Device, host: &Host) -> Result<(Intent, Vec<
     Ok((fitted, notes))
 }
 
-/// Whether a request asks for nothing that is set on NAPIs, interrupts or threads.
+/// Whether a request requests nothing that is set on NAPIs, interrupts or threads.
 fn is_for_nic_only(intent: &Intent) -> bool {
     intent.policy == PolicyName::None
         && intent.delivery.is_none_or(|mode| mode == DeliveryMode::Interrupt)
@@ -283,15 +283,15 @@ pub(crate) fn lacks_queues_for(request: &NicRequest, all: &[NicRequest], device:
 fn clash(device: &Device, claim: Claim, one: &Intent, other: &Intent) -> Refusal {
     let by = match claim.steps_below.0 {
         0 => format!("both are {}", claim.precedence),
-        steps => format!("both name a device {steps} level(s) above it"),
+        steps => format!("both match a device {steps} level(s) above it"),
     };
     let [first, second] = [one, other].map(|intent| format!("{} at {}", intent.target, intent.origin));
     Refusal::new(
         RefusalKind::Conflict,
         format!("device {}", device.id),
-        format!("two sections mean it, and neither is more specific: {by}"),
+        format!("two sections match it, and neither is more specific: {by}"),
     )
     .because(first)
     .because(second)
-    .nearest(format!("a section [device.{}], or `not` in one of the two", device.id))
+    .nearest(format!("add a section [device.{}], or `not` in one of the two", device.id))
 }

@@ -200,7 +200,7 @@ impl<'a> Merging<'a> {
             return mistakes;
         }
         if find(|value| matches!(value, Value::Policy(_) | Value::Delivery(_))).is_none() {
-            let message = format!("{} {} asks for nothing", self.kind.word(), self.name);
+            let message = format!("{} {} requests nothing", self.kind.word(), self.name);
             wrong(named.clone(), message, "give it a `policy` or a `delivery`");
         }
         let selected = |value: &Value| matches!(value, Value::MatchDevice(_) | Value::MatchNotDevice(_));
@@ -209,11 +209,11 @@ impl<'a> Merging<'a> {
                 let message = format!("device {} has a pattern for its name and a `match`", self.name);
                 wrong(named.clone(), message, "write the pattern as match.name, and any word as the name");
             } else if find(|value| matches!(value, Value::MatchDevice(_))).is_none() {
-                let message = format!("device {} says only which devices it is not for", self.name);
+                let message = format!("device {} only excludes devices", self.name);
                 wrong(
                     named.clone(),
                     message,
-                    "give its `match` a condition beside `not`, as in name = \"*\"",
+                    "give its `match` a condition in addition to `not`, as in name = \"*\"",
                 );
             }
         }
@@ -229,7 +229,7 @@ impl<'a> Merging<'a> {
             if find(|value| matches!(value, Value::Guard(..))).is_none()
                 && let Some((asked, file)) = find(|value| matches!(value, Value::GuardWithin(_)))
             {
-                let message = "`guard` says for how long, and not what may grow".to_owned();
+                let message = "`guard` has a duration but no limit".to_owned();
                 wrong((file, asked.at.clone()), message, "give it a limit, as in guard = { p99 = \"+15%\" }");
             }
             if let Some((at, message, help)) = self.goal_that_contradicts() {
@@ -249,14 +249,14 @@ impl<'a> Merging<'a> {
         let searches = find(|value| *value == Value::GoalOnMissed(OnMissed::Search));
         if find(|value| matches!(value, Value::GoalP50(_) | Value::GoalP99(_))).is_none() {
             let said = find(|value| matches!(value, Value::GoalFor(_) | Value::GoalOnMissed(_)))?;
-            let message = "`goal` says what is done when it is missed, and not what it is".to_owned();
+            let message = "`goal` has a reaction but no bound".to_owned();
             return Some((place(said), message, "give it a bound, as in goal = { p99 = \"500us\" }"));
         }
         let searches = searches?;
         if let Some(named) = find(|value| matches!(value, Value::Delivery(_))) {
             let message =
-                "`delivery` names a mode, and `on_missed = \"search\"` looks for another".to_owned();
-            return Some((place(named), message, "leave one of them out"));
+                "`delivery` names a mode, but `on_missed = \"search\"` looks for another".to_owned();
+            return Some((place(named), message, "remove one of them"));
         }
         let is_none = find(|value| *value == Value::Policy(PolicyName::None)).is_some();
         is_none.then(|| {

@@ -109,12 +109,12 @@ pub fn parse(name: &str, text: &str) -> Result<PolicyFile, Mistakes> {
         if let Some(section) = section_at(text, at.start) {
             reader.wrong(
                 at,
-                format!("the file has a section for `{word}` already"),
+                format!("the file already has a section for `{word}`"),
                 Some("write its keys under the first one".to_owned()),
             );
             within = Some(section);
         } else {
-            reader.wrong(at, format!("`{word}` is given twice in its section"), None);
+            reader.wrong(at, format!("`{word}` is given twice in this section"), None);
         }
     }
     // Invalid TOML is not evaluated: what the parser recovers may not be what was meant.
@@ -217,9 +217,8 @@ impl Reader<'_> {
             }
             for (name, value) in named {
                 let Some(keys) = value.get_ref().as_table() else {
-                    let message =
-                        format!("`{}` stands where a {}'s name should", name.get_ref(), kind.word());
-                    let help = format!("write the name first, as in [{}.NAME]", kind.word());
+                    let message = format!("`{}` is in the place of a {}'s name", name.get_ref(), kind.word());
+                    let help = format!("the name comes first, as in [{}.NAME]", kind.word());
                     self.wrong(name.span(), message, Some(help));
                     continue;
                 };
@@ -276,7 +275,7 @@ impl Reader<'_> {
         match value.get_ref().as_table() {
             Some(inner) if inner.is_empty() && matches!(path.as_str(), "guard" | "goal") => {
                 let help = format!(
-                    "leave it out, or say what it is, as in {path} = {{ {} = … }}",
+                    "remove it, or give it a value, as in {path} = {{ {} = … }}",
                     first_name(kind, &path)
                 );
                 self.wrong(value.span(), format!("`{path}` is empty"), Some(help));
@@ -349,7 +348,7 @@ fn first_name(kind: Kind, table: &str) -> &'static str {
 
 /// Help for a word that resembles no known one: the file may be for a later version.
 fn or_later() -> Option<String> {
-    Some(format!("this is netpolicy {}: a later one may know it", env!("CARGO_PKG_VERSION")))
+    Some(format!("this is netpolicy {}: a newer version may support it", env!("CARGO_PKG_VERSION")))
 }
 
 fn did_you_mean<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<String> {
@@ -374,7 +373,7 @@ fn value_of(key: &Key, raw: &DeValue<'_>) -> Result<Value, Wrong> {
         return match raw {
             DeValue::Boolean(on) => Ok(make(*on)),
             DeValue::String(text) if matches!(text.as_ref(), "on" | "off") => Err((
-                format!("`{name}` takes true or false"),
+                format!("`{name}` must be true or false"),
                 Some(format!("write {}", text.as_ref() == "on")),
             )),
             _ => Err(kind_is_wrong()),
@@ -382,19 +381,19 @@ fn value_of(key: &Key, raw: &DeValue<'_>) -> Result<Value, Wrong> {
     }
     if let (Takes::Sample(_), DeValue::Integer(integer)) = (takes, raw) {
         let help = format!("in milliseconds, write \"{}ms\"", integer.as_str());
-        return Err((format!("`{name}` takes a span with its unit, in quotes"), Some(help)));
+        return Err((format!("`{name}` must be a span with a unit, in quotes"), Some(help)));
     }
     if let (Takes::Within { .. }, DeValue::Integer(integer)) = (takes, raw) {
         let help = format!("in seconds, write \"{}s\"", integer.as_str());
-        return Err((format!("`{name}` takes a span with its unit, in quotes"), Some(help)));
+        return Err((format!("`{name}` must be a span with a unit, in quotes"), Some(help)));
     }
     if let (Takes::Span(_) | Takes::PositiveSpan(_), DeValue::Integer(integer)) = (takes, raw) {
         let help = format!("in microseconds, write \"{}us\"", integer.as_str());
-        return Err((format!("`{name}` takes a span with its unit, in quotes"), Some(help)));
+        return Err((format!("`{name}` must be a span with a unit, in quotes"), Some(help)));
     }
     if let (Takes::Patterns(make), DeValue::Array(list)) = (takes, raw) {
         let texts: Option<Vec<&str>> = list.iter().map(|item| item.get_ref().as_str()).collect();
-        let texts = texts.ok_or_else(|| (format!("`{name}` takes texts in quotes in its list"), None))?;
+        let texts = texts.ok_or_else(|| (format!("`{name}` must be a list of quoted strings"), None))?;
         return Patterns::of(texts).map(make).map_err(|wrong| (format!("`{name}`: {wrong}"), None));
     }
     let DeValue::String(text) = raw else { return Err(kind_is_wrong()) };
@@ -439,9 +438,9 @@ fn value_of(key: &Key, raw: &DeValue<'_>) -> Result<Value, Wrong> {
         Takes::Carries(make) => {
             let all = Carries::ALL.map(Carries::as_str);
             let found = Carries::ALL.into_iter().find(|what| what.as_str() == text);
-            found
-                .map(make)
-                .ok_or_else(|| (format!("`{name}` takes one of {}", all.join(", ")), did_you_mean(text, all)))
+            found.map(make).ok_or_else(|| {
+                (format!("`{name}` must be one of {}", all.join(", ")), did_you_mean(text, all))
+            })
         }
         Takes::Growth(guarded) => {
             let growth = text.parse::<Growth>().map_err(|wrong| (wrong, None))?;
@@ -458,9 +457,9 @@ fn value_of(key: &Key, raw: &DeValue<'_>) -> Result<Value, Wrong> {
         Takes::OnMissed(make) => {
             let all = OnMissed::ALL.map(OnMissed::as_str);
             let found = OnMissed::ALL.into_iter().find(|what| what.as_str() == text);
-            found
-                .map(make)
-                .ok_or_else(|| (format!("`{name}` takes one of {}", all.join(", ")), did_you_mean(text, all)))
+            found.map(make).ok_or_else(|| {
+                (format!("`{name}` must be one of {}", all.join(", ")), did_you_mean(text, all))
+            })
         }
         Takes::Speed(make) => text.parse::<SpeedBound>().map(make).map_err(|wrong| (wrong.to_string(), None)),
         Takes::CpusOrNone(make) if text == "none" => Ok(make(CpuSet::new())),
@@ -478,7 +477,7 @@ fn value_of(key: &Key, raw: &DeValue<'_>) -> Result<Value, Wrong> {
             let all = QdiscKind::ALL.iter().map(|kind| kind.as_str());
             let there = all.clone().collect::<Vec<_>>().join(", ");
             (
-                format!("`{name}` takes one of {there}"),
+                format!("`{name}` must be one of {there}"),
                 nearest(text, all).map(|near| format!("did you mean `{near}`?")),
             )
         }),
@@ -492,7 +491,7 @@ fn listed<T: FromStr<Err = NotSteering> + PartialEq>(name: &str, text: &str) -> 
     for part in text.split(',') {
         let one = part.trim().parse().map_err(|wrong| (format!("`{name}`: {wrong}"), None))?;
         if all.contains(&one) {
-            return Err((format!("`{name}`: `{}` stands there twice", part.trim()), None));
+            return Err((format!("`{name}`: `{}` is given twice", part.trim()), None));
         }
         all.push(one);
     }
@@ -505,7 +504,7 @@ fn private_flags(name: &str, text: &str) -> Result<Vec<(FlagName, bool)>, Wrong>
     for part in text.split(',') {
         let example = || Some("write \"rx_striding_rq=on,tx_port_ts=off\"".to_owned());
         let Some((flag, on)) = part.trim().rsplit_once('=') else {
-            return Err((format!("`{name}`: `{part}` does not say on or off"), example()));
+            return Err((format!("`{name}`: `{part}` has neither on nor off"), example()));
         };
         let on = match on {
             "on" => true,
@@ -522,7 +521,7 @@ fn private_flags(name: &str, text: &str) -> Result<Vec<(FlagName, bool)>, Wrong>
             ));
         };
         if flags.iter().any(|(earlier, _)| *earlier == flag) {
-            return Err((format!("`{name}`: `{flag}` stands there twice"), None));
+            return Err((format!("`{name}`: `{flag}` is given twice"), None));
         }
         flags.push((flag, on));
     }

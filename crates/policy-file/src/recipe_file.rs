@@ -225,7 +225,8 @@ impl Reader<'_> {
         let policy = name.get_ref().parse::<PolicyName>().ok().filter(|policy| WITH_LADDER.contains(policy));
         let Some(policy) = policy else {
             let names = WITH_LADDER.map(PolicyName::as_str);
-            let message = format!("`{}` has no ladder: there are {}", name.get_ref(), names.join(", "));
+            let message =
+                format!("`{}` cannot have a ladder: use one of {}", name.get_ref(), names.join(", "));
             return self.wrong(name.span(), message, did_you_mean(name.get_ref(), names));
         };
         let Some(rungs) = value.get_ref().as_array() else {
@@ -233,7 +234,7 @@ impl Reader<'_> {
             return self.wrong(name.span(), message, None);
         };
         if rungs.len() > Rung::COUNT_MAX {
-            let message = format!("{} rungs, and a ladder has {} at most", rungs.len(), Rung::COUNT_MAX);
+            let message = format!("{} rungs; a ladder has at most {}", rungs.len(), Rung::COUNT_MAX);
             self.wrong(name.span(), message, None);
         }
         let mut ladder: Vec<Rung> = Vec::new();
@@ -246,7 +247,7 @@ impl Reader<'_> {
                 continue;
             };
             if ladder.iter().any(|rung| rung.mode == mode && rung.when == when) {
-                self.wrong(value.span(), format!("{mode} stands twice on the ladder of {policy}"), None);
+                self.wrong(value.span(), format!("{mode} is on the ladder of {policy} twice"), None);
             }
             ladder.push(Rung { mode, because, measured_on, when });
         }
@@ -256,7 +257,7 @@ impl Reader<'_> {
     fn when(&mut self, value: &Raw<'_>) -> When {
         let mut when = When::default();
         let Some(table) = value.get_ref().as_table() else {
-            self.wrong(value.span(), "a table stands here: write [case.NAME.when]", None);
+            self.wrong(value.span(), "expected a table: write [case.NAME.when]", None);
             return when;
         };
         if table.is_empty() {
@@ -267,16 +268,16 @@ impl Reader<'_> {
             let wrong = match key.get_ref().as_ref() {
                 "driver" => {
                     when.driver = raw.as_str().map(str::to_owned);
-                    when.driver.is_none().then_some("`driver` takes the name of a driver in quotes")
+                    when.driver.is_none().then_some("`driver` must be the name of a driver in quotes")
                 }
                 "own-interrupts" => {
                     when.own_interrupts = raw.as_bool();
-                    when.own_interrupts.is_none().then_some("`own-interrupts` takes true or false")
+                    when.own_interrupts.is_none().then_some("`own-interrupts` must be true or false")
                 }
                 "epoll-napis" => {
                     let named = |napis: &EpollNapis| Some(napis.as_str()) == raw.as_str();
                     when.epoll_napis = EpollNapis::ALL.into_iter().find(named);
-                    when.epoll_napis.is_none().then_some("`epoll-napis` takes \"one\" or \"several\"")
+                    when.epoll_napis.is_none().then_some("`epoll-napis` must be \"one\" or \"several\"")
                 }
                 other => {
                     let message =
@@ -295,7 +296,7 @@ impl Reader<'_> {
     /// Visits the tables of a table.
     fn tables(&mut self, value: &Raw<'_>, form: &str, mut each: impl FnMut(&mut Self, &Name<'_>, &Raw<'_>)) {
         let Some(table) = value.get_ref().as_table() else {
-            return self.wrong(value.span(), format!("a table stands here: write [{form}]"), None);
+            return self.wrong(value.span(), format!("expected a table: write [{form}]"), None);
         };
         for (name, value) in table {
             each(self, name, value);
@@ -321,14 +322,13 @@ impl Reader<'_> {
             let name = word.get_ref().as_ref();
             let Some(mechanism) = Mechanism::named(name) else {
                 let names: Vec<&str> = Mechanism::all().map(Mechanism::as_str).collect();
-                let message =
-                    format!("`{name}` is not a mechanism of a recipe: there are {}", names.join(", "));
+                let message = format!("`{name}` is not a mechanism: the mechanisms are {}", names.join(", "));
                 return reader.wrong(word.span(), message, did_you_mean(name, names));
             };
             if matches!(whose, Whose::Driver(..) | Whose::Case(..))
                 && matches!(mechanism, Mechanism::Sysctl(_))
             {
-                let message = format!("`{name}` is the whole host's, so no driver differs in it");
+                let message = format!("`{name}` affects the whole host, so it cannot depend on the driver");
                 return reader.wrong(word.span(), message, Some("write it under [recipe.POLICY]".to_owned()));
             }
             let at = word.span().start;
@@ -347,7 +347,7 @@ impl Reader<'_> {
         mut when: Option<&mut When>,
     ) -> Option<RecipeEntry> {
         let Some(table) = value.get_ref().as_table() else {
-            let message = format!("`{mechanism}` takes a table with value, why and source");
+            let message = format!("`{mechanism}` must be a table with value, why and source");
             self.wrong(value.span(), message, Some(format!("write {mechanism} = {{ value = … }}")));
             return None;
         };
@@ -374,7 +374,7 @@ impl Reader<'_> {
                         Some(drivers) => measured_on = drivers,
                         None => {
                             let message = format!(
-                                "`measured-on` takes at most {MEASURED_ON_MAX} names of drivers, as in [\"mlx5_core\"]"
+                                "`measured-on` must be at most {MEASURED_ON_MAX} driver names, as in [\"mlx5_core\"]"
                             );
                             self.wrong(value.span(), message, None);
                         }
@@ -388,7 +388,7 @@ impl Reader<'_> {
                     when.iter_mut().for_each(|when| **when = read.clone());
                 }
                 ("why" | "source", None) => {
-                    self.wrong(value.span(), format!("`{}` takes text in quotes", key.get_ref()), None);
+                    self.wrong(value.span(), format!("`{}` must be a quoted string", key.get_ref()), None);
                 }
                 (other, _) => {
                     let pays_from = (mechanism == Mechanism::Delivery && when.is_none()).then_some(PAYS_FROM);
@@ -432,7 +432,7 @@ impl Reader<'_> {
             }
             _ => {
                 let message = format!(
-                    "`{PAYS_FROM}` takes two numbers from 1 to {}, as in {{ packets-per-flush = 4, connections = 16 }}",
+                    "`{PAYS_FROM}` must be two numbers from 1 to {}, as in {{ packets-per-flush = 4, connections = 16 }}",
                     PaysFrom::MAX
                 );
                 self.wrong(value.span(), message, None);
@@ -459,7 +459,7 @@ pub(crate) const NUMBER_MAX: i64 = i32::MAX as i64;
 
 /// Parses the value of a mechanism.
 fn recipe_value(mechanism: Mechanism, raw: &DeValue<'_>) -> Result<RecipeValue, Wrong> {
-    let takes = |what: &str| Err((format!("`{mechanism}` takes {what}, or \"keep\""), None));
+    let takes = |what: &str| Err((format!("`{mechanism}` must be {what}, or \"keep\""), None));
     let number = || match raw {
         DeValue::Integer(integer) => i64::from_str_radix(&integer.as_str().replace('_', ""), integer.radix())
             .ok()
@@ -505,7 +505,7 @@ fn recipe_value(mechanism: Mechanism, raw: &DeValue<'_>) -> Result<RecipeValue, 
             Some("by-queue") => Ok(RecipeValue::ByQueue),
             other => {
                 let help = other.and_then(|word| did_you_mean(word, ["by-queue", "keep"]));
-                Err((format!("`{mechanism}` takes \"by-queue\", or \"keep\""), help))
+                Err((format!("`{mechanism}` must be \"by-queue\" or \"keep\""), help))
             }
         },
         Mechanism::RpsCpus => match text {
@@ -513,7 +513,7 @@ fn recipe_value(mechanism: Mechanism, raw: &DeValue<'_>) -> Result<RecipeValue, 
             Some("if-short") => Ok(RecipeValue::CpusIfShort),
             Some(list) => match list.parse::<CpuSet>() {
                 Ok(cpus) if !cpus.is_empty() => Ok(RecipeValue::Cpus(cpus)),
-                Ok(_) => takes("a list of CPUs that is not empty, \"if-short\" or \"none\""),
+                Ok(_) => takes("a non-empty list of CPUs, \"if-short\" or \"none\""),
                 Err(wrong) => Err((wrong.to_string(), did_you_mean(list, ["none", "if-short", "keep"]))),
             },
             None => takes("a list of CPUs in quotes, \"if-short\" or \"none\""),

@@ -102,21 +102,21 @@ impl FirstFile {
             });
             let received = found.received.get(&device.id).copied();
             let why = if !device.up {
-                Some("it is down, or has no carrier".to_owned())
+                Some("it is down or has no carrier".to_owned())
             } else if let Some(joint) = joint {
-                Some(format!("it is a member of {}, whose section is for it too", joint.id.name))
+                Some(format!("it is a member of {}, whose section covers it", joint.id.name))
             } else if received == Some(0) {
-                Some("no packet has come by it yet".to_owned())
+                Some("it has received no packet yet".to_owned())
             } else if is_joint && !below.is_empty() {
                 None
             } else if device.kind == "veth" && device.link.master.is_some() {
-                Some("the host's end of a container's or a VM's link, which comes and goes".to_owned())
+                Some("the host's end of a container's or VM's link, which is temporary".to_owned())
             } else if !below.is_empty() && device.napis.is_empty() {
                 let below: Vec<String> = below.iter().map(|(_, lower)| lower.id.name.to_string()).collect();
-                Some(format!("it stands on {}", listed(&below)))
+                Some(format!("it is stacked on {}", listed(&below)))
             } else if device.napis.is_empty() {
                 Some(format!(
-                    "it has no NAPI, or the kernel names none (6.7): packets come by a CPU's backlog; {}",
+                    "it has no NAPI, or the kernel does not report it (6.7): packets arrive through a CPU's backlog; {}",
                     plan::why_no_napi(device)
                 ))
             } else {
@@ -158,17 +158,16 @@ impl FirstFile {
                 if !group.listening.is_empty() {
                     let ports = group.ports();
                     self.left_out.push(format!(
-                        "{ports}: systemd starts a service when a client comes; name its unit"
+                        "{ports}: systemd starts a service when a client connects; use its unit"
                     ));
                 }
                 continue;
             }
             let is_client = group.listening.iter().all(|(udp, port)| *udp && *port >= EPHEMERAL_FIRST);
             if is_client {
-                self.left_out
-                    .push(format!("{name} ({}): UDP ports that a client has", short(&group.ports())));
+                self.left_out.push(format!("{name} ({}): UDP ports of a client", short(&group.ports())));
             } else if !group.reachable {
-                let why = "it listens on the loopback device alone, where packets pass no NAPI";
+                let why = "it listens only on the loopback device, which has no NAPI";
                 self.left_out.push(format!("{name} ({}): {why}", short(&group.ports())));
             } else if self.services.len() == SERVICES_MAX {
                 more.push(name);
@@ -216,23 +215,23 @@ impl FirstFile {
         if hidden > 0 {
             let who = if hidden == 1 { "1 process".to_owned() } else { format!("{hidden} processes") };
             self.not_seen.push(match found.host.capabilities.ptrace {
-                true => format!("{who} that even root may not inspect, as of another user namespace"),
+                true => format!("{who} that even root may not inspect, as in another user namespace"),
                 false => {
-                    format!("{who} that this user may not inspect: run it as root, or with CAP_SYS_PTRACE")
+                    format!("{who} that this user may not inspect (run it as root, or with CAP_SYS_PTRACE)")
                 }
             });
         }
         if !ports.is_empty() {
             self.not_seen.push(match hidden {
                 0 => format!(
-                    "who serves {}: the kernel itself (a tunnel, NFS), or a process of another namespace",
+                    "who serves {}: the kernel (a tunnel, NFS), or a process in another namespace",
                     listed(&ports)
                 ),
                 _ => format!("who serves {}", listed(&ports)),
             });
         }
         self.not_seen.push(
-            "other network namespaces, as of containers and pods: netpolicy --netns NAME init".to_owned(),
+            "other network namespaces, such as containers and pods (netpolicy --netns NAME init)".to_owned(),
         );
     }
 
@@ -243,21 +242,19 @@ impl FirstFile {
             let _ = writeln!(text, "{}", format!("# {line}").trim_end());
         };
         comment(&format!(
-            "A first policy file, made by `netpolicy init` of what ran here (Linux {}).",
+            "A first policy file, written by `netpolicy init` from what ran here (Linux {}).",
             self.release
         ));
         match self.policy {
             PolicyName::None => {
                 comment(
-                    "It asks for nothing yet. Put another policy in place of \"none\", and remove the # before the lines",
+                    "It requests nothing yet. Replace \"none\" with another policy, and uncomment the lines",
                 );
-                comment("of a service that shall have a policy of its own.");
+                comment("of a service that needs its own policy.");
             }
-            PolicyName::Mix => {
-                comment("Remove the # before the lines of each service that shall have a policy of its own.")
-            }
+            PolicyName::Mix => comment("Uncomment the lines of each service that needs its own policy."),
             policy => comment(&format!(
-                "It asks for {policy} everywhere: change that where another policy is better."
+                "It requests {policy} everywhere: change it where another policy is better."
             )),
         }
         comment("");
@@ -299,7 +296,7 @@ impl FirstFile {
             let _ = writeln!(text, "{mark}policy = \"{policy}\"\n#goal   = {{ p99 = \"300us\" }}");
         }
         if self.devices.is_empty() && self.services.is_empty() {
-            text.push_str("\n# Nothing was found that a section could be for.\n");
+            text.push_str("\n# No device or service found to write a section for.\n");
         }
         text
     }
@@ -317,9 +314,9 @@ impl Report for FirstFile {
 const MEANINGS: [(PolicyName, &str); 6] = [
     (PolicyName::Latency, "short response times"),
     (PolicyName::Bulk, "throughput"),
-    (PolicyName::Cpu, "few CPU cycles for a request, at longer response times"),
+    (PolicyName::Cpu, "few CPU cycles per request, at longer response times"),
     (PolicyName::Power, "little energy: few interrupts, deep sleep"),
-    (PolicyName::Mix, "a device that services with policies of their own share"),
+    (PolicyName::Mix, "a device shared by services with different policies"),
     (PolicyName::None, "nothing is set"),
 ];
 
@@ -328,7 +325,7 @@ fn untaken(device: &str, taken: &mut BTreeSet<String>) -> String {
     let first = format!("device-{}", device.replace(|c: char| !c.is_ascii_alphanumeric(), "-"));
     let others = (2..).map(|number: u32| format!("{first}-{number}"));
     let mut names = std::iter::once(first.clone()).chain(others);
-    names.find(|name| taken.insert(name.clone())).expect("there are more numbers than devices")
+    names.find(|name| taken.insert(name.clone())).expect("fewer devices than numbers")
 }
 
 fn section(text: &mut String, facts: &[String]) {
@@ -389,7 +386,7 @@ fn device_facts(device: &Device, host: &Host, received: Option<u64>) -> Vec<Stri
         _ => format!("{mbps} Mbit/s"),
     }));
     if device.link.default_route {
-        facts.push("the default route goes by it".to_owned());
+        facts.push("it carries the default route".to_owned());
     }
     facts.extend(received.map(|packets| format!("{packets} packets received")));
     vec![facts.join(", ")]
@@ -408,7 +405,7 @@ fn service_facts(group: &Group<'_>, host: &Host) -> Vec<String> {
     };
     let waits = match group.epolls() {
         _ if group.processes.iter().any(|process| is_unread(process)) => None,
-        0 => Some("waits in no epoll, so no policy can suspend interrupts for it".to_owned()),
+        0 => Some("it waits in no epoll, so no policy can suspend interrupts for it".to_owned()),
         epolls => Some(format!("waits in {}", count(epolls, "epoll"))),
     };
     let more: Vec<String> = waits.into_iter().chain(connections).collect();

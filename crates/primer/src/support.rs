@@ -88,7 +88,7 @@ pub const MECHANISMS: &[Mechanism] = &[
     },
     Mechanism {
         name: "epoll-busy-poll",
-        meaning: "busy polling by the epolls of a running process",
+        meaning: "busy polling in the epolls of a running process",
         since: Some(since::EPOLL_PARAMS),
         needs: &[
             Need::Kernel("EPIOCSPARAMS", |host| host.capabilities.epoll_params),
@@ -99,7 +99,7 @@ pub const MECHANISMS: &[Mechanism] = &[
     },
     Mechanism {
         name: "eventbusy",
-        meaning: "epoll_wait that waits busily for events alone",
+        meaning: "epoll_wait that busy-waits for events only",
         since: None,
         needs: &[
             Need::Kernel("the patches in kernel/epoll-event-busy-loop", |host| {
@@ -131,7 +131,7 @@ pub const MECHANISMS: &[Mechanism] = &[
     },
     Mechanism {
         name: "threads-busy",
-        meaning: "kernel threads that poll without a pause",
+        meaning: "kernel threads that poll continuously",
         since: Some(since::BUSY_THREADS),
         needs: &[
             Need::Kernel("threaded: busy-poll", |host| host.capabilities.napi_threaded_busy),
@@ -150,13 +150,13 @@ pub const MECHANISMS: &[Mechanism] = &[
     },
     Mechanism {
         name: "thread-slice",
-        meaning: "how long these threads run before another one of their CPU",
+        meaning: "how long these threads run before another thread on their CPU",
         since: Some(KthreadKnob::Slice(Slice::Default).facts().since),
         needs: &[Need::Thread("sched_attr with a slice", |begins| begins.slice.is_some())],
     },
     Mechanism {
         name: "thread-util-clamp",
-        meaning: "how much of a CPU these threads count for",
+        meaning: "the CPU utilisation that the scheduler assumes for these threads",
         since: Some(since::NAPI_THREADS),
         needs: &[Need::Thread("CONFIG_UCLAMP_TASK", |begins| begins.util_clamp.is_some())],
     },
@@ -202,40 +202,35 @@ pub const MECHANISMS: &[Mechanism] = &[
     },
     Mechanism {
         name: "rss",
-        meaning: "which queues the receive hash spreads packets over",
+        meaning: "the queues over which the receive hash spreads packets",
         since: Some(since::RSS),
         needs: &[
             NET_ADMIN,
-            Need::Device("a driver with a table of the receive hash", |device| device.rss.is_some()),
+            Need::Device("a driver with an RSS indirection table", |device| device.rss.is_some()),
         ],
     },
     Mechanism {
         name: "rss-contexts",
-        meaning: "groups of queues with a receive hash of their own",
+        meaning: "groups of queues with a separate receive hash",
         since: Some(since::RSS_CONTEXTS),
         needs: &[
             NET_ADMIN,
-            Need::Device("a driver with contexts of the receive hash", |device| {
-                device.rss_contexts.is_some()
-            }),
+            Need::Device("a driver with RSS contexts", |device| device.rss_contexts.is_some()),
         ],
     },
     Mechanism {
         name: "flow-rules",
-        meaning: "single flows handed to a queue by the NIC (ntuple)",
+        meaning: "single flows directed to a queue by the NIC (ntuple)",
         since: Some(since::ALWAYS),
-        needs: &[
-            NET_ADMIN,
-            Need::Device("a driver with rules for flows", |device| device.flow_rules.is_some()),
-        ],
+        needs: &[NET_ADMIN, Need::Device("a driver with ntuple rules", |device| device.flow_rules.is_some())],
     },
     Mechanism {
         name: "big-tcp",
-        meaning: "packets above 64 KiB within the host: BIG TCP",
+        meaning: "packets above 64 KiB inside the host: BIG TCP",
         since: Some(since::BIG_TCP),
         needs: &[
             NET_ADMIN,
-            Need::Device("a driver that takes more than 64 KiB", |device| {
+            Need::Device("a driver that accepts more than 64 KiB", |device| {
                 device.packet_sizes.tso_max_size.is_some_and(|size| size > SMALL_TCP_MAX)
             }),
         ],
@@ -254,7 +249,7 @@ pub const MECHANISMS: &[Mechanism] = &[
     },
     Mechanism {
         name: "reuseport",
-        meaning: "connections given to the worker of their queue",
+        meaning: "connections assigned to the worker of their queue",
         since: Some(since::REUSEPORT_BY_QUEUE),
         needs: &[BTF, SYS_ADMIN, PTRACE],
     },
@@ -366,7 +361,7 @@ impl Mechanism {
     fn without(&self, words: &str, host: &Host) -> String {
         match self.since {
             Some(since) if host.kernel < since => format!("Linux {since}: this is {}", host.kernel),
-            _ => format!("{words}, which this kernel is without"),
+            _ => format!("{words}, which this kernel lacks"),
         }
     }
 
@@ -384,7 +379,7 @@ impl Mechanism {
 }
 
 /// What is missing if no kernel thread could be read, so that their features are unknown.
-const NO_THREAD: &str = "threads of the kernel that can be read: a container's PID namespace shows none";
+const NO_THREAD: &str = "readable kernel threads: a container's PID namespace shows none";
 
 /// The device to which no mechanism applies.
 const LOOPBACK: &str = "lo";

@@ -115,7 +115,7 @@ fn with_a_policy_every_section_asks_for_it() {
 #[test]
 fn where_nothing_listens_the_file_says_so_and_is_one_all_the_same() {
     let file = FirstFile::of(&found(host(), &[]), PolicyName::Latency);
-    assert!(file.text.contains("Nothing was found that a section could be for."), "{}", file.text);
+    assert!(file.text.contains("No device or service found to write a section for."), "{}", file.text);
     assert_eq!(read(&file.text), 0);
 }
 

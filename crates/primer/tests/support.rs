@@ -58,7 +58,7 @@ fn what_is_configured_out_is_not_blamed_on_the_version() {
     let mut host = server();
     host.capabilities.epoll_params = false;
     let matrix = SupportMatrix::of(&host, &EVERYTHING);
-    assert_eq!(row(&matrix, "epoll-busy-poll").lacks, ["EPIOCSPARAMS, which this kernel is without"]);
+    assert_eq!(row(&matrix, "epoll-busy-poll").lacks, ["EPIOCSPARAMS, which this kernel lacks"]);
     let without = Prerequisites { btf: false, preempt_rt: true, ..EVERYTHING };
     let matrix = SupportMatrix::of(&server(), &without);
     assert_eq!(row(&matrix, "counting").lacks, ["kernel BTF", "a kernel without PREEMPT_RT"]);

@@ -27,7 +27,7 @@ pub fn joined(
         Ok(requests) if requests.is_empty() => return Ok(policy),
         Ok(requests) => requests,
         Err(error) => {
-            operator.say(&format!("Ignoring the requests of applications: {error}"));
+            operator.say(&format!("Ignoring application requests: {error}"));
             return Ok(policy);
         }
     };

@@ -35,9 +35,9 @@ impl Planned {
             return Err(Fault::failed(words).hint(privileges()));
         }
         Ok(match (self.wants_defaults(), has(Running::No)) {
-            (true, _) => "the policy comes to the kernel's defaults here, and they are in force",
-            (false, true) => "the host is as the policy says for the services that run",
-            (false, false) => "the host is as the policy says",
+            (true, _) => "the policy results in the kernel's defaults here, and they are in force",
+            (false, true) => "the host already matches the policy for all running services",
+            (false, false) => "the host already matches the policy",
         })
     }
 

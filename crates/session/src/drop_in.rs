@@ -81,7 +81,7 @@ fn is_mask(path: &Path) -> bool {
 /// only by trusted users.
 fn one(path: &Path, found: bool) -> io::Result<(String, String)> {
     if found && fs::metadata(path)?.permissions().mode() & 0o002 != 0 {
-        return Err(io::Error::other("any user can write to it, and so change the policy: chmod o-w"));
+        return Err(io::Error::other("any user can write to it and change the policy: chmod o-w"));
     }
     let bytes = bytes(path)?;
     let text = String::from_utf8(bytes).map_err(|error| {

@@ -43,7 +43,7 @@ impl Exit {
         match self {
             Self::Done => "Done. `plan` and `verify`: nothing to change, no drift. `doctor`: no problems.",
             Self::Failed => {
-                "Failed: the kernel refused, a process ended, or a file could not be read. `bench selfcheck`: an instrument misses a goal."
+                "Failed: the kernel refused, a process ended, or a file could not be read. `bench selfcheck`: a measuring instrument is not accurate enough."
             }
             Self::Usage => {
                 "The command line, a policy file, a scenario, a table of measured rows or evidence is wrong, or gzip \

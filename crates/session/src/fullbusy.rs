@@ -30,17 +30,14 @@ fn refuse_one(intent: &Intent) -> Result<(), Fault> {
     let sleeps = sleeps(cap);
     let (target, origin) = (&intent.target, &intent.origin);
     let why = format!(
-        "{target}: {mode} (asked at {origin}) cannot be given to processes that run already. It needs an epoll_wait that {sleeps}, \
-         and that timeout is an argument which the application passes with each call: the parameters of an epoll can be \
-         set from outside, the arguments of a call cannot"
+        "{target}: {mode} (requested at {origin}) cannot be set for running processes. It needs an epoll_wait that {sleeps}, but the application passes the timeout with each call: the parameters of an epoll can be set from outside, the arguments of a call cannot"
     );
     let instead = match mode {
-        DeliveryMode::UserBusy => "eventbusy, which is the same in the kernel, where the kernel has it",
-        _ => "suspend20, which needs nothing inside the application",
+        DeliveryMode::UserBusy => "eventbusy, the same inside the kernel, if the kernel has it",
+        _ => "suspend20, which needs no change in the application",
     };
     let hint = format!(
-        "start it under netpolicy, which caps the timeout by a library: netpolicy run --delivery {mode} --polling-cpus N -- CMD; or \
-         take {instead}"
+        "start it with netpolicy, which preloads a library that caps the timeout: netpolicy run --delivery {mode} --polling-cpus N -- CMD; or use {instead}"
     );
     Err(Fault::new(Exit::Unsupported, why).hint(hint))
 }

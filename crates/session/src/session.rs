@@ -278,7 +278,7 @@ impl Session {
             let looked = described(&self.sources());
             return Err(Fault::new(
                 Exit::Usage,
-                format!("there is no policy: no file in {looked} asks for anything"),
+                format!("there is no policy: no file in {looked} requests anything"),
             )
             .hint(self.first_steps()));
         }
@@ -287,7 +287,7 @@ impl Session {
 
     /// The first steps for an operator without a policy file.
     fn first_steps(&self) -> String {
-        let init = "netpolicy init /etc/netpolicy/policy.d/10-host.toml creates a first one from the running services";
+        let init = "netpolicy init /etc/netpolicy/policy.d/10-host.toml writes a first one from the running services";
         let host = self.netns().ok().and_then(|netns| linux::observe(&netns, &Processes::None).ok());
         let mut devices: Vec<_> = host
             .iter()

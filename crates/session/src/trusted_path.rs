@@ -37,7 +37,7 @@ pub(crate) fn check_state_dir(state_dir: &Path) -> Result<(), Fault> {
             let words =
                 format!("{found}, and a user who can write there decides what a rollback sets on this host");
             return Err(Fault::new(Exit::Refused, words).hint(
-                "give --state-dir a directory that only you, or root, can write to (chown, chmod go-w), and so all directories above it",
+                "use a --state-dir that only you or root can write to, including all parent directories (chown, chmod go-w)",
             ));
         }
     }

@@ -1,7 +1,7 @@
 //! An epoll: its busy-poll parameters, and a wait that works on every kernel and with every seccomp filter.
 #![expect(
     unsafe_code,
-    reason = "rustix leaves the meaning of an ioctl to its caller, and has one epoll wait for all programs"
+    reason = "rustix leaves the meaning of an ioctl to its caller, and its epoll wait is the same for all programs"
 )]
 
 use std::os::fd::{AsFd, AsRawFd};

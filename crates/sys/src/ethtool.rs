@@ -4,7 +4,7 @@
 //! Kernel: 6.18, `include/uapi/linux/ethtool.h`, `net/ethtool/ioctl.c` `dev_ethtool()`.
 #![expect(
     unsafe_code,
-    reason = "the kernel takes a structure with a pointer to another of a length it says itself"
+    reason = "the kernel takes a structure with a pointer to a second one, which contains its own length"
 )]
 
 use std::os::fd::{AsFd, AsRawFd};

@@ -1,5 +1,5 @@
 //! Netlink socket options that rustix does not support.
-#![expect(unsafe_code, reason = "setsockopt with options that rustix does not know")]
+#![expect(unsafe_code, reason = "setsockopt with options that rustix lacks")]
 
 use std::os::fd::{AsFd, AsRawFd};
 

@@ -1,5 +1,5 @@
 //! Attaches the BPF program that selects a listener of a reuseport group.
-#![expect(unsafe_code, reason = "setsockopt with options that rustix does not know")]
+#![expect(unsafe_code, reason = "setsockopt with options that rustix lacks")]
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 

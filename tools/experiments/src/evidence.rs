@@ -62,7 +62,7 @@ fn written(path: &Path, text: &str) -> Result<Written, Fault> {
     // Such an error quotes text of the file, of any length.
     let shortened =
         |error: serde_json::Error| error.to_string().chars().take(ERROR_CHARS_MAX).collect::<String>();
-    let no_evidence = |error| wrong(format!("no evidence: {}", shortened(error)));
+    let no_evidence = |error| wrong(format!("not bench evidence: {}", shortened(error)));
     let text = text.strip_prefix(MARK).unwrap_or(text);
     if latency::judge::Recording::begins(text) {
         return latency::judge::Recording::parse(text)
@@ -74,7 +74,7 @@ fn written(path: &Path, text: &str) -> Result<Written, Fault> {
     }
     let Unique(mut value) = serde_json::from_str(text).map_err(no_evidence)?;
     if !value.is_object() {
-        return Err(wrong("JSON, but no evidence of a bench, which is an object".to_owned()));
+        return Err(wrong("JSON, but not bench evidence: expected an object".to_owned()));
     }
     if let Some(data) = value.get_mut("data") {
         value = data.take();
@@ -96,7 +96,7 @@ fn unpacked(mut file: impl BufRead, bytes_max: u64) -> io::Result<String> {
     if u64::try_from(length).is_ok_and(|length| length <= bytes_max) {
         return Ok(text);
     }
-    Err(io::Error::other(format!("the evidence has more than {bytes_max} bytes, which is the limit")))
+    Err(io::Error::other(format!("the evidence exceeds the limit of {bytes_max} bytes")))
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ pub struct Sim {
 
 /// What to do with the simulator.
 #[derive(Debug, Subcommand)]
-#[expect(missing_docs, reason = "each command's own help says what it does")]
+#[expect(missing_docs, reason = "see the help of each command")]
 pub enum SimCommand {
     Run(SimRun),
     Calibrate(SimCalibrate),
@@ -75,7 +75,7 @@ Examples:
   netpolicy sim run irq-suspension --sweep delivery.mode=interrupt,defer20,suspend20 \\
       --sweep clients.load=200K,600K,max
   netpolicy sim run my-server.toml --set costs.request=12
-  netpolicy -o json sim run lab          with the evidence of a run, as `bench` writes it")]
+  netpolicy -o json sim run lab          with the evidence of a run, as written by `bench`")]
 pub struct SimRun {
     /// A scenario file (- for standard input), or the name of a shipped one: irq-suspension, threaded-napi,
     /// epoll, net-policy, lab.

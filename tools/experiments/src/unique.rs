@@ -60,7 +60,7 @@ impl<'de> Visitor<'de> for Names {
         let mut values = Map::new();
         while let Some(name) = object.next_key::<String>()? {
             if values.contains_key(&name) {
-                return Err(Error::custom(format_args!("`{name}` is there twice")));
+                return Err(Error::custom(format_args!("`{name}` occurs twice")));
             }
             let Unique(value) = object.next_value()?;
             values.insert(name, value);
@@ -80,7 +80,7 @@ mod test {
         assert_eq!(read, serde_json::from_str::<Value>(text).expect("is read"));
         for twice in [r#"{"a": 1, "a": 1}"#, r#"[{"b": {"a": 1, "a": 2}}]"#] {
             let refused = serde_json::from_str::<Unique>(twice).expect_err(twice).to_string();
-            assert!(refused.contains("`a` is there twice at line 1"), "{refused}");
+            assert!(refused.contains("`a` occurs twice at line 1"), "{refused}");
         }
     }
 }

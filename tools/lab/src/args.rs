@@ -13,7 +13,7 @@ use clap::Args;
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  netpolicy lab --queues 2 --threads 2    look at it from another terminal, as it prints
+  netpolicy lab --queues 2 --threads 2    inspect it from another terminal with the printed commands
   netpolicy lab -- memcstat --servers=192.0.2.1
                                           ask memcached from the client")]
 pub struct Lab {

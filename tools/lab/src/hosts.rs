@@ -58,7 +58,7 @@ pub(crate) fn run(arguments: &Lab, context: &Context) -> Result<Exit, Fault> {
 
 /// Waits for a signal.
 fn wait(context: &Context, signals: &mut Signals, server: &mut Memcached) -> Result<Exit, Fault> {
-    context.console.say("Ctrl-C ends it, and everything in it.");
+    context.console.say("Press Ctrl-C to end it and everything in it.");
     loop {
         if signals.take().is_some() {
             return Ok(Exit::Done);

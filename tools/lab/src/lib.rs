@@ -28,7 +28,7 @@ use self::args::Lab;
 
 /// The commands of this program.
 #[derive(Debug, Subcommand)]
-#[expect(missing_docs, reason = "each command's own help says what it does")]
+#[expect(missing_docs, reason = "see the help of each command")]
 pub enum Commands {
     Bench(Bench),
     Sim(Sim),

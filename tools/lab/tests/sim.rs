@@ -112,7 +112,7 @@ fn a_fit_takes_no_inputs_place() {
     let words = ["--measured", &scenario, "--rows", "a", "--parameters", "irq", "--write", &scenario];
     let output = netpolicy(&[&["sim", "calibrate", &scenario][..], &words].concat());
     assert_eq!(output.status.code(), Some(2));
-    assert!(text(&output.stderr).contains("would take the place of"), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("would overwrite"), "{}", text(&output.stderr));
     assert_eq!(std::fs::read_to_string(&scenario).expect("it is there"), "title = \"own\"\n");
 }
 
@@ -158,9 +158,9 @@ fn a_report_takes_no_inputs_place_and_leaves_no_empty_file_behind() {
         text(&output.stderr).to_owned()
     };
     for input in [&own, &table] {
-        assert!(refused(&[&own, "--html", input]).contains("would take the place of"), "{input}");
+        assert!(refused(&[&own, "--html", input]).contains("would overwrite"), "{input}");
     }
-    assert!(refused(&["lab", "--measured", &table, "--html", &table]).contains("would take the place of"));
+    assert!(refused(&["lab", "--measured", &table, "--html", &table]).contains("would overwrite"));
     assert!(refused(&[&own, "--html", &report]).contains("`much` is not a measured number"));
     assert!(!std::path::Path::new(&report).exists());
     assert!(refused(&["lab", "--html", "-"]).contains("--html: `-` is not a file that can be written"));
@@ -214,12 +214,12 @@ fn what_a_sweep_says_twice_is_refused() {
     };
     let swept = refused(&["--sweep", "clients.load=10K", "--sweep", "clients.load=20K"]);
     assert!(
-        swept.contains("clients.load is swept twice, or set beside")
+        swept.contains("clients.load is swept twice, or both swept and set")
             && swept.contains("--sweep clients.load=A,B"),
         "{swept}"
     );
     let beside = refused(&["--set", "clients.load=10K", "--sweep", "clients.load=20K,30K"]);
-    assert!(beside.contains("clients.load is swept twice, or set beside"), "{beside}");
+    assert!(beside.contains("clients.load is swept twice, or both swept and set"), "{beside}");
     let set = refused(&["--set", "clients.load=10K", "--set", "clients.load=20K"]);
     assert!(set.contains("clients.load is set twice"), "{set}");
     let value = refused(&["--sweep", "clients.load=10K,10K"]);
@@ -274,11 +274,7 @@ fn a_table_of_measured_rows_is_looked_at_before_it_is_compared_with() {
         ("heading", heading.to_owned(), "the table has no rows"),
         ("zero", format!("{heading}sleep\t15\tmax\t0\n"), "`0` is not a measured number"),
         ("huge", format!("{heading}sleep\t15\tmax\t1e308\n"), "`1e308` is not a measured number"),
-        (
-            "twice",
-            format!("{heading}sleep\t15\tmax\t5\nsleep\t15\tmax\t6\n"),
-            "row `sleep@15` was there before",
-        ),
+        ("twice", format!("{heading}sleep\t15\tmax\t5\nsleep\t15\tmax\t6\n"), "row `sleep@15` occurs twice"),
         ("blanks", "application.waits qps\nsleep 5\n".to_owned(), "columns are separated by tabs"),
     ] {
         let file = scratch.file(name, &table);

@@ -56,8 +56,8 @@ fn missing_evidence_is_reported() {
     let words = ["sim", "validate", "lab", "--measured", EVIDENCE];
     let stderr = text(&netpolicy(&[&words[..], &SHORT].concat()).stderr);
     for note in [
-        "defer10@61.9K is left out: of 3 runs the load generator limited 1, the others are void",
-        "CPU use is left out: the server had 1 of the scenario's 2 CPUs",
+        "defer10@61.9K is omitted: of 3 runs the load generator limited 1, the others are void",
+        "CPU use is omitted: the server had 1 of the scenario's 2 CPUs",
     ] {
         assert!(stderr.contains(note), "{note}\nin\n{stderr}");
     }
@@ -135,7 +135,7 @@ fn a_fit_that_begins_with_an_earlier_one_keeps_what_that_had_found() {
     let written = std::fs::read_to_string(&second).expect("written");
     assert!(written.contains("[costs]\nrequest = 5.0000\nirq = 2.5\n"), "{written}");
     let output = netpolicy(&[&words[..], &["--costs", &first, "--write", &first]].concat());
-    assert!(text(&output.stderr).contains("would take the place of"), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("would overwrite"), "{}", text(&output.stderr));
 }
 
 #[test]
@@ -175,7 +175,7 @@ fn a_run_that_cannot_have_been_measured_is_refused() {
     let twice = refused(&|evidence| evidence["experiment"]["labels"][1] = "base".into());
     assert!(twice.contains("the experiment lists configuration base twice"), "{twice}");
     let none = refused(&|evidence| evidence["evidence"] = Value::Array(Vec::new()));
-    assert!(none.contains("base@20.6K is left out: there is no run of it"), "{none}");
+    assert!(none.contains("base@20.6K is omitted: it has no run"), "{none}");
 }
 
 #[test]
@@ -216,7 +216,7 @@ fn rows_that_parameters_were_fitted_to_and_that_are_absent_are_reported() {
     let stderr = text(&output.stderr);
     assert_eq!(output.status.code(), Some(0), "{stderr}");
     assert!(
-        stderr.contains("1 row that the parameters were fitted to: not in this table: nix@20.6K"),
+        stderr.contains("1 row to which the parameters were fitted are not in this table: nix@20.6K"),
         "{stderr}"
     );
 }
@@ -238,14 +238,14 @@ fn other_evidence_is_refused_with_the_reason() {
         text(&output.stderr)
     };
     let nothing = refused(&scratch.file("nothing.json", "{}"));
-    assert!(nothing.contains("nothing.json: no evidence: missing field"), "{nothing}");
+    assert!(nothing.contains("nothing.json: not bench evidence: missing field"), "{nothing}");
     let grid = refused(&scratch.file("grid.json", "{\"variants\": []}"));
-    assert!(grid.contains("no evidence"), "{grid}");
+    assert!(grid.contains("not bench evidence"), "{grid}");
     let wrong = refused(&scratch.file("wrong.toml", "costs = 3\n"));
-    assert!(wrong.contains("is neither a key of a scenario nor something measured"), "{wrong}");
+    assert!(wrong.contains("is neither a key of a scenario nor a measured quantity"), "{wrong}");
     for json in ["[]", " [{}]", "\u{feff}[1]"] {
         let stderr = refused(&scratch.file("list.json", json));
-        assert!(stderr.contains("list.json: JSON, but no evidence of a bench"), "{stderr}");
+        assert!(stderr.contains("list.json: JSON, but not bench evidence"), "{stderr}");
     }
     let one_line = format!("{}\n", "x".repeat(300_000));
     assert!(refused(&scratch.file("line.txt", &one_line)).len() < 1000);

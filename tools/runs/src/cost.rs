@@ -72,8 +72,7 @@ fn each(runs: &[&Evidence], method: Method) -> Option<Vec<f64>> {
 }
 
 /// The heading of the table.
-pub(crate) const COST_TITLE: &str = "CPU of the whole machine for each answer, client included, in us: (1) by /proc/stat, with whatever \
-     else runs; (2) run time of server, client and the softirqs that work for them";
+pub(crate) const COST_TITLE: &str = "CPU of the whole machine per answer, including the client, in us: (1) from /proc/stat, with everything else that runs; (2) run time of server, client and the softirqs that work for them";
 
 /// The column names.
 pub(crate) const COST_COLUMNS: [&str; 7] =

@@ -158,7 +158,7 @@ impl fmt::Display for Judged {
         if let Some(Interval { estimate, low, high }) = ratio {
             write!(f, ", {estimate:.2} ({low:.2}-{high:.2}) over {pairs} pairs")?;
             if !sure {
-                f.write_str(", the interval holds the bound")?;
+                f.write_str(", the interval contains the bound")?;
             }
         }
         Ok(())

@@ -119,12 +119,12 @@ pub(crate) fn legend(rounds: u32) -> String {
     let runs = rounds as usize;
     if runs < 2 {
         return "One run each, response times in us from when each request was due, cpu in percent of the server's \
-                CPUs.\nNo interval can be computed from a single run: how far these numbers may be off is not known.\n"
+                CPUs.\nNo interval can be computed from a single run: the error of these numbers is unknown.\n"
             .to_owned();
     }
     format!(
         "Medians of {rounds} runs, response times in us from when each request was due, cpu in percent of the \
-         server's CPUs.\n± is the wider side of the interval that holds the true median with {:.0} % (order \
+         server's CPUs.\n± is the wider side of the interval that contains the true median with {:.0} % (order \
          statistics).\n",
         coverage(runs) * 100.0
     )
@@ -196,7 +196,7 @@ suspend20
    MAX  10000 ±0  8.2 ±0.0  110 ±10  110 ±10  40 ±0
 
 Medians of 3 runs, response times in us from when each request was due, cpu in percent of the server's CPUs.
-± is the wider side of the interval that holds the true median with 75 % (order statistics).
+± is the wider side of the interval that contains the true median with 75 % (order statistics).
 ";
         assert_eq!(render(&results()), expected);
     }
@@ -218,7 +218,7 @@ suspend20
    MAX  10000     8.2     100     100   40
 
 One run each, response times in us from when each request was due, cpu in percent of the server's CPUs.
-No interval can be computed from a single run: how far these numbers may be off is not known.
+No interval can be computed from a single run: the error of these numbers is unknown.
 ";
         assert_eq!(render(&results), expected);
     }

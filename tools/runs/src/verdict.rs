@@ -318,7 +318,7 @@ impl fmt::Display for Void {
             }
             Self::NotComparable { what } => write!(f, "the runs differ in {what}"),
             Self::TooFew { pairs, because } => {
-                write!(f, "only {pairs} pairs of runs count, at least {PAIRS_MIN} must")?;
+                write!(f, "only {pairs} pairs of runs count; at least {PAIRS_MIN} are needed")?;
                 match because {
                     Some(because) => write!(f, "; the first void run: {because}"),
                     None => Ok(()),
@@ -464,7 +464,7 @@ mod test {
         let found = verdict(&Goal::default(), &before, &after).to_string();
         assert_eq!(
             found,
-            "void: only 2 pairs of runs count, at least 3 must; the first void run: the generator was late"
+            "void: only 2 pairs of runs count; at least 3 are needed; the first void run: the generator was late"
         );
     }
 

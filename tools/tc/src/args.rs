@@ -8,7 +8,7 @@ use crate::bench::args::TcBench;
 
 /// The commands of this program.
 #[derive(Debug, Subcommand)]
-#[expect(missing_docs, reason = "the command's own help says what it does")]
+#[expect(missing_docs, reason = "see the help of the command")]
 pub enum Commands {
     Tc(Tc),
 }
@@ -26,7 +26,7 @@ pub struct Tc {
 
 /// What `tc` does.
 #[derive(Debug, Subcommand)]
-#[expect(missing_docs, reason = "each command's own help says what it does")]
+#[expect(missing_docs, reason = "see the help of each command")]
 pub enum TcCommand {
     Load(TcLoad),
     Diff(TcDiff),

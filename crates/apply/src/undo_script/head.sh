@@ -1,5 +1,5 @@
 #
-# A setting is put back only if it still has the value that this transaction gave it: what another program has set
+# A setting is restored only if it still has the value that this transaction gave it: what another program has set
 # since is left alone. Running it twice does no harm. It asks netpolicy first, if that is installed; with
 # --by-hand it does not. It ends with 0 if all is back or left alone, and with 5 if something is not.
 #

@@ -16,9 +16,9 @@ fi
 
 failed=0
 
-# stuck WHAT WHY: something cannot be put back.
+# stuck WHAT WHY: something cannot be restored.
 stuck() {
-	printf '%s\n' "$1: NOT put back: $2" >&2
+	printf '%s\n' "$1: NOT restored: $2" >&2
 	failed=5
 }
 
@@ -35,7 +35,7 @@ ours() {
 # seen WHAT NOW OLD: whether the setting has its old value again.
 seen() {
 	if [ "$2" = "$3" ]; then
-		printf '%s\n' "$1: put back to $3"
+		printf '%s\n' "$1: restored to $3"
 	else
 		stuck "$1" "should be $3, is $2"
 	fi

@@ -32,7 +32,7 @@ socket_in_python() {
 	END
 }
 
-# polled WHAT PID STARTED FD INODE SET OLD: how a receive from a socket busy-polls. Its budget is put back with the others, and
+# polled WHAT PID STARTED FD INODE SET OLD: how a receive from a socket busy-polls. Its budget is restored with the others, and
 # cannot be read to see whether another program has set it since.
 polled() {
 	set_without=$(printf '%s\n' "$6" | cut -d / -f 1,2)

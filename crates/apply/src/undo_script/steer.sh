@@ -1,4 +1,4 @@
-# context_ids NAME FIRST COUNT: the contexts of the receive hash that spread packets evenly over COUNT queues from FIRST.
+# context_ids NAME FIRST COUNT: the RSS contexts that spread packets evenly over COUNT queues from FIRST.
 context_ids() {
 	id=1
 	while [ "$id" -le 64 ]; do

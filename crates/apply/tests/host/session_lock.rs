@@ -136,7 +136,7 @@ fn owned() -> Result<(), Failed> {
         journal.roll_back(transaction.name(), &mut host, asked().at)?;
     }
     assert_eq!(host.settings()?, settings_before, "after a kill its transactions have no owner");
-    assert!(journal.abandoned()?.is_empty(), "what is put back is not abandoned");
+    assert!(journal.abandoned()?.is_empty(), "what is restored is not abandoned");
     assert!(
         fs::read_dir(journal.directory())?.any(|entry| is_lock_file(&entry)),
         "the kill left its lock file behind"

@@ -259,7 +259,7 @@ fn spread() -> Change {
 fn a_program_of_bpf_is_left_to_netpolicy() -> Result<(), Failed> {
     let (status, said) = Stage::new(&[spread()])?.run(&["--by-hand"])?;
     assert_eq!(status, 5, "{said}");
-    assert!(said.contains("NOT put back: a shell cannot identify the BPF program"), "{said}");
+    assert!(said.contains("NOT restored: a shell cannot identify the BPF program"), "{said}");
     Ok(())
 }
 
@@ -343,7 +343,7 @@ fn a_stuck_thread_is_reported() -> Result<(), Failed> {
     );
     let (status, said) = Stage::new(&[change])?.run(&["--by-hand"])?;
     assert_eq!(status, 5, "{said}");
-    assert!(said.contains(&format!("NOT put back: should be 8191, is {now}")), "{said}");
+    assert!(said.contains(&format!("NOT restored: should be 8191, is {now}")), "{said}");
     Ok(())
 }
 
@@ -363,7 +363,7 @@ fn an_epoll_goes_back() -> Result<(), Failed> {
     // A change is the undo of the opposite change.
     for language in ["perl", "python3"] {
         for (stage, value) in
-            [(&back, "put back to 3/16/1"), (&there, "put back to 0/0/0"), (&there, "is 0/0/0 already")]
+            [(&back, "restored to 3/16/1"), (&there, "restored to 0/0/0"), (&there, "is 0/0/0 already")]
         {
             let (status, said) = stage.run_where_only(&[language])?;
             assert!(status == 0 && said.contains(value), "{language}: {said}");
@@ -384,7 +384,7 @@ fn a_ring_goes_back() -> Result<(), Failed> {
     let back = Stage::new(&[change(is, was)])?;
     for language in ["perl", "python3"] {
         for (stage, value) in
-            [(&back, "put back to 30/1"), (&there, "put back to off"), (&there, "is off already")]
+            [(&back, "restored to 30/1"), (&there, "restored to off"), (&there, "is off already")]
         {
             let (status, said) = stage.run_where_only(&[language])?;
             assert!(status == 0 && said.contains(value), "{language}: {said}");
@@ -408,7 +408,7 @@ fn a_socket_goes_back() -> Result<(), Failed> {
     let back = Stage::new(&[change(is, was)])?;
     for language in ["perl", "python3"] {
         for (stage, value) in
-            [(&back, "put back to 64/1"), (&there, "put back to 0/0"), (&there, "is 0/0 already")]
+            [(&back, "restored to 64/1"), (&there, "restored to 0/0"), (&there, "is 0/0 already")]
         {
             let (status, said) = stage.run_where_only(&[language])?;
             assert!(status == 0 && said.contains(value), "{language}: {said}");
@@ -456,7 +456,7 @@ fn a_device_goes_back() -> Result<(), Failed> {
     );
     let there = Stage::new(&[change(was.clone(), is.clone())])?;
     let back = Stage::new(&[change(is.clone(), was.clone())])?;
-    for (stage, value) in [(&back, "put back to 20000"), (&there, "put back to 0"), (&there, "is 0 already")]
+    for (stage, value) in [(&back, "restored to 20000"), (&there, "restored to 0"), (&there, "is 0 already")]
     {
         let (status, said) = stage.run(&["--by-hand"])?;
         assert!(status == 0 && said.contains(value), "{said}");
@@ -465,7 +465,7 @@ fn a_device_goes_back() -> Result<(), Failed> {
     let knowing = |number: String| -> ObjectCookies { [(device_cookie_name(device), number)].into() };
     let this = Stage::knowing(knowing(number.clone()), &[change(is.clone(), was.clone())])?;
     let (status, said) = this.run(&["--by-hand"])?;
-    assert!(status == 0 && said.contains("put back to 20000"), "it is the device that was meant: {said}");
+    assert!(status == 0 && said.contains("restored to 20000"), "it is the device that was meant: {said}");
     assert!(this.directory().join("undone").is_file(), "a mark for a netpolicy that cannot read the journal");
     let another = Stage::knowing(knowing(format!("{number}7")), &[change(was, is)])?;
     let (status, said) = another.run(&["--by-hand"])?;
@@ -500,12 +500,12 @@ fn a_device_goes_back() -> Result<(), Failed> {
         ),
     ];
     let (status, said) = Stage::new(&changed)?.run(&["--by-hand"])?;
-    for back in ["rx-gro: put back to on", "tx-tcp-segmentation: put back to off", "rps_cpus: put back to 1"]
+    for back in ["rx-gro: restored to on", "tx-tcp-segmentation: restored to off", "rps_cpus: restored to 1"]
     {
         assert!(said.contains(back), "{said}");
     }
-    assert!(said.contains("rps_flow_cnt: put back to 64"), "{said}");
-    assert!(said.contains("gro_max_size: put back to 100000"), "{said}");
+    assert!(said.contains("rps_flow_cnt: restored to 64"), "{said}");
+    assert!(said.contains("gro_max_size: restored to 100000"), "{said}");
     assert!(status == 0 && said.contains("rx-channels: is 1 already"), "{said}");
     drop(child);
     let (status, said) = there.run(&["--by-hand"])?;

@@ -119,7 +119,7 @@ impl RequestStore {
             if let Some(other) = self.related(cgroup)? {
                 let what = format!("sockets of cgroup {}", cgroup.path().display());
                 let message =
-                    format!("{} is enabled, and would answer too: disable it first", other.display());
+                    format!("{} is already enabled and would answer, too: disable it first", other.display());
                 return Err(KernelError { what, cause: Cause::Extack { errno: Errno::EXIST, message } });
             }
             let mut loaded = self.load_for(cgroup)?;
@@ -358,7 +358,7 @@ fn create_own(directory: &Path) -> Result<(), KernelError> {
     let found = std::fs::symlink_metadata(directory).map_err(|error| failed(&error))?;
     let is_own = found.is_dir() && found.uid() == rustix::process::geteuid().as_raw();
     if !is_own || found.mode() & 0o022 != 0 {
-        let needs = "this user to own it, and no other to have write permission: remove it";
+        let needs = "a directory that only this user can write to: remove this one";
         return Err(KernelError::absent(what(), needs, None));
     }
     Ok(())

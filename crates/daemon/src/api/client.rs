@@ -64,7 +64,7 @@ impl Client {
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 return Err(io::Error::other(format!(
-                    "the process that listens there has accepted no connection within {} s",
+                    "the process that listens on this port has accepted no connection within {} s",
                     GREETING_MAX.as_secs()
                 )));
             }

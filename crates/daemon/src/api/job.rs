@@ -48,7 +48,7 @@ pub(super) fn start(
     reply: Box<dyn FnOnce(Found) + Send>,
 ) -> Result<(), Refusal> {
     if running.get() >= JOBS_MAX || registrar.room() == 0 {
-        return Err(Refusal::busy(format!("{JOBS_MAX} queries are running already")));
+        return Err(Refusal::busy(format!("too many queries are running (limit {JOBS_MAX})")));
     }
     let (done, at_work) = std::io::pipe().map_err(|error| Refusal::busy(error.to_string()))?;
     let (sender, answer) = sync_channel(1);

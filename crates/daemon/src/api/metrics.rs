@@ -42,7 +42,7 @@ pub fn open_metrics(status: &Status, services: &[Measured], tally: Tally) -> Str
     let (seconds, micros) =
         (status.instance.started_unix_micros / 1_000_000, status.instance.started_unix_micros % 1_000_000);
     page.sample("netpolicy_start_time_seconds", &[], format_args!("{seconds}.{micros:06}"));
-    page.family("netpolicy_settings_held", "gauge", "", "Settings that are held.");
+    page.family("netpolicy_settings_held", "gauge", "", "Settings that the daemon holds.");
     page.sample("netpolicy_settings_held", &[], status.settings);
     page.family("netpolicy_policy_mistakes", "gauge", "", "Whether the policy files have mistakes.");
     page.sample("netpolicy_policy_mistakes", &[], u64::from(status.policy.mistakes.is_some()));
@@ -107,7 +107,7 @@ impl Page {
             ("netpolicy_knobs_set", "Settings of a request that have the requested value.", |r| {
                 Some(count(r.extent.set))
             }),
-            ("netpolicy_queues", "Queues that are a request's own.", |r| Some(count(r.extent.queues))),
+            ("netpolicy_queues", "Queues dedicated to a request.", |r| Some(count(r.extent.queues))),
             ("netpolicy_epolls_set", "Epolls and io_urings with settings.", |r| Some(count(r.extent.epolls))),
         ];
         for (name, help, value) in gauges {
@@ -152,7 +152,7 @@ impl Page {
         let counters = &status.counters;
         for (name, help, value) in [
             ("netpolicy_events_lost", "Events lost because their queue was full.", counters.lost),
-            ("netpolicy_plans", "Plans that were made.", counters.passes.plans),
+            ("netpolicy_plans", "Computed plans.", counters.passes.plans),
             ("netpolicy_full_scans", "Scans of the whole host.", counters.passes.full_scans),
             ("netpolicy_commits", "Transactions that were committed.", counters.passes.commits),
             (
@@ -164,12 +164,12 @@ impl Page {
             ("netpolicy_repairs", "Settings repaired after external changes.", counters.settings.repairs),
             (
                 "netpolicy_flapping",
-                "Settings that are left to other programs after many repairs.",
+                "Settings left to other programs after repeated repairs.",
                 counters.settings.flapping,
             ),
             (
                 "netpolicy_released",
-                "Restored settings that no request needs any more.",
+                "Settings restored because no request needs them any more.",
                 counters.settings.released,
             ),
             ("netpolicy_evictions", "Entries dropped at a limit.", counters.evictions),

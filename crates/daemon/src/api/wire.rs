@@ -53,7 +53,7 @@ pub enum BadMessage {
     #[error("longer than {MESSAGE_BYTES_MAX} bytes")]
     TooLong,
     /// The message is not a call.
-    #[error("no Varlink call: {0}")]
+    #[error("not a Varlink call: {0}")]
     NoCall(String),
 }
 
@@ -182,7 +182,7 @@ mod test {
     fn what_is_no_call_is_refused_in_one_line() {
         for bytes in [&b""[..], b"{}", b"[]", b"{\"method\":1}", b"{\"method\":\"a\",\"more\":3}", b"\xff"] {
             let said = decode_call(bytes).expect_err("no call").to_string();
-            assert!(said.starts_with("no Varlink call: ") && !said.contains('\n'), "{said}");
+            assert!(said.starts_with("not a Varlink call: ") && !said.contains('\n'), "{said}");
         }
         // Deeper than any real message: the parser's limit is reached before the stack overflows.
         let deep = format!("{{\"method\":\"a.b\",\"parameters\":{{\"x\":{}1", "[".repeat(10_000));

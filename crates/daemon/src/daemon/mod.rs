@@ -47,7 +47,7 @@ const LEFT_ALONE_MAX: usize = 100;
 const JOURNAL_PATIENCE: Duration = Duration::from_millis(200);
 
 /// The message after the first observation.
-const AT_WORK: &str = "netpolicy daemon: at work. SIGHUP reads the policy files again, SIGTERM ends it.";
+const AT_WORK: &str = "netpolicy daemon: at work. SIGHUP reloads the policy files, SIGTERM stops it.";
 
 /// The hint for a file of requests that cannot be read.
 const UNREADABLE: &str =
@@ -426,10 +426,10 @@ impl<'a> Daemon<'a> {
         let settings = self.reconciler.released();
         let summary = match self.telemetry.phase() {
             Phase::Released => {
-                "all that it had set was rolled back: it manages nothing until it is asked again".to_owned()
+                "everything it had set was rolled back: it manages nothing until a reload".to_owned()
             }
             _ if settings == 0 => return self.telemetry.mended(RULE, &BTreeSet::new()),
-            _ => format!("{settings} settings were rolled back, and are left alone until it is asked again"),
+            _ => format!("{settings} settings were rolled back, and are left alone until a reload"),
         };
         let evidence = match (names, self.telemetry.finding(RULE, "daemon")) {
             ([], Some(known)) => known.evidence.clone(),
@@ -460,7 +460,7 @@ impl<'a> Daemon<'a> {
             }
             // The daemon's own rollback is not an operator's decision to leave the settings alone.
             OnStop::Revert => self.put_back_all(|_| Ok(())).map(|put_back| {
-                self.telemetry.say(&format!("Put back: {put_back} settings."));
+                self.telemetry.say(&format!("Restored: {put_back} settings."));
             }),
         }
     }
@@ -515,7 +515,7 @@ pub(crate) fn left_to_others(change: &Change, found: &Setting) -> String {
     let from = change.from();
     let (object, knob, now, before) = (from.object(), from.knob(), found.value(), from.value());
     format!(
-        "NOT put back, because another program has changed it: {object} {knob} is {now}, and was {before} before"
+        "NOT restored, because another program has changed it: {object} {knob} is {now}, and was {before} before"
     )
 }
 

@@ -30,15 +30,15 @@ const WAITS: &str = "search-waits";
 pub const SEARCH_RULES: &[(&str, &str)] = &[
     (
         FOUND,
-        "A mode of the policy's ladder is in force, because the service's traffic showed it to be better for its goal.",
+        "A mode from the policy's ladder is in force, because it was better for the goal on the service's traffic.",
     ),
     (
         EXHAUSTED,
-        "The goal is missed, and nothing of the ladder is left to try; the evidence has what became of each mode.",
+        "The goal is missed, and every mode of the ladder was tried; the evidence lists the results.",
     ),
     (
         WAITS,
-        "The goal is missed, and nothing can be tried now: enough was tried today, or the evidence says what is in the way.",
+        "The goal is missed, and nothing can be tried now: today's limit is reached, or for the reason in the evidence.",
     ),
 ];
 
@@ -147,7 +147,7 @@ impl GoalSearch {
             EXHAUSTED => (
                 Severity::Warning,
                 format!(
-                    "a goal that can be met, another policy, or a ladder of the site's own; netpolicy watch {} shows where the time goes",
+                    "relax the goal, or use another policy or your own ladder; netpolicy watch {} shows where the time goes",
                     quoted(name.strip_prefix("service ").unwrap_or(name))
                 ),
             ),
@@ -177,7 +177,7 @@ impl GoalSearch {
                 summary: format!("{mode} is in force for its goal: a search found it better"),
                 evidence: search.tried.iter().map(line_of).collect(),
                 remedy: Some(format!(
-                    "it stays until its section or its processes change; to keep it for good: delivery = \"{mode}\" in place of on_missed"
+                    "it stays until its section or its processes change; to make it permanent, replace on_missed with delivery = \"{mode}\""
                 )),
             })
         });
@@ -296,15 +296,13 @@ impl Daemon<'_> {
             Next::NotDue => {}
             Next::Exhausted(refused) => {
                 let refused = refused.into_iter().map(|(mode, why)| format!("{mode} is not tried: {why}"));
-                let summary = "its goal is missed, and nothing of its policy's ladder is left to try";
+                let summary = "its goal is missed, and every mode of its policy's ladder was tried";
                 let evidence = tried.into_iter().chain(refused).collect();
                 self.quality.search.holds_up(&name, EXHAUSTED, summary.to_owned(), evidence);
             }
             Next::EnoughToday(_) => {
                 let most = self.quality.search.a_day;
-                let summary = format!(
-                    "its goal is missed, and there is more to try: {most} tries a day are the most that is allowed"
-                );
+                let summary = format!("its goal is missed, and today's limit of {most} tries is reached");
                 self.quality.search.holds_up(&name, WAITS, summary, tried);
             }
             Next::Try(rung, changes) => {
@@ -407,7 +405,7 @@ impl Daemon<'_> {
             .collect();
         if others.len() >= SERVICES_MAX {
             return Err(format!(
-                "it would also affect {} guarded services, and at most {SERVICES_MAX} are judged at once",
+                "it would also affect {} guarded services; at most {SERVICES_MAX} can be judged at once",
                 others.len()
             ));
         }
@@ -469,7 +467,7 @@ impl Daemon<'_> {
         let left_alone = changes.changes().find_map(|change| self.left_alone(change));
         match left_alone {
             Some(why) => Err(why),
-            None if changes.is_empty() => Err("it gives the same settings here".to_owned()),
+            None if changes.is_empty() => Err("it results in the same settings here".to_owned()),
             None => Ok(changes),
         }
     }
@@ -481,7 +479,7 @@ impl Daemon<'_> {
             return Some(format!("{change} would disturb traffic"));
         }
         if !change.from().restorable() {
-            return Some(format!("{change} cannot be put back"));
+            return Some(format!("{change} cannot be restored"));
         }
         if self.reconciler.is_released(&knob) {
             return Some(format!("{} {} was rolled back, and is left alone", knob.0, knob.1));
@@ -529,7 +527,7 @@ impl Daemon<'_> {
                     }
                     _ => {}
                 }
-                let then = if ruling == Ruling::Better { "it is kept" } else { "it is put back" };
+                let then = if ruling == Ruling::Better { "it is kept" } else { "it is reverted" };
                 format!("{name}: {mode}: {ruling}{}; {then}", words.unwrap_or_default())
             }
             Err((why, wrote)) => {

@@ -79,10 +79,7 @@ const NO_PROCESS: Pid = Pid(u32::MAX);
 
 /// The message about a process that did not answer.
 fn did_not_answer() -> String {
-    format!(
-        "not readable: it did not answer within {} ms, and holds a lock in a system call",
-        PATIENCE.as_millis()
-    )
+    format!("not readable: no answer within {} ms: it holds a lock in a system call", PATIENCE.as_millis())
 }
 
 impl Workers {
@@ -309,7 +306,9 @@ impl Workers {
 /// The words on processes that are not looked at because of others of their user.
 fn not_looked_at(count: usize, group: Group) -> String {
     let processes = if count == 1 { "1 process".to_owned() } else { format!("{count} processes") };
-    format!("not readable: {processes} of {group} not looked at, because others of this user did not answer")
+    format!(
+        "not readable: {processes} of {group} skipped, because other processes of this user did not answer"
+    )
 }
 
 fn missing(pid: Pid, why: String) -> Unread {
@@ -516,7 +515,7 @@ mod test {
             model::EpollParams::default(),
         ));
         let error = workers.read(&like).expect_err("nobody is asked");
-        assert!(error.to_string().contains("others of this user did not answer"), "{error}");
+        assert!(error.to_string().contains("other processes of this user did not answer"), "{error}");
         // Once a worker has ended, the next process is looked at.
         for known in held(&workers.stalled).values_mut() {
             let waits = known.waits.as_mut().expect("it waits");

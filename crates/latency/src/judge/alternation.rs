@@ -14,10 +14,10 @@ use session::{Exit, Fault, Operator, Session, clock, cycle};
 use crate::judge::candidate::Candidate;
 use crate::judge::held::Proposed;
 
-/// How long a candidate stays in force after its window should have ended, if its program dies: then whichever netpolicy looks next puts it back.
+/// How long a candidate stays in force after its window should have ended, if its program dies: then whichever netpolicy looks next restores it.
 const GRACE: Duration = Duration::from_secs(30);
 
-/// Candidates of which at most one is in force. Dropping it puts everything back.
+/// Candidates of which at most one is in force. Dropping it restores everything.
 #[derive(Debug)]
 pub struct Alternation<'a> {
     session: &'a Session,
@@ -55,7 +55,7 @@ impl<'a> Alternation<'a> {
     /// Works out what each candidate changes. Writes nothing. The journal must be [owned by this program](Journal::owned_by_session).
     ///
     /// # Errors
-    /// What the planner refuses. Exit 7 for a candidate that cannot be alternated: it disturbs traffic, or cannot be put back.
+    /// What the planner refuses. Exit 7 for a candidate that cannot be alternated: it disturbs traffic, or cannot be restored.
     pub fn plan(
         candidates: &[Candidate],
         target: &Target,
@@ -98,7 +98,7 @@ impl<'a> Alternation<'a> {
         })
     }
 
-    /// The namespaces that have to be held open to put everything back.
+    /// The namespaces that have to be held open to restore everything.
     ///
     /// # Errors
     /// If one cannot be opened.
@@ -163,17 +163,16 @@ impl<'a> Alternation<'a> {
             .chunk_by(|one, other| one.object() == other.object())
             .all(|object| self.kernel.read(object).map_or(true, |now| now == object));
         match fault.is_passing() && !is_same {
-            true => fault.hint(
-                "what is compared has other values than at the beginning: begin again, once no other program changes them",
-            ),
+            true => fault
+                .hint("another program has changed the compared settings: start over once it no longer does"),
             false => fault,
         }
     }
 
-    /// Puts the host back to what it was without any candidate. Returns how many settings were written.
+    /// Restores the host to what it was without any candidate. Returns how many settings were written.
     ///
     /// # Errors
-    /// What could not be put back.
+    /// What could not be restored.
     pub fn restore(&mut self) -> Result<usize, Fault> {
         let Some((candidate, name)) = self.in_force.take() else { return Ok(0) };
         let undone = match self.journal.roll_back(name, &mut self.kernel, clock::now()) {
@@ -281,11 +280,11 @@ pub(crate) fn on_host(
         let planned = cycle::plan(&policy, &target.netns)?;
         if planned.desired.first_stage && !planned.plan.is_empty() {
             if !allow.disruptive {
-                return Err(refused("it recreates queues, and is not alternated".to_owned()).hint(ONCE));
+                return Err(refused("it recreates queues, so it cannot alternate".to_owned()).hint(ONCE));
             }
             if !requests.nic.is_empty() {
-                return Err(refused("it recreates queues, and has settings of a device beside".to_owned())
-                    .hint("write both into a policy file, and compare that"));
+                return Err(refused("it recreates queues and also changes other device settings".to_owned())
+                    .hint("write both into a policy file and compare that file"));
             }
             staged = Some(Proposed::Policy(Cow::Owned(policy)));
         }
@@ -299,19 +298,19 @@ pub(crate) fn on_host(
     let disruptive = plan.changes().find(|change| change.to().disruption() != Disruption::None);
     let once = match disruptive {
         Some(change) if !allow.disruptive => {
-            return Err(refused(format!("{change} disturbs traffic, and is not alternated")).hint(ONCE));
+            return Err(refused(format!("{change} disturbs traffic, so it cannot alternate")).hint(ONCE));
         }
         Some(_) => Some(staged.unwrap_or_else(|| Proposed::Changes(plan.clone()))),
         None => staged,
     };
     if let Some(change) = plan.changes().find(|change| !change.from().restorable()) {
-        return Err(refused(format!("{change} cannot be put back, and is not compared")));
+        return Err(refused(format!("{change} cannot be undone, so it is not compared")));
     }
     Ok(OnHost { plan, once })
 }
 
 /// What can be done about a candidate that is not alternated.
-const ONCE: &str = "compare what stops no queue and no link; or, with --disruptive, measure before, with and after it: that is made once, and is less certain";
+const ONCE: &str = "compare settings that stop neither queue nor link; or use --disruptive to apply it once and measure before, with and after it, which is less certain";
 
 /// What settings of devices change, beside what `none` would change of these devices: that stays as it is.
 fn device_steps(

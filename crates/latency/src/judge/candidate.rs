@@ -58,7 +58,8 @@ impl std::str::FromStr for Candidate {
                     settings.push((key, value.to_owned()));
                 }
                 None if at == 0 => {
-                    first = Some(word(part).map_err(|why| format!("{why}; or `current`, or a policy file"))?)
+                    first =
+                        Some(word(part).map_err(|why| format!("{why}, nor `current`, nor a policy file"))?)
                 }
                 None => return Err(format!("`{part}` gives no value: write NAME=VALUE, as in rx-usecs=8")),
             }
@@ -162,7 +163,7 @@ fn from_file(path: &Path) -> Result<Vec<Intent>, Fault> {
     let file = parse(&path.display().to_string(), &text).map_err(wrong)?;
     let policy = merge(&[file]).map_err(wrong)?.policy();
     if policy.intents.is_empty() {
-        return Err(Fault::new(Exit::Usage, format!("{}: no section asks for anything", path.display())));
+        return Err(Fault::new(Exit::Usage, format!("{}: no section requests anything", path.display())));
     }
     Ok(policy.intents)
 }

@@ -59,9 +59,9 @@ impl Ended {
     pub const fn words(self) -> &'static str {
         match self {
             Self::Decided => "decided",
-            Self::Time => "the time was up",
+            Self::Time => "the time limit was reached",
             Self::Interrupted => "interrupted",
-            Self::Service => "the service ended and did not come back",
+            Self::Service => "the service exited and did not restart",
             Self::Requests => "too few requests",
         }
     }
@@ -71,13 +71,14 @@ impl Ended {
         match self {
             Self::Decided | Self::Time | Self::Interrupted => None,
             Self::Service => {
-                Some(Fault::failed(format!("{service} ended while it was measured, and did not come back")))
+                Some(Fault::failed(format!("{service} exited during the measurement and did not restart")))
             }
             Self::Requests => {
                 let least = requests_for(0.5);
                 let words =
-                    format!("{service}: too few requests to compare anything: a window takes {least}");
-                let hint = "give it traffic, name the port that has it (--port N), or lengthen windows (--window 10s)";
+                    format!("{service}: too few requests to compare anything: a window needs {least}");
+                let hint =
+                    "generate traffic, name the right port (--port N), or use longer windows (--window 10s)";
                 Some(Fault::new(Exit::Refused, words).hint(hint).leaving(HostState::Restored))
             }
         }
@@ -265,7 +266,7 @@ impl<'a> Comparison<'a> {
     /// Measures until every deciding metric has a verdict, the time is up or a signal comes. Then the host is as it was before.
     ///
     /// # Errors
-    /// What could not be written or put back, with the state of the host.
+    /// What could not be written or restored, with the state of the host.
     pub fn run(&mut self, signals: &mut Signals, progress: &mut dyn Progress) -> Result<Shown, Fault> {
         let began = Instant::now();
         let names = self.options.candidates.iter().map(|candidate| candidate.name.clone()).collect();
@@ -391,7 +392,7 @@ impl<'a> Comparison<'a> {
             if !said_closed && number >= CLOSED_LOOP_ROUNDS && (1..arms).any(closed) {
                 said_closed = true;
                 progress.stretch("")?;
-                self.operator.say("No round counts so far: clients wait for answers, so that their rate is the candidate's own doing. Ctrl-C, and decide by the rate itself: --metric requests");
+                self.operator.say("No valid round so far: clients wait for answers, so their rate depends on the candidate. Press Ctrl-C and compare the rate: --metric requests");
             }
         }
         Ok(Ended::Time)
@@ -404,7 +405,7 @@ impl<'a> Comparison<'a> {
         let takes = first + round_takes * u32::try_from(least).unwrap_or(u32::MAX);
         if takes > self.options.most {
             self.operator.say(&format!(
-                "{} s are too short for a verdict: {least} rounds are the fewest that decide, and take {:.0} s (--seconds).",
+                "{} s are too short for a verdict: it needs at least {least} rounds, which take {:.0} s (--seconds).",
                 self.options.most.as_secs(),
                 takes.as_secs_f64().ceil()
             ));

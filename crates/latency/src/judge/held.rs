@@ -19,7 +19,7 @@ pub(crate) enum Proposed<'a> {
     Changes(Plan),
 }
 
-/// A change in as many transactions as it takes, each until a deadline. Dropping it puts back what was not confirmed.
+/// A change in as many transactions as it takes, each until a deadline. Dropping it restores what was not confirmed.
 #[derive(Debug)]
 pub(crate) struct HeldChange<'a> {
     proposed: Proposed<'a>,
@@ -64,7 +64,7 @@ impl<'a> HeldChange<'a> {
         Ok(())
     }
 
-    /// Forgets transactions that were put back, so that it can be brought into force again.
+    /// Forgets transactions that were restored, so that it can be brought into force again.
     pub(crate) fn forget(&mut self) {
         self.transactions.clear();
     }
@@ -74,7 +74,7 @@ impl<'a> HeldChange<'a> {
         &self.transactions
     }
 
-    /// Puts the host back to what it was, the newest first.
+    /// Restores the host to what it was, the newest first.
     pub(crate) fn roll_back(&mut self) -> Result<(), Fault> {
         let journal = self.session.journal()?;
         for name in self.transactions.iter().rev() {

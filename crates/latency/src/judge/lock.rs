@@ -12,7 +12,7 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use session::{Exit, Fault, Session};
 
-/// The name of the socket that is the lock of a namespace, whatever the state directory: one comparison would take the other's candidate for what is to be put back.
+/// The name of the socket that is the lock of a namespace, whatever the state directory: one comparison would take the other's candidate for what is to be restored.
 const NAME: &[u8] = b"netpolicy/comparison";
 
 /// The only user whose name counts as a lock: any user can bind it.
@@ -22,10 +22,10 @@ const ROOT: u32 = 0;
 /// share queues. The kernel releases it when the process ends, however it ends.
 #[derive(Debug)]
 pub struct ComparisonLock {
-    #[expect(dead_code, reason = "held for its lock")]
+    #[expect(dead_code, reason = "kept open for its lock")]
     file: File,
     /// `None` where a user without privileges has the name.
-    #[expect(dead_code, reason = "held for its name")]
+    #[expect(dead_code, reason = "kept open for its name")]
     listener: Option<UnixListener>,
 }
 
@@ -58,8 +58,9 @@ impl ComparisonLock {
 }
 
 fn held_by(process: &str) -> Fault {
-    let words = format!("process {process} compares or guards settings of this network namespace already");
-    Fault::new(Exit::Refused, words).hint(format!("wait until it ends, or end it: kill {process}"))
+    let words =
+        format!("process {process} is already comparing or guarding settings of this network namespace");
+    Fault::new(Exit::Refused, words).hint(format!("wait until it exits, or stop it: kill {process}"))
 }
 
 /// Takes the name in the network namespace of this thread.
@@ -73,9 +74,9 @@ fn listen() -> Result<Option<UnixListener>, Fault> {
             // The holder has exited since, or its queue of connections is full.
             None => Err(Fault::new(
                 Exit::Refused,
-                "another process compares or guards settings of this network namespace already",
+                "another process is already comparing or guarding settings of this network namespace",
             )
-            .hint("wait until it ends; ss -xlp | grep netpolicy/comparison names it")),
+            .hint("wait until it exits; ss -xlp | grep netpolicy/comparison names it")),
         },
         Err(error) => Err(failed(error)),
     }

@@ -3,7 +3,7 @@
 //! This room knows what the candidates are ([`Candidate`]), brings each into force by the ordinary transaction
 //! ([`Alternation`]), measures windows and ends when enough is known ([`Comparison`]), and keeps what was measured ([`PairRecord`]). It prints
 //! nothing, and knows no command line: a command and a daemon may use it alike. What windows come to is
-//! `measure::switchback`'s. A [`Trial`] judges a change that is to be kept, and puts it back where it hurts a service.
+//! `measure::switchback`'s. A [`Trial`] judges a change that is to be kept, and restores it where it hurts a service.
 //!
 //! However it ends, the host is as it was before: each switch is a transaction that the journal can undo, with a deadline.
 

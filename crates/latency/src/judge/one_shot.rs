@@ -19,7 +19,7 @@ const WINDOWS_MAX: usize = 30;
 /// How many windows are left out after each switch: clients connect again, and queues fill.
 pub(crate) const SETTLING: usize = 2;
 
-/// How long after its last moment a candidate is put back by another netpolicy, if this program hangs.
+/// How long after its last moment a candidate is restored by another netpolicy, if this program hangs.
 const DEADLINE_AFTER: Duration = Duration::from_secs(60);
 
 /// What a comparison brings into force once.
@@ -51,27 +51,29 @@ impl<'a> OneShot<'a> {
         }
         let refused = |words: String| Fault::new(Exit::Refused, words);
         let [first, _] = options.candidates.as_slice() else {
-            return Err(refused("a candidate that disturbs traffic is compared alone".to_owned())
-                .hint("give one --b, and compare each of them with the host as it is"));
+            return Err(refused(
+                "only one candidate that disturbs traffic can be compared at a time".to_owned(),
+            )
+            .hint("give one --b at a time, to compare it with the current host"));
         };
         if *first.wanted() != Wanted::Current {
             return Err(refused(format!(
-                "candidate {}: what disturbs traffic is compared with the host as it is",
+                "candidate {} disturbs traffic, so it can only be compared with the current host",
                 first.name
             ))
-            .hint("leave --a out; apply what shall be in force before, and roll it back afterwards"));
+            .hint("omit --a; apply its settings first, and roll them back afterwards"));
         }
         let turn = options.window + options.guard;
         let stretches = options.most.as_secs_f64() / turn.as_secs_f64();
         #[expect(
             clippy::cast_possible_truncation,
             clippy::cast_sign_loss,
-            reason = "at most a day in seconds, and positive"
+            reason = "positive, and at most a day of seconds"
         )]
         let windows = ((stretches as usize).saturating_sub(1) / 3).saturating_sub(SETTLING).min(WINDOWS_MAX);
         if windows < WINDOWS_MIN {
             return Err(refused(format!(
-                "{} s are too short: what disturbs traffic takes {WINDOWS_MIN} windows before, with and after it",
+                "{} s are too short: a change that disturbs traffic needs {WINDOWS_MIN} windows before, with and after it",
                 options.most.as_secs()
             ))
             .hint("give it more time: --seconds 60"));
@@ -98,7 +100,7 @@ impl<'a> OneShot<'a> {
         Ok(began.elapsed())
     }
 
-    /// Puts the host back to what it was.
+    /// Restores the host to what it was.
     pub(crate) fn roll_back(&mut self) -> Result<Duration, Fault> {
         let began = Instant::now();
         self.held.roll_back()?;

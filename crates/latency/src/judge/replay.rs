@@ -28,11 +28,11 @@ pub struct Replayed {
     pub pairs: usize,
     /// How long a pair took, in seconds.
     pub pair_seconds: f64,
-    /// How many guards put back.
+    /// How many guards restored.
     pub reverted: usize,
     /// How many did within 30 s.
     pub within_30_seconds: usize,
-    /// The time until half of them had put back, in seconds; `None` if fewer did.
+    /// The time until half of them had restored, in seconds; `None` if fewer did.
     pub median_seconds: Option<f64>,
     /// The same of 95 %.
     pub p95_seconds: Option<f64>,
@@ -84,7 +84,7 @@ impl Replayed {
     }
 }
 
-/// After how many pairs a guard puts back; `None` if it keeps.
+/// After how many pairs a guard restores; `None` if it keeps.
 fn reverts_after(
     pairs: &[(Metric, Vec<f64>); 3],
     (first, known, most): (usize, usize, usize),

@@ -1,4 +1,4 @@
-//! A change of settings under guard: it is judged on the traffic of services, and put back where it hurts one.
+//! A change of settings under guard: it is judged on the traffic of services, and restored where it hurts one.
 
 use std::borrow::Cow;
 use std::time::{Duration, Instant};
@@ -84,7 +84,7 @@ const REFERENCE_SHORT: usize = 8;
 /// From so many seconds of windows in a row on, in which no request is answered or one waits all the time, requests stall.
 const STALLS_FROM: f64 = 0.95;
 
-/// How often a change of exactly its limits may be put back. One of no change at all is far less often: in at most one of 1000 guards, also on a machine whose noise is
+/// How often a change of exactly its limits may be restored. One of no change at all is far less often: in at most one of 1000 guards, also on a machine whose noise is
 /// several times the limit (docs/decisions/0051).
 const ALPHA: f64 = 0.01;
 
@@ -108,7 +108,7 @@ pub struct Outcome {
     pub took: Duration,
     /// How long each switch took that wrote something.
     pub switches: Vec<Duration>,
-    /// The last transactions that brought the change into force: they have the verdict. Those of a change that was put back are rolled back.
+    /// The last transactions that brought the change into force: they have the verdict. Those of a change that was restored are rolled back.
     pub transactions: Vec<TransactionName>,
     /// Why the verdict is not with them in the journal, as on a disk that is full.
     pub unnoted: Option<String>,
@@ -141,7 +141,7 @@ enum Early {
     NoGain,
 }
 
-/// A change that can be tried. Dropping it puts everything back.
+/// A change that can be tried. Dropping it restores everything.
 pub struct Trial<'a> {
     services: Vec<Service>,
     way: Way<'a>,
@@ -167,7 +167,7 @@ impl<'a> Trial<'a> {
     /// Finds the services, plans the change and loads what measures. Writes nothing. `None` if there is nothing to change.
     ///
     /// # Errors
-    /// What the planner refuses; a service that cannot be measured; another comparison or guard under way; a change that cannot be put back.
+    /// What the planner refuses; a service that cannot be measured; another comparison or guard under way; a change that cannot be restored.
     pub fn prepare(
         proposal: Proposal<'a>,
         session: &'a Session,
@@ -175,21 +175,20 @@ impl<'a> Trial<'a> {
     ) -> Result<Option<Self>, Fault> {
         let Proposal { policy, changes, netns, allow, watched, within, seed } = proposal;
         if watched.is_empty() {
-            return Err(refused(
-                "no service was named: a guard judges a change by the requests of a service",
-            ));
+            return Err(refused("no service is named: a guard judges a change by the requests of a service"));
         }
         if watched.len() > SERVICES_MAX {
             return Err(refused(format!(
-                "{} services under guard, and at most {SERVICES_MAX} are measured at once",
+                "{} services are guarded; at most {SERVICES_MAX} can be measured at once",
                 watched.len()
             )));
         }
         let lock = ComparisonLock::take(session, &netns)?;
         let (plan, stays) = match changes {
             Some(plan) if is_disruptive(&plan) => {
-                return Err(refused("a change that stops a queue or the link cannot alternate")
-                    .hint("netpolicy apply --disruptive makes it, and judges it while it stays in force"));
+                return Err(refused("a change that stops a queue or the link cannot alternate").hint(
+                    "netpolicy apply --disruptive applies it once, and judges it while it is in force",
+                ));
             }
             Some(plan) => (plan, false),
             None => {
@@ -204,12 +203,12 @@ impl<'a> Trial<'a> {
             }
         };
         if let Some(change) = plan.changes().find(|change| !change.from().restorable()) {
-            return Err(refused(format!("{change} cannot be put back, and so not be put under guard"))
+            return Err(refused(format!("{change} cannot be undone, so no guard can judge it"))
                 .hint("apply it without the guard, with --allow-irreversible"));
         }
         if let Some(change) = plan.changes().find(|change| stops_traffic(change) && !allow.disruptive) {
             return Err(refused(format!("{change} disturbs traffic"))
-                .hint("--disruptive makes it, and judges it while it stays in force"));
+                .hint("--disruptive applies it once, and judges it while it is in force"));
         }
         let mut services = Vec::new();
         for watched in watched {
@@ -266,7 +265,7 @@ impl<'a> Trial<'a> {
         self.services.iter().map(|service| service.target.name.clone()).collect()
     }
 
-    /// The namespaces that have to be held open to put everything back.
+    /// The namespaces that have to be held open to restore everything.
     ///
     /// # Errors
     /// If one cannot be opened.
@@ -329,11 +328,11 @@ impl<'a> Trial<'a> {
         Ok(())
     }
 
-    /// Brings the change into force, judges it, and puts it back, whatever it comes to: [`Trial::keep`] is another step where it alternates. A change that
-    /// stays in force is put back if the outcome is against it, and else stays held until `deadline`.
+    /// Brings the change into force, judges it, and restores it, whatever it comes to: [`Trial::keep`] is another step where it alternates. A change that
+    /// stays in force is restored if the outcome is against it, and else stays held until `deadline`.
     ///
     /// # Errors
-    /// What could not be written or put back, with the state of the host.
+    /// What could not be written or restored, with the state of the host.
     pub fn run(
         &mut self,
         deadline: Nanoseconds,

@@ -92,7 +92,7 @@ impl Report for JudgeBenchReport {
         let known = self.scenarios.iter().filter(|one| !matches!(one.truth, Verdict::CannotTell { .. }));
         let agrees = self.scenarios.iter().filter(|one| one.agrees()).count();
         page.line(format!(
-            "the verdict is the wire's in {agrees} of {} that the wire can decide",
+            "the verdict matches the wire's in {agrees} of {} cases that the wire can decide",
             known.count()
         ));
         if self.replayed.is_empty() {
@@ -100,7 +100,7 @@ impl Report for JudgeBenchReport {
         }
         page.gap();
         let mut table =
-            Table::new(&["REGRESSION", "GUARDS", "PUT BACK", "WITHIN 30 S", "HALF WITHIN", "95 % WITHIN"]);
+            Table::new(&["REGRESSION", "GUARDS", "RESTORED", "WITHIN 30 S", "HALF WITHIN", "95 % WITHIN"]);
         for one in &self.replayed {
             let seconds = |at: Option<f64>| at.map_or_else(|| "-".to_owned(), |at| format!("{at:.0} s"));
             table.row([

@@ -13,11 +13,11 @@ pub fn moderation_differs<'p>(service: &str, plans: impl IntoIterator<Item = &'p
         rule: "live-moderation-differs".to_owned(),
         severity: Severity::Warning,
         object: service.to_owned(),
-        summary: "how long packets wait in the NIC before it interrupts differs, and no response time here includes it: more delay looks better than it is"
+        summary: "the interrupt delay of the NIC differs between candidates, and response times here do not include it: more delay looks better than it is"
             .to_owned(),
         evidence: plans.into_iter().flatten().collect(),
         remedy: Some(
-            "measure with the clients' microsecond stamps (ip route change … features tcp_usec_ts), or at a client"
+            "measure with microsecond timestamps of the clients (ip route change … features tcp_usec_ts), or at a client"
                 .to_owned(),
         ),
     })

@@ -108,7 +108,7 @@ impl Record {
 pub fn new_file(path: &Path) -> Result<File, Fault> {
     if path.metadata().is_ok_and(|found| found.is_file() && found.len() > 0) {
         return Err(Fault::failed(format!("{}: the file is not empty", path.display()))
-            .hint("no record is overwritten: name another file, or remove this one"));
+            .hint("records are not overwritten: name another file, or remove this one"));
     }
     File::create(path).map_err(|error| Fault::file(path, error))
 }

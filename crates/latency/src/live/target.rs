@@ -126,12 +126,12 @@ impl Target {
         if ports.is_empty() {
             let words = match found.udp.iter().copied().find(asked) {
                 Some(port) => format!(
-                    "{name} listens on no TCP port; it takes datagrams at port {port}, and UDP cannot be measured"
+                    "{name} listens on no TCP port; it receives UDP on port {port}, which cannot be measured"
                 ),
                 None => format!("{name} listens on no TCP port"),
             };
             return Err(Fault::failed(words)
-                .hint("name the port of the process that takes its requests: netpolicy watch --port N"));
+                .hint("name the port of the process that receives its requests: netpolicy watch --port N"));
         }
         Self::at_ports(name, netns, processes, goal, ports)
     }
@@ -198,8 +198,7 @@ fn processes(
             let (found, unread) = search(&Criteria { port: Some(*port), netns, ..Criteria::default() })?;
             if found.is_empty() {
                 let what = format!("no process listens on TCP port {port} in this network namespace");
-                let hint =
-                    "netpolicy show names who listens; --netns pid:N looks into a container's namespace";
+                let hint = "netpolicy show lists listeners; --netns pid:N selects a container's namespace";
                 return Err(not_found(what, unread, Some(hint)));
             }
             Ok((format!("port {port}"), found, Goal::default()))
@@ -256,7 +255,8 @@ fn by_name(
             return Ok((matching, found, goal));
         }
     }
-    let what = format!("no service of the policy files, no unit and no executable `{name}` runs");
+    let what =
+        format!("nothing called `{name}` is running: no service of the policy files, unit or executable");
     if let Some(near) = nearest(name, names(session, operator).iter().map(String::as_str)) {
         return Err(Fault::failed(what).hint(format!("did you mean `{near}`?")));
     }
@@ -333,15 +333,15 @@ fn namespace(
         Some(netns) if !several => Ok(netns),
         Some(_) if is_own => {
             operator.say(&format!(
-                "{name} has processes in other network namespaces, too: those in this one are measured"
+                "{name} also has processes in other network namespaces: only those in this one are measured"
             ));
             session.netns()
         }
         Some(_) => Err(Fault::new(
             Exit::Usage,
-            format!("{name} has processes in several network namespaces: one at a time is measured"),
+            format!("{name} has processes in several network namespaces: only one can be measured at a time"),
         )
-        .hint("name one by a process in it: netpolicy --netns pid:N watch …")),
+        .hint("select it by one of its processes: netpolicy --netns pid:N watch …")),
         None => Err(Fault::failed(format!("{name} ended"))),
     }
 }
@@ -389,7 +389,7 @@ fn hides(host: &Host) -> Vec<Finding> {
             findings.push(finding(
                 "live-moderation",
                 device.id.name.as_str(),
-                "the NIC delays interrupts by times of its own choosing, which are not in the wait in the ring",
+                "the NIC delays interrupts adaptively; the wait in the ring does not include this delay",
                 "adaptive-rx is on".to_owned(),
                 Some(format!("ethtool -C {} adaptive-rx off", quoted(device.id.name.as_str()))),
             ));

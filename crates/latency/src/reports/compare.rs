@@ -16,7 +16,7 @@ use crate::live::text::span;
 use super::watch::found;
 
 /// What it costs in certainty that settings did not alternate.
-pub const CERTAINTY: &str = "It is in force once: windows before, with and after it are compared. No switchback: a load that changes meanwhile looks like the change. Intervals are wider by the spread of the windows without it.";
+pub const CERTAINTY: &str = "It is applied once, and windows before, with and after it are compared. Without alternation, a change in load looks like an effect of the setting. Intervals are wider by the spread of the windows without it.";
 
 /// One candidate compared with the first.
 #[derive(Debug, JsonSchema, Serialize)]
@@ -306,7 +306,9 @@ impl Report for CompareReport {
             let answer = match decided(&contrast.changes, self.unit) {
                 known if known.is_empty() => verdict,
                 known => match contrast.verdict {
-                    Verdict::CannotTell { .. } => format!("{}; {verdict} by what decides", known.join(", ")),
+                    Verdict::CannotTell { .. } => {
+                        format!("{}; {verdict} by the deciding metrics", known.join(", "))
+                    }
                     _ => format!("{verdict}: {}", known.join(", ")),
                 },
             };
@@ -316,10 +318,7 @@ impl Report for CompareReport {
             );
             for Exceeded { metric, most, value } in &contrast.exceeds {
                 let value = value.map_or_else(|| "not measured".to_owned(), span);
-                page.line(format!(
-                    "{metric} is {value}, above the limit of {}: it does not win",
-                    span(*most)
-                ));
+                page.line(format!("{metric} is {value}, above the limit of {}: it cannot win", span(*most)));
             }
             let pairs = crate::judge::pairs(self.rounds);
             page.line(format!("{pairs} in {:.0} s, {}, {}", self.seconds, self.by, self.ended));
@@ -345,8 +344,10 @@ impl Report for CompareReport {
                 page.table(&table);
             }
             if contrast.closed_loop {
-                page.line("Clients wait for answers: their rate is the candidate's own doing, and pairs are void because of it.");
-                page.line("Decide by the rate itself: --metric requests");
+                page.line(
+                    "Clients wait for answers: their rate depends on the candidate, which makes pairs void.",
+                );
+                page.line("Compare the rate itself: --metric requests");
             }
         }
         if !self.void.is_empty() {
@@ -424,9 +425,9 @@ mod test {
         let first = text.lines().find(|line| !line.is_empty()).expect("a line");
         assert_eq!(
             first,
-            "redis: cpu compared with current: saves 18 % CPU, costs 12 % of the requests; cannot tell yet by what decides"
+            "redis: cpu compared with current: saves 18 % CPU, costs 12 % of the requests; cannot tell yet by the deciding metrics"
         );
-        assert!(text.contains("\np99 is 2250us, above the limit of 1000us: it does not win\n"), "{text}");
+        assert!(text.contains("\np99 is 2250us, above the limit of 1000us: it cannot win\n"), "{text}");
         let longer = [change(Metric::P99, 0.3, Word::Worse), change(Metric::Engaged, 0.5, Word::Better)];
         assert_eq!(decided(&longer, Unit::Requests), ["p99 30 % longer"]);
     }

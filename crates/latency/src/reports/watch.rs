@@ -204,7 +204,7 @@ impl Report for WatchReport<'_> {
         page.styled(
             Style::Strong,
             format!(
-                "{service}: {} {} in {} windows of {:.1} s together, {:.0} a second, over {} connections",
+                "{service}: {} {} in {} windows of {:.1} s in total, {:.0} per second, on {} connections",
                 summary.requests,
                 counted(summary),
                 summary.windows,
@@ -214,7 +214,7 @@ impl Report for WatchReport<'_> {
             ),
         );
         if summary.unit == Unit::Exchanges && summary.requests > 0 {
-            page.line("An exchange is what a client sends until the service answers: the protocol does not show how many requests it holds.");
+            page.line("An exchange is what a client sends until the service answers; the protocol does not show how many requests it contains.");
         }
         let mut table = Table::new(&["", "P50", "P90", "P99"]);
         let mut row = |name: String, percentiles: &Percentiles| {
@@ -254,12 +254,12 @@ impl Report for WatchReport<'_> {
         if let Some(weight) = summary.weight {
             let one = summary.unit.one();
             page.line(format!(
-                "measuring takes {} of CPU time for each {one} while a window is open",
+                "measuring costs {} of CPU time per {one} while a window is open",
                 span(weight)
             ));
             if let Some(without) = self.without_measuring {
                 page.line(format!(
-                    "  without it: at least {} for each {one}; at most {:.0} a second where no CPU time is left",
+                    "  without it: at least {} per {one}; at most {:.0} per second if no CPU time is left",
                     span(without.cpu_at_least),
                     without.rate_at_most
                 ));
@@ -267,7 +267,7 @@ impl Report for WatchReport<'_> {
         }
         if let Some(masked) = summary.masked_share {
             page.line(format!(
-                "{:.1} % of {} came while the interrupt was masked",
+                "{:.1} % of {} arrived while the interrupt was masked",
                 masked * 100.0,
                 summary.unit
             ));
@@ -275,7 +275,11 @@ impl Report for WatchReport<'_> {
         if let Some(oldest) = summary.oldest {
             #[expect(clippy::cast_precision_loss, reason = "a span of hours, below 2^53")]
             let oldest = oldest as f64;
-            page.line(format!("{} wait for an answer, the longest for {}", summary.waiting, span(oldest)));
+            page.line(format!(
+                "{} are waiting for an answer, the longest for {}",
+                summary.waiting,
+                span(oldest)
+            ));
         }
         parts(page, "QUEUE", &self.by_queue, true);
         parts(page, "WORKER", &self.by_worker, false);

@@ -28,8 +28,7 @@ pub(super) fn context(
 ) -> Result<bool, KernelError> {
     let name = handles.name(device)?;
     let contexts = handles.ioctl()?.rss_contexts(&name)?;
-    let contexts =
-        contexts.ok_or_else(|| lacking(device, like, "a driver with contexts of the receive hash"))?;
+    let contexts = contexts.ok_or_else(|| lacking(device, like, "a driver with RSS contexts"))?;
     Ok(contexts.iter().any(|context| context.queues == Some(queues)))
 }
 
@@ -44,7 +43,7 @@ pub(super) fn rule(
     let ioctl = handles.ioctl()?;
     let contexts = ioctl.rss_contexts(&name)?.unwrap_or_default();
     let rules = ioctl.flow_rules(&name, &contexts)?;
-    let rules = rules.ok_or_else(|| lacking(device, like, "a driver with rules for single flows"))?;
+    let rules = rules.ok_or_else(|| lacking(device, like, "a driver with ntuple rules"))?;
     Ok(rules.iter().find(|rule| rule.flow == Some(flow)).map(|rule| rule.to))
 }
 

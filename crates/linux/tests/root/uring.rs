@@ -153,6 +153,6 @@ fn put_back_by_shell(scratch: &Scratch, id: RingId) -> Result<(), Failed> {
     std::fs::write(&script, undo_script("19700101T000000.000000Z-0001".parse()?, &begin))?;
     let output = Command::new("sh").arg(&script).arg("--by-hand").output()?;
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(output.status.success() && said.contains("put back to off"), "{output:?}");
+    assert!(output.status.success() && said.contains("restored to off"), "{output:?}");
     Ok(())
 }

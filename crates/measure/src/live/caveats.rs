@@ -188,7 +188,7 @@ impl Found<'_> {
                 Severity::Note,
                 "the wait in the ring is estimated by U alone: packets are taken to come evenly between two polls",
                 vec![
-                    format!("{} of requests came while the interrupt was masked", percent(masked)),
+                    format!("{} of requests arrived while the interrupt was masked", percent(masked)),
                     "there was no window with interrupts enabled to learn turnarounds from".to_owned(),
                 ],
                 Some("watch across a change of modes, or judge with clients that wait for answers in mind"),
@@ -293,7 +293,7 @@ impl Found<'_> {
                 self.add(
                     "live-stamps-disagree",
                     Severity::Warning,
-                    "the clients' stamps and the polls say different response times: requests wait before the ring, or a clock is being slewed",
+                    "the clients' timestamps and the polls disagree about response times: requests wait before the ring, or a clock is being slewed",
                     apart,
                     Some("look at both hosts' clocks (chronyc tracking), and measure again when they have settled"),
                 );

@@ -21,7 +21,7 @@ const PRIVATE_FLAG: Facts = Facts {
 const RSS: Facts = Facts { absent: Absent::Driver, ..Facts::at(Interface::Rss, Phase::Rss) };
 const RSS_CONTEXT: Facts = Facts {
     phase_down: Phase::RssContextsGo,
-    absent: Absent::DriverPart("contexts of the receive hash"),
+    absent: Absent::DriverPart("RSS contexts"),
     ..Facts::at(Interface::RssContexts, Phase::RssContexts)
 };
 const FLOW_RULE: Facts = Facts {

@@ -75,7 +75,7 @@ fn rounds<K: Knobs>(
         let undone = journal.roll_back(name, knobs, asked().at)?;
         let roll_back = began.elapsed();
         if undone.stuck().next().is_some() {
-            return Err("not all was put back".into());
+            return Err("not all was restored".into());
         }
         // The first round fills caches, and is not counted.
         if round > 0 {

@@ -29,7 +29,7 @@ pub(crate) fn run(arguments: &Apply, context: &Context) -> Result<Exit, Fault> {
         let planned = cycle::plan(&policy, &netns)?;
         let guards = latency::judge::guards(&policy, &planned.placement, None);
         for absent in &guards.absent {
-            context.console.say(&format!("{absent} does not run: nothing is judged on its traffic."));
+            context.console.say(&format!("{absent} is not running: nothing is judged on its traffic."));
         }
         if !guards.watched.is_empty() {
             return guarded::run(&policy, netns, arguments.allow, guards, context);

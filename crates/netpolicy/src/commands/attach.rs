@@ -60,7 +60,7 @@ fn pid_of(arguments: &Attach, context: &Context) -> Result<Pid, Fault> {
             let more = several.len().saturating_sub(NAMED_MAX);
             let more = if more > 0 { format!(" and {more} more") } else { String::new() };
             let words =
-                format!("{word} has several processes: {}{more}; attach is for one", names.join(", "));
+                format!("{word} has several processes: {}{more}; attach handles one", names.join(", "));
             Err(Fault::new(Exit::Usage, words)
                 .hint(format!("name its pid, or: netpolicy set service {word} POLICY")))
         }
@@ -93,10 +93,10 @@ fn stay(
     if arguments.once {
         return Ok(false);
     }
-    context.console.say("Attached. Ctrl-C ends it.");
+    context.console.say("Attached. Press Ctrl-C to detach.");
     if !attachment.has_set() {
         context.console.say(
-            "Nothing had to be set: the settings were in force already, and stay (`netpolicy history` lists who set them).",
+            "Nothing to set: the settings were already in force, and stay (`netpolicy history` shows who set them).",
         );
     }
     loop {
@@ -114,7 +114,7 @@ fn leave(context: &Context, attachment: Attachment<'_>) -> Result<Exit, Fault> {
     let undo: Vec<String> =
         transactions.iter().rev().map(|name| format!("netpolicy rollback {name}")).collect();
     context.console.say(&match undo.is_empty() {
-        true => "Nothing had to be set.".to_owned(),
+        true => "Nothing to set.".to_owned(),
         false => format!("Left in force. To undo it: {}", undo.join(" && ")),
     });
     Ok(Exit::Done)

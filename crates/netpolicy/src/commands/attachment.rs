@@ -5,7 +5,7 @@
 //! and the settings that a killed netpolicy leaves behind can be rolled back by name. At the end all of them are rolled
 //! back, the newest first.
 //!
-//! What a killed attachment left of the knobs that this one wants is put back before they are set ([`takeover`]): they would
+//! What a killed attachment left of the knobs that this one wants is restored before they are set ([`takeover`]): they would
 //! look as if they had been so before, and stay so for good.
 
 mod takeover;
@@ -61,7 +61,7 @@ pub(crate) enum EventOutput {
     Stderr,
 }
 
-/// A policy on running processes. Dropping it puts everything back.
+/// A policy on running processes. Dropping it restores everything.
 pub(crate) struct Attachment<'a> {
     context: &'a Context,
     output: EventOutput,
@@ -207,7 +207,7 @@ impl<'a> Attachment<'a> {
             Err(fault) if matches!(fault.exit, Exit::Failed | Exit::Unsupported) => {
                 let why = fault.cause.to_string();
                 if self.reported.insert(why.clone()) {
-                    self.context.console.say(&format!("waiting, nothing can be set now: {why}"));
+                    self.context.console.say(&format!("nothing can be set yet: {why}"));
                 }
                 self.look_at = Instant::now() + LOOK_EVERY;
                 return Ok(());
@@ -293,7 +293,7 @@ impl<'a> Attachment<'a> {
         std::mem::take(&mut self.transactions)
     }
 
-    /// Puts everything back, and says so.
+    /// Restores everything, and says so.
     pub(crate) fn end(mut self) -> Result<(), Fault> {
         let undone = self.put_back()?;
         let total: usize = undone.iter().map(|undone| undone.changes.len()).sum();
@@ -311,12 +311,12 @@ impl<'a> Attachment<'a> {
             .collect();
         left.iter().for_each(|line| self.context.console.say(line));
         if total > 0 {
-            self.context.console.say(&format!("Put back: {}.", count(total, "setting")));
+            self.context.console.say(&format!("Restored: {}.", count(total, "setting")));
         }
         Ok(())
     }
 
-    /// Puts everything back after a failure; the error then says so.
+    /// Restores everything after a failure; the error then says so.
     pub(crate) fn failed(mut self, fault: Fault) -> Fault {
         if self.transactions.is_empty() {
             return fault;
@@ -330,7 +330,7 @@ impl<'a> Attachment<'a> {
     }
 
     /// Rolls back every transaction, the newest first. Goes on past one that cannot be rolled back wholly: the
-    /// older ones may still be put back.
+    /// older ones may still be restored.
     fn put_back(&mut self) -> Result<Vec<Undone>, Fault> {
         let mut kernel = linux::Kernel::new();
         let (mut undone, mut failed) = (Vec::new(), Vec::new());
@@ -391,7 +391,7 @@ impl Drop for Attachment<'_> {
             return;
         }
         match self.put_back() {
-            Ok(_) => self.context.console.say("Everything was put back."),
+            Ok(_) => self.context.console.say("Everything was restored."),
             Err(fault) => self.context.console.fault(&fault),
         }
     }

@@ -62,7 +62,7 @@ pub(crate) fn unset(arguments: &Unset, context: &Context) -> Result<Exit, Fault>
     };
     let Some(mut client) = running_daemon::connect(&context.session, netns.id())? else {
         return Err(Fault::failed("no daemon is running that could release it").hint(
-            "without one, `set` is a transaction of its own: netpolicy history, netpolicy rollback ID",
+            "without a daemon, `set` makes a separate transaction: netpolicy history, netpolicy rollback ID",
         ));
     };
     call(&mut client, "Unset", json!({ "target": TargetParams::of(&target) }), context)
@@ -88,7 +88,7 @@ fn call(client: &mut Client, method: &str, parameters: Value, context: &Context)
     let summary = said.get("summary").and_then(Value::as_str).unwrap_or("done");
     let transactions = words("transactions").join(", ");
     let by = if transactions.is_empty() { String::new() } else { format!(" ({transactions})") };
-    context.console.say(&format!("By the daemon: {summary}{by}"));
+    context.console.say(&format!("Set by the daemon: {summary}{by}"));
     let pending = said.get("pending").and_then(Value::as_bool).unwrap_or(false);
     Ok(if pending { Exit::Pending } else { Exit::Done })
 }

@@ -17,7 +17,7 @@ pub(crate) fn run(arguments: &Cat, context: &Context) -> Result<Exit, Fault> {
     let meant = if arguments.resolved { meant(&merged, context)? } else { BTreeMap::new() };
     context.console.report(&MergedReport::of(&merged, meant))?;
     if merged.sections.is_empty() {
-        context.console.say("No policy file asks for anything.");
+        context.console.say("No policy file requests anything.");
     }
     Ok(Exit::Done)
 }
@@ -56,7 +56,7 @@ fn meant(merged: &Merged, context: &Context) -> Result<BTreeMap<usize, MeantBySe
         if let Target::Device(name) = &intent.target
             && host.device_named(name).is_none()
         {
-            notes.push(format!("there is no device {name} here: nothing is set until there is one"));
+            notes.push(format!("there is no device {name}: nothing is set until it exists"));
         }
         let clashes = selection
             .clashes

@@ -83,7 +83,7 @@ pub(crate) fn run(arguments: &Compare, context: &Context) -> Result<Exit, Fault>
             let undo = undo.join(", then ");
             context.console.say(&format!("The winner stays in force. {undo} undoes it."));
         }
-        None => context.console.say("The host is as it was before."),
+        None => context.console.say("The host was restored."),
     }
     match shown.ended.fault(&service).or(listener.unrecorded.map(|fault| fault.leaving(HostState::Done))) {
         Some(fault) => Err(fault),
@@ -103,13 +103,13 @@ fn announce(comparison: &mut Comparison<'_>, options: &Options, context: &Contex
         words.push(format!("{} ({changes} {settings})", candidate.name));
     }
     context.console.say(&format!(
-        "{name}: {}; at most {} s, Ctrl-C ends it",
+        "{name}: {}; at most {} s, press Ctrl-C to stop",
         words.join(" against "),
         options.most.as_secs()
     ));
     if comparison.by() == JudgedBy::BeforeAfter {
         context.console.say(&format!(
-            "{} disturbs traffic, and is not alternated. {CERTAINTY}",
+            "{} disturbs traffic, so it cannot alternate. {CERTAINTY}",
             options.candidates[1].name
         ));
     }

@@ -10,7 +10,8 @@ use cli::Context;
 pub(crate) fn run(arguments: &Completions, context: &Context) -> Result<Exit, Fault> {
     let mut script = Vec::new();
     let shells = Shells::builtins();
-    let shell = shells.completer(arguments.shell.as_str()).expect("the library completes for all of ours");
+    let shell =
+        shells.completer(arguments.shell.as_str()).expect("clap_complete supports every listed shell");
     shell
         .write_registration("COMPLETE", "netpolicy", "netpolicy", "netpolicy", &mut script)
         .map_err(|error| Fault::failed(format!("completions: {error}")))?;

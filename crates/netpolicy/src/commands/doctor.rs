@@ -153,7 +153,9 @@ fn held(context: &Context) -> (Vec<Held>, Pending) {
     let (history, journal) = match read {
         Ok(read) => read,
         Err(fault) => {
-            context.console.detail(&format!("Settings that netpolicy holds are unknown: {}", fault.cause));
+            context
+                .console
+                .detail(&format!("The settings that netpolicy holds are unknown: {}", fault.cause));
             return Default::default();
         }
     };
@@ -250,7 +252,7 @@ fn count(span: Duration, context: &Context) -> Option<Delivered> {
         Ok(delivered) => Some(delivered),
         Err(error) => {
             context.console.say(&format!(
-                "Who delivers packets could not be counted, so only the settings are judged: {error}"
+                "Packet delivery could not be counted, so only the settings are checked: {error}"
             ));
             None
         }
@@ -274,9 +276,7 @@ fn watch(span: Duration, context: &Context) {
             break;
         }
         if span > PROGRESS_AFTER {
-            context
-                .console
-                .progress(&format!("counting who delivers packets, {} s left", left.as_secs() + 1));
+            context.console.progress(&format!("counting packet delivery, {} s left", left.as_secs() + 1));
         }
         std::thread::sleep(left.min(TICK));
     }

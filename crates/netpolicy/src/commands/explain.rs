@@ -25,7 +25,7 @@ pub(crate) fn run(arguments: &Explain, context: &Context) -> Result<Exit, Fault>
         }
         (_, Some(name)) => {
             let mistake = format!(
-                "`{asked}` takes no `{name}`: quote the name of an object, or write `setting {name}`"
+                "`{asked}` accepts no `{name}`: quote the name of an object, or write `setting {name}`"
             );
             return Err(Fault::new(Exit::Usage, mistake));
         }
@@ -55,7 +55,7 @@ pub(crate) fn run(arguments: &Explain, context: &Context) -> Result<Exit, Fault>
     report.asked_at().for_each(|line| context.console.say(line));
     if says_nothing {
         let what = if asked.is_empty() { "anything" } else { asked };
-        context.console.say(&format!("netpolicy has not set {what}, and no policy file asks for it."));
+        context.console.say(&format!("netpolicy has not set {what}, and no policy file requests it."));
     }
     Ok(Exit::Done)
 }

@@ -38,7 +38,7 @@ pub(crate) fn asked(asked: &Asked<'_>, policy: &Policy, planned: &Planned) -> Re
         return Err(Fault::new(
             Exit::Usage,
             format!(
-                "a guard takes {} to {}: --seconds {}",
+                "a guard needs {} to {}: --seconds {}",
                 Guard::WITHIN_LEAST,
                 Guard::WITHIN_MOST,
                 asked.seconds
@@ -57,12 +57,13 @@ pub(crate) fn asked(asked: &Asked<'_>, policy: &Policy, planned: &Planned) -> Re
     if guards.watched.is_empty() {
         let absent = guards.absent.join(", ");
         let words = match absent.as_str() {
-            "" => "the policy files name no service, and a guard judges a change by the requests of one"
+            "" => "the policy files name no service, and a guard judges a change by a service's requests"
                 .to_owned(),
             absent => format!("{absent}: not running, and a guard judges a change by a service's requests"),
         };
-        return Err(Fault::new(Exit::Refused, words)
-            .hint("name one that runs: --on memcached, or --on 11211 for the process that listens there"));
+        return Err(Fault::new(Exit::Refused, words).hint(
+            "name a running one: --on memcached, or --on 11211 for the process that listens on this port",
+        ));
     }
     Ok(Guards { within: Some(within), ..guards })
 }
@@ -88,7 +89,7 @@ pub(crate) fn run(
     };
     let Some(mut trial) = Trial::prepare(proposal, &context.session, &context.console)? else {
         context.console.report_done(&PlanReport::of(&model::Plan::default()))?;
-        context.console.say("Nothing to change: the host is as the policy says.");
+        context.console.say("Nothing to change: the host already matches the policy.");
         return Ok(Exit::Done);
     };
     // With JSON output, the outcome is the only document.
@@ -97,7 +98,7 @@ pub(crate) fn run(
     }
     let by = trial.by();
     context.console.say(&format!(
-        "Judging it on {} for {} s, {by}. Ctrl-C puts everything back.",
+        "Judging the change on {} for {} s, {by}. Press Ctrl-C to restore everything.",
         trial.services().join(", "),
         within.as_secs()
     ));
@@ -127,7 +128,7 @@ pub(crate) fn run(
             Ok(Exit::Done)
         }
         None => {
-            context.console.say("Put back: the host is as it was before.");
+            context.console.say("Reverted: the host was restored.");
             Ok(Exit::RolledBack)
         }
     }

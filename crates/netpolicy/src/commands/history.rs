@@ -21,7 +21,7 @@ pub(crate) fn run(context: &Context) -> Result<Exit, Fault> {
     for unreadable in &history.unreadable {
         let settled = match unreadable.may_be_in_force() {
             true => "it may be in force",
-            false => "it is not in force: it was put back by its script, or the host has been booted since",
+            false => "it is not in force: its script restored the settings, or the host was rebooted since",
         };
         context.console.say(&format!("{}: {settled}, but cannot be read: {unreadable}", unreadable.name));
     }

@@ -30,8 +30,8 @@ pub(crate) fn run(arguments: &Init, context: &Context) -> Result<Exit, Fault> {
         format!("{} and {}", count(first.devices.len(), "device"), count(first.services.len(), "service"));
     context.console.say(&format!("Wrote {there}: {sections}. No setting was changed."));
     context.console.say(&match arguments.policy {
-        PolicyName::None => format!("Put policies into it, then: netpolicy plan --policy-file {there}"),
-        _ => format!("What it would change: netpolicy plan --policy-file {there}"),
+        PolicyName::None => format!("Add policies to it, then: netpolicy plan --policy-file {there}"),
+        _ => format!("To see what it would change: netpolicy plan --policy-file {there}"),
     });
     Ok(Exit::Done)
 }
@@ -39,9 +39,8 @@ pub(crate) fn run(arguments: &Init, context: &Context) -> Result<Exit, Fault> {
 /// Writes a file that is not there yet, whole or not at all; makes its directory where there is none.
 fn write(path: &Path, text: &str) -> Result<(), Fault> {
     let failed = |error: std::io::Error| match error.kind() {
-        ErrorKind::AlreadyExists => {
-            Fault::file(path, error).hint("nothing is overwritten: remove it first, or name another file")
-        }
+        ErrorKind::AlreadyExists => Fault::file(path, error)
+            .hint("existing files are not overwritten: remove it first, or name another file"),
         _ => Fault::file(path, error),
     };
     if let Some(directory) = path.parent().filter(|directory| !directory.as_os_str().is_empty()) {

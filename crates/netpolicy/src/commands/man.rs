@@ -24,7 +24,7 @@ pub(crate) fn run(arguments: &Man, context: &Context) -> Result<Exit, Fault> {
         .try_for_each(|below| cli::man::write_command(below, &arguments.dir))?;
     cli::man::write(POLICY_FILE, FORMATS, &policy_file_page(), &arguments.dir)?;
     TOOLS.iter().try_for_each(Tool::run)?;
-    context.console.say(&format!("Wrote the manual pages into {}.", arguments.dir.display()));
+    context.console.say(&format!("Wrote the manual pages to {}.", arguments.dir.display()));
     Ok(Exit::Done)
 }
 
@@ -40,11 +40,8 @@ fn policy_file_page() -> Vec<u8> {
     }
     roff.control("SH", ["DESCRIPTION"]);
     for text in [
-        "A policy file is TOML. A section `[device.NAME]` is for a network device, `[device.\"eth*\"]` for all devices whose \
-         names match, `[service.NAME]` for the processes that its `match` finds, `[daemon]` for the daemon. A section of a \
-         device or a service has a `policy` or a `delivery`.",
-        "All files are read in the order of their names, whatever directory they are in. A file masks files of the same \
-         name in the directories listed below it. A later file's key replaces an earlier file's.",
+        "A policy file is TOML. The section `[device.NAME]` is for a network device, `[device.\"eth*\"]` for all devices with matching names, `[service.NAME]` for the processes that its `match` selects, and `[daemon]` for the daemon. A device or service section has a `policy` or a `delivery`.",
+        "Files are read in the order of their names, regardless of their directory. A file masks files of the same name in directories that are listed after its own. A key in a later file overrides the same key in an earlier one.",
         "A span is text with a unit: `\"20us\"`, `\"1.5ms\"`, `\"1s\"`, or `\"0\"`.",
     ] {
         roff.control("PP", []);

@@ -121,7 +121,7 @@ fn dispatch(command: &Command, context: &Context) -> Result<Exit, Fault> {
 /// Becomes the program that has this command.
 fn of_tool(word: &str) -> Result<Exit, Fault> {
     let tool = Tool::with_command(word);
-    Err(tool.map_or_else(|| Fault::failed(format!("no program has the command {word}")), Tool::exec))
+    Err(tool.map_or_else(|| Fault::failed(format!("no program implements the command {word}")), Tool::exec))
 }
 
 /// Whether a command is about whatever is recorded, of all namespaces. A rollback is, too, and works when a namespace is

@@ -94,7 +94,7 @@ fn print_script(journal: &Journal, context: &Context) -> Result<Exit, Fault> {
     let names: BTreeSet<TransactionName> = live.chain(unreadable).collect();
     for name in names.into_iter().rev() {
         script += &match owned(name) {
-            Some(pid) => format!("# {name}: the process {pid} puts it back at its end\n"),
+            Some(pid) => format!("# {name}: process {pid} rolls it back when it exits\n"),
             None => {
                 let undo = journal.directory().join(name.to_string()).join("undo.sh");
                 format!("sh {} --by-hand || failed=5\n", quoted(&undo.to_string_lossy()))
@@ -117,8 +117,7 @@ fn all_of_the_daemons(journal: &Journal, context: &Context) -> Result<Exit, Faul
     match failed {
         Some(RollBackError::Overlaid { newer, .. }) if !undone.is_empty() => {
             context.console.say(&format!(
-                "Rolled back what the daemon had set since {newer}, which is not its own and stays. For what it had set before: \
-                 netpolicy rollback {newer}, then netpolicy rollback."
+                "Rolled back what the daemon had set since {newer}, which is another program's and stays. To undo the earlier settings, too: netpolicy rollback {newer}, then netpolicy rollback."
             ));
             tell_of_daemon(journal, context, "these settings");
             report_left_alone(undone.iter().map(|(_, undone)| undone), context);
@@ -131,7 +130,9 @@ fn all_of_the_daemons(journal: &Journal, context: &Context) -> Result<Exit, Faul
     let changes = undone.iter().flat_map(|(_, undone)| &undone.changes);
     let knobs = changes.map(|undone| (undone.change.from().object(), undone.change.from().knob()));
     let settings = knobs.collect::<BTreeSet<_>>().len();
-    context.console.say(&format!("Rolled back all that the daemon had set: {}.", count(settings, "setting")));
+    context
+        .console
+        .say(&format!("Rolled back everything that the daemon had set: {}.", count(settings, "setting")));
     tell_of_daemon(journal, context, "everything");
     report_left_alone(undone.iter().map(|(_, undone)| undone), context);
     Ok(Exit::Done)
@@ -175,7 +176,9 @@ fn say_what_it_costs(before: Option<&Transaction>, context: &Context) {
     if let Some(judged) = judged
         && let Some(change) = judged.of_going_back()
     {
-        context.console.say(&format!("By its verdict on {}, this changes: {change}.", judged.service));
+        context
+            .console
+            .say(&format!("According to its verdict on {}, this changes: {change}.", judged.service));
     }
 }
 

@@ -19,9 +19,9 @@ const LIBRARY_DIR: &str = "/run/netpolicy";
 
 /// What is said of a command that gave the policy nothing to be set.
 const NOTHING_SET: &str =
-    "Nothing was set for the command: it had no epoll, and no connection on a queue, at any look.";
+    "Nothing was set for the command: it never had an epoll, or a connection on a queue.";
 
-/// Starts the command, follows it to its end, and puts everything back.
+/// Starts the command, follows it to its end, and restores everything.
 pub(crate) fn run(arguments: &Run, context: &Context) -> Result<Exit, Fault> {
     let kthread = arguments.kthread.request();
     let intent = Intent {
@@ -54,7 +54,7 @@ pub(crate) fn run(arguments: &Run, context: &Context) -> Result<Exit, Fault> {
     }
 }
 
-/// Follows the command to its end, and puts everything back.
+/// Follows the command to its end, and restores everything.
 fn followed(
     child: &mut Child,
     context: &Context,
@@ -119,7 +119,7 @@ fn command(arguments: &Run, intent: &Intent) -> Result<Command, Fault> {
             return Err(Fault::new(
                 Exit::Unsupported,
                 format!(
-                    "{mode} needs a library in the program, whose epoll_wait then {}, and {why}",
+                    "{mode} needs a preloaded library in the program, whose epoll_wait then {}, and {why}",
                     fullbusy::sleeps(cap)
                 ),
             )

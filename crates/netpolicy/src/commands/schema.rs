@@ -43,6 +43,6 @@ fn write_all(directory: &Path, context: &Context) -> Result<Exit, Fault> {
         }
     }
     TOOLS.iter().try_for_each(Tool::run)?;
-    context.console.say(&format!("Wrote the schemas into {}.", directory.display()));
+    context.console.say(&format!("Wrote the schemas to {}.", directory.display()));
     Ok(Exit::Done)
 }

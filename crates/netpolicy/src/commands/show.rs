@@ -18,7 +18,7 @@ pub(crate) fn run(arguments: &Show, context: &Context) -> Result<Exit, Fault> {
     match &arguments.svg {
         Some(path) => {
             std::fs::write(path, svg(&host)).map_err(|error| Fault::file(path, error))?;
-            context.console.say(&format!("Drew the packet path into {}.", path.display()));
+            context.console.say(&format!("Wrote the packet path to {}.", path.display()));
         }
         None => {
             context.console.report(&HostReport(&host))?;

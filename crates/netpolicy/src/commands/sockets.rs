@@ -46,7 +46,7 @@ fn enable(arguments: &SocketsEnable, store: &RequestStore, context: &Context) ->
 fn no_prctl(why: &KernelError) -> Fault {
     let needs = "the kernel does not allow BPF to handle prctl (this needs fmod_ret: BTF, and no lockdown)";
     Fault::new(Exit::Unsupported, format!("{why}\n  {needs}"))
-        .hint("without --prctl, setsockopt and getsockopt work alone")
+        .hint("without --prctl, only setsockopt and getsockopt work")
 }
 
 /// What the kernel said, without the verifier's account of it.
@@ -75,8 +75,8 @@ fn disable(arguments: &SocketsDisable, store: &RequestStore, context: &Context) 
         disabled += usize::from(store.disable(id)?);
     }
     context.console.say(match disabled {
-        0 => "That cgroup was not enabled.",
-        _ => "Disabled: requests of its programs no longer count.",
+        0 => "The cgroup was not enabled.",
+        _ => "Disabled: requests of its programs are no longer honoured.",
     });
     Ok(Exit::Done)
 }

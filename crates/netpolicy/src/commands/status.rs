@@ -32,7 +32,7 @@ pub(crate) fn run(arguments: &Status, context: &Context) -> Result<Exit, Fault> 
     let connected = Client::connect(&socket).map_err(|error| Fault::file(&socket, error))?;
     let Some(mut client) = connected else {
         return Err(Fault::failed(format!("no daemon answers at {}", socket.display()))
-            .hint("netpolicy daemon starts one; `verify` and `history` say what is in force without it"));
+            .hint("`netpolicy daemon` starts one; `verify` and `history` work without it"));
     };
     let said = client.call("Status", Map::new()).map_err(Fault::from)?;
     let report = StatusReport::of(said.get("status").unwrap_or(&Value::Null))

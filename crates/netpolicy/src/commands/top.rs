@@ -25,7 +25,7 @@ pub(crate) fn run(arguments: &Top, context: &Context) -> Result<Exit, Fault> {
         return Ok(Exit::Done);
     }
     if context.console.is_for_programs() {
-        return Err(Fault::new(Exit::Usage, "top shows a screen, which -o json is not".to_owned())
+        return Err(Fault::new(Exit::Usage, "top is interactive and has no -o json".to_owned())
             .hint("netpolicy top --once -o json"));
     }
     watch(reader, interval, context)
@@ -39,5 +39,5 @@ fn watch(reader: Reader, interval: Duration, context: &Context) -> Result<Exit, 
 #[cfg(not(feature = "top"))]
 fn watch(_: Reader, _: Duration, _: &Context) -> Result<Exit, Fault> {
     Err(Fault::new(Exit::Unsupported, "this netpolicy was built without the feature `top`".to_owned())
-        .hint("netpolicy top --once prints one reading"))
+        .hint("netpolicy top --once prints one sample"))
 }

@@ -27,7 +27,7 @@ pub(crate) fn run(arguments: &Try, context: &Context) -> Result<Exit, Fault> {
     if planned.desired.first_stage && !planned.plan.is_empty() {
         return Err(Fault::new(
             Exit::Unsupported,
-            "`try` cannot recreate queues and configure them in one transaction".to_owned(),
+            "`try` cannot recreate queues and configure them in a single transaction".to_owned(),
         )
         .hint("apply it, and roll it back if it does not help: netpolicy apply --disruptive"));
     }

@@ -22,9 +22,9 @@ pub(crate) fn run(context: &Context) -> Result<Exit, Fault> {
         return Err(Fault::failed(what));
     }
     context.console.say(&match report.held() {
-        0 => "Nothing is applied.".to_owned(),
-        1 => "No drift: 1 setting is as it was applied.".to_owned(),
-        n => format!("No drift: {n} settings are as they were applied."),
+        0 => "No transaction is in force.".to_owned(),
+        1 => "No drift: 1 setting is in force as applied.".to_owned(),
+        n => format!("No drift: {n} settings are in force as applied."),
     });
     Ok(Exit::Done)
 }

@@ -24,7 +24,7 @@ pub(crate) fn run(arguments: &Watch, context: &Context) -> Result<Exit, Fault> {
     context.console.say(&format!(
         "{measured}: {} of each second are measured{}",
         arguments.sample,
-        if arguments.seconds.is_some() { "" } else { "; Ctrl-C ends it" }
+        if arguments.seconds.is_some() { "" } else { "; press Ctrl-C to stop" }
     ));
     let began = Instant::now();
     let until = arguments.seconds.map(|seconds| began + Duration::from_secs(seconds));
@@ -62,7 +62,7 @@ pub(crate) fn run(arguments: &Watch, context: &Context) -> Result<Exit, Fault> {
     let names = watcher.thread_names();
     context.console.report(&WatchReport::of(&target, names, &summary, watcher.cost(), began.elapsed()))?;
     if ended {
-        return Err(Fault::failed(format!("{} ended while it was watched", target.name)));
+        return Err(Fault::failed(format!("{} exited while it was watched", target.name)));
     }
     unrecorded.map_or(Ok(Exit::Done), Err)
 }
@@ -72,7 +72,7 @@ pub(super) fn keep(target: &Target, by: &str, response: Option<Percentiles>, con
     let (service, netns, at) = (target.name.clone(), target.netns.id(), seconds_since_1970());
     let kept = LastMeasured { service, netns, at, by: by.to_owned(), response }.keep(&context.session);
     if let Err(fault) = kept {
-        context.console.detail(&format!("When it was measured is not kept: {}", fault.cause));
+        context.console.detail(&format!("The time of the measurement was not saved: {}", fault.cause));
     }
 }
 

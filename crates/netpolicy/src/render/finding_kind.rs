@@ -24,7 +24,7 @@ impl FindingKindReport {
         let live =
             latency::live::RULES.iter().map(|(finding, meaning)| ("response times", *finding, *meaning));
         let search =
-            daemon::SEARCH_RULES.iter().map(|(finding, meaning)| ("goals that are kept", *finding, *meaning));
+            daemon::SEARCH_RULES.iter().map(|(finding, meaning)| ("goals that are met", *finding, *meaning));
         doctor.chain(live).chain(search).map(|(family, finding, meaning)| Self { finding, meaning, family })
     }
 
@@ -46,6 +46,6 @@ impl Report for FindingKindReport {
         page.styled(Style::Strong, self.finding);
         page.line(format!("  {}", self.meaning));
         page.line(format!("  family   {}", self.family));
-        page.line("  now      netpolicy doctor --all prints it with its evidence, where it applies");
+        page.line("  now      netpolicy doctor --all prints it with its evidence if it applies");
     }
 }

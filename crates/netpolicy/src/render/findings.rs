@@ -77,7 +77,7 @@ fn drop_repeated_remedies(findings: &mut [Finding]) {
         let Some(remedy) = &finding.remedy else { continue };
         match printed.iter().find(|(command, _)| command == remedy) {
             Some((_, rule)) => {
-                finding.evidence.push(format!("mended by the command at [{rule}]"));
+                finding.evidence.push(format!("fixed by the command of [{rule}]"));
                 finding.remedy = None;
             }
             None => printed.push((remedy.clone(), finding.rule.clone())),
@@ -224,7 +224,7 @@ mod test {
         assert_eq!(text.matches("→").count(), 1, "{text}");
         assert!(text.contains("v0 rx-0 (napi 5), rx-1 (napi 6): its timer"), "{text}");
         assert!(text.contains("· rx-1 (napi 6): its timer runs out: 64 %"), "{text}");
-        assert!(text.contains("· mended by the command at [timer-before-application]"), "{text}");
+        assert!(text.contains("· fixed by the command of [timer-before-application]"), "{text}");
         assert_eq!(count_shown(&findings, Severity::Warning), 3);
         assert_eq!(FindingsReport::of(&findings, None, &[], true).lines().len(), 5, "programs get each");
     }

@@ -35,7 +35,7 @@ struct Entry {
     standing: Standing,
     /// The program that attends to it at this moment: it is that program's until its end.
     owned_by: Option<Pid>,
-    /// Whether the program that was to put it back has ended without that.
+    /// Whether the program that was to restore it has ended without that.
     abandoned: bool,
     kernel: String,
     netpolicy: String,

@@ -186,7 +186,7 @@ fn defaults(device: &Device) -> String {
     defer.into_iter().chain(flush).chain(threaded).chain(steered(device)).collect::<Vec<_>>().join(" ")
 }
 
-/// What was created on the device: queueing disciplines, contexts of the receive hash, rules.
+/// What was created on the device: queueing disciplines, RSS contexts, rules.
 fn steered(device: &Device) -> Vec<String> {
     let qdisc = device.qdiscs.as_ref().filter(|qdiscs| !matches!(qdiscs, model::Qdiscs::Default(_)));
     let contexts = device.rss_contexts.iter().flatten().map(|context| match context.queues {

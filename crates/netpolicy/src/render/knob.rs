@@ -70,7 +70,7 @@ impl Report for KnobReport {
             );
             let lines = [
                 ("values", knob.values.clone()),
-                ("key", knob.key.unwrap_or("none: a policy or a delivery mode sets it").to_owned()),
+                ("key", knob.key.unwrap_or("none; set by a policy or a delivery mode").to_owned()),
                 ("by", knob.by.clone()),
                 ("since", format!("Linux {}", knob.since)),
                 ("writing", format!("it {}", knob.disruption)),

@@ -104,9 +104,9 @@ impl Report for SocketsReport {
             let removed = format!("cgroup {} (removed: `netpolicy sockets disable --id {0}`)", line.id);
             page.line(line.path.as_ref().map_or(removed, |path| format!("cgroup {path}")));
             page.line(format!("  setsockopt enabled, prctl {}", if line.prctl { "too" } else { "not" }));
-            page.line(format!("  any user may ask for {}", words(&line.allow)));
+            page.line(format!("  any user may request {}", words(&line.allow)));
             for (uid, policies) in &line.allow_user {
-                page.line(format!("  user {uid} may ask for {}", words(policies)));
+                page.line(format!("  user {uid} may request {}", words(policies)));
             }
         }
         for line in &self.tasks {

@@ -20,7 +20,7 @@ pub(crate) struct StatusReport {
 
 /// How it says it.
 #[derive(JsonSchema)]
-#[expect(dead_code, reason = "its schema alone is used: what the daemon says is printed as it came")]
+#[expect(dead_code, reason = "only its schema is used: the daemon's document is printed unchanged")]
 struct Said {
     /// False for those who see what is asked for their own processes only.
     whole: bool,
@@ -173,10 +173,7 @@ impl Report for StatusReport {
                 many(counters.failures, "failure")
             ));
             if let Some(mistakes) = &policy.mistakes {
-                page.styled(
-                    Style::Bad,
-                    "The policy files have mistakes; the policy before them stays in force:",
-                );
+                page.styled(Style::Bad, "The policy files have errors; the previous policy stays in force:");
                 mistakes.lines().for_each(|line| page.line(line));
             }
         }

@@ -39,7 +39,7 @@ impl Line {
         let before = change.from().value();
         let (now, word, cause) = match fate {
             Fate::AlreadyBack => (Some(before.clone()), "already back", None),
-            Fate::Restored => (Some(before.clone()), "put back", None),
+            Fate::Restored => (Some(before.clone()), "restored", None),
             Fate::Gone => (None, "gone", None),
             Fate::LeftAlone { found } => {
                 (Some(found.value()), "left alone", Some("changed by another program".to_owned()))

@@ -71,8 +71,7 @@ impl Reader {
     /// # Errors
     /// If the namespace cannot be observed at all.
     pub(crate) fn new(netns: Netns, policy: Policy) -> Result<Self, Fault> {
-        let mut sampler =
-            Sampler::load().map_err(|error| format!("who delivers packets is not counted: {error}"));
+        let mut sampler = Sampler::load().map_err(|error| format!("packet delivery is not counted: {error}"));
         if let Ok(sampler) = &mut sampler {
             sampler.begin();
         }

@@ -37,7 +37,7 @@ const PROCESSES_MAX: usize = 6;
 pub(crate) fn watch(mut reader: Reader, interval: Duration, colour: bool) -> Result<Exit, Fault> {
     if !std::io::stdout().is_terminal() || !std::io::stdin().is_terminal() {
         return Err(Fault::new(Exit::Usage, "top needs a terminal".to_owned())
-            .hint("netpolicy top --once prints one reading, and with -o json one for programs"));
+            .hint("netpolicy top --once prints one sample, with -o json for programs"));
     }
     let mut signals = Signals::catch()?;
     // Also restores the terminal after a panic.
@@ -390,7 +390,7 @@ fn footline<'a>(reading: &Reading, state: &State, paint: &Paint) -> Line<'a> {
 fn draw_help(frame: &mut Frame<'_>, paint: &Paint) {
     let text = [
         "PKT/S, POLL/S     counted 50 ms of each second",
-        "BATCH             packets per poll that found any",
+        "BATCH             packets per non-empty poll",
         "IRQ               of the packets, polled in softirq after an interrupt",
         "TIMER             ... after the NAPI's timer",
         "APP               ... by an application in its own system call",

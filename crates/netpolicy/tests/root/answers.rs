@@ -52,9 +52,9 @@ fn no_effect() -> Result<(), Failed> {
             first.contains("policy latency") && first.contains("changes nothing"),
             "{command:?}: {words}"
         );
-        assert!(words.contains("the policy comes to the kernel's defaults here"), "{command:?}: {words}");
+        assert!(words.contains("the policy results in the kernel's defaults here"), "{command:?}: {words}");
         assert!(
-            !words.contains("is as the policy says") && !words.contains("set already"),
+            !words.contains("already matches the policy") && !words.contains("set already"),
             "{command:?}: {words}"
         );
     }
@@ -157,7 +157,7 @@ fn taken_up() -> Result<(), Failed> {
     let (operator, _daemon) = begun("answers-again", 2)?;
     sets(&operator, &["defer50"], 0)?;
     operator.runs(&["rollback"], 0)?;
-    operator.waits_to_hear("it manages nothing until it is asked again")?;
+    operator.waits_to_hear("it manages nothing until a reload")?;
     assert_eq!(flushes(&operator.devices()?), [0; 2]);
     let said = sets(&operator, &["defer50"], 0)?;
     assert!(said.words.contains("it is set"), "{}", said.words);

@@ -172,11 +172,11 @@ fn through_the_daemon() -> Result<(), Failed> {
     let daemon = daemon(&operator)?;
     let device = linux::lab::SERVER_DEVICE;
     let said = operator.runs(&["set", "device", device, "defer50"], 0)?;
-    assert!(said.words.contains("By the daemon: "), "{}", said.words);
+    assert!(said.words.contains("Set by the daemon: "), "{}", said.words);
     let status = operator.runs(&["-o", "json", "status"], 0)?.data;
     assert!(status.to_string().contains(&format!("device {device}")), "{status}");
     let gone = operator.runs(&["unset", "device", device], 0)?;
-    assert!(gone.words.contains("By the daemon: "), "{}", gone.words);
+    assert!(gone.words.contains("Set by the daemon: "), "{}", gone.words);
     let refused = operator.runs(&["unset", "device", device], 1)?;
     assert!(refused.words.contains(device), "{}", refused.words);
     // A service without criteria would match every process.
@@ -186,7 +186,7 @@ fn through_the_daemon() -> Result<(), Failed> {
     assert_eq!(daemon.terminated()?, Some(0));
     // Without a daemon, the command sets it directly.
     let said = operator.runs(&["set", "device", device, "defer50"], 0)?;
-    assert!(!said.words.contains("By the daemon"), "{}", said.words);
+    assert!(!said.words.contains("Set by the daemon"), "{}", said.words);
     operator.runs(&["rollback"], 0)?;
     Ok(())
 }

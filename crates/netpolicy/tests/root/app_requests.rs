@@ -169,7 +169,7 @@ fn sockets_epoll() -> Result<(), Failed> {
     let before = operator.host()?;
     let listed = operator.runs(&fixture.with(&["sockets", "list"]), 0)?;
     assert!(listed.data.contains("1 socket: latency, set by the process itself"), "{}", listed.data);
-    assert!(listed.data.contains("any user may ask for bulk"), "{}", listed.data);
+    assert!(listed.data.contains("any user may request bulk"), "{}", listed.data);
     // No policy file requests anything, so the socket's request is the only one.
     let planned = operator.runs(&fixture.with(&["plan"]), 3)?;
     assert!(planned.data.contains("SO_NETPOLICY of the sockets"), "{}", planned.data);

@@ -133,7 +133,7 @@ fn memcached() -> Result<(), Failed> {
     assert_eq!(epolls_of(&attached, pid), [SUSPENDING; 3], "the main thread's epoll and two workers'");
     assert!(flushes(&attached).contains(&20_000));
     assert_eq!(attach.terminated()?, Some(0));
-    operator.waits_to_hear("Put back")?;
+    operator.waits_to_hear("Restored")?;
     assert_eq!(operator.host()?, before);
     Ok(())
 }
@@ -177,7 +177,7 @@ fn child() -> Result<(), Failed> {
         .flat_map(|p| &p.epolls)
         .filter(|e| e.params == Some(SUSPENDING))
         .count();
-    assert_eq!(left, 0, "all of them were put back");
+    assert_eq!(left, 0, "all of them were restored");
     Ok(())
 }
 
@@ -233,7 +233,7 @@ fn link_down() -> Result<(), Failed> {
     let attach = operator.starts(&["attach", &maker.pid().to_string(), "--delivery", "suspend20"])?;
     operator.waits_to_hear("Attached.")?;
     operator.sets_link("down")?;
-    operator.waits_to_hear("nothing can be set now")?;
+    operator.waits_to_hear("nothing can be set yet")?;
     operator.sets_link("up")?;
     waited_for("the queue's settings", || Ok((flushes(&operator.devices()?) == [20_000]).then_some(())))?;
     assert_eq!(attach.terminated()?, Some(0));
@@ -399,7 +399,7 @@ fn eventbusy() -> Result<(), Failed> {
     assert_eq!(epolls_of(&attached, pid), [waits; 2], "the main thread's epoll and the worker's");
     assert_eq!(flushes(&attached), flushes(&before), "softirq delivers as before");
     assert_eq!(attach.terminated()?, Some(0));
-    operator.waits_to_hear("Put back")?;
+    operator.waits_to_hear("Restored")?;
     assert_eq!(operator.host()?, before);
     Ok(())
 }

@@ -140,7 +140,7 @@ fn undo_script() -> Result<(), Failed> {
         .max()
         .ok_or("no script")?;
     let run = |script: &Path| Command::new("sh").arg(script).arg("--by-hand").output();
-    for round in ["put back to off", "is off already"] {
+    for round in ["restored to off", "is off already"] {
         let output = run(&script)?;
         let said = String::from_utf8_lossy(&output.stdout);
         let errors = String::from_utf8_lossy(&output.stderr);

@@ -84,7 +84,7 @@ fn worse() -> Result<(), Failed> {
     let newest = &history["data"]["transactions"][0];
     let verdict = &newest["verdicts"][0];
     let known = (&verdict["ruling"], &verdict["with"]);
-    assert_eq!(known, (&"worse".into(), &"current".into()), "what was put back has its verdict: {history}");
+    assert_eq!(known, (&"worse".into(), &"current".into()), "what was restored has its verdict: {history}");
     let p50 = of_metric(report, "p50");
     assert!(p50["change"]["low"].as_f64().is_some_and(|low| low > 1.0), "{p50}");
     assert!(of_metric(report, "engaged")["after"].as_f64().is_some_and(|share| share > 0.9), "{report}");
@@ -186,7 +186,11 @@ fn kept() -> Result<(), Failed> {
         assert!(said.data.contains("better: p50 ") && said.data.contains(" pairs, "), "{}", said.data);
     }
     let said = operator.runs(&["rollback", name], 0)?;
-    assert!(said.words.contains("By its verdict on memcached, this changes: p50 "), "{}", said.words);
+    assert!(
+        said.words.contains("According to its verdict on memcached, this changes: p50 "),
+        "{}",
+        said.words
+    );
     operator.is_again(&before)?;
     Ok(())
 }
@@ -274,7 +278,7 @@ fn interrupted() -> Result<(), Failed> {
     })?;
     operator.is_again(&before)?;
     let said = operator.said()?;
-    assert!(said.contains("interrupted") && said.contains("The host is as it was before."), "{said}");
+    assert!(said.contains("interrupted") && said.contains("The host was restored."), "{said}");
     Ok(())
 }
 
@@ -354,14 +358,14 @@ fn once() -> Result<(), Failed> {
         Ok(())
     };
     refused(&["--b", "qdisc=pfifo"], "--disruptive")?;
-    refused(&[&one[..], &["--b", "defer50"]].concat(), "compared alone")?;
+    refused(&[&one[..], &["--b", "defer50"]].concat(), "compared at a time")?;
     refused(&[&one[..], &["--a", "defer50"]].concat(), "the host as it is")?;
     refused(&[&one[..], &["--seconds", "20"]].concat(), "too short")?;
     let said = while_asked(&operator, || {
         let more = ["--seconds", "40", "--record", &record];
         operator.runs(&[&["-o", "json", "compare", "memcached"], &one[..], &more[..]].concat(), 0)
     })?;
-    assert!(said.words.contains("No switchback"), "{}", said.words);
+    assert!(said.words.contains("Without alternation"), "{}", said.words);
     let report: Value = serde_json::from_str(&said.data)?;
     assert_eq!(
         (&report["data"]["by"], &report["data"]["kept"]),
@@ -485,7 +489,7 @@ fn refused() -> Result<(), Failed> {
     let silent: Value = serde_json::from_str(&silent.data)?;
     assert_eq!(silent["data"]["ended"], "too few requests", "{silent}");
     let first = operator.starts(&["compare", "memcached", "--b", "defer50", "--window", "10s"])?;
-    operator.waits_to_hear("Ctrl-C ends it")?;
+    operator.waits_to_hear("press Ctrl-C to stop")?;
     let said = operator.runs(&["compare", "memcached", "--b", "defer20"], 7)?;
     assert!(said.words.contains("already") && said.words.contains("kill "), "{}", said.words);
     // The lock does not depend on the journal: each would otherwise restore what the other has set for a

@@ -97,7 +97,7 @@ fn killed_and_started_again() -> Result<(), Failed> {
 fn on_stop_revert() -> Result<(), Failed> {
     let (operator, daemon) = begun("daemon-revert", 2, &["--on-stop", "revert"])?;
     assert_eq!(daemon.terminated()?, Some(0));
-    operator.waits_to_hear("Put back")?;
+    operator.waits_to_hear("Restored")?;
     assert!(!operator.said()?.contains("was rolled back"), "no warning of its own: {}", operator.said()?);
     assert_eq!(flushes(&operator.devices()?), [0; 2]);
     let config = operator.file("daemon.toml", b"on_stop = \"revert\"\n")?;
@@ -187,7 +187,7 @@ fn first_connection() -> Result<(), Failed> {
     queues(2)?;
     waited_for("the note on its queues", || {
         let notes = status()?["requests"][0]["notes"].to_string();
-        Ok(notes.contains("is not known until a packet comes").then_some(()))
+        Ok(notes.contains("is unknown until a packet arrives").then_some(()))
     })?;
     let mut connection = BufReader::new(connect(&operator.lab, 11_211)?);
     connection.get_mut().write_all(b"get nothing\r\n")?;
@@ -195,7 +195,7 @@ fn first_connection() -> Result<(), Failed> {
     queues(1)?;
     let status = status()?;
     assert!(
-        !status["requests"][0]["notes"].to_string().contains("is not known until a packet comes"),
+        !status["requests"][0]["notes"].to_string().contains("is unknown until a packet arrives"),
         "{status}"
     );
     assert!(status["counters"]["events"]["connection"].as_u64() >= Some(1), "{status}");
@@ -401,7 +401,7 @@ fn rolled_back() -> Result<(), Failed> {
     let (operator, daemon) = begun("daemon-rollback", 2, &[])?;
     let said = operator.runs(&["rollback"], 0)?;
     assert!(said.words.contains(&format!("kill -HUP {}", daemon.child.id())), "{}", said.words);
-    operator.waits_to_hear("it manages nothing until it is asked again")?;
+    operator.waits_to_hear("it manages nothing until a reload")?;
     waited_for("a status that does not call it set", || {
         let output = operator.netpolicy(&["status"]).output()?;
         let said = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -415,7 +415,7 @@ fn rolled_back() -> Result<(), Failed> {
     assert_eq!(flushes(&operator.devices()?), [0; 2]);
     daemon.signalled(Signal::HUP)?;
     is_set(&operator, &[DEFER50; 2])?;
-    operator.waits_to_hear("SIGHUP: policy files and recipes were read again: 1 section, as before. ")?;
+    operator.waits_to_hear("SIGHUP: policy files and recipes were reloaded: 1 section, as before. ")?;
     assert!(!operator.said()?.contains("as before. 0 settings changed."), "{}", operator.said()?);
     daemon.signalled(Signal::HUP)?;
     operator.waits_to_hear("as before. 0 settings changed.")
@@ -423,7 +423,7 @@ fn rolled_back() -> Result<(), Failed> {
 
 fn without_space() -> Result<(), Failed> {
     const ATTEMPTS: usize = 4;
-    const ATTEMPTED: &str = "not all is in force yet";
+    const ATTEMPTED: &str = "not everything is in force yet";
     let operator = Operator::new("daemon-without-space", 1)?;
     operator.asks("# nothing yet\n")?;
     let state = operator.state();

@@ -54,7 +54,11 @@ fn repaired() -> Result<(), Failed> {
     are(&operator, &[DEFER50; 2])?;
     let said = operator.runs(&["rollback"], 0)?;
     assert_eq!(operator.devices()?.devices, before, "and not what the repair found");
-    assert!(said.words.contains("Rolled back all that the daemon had set: 4 settings."), "{}", said.words);
+    assert!(
+        said.words.contains("Rolled back everything that the daemon had set: 4 settings."),
+        "{}",
+        said.words
+    );
     assert!(!said.words.contains("NOT restored"), "{}", said.words);
     Ok(())
 }
@@ -203,7 +207,7 @@ fn notes() -> Result<(), Failed> {
     operator.runs(&["rollback"], 0)?;
     let _daemon = at_work(&operator, "# nothing\n")?;
     let with = operator.runs(&set, 0)?.words;
-    assert!(with.contains("By the daemon"), "{with}");
+    assert!(with.contains("Set by the daemon"), "{with}");
     assert_eq!(task_lines(&with), without);
     Ok(())
 }
@@ -352,7 +356,7 @@ fn hotplug_and_revert() -> Result<(), Failed> {
     })?;
     assert_eq!(daemon.terminated()?, Some(0));
     let log = std::fs::read_to_string(&said)?;
-    assert!(!log.contains("NOT put back"), "{log}");
+    assert!(!log.contains("NOT restored"), "{log}");
     assert_eq!(settings()?, before, "{log}");
     Ok(())
 }

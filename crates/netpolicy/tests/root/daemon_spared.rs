@@ -120,7 +120,7 @@ fn half_undone() -> Result<(), Failed> {
     // Its NAPIs do not exist while the device is down.
     operator.sets_link("down")?;
     operator.runs(&["rollback"], 5)?;
-    operator.waits_to_hear("it manages nothing until it is asked again")?;
+    operator.waits_to_hear("it manages nothing until a reload")?;
     operator.sets_link("up")?;
     waited_for("the device", || Ok((flushes(&operator.devices()?).len() == 2).then_some(())))?;
     // After a new request, each setting is in two transactions: the half-undone one and a new one.

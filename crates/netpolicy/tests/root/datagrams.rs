@@ -300,7 +300,7 @@ fn waits(by: &str) -> Result<(), Failed> {
         "[device.{OWN}]\npolicy = \"none\"\nsettings = {{ busy_poll = {USECS} }}\n{service}"
     ))?;
     let applied = operator.runs_here(&["apply"], 0)?;
-    assert!(applied.words.contains("every epoll that watches a connection"), "{}", applied.words);
+    assert!(applied.words.contains("every epoll without busy_poll_usecs"), "{}", applied.words);
     assert_eq!(busy_poll()?, USECS);
     operator.runs_here(&["verify"], 0)?;
     let mut polled = 0;
@@ -341,7 +341,7 @@ fn own_values() -> Result<(), Failed> {
     let script = operator.file("undo.sh", script.as_bytes())?;
     let output = Command::new("sh").args([&script, "--by-hand"]).output()?;
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(output.status.success() && said.contains("put back to 20/0"), "{said}");
+    assert!(output.status.success() && said.contains("restored to 20/0"), "{said}");
     assert_eq!(polling(&operator, &server)?, [OWN]);
     operator.runs(&["rollback"], 0)?;
     assert_eq!(polling(&operator, &server)?, [OWN]);

@@ -62,7 +62,7 @@ pub(crate) fn tests() -> Vec<Trial> {
 /// How often a trial is repeated that could not be judged, as on a machine that stood still meanwhile.
 pub(crate) const TRIALS_MAX: usize = 4;
 
-/// Runs a trial until it was judged; its report. None where other work left too few windows each time: it was put back then.
+/// Runs a trial until it was judged; its report. None where other work left too few windows each time: it was restored then.
 fn judged(operator: &Operator, arguments: &[&str]) -> Result<Option<Value>, Failed> {
     for _ in 0..TRIALS_MAX {
         let output = operator.netpolicy(arguments).output()?;
@@ -303,7 +303,7 @@ fn applied() -> Result<(), Failed> {
         ("[device.veth-server]\ndelivery = \"defer20\"\nguard = { p50 = \"+5%\" }\n", "guard"),
         (
             "[service.a]\nmatch = { port = 1 }\npolicy = \"none\"\nguard = { within = \"30s\" }\n",
-            "not what may grow",
+            "a duration but no limit",
         ),
         (
             "[service.a]\nmatch = { port = 1 }\npolicy = \"none\"\nguard = { p50 = \"+5%\", within = \"3s\" }\n",
@@ -328,7 +328,7 @@ fn by_daemon() -> Result<(), Failed> {
         operator.waits_to_hear("judged on live traffic")?;
         // Touching a file without changing its contents ends no trial.
         operator.asks(&hurts)?;
-        let was_judged = waited_long_for("what hurts to be put back", || {
+        let was_judged = waited_long_for("what hurts to be restored", || {
             let said = operator.said()?;
             let was_judged = said.contains("beyond the guard's limit");
             Ok((was_judged || said.contains("too little was measured")).then_some(was_judged))

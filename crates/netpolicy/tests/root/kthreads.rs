@@ -174,8 +174,8 @@ fn undo_script() -> Result<(), Failed> {
     for thread in threads(&host)?.into_iter().flatten() {
         assert_eq!((thread.cpus, thread.scheduling), (begins.cpus.clone(), begins.scheduling), "{said}");
     }
-    assert!(said.contains("kthread policy: put back to other"), "{said}");
-    assert!(said.contains("kthread cpus_allowed: put back to"), "{said}");
+    assert!(said.contains("kthread policy: restored to other"), "{said}");
+    assert!(said.contains("kthread cpus_allowed: restored to"), "{said}");
     operator.runs(&["rollback"], 0)?;
     assert_eq!(threaded(&operator.host()?), [Some(Threading::Off)], "netpolicy ends what is left");
     Ok(())
@@ -189,8 +189,8 @@ fn refused() -> Result<(), Failed> {
         (&["--kthread-class", "fifo:51"][..], 7, "no budget is given, which allows 50"),
         (&["--kthread-class", "fifo:20", "--rt-priority", "10"], 7, "the budget allows 10"),
         (&["--kthread-class", "fifo:100"], 2, "a priority from 1 to 99"),
-        (&["--kthread-cpus", "8000"], 2, "none of the CPUs for its kernel thread (8000) is online"),
-        (&["--kthread-cpus", "irq"], 6, "no interrupt of it is known"),
+        (&["--kthread-cpus", "8000"], 2, "none of the CPUs for its kernel thread (8000) are online"),
+        (&["--kthread-cpus", "irq"], 6, "its interrupt is unknown"),
     ] {
         let said = operator.runs(&[&set[..], arguments].concat(), code)?;
         assert!(said.words.contains(words), "{words}: {}", said.words);
@@ -271,7 +271,7 @@ fn sliced() -> Result<(), Failed> {
     operator.runs(&["apply"], 0)?;
     let output = Command::new("sh").arg(newest_script(&operator)?).arg("--by-hand").output()?;
     let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
-    assert!(said.contains("kthread slice: put back to default"), "{said}");
+    assert!(said.contains("kthread slice: restored to default"), "{said}");
     operator.runs(&["rollback"], 0)?;
     assert_eq!(operator.host()?, before, "{said}");
     Ok(())
@@ -330,7 +330,7 @@ fn busy() -> Result<(), Failed> {
     } else {
         for arguments in [&set[..], &within] {
             let lacking = operator.runs(arguments, 6)?;
-            assert!(lacking.words.contains("2 (busy-poll) is refused with ERANGE"), "{}", lacking.words);
+            assert!(lacking.words.contains("2 (busy-poll) fails with ERANGE"), "{}", lacking.words);
         }
     }
     assert_eq!(operator.host()?, before);

@@ -35,7 +35,7 @@ const HURTS: &str = "[[ladder.latency]]\nvalue = \"defer:400us\"\nwhy = \"a test
 
 /// A policy whose own mode lets packets wait for two milliseconds, and a ladder with one that does not.
 const HELPS: &str = "[driver.veth.latency.delivery]\nvalue = \"defer:2ms\"\n\
-                     [[ladder.latency]]\nvalue = \"interrupt\"\nwhy = \"no timer adds to a response\"\n";
+                     [[ladder.latency]]\nvalue = \"interrupt\"\nwhy = \"no timer delays a response\"\n";
 
 /// A service at memcached's port that wants this of its requests.
 fn policy(goal: &str) -> String {
@@ -97,7 +97,7 @@ fn exhausted() -> Result<(), Failed> {
         let said = found.to_string();
         assert!(said.contains("defer400 instead of interrupt: "), "{found}");
         assert!(said.contains("threaded-busy is not tried: "), "{found}");
-        assert_eq!(operator.devices()?.devices, before, "what was tried is put back");
+        assert_eq!(operator.devices()?.devices, before, "what was tried is restored");
         let search = service(&operator)?["search"].clone();
         let tries = search["tries_today"].as_u64().ok_or("tries")?;
         // A try that a busy machine made undecided is repeated, within the limit.
@@ -267,7 +267,7 @@ fn cut_short() -> Result<(), Failed> {
         rustix::process::kill_process(guards[0], Signal::KILL)?;
         daemon.signalled(Signal::KILL)?;
         daemon.child.wait()?;
-        assert!(is_as_before()?.is_none(), "nothing is left that could put it back");
+        assert!(is_as_before()?.is_none(), "nothing is left that could restore it");
         let daemon = at_work(&operator, &policy)?;
         waited_for("the host as it was, by the next daemon", is_as_before)?;
         is_whole()?;
@@ -276,7 +276,7 @@ fn cut_short() -> Result<(), Failed> {
         waited_long_for("the last try", || Ok((tries_noted(&operator)? == 3).then_some(())))?;
         caught("it in force", || Ok((flushes(&operator.devices()?) == [400_000]).then_some(())))?;
         assert_eq!(daemon.terminated()?, Some(0), "{}", operator.said()?);
-        assert!(is_as_before()?.is_some(), "put back before the daemon ends");
+        assert!(is_as_before()?.is_some(), "restored before the daemon ends");
         assert!(trial::guards(&operator)?.is_empty(), "no guard process is left");
         is_whole()?;
         let daemon = at_work(&operator, &policy)?;

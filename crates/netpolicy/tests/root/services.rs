@@ -45,7 +45,7 @@ fn by_link() -> Result<(), Failed> {
     operator.asks(&service("no-such-server"))?;
     let said = operator.runs(&["plan"], 0)?.words;
     assert!(said.contains("no process of this service runs (exe no-such-server)"), "{said}");
-    assert!(said.contains("the host is as the policy says for the services that run"), "{said}");
+    assert!(said.contains("the host already matches the policy for all running services"), "{said}");
     Ok(())
 }
 
@@ -60,7 +60,7 @@ fn as_nobody() -> Result<(), Failed> {
             "{said}"
         );
         assert!(said.contains("could not be inspected (process 1: Permission denied (EACCES)"), "{said}");
-        assert!(!said.contains("the host is as the policy says."), "{said}");
+        assert!(!said.contains("the host already matches the policy."), "{said}");
     }
     Ok(())
 }
@@ -98,7 +98,10 @@ fn first_file() -> Result<(), Failed> {
     operator.asks(&text)?;
     operator.runs(&["plan"], 0)?;
     let refused = operator.runs(&["init", &path], 1)?.words;
-    assert!(refused.contains("first.toml") && refused.contains("nothing is overwritten"), "{refused}");
+    assert!(
+        refused.contains("first.toml") && refused.contains("existing files are not overwritten"),
+        "{refused}"
+    );
     assert_eq!(std::fs::read_to_string(&path)?, text);
     let below = operator.state().with_file_name("made/policy.d/first.toml").display().to_string();
     operator.runs(&["init", &below], 0)?;

@@ -226,7 +226,7 @@ fn foreign() -> Result<(), Failed> {
     asks(&operator)?;
     let said = operator.runs(&["apply"], 0)?;
     let words = format!("{}{}", said.data, said.words);
-    assert!(words.contains("a program that is not ours chooses already"), "{words}");
+    assert!(words.contains("another program's BPF program already chooses"), "{words}");
     operator.runs(&["rollback"], 0)?;
     assert_eq!(spread(&operator)?, Spread::Foreign, "it is as it was");
     Ok(())

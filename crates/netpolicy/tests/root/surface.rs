@@ -31,7 +31,7 @@ fn explained() -> Result<(), Failed> {
         said.contains("defer200 is requested at") && said.contains("no process of this service runs"),
         "{said}"
     );
-    assert!(!said.contains("no policy file asks for it"), "{said}");
+    assert!(!said.contains("no policy file requests it"), "{said}");
     let mut server = Command::new(&program);
     server.args(["-u", "nobody", "-l", &linux::lab::SERVER_ADDRESS.to_string(), "-p", "11211", "-U", "0"]);
     let _server = operator.lab.start_program(server, 11211)?;
@@ -43,7 +43,7 @@ fn explained() -> Result<(), Failed> {
     let said = operator.runs(&["explain", "cache"], 0)?;
     assert!(said.data.contains("gro-flush-timeout"), "{}{}", said.data, said.words);
     let said = operator.runs(&["explain", "lo"], 0)?.words;
-    assert!(said.contains("no policy file asks for it"), "{said}");
+    assert!(said.contains("no policy file requests it"), "{said}");
     let said = operator.runs(&["explain", "cahce"], 2)?.words;
     assert!(said.contains("is called `cahce`") && said.contains("did you mean `cache`?"), "{said}");
     Ok(())

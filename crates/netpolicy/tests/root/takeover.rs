@@ -79,7 +79,7 @@ fn left_on_purpose() -> Result<(), Failed> {
     operator.runs(&["attach", &pid, "--delivery", "suspend20", "--once"], 0)?;
     assert!(operator.runs(&["history"], 0)?.data.contains("kept"));
     let attach = operator.starts(&["attach", &pid, "--delivery", "suspend20"])?;
-    operator.waits_to_hear("Nothing had to be set: ")?;
+    operator.waits_to_hear("Nothing to set: ")?;
     assert_eq!(attach.terminated()?, Some(0));
     assert_eq!(maker.epolls(&operator)?, [SUSPENDING], "it stays as it was left");
     Ok(())

@@ -101,7 +101,7 @@ fn moved() -> Result<(), Failed> {
         assert_eq!(elsewhere.rps_cpus("eth7")?, "1", "the kernel moves a device with its settings");
         if by_script {
             let (code, said) = by_hand(&operator)?;
-            assert!(code == Some(0) && said.contains("put back to 0"), "{code:?} {said}");
+            assert!(code == Some(0) && said.contains("restored to 0"), "{code:?} {said}");
         } else {
             operator.runs(&["rollback"], 0)?;
         }
@@ -268,10 +268,10 @@ fn on_a_plain_debian(garbled: bool) -> Result<(), Failed> {
     }
     let (code, said) = by_hand(&operator)?;
     assert_eq!(code, Some(0), "{said}");
-    assert!(said.contains("irq-suspend-timeout: put back to 0"), "{said}");
+    assert!(said.contains("irq-suspend-timeout: restored to 0"), "{said}");
     assert_eq!(operator.host()?, before, "{said}");
     let (code, said) = by_hand(&operator)?;
-    assert!(code == Some(0) && !said.contains("put back to"), "twice does no harm: {said}");
+    assert!(code == Some(0) && !said.contains("restored to"), "twice does no harm: {said}");
     // The next transaction is not blocked.
     operator.runs(&["set", "device", "veth-server", "defer200"], 0)?;
     Ok(())

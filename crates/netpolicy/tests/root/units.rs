@@ -104,7 +104,7 @@ fn lived_through(server: &Server) -> Result<(), Failed> {
     Ok(())
 }
 
-/// What is on trial when the daemon dies is put back, by what is left of its unit: systemd starts no other daemon here.
+/// What is on trial when the daemon dies is restored, by what is left of its unit: systemd starts no other daemon here.
 fn put_back(server: &Server) -> Result<(), Failed> {
     let drop_in = Path::new("/etc/systemd/system").join(format!("{DAEMON}.d"));
     std::fs::create_dir_all(&drop_in)?;
@@ -125,7 +125,7 @@ fn put_back(server: &Server) -> Result<(), Failed> {
             }
             said("systemctl", &["kill", "--signal=KILL", whom, DAEMON])?;
             until("the daemon is dead", || Ok(state(DAEMON)? == "failed"))?;
-            until(&format!("what was on trial is put back after {whom}"), || server.has_nothing_set())?;
+            until(&format!("what was on trial is restored after {whom}"), || server.has_nothing_set())?;
         }
         // Stop it as an operator would.
         said("systemctl", &["start", DAEMON, ATTACH])?;

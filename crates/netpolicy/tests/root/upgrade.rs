@@ -1,4 +1,4 @@
-//! A program that is replaced by a newer one: what an earlier daemon has set is the newer one's to keep and to put back.
+//! A program that is replaced by a newer one: what an earlier daemon has set is the newer one's to keep and to restore.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};

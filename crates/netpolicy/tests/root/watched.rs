@@ -541,7 +541,7 @@ fn ends() -> Result<(), Failed> {
     })?;
     let words = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{words}");
-    assert!(words.contains("ended while it was watched"), "{words}");
+    assert!(words.contains("exited while it was watched"), "{words}");
     let found: Value = serde_json::from_slice(&output.stdout)?;
     assert!(found["data"]["requests"].as_u64().is_some_and(|requests| requests > 100), "{found}");
     Ok(())
@@ -567,7 +567,7 @@ fn without_space() -> Result<(), Failed> {
     let _server = operator.lab.start_memcached(&MemcachedOptions::default())?;
     let earlier = operator.file("earlier.jsonl", b"evidence\n")?;
     let said = operator.runs(&["watch", "--port", "11211", "--seconds", "1", "--record", &earlier], 1)?;
-    assert!(said.words.contains("no record is overwritten"), "{}", said.words);
+    assert!(said.words.contains("records are not overwritten"), "{}", said.words);
     assert_eq!(std::fs::read(&earlier)?, b"evidence\n");
     let small = operator.state().with_file_name("small");
     std::fs::create_dir_all(&small)?;
@@ -689,7 +689,7 @@ fn namespace_goes() -> Result<(), Failed> {
     let output = watch.wait_with_output()?;
     let words = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{words}");
-    assert!(words.contains("ended while it was watched"), "{words}");
+    assert!(words.contains("exited while it was watched"), "{words}");
     waited_for("the end of its programs: what is left attached costs every packet", || {
         Ok((!is_loaded(&held)).then_some(()))
     })?;
@@ -759,7 +759,7 @@ fn refused() -> Result<(), Failed> {
         let said = operator.runs(&["watch", "--port", "5353", "--seconds", "1"], 1)?;
         Ok((!said.words.contains("no process listens")).then_some(said))
     })?;
-    assert!(said.words.contains("UDP cannot be measured"), "{}", said.words);
+    assert!(said.words.contains("which cannot be measured"), "{}", said.words);
     operator.runs(&["watch"], 2)?;
     operator.runs(&["watch", "--port", "0"], 2)?;
     operator.runs(&["watch", "--port", "80", "--pid", "1"], 2)?;

@@ -13,7 +13,7 @@ use super::{Causes, Found, Rule, remedy};
 pub(super) const RULES: &[Rule] = &[
     Rule {
         id: "epoll-mixes-napis",
-        doc: "One epoll watches connections of several NAPIs: it polls one of them at a time, and the others do not stay suspended.",
+        doc: "One epoll watches connections of several NAPIs: it polls only one at a time, so the others do not stay suspended.",
         find: epoll_mixes_napis,
     },
     Rule {
@@ -23,7 +23,7 @@ pub(super) const RULES: &[Rule] = &[
     },
     Rule {
         id: "pollers-share-a-cpu",
-        doc: "More epolls busy-poll than there are CPUs for their threads: while one runs, the others' NAPIs wait.",
+        doc: "More epolls busy-poll than their threads have CPUs: while one runs, the NAPIs of the others wait.",
         find: pollers_share_a_cpu,
     },
     Rule {
@@ -33,17 +33,17 @@ pub(super) const RULES: &[Rule] = &[
     },
     Rule {
         id: "no-epoll",
-        doc: "The process waits by select, poll or a blocking read; only epoll_wait suspends IRQs.",
+        doc: "The process waits in select, poll or a blocking read; only epoll_wait suspends IRQs.",
         find: no_epoll,
     },
     Rule {
         id: "io-uring",
-        doc: "The process waits by io_uring, which busy-polls but never suspends IRQs.",
+        doc: "The process waits with io_uring, which busy-polls but never suspends IRQs.",
         find: io_uring,
     },
     Rule {
         id: "another-namespace",
-        doc: "The process is in another network namespace than the devices: by which path its packets come, and whether its epolls can suspend an interrupt here.",
+        doc: "The process is in another network namespace than the devices: the path of its packets, and whether its epolls can suspend an interrupt here.",
         find: another_namespace,
     },
     Rule {
@@ -69,7 +69,7 @@ fn epoll_mixes_napis(case: &Case<'_>, _: &Causes) -> Vec<Found> {
                     Severity::Problem,
                     epoll.epoll.id,
                     format!(
-                        "it mixes NAPIs {}: it polls one at a time, and the others resume",
+                        "it mixes NAPIs {}: it polls one at a time, so the others resume",
                         names.join(", ")
                     ),
                 )
@@ -90,7 +90,7 @@ fn unmix(case: &Case<'_>, process: &ProcessCase<'_>, epoll: &EpollCase<'_>) -> S
     let fewer = cases.first().filter(|napi| one_device && receiving < napi.device.rx_queues.len());
     fewer.and_then(|napi| remedy::channels(napi.device, receiving)).unwrap_or_else(|| {
         format!(
-            "let each worker take the connections of one NAPI id (SO_INCOMING_NAPI_ID; memcached: -N {})",
+            "give each worker the connections of one NAPI id (SO_INCOMING_NAPI_ID; memcached: -N {})",
             epoll.napis.len()
         )
     })
@@ -209,7 +209,7 @@ fn no_epoll(case: &Case<'_>, _: &Causes) -> Vec<Found> {
         Found::new(
             Severity::Problem,
             process.process.id,
-            "it has no epoll: it waits by select, poll or a blocking read, and only epoll_wait suspends IRQs",
+            "it has no epoll: it waits in select, poll or a blocking read, and only epoll_wait suspends IRQs",
         )
         .evidence(format!("{} connections, 0 epolls, 0 io_urings", process.connections()))
         .remedy(remedy::set_task(process.process.id, deferral(remedy::mode_for(process))))
@@ -338,7 +338,7 @@ fn not_readable(case: &Case<'_>, _: &Causes) -> Vec<Found> {
         if unread.process().is_some() {
             processes.entry(unread.why.as_str()).or_default().push(unread.what.as_str());
         } else {
-            let words = "it could not be read, so nothing is said about it";
+            let words = "it could not be read, so it was not checked";
             found.push(advised(
                 Found::new(Severity::Warning, &unread.what, words).evidence(unread.why.clone()),
             ));
@@ -348,10 +348,10 @@ fn not_readable(case: &Case<'_>, _: &Causes) -> Vec<Found> {
     let severity = if capabilities.ptrace { Severity::Note } else { Severity::Warning };
     for (why, parts) in processes {
         let (object, words) = match parts[..] {
-            [one] => (one.to_owned(), "it could not be read, so nothing is said about it"),
+            [one] => (one.to_owned(), "it could not be read, so it was not checked"),
             _ => (
                 format!("{} parts of processes", parts.len()),
-                "they could not be read, so nothing is said about them",
+                "they could not be read, so they were not checked",
             ),
         };
         let mut folded = Found::new(severity, object, words).evidence(why);

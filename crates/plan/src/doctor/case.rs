@@ -174,7 +174,7 @@ impl<'h> Case<'h> {
     pub(super) fn on_the_backlog(&self) -> Option<String> {
         let packets = self.delivered?.backlog.packets;
         Some(format!(
-            "packets on the per-CPU backlogs of the whole machine, other namespaces and loopback included: {}",
+            "packets on per-CPU backlogs of the whole machine, including other namespaces and loopback: {}",
             self.rate(packets)
         ))
     }

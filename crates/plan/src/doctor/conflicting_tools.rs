@@ -16,12 +16,12 @@ use crate::index::Index;
 pub(super) const RULES: &[Rule] = &[
     Rule {
         id: "irqbalance-moves-placed",
-        doc: "irqbalance runs, and does not ban an interrupt that serves a request with CPUs of its own.",
+        doc: "irqbalance is running, and does not ban an interrupt that a request has placed on CPUs.",
         find: irqbalance_moves_placed,
     },
     Rule {
         id: "irqbalance-runs",
-        doc: "irqbalance runs: which interrupts of the devices it may move.",
+        doc: "irqbalance is running: the interrupts of devices that it may move.",
         find: irqbalance_runs,
     },
     Rule {
@@ -70,13 +70,13 @@ fn irqbalance_runs(case: &Case<'_>, _: &Causes) -> Vec<Found> {
     let Some(running) = &case.host.irqbalance else { return Vec::new() };
     let object = format!("irqbalance[{}]", running.pid);
     let Some(banned) = &running.banned else {
-        let summary = "it runs, and did not say which interrupts it leaves alone";
+        let summary = "it is running, and did not report which interrupts it leaves alone";
         return vec![Found::new(Severity::Note, object, summary)];
     };
     let of_devices: Vec<IrqNumber> = case.host.irqs.iter().map(|irq| irq.number).collect();
     let left = of_devices.iter().filter(|irq| banned.contains(irq)).count();
     let summary =
-        format!("it runs, and leaves alone {left} of the {} interrupts of devices", of_devices.len());
+        format!("it is running, and leaves alone {left} of the {} interrupts of devices", of_devices.len());
     let all: Vec<String> = banned.iter().map(ToString::to_string).collect();
     let evidence =
         if all.is_empty() { "banned: none".to_owned() } else { format!("banned: {}", all.join(", ")) };
@@ -104,7 +104,7 @@ fn others_set_sysctl(case: &Case<'_>, _: &Causes) -> Vec<Found> {
         let one = Found::new(severity, "host", summary).evidence(line);
         let file = other.place.rsplit_once(':').map_or(other.place.as_str(), |(file, _)| file);
         found.push(if differs {
-            one.remedy(format!("set it in one place: in {file}, or as settings.{sysctl} of a policy"))
+            one.remedy(format!("set it in one place only: in {file}, or as settings.{sysctl} of a policy"))
         } else {
             one
         });
@@ -146,7 +146,7 @@ fn agrees_with_default_mask(line: &str, case: &Case<'_>) -> bool {
 fn refused_mask(line: &str) -> Option<String> {
     let mask = default_mask(line).filter(|mask| mask.starts_with("0x") || mask.starts_with("0X"))?;
     let cpus: CpuSet = mask.parse().ok()?;
-    Some(format!("; the kernel refuses {mask}, and takes {}", cpus.to_mask()))
+    Some(format!("; the kernel rejects {mask}, and accepts {}", cpus.to_mask()))
 }
 
 fn others_set_device(case: &Case<'_>, _: &Causes) -> Vec<Found> {
@@ -187,7 +187,7 @@ fn others_set_device(case: &Case<'_>, _: &Causes) -> Vec<Found> {
             ConflictingToolKind::Netplan => "whenever its backend configures the device",
             ConflictingToolKind::Tuned => "while it runs, and when its profile changes",
             // `rps_default_mask` applies to queues that are created later.
-            ConflictingToolKind::SysctlFile => "for receive queues that are made later",
+            ConflictingToolKind::SysctlFile => "for receive queues that are created later",
         };
         let object = first.device.clone().unwrap_or_else(|| "host".to_owned());
         let asked = case.asked.iter().any(|asked| !asked.queues.is_empty());

@@ -57,7 +57,7 @@ pub struct Held {
     pub object: Object,
     /// Whose it is, in words.
     pub by: String,
-    /// The commands that put it back, as [`super::remedy`] writes them.
+    /// The commands that restore it, as [`super::remedy`] writes them.
     pub end: String,
     /// Whether no other command may change it until then.
     pub has_owner: bool,
@@ -110,7 +110,7 @@ impl CommandPrefix {
 
 impl HostContext {
     /// Puts what has to end first before a finding's remedy, and says so first: a queue that goes away takes with it what is
-    /// set on it, which then cannot be put back, and what a running command has set no other may change.
+    /// set on it, which then cannot be restored, and what a running command has set no other may change.
     pub(super) fn ends_first(&self, netns: NetnsId, finding: &mut Finding) {
         let Some(remedy) = &finding.remedy else { return };
         let mut ends: Vec<&str> = Vec::new();
@@ -119,7 +119,7 @@ impl HostContext {
                 continue;
             }
             if ends.is_empty() {
-                let line = format!("in force on {} by {}: that has to end first", held.object, held.by);
+                let line = format!("in force on {} through {}, which must exit first", held.object, held.by);
                 finding.evidence.insert(0, line);
             }
             if !ends.contains(&held.end.as_str()) {

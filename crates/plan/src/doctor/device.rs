@@ -10,27 +10,27 @@ use super::{Causes, Found, Rule, remedy};
 pub(super) const RULES: &[Rule] = &[
     Rule {
         id: "irqs-piled-up",
-        doc: "All interrupts of a device go to one CPU while others run.",
+        doc: "All interrupts of a device go to one CPU although others are online.",
         find: irqs_piled_up,
     },
     Rule {
         id: "irq-inferred",
-        doc: "The driver does not say which interrupts are its queues': they were found by name or order, and are not pinned unless that is allowed.",
+        doc: "The driver does not report the interrupts of its queues: they were found by name or order, and are pinned only if allowed.",
         find: irq_inferred,
     },
     Rule {
         id: "driver-forgets-napi",
-        doc: "By its source the driver makes its NAPIs without their settings when it recreates its queues.",
+        doc: "According to its source, the driver does not restore NAPI settings when it recreates its queues.",
         find: driver_forgets_napi,
     },
     Rule {
         id: "driver-forgets-affinity",
-        doc: "By its source the driver does not ask the kernel to keep the CPUs of its interrupts when it requests them again.",
+        doc: "According to its source, the driver does not preserve interrupt affinity when it requests its interrupts again.",
         find: driver_forgets_affinity,
     },
     Rule {
         id: "irq-on-isolated-cpu",
-        doc: "An interrupt goes to a CPU that the scheduler leaves alone (isolcpus).",
+        doc: "An interrupt goes to an isolated CPU (isolcpus).",
         find: irq_on_isolated_cpu,
     },
     Rule {
@@ -40,17 +40,17 @@ pub(super) const RULES: &[Rule] = &[
     },
     Rule {
         id: "rx-drops",
-        doc: "The device or its driver dropped packets while it was looked at.",
+        doc: "The device or its driver dropped packets during the observation.",
         find: rx_drops,
     },
     Rule {
         id: "backlog-full",
-        doc: "Packets found a CPU's backlog full while it was looked at.",
+        doc: "A CPU's backlog was full and dropped packets during the observation.",
         find: backlog_full,
     },
     Rule {
         id: "time-squeeze",
-        doc: "Receive softirqs ended with work left, again and again, while it was looked at.",
+        doc: "Receive softirqs repeatedly exhausted their budget during the observation.",
         find: time_squeeze,
     },
     Rule {
@@ -65,17 +65,17 @@ pub(super) const RULES: &[Rule] = &[
     },
     Rule {
         id: "rps-needless",
-        doc: "RPS hands packets on although the device has a queue for every CPU.",
+        doc: "RPS forwards packets although the device has a queue for every CPU.",
         find: rps_needless,
     },
     Rule {
         id: "xps-missing",
-        doc: "The device has several transmit queues, and no CPU has one of its own.",
+        doc: "The device has several transmit queues, but no CPU has a dedicated one.",
         find: xps_missing,
     },
     Rule {
         id: "offload-not-as-requested",
-        doc: "An offload was requested on or off, and the driver or another offload does not allow it now.",
+        doc: "An offload is not as requested, because the driver or another offload does not allow it.",
         find: offload_not_as_requested,
     },
     Rule {
@@ -139,10 +139,10 @@ fn irq_inferred(case: &Case<'_>, _: &Causes) -> Vec<Found> {
         if unsure.is_empty() {
             continue;
         }
-        let summary = format!("the driver does not say whose queue {} of its interrupts are", unsure.len());
+        let summary = format!("the driver does not report the queues of {} of its interrupts", unsure.len());
         let one = Found::new(Severity::Note, device.id, summary);
         let one = unsure.into_iter().take(UNSURE_MAX).fold(one, Found::evidence);
-        found.push(one.remedy("netpolicy apply --allow-inferred, if these are right"));
+        found.push(one.remedy("netpolicy apply --allow-inferred, if these are correct"));
     }
     found
 }
@@ -160,8 +160,7 @@ fn driver_forgets_napi(case: &Case<'_>, _: &Causes) -> Vec<Found> {
             Found::new(
                 Severity::Note,
                 device.id,
-                "its NAPIs lose what is set on them whenever the driver recreates its queues, as when it goes down \
-                 and up, or gets other rings",
+                "its NAPIs lose their settings whenever the driver recreates its queues, for example on down and up or when rings are resized",
             )
             .evidence(format!("{}, Linux {}: {}", device.kind, case.context.recipes.nics.kernel, fact.source()))
             .remedy("netpolicy daemon sets them again"),
@@ -252,7 +251,7 @@ fn ring_shorter_than_suspension(case: &Case<'_>, _: &Causes) -> Vec<Found> {
         .evidence(format!("{} packets arrive in {span} at {}", needed, case.rate(packets)));
         finding = match larger(rings.rx, needed) {
             Some(size) => finding.remedy(ring_of(napi.device, size, case)),
-            None => finding.evidence("the ring has its largest size already: a shorter timeout would fit"),
+            None => finding.evidence("the ring already has its maximum size: use a shorter timeout"),
         };
         found.push(finding);
     }
@@ -334,7 +333,7 @@ fn time_squeeze(case: &Case<'_>, _: &Causes) -> Vec<Found> {
             Found::new(
                 Severity::Warning,
                 format!("CPU {}", cpu.cpu),
-                "its receive softirqs end with work left: packets wait for the next one",
+                "its receive softirqs exhaust their budget: packets wait for the next one",
             )
             .evidence(format!("time_squeeze {}/s", rate(cpu.time_squeeze, pressure)))
             .remedy("sysctl -w net.core.netdev_budget_usecs=8000 net.core.netdev_budget=600")
@@ -362,7 +361,7 @@ fn ksoftirqd_starved(case: &Case<'_>, _: &Causes) -> Vec<Found> {
                 "it ran {} and waited {} of {}",
                 cpu.ksoftirqd_ran, cpu.ksoftirqd_waited, pressure.interval
             ))
-            .evidence("the applications of this CPU and its softirqs want more than it has")
+            .evidence("the applications and softirqs of this CPU need more time than it has")
         })
         .collect()
 }
@@ -380,7 +379,7 @@ fn adaptive_coalescing(case: &Case<'_>, _: &Causes) -> Vec<Found> {
                 "its driver adapts interrupt moderation to interrupts that the kernel defers",
             )
             .evidence(format!("adaptive-rx is on; {}: {}", napi.name(), napi.values()))
-            .evidence("net_dim counts interrupts, and deferral makes them few")
+            .evidence("net_dim counts interrupts, and deferral makes them rare")
             .remedy(remedy::set_value(
                 device,
                 case,
@@ -405,7 +404,7 @@ fn rps_needless(case: &Case<'_>, _: &Causes) -> Vec<Found> {
                 Severity::Warning,
                 device.id,
                 format!(
-                    "RPS hands on the packets of {steered} queues, although there is a queue for every CPU"
+                    "RPS forwards the packets of {steered} queues, although there is a queue for every CPU"
                 ),
             )
             .evidence(format!("{} receive queues, {cpus} CPUs that run", device.rx_queues.len()))
@@ -448,7 +447,7 @@ fn xps_missing(case: &Case<'_>, _: &Causes) -> Vec<Found> {
         Found::new(
             Severity::Note,
             device.id,
-            "no CPU has a transmit queue of its own: packets of one CPU leave by any, chosen by hash",
+            "no CPU has a dedicated transmit queue: the hash chooses a queue for each flow",
         )
         .evidence(format!(
             "{} transmit queues, xps_cpus and xps_rxqs of all are empty",

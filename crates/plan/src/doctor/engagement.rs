@@ -48,18 +48,17 @@ pub(super) const RULES: &[Rule] = &[
     },
     Rule {
         id: "partly-engaged",
-        doc: "Suspension is set and comes and goes: softirq still delivers a good part of the packets.",
+        doc: "Suspension is set and partly engaged: softirq still delivers many of the packets.",
         find: |case, causes| all(case, causes, Verdict::Partly),
     },
     Rule {
         id: "idle",
-        doc: "Suspension is set, and the application is done before the next packets come: deferral delivers, as it should. Or a \
-              mode is set and no packet came: whether it is engaged cannot be seen.",
+        doc: "Suspension is set, and the application finishes before the next packets arrive: deferral delivers them, as it should. Or a mode is set and no packet arrived, so engagement cannot be observed.",
         find: |case, causes| all(case, causes, Verdict::Idle),
     },
     Rule {
         id: "waits-for-cpu",
-        doc: "Suspension is set, and the timer delivers while the application waits for a CPU that others use.",
+        doc: "Suspension is set, and the timer delivers while the application waits for a CPU.",
         find: |case, causes| all(case, causes, Verdict::Waits),
     },
     Rule {
@@ -69,12 +68,12 @@ pub(super) const RULES: &[Rule] = &[
     },
     Rule {
         id: "not-engaged",
-        doc: "Suspension is set or asked for, and softirq delivers the packets.",
+        doc: "Suspension is set or requested, but softirq delivers the packets.",
         find: not_engaged,
     },
     Rule {
         id: "not-counted",
-        doc: "Something is set, and whether it is engaged was not counted.",
+        doc: "A mode is set, but whether it is engaged was not counted.",
         find: |case, causes| all(case, causes, Verdict::NotCounted),
     },
     Rule {
@@ -84,22 +83,22 @@ pub(super) const RULES: &[Rule] = &[
     },
     Rule {
         id: "kthread-polls",
-        doc: "A kernel thread polls the NAPI, as it was set; the share of packets that it delivered.",
+        doc: "A kernel thread polls the NAPI, as set; the share of packets that it delivered.",
         find: |case, causes| all(case, causes, Verdict::Threaded),
     },
     Rule {
         id: "kthread-does-not-poll",
-        doc: "A kernel thread was to poll the NAPI, and softirq delivers the packets.",
+        doc: "A kernel thread should poll the NAPI, but softirq delivers the packets.",
         find: |case, causes| all(case, causes, Verdict::NotThreaded),
     },
     Rule {
         id: "deferred",
-        doc: "IRQs are deferred: the timer delivers the packets in their place.",
+        doc: "IRQs are deferred: the timer delivers the packets instead.",
         find: |case, causes| all(case, causes, Verdict::Deferred),
     },
     Rule {
         id: "not-deferred",
-        doc: "Deferral is set, and the timer does not deliver most of the packets.",
+        doc: "Deferral is set, but the timer does not deliver most of the packets.",
         find: |case, causes| all(case, causes, Verdict::NotDeferred),
     },
 ];
@@ -264,8 +263,7 @@ fn said(case: &Case<'_>, causes: &Causes, napi: &NapiCase<'_>, verdict: Verdict)
             Severity::Note,
             match napi.packets() {
                 Some(packets) if packets > 0 => format!(
-                    "suspension is set but not needed: at {} packets the application is done before the next \
-                     one comes, and deferral delivers; the application delivers {share}",
+                    "suspension is set but not needed: at {} packets the application finishes before the next one arrives, and deferral delivers; the application delivers {share}",
                     case.rate(packets)
                 ),
                 _ => format!("{} is set and idle: no packet came", what_is_set(napi)),
@@ -284,7 +282,7 @@ fn said(case: &Case<'_>, causes: &Causes, napi: &NapiCase<'_>, verdict: Verdict)
         Verdict::NotSuspended => (
             Severity::Warning,
             format!(
-                "suspension is set and not taken up: the application busy-polls {share} without suspending IRQs{why}"
+                "suspension is set but not used: the application busy-polls {share} without suspending IRQs{why}"
             ),
         ),
         Verdict::NotEngaged => {
@@ -359,8 +357,7 @@ fn often(case: &Case<'_>, counts: &NapiDelivered) -> Option<String> {
     let each = counts.timer.polls.checked_div(packets)?;
     (each > TIMER_POLLS_PER_PACKET_MAX).then(|| {
         format!(
-            "the timer polls {} and {each} times for each packet: a longer gro-flush-timeout polls less, and may add its span \
-             to the response time",
+            "the timer polls {} and {each} times per packet: a longer gro-flush-timeout polls less, but may add up to its length to the response time",
             case.rate(counts.timer.polls)
         )
     })
@@ -377,7 +374,7 @@ fn what_is_set(napi: &NapiCase<'_>) -> &'static str {
     } else if napi.defers() {
         "deferral"
     } else {
-        "nothing of what was asked for"
+        "nothing that was requested"
     }
 }
 

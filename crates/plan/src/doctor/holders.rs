@@ -12,12 +12,12 @@ use super::{Causes, Found, Rule};
 pub(super) const RULES: &[Rule] = &[
     Rule {
         id: "queue-held",
-        doc: "A lease, a memory provider or an AF_XDP socket keeps a queue for itself: what would take it away is refused.",
+        doc: "A lease, a memory provider or an AF_XDP socket holds a queue: changes that would take it away are refused.",
         find: queue_held,
     },
     Rule {
         id: "provider-in-rss",
-        doc: "The receive hash leads to a queue whose memory is another program's: ordinary packets are lost there.",
+        doc: "The receive hash sends packets to a queue whose memory belongs to another program: ordinary packets are lost there.",
         find: provider_in_rss,
     },
 ];
@@ -36,8 +36,7 @@ fn queue_held(case: &Case<'_>, _: &Causes) -> Vec<Found> {
             Found::new(Severity::Note, object, summary)
                 .evidence(format!("read by {source}"))
                 .evidence(format!(
-                    "refused while it lasts: other rings, channels or private flags of {}, and a receive hash or rules \
-                     that change what the queue gets",
+                    "refused meanwhile: changing rings, channels or private flags of {}, and a receive hash or rules that change what the queue receives",
                     device.id
                 ))
         });
@@ -58,14 +57,13 @@ fn provider_in_rss(case: &Case<'_>, _: &Causes) -> Vec<Found> {
                 Severity::Warning,
                 device.id,
                 format!(
-                    "the receive hash spreads ordinary packets over {} too, whose memory is another program's",
+                    "the receive hash also sends ordinary packets to {}, whose memory belongs to another program",
                     names.join(", ")
                 ),
             )
-            .evidence(format!("the hash leads to {} queue(s), of which {} held", spread.len(), lost.len()))
+            .evidence(format!("the hash covers {} queue(s), of which {} held", spread.len(), lost.len()))
             .evidence(
-                "the program that holds the queue decides: taken out of the hash, it gets only what rules of the NIC \
-                 lead there",
+                "the program that holds the queue decides: outside the hash, it receives only what rules of the NIC direct there",
             )
         })
     };

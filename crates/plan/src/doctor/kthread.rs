@@ -24,7 +24,7 @@ pub(super) const RULES: &[Rule] = &[
     },
     Rule {
         id: "sched-ext",
-        doc: "A BPF scheduler (sched_ext) places threads that are not real-time: slices mean nothing to it, and clamps only what it makes of them.",
+        doc: "A BPF scheduler (sched_ext) schedules threads that are not real-time: it ignores slices, and may ignore clamps.",
         find: bpf_scheduler,
     },
 ];
@@ -47,11 +47,11 @@ fn bpf_scheduler(case: &Case<'_>, _: &Causes) -> Vec<Found> {
         .map(|(napi, thread)| format!("{} of {}", named(thread), napi.name()))
         .collect();
     let severity = if placed.is_empty() { Severity::Note } else { Severity::Warning };
-    let summary = format!("the BPF scheduler {name} decides when threads run that are not real-time");
+    let summary = format!("the BPF scheduler {name} schedules threads that are not real-time");
     let found = Found::new(severity, Object::Host, summary)
         .evidence("/sys/kernel/sched_ext/state is enabled")
         .evidence(
-            "CPUs that are set for threads hold; slices do not, and what a NAPI's thread waits is up to it",
+            "it respects the CPUs of threads but not slices, and decides how long a NAPI's thread waits",
         );
     vec![placed.into_iter().take(EVIDENCE_MAX).fold(found, Found::evidence)]
 }
@@ -147,7 +147,7 @@ fn rt_unbounded(case: &Case<'_>, _: &Causes) -> Vec<Found> {
             Found::new(
                 Severity::Warning,
                 napi.name(),
-                format!("{} has class {class}, and nothing stops it while packets come", named(thread)),
+                format!("{} has class {class}, and nothing stops it while packets arrive", named(thread)),
             )
             .evidence(format!("sched_rt_runtime_us is -1; it may run on CPUs {}", thread.cpus))
             .remedy("sysctl -w kernel.sched_rt_runtime_us=950000")

@@ -12,12 +12,12 @@ use super::{Causes, Found, Rule};
 pub(super) const RULES: &[Rule] = &[
     Rule {
         id: "listeners-mix-queues",
-        doc: "Workers that listen at one address get connections of several queues each, by the kernel's hash: none of their epolls polls all of them.",
+        doc: "The kernel's hash gives workers that listen on one address connections of several queues: none of their epolls polls all of them.",
         find: mix_queues,
     },
     Rule {
         id: "listeners-chosen-by-another",
-        doc: "A program that is not netpolicy's chooses which listener gets a connection, and is left alone.",
+        doc: "Another program's BPF program chooses the listener of a connection, and is left alone.",
         find: chosen_by_another,
     },
 ];
@@ -91,11 +91,11 @@ fn chosen_by_another(case: &Case<'_>, _: &Causes) -> Vec<Found> {
         .map(|(group, workers)| {
             let mixing = workers.iter().filter(|worker| worker.napis.len() > 1);
             let summary = format!(
-                "another program's reuseport program chooses which of its {} sockets gets a connection",
+                "another program's reuseport program chooses among its {} sockets for each connection",
                 group.sockets
             );
             let finding = Found::new(Severity::Note, group.id, summary)
-                .evidence("it could not be put back, so connections are not given out by queue");
+                .evidence("it could not be restored, so connections are not given out by queue");
             mixing.take(EVIDENCE_MAX).fold(finding, |finding, worker| finding.evidence(worker.sentence()))
         })
         .collect()

@@ -8,7 +8,7 @@ use super::{Causes, Found, Rule};
 /// The rules of this family.
 pub(super) const RULES: &[Rule] = &[Rule {
     id: "policy-refused",
-    doc: "The policy files are refused, so that nothing of them is applied; the exit code is that of `plan`.",
+    doc: "The policy files are refused, so nothing in them is applied; `plan` exits with the same code.",
     find: refused,
 }];
 

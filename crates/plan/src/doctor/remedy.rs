@@ -88,9 +88,8 @@ pub(super) fn veth(receiving: &Device, sending: &Sending<'_>) -> Option<String> 
         }
         Sending::Unknown(_) if receiving.xdp => {}
         Sending::Unknown(number) => {
-            commands.push(format!(
-                "at the other end ({number}), where it is the device PEER: ethtool -K PEER tso off"
-            ));
+            commands
+                .push(format!("at the other end ({number}), whose device is PEER: ethtool -K PEER tso off"));
         }
     }
     (!commands.is_empty()).then(|| commands.join(THEN))

@@ -11,7 +11,7 @@ use super::{Causes, Found, Rule, remedy};
 pub(super) const RULES: &[Rule] = &[
     Rule {
         id: "kernel-too-old",
-        doc: "The mode that was asked for stands on something that this kernel does not have.",
+        doc: "The requested mode needs a feature that this kernel lacks.",
         find: kernel_too_old,
     },
     Rule {
@@ -21,12 +21,12 @@ pub(super) const RULES: &[Rule] = &[
     },
     Rule {
         id: "suspension-too-short",
-        doc: "irq-suspend-timeout is not longer than gro-flush-timeout: it ends before a turn of the application's loop does.",
+        doc: "irq-suspend-timeout is not longer than gro-flush-timeout: it ends before one iteration of the application's loop.",
         find: suspension_too_short,
     },
     Rule {
         id: "irq-suspend-zero",
-        doc: "irq-suspend-timeout is 0 where epolls prefer busy polling: ordinary preferred busy polling only.",
+        doc: "irq-suspend-timeout is 0 although epolls prefer busy polling: only ordinary preferred busy polling.",
         find: irq_suspend_zero,
     },
     Rule {
@@ -36,7 +36,7 @@ pub(super) const RULES: &[Rule] = &[
     },
     Rule {
         id: "prefer-without-deferral",
-        doc: "prefer_busy_poll is set on epolls whose NAPI defers nothing: the IRQ comes all the same.",
+        doc: "prefer_busy_poll is set on epolls whose NAPI has no deferral: the IRQ still fires.",
         find: prefer_without_deferral,
     },
     Rule {
@@ -46,12 +46,12 @@ pub(super) const RULES: &[Rule] = &[
     },
     Rule {
         id: "busy-poll-everywhere",
-        doc: "net.core.busy_poll makes every epoll of the host without a time of its own busy-poll, beside poll and select.",
+        doc: "net.core.busy_poll makes every epoll of the host without its own busy_poll_usecs busy-poll, as well as poll and select.",
         find: busy_poll_everywhere,
     },
     Rule {
         id: "napi-threaded",
-        doc: "A kernel thread polls the NAPI beside the application.",
+        doc: "A kernel thread polls the NAPI as well as the application.",
         find: napi_threaded,
     },
     Rule {
@@ -71,13 +71,14 @@ fn kernel_too_old(case: &Case<'_>, _: &Causes) -> Vec<Found> {
     for asked in case.asked {
         let params = asked.mode.params();
         let lacks = if !params.irq_suspend_timeout.is_zero() && !case.host.capabilities.irq_suspend {
-            format!("irq-suspend-timeout, which Linux {} brought", since::NAPI_SET)
+            format!("irq-suspend-timeout (Linux {})", since::NAPI_SET)
         } else if params.epoll.prefer_busy_poll && !case.host.capabilities.epoll_params {
-            format!("busy-poll parameters of epolls, which Linux {} brought", since::EPOLL_PARAMS)
+            format!("busy-poll parameters of epolls (Linux {})", since::EPOLL_PARAMS)
         } else if params.epoll.events_only && !case.host.capabilities.epoll_events_only {
-            "epolls that wait for events only, which no release of Linux has (kernel/epoll-event-busy-loop brings them)".to_owned()
+            "epolls that wait for events only, which need the patches in kernel/epoll-event-busy-loop"
+                .to_owned()
         } else if asked.mode == DeliveryMode::ThreadedBusy && !case.host.capabilities.napi_threaded_busy {
-            format!("kernel threads that poll all the time, which Linux {} brought", since::BUSY_THREADS)
+            format!("kernel threads that poll continuously (Linux {})", since::BUSY_THREADS)
         } else {
             continue;
         };
@@ -91,7 +92,7 @@ fn kernel_too_old(case: &Case<'_>, _: &Causes) -> Vec<Found> {
             format!("Linux {}", case.host.release),
             format!("{} needs {lacks}", asked.mode),
         )
-        .evidence(format!("asked at {}", asked.origin));
+        .evidence(format!("requested at {}", asked.origin));
         if let Some(queue) = asked.queues.first() {
             finding = finding
                 .remedy(format!("netpolicy set device {} {instead}", quoted(queue.device.name.as_str())));
@@ -157,7 +158,7 @@ fn irq_suspend_zero(case: &Case<'_>, _: &Causes) -> Vec<Found> {
         )
         .evidence(napi.values());
         if let Some(asked) = asked {
-            found = found.evidence(format!("{} was asked for at {}", asked.mode, asked.origin));
+            found = found.evidence(format!("{} was requested at {}", asked.mode, asked.origin));
         }
         // Deliberate busy polling sets exactly these values; its long timeout is not meant for suspension.
         let busy = DeliveryMode::FullBusy.params();
@@ -189,7 +190,7 @@ fn deferral_half_set(case: &Case<'_>, _: &Causes) -> Vec<Found> {
         Found::new(
             Severity::Warning,
             napi.name(),
-            "only one half of deferral is set, and the IRQ is not deferred without the other",
+            "only one half of deferral is set; without the other, the IRQ is not deferred",
         )
         .evidence(napi.values())
         .remedy(remedy::set_device(napi.device, napi.asked.map_or(mode, |asked| asked.mode)))
@@ -207,7 +208,7 @@ fn prefer_without_deferral(case: &Case<'_>, _: &Causes) -> Vec<Found> {
         Found::new(
             Severity::Warning,
             napi.name(),
-            "epolls prefer busy polling here, but the NAPI defers nothing and its IRQ comes all the same",
+            "epolls prefer busy polling here, but the NAPI has no deferral, so its IRQ still fires",
         )
         .evidence(napi.values())
         .evidence(format!("{preferring} has prefer_busy_poll on"))
@@ -260,12 +261,11 @@ fn busy_poll_everywhere(case: &Case<'_>, _: &Causes) -> Vec<Found> {
             Severity::Note,
             Object::Host,
             format!(
-                "net.core.busy_poll is {usecs}: {epolls} epoll(s) without a busy_poll_usecs of their own busy-poll for {usecs} us before \
-                 they sleep"
+                "net.core.busy_poll is {usecs}: {epolls} epoll(s) without their own busy_poll_usecs busy-poll for {usecs} us before they sleep"
             ),
         )
         .evidence(format!("of {} process(es), such as {}", processes.len(), first.process.id))
-        .remedy("sysctl -w net.core.busy_poll=0, unless a policy file asks for it by settings.busy_poll"),
+        .remedy("sysctl -w net.core.busy_poll=0, unless settings.busy_poll in a policy file requests it"),
     ]
 }
 
@@ -281,7 +281,7 @@ fn napi_threaded(case: &Case<'_>, _: &Causes) -> Vec<Found> {
         let mut found = Found::new(
             Severity::Warning,
             napi.name(),
-            "a kernel thread polls this NAPI beside the application",
+            "a kernel thread polls this NAPI as well as the application",
         )
         .evidence(format!("threaded is {}, polled by {kthread}", napi.napi.threaded.unwrap_or_default()));
         if let Some(counts) = &napi.counts {

@@ -11,7 +11,7 @@ use super::{Asked, Causes, Found, Rule};
 /// The rules of this family.
 pub(super) const RULES: &[Rule] = &[Rule {
     id: "idle-states-too-deep",
-    doc: "CPUs that packets are waited for on may enter an idle state that takes longer to leave than the goal allows.",
+    doc: "CPUs that wait for packets may enter an idle state whose exit latency exceeds the goal.",
     find: too_deep,
 }];
 
@@ -56,7 +56,7 @@ fn too_deep(case: &Case<'_>, _: &Causes) -> Vec<Found> {
         };
         let list: Vec<String> = all.iter().map(|cpu| cpu.to_string()).collect();
         found.push(
-            one.evidence(format!("asked for at {}; /dev/cpu_dma_latency bounds it to {} us", asked.origin, depth.bound))
+            one.evidence(format!("requested at {}; /dev/cpu_dma_latency limits it to {} us", asked.origin, depth.bound))
                 .remedy(format!(
                     "for cpu in {}; do echo {bound} > /sys/devices/system/cpu/cpu$cpu/power/pm_qos_resume_latency_us; \
                      done",

@@ -9,7 +9,7 @@ use super::{Causes, Found, Rule, remedy};
 /// The rules of this family. They name what is left when no earlier family has found a cause.
 pub(super) const RULES: &[Rule] = &[Rule {
     id: "timer-before-application",
-    doc: "gro-flush-timeout runs out before the application gets its CPU: the timer delivers what the application would poll.",
+    doc: "gro-flush-timeout expires before the application gets a CPU: the timer delivers what the application would have polled.",
     find: timer_before_application,
 }];
 
@@ -40,14 +40,14 @@ fn timer_before_application(case: &Case<'_>, causes: &Causes) -> Vec<Found> {
         }
         let wait = case.waited_for_cpu(napi);
         let until = match &wait {
-            Some(WaitedForCpu { process, .. }) => format!("before {} gets its CPU", process.process.id),
-            None => "before the application gets its CPU".to_owned(),
+            Some(WaitedForCpu { process, .. }) => format!("before {} gets a CPU", process.process.id),
+            None => "before the application gets a CPU".to_owned(),
         };
         let share = percent(counts.timer.packets, all).unwrap_or_default();
         let mut one = Found::new(
             Severity::Warning,
             napi.name(),
-            format!("its timer of {flush} runs out {until}: the timer delivers {share} % of the packets"),
+            format!("its timer of {flush} expires {until}: the timer delivers {share} % of the packets"),
         )
         .evidence(format!(
             "packets by the timer {} in polls {}",

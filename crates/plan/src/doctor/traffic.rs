@@ -11,17 +11,17 @@ use super::{Causes, Found, Rule, remedy};
 pub(super) const RULES: &[Rule] = &[
     Rule {
         id: "packets-on-no-napi",
-        doc: "Packets come by the per-CPU backlog instead of a NAPI (incoming NAPI id 0), as on a veth whose sender has TSO on.",
+        doc: "Packets arrive through the per-CPU backlog instead of a NAPI (incoming NAPI id 0), as on a veth whose sender has TSO on.",
         find: packets_on_no_napi,
     },
     Rule {
         id: "veth-without-napi",
-        doc: "A veth under load delivers by the per-CPU backlog, because it has no NAPI or its sender has TSO on: no policy of delivery reaches its packets.",
+        doc: "A veth under load delivers through the per-CPU backlog, because it has no NAPI or its sender has TSO on: no delivery policy affects its packets.",
         find: veth_without_napi,
     },
     Rule {
         id: "rps-on",
-        doc: "Receive packet steering hands the queue's packets to other CPUs, whose softirqs do the work again.",
+        doc: "Receive packet steering forwards the queue's packets to other CPUs, whose softirqs do the work again.",
         find: rps_on,
     },
     Rule {
@@ -31,7 +31,7 @@ pub(super) const RULES: &[Rule] = &[
     },
     Rule {
         id: "napi-not-here",
-        doc: "Connections name a NAPI that no observed device has: replaced by a reset, or of another namespace.",
+        doc: "Connections have the id of a NAPI that no observed device has: it was replaced by a reset, or is in another namespace.",
         find: napi_not_here,
     },
     Rule {
@@ -55,7 +55,7 @@ fn packets_on_no_napi(case: &Case<'_>, _: &Causes) -> Vec<Found> {
     let mut found = Vec::new();
     for process in case.processes.values().filter(affected) {
         let summary = format!(
-            "{} of its {} connections receive on no NAPI, so that no thread can poll for them",
+            "{} of its {} connections receive on no NAPI, so no thread can poll for them",
             process.on_no_napi,
             process.connections()
         );
@@ -65,9 +65,7 @@ fn packets_on_no_napi(case: &Case<'_>, _: &Causes) -> Vec<Found> {
                 Found::new(Severity::Note, process.process.id, summary)
                     .evidence("their SO_INCOMING_NAPI_ID is 0")
                     .evidence(case.spread(&process.napis))
-                    .evidence(
-                        "the next packet of a connection brings the id of its NAPI, if it comes on one",
-                    ),
+                    .evidence("the next packet that arrives on a NAPI sets the connection's NAPI id"),
             );
             continue;
         }
@@ -82,7 +80,7 @@ fn packets_on_no_napi(case: &Case<'_>, _: &Causes) -> Vec<Found> {
             let finding = Found::new(
                 Severity::Warning,
                 napi.name(),
-                "no packet came on this NAPI while the machine's per-CPU backlogs had some, which may have been its own",
+                "no packet arrived on this NAPI, but some did on the machine's per-CPU backlogs, which may have been meant for it",
             );
             found.push(with_backlog(finding, case).hinders([napi.napi.id]));
         }
@@ -121,10 +119,10 @@ fn veth_without_napi(case: &Case<'_>, causes: &Causes) -> Vec<Found> {
         let Some(remedy) = remedy::veth(device, &sending).filter(|_| mostly_by_backlog) else { continue };
         let cause = if device.napis.is_empty() { "it has no NAPI" } else { "its sender has TSO on" };
         let summary = format!(
-            "{cause}: its packets come by the per-CPU backlog, and no policy of delivery can be set for them"
+            "{cause}: its packets arrive through the per-CPU backlog, so no delivery policy applies to them"
         );
         let one = Found::new(Severity::Warning, device.id, summary)
-            .evidence(format!("it received {per_second} packets a second"))
+            .evidence(format!("it received {per_second} packets per second"))
             .evidence(veth_state(device, &sending));
         let one = if device.napis.is_empty() { one.evidence(crate::why_no_napi(device)) } else { one };
         found.push(one.remedy(remedy));
@@ -161,8 +159,7 @@ fn with_backlog(mut found: Found, case: &Case<'_>) -> Found {
     }
     if veths > 0 && commands.is_empty() {
         return found.evidence(
-            "both ends are right now: the next packet of a connection that comes by one of them brings the id of its NAPI, \
-             that of another has none",
+            "both ends are fixed now: the next packet that arrives through one of them sets the connection's NAPI id",
         );
     }
     if commands.is_empty() { found } else { found.remedy(commands.join(THEN)) }
@@ -178,7 +175,7 @@ fn veth_state(device: &Device, sending: &Sending<'_>) -> String {
     let peer = match sending {
         Sending::Here(peer) => format!("{} with TSO {tso}", peer.id),
         Sending::Elsewhere(peer) => format!("{} with TSO {tso}, in {}", peer.name, peer.netns),
-        Sending::Unknown(number) => format!("{number}, whose TSO cannot be read from here"),
+        Sending::Unknown(number) => format!("{number}, whose TSO setting cannot be read from here"),
     };
     format!(
         "{} (veth): GRO {}, XDP {}, {} NAPI(s); sent to by {peer}",
@@ -198,7 +195,7 @@ fn rps_on(case: &Case<'_>, _: &Causes) -> Vec<Found> {
             let mut finding = Found::new(
                 Severity::Problem,
                 queue.id,
-                "RPS hands its packets on to softirqs of other CPUs, whichever thread polls the NAPI",
+                "RPS forwards its packets to softirqs of other CPUs, whichever thread polls the NAPI",
             )
             .evidence(format!("rps_cpus is {}", queue.rps_cpus));
             if let Some(carried) = case.on_the_backlog() {
@@ -237,10 +234,10 @@ fn napi_not_here(case: &Case<'_>, _: &Causes) -> Vec<Found> {
             Found::new(
                 Severity::Note,
                 process.process.id,
-                format!("{connections} of its connections name a NAPI that no device here has"),
+                format!("{connections} of its connections have the id of a NAPI that no device here has"),
             )
             .evidence(format!("SO_INCOMING_NAPI_ID is {}", ids.join(", ")))
-            .evidence("after a device reset the next packet brings the new id"),
+            .evidence("after a device reset, the next packet sets the new id"),
         );
     }
     found

@@ -16,17 +16,17 @@ use super::{Causes, Found, Rule};
 pub(super) const RULES: &[Rule] = &[
     Rule {
         id: "no-policy",
-        doc: "No policy file asks for anything on this host, and no transaction is in force.",
+        doc: "No policy file requests anything on this host, and no transaction is in force.",
         find: no_policy,
     },
     Rule {
         id: "policy-not-in-force",
-        doc: "The policy files ask for settings that are not in force, as after a rollback or before they are applied.",
+        doc: "The policy files request settings that are not in force, as after a rollback or before they are applied.",
         find: not_in_force,
     },
     Rule {
         id: "policy-untried",
-        doc: "A process receives by queues on which nothing is set: whether a policy helps is measured on its own traffic.",
+        doc: "A process receives on queues without settings: a comparison on its own traffic shows whether a policy helps.",
         find: policy_untried,
     },
 ];
@@ -56,7 +56,7 @@ fn no_policy(case: &Case<'_>, _: &Causes) -> Vec<Found> {
     let more = devices.len().saturating_sub(NAMED_MAX);
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
     let found = Found::new(Severity::Note, format!("{}{more}", shown.join(", ")), "no policy is in force")
-        .evidence("a first policy file is made of what runs here, and changes nothing")
+        .evidence("`init` writes a first policy file from the running services, and changes nothing")
         .remedy("netpolicy init /etc/netpolicy/policy.d/10-host.toml");
     vec![found]
 }
@@ -77,7 +77,7 @@ fn not_in_force(case: &Case<'_>, _: &Causes) -> Vec<Found> {
     let mut found = Found::new(
         Severity::Warning,
         "policy files",
-        format!("they ask for {what} that {are} not in force{worse}"),
+        format!("they request {what} that {are} not in force{worse}"),
     );
     if let Some(evidence) = evidence {
         found = found.evidence(evidence.sentence());
@@ -93,7 +93,7 @@ fn not_in_force(case: &Case<'_>, _: &Causes) -> Vec<Found> {
     }
     vec![found.remedy(match daemon {
         _ if was_worse => {
-            "take them out of the policy files, or measure them again (netpolicy compare)".to_owned()
+            "remove them from the policy files, or measure them again (netpolicy compare)".to_owned()
         }
         Some(pid) => format!("kill -HUP {pid}"),
         None => format!("netpolicy plan{THEN}netpolicy apply"),
@@ -164,8 +164,7 @@ fn proposal(process: &ProcessCase<'_>, packets: u64, case: &Case<'_>) -> Found {
         .collect();
     let entry = case.context.recipes.agreed(policy, Mechanism::Delivery, &places).entry;
     if let Some(evidence) = against(policy, process, &napis, case) {
-        let words =
-            format!("`{policy}` was measured for it as worse than no policy, and is not proposed again");
+        let words = format!("`{policy}` was measured to be worse than no policy, and is not proposed again");
         return Found::new(Severity::Note, process.process.id, words).evidence(evidence.sentence());
     }
     if let Some(entry) = entry
@@ -215,8 +214,7 @@ fn too_little(entry: &RecipeEntry, napis: &BTreeMap<NapiId, usize>, case: &Case<
         && has_connections >= usize::try_from(connections).unwrap_or(usize::MAX);
     (!is_enough).then(|| {
         format!(
-            "({mode}) was measured to gain only with at least {packets_per_flush} packet(s) on a queue in {flush} and \
-             {connections} connection(s); here are {}.{} and {has_connections}",
+            "({mode}) was measured to gain only with at least {packets_per_flush} packet(s) on a queue per {flush} and {connections} connection(s); here there are {}.{} and {has_connections}",
             tenths / 10,
             tenths % 10
         )

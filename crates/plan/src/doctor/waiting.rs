@@ -12,22 +12,22 @@ use super::{Causes, Found, Rule, remedy};
 pub(super) const RULES: &[Rule] = &[
     Rule {
         id: "events-only",
-        doc: "Epolls wait busily for events and leave polling to softirq.",
+        doc: "Epolls busy-wait for events and leave polling to softirq.",
         find: events_only,
     },
     Rule {
         id: "events-only-deferred",
-        doc: "An epoll waits busily for events of a NAPI whose IRQs are put off: only the timer polls in their place.",
+        doc: "An epoll busy-waits for events of a NAPI whose IRQs are deferred: only the timer polls it.",
         find: events_only_deferred,
     },
     Rule {
         id: "events-only-crowded",
-        doc: "More epolls wait busily for events than there are CPUs for their threads.",
+        doc: "More epolls busy-wait for events than their threads have CPUs.",
         find: crowded,
     },
     Rule {
         id: "userbusy-sleeps",
-        doc: "userbusy was asked for, and the process sleeps in epoll_wait: it runs without the library.",
+        doc: "userbusy was requested, but the process sleeps in epoll_wait: it runs without the library.",
         find: sleeps,
     },
 ];
@@ -53,7 +53,7 @@ fn events_only(case: &Case<'_>, _: &Causes) -> Vec<Found> {
                 Severity::Ok,
                 process.process.id,
                 format!(
-                    "{} of its {} epolls wait busily for events, and poll no NAPI",
+                    "{} of its {} epolls busy-wait for events, and poll no NAPI",
                     busy.len(),
                     process.epolls.len()
                 ),
@@ -80,7 +80,7 @@ fn events_only_deferred(case: &Case<'_>, _: &Causes) -> Vec<Found> {
                 Found::new(
                     Severity::Problem,
                     epoll.epoll.id,
-                    format!("it waits busily for events that come up to {flush} late: IRQs are put off, and it polls no NAPI"),
+                    format!("it busy-waits for events that arrive up to {flush} late: IRQs are deferred, and it polls no NAPI"),
                 )
                 .evidence(format!("{}: {}", first.name(), first.values()))
                 .remedy(remedy::set_task(process.process.id, DeliveryMode::EventBusy))
@@ -104,12 +104,12 @@ fn crowded(case: &Case<'_>, _: &Causes) -> Vec<Found> {
         }
         let summary = if user {
             format!(
-                "{spinning} of its threads ask for events all the time on {} CPU(s), and compete for CPU",
+                "{spinning} threads busy-poll their epolls on {} CPU(s) and compete for CPU time",
                 cpus.len()
             )
         } else {
             format!(
-                "{spinning} of its epolls wait busily on {} CPU(s): each yields immediately, and gains nothing",
+                "{spinning} of its epolls busy-wait on {} CPU(s): each yields immediately, and gains nothing",
                 cpus.len()
             )
         };
@@ -136,7 +136,7 @@ fn sleeps(case: &Case<'_>, _: &Causes) -> Vec<Found> {
             Found::new(
                 Severity::Problem,
                 process.process.id,
-                "userbusy was asked for, and it sleeps in epoll_wait: it was started without the library",
+                "userbusy was requested, but it sleeps in epoll_wait: it was started without the library",
             )
             .evidence(format!("a thread waits in {}", epoll.epoll.id))
             .remedy("netpolicy run --delivery userbusy --polling-cpus N -- CMD"),

@@ -10,7 +10,8 @@ use crate::queues_after::QueuesAfter;
 use crate::refusal::{Refusal, RefusalKind};
 
 fn refused(part: &Part, device: &Device, message: String) -> Refusal {
-    Refusal::new(RefusalKind::Usage, device.id, message).because(format!("asked at {}", part.intent.origin))
+    Refusal::new(RefusalKind::Usage, device.id, message)
+        .because(format!("requested at {}", part.intent.origin))
 }
 
 /// The contexts that are wanted, each over receive queues that are there.
@@ -38,7 +39,7 @@ pub(super) fn rules(
 ) -> Result<Vec<Setting>, Refusal> {
     if rules.len() > FlowRule::OF_A_DEVICE_MAX {
         let message =
-            format!("{} rules: a device is given {} at most", rules.len(), FlowRule::OF_A_DEVICE_MAX);
+            format!("{} rules: netpolicy adds at most {} per device", rules.len(), FlowRule::OF_A_DEVICE_MAX);
         return Err(refused(part, device, message));
     }
     let requested = |offload: Offload| {
@@ -48,7 +49,7 @@ pub(super) fn rules(
             .any(|request| matches!(request, NicRequest::Offload(of, true) if *of == offload))
     };
     if device.offloads.get(&Offload::Ntuple) == Some(&false) && !requested(Offload::Ntuple) {
-        let message = "rules for single flows need rx-ntuple-filter, which is off".to_owned();
+        let message = "ntuple rules need rx-ntuple-filter, which is off".to_owned();
         return Err(refused(part, device, message).nearest("also rx-ntuple-filter = true"));
     }
     for FlowRule { flow, to } in rules {

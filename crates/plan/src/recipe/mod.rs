@@ -27,8 +27,8 @@ pub(crate) fn choose(
             &intent.target,
             "mix is for devices that several policies share",
         )
-        .because(format!("asked at {}", intent.origin))
-        .nearest("one of them, as in latency or bulk"));
+        .because(format!("requested at {}", intent.origin))
+        .nearest("use one of them, as in latency or bulk"));
     }
     if let (Some(mode), Some(why)) = (intent.delivery, &intent.found) {
         let source = format!("{}: policy {} → {mode}, on_missed", intent.origin, intent.policy);
@@ -62,8 +62,8 @@ pub(crate) fn choose(
             &intent.target,
             format!("policy {} has no recipe that names a delivery mode", intent.policy),
         )
-        .because(format!("asked at {}", intent.origin))
-        .nearest("a delivery mode by name, as in suspend20")),
+        .because(format!("requested at {}", intent.origin))
+        .nearest("name a delivery mode, as in suspend20")),
     }
 }
 
@@ -114,14 +114,13 @@ pub(crate) fn notes(
     };
     if found.differ {
         return vec![format!(
-            "policy {policy} comes to different modes on the devices that its packets come by ({}): {mode} is what it is where \
-             nothing is known; `delivery` names another",
+            "policy {policy} resolves to different modes on the devices that receive its packets ({}): {mode} is the default; `delivery` overrides it",
             kinds(&mut places.iter())
         )];
     }
     if chosen.is_default_despite(intent) {
         return vec![format!(
-            "policy {policy} comes to the kernel's default delivery here ({}), and changes nothing of it: {}",
+            "policy {policy} resolves to the kernel's default delivery here ({}), and changes nothing: {}",
             kinds(&mut places.iter()),
             chosen.because.why
         )];

@@ -66,7 +66,7 @@ pub(crate) fn wanted(part: &Part, device: &Device, placement: &Placement, index:
     let can_be_put_back =
         |table: &Setting| in_force::value(table, index).is_ok_and(|now| now == *table || now.restorable());
     if let Some(table) = scope.spread().filter(can_be_put_back) {
-        let why = "receive queues beyond the cores that may be used get no packets by the hash";
+        let why = "the hash sends no packets to receive queues beyond the usable cores";
         let because = Reason::new(why, format!("{}: layout", part.intent.origin));
         found.wanted.push(Wanted { setting: table, because });
     }

@@ -14,7 +14,7 @@ use crate::made::{
 };
 use crate::read_aloud::{self, planned};
 
-/// A NIC with so many queue pairs, whose driver has contexts of the receive hash and takes rules.
+/// A NIC with so many queue pairs, whose driver has RSS contexts and takes rules.
 fn with_nic(queues: u32) -> Host {
     let mut host = host();
     let napis: Vec<u32> = (300..300 + queues).collect();
@@ -143,7 +143,7 @@ fn what_the_driver_or_the_service_lacks_is_named() {
     let mut host = two_servers(8);
     host.devices[0].rss_contexts = None;
     let refusal = refused(&asked(None), &host);
-    assert!(refusal.message.contains("a rule leads to one"), "{refusal}");
+    assert!(refusal.message.contains("a rule selects only one"), "{refusal}");
     let mut single = asked(None);
     single.intents[0].queues = Some(1);
     let placement = place(&single, &host, &resolved(&single)).expect("one queue for each");
@@ -151,7 +151,7 @@ fn what_the_driver_or_the_service_lacks_is_named() {
     host.devices[0].flow_rules = None;
     let refusal = refused(&asked(None), &host);
     assert_eq!(refusal.kind, RefusalKind::Conflict);
-    assert!(refusal.message.contains("takes no rules"), "{refusal}");
+    assert!(refusal.message.contains("has no ntuple rules"), "{refusal}");
     let mut host = two_servers(8);
     host.processes[1].sockets.retain(|socket| socket.state != SocketState::TcpListen);
     let refusal = refused(&asked(None), &host);

@@ -90,8 +90,7 @@ fn a_sender_with_tso_on_or_a_server_without_gro_puts_packets_on_no_napi() {
     let remedy = found(&findings, "packets-on-no-napi").remedy.clone().expect("a command");
     assert_eq!(
         remedy,
-        "ethtool -K veth0 gro on; at the other end (if7 of netnsid 0), where it is the device PEER: ethtool -K PEER \
-         tso off"
+        "ethtool -K veth0 gro on; at the other end (if7 of netnsid 0), whose device is PEER: ethtool -K PEER tso off"
     );
 
     no_tso.processes.clear();
@@ -181,7 +180,7 @@ fn a_peer_in_another_namespace_is_named_with_the_way_there() {
     let findings = doctor_with(&host, Some(&delivered([])), &[], &context);
     let finding = found(&findings, "packets-on-no-napi");
     assert_eq!(finding.remedy, None, "it is off already");
-    assert!(finding.evidence.iter().any(|line| line.contains("both ends are right now")), "{finding:?}");
+    assert!(finding.evidence.iter().any(|line| line.contains("both ends are fixed now")), "{finding:?}");
 }
 
 #[test]
@@ -275,7 +274,7 @@ fn two_napis_and_two_workers_dealt_by_turns_mix_too() {
     let remedy = found(&findings, "epoll-mixes-napis").remedy.as_deref();
     assert_eq!(
         remedy,
-        Some("let each worker take the connections of one NAPI id (SO_INCOMING_NAPI_ID; memcached: -N 2)")
+        Some("give each worker the connections of one NAPI id (SO_INCOMING_NAPI_ID; memcached: -N 2)")
     );
 }
 
@@ -466,7 +465,7 @@ fn a_busy_poll_of_the_whole_host_is_noted_while_epolls_have_no_time_of_their_own
     host.sysctls.insert(Sysctl::BusyPoll, 50);
     let findings = doctor(&host, None, &[]);
     let summary = &found(&findings, "busy-poll-everywhere").summary;
-    let words = "net.core.busy_poll is 50: 1 epoll(s) without a busy_poll_usecs of their own busy-poll for 50 us before they sleep";
+    let words = "net.core.busy_poll is 50: 1 epoll(s) without their own busy_poll_usecs busy-poll for 50 us before they sleep";
     assert_eq!(summary, words);
     epoll(&mut host, 20);
     assert!(!rules(&doctor(&host, None, &[])).contains(&"busy-poll-everywhere"), "it has a time of its own");
@@ -667,8 +666,8 @@ fn a_kernel_that_is_too_old_is_named_with_what_it_lacks() {
     let host = memcached(&[328], &[&[328; 20]]);
     let wanted = asked(&host, suspend(200));
     for (release, lacks) in [
-        ("6.12.1", "suspend200 needs irq-suspend-timeout, which Linux 6.13 brought"),
-        ("6.6.1", "suspend200 needs irq-suspend-timeout, which Linux 6.13 brought"),
+        ("6.12.1", "suspend200 needs irq-suspend-timeout (Linux 6.13)"),
+        ("6.6.1", "suspend200 needs irq-suspend-timeout (Linux 6.13)"),
     ] {
         let mut host = with_kernel(host.clone(), release);
         set_napis(&mut host.devices[0], 100, 200, 0);

@@ -48,7 +48,7 @@ fn a_placed_interrupt_that_irqbalance_may_move_is_a_warning_until_it_is_banned()
     let host = nic(Some(&[30, 31]));
     assert_eq!(found(&host, &[asked(&host)], Vec::new(), "irqbalance-moves-placed"), None);
     let note = found(&host, &[], Vec::new(), "irqbalance-runs").expect("a note");
-    assert_eq!(note.summary, "it runs, and leaves alone 2 of the 2 interrupts of devices");
+    assert_eq!(note.summary, "it is running, and leaves alone 2 of the 2 interrupts of devices");
 }
 
 #[test]
@@ -132,7 +132,7 @@ fn a_default_mask_that_a_file_sets_is_reported_unless_it_is_in_force() {
         condition: None,
     };
     let note = found(&host, &[], vec![file.clone()], "others-set-device").expect("found");
-    assert_eq!(note.summary, "sysctl.d sets device settings, for receive queues that are made later");
+    assert_eq!(note.summary, "sysctl.d sets device settings, for receive queues that are created later");
     host.rps_default_mask = "0-1".parse().expect("a list");
     assert_eq!(found(&host, &[], vec![file.clone()], "others-set-device"), None);
     // The kernel rejects the hexadecimal notation of C, so the file sets nothing.
@@ -140,6 +140,8 @@ fn a_default_mask_that_a_file_sets_is_reported_unless_it_is_in_force() {
     let note = found(&host, &[], vec![ConflictingTool { line, ..file }], "others-set-device").expect("found");
     assert_eq!(
         note.evidence,
-        ["/etc/sysctl.d/90-rps.conf:1: net.core.rps_default_mask = 0x3; the kernel refuses 0x3, and takes 3"]
+        [
+            "/etc/sysctl.d/90-rps.conf:1: net.core.rps_default_mask = 0x3; the kernel rejects 0x3, and accepts 3"
+        ]
     );
 }

@@ -54,7 +54,7 @@ fn an_idle_state_that_takes_longer_to_leave_than_the_goal_is_a_problem() {
         finding.evidence,
         [
             "CPUs 1-2: C6, 133 us",
-            "asked for at policy.toml:3; /dev/cpu_dma_latency bounds it to 2000000000 us"
+            "requested at policy.toml:3; /dev/cpu_dma_latency limits it to 2000000000 us"
         ]
     );
     assert_eq!(

@@ -102,8 +102,7 @@ fn a_word_is_proposed_only_where_the_traffic_is_enough_for_it_to_gain() {
         assert_eq!(
             found.summary,
             format!(
-                "no policy is proposed for it: `cpu` (defer200) was measured to gain only with at least {packets_per_flush} packet(s) \
-                 on a queue in 200us and {connections} connection(s); here are 1.8 and 1"
+                "no policy is proposed for it: `cpu` (defer200) was measured to gain only with at least {packets_per_flush} packet(s) on a queue per 200us and {connections} connection(s); here there are 1.8 and 1"
             )
         );
         assert_eq!(found.remedy, None);
@@ -144,8 +143,8 @@ fn what_a_look_cannot_tell_is_said() {
     assert_eq!(
         not_known(&host, Some(&counts()), &context),
         [
-            "other loads than that of these 2 s: --seconds N looks longer",
-            "how long requests take: `netpolicy watch`, or a goal in a policy file",
+            "other loads than in these 2 s (--seconds N observes longer)",
+            "how long requests take (`netpolicy watch`, or a goal in a policy file)",
         ]
     );
     let timed = HostContext { timed: true, ..context };
@@ -155,9 +154,9 @@ fn what_a_look_cannot_tell_is_said() {
     assert_eq!(
         not_known(&host, None, &HostContext::default())[..3],
         [
-            "what processes of other users wait for: run it as root",
-            "who delivers the packets: nothing was counted",
-            "whose interrupt each queue of eth0 has: it is inferred, not stated",
+            "what processes of other users wait for (run it as root)",
+            "who delivers the packets (nothing was counted)",
+            "the interrupts of the queues of eth0 (inferred, not reported)",
         ]
     );
 }

@@ -121,8 +121,7 @@ fn doctor_says_who_holds_what_and_warns_where_the_hash_leads_to_a_provider() {
         says(&with_holder(1, HolderKind::IoUring { rx_buf_len: None })),
         [
             "note queue-held eth0 rx-1: held by xdpd[700] (io_uring zero-copy)",
-            "warning provider-in-rss eth0: the receive hash spreads ordinary packets over rx-1 too, whose memory is \
-             another program's",
+            "warning provider-in-rss eth0: the receive hash also sends ordinary packets to rx-1, whose memory belongs to another program",
         ]
     );
 }

@@ -134,7 +134,7 @@ fn local_numa_leaves_the_other_nodes_alone_and_says_so_where_its_own_may_not_be_
     let mut intent = on_device(2, "eth0", PolicyName::Bulk);
     intent.layout = Some("local-numa".parse().expect("a layout"));
     let placement = place(&policy([intent]), &host, &Resolved::default()).expect("placed");
-    assert!(placement.parts[0].notes.iter().any(|note| note.contains("takes others")));
+    assert!(placement.parts[0].notes.iter().any(|note| note.contains("uses others")));
 }
 
 #[test]

@@ -92,7 +92,7 @@ fn a_veth_that_would_lose_its_napis_is_not_given_a_mode_on_them() {
         desired(&placement, host)
     };
     let refused = planned(&host, PolicyName::Latency).expect_err("no NAPI would be left");
-    assert!(refused.to_string().contains("takes a veth's NAPIs away"), "{refused}");
+    assert!(refused.to_string().contains("removes a veth's NAPIs"), "{refused}");
     assert!(planned(&host, PolicyName::None).expect("planned").first_stage, "its NAPIs are others after it");
 }
 
@@ -131,12 +131,12 @@ fn queues_that_have_the_default_mask_lose_nothing_and_new_ones_begin_with_it() {
         |host: &Host, count| planned(host, vec![NicRequest::Channels(ChannelKind::Combined, count)]);
     let mask: CpuSet = "0-1".parse().expect("a list");
     host.devices[0].rx_queues[3].rps_cpus = mask.clone();
-    let refused = channels(&host, 2).expect_err("nothing could put it back");
+    let refused = channels(&host, 2).expect_err("nothing could restore it");
     assert!(refused.to_string().contains("rps_cpus 0-1"), "{refused}");
     host.rps_default_mask = mask;
     channels(&host, 2).expect("a queue that comes back begins with it");
     let (_, desired) = channels(&host, 6).expect("planned");
-    let note = "new receive queues of eth0 begin with rps_cpus 0-1, as net.core.rps_default_mask says";
+    let note = "new receive queues of eth0 start with rps_cpus 0-1, because of net.core.rps_default_mask";
     assert!(desired.notes.iter().any(|found| found == note), "{:?}", desired.notes);
 }
 
@@ -261,7 +261,9 @@ fn contexts_and_rules_over_queues_that_are_not_there_are_refused() {
     assert_eq!(nowhere.nearest.as_deref(), Some("also rss-contexts = \"2-3\""));
     let ports: Vec<String> = (1..66).map(|port| format!("tcp4 dst-port {port} queue 0")).collect();
     let many: Vec<&str> = ports.iter().map(String::as_str).collect();
-    assert!(refused(&host, rules(&many)).to_string().contains("65 rules: a device is given 64 at most"));
+    assert!(
+        refused(&host, rules(&many)).to_string().contains("65 rules: netpolicy adds at most 64 per device")
+    );
     let mut off = host.clone();
     off.devices[0].offloads.insert(Offload::Ntuple, false);
     assert!(refused(&off, rules(&["tcp4 queue 0"])).to_string().contains("rx-ntuple-filter"));
@@ -269,7 +271,7 @@ fn contexts_and_rules_over_queues_that_are_not_there_are_refused() {
     (without.devices[0].rss_contexts, without.devices[0].flow_rules) = (None, None);
     let lacking = refused(&without, NicRequest::RssContexts(vec![span("2-3")]));
     assert_eq!(lacking.kind, RefusalKind::Unsupported);
-    assert!(lacking.to_string().contains("no contexts of the receive hash"), "{lacking}");
+    assert!(lacking.to_string().contains("no RSS contexts"), "{lacking}");
     assert_eq!(refused(&without, rules(&["tcp4 queue 0"])).kind, RefusalKind::Unsupported);
 }
 

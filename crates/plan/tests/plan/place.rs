@@ -157,9 +157,8 @@ fn a_queue_without_a_napi_is_left_out_and_counted() {
     let part = &place(&bulk, &host, &Resolved::default()).expect("placed").parts[0];
     assert_eq!(part.queues.len(), 3);
     assert!(
-        part.notes.contains(
-            &"1 queue(s) of eth0 have no NAPI: nothing of the delivery mode is set there".to_owned()
-        )
+        part.notes
+            .contains(&"1 queue(s) of eth0 have no NAPI: the delivery mode is not set there".to_owned())
     );
 }
 
@@ -294,7 +293,7 @@ fn a_device_whose_other_half_a_service_sets_says_so() {
         notes.contains(&"the application's half is set by the request for service memcached".to_owned()),
         "{notes:?}"
     );
-    assert!(!notes.iter().any(|note| note.contains("half only")), "{notes:?}");
+    assert!(!notes.iter().any(|note| note.contains("only the NIC's half")), "{notes:?}");
 }
 
 #[test]
@@ -347,7 +346,7 @@ fn a_process_that_no_packet_can_come_to_takes_no_queues() {
     let part = place(&asked, &host, &Resolved::default()).expect("placed").parts.remove(0);
     assert!(part.queues.is_empty(), "{:?}", part.queues);
     assert!(
-        part.notes[0].contains("sleep[812] has no socket that packets could come to"),
+        part.notes[0].contains("sleep[812] has no socket that could receive packets"),
         "{:?}",
         part.notes
     );
@@ -574,7 +573,7 @@ fn a_busy_server_without_a_napi_is_refused_for_that_and_not_for_silence() {
         socket.remote = Some("[::ffff:127.0.0.1]:40000".parse().expect("address"));
     }
     let refusal = refused(&host);
-    assert!(refusal.to_string().contains("receives over loopback alone (20 connections)"), "{refusal}");
+    assert!(refusal.to_string().contains("receives only over loopback (20 connections)"), "{refusal}");
 }
 
 #[test]
@@ -586,7 +585,7 @@ fn connections_on_no_napi_are_not_called_silence_either() {
     let placement = place(&request, &host, &Resolved::default()).expect("placed");
     let notes = placement.parts[0].notes.join("\n");
     assert!(notes.contains("20 connection(s) of redis-server[812] receive on no NAPI"), "{notes}");
-    assert!(!notes.contains("is not known until a packet comes"), "{notes}");
+    assert!(!notes.contains("is unknown until a packet arrives"), "{notes}");
 }
 
 #[test]
@@ -711,7 +710,7 @@ fn a_mode_that_polls_no_napi_takes_no_timeouts() {
         intent.overrides.gro_flush_timeout = Some(Nanoseconds::from_micros(50));
         let refusal = refused(&policy([intent]), &two_services(), &Resolved::default());
         assert_eq!(refusal.kind, RefusalKind::Usage);
-        assert!(refusal.message.contains("events would come late"), "{refusal}");
+        assert!(refusal.message.contains("they would delay events"), "{refusal}");
     }
 }
 

@@ -83,7 +83,7 @@ fn a_device_gets_what_it_has_and_what_stops_its_queues_is_proposed() {
     );
     let proposed: Vec<String> = desired.proposed.iter().map(|wanted| wanted.setting.to_string()).collect();
     assert_eq!(proposed, ["eth0: rx-ring 4096", "eth0: rx-gro-hw on"]);
-    assert!(desired.notes.iter().any(|note| note.contains("unless --disruptive is given")));
+    assert!(desired.notes.iter().any(|note| note.contains("not done without --disruptive")));
     assert_eq!(desired.wake_latency.map(|(micros, _)| micros), Some(100));
     assert!(desired.wanted[0].because.source.contains("policy bulk, recipe of a test"));
 }

@@ -100,7 +100,7 @@ fn left(host: &Host) -> String {
 fn a_program_of_the_applications_own_stays_and_is_reported() {
     let mut host = with_workers(2);
     host.listeners[0].spread = Spread::Foreign;
-    assert!(left(&host).contains("a program that is not ours"));
+    assert!(left(&host).contains("another program's BPF program"));
 }
 
 #[test]
@@ -166,7 +166,7 @@ fn a_foreign_program_that_chooses_among_polling_workers_is_reported() {
     let found = about_listeners(&host);
     assert_eq!(found.len(), 1, "{found:?}");
     assert_eq!((found[0].rule.as_str(), found[0].severity), ("listeners-chosen-by-another", Severity::Note));
-    assert!(found[0].evidence[0].contains("could not be put back"), "{found:?}");
+    assert!(found[0].evidence[0].contains("could not be restored"), "{found:?}");
     assert_eq!(found[0].evidence[1], "memcached[812] receives from NAPI 300, 301");
 }
 

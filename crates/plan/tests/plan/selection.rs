@@ -194,7 +194,7 @@ fn a_device_that_cannot_have_a_setting_of_a_pattern_has_the_others_and_a_note_sa
     // With a policy, settings that need no NAPI are still set.
     let with_policy = policy([xps(of_pattern(2, "*"))]);
     let notes = select(&with_policy, &host).notes.remove(&0).expect("notes");
-    let words = "mv0 has no NAPI: of the section, only xps, rps_cpus is set there".to_owned();
+    let words = "mv0 has no NAPI: only xps, rps_cpus of the section is set there".to_owned();
     assert!(notes.contains(&words), "{notes:?}");
     // If the device is named and cannot have the setting, the request is refused before anything is set.
     let by_name = policy([xps(on_device(2, "ens3", PolicyName::None))]);

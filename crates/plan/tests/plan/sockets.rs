@@ -125,7 +125,7 @@ fn of_very_many_sockets_the_first_are_set_and_the_others_reported() {
     let resolved = Resolved::default().with(0, [SERVER]);
     let placement = place(&asked(DeliveryMode::NapiBusy), &host, &resolved).expect("a placement");
     let notes = placement.parts[0].notes.join("\n");
-    assert!(notes.contains("44 more sockets that no epoll watches are left as they are"), "{notes}");
+    assert!(notes.contains("44 more sockets that no epoll watches are not changed"), "{notes}");
 }
 
 /// What a plan says of `poll` and `select`, and whether it warns of every epoll of the host.
@@ -145,10 +145,10 @@ fn said_of_poll(host: &Host, wants: Option<u64>) -> (String, bool) {
 fn whether_poll_and_select_poll_is_said_as_the_host_has_it_and_as_the_plan_makes_it() {
     let mut host = with_sockets(vec![udp(3, Some(300), Some(STILL))]);
     let elsewhere =
-        "do so only where net.core.busy_poll, which the initial network namespace alone shows, is not 0";
+        "do so only if net.core.busy_poll, visible only in the initial network namespace, is not 0";
     assert_eq!(said_of_poll(&host, None), (elsewhere.to_owned(), false));
     host.sysctls.insert(Sysctl::BusyPoll, 0);
-    let off = "do not, because net.core.busy_poll is 0: settings.busy_poll of a device section sets it, for the whole host";
+    let off = "do not, because net.core.busy_poll is 0; settings.busy_poll of a device section sets it for the whole host";
     assert_eq!(said_of_poll(&host, None), (off.to_owned(), false));
     assert_eq!(said_of_poll(&host, Some(70)), ("do so for 70 us (net.core.busy_poll)".to_owned(), true));
     host.sysctls.insert(Sysctl::BusyPoll, 50);

@@ -55,8 +55,8 @@ impl Subject {
     /// The name, and what may have happened to it.
     fn gone(&self) -> Option<(&str, &'static str)> {
         match self {
-            Self::Device(name) => Some((name, "it left this network namespace or was removed")),
-            Self::Process(name) => Some((name, "it ended, or closed them")),
+            Self::Device(name) => Some((name, "it was moved to another network namespace, or removed")),
+            Self::Process(name) => Some((name, "it exited or closed them")),
             Self::Object => None,
         }
     }
@@ -212,7 +212,7 @@ mod test {
         let rows: Vec<&str> = page.lines().collect();
         assert_eq!(rows.len(), 3, "{page}");
         assert!(rows[1].contains("lxc12") && rows[1].contains("12 settings"), "{page}");
-        assert!(rows[1].contains("it left this network namespace or was removed"), "{page}");
+        assert!(rows[1].contains("it was moved to another network namespace, or removed"), "{page}");
         assert!(rows[2].contains("eth0") && rows[2].contains("EPERM"), "{page}");
         assert_eq!(report.lines().len(), 13, "programs get each");
     }

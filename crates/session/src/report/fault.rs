@@ -83,7 +83,7 @@ fn state(fault: &Fault, colour: bool) -> Option<String> {
                 text.push_str(&printable(setting));
             }
             if let Some(undo) = undo {
-                text.push_str("\nTo put the rest back by hand, read and run ");
+                text.push_str("\nTo restore the rest by hand, read and run ");
                 text.push_str(&undo.display().to_string());
             }
             text

@@ -26,7 +26,7 @@ pub struct Bench {
 
 /// An application to measure with.
 #[derive(Debug, Subcommand)]
-#[expect(missing_docs, reason = "each command's own help says what it does")]
+#[expect(missing_docs, reason = "see the help of each command")]
 pub enum Application {
     Memcached(Box<Memcached>),
     Live(Box<Live>),
@@ -72,14 +72,14 @@ pub struct FromEvidence {
 #[command(after_help = "\
 Examples:
   netpolicy bench memcached --matrix --report report.html
-                                          the document's eleven configurations at several loads
+                                          the eleven configurations of the document at several loads
   netpolicy bench memcached --matrix --short
                                           the same within three minutes
   netpolicy bench memcached --mode base,suspend20 --rate 40%,max --repeats 7
   netpolicy bench memcached --server ssh:root@192.0.2.7 --matrix --json two.json
                                           the same with memcached on another machine
   netpolicy bench memcached --address 192.0.2.7:11211 --rate 50K
-                                          a server of your own, as it is")]
+                                          your own server, unchanged")]
 pub struct Memcached {
     /// Measure this server as it is, instead of creating a lab.
     #[arg(long, value_name = "ADDRESS:PORT", conflicts_with_all = ["matrix", "mode", "queues", "server_threads", "server"])]

@@ -59,8 +59,7 @@ impl Configuration {
     pub(crate) const fn impossible(self) -> Option<&'static str> {
         match self {
             Self::Workqueue => Some(
-                "no kernel has it: the patches were proposed together with those for kernel threads and not merged; it can be \
-                 simulated only",
+                "no kernel has it: its patches were proposed with those for kernel threads, but not merged; it can only be simulated",
             ),
             Self::Mode(_) | Self::Softirq | Self::Threaded { .. } | Self::ThreadedBusy | Self::UserBusy => {
                 None

@@ -20,7 +20,7 @@ use super::args::span;
 Examples:
   netpolicy bench live                    seven modes, three open loops, three closed ones, three rounds
   netpolicy bench live --repeats 1 --rate 8K --closed 16
-  netpolicy bench live --cost             what measuring costs the service")]
+  netpolicy bench live --cost             the cost of measuring for the service")]
 pub struct Live {
     /// The modes [default: base, defer50, defer200, napibusy, suspend20, suspend200, threaded].
     #[arg(long, value_name = "MODE,...", value_delimiter = ',')]

@@ -44,8 +44,7 @@ impl fmt::Display for NotALoad {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "`{}` is not a load: write requests per second as in 50K, a share of what base bears as in 40% (1% to 200%), \
-             or max",
+            "`{}` is not a load: write requests per second as in 50K, a share of base's capacity as in 40% (1% to 200%), or max",
             self.0
         )
     }

@@ -456,7 +456,7 @@ pub(super) fn verdict(context: &Context<'_>, grid: &Grid, gated: bool) -> Exit {
     match (gated, grid.gates.len(), missed) {
         (false, ..) => Exit::Done,
         (true, 0, _) => {
-            context.console.say("No gate applies to the measured configurations.");
+            context.console.say("No gate matches a measured configuration.");
             Exit::Failed
         }
         (true, all, 0) => {

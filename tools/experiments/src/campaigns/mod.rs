@@ -160,9 +160,7 @@ fn conduct<S: Stage<Error = BenchError>>(
         false => None,
     };
     if let Some(borne) = borne {
-        context
-            .console
-            .say(&format!("Closed loop, this server answers {borne:.0} requests per second here."));
+        context.console.say(&format!("In closed loop, this server answers {borne:.0} requests per second."));
     }
     let mut loads: Vec<OfferedLoad> = Vec::new();
     for load in wanted.iter().map(|load| load.on(borne.unwrap_or(0.0))) {
@@ -264,14 +262,14 @@ fn from_evidence(arguments: &FromEvidence, context: &Context<'_>) -> Result<Exit
             }
             Written::Compare(_) | Written::Watch(_) => {
                 let why = format!(
-                    "{}: a record of `watch` or `compare` is shown alone and has no gates",
+                    "{}: a record of `watch` or `compare` must be the only file, and has no gates",
                     path.display()
                 );
                 return Err(Fault::new(Exit::Usage, why));
             }
             Written::Results(_) => {
                 let why = format!(
-                    "{}: evidence of `bench memcached` is shown alone and has no gates",
+                    "{}: evidence of `bench memcached` must be the only file, and has no gates",
                     path.display()
                 );
                 return Err(Fault::new(Exit::Usage, why));
@@ -323,7 +321,9 @@ fn early(
             return Err(restore);
         }
         (Some(restore), Place::Machines) => {
-            context.console.say(&format!("The server's machine did not say that it is restored: {restore}"));
+            context
+                .console
+                .say(&format!("The server's machine did not confirm that it was restored: {restore}"));
         }
     }
     match cause {

@@ -20,18 +20,17 @@ use crate::machines::stage::{Labels, MachinesStage, Needs};
 
 /// Notes on every table from the lab.
 const LAB_NOTES: [&str; 3] = [
-    "none is the untuned baseline: device and servers as they come, and the server confined to its half of the CPUs as under all others.",
-    "manual is what an operator usually sets: irqbalance off, interrupts 1:1. The lab's veth has no interrupt and no \
+    "none is the untuned baseline: device and servers with their defaults, the server on its half of the CPUs as under all policies.",
+    "manual is the usual manual tuning: irqbalance off, interrupts 1:1. The lab's veth has no interrupt and no \
      irqbalance, so RPS replaces the interrupt's affinity: queue i is steered to the i-th server CPU, XPS likewise, and only thread i runs \
      there.",
-    "mix gives each server the policy of its workloads; a veth has no rules that distinguish their packets, so this may be \
-     refused, and then only the device has the policy.",
+    "mix gives each server the policy of its workloads; a veth has no rules that distinguish their packets, so this may be refused; then only the device has the policy.",
 ];
 
 /// Notes on every table from two machines.
 const MACHINES_NOTES: [&str; 3] = [
-    "none is the untuned baseline: device and servers as they come.",
-    "manual is what an operator usually sets: the interrupt of queue i goes to the i-th server CPU (RPS where a queue has no \
+    "none is the untuned baseline: device and servers with their defaults.",
+    "manual is the usual manual tuning: the interrupt of queue i goes to the i-th server CPU (RPS if a queue has no \
      interrupt), XPS likewise, and only thread i runs there. irqbalance must be off.",
     "mix gives each server the policy of its workloads; if the device has no rules that distinguish their packets, only the \
      device has the policy.",
@@ -39,7 +38,7 @@ const MACHINES_NOTES: [&str; 3] = [
 
 /// Notes on every table of a server of the operator's choice.
 const FOREIGN_NOTES: [&str; 2] = [
-    "none is the untuned baseline: device and server as they come; in the lab, the server is confined to its half of the CPUs as under all others.",
+    "none is the untuned baseline: device and server with their defaults; in the lab, the server runs on its half of the CPUs as under all policies.",
     "The client sleeps until an answer arrives or a request is due, like an ordinary one, and is late by its wake-up latency, under \
      every policy alike (--punctual makes it poll instead, at the cost of its CPU).",
 ];
@@ -280,10 +279,10 @@ pub(super) fn empty(arguments: &Policies, mixtures: &[Mixture], title: &str) -> 
     let throughput: fn(Mixture) -> (u32, String) = |mixture| (mixture.throughput, mixture.of_throughput());
     let latency: fn(Mixture) -> (u32, String) = |mixture| (mixture.latency, mixture.of_latency());
     let overall = vec![
-        overall("Throughput-first workloads alone", false, throughput),
-        overall("Latency-first workloads alone", false, latency),
-        overall("Throughput-first workloads beside others", true, throughput),
-        overall("Latency-first workloads beside others", true, latency),
+        overall("Throughput-first workloads only", false, throughput),
+        overall("Latency-first workloads only", false, latency),
+        overall("Throughput-first workloads with others", true, throughput),
+        overall("Latency-first workloads with others", true, latency),
     ];
     Grid {
         schema: Schema,

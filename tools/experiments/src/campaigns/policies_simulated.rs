@@ -37,8 +37,7 @@ const WINDOW_NS: u64 = 150_000_000;
 const NOTES: [&str; 5] = [
     "Computed in the model, scenario net-policy: 24 CPUs on two nodes, 24 queues, 40 Gbit/s, costs fitted to another machine. This says how \
      policies compare at that scale, not what the document's machine measured.",
-    "A throughput-first workload is a process with 16 exchanges of a byte under way (the document's TCP_RR with a burst), a \
-     latency-first one a process with one.",
+    "A throughput-first workload is a process with 16 outstanding one-byte exchanges (the document's TCP_RR with a burst), a latency-first workload one with a single exchange.",
     "none leaves threads to the scheduler and interrupts spread over all CPUs, where irqbalance has them at best; manual pins queue \
      i and process i to CPU i, which is what the document calls its baseline; with more processes than CPUs the model pins none, \
      and manual is none.",

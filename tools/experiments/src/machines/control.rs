@@ -96,7 +96,7 @@ impl Control {
                 ));
             }
             (Peer::Tcp { .. }, None) => {
-                let hint = "name the file of the token that `netpolicy bench serve --listen` there has";
+                let hint = "name the token file of `netpolicy bench serve --listen` on that machine";
                 return Err(usage(format!("--server {peer} needs --token"), hint));
             }
         };
@@ -145,12 +145,12 @@ impl Control {
     /// The fault for a reply to something else.
     pub(crate) fn unexpected(&mut self, reply: &Reply) -> Fault {
         let words: String = format!("{reply:?}").chars().take(80).collect();
-        self.lose(format!("it replied {words}, which was not expected"))
+        self.lose(format!("unexpected reply: {words}"))
     }
 
     fn send(&mut self, request: &Request) -> Result<(), Fault> {
         if self.is_lost {
-            return Err(self.lose("the connection was lost before".to_owned()));
+            return Err(self.lose("the connection was already lost".to_owned()));
         }
         let line = encode(request)?;
         let sent = write(&self.to, &line);
@@ -182,7 +182,9 @@ impl Control {
             // It exited before its greeting: clap rejected the command line.
             Some(2) if !self.has_greeted => (
                 Exit::Unsupported,
-                format!("{why}; netpolicy there does not know `bench serve --stdio`: it has another version"),
+                format!(
+                    "{why}; its netpolicy does not support `bench serve --stdio`: it has another version"
+                ),
             ),
             Some(127) => (Exit::Unsupported, format!("{why}; netpolicy or ssh is not installed")),
             Some(255) => (Exit::Failed, format!("{why}; ssh failed")),
@@ -303,7 +305,7 @@ impl Source {
                 Ok(length) => self.lines.push(&buffer[..length]),
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
-                    return Err(Fault::failed(format!("it said nothing for {CONNECTS_WITHIN:?}")));
+                    return Err(Fault::failed(format!("no message within {CONNECTS_WITHIN:?}")));
                 }
                 Err(error) => return Err(Fault::failed(error)),
             }

@@ -118,7 +118,7 @@ impl std::fmt::Display for End {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Silent => write!(f, "The client was silent for {SILENCE_MAX:?}"),
-            Self::Signal(signal) => write!(f, "Ended by signal {}", signal.number()),
+            Self::Signal(signal) => write!(f, "Stopped by signal {}", signal.number()),
         }
     }
 }
@@ -213,7 +213,7 @@ impl Connection {
             let left = Timespec::try_from(AUTHENTICATES_WITHIN.saturating_sub(self.heard.elapsed()))?;
             let mut polled = [PollFd::new(&self.from, PollFlags::IN)];
             match poll(&mut polled, Some(&left)) {
-                Ok(0) => return Err(format!("it said nothing for {AUTHENTICATES_WITHIN:?}").into()),
+                Ok(0) => return Err(format!("no message within {AUTHENTICATES_WITHIN:?}").into()),
                 Err(errno) if errno.kind() != std::io::ErrorKind::Interrupted => return Err(errno.into()),
                 Ok(_) | Err(_) => {}
             }
@@ -379,7 +379,7 @@ impl<'a> BenchHost<'a> {
         let journal = context.session.journal()?;
         let lock = locked(&context.session.state_dir)?;
         let address = prepare.address.or(local).ok_or_else(|| {
-            let words = "the address of the server is not known: ssh did not set SSH_CONNECTION";
+            let words = "the server's address is unknown: ssh did not set SSH_CONNECTION";
             Fault::new(Exit::Usage, words).hint("name it with --server-address")
         })?;
         let device = device_with_address(&netns, address)?.ok_or_else(|| {
@@ -444,7 +444,7 @@ impl<'a> BenchHost<'a> {
                 }
                 Request::Restore => self.restore().map(|()| Reply::Done),
                 Request::Hello(_) | Request::Prepare(_) => {
-                    return Err(Fault::new(Exit::Usage, "a bench is prepared once"));
+                    return Err(Fault::new(Exit::Usage, "the bench is already prepared"));
                 }
             };
             connection.reply(&done.unwrap_or_else(|fault| Reply::Failed(Failure::from(&fault))))?;
@@ -609,7 +609,7 @@ impl<'a> BenchHost<'a> {
     ) -> Result<(Server, SocketAddr, String, Option<EpollCounts>), BenchError> {
         if let Service::Running { name } = service {
             let (server, address) = self.running(name, configuration)?;
-            return Ok((server, address, format!("{name}, which ran already"), None));
+            return Ok((server, address, format!("{name} (was already running)"), None));
         }
         let port = self.port.map(|port| port.saturating_add(index));
         let address = SocketAddr::new(self.address, port.map_or_else(|| self.free_port(), Ok)?);
@@ -658,7 +658,7 @@ impl<'a> BenchHost<'a> {
     /// A service that runs here already, and where it listens.
     fn running(&self, name: &str, configuration: Configuration) -> Result<(Server, SocketAddr), Fault> {
         if configuration.wait_at_most().is_some() {
-            let why = format!("{configuration} needs a library in the server, which only a start loads");
+            let why = format!("{configuration} needs a library that is preloaded when the server starts");
             return Err(Fault::new(Exit::Unsupported, why));
         }
         let found = Target::of(&Selection::named(name), self.context.session, self.context.console)?;
@@ -779,7 +779,7 @@ fn locked(state_dir: &std::path::Path) -> Result<File, Fault> {
     match flock(&file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(file),
         Err(rustix::io::Errno::WOULDBLOCK) => {
-            Err(Fault::new(Exit::Refused, "another client measures this machine now"))
+            Err(Fault::new(Exit::Refused, "another client measures this machine"))
         }
         Err(errno) => Err(Fault::file(path, errno.into())),
     }

@@ -33,7 +33,7 @@ pub(crate) fn listen(context: &Context<'_>, address: SocketAddr, token: &Path) -
     let listener = context.session.netns()?.run(|| TcpListener::bind(address))?.map_err(failed)?;
     listener.set_nonblocking(true).map_err(failed)?;
     let own = listener.local_addr().map_err(failed)?;
-    context.console.say(&format!("Waiting for clients with the token on {own}; Ctrl-C ends it."));
+    context.console.say(&format!("Waiting for clients with the token on {own}; press Ctrl-C to stop."));
     let mut children: Vec<Child> = Vec::new();
     while signals.take().is_none() {
         let mut polled =

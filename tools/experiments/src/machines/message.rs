@@ -405,7 +405,7 @@ impl fmt::Display for NotAMessage {
             Self::Unsealed => {
                 write!(f, "a message was changed on its way, or was not sent by the program with the token")
             }
-            Self::Malformed { line, why } => write!(f, "`{line}` is no message: {why}"),
+            Self::Malformed { line, why } => write!(f, "`{line}` is not a message: {why}"),
         }
     }
 }

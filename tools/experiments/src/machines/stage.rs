@@ -187,7 +187,7 @@ impl<'a> MachinesStage<'a> {
             }
             Workload::Storage(_) => Service::Storage { in_a_row },
             Workload::Foreign(_) => {
-                return Err(Fault::failed("this server is not started on another machine"));
+                return Err(Fault::failed("this server cannot be started on another machine"));
             }
         })
     }

@@ -70,7 +70,7 @@ impl Token {
         let token = bytes.trim_ascii();
         if token.len() < TOKEN_BYTES_MIN || bytes.len() > TOKEN_BYTES_MAX {
             let why = format!(
-                "a token has {TOKEN_BYTES_MIN} to {TOKEN_BYTES_MAX} bytes, and this one {}",
+                "a token has {TOKEN_BYTES_MIN} to {TOKEN_BYTES_MAX} bytes; this one has {}",
                 token.len()
             );
             return Err(refused(why));
@@ -153,7 +153,7 @@ pub enum NotAuthentic {
     #[error("it has another token")]
     Token,
     /// It sent something else.
-    #[error("it does not authenticate itself as `bench serve --listen` or its client does")]
+    #[error("it does not authenticate like `bench serve --listen` or its client")]
     Unexpected,
 }
 

@@ -50,8 +50,7 @@ impl Report for BenchReport<'_> {
         }
         if let Some(borne) = self.borne {
             page.line(format!(
-                "Loads are shares of {borne:.0} requests per second, what base answers here in closed loop. (The document's \
-                 200K to 1000K are its machine's, and would mean nothing here.)"
+                "Loads are shares of {borne:.0} requests per second, the closed-loop capacity of base here. (The document's 200K to 1000K apply only to its machine.)"
             ));
         }
     }
@@ -94,7 +93,7 @@ impl Report for GridReport<'_> {
             if let Some(borne) = variant.borne {
                 let first = variant.results.experiment.labels.first().map_or("", String::as_str);
                 page.line(format!(
-                    "{}: loads are shares of {borne:.0} requests per second, what {first} answers here in closed loop.",
+                    "{}: loads are shares of {borne:.0} requests per second, the closed-loop capacity of {first} here.",
                     variant.name
                 ));
             }

@@ -28,7 +28,7 @@ pub(crate) fn html(title: &str, judged: &[Judged], table: &str, summary: &str, o
          <style>body{{font:14px sans-serif;margin:2em;color:#222}}pre{{font-size:12px;overflow-x:auto}}\
          svg{{margin:0 1em 1em 0}}text{{font-size:11px;fill:#444}}</style><h1>{0}</h1>\
          <p>Lines are predicted, bands their intervals, dots measured; filled dots were fitted, open ones held out. \
-         Loads are to scale; a closed loop (max) stands apart.</p>",
+         Loads are to scale; a closed loop (max) is separate.</p>",
         escaped(title)
     );
     let axis = axis(judged);

@@ -117,7 +117,7 @@ impl Report for LiveBenchReport<'_> {
         page.gap();
         page.styled(
             Style::Strong,
-            "median of the error's amount, %, p50 / p90 / p99; pairs of modes ordered right",
+            "median absolute error, %, p50 / p90 / p99; pairs of modes in the right order",
         );
         let mut table = Table::new(&["ESTIMATOR", "RUNS", "ALL", "OPEN", "CLOSED", "P50", "P90", "P99"]);
         for row in &self.overall {
@@ -209,7 +209,7 @@ impl Report for LiveCostReport {
             self.load, self.rounds
         ));
         page.line(format!("20 ms of each second measured: {}", percent(self.sampled)));
-        page.line(format!("measured all the time:         {}", percent(self.attached)));
+        page.line(format!("measured continuously:         {}", percent(self.attached)));
         let mut table = Table::new(&["PROGRAM", "RUNS/REQUEST", "NS/RUN"]);
         for of in &self.profile {
             table.row([

@@ -348,7 +348,7 @@ impl Report for SelfcheckReport {
         match self.disturbed {
             true => page.styled(
                 Style::Warning,
-                format!("{words}: too much for a verdict. Repeat on a quiet machine."),
+                format!("{words}: too much for a verdict. Repeat it on a quiet machine."),
             ),
             false => page.line(format!("{words}.")),
         }
@@ -382,9 +382,7 @@ impl Report for SelfcheckReport {
             ]);
         }
         page.table(&table);
-        page.line(
-            "SERVER, CLIENT: CPU time for each answer, (1) by /proc/stat of its CPUs, (2) its run time.",
-        );
+        page.line("SERVER, CLIENT: CPU time per answer, (1) from /proc/stat of its CPUs, (2) its run time.");
         page.gap();
         let mut table = Table::new(&["RATE", "CONN", "FIGURE", "INSTRUMENTS", "VALUE", "GOAL", "VERDICT"]);
         for found in &self.comparisons {

@@ -164,7 +164,7 @@ impl ValidationReport {
         let Orderings { clear, right } = self.orderings;
         let share = 100.0 * right as f64 / clear.max(1) as f64;
         format!(
-            "Of {clear} pairs of rows that differ clearly, {right} are predicted in the right order ({share:.1} %)."
+            "Of {clear} clearly different pairs of rows, {right} are predicted in the right order ({share:.1} %)."
         )
     }
 

@@ -266,7 +266,7 @@ impl Reader<'_> {
         for (range, cell) in cells {
             let quoted = quoted(cell);
             if !seen.insert(cell) {
-                self.wrong(range, format!("heading `{quoted}` is there twice"), None);
+                self.wrong(range, format!("heading `{quoted}` occurs twice"), None);
             } else if Scenario::has_key(cell) {
                 columns.push(Column::Setting(cell.to_owned()));
             } else if cell == "class" {
@@ -281,7 +281,7 @@ impl Reader<'_> {
                         .or_else(|| nearest_key(cell))
                         .map(|meant| format!("did you mean `{meant}`?")),
                 };
-                let message = format!("`{quoted}` is neither a key of a scenario nor something measured");
+                let message = format!("`{quoted}` is neither a key of a scenario nor a measured quantity");
                 self.wrong(range, message, help);
             }
             if self.mistakes.len() >= MISTAKES_MAX {
@@ -298,7 +298,7 @@ impl Reader<'_> {
                 );
             } else if !columns.iter().any(|column| matches!(column, Column::Value(_))) {
                 let help = format!("there are {}", Metric::ALL.map(Metric::word).join(", "));
-                self.wrong(line, "no column is something measured".to_owned(), Some(help));
+                self.wrong(line, "no column is a measured quantity".to_owned(), Some(help));
             }
         }
         columns
@@ -326,7 +326,7 @@ impl Reader<'_> {
             return;
         }
         if self.points.values().any(|other| *other == name) {
-            let message = format!("row `{}` was there before", quoted(&name));
+            let message = format!("row `{}` occurs twice", quoted(&name));
             return self.wrong(line, message, None);
         }
         let mut scenario = self.scenario.clone();
@@ -339,8 +339,7 @@ impl Reader<'_> {
             return self.wrong(line, impossible.to_string(), None);
         }
         if let Some(other) = self.points.insert(scenario.hash(), name.clone()) {
-            let message =
-                format!("row `{}` is `{}` once more, written otherwise", quoted(&name), quoted(&other));
+            let message = format!("row `{}` is the same as `{}`", quoted(&name), quoted(&other));
             return self.wrong(line, message, None);
         }
         let closed = scenario.clients.load == OfferedLoad::Max;
@@ -434,10 +433,10 @@ mod test {
         };
         let row = |cells: &str| mistakes(&format!("clients.load\tclass\tqps\tp50\tp99\tcpu\n{cells}\n"));
         for (printed, words) in [
-            (mistakes("clients.load\tavg\tavg\n"), "heading `avg` is there twice\n --> t.tsv:1:18"),
+            (mistakes("clients.load\tavg\tavg\n"), "heading `avg` occurs twice\n --> t.tsv:1:18"),
             (mistakes("delivery.mod\tavg\n"), "did you mean `delivery.mode`?"),
             (mistakes("avg\n"), "rows have no names"),
-            (mistakes("clients.load\tclass\n"), "no column is something measured"),
+            (mistakes("clients.load\tclass\n"), "no column is a measured quantity"),
             (row("20K\tstable\t0\t1\t1\t1"), "`0` is not a measured number: qps is from 0.001 to 10^12"),
             (row("20K\tstable\tnan\t1\t1\t1"), "`nan` is not a measured number"),
             (row("20K\tstable\t1\t1e300\t1\t1"), "`1e300` is not a measured number"),
@@ -449,11 +448,8 @@ mod test {
             (row("20K\tmax\t1\t1\t1\t1"), "`max` is a closed loop, and this row has a load"),
             (row("max\tstable\t1\t1\t1\t1"), "whose class is `max`, not `stable`"),
             (row("fast\tstable\t1\t1\t1\t1"), "`fast` is not a load"),
-            (
-                mistakes("clients.load\tavg\n20K\t50\n20000\t51\n"),
-                "row `20000` is `20K` once more, written otherwise",
-            ),
-            (mistakes("clients.load\tavg\n20K\t50\n20K\t51\n"), "row `20K` was there before\n --> t.tsv:3:1"),
+            (mistakes("clients.load\tavg\n20K\t50\n20000\t51\n"), "row `20000` is the same as `20K`"),
+            (mistakes("clients.load\tavg\n20K\t50\n20K\t51\n"), "row `20K` occurs twice\n --> t.tsv:3:1"),
             (row("20K\tstable\t1"), "3 cells under 6 headings"),
         ] {
             assert!(printed.contains(words), "{words}\nin\n{printed}");

@@ -107,7 +107,7 @@ fn read(
         if table.get_ref().is_empty() {
             let (message, help) = match sections == SECTIONS {
                 true => {
-                    ("an empty file is not a scenario", Some("any key will do, such as a title".to_owned()))
+                    ("an empty file is not a scenario", Some("any key is enough, such as a title".to_owned()))
                 }
                 false => ("an empty file has no parameters", None),
             };
@@ -207,7 +207,7 @@ impl Reader<'_> {
                 ("title", other) => self.takes(value.span(), "title", "a text", other),
                 (_, other) if SECTIONS.contains(&word) => {
                     let message = format!("`{word}` is a section, not {}", kind(other));
-                    self.wrong(value.span(), message, Some(format!("begin it with [{word}]")));
+                    self.wrong(value.span(), message, Some(format!("start it with [{word}]")));
                 }
                 _ => {
                     let help = nearest(word, SECTIONS).map(|name| format!("did you mean `{name}`?"));
@@ -314,7 +314,11 @@ impl Reader<'_> {
                 }
                 DeValue::String(word) => words.push(word.to_string()),
                 other => {
-                    self.wrong(element.span(), format!("this list takes texts, not {}", kind(other)), None);
+                    self.wrong(
+                        element.span(),
+                        format!("this list must contain strings, not {}", kind(other)),
+                        None,
+                    );
                 }
             }
         }
@@ -333,16 +337,11 @@ impl Reader<'_> {
                 .map(|array| array.iter().map(|n| number(n.get_ref())).collect::<Option<_>>())
                 .unwrap_or_default();
             let Some(numbers) = numbers.filter(|numbers| numbers.len() <= SAMPLES_MAX) else {
-                self.wrong(
-                    value.span(),
-                    format!("a list of at most {SAMPLES_MAX} numbers belongs here"),
-                    None,
-                );
+                self.wrong(value.span(), format!("expected a list of at most {SAMPLES_MAX} numbers"), None);
                 continue;
             };
             if *length.get_or_insert(numbers.len()) != numbers.len() {
-                let message =
-                    "each parameter has one number for each set, so that all lists are of one length";
+                let message = "each parameter has one number per set, so all lists must have the same length";
                 self.wrong(value.span(), message, None);
                 continue;
             }
@@ -447,7 +446,7 @@ mod test {
                 "`delivery` does not belong in a parameter file",
             ),
             ("[samples]\npacket = [1, 200]\n", "`200` is not a number from"),
-            ("[samples]\npacket = [1, 2]\nrequest = [1]\n", "all lists are of one length"),
+            ("[samples]\npacket = [1, 2]\nrequest = [1]\n", "all lists must have the same length"),
             ("", "an empty file has no parameters"),
         ] {
             let mistakes = over(text).expect_err(words).to_string();
@@ -503,7 +502,10 @@ mod test {
             ("[hardware]\nqueue = [4]\n", "did you mean `hardware.queues`?"),
             ("[calibration]\nmeasured = 3\n", "`calibration.measured` takes a text, not a whole number"),
             ("[calibration]\nrows = \"a\"\n", "`calibration.rows` takes a list of texts, not a text"),
-            ("[calibration]\nrows = [2.5]\n", "this list takes texts, not a number\n --> t.toml:2:9"),
+            (
+                "[calibration]\nrows = [2.5]\n",
+                "this list must contain strings, not a number\n --> t.toml:2:9",
+            ),
             ("[calibration]\nrow = []\n", "`row` is not a key of [calibration]"),
             ("[samples]\npaket = [1]\n", "did you mean `packet`?"),
             ("[samples]\npacket = [1, 99]\n", "`99` is not a number from 0.3 to 10 us"),

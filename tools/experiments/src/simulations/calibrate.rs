@@ -46,7 +46,7 @@ pub(super) fn run(arguments: &SimCalibrate, context: &Context<'_>) -> Result<Exi
         let most = Calibration::ROWS_MAX;
         return Err(Fault::new(
             Exit::Usage,
-            format!("{} rows were named: 1 to {most} may be fitted", rows.len()),
+            format!("{} rows are named: 1 to {most} may be fitted", rows.len()),
         )
         .hint(match names_in(&source, arguments.measured.as_deref()) {
             Some(names) => format!("name them with --rows: there are {names}"),
@@ -123,7 +123,7 @@ pub(super) fn run(arguments: &SimCalibrate, context: &Context<'_>) -> Result<Exi
                 // Do not abort: hours of work may be in the fit, and the result is printed at its end in any
                 // case.
                 reported = true;
-                context.console.say(&format!("{}: {error}; the fit goes on", path.display()));
+                context.console.say(&format!("{}: {error}; the fit continues", path.display()));
             }
         }
     }
@@ -132,7 +132,7 @@ pub(super) fn run(arguments: &SimCalibrate, context: &Context<'_>) -> Result<Exi
     if let Some(path) = &arguments.write {
         std::fs::write(path, report.toml(&given)).map_err(|error| Fault::file(path, error))?;
         context.console.say(&format!(
-            "wrote {}: --costs takes it, or its sections go into the scenario",
+            "wrote {}: pass it to --costs, or copy its sections into the scenario",
             path.display()
         ));
     }

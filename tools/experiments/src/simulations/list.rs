@@ -16,7 +16,7 @@ pub(super) fn listed(text: &str) -> Result<Vec<String>, &'static str> {
         if after.is_empty() {
             return Ok(values);
         }
-        rest = after.strip_prefix(',').ok_or("a comma belongs between two values, quoted or not")?;
+        rest = after.strip_prefix(',').ok_or("expected a comma between two values")?;
     }
 }
 
@@ -31,6 +31,6 @@ mod test {
         assert_eq!(of("\"0,2\",1-3,\"5\""), Ok("0,2|1-3|5".to_owned()));
         assert_eq!(of("a,,b,"), Ok("a||b|".to_owned()));
         assert_eq!(of("\"0,2"), Err("a quote is not closed"));
-        assert_eq!(of("\"0\"1"), Err("a comma belongs between two values, quoted or not"));
+        assert_eq!(of("\"0\"1"), Err("expected a comma between two values"));
     }
 }

@@ -60,9 +60,7 @@ pub(super) fn predict(
             rest = others;
             if mine.iter().all(|run| run.latency.count() == 0) {
                 let window = model::Nanoseconds(effort.length.window);
-                let words = format!(
-                    "{name}: no request was answered within {window}, so there is nothing to predict"
-                );
+                let words = format!("{name}: no request was answered within {window}: nothing to predict");
                 return Err(Fault::new(Exit::Usage, words).hint("--window sets the measured time"));
             }
             let mut prediction = prediction(name, scenario, samples, effort, mine);
@@ -95,11 +93,11 @@ fn unsettled(points: &[(String, Scenario)], length: Length) -> Option<String> {
         (model::Nanoseconds(length.warmup), (SPAN_MAX.0 - length.window.min(SPAN_MAX.0)) as f64 / 1e6);
     (length.warmup as f64 / 1e6 < SETTLED_GAPS * gap).then(|| {
         let words = format!(
-            "{name}: a connection sends each {gap:.1} ms, so its load has not settled after {warmup} of warm-up"
+            "{name}: a connection sends every {gap:.1} ms, so its load has not settled after {warmup} of warm-up"
         );
         match would_do <= most {
-            true => format!("{words}; --warmup {would_do:.0}ms would do"),
-            false => format!("{words}, nor would it in an hour; with fewer connections it would"),
+            true => format!("{words}; --warmup {would_do:.0}ms is enough"),
+            false => format!("{words}, nor would it in an hour; use fewer connections"),
         }
     })
 }

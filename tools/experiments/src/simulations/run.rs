@@ -56,7 +56,7 @@ fn points(arguments: &SimRun, source: &Source) -> Result<Vec<(String, Scenario)>
     for sweep in &arguments.sweep {
         let (key, values) = assignment("--sweep", sweep)?;
         if seen.contains(&key) {
-            let fault = Fault::new(Exit::Usage, format!("{key} is swept twice, or set beside"));
+            let fault = Fault::new(Exit::Usage, format!("{key} is swept twice, or both swept and set"));
             return Err(fault.hint(format!("put all values into one: --sweep {key}=A,B")));
         }
         seen.push(key);

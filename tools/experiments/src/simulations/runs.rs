@@ -43,11 +43,11 @@ pub(super) fn rows(
         let (runs, are) = (count(others, "run"), if others == 1 { "is" } else { "are" });
         table
             .notes
-            .push(format!("{runs} {are} left out: the experiment does not list that configuration or load"));
+            .push(format!("{runs} {are} omitted: the experiment does not list that configuration or load"));
     }
     for label in &results.experiment.labels {
         if label.parse::<DeliveryMode>().is_err() {
-            table.notes.push(format!("`{label}` is not a delivery mode: its runs are left out"));
+            table.notes.push(format!("`{label}` is not a delivery mode: its runs are omitted"));
             continue;
         }
         for &load in &results.experiment.loads {
@@ -65,19 +65,19 @@ pub(super) fn rows(
                 }
             }
             if all.is_empty() {
-                table.notes.push(format!("{name} is left out: there is no run of it"));
+                table.notes.push(format!("{name} is omitted: it has no run"));
                 continue;
             }
             for (i, run) in (1..).zip(&runs) {
                 if let Some(wrong) = unsound(run) {
                     let words = format!("{file}: run {i} of {name} cannot be: {wrong}");
                     return Err(Fault::new(Exit::Usage, words)
-                        .hint("a run that does not count says so in its `void`"));
+                        .hint("a run that does not count has a reason in its `void`"));
                 }
             }
             let Some(first) = runs.first() else {
                 table.notes.push(format!(
-                    "{name} is left out: of {} runs the load generator limited {limited}, the others are void",
+                    "{name} is omitted: of {} runs the load generator limited {limited}, the others are void",
                     all.len()
                 ));
                 continue;
@@ -102,7 +102,7 @@ pub(super) fn rows(
     }
     if let Some(cpus) = cpus {
         table.notes.push(format!(
-            "CPU use is left out: the server had {cpus} of the scenario's {} CPUs",
+            "CPU use is omitted: the server had {cpus} of the scenario's {} CPUs",
             scenario.hardware.cpus
         ));
     }
@@ -133,7 +133,7 @@ fn offered(
     };
     if workload.depth != 1 {
         let depth = workload.depth;
-        return refused(format!("{depth} requests were under way on a connection, the model has one"));
+        return refused(format!("{depth} requests were outstanding on a connection; the model has one"));
     }
     let connections = workload.connections();
     if connections != u64::from(scenario.clients.connections) {

@@ -32,7 +32,7 @@ pub(crate) fn scenario(path: &Path) -> Result<Source, Fault> {
     let is_file = path.as_os_str() != STANDARD_INPUT;
     if is_file && !path.exists() && !name.contains(['/', '.']) {
         let names = SHIPPED.map(|shipped| shipped.name).join(", ");
-        let words = format!("there is no scenario `{name}`: there are {names}, or a file");
+        let words = format!("no scenario or file `{name}`; the scenarios are {names}");
         return Err(Fault::new(Exit::Usage, words));
     }
     let file = parse(&name, &scenario_text(path)?).map_err(wrong)?;
@@ -110,8 +110,8 @@ pub(super) fn writable(option: &str, path: &Path, inputs: &[Option<&Path>]) -> R
         ));
     }
     if let Some(input) = inputs.iter().flatten().find(|input| is_same(input, path)) {
-        let words = format!("{option} {} would take the place of {}", path.display(), shown(input));
-        return Err(Fault::new(Exit::Usage, words).hint("name a file of its own"));
+        let words = format!("{option} {} would overwrite {}", path.display(), shown(input));
+        return Err(Fault::new(Exit::Usage, words).hint("name a different file"));
     }
     let tried = match path.metadata() {
         Ok(found) if found.is_file() || found.is_dir() => {

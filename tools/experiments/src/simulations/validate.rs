@@ -46,7 +46,7 @@ pub(super) fn run(arguments: &SimValidate, context: &Context<'_>) -> Result<Exit
         let (absent, rows) = (absent.join(", "), count(absent.len(), "row"));
         context
             .console
-            .say(&format!("{rows} that the parameters were fitted to: not in this table: {absent}"));
+            .say(&format!("{rows} to which the parameters were fitted are not in this table: {absent}"));
     }
     let mut points = Vec::new();
     for row in &table.rows {

@@ -71,7 +71,7 @@ fn threaded() -> Result<(), Failed> {
         assert!(runs(&grid, label).iter().all(|run| run.requests.answered > 0), "{label}");
     }
     let skipped = |label: &str| grid.skipped.iter().find(|skipped| skipped.label == label);
-    assert!(skipped("workqueue").is_some_and(|skipped| skipped.reason.contains("simulated only")));
+    assert!(skipped("workqueue").is_some_and(|skipped| skipped.reason.contains("only be simulated")));
     // Kernels that support it measure it; all others report why not.
     assert_eq!(skipped("threaded-busy").is_some(), runs(&grid, "threaded-busy").is_empty());
     assert!(grid.notes.iter().any(|note| note.contains("1 thread(s) that want 50 %")), "{:?}", grid.notes);

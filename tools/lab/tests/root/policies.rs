@@ -1,5 +1,5 @@
 //! `bench policies` as its users run it: every policy is applied to device and servers, both kinds of workload are measured
-//! beside each other, and everything is put back. Counts decide, not times.
+//! beside each other, and everything is restored. Counts decide, not times.
 
 use std::process::{Command, Output, Stdio};
 
@@ -57,7 +57,7 @@ fn runs<'a>(variant: &'a Variant, label: &str) -> Vec<&'a Evidence> {
     variant.results.evidence.iter().filter(|run| run.label == label).collect()
 }
 
-/// A run whose host was not put back ends the bench with another exit code.
+/// A run whose host was not restored ends the bench with another exit code.
 fn matrix() -> Result<(), Failed> {
     let grid =
         grid("--meant-for 8192 --at-once 1 --mix 1:0 --repeats 1 --seconds 60ms --warmup 20ms --queues 2")?;
@@ -74,7 +74,7 @@ fn matrix() -> Result<(), Failed> {
     assert_eq!(set("none").map(String::as_str), Some("none: sets nothing"));
     assert!(set("manual").is_some_and(|note| note.contains("rps_cpus")), "{:?}", set("manual"));
     let overall: Vec<&str> = grid.overall.iter().map(|overall| overall.name.as_str()).collect();
-    assert_eq!(overall, ["Throughput-first workloads alone"]);
+    assert_eq!(overall, ["Throughput-first workloads only"]);
     Ok(())
 }
 

@@ -86,7 +86,7 @@ fn place(results: &Results) -> String {
         Origin::Simulated(from) => format!("Simulated, not measured: scenario {}.", from.scenario),
     };
     let places: BTreeSet<String> = results.evidence.iter().map(describe).collect();
-    if places.is_empty() { "No run was made.".to_owned() } else { Vec::from_iter(places).join(" ") }
+    if places.is_empty() { "There are no runs.".to_owned() } else { Vec::from_iter(places).join(" ") }
 }
 
 fn charts(summaries: &[Summary]) -> Vec<Chart<'_>> {
@@ -122,8 +122,7 @@ fn how_to_read(page: &mut String, results: &Results) {
     let _ = writeln!(
         page,
         "<p class=\"note\">{} Whiskers are the same intervals. Hollow marks: closed loop (MAX), or the server did not \
-         keep up with the load, so that response times grow with the length of the run. Where marks would cover each \
-         other they are drawn a little beside. Point at a name to see its lines alone, at a mark for its numbers.</p>",
+         keep up with the load, so that response times grow with the length of the run. Marks that would overlap are drawn slightly apart. Hover over a name to see only its lines, over a mark for its numbers.</p>",
         Escaped(table::legend(results.experiment.rounds).trim_end())
     );
 }
@@ -302,6 +301,6 @@ mod test {
     fn an_experiment_without_a_run_is_still_a_page() {
         let mut empty = results();
         empty.evidence.clear();
-        assert!(html_of_results("t", &empty).contains("No run was made."));
+        assert!(html_of_results("t", &empty).contains("There are no runs."));
     }
 }

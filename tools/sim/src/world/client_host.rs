@@ -42,7 +42,7 @@ struct Moderation {
 struct ClientQueue {
     arrivals: Arrivals,
     ring: VecDeque<ConnectionId>,
-    /// The running softirq: `Some(Some(_))` while it delivers this answer, `Some(None)` when none is left.
+    /// The running softirq: `Some(Some(_))` while it delivers this answer, `Some(None)` when none are left.
     polling: Option<Option<ConnectionId>>,
     /// When the interrupt caused by the first answer in the ring is due.
     deadline: u64,

@@ -65,7 +65,7 @@ pub(super) fn rules_and_contexts_go_back() -> Result<(), Failed> {
     // A context that another program's rule refers to stays, and the script reports that.
     std::fs::write(&nic, format!("context 5 2 3 2 3\nrule 1 tcp4 dst-port 81 context 5\n{left}"))?;
     let (status, said) = stage.run(&["--by-hand"])?;
-    assert!(status == 5 && said.contains("rss-context 2-3: present: NOT put back: should be no"), "{said}");
+    assert!(status == 5 && said.contains("rss-context 2-3: present: NOT restored: should be no"), "{said}");
     std::fs::write(&nic, format!("context 4 2 3 2 3\ncontext 5 2 3 2 3\n{left}"))?;
     let (status, said) = stage.run(&["--by-hand"])?;
     assert!(status == 5 && said.contains("which of these contexts is meant is not known: 4 5"), "{said}");
@@ -230,7 +230,7 @@ pub(super) fn disciplines_go_back() -> Result<(), Failed> {
             queues: vec![Qdisc::of(QdiscKind::Pfifo), fast, Qdisc::of(QdiscKind::Pfifo)],
         }),
     )])?;
-    for said_of in ["put back to default noqueue", "is default noqueue already"] {
+    for said_of in ["restored to default noqueue", "is default noqueue already"] {
         let (status, said) = last.run(&["--by-hand"])?;
         assert!(status == 0 && said.contains(said_of), "{said}\n{}", tc()?);
     }

@@ -117,17 +117,16 @@ impl Service {
             let each = requests / u64::try_from(windows.max(1)).unwrap_or(1);
             if requests == 0 {
                 return Err(refused(format!(
-                    "{name} took no request in {windows} s: there is nothing to judge by"
+                    "{name} received no request in {windows} s: there is nothing to judge by"
                 ))
                 .hint("wait for traffic, or apply it without the guard: netpolicy apply --no-guard"));
             }
             let words = match metric {
-                Metric::Cpu => format!("what a request of {name} costs cannot be measured"),
-                _ => format!("{name} takes {each} requests a second, too few for its {metric}"),
+                Metric::Cpu => format!("the CPU time per request of {name} cannot be measured"),
+                _ => format!("{name} receives {each} requests per second, too few for its {metric}"),
             };
-            return Err(
-                refused(words).hint("guard p50 or p90: they take 20 and 100 requests a second, p99 1000")
-            );
+            return Err(refused(words)
+                .hint("guard p50 or p90, which need 20 and 100 requests per second; p99 needs 1000"));
         }
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! What an attachment finds of others that were killed: put back as their own end would have done it.
+//! What an attachment finds of others that were killed: restored as their own end would have done it.
 
 use std::collections::BTreeSet;
 
@@ -17,7 +17,7 @@ pub(super) struct Takeover {
 }
 
 impl Takeover {
-    /// Puts back what killed programs left of the knobs that are wanted and of these processes: all of the program, as one
+    /// Restores what killed programs left of the knobs that are wanted and of these processes: all of the program, as one
     /// thing. `own` transactions are this attachment's. True if anything may have changed.
     ///
     /// Two concurrent calls are safe: each transaction is rolled back once, under the journal's lock, and
