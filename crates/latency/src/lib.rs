@@ -1,8 +1,8 @@
-//! The response times of services that run: measured from outside, compared, and reported.
+//! The response times of running services: measured from outside, compared, and reported.
 //!
-//! [`live`] measures windows of a service, [`judge`] compares settings that alternate on it, and [`reports`] is what `watch` and
-//! `compare` print. What windows say together, and how surely, is the crate `measure`'s, which is pure: the tools that make load
-//! are built with it, too.
+//! [`live`] measures windows of a service, [`judge`] compares settings that alternate on it, and [`reports`]
+//! holds the output of `watch` and `compare`. The statistics of windows are in the pure crate `measure`,
+//! which the load generators use, too.
 #![forbid(unsafe_code)]
 
 pub mod judge;

@@ -50,7 +50,7 @@ pub struct Compare {
     /// How long to wait after each switch before measuring, 10ms to 10s: what was under way ends meanwhile.
     #[arg(long, value_name = "SPAN", default_value = "100ms", value_parser = guard)]
     pub guard_time: Nanoseconds,
-    /// The longest time in all, in seconds.
+    /// The maximum duration, in seconds.
     #[arg(long = "seconds", alias = "max-seconds", value_name = "N", default_value_t = 300, value_parser = clap::value_parser!(u64).range(5..=86_400))]
     pub seconds: u64,
     /// Changes smaller than this, in percent, make no difference.

@@ -1,8 +1,7 @@
-//! How long planning takes on a large host: 1 024 queues, 256 CPUs, 500 services.
-//!
-//! `cargo bench -p netpolicy-plan` prints one line for each stage: the fastest and the median of some rounds. First with
-//! recipes that name a delivery mode alone, then with recipes that name everything, a layout, and a service that wants
-//! something else, so that the device is divided.
+//! Planning time on a large host: 1 024 queues, 256 CPUs, 500 services. `cargo bench -p netpolicy-plan`
+//! prints one line per stage, with the minimum and the median of several rounds: first with recipes that only
+//! name a delivery mode, then with recipes that set everything, a layout, and a service with another policy,
+//! so that the device is divided.
 
 use std::collections::BTreeMap;
 use std::hint::black_box;
@@ -72,8 +71,8 @@ fn timed<T>(what: &str, mut run: impl FnMut() -> T) {
     println!("{what:>24}: fastest {:?}, median {:?} of {ROUNDS}", rounds[0], rounds[ROUNDS / 2]);
 }
 
-/// The same host with everything that a recipe can name: moderation of single queues, transmit queues, rings, contexts
-/// of the receive hash, rules, and cores on two nodes.
+/// The same host with everything that a recipe can set: moderation of single queues, transmit queues, rings,
+/// RSS contexts, rules, and cores on two nodes.
 fn rich(mut host: Host) -> Host {
     let cores = CPUS / 2;
     let info = |cpu: u32| CpuInfo {
@@ -114,7 +113,7 @@ fn rich(mut host: Host) -> Host {
     host
 }
 
-/// The same policy with whole recipes, and one service that wants something else.
+/// The same policy with complete recipes, and one service with another policy.
 fn whole(mut policy: Policy) -> Policy {
     let values = [
         (Mechanism::Coalescing(CoalesceParam::RxUsecs), RecipeValue::Number(0)),
@@ -133,8 +132,8 @@ fn whole(mut policy: Policy) -> Policy {
     policy
 }
 
-/// One device. Half of the services have connections, each on two queues of its own; the other half has seen no
-/// packet yet and claims all queues, the same as each other.
+/// One device. Half of the services have connections, each on its own two queues; the other half has received
+/// no packet yet, so each of them claims all queues.
 fn host() -> Host {
     let device = DeviceId { netns: NETNS, ifindex: IfIndex(2), name: Label::new("eth0") };
     let online: CpuSet = (0..CPUS).map(Cpu).collect();

@@ -1,9 +1,8 @@
-//! How long planning takes on a node with 1 000 pods: two NICs with 32 queues each under a bond, a VLAN on that, a veth for
-//! each pod, sections that name devices by pattern, and services that are matched by pod.
-//!
-//! `cargo bench -p netpolicy-plan --bench node` prints the fastest and the median of some rounds, and the most memory that the
-//! process had, the node itself included. `-- --once` plans once and `-- --none` not at all: the instructions of one plan are
-//! what `valgrind --tool=callgrind` counts more of the first.
+//! Planning time on a node with 1 000 pods: two NICs with 32 queues each under a bond, a VLAN on the bond, a
+//! veth for each pod, device sections with patterns, and services matched by pod. `cargo bench -p
+//! netpolicy-plan --bench node` prints the minimum and the median of several rounds, and the peak memory of
+//! the process, including the node itself. `-- --once` plans once, `-- --none` not at all: the difference of
+//! their instruction counts under `valgrind --tool=callgrind` is the cost of one plan.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -71,7 +70,7 @@ fn main() {
     );
 }
 
-/// `VmHWM` of this process, in KiB; 0 where the kernel does not say.
+/// `VmHWM` of this process, in KiB; 0 if the kernel does not report it.
 #[expect(clippy::disallowed_methods, reason = "a benchmark reads /proc; the crate that it measures may not")]
 fn peak_kib() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -79,7 +78,7 @@ fn peak_kib() -> u64 {
     line.and_then(|line| line.trim().strip_suffix(" kB")?.parse().ok()).unwrap_or(0)
 }
 
-/// eth0 and eth1 under bond0, bond0.100 on it, and the host's end of each pod's veth.
+/// eth0 and eth1 under bond0, with bond0.100, and the host's end of each pod's veth.
 fn node() -> Host {
     let napis = |first: u32| (first..first + QUEUES_PER_NIC).collect::<Vec<_>>();
     let mut host = made::host();
@@ -117,7 +116,7 @@ fn node() -> Host {
     host
 }
 
-/// A pod's server, in a namespace of its own: its connections name NAPIs of both NICs.
+/// A pod's server, in its own namespace: its connections have NAPI ids of both NICs.
 fn server(pod: u32, online: &CpuSet) -> Process {
     let pid = Pid(10_000 + pod);
     let id = ProcessId { pid, started: 1, comm: Label::new("server") };
@@ -178,7 +177,7 @@ fn policy() -> Policy {
     policy
 }
 
-/// Each service has the servers of as many pods.
+/// Each service has the servers of the same number of pods.
 fn resolved() -> Resolved {
     (0..PODS).fold(Resolved::default(), |resolved, pod| {
         let intent = usize::try_from(3 + pod % SERVICES).expect("a small index");

@@ -1,4 +1,4 @@
-//! Which CPU each interrupt and each thread of a request gets.
+//! The CPU of each interrupt and thread of a request.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,11 +14,9 @@ use crate::queue_object::Objects;
 use crate::refusal::Refusal;
 use crate::wanted::Collected;
 
-/// The request's CPUs that run, dealt out one by one and from the start again when they are used up.
-///
-/// The n-th interrupt and the n-th thread get the same CPU, so that with one worker for each queue the packet and
-/// its reader meet in one cache. Dealing goes by identity, not by what ran at the moment of looking, so that the
-/// same host gives the same answer every time.
+/// The request's online CPUs, dealt out in a cycle. The n-th interrupt and the n-th thread get the same CPU,
+/// so that with one worker per queue the packet and its reader share a cache. The order depends on
+/// identities, not on what happens to run, so the same host always gets the same result.
 #[derive(Clone, Debug)]
 pub(crate) struct Deal {
     cpus: Vec<Cpu>,
@@ -26,13 +24,13 @@ pub(crate) struct Deal {
 }
 
 impl Deal {
-    /// Deals out the CPUs that are both asked for and online. `None` if there are none.
+    /// Deals out the CPUs that are both requested and online. `None` if there are none.
     pub(crate) fn new(asked: &CpuSet, host: &Host) -> Option<Self> {
         let cpus: Vec<Cpu> = asked.intersection(&host.topology.online).iter().collect();
         (!cpus.is_empty()).then_some(Self { cpus, next: 0 })
     }
 
-    /// The next CPU, as a set of its own.
+    /// The next CPU, as a set.
     pub(crate) fn next(&mut self) -> CpuSet {
         let cpu = self.cpus[self.next % self.cpus.len()];
         self.next += 1;
@@ -40,16 +38,16 @@ impl Deal {
     }
 }
 
-/// The CPUs of one part: of its interrupts, threads and wake latency.
+/// The CPUs of one part: for its interrupts, threads and wake latency.
 pub(crate) struct PartCpus<'a> {
     pub(crate) part: &'a Part,
     pub(crate) index: &'a Index<'a>,
     pub(crate) recipes: &'a Recipes,
-    /// Whether interrupts may be pinned whose queue the driver does not say.
+    /// Whether to pin interrupts whose queue the driver does not report.
     pub(crate) inferred: bool,
 }
 
-/// A queue whose interrupt stays where it is, for the driver does not say that it is the queue's.
+/// A queue whose interrupt is not moved, because the driver does not report that it is the queue's.
 struct InferredIrqs {
     device: DeviceId,
     evidence: String,
@@ -69,7 +67,7 @@ fn note_unsure(left: &[InferredIrqs], collected: &mut Collected) {
 }
 
 impl PartCpus<'_> {
-    /// The CPUs of interrupts and threads: those of the layout, or where the request gives any, these.
+    /// The CPUs of interrupts and threads: those of the request, or else of the layout.
     pub(crate) fn affinity(&self, collected: &mut Collected) -> Result<(), Refusal> {
         if let Some(objects) = &self.part.objects {
             self.affinity_of_objects(objects, collected)?;
@@ -143,8 +141,8 @@ impl PartCpus<'_> {
         Ok(())
     }
 
-    /// Why a queue's interrupt is not pinned, where the driver does not say that it is the queue's; `None` where it says
-    /// so, or the operator allows what is inferred.
+    /// Why a queue's interrupt is not pinned: the driver does not report it. `None` if it does, or if the
+    /// operator allows inferred interrupts.
     fn inferred_irqs(&self, queue: RxQueue) -> Option<InferredIrqs> {
         let device = self.index.devices.get(&queue.device)?;
         let edge = self.index.napi_of(queue)?.irq?;
@@ -156,7 +154,7 @@ impl PartCpus<'_> {
             .then_some(InferredIrqs { device: queue.device, evidence })
     }
 
-    /// Where the recipe asks for it: threads run on the CPUs that the interrupts of their queues are delivered to.
+    /// If the recipe requests it, runs threads on the CPUs of their queues' interrupts.
     fn threads_beside(&self, collected: &mut Collected) -> Result<(), Refusal> {
         let Some(RecipeValue::Switch(true)) = self.value(Mechanism::Threads) else { return Ok(()) };
         let Some(because) = self.entry(Mechanism::Threads) else { return Ok(()) };
@@ -179,7 +177,7 @@ impl PartCpus<'_> {
         Ok(())
     }
 
-    /// What the part's recipe wants of a mechanism.
+    /// The value of a mechanism in the part's recipe.
     fn value(&self, mechanism: Mechanism) -> Option<&RecipeValue> {
         self.found(mechanism).map(|found| &found.value)
     }
@@ -188,7 +186,7 @@ impl PartCpus<'_> {
         self.recipes.agreed(self.part.intent.policy, mechanism, &self.part.circumstances).entry
     }
 
-    /// Why the part's recipe wants it.
+    /// The recipe's entry for a mechanism.
     fn entry(&self, mechanism: Mechanism) -> Option<Reason> {
         let intent = &self.part.intent;
         let found = self.found(mechanism)?;
@@ -196,7 +194,7 @@ impl PartCpus<'_> {
         Some(Reason::new(found.because.why.clone(), source))
     }
 
-    /// The longest that a CPU may take to wake: the shortest of all requests.
+    /// The maximum wake-up latency of CPUs: the smallest of all requests.
     pub(crate) fn wake_latency(&self, collected: &mut Collected) {
         if self.part.queues.is_empty() && self.part.processes.is_empty() {
             return;

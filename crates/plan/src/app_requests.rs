@@ -1,9 +1,8 @@
-//! From what applications request to intents of the policy.
-//!
-//! A request of a process becomes an intent for the process, requests of sockets become one for the epolls that watch
-//! them: an epoll busy-polls as a whole. They are more specific than what is asked for a service or a device, and less
-//! than what the operator asks for the process. What cannot be met is left out and reported; it never keeps the rest
-//! from being placed.
+//! Converts requests of applications to intents of the policy. A request of a process becomes an intent for
+//! the process; requests of sockets become one for the epolls that watch them, because an epoll has one set
+//! of busy-poll parameters. They take precedence over requests for services and devices, but not over the
+//! operator's request for the process. Requests that cannot be met are dropped and reported; they never
+//! prevent the others from being placed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,20 +13,20 @@ use crate::place::place;
 use crate::refusal::Refusal;
 use crate::resolved::Resolved;
 
-/// The most requests that are tried one by one once all together were refused.
+/// The maximum number of requests to try one by one, if they cannot all be placed together.
 const TRIED_MAX: usize = 64;
 
-/// A policy with the requests of applications that can be met beside it.
+/// A policy and the application requests that can be met together with it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Joined {
-    /// The policy, with their requests behind its own.
+    /// The policy, followed by the application requests.
     pub policy: Policy,
-    /// What was left out, and why.
+    /// The dropped requests, with reasons.
     pub notes: Vec<String>,
 }
 
-/// Adds the requests of applications to a policy. A policy that is refused by itself is returned as it is: the caller's
-/// own placement reports that.
+/// Adds the requests of applications to a policy. If the policy itself is refused, returns it unchanged: the
+/// caller's own placement reports that.
 pub fn join(policy: &Policy, requested: &[AppRequest], host: &Host, resolved: &Resolved) -> Joined {
     let (requests, notes) = requests(policy, requested, host);
     let mut joined = Joined { policy: policy.clone(), notes };
@@ -64,7 +63,7 @@ fn left_out(request: &Intent, refusal: &Refusal) -> String {
     )
 }
 
-/// What applications request, as intents beside a policy, whether they can be met or not; and notes of invalid requests.
+/// The requests of applications as intents, whether or not they can be met, and notes on invalid requests.
 pub fn requests(policy: &Policy, requested: &[AppRequest], host: &Host) -> (Vec<Intent>, Vec<String>) {
     let mut notes = Vec::new();
     let mut tasks: BTreeMap<Pid, PolicyName> = BTreeMap::new();
@@ -105,7 +104,7 @@ pub fn requests(policy: &Policy, requested: &[AppRequest], host: &Host) -> (Vec<
     (requests, notes)
 }
 
-/// The epolls whose sockets ask for something, by what they ask for.
+/// The epolls whose sockets have a request, by requested policy.
 fn epolls_by_policy(
     process: &Process,
     sockets: &BTreeMap<u64, PolicyName>,

@@ -1,4 +1,4 @@
-//! How many CPUs may poll without traffic. Never more than the request allows.
+//! Limits the number of CPUs that may poll without traffic to the budget of the request.
 
 use std::collections::BTreeSet;
 
@@ -8,34 +8,33 @@ use model::{DeliveryMode, Intent};
 use crate::refusal::{Refusal, RefusalKind};
 
 /// How many threads of a process can busy-poll at the same time: an epoll polls in a thread that waits on it.
-///
-/// Every epoll counts, whether it has connections yet or not, since it may get some at any moment; but for one that
-/// [only accepts](only_accepts), which is left out of what is set, too. A process that has no epoll yet counts once.
+/// Every epoll counts, even without connections, because it may get some at any moment; except one that [only
+/// accepts](only_accepts), which is not set either. A process without an epoll counts as one.
 pub(crate) fn pollers(process: &Process, mode: DeliveryMode) -> usize {
     let polling = process.epolls.iter().filter(|epoll| !only_accepts(process, epoll, mode)).count();
     let waits = polling + process.rings.len();
     waits.min(process.threads.len()).max(1)
 }
 
-/// How many threads of a process poll a NAPI, each one of its own. An epoll that [only waits for new
-/// connections](is_dispatcher) has none to poll, whatever is set on it.
+/// How many threads of a process can poll a NAPI, each its own. An epoll that [only waits for new
+/// connections](is_dispatcher) has no NAPI, whatever its parameters.
 pub(crate) fn napi_pollers(process: &Process) -> usize {
     let polling = process.epolls.iter().filter(|epoll| !is_dispatcher(process, epoll)).count();
     (polling + process.rings.len()).min(process.threads.len()).max(1)
 }
 
-/// Whether `fullbusy` leaves an epoll out because it [only waits for new connections](is_dispatcher). The other modes
-/// that keep CPUs busy do not ask for a NAPI: in them it waits as busily as any. One that waits busily already does not
-/// count as such: it may still poll.
+/// Whether `fullbusy` skips an epoll because it [only waits for new connections](is_dispatcher). The other
+/// modes that keep CPUs busy need no NAPI, so such an epoll busy-waits like any other. An epoll that already
+/// busy-waits is not skipped: it may still poll.
 pub(crate) fn only_accepts(process: &Process, epoll: &Epoll, mode: DeliveryMode) -> bool {
     let busy = epoll.params.is_some_and(|params| params.waits_busily());
     mode == DeliveryMode::FullBusy && !busy && is_dispatcher(process, epoll)
 }
 
-/// Whether an epoll only waits for new connections, to hand them to other epolls of its process: it watches a
-/// listening socket and no connection, and there is an epoll beside it that watches none. Such an epoll has no NAPI.
-///
-/// Kernel: 6.18, `fs/eventpoll.c` `ep_busy_loop()` polls the NAPI of a connection that the epoll had an event of.
+/// Whether an epoll only waits for new connections, to pass them to other epolls of its process: it watches a
+/// listening socket and no connection, and the process has another epoll that watches no listener. Such an
+/// epoll has no NAPI. Kernel: 6.18, `fs/eventpoll.c` `ep_busy_loop()` polls the NAPI of the connection of an
+/// earlier event.
 fn is_dispatcher(process: &Process, epoll: &Epoll) -> bool {
     let watched = |epoll: &Epoll, like: fn(&Socket) -> bool| {
         let inodes: BTreeSet<u64> = epoll.members.iter().map(|member| member.inode).collect();
@@ -50,7 +49,7 @@ fn is_dispatcher(process: &Process, epoll: &Epoll) -> bool {
 /// Checks the CPUs that a mode keeps busy without traffic against the request's budget.
 ///
 /// # Errors
-/// [`RefusalKind::Safety`] beyond it.
+/// [`RefusalKind::Safety`] if they exceed it.
 pub(crate) fn check_polling(
     intent: &Intent,
     mode: DeliveryMode,
@@ -100,7 +99,7 @@ pub(crate) fn check_polling(
     Err(refusal)
 }
 
-/// The same for kernel threads, of which each NAPI has one.
+/// The same for kernel threads, one for each NAPI.
 fn check_kthreads(intent: &Intent, mode: DeliveryMode, napis: usize) -> Result<(), Refusal> {
     let needed = u32::try_from(napis).unwrap_or(u32::MAX).saturating_mul(mode.polling_cpus_per_napi());
     let allowed = intent.budget.polling_cpus.unwrap_or(0);

@@ -1,8 +1,8 @@
-//! Who a shared object belongs to.
+//! The owner of each shared object.
 //!
 //! A process belongs to its most specific request (task, then service). A queue belongs to the processes that
-//! receive on it, and a device's request has the queues that are left. Two requests that want the same of an
-//! object may share it; two that want different values are a conflict, where the device cannot be [divided](crate::divide).
+//! receive on it, and the device's request gets the remaining queues. Two requests with the same values for
+//! an object may share it; different values are a conflict unless the device can be [divided](crate::divide).
 
 use model::{
     CpuSet, DeliveryMode, DeliveryParams, EmptyPolls, EpollParams, Intent, KthreadRequest, Nanoseconds,
@@ -12,14 +12,14 @@ use model::{
 use crate::placed::PlacedQueue;
 use crate::refusal::{Refusal, RefusalKind};
 
-/// A request with the values that it wants of the objects it owns.
+/// A request with its values for the objects that it owns.
 #[derive(Clone, Debug)]
 pub(crate) struct ResolvedRequest<'p> {
     /// The request.
     pub(crate) intent: &'p Intent,
     /// Its delivery mode.
     pub(crate) delivery: DeliveryMode,
-    /// Who polls its NAPIs.
+    /// What polls its NAPIs.
     pub(crate) threading: Threading,
     /// Its values.
     pub(crate) params: DeliveryParams,
@@ -31,7 +31,7 @@ impl ResolvedRequest<'_> {
         (self.params.defer_hard_irqs, self.params.gro_flush_timeout, self.params.irq_suspend_timeout)
     }
 
-    /// Who polls a queue, and how that thread is scheduled.
+    /// What polls a queue, and how that thread is scheduled.
     pub(crate) fn of_kthread(&self) -> (Threading, &KthreadRequest) {
         (self.threading, &self.intent.kthread)
     }
@@ -46,14 +46,14 @@ impl ResolvedRequest<'_> {
         self.intent.cpus.as_ref()
     }
 
-    /// Whether both may have the same queues: they want the same of them.
+    /// Whether both may share queues: they have the same values for them.
     pub(crate) fn shares_queues_with(&self, other: &Self) -> bool {
         self.of_queue() == other.of_queue()
             && self.of_kthread() == other.of_kthread()
             && self.cpus() == other.cpus()
     }
 
-    /// The request in a line: where it was made, and what it wants.
+    /// Describes the request in one line: its origin and its values.
     pub(crate) fn sentence(&self) -> String {
         let (defer, flush, suspend) = self.of_queue();
         let cpus = self.cpus().map(|cpus| format!(", CPUs {cpus}")).unwrap_or_default();
@@ -73,18 +73,18 @@ impl ResolvedRequest<'_> {
 struct Owner {
     part: usize,
     process: Option<ProcessId>,
-    /// Whether it has the queue by a division of the device.
+    /// Whether it owns the queue because the device is divided.
     by_division: bool,
 }
 
-/// What became of a claim.
+/// The result of a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Claimed {
-    /// The queue is the claimant's.
+    /// The claimant owns the queue.
     Own,
-    /// It is another part's, which wants the same.
+    /// Another part owns it and has the same values.
     Shared(usize),
-    /// It is the part's whose processes receive on it.
+    /// The part whose processes receive on it owns it.
     Yielded,
 }
 
@@ -95,7 +95,7 @@ pub(crate) struct Claims {
 }
 
 impl Claims {
-    /// No queue is owned.
+    /// Creates an empty table.
     pub(crate) fn new(queues: usize) -> Self {
         Self { owners: vec![None; queues] }
     }
@@ -105,15 +105,15 @@ impl Claims {
         self.owners[slot].map(|owner| owner.part)
     }
 
-    /// Gives a queue to a part, whichever process receives on it at this moment.
+    /// Assigns a queue to a part, whatever process receives on it at present.
     pub(crate) fn give(&mut self, slot: usize, part: usize) {
         self.owners[slot] = Some(Owner { part, process: None, by_division: true });
     }
 
-    /// Claims a queue for a part: for one of its processes, or as what is left of a device.
+    /// Claims a queue for a part: for one of its processes, or as a remaining queue of a device.
     ///
     /// # Errors
-    /// [`RefusalKind::Conflict`] if another part owns it with equal right and wants other values.
+    /// [`RefusalKind::Conflict`] if another part has an equal claim and different values.
     pub(crate) fn claim(
         &mut self,
         slot: usize,
@@ -148,7 +148,7 @@ impl Claims {
     }
 }
 
-/// Two requests want different values of one object.
+/// The refusal of different values for one object.
 pub(crate) fn conflict(
     object: impl std::fmt::Display,
     first: &ResolvedRequest<'_>,

@@ -1,33 +1,33 @@
-//! The CPUs that may be used, the nearest to a device first, a whole core before half of one.
+//! The usable CPUs in order of distance to a device, whole cores first.
 
 use std::collections::BTreeMap;
 
 use model::host::{CpuInfo, Device};
 use model::{Cpu, CpuSet, Host, Intent, NumaNode};
 
-/// A physical core and those of its hardware threads that may be used.
+/// A physical core and its usable hardware threads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Core {
-    /// The threads, by number: at least one.
+    /// The threads, in ascending order; at least one.
     pub(crate) threads: Vec<Cpu>,
     /// The CPUs that share its last-level cache.
     llc: CpuSet,
     node: Option<NumaNode>,
 }
 
-/// The cores that may be used for a device.
+/// The usable cores for a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct NearCores {
-    /// Those of the device's NUMA node first, within a node by number.
+    /// Cores of the device's NUMA node first, then by number.
     cores: Vec<Core>,
     core_of: BTreeMap<Cpu, usize>,
-    /// How many of them are of the device's node; all of them where its node is not known or has none that may be used.
+    /// How many of them are on the device's node; all if its node is unknown or has no usable CPU.
     local: usize,
-    /// Whether the device has a node whose CPUs may not be used.
+    /// Whether the device's node has no usable CPU.
     pub(crate) local_is_closed: bool,
 }
 
-/// The CPUs that a request may use: those that it names, else those that are not isolated; of both, those that run.
+/// The CPUs that a request may use: the named ones, or else those that are not isolated; only online ones.
 pub(crate) fn allowed(intent: &Intent, host: &Host) -> CpuSet {
     let online = &host.topology.online;
     intent
@@ -37,7 +37,7 @@ pub(crate) fn allowed(intent: &Intent, host: &Host) -> CpuSet {
 }
 
 impl NearCores {
-    /// The cores of these CPUs as this device sees them.
+    /// Orders the cores of these CPUs for a device.
     pub(crate) fn new(device: &Device, allowed: &CpuSet, host: &Host) -> Self {
         let mut cores: Vec<Core> = Vec::new();
         let mut dealt = CpuSet::new();
@@ -74,19 +74,19 @@ impl NearCores {
         }
     }
 
-    /// The same, with the cores of the device's node alone.
+    /// The same, restricted to the device's node.
     #[must_use]
     pub(crate) fn local(mut self) -> Self {
         self.cores.truncate(self.local);
         self
     }
 
-    /// How many cores there are near the device.
+    /// The number of cores near the device.
     pub(crate) const fn local_cores(&self) -> usize {
         self.local
     }
 
-    /// How many cores there are.
+    /// The number of cores.
     pub(crate) fn cores(&self) -> usize {
         self.cores.len()
     }
@@ -99,7 +99,7 @@ impl NearCores {
             .collect()
     }
 
-    /// How far two CPUs are from each other: 0 on one core, then one cache, then one node.
+    /// The distance of two CPUs: 0 on one core, then one cache, then one node.
     pub(crate) fn distance(&self, one: Cpu, other: Cpu) -> u8 {
         let of = |cpu: Cpu| self.core_of.get(&cpu).map(|at| &self.cores[*at]);
         match (of(one), of(other)) {

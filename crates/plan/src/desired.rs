@@ -1,4 +1,4 @@
-//! Every knob with the value it shall have, and why.
+//! The desired value of every knob, with the reason.
 
 use std::collections::BTreeSet;
 
@@ -24,11 +24,11 @@ use crate::refusal::{Refusal, RefusalKind};
 use crate::reuseport;
 use crate::wanted::{Collected, Desired, Wanted};
 
-/// What a placement wants of a host.
+/// The desired settings of a placement.
 ///
 /// # Errors
-/// [`RefusalKind::Unsupported`] where this kernel lacks what the mode stands on, [`RefusalKind::Conflict`] where
-/// two requests want one interrupt or one device elsewhere.
+/// [`RefusalKind::Unsupported`] if this kernel lacks a feature that the mode needs, [`RefusalKind::Conflict`]
+/// if two requests want different values for an interrupt or a device.
 pub fn desired(placement: &Placement, host: &Host) -> Result<Desired, Refusal> {
     let index = Index::new(host);
     let mut collected = Collected::default();
@@ -75,7 +75,7 @@ pub fn desired(placement: &Placement, host: &Host) -> Result<Desired, Refusal> {
     Ok(collected.desired)
 }
 
-/// Says what new receive queues begin with, where no request names it.
+/// Notes the initial value of new receive queues, if no request sets it.
 fn note_rps_default(placement: &Placement, index: &Index<'_>, collected: &mut Collected) {
     let mask = &index.host.rps_default_mask;
     for part in placement.parts.iter().filter(|_| !mask.is_empty()) {
@@ -95,7 +95,7 @@ fn note_rps_default(placement: &Placement, index: &Index<'_>, collected: &mut Co
     }
 }
 
-/// Says whom `net.core.busy_poll` concerns beside the service that it is for.
+/// Notes which other epolls `net.core.busy_poll` affects.
 fn note_busy_poll(index: &Index<'_>, collected: &mut Collected) {
     let Some(usecs @ 1..) = collected.sysctl(Sysctl::BusyPoll, index.host) else { return };
     if index.host.sysctls.get(&Sysctl::BusyPoll) == Some(&usecs) {
@@ -106,8 +106,8 @@ fn note_busy_poll(index: &Index<'_>, collected: &mut Collected) {
     ));
 }
 
-/// What the requests want of devices: experts by name, and recipes. Returns the devices whose queues that recreates: if
-/// there are any, this is only what does so.
+/// Collects the desired settings of devices: from experts by name, and from recipes. Returns the devices
+/// whose queues are recreated; if there are any, only settings that recreate queues are collected.
 fn want_of_devices(
     placement: &Placement,
     index: &Index<'_>,
@@ -152,7 +152,7 @@ fn want_of_devices(
     Ok(remaking)
 }
 
-/// Whether a request sets nothing itself: each device that it means has a request of its own.
+/// Whether a request sets nothing itself because each of its devices has a separate request.
 fn is_for_others(part: &Part, host: &Host) -> bool {
     match &part.intent.target {
         Target::Devices(..) => true,
@@ -161,7 +161,7 @@ fn is_for_others(part: &Part, host: &Host) -> bool {
     }
 }
 
-/// The devices that a request is about: its own, or those that its queues are of.
+/// The devices of a request: its own, or those of its queues.
 fn devices_of<'h>(part: &Part, index: &Index<'h>) -> Vec<&'h Device> {
     if let Target::Device(name) = &part.intent.target {
         let own = index.host.device_named(name).filter(|device| !index.host.is_upper(device));
@@ -171,7 +171,7 @@ fn devices_of<'h>(part: &Part, index: &Index<'h>) -> Vec<&'h Device> {
     ids.iter().filter_map(|id| index.devices.get(id).copied()).collect()
 }
 
-/// Checks that the kernel has what the mode stands on.
+/// Checks that the kernel has what the mode needs.
 fn check_kernel(part: &Part, host: &Host) -> Result<(), Refusal> {
     let lacks = |what: &str, since: KernelVersion| {
         Refusal::new(
@@ -202,7 +202,8 @@ fn check_kernel(part: &Part, host: &Host) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// No release of Linux has it, so a version says nothing: the kernel was asked, with an epoll of our own.
+/// The refusal of events-only waiting. No Linux release has it, so the kernel was tested with an epoll
+/// instead of a version check.
 fn no_events_only(part: &Part, host: &Host) -> Refusal {
     let answer = if host.capabilities.epoll_params {
         "EPIOCSPARAMS refuses EPOLL_PARAMS_F_EVENTS_ONLY"
@@ -222,14 +223,14 @@ fn no_events_only(part: &Part, host: &Host) -> Refusal {
     .nearest("userbusy, the same from user space: netpolicy run --delivery userbusy --polling-cpus N -- CMD")
 }
 
-/// One part's wants.
+/// The desired settings of one part.
 struct Wants<'a> {
     part: &'a Part,
     index: &'a Index<'a>,
 }
 
 impl Wants<'_> {
-    /// The values of one NAPI.
+    /// The settings of one NAPI.
     fn queue(&self, placed: &PlacedQueue, collected: &mut Collected) -> Result<(), Refusal> {
         let (queue, params) = (placed.queue, &self.part.params);
         let capabilities = &self.index.host.capabilities;
@@ -253,7 +254,7 @@ impl Wants<'_> {
         Ok(())
     }
 
-    /// The values of a whole device, on kernels without settings for single NAPIs.
+    /// The settings of a whole device, on kernels without settings for single NAPIs.
     fn device(&self, placed: &PlacedQueue, collected: &mut Collected) -> Result<(), Refusal> {
         let (id, params) = (placed.queue.device, &self.part.params);
         let device: Option<&Device> = self.index.devices.get(&id).copied();
@@ -283,7 +284,7 @@ impl Wants<'_> {
         )
     }
 
-    /// Gives the NAPI a kernel thread if the mode polls in one; else a NAPI that has one gives it up.
+    /// Gives the NAPI a kernel thread if the mode polls in one; otherwise removes it.
     fn thread(&self, placed: &PlacedQueue, napi: &Napi, collected: &mut Collected) -> Result<(), Refusal> {
         let device = placed.queue.device;
         let set = |threading| {
@@ -337,7 +338,7 @@ impl Wants<'_> {
         self.sockets(placed, collected)
     }
 
-    /// The busy polling of the sockets of a process that no epoll watches.
+    /// The busy polling of sockets that no epoll watches.
     fn sockets(&self, placed: &PlacedProcess, collected: &mut Collected) -> Result<(), Refusal> {
         let mut polling = 0;
         for &socket in &placed.sockets {
@@ -373,7 +374,7 @@ impl Wants<'_> {
         Ok(())
     }
 
-    /// A reason whose rule is the mode, or the request's own value where it gave one.
+    /// A reason that names the mode, or the request if it gives an explicit value.
     fn reason(&self, why: String, overridden: bool) -> Reason {
         let source = if overridden {
             format!("{}: explicitly requested", self.part.intent.origin)
@@ -468,10 +469,9 @@ impl Wants<'_> {
     }
 }
 
-/// How a ring busy-polls where an epoll would have these parameters.
-///
-/// At 0 µs a wait polls once (6.18, `io_uring/napi.c` `io_napi_busy_loop_timeout()`), which is enough for an epoll
-/// that suspends IRQs in between. A ring never suspends them, so it gets the time of `napibusy` instead.
+/// The busy polling of a ring, for a mode with these epoll parameters. At 0 µs a wait polls once (6.18,
+/// `io_uring/napi.c` `io_napi_busy_loop_timeout()`), which is enough for an epoll that suspends IRQs in
+/// between. A ring never suspends them, so it gets the time of `napibusy` instead.
 fn ring_napi(params: EpollParams) -> Option<RingNapi> {
     let napibusy = DeliveryMode::NapiBusy.params().epoll.busy_poll_usecs;
     params.prefer_busy_poll.then_some(RingNapi {
@@ -480,8 +480,8 @@ fn ring_napi(params: EpollParams) -> Option<RingNapi> {
     })
 }
 
-/// How a socket that no epoll watches busy-polls where an epoll would have these parameters: as a ring, it never suspends IRQs.
-/// Its budget is left alone where it cannot be read.
+/// The busy polling of a socket that no epoll watches, for a mode with these epoll parameters: like a ring,
+/// it never suspends IRQs. Its budget is unchanged if it cannot be read.
 fn socket_polling(params: EpollParams, now: SocketPolling, can_bpf: bool) -> SocketPolling {
     let readable = now.busy_poll_budget.is_some() || can_bpf && !now.polls();
     match ring_napi(params) {

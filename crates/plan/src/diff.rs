@@ -1,4 +1,4 @@
-//! What has to change: only what differs, in the order of writing.
+//! The necessary changes, in the order of writing.
 
 use std::collections::BTreeMap;
 
@@ -12,12 +12,12 @@ use crate::order;
 use crate::refusal::Refusal;
 use crate::wanted::Desired;
 
-/// The changes that bring a host to what is desired; an empty plan if it is so already. The changes of one object
-/// that use one kernel interface are one step, so that a NAPI costs one call.
+/// The changes that turn a host into the desired state; an empty plan if there are none. Changes of one
+/// object through one kernel interface are one step, so that a NAPI costs one call.
 ///
 /// # Errors
-/// [`crate::RefusalKind::Missing`] if an object is gone, or the value in force could not be read: what is not
-/// known cannot be restored. [`crate::RefusalKind::Safety`] if a change would take a queue from what holds it.
+/// [`crate::RefusalKind::Missing`] if an object no longer exists, or its value could not be read: an unknown
+/// value cannot be restored. [`crate::RefusalKind::Safety`] if a change would take a queue from its holder.
 pub fn diff(desired: &Desired, host: &Host) -> Result<Plan, Refusal> {
     let index = Index::new(host);
     let mut changes: BTreeMap<(Object, Interface), Vec<Change>> = BTreeMap::new();

@@ -1,9 +1,9 @@
-//! Dividing a device: requests that want different things of it get queues of their own.
+//! Divides a device: gives requests with different values separate queues.
 //!
-//! A device is divided where its own request is `mix`, where two requests would have to share a queue and want different
-//! values of it, or where rules for the ports of a request are there already, so that a division stays once it is made.
-//! Each division is contiguous: what no request claims comes first, for the receive hash's own table; a context of the hash
-//! spreads over each further part, and rules for the ports that its processes listen on lead there.
+//! A device is divided if its own request is `mix`, if two requests would share a queue with different
+//! values, or if rules for a request's ports already exist, so that a division persists. The parts are
+//! contiguous. The first one is unclaimed and uses the main RSS table; an RSS context spreads packets over
+//! each other part, and rules for the ports of its processes direct packets there.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -27,17 +27,17 @@ pub(crate) struct Claimant<'h> {
     pub(crate) processes: Vec<&'h Process>,
 }
 
-/// Requests that want the same, before they have queues.
+/// Requests with the same values, before queues are assigned.
 struct Group<'w, 'p> {
     request: &'w ResolvedRequest<'p>,
     parts: Vec<usize>,
-    /// What each of them needs, in the same order.
+    /// Their needs, in the same order.
     needs: Vec<Need<'p>>,
     ports: BTreeSet<Port>,
 }
 
 impl Group<'_, '_> {
-    /// How many queues they need at least: they share them, so as many as the one that needs most.
+    /// The minimum number of queues: the largest need, because the requests share queues.
     fn need(&self) -> u32 {
         self.needs.iter().map(|need| need.queues).max().unwrap_or(1)
     }
@@ -47,13 +47,13 @@ impl Group<'_, '_> {
         most.map_or("", |need| &need.why)
     }
 
-    /// Whether more would not help.
+    /// Whether more queues would not help.
     fn is_fixed(&self) -> bool {
         self.needs.iter().any(|need| need.fixed)
     }
 }
 
-/// How many queues a request needs, why, and whether more would be of no use.
+/// How many queues a request needs, why, and whether more would help.
 struct Need<'p> {
     target: &'p Target,
     queues: u32,
@@ -61,16 +61,16 @@ struct Need<'p> {
     fixed: bool,
 }
 
-/// A port that a process listens on.
+/// A port on which a process listens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Port {
     transport: Transport,
-    /// Whether it is of IPv6.
+    /// Whether it is an IPv6 port.
     six: bool,
     number: u16,
 }
 
-/// Whether the device's request asks for a division by its policy.
+/// Whether the policy of the device's request is `mix`.
 pub(crate) fn is_mixed(device: &Device, requests: &[ResolvedRequest<'_>]) -> bool {
     requests.iter().any(|request| of_device(request, device) && request.intent.policy == PolicyName::Mix)
 }
@@ -79,7 +79,8 @@ fn of_device(request: &ResolvedRequest<'_>, device: &Device) -> bool {
     matches!(&request.intent.target, Target::Device(name) if name == device.id.name.as_str())
 }
 
-/// Whether rules for a claimant's ports lead to queues that the hash keeps out of: the device is divided already.
+/// Whether rules for a claimant's ports already lead to queues outside the main RSS table: the device is
+/// divided.
 pub(crate) fn is_divided_already(device: &Device, claimants: &[Claimant<'_>]) -> bool {
     let Some(rules) = device.flow_rules.as_ref().filter(|rules| !rules.is_empty()) else { return false };
     let listened: BTreeSet<FlowMatch> = claimants
@@ -97,11 +98,12 @@ pub(crate) fn is_divided_already(device: &Device, claimants: &[Claimant<'_>]) ->
     })
 }
 
-/// Divides a device between claimants. Those that want what the device's own request wants stay with the rest.
+/// Divides a device between claimants. Those with the same values as the device's own request share the
+/// remaining queues.
 ///
 /// # Errors
-/// [`RefusalKind::Conflict`] if there are not enough queues or rules, if the driver cannot match packets, or if a
-/// process listens on no port; each with the nearest plan that works.
+/// [`RefusalKind::Conflict`] if there are too few queues or rules, if the driver cannot match packets, or if
+/// a process listens on no port; each with the nearest plan that works.
 pub(crate) fn divide(
     device: &Device,
     claimants: &[Claimant<'_>],
@@ -169,7 +171,7 @@ fn need<'p>(claimant: &Claimant<'_>, request: &ResolvedRequest<'p>) -> Need<'p> 
     needs(waits, format!("{waits} thread(s) busy-wait, each on its own NAPI"), true)
 }
 
-/// What a driver must have, and what a group must say of its packets.
+/// Checks that the driver and the group's packets allow a division.
 fn check(device: &Device, groups: &[Group<'_, '_>], index: &Index<'_>) -> Result<(), Refusal> {
     let names = || groups.iter().map(|group| group.request.sentence()).collect::<Vec<_>>();
     let refuse = |message: String| {
@@ -228,14 +230,14 @@ fn check(device: &Device, groups: &[Group<'_, '_>], index: &Index<'_>) -> Result
     Ok(())
 }
 
-/// The requests of a group that need more than so many queues.
+/// The requests of a group that need more than this number of queues.
 fn beyond(group: &Group<'_, '_>, queues: u32) -> String {
     let more = group.needs.iter().filter(|need| need.queues > queues);
     let targets: BTreeSet<String> = more.map(|need| need.target.to_string()).collect();
     targets.into_iter().collect::<Vec<_>>().join(" and ")
 }
 
-/// What is missing, for whom, and what would do.
+/// The refusal for too few queues, with what is missing and what would work.
 fn too_few(device: &Device, groups: &[Group<'_, '_>], after: &QueuesAfter) -> Refusal {
     let there = device.ordinary_rx_queues(after.rx(device));
     let needed: u32 = groups.iter().map(Group::need).sum();
@@ -281,7 +283,7 @@ fn too_few(device: &Device, groups: &[Group<'_, '_>], after: &QueuesAfter) -> Re
     }
 }
 
-/// The count of channels that gives a device so many receive queues.
+/// The number of channels that gives a device this many receive queues.
 fn more_channels(device: &Device, queues: u32) -> Option<(ChannelKind, u32)> {
     let channels = device.channels?;
     [(ChannelKind::Combined, channels.rx.current), (ChannelKind::Rx, channels.combined.current)]
@@ -300,7 +302,7 @@ fn ports_of(claimant: &Claimant<'_>, request: &ResolvedRequest<'_>) -> BTreeSet<
     found
 }
 
-/// The ports that a process listens on. A socket of IPv6 for any address takes packets of both versions.
+/// The ports on which a process listens. An IPv6 socket for any address receives packets of both versions.
 fn ports(process: &Process) -> impl Iterator<Item = Port> {
     process.sockets.iter().flat_map(|socket| {
         let transport = match socket.state {
@@ -330,7 +332,7 @@ fn flow(port: Port) -> FlowMatch {
     if port.six { FlowMatch::Ip6(to(port)) } else { FlowMatch::Ip4(to(port)) }
 }
 
-/// The settings that make a division.
+/// Collects the settings of a division.
 pub(crate) fn want(division: &Division, index: &Index<'_>, collected: &mut Collected) -> Result<(), Refusal> {
     let Some(&device) = index.devices.get(&division.device) else { return Ok(()) };
     let id = device.id;

@@ -1,4 +1,4 @@
-//! A device whose queues serve several requests, and who has which.
+//! A device whose queues serve several requests.
 
 use model::{DeviceId, FlowRule, QueueSpan};
 
@@ -7,21 +7,21 @@ use model::{DeviceId, FlowRule, QueueSpan};
 pub struct Division {
     /// The device.
     pub device: DeviceId,
-    /// The queues of everything that no request has queues of its own for.
+    /// The queues for all traffic of requests without dedicated queues.
     pub rest: QueueSpan,
-    /// The parts that have queues of their own.
+    /// The parts with dedicated queues.
     pub shares: Vec<Share>,
 }
 
-/// The queues of requests that want the same.
+/// The queues of requests with the same values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Share {
-    /// The requests, by their place in the policy.
+    /// The requests, by index in the policy.
     pub parts: Vec<usize>,
     /// Their queues.
     pub queues: QueueSpan,
-    /// The rules that lead there.
+    /// The rules that direct packets there.
     pub rules: Vec<FlowRule>,
-    /// Where the first of them was asked for.
+    /// The origin of the first of them.
     pub origin: String,
 }

@@ -1,5 +1,5 @@
-//! What the source of a NIC's driver says of what is wanted of the NIC: what becomes of traffic meanwhile, and what the driver
-//! would refuse.
+//! Facts about NIC drivers, from the kernel's source: how changes affect traffic, and what the driver would
+//! reject.
 
 use std::collections::BTreeMap;
 
@@ -12,23 +12,23 @@ use crate::index::Index;
 use crate::placement::Placement;
 use crate::wanted::Collected;
 
-/// What is wanted of a NIC whose driver is known.
+/// The desired changes of a NIC with a known driver.
 struct Changes<'a> {
     device: &'a Device,
     facts: &'a DriverFacts,
-    /// The kernel whose source the facts are of.
+    /// The kernel version of the facts.
     kernel: &'a str,
     wanted: Vec<&'a NicKnob>,
 }
 
 impl Changes<'_> {
-    /// Where a fact stands: `ena, Linux 7.3.4: drivers/net/…/ena_netdev.c:2248 ena_down`.
+    /// The location of a fact: `ena, Linux 7.3.4: drivers/net/…/ena_netdev.c:2248 ena_down`.
     fn source<T>(&self, fact: &Fact<T>) -> String {
         format!("{}, Linux {}: {}", self.device.kind, self.kernel, fact.source())
     }
 }
 
-/// What is wanted of each NIC whose driver is known and is not so already.
+/// The desired changes of each NIC with a known driver.
 fn changes<'a>(placement: &'a Placement, index: &Index<'a>, collected: &'a Collected) -> Vec<Changes<'a>> {
     let nics = &placement.recipes.nics;
     let mut by_device: BTreeMap<DeviceId, Changes<'a>> = BTreeMap::new();
@@ -45,7 +45,7 @@ fn changes<'a>(placement: &'a Placement, index: &Index<'a>, collected: &'a Colle
     by_device.into_values().collect()
 }
 
-/// Says what the driver's source shows of changes that the plan makes.
+/// Notes the effects of the plan's changes according to the driver's source.
 pub(crate) fn note(placement: &Placement, index: &Index<'_>, collected: &mut Collected) {
     let mut notes = Vec::new();
     for of_device in changes(placement, index, collected) {
@@ -75,7 +75,7 @@ pub(crate) fn note(placement: &Placement, index: &Index<'_>, collected: &mut Col
     collected.desired.notes.extend(notes);
 }
 
-/// A value that adaptive moderation moves away from, on drivers that adapt unless they are given something else.
+/// Notes values that adaptive moderation overrides, on drivers where it is on by default.
 fn adapts(of_device: &Changes<'_>) -> Option<String> {
     let asked = |param: CoalesceParam| {
         of_device.wanted.iter().find_map(|knob| match knob {
@@ -96,8 +96,8 @@ fn adapts(of_device: &Changes<'_>) -> Option<String> {
     })
 }
 
-/// Says where more is wanted than the driver takes, by its source. The kernel that runs may have a later driver, so it has the last
-/// word, and also on whether there are contexts at all.
+/// Notes values beyond the driver's limits, according to its source. The running kernel may have a newer
+/// driver, so it decides, also about whether there are contexts at all.
 pub(crate) fn note_limits(placement: &Placement, index: &Index<'_>, collected: &mut Collected) {
     let mut notes = Vec::new();
     for of_device in changes(placement, index, collected) {

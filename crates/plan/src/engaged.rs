@@ -1,11 +1,11 @@
-//! Whether a delivery mode is engaged: how many packets are delivered the way that it says.
+//! Whether a delivery mode is engaged: the share of packets that it delivers.
 
 use model::DeliveryMode;
 use model::live::LivePolls;
 
-/// The share of these packets, from 0 to 1, that a delivery mode delivers: what the timer and the application polled under deferral,
-/// the application under suspension and busy polling, the kernel thread where there is one. `None` for modes that leave delivery to
-/// interrupts, and without packets.
+/// The share of these packets, from 0 to 1, that a delivery mode delivers: by the timer and the application
+/// under deferral, by the application under suspension and busy polling, or by the kernel thread. `None` for
+/// modes that leave delivery to interrupts, and without packets.
 pub fn engaged_share(mode: DeliveryMode, packets: &LivePolls) -> Option<f64> {
     let delivered = match mode {
         DeliveryMode::Interrupt | DeliveryMode::EventBusy | DeliveryMode::UserBusy => return None,

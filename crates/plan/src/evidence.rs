@@ -1,31 +1,31 @@
-//! What measurements said of settings: evidence on a plan that would make them again, and on what is in force.
+//! Measured verdicts on settings: evidence on a plan that would set them again, and on those in force.
 
 use model::{Ruling, Setting};
 
-/// A verdict of the journal on the settings of a transaction.
+/// A verdict in the journal on the settings of a transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Evidence {
-    /// The transaction that made the settings.
+    /// The transaction that set them.
     pub transaction: String,
     /// The command of that transaction.
     pub command: String,
     /// The settings.
     pub settings: Vec<Setting>,
-    /// On whose traffic they were judged.
+    /// The service on whose traffic they were judged.
     pub service: String,
-    /// What the measurement came to.
+    /// The ruling.
     pub ruling: Ruling,
-    /// What was measured, in words.
+    /// The measurements, in words.
     pub measured: String,
 }
 
 impl Evidence {
-    /// Whether it speaks against the settings.
+    /// Whether it is negative.
     pub const fn is_against(&self) -> bool {
         matches!(self.ruling, Ruling::Worse | Ruling::BeyondLimit | Ruling::Stalled)
     }
 
-    /// Whether the measurement decided anything of the settings.
+    /// Whether the measurement was conclusive.
     const fn is_conclusive(&self) -> bool {
         self.is_against() || matches!(self.ruling, Ruling::Better | Ruling::Kept | Ruling::Mixed)
     }
@@ -45,7 +45,7 @@ impl Evidence {
         has
     }
 
-    /// The evidence in a sentence.
+    /// Describes the evidence in a sentence.
     pub fn sentence(&self) -> String {
         let word = match self.ruling {
             Ruling::Better | Ruling::Kept => "better, or not worse",
@@ -60,7 +60,7 @@ impl Evidence {
     }
 }
 
-/// The newest evidence that decides something of these settings; `known` has the newest first.
+/// The newest conclusive evidence on these settings; `known` is sorted newest first.
 pub fn evidence_on<'e>(settings: &[&Setting], known: &'e [Evidence]) -> Option<&'e Evidence> {
     known.iter().find(|evidence| evidence.is_conclusive() && evidence.is_on(settings))
 }

@@ -1,14 +1,14 @@
-//! Queues that something keeps for itself: no plan takes one away.
+//! Held queues, which no plan takes away.
 
 use model::host::QueueConflict;
 use model::{Host, Plan};
 
 use crate::refusal::{Refusal, RefusalKind};
 
-/// What can be done about a change that would take a queue from its holder.
+/// The hint for a change that would take a queue from its holder.
 pub const HELD: &str = "stop that program first, or do not change the setting while it runs";
 
-/// Checks that no change takes a queue from what holds it.
+/// Checks that no change takes a queue from its holder.
 ///
 /// # Errors
 /// [`RefusalKind::Safety`], with every holder of the device's queues.
@@ -30,5 +30,5 @@ pub(crate) fn check(plan: &Plan, host: &Host) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// How many holders are named with a refusal.
+/// The maximum number of holders to name in a refusal.
 const HOLDERS_MAX: usize = 8;

@@ -1,4 +1,4 @@
-//! The value that a knob has on the observed host. One file a family.
+//! The value of a knob on the observed host, one file per family.
 
 mod irq;
 mod kthread;
@@ -19,8 +19,8 @@ use crate::refusal::{Refusal, RefusalKind};
 /// The same knob of the same object, with the value in force.
 ///
 /// # Errors
-/// [`RefusalKind::Missing`] if the object is not on the host, or the value could not be read: what is not known
-/// cannot be restored, so it is not changed.
+/// [`RefusalKind::Missing`] if the object is not on the host, or the value could not be read: an unknown
+/// value cannot be restored, so it is not changed.
 pub(crate) fn value(wanted: &Setting, index: &Index<'_>) -> Result<Setting, Refusal> {
     let found = match wanted {
         Setting::Napi(queue, knob) => napi::value(queue, knob, index).map(|knob| Setting::Napi(*queue, knob)),
@@ -63,7 +63,7 @@ fn device<'a>(id: &DeviceId, index: &'a Index<'_>) -> Option<&'a Device> {
     index.devices.get(id).copied()
 }
 
-/// Why the value is not known: the object is gone, or something could not be read.
+/// Why the value is unknown: the object no longer exists, or something could not be read.
 fn unknown(wanted: &Setting, index: &Index<'_>) -> Refusal {
     let there = match wanted.object() {
         Object::Queue(queue) => rx_queue(&queue, index).is_some(),

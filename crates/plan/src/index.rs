@@ -1,4 +1,4 @@
-//! The host by identity: every look-up that planning needs in logarithmic time.
+//! The host by identity, with logarithmic lookup.
 
 use std::collections::BTreeMap;
 
@@ -8,13 +8,13 @@ use model::{DeviceId, EpollId, Host, IrqNumber, NapiId, Pid, RingId, RxQueue, So
 /// Views into a [`Host`], by identity. Built once for each decision.
 #[derive(Debug)]
 pub(crate) struct Index<'h> {
-    /// All that was observed.
+    /// The observed host.
     pub(crate) host: &'h Host,
     /// The devices.
     pub(crate) devices: BTreeMap<DeviceId, &'h Device>,
-    /// The receive queues, with the NAPI that serves each where it is known.
+    /// The receive queues, each with its NAPI if known.
     pub(crate) queues: BTreeMap<RxQueue, Option<NapiId>>,
-    /// The same queues, as they were observed.
+    /// The same queues as observed.
     pub(crate) rx: BTreeMap<RxQueue, &'h RxQueueState>,
     /// The transmit queues.
     pub(crate) tx: BTreeMap<TxQueue, &'h TxQueueState>,
@@ -52,7 +52,7 @@ fn by_themselves(process: &Process) -> impl Iterator<Item = (SocketId, &Socket)>
 }
 
 impl<'h> Index<'h> {
-    /// Views into this host.
+    /// Creates views into this host.
     pub(crate) fn new(host: &'h Host) -> Self {
         let mut queues = BTreeMap::new();
         let mut napis = BTreeMap::new();
@@ -88,13 +88,13 @@ impl<'h> Index<'h> {
         }
     }
 
-    /// How many receive queues the NAPI of a queue serves; 0 where no NAPI is known.
+    /// How many receive queues the NAPI of a queue serves; 0 if its NAPI is unknown.
     pub(crate) fn queues_of_napi(&self, queue: RxQueue) -> usize {
         let id = self.queues.get(&queue).copied().flatten();
         id.and_then(|id| self.napis.get(&id)).map_or(0, |indexed| indexed.queues.len())
     }
 
-    /// The NAPI of a receive queue, where it is known.
+    /// The NAPI of a receive queue, if known.
     pub(crate) fn napi_of(&self, queue: RxQueue) -> Option<&'h Napi> {
         let id = (*self.queues.get(&queue)?)?;
         self.napis.get(&id).map(|indexed| indexed.napi)

@@ -1,12 +1,12 @@
-//! irqbalance moves interrupts by load: those that a plan places it must leave alone.
+//! Keeps irqbalance from moving interrupts that a plan places.
 
 use model::{Host, IrqKnob, Reason, Setting};
 
 use crate::refusal::Refusal;
 use crate::wanted::Collected;
 
-/// A running irqbalance gets a ban for every interrupt whose CPUs are wanted. Bans that are there already stay, and are
-/// not undone.
+/// Requests a ban from a running irqbalance for every placed interrupt. Existing bans stay, and are not
+/// undone.
 pub(crate) fn want(host: &Host, collected: &mut Collected) -> Result<(), Refusal> {
     let Some(running) = &host.irqbalance else { return Ok(()) };
     let irqs = collected.wanted_irqs();

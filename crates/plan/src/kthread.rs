@@ -1,7 +1,6 @@
-//! The kernel threads that poll NAPIs: who may have one, where it runs, and before whom.
-//!
-//! A real-time thread runs before all others of its CPU for as long as it has packets, and a peer decides how long that
-//! is. So its priority has a bound, and it is not planned where nothing would ever stop it.
+//! The kernel threads that poll NAPIs: who may have one, where it runs, and its priority. A real-time thread
+//! preempts all others on its CPU as long as it has packets, which its peer controls. So its priority is
+//! bounded, and it is not planned if nothing would ever stop it.
 
 use model::{
     Budget, CpuSet, Intent, IrqNumber, KthreadCpus, KthreadKnob, KthreadState, Reason, RxQueue, Scheduling,
@@ -15,11 +14,11 @@ use crate::placement::Part;
 use crate::refusal::{Refusal, RefusalKind};
 use crate::wanted::Collected;
 
-/// Checks that a request's kernel threads are available here, and starve no other task.
+/// Checks that a request's kernel threads are available here and starve no other task.
 ///
 /// # Errors
-/// [`RefusalKind::Unsupported`] where the kernel lacks them, [`RefusalKind::Safety`] for a real-time class without a
-/// bound, [`RefusalKind::Usage`] for settings of kernel threads under a mode that has none.
+/// [`RefusalKind::Unsupported`] if the kernel lacks them, [`RefusalKind::Safety`] for a real-time class
+/// without a bound, [`RefusalKind::Usage`] for thread settings in a mode without threads.
 pub(crate) fn check(part: &Part, index: &Index<'_>) -> Result<(), Refusal> {
     let (mode, request) = (part.delivery.mode, &part.intent.kthread);
     let refuse = |kind, message: String| {
@@ -80,8 +79,8 @@ fn supported(
     Ok(())
 }
 
-/// That a request's class for kernel threads is one that its budget allows. It can be checked before there is anything
-/// to place, as before a command is started.
+/// Checks that the budget allows a request's thread class. This is possible before there is anything to
+/// place, for example before a command is started.
 ///
 /// # Errors
 /// [`RefusalKind::Safety`] for a real-time priority above the bound.
@@ -109,7 +108,7 @@ fn within_bound(intent: &Intent, class: Scheduling, priority: u8) -> Result<(), 
         )))
 }
 
-/// That a real-time thread stays below the bound, and that something else gets to run all the same.
+/// Checks that a real-time thread stays within the bound and cannot monopolise its CPU.
 fn real_time(
     part: &Part,
     index: &Index<'_>,
@@ -149,7 +148,7 @@ fn real_time(
     .nearest("sysctl -w kernel.sched_rt_runtime_us=950000, the kernel's default; or `other:-20`"))
 }
 
-/// What the part's request wants of the kernel threads of its queues. Comes after the interrupts' affinity.
+/// Collects the desired settings of the queues' kernel threads. Call it after the interrupts' affinity.
 pub(crate) fn want(part: &Part, index: &Index<'_>, collected: &mut Collected) -> Result<(), Refusal> {
     let request = &part.intent.kthread;
     if part.delivery.mode.threading() == Threading::Off {
@@ -188,7 +187,7 @@ pub(crate) fn want(part: &Part, index: &Index<'_>, collected: &mut Collected) ->
     Ok(())
 }
 
-/// That a queue's kernel thread can have a slice of its own.
+/// Checks that a queue's kernel thread can have its own slice.
 fn has_slices(part: &Part, queue: RxQueue, slice: Slice, index: &Index<'_>) -> Result<(), Refusal> {
     let asked = format!("requested at {}", part.intent.origin);
     if index.host.kthread_begins.as_ref().is_some_and(|begins| begins.slice.is_none()) {
@@ -225,7 +224,7 @@ fn has_slices(part: &Part, queue: RxQueue, slice: Slice, index: &Index<'_>) -> R
     }
 }
 
-/// The CPUs of one queue's kernel thread, and why; `None` to leave them as they are.
+/// The CPUs of one queue's kernel thread, and why; `None` to leave them unchanged.
 fn cpus(
     part: &Part,
     placed: &PlacedQueue,
@@ -280,7 +279,7 @@ fn cpus(
     )))
 }
 
-/// A queue's interrupt and the CPUs that it will be delivered to.
+/// A queue's interrupt and its future CPUs.
 fn irq_cpus(placed: &PlacedQueue, index: &Index<'_>, collected: &Collected) -> Option<(IrqNumber, CpuSet)> {
     let number = placed.irq?;
     if let Some(wanted) = collected.wanted_of_irq(number) {
@@ -291,8 +290,8 @@ fn irq_cpus(placed: &PlacedQueue, index: &Index<'_>, collected: &Collected) -> O
     (!cpus.is_empty()).then(|| (number, cpus.clone()))
 }
 
-/// A kernel thread that ends takes its scheduling with it. So that undoing can give it back, it is set to what a thread
-/// begins with before.
+/// Prepares the end of a kernel thread, which loses its scheduling. To make that reversible, the thread is
+/// first set to its initial scheduling.
 pub(crate) fn want_to_end(
     placed: &PlacedQueue,
     index: &Index<'_>,

@@ -1,39 +1,39 @@
-//! Who accepts connections, and who only holds their listener open: systemd for a socket unit, or a master whose children accept.
-//!
-//! Packets do not come to the latter. Its epolls wait for other things, and no queue is the one that it receives from.
+//! Who accepts connections, and who only holds a listener open: systemd for a socket unit, or a master whose
+//! children accept. The latter receive no packets: their epolls wait for other things, and they have no
+//! receive queue.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use model::Pid;
 use model::host::{Process, Socket, SocketState};
 
-/// How many ancestors of a process are followed.
+/// The maximum number of ancestors to follow.
 const ANCESTORS_MAX: usize = 64;
 
-/// What a process does with the listeners that it has.
+/// What a process does with its listeners.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
-    /// It receives, or may: connections are its own, or nothing shows that another process accepts them.
+    /// It receives, or may: it has connections, or there is no sign that another process accepts them.
     Receives,
-    /// It accepts, and its children have the connections.
+    /// It accepts, and its children serve the connections.
     HandsOn,
-    /// It is the system's manager, which holds the listener of a socket unit.
+    /// It is the service manager, which holds the listener of a socket unit.
     HoldsForUnit,
-    /// It has no connection and does not wait for one, and its descendant with this number has the same listener.
+    /// It neither has nor waits for connections, and its descendant with this pid has the same listener.
     HoldsFor(Pid),
 }
 
-/// The listeners of a host, by who holds them.
+/// The listeners of a host, by holder.
 #[derive(Debug)]
 pub(crate) struct Listeners<'h> {
     processes: BTreeMap<Pid, &'h Process>,
     /// By the listener's inode.
     holders: BTreeMap<u64, Vec<Pid>>,
-    /// Processes with connections, by their own port.
+    /// Processes with connections, by local port.
     connected: BTreeMap<u16, BTreeSet<Pid>>,
 }
 
-/// Whether others come to this socket: it listens, or is a UDP socket with a port and without a peer.
+/// Whether peers contact this socket: it listens, or is an unconnected UDP socket with a port.
 pub fn serves(socket: &Socket) -> bool {
     match socket.state {
         SocketState::TcpListen => true,
@@ -47,7 +47,7 @@ fn is_listener(socket: &&Socket) -> bool {
 }
 
 impl<'h> Listeners<'h> {
-    /// Those of these processes.
+    /// From these processes.
     pub(crate) fn new(all: &'h [Process]) -> Self {
         let mut holders = BTreeMap::<u64, Vec<Pid>>::new();
         let mut connected = BTreeMap::<u16, BTreeSet<Pid>>::new();
@@ -100,14 +100,15 @@ impl<'h> Listeners<'h> {
         if connected.any(descends) { Role::HandsOn } else { Role::Receives }
     }
 
-    /// Whether a process is a child, or a child's child, of another.
+    /// Whether a process is a descendant of another.
     fn descends(&self, pid: Pid, from: Pid) -> bool {
         let parent = |pid: &Pid| self.processes.get(pid)?.parent;
         std::iter::successors(parent(&pid), parent).take(ANCESTORS_MAX).any(|ancestor| ancestor == from)
     }
 }
 
-/// Whether it is systemd, of the system or of a user: it listens for socket units, and starts a service for who comes.
+/// Whether it is systemd, of the system or of a user: it listens for socket units, and starts the service on
+/// the first connection.
 fn is_service_manager(process: &Process) -> bool {
     let exe = process.exe.strip_suffix(" (deleted)").unwrap_or(&process.exe);
     exe.rsplit('/').next() == Some("systemd")

@@ -1,4 +1,5 @@
-//! What an expert wants of a device besides its delivery mode: its queues, rings, moderation, offloads, steering.
+//! An expert's settings of a device in addition to its delivery mode: queues, rings, moderation, offloads,
+//! steering.
 
 mod steering;
 
@@ -18,8 +19,8 @@ use crate::refusal::{Refusal, RefusalKind};
 use crate::selection;
 use crate::wanted::Collected;
 
-/// Whether a request that is not in force yet recreates the device's queues. Settings of the queues can be planned
-/// only when they are there.
+/// Whether a request that is not in force yet recreates the device's queues. Settings of the queues can only
+/// be planned once they exist.
 pub(crate) fn remakes_queues(
     part: &Part,
     device: &Device,
@@ -47,7 +48,8 @@ pub(crate) fn remakes(setting: &Setting, device: &Device) -> bool {
     napis_of_veth || !stays && setting.disruption() != model::setting::Disruption::None
 }
 
-/// Adds what the part's request wants of its device; only of requests that recreate the queues if `remaking`.
+/// Collects the desired device settings of the part's request; if `remaking`, only those that recreate
+/// queues.
 pub(crate) fn want(
     part: &Part,
     device: &Device,
@@ -68,7 +70,7 @@ pub(crate) fn want(
     Ok(())
 }
 
-/// The settings that a request becomes on a device.
+/// The settings of a request on a device.
 fn settings(
     request: &NicRequest,
     part: &Part,
@@ -146,16 +148,14 @@ fn settings(
     })
 }
 
-/// As the kernel rounds a count of flows, so that what is read back is what was wanted.
-///
-/// Kernel: 6.18, `net/core/net-sysfs.c` `store_rps_dev_flow_table_cnt()`.
+/// Rounds a number of flows like the kernel, so that the value read back is the desired one. Kernel: 6.18,
+/// `net/core/net-sysfs.c` `store_rps_dev_flow_table_cnt()`.
 pub(crate) fn flows_as_rounded(count: u32) -> u32 {
     count.checked_next_power_of_two().filter(|_| count > 0).unwrap_or(count)
 }
 
-/// CPU i sends by queue i modulo their number, as drivers spread them by default; or any CPU by any queue.
-///
-/// Kernel: 6.18, `drivers/net/ethernet/intel/i40e/i40e_main.c` `i40e_config_xps_tx_ring()` is one of them.
+/// CPU i sends on queue i modulo their number, as drivers spread them by default; or any CPU on any queue.
+/// Example: 6.18, `drivers/net/ethernet/intel/i40e/i40e_main.c` `i40e_config_xps_tx_ring()`.
 pub(crate) fn xps(spread: bool, device: &Device, online: &CpuSet) -> Vec<Setting> {
     let queues = device.tx_queues.len().max(1);
     let of_queue = |position: usize| {
@@ -173,7 +173,8 @@ pub(crate) fn xps(spread: bool, device: &Device, online: &CpuSet) -> Vec<Setting
         .collect()
 }
 
-/// Entry i leads to queue i modulo their number. Kernel: `include/linux/ethtool.h` `ethtool_rxfh_indir_default()`.
+/// Entry i selects queue i modulo their number. Kernel: `include/linux/ethtool.h`
+/// `ethtool_rxfh_indir_default()`.
 fn even_table(queues: u32, part: &Part, device: &Device, after: &QueuesAfter) -> Result<Vec<u32>, Refusal> {
     let refuse = |kind, message: String| {
         Refusal::new(kind, device.id, message).because(format!("requested at {}", part.intent.origin))
@@ -227,7 +228,7 @@ fn check_channels(kind: ChannelKind, count: u32, part: &Part, device: &Device) -
     Ok(())
 }
 
-/// Queues that go away take their own values with them, and nothing could put those back.
+/// Refuses to remove queues whose values would be lost: nothing could restore them.
 fn check_that_nothing_is_lost(part: &Part, device: &Device, index: &Index<'_>) -> Result<(), Refusal> {
     let Some(channels) = device.channels else { return Ok(()) };
     let after = |kind| channels_after(kind, &part.intent.nic, channels);
@@ -235,7 +236,7 @@ fn check_that_nothing_is_lost(part: &Part, device: &Device, index: &Index<'_>) -
     lost(left, device, index).map_or(Ok(()), |lost| Err(losing(lost, part, device)))
 }
 
-/// The NAPIs of a veth go away with its GRO, and take their own values with them.
+/// Refuses to turn off the GRO of a veth while its NAPIs have values that would be lost.
 fn check_that_no_napi_is_lost(part: &Part, device: &Device, index: &Index<'_>) -> Result<(), Refusal> {
     let mut queues = device.rx_queues.iter();
     let lost = queues.find_map(|queue| Some((queue.id, vec![values_of_napi(queue, device, index)?])));
@@ -252,14 +253,14 @@ fn losing((queue, values): (RxQueue, Vec<String>), part: &Part, device: &Device)
         ))
 }
 
-/// Whether so many queues of a kind would leave a queue's own values without the queue.
+/// Whether reducing the queues of a kind to this number would lose a queue's values.
 pub(crate) fn loses_values(kind: ChannelKind, count: u32, device: &Device, index: &Index<'_>) -> bool {
     let Some(channels) = device.channels else { return false };
     let after = |of: ChannelKind| if of == kind { count } else { channels.of(of).current };
     lost(after(ChannelKind::Rx) + after(ChannelKind::Combined), device, index).is_some()
 }
 
-/// The first queue that goes away when so many are left and that has values of its own, and these.
+/// The first removed queue that has values, and these values.
 fn lost(left: u32, device: &Device, index: &Index<'_>) -> Option<(RxQueue, Vec<String>)> {
     device.rx_queues.iter().filter(|queue| queue.id.index.0 >= left).find_map(|queue| {
         // A recreated queue starts with the default.
@@ -274,7 +275,7 @@ fn lost(left: u32, device: &Device, index: &Index<'_>) -> Option<(RxQueue, Vec<S
     })
 }
 
-/// What a queue's NAPI has of its own and would lose with it, in words.
+/// The values of a queue's NAPI that would be lost, in words.
 fn values_of_napi(queue: &RxQueueState, device: &Device, index: &Index<'_>) -> Option<String> {
     let napi = index.napi_of(queue.id)?;
     let spans = [napi.gro_flush_timeout, napi.irq_suspend_timeout];
@@ -293,7 +294,7 @@ fn check_ring(kind: RingKind, size: u32, part: &Part, device: &Device) -> Result
     }
 }
 
-/// The kernel lets nothing be sent that is larger than the driver takes.
+/// Checks that packets are no larger than the driver accepts, as the kernel requires.
 fn check_packet_size(size: PacketSize, bytes: u32, part: &Part, device: &Device) -> Result<(), Refusal> {
     let sent = matches!(size, PacketSize::Gso | PacketSize::GsoIpv4);
     match device.packet_sizes.tso_max_size.filter(|_| sent) {

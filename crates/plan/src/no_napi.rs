@@ -1,9 +1,9 @@
-//! Why a device has no NAPI, and what gives it one: the same words for a refusal, `doctor` and `init`.
+//! Why a device has no NAPI, and how to give it one: the same words for a refusal, `doctor` and `init`.
 
 use model::host::Device;
 use model::quoted;
 
-/// Why a device has no NAPI, and what gives it one.
+/// Why a device has no NAPI, and how to give it one.
 pub fn why_no_napi(device: &Device) -> String {
     if device.kind == "veth" {
         format!(

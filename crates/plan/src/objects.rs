@@ -1,4 +1,4 @@
-//! Layouts made concrete: which queues, interrupts and CPUs are one object.
+//! Turns a layout into objects of queues, interrupts and CPUs.
 
 use model::host::Device;
 use model::{CpuSet, Layout, ObjectSpec, QueueIndex};
@@ -9,11 +9,11 @@ use crate::queue_object::{Objects, QueueObject};
 use crate::queues_after::QueuesAfter;
 use crate::refusal::{Refusal, RefusalKind};
 
-/// Puts a device's queues together as a layout says. The same input gives the same objects.
+/// Groups a device's queues according to a layout. The same input gives the same objects.
 ///
 /// # Errors
-/// [`RefusalKind::Usage`] if an explicit layout names queues that are not there, [`RefusalKind::Missing`] if no CPU of an
-/// object, or none at all, may be used.
+/// [`RefusalKind::Usage`] if an explicit layout names queues that do not exist, [`RefusalKind::Missing`] if
+/// no CPU of an object, or none at all, may be used.
 pub(crate) fn objects(
     layout: &Layout,
     device: &Device,
@@ -66,7 +66,7 @@ pub(crate) fn objects(
     Ok(made)
 }
 
-/// Queue i belongs to CPU i of the first `width`; every other CPU joins the object that is nearest to it.
+/// Queue i belongs to CPU i of the first `width`; every other CPU joins the nearest object.
 fn spread(queues: &[&PlacedQueue], near: &NearCores, width: usize) -> Objects {
     let turn = near.in_turn();
     let used = width.min(queues.len()).min(turn.len());
@@ -92,7 +92,7 @@ fn spread(queues: &[&PlacedQueue], near: &NearCores, width: usize) -> Objects {
     Objects { objects, ..Objects::default() }
 }
 
-/// All queues on so many CPUs.
+/// All queues on this many CPUs.
 fn shared(queues: &[&PlacedQueue], near: &NearCores, count: u32, notes: &mut Vec<String>) -> Objects {
     let turn = near.in_turn();
     let wanted = usize::try_from(count).unwrap_or(usize::MAX);
@@ -114,7 +114,7 @@ fn shared(queues: &[&PlacedQueue], near: &NearCores, count: u32, notes: &mut Vec
 /// Checks that an explicit layout names queues that the device has, or will have.
 ///
 /// # Errors
-/// [`RefusalKind::Usage`] for the first that it has not.
+/// [`RefusalKind::Usage`] for the first one that it lacks.
 pub(crate) fn check_queues(layout: &Layout, device: &Device, after: &QueuesAfter) -> Result<(), Refusal> {
     let Layout::Explicit(requests) = layout else { return Ok(()) };
     let (rx, tx) = (after.rx(device), after.tx(device));
@@ -133,7 +133,7 @@ pub(crate) fn check_queues(layout: &Layout, device: &Device, after: &QueuesAfter
     })
 }
 
-/// As the operator wrote it.
+/// The layout as written by the operator.
 fn explicit(
     requests: &[ObjectSpec],
     device: &Device,
@@ -161,7 +161,7 @@ fn explicit(
     Ok(Objects { objects, ..Objects::default() })
 }
 
-/// Transmit queue j belongs to object j modulo their number, where the objects have CPUs that send.
+/// Transmit queue j belongs to object j modulo their number, if the objects have sending CPUs.
 fn deal_transmit_queues(objects: &mut [QueueObject], device: &Device) {
     let count = objects.len().max(1);
     for (at, object) in objects.iter_mut().enumerate() {

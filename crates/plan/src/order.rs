@@ -49,7 +49,7 @@ pub(crate) struct EndingThreads {
 }
 
 impl EndingThreads {
-    /// As these changes have it.
+    /// From these changes.
     pub(crate) fn of<'c>(changes: impl Iterator<Item = &'c Change>) -> Self {
         let mut ending = Self::default();
         for change in changes {
@@ -71,14 +71,14 @@ impl EndingThreads {
     }
 }
 
-/// When a step is written: the smaller first, steps of one phase by object.
+/// The phase of a step: smaller ones first, then by object.
 pub(crate) fn phase(step: &Step, ending: &EndingThreads) -> Phase {
     let change = &step.changes()[0];
     let facts = change.to().facts();
     if goes_down(change, ending) { facts.phase_down } else { facts.phase }
 }
 
-/// The changes of one object in the order of writing.
+/// Orders the changes of one object.
 pub(crate) fn within_step(mut changes: Vec<Change>, ending: &EndingThreads) -> Vec<Change> {
     changes.sort_by_key(|change| {
         let rank = change.to().facts().rank;
@@ -87,7 +87,7 @@ pub(crate) fn within_step(mut changes: Vec<Change>, ending: &EndingThreads) -> V
     changes
 }
 
-/// Whether a change takes away: less deferral, less polling, an object or a thread that goes.
+/// Whether a change reduces something: less deferral, less polling, an object or a thread that is removed.
 fn goes_down(change: &Change, ending: &EndingThreads) -> bool {
     ending.has(change) || change.to().weight() < change.from().weight() || change.to().removes()
 }

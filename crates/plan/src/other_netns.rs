@@ -14,7 +14,7 @@ use model::{Host, NetnsId, Pid};
 use crate::index::Index;
 use crate::listeners::{Listeners, Role, serves};
 
-/// Whether a process of another namespace receives by a NAPI of this one's devices.
+/// Whether a process in another namespace receives on a NAPI of this one's devices.
 pub(crate) fn receives_here(process: &Process, index: &Index<'_>) -> bool {
     process.sockets.iter().filter_map(|socket| socket.napi).any(|napi| index.napis.contains_key(&napi))
 }
@@ -24,8 +24,9 @@ pub(crate) fn is_in_other_netns(process: &Process, host: &Host) -> bool {
     process.netns.is_some_and(|netns| netns != host.netns)
 }
 
-/// Those of these processes that serve a port, and have shown by no packet yet by which NAPI they receive: of this namespace,
-/// all queues are claimed for them meanwhile. Who only holds a listener for others will show none, and is none of them.
+/// The processes in this namespace that serve a port but have not shown their NAPI by any packet: all queues
+/// are claimed for them until then. Processes that only hold a listener for others will never show one and
+/// are excluded.
 pub fn without_packets(pids: impl IntoIterator<Item = Pid>, host: &Host) -> impl Iterator<Item = &Process> {
     let listeners = Listeners::new(&host.processes);
     let processes = pids.into_iter().filter_map(|pid| host.process(pid));
@@ -37,20 +38,20 @@ pub fn without_packets(pids: impl IntoIterator<Item = Pid>, host: &Host) -> impl
     })
 }
 
-/// The TCP ports, each with its network namespace, on which this process listens: the first connection to one of them shows
-/// by which NAPI it receives.
+/// The TCP ports, with their network namespaces, on which this process listens: the first connection to one
+/// of them shows the NAPI.
 pub fn listened_ports(process: &Process) -> BTreeSet<(NetnsId, u16)> {
     let listeners = process.sockets.iter().filter(|socket| socket.state == SocketState::TcpListen);
     listeners.filter_map(|socket| Some((process.netns?, socket.local?.port()))).collect()
 }
 
-/// How the packets of a process come that receives by no NAPI here.
+/// The path of packets to a process that receives on no NAPI here.
 pub(crate) enum Path {
-    /// By NAPIs of its own namespace's devices.
+    /// Through NAPIs of its own namespace's devices.
     OwnDevices(usize),
-    /// By a CPU's backlog.
+    /// Through a CPU's backlog.
     Backlog(usize),
-    /// None has come yet that would show it.
+    /// Unknown: no packet has arrived yet.
     NotSeen,
 }
 
@@ -67,7 +68,7 @@ impl Path {
         }
     }
 
-    /// Why no setting of this namespace's NAPIs reaches the process.
+    /// Why no setting of this namespace's NAPIs affects the process.
     pub(crate) fn why(&self) -> String {
         match self {
             Self::OwnDevices(connections) => {
@@ -80,7 +81,7 @@ impl Path {
         }
     }
 
-    /// What would change it.
+    /// How to change that.
     pub(crate) const fn way(&self) -> &'static str {
         match self {
             Self::OwnDevices(_) => "settings of these are made there",

@@ -1,17 +1,15 @@
-//! A delivery mode's values with the request's overrides, checked before anything else happens.
-//!
-//! Every check here stands for a combination that the kernel accepts in silence and that then does nothing, or
-//! the opposite of what was meant.
+//! A delivery mode's values with the request's overrides, checked first. Every check is for a combination
+//! that the kernel accepts silently but that has no effect, or the opposite of the intended one.
 
 use model::{DeliveryMode, DeliveryParams, EmptyPolls, Intent, Nanoseconds, NapiKnob};
 
 use crate::refusal::{Refusal, RefusalKind};
 
-/// The values of a mode for one request: those given, with the request's own instead.
+/// The values of a mode for one request, with the request's overrides.
 ///
 /// # Errors
-/// [`RefusalKind::Usage`] for values that contradict each other, [`RefusalKind::Safety`] beyond the delay that
-/// the budget allows.
+/// [`RefusalKind::Usage`] for contradicting values, [`RefusalKind::Safety`] if they exceed the budget's
+/// delay.
 pub(crate) fn with_overrides(
     intent: &Intent,
     mode: DeliveryMode,
@@ -123,11 +121,11 @@ fn contradiction(intent: &Intent, mode: DeliveryMode, params: &DeliveryParams) -
     None
 }
 
-/// The longest delay of a packet without an explicit budget: the wrong unit in a policy file must not cut a host off.
-/// The longest of the recipes is 5 ms.
+/// The maximum delay of a packet without an explicit budget: a wrong unit in a policy file must not cut off a
+/// host. The maximum in recipes is 5 ms.
 const ADDED_DELAY_UNASKED: Nanoseconds = Nanoseconds::from_millis(1_000);
 
-/// Deferral delays a packet to an idle application by up to one `gro-flush-timeout`.
+/// The delay of deferral: up to one `gro-flush-timeout` for a packet to an idle application.
 fn added_delay(intent: &Intent, mode: DeliveryMode, params: &DeliveryParams) -> Result<(), Refusal> {
     let allowed = intent.budget.added_delay.unwrap_or(ADDED_DELAY_UNASKED);
     let flush = params.gro_flush_timeout;

@@ -1,4 +1,4 @@
-//! Which objects serve which request: queues, interrupts, processes and epolls.
+//! The objects of each request: queues, interrupts, processes and epolls.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -30,11 +30,11 @@ use crate::refusal::{Refusal, RefusalKind};
 use crate::resolved::Resolved;
 use crate::share::Shares;
 
-/// Finds the objects of every request, and which of them belong to which.
+/// Finds the objects of every request.
 ///
 /// # Errors
-/// A [`Refusal`] if a device or process is not there, if a policy has no recipe, if values contradict each other
-/// or exceed the budget, or if two requests want different values of one object. Nothing is placed by halves.
+/// A [`Refusal`] if a device or process does not exist, a policy has no recipe, values contradict each other
+/// or exceed the budget, or two requests want different values for one object. Nothing is placed partially.
 pub fn place(policy: &Policy, host: &Host, resolved: &Resolved) -> Result<Placement, Refusal> {
     let index = Index::new(host);
     let mut parts = Vec::with_capacity(policy.intents.len());
@@ -129,7 +129,7 @@ pub fn place(policy: &Policy, host: &Host, resolved: &Resolved) -> Result<Placem
     laid_out(placement, &index)
 }
 
-/// How many NAPIs a part sets: of a device that is recreated, as many as it has queues then.
+/// The number of NAPIs that a part sets; for a recreated device, its future number of queues.
 fn napis_after(part: &Part, host: &Host, after: &QueuesAfter) -> usize {
     let device = match &part.intent.target {
         Target::Device(name) => host.device_named(name).filter(|device| after.remakes(device.id)),
@@ -141,8 +141,8 @@ fn napis_after(part: &Part, host: &Host, after: &QueuesAfter) -> usize {
     }
 }
 
-/// Gives each device's request its objects, where it or its recipe asks for a layout. They are of all queues of the
-/// device but those whose own request names CPUs.
+/// Gives each device's request its objects, if it or its recipe has a layout. They include all queues of the
+/// device except those whose own request names CPUs.
 fn laid_out(mut placement: Placement, index: &Index<'_>) -> Result<Placement, Refusal> {
     for at in 0..placement.parts.len() {
         let part = &placement.parts[at];
@@ -205,7 +205,7 @@ fn queues_without_irq(objects: &Objects, index: &Index<'_>) -> usize {
     rx.filter(|queue| index.napi_of(**queue).is_none_or(|napi| napi.irq.is_none())).count()
 }
 
-/// Each process with the part that it belongs to: the most specific request that names it.
+/// Each process with its part: the most specific request that matches it.
 fn owners_of_processes<'h>(
     policy: &Policy,
     resolved: &Resolved,
@@ -300,7 +300,7 @@ fn owners_of_processes<'h>(
     Ok(found)
 }
 
-/// A service's processes without those that only hold its listener open, and a note on each of these.
+/// A service's processes without those that only hold its listener open, with a note on each of the latter.
 fn without_holders(
     pids: BTreeSet<Pid>,
     index: &Index<'_>,
@@ -332,10 +332,11 @@ fn without_holders(
     (receive, notes)
 }
 
-/// How many processes in other namespaces are named one by one.
+/// The maximum number of processes in other namespaces to name individually.
 const ELSEWHERE_MAX: usize = 3;
 
-/// A service's processes without those of other network namespaces that receive by no device here, and these.
+/// A service's processes without those in other network namespaces that receive on no device here, and the
+/// latter.
 fn without_elsewhere<'h>(pids: BTreeSet<Pid>, index: &Index<'h>) -> (BTreeSet<Pid>, Vec<&'h Process>) {
     let mut away = Vec::new();
     let mut here = BTreeSet::new();
@@ -350,7 +351,7 @@ fn without_elsewhere<'h>(pids: BTreeSet<Pid>, index: &Index<'h>) -> (BTreeSet<Pi
     (here, away)
 }
 
-/// What a service's processes are known by, in brackets.
+/// The criteria of a service, in brackets.
 fn by(target: &Target) -> String {
     match target {
         Target::Service(_, matching) if *matching != Match::default() => format!(" ({matching})"),
@@ -406,7 +407,7 @@ fn device_named<'h>(name: &str, intent: &Intent, host: &'h Host) -> Result<&'h D
     })
 }
 
-/// Checks that some of the request's CPUs run, and says which do not.
+/// Checks that some of the request's CPUs are online, and notes those that are not.
 fn notes_on_cpus(intent: &Intent, host: &Host) -> Result<Vec<String>, Refusal> {
     let Some(cpus) = &intent.cpus else { return Ok(Vec::new()) };
     let online = &host.topology.online;
@@ -426,8 +427,8 @@ fn notes_on_cpus(intent: &Intent, host: &Host) -> Result<Vec<String>, Refusal> {
     Ok(vec![format!("CPUs {offline} are offline and left out")])
 }
 
-/// Says of which processes busy polling cannot begin yet. A master that leaves waiting to its workers is none of them, nor is a
-/// process that waits by io_uring.
+/// Notes processes in which busy polling cannot begin yet. Excludes masters whose workers wait, and processes
+/// that wait with io_uring.
 fn note_those_without_epolls(index: &Index<'_>, parts: &mut [Part]) {
     let waits = |process: &PlacedProcess| {
         let known = index.processes.get(&process.id.pid);
@@ -454,7 +455,7 @@ fn note_those_without_epolls(index: &Index<'_>, parts: &mut [Part]) {
     }
 }
 
-/// What of a process is set.
+/// The objects of a process that are set.
 fn placed_process(process: &Process, part: &mut Part) -> Result<PlacedProcess, Refusal> {
     let busy = part.params.epoll.waits_busily();
     let closed: Vec<String> = process
@@ -496,11 +497,13 @@ fn placed_process(process: &Process, part: &mut Part) -> Result<PlacedProcess, R
     })
 }
 
-/// The most sockets of one process that are set by themselves: each takes several system calls, and a scan of all its files.
+/// The maximum number of sockets of one process that are set individually: each takes several system calls,
+/// and a scan of all its files.
 pub(crate) const SOCKETS_MAX: usize = 256;
 
-/// The sockets of a process that a thread receives from without an epoll: connections whose packets come by a NAPI, and UDP
-/// sockets whose packets come by one or have not come yet. None of a process with an io_uring, whose waits poll by themselves.
+/// The sockets of a process that are read without an epoll: connections that receive on a NAPI, and UDP
+/// sockets that do so or have not received yet. None for a process with an io_uring, whose waits do the
+/// polling.
 fn sockets_by_themselves(process: &Process, part: &mut Part) -> Vec<SocketId> {
     let receives = |socket: &&Socket| {
         let awaits = || {
@@ -522,10 +525,9 @@ fn sockets_by_themselves(process: &Process, part: &mut Part) -> Vec<SocketId> {
     sockets
 }
 
-/// The epolls of processes that no request names, for the devices whose packets they watch for.
-///
-/// A mode that does not busy-poll takes along only those that prefer it or wait busily for events, for nothing then;
-/// what else an application has set for itself is its own.
+/// The epolls of processes without a request, for the devices of their packets. A mode without busy polling
+/// only includes epolls that prefer it or busy-wait for events, because these would no longer help; other
+/// settings of an application are its own.
 fn place_epolls_of_devices(
     index: &Index<'_>,
     queues: &QueueClaims<'_>,
@@ -578,8 +580,8 @@ fn place_epolls_of_devices(
     Ok(())
 }
 
-/// Where other requests were made that set the application's half for a device's request: those whose processes
-/// receive on the device's queues.
+/// Other requests that set the application's half for a device's request: those whose processes receive on
+/// its queues.
 fn set_by_others(part: &Part, parts: &[Part]) -> Vec<String> {
     let Target::Device(name) = &part.intent.target else { return Vec::new() };
     let here = |other: &&Part| {
@@ -590,7 +592,7 @@ fn set_by_others(part: &Part, parts: &[Part]) -> Vec<String> {
     parts.iter().filter(here).map(|other| other.intent.target.to_string()).collect()
 }
 
-/// What a part's operator must know: busy polling has two halves, and full busy polling a third.
+/// Notes missing halves: busy polling has two, and full busy polling three.
 fn note_halves(part: &mut Part, set_by: &[String], host: &Host) {
     let is_upper = |name: &str| host.device_named(name).is_some_and(|device| host.is_upper(device));
     match &part.intent.target {

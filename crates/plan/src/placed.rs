@@ -1,35 +1,35 @@
-//! An object that a request was given: a queue with its NAPI, and a process with what it polls.
+//! An object assigned to a request: a queue with its NAPI, or a process and what it polls.
 
 use model::{CpuSet, EpollId, IrqNumber, NapiId, ProcessId, RingId, RxQueue, SocketId, ThreadId};
 
-/// Whether a request's service runs.
+/// Whether a request's service is running.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Running {
-    /// It does, or the request is for something else.
+    /// It is running, or the request is not for a service.
     #[default]
     Yes,
-    /// No process of it does.
+    /// No process of it is running.
     No,
-    /// None of those that could be inspected is of it.
+    /// No inspected process belongs to it.
     NotKnown,
 }
 
-/// A NAPI by the receive queue that stands for it, and its path to a CPU.
+/// A NAPI, represented by its first receive queue, and its path to a CPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlacedQueue {
-    /// The queue: the first one that the NAPI serves.
+    /// The first queue that the NAPI serves.
     pub queue: RxQueue,
     /// The other queues that the NAPI serves.
     pub also: Vec<RxQueue>,
-    /// The NAPI as it was observed; `None` where the kernel lists none.
+    /// The NAPI as observed; `None` if the kernel lists none.
     pub napi: Option<NapiId>,
     /// Its interrupt.
     pub irq: Option<IrqNumber>,
-    /// The CPUs that the interrupt may be delivered to; empty where that is not known.
+    /// The CPUs of the interrupt; empty if unknown.
     pub cpus: CpuSet,
 }
 
-/// A process and what of it is set.
+/// A process and its objects to set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlacedProcess {
     /// The process.
@@ -38,8 +38,8 @@ pub struct PlacedProcess {
     pub epolls: Vec<EpollId>,
     /// Its io_urings whose busy polling can be set from outside.
     pub rings: Vec<RingId>,
-    /// Its sockets that no epoll watches and packets come to, so many at most as one request may set.
+    /// Its sockets that receive packets and are not watched by an epoll, up to the limit per request.
     pub sockets: Vec<SocketId>,
-    /// Its threads, where the request gives CPUs.
+    /// Its threads, if the request gives CPUs.
     pub threads: Vec<ThreadId>,
 }

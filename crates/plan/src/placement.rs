@@ -1,4 +1,4 @@
-//! Which objects serve which request.
+//! The objects of each request.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -11,25 +11,25 @@ use crate::placed::{PlacedProcess, PlacedQueue, Running};
 use crate::queue_object::Objects;
 use crate::queues_after::QueuesAfter;
 
-/// All requests of a policy, each with the objects that are its own.
+/// All requests of a policy, each with its objects.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Placement {
     /// One for each request, in the policy's order.
     pub parts: Vec<Part>,
     /// The devices whose queues are divided between requests.
     pub divisions: Vec<Division>,
-    /// What the policies come to.
+    /// The recipes of the policies.
     pub recipes: Arc<Recipes>,
-    /// Whether recipes may want what stops a queue or takes the link down.
+    /// Whether recipes may stop a queue or take down the link.
     pub disruptive: bool,
-    /// Whether interrupts may be pinned whose queue the driver does not say.
+    /// Whether to pin interrupts whose queue the driver does not report.
     pub inferred: bool,
-    /// How many queues devices have that this recreates.
+    /// The future number of queues of devices that this recreates.
     pub(crate) queues_after: QueuesAfter,
 }
 
 impl Placement {
-    /// Whether no two requests have queues of this device.
+    /// Whether no two requests share this device's queues.
     pub(crate) fn is_undivided(&self, device: DeviceId) -> bool {
         let on_it = |part: &&Part| part.queues.iter().any(|placed| placed.queue.device == device);
         self.parts.iter().filter(on_it).count() <= 1
@@ -41,26 +41,26 @@ impl Placement {
 pub struct Part {
     /// The request.
     pub intent: Intent,
-    /// Where it is put to use: what recipes go by.
+    /// The circumstances of its use, which select the recipe's case.
     pub circumstances: Vec<Circumstances>,
-    /// The delivery mode that it gets, and why.
+    /// Its delivery mode, with the reason.
     pub delivery: Chosen,
-    /// The mode's values with the request's own.
+    /// The mode's values with the request's overrides.
     pub params: DeliveryParams,
     /// The queues that it sets, one for each NAPI.
     pub queues: Vec<PlacedQueue>,
     /// The processes whose epolls, io_urings, sockets and threads it sets.
     pub processes: Vec<PlacedProcess>,
-    /// How a device's queues and CPUs are put together; `None` where no request has a layout.
+    /// The grouping of a device's queues and CPUs; `None` without a layout.
     pub objects: Option<Objects>,
-    /// What the operator should know about this placement.
+    /// Notes for the operator on this placement.
     pub notes: Vec<String>,
-    /// Whether there is a process that it means.
+    /// Whether a matching process is running.
     pub runs: Running,
 }
 
 impl Part {
-    /// All that it may set something of: its queues with their devices and interrupts, and the epolls, io_urings,
+    /// All objects that it may set: its queues with their devices and interrupts, and the epolls, io_urings,
     /// sockets and threads of its processes.
     pub fn all_objects(&self) -> BTreeSet<Object> {
         let queues = self.queues.iter().flat_map(|placed| {

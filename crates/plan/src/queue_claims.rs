@@ -1,4 +1,4 @@
-//! The queues of a host, and which request each belongs to.
+//! The queues of a host, and the request that owns each.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,24 +15,24 @@ use crate::placement::Part;
 use crate::queues_after::QueuesAfter;
 use crate::refusal::{Refusal, RefusalKind};
 
-/// The queues of a host, one for each NAPI, and who claims them.
+/// The queues of a host, one for each NAPI, and their claims.
 pub(crate) struct QueueClaims<'h> {
     per_napi: bool,
     after: &'h QueuesAfter,
     queues: Vec<PlacedQueue>,
     by_device: BTreeMap<DeviceId, Vec<usize>>,
     by_napi: BTreeMap<NapiId, usize>,
-    /// The devices that a process may receive from although nothing shows it yet.
+    /// The devices on which a process may receive without having shown it.
     likely: Vec<&'h Device>,
-    /// The devices that packets may come by without a NAPI.
+    /// The devices whose packets may arrive without a NAPI.
     bare: Vec<&'h Device>,
     claims: Claims,
-    /// The devices whose queues are given out by a division.
+    /// The devices whose queues are assigned by a division.
     divided: BTreeSet<DeviceId>,
 }
 
 impl<'h> QueueClaims<'h> {
-    /// The queues of this host, not claimed yet.
+    /// The queues of this host, without claims.
     pub(crate) fn new(index: &Index<'h>, after: &'h QueuesAfter) -> Self {
         let per_napi = index.host.capabilities.napi_set;
         let mut queues: Vec<PlacedQueue> = Vec::new();
@@ -71,8 +71,8 @@ impl<'h> QueueClaims<'h> {
         self.by_device.get(&device).map_or(&[], Vec::as_slice)
     }
 
-    /// The queues that a process receives on as far as its sockets show it, else all of the likely devices; none where
-    /// nothing can come to it. As [`Self::of_process`], without a word about it.
+    /// The queues on which a process receives according to its sockets, or else all likely devices; none if
+    /// it cannot receive. Like [`Self::of_process`], without notes.
     fn touched_by(&self, process: &Process) -> BTreeSet<usize> {
         let napis = process.sockets.iter().filter_map(|socket| socket.napi);
         let shown: BTreeSet<usize> = napis.filter_map(|id| self.by_napi.get(&id).copied()).collect();
@@ -82,7 +82,7 @@ impl<'h> QueueClaims<'h> {
         self.likely.iter().flat_map(|device| self.of_device(device.id)).copied().collect()
     }
 
-    /// The devices that have to be divided, with those who get queues of their own there.
+    /// The devices to divide, each with the parts that get dedicated queues.
     pub(crate) fn to_divide(
         &self,
         owners: &[(usize, &'h Process)],
@@ -127,7 +127,7 @@ impl<'h> QueueClaims<'h> {
         self.divided.insert(device);
     }
 
-    /// Gives the queues of a division to their parts.
+    /// Assigns the queues of a division to its parts.
     pub(crate) fn give(&mut self, division: &Division, parts: &mut [Part]) {
         self.divided.insert(division.device);
         for share in &division.shares {
@@ -149,7 +149,7 @@ impl<'h> QueueClaims<'h> {
         }
     }
 
-    /// The queues that a process's sockets lead to; all of the likely devices while none is known.
+    /// The queues of a process's sockets; all of the likely devices if none is known.
     fn of_process(&self, process: &Process, part: &mut Part) -> Result<Vec<usize>, Refusal> {
         let mut slots: BTreeSet<usize> = BTreeSet::new();
         let mut astray = 0_usize;
@@ -199,7 +199,7 @@ impl<'h> QueueClaims<'h> {
         Ok(slots.into_iter().collect())
     }
 
-    /// Why nothing can be set for a process whose connections name no NAPI, where no device has one.
+    /// The refusal for a process whose connections have no NAPI, if no device has one.
     fn off_every_napi(&self, process: &Process, part: &Part) -> Refusal {
         let connections = Connections::of(process);
         let id = process.id;
@@ -228,7 +228,7 @@ impl<'h> QueueClaims<'h> {
         }
     }
 
-    /// Claims the queues that a process receives from.
+    /// Claims the queues on which a process receives.
     pub(crate) fn claim_for_process(
         &mut self,
         part: usize,
@@ -250,7 +250,7 @@ impl<'h> QueueClaims<'h> {
         Ok(())
     }
 
-    /// Claims what is left of a device.
+    /// Claims the remaining queues of a device.
     pub(crate) fn claim_for_device(
         &mut self,
         part: usize,
@@ -307,7 +307,7 @@ impl<'h> QueueClaims<'h> {
         Ok(())
     }
 
-    /// Gives every part its queues.
+    /// Assigns each part its queues.
     pub(crate) fn settle(self, parts: &mut [Part]) {
         let Self { per_napi, queues, claims, .. } = self;
         for (slot, queue) in queues.into_iter().enumerate() {
@@ -324,13 +324,14 @@ impl<'h> QueueClaims<'h> {
     }
 }
 
-/// How many devices without a NAPI a refusal names.
+/// The maximum number of devices without a NAPI to name in a refusal.
 const HINTS_MAX: usize = 8;
 
-/// A process's connections that name no NAPI although packets have come by them: a TCP connection was answered.
+/// A process's connections without a NAPI id, although they have received packets: TCP connections were
+/// acknowledged.
 #[derive(Clone, Copy)]
 struct Connections {
-    /// Over loopback, which has none.
+    /// Over loopback, which has no NAPI.
     loopback: usize,
     /// Over something else.
     elsewhere: usize,
@@ -346,8 +347,8 @@ impl Connections {
     }
 }
 
-/// Whether a process has nothing that packets could come to, and does not even wait for some: it is not a server yet, and
-/// whole devices are not set for it. A process that waits by io_uring may have sockets which no descriptor shows.
+/// Whether a process has nothing that could receive packets, nor waits for any: it is not a server yet, and
+/// whole devices are not set for it. A process that waits with io_uring may have sockets without descriptors.
 fn receives_nothing(process: &Process) -> bool {
     !process.sockets.iter().any(Socket::can_receive)
         && process.rings.iter().all(|ring| ring.registered_sockets == 0)

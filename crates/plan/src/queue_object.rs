@@ -2,18 +2,18 @@
 
 use model::{Cpu, CpuSet, QueueIndex, RxQueue};
 
-/// A set of queues with their interrupts, and the CPUs that they belong to.
+/// A set of queues with their interrupts and CPUs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct QueueObject {
-    /// Its receive queues, each standing for its NAPI.
+    /// Its receive queues, each representing its NAPI.
     pub rx: Vec<RxQueue>,
     /// Its transmit queues.
     pub tx: Vec<QueueIndex>,
-    /// The CPUs that its interrupts are delivered to.
+    /// The CPUs of its interrupts.
     pub irq_cpus: CpuSet,
-    /// All CPUs that belong to it: those of the interrupts, and those that only send by it.
+    /// All CPUs that belong to it: those of its interrupts, and those that only transmit on it.
     pub cpus: CpuSet,
-    /// The same in the order of sending: the n-th sends by the n-th transmit queue.
+    /// The same in order of transmission: the n-th sends on the n-th transmit queue.
     pub(crate) senders: Vec<Cpu>,
 }
 
@@ -22,14 +22,15 @@ pub struct QueueObject {
 pub struct Objects {
     /// In the order of their first receive queue.
     pub objects: Vec<QueueObject>,
-    /// Over how many of the first receive queues packets shall be spread, where the layout leaves some out.
+    /// The number of receive queues, from the first, over which packets are spread, if the layout excludes
+    /// some.
     pub spread: Option<u32>,
-    /// What the operator should know.
+    /// Notes for the operator.
     pub notes: Vec<String>,
 }
 
 impl Objects {
-    /// The CPUs that send by each transmit queue. Empty for layouts in which not every CPU has an object.
+    /// The sending CPUs of each transmit queue. Empty for layouts in which some CPUs have no object.
     pub fn senders(&self) -> impl Iterator<Item = (QueueIndex, CpuSet)> {
         self.objects.iter().flat_map(|object| {
             object.tx.iter().enumerate().map(|(at, tx)| {

@@ -1,4 +1,5 @@
-//! How many queues devices have once a plan has recreated them. All code that counts queues uses these.
+//! The number of queues that devices have after a plan has recreated them. All code that counts queues uses
+//! this.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +7,7 @@ use model::host::{Channels, Device};
 use model::nic::NicRequest;
 use model::{ChannelKind, DeviceId};
 
-/// The devices whose queues a policy recreates, with how many of each kind they have then.
+/// The devices whose queues a policy recreates, with their future number of each kind.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct QueuesAfter(BTreeMap<DeviceId, After>);
 
@@ -15,12 +16,12 @@ pub(crate) struct QueuesAfter(BTreeMap<DeviceId, After>);
 struct After {
     rx: u32,
     tx: u32,
-    /// Whether its NAPIs are there only then.
+    /// Whether it has NAPIs only then.
     napis: bool,
 }
 
 impl QueuesAfter {
-    /// The same, and so many queues of this device.
+    /// Adds a device with this many queues.
     pub(crate) fn insert(&mut self, device: DeviceId, (rx, tx): (u32, u32), napis: bool) {
         self.0.insert(device, After { rx, tx, napis });
     }
@@ -30,45 +31,45 @@ impl QueuesAfter {
         self.0.contains_key(&device)
     }
 
-    /// Whether a device without NAPIs has some then.
+    /// Whether a device without NAPIs will have some.
     pub(crate) fn gives_napis(&self, device: DeviceId) -> bool {
         self.0.get(&device).is_some_and(|after| after.napis)
     }
 
-    /// Whether any device without NAPIs has some then.
+    /// Whether any device without NAPIs will have some.
     pub(crate) fn gives_any_napis(&self) -> bool {
         self.0.values().any(|after| after.napis)
     }
 
-    /// How many receive queues a device has then.
+    /// The future number of a device's receive queues.
     pub(crate) fn rx(&self, device: &Device) -> u32 {
         let now = u32::try_from(device.rx_queues.len()).unwrap_or(u32::MAX);
         self.0.get(&device.id).map_or(now, |after| after.rx)
     }
 
-    /// How many transmit queues a device has then.
+    /// The future number of a device's transmit queues.
     pub(crate) fn tx(&self, device: &Device) -> u32 {
         let now = u32::try_from(device.tx_queues.len()).unwrap_or(u32::MAX);
         self.0.get(&device.id).map_or(now, |after| after.tx)
     }
 
-    /// The words for how many receive queues a device has.
+    /// Describes the number of a device's receive queues.
     pub(crate) fn sentence(&self, device: &Device) -> String {
         format!("it {} {}", self.has(device), self.rx(device))
     }
 
-    /// The word for that it has its queues.
+    /// "has" or "will have".
     pub(crate) fn has(&self, device: &Device) -> &'static str {
         if self.remakes(device.id) { "will have" } else { "has" }
     }
 }
 
-/// How many queues of a kind there will be: as many as are requested by name, else as many as there are.
+/// The future number of queues of a kind: as requested by name, or else the current number.
 pub(crate) fn channels_after(kind: ChannelKind, requests: &[NicRequest], channels: Channels) -> u32 {
     by_name(kind, requests).unwrap_or(channels.of(kind).current)
 }
 
-/// How many queues of a kind are requested by name.
+/// The number of queues of a kind that is requested by name.
 pub(crate) fn by_name(kind: ChannelKind, requests: &[NicRequest]) -> Option<u32> {
     requests.iter().find_map(|request| match request {
         NicRequest::Channels(of, count) if *of == kind => Some(*count),

@@ -1,4 +1,4 @@
-//! Which devices' queues a policy recreates.
+//! The devices whose queues a policy recreates.
 
 use model::host::Device;
 use model::nic::NicRequest;
@@ -9,7 +9,8 @@ use crate::placement::Part;
 use crate::queues_after::{QueuesAfter, by_name};
 use crate::recipe::of_device;
 
-/// How many queues devices have afterwards, as the requests for devices have it: experts by name, and recipes where they may stop a queue.
+/// The future number of queues of devices, according to their requests: by experts, and by recipes if they
+/// may stop a queue.
 pub(crate) fn recreated_queues(
     parts: &[Part],
     recipes: &Recipes,
@@ -47,7 +48,7 @@ pub(crate) fn recreated_queues(
     found
 }
 
-/// Whether the request switches on the GRO that a veth without NAPIs lacks.
+/// Whether the request turns on the GRO of a veth without NAPIs.
 fn gives_napis(part: &Part, device: &Device) -> bool {
     let requested =
         || part.intent.nic.iter().any(|request| matches!(request, NicRequest::Offload(Offload::Gro, true)));

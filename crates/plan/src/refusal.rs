@@ -1,35 +1,35 @@
-//! Why something that was asked for is not planned.
+//! Why a request is not planned.
 
 use std::fmt;
 
-/// What kind of refusal it is; the binary gives each its exit code.
+/// The kind of a refusal; the binary maps it to an exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum RefusalKind {
     /// The request contradicts itself or names an impossible value.
     Usage,
     /// This kernel, this device or this version of netpolicy cannot do it.
     Unsupported,
-    /// It would cost more than the request's budget allows.
+    /// It would exceed the request's budget.
     Safety,
     /// Two requests want different values of one object.
     Conflict,
-    /// A device, a process or a value that is needed is not there or could not be read.
+    /// A device, a process or a required value does not exist or could not be read.
     Missing,
 }
 
-/// Something that was asked for and is not planned. Nothing was changed.
+/// A request that is not planned. Nothing was changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{object}: {message}")]
 pub struct Refusal {
-    /// What kind of refusal it is.
+    /// The kind.
     pub kind: RefusalKind,
-    /// What it is about: an object, or the place where the request was made.
+    /// Its subject: an object, or the origin of the request.
     pub object: String,
     /// One sentence.
     pub message: String,
-    /// What was read that led here.
+    /// The facts that led to it.
     pub evidence: Vec<String>,
-    /// The nearest plan that works, where there is one.
+    /// The nearest plan that works, if there is one.
     pub nearest: Option<String>,
 }
 
@@ -45,14 +45,14 @@ impl Refusal {
         }
     }
 
-    /// The same refusal with one more line of evidence.
+    /// Adds a line of evidence.
     #[must_use]
     pub(crate) fn because(mut self, evidence: impl Into<String>) -> Self {
         self.evidence.push(evidence.into());
         self
     }
 
-    /// The same refusal with what works instead.
+    /// Adds an alternative that works.
     #[must_use]
     pub(crate) fn nearest(mut self, nearest: impl Into<String>) -> Self {
         self.nearest = Some(nearest.into());

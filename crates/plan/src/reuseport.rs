@@ -1,8 +1,7 @@
-//! Connections to the listeners of their queues, and datagrams to the sockets of theirs: each worker of a service gets those
-//! that come by its own.
-//!
-//! An epoll keeps interrupts suspended, and busy-polls the right NAPI, only while its sockets share one. The kernel's
-//! hash gives a connection to any worker; the queue that it came by chooses one of them instead.
+//! Assigns connections to the listeners of their queues, and datagrams to the sockets of their queues, so
+//! that each worker of a service gets those of its own queue. An epoll keeps interrupts suspended, and
+//! busy-polls the right NAPI, only while its sockets share one. By default the kernel's hash chooses any
+//! worker; here the queue on which the first packet arrived chooses instead.
 
 use std::collections::BTreeSet;
 
@@ -17,7 +16,7 @@ use crate::placement::Placement;
 use crate::refusal::Refusal;
 use crate::wanted::Collected;
 
-/// What the services of a placement want of their listeners.
+/// Collects the desired settings of a placement's listeners.
 pub(crate) fn want(
     placement: &Placement,
     index: &Index<'_>,
@@ -66,10 +65,10 @@ pub(crate) fn want(
     Ok(())
 }
 
-/// The sockets of a UDP group, each in the place of the queue that its first packet came by, as far as two do not want one.
-///
-/// A UDP socket that is not connected keeps the NAPI of its first packet for as long as it is open, and busy-polls that. Kernel:
-/// 6.18, `net/ipv4/udp.c` `__udp_queue_rcv_skb()`, `include/net/busy_poll.h` `sk_mark_napi_id_once()`.
+/// The sockets of a UDP group, each in the place of the queue of its first packet, unless two have the same.
+/// An unconnected UDP socket keeps the NAPI of its first packet as long as it is open, and busy-polls that
+/// one. Kernel: 6.18, `net/ipv4/udp.c` `__udp_queue_rcv_skb()`, `include/net/busy_poll.h`
+/// `sk_mark_napi_id_once()`.
 fn by_first_packet(group: &SharedListeners, queues: &[RxQueue], index: &Index<'_>) -> Vec<u64> {
     let first_of = |inode: u64| {
         let held = group.listeners.iter().filter(|listener| listener.inode == inode).flat_map(|l| &l.held);
@@ -97,11 +96,11 @@ fn by_first_packet(group: &SharedListeners, queues: &[RxQueue], index: &Index<'_
     placed.into_iter().flatten().chain(others).collect()
 }
 
-/// What is to be done about a group.
+/// What to do with a group.
 enum Standing {
-    /// None of its sockets is the request's.
+    /// None of its sockets belongs to the request.
     NotOurs,
-    /// It stays as it is, and why.
+    /// Left unchanged, with the reason.
     Left(String),
     /// Its queues choose.
     Ours,
@@ -159,8 +158,8 @@ fn standing(
     Standing::Ours
 }
 
-/// The queues by which packets for a request come: its own where a device is divided; else all of the devices that are
-/// asked for or that it receives from, but those that are others' own.
+/// The queues on which packets of a request arrive: its own if a device is divided; otherwise all of the
+/// requested devices or of those on which it receives, except queues owned by others.
 fn queues(at: usize, placement: &Placement, index: &Index<'_>) -> Vec<RxQueue> {
     let part = &placement.parts[at];
     let receives_from = part.queues.iter().map(|placed| placed.queue.device);

@@ -1,35 +1,36 @@
-//! What is tried next for a service whose goal is missed: a rung of its policy's ladder, or nothing, and why.
+//! The next step for a service whose goal is missed: a rung of its policy's ladder, or nothing, with the
+//! reason.
 
 use model::{DeliveryMode, Nanoseconds, Rung, Search};
 
-/// What is known when it is asked for.
+/// The inputs of a decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Moment {
     /// The moment, in microseconds since 1970.
     pub unix_micros: u64,
-    /// For how long the goal has been missed; `None` while it is not.
+    /// How long the goal has been missed; `None` if it is met.
     pub missed: Option<Nanoseconds>,
-    /// For how long it is missed before anything is tried.
+    /// How long it must be missed before anything is tried.
     pub patience: Nanoseconds,
-    /// How many tries a day are allowed.
+    /// The allowed number of tries per day.
     pub a_day: usize,
 }
 
-/// What is tried next.
+/// The next step.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Next<'l, T> {
-    /// The goal is met, or has not been missed for long enough.
+    /// The goal is met, or has not been missed long enough.
     NotDue,
-    /// There is something to try, and enough was tried today: the next try is at this moment, in microseconds since 1970.
+    /// Today's limit is reached: the next try is at this moment, in microseconds since 1970.
     EnoughToday(u64),
-    /// This rung, with what it takes to try it.
+    /// Try this rung, with what `can` returned for it.
     Try(&'l Rung, T),
-    /// Nothing is left. The rungs that were not tried because they cannot be, each with the reason.
+    /// Every rung was tried. Lists the rungs that cannot be tried, with reasons.
     Exhausted(Vec<(DeliveryMode, String)>),
 }
 
-/// Chooses the first rung that is not in force, has not had its try, and can be tried: `can` says what it takes, or why not. It is asked of no
-/// rung behind the one that is chosen.
+/// Chooses the first rung that is not in force, was not tried, and can be tried: `can` returns what a try
+/// needs, or why it is impossible. It is not called for rungs after the chosen one.
 pub fn next_try<'l, T>(
     search: &mut Search,
     ladder: &'l [Rung],
@@ -177,11 +178,11 @@ mod test {
         assert_eq!(next(&mut search(), &ladder, none), Next::EnoughToday(u64::MAX));
     }
 
-    /// Whatever happens to a service and its daemon in a year.
+    /// Events in a year of a service and its daemon.
     #[derive(Clone, Debug)]
     enum Happens {
         Ruling(Ruling),
-        /// The daemon is killed while something is tried.
+        /// The daemon is killed during a try.
         Killed,
         Restart,
         Hours(u64),

@@ -1,10 +1,10 @@
-//! What can be known of a second stage before the first: the settings of objects that are there already.
+//! What is known of a second stage before the first: the settings of objects that already exist.
 
 use model::host::Device;
 use model::{Change, ChannelKind, Host, NicKnob, Plan, RingKind, Setting};
 
-/// The host as the first stage will leave it, as far as that is known: with its numbers of queues, without the queues that go
-/// away. Queues that the driver makes are not there yet.
+/// The host after the first stage, as far as it is known: with the new numbers of queues, and without removed
+/// queues. Queues that the driver will create do not exist yet.
 pub fn after_first_stage(host: &Host, first: &Plan) -> Host {
     let mut host = host.clone();
     for change in first.changes().map(Change::to) {

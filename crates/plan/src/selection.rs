@@ -1,9 +1,9 @@
-//! From sections to devices: which device of this host each request for devices is for.
+//! Resolves sections to devices.
 //!
-//! `[device."eth*"]` and `[device.uplink] match = { … }` are for all devices that meet them, and a request for a device
-//! that stands on others (a bond, a VLAN) is for those below it, which have the queues. Of the sections that meet a device the
-//! most specific decides, whole; a section that reaches a device from further above is less specific than an equal one that
-//! is nearer.
+//! `[device."eth*"]` and `[device.uplink] match = { … }` apply to all matching devices, and a request for a
+//! stacked device (a bond, a VLAN) to its lower devices, which have the queues. Of the sections that match a
+//! device, the most specific one applies, as a whole; of equal sections, the one that matches a nearer device
+//! in the stack.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -18,32 +18,33 @@ use model::{
 use crate::refusal::{Refusal, RefusalKind};
 use crate::resolved::Resolved;
 
-/// A policy with a request for each device that its sections are for on a host.
+/// A policy with a request for each device that its sections match on a host.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Selection {
-    /// The policy's requests in their order, and behind them one for each device that a section means without naming it.
+    /// The policy's requests in order, followed by one for each device that a section matches without naming
+    /// it.
     pub policy: Policy,
-    /// The devices that each request is for, by its place in the policy that was given.
+    /// The devices of each request, by its index in the original policy.
     pub meets: BTreeMap<usize, Vec<DeviceId>>,
-    /// What the operator should know of each request, by its place.
+    /// Notes for the operator on each request, by index.
     pub notes: BTreeMap<usize, Vec<String>>,
-    /// The requests that cannot be, by their place in [`Self::policy`]: two sections mean the same device, and neither is more
-    /// specific.
+    /// Conflicting requests, by index in [`Self::policy`]: two sections match the same device, and neither is
+    /// more specific.
     pub clashes: BTreeMap<usize, Refusal>,
 }
 
 impl Selection {
-    /// What is known of the processes of these requests, with the notes of this selection.
+    /// Adds the notes of this selection to the resolved processes.
     #[must_use]
     pub fn noting(&self, resolved: Resolved) -> Resolved {
         let notes = self.notes.iter().flat_map(|(at, notes)| notes.iter().map(move |note| (*at, note)));
         notes.fold(resolved, |resolved, (at, note)| resolved.noting(at, note.clone()))
     }
 
-    /// The first clash, as the refusal of the whole policy.
+    /// Refuses the whole policy if there is a conflict.
     ///
     /// # Errors
-    /// Two sections that mean the same device, where neither is more specific, with the places of both.
+    /// Two sections match the same device, and neither is more specific; with both origins.
     pub fn without_clashes(self) -> Result<Self, Refusal> {
         match self.clashes.into_values().next() {
             Some(refusal) => Err(refusal),
@@ -52,15 +53,15 @@ impl Selection {
     }
 }
 
-/// How a request reaches a device: the greatest decides.
+/// How a request matches a device: the greatest claim wins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Claim {
     precedence: Precedence,
-    /// How many steps the device is below the one that the section means.
+    /// The number of levels from the matched device down to this one.
     steps_below: Reverse<usize>,
 }
 
-/// Works out which devices each request is for.
+/// Resolves the devices of each request.
 pub fn select(policy: &Policy, host: &Host) -> Selection {
     let mut selection = Selection { policy: policy.clone(), ..Selection::default() };
     let mut claims: BTreeMap<DeviceId, Vec<(Claim, usize)>> = BTreeMap::new();
@@ -162,7 +163,7 @@ pub fn select(policy: &Policy, host: &Host) -> Selection {
     selection
 }
 
-/// How many devices a note names one by one.
+/// The maximum number of devices to name in a note.
 const NAMED_MAX: usize = 16;
 
 fn listed(names: &[&str]) -> String {
@@ -198,7 +199,7 @@ fn is_meant(target: &Target, device: &Device) -> bool {
     }
 }
 
-/// Why a device that is met without being named cannot have what is asked. One that is named is refused instead.
+/// Why a matched device cannot have the request, if it is not named. A named device is refused instead.
 fn why_left_out(device: &Device, intent: &Intent, host: &Host) -> Option<String> {
     let gives_napis =
         || intent.nic.contains(&NicRequest::Offload(Offload::Gro, true)) && device.kind == "veth";
@@ -212,7 +213,7 @@ fn why_left_out(device: &Device, intent: &Intent, host: &Host) -> Option<String>
     }
 }
 
-/// The request for one device that a section means.
+/// The request for one device of a section.
 fn for_device(intent: &Intent, device: &Device, host: &Host) -> Intent {
     let name = device.id.name.to_string();
     let origin = format!("{} ({name})", intent.origin);
@@ -220,10 +221,10 @@ fn for_device(intent: &Intent, device: &Device, host: &Host) -> Intent {
     Intent { target: Target::Device(name), origin, ..fitted }
 }
 
-/// What of a section a device can have that it means without naming it, and notes on what is left out of it.
+/// The part of a section that a matched device supports, with notes on what is skipped.
 ///
 /// # Errors
-/// Why the device is left out as a whole.
+/// Why the whole device is skipped.
 fn fit_to(intent: &Intent, device: &Device, host: &Host) -> Result<(Intent, Vec<String>), String> {
     let (mut fitted, mut notes) = (intent.clone(), Vec::new());
     if let Some(why) = why_left_out(device, intent, host) {
@@ -254,7 +255,7 @@ fn fit_to(intent: &Intent, device: &Device, host: &Host) -> Result<(Intent, Vec<
     Ok((fitted, notes))
 }
 
-/// Whether a request requests nothing that is set on NAPIs, interrupts or threads.
+/// Whether a request sets nothing on NAPIs, interrupts or threads.
 fn is_for_nic_only(intent: &Intent) -> bool {
     intent.policy == PolicyName::None
         && intent.delivery.is_none_or(|mode| mode == DeliveryMode::Interrupt)
@@ -262,14 +263,13 @@ fn is_for_nic_only(intent: &Intent) -> bool {
         && intent.kthread.is_empty()
 }
 
-/// Whether a setting is of the stack above the driver, which every device has.
+/// Whether a setting belongs to the stack above the driver, which every device has.
 const fn needs_no_napi(request: &NicRequest) -> bool {
     matches!(request, NicRequest::RpsCpus(_) | NicRequest::RpsFlowCount(_) | NicRequest::Xps(_))
 }
 
-/// Whether the device has too few transmit queues for the setting, and is given no others by these requests.
-///
-/// Kernel: 6.18, `net/core/net-sysfs.c` `xps_cpus_show()` answers ENOENT for a device that is not `netif_is_multiqueue()`.
+/// Whether the device has too few transmit queues for the setting, and these requests add none. Kernel: 6.18,
+/// `net/core/net-sysfs.c` `xps_cpus_show()` returns ENOENT for a device that is not `netif_is_multiqueue()`.
 pub(crate) fn lacks_queues_for(request: &NicRequest, all: &[NicRequest], device: &Device) -> bool {
     let gives_queues = || {
         all.iter().any(|request| {

@@ -1,4 +1,4 @@
-//! A process divided: some of its epolls have a request of their own.
+//! A divided process: some of its epolls have separate requests.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,17 +7,17 @@ use model::{Fd, Pid, Policy, Target};
 
 use crate::index::Index;
 
-/// The processes of which some epolls are asked for by themselves.
+/// The processes with separate requests for some of their epolls.
 #[derive(Debug, Default)]
 pub(crate) struct Shares {
-    /// Each share, as a process with those epolls and what they watch alone, and the request that it belongs to.
+    /// Each share: a process with only those epolls and what they watch, and its request.
     pub(crate) shares: Vec<(usize, Process)>,
-    /// What is left of each.
+    /// The remainder of each process.
     rests: BTreeMap<Pid, Process>,
 }
 
 impl Shares {
-    /// The shares that a policy asks for. A process or an epoll that is not there any more has none.
+    /// The shares that a policy requests. Processes and epolls that no longer exist have none.
     pub(crate) fn of(policy: &Policy, index: &Index<'_>) -> Self {
         let mut shares = Self::default();
         for (part, intent) in policy.intents.iter().enumerate() {
@@ -32,13 +32,13 @@ impl Shares {
         shares
     }
 
-    /// A process without what is asked for by itself.
+    /// A process without its separately requested epolls.
     pub(crate) fn rest<'p>(&'p self, process: &'p Process) -> &'p Process {
         self.rests.get(&process.id.pid).unwrap_or(process)
     }
 }
 
-/// Takes epolls out of a process, and the sockets that they watch.
+/// Removes epolls from a process, with the sockets that they watch.
 fn taken(process: &mut Process, epolls: &[Fd]) -> Process {
     let (taken, left) = process.epolls.drain(..).partition(|epoll| epolls.contains(&epoll.id.fd));
     process.epolls = left;

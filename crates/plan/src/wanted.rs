@@ -1,4 +1,4 @@
-//! What a host shall be set to: each knob with its value and the reason.
+//! The desired settings of a host: each knob with its value and the reason.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -9,42 +9,43 @@ use crate::in_force;
 use crate::index::Index;
 use crate::refusal::{Refusal, RefusalKind};
 
-/// A knob with the value it shall have.
+/// A knob with its desired value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wanted {
     /// The knob and its value.
     pub setting: Setting,
-    /// Why, and by which rule.
+    /// The reason and its rule.
     pub because: Reason,
 }
 
-/// All that a placement wants of a host. Each knob is in it once.
+/// The desired settings of a placement. Each knob occurs once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Desired {
-    /// The knobs, by part and within it queues, epolls, io_urings, affinity.
+    /// The knobs, by part, and within it queues, epolls, io_urings, affinity.
     pub wanted: Vec<Wanted>,
-    /// Whether this is only the first stage: it recreates queues, and their settings can be planned when they are
-    /// there. Observing and planning once more gives the rest.
+    /// Whether this is only the first stage: it recreates queues, whose settings can be planned once they
+    /// exist. Observing and planning again gives the rest.
     pub first_stage: bool,
-    /// What could not be wanted here although it was asked for, and what is wanted instead.
+    /// Requests that cannot be met here, and what is set instead.
     pub notes: Vec<String>,
-    /// What recipes would set and is not wanted, because it stops a queue or takes the link down, and no policy file
-    /// allowed that.
+    /// Settings of recipes that are not made because they stop a queue or take down the link, and no policy
+    /// file allows that.
     pub proposed: Vec<Wanted>,
-    /// Of what recipes name, what the host does not have.
+    /// Mechanisms of recipes that the host lacks.
     pub left_out: Vec<String>,
-    /// The longest that a CPU may take to wake, in microseconds, for as long as a process holds that: no file keeps it.
+    /// The maximum wake-up latency of a CPU, in microseconds, in force as long as a process holds it: no file
+    /// keeps it.
     pub wake_latency: Option<(u32, Reason)>,
 }
 
-/// A knob as it is and as it shall be.
+/// A knob with its current and desired value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Explained {
-    /// The value in force; `None` where it could not be read.
+    /// The value in force; `None` if it could not be read.
     pub in_force: Option<Setting>,
-    /// The value it shall have.
+    /// The desired value.
     pub wanted: Setting,
-    /// Why, and by which rule.
+    /// The reason and its rule.
     pub because: Reason,
 }
 
@@ -61,7 +62,7 @@ impl Desired {
     }
 }
 
-/// What was wanted so far, by knob.
+/// The settings collected so far, by knob.
 #[derive(Default)]
 pub(crate) struct Collected {
     pub(crate) desired: Desired,
@@ -69,7 +70,7 @@ pub(crate) struct Collected {
 }
 
 impl Collected {
-    /// The CPUs that are wanted for an interrupt.
+    /// The desired CPUs of an interrupt.
     pub(crate) fn wanted_of_irq(&self, irq: IrqNumber) -> Option<&CpuSet> {
         let like = Setting::Irq(irq, IrqKnob::Affinity(CpuSet::new()));
         match &self.desired.wanted[*self.by_knob.get(&(like.object(), like.knob()))?].setting {
@@ -78,7 +79,7 @@ impl Collected {
         }
     }
 
-    /// The interrupts whose CPUs are wanted, with the source of each request.
+    /// The interrupts with desired CPUs, with the source of each request.
     pub(crate) fn wanted_irqs(&self) -> Vec<(IrqNumber, String)> {
         let irqs = self.desired.wanted.iter().filter_map(|wanted| match &wanted.setting {
             Setting::Irq(number, IrqKnob::Affinity(_)) => Some((*number, wanted.because.source.clone())),
@@ -87,7 +88,7 @@ impl Collected {
         irqs.collect()
     }
 
-    /// A number of the host as it will be; `None` where it is not wanted and cannot be read.
+    /// The future value of a sysctl; `None` if it is not set and cannot be read.
     pub(crate) fn sysctl(&self, sysctl: Sysctl, host: &Host) -> Option<u64> {
         let like = HostKnob::Sysctl(sysctl, 0);
         let wanted = self.by_knob.get(&(Object::Host, like.facts().name));
@@ -97,13 +98,12 @@ impl Collected {
         }
     }
 
-    /// Notes what the operator should know.
+    /// Adds a note for the operator.
     pub(crate) fn note(&mut self, note: String) {
         self.desired.notes.push(note);
     }
 
-    /// Wants a recipe's value, if no request wants another one of that knob: an expert's word or another request's goes
-    /// first.
+    /// Adds a recipe's value unless a request sets that knob: experts and other requests take precedence.
     pub(crate) fn want_unless_wanted(&mut self, setting: Setting, because: Reason) {
         let knob = (setting.object(), setting.knob());
         if let Entry::Vacant(free) = self.by_knob.entry(knob) {
@@ -112,10 +112,10 @@ impl Collected {
         }
     }
 
-    /// Wants a value.
+    /// Adds a value.
     ///
     /// # Errors
-    /// [`RefusalKind::Conflict`] if another one of that knob is wanted already.
+    /// [`RefusalKind::Conflict`] if the knob already has a different one.
     pub(crate) fn want(&mut self, setting: Setting, because: Reason) -> Result<(), Refusal> {
         let knob = (setting.object(), setting.knob());
         let Some(&earlier) = self.by_knob.get(&knob) else {

@@ -1,4 +1,4 @@
-//! Candidates that are in force in turn, each by the ordinary transaction.
+//! Candidates of which one is in force at a time, each applied by an ordinary transaction.
 
 use std::borrow::Cow;
 use std::time::{Duration, Instant};
@@ -14,48 +14,51 @@ use session::{Exit, Fault, Operator, Session, clock, cycle};
 use crate::judge::candidate::Candidate;
 use crate::judge::held::Proposed;
 
-/// How long a candidate stays in force after its window should have ended, if its program dies: then whichever netpolicy looks next restores it.
+/// How long a candidate may outlast its window if this program dies: then the next netpolicy that checks
+/// rolls it back.
 const GRACE: Duration = Duration::from_secs(30);
 
-/// Candidates of which at most one is in force. Dropping it restores everything.
+/// Candidates of which at most one is in force. Dropping it restores the host.
 #[derive(Debug)]
 pub struct Alternation<'a> {
     session: &'a Session,
     journal: Journal,
     kernel: Kernel,
     candidates: Vec<Arm>,
-    /// The candidate whose plan is in force, where it has one, and its transaction.
+    /// The candidate in force, if it changes anything, and its transaction.
     in_force: Option<(usize, TransactionName)>,
-    /// The newest transaction of the journal when this one last looked.
+    /// The newest transaction of the journal at the last check.
     newest: Option<TransactionName>,
-    /// The last transaction of each candidate that was rolled back.
+    /// The last rolled back transaction of each candidate.
     spent: Vec<Option<TransactionName>>,
-    /// How long a window lasts, with what goes before it.
+    /// The length of a window, including the pause before it.
     turn: Duration,
 }
 
-/// A candidate with what it changes on this host.
+/// A candidate and its changes on this host.
 #[derive(Debug)]
 struct Arm {
     plan: Plan,
-    /// What its settings are while it is in force, and those of the others: by object.
+    /// The expected settings of all candidates while this one is in force, by object.
     expected: Vec<Vec<Setting>>,
 }
 
 /// A switch.
 #[derive(Clone, Copy, Debug)]
 pub struct Switched {
-    /// How long it took to write and read back.
+    /// The time for writing and reading back.
     pub took: Duration,
-    /// How many settings were written.
+    /// The number of written settings.
     pub written: usize,
 }
 
 impl<'a> Alternation<'a> {
-    /// Works out what each candidate changes. Writes nothing. The journal must be [owned by this program](Journal::owned_by_session).
+    /// Plans each candidate. Writes nothing. The journal must be [owned by this
+    /// program](Journal::owned_by_session).
     ///
     /// # Errors
-    /// What the planner refuses. Exit 7 for a candidate that cannot be alternated: it disturbs traffic, or cannot be restored.
+    /// If the planner refuses. Exit 7 for a candidate that cannot alternate: it disturbs traffic, or cannot
+    /// be undone.
     pub fn plan(
         candidates: &[Candidate],
         target: &Target,
@@ -71,7 +74,7 @@ impl<'a> Alternation<'a> {
         Self::of_plans(plans, session, journal, turn)
     }
 
-    /// The same, of what each candidate changes on the host as it is.
+    /// Creates an alternation of these plans, each made for the current host.
     ///
     /// # Errors
     /// If the journal cannot be read.
@@ -98,7 +101,7 @@ impl<'a> Alternation<'a> {
         })
     }
 
-    /// The namespaces that have to be held open to restore everything.
+    /// The namespaces to keep open, so that everything can be restored.
     ///
     /// # Errors
     /// If one cannot be opened.
@@ -110,12 +113,12 @@ impl<'a> Alternation<'a> {
         Ok(open.collect::<Result<_, _>>()?)
     }
 
-    /// What a candidate changes on the host as it is without any of them.
+    /// A candidate's changes to the host without any candidate.
     pub fn changes(&self, candidate: usize) -> &Plan {
         &self.candidates[candidate].plan
     }
 
-    /// Whether two candidates come to the same on this host.
+    /// Whether two candidates result in the same settings on this host.
     pub fn are_same(&self, one: usize, other: usize) -> bool {
         let to = |candidate: usize| -> Vec<&Setting> {
             self.candidates[candidate].plan.changes().map(Change::to).collect()
@@ -123,10 +126,11 @@ impl<'a> Alternation<'a> {
         to(one) == to(other)
     }
 
-    /// Brings a candidate into force, and no other.
+    /// Applies this candidate and no other.
     ///
     /// # Errors
-    /// What could not be written or read back. The host is then as before all of them, or the error says how it is.
+    /// If a setting cannot be written or read back. The host is then as before all candidates, or the error
+    /// describes it.
     pub fn switch_to(&mut self, candidate: usize) -> Result<Switched, Fault> {
         let began = Instant::now();
         if self.in_force.is_some_and(|(now, _)| now == candidate) {
@@ -154,7 +158,7 @@ impl<'a> Alternation<'a> {
         Ok(Switched { took: began.elapsed(), written })
     }
 
-    /// Why a candidate could not be brought into force, with what to do where another has set the same meanwhile.
+    /// Why a candidate could not be applied, with a hint if another program has set the same in the meantime.
     fn overtaken(&mut self, candidate: usize, fault: Fault) -> Fault {
         let mut before: Vec<Setting> =
             self.candidates[candidate].plan.changes().map(|change| change.from().clone()).collect();
@@ -169,10 +173,10 @@ impl<'a> Alternation<'a> {
         }
     }
 
-    /// Restores the host to what it was without any candidate. Returns how many settings were written.
+    /// Restores the host to its state without candidates. Returns the number of written settings.
     ///
     /// # Errors
-    /// What could not be restored.
+    /// If a setting cannot be restored.
     pub fn restore(&mut self) -> Result<usize, Fault> {
         let Some((candidate, name)) = self.in_force.take() else { return Ok(0) };
         let undone = match self.journal.roll_back(name, &mut self.kernel, clock::now()) {
@@ -191,7 +195,7 @@ impl<'a> Alternation<'a> {
         Ok(undone)
     }
 
-    /// Why the window that has just ended does not show what the candidate does.
+    /// Why the window that has just ended does not reflect its candidate, if so.
     ///
     /// # Errors
     /// If the journal or the host cannot be read.
@@ -213,10 +217,10 @@ impl<'a> Alternation<'a> {
         Ok(None)
     }
 
-    /// Brings a candidate into force for good. `None` if there is nothing to write.
+    /// Applies a candidate permanently. `None` if there is nothing to write.
     ///
     /// # Errors
-    /// As [`Alternation::switch_to`].
+    /// The same as [`Alternation::switch_to`].
     pub fn keep(&mut self, candidate: usize) -> Result<Option<TransactionName>, Fault> {
         self.restore()?;
         let plan = self.candidates[candidate].plan.clone();
@@ -234,7 +238,7 @@ impl<'a> Alternation<'a> {
         Ok(kept)
     }
 
-    /// The transaction of a candidate that is in the journal: the one in force, or the last one that was rolled back.
+    /// A candidate's transaction in the journal: the one in force, or the last rolled back one.
     pub fn transaction(&self, candidate: usize) -> Option<TransactionName> {
         match self.in_force {
             Some((now, name)) if now == candidate => Some(name),
@@ -255,15 +259,15 @@ impl Drop for Alternation<'_> {
     }
 }
 
-/// What a candidate comes to on the host as it is.
+/// A candidate's plan on the current host.
 pub(crate) struct OnHost {
-    /// What it changes.
+    /// Its changes.
     pub(crate) plan: Plan,
-    /// What is brought into force, where it disturbs traffic and so is not alternated.
+    /// The change to apply once, if it disturbs traffic and so cannot alternate.
     pub(crate) once: Option<Proposed<'static>>,
 }
 
-/// What a candidate comes to on the host as it is, with what may be done to traffic for it.
+/// Plans a candidate on the current host, with the allowed disruption.
 pub(crate) fn on_host(
     candidate: &Candidate,
     target: &Target,
@@ -309,10 +313,10 @@ pub(crate) fn on_host(
     Ok(OnHost { plan, once })
 }
 
-/// What can be done about a candidate that is not alternated.
+/// The hint for a candidate that cannot alternate.
 const ONCE: &str = "compare settings that stop neither queue nor link; or use --disruptive to apply it once and measure before, with and after it, which is less certain";
 
-/// What settings of devices change, beside what `none` would change of these devices: that stays as it is.
+/// The changes of device settings, except those that `none` would make: those settings are kept.
 fn device_steps(
     settings: &[(String, model::NicRequest)],
     name: &str,
@@ -345,7 +349,7 @@ fn device_steps(
     Ok(steps.collect())
 }
 
-/// What the settings of all candidates are while one is in force, by object.
+/// The settings of all candidates while one is in force, by object.
 fn expected(own: &Plan, all: &[Plan]) -> Vec<Vec<Setting>> {
     let mut expected: Vec<Vec<Setting>> = Vec::new();
     let mut add = |setting: &Setting| {

@@ -1,4 +1,4 @@
-//! A candidate that disturbs traffic while it is written: it is brought into force once, between windows without it.
+//! A candidate that disturbs traffic while it is written: it is applied once, between windows without it.
 
 use std::time::Instant;
 
@@ -10,20 +10,21 @@ use session::Fault;
 use crate::judge::comparison::{Broken, Comparison, Ended, LATE, Progress, Round};
 use crate::judge::one_shot::{OneShot, SETTLING};
 
-/// A stretch of windows in which nothing is written.
+/// Consecutive windows in which nothing is written.
 #[derive(Default)]
 struct Stretch {
     windows: Vec<(Figures, LiveWindow, Option<Unfair>)>,
-    /// Why it broke off.
+    /// Why it ended early.
     ended: Option<Ended>,
 }
 
-/// The two candidates: the host as it is, and what disturbs traffic.
+/// The two candidates: the unchanged host, and the change that disturbs traffic.
 const WITHOUT: usize = 0;
 const WITH: usize = 1;
 
 impl Comparison<'_> {
-    /// Windows before, with and after the candidate. Each with it is paired with one without it, by chance with one of those before or after.
+    /// Measures windows before, with and after the candidate. Each window with it is paired with a random one
+    /// before or after it.
     pub(crate) fn before_with_and_after(
         &mut self,
         once: &mut OneShot<'_>,
@@ -62,7 +63,7 @@ impl Comparison<'_> {
         Ok(ended.unwrap_or(if switchback.is_decided() { Ended::Decided } else { Ended::Time }))
     }
 
-    /// So many windows while nothing is written, once what was under way has ended.
+    /// Measures this many windows without writing, after outstanding requests have ended.
     fn stretch(
         &mut self,
         name: &str,

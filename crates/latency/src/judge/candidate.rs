@@ -1,4 +1,4 @@
-//! What is compared: the host as it is, a policy, a delivery mode, settings, or a policy file.
+//! Parses candidates: the unchanged host, a policy, a delivery mode, settings, or a policy file.
 
 use std::path::{Path, PathBuf};
 
@@ -8,10 +8,10 @@ use model::{Intent, NicRequest, Target as Subject};
 use policy_file::{Mistakes, Word, merge, parse, setting, word};
 use session::{Exit, Fault};
 
-/// One of the things that are compared, as the operator wrote it.
+/// A candidate of a comparison, as the operator wrote it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Candidate {
-    /// As it was written: its name in reports.
+    /// Its text, which names it in reports.
     pub name: String,
     wanted: Wanted,
 }
@@ -19,15 +19,15 @@ pub struct Candidate {
 /// What a candidate wants.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Wanted {
-    /// The host as it is.
+    /// The unchanged host.
     Current,
-    /// What a policy file says.
+    /// A policy file.
     File(PathBuf),
-    /// A policy or a mode for the service, with settings of it or of its device.
+    /// A policy or a mode for the service, with settings of the service or its device.
     Settings(Option<Word>, Vec<(String, String)>),
 }
 
-/// A key as policy files spell it, where it is one of a service: plans and the kernel write `gro-flush-timeout`.
+/// A service's key in the spelling of policy files; plans and the kernel write `gro-flush-timeout`.
 fn of_service(key: &str) -> String {
     let spelt = key.replace('-', "_");
     if OF_DELIVERY.contains(&spelt.as_str()) { spelt } else { key.to_owned() }
@@ -68,30 +68,30 @@ impl std::str::FromStr for Candidate {
     }
 }
 
-/// The requests that a candidate comes to.
+/// The requests of a candidate.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Requests {
-    /// For the service, or all of a policy file.
+    /// For the service, or a whole policy file.
     pub(crate) whole: Vec<Intent>,
-    /// Settings of devices, which leave all else of these devices as it is.
+    /// Settings of devices; all other settings of these devices are kept.
     pub(crate) nic: Vec<(String, NicRequest)>,
 }
 
 impl Candidate {
-    /// The host as it is.
+    /// The unchanged host.
     pub fn current() -> Self {
         Self { name: "current".to_owned(), wanted: Wanted::Current }
     }
 
-    /// What it wants.
+    /// The parsed candidate.
     pub const fn wanted(&self) -> &Wanted {
         &self.wanted
     }
 
-    /// What it requests for this service.
+    /// The requests of the candidate for this service.
     ///
     /// # Errors
-    /// A policy file that cannot be read, or is wrong; a setting of a device that is not known.
+    /// If a policy file cannot be read or is invalid, or a setting of a device is unknown.
     pub(crate) fn requests(&self, target: &Target) -> Result<Requests, Fault> {
         match &self.wanted {
             Wanted::Current => Ok(Requests::default()),
@@ -131,7 +131,7 @@ impl Candidate {
     }
 }
 
-/// The three timeouts of a service, read as a policy file's.
+/// The three timeouts of a service, parsed as in a policy file.
 fn overrides(settings: &[&(String, String)]) -> Result<model::policy::Overrides, String> {
     let quoted = |value: &str| match value.bytes().all(|byte| byte.is_ascii_digit()) {
         true => value.to_owned(),
@@ -147,7 +147,7 @@ fn overrides(settings: &[&(String, String)]) -> Result<model::policy::Overrides,
     Ok(merged.policy().intents.into_iter().next().map(|intent| intent.overrides).unwrap_or_default())
 }
 
-/// The only device with queues of a host.
+/// The host's device with queues, if there is only one.
 fn only_device(target: &Target) -> Result<String, String> {
     let mut devices = target.host.devices.iter().filter(|device| device.id.name.as_str() != "lo");
     match (devices.next(), devices.next()) {

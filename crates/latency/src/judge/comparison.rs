@@ -1,4 +1,4 @@
-//! Rounds of windows, until enough is known.
+//! Rounds of windows, until the verdict is known.
 
 use std::time::{Duration, Instant};
 
@@ -17,26 +17,26 @@ use crate::judge::lock::ComparisonLock;
 use crate::judge::one_shot::OneShot;
 use crate::judge::options::Options;
 
-/// The most rounds: beyond them nothing counts any more.
+/// The maximum number of rounds: further ones would not change the verdict.
 const ROUNDS_MAX: usize = measure::sequential::PAIRS_MAX;
 
-/// How much longer than asked a window, or the way to it, may take before it does not count.
+/// The maximum delay of a window, or of the switch before it, for it to count.
 pub(crate) const LATE: Duration = Duration::from_millis(500);
 
-/// How long a service that ended is waited for, and how often it is looked for.
+/// How long to wait for a service that exited, and how often to look for it.
 const RESTART_MAX: Duration = Duration::from_secs(20);
 const RESTART_EVERY: Duration = Duration::from_millis(250);
 
-/// How long a service may take after a restart until its windows count.
+/// How long after a restart windows of a service do not count.
 const RESTART_SETTLES: Duration = Duration::from_secs(1);
 
-/// The most restarts in one comparison: a service that crashes under a candidate is not restarted for ever.
+/// The maximum number of restarts in a comparison, in case a service crashes under a candidate.
 const RESTARTS_MAX: usize = 8;
 
-/// So many rounds without enough requests end a comparison: nothing would come of the others.
+/// This many rounds without enough requests end a comparison: further ones would not help.
 const SILENT_ROUNDS_MAX: usize = 6;
 
-/// So many rounds at the beginning without one that counts are enough to say that clients wait for answers.
+/// After this many rounds without a valid one at the start, clients are assumed to wait for answers.
 const CLOSED_LOOP_ROUNDS: usize = 6;
 
 /// Why a comparison ended.
@@ -44,13 +44,13 @@ const CLOSED_LOOP_ROUNDS: usize = 6;
 pub enum Ended {
     /// Every deciding metric has a verdict.
     Decided,
-    /// The time is up.
+    /// The time limit was reached.
     Time,
     /// A signal came.
     Interrupted,
-    /// The service ended and did not come back.
+    /// The service exited and did not restart.
     Service,
-    /// Too few requests came to compare anything.
+    /// There were too few requests to compare anything.
     Requests,
 }
 
@@ -66,7 +66,7 @@ impl Ended {
         }
     }
 
-    /// Why a comparison that ended like this has no result; `None` if it has one.
+    /// The error if a comparison has no result for this reason; `None` if it has one.
     pub fn fault(self, service: &str) -> Option<Fault> {
         match self {
             Self::Decided | Self::Time | Self::Interrupted => None,
@@ -92,63 +92,63 @@ pub struct Round {
     pub number: usize,
     /// The candidates in the order in which they were measured.
     pub order: Vec<usize>,
-    /// A window of each candidate, in the order of their names; fewer where the round broke off.
+    /// A window of each candidate, in command line order; fewer if the round ended early.
     pub windows: Vec<(usize, Figures, LiveWindow)>,
-    /// Why it does not count.
+    /// Why it does not count, if so.
     pub void: Option<Unfair>,
 }
 
-/// Is notified of rounds.
+/// Receives the progress of a comparison.
 pub trait Progress {
-    /// A round is over.
+    /// A round has ended.
     ///
     /// # Errors
-    /// What the listener could not do with it: that ends the comparison.
+    /// If the listener failed, which ends the comparison.
     fn round(&mut self, round: &Round, so_far: &Switchback, elapsed: Duration) -> Result<(), Fault>;
 
     /// A candidate is in force, and its window is about to begin.
     ///
     /// # Errors
-    /// As [`Progress::round`].
+    /// The same as [`Progress::round`].
     fn window_begins(&mut self, _candidate: usize) -> Result<(), Fault> {
         Ok(())
     }
 
-    /// How far a stretch of windows is in which nothing is written.
+    /// The progress of consecutive windows without a write.
     ///
     /// # Errors
-    /// As [`Progress::round`].
+    /// The same as [`Progress::round`].
     fn stretch(&mut self, _words: &str) -> Result<(), Fault> {
         Ok(())
     }
 
-    /// Its window is over, after so many seconds.
+    /// Its window has ended, after this many seconds.
     ///
     /// # Errors
-    /// As [`Progress::round`].
+    /// The same as [`Progress::round`].
     fn window_ended(&mut self, _candidate: usize, _seconds: f64) -> Result<(), Fault> {
         Ok(())
     }
 }
 
-/// What a comparison came to.
+/// The result of a comparison.
 #[derive(Debug)]
 pub struct Shown {
     /// The rounds.
     pub switchback: Switchback,
     /// Why it ended.
     pub ended: Ended,
-    /// How long it took.
+    /// Its duration.
     pub took: Duration,
-    /// How long each switch took that wrote something.
+    /// The duration of each switch that wrote something.
     pub switches: Vec<Duration>,
-    /// Findings that limit what the windows show.
+    /// Findings that limit the validity of the windows.
     pub findings: Vec<Finding>,
-    /// Why the verdicts are not in the journal, if they are not.
+    /// Why the verdicts are not in the journal, if so.
     pub unnoted: Option<String>,
 }
 
-/// A comparison that can be made.
+/// A prepared comparison.
 pub struct Comparison<'a> {
     pub(crate) options: Options,
     selection: Selection,
@@ -157,7 +157,7 @@ pub struct Comparison<'a> {
     target: Target,
     pub(crate) watcher: Watcher,
     alternation: Alternation<'a>,
-    /// The second candidate, where it disturbs traffic: then nothing alternates.
+    /// The second candidate, if it disturbs traffic: then nothing alternates.
     once: Option<OneShot<'a>>,
     pub(crate) switches: Vec<Duration>,
     pub(crate) chance: Chance,
@@ -170,19 +170,19 @@ impl std::fmt::Debug for Comparison<'_> {
     }
 }
 
-/// Why a round broke off.
+/// Why a round ended early.
 pub(crate) enum Broken {
-    /// A process of the service ended.
+    /// A process of the service exited.
     Restart,
     /// A signal came.
     Interrupted,
 }
 
 impl<'a> Comparison<'a> {
-    /// Finds the service, plans each candidate and loads what measures. Writes nothing.
+    /// Finds the service, plans each candidate and loads the meter. Writes nothing.
     ///
     /// # Errors
-    /// A service that cannot be measured, a candidate that cannot be alternated, another comparison under way.
+    /// If the service cannot be measured, a candidate cannot alternate, or another comparison is running.
     pub fn prepare(
         options: Options,
         selection: &Selection,
@@ -237,7 +237,7 @@ impl<'a> Comparison<'a> {
         &mut self.alternation
     }
 
-    /// How the candidates are compared.
+    /// The way of comparison.
     pub const fn by(&self) -> JudgedBy {
         match self.once {
             Some(_) => JudgedBy::BeforeAfter,
@@ -245,15 +245,16 @@ impl<'a> Comparison<'a> {
         }
     }
 
-    /// Until when a candidate that is brought into force once stays at most, in time since boot; `None` where candidates alternate.
+    /// When a candidate that is applied once is rolled back at the latest, as time since boot; `None` if
+    /// candidates alternate.
     pub fn deadline(&self) -> Option<Nanoseconds> {
         self.once.as_ref().map(OneShot::deadline)
     }
 
-    /// Brings a candidate into force for good, in as many transactions as it takes; none if there is nothing to write.
+    /// Applies a candidate permanently, in as many transactions as needed; none if there is nothing to write.
     ///
     /// # Errors
-    /// What could not be written or read back, with the state of the host.
+    /// If a setting cannot be written or read back, with the state of the host.
     pub fn keep(&mut self, candidate: usize) -> Result<Vec<TransactionName>, Fault> {
         match &mut self.once {
             // Candidate 0 is the unchanged host.
@@ -263,10 +264,11 @@ impl<'a> Comparison<'a> {
         }
     }
 
-    /// Measures until every deciding metric has a verdict, the time is up or a signal comes. Then the host is as it was before.
+    /// Measures until every deciding metric has a verdict, the time limit is reached or a signal arrives.
+    /// Then restores the host.
     ///
     /// # Errors
-    /// What could not be written or restored, with the state of the host.
+    /// If a setting cannot be written or restored, with the state of the host.
     pub fn run(&mut self, signals: &mut Signals, progress: &mut dyn Progress) -> Result<Shown, Fault> {
         let began = Instant::now();
         let names = self.options.candidates.iter().map(|candidate| candidate.name.clone()).collect();
@@ -303,13 +305,13 @@ impl<'a> Comparison<'a> {
         })
     }
 
-    /// What candidates do to the NIC's moderation that no window shows.
+    /// Differences in the NIC's interrupt moderation between candidates, which no window shows.
     fn moderation_differs(&self) -> Option<Finding> {
         let all = 0..self.options.candidates.len();
         moderation_differs(&self.target.name, all.map(|candidate| self.alternation.changes(candidate)))
     }
 
-    /// Notes the verdict of each candidate beside its last transaction, which is rolled back.
+    /// Records the verdict on each candidate with its last, rolled back transaction.
     fn note(&self, switchback: &Switchback, took: Duration) -> Result<(), JournalError> {
         let of_once = self.once.as_ref().and_then(OneShot::transaction);
         for candidate in (0..self.options.candidates.len()).filter(|_| switchback.rounds() > 0) {
@@ -398,7 +400,7 @@ impl<'a> Comparison<'a> {
         Ok(Ended::Time)
     }
 
-    /// Says that the time is too short for any verdict, where it is.
+    /// Warns if the time is too short for any verdict.
     fn say_if_too_short(&self, round_takes: Duration, first: Duration) {
         let arms = self.options.candidates.len();
         let least = self.options.rule().pairs_least(arms.saturating_sub(1));
@@ -412,7 +414,7 @@ impl<'a> Comparison<'a> {
         }
     }
 
-    /// The window of one candidate of a round.
+    /// Measures the window of one candidate in a round.
     fn turn(
         &mut self,
         candidate: usize,
@@ -449,7 +451,7 @@ impl<'a> Comparison<'a> {
         Ok(None)
     }
 
-    /// Measures one window, once the guard time is over.
+    /// Measures one window, after the guard time.
     pub(crate) fn window(
         &mut self,
         signals: &mut Signals,
@@ -464,7 +466,8 @@ impl<'a> Comparison<'a> {
         }
     }
 
-    /// Finds the service again after a restart: its processes, its sockets and what each candidate changes of them are others now.
+    /// Finds the service after a restart, with its new processes and sockets, and plans each candidate for
+    /// them.
     fn find_again(&mut self, signals: &mut Signals) -> Result<Option<Ended>, Fault> {
         self.alternation.restore()?;
         let until = Instant::now() + RESTART_MAX;

@@ -1,4 +1,4 @@
-//! A change that is judged while it stays in force, because it cannot be taken back and made again every second.
+//! A change that is judged while it stays in force, because it cannot be applied and undone every second.
 
 use std::borrow::Cow;
 
@@ -7,19 +7,19 @@ use linux::{Kernel, Netns};
 use model::{Nanoseconds, Plan, Policy};
 use session::{Fault, Session, clock, cycle};
 
-/// How many stages there are: queues, and the settings of queues.
+/// The maximum number of stages: queues, and the settings of queues.
 const STAGES_MAX: usize = 2;
 
-/// What is brought into force.
+/// The change to apply.
 #[derive(Clone, Debug)]
 pub(crate) enum Proposed<'a> {
-    /// What a policy changes of the host as it is by then, in stages.
+    /// A policy's changes to the host at the time, in stages.
     Policy(Cow<'a, Policy>),
     /// These changes, in one transaction.
     Changes(Plan),
 }
 
-/// A change in as many transactions as it takes, each until a deadline. Dropping it restores what was not confirmed.
+/// A change in one or more transactions, each with a deadline. Dropping it rolls back what was not confirmed.
 #[derive(Debug)]
 pub(crate) struct HeldChange<'a> {
     proposed: Proposed<'a>,
@@ -27,7 +27,7 @@ pub(crate) struct HeldChange<'a> {
     allow: Allow,
     session: &'a Session,
     transactions: Vec<TransactionName>,
-    /// Whether they wait for a decision.
+    /// Whether the transactions still need a decision.
     undecided: bool,
 }
 
@@ -41,7 +41,7 @@ impl<'a> HeldChange<'a> {
         Self { proposed, netns, allow, session, transactions: Vec::new(), undecided: false }
     }
 
-    /// Brings it into force, until this time since boot.
+    /// Applies the change until this time since boot.
     pub(crate) fn commit(&mut self, deadline: Nanoseconds) -> Result<(), Fault> {
         self.undecided = true;
         for _ in 0..STAGES_MAX {
@@ -64,17 +64,17 @@ impl<'a> HeldChange<'a> {
         Ok(())
     }
 
-    /// Forgets transactions that were restored, so that it can be brought into force again.
+    /// Forgets rolled back transactions, so that the change can be applied again.
     pub(crate) fn forget(&mut self) {
         self.transactions.clear();
     }
 
-    /// The transactions, the oldest first.
+    /// The transactions, oldest first.
     pub(crate) fn transactions(&self) -> &[TransactionName] {
         &self.transactions
     }
 
-    /// Restores the host to what it was, the newest first.
+    /// Restores the host, newest transaction first.
     pub(crate) fn roll_back(&mut self) -> Result<(), Fault> {
         let journal = self.session.journal()?;
         for name in self.transactions.iter().rev() {
@@ -88,7 +88,7 @@ impl<'a> HeldChange<'a> {
         Ok(())
     }
 
-    /// Lets it stay for good.
+    /// Makes the change permanent.
     pub(crate) fn confirm(&mut self) -> Result<Vec<TransactionName>, Fault> {
         let journal = self.session.journal()?;
         for name in &self.transactions {

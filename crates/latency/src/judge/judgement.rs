@@ -1,4 +1,4 @@
-//! What rounds come to, as it is kept beside a transaction.
+//! The judgement on rounds, as recorded with a transaction.
 
 use std::time::Duration;
 
@@ -6,10 +6,10 @@ use measure::switchback::{Change, Metric, Switchback, Verdict};
 use model::{JudgedChange, JudgedUnit, Judgement, Ruling};
 use session::clock;
 
-/// What a comparison says of one of its candidates: compared with the first, or of the first with the second.
+/// A comparison's judgement on a candidate, compared with the first; for the first, compared with the second.
 ///
 /// # Panics
-/// If there is no such candidate, which is a fault of the caller.
+/// If the candidate does not exist.
 pub fn judgement(switchback: &Switchback, candidate: usize, service: &str, took: Duration) -> Judgement {
     let names = switchback.names();
     let (other, is_first) = if candidate == 0 { (1, true) } else { (candidate, false) };
@@ -41,7 +41,7 @@ const fn ruling(verdict: Verdict, reversed: bool) -> Ruling {
     }
 }
 
-/// The changes that are shown: those that decide, and the percentiles and costs that do not.
+/// The changes to report: the deciding metrics, and other percentiles and costs.
 pub(crate) fn changes_of(changes: &[Change]) -> Vec<JudgedChange> {
     let is_shown = |change: &&Change| match change.metric {
         Metric::P50 | Metric::P90 | Metric::P99 | Metric::Cpu => true,

@@ -1,4 +1,4 @@
-//! One comparison at a time in a network namespace.
+//! Ensures one comparison at a time in a network namespace.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
@@ -12,28 +12,29 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use session::{Exit, Fault, Session};
 
-/// The name of the socket that is the lock of a namespace, whatever the state directory: one comparison would take the other's candidate for what is to be restored.
+/// The name of the socket that locks a namespace, independent of the state directory: otherwise one
+/// comparison would take the other's candidate for the original state.
 const NAME: &[u8] = b"netpolicy/comparison";
 
-/// The only user whose name counts as a lock: any user can bind it.
+/// The only user whose name counts as a lock, because any user can bind it.
 const ROOT: u32 = 0;
 
-/// A lock that is held while settings of a network namespace alternate. Two comparisons would disturb each other's windows, whether or not they
-/// share queues. The kernel releases it when the process ends, however it ends.
+/// A lock on alternating the settings of a network namespace. Two comparisons would disturb each other's
+/// windows, even without shared queues. The kernel releases it when the process exits.
 #[derive(Debug)]
 pub struct ComparisonLock {
     #[expect(dead_code, reason = "kept open for its lock")]
     file: File,
-    /// `None` where a user without privileges has the name.
+    /// `None` if an unprivileged user has bound the name.
     #[expect(dead_code, reason = "kept open for its name")]
     listener: Option<UnixListener>,
 }
 
 impl ComparisonLock {
-    /// Takes it.
+    /// Takes the lock.
     ///
     /// # Errors
-    /// Exit 7 if another process has it, with its number.
+    /// Exit 7 if another process holds it, with its pid.
     pub fn take(session: &Session, netns: &Netns) -> Result<Self, Fault> {
         // The journal checks who may write to this directory.
         session.journal()?;
@@ -63,7 +64,7 @@ fn held_by(process: &str) -> Fault {
     Fault::new(Exit::Refused, words).hint(format!("wait until it exits, or stop it: kill {process}"))
 }
 
-/// Takes the name in the network namespace of this thread.
+/// Binds the name in the network namespace of this thread.
 fn listen() -> Result<Option<UnixListener>, Fault> {
     let failed = |error: io::Error| Fault::failed(format!("the lock of a comparison: {error}"));
     match UnixListener::bind_addr(&SocketAddr::from_abstract_name(NAME).map_err(failed)?) {
@@ -82,7 +83,7 @@ fn listen() -> Result<Option<UnixListener>, Fault> {
     }
 }
 
-/// The process that has the name in the network namespace of this thread. Does not wait for it.
+/// The process that has bound the name in the network namespace of this thread. Does not wait for it.
 fn holder() -> Option<Peer> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).ok()?;

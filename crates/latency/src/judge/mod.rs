@@ -1,11 +1,13 @@
-//! Settings that alternate on a service that runs, judged by its own traffic.
+//! Settings that alternate on a running service and are judged on its own traffic.
 //!
-//! This room knows what the candidates are ([`Candidate`]), brings each into force by the ordinary transaction
-//! ([`Alternation`]), measures windows and ends when enough is known ([`Comparison`]), and keeps what was measured ([`PairRecord`]). It prints
-//! nothing, and knows no command line: a command and a daemon may use it alike. What windows come to is
-//! `measure::switchback`'s. A [`Trial`] judges a change that is to be kept, and restores it where it hurts a service.
+//! This module parses candidates ([`Candidate`]), applies each by an ordinary transaction ([`Alternation`]),
+//! measures windows until the verdict is known ([`Comparison`]), and records the measurements
+//! ([`PairRecord`]). It prints nothing, and serves commands and the daemon alike. The statistics are in
+//! `measure::switchback`. A [`Trial`] judges a change that is to be kept, and reverts it if it harms a
+//! service.
 //!
-//! However it ends, the host is as it was before: each switch is a transaction that the journal can undo, with a deadline.
+//! However a comparison ends, the host is restored: each switch is a transaction that the journal can undo,
+//! with a deadline.
 
 mod alternation;
 mod before_after;

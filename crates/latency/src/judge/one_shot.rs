@@ -1,4 +1,4 @@
-//! What a comparison brings into force once, because it disturbs traffic while it is written.
+//! A candidate that a comparison applies once, because it disturbs traffic while it is written.
 
 use std::time::{Duration, Instant};
 
@@ -12,20 +12,21 @@ use crate::judge::candidate::Wanted;
 use crate::judge::held::HeldChange;
 use crate::judge::options::Options;
 
-/// The fewest and the most windows before, with and after the candidate: as many of each.
+/// The minimum and maximum number of windows in each of the three stretches: before, with and after the
+/// candidate.
 const WINDOWS_MIN: usize = 6;
 const WINDOWS_MAX: usize = 30;
 
-/// How many windows are left out after each switch: clients connect again, and queues fill.
+/// How many windows to skip after each switch: clients reconnect, and queues fill.
 pub(crate) const SETTLING: usize = 2;
 
-/// How long after its last moment a candidate is restored by another netpolicy, if this program hangs.
+/// How long after its planned end another netpolicy rolls back a candidate, if this program hangs.
 const DEADLINE_AFTER: Duration = Duration::from_secs(60);
 
-/// What a comparison brings into force once.
+/// A candidate that is applied once.
 pub(crate) struct OneShot<'a> {
     held: HeldChange<'a>,
-    /// How many windows there are of each stretch.
+    /// The number of windows in each stretch.
     pub(crate) windows: usize,
     deadline: Nanoseconds,
 }
@@ -34,7 +35,8 @@ impl<'a> OneShot<'a> {
     /// Plans the candidates. `None` if none of them disturbs traffic: then they can alternate.
     ///
     /// # Errors
-    /// What the planner refuses; exit 7 where a candidate disturbs traffic and is not the only one, or the time is too short.
+    /// If the planner refuses; exit 7 if a candidate disturbs traffic and is not the only one, or the time is
+    /// too short.
     pub(crate) fn plan(
         options: &Options,
         target: &Target,
@@ -88,26 +90,26 @@ impl<'a> OneShot<'a> {
         Ok(Some((Self { held, windows, deadline }, Alternation::of_plans(plans, session, &journal, turn)?)))
     }
 
-    /// Until when it is in force at most, in time since boot.
+    /// When it is rolled back at the latest, as time since boot.
     pub(crate) const fn deadline(&self) -> Nanoseconds {
         self.deadline
     }
 
-    /// Brings it into force.
+    /// Applies the candidate.
     pub(crate) fn commit(&mut self) -> Result<Duration, Fault> {
         let began = Instant::now();
         self.held.commit(self.deadline)?;
         Ok(began.elapsed())
     }
 
-    /// Restores the host to what it was.
+    /// Restores the host.
     pub(crate) fn roll_back(&mut self) -> Result<Duration, Fault> {
         let began = Instant::now();
         self.held.roll_back()?;
         Ok(began.elapsed())
     }
 
-    /// Brings it into force for good.
+    /// Makes the candidate permanent.
     pub(crate) fn keep(&mut self) -> Result<Vec<apply::TransactionName>, Fault> {
         self.held.forget();
         self.held.commit(self.deadline)?;

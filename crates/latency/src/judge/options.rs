@@ -1,4 +1,4 @@
-//! How a comparison is made.
+//! The options of a comparison.
 
 use std::time::Duration;
 
@@ -6,26 +6,27 @@ use measure::switchback::{Limit, Metric, Rule};
 
 use crate::judge::candidate::Candidate;
 
-/// How a comparison is made.
+/// The options of a comparison.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The candidates: each is compared with the first.
+    /// The candidates; all others are compared with the first.
     pub candidates: Vec<Candidate>,
     /// The metrics that decide.
     pub deciding: Vec<Metric>,
-    /// What the winner must not exceed.
+    /// Limits that the winner must not exceed.
     pub limits: Vec<Limit>,
-    /// Changes smaller than this share make no difference.
+    /// Relative changes below this share count as no difference.
     pub margin: f64,
-    /// How long a window is.
+    /// The length of a window.
     pub window: Duration,
-    /// How long to wait after each switch until a window begins.
+    /// The pause between a switch and its window.
     pub guard: Duration,
-    /// The longest time in all.
+    /// The maximum duration.
     pub most: Duration,
-    /// The seed of the order of candidates.
+    /// The seed for the order of candidates.
     pub seed: u64,
-    /// Whether a candidate may stop a queue or take the link down. It is not alternated then: windows before, with and after it are compared.
+    /// Whether a candidate may stop a queue or take down the link. It then does not alternate: windows
+    /// before, with and after it are compared.
     pub disruptive: bool,
 }
 

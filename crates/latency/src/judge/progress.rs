@@ -1,10 +1,10 @@
-//! How far a comparison is, for people who wait for it.
+//! The progress of a comparison, in words.
 
 use std::time::Duration;
 
 use measure::switchback::{Metric, Switchback};
 
-/// How far a comparison is, in one line.
+/// The progress of a comparison, in one line.
 pub fn progress_words(so_far: &Switchback, elapsed: Duration, most: Duration) -> String {
     let mut parts = vec![format!(
         "{:.0} of at most {} s, {}",
@@ -29,7 +29,7 @@ pub fn progress_words(so_far: &Switchback, elapsed: Duration, most: Duration) ->
     parts.join("; ")
 }
 
-/// So many pairs.
+/// A number of pairs, in words.
 pub fn pairs(number: usize) -> String {
     format!("{number} {}", if number == 1 { "pair" } else { "pairs" })
 }

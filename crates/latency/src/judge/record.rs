@@ -1,4 +1,4 @@
-//! The rounds of a comparison, kept in a file: one JSON document a line.
+//! The rounds of a comparison, recorded in a file: one JSON document per line.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -23,23 +23,23 @@ pub struct Header {
     pub schema: Schema,
     /// `compare-record`.
     pub kind: String,
-    /// What was measured.
+    /// The measured service.
     pub service: String,
     /// The ports.
     pub ports: Vec<u16>,
-    /// What was compared, with the first.
+    /// The candidates; all others are compared with the first.
     pub candidates: Vec<String>,
-    /// What decides, and by how much.
+    /// The deciding metrics and the margin.
     pub rule: Rule,
-    /// What the winner must not exceed.
+    /// Limits that the winner must not exceed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub limits: Vec<Limit>,
     /// How the windows were measured.
     #[serde(default)]
     pub by: JudgedBy,
-    /// How long a window was, in seconds.
+    /// The length of a window, in seconds.
     pub window: f64,
-    /// How long was waited before each, in seconds.
+    /// The pause before each window, in seconds.
     pub guard: f64,
     /// The seed of the order.
     pub seed: u64,
@@ -47,28 +47,28 @@ pub struct Header {
     pub host: String,
     /// Its kernel.
     pub kernel: String,
-    /// When it began, in seconds since 1970.
+    /// The start, in seconds since 1970.
     pub started: u64,
 }
 
-/// A further line: one round.
+/// Any other line: one round.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Recorded {
-    /// When the round ended, in seconds after the beginning.
+    /// When the round ended, in seconds since the start.
     pub at: f64,
-    /// The candidates in the order in which they were measured, by their places.
+    /// The candidates in the order in which they were measured, by index.
     pub order: Vec<usize>,
-    /// What the window of each showed, in the order of the candidates; fewer where the round broke off.
+    /// The figures of each window, in the order of the candidates; fewer if the round ended early.
     pub figures: Vec<Figures>,
-    /// All that was measured in them.
+    /// Everything that was measured in them.
     pub windows: Vec<LiveWindow>,
     /// Why the round does not count.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub void: Option<Unfair>,
 }
 
-/// A file that rounds are written to.
+/// A file to which rounds are written.
 #[derive(Debug)]
 pub struct PairRecord {
     path: PathBuf,
@@ -76,10 +76,10 @@ pub struct PairRecord {
 }
 
 impl PairRecord {
-    /// Makes the file.
+    /// Creates the file.
     ///
     /// # Errors
-    /// As [`crate::live::new_file`].
+    /// The same as [`crate::live::new_file`].
     pub fn create(path: &Path, target: &Target, options: &Options, by: JudgedBy) -> Result<Self, Fault> {
         let file = crate::live::new_file(path)?;
         let mut record = Self { path: path.to_owned(), file: BufWriter::new(file) };
@@ -103,7 +103,7 @@ impl PairRecord {
         Ok(record)
     }
 
-    /// Adds a round. It is in the file when this returns.
+    /// Appends a round. When this returns, the file contains it.
     ///
     /// # Errors
     /// If it cannot be written.
@@ -126,7 +126,7 @@ impl PairRecord {
 
 const KIND: &str = "compare-record";
 
-/// A record that is read again.
+/// A record that was read back.
 #[derive(Clone, Debug)]
 pub struct Recording {
     /// The first line.
@@ -136,7 +136,7 @@ pub struct Recording {
 }
 
 impl Recording {
-    /// Whether a text begins as a record does.
+    /// Whether a text starts like a record.
     pub fn begins(text: &str) -> bool {
         text.lines()
             .next()
@@ -166,7 +166,7 @@ impl Recording {
         Ok(Self { header, rounds })
     }
 
-    /// What its rounds say together.
+    /// The combined result of its rounds.
     pub fn switchback(&self) -> Switchback {
         let Header { candidates, rule, by, .. } = &self.header;
         let mut all = Switchback::judged_by(candidates.clone(), rule.clone(), *by);

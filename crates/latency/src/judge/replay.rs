@@ -1,4 +1,5 @@
-//! Guards that are replayed on pairs in which nothing was changed: how often they raise a false alarm, and how soon they see a regression.
+//! Replays guards on pairs without a change: how often they raise a false alarm, and how soon they detect a
+//! regression.
 
 use std::time::Duration;
 
@@ -10,41 +11,42 @@ use serde::Serialize;
 
 use crate::judge::trial::{PAIRS_MIN, is_refused, windows_of};
 
-/// The metrics of replayed guards, and the limit of each.
+/// The metrics of replayed guards, each with its limit.
 const GUARDED: [Metric; 3] = [Metric::P50, Metric::P90, Metric::Cpu];
 const LIMIT: f64 = 0.15;
 
-/// How long a replayed guard lasts, in seconds.
+/// The duration of a replayed guard, in seconds.
 const LASTS: f64 = 60.0;
 
-/// Guards that were replayed.
+/// The results of replayed guards.
 #[derive(Clone, Debug, JsonSchema, Serialize)]
 pub struct Replayed {
     /// The regression of p50 and p90 that was added to each pair, as a share.
     pub regression: f64,
-    /// How many guards.
+    /// The number of guards.
     pub trials: u32,
     /// The pairs that were replayed.
     pub pairs: usize,
-    /// How long a pair took, in seconds.
+    /// The duration of a pair, in seconds.
     pub pair_seconds: f64,
-    /// How many guards restored.
+    /// The number of guards that reverted.
     pub reverted: usize,
-    /// How many did within 30 s.
+    /// The number of guards that reverted within 30 s.
     pub within_30_seconds: usize,
-    /// The time until half of them had restored, in seconds; `None` if fewer did.
+    /// The time until half of them had reverted, in seconds; `None` if fewer did.
     pub median_seconds: Option<f64>,
-    /// The same of 95 %.
+    /// The same for 95 % of them.
     pub p95_seconds: Option<f64>,
 }
 
 impl Replayed {
-    /// How long the windows of these guards are, and what is waited before each, where so many requests come in a second.
+    /// The length of these guards' windows and of the pause before each, at this request rate.
     pub fn windows(rate: f64) -> (Duration, Duration) {
         windows_of(&GUARDED, rate)
     }
 
-    /// Replays so many guards of a minute on pairs that took so many seconds each, each with the pairs from a random one on, and each pair in a random order of its own. `None` without pairs.
+    /// Replays this many one-minute guards on pairs of this duration, each starting at a random pair, and
+    /// each pair in random order. `None` without pairs.
     pub fn of(
         unchanged: &Switchback,
         pair_seconds: f64,
@@ -84,7 +86,7 @@ impl Replayed {
     }
 }
 
-/// After how many pairs a guard restores; `None` if it keeps.
+/// The number of pairs after which a guard reverts; `None` if it keeps the change.
 fn reverts_after(
     pairs: &[(Metric, Vec<f64>); 3],
     (first, known, most): (usize, usize, usize),
@@ -111,7 +113,7 @@ mod test {
 
     use super::*;
 
-    /// Pairs of the same, with noise of 15 %.
+    /// Pairs without a difference, with noise of 15 %.
     fn same() -> Switchback {
         let mut chance = Chance::stream(7, &[]);
         let mut figures = || {

@@ -1,4 +1,4 @@
-//! What a guard came to, for people and for programs.
+//! The outcome of a guard, for people and for programs.
 
 use apply::TransactionName;
 use model::{JudgedBy, Judgement, Ruling};
@@ -8,30 +8,30 @@ use serde::Serialize;
 
 use crate::judge::trial::Outcome;
 
-/// What became of a change under guard.
+/// The outcome of a change under guard.
 #[derive(Debug, JsonSchema, Serialize)]
 pub struct GuardReport {
-    /// Whether the change stays.
+    /// Whether the change was kept.
     kept: bool,
     ruling: Ruling,
     by: JudgedBy,
-    /// How long it was judged, in seconds.
+    /// How long the change was judged, in seconds.
     seconds: f64,
-    /// How many switches wrote something.
+    /// The number of switches that wrote something.
     switches: usize,
-    /// The longest of them, in milliseconds.
+    /// The longest switch, in milliseconds.
     longest_switch_ms: f64,
-    /// What was measured of each service.
+    /// The measurements of each service.
     verdicts: Vec<Judgement>,
-    /// The transactions that have the verdict: those in force, or the last ones that were rolled back.
+    /// The transactions with the verdict: those in force, or the last rolled back ones.
     transactions: Vec<TransactionName>,
-    /// Why the verdict is not with them in the journal; absent if it is.
+    /// Why the journal does not contain the verdict; absent if it does.
     #[serde(skip_serializing_if = "Option::is_none")]
     unnoted: Option<String>,
 }
 
 impl GuardReport {
-    /// The report on a trial; `kept` are the transactions by which the change stays.
+    /// The report on a trial; `kept` are the transactions in force.
     pub fn of(outcome: &Outcome, by: JudgedBy, kept: Option<Vec<TransactionName>>) -> Self {
         let longest = outcome.switches.iter().max().map_or(0.0, |took| took.as_secs_f64() * 1e3);
         Self {

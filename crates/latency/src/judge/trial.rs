@@ -1,4 +1,4 @@
-//! A change of settings under guard: it is judged on the traffic of services, and restored where it hurts one.
+//! A change of settings under guard: it is judged on the traffic of services, and reverted if it harms one.
 
 use std::borrow::Cow;
 use std::time::{Duration, Instant};
@@ -31,105 +31,112 @@ pub(crate) use service::windows_of;
 pub struct Watched {
     /// The service.
     pub selection: Selection,
-    /// What may grow, and by how much.
+    /// The quantities that may grow, and their limits.
     pub limits: Limits,
-    /// The metric that must fall for the change to be kept; `None` if no metric beyond its limit is enough.
+    /// The metric that must decrease for the change to be kept; `None` if staying within the limits is
+    /// enough.
     pub gain: Option<Guarded>,
 }
 
-/// A change of settings that is put under guard.
+/// A change of settings to put under guard.
 #[derive(Debug)]
 pub struct Proposal<'a> {
     /// The policy to try.
     pub policy: &'a Policy,
-    /// Its changes, where they are known. It must be possible to alternate them.
+    /// Its changes, if known. They must be able to alternate.
     pub changes: Option<Plan>,
     /// The network namespace.
     pub netns: Netns,
-    /// The disruption that is allowed.
+    /// The allowed disruption.
     pub allow: Allow,
     /// The services whose traffic judges it.
     pub watched: Vec<Watched>,
-    /// How long it is judged.
+    /// How long to judge it.
     pub within: Duration,
-    /// The seed of the order of windows.
+    /// The seed for the order of windows.
     pub seed: u64,
 }
 
-/// The most services that one guard looks at: each has programs of its own in the kernel.
+/// The maximum number of services per guard: each needs its own BPF programs.
 pub const SERVICES_MAX: usize = 4;
 
-/// The longest window, and the shortest. Windows that follow each other closely resemble each other, so that many short pairs tell a change from
-/// the noise sooner than a few long ones; but a window has to hold the requests that its percentiles take. docs/decisions/0051 has what was tried.
+/// The longest and the shortest window. Adjacent windows resemble each other, so many short pairs separate a
+/// change from noise sooner than a few long ones; but a window must contain enough requests for its
+/// percentiles. docs/decisions/0051 lists what was tried.
 const WINDOW_LONGEST: Duration = Duration::from_secs(1);
 const WINDOW_SHORTEST: Duration = Duration::from_millis(60);
 
-/// How long to wait after a switch until a window begins: so many times as long as nine of ten requests take, within these bounds. What was under way ends
-/// meanwhile.
+/// The pause after a switch, as a multiple of the time in which nine of ten requests end, within these
+/// bounds. Outstanding requests end during the pause.
 const SETTLES_REQUESTS: f64 = 3.0;
 const SETTLES_LEAST: Duration = Duration::from_millis(10);
 const SETTLES_MOST: Duration = Duration::from_millis(100);
 
-/// A window is so many times as long as what is waited for before it, at least.
+/// The minimum length of a window, as a multiple of the pause before it.
 const WINDOW_SETTLES: u32 = 6;
 
-/// How many windows are measured before the change: whether there is traffic to judge by; and where the change cannot be alternated, what it is
-/// compared with.
+/// How many windows to measure before the change: to see whether there is traffic to judge by and, if the
+/// change cannot alternate, as its reference.
 const REFERENCE: usize = 2;
 const REFERENCE_HELD: usize = 10;
 
-/// How many windows of the length that is alternated with are measured before: whether requests wait then, too.
+/// How many windows of the alternation's length to measure before the change: to see whether requests stall
+/// without it.
 const REFERENCE_SHORT: usize = 8;
 
-/// From so many seconds of windows in a row on, in which no request is answered or one waits all the time, requests stall.
+/// Requests count as stalled after this many consecutive seconds of windows without an answer, or with a
+/// request that waits throughout.
 const STALLS_FROM: f64 = 0.95;
 
-/// How often a change of exactly its limits may be restored. One of no change at all is far less often: in at most one of 1000 guards, also on a machine whose noise is
-/// several times the limit (docs/decisions/0051).
+/// How often a change of exactly its limits may be reverted. A change without any effect is reverted far less
+/// often: by at most one in 1000 guards, even on a machine whose noise is several times the limit
+/// (docs/decisions/0051).
 const ALPHA: f64 = 0.01;
 
-/// The fewest pairs by which a change is kept: fewer could not have refused it, since no pair more than doubles a stake.
+/// The minimum number of pairs to keep a change: fewer could not have refused it, because no pair more than
+/// doubles a stake.
 pub(crate) const PAIRS_MIN: usize = 7;
 
-/// How much longer than asked a turn may take before what it shows is the machine's doing.
+/// The maximum delay of a turn: a later one reflects the machine rather than the change.
 const LATE: Duration = Duration::from_millis(500);
 
-/// The longest sleep between two looks at the service and at signals.
+/// The longest sleep between two checks of the service and of signals.
 const NAP: Duration = Duration::from_millis(20);
 
-/// How a trial came out.
+/// The outcome of a trial.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// Why the change is kept, or is not.
+    /// Why the change was kept or not.
     pub ruling: Ruling,
-    /// The same for each service, with what was measured.
+    /// The judgement for each service, with its measurements.
     pub judgements: Vec<Judgement>,
-    /// How long it took, from the first window with the change.
+    /// The duration, from the first window with the change.
     pub took: Duration,
-    /// How long each switch took that wrote something.
+    /// The duration of each switch that wrote something.
     pub switches: Vec<Duration>,
-    /// The last transactions that brought the change into force: they have the verdict. Those of a change that was restored are rolled back.
+    /// The last transactions of the change, which have the verdict. If the change was reverted, they are
+    /// rolled back.
     pub transactions: Vec<TransactionName>,
-    /// Why the verdict is not with them in the journal, as on a disk that is full.
+    /// Why the journal does not contain the verdict, for example because the disk is full.
     pub unnoted: Option<String>,
 }
 
 impl Outcome {
-    /// Whether nothing speaks against the change.
+    /// Whether the change was kept.
     pub fn is_kept(&self) -> bool {
         matches!(self.ruling, Ruling::Kept | Ruling::Better)
     }
 }
 
-/// How the change is judged.
+/// The way in which the change is judged.
 enum Way<'a> {
-    /// It is in force and not, in turn.
+    /// It alternates with the unchanged host.
     Alternates(Box<Alternation<'a>>),
     /// It stays in force.
     Stays(HeldChange<'a>),
 }
 
-/// What ends a trial before its time.
+/// Why a trial ended early.
 enum Early {
     Interrupted,
     Ended(String),
@@ -137,18 +144,18 @@ enum Early {
     /// Its clients have closed their connections.
     Left,
     Beyond,
-    /// The metric that must fall has grown.
+    /// The metric that must decrease has increased.
     NoGain,
 }
 
-/// A change that can be tried. Dropping it restores everything.
+/// A prepared trial. Dropping it restores the host.
 pub struct Trial<'a> {
     services: Vec<Service>,
     way: Way<'a>,
     plan: Plan,
     netns: Netns,
     within: Duration,
-    /// The length of a window, and how long is waited before each.
+    /// The length of a window, and of the pause before it.
     window: Duration,
     settles: Duration,
     switches: Vec<Duration>,
@@ -164,10 +171,12 @@ impl std::fmt::Debug for Trial<'_> {
 }
 
 impl<'a> Trial<'a> {
-    /// Finds the services, plans the change and loads what measures. Writes nothing. `None` if there is nothing to change.
+    /// Finds the services, plans the change and loads the meter. Writes nothing. `None` if there is nothing
+    /// to change.
     ///
     /// # Errors
-    /// What the planner refuses; a service that cannot be measured; another comparison or guard under way; a change that cannot be restored.
+    /// If the planner refuses, a service cannot be measured, another comparison or guard is running, or the
+    /// change cannot be undone.
     pub fn prepare(
         proposal: Proposal<'a>,
         session: &'a Session,
@@ -247,12 +256,12 @@ impl<'a> Trial<'a> {
         }))
     }
 
-    /// What is changed, as it was planned first.
+    /// The change as first planned.
     pub const fn plan(&self) -> &Plan {
         &self.plan
     }
 
-    /// How it is judged.
+    /// The way of judging.
     pub const fn by(&self) -> JudgedBy {
         match self.way {
             Way::Alternates(_) => JudgedBy::Switchback,
@@ -260,12 +269,12 @@ impl<'a> Trial<'a> {
         }
     }
 
-    /// The services, by name.
+    /// The names of the services.
     pub fn services(&self) -> Vec<String> {
         self.services.iter().map(|service| service.target.name.clone()).collect()
     }
 
-    /// The namespaces that have to be held open to restore everything.
+    /// The namespaces to keep open, so that everything can be restored.
     ///
     /// # Errors
     /// If one cannot be opened.
@@ -277,7 +286,7 @@ impl<'a> Trial<'a> {
         Ok(all.collect::<Result<_, _>>()?)
     }
 
-    /// How long it takes at most, with what is measured before.
+    /// Its maximum duration, including the windows before the change.
     pub fn takes(&self) -> Duration {
         let windows = self.reference_windows() + REFERENCE_SHORT + 2;
         self.within + (WINDOW_LONGEST + SETTLES_MOST) * u32::try_from(windows).unwrap_or(u32::MAX)
@@ -290,10 +299,10 @@ impl<'a> Trial<'a> {
         }
     }
 
-    /// Measures the services as they are. Writes nothing.
+    /// Measures the services before the change. Writes nothing.
     ///
     /// # Errors
-    /// Exit 7 where there are too few requests to judge by what is to be guarded.
+    /// Exit 7 if there are too few requests to judge the guarded metrics.
     pub fn measure_before(&mut self, stop: &mut dyn FnMut() -> bool) -> Result<(), Fault> {
         // One window shows which NAPIs are polled, and when clients reconnect.
         self.refer(1, stop)?;
@@ -314,7 +323,7 @@ impl<'a> Trial<'a> {
         Ok(())
     }
 
-    /// Measures so many windows before the change: the reference from now on.
+    /// Measures this many windows before the change, which become the reference.
     fn refer(&mut self, windows: usize, stop: &mut dyn FnMut() -> bool) -> Result<(), Fault> {
         self.services.iter_mut().for_each(|service| service.reference.clear());
         for _ in 0..windows {
@@ -328,11 +337,12 @@ impl<'a> Trial<'a> {
         Ok(())
     }
 
-    /// Brings the change into force, judges it, and restores it, whatever it comes to: [`Trial::keep`] is another step where it alternates. A change that
-    /// stays in force is restored if the outcome is against it, and else stays held until `deadline`.
+    /// Applies the change, judges it, and restores the host whatever the outcome: if it alternates,
+    /// [`Trial::keep`] is a separate step. A change that stays in force is rolled back if the outcome is
+    /// negative, and otherwise stays on trial until `deadline`.
     ///
     /// # Errors
-    /// What could not be written or restored, with the state of the host.
+    /// If a setting cannot be written or restored, with the state of the host.
     pub fn run(
         &mut self,
         deadline: Nanoseconds,
@@ -384,10 +394,10 @@ impl<'a> Trial<'a> {
         Ok(outcome)
     }
 
-    /// Keeps a change that was judged, for good.
+    /// Makes a judged change permanent.
     ///
     /// # Errors
-    /// What could not be written.
+    /// If a setting cannot be written.
     pub fn keep(&mut self, outcome: &mut Outcome) -> Result<Vec<TransactionName>, Fault> {
         let kept: Vec<TransactionName> = match &mut self.way {
             Way::Alternates(alternation) => alternation.keep(CHANGED)?.into_iter().collect(),
@@ -397,7 +407,7 @@ impl<'a> Trial<'a> {
         Ok(kept)
     }
 
-    /// Notes a verdict in the journal. Why it could not be: what was decided holds all the same.
+    /// Records a verdict in the journal. Returns why it could not; the decision stands.
     fn unnoted(&self, names: &[TransactionName], judgements: &[Judgement]) -> Option<String> {
         let noted = self.session.journal().map_err(|fault| fault.cause.to_string());
         let noted = noted.and_then(|journal| {
@@ -407,7 +417,7 @@ impl<'a> Trial<'a> {
         noted.err()
     }
 
-    /// Pairs of windows with and without the change, in random order.
+    /// Measures pairs of windows with and without the change, in random order.
     fn alternate(
         &mut self,
         began: Instant,
@@ -460,7 +470,7 @@ impl<'a> Trial<'a> {
         Ok(None)
     }
 
-    /// Windows with the change, each compared with one of those before it, by chance.
+    /// Measures windows with the change, each compared with a random window before it.
     fn hold(
         &mut self,
         deadline: Nanoseconds,
@@ -493,7 +503,7 @@ impl<'a> Trial<'a> {
         Ok(None)
     }
 
-    /// Adds a pair of windows of each service, and says whether one is beyond its limits.
+    /// Adds a pair of windows of each service. Returns whether one is beyond its limits.
     fn judge(&mut self, unchanged: &[Figures], changed: &[Figures], void: Option<Unfair>) -> Option<Early> {
         for (at, service) in self.services.iter_mut().enumerate() {
             service.rounds.add(&[unchanged[at], changed[at]], void);
@@ -506,12 +516,13 @@ impl<'a> Trial<'a> {
         self.services.iter().any(|service| service.on_gain() == Some(Ruling::Worse)).then_some(Early::NoGain)
     }
 
-    /// A window with what goes before it.
+    /// Measures a window, after the pause before it.
     fn turn(&self) -> Duration {
         self.settles + self.window
     }
 
-    /// One window of each service, at the same time. With it, whether the machine stood still meanwhile.
+    /// Measures one window of all services at the same time. Also returns whether the machine stalled
+    /// meanwhile.
     fn window(&mut self, stop: &mut dyn FnMut() -> bool) -> Result<Result<Measured, Early>, Fault> {
         let began = Instant::now();
         if let Some(early) = self.wait(began + self.settles, stop) {
@@ -551,13 +562,13 @@ impl<'a> Trial<'a> {
         }
     }
 
-    /// A service of which a process has ended.
+    /// A service with a process that has exited.
     fn ended(&self) -> Option<String> {
         let ended = self.services.iter().find(|service| !service.sampler.all_run());
         ended.map(|service| service.target.name.clone())
     }
 
-    /// Whether requests of a service wait without an answer, and did not before; or come no more.
+    /// Whether requests of a service stall, or no longer arrive, and did not do so before.
     fn stalled(&mut self, figures: &[Figures], changed: bool) -> Result<Option<Early>, Fault> {
         for (service, figures) in self.services.iter_mut().zip(figures) {
             if !service.is_stalled(figures, changed) {
@@ -571,7 +582,7 @@ impl<'a> Trial<'a> {
         Ok(None)
     }
 
-    /// How far it is, in one line.
+    /// The progress, in one line.
     fn words(&self, elapsed: Duration) -> String {
         let of = |service: &Service| {
             let changes = service.limits.iter().map(|(metric, _)| service.rounds.change(CHANGED, *metric));
@@ -587,16 +598,16 @@ impl<'a> Trial<'a> {
 /// A window of each service, and why it does not count.
 type Measured = (Vec<Figures>, Option<Unfair>);
 
-/// The host as it is, and the host with the change.
+/// The host without and with the change.
 const UNCHANGED: usize = 0;
 const CHANGED: usize = 1;
 
-/// Whether a stake that was divided evenly among these bets has grown by 1/α: then one of the hypotheses is refused.
+/// Whether a stake divided evenly among these bets has grown by 1/α, which rejects one of the hypotheses.
 pub(crate) fn is_refused(bets: &[f64]) -> bool {
     mean_of_logs(bets) >= (1.0 / ALPHA).ln()
 }
 
-/// Whether a plan stops traffic while it is written: that cannot be done every second.
+/// Whether a plan stops traffic while it is written, and so cannot be repeated every second.
 fn is_disruptive(plan: &Plan) -> bool {
     plan.changes().any(stops_traffic)
 }
@@ -609,18 +620,18 @@ fn refused(words: impl Into<String>) -> Fault {
     Fault::new(Exit::Refused, words.into())
 }
 
-/// What a policy says of guards, on this host.
+/// The guards of a policy on this host.
 #[derive(Clone, Debug, Default)]
 pub struct Guards {
-    /// The services that have one, and run.
+    /// Running services with a guard.
     pub watched: Vec<Watched>,
-    /// The services that have one, and do not run: no change hurts them now.
+    /// Services with a guard that are not running: no change can harm them now.
     pub absent: Vec<String>,
-    /// The longest time that one of them is watched for.
+    /// The longest duration of these guards.
     pub within: Option<Nanoseconds>,
 }
 
-/// The guards of a policy's services; of all its services, where these limits are for all of them.
+/// The guards of a policy's services; with these limits, of all its services.
 pub fn guards(policy: &Policy, placement: &Placement, limits: Option<Limits>) -> Guards {
     let mut guards = Guards::default();
     for intent in &policy.intents {

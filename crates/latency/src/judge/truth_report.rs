@@ -1,4 +1,4 @@
-//! What `compare` said, against the truth on the wire.
+//! Compares verdicts of `compare` with the truth on the wire.
 
 use measure::switchback::{Metric, Switchback, Verdict};
 use page::{Cell, Page, Report, Style, Table};
@@ -11,11 +11,11 @@ use crate::judge::replay::Replayed;
 #[derive(Debug, JsonSchema, Serialize)]
 pub struct JudgedScenario {
     scenario: String,
-    /// What `compare` said.
+    /// The verdict of `compare`.
     said: Verdict,
-    /// What the wire says of the same pairs.
+    /// The wire's verdict on the same pairs.
     truth: Verdict,
-    /// The change of the median response time, with its interval, by both.
+    /// The change of the median response time, with its interval, according to both.
     p50: [String; 2],
     p90: [String; 2],
     pairs: usize,
@@ -24,7 +24,7 @@ pub struct JudgedScenario {
 }
 
 impl JudgedScenario {
-    /// Of a comparison and the wire.
+    /// From a comparison and the wire.
     pub fn of(scenario: String, said: &Switchback, truth: &Switchback, ended: &str) -> Self {
         let both = |metric| [said, truth].map(|one| one.change(1, metric).to_string());
         Self {
@@ -39,23 +39,23 @@ impl JudgedScenario {
         }
     }
 
-    /// Whether one says of it the opposite of the other. Where one cannot tell, there is nothing to agree on.
+    /// Whether the two verdicts are opposite. If one cannot tell, they cannot contradict each other.
     fn contradicts(&self) -> bool {
         let known = |verdict: Verdict| !matches!(verdict, Verdict::CannotTell { .. });
         known(self.said) && known(self.truth) && self.said != self.truth
     }
 
-    /// Whether both have a verdict, and the same.
+    /// Whether both have a verdict, and it is the same.
     fn agrees(&self) -> bool {
         !matches!(self.truth, Verdict::CannotTell { .. }) && self.said == self.truth
     }
 }
 
-/// `bench judge`'s data.
+/// The data of `bench judge`.
 #[derive(Debug, JsonSchema, Serialize)]
 pub struct JudgeBenchReport {
     scenarios: Vec<JudgedScenario>,
-    /// Guards with limits of 15 % for p50, p90 and CPU, of a minute each.
+    /// One-minute guards with limits of 15 % on p50, p90 and CPU.
     replayed: Vec<Replayed>,
 }
 
@@ -65,7 +65,7 @@ impl JudgeBenchReport {
         Self { scenarios, replayed }
     }
 
-    /// Whether nothing that was said contradicts the wire.
+    /// Whether no verdict contradicts the wire.
     pub fn agrees(&self) -> bool {
         !self.scenarios.iter().any(JudgedScenario::contradicts)
     }

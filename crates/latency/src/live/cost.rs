@@ -1,23 +1,23 @@
-//! What the requests of a service cost.
+//! The CPU cost of a service's requests.
 
 use linux::live::{Sample, Usage};
 use model::live::LiveWindow;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// What a request costs, in nanoseconds of CPU time.
+/// The cost of a request, in nanoseconds of CPU time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct Cost {
-    /// Of the service's processes; `None` without requests, or without a process that is known.
+    /// Time of the service's processes; `None` without requests or known processes.
     pub service: Option<f64>,
-    /// Of softirqs on the time of others, and of the kernel threads that poll; `None` where it was not counted.
+    /// Time of softirqs in other tasks, and of the polling kernel threads; `None` if it was not counted.
     pub delivery: Option<f64>,
-    /// Context switches for each request.
+    /// Context switches per request.
     pub switches: Option<f64>,
 }
 
 impl Cost {
-    /// Of one window.
+    /// The cost in one window.
     pub fn of(sample: &Sample) -> Self {
         let mut spent = Spent::default();
         spent.add(&sample.window, sample.usage.as_ref());
@@ -25,14 +25,14 @@ impl Cost {
     }
 }
 
-/// What the windows cost that have both a cost and requests.
+/// The total cost of windows that have both a cost and requests.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Spent {
     requests: u64,
     service: u64,
     switches: u64,
     delivery: u64,
-    /// Requests of the windows in which softirqs were counted, too.
+    /// Requests of those windows in which softirqs were counted as well.
     delivered: u64,
 }
 

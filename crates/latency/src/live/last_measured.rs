@@ -1,4 +1,5 @@
-//! When commands measured services last, and what came of it: a small file in the state directory, which `show` reads.
+//! When commands last measured services, and the results: a small file in the state directory, which `show`
+//! reads.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -12,34 +13,34 @@ use session::{Fault, Session};
 
 use crate::live::text::{ago, short};
 
-/// The file, beside the journal.
+/// The file, in the journal's directory.
 const FILE: &str = "measured.json";
 
-/// The most services that are kept; those that were measured longest ago go first.
+/// The maximum number of services; the oldest measurements are dropped first.
 const SERVICES_MAX: usize = 64;
 
-/// The longest file that is read.
+/// The maximum size of the file.
 const FILE_BYTES_MAX: u64 = 256 << 10;
 
-/// When a service was measured last by a command.
+/// A command's last measurement of a service.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LastMeasured {
     /// Its name.
     pub service: String,
-    /// The network namespace that it was measured in.
+    /// The network namespace of the measurement.
     pub netns: NetnsId,
-    /// When that ended, in seconds since 1970.
+    /// When it ended, in seconds since 1970.
     pub at: u64,
     /// The command: `watch`, `compare`.
     pub by: String,
-    /// Its response times; `None` where settings alternated meanwhile.
+    /// Its response times; `None` if settings alternated during the measurement.
     pub response: Option<Percentiles>,
 }
 
 impl LastMeasured {
-    /// The measurements that were kept of services in a namespace, the newest first. A file that cannot be read, or is none of
-    /// ours, has none.
+    /// The saved measurements of services in a namespace, newest first. None if the file cannot be read or is
+    /// not netpolicy's.
     pub fn all(session: &Session, netns: NetnsId) -> Vec<Self> {
         // Opening the journal has checked who may write to its directory.
         let Ok(path) = file(session) else { return Vec::new() };
@@ -48,7 +49,8 @@ impl LastMeasured {
         kept
     }
 
-    /// Keeps this in place of what was kept of the service before. Of two commands that end at the same moment one may be lost.
+    /// Saves this measurement in place of the service's previous one. If two commands end at the same moment,
+    /// one may be lost.
     ///
     /// # Errors
     /// If the state directory cannot be written.
@@ -60,7 +62,8 @@ impl LastMeasured {
         replace_file(&path, 0o644, &text, Durability::Unsynced).map_err(|error| Fault::file(&path, error))
     }
 
-    /// What it says, `now` being in seconds since 1970: `memcached: p50 118us, p99 240us; measured 3 min ago by watch`.
+    /// Its text, `now` being in seconds since 1970: `memcached: p50 118us, p99 240us; measured 3 min ago by
+    /// watch`.
     pub fn text(&self, now: u64) -> String {
         let Self { service, by, .. } = self;
         let figures = self

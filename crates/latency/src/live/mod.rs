@@ -1,9 +1,9 @@
-//! The response times of services that run, measured from outside, window after window.
+//! Measures the response times of running services from outside, in windows.
 //!
-//! This room knows which ports of which namespace a service's are ([`Target`]), measures them ([`Sampler`]; [`Watcher`] one service
-//! for an operator who waits, [`Rounds`] several in the background) and keeps what was measured ([`Record`], [`Recording`]). It
-//! prints nothing and judges nothing: estimates and what they cannot say are `measure::live`'s, and the programs in the kernel
-//! `linux::bpf::live`'s.
+//! This module finds the ports of a service in its namespace ([`Target`]), measures them ([`Sampler`];
+//! [`Watcher`] for one service in the foreground, [`Rounds`] for several in the background) and records the
+//! windows ([`Record`], [`Recording`]). It prints and judges nothing: estimates and their caveats are in
+//! `measure::live`, the BPF programs in `linux::bpf::live`.
 
 mod cost;
 mod last_measured;

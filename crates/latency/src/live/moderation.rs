@@ -1,9 +1,10 @@
-//! What a change of the NIC's interrupt moderation hides of response times.
+//! Changes of the NIC's interrupt moderation, which response times do not show.
 
 use model::{CoalesceParam, Finding, NicKnob, Plan, RxQueueKnob, Setting, Severity};
 
-/// How the compared plans differ in the time by which the NIC delays its receive interrupts; `None` if they agree. A packet that waits in the
-/// NIC before the interrupt is in no estimate that begins with a poll or an interrupt: the plan that delays more looks better than it is.
+/// How the compared plans differ in the NIC's delay of receive interrupts; `None` if they agree. No estimate
+/// that starts with a poll or an interrupt includes the wait before the interrupt, so a longer delay looks
+/// better than it is.
 pub fn moderation_differs<'p>(service: &str, plans: impl IntoIterator<Item = &'p Plan>) -> Option<Finding> {
     let plans: Vec<Vec<String>> = plans.into_iter().map(moderation).collect();
     if plans.windows(2).all(|two| two[0] == two[1]) {
@@ -23,7 +24,7 @@ pub fn moderation_differs<'p>(service: &str, plans: impl IntoIterator<Item = &'p
     })
 }
 
-/// The changes of a plan to when the NIC interrupts for received packets.
+/// A plan's changes to the NIC's receive interrupt moderation.
 fn moderation(plan: &Plan) -> Vec<String> {
     let is_of_receiving = |setting: &Setting| {
         use CoalesceParam::{AdaptiveRx, CqeModeRx, RxMaxFrames, RxUsecs};

@@ -6,10 +6,9 @@ use model::Nanoseconds;
 
 use crate::live::cost::{Cost, Spent};
 
-/// The windows of the last minutes: as many as p99 takes, of [`Recent::LEAST`] to twice [`Recent::MOST`].
-///
-/// Two spans are kept, of which one is as old as the other is whole: when the younger is long enough, it takes the place of the older,
-/// and what the older had is forgotten.
+/// The windows of the last minutes: as many as p99 needs, from [`Recent::LEAST`] to twice [`Recent::MOST`].
+/// There are two spans, the younger starting when the older is half full; when the younger is long enough, it
+/// replaces the older.
 #[derive(Debug)]
 pub(crate) struct Recent {
     older: Kept,
@@ -40,23 +39,23 @@ impl Kept {
 }
 
 impl Recent {
-    /// The shortest time that is kept.
+    /// The minimum time to keep.
     pub(crate) const LEAST: Nanoseconds = Nanoseconds::from_millis(60_000);
 
-    /// However few the requests are, a span does not go on for longer.
+    /// The maximum length of a span, however few its requests.
     pub(crate) const MOST: Nanoseconds = Nanoseconds::from_millis(600_000);
 
-    /// From so many requests on, p99 is known.
+    /// The number of requests from which p99 is known.
     const REQUESTS: u64 = 1_000;
 
-    /// Blocks of windows in each span: they show how far percentiles move. A block is 45 KiB.
+    /// Blocks of windows in each span, which show how much percentiles vary. A block takes 45 KiB.
     const BLOCKS: usize = 16;
 
     pub(crate) fn new() -> Self {
         Self { older: Kept::new(), younger: Kept::new() }
     }
 
-    /// Adds the window that ended at a moment of the monotonic clock.
+    /// Adds a window that ended at this monotonic time.
     pub(crate) fn add(&mut self, sample: &Sample, at: Nanoseconds) {
         self.older.add(sample, at);
         self.younger.add(sample, at);
@@ -67,12 +66,12 @@ impl Recent {
         }
     }
 
-    /// All windows that are kept.
+    /// All stored windows.
     pub(crate) fn series(&self) -> &Series {
         &self.older.series
     }
 
-    /// What their requests cost.
+    /// The cost of their requests.
     pub(crate) fn cost(&self) -> Cost {
         self.older.spent.cost()
     }

@@ -1,4 +1,4 @@
-//! The windows of a watch, kept in a file: one JSON document a line.
+//! The windows of a watch, recorded in a file: one JSON document per line.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -23,7 +23,7 @@ pub struct Header {
     pub schema: Schema,
     /// `watch-record`.
     pub kind: String,
-    /// What was watched.
+    /// The watched service.
     pub service: String,
     /// The ports.
     pub ports: Vec<u16>,
@@ -31,25 +31,25 @@ pub struct Header {
     pub host: String,
     /// Its kernel.
     pub kernel: String,
-    /// When it began, in seconds since 1970.
+    /// The start, in seconds since 1970.
     pub started: u64,
 }
 
-/// A further line: one window.
+/// Any other line: one window.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Recorded {
-    /// When the window ended, in seconds since 1970 by the clock as it was when the record began: a clock that is set meanwhile moves no
-    /// window.
+    /// When the window ended, in seconds since 1970 by the clock at the start of the record, so that setting
+    /// the clock moves no window.
     pub at: u64,
     /// What was measured.
     pub window: LiveWindow,
-    /// How the queues of the host deliver, where that is not as in the line before.
+    /// The delivery settings of the host's queues, if they differ from the previous line.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub settings: Option<Vec<String>>,
 }
 
-/// A file that windows are written to.
+/// A file to which windows are written.
 #[derive(Debug)]
 pub struct Record {
     path: PathBuf,
@@ -60,10 +60,10 @@ pub struct Record {
 }
 
 impl Record {
-    /// Makes the file.
+    /// Creates the file.
     ///
     /// # Errors
-    /// As [`new_file`].
+    /// The same as [`new_file`].
     pub fn create(path: &Path, target: &Target) -> Result<Self, Fault> {
         let file = new_file(path)?;
         let (started, began) = (seconds_since_1970(), Instant::now());
@@ -82,7 +82,7 @@ impl Record {
         Ok(record)
     }
 
-    /// Adds a window. It is in the file when this returns.
+    /// Appends a window. When this returns, the file contains it.
     ///
     /// # Errors
     /// If it cannot be written.
@@ -101,10 +101,11 @@ impl Record {
     }
 }
 
-/// A file for a record. An earlier record is evidence, and is not overwritten; a pipe or a device has none.
+/// Creates a file for a record. An existing record is not overwritten; a pipe or a device has no contents to
+/// lose.
 ///
 /// # Errors
-/// If there is a file that is not empty, or it cannot be written.
+/// If there is a non-empty file, or it cannot be written.
 pub fn new_file(path: &Path) -> Result<File, Fault> {
     if path.metadata().is_ok_and(|found| found.is_file() && found.len() > 0) {
         return Err(Fault::failed(format!("{}: the file is not empty", path.display()))
@@ -113,7 +114,7 @@ pub fn new_file(path: &Path) -> Result<File, Fault> {
     File::create(path).map_err(|error| Fault::file(path, error))
 }
 
-/// How each queue of a host delivers, a line for each.
+/// The delivery settings of each queue of a host, one per line.
 fn settings(host: &Host) -> Vec<String> {
     let mut lines = Vec::new();
     for queue in host.devices.iter().flat_map(|device| &device.rx_queues) {
@@ -128,7 +129,7 @@ fn settings(host: &Host) -> Vec<String> {
     lines
 }
 
-/// A record that is read again.
+/// A record that was read back.
 #[derive(Clone, Debug)]
 pub struct Recording {
     /// The first line.
@@ -138,7 +139,7 @@ pub struct Recording {
 }
 
 impl Recording {
-    /// Whether a text begins as a record does.
+    /// Whether a text starts like a record.
     pub fn begins(text: &str) -> bool {
         text.lines().next().is_some_and(|line| serde_json::from_str::<Header>(line).is_ok())
     }

@@ -1,4 +1,4 @@
-//! Several services, measured one after another in the background.
+//! Measures several services in turn, in the background.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -20,35 +20,35 @@ use crate::live::thread_names::ThreadNames;
 use crate::live::totals::Totals;
 use crate::live::watcher::{INTERVAL, summary};
 
-/// What the thread is called, in 15 bytes.
+/// The name of the thread, at most 15 bytes.
 const THREAD: &str = "netpolicy-live";
 
-/// A service that could not be measured is tried again after this.
+/// When to retry a service that could not be measured.
 const RETRY_AFTER: Duration = Duration::from_secs(60);
 
-/// The queues and settings of the host are read again after this.
+/// How often the queues and settings of the host are read.
 const HOST_EVERY: Duration = Duration::from_secs(60);
 
-/// How much is measured, and how often it is summed up.
+/// How much is measured, and how often it is summarised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {
-    /// How long each window is.
+    /// The length of each window.
     pub sample: Duration,
-    /// After how many windows percentiles are made of them; counts are always new.
+    /// How many windows each summary of percentiles covers; counts are always current.
     pub windows_per_summary: u64,
 }
 
-/// What is known of a service.
+/// The state of a measured service.
 #[derive(Clone, Debug)]
 pub struct Measured {
-    /// What it is called.
+    /// Its name.
     pub name: String,
-    /// What is known of it.
+    /// Its result.
     pub outcome: Outcome,
 }
 
 impl Measured {
-    /// The result of one window alone, without its cost, for callers that show it.
+    /// The result of one window, without its cost, for callers that display it.
     pub fn of_window(name: &str, window: LiveWindow) -> Self {
         let mut series = Series::new();
         series.add(&window);
@@ -61,33 +61,34 @@ impl Measured {
     }
 }
 
-/// What became of measuring a service.
+/// The result of measuring a service.
 #[derive(Clone, Debug)]
 pub enum Outcome {
     /// It was measured.
     Windows {
         /// When the last window ended, in microseconds since 1970-01-01 00:00 UTC.
         unix_micros: u64,
-        /// What the last minutes say.
+        /// The summary of the last minutes.
         summary: Arc<Summary>,
-        /// What a request cost in them.
+        /// The cost of a request in them.
         cost: Cost,
-        /// All that was counted.
+        /// Its total counts.
         totals: Arc<Totals>,
     },
     /// It cannot be measured.
     Refused {
-        /// The exit code that a command would end with.
+        /// The exit code of a command in this case.
         exit: Exit,
-        /// Why, in the kernel's words where they are the kernel's.
+        /// The reason, with the kernel's error if there is one.
         why: String,
-        /// What can be done about it.
+        /// A hint.
         hint: Option<String>,
     },
 }
 
-/// Measures services one after another, each for a part of each second, in a thread of its own. When it is dropped, the thread ends the
-/// window that it is in, and itself. No caller waits for it. However the process ends, nothing stays attached.
+/// Measures services in turn on a separate thread, each for a part of every second. When it is dropped, the
+/// thread finishes its window and exits. No caller waits for it. However the process ends, nothing stays
+/// attached.
 #[derive(Debug)]
 pub struct Rounds {
     desk: Arc<Desk>,
@@ -103,7 +104,7 @@ struct Desk {
 struct State {
     subjects: Vec<Subject>,
     found: Vec<Measured>,
-    /// Services whose measurements so far are to be discarded.
+    /// Services whose measurements are to be discarded.
     again: BTreeSet<String>,
     ends: bool,
 }
@@ -113,7 +114,7 @@ impl Desk {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until a moment. False if it is over.
+    /// Waits until a moment. Returns false if the measurement has ended.
     fn wait_until(&self, moment: Instant) -> bool {
         let left = moment.saturating_duration_since(Instant::now());
         let waited = self.changed.wait_timeout_while(self.state(), left, |state| !state.ends);
@@ -122,24 +123,24 @@ impl Desk {
 }
 
 impl Rounds {
-    /// What the programs of all services together may take of the kernel's memory.
+    /// The maximum kernel memory for the programs of all services.
     pub const BYTES_MAX: usize = 64 << 20;
 
-    /// The most services, where the machine has few CPUs.
+    /// The maximum number of services on a machine with few CPUs.
     pub const SERVICES_MAX: usize = 16;
 
-    /// The most connections of one service that are measured.
+    /// The maximum number of measured connections per service.
     pub const SOCKETS_MAX: u32 = 8_192;
 
-    /// How many services can be measured on this machine, by the memory that each takes on each CPU.
+    /// The number of services that can be measured on this machine, limited by their memory per CPU.
     pub fn services_max() -> usize {
         (Self::BYTES_MAX / LiveMeter::memory()).clamp(1, Self::SERVICES_MAX)
     }
 
-    /// Starts the thread, in the network namespace of the caller. `notify` is called by it when there is something new.
+    /// Starts the thread in the caller's network namespace. It calls `notify` when there are new results.
     ///
     /// # Errors
-    /// If the kernel gives no thread.
+    /// If the kernel cannot create a thread.
     pub fn start(netns: Netns, pace: Pace, notify: impl Fn() + Send + 'static) -> Result<Self, Fault> {
         let desk = Arc::new(Desk::default());
         let of_thread = Arc::clone(&desk);
@@ -150,19 +151,20 @@ impl Rounds {
         Ok(Self { desk })
     }
 
-    /// From the next round on, these are measured; of more than [`Rounds::services_max`], the first.
+    /// Measures these services from the next round on; at most the first [`Rounds::services_max`].
     pub fn measure(&self, subjects: Vec<Subject>) {
         self.desk.state().subjects = subjects;
     }
 
-    /// The settings of a service have changed: discards its windows, so that percentiles begin again. Its counters go on.
+    /// Discards the windows of a service after its settings have changed, so that percentiles start over. Its
+    /// counters continue.
     pub fn begin_again(&self, name: &str) {
         let mut state = self.desk.state();
         state.found.retain(|measured| measured.name != name);
         state.again.insert(name.to_owned());
     }
 
-    /// What is known of each service that is measured, once anything is.
+    /// The state of each measured service, as soon as it is known.
     pub fn found(&self) -> Vec<Measured> {
         self.desk.state().found.clone()
     }
@@ -182,7 +184,7 @@ struct Worker {
     services: BTreeMap<String, Service>,
 }
 
-/// A service while it is measured.
+/// A service that is being measured.
 struct Service {
     subject: Subject,
     loaded: Option<Loaded>,
@@ -190,7 +192,7 @@ struct Service {
     totals: Totals,
     summary: Option<Arc<Summary>>,
     outcome: Option<Outcome>,
-    /// When it is tried again; `None` for never.
+    /// When to retry it; `None` for never.
     retry: Option<Instant>,
 }
 
@@ -198,7 +200,7 @@ struct Loaded {
     target: Target,
     sampler: Sampler,
     names: ThreadNames,
-    /// When the host was read.
+    /// When the host was last read.
     read: Instant,
 }
 
@@ -244,7 +246,7 @@ impl Worker {
         }
     }
 
-    /// From now on, these are the services.
+    /// Replaces the list of services.
     fn take(&mut self, subjects: Vec<Subject>) {
         let mut before = std::mem::take(&mut self.services);
         for subject in subjects.into_iter().take(Rounds::services_max()) {
@@ -269,7 +271,7 @@ impl Service {
         }
     }
 
-    /// Takes over a subject. New ports need newly loaded programs; new processes do not.
+    /// Takes over a changed subject. New ports require reloading the programs; new processes do not.
     fn becomes(&mut self, subject: Subject) {
         if subject == self.subject {
             return;
@@ -290,7 +292,7 @@ impl Service {
         self.subject = subject;
     }
 
-    /// Measures a window, if there is anything to measure. Says whether it did.
+    /// Measures a window if there is a service to measure. Returns whether it did.
     fn turn(&mut self, netns: &Netns, pace: Pace, desk: &Desk) -> Result<bool, Fault> {
         let is_due = self.retry.is_some_and(|retry| retry <= Instant::now());
         if self.loaded.is_none() && (!is_due || self.subject.ports.is_empty()) {

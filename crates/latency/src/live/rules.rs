@@ -1,6 +1,6 @@
-//! All findings on the response times of a service, with their meaning.
+//! All findings about the response times of a service, with their meaning.
 
-/// The findings: the word that each has, and what it means.
+/// The findings: name and meaning.
 pub const RULES: &[(&str, &str)] = &[
     (
         "live-goal-missed",

@@ -1,4 +1,4 @@
-//! One service, measured window by window; each window teaches what the next one needs.
+//! Measures one service in windows; each window adjusts the parameters of the next.
 
 use std::time::Duration;
 
@@ -11,7 +11,8 @@ use session::{Exit, Fault};
 
 use crate::live::target::Target;
 
-/// Measures a service. Nothing is attached between [`Sampler::end`] and the next [`Sampler::begin`], nor after it was dropped.
+/// Measures a service. Nothing is attached between [`Sampler::end`] and the next [`Sampler::begin`], nor
+/// after it is dropped.
 #[derive(Debug)]
 pub struct Sampler {
     watch: ServiceWatch,
@@ -20,18 +21,18 @@ pub struct Sampler {
 }
 
 impl Sampler {
-    /// Loads what measures this service, in windows of this length.
+    /// Loads the programs for this service, with windows of this length.
     ///
     /// # Errors
-    /// Exit 6 where the kernel lacks what it takes, or refuses the programs, with its words.
+    /// Exit 6 if the kernel lacks a feature or rejects the programs, with its error.
     pub fn load(target: &Target, sample: Duration) -> Result<Self, Fault> {
         Self::load_with(target, sample, LiveMeter::SOCKETS_MAX)
     }
 
-    /// The same, of at most so many connections.
+    /// Like [`Sampler::load`], with a maximum number of connections.
     ///
     /// # Errors
-    /// As [`Sampler::load`].
+    /// The same as [`Sampler::load`].
     pub fn load_with(target: &Target, sample: Duration, sockets_max: u32) -> Result<Self, Fault> {
         let what = LiveTarget { netns: target.netns.id(), ports: target.ports.clone(), sockets_max };
         let watch =
@@ -39,32 +40,32 @@ impl Sampler {
         Ok(Self { watch, sample, turnarounds: Turnarounds::default() })
     }
 
-    /// How long a window takes, from [`Sampler::begin`] to [`Sampler::end`].
+    /// The duration from [`Sampler::begin`] to [`Sampler::end`].
     pub fn takes(&self) -> Duration {
         self.sample + Duration::from_nanos(LiveMeter::GUARD.0)
     }
 
-    /// From the next window on, windows are of this length.
+    /// Sets the length of windows, from the next one on.
     pub fn lasts(&mut self, sample: Duration) {
         self.sample = sample;
     }
 
-    /// From the next window on, these processes serve.
+    /// Sets the processes of the service, from the next window on.
     pub fn is_served_by(&mut self, processes: &[ProcessId]) {
         self.watch.is_served_by(processes);
     }
 
-    /// Whether each of them runs.
+    /// Whether all processes of the service are running.
     pub fn all_run(&self) -> bool {
         self.watch.all_run()
     }
 
-    /// Whether any of the service's processes still runs.
+    /// Whether any process of the service is running.
     pub fn runs(&self) -> bool {
         self.watch.running().next().is_some()
     }
 
-    /// Whether answers are noted after they were handed on, as older kernels do.
+    /// Whether answers are recorded after they were sent, as on older kernels.
     pub fn answers_late(&self) -> bool {
         self.watch.hook() == AnswerHook::AfterSend
     }
@@ -72,18 +73,18 @@ impl Sampler {
     /// Begins a window.
     ///
     /// # Errors
-    /// The kernel's refusal; nothing is attached then.
+    /// If the kernel refuses; then nothing is attached.
     pub fn begin(&mut self) -> Result<(), Fault> {
         self.watch.begin().map_err(refused)
     }
 
-    /// Ends the window and learns from it.
+    /// Ends the window and adjusts the parameters of the next.
     ///
     /// # Errors
-    /// The kernel's. Nothing is attached any more all the same.
+    /// If the kernel fails. Everything is detached even then.
     ///
     /// # Panics
-    /// If no window was begun, which is a fault of the caller.
+    /// If no window has begun.
     pub fn end(&mut self) -> Result<Sample, Fault> {
         let sample = self.watch.end()?;
         if self.turnarounds.learn(&sample.window)
@@ -95,10 +96,10 @@ impl Sampler {
     }
 }
 
-/// What it takes to measure.
+/// The requirements of measuring.
 const NEEDS: &str = "run netpolicy as root, or with CAP_BPF and CAP_PERFMON";
 
-/// A kernel that refuses the programs lacks what they need: that is no failure of the moment.
+/// Converts the kernel's refusal of the programs: it lacks a feature, so retrying does not help.
 fn refused(error: KernelError) -> Fault {
     if matches!(error.number(), Some(Errno::PERM)) {
         return Fault::new(Exit::Failed, error).hint(NEEDS);

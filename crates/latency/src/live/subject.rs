@@ -1,4 +1,4 @@
-//! Which services of a policy can be measured.
+//! Services of a policy that can be measured.
 
 use linux::Netns;
 use linux::live::listening;
@@ -6,22 +6,22 @@ use linux::process::{Criteria, find};
 use model::policy::Match;
 use model::{Goal, Policy, ProcessId, Target as Asked};
 
-/// A service that is to be measured.
+/// A service to measure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Subject {
-    /// What it is called; one name is measured once.
+    /// Its name, which is unique.
     pub name: String,
-    /// The processes that serve it.
+    /// Its processes.
     pub processes: Vec<ProcessId>,
-    /// The TCP ports that it takes requests at.
+    /// The TCP ports on which it receives requests.
     pub ports: Vec<u16>,
     /// Its goal.
     pub goal: Goal,
 }
 
 impl Subject {
-    /// The services of a policy that listen on TCP in a namespace, each called by its section's name. What may not be inspected is
-    /// left out.
+    /// The services of a policy that listen on TCP in a namespace, named by their sections. Processes that
+    /// cannot be inspected are skipped.
     pub fn of_policy(policy: &Policy, netns: &Netns) -> Vec<Self> {
         let mut subjects: Vec<Self> = Vec::new();
         for intent in &policy.intents {

@@ -1,4 +1,4 @@
-//! From what the operator names to the ports that are measured.
+//! Finds the ports to measure for the service that an operator names.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,7 +13,7 @@ use session::{Exit, Fault, Operator, Session, count, nearest, privileges, quoted
 
 use crate::live::subject::Subject;
 
-/// The service that an operator names.
+/// An operator's choice of service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Selection {
     /// A service of the policy files, a unit, or an executable.
@@ -24,31 +24,32 @@ pub enum Selection {
     Port(u16),
     /// The processes of a systemd unit.
     Unit(String),
-    /// A service that was found already, in the namespace of the session, for a caller that may not inspect processes.
+    /// A service that was already found, in the namespace of the session, for a caller that may not inspect
+    /// processes.
     Known(Subject),
 }
 
-/// A service as it is found.
+/// A service that was found.
 #[derive(Debug)]
 pub struct Target {
-    /// What it is called.
+    /// Its name.
     pub name: String,
-    /// Where its sockets are.
+    /// The namespace of its sockets.
     pub netns: Netns,
-    /// The ports that it takes requests at.
+    /// The ports on which it receives requests.
     pub ports: Vec<u16>,
-    /// The processes that serve them.
+    /// Its processes.
     pub processes: Vec<ProcessId>,
     /// The host, without its processes.
     pub host: Host,
-    /// Properties of the host that hide when packets came.
+    /// Properties of the host that hide when packets arrived.
     pub findings: Vec<Finding>,
-    /// Its goal by the policy files.
+    /// Its goal in the policy files.
     pub goal: Goal,
 }
 
 impl Selection {
-    /// What an operator means by a word: a number is a TCP port, everything else a name.
+    /// Parses an operator's word: a number is a TCP port, everything else a name.
     pub fn named(word: &str) -> Self {
         match word.parse() {
             Ok(port) if port > 0 => Self::Port(port),
@@ -56,11 +57,11 @@ impl Selection {
         }
     }
 
-    /// The conditions that find the processes of a service by a word: its section of the policy files, the port, the unit or the
-    /// executable. With them, the processes that meet them now.
+    /// The criteria for the processes of a service: from its section of the policy files, or the port, unit
+    /// or executable. Also returns the processes that match them.
     ///
     /// # Errors
-    /// No process meets any.
+    /// If no process matches.
     pub fn conditions(
         word: &str,
         session: &Session,
@@ -77,10 +78,10 @@ impl Selection {
 }
 
 impl Target {
-    /// Finds what is asked for.
+    /// Finds the selected service.
     ///
     /// # Errors
-    /// No process is found, or none that listens; processes in several namespaces.
+    /// If there is no such process, none of them listens, or they are in several namespaces.
     pub fn of(selection: &Selection, session: &Session, operator: &dyn Operator) -> Result<Self, Fault> {
         let (name, processes, goal) = match selection {
             Selection::Known(Subject { name, processes, ports, goal }) => {
@@ -108,10 +109,11 @@ impl Target {
         Ok(target)
     }
 
-    /// These processes of a namespace, at all ports that they listen on, or at one. With it, how many ports are too many.
+    /// These processes of a namespace, on all ports on which they listen, or on one. Also returns the number
+    /// of ports beyond the limit.
     ///
     /// # Errors
-    /// None of them listens; the kernel's.
+    /// If none of them listens, or the kernel fails.
     pub fn of_processes(
         name: String,
         netns: Netns,
@@ -136,10 +138,10 @@ impl Target {
         Self::at_ports(name, netns, processes, goal, ports)
     }
 
-    /// These processes of a namespace, at these ports. With it, how many ports are too many.
+    /// These processes of a namespace, on these ports. Also returns the number of ports beyond the limit.
     ///
     /// # Errors
-    /// The kernel's.
+    /// If the kernel fails.
     pub(crate) fn at_ports(
         name: String,
         netns: Netns,
@@ -154,10 +156,10 @@ impl Target {
         Ok((Self { name, netns, ports, processes, host, findings, goal }, left_out))
     }
 
-    /// Reads the host again: its queues and what of it hides the truth may have changed.
+    /// Reads the host again: its queues, and the properties that hide arrivals, may have changed.
     ///
     /// # Errors
-    /// The kernel's.
+    /// If the kernel fails.
     pub(crate) fn reads_host(&mut self) -> Result<(), Fault> {
         self.host = linux::observe(&self.netns, &Processes::None)?;
         self.findings = hides(&self.host);
@@ -170,7 +172,7 @@ impl Target {
         queues.filter_map(|queue| queue.kthread.as_ref()?.pid).collect()
     }
 
-    /// The queue that a NAPI serves, or its number.
+    /// The queue of a NAPI, or else the NAPI id.
     pub fn queue_of(&self, napi: NapiId) -> String {
         let device = self.host.napi(napi).map(|(device, _)| device.id.name);
         let queue = device.and_then(|device| {
@@ -181,7 +183,7 @@ impl Target {
     }
 }
 
-/// The processes that are meant, and what they are called together.
+/// The selected processes, and their common name.
 fn processes(
     selection: &Selection,
     session: &Session,
@@ -221,7 +223,8 @@ fn processes(
     }
 }
 
-/// The processes of the service with this name, by its section of the policy files, or else by unit or executable.
+/// The processes of the service with this name: from its section of the policy files, or else by unit or
+/// executable.
 fn by_name(
     name: &str,
     session: &Session,
@@ -267,8 +270,8 @@ fn by_name(
     ))
 }
 
-/// What services are called on this host: in the policy files, and by the executable or the command name of each process with
-/// sockets. What cannot be read is left out.
+/// The names of services on this host: sections of the policy files, and the executable or command name of
+/// each process with sockets. Unreadable processes are skipped.
 fn names(session: &Session, operator: &dyn Operator) -> BTreeSet<String> {
     let mut names = BTreeSet::new();
     for intent in session.policy(operator).map(|merged| merged.policy().intents).unwrap_or_default() {
@@ -286,7 +289,7 @@ fn names(session: &Session, operator: &dyn Operator) -> BTreeSet<String> {
     names
 }
 
-/// Those that are found, and how many could not be inspected.
+/// The matching processes, and the number that could not be inspected.
 fn search(criteria: &Criteria) -> Result<(Vec<ProcessId>, usize), Fault> {
     let mut unread = Vec::new();
     let mut found = find(criteria, &mut unread)?;
@@ -307,7 +310,8 @@ fn not_found(what: String, unread: usize, hint: Option<&str>) -> Fault {
     }
 }
 
-/// The namespace of all these processes, or the one that was named. Of several, the one that every other command works on: its own.
+/// The common namespace of these processes, or the one that was named. If there are several, the namespace of
+/// this command.
 fn namespace(
     name: &str,
     processes: &[ProcessId],
@@ -346,7 +350,7 @@ fn namespace(
     }
 }
 
-/// Those of these processes that are in a namespace. Others have settings, ports and CPU time of their own.
+/// The processes in a namespace. Others have their own settings, ports and CPU time.
 fn inside(mut processes: Vec<ProcessId>, netns: &Netns) -> Result<Vec<ProcessId>, Fault> {
     let mut failed = None;
     processes.retain(|process| match Netns::of_process(process.pid) {
@@ -360,7 +364,7 @@ fn inside(mut processes: Vec<ProcessId>, netns: &Netns) -> Result<Vec<ProcessId>
     failed.map_or(Ok(processes), |error| Err(error.into()))
 }
 
-/// Properties of a host that hide when packets came.
+/// Properties of a host that hide when packets arrived.
 fn hides(host: &Host) -> Vec<Finding> {
     let mut findings = Vec::new();
     let finding =

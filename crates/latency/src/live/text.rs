@@ -1,4 +1,4 @@
-//! Spans and estimates as people read them.
+//! Formats spans and estimates for people.
 
 use measure::live::Estimate;
 

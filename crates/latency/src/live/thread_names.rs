@@ -1,11 +1,11 @@
-//! The names of a service's threads, also of those that have ended.
+//! The names of a service's threads, including threads that have exited.
 
 use std::collections::BTreeMap;
 
 use model::{Pid, ProcessId};
 
-/// The names that threads had when they were first seen. A worker that ends is reported by its name: the kernel has none for it
-/// any more.
+/// The names that threads had when they were first observed. A worker that has exited is still reported by
+/// name, which the kernel no longer has.
 #[derive(Clone, Debug, Default)]
 pub struct ThreadNames(BTreeMap<Pid, String>);
 
@@ -20,7 +20,7 @@ impl ThreadNames {
         names
     }
 
-    /// Looks up the names of threads that are not known yet.
+    /// Looks up the names of new threads.
     pub fn learn(&mut self, threads: impl IntoIterator<Item = Pid>) {
         for thread in threads {
             if !self.0.contains_key(&thread)
@@ -31,7 +31,7 @@ impl ThreadNames {
         }
     }
 
-    /// A thread by its name and number: `nginx[812]`; `thread 812` where it ended before it was seen.
+    /// A thread's name and tid: `nginx[812]`; `thread 812` if it exited before it was observed.
     pub fn sentence(&self, thread: Pid) -> String {
         match self.0.get(&thread) {
             Some(name) => format!("{name}[{thread}]"),

@@ -1,22 +1,22 @@
-//! All that was counted of a service, for counters that only grow.
+//! Total counts of a service, for monotonic counters.
 
 use linux::live::Sample;
 use measure::live::{Estimator, Series};
 use model::Nanoseconds;
 use model::live::{LivePolls, LiveWindow, SpanCounts};
 
-/// All that was counted of a service since it was measured first. Nothing of it ever goes down.
+/// Total counts of a service since it was first measured. They never decrease.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Totals {
     /// Windows.
     pub windows: u64,
-    /// How long they were together.
+    /// The total length of the windows.
     pub measured: Nanoseconds,
-    /// Requests that were answered in them; exchanges where the protocol does not show requests.
+    /// Requests that were answered in the windows; exchanges if the protocol does not show requests.
     pub requests: u64,
-    /// Of these, the exchanges: how many requests they held is not known.
+    /// Of these, exchanges with an unknown number of requests.
     pub exchanges: u64,
-    /// From the ring to the answer, by estimate U; without the ring where packets name no NAPI.
+    /// From the ring to the answer, by estimate U; without the ring if packets have no NAPI id.
     uniform: SpanCounts,
     /// The same by estimate C.
     conditional: SpanCounts,
@@ -30,9 +30,9 @@ pub struct Totals {
     pub polls: LivePolls,
     /// Their packets.
     pub packets: LivePolls,
-    /// CPU time of its processes in these windows.
+    /// CPU time of its processes in the windows.
     pub cpu_service: Nanoseconds,
-    /// CPU time of softirqs and kernel threads that polled for it, as far as it was counted.
+    /// CPU time of softirqs and kernel threads that polled for it, as far as counted.
     pub cpu_delivery: Nanoseconds,
 }
 
@@ -41,19 +41,19 @@ pub struct Totals {
 pub struct Spans {
     /// By size.
     pub counts: SpanCounts,
-    /// All of them together.
+    /// Their sum.
     pub sum: Nanoseconds,
 }
 
 impl Spans {
-    /// How many do not exceed a span, which is the edge of a bucket.
+    /// The number of spans that do not exceed this one, which is the edge of a bucket.
     pub fn within(&self, span: Nanoseconds) -> u64 {
         within(&self.counts, span)
     }
 }
 
 impl Totals {
-    /// Adds a window, of a service whose ring is known or not as this series shows.
+    /// Adds a window of a service; the series shows whether the wait in its ring is known.
     pub(crate) fn add(&mut self, sample: &Sample, series: &Series) {
         let LiveWindow { span, counts, spans, napis, workers, .. } = &sample.window;
         self.windows += 1;
@@ -87,18 +87,18 @@ impl Totals {
         }
     }
 
-    /// How many responses did not take longer than a span, which is the edge of a bucket: the fewer by U and by C, since the larger
-    /// estimate of each percentile is the better one.
+    /// The number of responses that took no longer than a span, which is the edge of a bucket: the smaller of
+    /// U's and C's, because the larger estimate of each percentile is the better one.
     pub fn responses_within(&self, span: Nanoseconds) -> u64 {
         within(&self.uniform, span).min(within(&self.conditional, span))
     }
 
-    /// How many responses have a time.
+    /// The number of timed responses.
     pub fn responses(&self) -> u64 {
         self.uniform.total().min(self.conditional.total())
     }
 
-    /// What all responses took together.
+    /// The total time of all responses.
     pub fn response_sum(&self) -> Nanoseconds {
         Nanoseconds(self.ring.sum.0 + self.wakeup.sum.0 + self.service.sum.0)
     }

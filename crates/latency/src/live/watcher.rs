@@ -1,4 +1,4 @@
-//! Window after window, and what they say together.
+//! Measures window after window, and summarises them.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ use crate::live::sampler::Sampler;
 use crate::live::target::Target;
 use crate::live::thread_names::ThreadNames;
 
-/// How often a window begins.
+/// The interval between the starts of windows.
 pub const INTERVAL: Duration = Duration::from_secs(1);
 
 /// The longest sleep before signals and the presence of the service are checked.
@@ -29,33 +29,33 @@ pub struct Watcher {
     names: ThreadNames,
 }
 
-/// What a turn of the watcher came to.
+/// The result of a turn.
 #[derive(Debug)]
 pub enum Turn {
     /// A window.
     Window(Box<Shown>),
-    /// None of the service's processes runs any more.
+    /// All processes of the service have exited.
     Ended,
     /// A signal came.
     Interrupted,
 }
 
-/// One window, as it is shown.
+/// One window, for display.
 #[derive(Debug)]
 pub struct Shown {
-    /// What it says by itself.
+    /// The summary of this window.
     pub summary: Summary,
-    /// What its requests cost.
+    /// The cost of its requests.
     pub cost: Cost,
-    /// All that was measured.
+    /// Everything that was measured.
     pub window: LiveWindow,
 }
 
 impl Watcher {
-    /// Loads what measures.
+    /// Loads the meter.
     ///
     /// # Errors
-    /// Exit 6 where the kernel has not what it takes, or refuses the programs, with its words.
+    /// Exit 6 if the kernel lacks a feature or rejects the programs, with its error.
     pub fn load(target: &Target, sample: Duration) -> Result<Self, Fault> {
         let sampler = Sampler::load(target, sample)?;
         let names = ThreadNames::of_processes(&target.processes);
@@ -65,7 +65,7 @@ impl Watcher {
     /// Waits until the next window is due, and measures it.
     ///
     /// # Errors
-    /// The kernel's refusal.
+    /// If the kernel refuses.
     pub fn turn(&mut self, due: Instant, signals: &mut Signals) -> Result<Turn, Fault> {
         if let Some(early) = self.wait(due, signals) {
             return Ok(early);
@@ -82,7 +82,7 @@ impl Watcher {
         }
     }
 
-    /// Adds a window, and says what it says by itself.
+    /// Adds a window, and returns its own summary.
     fn take(&mut self, sample: Sample) -> Shown {
         let Sample { window, usage } = sample;
         self.series.add(&window);
@@ -94,7 +94,7 @@ impl Watcher {
         Shown { summary: Summary::of(&own, Vec::new()), cost, window }
     }
 
-    /// Waits until a moment, unless the service ends or a signal comes.
+    /// Waits until a moment, unless the service exits or a signal arrives.
     fn wait(&self, until: Instant, signals: &mut Signals) -> Option<Turn> {
         loop {
             if signals.take().is_some() {
@@ -111,34 +111,35 @@ impl Watcher {
         }
     }
 
-    /// Whether each process of the service that was found still runs.
+    /// Whether all processes of the service are still running.
     pub fn all_run(&self) -> bool {
         self.sampler.all_run()
     }
 
-    /// What all windows say together.
+    /// The summary of all windows.
     pub fn summary(&self, target: &Target) -> Summary {
         summary(target, &self.series, &self.names, self.sampler.answers_late())
     }
 
-    /// The names of the threads that worked in any window.
+    /// The names of all threads that worked in any window.
     pub const fn thread_names(&self) -> &ThreadNames {
         &self.names
     }
 
-    /// What a request cost in all windows.
+    /// The cost of a request, over all windows.
     pub fn cost(&self) -> Cost {
         self.spent.cost()
     }
 
-    /// When the next window is due, after one that was due at `due`.
+    /// When the next window is due, after the one that was due at `due`.
     pub fn next(due: Instant) -> Instant {
         // Skip turns that were missed; do not catch up.
         (due + INTERVAL).max(Instant::now())
     }
 }
 
-/// The summary of these windows of a service, with findings on it and on how far it can be trusted.
+/// The summary of these windows of a service, with findings about the service and about the validity of the
+/// figures.
 pub(crate) fn summary(target: &Target, series: &Series, names: &ThreadNames, answers_late: bool) -> Summary {
     let mut findings: Vec<Finding> = target.findings.clone();
     let queue =

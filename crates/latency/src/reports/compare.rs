@@ -1,4 +1,4 @@
-//! Settings compared on a live service: a line a round, and a report at the end.
+//! Settings compared on a live service: one line per round, and a final report.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::live::text::span;
 
 use super::watch::found;
 
-/// What it costs in certainty that settings did not alternate.
+/// The loss of certainty if settings do not alternate.
 pub const CERTAINTY: &str = "It is applied once, and windows before, with and after it are compared. Without alternation, a change in load looks like an effect of the setting. Intervals are wider by the spread of the windows without it.";
 
 /// One candidate compared with the first.
@@ -23,26 +23,27 @@ pub const CERTAINTY: &str = "It is applied once, and windows before, with and af
 struct Contrast {
     /// The candidate.
     candidate: String,
-    /// The first one.
+    /// The first candidate.
     with: String,
     #[serde(flatten)]
     verdict: Verdict,
-    /// Whether clients wait for answers, so that their rate is the candidate's own doing and rounds are void because of it.
+    /// Whether clients wait for answers, so that their rate depends on the candidate and rounds are void
+    /// because of it.
     closed_loop: bool,
     /// What changed.
     changes: Vec<Change>,
-    /// The limits of `--at-most` that it exceeds: it is not the winner.
+    /// The limits of `--at-most` that it exceeds, so that it cannot win.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     exceeds: Vec<Exceeded>,
 }
 
-/// A limit that a candidate exceeds.
+/// A limit exceeded by a candidate.
 #[derive(Clone, Copy, Debug, JsonSchema, Serialize)]
 struct Exceeded {
     metric: Metric,
     /// The limit, in nanoseconds.
     most: f64,
-    /// Its typical value with the candidate, in nanoseconds; `None` where it was not measured.
+    /// Its typical value with the candidate, in nanoseconds; `None` if it was not measured.
     value: Option<f64>,
 }
 
@@ -53,19 +54,19 @@ struct Voided {
     rounds: usize,
 }
 
-/// What it took to switch.
+/// The cost of switching.
 #[derive(Clone, Copy, Debug, Default, JsonSchema, Serialize)]
 pub struct SwitchCost {
-    /// How many switches wrote something.
+    /// The number of switches that wrote something.
     pub switches: usize,
-    /// The median time that one took, written and read back, in milliseconds.
+    /// The median duration of a switch, including reading back, in milliseconds.
     pub median_ms: f64,
     /// The longest, in milliseconds.
     pub longest_ms: f64,
 }
 
 impl SwitchCost {
-    /// Of switches that took so long.
+    /// From the durations of switches.
     pub fn of(switches: &[Duration]) -> Self {
         let millis: Vec<f64> = switches.iter().map(|took| took.as_secs_f64() * 1e3).collect();
         Self {
@@ -80,30 +81,31 @@ impl SwitchCost {
 #[derive(Debug, JsonSchema, Serialize)]
 pub struct CompareReport {
     service: String,
-    /// How long it took, in seconds.
+    /// The duration, in seconds.
     seconds: f64,
     /// Why it ended.
     ended: String,
-    /// How the windows were measured.
+    /// The way of measuring.
     by: JudgedBy,
-    /// What `requests` and everything for each request count: requests where the protocol shows them, else exchanges.
+    /// The unit of `requests` and of all figures per request: requests if the protocol shows them, otherwise
+    /// exchanges.
     unit: Unit,
-    /// Rounds that count.
+    /// Valid rounds.
     rounds: usize,
     void: Vec<Voided>,
-    /// Changes smaller than this share make no difference.
+    /// Relative changes below this share count as no difference.
     margin: f64,
     comparisons: Vec<Contrast>,
-    /// The candidate that is best; none where that is not known.
+    /// The best candidate; absent if it is unknown.
     winner: Option<String>,
-    /// The transaction by which the winner stays in force.
+    /// The transaction that keeps the winner in force.
     kept: Option<String>,
     switching: SwitchCost,
     findings: Vec<Finding>,
 }
 
 impl CompareReport {
-    /// Of these rounds.
+    /// From these rounds.
     pub fn of(service: &str, switchback: &Switchback, took: Duration, ended: &str) -> Self {
         let names = switchback.names();
         let contrast = |candidate: usize| Contrast {
@@ -133,13 +135,13 @@ impl CompareReport {
         }
     }
 
-    /// The same, with what else is known of one that was just made.
+    /// Adds what is only known about a comparison that was just made.
     #[must_use]
     pub fn with(self, switching: SwitchCost, findings: Vec<Finding>, kept: Option<String>) -> Self {
         Self { switching, findings, kept, ..self }
     }
 
-    /// The same with limits that the winner must keep.
+    /// Adds limits that the winner must not exceed.
     #[must_use]
     pub fn within(mut self, switchback: &Switchback, limits: &[Limit]) -> Self {
         for (contrast, candidate) in self.comparisons.iter_mut().zip(1..) {
@@ -169,13 +171,13 @@ pub struct CompareRoundReport {
     round: usize,
     /// The candidates in the order in which they were measured.
     order: Vec<String>,
-    /// What the window of each showed, in the order of the command line.
+    /// The figures of each window, in command line order.
     windows: Vec<Figures>,
     /// Why the round does not count.
     void: Option<Unfair>,
-    /// Seconds since the beginning.
+    /// Seconds since the start.
     seconds: f64,
-    /// What is known so far, candidate by candidate from the second on.
+    /// The interim result for each candidate from the second on.
     so_far: Vec<Verdict>,
 }
 
@@ -202,7 +204,7 @@ impl Report for CompareRoundReport {
     }
 }
 
-/// A value of a metric, as people read it.
+/// Formats a value of a metric for people.
 fn value(metric: Metric, value: Option<f64>) -> String {
     let Some(value) = value else { return "-".to_owned() };
     match metric {
@@ -219,7 +221,7 @@ fn value(metric: Metric, value: Option<f64>) -> String {
     }
 }
 
-/// What a metric is called in tables.
+/// The table heading of a metric.
 const fn heading(metric: Metric, unit: Unit) -> &'static str {
     match (metric, unit) {
         (Metric::Cpu, Unit::Exchanges) => return "CPU/exchange",
@@ -254,7 +256,7 @@ fn word(change: &Change) -> (String, Style) {
     }
 }
 
-/// What is known to have changed, in words: `saves 18 % CPU`, `costs 12 % of the requests`, `p99 30 % longer`.
+/// A known change, in words: `saves 18 % CPU`, `costs 12 % of the requests`, `p99 30 % longer`.
 fn decided(changes: &[Change], unit: Unit) -> Vec<String> {
     let requests = match unit {
         Unit::Requests => "requests",

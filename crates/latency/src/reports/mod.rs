@@ -1,4 +1,4 @@
-//! What `watch` and `compare` print.
+//! The output of `watch` and `compare`.
 
 mod compare;
 mod watch;

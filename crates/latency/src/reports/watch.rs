@@ -1,4 +1,4 @@
-//! The response times of a service: a line a window, and a report at the end.
+//! The response times of a service: one line per window, and a final report.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -21,17 +21,17 @@ struct Part {
     part: PartSummary,
 }
 
-/// `watch`'s data: what all windows together say.
+/// The data of `watch`: the summary of all windows.
 #[derive(Debug, JsonSchema, Serialize)]
 pub struct WatchReport<'a> {
     service: &'a str,
     ports: &'a [u16],
-    /// How long was watched, in seconds.
+    /// The duration, in seconds.
     seconds: f64,
     #[serde(flatten)]
     summary: &'a Summary,
     cost: Cost,
-    /// The bounds that `weight` gives; `None` where it or the cost is not known.
+    /// The bounds derived from `weight`; `None` if `weight` or the cost is unknown.
     without_measuring: Option<WithoutMeasuring>,
     by_queue: Vec<Part>,
     by_worker: Vec<Part>,
@@ -40,9 +40,11 @@ pub struct WatchReport<'a> {
 /// Bounds of what windows without the measuring programs would show.
 #[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize)]
 struct WithoutMeasuring {
-    /// The least CPU time of a request, in nanoseconds: all that the programs took was in `cost`.
+    /// The minimum CPU time per request, in nanoseconds, if the whole time of the programs was part of
+    /// `cost`.
     cpu_at_least: f64,
-    /// The highest rate in a second: all that the programs took was missing for requests, as in a service that has no CPU time left.
+    /// The maximum rate per second, if the whole time of the programs was lost to requests, as in a service
+    /// without spare CPU time.
     rate_at_most: f64,
 }
 
@@ -54,13 +56,13 @@ impl WithoutMeasuring {
     }
 }
 
-/// The same of one window.
+/// The data of one window.
 #[derive(Debug, JsonSchema, Serialize)]
 #[serde(transparent)]
 pub struct WatchWindowReport<'a>(WatchReport<'a>);
 
 impl<'a> WatchReport<'a> {
-    /// What these windows of a service say.
+    /// From these windows of a service.
     pub fn of(
         target: &'a Target,
         names: &ThreadNames,
@@ -86,7 +88,7 @@ impl<'a> WatchReport<'a> {
 }
 
 impl<'a> WatchReport<'a> {
-    /// What a record of a watch says. Its queues and threads are known by their numbers alone.
+    /// From a record of a watch. Its queues and threads are only known by number.
     pub fn of_record(header: &'a Header, summary: &'a Summary) -> Self {
         let numbered = |parts: &[PartSummary], word: &str| {
             let name = |id: Option<u32>| id.map_or_else(|| "others".to_owned(), |id| format!("{word} {id}"));
@@ -105,13 +107,13 @@ impl<'a> WatchReport<'a> {
     }
 }
 
-/// A thread by its name and number, or all that have none.
+/// A thread's name and tid, or all threads without a slot.
 fn thread(names: &ThreadNames, tid: Option<u32>) -> String {
     tid.map_or_else(|| "other threads".to_owned(), |tid| names.sentence(Pid(tid)))
 }
 
 impl<'a> WatchWindowReport<'a> {
-    /// What one window says by itself.
+    /// From a single window.
     pub fn of(target: &'a Target, names: &ThreadNames, shown: &'a Shown, watched: Duration) -> Self {
         Self(WatchReport::of(target, names, &shown.summary, shown.cost, watched))
     }
@@ -127,7 +129,7 @@ fn long(estimate: Option<Estimate>) -> String {
     }
 }
 
-/// What is counted, by protocol: `requests of HTTP/1`, `exchanges of TLS`.
+/// The counted unit, by protocol: `requests of HTTP/1`, `exchanges of TLS`.
 fn counted(summary: &Summary) -> String {
     let named = summary.counts.protocols.named();
     let protocols: Vec<&str> = named.iter().map(|(name, _)| *name).collect();
@@ -138,7 +140,7 @@ fn counted(summary: &Summary) -> String {
     }
 }
 
-/// The lines of a table that grows, with its headings again now and then, and where other things are counted.
+/// The lines of a growing table, which repeats its headings from time to time and when the unit changes.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct WatchRow {
     lines: usize,
@@ -146,7 +148,7 @@ pub struct WatchRow {
 }
 
 impl WatchRow {
-    /// After so many lines the headings have left the screen.
+    /// After this many lines the headings have scrolled off the screen.
     const LINES: usize = 20;
 
     /// The next line.
@@ -290,7 +292,7 @@ impl Report for WatchReport<'_> {
     }
 }
 
-/// Whether clients take so long to send a request that it matters from where it is timed.
+/// Whether clients send requests so slowly that the starting point of their time matters.
 fn takes_to_send(summary: &Summary) -> bool {
     const MATTERS: f64 = 1.05;
     let pairs = summary.residence.all().into_iter().zip(summary.since_last.all());
@@ -331,7 +333,7 @@ fn parts(page: &mut Page, heading: &'static str, parts: &[Part], polls: bool) {
     page.table(&table);
 }
 
-/// A finding, as `doctor` shows it.
+/// Formats a finding like `doctor`.
 pub(super) fn found(page: &mut Page, finding: &Finding) {
     let style = match finding.severity {
         Severity::Problem => Style::Bad,

@@ -1,4 +1,4 @@
-//! Processes that do not wait for packets as suspension needs.
+//! Processes that do not wait in a way that allows suspension.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -53,7 +53,7 @@ pub(super) const RULES: &[Rule] = &[
     },
 ];
 
-/// Whether suspension or preferred busy polling is set or asked for on one of these NAPIs, or on the epoll.
+/// Whether suspension or preferred busy polling is set or requested on one of these NAPIs, or on the epoll.
 fn polled(case: &Case<'_>, epoll: &EpollCase<'_>) -> bool {
     let set = |napi: &NapiCase<'_>| napi.suspends() || napi.asked_to_suspend();
     epoll.prefers() || epoll.napis.keys().any(|id| case.napis.get(id).is_some_and(set))
@@ -82,7 +82,8 @@ fn epoll_mixes_napis(case: &Case<'_>, _: &Causes) -> Vec<Found> {
     found
 }
 
-/// One NAPI for each epoll: fewer queues, or an application that deals its connections out by NAPI id.
+/// The remedy for an epoll that spans NAPIs: fewer queues, or an application that assigns connections by NAPI
+/// id.
 fn unmix(case: &Case<'_>, process: &ProcessCase<'_>, epoll: &EpollCase<'_>) -> String {
     let cases: Vec<&NapiCase<'_>> = epoll.napis.keys().filter_map(|id| case.napis.get(id)).collect();
     let receiving = process.epolls.iter().filter(|e| !e.napis.is_empty()).count();
@@ -142,7 +143,7 @@ fn pollers_share_a_cpu(case: &Case<'_>, _: &Causes) -> Vec<Found> {
     found
 }
 
-/// A CPU for each poller where the host has so many, else fewer pollers.
+/// The remedy for too many pollers: a CPU for each if the host has enough, otherwise fewer pollers.
 pub(super) fn more_cpus(case: &Case<'_>, process: &ProcessCase<'_>, pollers: usize) -> String {
     let online = &case.host.topology.online;
     if online.len() < pollers {
@@ -275,8 +276,8 @@ fn io_uring(case: &Case<'_>, _: &Causes) -> Vec<Found> {
     found
 }
 
-/// Where a process with rings receives: by its sockets, and by what it was seen to poll, since a socket that is registered
-/// with a ring may have no descriptor.
+/// The NAPIs of a process with rings: those of its sockets, and those that it polled, because a socket
+/// registered with a ring may have no descriptor.
 fn napis_of_rings(case: &Case<'_>, process: &ProcessCase<'_>) -> BTreeSet<NapiId> {
     let polls =
         |napi: &&NapiCase<'_>| case.pollers(napi).any(|poller| poller.process.id == process.process.id);
@@ -365,10 +366,10 @@ fn not_readable(case: &Case<'_>, _: &Causes) -> Vec<Found> {
     found
 }
 
-/// How many parts of processes that could not be read are named.
+/// The maximum number of unreadable parts of processes to name.
 const UNREAD_NAMED_MAX: usize = 4;
 
-/// What is left of a mode for an application that does not wait in `epoll_wait`: its deferral.
+/// The remaining deferral of a mode, for an application that does not wait in `epoll_wait`.
 fn deferral(mode: DeliveryMode) -> DeliveryMode {
     match mode {
         DeliveryMode::Suspend { gro_flush } | DeliveryMode::Defer { gro_flush } => {

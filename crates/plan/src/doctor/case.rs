@@ -1,4 +1,4 @@
-//! The host, the counts and the requests, brought together by NAPI, epoll and process.
+//! Joins the host, the counts and the requests by NAPI, epoll and process.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,16 +11,16 @@ use model::{
 use super::{Asked, HostContext, Peer};
 use crate::index::Index;
 
-/// All that a rule may look at.
+/// The input of all rules.
 #[derive(Debug)]
 pub(super) struct Case<'h> {
     /// The host.
     pub(super) host: &'h Host,
-    /// What was counted; `None` where counters were not read or no time passed.
+    /// The counts; `None` if counters were not read or no time passed.
     pub(super) delivered: Option<&'h Delivered>,
-    /// What was asked for.
+    /// The requests.
     pub(super) asked: &'h [Asked],
-    /// What is known beside the host.
+    /// Facts that are not part of the host.
     pub(super) context: &'h HostContext,
     /// The NAPIs, by id.
     pub(super) napis: BTreeMap<NapiId, NapiCase<'h>>,
@@ -34,29 +34,29 @@ pub(super) struct NapiCase<'h> {
     pub(super) device: &'h Device,
     pub(super) napi: &'h Napi,
     pub(super) queues: Vec<RxQueue>,
-    /// The mode that was asked for on its queues.
+    /// The requested mode of its queues.
     pub(super) asked: Option<&'h Asked>,
-    /// What was counted for it; all zero where it was never polled, `None` where counters were not read.
+    /// Its counts; all zero if it was never polled, `None` if counters were not read.
     pub(super) counts: Option<NapiDelivered>,
-    /// The epolls that watch connections which receive through it, with their number.
+    /// The epolls that watch its connections, with their number.
     pub(super) epolls: BTreeMap<EpollId, usize>,
     /// Whether one of them prefers busy polling.
     pub(super) preferred: bool,
 }
 
-/// The end of a veth that sends to another.
+/// The peer that sends to a veth.
 #[derive(Debug)]
 pub(super) enum Sending<'h> {
-    /// It is a device here.
+    /// A device in this namespace.
     Here(&'h Device),
-    /// It is in another namespace, where it was found.
+    /// A device in another namespace, where it was found.
     Elsewhere(&'h Peer),
-    /// It is in another namespace, as this one numbers it.
+    /// A device in another namespace, of which only the netnsid is known.
     Unknown(String),
 }
 
 impl Sending<'_> {
-    /// Whether it segments TCP itself; `None` where that cannot be read.
+    /// Whether its TSO is on; `None` if that cannot be read.
     pub(super) fn tso(&self) -> Option<bool> {
         match self {
             Self::Here(device) => device.features.tso,
@@ -70,15 +70,15 @@ impl Sending<'_> {
 #[derive(Debug)]
 pub(super) struct ProcessCase<'h> {
     pub(super) process: &'h Process,
-    /// The mode that was asked for it.
+    /// The requested mode.
     pub(super) asked: Option<&'h Asked>,
     /// Its epolls.
     pub(super) epolls: Vec<EpollCase<'h>>,
-    /// Its connections by the NAPI that they receive through, where a device here has that NAPI.
+    /// Its connections by NAPI, if a device here has that NAPI.
     pub(super) napis: BTreeMap<NapiId, usize>,
-    /// Its connections that name a NAPI which no device here has.
+    /// Its connections with the id of a NAPI that no device here has.
     pub(super) astray: BTreeMap<NapiId, usize>,
-    /// Its connections whose packets came on no NAPI, without those over loopback.
+    /// Its connections whose packets arrived without a NAPI, except over loopback.
     pub(super) on_no_napi: usize,
     /// Its connections over loopback.
     pub(super) loopback: usize,
@@ -92,13 +92,13 @@ pub(super) struct EpollCase<'h> {
     pub(super) napis: BTreeMap<NapiId, usize>,
 }
 
-/// A process whose thread was ready to run and had no CPU.
+/// A process with a thread that was runnable and had no CPU.
 #[derive(Debug)]
 pub(super) struct WaitedForCpu<'c, 'h> {
     pub(super) process: &'c ProcessCase<'h>,
-    /// For how much of the time, in percent.
+    /// The share of the time, in percent.
     pub(super) percent: u64,
-    /// How long each time, on average; `None` where it never ran.
+    /// The average length of a wait; `None` if it never ran.
     pub(super) each: Option<Nanoseconds>,
 }
 
@@ -146,13 +146,13 @@ impl<'h> Case<'h> {
         Self { host, delivered, asked, context, napis, processes }
     }
 
-    /// The NAPIs that packets shall be suspended on: set so, or asked for so.
+    /// The NAPIs on which suspension is set or requested.
     pub(super) fn suspended(&self) -> impl Iterator<Item = &NapiCase<'h>> {
         self.napis.values().filter(|napi| napi.suspends() || napi.asked_to_suspend())
     }
 
-    /// Whether busy polling or suspension concerns this process: asked for it, set on its epolls, or set on a
-    /// NAPI that it receives through.
+    /// Whether busy polling or suspension affects this process: it is requested for it, set on its epolls, or
+    /// set on one of its NAPIs.
     pub(super) fn concerns(&self, process: &ProcessCase<'_>) -> bool {
         process.asked.is_some_and(|asked| asked.mode.params().epoll.prefer_busy_poll)
             || process.epolls.iter().any(EpollCase::prefers)
@@ -165,12 +165,13 @@ impl<'h> Case<'h> {
         format!("{}/s", u128::from(count) * 1_000_000_000 / u128::from(interval))
     }
 
-    /// A NAPI as the operator knows it: by the queue that it serves.
+    /// A NAPI's name for the operator: its queue.
     pub(super) fn name(&self, id: NapiId) -> String {
         self.napis.get(&id).map_or_else(|| format!("napi {id}"), NapiCase::name)
     }
 
-    /// What the per-CPU backlogs carried, as evidence: the kernel counts it by CPU, for all namespaces together.
+    /// The packets of the per-CPU backlogs, as evidence: the kernel counts them per CPU, for all namespaces
+    /// together.
     pub(super) fn on_the_backlog(&self) -> Option<String> {
         let packets = self.delivered?.backlog.packets;
         Some(format!(
@@ -179,7 +180,7 @@ impl<'h> Case<'h> {
         ))
     }
 
-    /// The end of a veth that sends to this one.
+    /// The veth end that sends to this one.
     pub(super) fn sending_to(&self, device: &Device) -> Sending<'_> {
         match (device.peer.as_deref(), self.context.peers.get(&device.id)) {
             (_, Some(peer)) => Sending::Elsewhere(peer),
@@ -191,8 +192,8 @@ impl<'h> Case<'h> {
         }
     }
 
-    /// The longest that a thread of these epolls' processes was ready to run and had no CPU, in percent of the time that it
-    /// was watched.
+    /// The longest time for which a thread of these epolls' processes was runnable without a CPU, in percent
+    /// of the time watched.
     pub(super) fn waited_for_cpu(&self, napi: &NapiCase<'_>) -> Option<WaitedForCpu<'_, 'h>> {
         let watched = self.context.watched;
         let waits = napi.epolls.keys().filter_map(|epoll| {
@@ -205,7 +206,7 @@ impl<'h> Case<'h> {
         waits.max_by_key(|wait| wait.percent)
     }
 
-    /// The processes that polled this NAPI in the interval, the busiest first, as far as they were inspected.
+    /// The processes that polled this NAPI in the interval, busiest first, as far as they were inspected.
     pub(super) fn pollers(&self, napi: &NapiCase<'_>) -> impl Iterator<Item = &ProcessCase<'h>> {
         let by_process = napi.counts.iter().flat_map(|counts| &counts.by_process);
         let polled = by_process.filter(|(_, counts)| counts.packets > 0);
@@ -220,7 +221,7 @@ impl<'h> Case<'h> {
 }
 
 impl NapiCase<'_> {
-    /// The queue that it serves, and its id.
+    /// Its queue and its id.
     pub(super) fn name(&self) -> String {
         match self.queues.first() {
             Some(queue) => format!("{queue} (napi {})", self.napi.id),
@@ -233,7 +234,7 @@ impl NapiCase<'_> {
         self.napi.irq_suspend_timeout.is_some_and(|span| !span.is_zero())
     }
 
-    /// Whether a request wants IRQs suspended here.
+    /// Whether suspension is requested here.
     pub(super) fn asked_to_suspend(&self) -> bool {
         self.asked.is_some_and(|asked| matches!(asked.mode, DeliveryMode::Suspend { .. }))
     }
@@ -243,7 +244,7 @@ impl NapiCase<'_> {
         self.deferral().is_some_and(|(polls, span)| polls > 0 && !span.is_zero())
     }
 
-    /// `defer-hard-irqs` and `gro-flush-timeout`, where both could be read.
+    /// `defer-hard-irqs` and `gro-flush-timeout`, if both could be read.
     pub(super) fn deferral(&self) -> Option<(u32, Nanoseconds)> {
         self.napi.defer_hard_irqs.map(|polls| polls.0).zip(self.napi.gro_flush_timeout)
     }
@@ -261,7 +262,7 @@ impl NapiCase<'_> {
         )
     }
 
-    /// Packets that came through it in the interval; `None` where counters were not read.
+    /// Its packets in the interval; `None` if counters were not read.
     pub(super) fn packets(&self) -> Option<u64> {
         self.counts.as_ref().map(|counts| counts.total().packets)
     }
@@ -301,12 +302,12 @@ impl<'h> ProcessCase<'h> {
         case
     }
 
-    /// All connections that receive, wherever.
+    /// All receiving connections, on any NAPI.
     pub(super) fn connections(&self) -> usize {
         self.napis.values().chain(self.astray.values()).sum::<usize>() + self.on_no_napi + self.loopback
     }
 
-    /// The CPUs that any of its threads may run on.
+    /// The union of the CPUs of its threads.
     pub(super) fn cpus(&self) -> CpuSet {
         self.process.threads.iter().flat_map(|thread| thread.affinity.iter()).collect()
     }
@@ -319,9 +320,8 @@ impl EpollCase<'_> {
     }
 }
 
-/// Whether packets come to this socket: a connection, or a UDP socket that one has come to.
-///
-/// A listening socket only sees the handshake, and its NAPI id says nothing about those it will accept.
+/// Whether packets arrive at this socket: a connection, or a UDP socket that has received a packet. A
+/// listening socket only receives handshakes, and its NAPI id is not that of the connections it will accept.
 fn receives(socket: &Socket) -> bool {
     match socket.state {
         SocketState::TcpEstablished => true,

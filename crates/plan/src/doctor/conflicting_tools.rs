@@ -1,8 +1,6 @@
-//! Others that set what a policy sets: irqbalance, tuned, systemd's .link files, sysctl.d, NetworkManager, ifupdown,
-//! agents of clouds, cloud-init, perftune, scripts.
-//!
-//! What they set is not overwritten in silence: a plan replaces it as one change with its old value, which a rollback puts
-//! back, and here it is said who will set it again.
+//! Other tools that set the same things: irqbalance, tuned, systemd's .link files, sysctl.d, NetworkManager,
+//! ifupdown, cloud agents, cloud-init, perftune, scripts. A plan replaces their values by ordinary changes,
+//! which a rollback restores; these rules report which tool will set them again.
 
 use model::host::{ConflictingTool, ConflictingToolKind};
 use model::{CpuSet, IrqNumber, Severity};
@@ -36,7 +34,7 @@ pub(super) const RULES: &[Rule] = &[
     },
 ];
 
-/// How many lines are shown of each.
+/// The maximum number of lines to show for each.
 const EVIDENCE_MAX: usize = 8;
 
 fn irqbalance_moves_placed(case: &Case<'_>, _: &Causes) -> Vec<Found> {
@@ -112,8 +110,8 @@ fn others_set_sysctl(case: &Case<'_>, _: &Causes) -> Vec<Found> {
     found
 }
 
-/// Whether a value as a tool's file has it leaves a number as it is. The kernel reads `0x12c` and `0454` as C does; tuned writes
-/// `>600` only where the number is smaller, and `<600` only where it is larger.
+/// Whether a value in a tool's file would leave a number unchanged. The kernel parses `0x12c` and `0454` as C
+/// does; tuned writes `>600` only if the number is smaller, and `<600` only if it is larger.
 fn agrees(value: &str, now: u64) -> bool {
     let value = value.trim().trim_matches(['"', '\'']);
     let number = |text: &str| {
@@ -131,7 +129,7 @@ fn agrees(value: &str, now: u64) -> bool {
     }
 }
 
-/// The mask of new receive queues that a line sets.
+/// The mask of new receive queues in a line.
 fn default_mask(line: &str) -> Option<&str> {
     let (name, mask) = line.split_once('=')?;
     name.trim().ends_with("rps_default_mask").then(|| mask.trim())
@@ -142,7 +140,7 @@ fn agrees_with_default_mask(line: &str, case: &Case<'_>) -> bool {
     mask.is_some_and(|mask| mask == case.host.rps_default_mask)
 }
 
-/// What the kernel does with a mask as C writes it. Kernel: 6.18, `lib/bitmap-str.c` `bitmap_parse()`.
+/// How the kernel treats a mask in C notation. Kernel: 6.18, `lib/bitmap-str.c` `bitmap_parse()`.
 fn refused_mask(line: &str) -> Option<String> {
     let mask = default_mask(line).filter(|mask| mask.starts_with("0x") || mask.starts_with("0X"))?;
     let cpus: CpuSet = mask.parse().ok()?;
@@ -211,8 +209,8 @@ fn others_set_device(case: &Case<'_>, _: &Causes) -> Vec<Found> {
     found
 }
 
-/// What is in force where a line sets something else: `; now 8`; empty where that cannot be compared. `None` where all that
-/// the line sets is in force.
+/// The value in force if it differs from a line: `; now 8`; empty if they cannot be compared. `None` if
+/// everything in the line is already in force.
 fn what_differs(other: &ConflictingTool, index: &Index<'_>) -> Option<String> {
     if other.sets.is_empty() {
         return Some(String::new());

@@ -1,4 +1,5 @@
-//! What is known beside the host that was observed: of other namespaces, of the time that passed, of the operator's shell.
+//! Facts that are not part of the observed host: about other namespaces, about the time watched, about the
+//! operator's shell.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,55 +8,56 @@ use crate::evidence::Evidence;
 use model::host::{ConflictingTool, IdleDepth};
 use model::{CpuWait, DeviceId, Finding, Label, Nanoseconds, NetnsId, Object, Pid, Plan, Recipes};
 
-/// What the rules may know beside the host.
+/// Facts for the rules that are not part of the host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HostContext {
-    /// The other ends of veths, where they are in another namespace and could be found.
+    /// The peers of veths in other namespaces, if they were found.
     pub peers: BTreeMap<DeviceId, Peer>,
-    /// How long was watched for [`HostContext::cpu_waits`]. Longer than what was counted, which are samples of it.
+    /// The length of the observation for [`HostContext::cpu_waits`]. Longer than that of the counts, which
+    /// are samples.
     pub watched: Nanoseconds,
-    /// For how much of that time a thread of the process that waits in epolls was ready to run and had no
-    /// CPU; of several threads the longest.
+    /// For how long an epoll-waiting thread of the process was runnable without a CPU; the maximum over its
+    /// threads.
     pub cpu_waits: BTreeMap<Pid, CpuWait>,
-    /// What other tools are configured to set that netpolicy sets, too.
+    /// Settings of other tools that overlap with netpolicy's.
     pub others: Vec<ConflictingTool>,
-    /// How deep CPUs may sleep; `None` where the kernel chooses no idle states, or that could not be read.
+    /// The idle states of CPUs; `None` if the kernel chooses none, or they could not be read.
     pub idle: Option<IdleDepth>,
-    /// What policies come to, and what is known of the drivers of NICs from the kernel's source.
+    /// The recipes, and facts about NIC drivers from the kernel's source.
     pub recipes: Arc<Recipes>,
-    /// What netpolicy's transactions have in force, the newest first.
+    /// The settings that transactions have in force, newest first.
     pub held: Vec<Held>,
-    /// What the policy files ask for, and is not in force.
+    /// The requests of the policy files that are not in force.
     pub pending: Pending,
-    /// Whether to say what could be tried where nothing is asked for and nothing in force.
+    /// Whether to propose a policy if nothing is requested and nothing is in force.
     pub proposes: bool,
     /// Whether response times of a service were measured.
     pub timed: bool,
-    /// How the commands of remedies have to be typed.
+    /// How to type the commands of remedies.
     pub command_prefix: CommandPrefix,
 }
 
-/// What the policy files ask for, and is not in force.
+/// The requests of the policy files that are not in force.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pending {
-    /// What `netpolicy apply` would change.
+    /// The changes that `netpolicy apply` would make.
     pub plan: Plan,
-    /// Why the policy files are refused, if they are.
+    /// Why the policy files are refused, if so.
     pub refused: Option<String>,
-    /// The newest transaction, if that was rolled back.
+    /// The newest transaction, if it was rolled back.
     pub rolled_back: Option<String>,
-    /// What was measured of settings, the newest first.
+    /// Measured verdicts on settings, newest first.
     pub evidence: Vec<Evidence>,
-    /// The daemon that keeps these files true, where one runs.
+    /// The daemon that keeps these files in force, if one is running.
     pub daemon: Option<Pid>,
 }
 
-/// Something of which a transaction in force has set a value.
+/// An object with a value set by a transaction in force.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Held {
-    /// What it is.
+    /// The object.
     pub object: Object,
-    /// Whose it is, in words.
+    /// Its owner, in words.
     pub by: String,
     /// The commands that restore it, as [`super::remedy`] writes them.
     pub end: String,
@@ -63,31 +65,31 @@ pub struct Held {
     pub has_owner: bool,
 }
 
-/// The other end of a veth, in another namespace.
+/// The peer of a veth, in another namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
     /// Its name there.
     pub name: Label,
-    /// A file that stands for the namespace.
+    /// A file that refers to the namespace.
     pub netns: String,
-    /// Whether it segments TCP itself; `None` where that could not be read.
+    /// Whether its TSO is on; `None` if that could not be read.
     pub tso: Option<bool>,
 }
 
-/// How commands are typed so that they reach the namespace that was looked at.
+/// How to type commands for the observed namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CommandPrefix {
-    /// What `netpolicy` needs before a command, as in `--netns web`; empty for nothing.
+    /// The options that `netpolicy` needs, as in `--netns web`; may be empty.
     pub options: String,
-    /// A file that stands for the namespace; `None` for the operator's own.
+    /// A file that refers to the namespace; `None` for the operator's own.
     pub netns: Option<String>,
 }
 
-/// What stands between the commands of a remedy.
+/// The separator between the commands of a remedy.
 pub(super) const THEN: &str = "; ";
 
 impl CommandPrefix {
-    /// A remedy as it has to be typed from where the operator is. What is not a command stays as it is.
+    /// A remedy as the operator has to type it. Prose is unchanged.
     pub(super) fn typed(&self, remedy: &str) -> String {
         remedy.split(THEN).map(|command| self.command(command)).collect::<Vec<_>>().join(THEN)
     }
@@ -109,8 +111,8 @@ impl CommandPrefix {
 }
 
 impl HostContext {
-    /// Puts what has to end first before a finding's remedy, and says so first: a queue that goes away takes with it what is
-    /// set on it, which then cannot be restored, and what a running command has set no other may change.
+    /// Prepends to a remedy the commands that must come first, and reports them: settings of a removed queue
+    /// are lost and cannot be restored, and only a running command may change what it has set.
     pub(super) fn ends_first(&self, netns: NetnsId, finding: &mut Finding) {
         let Some(remedy) = &finding.remedy else { return };
         let mut ends: Vec<&str> = Vec::new();
@@ -157,7 +159,7 @@ impl Held {
     }
 }
 
-/// A command that is typed here and works there.
+/// A command that is typed here and runs in the namespace.
 pub(super) fn inside(netns: &str, command: &str) -> String {
     format!("nsenter --net={netns} {command}")
 }

@@ -1,4 +1,5 @@
-//! The whole device: interrupts, rings, moderation and steering that work against what packets need.
+//! Settings of the whole device that work against packet delivery: interrupts, rings, moderation and
+//! steering.
 
 use model::host::{Device, Pair, Pressure};
 use model::{CoalesceParam, CpuSet, NicKnob, RingKind, RxQueueKnob, Setting, Severity, TxQueue, TxQueueKnob};
@@ -85,10 +86,10 @@ pub(super) const RULES: &[Rule] = &[
     },
 ];
 
-/// Fewer softirqs a second that were cut short are how the kernel works.
+/// Fewer exhausted softirqs per second are normal.
 const SQUEEZES_PER_SECOND_MIN: u64 = 10;
 
-/// The share of the time, in per cent, that `ksoftirqd` may wait for its CPU.
+/// The share of the time for which `ksoftirqd` may wait for its CPU, in percent.
 const KSOFTIRQD_WAITED_PERCENT_MAX: u64 = 10;
 
 fn irqs_piled_up(case: &Case<'_>, _: &Causes) -> Vec<Found> {
@@ -147,7 +148,7 @@ fn irq_inferred(case: &Case<'_>, _: &Causes) -> Vec<Found> {
     found
 }
 
-/// How many queues are shown whose interrupts are inferred.
+/// The maximum number of queues with inferred interrupts to name.
 const UNSURE_MAX: usize = 4;
 
 fn driver_forgets_napi(case: &Case<'_>, _: &Causes) -> Vec<Found> {
@@ -191,7 +192,7 @@ fn driver_forgets_affinity(case: &Case<'_>, _: &Causes) -> Vec<Found> {
     found
 }
 
-/// The CPUs of the device's own node that run and are not isolated; all such CPUs if that leaves none.
+/// The online CPUs on the device's node that are not isolated; all such CPUs if there are none.
 fn near(device: &Device, case: &Case<'_>) -> CpuSet {
     let topology = &case.host.topology;
     let free = topology.online.difference(&topology.isolated);
@@ -258,7 +259,7 @@ fn ring_shorter_than_suspension(case: &Case<'_>, _: &Causes) -> Vec<Found> {
     found
 }
 
-/// The next power of two that holds so many, as far as the device can; `None` if it has that already.
+/// The next power of two that holds this many, within the device's limit; `None` if it already has that.
 fn larger(ring: Pair, needed: u32) -> Option<u32> {
     let size = needed.checked_next_power_of_two().unwrap_or(u32::MAX).min(ring.max);
     (size > ring.current).then_some(size)
@@ -466,7 +467,8 @@ fn xps_missing(case: &Case<'_>, _: &Causes) -> Vec<Found> {
     case.host.devices.iter().filter(without).map(found).collect()
 }
 
-/// Virtual devices have a kind that is not a driver's of a bus; what they do with queues is their other end's business.
+/// Whether it is a hardware device. The kind of a virtual device is not a bus driver's; its queues depend on
+/// its peer.
 fn is_hardware(device: &Device) -> bool {
     const VIRTUAL: [&str; 14] = [
         "", "veth", "bridge", "bond", "team", "vlan", "vxlan", "dummy", "tun", "netkit", "macvlan", "ipvlan",

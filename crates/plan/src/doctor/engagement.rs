@@ -1,9 +1,8 @@
-//! What the counts say: who delivered the packets of each NAPI.
-//!
-//! The thresholds lie between measured groups. With unmodified memcached on a veth and Linux 6.18, the share of
-//! packets that `epoll_wait` delivered was 88–98 % where everything was right, 56–76 % where epolls and NAPIs
-//! were mixed and suspension came and went, at most 8 % where a setting was missing, and 5 % where all was right
-//! but the load was low and deferral rightly took over.
+//! The engagement of each NAPI: who delivered its packets. The thresholds lie between measured groups. With
+//! unmodified memcached on a veth and Linux 6.18, the share of packets that `epoll_wait` delivered was 88–98
+//! % with correct settings, 56–76 % if epolls and NAPIs were mixed and suspension was intermittent, at most 8
+//! % if a setting was missing, and 5 % with correct settings at a low load, where deferral correctly took
+//! over.
 
 use model::{DeliveryMode, NapiDelivered, Severity, Threading};
 
@@ -13,33 +12,32 @@ use super::{Causes, Found, Rule};
 /// From this share of packets delivered by the application, suspension is engaged. Measured: 88–98 %.
 pub const ENGAGED_PERCENT_MIN: u64 = 80;
 
-/// Up to this share of packets delivered by the application, suspension is not engaged. Measured: 0–8 %, and
-/// 56–76 % where it came and went.
+/// Up to this share of packets delivered by the application, suspension is not engaged. Measured: 0–8 %;
+/// 56–76 % if it was intermittent.
 pub const NOT_ENGAGED_PERCENT_MAX: u64 = 10;
 
-/// Up to this share of packets delivered by the application, deferral may be what should happen: it delivers the most.
-/// Measured: 5 %, and 56 % and more where suspension came and went.
+/// Up to this share of packets delivered by the application, deferral may be the expected state, if it
+/// delivers the most. Measured: 5 %; 56 % and more if suspension was intermittent.
 const IDLE_PERCENT_MAX: u64 = 50;
 
-/// From this share of timer polls that found nothing, the application idles and deferral is what should happen.
-/// Measured: 4 400 empty timer polls a second at 1 000 requests a second.
+/// From this share of empty timer polls, the application is idle and deferral is the expected state.
+/// Measured: 4 400 empty timer polls per second at 1 000 requests per second.
 pub const EMPTY_PERCENT_MIN: u64 = 50;
 
-/// From this share of the interval that the application was ready to run and had no CPU, the timer delivers in its
-/// place for lack of CPU and not of traffic. An application that has its CPU to itself hardly waits at all.
+/// From this share of the interval in which the application was runnable without a CPU, the timer delivers
+/// for lack of CPU rather than of traffic. An application with its own CPU hardly waits.
 pub(super) const WAITED_PERCENT_MIN: u64 = 10;
 
-/// From this share of the application's polls with packets after which the IRQ was suspended, it polls as one that suspends:
-/// `epoll_wait` does so whenever it has found events. A poll may also find packets of another's epoll, or pure
-/// acknowledgements. Measured with memcached: 96 %, and 6 % with four epolls on one NAPI. Plain busy polling never does.
-///
-/// Kernel: 7.3, `fs/eventpoll.c` `ep_suspend_napi_irqs()`.
+/// From this share of the application's non-empty polls followed by a suspended IRQ, the application uses
+/// suspension: `epoll_wait` suspends whenever it has found events. A poll may also find packets of another
+/// epoll, or pure ACKs. Measured with memcached: 96 %, and 6 % with four epolls on one NAPI. Plain busy
+/// polling never suspends. Kernel: 7.3, `fs/eventpoll.c` `ep_suspend_napi_irqs()`.
 const SUSPENDED_PERCENT_MIN: u64 = 1;
 
-/// From this many polls of the timer for each packet, they cost more than the interrupts that they replace.
+/// From this number of timer polls per packet, they cost more than the interrupts that they replace.
 const TIMER_POLLS_PER_PACKET_MAX: u64 = 2;
 
-/// The rules of this family. Each NAPI that anything is set on or asked for gets one of them.
+/// The rules of this family. Each NAPI with a setting or a request gets one of them.
 pub(super) const RULES: &[Rule] = &[
     Rule {
         id: "engaged",
@@ -103,7 +101,7 @@ pub(super) const RULES: &[Rule] = &[
     },
 ];
 
-/// What is said about one NAPI.
+/// The verdict on one NAPI.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verdict {
     Engaged,
@@ -126,7 +124,7 @@ fn all(case: &Case<'_>, causes: &Causes, verdict: Verdict) -> Vec<Found> {
     case.napis.values().filter(of).map(|napi| said(case, causes, napi, verdict)).collect()
 }
 
-/// The NAPIs whose suspension is not engaged, and the processes that have none to engage it on.
+/// The NAPIs whose suspension is not engaged, and processes that have no NAPI for it.
 fn not_engaged(case: &Case<'_>, causes: &Causes) -> Vec<Found> {
     let mut found = all(case, causes, Verdict::NotEngaged);
     if case.suspended().next().is_some() {
@@ -147,7 +145,7 @@ fn not_engaged(case: &Case<'_>, causes: &Causes) -> Vec<Found> {
     found
 }
 
-/// `None` for a NAPI that nothing is set on and nothing was asked for.
+/// `None` for a NAPI without settings or requests.
 fn verdict_of(case: &Case<'_>, causes: &Causes, napi: &NapiCase<'_>) -> Option<Verdict> {
     let asked = napi.asked.map(|asked| asked.mode);
     let suspends = napi.suspends() || napi.asked_to_suspend();
@@ -191,8 +189,8 @@ fn verdict_of(case: &Case<'_>, causes: &Causes, napi: &NapiCase<'_>) -> Option<V
     Some(if timer > 0 && timer >= interrupt { Verdict::Deferred } else { Verdict::NotDeferred })
 }
 
-/// Whether suspension is in force, by who delivered the packets. What only hinders it under load is no reason to
-/// call a quiet NAPI disengaged; a problem is.
+/// Whether suspension is in force, by who delivered the packets. A hindrance that only matters under load
+/// does not make a quiet NAPI disengaged; a problem does.
 fn suspension(counts: &NapiDelivered, hindered: bool, timers_hidden: bool) -> Verdict {
     let share = percent(counts.application.packets, counts.total().packets);
     match share {
@@ -205,21 +203,21 @@ fn suspension(counts: &NapiDelivered, hindered: bool, timers_hidden: bool) -> Ve
     }
 }
 
-/// Whether the application suspends the IRQ when it has found packets.
+/// Whether the application suspends the IRQ after it has found packets.
 pub(super) fn taken_up(counts: &NapiDelivered) -> bool {
     let found = counts.application.polls.saturating_sub(counts.application.empty);
     counts.suspended > 0
         && percent(counts.suspended, found).is_none_or(|share| share >= SUSPENDED_PERCENT_MIN)
 }
 
-/// Whether one that polls the NAPI could suspend its IRQ, where that was not observed: only epolls that prefer busy
-/// polling can. One that was not inspected may have such.
+/// Whether a poller of the NAPI could suspend its IRQ, if that was not observed: only epolls that prefer busy
+/// polling can, and a process that was not inspected may have one.
 fn may_suspend(case: &Case<'_>, napi: &NapiCase<'_>) -> bool {
     let mut pollers = case.pollers(napi).peekable();
     pollers.peek().is_none() || pollers.any(|process| process.epolls.iter().any(EpollCase::prefers))
 }
 
-/// Whether suspension is taken up when there is work, and deferral mostly finds none.
+/// Whether suspension is used when there is work, and deferral mostly finds none.
 pub(super) fn idles(counts: &NapiDelivered, timers_hidden: bool) -> bool {
     // If timers are hidden, their polls count as polls after an interrupt, and arming is not observed.
     let (taken_up, polled) = if timers_hidden {
@@ -340,7 +338,7 @@ fn said(case: &Case<'_>, causes: &Causes, napi: &NapiCase<'_>, verdict: Verdict)
     }
 }
 
-/// Who delivers the rest, where nothing was found that keeps the application from it.
+/// Who delivers the rest, if no cause was found.
 fn rest(case: &Case<'_>, napi: &NapiCase<'_>) -> String {
     let Some(counts) = &napi.counts else { return String::new() };
     let parts =
@@ -351,7 +349,7 @@ fn rest(case: &Case<'_>, napi: &NapiCase<'_>) -> String {
     })
 }
 
-/// That the timer polls so often that it costs more than it saves, if so.
+/// A note if the timer polls so often that it costs more than it saves.
 fn often(case: &Case<'_>, counts: &NapiDelivered) -> Option<String> {
     let packets = counts.total().packets;
     let each = counts.timer.polls.checked_div(packets)?;
@@ -388,7 +386,7 @@ fn by_kthread(napi: &NapiCase<'_>) -> String {
     share.map_or_else(|| "no packets".to_owned(), |share| format!("{share} % of the packets"))
 }
 
-/// What was counted, as evidence.
+/// The counts, as evidence.
 fn counted(case: &Case<'_>, counts: &NapiDelivered) -> Vec<String> {
     let mut lines = vec![
         format!(
@@ -423,9 +421,9 @@ fn counted(case: &Case<'_>, counts: &NapiDelivered) -> Vec<String> {
     lines
 }
 
-/// What helps an application that waits for its CPU.
+/// The remedy for an application that waits for its CPU.
 pub(super) const CPU_OF_ITS_OWN: &str =
     "give the application a CPU that no other task uses (`cpus` in the policy file, taskset)";
 
-/// How many processes the evidence names for one NAPI; the busiest come first.
+/// The maximum number of processes to name for one NAPI, busiest first.
 const PROCESSES_SHOWN_MAX: usize = 4;

@@ -1,4 +1,4 @@
-//! Queues that something keeps for itself: who it is, and whether ordinary packets go there all the same.
+//! Held queues: who holds them, and whether ordinary packets still go there.
 
 use std::collections::BTreeSet;
 

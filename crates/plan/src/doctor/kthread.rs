@@ -29,7 +29,7 @@ pub(super) const RULES: &[Rule] = &[
     },
 ];
 
-/// The NAPIs that a kernel thread polls, each with its thread as far as that could be read.
+/// The NAPIs with a kernel thread, each with its thread as far as it could be read.
 fn threads<'c>(case: &'c Case<'_>) -> impl Iterator<Item = (&'c NapiCase<'c>, &'c KthreadState)> {
     case.napis.values().filter_map(|napi| {
         let queue = napi.queues.first()?;
@@ -38,8 +38,8 @@ fn threads<'c>(case: &'c Case<'_>) -> impl Iterator<Item = (&'c NapiCase<'c>, &'
     })
 }
 
-/// It keeps to the CPUs of a thread, which the kernel checks, and leaves real-time classes alone. Kernel: 6.12,
-/// `Documentation/scheduler/sched-ext.rst`.
+/// A note on a BPF scheduler. It respects a thread's CPUs, which the kernel enforces, and does not affect
+/// real-time classes. Kernel: 6.12, `Documentation/scheduler/sched-ext.rst`.
 fn bpf_scheduler(case: &Case<'_>, _: &Causes) -> Vec<Found> {
     let Some(name) = &case.host.topology.sched_ext else { return Vec::new() };
     let placed: Vec<String> = threads(case)
@@ -56,7 +56,7 @@ fn bpf_scheduler(case: &Case<'_>, _: &Causes) -> Vec<Found> {
     vec![placed.into_iter().take(EVIDENCE_MAX).fold(found, Found::evidence)]
 }
 
-/// How many threads are named as evidence.
+/// The maximum number of threads to name as evidence.
 const EVIDENCE_MAX: usize = 8;
 
 fn named(thread: &KthreadState) -> String {

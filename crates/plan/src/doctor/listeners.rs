@@ -1,4 +1,4 @@
-//! Listeners that share an address: who chooses among them, and what that does to busy polling.
+//! Listeners that share an address: who chooses among them, and the effect on busy polling.
 
 use std::collections::BTreeSet;
 
@@ -22,12 +22,12 @@ pub(super) const RULES: &[Rule] = &[
     },
 ];
 
-/// What a worker that has a listener of a group receives from, by the epoll that watches the listener.
+/// The NAPIs of a worker with a listener of the group, by the epoll that watches the listener.
 struct Worker {
     comm: Label,
     pid: Pid,
     napis: BTreeSet<NapiId>,
-    /// Whether its epoll prefers to busy-poll.
+    /// Whether its epoll prefers busy polling.
     polls: bool,
 }
 
@@ -39,7 +39,7 @@ impl Worker {
     }
 }
 
-/// The epolls that watch a listener of the group, each with the NAPIs of the connections that it watches beside.
+/// The epolls that watch a listener of the group, each with the NAPIs of its connections.
 fn workers(group: &SharedListeners, case: &Case<'_>) -> Vec<Worker> {
     let listeners: BTreeSet<u64> = group.listeners.iter().map(|listener| listener.inode).collect();
     let mut workers = Vec::new();
@@ -101,5 +101,5 @@ fn chosen_by_another(case: &Case<'_>, _: &Causes) -> Vec<Found> {
         .collect()
 }
 
-/// How many workers are named as evidence.
+/// The maximum number of workers to name as evidence.
 const EVIDENCE_MAX: usize = 8;

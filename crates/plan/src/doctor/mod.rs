@@ -44,32 +44,32 @@ pub use not_known::not_known;
 
 pub use engagement::{EMPTY_PERCENT_MIN, ENGAGED_PERCENT_MIN, NOT_ENGAGED_PERCENT_MAX};
 
-/// One thing that was asked for, as far as the rules must know it.
+/// A request, as far as the rules need it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Asked {
-    /// Where it was asked.
+    /// Its origin.
     pub origin: String,
-    /// How packets shall be delivered.
+    /// Its delivery mode.
     pub mode: DeliveryMode,
-    /// On these queues.
+    /// Its queues.
     pub queues: Vec<RxQueue>,
-    /// To these processes.
+    /// Its processes.
     pub processes: Vec<ProcessId>,
-    /// The shortest response time that it has a goal for.
+    /// The smallest response time in its goal.
     pub goal: Option<Nanoseconds>,
-    /// How long its policy lets a CPU take to wake.
+    /// The maximum wake-up latency of its policy.
     pub wake_within: Option<Nanoseconds>,
 }
 
 impl Placement {
-    /// What was asked for, as far as [`doctor()`] must know it.
+    /// The requests, as far as [`doctor()`] needs them.
     pub fn asked(&self) -> Vec<Asked> {
         self.parts.iter().map(|part| Asked::of(part, &self.recipes)).collect()
     }
 }
 
 impl Asked {
-    /// What a placed request asks for.
+    /// From a placed request.
     pub fn of(part: &Part, recipes: &Recipes) -> Self {
         let named = recipes.agreed(part.intent.policy, Mechanism::WakeLatency, &part.circumstances);
         let wakes = named.entry.map(|named| &named.value);
@@ -89,17 +89,17 @@ impl Asked {
     }
 }
 
-/// One thing that can be found.
+/// A kind of finding.
 #[derive(Clone, Copy, Debug)]
 pub struct Rule {
     /// Its name in [`Finding::rule`]; stable, for scripts.
     pub id: &'static str,
-    /// What it means, in a line.
+    /// Its meaning, in one line.
     pub doc: &'static str,
     find: fn(&Case<'_>, &Causes) -> Vec<Found>,
 }
 
-/// All rules by family, in the order in which they are asked.
+/// All rules by family, in the order of evaluation.
 pub const RULES: [(&str, &[Rule]); 14] = [
     ("policy", policy::RULES),
     ("settings", settings::RULES),
@@ -117,16 +117,15 @@ pub const RULES: [(&str, &[Rule]); 14] = [
     ("engagement", engagement::RULES),
 ];
 
-/// What is found on a host, the engagement of each NAPI last. An empty list means that nothing is set that could
-/// engage, and nothing prevents it.
-///
-/// `delivered` is what was counted over some seconds under the usual traffic; without it nothing is said about
-/// engagement. `asked` is what ought to be in force; without it the rules go by what is set.
+/// Returns the findings on a host, engagement of each NAPI last. An empty list means that nothing is set that
+/// could engage, and nothing prevents it. `delivered` has the counts over some seconds of the usual traffic;
+/// without it there are no findings about engagement. `asked` are the requests that should be in force;
+/// without it the rules use the settings in force.
 pub fn doctor(host: &Host, delivered: Option<&Delivered>, asked: &[Asked]) -> Vec<Finding> {
     doctor_with(host, delivered, asked, &HostContext::default())
 }
 
-/// As [`doctor`], with what is known beside the host that was observed.
+/// Like [`doctor`], with facts that are not part of the observed host.
 pub fn doctor_with(
     host: &Host,
     delivered: Option<&Delivered>,
@@ -155,7 +154,7 @@ pub fn doctor_with(
     findings
 }
 
-/// What earlier families found that prevents a NAPI's suspension.
+/// The findings of earlier families that prevent a NAPI's suspension.
 #[derive(Debug, Default)]
 struct Causes {
     by_napi: BTreeMap<NapiId, Vec<Finding>>,
@@ -167,7 +166,7 @@ impl Causes {
     }
 }
 
-/// A finding, and the NAPIs whose suspension it keeps from engaging.
+/// A finding, and the NAPIs whose suspension it prevents.
 #[derive(Debug)]
 struct Found {
     finding: Finding,

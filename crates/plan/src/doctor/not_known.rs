@@ -1,11 +1,11 @@
-//! What a look at a host cannot tell, whatever was found.
+//! What an observation of a host cannot show.
 
 use model::host::Confidence;
 use model::{Delivered, Host};
 
 use super::HostContext;
 
-/// What is not known after this look, each with what would show it; the most important first.
+/// The remaining unknowns, each with a way to find out; the most important first.
 pub fn not_known(host: &Host, delivered: Option<&Delivered>, context: &HostContext) -> Vec<String> {
     let mut lines = Vec::new();
     if !host.capabilities.ptrace {
@@ -37,5 +37,5 @@ pub fn not_known(host: &Host, delivered: Option<&Delivered>, context: &HostConte
     lines
 }
 
-/// How many devices are named.
+/// The maximum number of devices to name.
 const DEVICES_NAMED_MAX: usize = 3;

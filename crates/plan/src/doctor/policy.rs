@@ -1,4 +1,4 @@
-//! Policy files that are refused: nothing of them is in force, whatever else is found.
+//! Refused policy files: nothing in them is in force.
 
 use model::Severity;
 

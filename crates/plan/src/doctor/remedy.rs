@@ -1,4 +1,4 @@
-//! The commands that mend what was found: ours where the setting is ours, the usual tool's where it is not.
+//! The commands that fix a finding: netpolicy's for netpolicy's settings, otherwise the usual tool's.
 
 use model::host::{Device, Pair};
 use model::setting::Disruption;
@@ -7,7 +7,7 @@ use model::{DeliveryMode, Nanoseconds, ProcessId, RxQueue, Setting, Threading, q
 use super::case::{Case, NapiCase, ProcessCase, Sending};
 use super::context::{THEN, inside};
 
-/// The mode that would mend a NAPI: the one asked for, else suspension with the NAPI's own short timeout.
+/// The mode that fixes a NAPI: the requested one, or else suspension with the NAPI's own short timeout.
 pub(super) fn mode_of(napi: &NapiCase<'_>) -> DeliveryMode {
     if let Some(asked) = napi.asked {
         return asked.mode;
@@ -22,17 +22,17 @@ pub(super) fn mode_for(process: &ProcessCase<'_>) -> DeliveryMode {
     process.asked.map_or(suspend20, |asked| asked.mode)
 }
 
-/// A device's name as a command has it: others choose it, and it may have characters that mean something to a shell.
+/// A device's name, quoted for a shell: it may contain special characters.
 pub(super) fn named(device: &Device) -> String {
     quoted(device.id.name.as_str())
 }
 
-/// Sets a device's queues.
+/// The command that sets a device's queues.
 pub(super) fn set_device(device: &Device, mode: DeliveryMode) -> String {
     format!("netpolicy set device {} {mode}", named(device))
 }
 
-/// The mode that a device has: the one asked for, else the one that its values come to.
+/// The mode of a device: the requested one, or else the one that matches its values.
 pub(super) fn mode_in_force(device: &Device, case: &Case<'_>) -> DeliveryMode {
     let mut own = case.napis.values().filter(|napi| napi.device.id == device.id).peekable();
     let Some(first) = own.peek().map(|napi| napi.napi) else { return DeliveryMode::Interrupt };
@@ -52,29 +52,28 @@ pub(super) fn mode_in_force(device: &Device, case: &Case<'_>) -> DeliveryMode {
     }
 }
 
-/// Gives a device one more value beside the mode that it has, as the command line writes it.
+/// The command that adds a value to the device's mode.
 pub(super) fn set_value(device: &Device, case: &Case<'_>, like: &Setting, value: &str) -> String {
     let disruptive = if like.disruption() == Disruption::None { "" } else { " --disruptive" };
     let mode = mode_in_force(device, case);
     format!("netpolicy set device {} {mode} --setting {value}{disruptive}", named(device))
 }
 
-/// Sets a process's epolls and the queues that it receives from.
+/// The command that sets a process's epolls and queues.
 pub(super) fn set_task(process: ProcessId, mode: DeliveryMode) -> String {
     format!("netpolicy set task {} {mode}", process.pid)
 }
 
-/// Takes receive packet steering off a queue. The file is not ours: it belongs to the program that steers.
+/// The command that turns off RPS on a queue, by its file: the setting belongs to the program that steers.
 pub(super) fn rps_off(queue: RxQueue) -> String {
     let file = format!("/sys/class/net/{}/queues/rx-{}/rps_cpus", queue.device, queue.index);
     format!("echo 0 > {}", quoted(&file))
 }
 
-/// Gives a veth's packets to its NAPI, at both ends. Nothing where both are known to be right.
-///
-/// Kernel: 6.18, `drivers/net/veth.c` `veth_xmit()` uses the peer's NAPI only for packets that
-/// `veth_skb_is_eligible_for_gro()` takes, which is none while the sending end segments TCP itself; with XDP at the
-/// receiving end it switches the sender's TSO off by itself.
+/// The commands at both ends of a veth that direct its packets to a NAPI. `None` if both ends are known to be
+/// correct. Kernel: 6.18, `drivers/net/veth.c` `veth_xmit()` uses the peer's NAPI only for packets accepted
+/// by `veth_skb_is_eligible_for_gro()`: none while the sending end has TSO on. XDP at the receiving end turns
+/// off the sender's TSO.
 pub(super) fn veth(receiving: &Device, sending: &Sending<'_>) -> Option<String> {
     let mut commands = Vec::new();
     if !receiving.xdp && receiving.features.gro != Some(true) {
@@ -95,7 +94,7 @@ pub(super) fn veth(receiving: &Device, sending: &Sending<'_>) -> Option<String> 
     (!commands.is_empty()).then(|| commands.join(THEN))
 }
 
-/// Gives a device this many receive queues, if it can have them and has another number.
+/// The command that gives a device this many receive queues, if it supports them and has a different number.
 pub(super) fn channels(device: &Device, queues: usize) -> Option<String> {
     let channels = device.channels?;
     let queues = u32::try_from(queues).ok()?;

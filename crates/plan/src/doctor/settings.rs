@@ -1,4 +1,4 @@
-//! Values that contradict each other or stand on the wrong object: set, and without effect.
+//! Values that contradict each other, or are set on the wrong object and have no effect.
 
 use std::collections::BTreeSet;
 

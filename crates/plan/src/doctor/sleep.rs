@@ -1,4 +1,4 @@
-//! CPUs that sleep so deep that waking takes longer than what was asked for.
+//! CPUs with idle states whose exit latency exceeds the request.
 
 use std::collections::BTreeMap;
 
@@ -67,7 +67,7 @@ fn too_deep(case: &Case<'_>, _: &Causes) -> Vec<Found> {
     found
 }
 
-/// The longest that a wake-up may take.
+/// The maximum wake-up latency.
 fn limit(asked: &Asked) -> Option<Nanoseconds> {
     asked.goal.into_iter().chain(asked.wake_within).min()
 }
@@ -76,7 +76,8 @@ fn longer(exit: u32, limit: Nanoseconds) -> bool {
     u64::from(exit) * 1_000 > limit.0
 }
 
-/// Where its packets are waited for: its processes' CPUs, else those that its queues' interrupts go to, else all.
+/// Where its packets are waited for: the CPUs of its processes, or else of its queues' interrupts, or else
+/// all.
 fn cpus(case: &Case<'_>, asked: &Asked) -> CpuSet {
     let online = &case.host.topology.online;
     let processes = asked.processes.iter().filter_map(|process| case.processes.get(&process.pid));

@@ -1,4 +1,4 @@
-//! A timer that is too short for the application: suspension is taken up, and `gro-flush-timeout` takes it away again.
+//! A timer that is too short for the application: `gro-flush-timeout` ends suspension again.
 
 use model::{DeliveryMode, Nanoseconds, Severity};
 
@@ -6,26 +6,27 @@ use super::case::{Case, NapiCase, WaitedForCpu};
 use super::engagement::{ENGAGED_PERCENT_MIN, idles, percent, taken_up};
 use super::{Causes, Found, Rule, remedy};
 
-/// The rules of this family. They name what is left when no earlier family has found a cause.
+/// The rules of this family, which apply if no earlier family has found a cause.
 pub(super) const RULES: &[Rule] = &[Rule {
     id: "timer-before-application",
     doc: "gro-flush-timeout expires before the application gets a CPU: the timer delivers what the application would have polled.",
     find: timer_before_application,
 }];
 
-/// The values of `gro-flush-timeout` that are proposed. Measured with redis on a veth beside other work: the application
-/// delivers 33 % with 20 µs, and 72 to 83 % with 200 µs. The longer ones are for slower CPUs: an emulated one wants 5 ms.
+/// The proposed values of `gro-flush-timeout`. Measured with redis on a veth with other work: the application
+/// delivers 33 % with 20 µs, and 72 to 83 % with 200 µs. The longer values are for slower CPUs: an emulated
+/// one needs 5 ms.
 const FLUSH_STEPS: [Nanoseconds; 3] =
     [Nanoseconds::from_micros(200), Nanoseconds::from_millis(1), Nanoseconds::from_millis(5)];
 
-/// How many times the average wait for a CPU a timer must last, so that it outlasts most waits.
+/// By which factor a timer must exceed the average wait for a CPU, so that it outlasts most waits.
 const WAITS_OUTLASTED: u64 = 2;
 
-/// After the last poll of an application that found nothing, the timer polls, wakes the application, and polls again each
-/// time that it runs out until the application runs and suspends the IRQ.
-///
-/// Kernel: 7.3, `net/core/dev.c` `busy_poll_stop()` and `napi_complete_done()` arm the timer with `gro-flush-timeout`,
-/// `napi_watchdog()` polls; `fs/eventpoll.c` `ep_suspend_napi_irqs()` arms it with `irq-suspend-timeout` once there are events.
+/// Reports a timer that expires before the application runs. After an empty poll of the application, the
+/// timer polls, wakes the application, and polls again at each expiry until the application runs and suspends
+/// the IRQ. Kernel: 7.3, `net/core/dev.c` `busy_poll_stop()` and `napi_complete_done()` arm the timer with
+/// `gro-flush-timeout`, `napi_watchdog()` polls; `fs/eventpoll.c` `ep_suspend_napi_irqs()` arms it with
+/// `irq-suspend-timeout` once there are events.
 fn timer_before_application(case: &Case<'_>, causes: &Causes) -> Vec<Found> {
     let mut found = Vec::new();
     let suspended = case.napis.values().filter(|napi| napi.suspends() && napi.defers());
@@ -70,8 +71,8 @@ fn timer_before_application(case: &Case<'_>, causes: &Causes) -> Vec<Found> {
     found
 }
 
-/// Suspension with the shortest timer of [`FLUSH_STEPS`] that is longer than this one and outlasts such waits, if the
-/// suspension lasts longer still.
+/// Suspension with the shortest timer of [`FLUSH_STEPS`] that is longer than this one and outlasts such
+/// waits, if the suspension timeout is longer still.
 fn longer(napi: &NapiCase<'_>, flush: Nanoseconds, wait: Nanoseconds) -> Option<DeliveryMode> {
     let outlasts = |step: &&Nanoseconds| **step > flush && step.0 >= wait.0.saturating_mul(WAITS_OUTLASTED);
     let step = *FLUSH_STEPS.iter().find(outlasts)?;

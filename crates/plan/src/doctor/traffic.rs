@@ -1,4 +1,4 @@
-//! Packets that take another path than the one that was set.
+//! Packets that bypass the configured path.
 
 use model::Severity;
 use model::host::Device;
@@ -88,10 +88,10 @@ fn packets_on_no_napi(case: &Case<'_>, _: &Causes) -> Vec<Found> {
     found
 }
 
-/// Fewer packets in a second make no difference, however they are delivered.
+/// With fewer packets per second, their delivery does not matter.
 const VETH_PACKETS_PER_SECOND_MIN: u128 = 200;
 
-/// The veths whose packets come by the backlog, where no process was found that this is a problem for.
+/// Veths whose packets arrive through the backlog, without a process that this affects.
 fn veth_without_napi(case: &Case<'_>, causes: &Causes) -> Vec<Found> {
     let Some(pressure) = case.host.pressure.as_ref().filter(|pressure| !pressure.interval.is_zero()) else {
         return Vec::new();
@@ -130,15 +130,15 @@ fn veth_without_napi(case: &Case<'_>, causes: &Causes) -> Vec<Found> {
     found
 }
 
-/// Whether most connections of a process receive on NAPIs, and nothing was counted that speaks against it: then
-/// those on none are old or idle, and there is nothing to mend.
+/// Whether most connections of a process receive on NAPIs, and no count contradicts it: then the others are
+/// old or idle, and there is nothing to fix.
 fn others_arrive(case: &Case<'_>, process: &ProcessCase<'_>) -> bool {
     let on_napis: usize = process.napis.values().sum();
     let arrives = |id| case.napis.get(id).and_then(NapiCase::packets).is_none_or(|packets| packets > 0);
     on_napis > process.on_no_napi && process.napis.keys().any(arrives)
 }
 
-/// Adds what the backlog counted, and the entry for every veth that could be the cause.
+/// Adds the counts of the backlog, and every veth that could be the cause.
 fn with_backlog(mut found: Found, case: &Case<'_>) -> Found {
     if let Some(carried) = case.on_the_backlog() {
         found = found.evidence(carried);

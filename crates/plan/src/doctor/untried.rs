@@ -1,4 +1,5 @@
-//! What could be tried on a host where no policy is in force, or not all of one: not what is wrong, but what may help most.
+//! Policies to try on a host whose policy is missing or not fully in force: not what is wrong, but what may
+//! help most.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -31,10 +32,10 @@ pub(super) const RULES: &[Rule] = &[
     },
 ];
 
-/// How many processes are proposed: those with most packets. A host with more has its busiest here.
+/// The maximum number of processes to propose, by packets. Larger hosts show their busiest ones.
 const PROCESSES_MAX: usize = 5;
 
-/// Fewer packets than this in a second do not pay for a policy: a wake-up for each costs below 1 % of a CPU.
+/// Fewer packets per second do not justify a policy: a wake-up for each costs less than 1 % of a CPU.
 const PACKETS_PER_SECOND_MIN: u64 = 200;
 
 fn nothing_in_force(case: &Case<'_>) -> bool {
@@ -130,7 +131,7 @@ fn policy_untried(case: &Case<'_>, _: &Causes) -> Vec<Found> {
         .collect()
 }
 
-/// The connections of a process that its epolls watch and that come by a queue here.
+/// The connections that a process's epolls watch and that receive on a queue here.
 fn waited_for(process: &ProcessCase<'_>, case: &Case<'_>) -> BTreeMap<NapiId, usize> {
     let mut napis = BTreeMap::new();
     for (id, connections) in process.epolls.iter().flat_map(|epoll| &epoll.napis) {
@@ -141,7 +142,7 @@ fn waited_for(process: &ProcessCase<'_>, case: &Case<'_>) -> BTreeMap<NapiId, us
     napis
 }
 
-/// How many packets its NAPIs delivered while it was counted, those for others on the same queues among them.
+/// The packets that its NAPIs delivered in the interval, including those for others on the same queues.
 fn packets(napis: &BTreeMap<NapiId, usize>, case: &Case<'_>) -> u64 {
     let counts = napis.keys().filter_map(|id| case.napis.get(id)?.counts.as_ref());
     counts.map(|counts| counts.total().packets).sum()
@@ -197,7 +198,7 @@ fn proposal(process: &ProcessCase<'_>, packets: u64, case: &Case<'_>) -> Found {
     found.remedy(format!("netpolicy compare --pid {} --b {policy}", process.process.id.pid))
 }
 
-/// Why the traffic of a process is too little for a value to gain, in words; `None` if it is enough, or not known.
+/// Why the traffic of a process is too low for a value to gain; `None` if it is enough, or unknown.
 fn too_little(entry: &RecipeEntry, napis: &BTreeMap<NapiId, usize>, case: &Case<'_>) -> Option<String> {
     let (PaysFrom { packets_per_flush, connections }, RecipeValue::Delivery(mode)) =
         (entry.pays_from?, &entry.value)
@@ -221,7 +222,7 @@ fn too_little(entry: &RecipeEntry, napis: &BTreeMap<NapiId, usize>, case: &Case<
     })
 }
 
-/// The newest evidence on a policy that a comparison tried on the queues of a process, if it speaks against the policy.
+/// The newest evidence on a policy from a comparison on the process's queues, if it is negative.
 fn against<'c>(
     policy: PolicyName,
     process: &ProcessCase<'_>,
@@ -241,5 +242,5 @@ fn against<'c>(
     newest.filter(|evidence| evidence.is_against())
 }
 
-/// How many devices or queues are named.
+/// The maximum number of devices or queues to name.
 const NAMED_MAX: usize = 3;

@@ -1,7 +1,6 @@
-//! Threads that wait busily for events, in `epoll_wait` or around it, and poll no NAPI: `eventbusy` and `userbusy`.
-//!
-//! Softirq delivers their packets, so nothing is said about engagement by NAPI: what there is to find is a wait that
-//! cannot help, or one that does not take place.
+//! Threads that busy-wait for events, in `epoll_wait` or around it, and poll no NAPI: `eventbusy` and
+//! `userbusy`. Softirqs deliver their packets, so engagement is not assessed per NAPI; the rules find a wait
+//! that cannot help, or one that does not happen.
 
 use model::{DeliveryMode, NapiId, Severity};
 
@@ -33,7 +32,7 @@ pub(super) const RULES: &[Rule] = &[
 ];
 
 impl EpollCase<'_> {
-    /// Whether it waits busily for events only.
+    /// Whether it busy-waits for events only.
     fn events_only(&self) -> bool {
         self.epoll.params.is_some_and(|params| params.events_only)
     }

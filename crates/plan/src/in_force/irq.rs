@@ -1,4 +1,4 @@
-//! Knobs of interrupts in force.
+//! The values of interrupts.
 
 use model::{IrqKnob, IrqNumber};
 

@@ -1,4 +1,4 @@
-//! Knobs of the kernel threads of NAPIs in force.
+//! The values of NAPIs' kernel threads.
 
 use model::{KthreadKnob, KthreadState, RxQueue, Threading};
 
@@ -14,7 +14,7 @@ pub(super) fn value(thread: &KthreadState, like: &KthreadKnob) -> Option<Kthread
     }
 }
 
-/// The kernel thread of a queue's NAPI; where there is none yet, what it will begin with.
+/// The kernel thread of a queue's NAPI; if there is none yet, its initial state.
 pub(crate) fn thread<'a>(queue: &RxQueue, index: &'a Index<'_>) -> Option<&'a KthreadState> {
     let state = rx_queue(queue, index)?;
     let of_napi = index.napi_of(*queue).and_then(|napi| napi.threaded);

@@ -1,4 +1,4 @@
-//! Knobs of NAPIs in force.
+//! The values of NAPIs.
 
 use model::host::Device;
 use model::{DeviceNapiKnob, NapiKnob, RxQueue};

@@ -1,4 +1,4 @@
-//! Knobs of a NIC and its driver in force.
+//! The values of a NIC and its driver.
 
 use model::NicKnob;
 use model::host::Device;

@@ -1,4 +1,4 @@
-//! Knobs of what processes own in force.
+//! The values of objects that processes own.
 
 use model::{ProcessKnob, SocketPolling};
 

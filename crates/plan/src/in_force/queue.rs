@@ -1,4 +1,4 @@
-//! Knobs of receive and transmit queues in force.
+//! The values of receive and transmit queues.
 
 use model::host::{RxQueueState, TxQueueState};
 use model::{RxQueueKnob, TxQueueKnob};

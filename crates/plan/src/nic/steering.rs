@@ -1,4 +1,4 @@
-//! Contexts of the receive hash, rules for single flows, and queueing disciplines.
+//! RSS contexts, ntuple rules and qdiscs.
 
 use model::host::Device;
 use model::nic::NicRequest;
@@ -14,7 +14,7 @@ fn refused(part: &Part, device: &Device, message: String) -> Refusal {
         .because(format!("requested at {}", part.intent.origin))
 }
 
-/// The contexts that are wanted, each over receive queues that are there.
+/// The desired contexts, each over existing receive queues.
 pub(super) fn contexts(
     spans: &[QueueSpan],
     part: &Part,
@@ -30,7 +30,7 @@ pub(super) fn contexts(
     Ok(spans.iter().map(|span| Setting::Nic(device.id, NicKnob::RssContext(*span, true))).collect())
 }
 
-/// The rules that are wanted. Each leads to a queue that is there, or to a context that is there or wanted too.
+/// The desired rules, each to an existing queue, or to a context that exists or is desired.
 pub(super) fn rules(
     rules: &[FlowRule],
     part: &Part,
@@ -83,8 +83,8 @@ fn check_context(span: QueueSpan, flow: &FlowMatch, part: &Part, device: &Device
     Err(refused(part, device, message).nearest(format!("also rss-contexts = \"{span}\"")))
 }
 
-/// One discipline of a kind for each transmit queue, or for the device where it has one queue alone or the kind has none
-/// for single queues. What the kernel gave the device by itself is left where it is of that kind already.
+/// One qdisc of a kind for each transmit queue, or for the device if it has one queue or the kind does not
+/// support single queues. The kernel's default is kept if it already has that kind.
 pub(super) fn qdiscs(kind: QdiscKind, device: &Device) -> Qdiscs {
     if let Some(Qdiscs::Default(kinds)) = &device.qdiscs
         && !kinds.is_empty()

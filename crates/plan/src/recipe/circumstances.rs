@@ -1,4 +1,4 @@
-//! Where a request is put to use: by which kinds of devices its packets come, and how its epolls get their connections.
+//! The circumstances of a request: the kinds of its devices, and how its epolls get their connections.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +8,7 @@ use model::{Circumstances, DeviceId, EpollNapis, NapiId, Policy, Target};
 use crate::index::Index;
 use crate::resolved::Resolved;
 
-/// Of a device, for all that receive on it.
+/// The circumstances of a device, for everything that receives on it.
 pub(crate) fn of_device(device: &Device) -> Circumstances {
     Circumstances {
         driver: device.kind.clone(),
@@ -17,8 +17,8 @@ pub(crate) fn of_device(device: &Device) -> Circumstances {
     }
 }
 
-/// Of the request at this index of [`Policy::intents`]: one for each kind of device that its packets come by. Where no packet
-/// has shown that yet, these are the devices that are asked for, else all that are up.
+/// The circumstances of the request at this index of [`Policy::intents`]: one for each kind of device that
+/// receives its packets. If no packet has shown that yet, the requested devices, or else all that are up.
 pub(crate) fn of_request(
     at: usize,
     policy: &Policy,

@@ -1,4 +1,4 @@
-//! What a policy's recipe comes to: the delivery mode and its values here, the device's settings in [`of_device`].
+//! Resolves a policy's recipe: the delivery mode and its values here, the device's settings in [`of_device`].
 
 pub(crate) mod circumstances;
 pub(crate) mod of_device;
@@ -11,10 +11,11 @@ use model::{
 use crate::chosen::Chosen;
 use crate::refusal::{Refusal, RefusalKind};
 
-/// The delivery mode that a request gets: the one that an expert named, else that of the policy's recipe where it is put to use.
+/// The delivery mode of a request: the one named by an expert, or else that of the policy's recipe under its
+/// circumstances.
 ///
 /// # Errors
-/// [`RefusalKind::Missing`] for a policy whose recipe is not there, [`RefusalKind::Usage`] for `mix` on anything but a
+/// [`RefusalKind::Missing`] for a policy without a recipe, [`RefusalKind::Usage`] for `mix` on anything but a
 /// device.
 pub(crate) fn choose(
     intent: &Intent,
@@ -67,7 +68,8 @@ pub(crate) fn choose(
     }
 }
 
-/// The values of a mode, with those that the policy's recipe gives instead. A mode that an expert named has its own.
+/// The values of a mode, with the overrides of the policy's recipe. A mode named by an expert has no
+/// overrides.
 pub(crate) fn params(
     intent: &Intent,
     mode: DeliveryMode,
@@ -91,8 +93,7 @@ pub(crate) fn params(
     params
 }
 
-/// What an operator must know of a mode that no expert named: that the places disagree, or that it was not measured on such a
-/// device.
+/// Notes on a mode that no expert named: that devices disagree, or that it was not measured on such a device.
 pub(crate) fn notes(
     intent: &Intent,
     chosen: &Chosen,

@@ -1,4 +1,5 @@
-//! What a recipe sets on a device: only what the device has, and only what stops no queue unless that is allowed.
+//! A recipe's settings of a device: only what the device supports, and only what stops no queue unless
+//! allowed.
 
 use std::collections::BTreeSet;
 
@@ -18,18 +19,19 @@ use crate::placement::{Part, Placement};
 use crate::recipe::circumstances;
 use crate::wanted::Wanted;
 
-/// What a part's recipe comes to on a device.
+/// The settings of a part's recipe on a device.
 #[derive(Debug, Default)]
 pub(crate) struct OfDevice {
-    /// What is wanted.
+    /// The desired settings.
     pub(crate) wanted: Vec<Wanted>,
-    /// What would stop queues, and so is only proposed.
+    /// Settings that would stop queues, and so are only proposed.
     pub(crate) proposed: Vec<Wanted>,
-    /// The words of what the device lacks.
+    /// What the device lacks, in words.
     pub(crate) lacks: BTreeSet<&'static str>,
 }
 
-/// What a part's recipe wants of one device: all of it if the part is the device's request, else of its own queues.
+/// The settings of a part's recipe on one device: all of it if the part is the device's request, otherwise on
+/// its own queues.
 pub(crate) fn wanted(part: &Part, device: &Device, placement: &Placement, index: &Index<'_>) -> OfDevice {
     let mut found = OfDevice::default();
     let of_device = matches!(&part.intent.target, Target::Device(name) if name == device.id.name.as_str());
@@ -73,7 +75,7 @@ pub(crate) fn wanted(part: &Part, device: &Device, placement: &Placement, index:
     found
 }
 
-/// How many queues of a kind a device's request wants by its recipe.
+/// The number of queues of a kind in the recipe of a device's request.
 pub(crate) fn channels_wanted(
     kind: ChannelKind,
     part: &Part,
@@ -87,7 +89,7 @@ pub(crate) fn channels_wanted(
     Scope { part, device, index, of_device: true, whole: true }.channels(kind, &entry.value)
 }
 
-/// Whether an expert's request is about this mechanism, and so goes before the recipe.
+/// Whether an expert's request sets this mechanism, which takes precedence over the recipe.
 fn names(request: &NicRequest, mechanism: Mechanism) -> bool {
     request.key().trim_start_matches("settings.") == mechanism.as_str()
 }
@@ -98,12 +100,12 @@ struct Scope<'a> {
     index: &'a Index<'a>,
     /// Whether the part is the device's own request.
     of_device: bool,
-    /// Whether all queues of the device are that request's.
+    /// Whether that request owns all queues of the device.
     whole: bool,
 }
 
 impl Scope<'_> {
-    /// The settings that a value comes to; `None` if the device has nothing to set.
+    /// The settings of a value; `None` if the device has nothing to set.
     fn settings(&self, mechanism: Mechanism, value: &RecipeValue) -> Option<Vec<Setting>> {
         let id = self.device.id;
         match mechanism {
@@ -176,7 +178,7 @@ impl Scope<'_> {
         }
     }
 
-    /// The receive queues that are the part's own; of a device that is not divided, all of them.
+    /// The part's own receive queues; all of them if the device is not divided.
     fn own_queues(&self) -> Vec<&RxQueueState> {
         if self.whole {
             return self.device.rx_queues.iter().collect();
@@ -191,9 +193,8 @@ impl Scope<'_> {
         NearCores::new(self.device, &allowed, self.index.host)
     }
 
-    /// The CPUs near the device, if it has fewer receive queues than there are cores near it.
-    ///
-    /// Kernel: Documentation/networking/scaling.rst, "Suggested Configuration" of RPS.
+    /// The CPUs near the device, if it has fewer receive queues than nearby cores. Kernel:
+    /// Documentation/networking/scaling.rst, "Suggested Configuration" of RPS.
     fn cpus_if_short(&self) -> CpuSet {
         let near = self.near();
         if self.device.rx_queues.len() < near.local_cores() { near.local_cpus() } else { CpuSet::new() }
@@ -224,7 +225,7 @@ impl Scope<'_> {
         (max > 0).then_some(wanted)
     }
 
-    /// Not above 64 KiB, in neither direction, where the driver takes no packets above that.
+    /// At most 64 KiB in both directions if the driver does not accept larger packets.
     fn packet_size(&self, size: PacketSize, value: &RecipeValue) -> Option<Vec<Setting>> {
         let sizes = &self.device.packet_sizes;
         let driver = sizes.of(size).and(sizes.tso_max_size)?;
@@ -242,7 +243,7 @@ impl Scope<'_> {
         Some(if beyond { Vec::new() } else { vec![wanted] })
     }
 
-    /// Each CPU that may be used sends by one queue: by that of its object, or dealt out in turn; or any by any.
+    /// Each usable CPU sends on one queue: that of its object, or in turn; or any CPU on any queue.
     fn xps(&self, spread: bool) -> Vec<Setting> {
         let allowed = cpu_locality::allowed(&self.part.intent, self.index.host);
         let tx = |index| TxQueue { device: self.device.id, index };
@@ -256,7 +257,7 @@ impl Scope<'_> {
             .collect()
     }
 
-    /// The table of the receive hash, where the layout leaves queues out.
+    /// The RSS table, if the layout excludes queues.
     fn spread(&self) -> Option<Setting> {
         let count = self.part.objects.as_ref()?.spread.filter(|_| self.whole)?;
         let own = |request: &NicRequest| matches!(request, NicRequest::RssQueues(_));
@@ -288,7 +289,7 @@ fn number(value: &RecipeValue) -> Option<u32> {
     }
 }
 
-/// One line for what a device lacks.
+/// One line for everything that a device lacks.
 pub(crate) fn note_of_lacks(device: DeviceId, part: &Part, lacks: &BTreeSet<&'static str>) -> Option<String> {
     let words: Vec<&str> = lacks.iter().copied().collect();
     (!words.is_empty())

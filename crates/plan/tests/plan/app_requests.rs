@@ -1,4 +1,4 @@
-//! What applications request, beside the operator's policy.
+//! Requests of applications in addition to the operator's policy.
 
 use model::host::{AppRequest, Host, Requester};
 use model::{Fd, Pid, PolicyName, Target};
@@ -16,7 +16,7 @@ fn two_epolls() -> Host {
     host
 }
 
-/// The n-th socket of `proxy` asks.
+/// A request of the n-th socket of `proxy`.
 fn socket(n: u64, policy: PolicyName) -> AppRequest {
     AppRequest { of: Requester::Socket(812_000 + n), number: policy.number() }
 }

@@ -1,4 +1,4 @@
-//! What has to change, and in which order.
+//! The necessary changes and their order.
 
 use insta::assert_snapshot;
 use model::host::IoUring;

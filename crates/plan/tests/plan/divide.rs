@@ -1,4 +1,4 @@
-//! Requests that want different things of one device get queues of their own, or a refusal says what is missing.
+//! Requests with different values on one device get separate queues, or a refusal that names what is missing.
 
 use insta::assert_snapshot;
 use model::host::{Membership, Process, Socket, SocketState};
@@ -14,7 +14,7 @@ use crate::made::{
 };
 use crate::read_aloud::{self, planned};
 
-/// A NIC with so many queue pairs, whose driver has RSS contexts and takes rules.
+/// A NIC with this many queue pairs, whose driver has RSS contexts and rules.
 fn with_nic(queues: u32) -> Host {
     let mut host = host();
     let napis: Vec<u32> = (300..300 + queues).collect();
@@ -28,7 +28,7 @@ fn with_nic(queues: u32) -> Host {
     with_irqs(host, 40)
 }
 
-/// A server that listens on a port and receives by these NAPIs, one worker for each list.
+/// A server that listens on a port and receives on these NAPIs, one worker for each list.
 fn listening(pid: u32, comm: &str, port: u16, workers: &[&[u32]]) -> Process {
     let mut process = server(pid, comm, workers);
     process.sockets.push(Socket {

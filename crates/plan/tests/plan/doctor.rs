@@ -1,5 +1,5 @@
-//! The condition matrix of the feasibility study, row by row, with its figures: what `doctor` says must be right
-//! in every one of them.
+//! The condition matrix of the feasibility study, row by row, with its figures: `doctor` must be right in
+//! every row.
 
 use std::collections::BTreeSet;
 
@@ -18,7 +18,8 @@ use crate::made::{
 };
 use crate::read_aloud;
 
-/// memcached behind a veth with these NAPIs, one worker for each list of connections, all settings of suspend200.
+/// memcached behind a veth with these NAPIs, one worker for each list of connections, with all settings of
+/// suspend200.
 pub(crate) fn memcached(napis: &[u32], workers: &[&[u32]]) -> Host {
     let mut host = host();
     host.devices.push(veth(2, "veth0", napis));
@@ -28,9 +29,9 @@ pub(crate) fn memcached(napis: &[u32], workers: &[&[u32]]) -> Host {
     host
 }
 
-/// The healthy row: 60 000 requests a second, 88 % of the packets delivered by the task, the timer armed with
-/// `irq-suspend-timeout` 1249 times. In every row the shares, the suspensions and the softirq polls are the study's;
-/// polls that it did not state are chosen to go with them.
+/// The healthy row: 60 000 requests per second, 88 % of the packets delivered by the task, the timer armed
+/// with `irq-suspend-timeout` 1249 times. In every row the shares, suspensions and softirq polls are the
+/// study's; unreported polls are chosen to be consistent.
 pub(crate) const HEALTHY: Counted = Counted {
     packets: 60_000,
     share: 88,
@@ -42,7 +43,7 @@ pub(crate) const HEALTHY: Counted = Counted {
     suspended: 1249,
 };
 
-/// Where nothing is suspended: every packet by softirq.
+/// Without suspension: softirqs deliver every packet.
 pub(crate) const SOFTIRQ: Counted = Counted {
     packets: 60_000,
     share: 0,
@@ -54,7 +55,7 @@ pub(crate) const SOFTIRQ: Counted = Counted {
     suspended: 0,
 };
 
-/// That request, as a placement would have it.
+/// The request in the form that a placement has.
 fn asked(host: &Host, mode: DeliveryMode) -> Vec<Asked> {
     let request = policy([named(mode, on_task(2, 812, PolicyName::None))]);
     place(&request, host, &Resolved::default()).expect("placed").asked()
@@ -107,7 +108,7 @@ fn a_veth_without_gro_has_no_napi_to_engage_on() {
     assert_eq!(found(&findings, "not-engaged").object, "memcached[812]");
 }
 
-/// The host, with what its first device received in a second.
+/// The host, with this many packets per second received by its first device.
 fn under_load(mut host: Host, rx_packets: u64) -> Host {
     let device = host.devices[0].id;
     let devices = vec![DevicePressure { device, rx_packets, rx_dropped: 0, rx_missed: 0 }];
@@ -206,7 +207,7 @@ fn the_backlog_is_said_to_be_the_whole_machines() {
     assert!(evidence.iter().any(|line| line.contains("of the whole machine") && line.ends_with("60000/s")));
 }
 
-/// A server that waited for its CPU for so long, in turns of 45 µs.
+/// A server that waited for its CPU for this long, 45 µs each time.
 fn waited(watched: Nanoseconds, millis: u64) -> HostContext {
     let wait = CpuWait { waited: Nanoseconds::from_millis(millis), turns: millis * 1_000 / 45 };
     HostContext { watched, cpu_waits: [(Pid(812), wait)].into_iter().collect(), ..HostContext::default() }
@@ -528,7 +529,8 @@ fn io_urings_are_named_with_their_reason() {
     assert_snapshot!(read_aloud::findings(&findings));
 }
 
-/// redis on a veth with suspend20, beside other work: it takes up suspension, and a timer of 20 µs delivers two thirds.
+/// redis on a veth with suspend20 and other work: it uses suspension, but a timer of 20 µs delivers two
+/// thirds.
 const TOO_SHORT: Counted = Counted {
     packets: 97_000,
     share: 33,

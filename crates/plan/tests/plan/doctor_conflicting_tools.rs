@@ -1,4 +1,4 @@
-//! What the doctor says of others that set the same.
+//! `doctor` on other tools that set the same things.
 
 use std::collections::BTreeSet;
 

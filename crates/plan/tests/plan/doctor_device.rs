@@ -1,4 +1,4 @@
-//! What the doctor says about the whole device: each rule where it applies, and silent where it does not.
+//! `doctor` on the whole device: each rule where it applies, and silence where it does not.
 
 use model::host::{Coalesce, CpuPressure, DevicePressure, Pair, Pressure, Rings, TxQueueState};
 use model::{Cpu, CpuSet, Finding, Host, Nanoseconds, QueueIndex};

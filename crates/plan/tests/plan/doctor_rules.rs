@@ -1,4 +1,4 @@
-//! What holds for all rules of `doctor` together.
+//! Properties of all rules of `doctor`.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! What the doctor says about CPUs that may sleep deep.
+//! `doctor` on deep idle states of CPUs.
 
 use model::host::{CpuIdle, IdleDepth, IdleState};
 use model::{Cpu, Finding, Host, Nanoseconds, Severity};

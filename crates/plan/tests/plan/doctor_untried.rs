@@ -1,4 +1,4 @@
-//! What the doctor proposes where no policy is in force, and what it says that it cannot know.
+//! What `doctor` proposes without a policy, and what it reports as unknown.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::doctor::SOFTIRQ;
 use crate::made::{Counted, delivered, device, host, listen, named, on_device, policy, server, veth};
 use crate::read_aloud;
 
-/// A busy cache on a NIC, a quiet server beside it, and a proxy behind a veth; nothing is set.
+/// A busy cache on a NIC, a quiet server on the same NIC, and a proxy behind a veth; nothing is set.
 fn unprepared() -> Host {
     let mut host = host();
     host.devices = vec![device(2, "eth0", &[300, 301, 302]), veth(3, "veth0", &[303])];

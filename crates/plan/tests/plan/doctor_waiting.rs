@@ -1,4 +1,4 @@
-//! What is said of applications that wait busily for events and poll no NAPI.
+//! `doctor` on applications that busy-wait for events and poll no NAPI.
 
 use model::{CpuSet, DeliveryMode, Host, PolicyName, Severity};
 use plan::{Asked, Resolved, doctor, place};
@@ -6,7 +6,7 @@ use plan::{Asked, Resolved, doctor, place};
 use crate::doctor::{SOFTIRQ, found, memcached, rules};
 use crate::made::{delivered, named, on_task, policy, set_epolls, set_napis};
 
-/// A host whose workers wait for events in the mode, as it sets their epolls and queues.
+/// A host whose workers wait for events as the mode sets their epolls and queues.
 fn waiting(mode: DeliveryMode, workers: &[&[u32]]) -> Host {
     let mut host = memcached(&[328], workers);
     host.capabilities.epoll_events_only = true;
@@ -15,7 +15,7 @@ fn waiting(mode: DeliveryMode, workers: &[&[u32]]) -> Host {
     host
 }
 
-/// What was asked for, where every worker may keep a CPU busy.
+/// A request that allows every worker to keep a CPU busy.
 fn asked_to_wait(host: &Host, mode: DeliveryMode) -> Vec<Asked> {
     let mut request = named(mode, on_task(2, 812, PolicyName::None));
     request.budget.polling_cpus = Some(64);

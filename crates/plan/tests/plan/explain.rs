@@ -1,4 +1,4 @@
-//! For every knob: the value in force, the wanted one, the rule and its source.
+//! Explains every knob: the value in force, the desired one, the rule and its source.
 
 use std::fmt::Write as _;
 

@@ -1,4 +1,4 @@
-//! Interrupts that are placed are banned from an irqbalance that runs.
+//! A running irqbalance gets bans for placed interrupts.
 
 use std::collections::BTreeSet;
 

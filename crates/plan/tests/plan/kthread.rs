@@ -1,4 +1,4 @@
-//! Kernel threads that poll NAPIs: planned, bounded, placed, given up again; and what the doctor says of them.
+//! Kernel threads that poll NAPIs: planned, bounded, placed and removed; and `doctor`'s findings on them.
 
 use insta::assert_snapshot;
 use model::{
@@ -49,7 +49,7 @@ fn applied(intent: &Intent, mut host: Host) -> Host {
     host
 }
 
-/// The CPUs that a placement gives the two threads.
+/// The CPUs that a placement assigns to the two threads.
 fn cpus_of(cpus: &str, host: &Host) -> Vec<String> {
     let host = applied(&threaded(cpus, None), host.clone());
     host.devices[0].rx_queues.iter().map(|q| q.kthread.as_ref().expect("a thread").cpus.to_string()).collect()

@@ -1,4 +1,4 @@
-//! Hosts, policies and counts made for a test, and a kernel that applies every setting.
+//! Hosts, policies and counts for tests, and a fake kernel that applies every setting.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use model::{
 
 pub(crate) const NETNS: NetnsId = NetnsId(4_026_531_840);
 
-/// A host with Linux 6.18, four CPUs, and nothing on it.
+/// A host with Linux 6.18 and four CPUs, otherwise empty.
 pub(crate) fn host() -> Host {
     let online: CpuSet = (0..4).map(Cpu).collect();
     let cpus = online.iter().map(|cpu| CpuInfo {
@@ -82,7 +82,7 @@ pub(crate) fn device_id(ifindex: u32, name: &str) -> DeviceId {
     DeviceId { netns: NETNS, ifindex: IfIndex(ifindex), name: Label::new(name) }
 }
 
-/// A device with as many queues as NAPI ids, and nothing set.
+/// A device with as many queues as NAPI ids, without settings.
 pub(crate) fn device(ifindex: u32, name: &str, napis: &[u32]) -> Device {
     let id = device_id(ifindex, name);
     let queue = |(index, &napi): (u32, &u32)| RxQueueState {
@@ -128,7 +128,7 @@ pub(crate) fn device(ifindex: u32, name: &str, napis: &[u32]) -> Device {
     }
 }
 
-/// What keeps a receive queue, and for AF_XDP the transmit queue of the same number.
+/// The holder of a receive queue, and for AF_XDP of the transmit queue with the same number.
 pub(crate) fn held(queue: u32, kind: HolderKind) -> QueueHolder {
     let id = ProcessId { pid: Pid(700), started: 7, comm: Label::new("xdpd") };
     QueueHolder {
@@ -140,7 +140,7 @@ pub(crate) fn held(queue: u32, kind: HolderKind) -> QueueHolder {
     }
 }
 
-/// So many transmit queues, by which any CPU sends.
+/// This many transmit queues, on which any CPU sends.
 pub(crate) fn tx_queues(count: u32) -> Vec<TxQueueState> {
     let queue = |index| TxQueueState {
         index: QueueIndex(index),
@@ -163,7 +163,7 @@ pub(crate) fn veth(ifindex: u32, name: &str, napis: &[u32]) -> Device {
     }
 }
 
-/// Gives each queue of the last device an interrupt, from this number on.
+/// Gives each queue of the last device an interrupt, numbered from this one.
 pub(crate) fn with_irqs(mut host: Host, first: u32) -> Host {
     let online = host.topology.online.clone();
     let device = host.devices.last_mut().expect("a device");
@@ -259,7 +259,7 @@ pub(crate) fn server(pid: u32, comm: &str, workers: &[&[u32]]) -> Process {
     }
 }
 
-/// Lets an epoll of a process watch a listening socket, too.
+/// Makes an epoll of a process watch a listening socket as well.
 pub(crate) fn listen(process: &mut Process, epoll: usize) {
     let inode = u64::from(process.id.pid.0) * 1000 + 900;
     let fd = Fd(90);
@@ -301,7 +301,7 @@ pub(crate) fn on_service(line: u32, name: &str, policy: PolicyName) -> Intent {
     intent(line, Target::Service(name.to_owned(), Match::default()), policy)
 }
 
-/// The same request for a mode that an expert named.
+/// The same request with an explicit delivery mode.
 pub(crate) fn named(mode: DeliveryMode, intent: Intent) -> Intent {
     Intent { delivery: Some(mode), ..intent }
 }
@@ -315,7 +315,7 @@ pub(crate) fn policy(intents: impl IntoIterator<Item = Intent>) -> Policy {
     }
 }
 
-/// Recipes that name a delivery mode and nothing else.
+/// Recipes that only name a delivery mode.
 pub(crate) fn recipes() -> Recipes {
     let modes = [
         (PolicyName::Latency, suspend(20)),
@@ -334,11 +334,11 @@ pub(crate) fn recipes() -> Recipes {
     recipes
 }
 
-/// What was counted in a second on a NAPI, in the terms of the study.
+/// The counts of one NAPI over a second, in the study's terms.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Counted {
     pub(crate) packets: u64,
-    /// Of these, by the application, in per cent.
+    /// The percentage of these delivered by the application.
     pub(crate) share: u64,
     pub(crate) interrupt_polls: u64,
     pub(crate) timer_polls: u64,
@@ -371,7 +371,7 @@ impl Counted {
     }
 }
 
-/// A second of counting.
+/// Counts over a second.
 pub(crate) fn delivered(napis: impl IntoIterator<Item = NapiDelivered>) -> Delivered {
     Delivered {
         interval: Nanoseconds(1_000_000_000),
@@ -380,7 +380,7 @@ pub(crate) fn delivered(napis: impl IntoIterator<Item = NapiDelivered>) -> Deliv
     }
 }
 
-/// The host after the setting was written.
+/// The host after this setting was written.
 pub(crate) fn write(host: &mut Host, setting: &Setting) {
     let napi_of = |host: &Host, queue: RxQueue| host.napi_of(queue).expect("a NAPI").id;
     let set_napi = |host: &mut Host, queue: RxQueue, set: &dyn Fn(&mut Napi)| {
@@ -498,7 +498,7 @@ pub(crate) fn write(host: &mut Host, setting: &Setting) {
     }
 }
 
-/// The receive queues of a device after its channels were changed: those that come are like the first one.
+/// The receive queues of a device after its channels were changed: new ones equal the first one.
 fn make_queues(host: &mut Host, device: usize, before: Channels) {
     let device = &mut host.devices[device];
     let now = device.channels.expect("channels");
@@ -530,7 +530,7 @@ fn make_queues(host: &mut Host, device: usize, before: Channels) {
     }
 }
 
-/// What a NAPI's kernel thread is once it is threaded so.
+/// The initial state of a NAPI's kernel thread.
 fn begun(host: &Host, threading: Threading) -> Option<KthreadState> {
     let begins = host.kthread_begins.clone().filter(|_| threading != Threading::Off);
     begins.map(|begins| KthreadState { pid: Some(Pid(400)), ..begins })
@@ -541,7 +541,7 @@ fn kthread_of(host: &mut Host, queue: RxQueue) -> &mut Option<KthreadState> {
     &mut queues.find(|state| state.id == queue).expect("a queue").kthread
 }
 
-/// What a NIC and its driver can set.
+/// The settings of a NIC and its driver.
 fn write_nic(device: &mut Device, setting: &Setting) {
     let rx = |device: &mut Device, queue: &RxQueue| {
         device.rx_queues.iter().position(|q| q.id == *queue).expect("a receive queue")

@@ -1,4 +1,4 @@
-//! What the planner promises, on hosts made here.
+//! Tests of the planner on constructed hosts.
 
 mod app_requests;
 mod diff;

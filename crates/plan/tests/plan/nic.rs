@@ -1,4 +1,4 @@
-//! What an expert wants of a device besides its mode.
+//! An expert's device settings in addition to the mode.
 
 use model::host::{Channels, Coalesce, Pair, Rings, TxQueueState};
 use model::nic::{NicRequest, Rss};
@@ -207,7 +207,7 @@ fn span(text: &str) -> QueueSpan {
     text.parse().expect("queues")
 }
 
-/// The same NIC with contexts, rules and transmit queues, as the kernel left them.
+/// The same NIC with contexts, rules and transmit queues, in the kernel's default state.
 fn with_steering() -> Host {
     let mut host = with_nic();
     let nic = &mut host.devices[0];

@@ -1,4 +1,4 @@
-//! Which objects serve which request, and what is refused.
+//! The objects of each request, and refusals.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! What holds for every host and every policy.
+//! Properties of every host and policy.
 
 use std::collections::BTreeSet;
 
@@ -113,7 +113,7 @@ fn policies() -> impl Strategy<Value = Policy> {
     prop::collection::vec(intents(), 1..4).prop_map(policy)
 }
 
-/// Every service of a generated policy is the first two processes.
+/// Every service of a generated policy has the first two processes.
 fn resolved() -> Resolved {
     (0..4).fold(Resolved::default(), |all, part| all.with(part, [Pid(PIDS[0]), Pid(PIDS[1])]))
 }
@@ -130,7 +130,7 @@ fn written<'a>(mut host: Host, settings: impl Iterator<Item = &'a Setting>) -> H
     host
 }
 
-/// Suspension without the deferral that it stands on: the silent misconfiguration.
+/// Suspension without deferral: the silent misconfiguration.
 fn unsound(host: &Host, napi: NapiId) -> bool {
     let (_, napi) = host.napi(napi).expect("a NAPI");
     let off = |span: Option<Nanoseconds>| span == Some(Nanoseconds::ZERO);

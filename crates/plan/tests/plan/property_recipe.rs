@@ -1,4 +1,4 @@
-//! What holds for every recipe, layout and division, on every host.
+//! Properties of every recipe, layout and division, on every host.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -163,8 +163,8 @@ prop_compose! {
     }
 }
 
-/// The same where the device can be divided and has to be: its driver takes rules, every process listens on a port of its
-/// own, and its own request is `mix`.
+/// The same host with a device that can and must be divided: its driver has rules, every process listens on
+/// its own port, and its own request is `mix`.
 fn divisible((mut host, mut policy): (Host, Policy)) -> (Host, Policy) {
     let nic = &mut host.devices[0];
     nic.rss_contexts = Some(Vec::new());
@@ -214,7 +214,7 @@ fn written(mut host: Host, plan: &Plan) -> Host {
     host
 }
 
-/// The most stages that a policy takes: queues, and what stands on them.
+/// The maximum number of stages of a policy: queues, and their settings.
 const STAGES_MAX: usize = 2;
 
 proptest! {

@@ -14,7 +14,7 @@ use crate::made::{NETNS, device, host, on_device, policy, server, write};
 
 const WORKERS: Pid = Pid(812);
 
-/// Two workers of one process at one address, on a host whose device has so many queues.
+/// Two workers of one process on one address, on a host whose device has this many queues.
 fn with_workers(queues: u32) -> Host {
     let mut host = host();
     let napis: Vec<u32> = (300..300 + queues).collect();
@@ -88,7 +88,7 @@ fn with_one_queue_there_is_nothing_to_choose() {
     assert_eq!(spreads(&wanted(&with_workers(1), &asked(PolicyName::Latency))), [""; 0]);
 }
 
-/// What is said about a group that is left to the hash.
+/// The note on a group that is left to the hash.
 fn left(host: &Host) -> String {
     let desired = wanted(host, &asked(PolicyName::Latency));
     assert_eq!(spreads(&desired), [""; 0]);
@@ -124,7 +124,7 @@ fn a_group_on_the_loopback_address_has_no_queue() {
     assert_eq!(spreads(&wanted(&host, &asked(PolicyName::Latency))), [""; 0]);
 }
 
-/// Two workers at one address, whose epolls prefer to busy-poll, with connections of these NAPIs.
+/// Two workers on one address, whose epolls prefer busy polling, with connections on these NAPIs.
 fn busy_workers(of_first: &[u32], of_second: &[u32]) -> Host {
     let mut host = with_workers(2);
     let mut process = server(WORKERS.0, "memcached", &[of_first, of_second]);
@@ -170,7 +170,7 @@ fn a_foreign_program_that_chooses_among_polling_workers_is_reported() {
     assert_eq!(found[0].evidence[1], "memcached[812] receives from NAPI 300, 301");
 }
 
-/// A UDP socket keeps the NAPI of its first packet: it gets that queue, where no other socket has it already.
+/// A UDP socket keeps the NAPI of its first packet: it gets that queue, unless another socket already has it.
 #[test]
 fn a_udp_socket_gets_the_queue_of_its_first_packet() {
     let spread = |napis: [Option<u32>; 2]| {

@@ -1,4 +1,4 @@
-//! Which devices a section is for, and what happens where sections meet.
+//! The devices of a section, and overlapping sections.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +13,8 @@ use proptest::prelude::*;
 
 use crate::made::{device, host, intent, on_device, policy, veth};
 
-/// eth0 and eth1 of an `ice`, at 25 and 100 Gb/s, the first of which carries the default route; ens3 of an `igb`; a bridge.
+/// eth0 and eth1 with the driver `ice`, at 25 and 100 Gb/s, the first with the default route; ens3 with
+/// `igb`; a bridge.
 fn four_devices() -> Host {
     let mut host = host();
     let link = |pci: &str, speed, default_route| DeviceLink {
@@ -50,7 +51,7 @@ fn patterns(text: &str) -> Patterns {
     text.parse().expect("a pattern")
 }
 
-/// Each device with the line of the section that decides about it.
+/// Each device with the line of the section that applies to it.
 fn decided(policy: &Policy, host: &Host) -> Vec<(String, String)> {
     let selection = select(policy, host);
     let mut decided: Vec<_> = selection

@@ -128,7 +128,7 @@ fn of_very_many_sockets_the_first_are_set_and_the_others_reported() {
     assert!(notes.contains("44 more sockets that no epoll watches are not changed"), "{notes}");
 }
 
-/// What a plan says of `poll` and `select`, and whether it warns of every epoll of the host.
+/// What a plan reports about `poll` and `select`, and whether it warns about all epolls of the host.
 fn said_of_poll(host: &Host, wants: Option<u64>) -> (String, bool) {
     let mut policy = asked(DeliveryMode::NapiBusy);
     if let Some(usecs) = wants {

@@ -1,4 +1,4 @@
-//! A service on whose traffic a change is judged: what its windows showed, and what they come to.
+//! A service on whose traffic a change is judged: its windows, and their verdict.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -18,27 +18,27 @@ use crate::judge::judgement::changes_of;
 pub(super) struct Service {
     pub(super) target: Target,
     pub(super) sampler: Sampler,
-    /// What was named, and its limits.
+    /// The named metrics, with their limits.
     pub(super) limits: Vec<(Metric, f64)>,
-    /// What was not named, as far as it can be measured, with [the limits](IMPLIED) of that.
+    /// Metrics that were not named but can be measured, with [their limits](IMPLIED).
     pub(super) implied: Vec<(Metric, f64)>,
-    /// The metric that must fall.
+    /// The metric that must decrease.
     pub(super) gain: Option<Metric>,
     pub(super) rounds: Switchback,
     /// Windows before the change.
     pub(super) reference: Vec<Figures>,
-    /// The time without an answer: over all windows, and over those with the change.
+    /// The time without an answer: over all windows, and over windows with the change.
     silence: [Silence; 2],
     /// Whether it had connections before the change.
     pub(super) connected: bool,
 }
 
-/// The last windows, as far as requests waited in all of them.
+/// The most recent windows, as long as requests waited in all of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Silence {
-    /// For how many seconds of them no request was answered.
+    /// The number of seconds without an answer.
     unanswered: f64,
-    /// For how many one waited all the time.
+    /// The number of seconds in which a request waited throughout.
     waits: f64,
 }
 
@@ -84,13 +84,13 @@ impl Service {
         })
     }
 
-    /// The shortest window that holds the requests for all that is guarded, at the lowest rate so far.
+    /// The shortest window with enough requests for all guarded metrics, at the lowest rate so far.
     pub(super) fn window(&self) -> Duration {
         let rate = self.reference.iter().map(Figures::rate).fold(f64::INFINITY, f64::min);
         window_of(self.limits.iter().map(|(metric, _)| *metric).chain(self.gain), rate)
     }
 
-    /// How long to wait after a switch, by how long its requests take.
+    /// The pause after a switch, from the duration of its requests.
     pub(super) fn settles(&self) -> Duration {
         let longest = |figures: &Figures| figures.p90.or(figures.p50).unwrap_or(f64::INFINITY);
         let longest = self.reference.iter().map(longest).fold(0.0, f64::max);
@@ -98,7 +98,8 @@ impl Service {
         settles.clamp(SETTLES_LEAST, SETTLES_MOST)
     }
 
-    /// Whether there are requests enough for what is guarded. What was not named and cannot be measured is not judged.
+    /// Whether there are enough requests for the guarded metrics. Metrics that were not named and cannot be
+    /// measured are not judged.
     pub(super) fn can_be_judged(&mut self) -> Result<(), Fault> {
         let name = &self.target.name;
         let windows = self.reference.len();
@@ -131,7 +132,7 @@ impl Service {
         Ok(())
     }
 
-    /// Whether no request was answered for so long, or one waited all the time; and that is new.
+    /// Whether requests have stalled for this long, and did not before.
     pub(super) fn is_stalled(&mut self, figures: &Figures, changed: bool) -> bool {
         let [all, with] = &mut self.silence;
         all.add(figures);
@@ -145,7 +146,8 @@ impl Service {
         })
     }
 
-    /// For each limit, the logarithm of what a stake of one has become that was bet against "it has grown by no more than its limit".
+    /// For each limit, the logarithm of a unit stake that was bet against "it has grown by no more than its
+    /// limit".
     pub(super) fn bets(&self, stays: bool) -> impl Iterator<Item = f64> {
         self.limits.iter().chain(&self.implied).map(move |(metric, limit)| {
             let spread = if stays { self.spread(*metric) } else { 0.0 };
@@ -157,14 +159,15 @@ impl Service {
         })
     }
 
-    /// The ruling on the metric that must fall, by the whole interval: [`Ruling::Better`], [`Ruling::Worse`] or [`Ruling::CannotTell`];
-    /// `None` if no metric must fall.
+    /// The ruling on the metric that must decrease, from its whole interval: [`Ruling::Better`],
+    /// [`Ruling::Worse`] or [`Ruling::CannotTell`]; `None` if there is no such metric.
     pub(super) fn on_gain(&self) -> Option<Ruling> {
         let interval = self.rounds.change(CHANGED, self.gain?).change;
         Some(word_on_gain(interval.and_then(|bounds| bounds.low), interval.and_then(|bounds| bounds.high)))
     }
 
-    /// By how much the highest window before the change was above the middle one, as a logarithm: that much a window differs from another anyway.
+    /// How far the highest window before the change is above the median one, as a logarithm: the natural
+    /// variation of windows.
     pub(super) fn spread(&self, metric: Metric) -> f64 {
         let known = self.reference.iter().filter_map(|figures| metric.of(figures));
         let logs: Vec<f64> = known.filter(|value| *value > 0.0).map(f64::ln).collect();
@@ -196,7 +199,8 @@ impl Service {
     }
 }
 
-/// The ruling on an interval for a change where less is better: it lies below zero, above it, or holds it.
+/// The ruling from the interval of a metric where less is better: it is below zero, above zero, or contains
+/// zero.
 fn word_on_gain(low: Option<f64>, high: Option<f64>) -> Ruling {
     if high.is_some_and(|high| high < 0.0) {
         Ruling::Better
@@ -207,14 +211,15 @@ fn word_on_gain(low: Option<f64>, high: Option<f64>) -> Ruling {
     }
 }
 
-/// How long the windows of a guard with a limit for each of these are, and what is waited before each, where so many requests come in a second and take less
-/// than a few milliseconds.
+/// The length of a guard's windows and of the pause before each, for limits on these metrics, at this request
+/// rate, if requests take less than a few milliseconds.
 pub(crate) fn windows_of(metrics: &[Metric], rate: f64) -> (Duration, Duration) {
     let window = window_of(metrics.iter().copied(), rate);
     (window.max(SETTLES_LEAST * WINDOW_SETTLES), SETTLES_LEAST)
 }
 
-/// How many requests a window should have for a metric: a fifth more than its percentile takes, and a hundred.
+/// The number of requests that a window should have for a metric: a fifth more than its percentile needs,
+/// plus a hundred.
 fn requests_in_window(metric: Metric) -> f64 {
     match metric {
         Metric::P90 => 120.0,
@@ -223,25 +228,26 @@ fn requests_in_window(metric: Metric) -> f64 {
     }
 }
 
-/// How long the windows of a guard are on these metrics, where so many requests come in a second, and take so long.
+/// The length of a guard's windows for these metrics, at this request rate and duration.
 fn window_of(metrics: impl Iterator<Item = Metric>, rate: f64) -> Duration {
     let requests = metrics.map(requests_in_window).fold(0.0, f64::max);
     let seconds = Duration::try_from_secs_f64(requests / rate).unwrap_or(WINDOW_LONGEST);
     seconds.clamp(WINDOW_SHORTEST, WINDOW_LONGEST)
 }
 
-/// By how much what a guard does not name may grow: who guards one figure does not give the others away.
+/// The limits on metrics that a guard does not name: guarding one figure does not give up the others.
 const IMPLIED: [(Guarded, f64); 4] =
     [(Guarded::P50, 0.15), (Guarded::P90, 0.15), (Guarded::P99, 0.15), (Guarded::Cpu, 0.25)];
 
-/// The limits of what is not named. Where a metric must fall, as in a search, that alone decides beside what is named.
+/// The limits on metrics that are not named. If a metric must decrease, as in a search, only that metric and
+/// the named ones decide.
 fn implied_by(limits: &[(Metric, f64)], gain: Option<Metric>) -> Vec<(Metric, f64)> {
     let all = IMPLIED.map(|(guarded, limit)| (metric_of(guarded), limit));
     let not_named = all.into_iter().filter(|(metric, _)| limits.iter().all(|(named, _)| named != metric));
     not_named.filter(|_| gain.is_none()).collect()
 }
 
-/// The metric that a limit is about.
+/// The metric of a limit.
 pub const fn metric_of(guarded: Guarded) -> Metric {
     match guarded {
         Guarded::P50 => Metric::P50,
