@@ -1,17 +1,17 @@
-//! What a change of the host may do.
+//! Options that allow more intrusive changes.
 
 use clap::Args;
 
-/// What is not done unasked.
+/// What requires an explicit option.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct Allow {
-    /// Also change settings whose old value the kernel does not take back.
+    /// Also change settings whose old value the kernel would not accept back.
     #[arg(long, global = true)]
     pub allow_irreversible: bool,
     /// Also change settings that stop a queue or take the link down while they are written.
     #[arg(long, global = true)]
     pub disruptive: bool,
-    /// Also pin interrupts whose queue the driver does not state, inferred from their names or order.
+    /// Also pin interrupts whose queue the driver does not report, if it was inferred from names or order.
     #[arg(long, global = true)]
     pub allow_inferred: bool,
 }

@@ -1,4 +1,4 @@
-//! What can be asked of the daemon's sockets on the command line.
+//! Command line arguments about the daemon's sockets.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use clap_complete::ArgValueCandidates;
 
 use crate::completing;
 
-/// Where the daemon serves, and whom.
+/// The sockets on which the daemon serves, and for whom.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Sockets")]
 pub struct Sockets {
@@ -17,7 +17,7 @@ pub struct Sockets {
     /// that].
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
-    /// Group, by number, whose members may request changes like root.
+    /// Gid of the group whose members may request changes like root.
     #[arg(long, value_name = "GID")]
     pub api_group: Option<u32>,
     /// Socket that serves OpenMetrics over HTTP [default: /run/netpolicy/metrics; with a --state-dir, in that]; ''
@@ -28,7 +28,7 @@ pub struct Sockets {
     /// Also write OpenMetrics to this file, for a textfile collector; its name ends in .prom.
     #[arg(long, value_name = "FILE")]
     pub metrics_file: Option<PathBuf>,
-    /// Also serve OpenMetrics over HTTP on this local address, to every local user.
+    /// Also serve OpenMetrics over HTTP on this local address, to any local user.
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub metrics_listen: Option<SocketAddr>,
     /// Socket of the attach service, which inspects processes where the daemon lacks CAP_SYS_PTRACE.
@@ -51,10 +51,10 @@ impl From<Sockets> for daemon::Sockets {
     }
 }
 
-/// Show the daemon's state: what is requested, what of it is in force, and what is wrong.
+/// Show the daemon's state: requests, how much of each is in force, and problems.
 ///
-/// Any user may ask; users other than root see only the requests for their own processes. Exit code 3 if something that is
-/// asked for is not in force, or there are problems.
+/// Any user may run it; users other than root see only the requests for their own processes. Exits with 3 if
+/// a request is not in force, or there are problems.
 #[derive(Clone, Debug, Args)]
 pub struct Status {
     /// Exit code 0 if the daemon answers at all, for health checks.
@@ -76,12 +76,12 @@ Examples:
   netpolicy unset service 6379
   netpolicy unset task 812")]
 pub struct Unset {
-    /// What was set.
+    /// The target of the request.
     #[command(subcommand)]
     pub target: UnsetTarget,
 }
 
-/// What `unset` withdraws.
+/// The target of `unset`.
 #[derive(Debug, clap::Subcommand)]
 pub enum UnsetTarget {
     /// A network device.
@@ -92,7 +92,7 @@ pub enum UnsetTarget {
     },
     /// A service.
     Service {
-        /// The name or port that `set` was given.
+        /// The name or port that was passed to `set`.
         #[arg(value_name = "NAME|PORT", add = ArgValueCandidates::new(completing::served))]
         name: String,
     },

@@ -21,11 +21,11 @@ pub use crate::watch_args::Watch;
 pub use cli::{Color, Globals, Output};
 use model::Limits;
 
-/// Says how packets should reach each workload, and makes it so.
+/// Delivers packets to each workload according to a policy.
 ///
-/// netpolicy works out the queues, interrupts, NAPI settings and busy polling that deliver packets as a policy
-/// asks, applies them to the running host as one transaction, proves by counting that they are in force, and can
-/// always restore everything.
+/// netpolicy derives queues, interrupts, NAPI settings and busy polling from the policy, applies them to the
+/// running host as one transaction, verifies by counting that they are engaged, and can always restore
+/// everything.
 #[derive(Debug, Parser)]
 #[command(
     name = "netpolicy",
@@ -49,7 +49,7 @@ Exit codes:
   6 unsupported here         7 refused by a safety rule"
 )]
 pub struct Arguments {
-    /// What all commands take.
+    /// The global options.
     #[command(flatten)]
     pub globals: Globals,
     /// What to do.
@@ -58,7 +58,7 @@ pub struct Arguments {
 }
 
 impl Arguments {
-    /// The command line of this process. If it is wrong, or asks for help, that is said, and the process ends.
+    /// Parses the command line of this process. On an error or a request for help, prints it and exits.
     pub(crate) fn of_this_process() -> Self {
         cli::parse(crate::help::grouped(Self::command()))
     }
@@ -94,7 +94,7 @@ pub enum Command {
     Bench(OfTool),
     /// Predict response times, throughput and CPU use with a model of the receive path. Touches no host.
     Sim(OfTool),
-    /// Make two hosts on this machine, with memcached on one of them, to try things out.
+    /// Create two hosts on this machine, one with memcached, to try things out.
     Lab(OfTool),
     #[command(name = "sockets")]
     SocketPolicies(SocketPolicies),
@@ -110,18 +110,18 @@ pub enum Command {
     Guard(cli::guard::Guard),
 }
 
-/// The words of a command that another program has ([`cli::programs`]).
+/// The arguments of a command that another program implements ([`cli::programs`]).
 #[derive(Debug, Args)]
 pub struct OfTool {
-    /// They are for that program.
+    /// Passed on to that program.
     #[arg(hide = true, trailing_var_arg = true, allow_hyphen_values = true)]
     pub words: Vec<OsString>,
 }
 
 /// Show the packet path: device, queue, NAPI, IRQ, CPU; and process, thread, epoll, sockets.
 ///
-/// Everything is read from the kernel at this moment. `?` marks what was inferred because neither the kernel nor the
-/// driver states it; `!` marks an epoll whose sockets receive from several NAPIs.
+/// Everything is read from the kernel now. `?` marks what was inferred because neither the kernel nor the
+/// driver reports it; `!` marks an epoll whose sockets receive from several NAPIs.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -130,7 +130,7 @@ Examples:
   netpolicy show --svg path.svg           draw it
   netpolicy -o json show | jq '.data.devices[].napis'")]
 pub struct Show {
-    /// Draw the packet path into this file, as SVG.
+    /// Write the packet path to this file, as SVG.
     #[arg(long, value_name = "FILE")]
     pub svg: Option<PathBuf>,
     /// Which processes to inspect.
@@ -141,7 +141,7 @@ pub struct Show {
 /// Which processes to inspect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Which {
-    /// Every process with internet sockets.
+    /// Every process with Internet sockets.
     All,
     /// None.
     None,
@@ -167,10 +167,11 @@ fn which_processes(text: &str) -> Result<Which, String> {
 
 /// Report what is wrong with the packet path, and why.
 ///
-/// Compares what is set with what is in force: counts for some seconds who polled each NAPI (BPF on tracepoints), and
-/// names the cause where a setting is not engaged. Measures the response times of the policy files' services meanwhile, and
-/// says whether their goals are met and where the time goes. Where no policy is in force, says what could be tried. What
-/// helps most comes first, with its command; what could not be known comes last. Exit code 3 if there are problems.
+/// Compares what is set with what is engaged: counts for some seconds who polled each NAPI (BPF on
+/// tracepoints), and names the cause if a setting is not engaged. Meanwhile measures the response times of
+/// the policy files' services, and reports whether their goals are met and where the time goes. Without a
+/// policy in force, suggests what to try. The most helpful findings come first, with their commands; unknowns
+/// come last. Exits with 3 if there are problems.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -179,18 +180,20 @@ Examples:
   netpolicy doctor --seconds 10           observe longer, for servers with little traffic
   netpolicy doctor --seconds 0            check only the settings; needs no BPF")]
 pub struct Doctor {
-    /// For how long to count who delivers packets; 0 judges the settings alone.
+    /// How long to count packet delivery; 0 only checks the settings.
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u64).range(0..=3600))]
     pub seconds: u64,
     /// Which processes to inspect.
     #[arg(long, value_name = "all|none|PID,...", default_value = "all", value_parser = which_processes)]
     pub processes: Which,
-    /// Print everything: each finding with all its evidence, and not only what a screen of 24 rows and 80 columns holds.
+    /// Print everything: each finding with all its evidence, even if it exceeds a screen of 24 rows and 80
+    /// columns.
     #[arg(long)]
     pub all: bool,
 }
 
-/// Print what the policy files would change, and why. Changes nothing; exit code 3 if there is something to change.
+/// Print what the policy files would change, and why. Changes nothing; exits with 3 if there is something to
+/// change.
 #[derive(Debug, Args)]
 pub struct Plan {}
 
@@ -200,7 +203,7 @@ pub struct Apply {
     /// Print the plan and stop.
     #[arg(long)]
     pub dry_run: bool,
-    /// Apply at once, also where a service of the policy files has a `guard`.
+    /// Apply immediately, even if a service of the policy files has a `guard`.
     #[arg(long)]
     pub no_guard: bool,
     /// What else may be done.
@@ -210,8 +213,9 @@ pub struct Apply {
 
 /// Apply the policy files, and roll back unless `confirm` is called in time.
 ///
-/// The command ends when the settings are in force, and a process of its own waits for `confirm`. The rollback happens even if this
-/// command, its terminal or its connection dies. With --guard the command judges, and ends with the verdict.
+/// The command exits when the settings are in force, and a separate process waits for `confirm`. The rollback
+/// happens even if this command, its terminal or its connection dies. With --guard, the command judges the
+/// change and exits with the verdict.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -222,13 +226,15 @@ pub struct Try {
     /// Time to confirm; with --guard, time to judge.
     #[arg(long, value_name = "N", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub seconds: u64,
-    /// Judge the change on live traffic instead of waiting for confirmation, and revert it if something grows beyond this.
+    /// Judge the change on live traffic instead of waiting for confirmation, and revert it if something grows
+    /// beyond this.
     ///
-    /// p50, p90 and p99 are response times, cpu is CPU time for each request. The settings alternate with those before, in random order, until the time
-    /// is over. Requests that stall restore the settings immediately. Then the change is kept, or exit code 4 says that it was reverted.
+    /// p50, p90 and p99 are response times, cpu is CPU time per request. The new and the previous settings
+    /// alternate in random order until the time is over. Requests that stall restore the settings
+    /// immediately. Then the change is kept, or exit code 4 says that it was reverted.
     #[arg(long, value_name = "LIMITS")]
     pub guard: Option<Limits>,
-    /// Judge by this service alone: a name, or a TCP port. Default: all services of the policy files.
+    /// Judge only by this service: a name, or a TCP port. Default: all services of the policy files.
     #[arg(long, value_name = "SERVICE", requires = "guard", add = ArgValueCandidates::new(completing::served))]
     pub on: Vec<String>,
     /// What else may be done.
@@ -239,25 +245,25 @@ pub struct Try {
 /// Keep what `try` applied.
 #[derive(Debug, Args)]
 pub struct Confirm {
-    /// The transaction; without it, the one that is on trial.
+    /// The transaction; by default, the one on trial.
     #[arg(value_name = "ID")]
     pub id: Option<TransactionName>,
 }
 
-/// Compare the host with what was applied. Exit code 3 if it drifted.
+/// Compare the host with the applied settings. Exits with 3 if it has drifted.
 #[derive(Debug, Args)]
 pub struct Verify {}
 
 /// Restore the values from before a transaction.
 ///
-/// A value that another program has changed since is kept and reported. Transactions are those of all network
-/// namespaces, so it needs no --netns, and also works when a namespace is gone.
+/// A value that another program has changed since is kept and reported. The journal covers all network
+/// namespaces, so --netns is not needed, and rollback works even if a namespace no longer exists.
 #[derive(Debug, Args)]
 pub struct Rollback {
-    /// The transaction; without it, the last one that is in force.
+    /// The transaction; by default, the last one in force.
     #[arg(value_name = "ID")]
     pub id: Option<TransactionName>,
-    /// Roll nothing back: print a shell script that undoes all that is in force, the newest first, without netpolicy.
+    /// Do not roll back: print a shell script that undoes everything in force, newest first, without netpolicy.
     ///
     /// It runs the undo.sh of each transaction, so the state directory must still be there.
     #[arg(long, conflicts_with = "id")]
@@ -291,7 +297,7 @@ Examples:
   netpolicy explain packets-on-no-napi    what a finding of `doctor` means
   netpolicy explain setting rx-usecs      meaning, values, kernel and undo of a setting, by its name or key")]
 pub struct Explain {
-    /// An object, or the beginning of its name; a policy; a finding; or `setting`, with the name of one.
+    /// An object, or the beginning of its name; a policy; a finding; or `setting` and the name of a setting.
     #[arg(value_name = "OBJECT|POLICY|FINDING|setting", add = ArgValueCandidates::new(completing::explained))]
     pub object: Option<String>,
     /// The setting, by its name or by its key in policy files.
@@ -310,13 +316,13 @@ Examples:
   netpolicy set service 6379 latency      the process that listens on this TCP port
   netpolicy set task 812 suspend20        a running process and the queues that it receives from")]
 pub struct Set {
-    /// What to set.
+    /// The target.
     #[command(subcommand)]
     pub target: SetTarget,
     /// What else may be done.
     #[command(flatten)]
     pub allow: Allow,
-    /// What it may cost.
+    /// The budget.
     #[command(flatten)]
     pub cost: Cost,
     /// How kernel threads are scheduled.
@@ -324,7 +330,7 @@ pub struct Set {
     pub kthread: Kthread,
 }
 
-/// One setting of a device, as typed and as parsed.
+/// A setting of a device, as typed and as parsed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NicWord {
     /// `rx-usecs=8`
@@ -337,7 +343,7 @@ fn nic_word(text: &str) -> Result<NicWord, String> {
     policy_file::setting(text).map(|request| NicWord { text: text.to_owned(), request })
 }
 
-/// What `set` sets.
+/// The target of `set`.
 #[derive(Debug, Subcommand)]
 pub enum SetTarget {
     /// A network device.
@@ -348,11 +354,11 @@ pub enum SetTarget {
         /// A policy or a delivery mode.
         #[arg(value_name = "POLICY|MODE", value_parser = word, add = ArgValueCandidates::new(completing::words))]
         request: Word,
-        /// A further setting of the device, as in `settings` of a policy file: rx-usecs=8, rx-gro=off.
+        /// Another setting of the device, as in `settings` of a policy file: rx-usecs=8, rx-gro=off.
         #[arg(long = "setting", value_name = "NAME=VALUE", value_parser = nic_word)]
         settings: Vec<NicWord>,
     },
-    /// A service: its processes as they are now, and with a daemon those that come later.
+    /// A service: its current processes and, with a daemon, later ones.
     Service {
         /// A service of the policy files, a unit, an executable, or a TCP port.
         #[arg(value_name = "NAME|PORT", add = ArgValueCandidates::new(completing::served))]
@@ -361,7 +367,7 @@ pub enum SetTarget {
         #[arg(value_name = "POLICY|MODE", value_parser = word, add = ArgValueCandidates::new(completing::words))]
         request: Word,
     },
-    /// A process, with the queues that it receives from.
+    /// A process and its receive queues.
     Task {
         /// Its pid.
         #[arg(value_name = "PID", add = ArgValueCandidates::new(completing::processes))]
@@ -374,10 +380,10 @@ pub enum SetTarget {
 
 /// Show who delivers packets, live: by queue, process and CPU.
 ///
-/// For each receive queue: packets and polls per second, the batch, and of the packets, how many were polled after an
-/// interrupt, after the NAPI's timer, by the application and by a kernel thread. Counts 50 ms of every second, and needs
-/// what doctor needs for counting; without it, what is set is shown all the same. Of the policy files' services, the response
-/// times of a tenth of every second.
+/// For each receive queue: packets and polls per second, the batch, and the shares of packets polled after an
+/// interrupt, after the NAPI's timer, by the application and by a kernel thread. Counts 50 ms of every
+/// second, with the same requirements as doctor; without them, only settings are shown. Measures the response
+/// times of the policy files' services for a tenth of every second.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Keys: s sort, / filter, arrows scroll, p pause, ? explain the columns, q quit.
@@ -387,10 +393,10 @@ Examples:
   netpolicy --netns pid:812 top           in the network namespace of a process
   netpolicy -o json top --once | jq '.data.queues[] | select(.suspended)'")]
 pub struct Top {
-    /// Print one reading and end.
+    /// Print one sample and exit.
     #[arg(long)]
     pub once: bool,
-    /// Seconds between two readings, 1 to 3600.
+    /// Seconds between two samples, 1 to 3600.
     #[arg(long, value_name = "SECONDS", default_value_t = 1, value_parser = whole_seconds)]
     pub interval: u16,
 }
@@ -398,7 +404,7 @@ pub struct Top {
 /// The longest interval of `top`: an hour.
 const INTERVAL_SECONDS_MAX: u16 = 3600;
 
-/// Reads `top`'s interval.
+/// Parses `top`'s interval.
 fn whole_seconds(text: &str) -> Result<u16, String> {
     let seconds = text.parse().ok().filter(|seconds| (1..=INTERVAL_SECONDS_MAX).contains(seconds));
     seconds.ok_or_else(|| format!("expected whole seconds, 1 to {INTERVAL_SECONDS_MAX}"))
@@ -406,10 +412,10 @@ fn whole_seconds(text: &str) -> Result<u16, String> {
 
 /// Give a running process and its queues a policy for as long as this command runs.
 ///
-/// The process is neither stopped nor changed: the parameters of its epolls are set from outside. New epolls and
-/// children of the process get them too. When this command is interrupted, or the process ends, everything is restored.
-/// Should this command itself be killed (SIGKILL), the settings stay until `netpolicy rollback`, or until another attach or
-/// run that wants the same settings restores them before it begins.
+/// The process is neither stopped nor changed: the parameters of its epolls are set from outside. New epolls
+/// and children of the process get them, too. Everything is restored when this command is interrupted or the
+/// process exits. If this command is killed (SIGKILL), the settings stay until `netpolicy rollback`, or until
+/// an attach or run that wants the same settings restores them first.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -418,22 +424,22 @@ Examples:
   netpolicy attach --port 11211 --policy latency
   netpolicy attach 812 --policy latency --once  set it and exit; `netpolicy rollback` undoes it")]
 pub struct Attach {
-    /// The process, by number; or its service: of the policy files, a unit, an executable.
+    /// The process, by pid; or its service: of the policy files, a unit, an executable.
     #[arg(value_name = "PID|SERVICE", add = ArgValueCandidates::new(completing::attachable), value_parser = attached, required_unless_present = "port", conflicts_with = "port")]
     pub process: Option<Attached>,
     /// The process that listens on this TCP port.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub port: Option<u16>,
-    /// Which policy or mode.
+    /// The policy or mode.
     #[command(flatten)]
     pub asked: Asked,
-    /// What it may cost.
+    /// The budget.
     #[command(flatten)]
     pub cost: Cost,
     /// How kernel threads are scheduled.
     #[command(flatten)]
     pub kthread: Kthread,
-    /// Let no CPU enter an idle state that takes longer to leave, in microseconds, while this command runs.
+    /// While this command runs, keep CPUs out of idle states with a longer exit latency, in microseconds.
     #[arg(long, value_name = "US", conflicts_with_all = ["keep", "once"], value_parser = clap::value_parser!(u32).range(..=i64::from(linux::WakeLatency::MICROS_MAX)))]
     pub cpu_dma_latency: Option<u32>,
     /// Leave the settings in force on exit.
@@ -444,16 +450,16 @@ pub struct Attach {
     pub once: bool,
 }
 
-/// Whom `attach` is for.
+/// The target of `attach`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Attached {
-    /// The process with this number.
+    /// The process with this pid.
     Pid(u32),
     /// The process of this service.
     Service(String),
 }
 
-/// Reads whom `attach` is for: what begins with a digit is a number.
+/// Parses the target of `attach`: a word that starts with a digit is a pid.
 fn attached(text: &str) -> Result<Attached, String> {
     match text.starts_with(|c: char| c.is_ascii_digit()) {
         true => text
@@ -466,23 +472,23 @@ fn attached(text: &str) -> Result<Attached, String> {
 
 /// Start a command under a policy, and restore everything when it ends.
 ///
-/// As `attach`, from the first epoll on. The exit code is the command's own, or 128 and the signal that ended it.
+/// Like `attach`, from the first epoll on. The exit code is the command's own, or 128 plus the signal that killed it.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   netpolicy run --delivery suspend20 -- memcached -t 4
   netpolicy run --delivery fullbusy --polling-cpus 1 -- redis-server")]
 pub struct Run {
-    /// Which policy or mode.
+    /// The policy or mode.
     #[command(flatten)]
     pub asked: Asked,
-    /// What it may cost.
+    /// The budget.
     #[command(flatten)]
     pub cost: Cost,
     /// How kernel threads are scheduled.
     #[command(flatten)]
     pub kthread: Kthread,
-    /// Let no CPU enter an idle state that takes longer to leave, in microseconds, while this command runs.
+    /// While this command runs, keep CPUs out of idle states with a longer exit latency, in microseconds.
     #[arg(long, value_name = "US", value_parser = clap::value_parser!(u32).range(..=i64::from(linux::WakeLatency::MICROS_MAX)))]
     pub cpu_dma_latency: Option<u32>,
     /// The command and its arguments.
@@ -493,23 +499,23 @@ pub struct Run {
 /// Print the policy files as one, with the origin of every value.
 #[derive(Debug, Args)]
 pub struct Cat {
-    /// Also print which devices and processes of this host each section is for now.
+    /// Also print the devices and processes of this host that each section currently matches.
     #[arg(long)]
     pub resolved: bool,
 }
 
-/// Print the JSON Schema of policy files, of recipe files, or of what programs read.
+/// Print the JSON Schema of policy files, of recipe files, or of JSON output.
 #[derive(Debug, Args)]
 pub struct Schema {
-    /// What is described.
+    /// What to describe.
     #[arg(value_enum, value_name = "WHAT", default_value_t = SchemaOf::PolicyFile)]
     pub of: SchemaOf,
-    /// Write all of them into a directory, as WHAT.json, for packagers.
+    /// Write all schemas to a directory, as NAME.json, for packagers.
     #[arg(long, value_name = "DIR", conflicts_with = "of")]
     pub dir: Option<std::path::PathBuf>,
 }
 
-/// The shells that can be completed for.
+/// The shells with completions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Shell {
     /// Bash.
@@ -525,7 +531,7 @@ pub enum Shell {
 }
 
 impl Shell {
-    /// As the library names it.
+    /// Its name in `clap_complete`.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Bash => "bash",

@@ -13,9 +13,10 @@ use crate::watch_args::ServiceChoice;
 
 /// Compare settings on the live traffic of a service: better, worse, or no difference.
 ///
-/// The candidates are in force in turn, for a window each, in random order, and the service's requests are measured from outside as `watch`
-/// does it. Each switch is a transaction. The verdict holds however often one looks, and the comparison ends once there is one. Afterwards
-/// the host is as it was, also if this command is killed: docs/reference/compare.md.
+/// The candidates alternate in random order, for a window each, and the service's requests are measured from
+/// outside, like `watch`. Each switch is a transaction. The verdict is valid however often one looks, and
+/// ends the comparison. Afterwards the host is restored, even if this command is killed:
+/// docs/reference/compare.md.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Candidates:
@@ -35,40 +36,41 @@ Examples:
   netpolicy compare memcached --b rx-channels=4 --disruptive
   netpolicy bench report compare.jsonl --report compare.html")]
 pub struct Compare {
-    /// Whose requests are measured.
+    /// The service whose requests are measured.
     #[command(flatten)]
     pub service: ServiceChoice,
-    /// What all others are compared with.
+    /// The first candidate, with which all others are compared.
     #[arg(long, value_name = "CANDIDATE", default_value = "current", add = ArgValueCandidates::new(completing::candidates))]
     pub a: Candidate,
-    /// What is compared with it. May be given more than once: then all of them are in force in turn.
+    /// Another candidate. May be given more than once: then all of them alternate.
     #[arg(long, value_name = "CANDIDATE", required = true, add = ArgValueCandidates::new(completing::candidates))]
     pub b: Vec<Candidate>,
-    /// How long each is in force at a time, 1s to 60s.
+    /// The length of a window, 1s to 60s.
     #[arg(long, value_name = "SPAN", default_value = "1s", value_parser = window)]
     pub window: Nanoseconds,
-    /// How long to wait after each switch before measuring, 10ms to 10s: what was under way ends meanwhile.
+    /// The pause between a switch and its window, 10ms to 10s: outstanding requests end during it.
     #[arg(long, value_name = "SPAN", default_value = "100ms", value_parser = guard)]
     pub guard_time: Nanoseconds,
     /// The maximum duration, in seconds.
     #[arg(long = "seconds", alias = "max-seconds", value_name = "N", default_value_t = 300, value_parser = clap::value_parser!(u64).range(5..=86_400))]
     pub seconds: u64,
-    /// Changes smaller than this, in percent, make no difference.
+    /// Changes smaller than this, in percent, count as no difference.
     #[arg(long, value_name = "PERCENT", default_value_t = 5.0, value_parser = margin)]
     pub margin: f64,
-    /// What decides: p50, p90, p99, cpu, requests.
+    /// The deciding metrics: p50, p90, p99, cpu, requests.
     #[arg(long, value_name = "METRIC,...", value_delimiter = ',', default_value = "p50,p90")]
     pub metric: Vec<Metric>,
-    /// The longest response time that the winner may have, as in p99=1ms. May be given more than once.
+    /// The maximum response time of a winner, as in p99=1ms. May be given more than once.
     #[arg(long, value_name = "PERCENTILE=SPAN", value_parser = limit)]
     pub at_most: Vec<Limit>,
     /// The seed of the random order, to repeat a comparison in the same order [default: from the clock].
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
-    /// Keep every window in this file, as JSON lines; `bench report` draws it.
+    /// Record every window in this file, as JSON lines; `bench report` draws it.
     #[arg(long, value_name = "FILE")]
     pub record: Option<PathBuf>,
-    /// Compare a candidate, too, that stops a queue or takes the link down: it is made once and taken back, and windows before, with and after it are compared.
+    /// Also compare a candidate that stops a queue or takes the link down: it is applied once and rolled
+    /// back, and windows before, with and after it are compared.
     #[arg(long)]
     pub disruptive: bool,
     /// Leave the winner in force, if there is one.
@@ -97,7 +99,7 @@ fn guard(text: &str) -> Result<Nanoseconds, String> {
     span(text, Nanoseconds::from_millis(10), Nanoseconds::from_millis(10_000))
 }
 
-/// The margin: small enough to mean something, and large enough to be decided.
+/// Parses the margin: large enough to be decided, small enough to be useful.
 fn margin(text: &str) -> Result<f64, String> {
     let percent = text.trim_end_matches(['%', ' ']).parse().ok();
     percent

@@ -1,6 +1,5 @@
-//! What a shell is offered as values: found out when they are asked for, of this host.
-//!
-//! What cannot be read is offered as nothing: a shell has no place for errors.
+//! Completion values for the shell, found on this host when they are needed. Whatever cannot be read is
+//! omitted: a shell cannot show errors.
 
 use clap_complete::engine::CompletionCandidate;
 use linux::{Netns, Processes, observe};
@@ -17,7 +16,7 @@ pub(crate) fn policies() -> Vec<CompletionCandidate> {
     PolicyName::ALL.into_iter().map(|policy| offered(policy.as_str(), "a policy")).collect()
 }
 
-/// The delivery modes, those with a time at the values that the kernel's documents name.
+/// The delivery modes; those with a time have the values from the kernel's documents.
 pub(crate) fn modes() -> Vec<CompletionCandidate> {
     let documents = DeliveryMode::DOCUMENT.into_iter().chain(DeliveryMode::EPOLL_DOCUMENT);
     let mut modes: Vec<String> =
@@ -32,7 +31,7 @@ pub(crate) fn words() -> Vec<CompletionCandidate> {
     policies().into_iter().chain(modes()).collect()
 }
 
-/// What `compare` takes without a value of the operator's.
+/// The fixed candidates of `compare`.
 pub(crate) fn candidates() -> Vec<CompletionCandidate> {
     std::iter::once(offered("current", "the host as it is")).chain(words()).collect()
 }
@@ -50,7 +49,7 @@ pub(crate) fn devices() -> Vec<CompletionCandidate> {
     host.devices.iter().map(device).collect()
 }
 
-/// The processes with sockets that receive, with their names.
+/// The processes with receiving sockets, with their names.
 pub(crate) fn processes() -> Vec<CompletionCandidate> {
     let Some(host) = host(&Processes::Networking) else { return Vec::new() };
     host.processes
@@ -59,7 +58,7 @@ pub(crate) fn processes() -> Vec<CompletionCandidate> {
         .collect()
 }
 
-/// Whom `attach` takes: processes and services.
+/// The targets of `attach`: processes and services.
 pub(crate) fn attachable() -> Vec<CompletionCandidate> {
     processes().into_iter().chain(served()).collect()
 }
@@ -74,7 +73,7 @@ fn services() -> Vec<CompletionCandidate> {
     services.map(|section| offered(section.name, "a service of the policy files")).collect()
 }
 
-/// What can be measured by its name: services, and executables with sockets that receive.
+/// What can be measured by name: services, and executables with receiving sockets.
 pub(crate) fn served() -> Vec<CompletionCandidate> {
     let Some(host) = host(&Processes::Networking) else { return services() };
     let name = |process: &model::host::Process| {

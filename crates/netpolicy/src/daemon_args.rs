@@ -1,4 +1,4 @@
-//! What can be asked of `netpolicy daemon` on the command line.
+//! Command line arguments of `netpolicy daemon`.
 
 use std::path::PathBuf;
 
@@ -9,12 +9,12 @@ use crate::api_args::Sockets;
 
 /// Keep the policy in force through restarts, hotplug and resets.
 ///
-/// Applies the policy files and stays: it watches devices, queues, drivers and CPUs by netlink, of
-/// processes and listeners by BPF, and sets what they need within milliseconds. What another program, or a reset, takes
-/// away is put right again, up to a limit. A policy file that is wrong leaves the policy as it was.
+/// Applies the policy files and stays: it follows devices, queues, drivers and CPUs by netlink, processes and
+/// listeners by BPF, and sets what they need within milliseconds. Repairs what another program or a reset has
+/// changed, up to a limit. An invalid policy file leaves the previous policy in force.
 ///
-/// Ending or killing it changes nothing about packets: everything stays in force, and the next daemon goes on with it.
-/// SIGHUP reads the policy files again, and takes up what was left alone after a rollback.
+/// Stopping or killing the daemon does not affect packets: everything stays in force, and the next daemon
+/// resumes. SIGHUP reloads the policy files, and resumes what was left alone after a rollback.
 #[derive(Clone, Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -31,12 +31,12 @@ pub struct Daemon {
     /// What else may be done.
     #[command(flatten)]
     pub allow: Allow,
-    /// Where it serves.
+    /// The sockets on which it serves.
     #[command(flatten)]
     pub sockets: Sockets,
 }
 
-/// What becomes of the daemon's settings when it is asked to end.
+/// What happens to the daemon's settings when it is terminated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum OnStop {
     /// They stay in force.
@@ -58,7 +58,7 @@ impl From<OnStop> for daemon::OnStop {
 /// Inspect processes on behalf of the daemon, which then needs no `CAP_SYS_PTRACE`.
 #[derive(Clone, Debug, Args)]
 pub struct AttachService {
-    /// Where it is asked.
+    /// The socket on which it serves.
     #[arg(long, value_name = "PATH", default_value = daemon::attach_service::SOCKET)]
     pub socket: PathBuf,
 }

@@ -1,15 +1,15 @@
-//! The commands by what they are for, as `netpolicy --help` and the reference page list them.
+//! The commands by purpose, as listed by `netpolicy --help` and the reference.
 
 use std::fmt::Write as _;
 
 use clap::Command;
 pub use cli::GROUPS;
 
-/// The page of `--help`: `before-help` has the commands, by group.
+/// The template of `--help`: `before-help` has the commands, by group.
 const TEMPLATE: &str =
     "{about-with-newline}\n{usage-heading} {usage}\n\n{before-help}Options:\n{options}\n{after-help}";
 
-/// The program's command line with its commands grouped in its help: names with `-h`, a line each with `--help`.
+/// Groups the program's commands in its help: names with `-h`, a line each with `--help`.
 #[must_use]
 pub fn grouped(command: Command) -> Command {
     let (names, lines) = (group_names(&command), group_lines(&command));
@@ -20,7 +20,7 @@ pub fn grouped(command: Command) -> Command {
         .after_help("netpolicy --help describes each command; netpolicy COMMAND -h lists its options.")
 }
 
-/// The names of each group's commands, a line each.
+/// The names of each group's commands, one line per group.
 fn group_names(command: &Command) -> String {
     let width = width(GROUPS.iter().map(|(group, _)| *group));
     let mut text = String::from("Commands:\n");
@@ -36,7 +36,7 @@ fn group_names(command: &Command) -> String {
     text
 }
 
-/// Each group's commands, with what they do.
+/// Each group's commands, with descriptions.
 fn group_lines(command: &Command) -> String {
     let width = width(GROUPS.iter().flat_map(|(_, names)| names.iter().copied()));
     let mut text = String::new();
@@ -54,10 +54,10 @@ fn group_lines(command: &Command) -> String {
     text.trim_end().to_owned()
 }
 
-/// How wide the lines of the help are.
+/// The width of help lines.
 const COLUMNS: usize = 80;
 
-/// Words as lines of at most so many characters.
+/// Wraps words into lines of at most this many characters.
 fn wrap(words: &str, columns: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in words.split(' ') {

@@ -7,9 +7,10 @@ use model::PolicyName;
 
 /// Write a first policy file from what runs here: the services that listen, the devices that carry traffic.
 ///
-/// It changes no setting, and needs no daemon. The file has a section for each device and service, with what is known of it as
-/// a comment, and requests nothing until you put a policy into a section. It names what it could not see: without privileges
-/// the processes of other users, and never those of other network namespaces. A file that is there already is left as it is.
+/// It changes no setting, and needs no daemon. The file has a section for each device and service, with
+/// comments on what is known, and requests nothing until you add a policy to a section. It lists what was not
+/// visible: without privileges the processes of other users, and always those of other network namespaces. An
+/// existing file is not overwritten.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -20,7 +21,7 @@ Examples:
                                           with this policy in every section
   netpolicy --netns shop init             of another network namespace")]
 pub struct Init {
-    /// Where to write it, rather than to standard output.
+    /// Write to this file instead of standard output.
     #[arg(value_name = "FILE")]
     pub file: Option<PathBuf>,
     /// The policy in each section.
@@ -28,10 +29,11 @@ pub struct Init {
     pub policy: PolicyName,
 }
 
-/// List every mechanism: whether it can be used here, on which devices, what is missing, and since which kernel there is one.
+/// List every mechanism: whether it can be used here, on which devices, what is missing, and since which
+/// kernel there is one.
 ///
-/// Checks kernel, drivers and capabilities; changes nothing. What only a try would show, as whether a
-/// driver takes a value, is not in it.
+/// Checks kernel, drivers and capabilities; changes nothing. It cannot predict what only a write shows, for
+/// example whether a driver accepts a value.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

@@ -1,8 +1,10 @@
-//! The command line: arguments, commands, and what they print. Policy files are read by `policy-file`, and the cycle is
-//! `session::cycle`. The commands of tools are programs of their own ([`cli::programs`]).
+//! The command line of netpolicy: arguments, commands, and their output.
 //!
-//! Read in this order: [`session::cycle`] (the spine), [`args`] (what can be asked), [`::policy_file`] (how it is asked in
-//! files), `commands` (one file per command), `render` (what is printed).
+//! Policy files are parsed by `policy-file`, and the cycle is `session::cycle`. The commands of tools are
+//! separate programs ([`cli::programs`]).
+//!
+//! Read in this order: [`session::cycle`] (the main sequence), [`args`] (arguments), [`::policy_file`]
+//! (policy files), `commands` (one file per command), `render` (output).
 #![forbid(unsafe_code)]
 
 pub mod allow_args;

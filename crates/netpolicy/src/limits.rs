@@ -1,15 +1,16 @@
-//! What a command lacks before it begins: descriptors.
+//! Raises resource limits before a command starts: descriptors.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use session::Fault;
 
-/// How many descriptors a look at a host takes at least: netlink sockets, BPF programs, and a few for each process.
+/// The number of descriptors that an observation needs: netlink sockets, BPF programs, and a few for each
+/// process.
 const OPEN_FILES_MIN: u64 = 64;
 
-/// Raises the limit on open files to what is needed, as far as that is allowed.
+/// Raises the limit on open files to what is needed, as far as permitted.
 ///
 /// # Errors
-/// The limit that cannot be raised.
+/// If the limit cannot be raised.
 pub(crate) fn admit_open_files() -> Result<(), Fault> {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     if current.is_none_or(|current| current >= OPEN_FILES_MIN) {

@@ -1,4 +1,5 @@
-//! Arguments of `set`, `attach` and `run`: a policy or a delivery mode, its budget, and the scheduling of kernel threads.
+//! Arguments of `set`, `attach` and `run`: a policy or a delivery mode, its budget, and the scheduling of
+//! kernel threads.
 
 use clap::Args;
 use clap_complete::ArgValueCandidates;
@@ -9,7 +10,7 @@ pub use policy_file::{Word, word};
 
 use crate::completing;
 
-/// Reads the value of `--policy`.
+/// Parses `--policy`.
 fn policy(text: &str) -> Result<PolicyName, String> {
     match word(text)? {
         Word::Policy(policy) => Ok(policy),
@@ -17,7 +18,7 @@ fn policy(text: &str) -> Result<PolicyName, String> {
     }
 }
 
-/// Reads the value of `--delivery`.
+/// Parses `--delivery`.
 fn delivery(text: &str) -> Result<DeliveryMode, String> {
     match word(text)? {
         Word::Delivery(mode) => Ok(mode),
@@ -25,24 +26,24 @@ fn delivery(text: &str) -> Result<DeliveryMode, String> {
     }
 }
 
-/// Which policy or delivery mode, for `attach` and `run`.
+/// The policy or delivery mode of `attach` and `run`.
 #[derive(Clone, Debug, Args)]
 #[group(required = true, multiple = false)]
 pub struct Asked {
-    /// Goal for the traffic, as in latency: netpolicy derives the delivery mode and all the
-    /// rest (CPUs, interrupts, rings).
+    /// Goal for the traffic, as in latency: netpolicy derives the delivery mode and everything else (CPUs,
+    /// interrupts, rings).
     #[arg(long, value_name = "POLICY", value_parser = policy, add = ArgValueCandidates::new(completing::policies))]
     pub policy: Option<PolicyName>,
-    /// Delivery mode, as in suspend20: that one mechanism, and nothing else.
+    /// Delivery mode, as in suspend20: only this mechanism.
     #[arg(long, value_name = "MODE", value_parser = delivery, add = ArgValueCandidates::new(completing::modes))]
     pub delivery: Option<DeliveryMode>,
 }
 
-/// The budget of a request that comes without a policy file.
+/// The budget of a request without a policy file.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct Cost {
-    /// How many CPUs may poll without traffic, at most; fullbusy, eventbusy and userbusy need one per thread that waits in
-    /// epoll_wait, and threaded-busy one per NAPI.
+    /// The maximum number of CPUs that may poll without traffic; fullbusy, eventbusy and userbusy need one
+    /// per thread that waits in epoll_wait, threaded-busy one per NAPI.
     #[arg(long, global = true, value_name = "N")]
     pub polling_cpus: Option<u32>,
     /// The real-time priority of kernel threads, at most.
@@ -59,7 +60,7 @@ pub struct Cost {
 /// Scheduling of the kernel threads of threaded and threaded-busy.
 #[derive(Clone, Debug, Args)]
 pub struct Kthread {
-    /// Where they run: irq (with their interrupts), sibling (beside them), any, or a list of CPUs.
+    /// Where they run: irq (with their interrupts), sibling (next to them), any, or a list of CPUs.
     #[arg(long, global = true, value_name = "CPUS")]
     pub kthread_cpus: Option<KthreadCpus>,
     /// Their class, with nice value or priority: other:-5, batch, fifo:50, rr:10.
@@ -83,7 +84,7 @@ pub struct Kthread {
 }
 
 impl Kthread {
-    /// The values that were given, in the form of a policy.
+    /// The given values, as part of a policy.
     pub fn request(&self) -> KthreadRequest {
         let values = [
             self.kthread_cpus.clone().map(KthreadValue::Cpus),
@@ -96,14 +97,14 @@ impl Kthread {
 }
 
 impl Cost {
-    /// The limits that were given, in the form of a policy.
+    /// The given limits, as part of a policy.
     pub const fn budget(self) -> model::Budget {
         model::Budget { polling_cpus: self.polling_cpus, added_delay: None, rt_priority: self.rt_priority }
     }
 }
 
 impl Asked {
-    /// The policy or mode that was given.
+    /// The given policy or mode.
     pub fn word(&self) -> Word {
         // The group of arguments admits exactly one.
         let policy = self.policy.unwrap_or(PolicyName::None);

@@ -1,8 +1,8 @@
-//! What has a JSON Schema.
+//! The available JSON Schemas.
 
 use clap::ValueEnum;
 
-/// What has a JSON Schema.
+/// The available JSON Schemas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum SchemaOf {
     /// Policy files.

@@ -1,20 +1,20 @@
-//! What `show` sees in a host: the edges between sockets and queues, put into groups that people can read.
+//! Groups the edges between sockets and queues in a way that people can read.
 
 use std::collections::BTreeMap;
 
 use model::host::{Confidence, IrqEdge, Process, SocketState};
 use model::{EpollId, Fd, Host, NapiId, RxQueue};
 
-/// Sockets of one epoll that are alike: same state, same incoming NAPI.
+/// Sockets of one epoll with the same state and incoming NAPI.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct SocketGroup {
     /// The epoll that watches them; `None` for sockets that no epoll watches.
     pub(crate) epoll: Option<Fd>,
-    /// What they are.
+    /// Their state.
     pub(crate) state: SocketState,
-    /// Where their packets come from.
+    /// The source of their packets.
     pub(crate) napi: Option<NapiId>,
-    /// How many they are.
+    /// Their number.
     pub(crate) count: usize,
 }
 
@@ -39,7 +39,7 @@ pub(crate) fn socket_groups(process: &Process) -> Vec<SocketGroup> {
         .collect()
 }
 
-/// The NAPIs that an epoll's sockets receive from, each once.
+/// The NAPIs of an epoll's sockets, each once.
 pub(crate) fn napis_of(process: &Process, epoll: EpollId) -> Vec<NapiId> {
     let groups = socket_groups(process).into_iter().filter(|group| group.epoll == Some(epoll.fd));
     let mut napis: Vec<NapiId> = groups.filter_map(|group| group.napi).collect();
@@ -48,7 +48,7 @@ pub(crate) fn napis_of(process: &Process, epoll: EpollId) -> Vec<NapiId> {
     napis
 }
 
-/// The words for a group: `12 established`.
+/// Describes a group: `12 established`.
 pub(crate) fn described(group: &SocketGroup) -> String {
     let state = match group.state {
         SocketState::TcpListen => "listening",
@@ -60,7 +60,7 @@ pub(crate) fn described(group: &SocketGroup) -> String {
     format!("{} {state}", group.count)
 }
 
-/// The queues that a NAPI serves, with how sure we are of each.
+/// The queues of a NAPI, each with its confidence.
 pub(crate) fn queues_of(host: &Host, napi: NapiId) -> Vec<(RxQueue, Confidence)> {
     let queues = host.devices.iter().flat_map(|device| &device.rx_queues);
     let served = queues.filter_map(|queue| {
@@ -74,7 +74,7 @@ pub(crate) fn irq_of(host: &Host, napi: NapiId) -> Option<IrqEdge> {
     host.napi(napi)?.1.irq
 }
 
-/// `?` for an edge that was inferred, nothing for one that was stated.
+/// `?` for an inferred edge, nothing for a reported one.
 pub(crate) const fn mark(confidence: Confidence) -> &'static str {
     match confidence {
         Confidence::Stated => "",

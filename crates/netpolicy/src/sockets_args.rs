@@ -1,4 +1,4 @@
-//! The words of `sockets`.
+//! The arguments of `sockets`.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -8,10 +8,10 @@ use model::PolicyName;
 
 /// Let applications choose a policy for their sockets and for themselves.
 ///
-/// In a cgroup where this is enabled, setsockopt(SOL_SOCKET, SO_NETPOLICY) and getsockopt work as in the kernel patches of
-/// 2016, and so does prctl(PR_SET_NETPOLICY) where the kernel lets it be answered; include/netpolicy.h has the numbers. What
-/// was asked for is taken into account by plan, apply, try, verify and doctor. It outlives this command, and ends with
-/// `disable`.
+/// In a cgroup where this is enabled, setsockopt(SOL_SOCKET, SO_NETPOLICY) and getsockopt work as in the
+/// kernel patches of 2016, and so does prctl(PR_SET_NETPOLICY) if the kernel supports it; include/netpolicy.h
+/// has the numbers. plan, apply, try, verify and doctor honour these requests. Enabling outlives this
+/// command, and ends with `disable`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -27,27 +27,30 @@ pub struct SocketPolicies {
     pub command: SocketsCommand,
 }
 
-/// What `sockets` does.
+/// The subcommands of `sockets`.
 #[derive(Debug, Subcommand)]
 pub enum SocketsCommand {
-    /// Enable requests in a cgroup. If it is enabled already, only what its programs may ask for changes.
+    /// Enable requests in a cgroup. If it is already enabled, only change which policies its programs may
+    /// request.
     Enable(SocketsEnable),
     /// Stop answering requests of a cgroup.
     Disable(SocketsDisable),
-    /// List the enabled cgroups, and what their programs ask for.
+    /// List the enabled cgroups, and the requests of their programs.
     List,
 }
 
-/// Whom to answer.
+/// The arguments of `sockets enable`.
 #[derive(Debug, Args)]
 pub struct SocketsEnable {
-    /// The cgroup: a directory, or a path below the root of the unified hierarchy. Cgroups within it are enabled too.
+    /// The cgroup: a directory, or a path below the root of the unified hierarchy. Descendants are enabled,
+    /// too.
     #[arg(long, value_name = "PATH")]
     pub cgroup: PathBuf,
-    /// Policies that any user may request. Processes with CAP_NET_ADMIN may request any policy, and every user `none`.
+    /// Policies that any user may request. Processes with CAP_NET_ADMIN may request any policy, and every
+    /// user `none`.
     #[arg(long, value_name = "POLICY,...", value_delimiter = ',', default_values = ["latency", "bulk", "cpu", "power"], value_parser = of_a_socket)]
     pub allow: Vec<PolicyName>,
-    /// What one user may ask for instead. May be given more than once.
+    /// Policies that one user may request instead. May be given more than once.
     #[arg(long, value_name = "UID:POLICY,...")]
     pub allow_user: Vec<UserChoice>,
     /// Fail, with exit code 6, if prctl is unavailable.
@@ -55,14 +58,14 @@ pub struct SocketsEnable {
     pub prctl: bool,
 }
 
-/// Whom to answer no more.
+/// The arguments of `sockets disable`.
 #[derive(Debug, Args)]
 #[group(required = true, multiple = false)]
 pub struct SocketsDisable {
     /// The programs of this cgroup.
     #[arg(long, value_name = "PATH")]
     pub cgroup: Option<PathBuf>,
-    /// The programs of the cgroup with this number: one that was removed since.
+    /// The programs of the cgroup with this id, if it was removed.
     #[arg(long, value_name = "N")]
     pub id: Option<u64>,
     /// Every cgroup and process.
@@ -70,7 +73,7 @@ pub struct SocketsDisable {
     pub all: bool,
 }
 
-/// What one user may ask for.
+/// The policies that one user may request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UserChoice {
     /// The user.
@@ -94,7 +97,7 @@ impl FromStr for UserChoice {
     }
 }
 
-/// A policy that a socket may have: any but `mix`, which is a device's.
+/// Parses a policy for a socket: any except `mix`, which is for devices.
 fn of_a_socket(text: &str) -> Result<PolicyName, String> {
     match text.parse::<PolicyName>() {
         Ok(PolicyName::Mix) => Err("`mix` is a policy for devices only".to_owned()),

@@ -9,11 +9,11 @@ use model::{Nanoseconds, Pid};
 
 use crate::completing;
 
-/// Measure the response times of a service that runs, from outside.
+/// Measure the response times of a running service, from outside.
 ///
-/// Of a part of each second, BPF programs note when requests arrive, are read and are answered, and how long packets were in the
-/// NIC's ring before. The service is neither changed nor asked. TCP alone can be measured. What cannot be measured is listed with
-/// the reason: docs/reference/watch.md.
+/// For a part of each second, BPF programs record when requests arrive, are read and are answered, and how
+/// long packets waited in the NIC's ring. The service is not changed and need not cooperate. Only TCP can be
+/// measured. Anything that cannot be measured is listed with the reason: docs/reference/watch.md.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -24,27 +24,28 @@ Examples:
   netpolicy -o jsonl watch --port 80 | jq '.data.response.p99'
   netpolicy watch nginx --record day.jsonl")]
 pub struct Watch {
-    /// Whose requests are measured.
+    /// The service whose requests are measured.
     #[command(flatten)]
     pub service: ServiceChoice,
-    /// How long, in seconds; without it, until Ctrl-C.
+    /// Duration in seconds; by default, until Ctrl-C.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub seconds: Option<u64>,
-    /// How much of each second is measured, 10ms to 1s. More shows more requests, and costs the service more.
+    /// How much of each second is measured, 10ms to 1s. More covers more requests, and costs the service
+    /// more.
     #[arg(long, value_name = "SPAN", default_value = "100ms", value_parser = sample)]
     pub sample: Nanoseconds,
-    /// Keep every window in this file, as JSON lines.
+    /// Record every window in this file, as JSON lines.
     #[arg(long, value_name = "FILE")]
     pub record: Option<PathBuf>,
 }
 
-/// A service, by what the operator knows of it.
+/// An operator's choice of service.
 #[derive(Clone, Debug, Args)]
 pub struct ServiceChoice {
     /// A service of the policy files, a unit, an executable, or a TCP port.
     #[arg(value_name = "SERVICE", add = ArgValueCandidates::new(completing::served), required_unless_present_any = ["pid", "port", "unit"], conflicts_with_all = ["pid", "port", "unit"])]
     pub service: Option<String>,
-    /// The process with this number, and its children.
+    /// The process with this pid, and its children.
     #[arg(long, value_name = "N", conflicts_with_all = ["port", "unit"], value_parser = clap::value_parser!(u32).range(1..))]
     pub pid: Option<u32>,
     /// The process that listens on this TCP port.
@@ -56,7 +57,7 @@ pub struct ServiceChoice {
 }
 
 impl ServiceChoice {
-    /// What is named. The arguments admit exactly one.
+    /// The selected service. The arguments admit exactly one.
     pub(crate) fn selection(&self) -> Selection {
         match (self.pid, self.port, &self.unit) {
             (Some(pid), ..) => Selection::Process(Pid(pid)),
@@ -67,7 +68,7 @@ impl ServiceChoice {
     }
 }
 
-/// The shortest window: a hundred times what attaching takes.
+/// The minimum window: a hundred times the time of attaching.
 const SAMPLE_MIN: Nanoseconds = Nanoseconds::from_millis(10);
 
 fn sample(text: &str) -> Result<Nanoseconds, String> {

@@ -1,4 +1,4 @@
-//! `apply`: makes the host as the policy files say.
+//! `apply`: applies the policy files.
 
 use daemon::running_daemon;
 use session::{Exit, Fault, cycle, fullbusy, staged};

@@ -10,7 +10,7 @@ use super::attachment::{Attachment, EventOutput};
 use crate::args::{Attach, Attached};
 use cli::Context;
 
-/// Attaches, and stays until it is interrupted or the process ends.
+/// Attaches, and stays until it is interrupted or the process exits.
 pub(crate) fn run(arguments: &Attach, context: &Context) -> Result<Exit, Fault> {
     let pid = pid_of(arguments, context)?;
     let process = another_process(pid)?;
@@ -42,10 +42,10 @@ pub(crate) fn run(arguments: &Attach, context: &Context) -> Result<Exit, Fault> 
     Ok(Exit::Done)
 }
 
-/// The process that the command line names.
+/// The process that the command line selects.
 ///
 /// # Errors
-/// None is found, or several: one at a time is attached to.
+/// If there is none, or several: only one can be attached to.
 fn pid_of(arguments: &Attach, context: &Context) -> Result<Pid, Fault> {
     let word = match (&arguments.process, arguments.port) {
         (Some(Attached::Pid(pid)), _) => return Ok(Pid(*pid)),
@@ -67,10 +67,10 @@ fn pid_of(arguments: &Attach, context: &Context) -> Result<Pid, Fault> {
     }
 }
 
-/// How many processes are named where one is asked for.
+/// The maximum number of processes to name in an error.
 const NAMED_MAX: usize = 4;
 
-/// A process that can be given a policy: any but this one, which ends with the command.
+/// A process that can be given a policy: any except this one, which exits with the command.
 ///
 /// # Errors
 /// If it is this process, or there is none.
@@ -82,7 +82,7 @@ pub(super) fn another_process(pid: Pid) -> Result<ProcessId, Fault> {
     Ok(linux::process::identify(pid)?)
 }
 
-/// Waits for a signal or the end of the process, and returns which of the two came.
+/// Waits for a signal or the exit of the process. Returns which one came.
 fn stay(
     arguments: &Attach,
     context: &Context,

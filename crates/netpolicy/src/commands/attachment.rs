@@ -1,12 +1,12 @@
-//! A policy on running processes, until a signal or their end: what `attach` and `run` share.
+//! A policy on running processes, until a signal or their exit: shared by `attach` and `run`.
 //!
-//! What is set at first, and what is added when the process makes an epoll, forks or receives from another queue, are
-//! transactions of their own, each kept as soon as it is committed. So the journal is free for others in between,
-//! and the settings that a killed netpolicy leaves behind can be rolled back by name. At the end all of them are rolled
-//! back, the newest first.
+//! The initial settings, and those added when the process creates an epoll, forks or receives on another
+//! queue, are separate transactions, each kept as soon as it is committed. So the journal is free for others
+//! in between, and the settings that a killed netpolicy leaves behind can be rolled back by name. At the end
+//! all of them are rolled back, newest first.
 //!
-//! What a killed attachment left of the knobs that this one wants is restored before they are set ([`takeover`]): they would
-//! look as if they had been so before, and stay so for good.
+//! Settings that a killed attachment left behind and this one also wants are restored first ([`takeover`]):
+//! otherwise they would be taken for the original values and stay for good.
 
 mod takeover;
 
@@ -24,30 +24,33 @@ use takeover::Takeover;
 use crate::render::{EventReport, count};
 use cli::Context;
 
-/// How long to wait at most for an event before signals are looked at.
+/// The maximum wait for an event before signals are checked.
 pub(crate) const TURN: Duration = Duration::from_millis(50);
 
-/// How soon after an event everything is looked at again: time for a server to make the rest of its epolls.
+/// How soon after an event everything is observed again, so that a server has time to create the rest of its
+/// epolls.
 const LOOK_AFTER_EVENT: Duration = Duration::from_millis(20);
 
-/// How often everything is looked at again without an event: connections arrive on queues that had none before, and a
-/// reset may have taken a queue's settings.
+/// How often everything is observed again without an event: connections arrive on new queues, and a reset may
+/// have cleared a queue's settings.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// Looking takes at most one part in so many of a CPU: after a look that was slow, the next one waits longer.
+/// Observing takes at most one in this many parts of a CPU: after a slow observation, the next one waits
+/// longer.
 const LOOK_SHARE: u32 = 50;
 
-/// How soon everything is looked at again after a look that failed, and how often in a row that is no failure.
+/// How soon to retry a failed observation, and how many consecutive failures are tolerated.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 const FAILURES_MAX: u32 = 5;
 
-/// The most transactions of one attachment that are in force at the same time. A process beyond this creates epolls in a loop.
+/// The maximum number of transactions of one attachment in force at the same time. Only a process that
+/// creates epolls in a loop exceeds it.
 const TRANSACTIONS_MAX: usize = 4096;
 
-/// The message once there are so many.
+/// The message when the limit is reached.
 const FULL: &str = "the limit of 4096 transactions for one attachment is reached";
 
-/// Whether an attachment that has so many transactions may have one more.
+/// Whether an attachment with this many transactions may have another one.
 const fn has_room(transactions: usize) -> bool {
     transactions < TRANSACTIONS_MAX
 }
@@ -57,7 +60,7 @@ const fn has_room(transactions: usize) -> bool {
 pub(crate) enum EventOutput {
     /// On standard output, as the command's data.
     Stdout,
-    /// On standard error, because standard output belongs to the command that was started.
+    /// On standard error, because standard output belongs to the started command.
     Stderr,
 }
 
@@ -74,17 +77,16 @@ pub(crate) struct Attachment<'a> {
     transactions: Vec<TransactionName>,
     takeover: Takeover,
     look_at: Instant,
-    /// How many looks in a row have failed.
+    /// The number of consecutive failed observations.
     failures: u32,
-    /// The notes that were reported: each is reported once.
+    /// The notes that were reported, each of them once.
     reported: BTreeSet<String>,
-    /// Whether there has been anything that the policy could be given to.
+    /// Whether there was ever anything to set.
     found: bool,
 }
 
 impl<'a> Attachment<'a> {
-    /// Begins to follow a process. What there is to be set already is set by a first
-    /// [`Attachment::look`].
+    /// Starts following a process. A first [`Attachment::look`] sets what already exists.
     pub(crate) fn begin(
         context: &'a Context,
         output: EventOutput,
@@ -116,7 +118,7 @@ impl<'a> Attachment<'a> {
         })
     }
 
-    /// Waits a little for what the processes do next, and gives it what it needs. False once none of them is left.
+    /// Waits for the next event of the processes, and handles it. Returns false once none of them is left.
     pub(crate) fn turn(&mut self) -> Result<bool, Fault> {
         let wait = TURN.min(self.look_at.saturating_duration_since(Instant::now()));
         match self.next_event(wait)? {
@@ -156,15 +158,15 @@ impl<'a> Attachment<'a> {
         }
     }
 
-    /// Observes, plans, and commits what is not yet as it should be.
+    /// Observes, plans, and commits the differences.
     pub(crate) fn look(&mut self) -> Result<(), Fault> {
         let began = Instant::now();
         let plan = self.planned()?;
         self.set(plan, began)
     }
 
-    /// The first [`Attachment::look`], once more if it fails for what may be over in a moment: a child of the process has
-    /// ended meanwhile, or another attachment was faster.
+    /// The first [`Attachment::look`], repeated once if it fails for a transient reason: a child of the
+    /// process has exited in the meantime, or another attachment was faster.
     pub(crate) fn first_look(&mut self) -> Result<(), Fault> {
         for _ in 0..FAILURES_MAX {
             match self.look() {
@@ -196,11 +198,10 @@ impl<'a> Attachment<'a> {
         Ok(())
     }
 
-    /// As [`Attachment::look`], once more. A process may end, or close an epoll, between the event that reported it and
-    /// the write. Such a failure leaves the host as it was, and is none if it is gone after the follower's next event.
-    ///
-    /// Nor is it one if there is no plan at the moment, because a device is down or away: what comes back may bring what
-    /// the plan needs, and until then what is in force stays so.
+    /// Repeats [`Attachment::look`]. A process may exit, or close an epoll, between the event that reported
+    /// it and the write. Such a failure leaves the host unchanged and is ignored if the object is gone after
+    /// the follower's next event. It is also ignored if there is no plan at the moment because a device is
+    /// down or missing: the plan may work when it returns, and until then the current settings stay.
     fn look_again(&mut self) -> Result<(), Fault> {
         let began = Instant::now();
         let looked = match self.planned() {
@@ -273,17 +274,17 @@ impl<'a> Attachment<'a> {
         changes.iter().try_for_each(|change| self.report("set", change.to().object(), change.to_string()))
     }
 
-    /// Whether anything had to be set that was not so already.
+    /// Whether any setting had to be changed.
     pub(crate) fn has_set(&self) -> bool {
         !self.transactions.is_empty()
     }
 
-    /// The processes that are followed and have not ended.
+    /// The followed processes that are still running.
     pub(crate) fn followed(&self) -> impl Iterator<Item = ProcessId> + '_ {
         self.follower.followed()
     }
 
-    /// Whether there has been anything that the policy could be given to: a queue, an epoll, a thread.
+    /// Whether there was ever anything to set: a queue, an epoll, a thread.
     pub(crate) const fn has_found_something(&self) -> bool {
         self.found
     }
@@ -329,7 +330,7 @@ impl<'a> Attachment<'a> {
         }
     }
 
-    /// Rolls back every transaction, the newest first. Goes on past one that cannot be rolled back wholly: the
+    /// Rolls back every transaction, newest first. Continues after one that cannot be fully rolled back:
     /// older ones may still be restored.
     fn put_back(&mut self) -> Result<Vec<Undone>, Fault> {
         let mut kernel = linux::Kernel::new();
@@ -345,7 +346,7 @@ impl<'a> Attachment<'a> {
         self.unrestored(failed).map_or(Ok(undone), Err)
     }
 
-    /// What it means that these could not be rolled back: all that stays in force, and what mends it.
+    /// The error if these could not be rolled back: everything that stays in force, and how to fix it.
     fn unrestored(&self, failed: Vec<(TransactionName, RollBackError)>) -> Option<Fault> {
         let (mut stuck, mut names) = (Vec::new(), Vec::new());
         for (name, error) in &failed {
@@ -369,7 +370,7 @@ impl<'a> Attachment<'a> {
         Some(Fault { hint: hint.or(first.hint.take()), ..first })
     }
 
-    /// What it means that a transaction could not be rolled back: whatever is in force of it stays so.
+    /// The error if a transaction could not be rolled back: its settings stay in force.
     fn left_in_force(&self, name: TransactionName, error: RollBackError) -> Fault {
         let fault = Fault::from(error);
         if matches!(fault.host, HostState::NotRestored { .. }) {
@@ -397,7 +398,7 @@ impl Drop for Attachment<'_> {
     }
 }
 
-/// Whether a process has not ended yet.
+/// Whether a process is still running.
 fn lives(process: &ProcessId) -> bool {
     linux::process::identify(process.pid).is_ok_and(|now| now.started == process.started)
 }

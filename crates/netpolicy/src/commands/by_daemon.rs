@@ -13,7 +13,7 @@ use session::{Exit, Fault, HostState, staged};
 use crate::args::{Unset, UnsetTarget};
 use cli::Context;
 
-/// Has the daemon set what was asked for.
+/// Passes a `set` to the daemon.
 pub(crate) fn set(
     client: &mut Client,
     intent: &Intent,
@@ -47,7 +47,7 @@ pub(crate) fn set(
     Ok(exit)
 }
 
-/// Has the daemon release what was set for a target.
+/// Makes the daemon release the request for a target.
 pub(crate) fn unset(arguments: &Unset, context: &Context) -> Result<Exit, Fault> {
     let (target, netns) = match &arguments.target {
         UnsetTarget::Device { name } => (Target::Device(name.clone()), context.session.netns()?),

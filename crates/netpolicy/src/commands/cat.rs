@@ -1,4 +1,4 @@
-//! `cat`: the policy files as one, and what they are for on this host.
+//! `cat`: merges the policy files, and shows what they match on this host.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use crate::args::Cat;
 use crate::render::{MeantBySection, MergedReport};
 use cli::Context;
 
-/// Prints what all files together ask, and with `--resolved` for what.
+/// Prints the merged files, and with `--resolved` what they match.
 pub(crate) fn run(arguments: &Cat, context: &Context) -> Result<Exit, Fault> {
     let merged = context.policy()?;
     let meant = if arguments.resolved { meant(&merged, context)? } else { BTreeMap::new() };
@@ -22,7 +22,7 @@ pub(crate) fn run(arguments: &Cat, context: &Context) -> Result<Exit, Fault> {
     Ok(Exit::Done)
 }
 
-/// What each section is for now, by its place.
+/// The current matches of each section, by index.
 fn meant(merged: &Merged, context: &Context) -> Result<BTreeMap<usize, MeantBySection>, Fault> {
     let netns = context.session.netns()?;
     let policy = merged.policy();

@@ -1,4 +1,4 @@
-//! `compare`: settings that alternate on a service that runs, judged by its own traffic.
+//! `compare`: settings that alternate on a running service and are judged on its own traffic.
 
 use std::time::Duration;
 
@@ -16,10 +16,10 @@ use super::watch;
 use crate::args::{Compare, Output};
 use cli::Context;
 
-/// How long after the last moment of a comparison its guard stays.
+/// How long the guard of a comparison outlasts it.
 const GUARD_STAYS: Duration = Duration::from_secs(60);
 
-/// Compares, and says what it came to.
+/// Compares, and prints the result.
 pub(crate) fn run(arguments: &Compare, context: &Context) -> Result<Exit, Fault> {
     let mut candidates: Vec<Candidate> = vec![arguments.a.clone()];
     candidates.extend(arguments.b.iter().cloned());
@@ -91,7 +91,7 @@ pub(crate) fn run(arguments: &Compare, context: &Context) -> Result<Exit, Fault>
     }
 }
 
-/// Says what is compared, and what each candidate changes.
+/// Prints what is compared, and the changes of each candidate.
 fn announce(comparison: &mut Comparison<'_>, options: &Options, context: &Context) {
     let ports: Vec<String> = comparison.target().ports.iter().map(ToString::to_string).collect();
     let name = comparison.target().name.clone();
@@ -123,7 +123,7 @@ fn announce(comparison: &mut Comparison<'_>, options: &Options, context: &Contex
     }
 }
 
-/// Brings the winner into force for good, if there is one that changes anything.
+/// Applies the winner permanently, if it changes anything.
 fn keep_winner(
     winner: Option<usize>,
     comparison: &mut Comparison<'_>,
@@ -151,11 +151,11 @@ fn keep_winner(
     }
 }
 
-/// Shows and keeps each round.
+/// Prints and records each round.
 struct Listener<'a> {
     context: &'a Context,
     record: Option<PairRecord>,
-    /// Why the record ended before the comparison.
+    /// Why the record ended before the comparison, if it did.
     unrecorded: Option<Fault>,
     most: Duration,
 }

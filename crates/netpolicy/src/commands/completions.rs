@@ -1,4 +1,4 @@
-//! `completions`: what a shell needs to complete our command line.
+//! `completions`: prints shell completions.
 
 use clap_complete::env::Shells;
 use session::{Exit, Fault};

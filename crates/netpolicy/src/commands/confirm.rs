@@ -6,7 +6,7 @@ use session::{Exit, Fault, clock};
 use crate::args::Confirm;
 use cli::Context;
 
-/// Confirms one transaction: the one that is named, or the newest on trial.
+/// Confirms one transaction: the named one, or the newest one on trial.
 pub(crate) fn run(arguments: &Confirm, context: &Context) -> Result<Exit, Fault> {
     let journal = context.session.journal()?;
     let name = match arguments.id {

@@ -1,4 +1,4 @@
-//! `daemon`: keeps the policy true for as long as it runs.
+//! `daemon`: keeps the policy in force while it runs.
 
 use daemon::{Options, run as run_daemon};
 use session::{Exit, Fault};
@@ -6,7 +6,7 @@ use session::{Exit, Fault};
 use crate::args::Daemon;
 use cli::Context;
 
-/// Runs until it is asked to end.
+/// Runs until it is terminated.
 pub(crate) fn run(arguments: &Daemon, context: &Context) -> Result<Exit, Fault> {
     let on_stop = arguments.on_stop.map(daemon::OnStop::from);
     let options = Options::read(

@@ -19,10 +19,10 @@ use crate::args::Doctor;
 use crate::render::{FindingsReport, count as counted, count_shown};
 use cli::Context;
 
-/// Counting that takes longer says how far it is.
+/// Counting that takes longer shows its progress.
 const PROGRESS_AFTER: Duration = Duration::from_secs(2);
 
-/// Judges the host: its settings, and what was counted.
+/// Checks the host: its settings and its counts.
 pub(crate) fn run(arguments: &Doctor, context: &Context) -> Result<Exit, Fault> {
     let netns = context.session.netns()?;
     let processes = Processes::from(&arguments.processes);
@@ -99,10 +99,10 @@ pub(crate) fn run(arguments: &Doctor, context: &Context) -> Result<Exit, Fault> 
     })
 }
 
-/// How much of each second is measured: more than of a service that is watched all day.
+/// How much of each second is measured: more than for a service that is watched all day.
 const SAMPLE: Duration = Duration::from_millis(400);
 
-/// Begins to measure the services of the policy files, where there are any.
+/// Starts measuring the services of the policy files, if there are any.
 fn measure(context: &Context, netns: &Netns) -> Option<Rounds> {
     // Files that cannot be followed are reported where they are followed.
     let subjects = Subject::of_policy(&context.policy().ok()?.policy(), netns);
@@ -119,10 +119,10 @@ fn measure(context: &Context, netns: &Netns) -> Option<Rounds> {
         .ok()
 }
 
-/// Findings that say only that a service is quiet, or was measured for a moment.
+/// Findings that only mean that a service is quiet, or was measured briefly.
 const OF_A_MOMENT: [&str; 3] = ["live-nothing-arrived", "live-few-requests", "live-uniform-alone"];
 
-/// What was found of the response times of services.
+/// The findings on the response times of services.
 fn of_response_times(measured: Vec<Measured>, context: &Context) -> Vec<Finding> {
     let mut findings = Vec::new();
     for Measured { name, outcome } in measured {
@@ -146,8 +146,8 @@ fn of_response_times(measured: Vec<Measured>, context: &Context) -> Vec<Finding>
     findings
 }
 
-/// What transactions have in force, the newest first, and what became of the newest. A journal that cannot be read does not
-/// keep the doctor from looking.
+/// The settings that transactions have in force, newest first, and the state of the newest transaction. An
+/// unreadable journal is not an error here.
 fn held(context: &Context) -> (Vec<Held>, Pending) {
     let read = context.session.journal().and_then(|journal| Ok((journal.history()?, journal)));
     let (history, journal) = match read {
@@ -189,7 +189,7 @@ fn held(context: &Context) -> (Vec<Held>, Pending) {
     (held, pending)
 }
 
-/// Begins to count where the receive path is too slow.
+/// Starts counting where the receive path is too slow.
 fn begin(netns: &Netns) -> Result<PressureSource, linux::KernelError> {
     PressureSource::begin(netns, &linux::observe(netns, &Processes::None)?)
 }
@@ -197,10 +197,10 @@ fn begin(netns: &Netns) -> Result<PressureSource, linux::KernelError> {
 /// The rules whose remedy is at the other end of a veth.
 const NEEDS_PEER: [&str; 2] = ["packets-on-no-napi", "veth-without-napi"];
 
-/// How many veths' other ends are looked for.
+/// The maximum number of veths whose peers are looked for.
 const PEERS_MAX: usize = 64;
 
-/// The other ends of the veths, where they are in another namespace that can be found.
+/// The peers of veths, if they are in another namespace that can be found.
 fn peers(netns: &Netns, host: &Host, context: &Context) -> BTreeMap<DeviceId, Peer> {
     let veths = host.devices.iter().filter(|device| device.kind == "veth" && device.up).take(PEERS_MAX);
     let found = veths.filter_map(|device| match linux::observe::peer_end(netns, device.id) {
@@ -217,8 +217,7 @@ fn peers(netns: &Netns, host: &Host, context: &Context) -> BTreeMap<DeviceId, Pe
     found.collect()
 }
 
-/// What the policy files ask for on this host, and what of that is not in force. Files that are refused do not keep the
-/// doctor from looking.
+/// The requests of the policy files on this host, and those not in force. Refused files do not stop doctor.
 ///
 /// # Errors
 /// Why the files are refused.
@@ -246,7 +245,7 @@ fn asked(
     Ok(placement.asked())
 }
 
-/// Counts who delivers packets; `None` with a message where BPF is unavailable.
+/// Counts packet delivery; `None` with a message if BPF is unavailable.
 fn count(span: Duration, context: &Context) -> Option<Delivered> {
     match delivered(span, context) {
         Ok(delivered) => Some(delivered),
@@ -266,7 +265,7 @@ fn delivered(span: Duration, context: &Context) -> Result<Delivered, linux::Kern
     sampler.end()
 }
 
-/// Lets the time pass, and shows how much is left of it where that is long.
+/// Waits, and shows the remaining time if it is long.
 fn watch(span: Duration, context: &Context) {
     const TICK: Duration = Duration::from_millis(200);
     let end = Instant::now() + span;

@@ -1,4 +1,4 @@
-//! `explain`: why each setting is as it is.
+//! `explain`: why each setting has its value.
 
 use std::collections::BTreeSet;
 
@@ -13,8 +13,8 @@ use crate::args::Explain;
 use crate::render::{FindingKindReport, KnobReport, RecipeReport};
 use cli::Context;
 
-/// Prints the reason of every setting in force and of every one that the policy files ask for; of a policy, its recipe;
-/// of a finding or a setting, its meaning.
+/// Prints the reason for every setting in force and every requested one; for a policy, its recipe; for a
+/// finding or a setting, its meaning.
 pub(crate) fn run(arguments: &Explain, context: &Context) -> Result<Exit, Fault> {
     let asked = arguments.object.as_deref().unwrap_or("");
     match (asked, &arguments.setting) {
@@ -68,14 +68,14 @@ fn present_device(asked: &str) -> &str {
     }
 }
 
-/// Whether this namespace has a device with exactly this name: the kernel admits `@` in it.
+/// Whether this namespace has a device with exactly this name, which may contain `@`.
 fn is_device(name: &str) -> bool {
     let host = linux::Netns::own().and_then(|netns| linux::observe(&netns, &Processes::None));
     host.is_ok_and(|host| host.devices.iter().any(|device| device.id.name.as_str() == name))
 }
 
-/// The names of what can be explained on this host: devices, services of the policy files, processes. What cannot be read
-/// is left out.
+/// The names that can be explained on this host: devices, services of the policy files, processes. Skips what
+/// cannot be read.
 fn known_names(context: &Context) -> BTreeSet<String> {
     let mut names: BTreeSet<String> = ["host", "irq"].map(str::to_owned).into();
     let host =
@@ -93,7 +93,8 @@ fn known_names(context: &Context) -> BTreeSet<String> {
     names
 }
 
-/// Whether a name is an object of the host or a part of one: `eth0`, `eth0 rx-0`, `service.cache`, `redis[812] epoll 5`.
+/// Whether a name is an object of the host or a part of one: `eth0`, `eth0 rx-0`, `service.cache`,
+/// `redis[812] epoll 5`.
 fn is_known(asked: &str, names: &BTreeSet<String>) -> bool {
     let asked = asked.strip_prefix("service.").or(asked.strip_prefix("device.")).unwrap_or(asked);
     names.iter().any(|name| {
@@ -102,7 +103,7 @@ fn is_known(asked: &str, names: &BTreeSet<String>) -> bool {
     })
 }
 
-/// Nothing has this name; the nearest that something has.
+/// The error for an unknown name, with the nearest known one.
 fn unknown_name(asked: &str, names: &BTreeSet<String>) -> Fault {
     let words = format!("no device, service, process, policy, setting or finding here is called `{asked}`");
     let findings: Vec<&str> = FindingKindReport::all().map(|kind| kind.code()).collect();
@@ -116,7 +117,7 @@ fn unknown_name(asked: &str, names: &BTreeSet<String>) -> Fault {
     }
 }
 
-/// The settings of this name or key.
+/// The settings with this name or key.
 fn settings_named(name: &str) -> Vec<&'static Facts> {
     let is_it = |key: &str| key == name || key.strip_prefix("settings.") == Some(name);
     Setting::table()
@@ -126,7 +127,7 @@ fn settings_named(name: &str) -> Vec<&'static Facts> {
         .collect()
 }
 
-/// Prints what is known about the settings of this name or key.
+/// Prints the documentation of the settings with this name or key.
 fn explain_setting(name: &str, context: &Context) -> Result<Exit, Fault> {
     let found = settings_named(name);
     if found.is_empty() {

@@ -1,4 +1,4 @@
-//! The guard process of a trial, as a command that `try`, `compare` and the daemon start.
+//! The guard process of a trial: a hidden command that `try`, `compare` and the daemon start.
 
 use cli::Context;
 use cli::guard::Guard;

@@ -1,4 +1,4 @@
-//! `try --guard`, and `apply` of services that have a guard: a change that is judged on live traffic.
+//! `try --guard`, and `apply` of services with a guard: a change that is judged on live traffic.
 
 use std::time::Duration;
 
@@ -15,23 +15,23 @@ use crate::args::{Allow, Output};
 use crate::render::PlanReport;
 use cli::Context;
 
-/// How long after the last moment of a trial its guard process stays.
+/// How long the guard process of a trial outlasts it.
 const GUARD_STAYS: Duration = Duration::from_secs(60);
 
-/// What `try --guard` names.
+/// The guard of `try --guard`.
 pub(crate) struct Asked<'a> {
-    /// What may grow.
+    /// The limits.
     pub(crate) limits: Limits,
-    /// On whose traffic; empty for all services of the policy files.
+    /// The services to judge by; empty for all services of the policy files.
     pub(crate) on: &'a [String],
-    /// For how long.
+    /// The duration.
     pub(crate) seconds: u64,
 }
 
-/// The guards that this command line asks for.
+/// The guards that this command line requests.
 ///
 /// # Errors
-/// Exit 2 for a time in which nothing can be decided; exit 7 where no service is named.
+/// Exit 2 if the time is too short for a decision; exit 7 if no service is named.
 pub(crate) fn asked(asked: &Asked<'_>, policy: &Policy, planned: &Planned) -> Result<Guards, Fault> {
     let within = Nanoseconds(asked.seconds.saturating_mul(1_000_000_000));
     if !(Guard::WITHIN_LEAST..=Guard::WITHIN_MOST).contains(&within) {
@@ -68,7 +68,7 @@ pub(crate) fn asked(asked: &Asked<'_>, policy: &Policy, planned: &Planned) -> Re
     Ok(Guards { within: Some(within), ..guards })
 }
 
-/// Tries the change, and keeps it unless a service suffers.
+/// Tries the change, and keeps it unless it harms a service.
 pub(crate) fn run(
     policy: &Policy,
     netns: Netns,

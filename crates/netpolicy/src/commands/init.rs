@@ -1,4 +1,4 @@
-//! `init`: a first policy file, from what runs here.
+//! `init`: writes a first policy file from the running services.
 
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Write};
@@ -12,7 +12,7 @@ use crate::args::Init;
 use crate::render::count;
 use cli::Context;
 
-/// Prints the file, or writes it where there is none.
+/// Prints the file, or writes it if it does not exist.
 pub(crate) fn run(arguments: &Init, context: &Context) -> Result<Exit, Fault> {
     let netns = context.session.netns()?;
     let found = Found::here(&netns, Pid(std::process::id()))?;
@@ -36,7 +36,7 @@ pub(crate) fn run(arguments: &Init, context: &Context) -> Result<Exit, Fault> {
     Ok(Exit::Done)
 }
 
-/// Writes a file that is not there yet, whole or not at all; makes its directory where there is none.
+/// Creates a file atomically, and its directory if necessary.
 fn write(path: &Path, text: &str) -> Result<(), Fault> {
     let failed = |error: std::io::Error| match error.kind() {
         ErrorKind::AlreadyExists => Fault::file(path, error)

@@ -1,4 +1,4 @@
-//! `man`: the manual pages, for packagers.
+//! `man`: writes the manual pages, for packagers.
 
 use clap::CommandFactory;
 use clap_mangen::roff::{Roff, bold, roman};
@@ -11,7 +11,7 @@ use session::{Exit, Fault};
 use crate::args::{Arguments, Man};
 use cli::Context;
 
-/// Writes one page for each command, and one on policy files. Programs with further commands write theirs.
+/// Writes one page for each command, and one on policy files. Programs of other commands write their own.
 pub(crate) fn run(arguments: &Man, context: &Context) -> Result<Exit, Fault> {
     // The pages are generated from the same definitions that parse the command line, so they cannot disagree.
     let mut command = Arguments::command().disable_help_subcommand(true);
@@ -75,7 +75,7 @@ fn policy_file_page() -> Vec<u8> {
     roff.render().into_bytes()
 }
 
-/// A key of a policy file, as docs/reference/policy-file.md has it.
+/// Formats a key of a policy file as in docs/reference/policy-file.md.
 fn key(roff: &mut Roff, row: &KeyRow) {
     let sections = if row.of == Kind::OF_TRAFFIC.as_slice() {
         "device, service".to_owned()

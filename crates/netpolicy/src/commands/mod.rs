@@ -118,19 +118,19 @@ fn dispatch(command: &Command, context: &Context) -> Result<Exit, Fault> {
     }
 }
 
-/// Becomes the program that has this command.
+/// Execs the program that implements this command.
 fn of_tool(word: &str) -> Result<Exit, Fault> {
     let tool = Tool::with_command(word);
     Err(tool.map_or_else(|| Fault::failed(format!("no program implements the command {word}")), Tool::exec))
 }
 
-/// Whether a command is about whatever is recorded, of all namespaces. A rollback is, too, and works when a namespace is
-/// gone.
+/// Whether a command is about the journal of all namespaces. A rollback is, too, and works when a namespace
+/// no longer exists.
 fn looks_at_journal_alone(command: &Command) -> bool {
     matches!(command, Command::Verify(_) | Command::History(_) | Command::SocketPolicies(_))
 }
 
-/// Whether a command reads or changes the host; the others work without one.
+/// Whether a command reads or changes the host; all others work without one.
 fn looks_at_host(command: &Command) -> bool {
     match command {
         Command::Show(_)
@@ -169,7 +169,7 @@ fn looks_at_host(command: &Command) -> bool {
     }
 }
 
-/// Whether a command looks at services without touching settings.
+/// Whether a command observes services without changing settings.
 const fn measures(command: &Command) -> bool {
     matches!(command, Command::Watch(_) | Command::Init(_))
 }

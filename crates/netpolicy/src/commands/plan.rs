@@ -5,7 +5,7 @@ use session::{Exit, Fault, cycle, fullbusy};
 use crate::render::PlanReport;
 use cli::Context;
 
-/// Prints the difference between the host and what is asked.
+/// Prints the difference between the host and the policy.
 pub(crate) fn run(context: &Context) -> Result<Exit, Fault> {
     let netns = context.session.netns()?;
     let policy = context.whole_policy(&netns)?;

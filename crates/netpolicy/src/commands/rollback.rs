@@ -1,4 +1,4 @@
-//! `rollback`: the values that were there before a transaction.
+//! `rollback`: restores the values from before a transaction.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use crate::args::Rollback;
 use crate::render::{UndoneReport, count};
 use cli::Context;
 
-/// Rolls one transaction back: the one that is named, or the newest that is in force.
+/// Rolls back one transaction: the named one, or the newest one in force.
 pub(crate) fn run(arguments: &Rollback, context: &Context) -> Result<Exit, Fault> {
     let journal = context.session.journal()?;
     if arguments.script {
@@ -47,8 +47,8 @@ pub(crate) fn run(arguments: &Rollback, context: &Context) -> Result<Exit, Fault
     Ok(Exit::Done)
 }
 
-/// The transactions in force of the command that made the newest one, the newest first: an `apply` that recreates queues makes
-/// one for the queues and one for what stands on them.
+/// The transactions in force of the command that made the newest one, newest first: an `apply` that recreates
+/// queues makes one for the queues and one for their settings.
 fn stages(all: &[Transaction], newest: TransactionName) -> Vec<TransactionName> {
     let live = all.iter().rev().filter(|transaction| transaction.standing().is_live());
     let mut stages = live.skip_while(|transaction| transaction.name() != newest);
@@ -79,8 +79,8 @@ fn one(name: TransactionName, journal: &Journal, context: &Context) -> Result<()
     Ok(())
 }
 
-/// Prints a script that runs the undo script of each transaction in force, the newest first. What a running `attach` owns is
-/// left to that.
+/// Prints a script that runs the undo script of each transaction in force, newest first. Transactions of a
+/// running `attach` are left to it.
 fn print_script(journal: &Journal, context: &Context) -> Result<Exit, Fault> {
     let history = journal.history()?;
     let mut script = "#!/bin/sh\n\
@@ -106,7 +106,7 @@ fn print_script(journal: &Journal, context: &Context) -> Result<Exit, Fault> {
     Ok(Exit::Done)
 }
 
-/// What a daemon holds is one thing to an operator, however many transactions it took.
+/// All transactions that a daemon holds, which form a unit for an operator.
 fn all_of_the_daemons(journal: &Journal, context: &Context) -> Result<Exit, Fault> {
     let (undone, failed) = journal.roll_back_daemons(&mut linux::Kernel::new(), &context.session.asked(None));
     for (name, undone) in &undone {
@@ -144,7 +144,7 @@ fn tell_what_is_unrecorded(name: TransactionName, undone: &Undone, context: &Con
     }
 }
 
-/// How many settings the last line names.
+/// The maximum number of settings named in the last line.
 const NAMED_MAX: usize = 8;
 
 /// Names the settings that were not restored because another program has changed them since.
@@ -170,7 +170,7 @@ fn report_left_alone<'u>(undone: impl Iterator<Item = &'u Undone>, context: &Con
         .say(&format!("NOT restored, because another program has changed it since: {named}{more}."));
 }
 
-/// What was in force before is slower or faster, as measured when the transaction was judged.
+/// Reports the measured difference between the settings before and after, if the transaction was judged.
 fn say_what_it_costs(before: Option<&Transaction>, context: &Context) {
     let judged = before.and_then(|transaction| transaction.judgements().last());
     if let Some(judged) = judged
@@ -182,7 +182,7 @@ fn say_what_it_costs(before: Option<&Transaction>, context: &Context) {
     }
 }
 
-/// A daemon that runs leaves alone what was rolled back.
+/// Reports that a running daemon leaves the rolled back settings alone.
 fn tell_of_daemon(journal: &Journal, context: &Context, what: &str) {
     if let Some(pid) = journal.daemon() {
         context.console.say(&format!(

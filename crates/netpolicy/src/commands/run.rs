@@ -14,14 +14,14 @@ use super::attachment::{Attachment, EventOutput, TURN};
 use crate::args::Run;
 use cli::Context;
 
-/// Where the library is put that caps `epoll_wait`.
+/// The directory for the library that caps `epoll_wait`.
 const LIBRARY_DIR: &str = "/run/netpolicy";
 
-/// What is said of a command that gave the policy nothing to be set.
+/// The message if there was nothing to set for the command.
 const NOTHING_SET: &str =
     "Nothing was set for the command: it never had an epoll, or a connection on a queue.";
 
-/// Starts the command, follows it to its end, and restores everything.
+/// Starts the command, follows it until it exits, and restores everything.
 pub(crate) fn run(arguments: &Run, context: &Context) -> Result<Exit, Fault> {
     let kthread = arguments.kthread.request();
     let intent = Intent {
@@ -54,7 +54,7 @@ pub(crate) fn run(arguments: &Run, context: &Context) -> Result<Exit, Fault> {
     }
 }
 
-/// Follows the command to its end, and restores everything.
+/// Follows the command until it exits, and restores everything.
 fn followed(
     child: &mut Child,
     context: &Context,
@@ -132,7 +132,7 @@ fn command(arguments: &Run, intent: &Intent) -> Result<Command, Fault> {
     Ok(command)
 }
 
-/// The program's file, looked for as execvp(3) does.
+/// The program's file, searched as execvp(3) does.
 fn found(name: &Path) -> Option<PathBuf> {
     if name.components().count() > 1 {
         return Some(name.to_owned());

@@ -1,4 +1,4 @@
-//! `schema`: the languages of policy files and of recipe files, for editors, and of what programs read.
+//! `schema`: JSON Schemas of policy files and recipe files, for editors, and of JSON output.
 
 use std::path::Path;
 
@@ -22,7 +22,7 @@ pub(crate) fn run(arguments: &Schema, context: &Context) -> Result<Exit, Fault> 
     }
 }
 
-/// The schema, unless another program has the command.
+/// The schema, unless another program implements the command.
 fn schema_of(what: SchemaOf) -> Option<serde_json::Value> {
     match what {
         SchemaOf::PolicyFile => Some(json_schema()),
@@ -35,7 +35,7 @@ fn name_of(what: SchemaOf) -> String {
     what.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
 }
 
-/// Writes all schemas. Programs with further commands write theirs.
+/// Writes all schemas. Programs of other commands write their own.
 fn write_all(directory: &Path, context: &Context) -> Result<Exit, Fault> {
     for what in SchemaOf::value_variants() {
         if let Some(schema) = schema_of(*what) {

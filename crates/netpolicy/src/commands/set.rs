@@ -11,7 +11,7 @@ use crate::args::{Set, SetTarget};
 use crate::request_args::Word;
 use cli::Context;
 
-/// Commits what one word asks for, and keeps it.
+/// Commits the request, and keeps it.
 pub(crate) fn run(arguments: &Set, context: &Context) -> Result<Exit, Fault> {
     let (mut nic, mut typed) = (Vec::new(), Vec::new());
     let (target, request, netns) = match &arguments.target {
@@ -54,7 +54,7 @@ pub(crate) fn run(arguments: &Set, context: &Context) -> Result<Exit, Fault> {
     Ok(done)
 }
 
-/// Whether a daemon answers that would set it.
+/// Whether a running daemon would set it.
 pub(crate) fn has_daemon(context: &Context) -> bool {
     let netns = context.session.netns();
     netns

@@ -11,7 +11,7 @@ use crate::args::{Show, Which};
 use crate::render::{HostReport, StatusReport, svg};
 use cli::Context;
 
-/// Prints the packet path, or draws it.
+/// Prints or draws the packet path.
 pub(crate) fn run(arguments: &Show, context: &Context) -> Result<Exit, Fault> {
     let mut host = linux::observe(&context.session.netns()?, &Processes::from(&arguments.processes))?;
     app_requests::add_to(&mut host, &context.session.app_requests());
@@ -30,7 +30,7 @@ pub(crate) fn run(arguments: &Show, context: &Context) -> Result<Exit, Fault> {
     Ok(Exit::Done)
 }
 
-/// When the running daemon, and when a command, measured each service last, and what came of it: no part of the host.
+/// The last measurement of each service by the daemon or a command, which is not part of the host.
 fn last_measured(context: &Context) -> Vec<String> {
     let Ok(netns) = context.session.netns() else { return Vec::new() };
     let mut client = running_daemon::connect(&context.session, netns.id()).ok().flatten();

@@ -49,7 +49,7 @@ fn no_prctl(why: &KernelError) -> Fault {
         .hint("without --prctl, only setsockopt and getsockopt work")
 }
 
-/// What the kernel said, without the verifier's account of it.
+/// The first line of the kernel's error, without the verifier log.
 fn first_line(error: &KernelError) -> String {
     let words = error.to_string();
     words.split(" \"").next().unwrap_or(&words).to_owned()

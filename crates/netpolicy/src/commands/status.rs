@@ -1,4 +1,4 @@
-//! `status`: how the daemon stands, in its own words.
+//! `status`: prints the state of the daemon.
 
 use daemon::api::Client;
 use model::{Change, Setting};
@@ -9,7 +9,7 @@ use crate::args::Status;
 use crate::render::StatusReport;
 use cli::Context;
 
-/// Says if settings that are in force were measured as worse.
+/// Reports settings in force that were measured to be worse.
 fn say_what_was_worse(context: &Context) {
     let known = context.session.evidence();
     if known.iter().all(|evidence| !evidence.is_against()) {
@@ -23,7 +23,7 @@ fn say_what_was_worse(context: &Context) {
     }
 }
 
-/// Asks the daemon, and prints what it says.
+/// Queries the daemon, and prints its answer.
 pub(crate) fn run(arguments: &Status, context: &Context) -> Result<Exit, Fault> {
     let socket = match &arguments.socket {
         Some(socket) => socket.clone(),

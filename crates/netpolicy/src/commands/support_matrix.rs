@@ -5,7 +5,7 @@ use session::{Exit, Fault};
 
 use cli::Context;
 
-/// Prints each mechanism.
+/// Prints all mechanisms.
 pub(crate) fn run(context: &Context) -> Result<Exit, Fault> {
     let netns = context.session.netns()?;
     context.console.report(&SupportMatrix::here(&netns)?)?;

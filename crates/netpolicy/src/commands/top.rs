@@ -10,7 +10,7 @@ use crate::render::ReadingReport;
 use crate::top::reader::Reader;
 use cli::Context;
 
-/// Shows the host again and again, or once.
+/// Shows the host repeatedly, or once.
 pub(crate) fn run(arguments: &Top, context: &Context) -> Result<Exit, Fault> {
     // Without policy files there are no services to name; show everything else.
     let policy = context.policy().map(|merged| merged.policy()).unwrap_or_else(|fault| {

@@ -1,4 +1,4 @@
-//! `verify`: is what was applied still in force?
+//! `verify`: checks whether applied settings are still in force.
 
 use session::verify::compared;
 use session::{Exit, Fault};

@@ -1,4 +1,4 @@
-//! `watch`: the response times of a service that runs.
+//! `watch`: the response times of a running service.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use session::{Exit, Fault};
 use crate::args::Watch;
 use cli::Context;
 
-/// Measures until the time is up, the service ends, or a signal comes; then says what it came to.
+/// Measures until the time limit, the exit of the service, or a signal; then prints a summary.
 pub(crate) fn run(arguments: &Watch, context: &Context) -> Result<Exit, Fault> {
     let target = Target::of(&arguments.service.selection(), &context.session, &context.console)?;
     let sample = Duration::from_nanos(arguments.sample.0);
@@ -67,7 +67,7 @@ pub(crate) fn run(arguments: &Watch, context: &Context) -> Result<Exit, Fault> {
     unrecorded.map_or(Ok(Exit::Done), Err)
 }
 
-/// Keeps when a service was measured last, for `show`.
+/// Saves the time of the measurement, for `show`.
 pub(super) fn keep(target: &Target, by: &str, response: Option<Percentiles>, context: &Context) {
     let (service, netns, at) = (target.name.clone(), target.netns.id(), seconds_since_1970());
     let kept = LastMeasured { service, netns, at, by: by.to_owned(), response }.keep(&context.session);
@@ -76,7 +76,8 @@ pub(super) fn keep(target: &Target, by: &str, response: Option<Percentiles>, con
     }
 }
 
-/// For people a line of a table, for programs that read lines a record; one JSON document has the end alone.
+/// Prints a table row for people, and a record with JSON lines; with JSON, only the final document is
+/// printed.
 fn show(context: &Context, row: &mut WatchRow, window: &WatchWindowReport<'_>) -> Result<(), Fault> {
     if context.globals.output == crate::args::Output::Table {
         context.console.text(&row.text(window))

@@ -1,4 +1,4 @@
-//! What applications ask for by themselves, as `show` prints it.
+//! Requests of applications, in the output of `show`.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use page::{Cell, Table};
 
 use super::count;
 
-/// One line for each process that asks, and for each epoll whose sockets do.
+/// One line for each requesting process, and for each epoll with requesting sockets.
 pub(super) fn asked_for(host: &Host) -> Table {
     let mut table = Table::new(&["ASKED BY", "WHICH", "POLICY"]);
     for process in &host.processes {

@@ -1,4 +1,4 @@
-//! What a finding means, for `explain CODE`.
+//! The meaning of a finding, for `explain CODE`.
 
 use page::{Page, Report, Style};
 use schemars::JsonSchema;
@@ -7,11 +7,11 @@ use serde::Serialize;
 /// A finding of `doctor`, `watch` or the daemon, explained.
 #[derive(Debug, JsonSchema, Serialize)]
 pub(crate) struct FindingKindReport {
-    /// Its code, as `doctor` prints it.
+    /// Its code, in the output of `doctor`.
     finding: &'static str,
-    /// What it means.
+    /// Its meaning.
     meaning: &'static str,
-    /// Its family, as docs/reference/findings.md groups them.
+    /// Its family, as in docs/reference/findings.md.
     family: &'static str,
 }
 

@@ -1,4 +1,4 @@
-//! What `doctor` found.
+//! The findings of `doctor`.
 
 use model::{Delivered, Finding, Severity};
 use page::{
@@ -13,17 +13,17 @@ use session::count;
 #[derive(Debug, JsonSchema, Serialize)]
 pub(crate) struct FindingsReport<'a> {
     findings: &'a [Finding],
-    /// What was counted; `None` if the settings alone were judged.
+    /// The counts; `None` if only the settings were checked.
     delivered: Option<&'a Delivered>,
-    /// What a look at this host could not tell.
+    /// What could not be determined on this host.
     not_known: &'a [String],
-    /// Whether people get all of it; else a screen of it. Programs always get all.
+    /// Whether people see everything or only a screenful. Programs always get everything.
     #[serde(skip)]
     all: bool,
 }
 
 impl<'a> FindingsReport<'a> {
-    /// These findings, with the counts they rest on and what they cannot say.
+    /// From these findings, with their counts and their limits.
     pub(crate) const fn of(
         findings: &'a [Finding],
         delivered: Option<&'a Delivered>,
@@ -34,13 +34,13 @@ impl<'a> FindingsReport<'a> {
     }
 }
 
-/// How many findings of this severity people see.
+/// How many findings of this severity are shown to people.
 pub(crate) fn count_shown(findings: &[Finding], severity: Severity) -> usize {
     merge(findings).iter().filter(|finding| finding.severity == severity).count()
 }
 
-/// The findings as people read them: what one command mends on several queues of a device is one finding, with its queues
-/// listed. Programs get each.
+/// Merges findings for people: several queues of a device with the same remedy become one finding that lists
+/// them. Programs get each finding.
 fn merge(findings: &[Finding]) -> Vec<Finding> {
     let mut merged: Vec<Finding> = Vec::new();
     for finding in findings {
@@ -70,7 +70,7 @@ fn queue_of(object: &str) -> Option<(&str, &str)> {
     Some((&object[..at], &object[at + 1..]))
 }
 
-/// A command is printed once, with the first finding that it mends.
+/// Prints each command only once, with the first finding that it fixes.
 fn drop_repeated_remedies(findings: &mut [Finding]) {
     let mut printed: Vec<(String, String)> = Vec::new();
     for finding in findings {
@@ -85,7 +85,7 @@ fn drop_repeated_remedies(findings: &mut [Finding]) {
     }
 }
 
-/// The longest head, in rows of a screen; a finding's words are cut there unless all is asked for.
+/// The maximum height of a head, in screen rows; longer texts are cut unless everything is requested.
 const HEAD_ROWS_MAX: usize = 4;
 
 /// A finding as lines without style.
@@ -167,10 +167,11 @@ impl Report for FindingsReport<'_> {
     }
 }
 
-/// The bytes of a severity at the beginning of a head.
+/// The length of the severity at the beginning of a head, in bytes.
 const SEVERITY_BYTES: usize = 7;
 
-/// Names of processes and devices are chosen by others, and must not steer the terminal.
+/// Escapes control characters: others choose the names of processes and devices, which must not control the
+/// terminal.
 fn visible(text: &str) -> String {
     text.replace(char::is_control, "\u{fffd}")
 }

@@ -33,22 +33,22 @@ struct Entry {
     unix_micros: u64,
     command: String,
     standing: Standing,
-    /// The program that attends to it at this moment: it is that program's until its end.
+    /// The running program that owns the transaction until it exits.
     owned_by: Option<Pid>,
-    /// Whether the program that was to restore it has ended without that.
+    /// Whether the program that should have rolled it back has exited without doing so.
     abandoned: bool,
     kernel: String,
     netpolicy: String,
     changes: Vec<ChangeLine>,
-    /// How many of the changes are in force.
+    /// The number of changes in force.
     in_force: usize,
     undo_script: String,
-    /// What measurements said of it, the oldest first.
+    /// Measured verdicts, oldest first.
     verdicts: Vec<Judgement>,
 }
 
 impl HistoryReport {
-    /// This history, the newest first.
+    /// From this history, newest first.
     pub(crate) fn of(history: &History, journal: &Journal) -> Self {
         let entry = |transaction| Entry::of(transaction, journal);
         Self {
@@ -70,7 +70,7 @@ impl Damaged {
 }
 
 impl Entry {
-    /// How it stands, in one word or two; `docs/reference/exit-codes.md` says what each means.
+    /// Its state, in one or two words; see `docs/reference/exit-codes.md`.
     fn word(&self) -> String {
         match self.standing {
             Standing::Kept if self.owned_by.is_some() => "owned".to_owned(),

@@ -73,7 +73,7 @@ impl Report for HostReport<'_> {
     }
 }
 
-/// The marks that a page uses, and so has to explain.
+/// The marks on a page, which its legend explains.
 #[derive(Clone, Copy, Debug, Default)]
 struct Marks {
     inferred: bool,
@@ -126,7 +126,7 @@ fn devices(host: &Host) -> Table {
     table
 }
 
-/// `4/8`: what is, and the most there can be.
+/// `4/8`: the current value and the maximum.
 fn pair(pair: Pair) -> String {
     if pair.max == 0 { pair.current.to_string() } else { format!("{}/{}", pair.current, pair.max) }
 }
@@ -177,7 +177,7 @@ fn offloads(device: &Device) -> String {
     on.chain(otherwise).collect::<Vec<_>>().join(" ")
 }
 
-/// The device-wide values that new NAPIs begin with, where they are not the kernel's own.
+/// The device-wide defaults of new NAPIs, if they differ from the kernel's.
 fn defaults(device: &Device) -> String {
     let defer = device.defer_hard_irqs.filter(|polls| polls.0 > 0).map(|polls| format!("defer {polls}"));
     let flush = device.gro_flush_timeout.filter(|span| !span.is_zero()).map(|span| format!("flush {span}"));
@@ -186,7 +186,7 @@ fn defaults(device: &Device) -> String {
     defer.into_iter().chain(flush).chain(threaded).chain(steered(device)).collect::<Vec<_>>().join(" ")
 }
 
-/// What was created on the device: queueing disciplines, RSS contexts, rules.
+/// Objects created on the device: qdiscs, RSS contexts, rules.
 fn steered(device: &Device) -> Vec<String> {
     let qdisc = device.qdiscs.as_ref().filter(|qdiscs| !matches!(qdiscs, model::Qdiscs::Default(_)));
     let contexts = device.rss_contexts.iter().flatten().map(|context| match context.queues {
@@ -290,14 +290,14 @@ fn queue_row(
     ]);
 }
 
-/// The kernel thread of a NAPI, as far as it was read.
+/// The kernel thread of a NAPI, as far as it could be read.
 fn kthread_of(device: &Device, edge: Option<NapiEdge>) -> Option<&KthreadState> {
     let napi = edge?.napi;
     let serves = |queue: &&RxQueueState| queue.napi.is_some_and(|edge| edge.napi == napi);
     device.rx_queues.iter().find(serves)?.kthread.as_ref()
 }
 
-/// Its class, and its clamp and its slice where they are not the default.
+/// Its class, with its clamp and slice unless they are the default.
 fn scheduled(thread: &KthreadState) -> String {
     let class = thread.scheduling.map(|class| format!(", {class}"));
     let clamp =
@@ -309,7 +309,7 @@ fn scheduled(thread: &KthreadState) -> String {
     class.into_iter().chain(clamp).chain(slice).collect()
 }
 
-/// The queues that something keeps for itself.
+/// The held queues.
 fn holders(host: &Host, marks: &mut Marks) -> Table {
     let mut table = Table::new(&["HELD QUEUE", "HOW", "BY"]);
     for device in &host.devices {
@@ -345,7 +345,7 @@ fn irqs(host: &Host) -> Table {
     table
 }
 
-/// The CPU where an interrupt fired most often, with its share.
+/// The CPU with most of an interrupt's events, and its share.
 fn mostly_on(irq: &Irq) -> Option<String> {
     let (cpu, count) = irq.counts.iter().max_by_key(|(_, count)| *count).filter(|(_, count)| *count > 0)?;
     let percent = count.saturating_mul(100) / irq.count().max(1);
@@ -379,9 +379,9 @@ fn processes(host: &Host, marks: &mut Marks) -> Table {
     table
 }
 
-/// One way by which a process takes its packets.
+/// A way in which a process receives packets.
 struct Entry {
-    /// Who waits: name and CPUs of each thread that was seen waiting.
+    /// Name and CPUs of each thread that was observed waiting.
     threads: Vec<(String, String)>,
     epoll: Option<Fd>,
     how: String,
@@ -428,7 +428,7 @@ fn entries(process: &Process) -> Vec<Entry> {
     entries
 }
 
-/// How receives from sockets busy-poll that no epoll watches; `None` where none does.
+/// The busy polling of receives on sockets that no epoll watches; `None` if there is none.
 fn of_receives(process: &Process) -> Option<String> {
     let polling =
         process.sockets.iter().filter_map(|socket| socket.polling).filter(|polling| polling.polls());
@@ -501,7 +501,7 @@ fn legend(page: &mut Page, marks: Marks) {
     }
 }
 
-/// The most unread parts that are listed.
+/// The maximum number of unreadable parts to list.
 const UNREAD_MAX: usize = 10;
 
 fn unread(page: &mut Page, host: &Host) {

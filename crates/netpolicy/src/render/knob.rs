@@ -1,4 +1,4 @@
-//! What is known about a setting before it is read or written: its line of the table of knobs.
+//! The documentation of a setting, from its row in the table of knobs.
 
 use model::setting::{Disruption, Facts};
 use schemars::JsonSchema;
@@ -6,13 +6,14 @@ use serde::Serialize;
 
 use page::{Page, Report, Style};
 
-/// The knobs of one name.
+/// The knobs with one name.
 #[derive(Debug, JsonSchema, Serialize)]
 pub(crate) struct KnobReport {
     knobs: Vec<Knob>,
 }
 
-/// One knob. Two interfaces of the kernel may have a knob of the same name, as a NAPI and a whole device have.
+/// A knob. Two kernel interfaces may have a knob with the same name, for example of a NAPI and of a whole
+/// device.
 #[derive(Debug, JsonSchema, Serialize)]
 struct Knob {
     name: &'static str,
@@ -22,21 +23,21 @@ struct Knob {
     least: Option<u64>,
     most: Option<u64>,
     unit: String,
-    /// The key of a policy file.
+    /// Its key in policy files.
     key: Option<&'static str>,
-    /// Through which interface of the kernel it is written.
+    /// The kernel interface through which it is written.
     by: String,
-    /// The first kernel that has it.
+    /// The first kernel with it.
     since: String,
     disruption: Disruption,
-    /// Values that can be read and not be written back.
+    /// Values that can be read but not written back.
     irreversible: Option<&'static str>,
-    /// Where it is implemented.
+    /// Its location in the kernel source.
     source: Option<String>,
 }
 
 impl KnobReport {
-    /// The report of these lines of the table.
+    /// From these rows of the table.
     pub(crate) fn of<'a>(facts: impl IntoIterator<Item = &'a Facts>) -> Self {
         let knob = |facts: &Facts| Knob {
             name: facts.name,

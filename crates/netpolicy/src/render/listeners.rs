@@ -1,10 +1,10 @@
-//! Sockets that share an address, and which of them gets a connection or a datagram.
+//! Sockets that share an address, and how connections and datagrams are assigned to them.
 
 use model::host::{SharedListeners, SpreadCounts};
 use model::{Host, Spread, Transport};
 use page::{Cell, Table};
 
-/// One line for each group; those that are spread by queues name them.
+/// One line for each group; groups spread by queues list these.
 pub(super) fn listeners(host: &Host) -> Table {
     let mut table = Table::new(&["LISTENERS", "SOCKETS", "CHOSEN BY", "BY QUEUE", "BY HASH"]);
     for group in &host.listeners {

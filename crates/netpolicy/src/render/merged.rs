@@ -17,34 +17,34 @@ pub(crate) struct MergedReport {
 struct Section {
     kind: &'static str,
     name: String,
-    /// As a policy file writes it: `device.eth0`.
+    /// In the syntax of a policy file: `device.eth0`.
     #[serde(skip)]
     header: String,
     values: Vec<Line>,
-    /// What it is for on this host, where that was asked.
+    /// Its matches on this host, if requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     meant: Option<MeantBySection>,
 }
 
-/// What a section is for on this host.
+/// The matches of a section on this host.
 #[derive(Debug, JsonSchema, Serialize)]
 pub(crate) struct MeantBySection {
     /// The devices, or the processes.
     pub(crate) means: Vec<String>,
-    /// What the operator should know of it.
+    /// Notes for the operator.
     pub(crate) notes: Vec<String>,
 }
 
 #[derive(Debug, JsonSchema, Serialize)]
 struct Line {
     key: &'static str,
-    /// As a policy file writes it.
+    /// In the syntax of a policy file.
     toml: String,
     origin: String,
 }
 
 impl MergedReport {
-    /// What these files ask, and what of each section is known, by its place.
+    /// From these files, with the matches of each section by index.
     pub(crate) fn of(merged: &Merged, mut meant: BTreeMap<usize, MeantBySection>) -> Self {
         let sections = merged.sections.iter().enumerate().map(|(at, section)| Section {
             meant: meant.remove(&at),

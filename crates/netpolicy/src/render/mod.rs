@@ -1,4 +1,4 @@
-//! What commands print, for people and for programs.
+//! The output of commands, for people and for programs.
 
 mod asked_for;
 mod finding_kind;

@@ -1,4 +1,4 @@
-//! One look of `top`, as `top --once` prints it.
+//! One sample of `top`, as printed by `top --once`.
 
 use page::{Cell, Kind, Page, Report, Table, record, to_json};
 use schemars::{JsonSchema, SchemaGenerator};
@@ -9,7 +9,7 @@ use latency::live::text::short;
 
 use crate::top::reading::{CpuLine, ProcessLine, QueueLine, Reading, ServiceLine};
 
-/// `top --once`'s data.
+/// The data of `top --once`.
 #[derive(Debug, JsonSchema, Serialize)]
 #[serde(transparent)]
 pub(crate) struct ReadingReport<'a>(pub &'a Reading);

@@ -1,4 +1,4 @@
-//! What programs read, as JSON Schema: derived from the types that are printed.
+//! JSON Schemas of JSON output, derived from the printed types.
 
 use cli::schema::{Part, of_command, part as of};
 use latency::judge::GuardReport;
@@ -8,9 +8,8 @@ use serde_json::Value;
 use super::*;
 use crate::schema_args::SchemaOf;
 
-/// What a command prints with `-o json`, and each line with `-o jsonl`.
-///
-/// `None` for policy files and recipe files, which are no output, and for commands of other programs.
+/// The schema of a command's output with `-o json`, and of each line with `-o jsonl`. `None` for policy files
+/// and recipe files, which are not output, and for commands of other programs.
 pub(crate) fn output_schema(what: SchemaOf) -> Option<Value> {
     let (name, parts): (&str, &[Part]) = match what {
         SchemaOf::PolicyFile | SchemaOf::RecipeFile => return None,

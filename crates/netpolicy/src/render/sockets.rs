@@ -1,4 +1,4 @@
-//! What `sockets list` prints.
+//! The output of `sockets list`.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::count;
 
-/// The cgroups that are enabled, and what their programs ask for.
+/// The enabled cgroups, and the requests of their programs.
 #[derive(Debug, JsonSchema, Serialize)]
 pub(crate) struct SocketsReport {
     cgroups: Vec<CgroupLine>,
@@ -23,11 +23,11 @@ struct CgroupLine {
     id: u64,
     /// `None` if it was removed.
     path: Option<String>,
-    /// Whether prctl is enabled, too.
+    /// Whether prctl is enabled as well.
     prctl: bool,
-    /// What any user may ask for.
+    /// Policies that any user may request.
     allow: Vec<PolicyName>,
-    /// What users may ask for instead.
+    /// Policies that single users may request instead.
     allow_user: BTreeMap<u32, Vec<PolicyName>>,
 }
 
@@ -37,17 +37,17 @@ struct TaskLine {
     policy: String,
 }
 
-/// Sockets that ask for the same.
+/// Sockets with the same request.
 #[derive(Debug, JsonSchema, Serialize)]
 struct SocketsLine {
     policy: String,
-    /// Whether they were asked for it themselves, or inherited it from the process that made them.
+    /// Whether they inherited it from the process that created them.
     of_task: bool,
     sockets: usize,
 }
 
 impl SocketsReport {
-    /// This is so.
+    /// From the current state.
     pub(crate) fn of(enabled: &[Enabled], tasks: &BTreeMap<Pid, u32>, sockets: &[SocketRequest]) -> Self {
         let mut groups: BTreeMap<(u32, bool), usize> = BTreeMap::new();
         for socket in sockets {
@@ -84,7 +84,7 @@ fn cgroup(enabled: &Enabled) -> CgroupLine {
     }
 }
 
-/// The word for a number, or the number.
+/// The name of a number, or the number.
 fn word(number: u32) -> String {
     PolicyName::from_number(number).map_or_else(|| number.to_string(), |policy| policy.to_string())
 }

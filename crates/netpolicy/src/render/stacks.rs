@@ -1,10 +1,10 @@
-//! Devices that stand on others, drawn from the top down.
+//! Stacked devices, drawn from the top down.
 
 use model::Host;
 use model::host::{Device, STACK_DEPTH_MAX};
 use page::{Page, Style};
 
-/// Draws each device that stands on others, with those below it; nothing on a host without any.
+/// Draws each stacked device with its lower devices; nothing on a host without any.
 pub(super) fn stacks(host: &Host, page: &mut Page) {
     let is_below_another =
         |device: &Device| host.devices.iter().any(|upper| host.is_directly_below(device, upper));

@@ -1,4 +1,4 @@
-//! How the daemon stands, for people and for programs.
+//! The state of the daemon, for people and for programs.
 
 use daemon::Status;
 use latency::live::Percentiles;
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use session::count;
 
-/// `status`'s data: what the daemon says, as it says it.
+/// The data of `status`: the daemon's own document.
 #[derive(Debug, Serialize)]
 #[serde(transparent)]
 pub(crate) struct StatusReport {
@@ -18,17 +18,17 @@ pub(crate) struct StatusReport {
     shown: Shown,
 }
 
-/// How it says it.
+/// The daemon's document.
 #[derive(JsonSchema)]
 #[expect(dead_code, reason = "only its schema is used: the daemon's document is printed unchanged")]
 struct Said {
-    /// False for those who see what is asked for their own processes only.
+    /// False for users who see only the requests for their own processes.
     whole: bool,
     #[serde(flatten)]
     status: Status,
 }
 
-/// What those who do not see the whole get null for.
+/// Fields that are null for users with a restricted view.
 const HIDDEN: [&str; 4] = ["policy", "counters", "polling", "netns"];
 
 impl JsonSchema for StatusReport {
@@ -46,7 +46,7 @@ impl JsonSchema for StatusReport {
     }
 }
 
-/// The part of it that people are shown. Fields that a newer daemon has besides are not missed.
+/// The fields that people are shown. Unknown fields of a newer daemon are ignored.
 #[derive(Debug, Default, Deserialize)]
 struct Shown {
     whole: bool,
@@ -104,7 +104,7 @@ struct Measured {
 }
 
 impl Asked {
-    /// The policy; a dash where a delivery mode is asked for, which none chose.
+    /// The policy; a dash if a delivery mode was requested explicitly.
     fn word(&self) -> &str {
         match model::PolicyName::None.as_str() == self.policy && self.delivery != NO_DELIVERY {
             true => "-",
@@ -113,16 +113,16 @@ impl Asked {
     }
 }
 
-/// The mode that the policy `none` chooses.
+/// The mode of the policy `none`.
 const NO_DELIVERY: &str = "interrupt";
 
 impl StatusReport {
-    /// What the daemon said.
+    /// From the daemon's answer.
     pub(crate) fn of(said: &Value) -> Result<Self, serde_json::Error> {
         Ok(Self { shown: Shown::deserialize(said)?, state: said.clone() })
     }
 
-    /// A line for each service that was measured: when, and what came of it.
+    /// One line for each measured service: when, and the result.
     pub(crate) fn last_measured(&self) -> Vec<String> {
         let now = linux::machine::seconds_since_1970();
         let measured = self.shown.requests.iter().filter_map(|one| Some((one, one.measured.as_ref()?)));
@@ -142,7 +142,7 @@ impl StatusReport {
         measured.map(line).collect()
     }
 
-    /// Whether everything that is asked for is in force, as far as the caller sees.
+    /// Whether all requests are in force, as far as the caller can see.
     pub(crate) fn is_in_order(&self) -> bool {
         let shown = &self.shown;
         shown.requests.iter().all(|request| request.set == request.wanted)
@@ -233,7 +233,7 @@ fn ago_of(unix_micros: u64) -> String {
     ago(linux::machine::seconds_since_1970().saturating_sub(unix_micros / 1_000_000))
 }
 
-/// How long the requests of services took that have a goal, and how far their modes are engaged.
+/// Response times of services with a goal, and the engagement of their modes.
 fn measured(requests: &[Asked]) -> Table {
     let now = linux::machine::seconds_since_1970();
     let mut table =

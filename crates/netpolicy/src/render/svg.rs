@@ -1,7 +1,6 @@
-//! The packet path as a drawing: who waits on the left, where packets arrive on the right.
-//!
-//! One colour per NAPI, so that the eye can follow a queue's packets; dashed lines are inferred edges. The file
-//! is self-contained: no script, no font, nothing to load.
+//! The packet path as a drawing: waiting threads on the left, arriving packets on the right. Each NAPI has a
+//! colour, so that the eye can follow a queue's packets; inferred edges are dashed. The file is
+//! self-contained: no script, no font, nothing to load.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -11,7 +10,7 @@ use model::{Cpu, EpollId, Host, IrqNumber, NapiId, RingId, RxQueue};
 
 use crate::show::{described, napis_of, socket_groups};
 
-/// The columns, from left to right: a heading, and what the second line of a box says.
+/// The columns from left to right: a heading, and the meaning of a box's second line.
 const COLUMNS: [(&str, &str); 7] = [
     ("process", ""),
     ("epoll", "usecs/budget/prefer"),
@@ -22,7 +21,7 @@ const COLUMNS: [(&str, &str); 7] = [
     ("CPU", ""),
 ];
 
-/// The most boxes of one column; the others are counted under it.
+/// The maximum number of boxes in a column; the rest are counted below it.
 const BOXES_MAX: usize = 400;
 
 const BOX_WIDTH: usize = 184;
@@ -34,7 +33,7 @@ const MARGIN: usize = 28;
 const HEADER: usize = 100;
 const FOOTER: usize = 56;
 
-/// Colours that people with any colour vision can distinguish (Okabe and Ito), one NAPI after the other.
+/// Colours that people with any colour vision can distinguish (Okabe and Ito), assigned to NAPIs in turn.
 const PALETTE: [&str; 7] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b8860b", "#56b4e9", "#5f4b8b"];
 const GREY: &str = "#9aa0a6";
 
@@ -48,13 +47,13 @@ pub(crate) fn svg(host: &Host) -> String {
     drawing.text(host)
 }
 
-/// What a box stands for.
+/// What a box represents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Key {
     Process(model::ProcessId),
     Epoll(EpollId),
     Ring(RingId),
-    /// Where the sockets of a process are that no epoll watches.
+    /// The place of a process's sockets that no epoll watches.
     NoEpoll(model::ProcessId),
     /// The n-th group of sockets.
     Sockets(usize),
@@ -259,8 +258,8 @@ impl Drawing {
         out
     }
 
-    /// Where each box is: its upper left corner. The sockets and the queues stand in rows; every other box stands
-    /// beside the middle of what it leads to, or below its neighbour where there is no room.
+    /// The upper left corner of each box. Sockets and queues form rows; every other box is placed at the mean
+    /// height of its targets, or below its neighbour if there is no room.
     fn places(&self) -> BTreeMap<Key, (usize, usize)> {
         const SOCKETS: usize = 2;
         const QUEUES: usize = 4;
@@ -287,7 +286,7 @@ impl Drawing {
         places
     }
 
-    /// The mean height of the boxes that were placed already and that an edge joins with this one.
+    /// The mean height of the placed boxes that are connected to this one.
     fn preferred_y(&self, key: Key, column: usize, places: &BTreeMap<Key, (usize, usize)>) -> Option<usize> {
         // Left of the queues, boxes align with the column on their right; from the queues on, with the column
         // on their left.
@@ -359,7 +358,7 @@ impl Drawing {
     }
 }
 
-/// `100 · 20us · 20ms`: defer-hard-irqs, gro-flush-timeout, irq-suspend-timeout; nothing where all are off.
+/// `100 · 20us · 20ms`: defer-hard-irqs, gro-flush-timeout, irq-suspend-timeout; empty if all are off.
 fn settings(napi: &Napi) -> String {
     let (defer, flush, suspend) = (napi.defer_hard_irqs, napi.gro_flush_timeout, napi.irq_suspend_timeout);
     let threaded = napi.threaded.filter(|threading| *threading != model::Threading::Off).is_some();
@@ -378,7 +377,7 @@ fn settings(napi: &Napi) -> String {
     words.join(" · ")
 }
 
-/// The text, cut to a number of characters and safe inside XML.
+/// The text, cut to a number of characters and escaped for XML.
 fn fitted(text: &str, chars: usize) -> String {
     if text.chars().count() <= chars {
         return escaped(text);

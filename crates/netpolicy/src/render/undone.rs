@@ -1,4 +1,4 @@
-//! What a rollback came to.
+//! The result of a rollback.
 
 use apply::{Fate, TransactionName, Undone, UndoneChange};
 use page::{Cell, Kind, Page, Report, Style, Table, record, to_json};
@@ -17,18 +17,18 @@ pub(crate) struct UndoneReport {
 struct Line {
     object: String,
     knob: &'static str,
-    /// The value that we had set.
+    /// The value that netpolicy had set.
     set: String,
     /// The value before that.
     before: String,
-    /// The value that is in force now, where it is known.
+    /// The value in force now, if known.
     now: Option<String>,
     fate: &'static str,
     cause: Option<String>,
 }
 
 impl UndoneReport {
-    /// What the rollback of this transaction came to.
+    /// From the rollback of this transaction.
     pub(crate) fn of(transaction: TransactionName, undone: &Undone) -> Self {
         Self { transaction, settings: undone.changes.iter().map(Line::of).collect() }
     }

@@ -1,7 +1,7 @@
-//! The keyboard: from the bytes that a terminal sends to keys, and when the terminal is gone.
+//! The keyboard: converts the bytes from a terminal to keys, and detects that the terminal is closed.
 //!
-//! crossterm reads on for ever from a terminal that hung up (its loop takes a read of 0 bytes for a key that is not
-//! complete), so that no signal and no key ends the program. Here a read of 0 bytes, an error and a hang-up all end.
+//! crossterm keeps reading from a terminal that hung up (it takes a read of 0 bytes for an incomplete key),
+//! so that no signal and no key ends the program. Here a read of 0 bytes, an error and a hang-up all end it.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read};
@@ -12,24 +12,24 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::state::Key;
 
-/// How many bytes one read takes.
+/// The size of one read, in bytes.
 const READ_BYTES: usize = 256;
 
-/// The longest escape sequence that is waited for; a longer one is dropped.
+/// The maximum length of an escape sequence; a longer one is dropped.
 const SEQUENCE_BYTES_MAX: usize = 32;
 
-/// How long the rest of an escape sequence may take: an escape that stands alone for longer was the key.
+/// How long the rest of an escape sequence may take: after that, the byte was the Escape key.
 const SEQUENCE: Duration = Duration::from_millis(50);
 
-/// The byte that begins a sequence, and that the key Escape sends.
+/// The byte that begins a sequence, and that the Escape key sends.
 const ESCAPE: u8 = 0x1b;
 
-/// What came while the keyboard was waited for.
+/// The result of waiting for the keyboard.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Input {
-    /// These keys; none if time ran out, or something else woke up.
+    /// These keys; none after a timeout or another wake-up.
     Keys(Vec<Key>),
-    /// The terminal is gone.
+    /// The terminal is closed.
     HangUp,
 }
 
@@ -37,16 +37,16 @@ pub(crate) enum Input {
 #[derive(Debug)]
 pub(crate) struct Keyboard {
     terminal: File,
-    /// What was read and is not a whole key yet, since when.
+    /// The bytes of an incomplete key, and when they arrived.
     begun: Vec<u8>,
     since: Instant,
 }
 
 impl Keyboard {
-    /// The keyboard of the terminal that is the standard input.
+    /// The keyboard of the terminal on standard input.
     ///
     /// # Errors
-    /// If there is no descriptor left.
+    /// If no descriptor is left.
     pub(crate) fn of_standard_input() -> io::Result<Self> {
         Ok(Self::new(File::from(io::stdin().as_fd().try_clone_to_owned()?)))
     }
@@ -55,7 +55,7 @@ impl Keyboard {
         Self { terminal, begun: Vec::new(), since: Instant::now() }
     }
 
-    /// Waits for keys, for as long as this at most, or until `other` can be read.
+    /// Waits for keys until this timeout, or until `other` is readable.
     pub(crate) fn wait(&mut self, wait: Duration, other: BorrowedFd<'_>) -> Input {
         let wait = if self.begun.is_empty() { wait } else { wait.min(SEQUENCE) };
         let mut polled =
@@ -85,7 +85,7 @@ impl Keyboard {
     }
 }
 
-/// Takes the whole keys off the bytes; all of them, if nothing is to follow.
+/// Removes the complete keys from the bytes; all of them if nothing more will follow.
 fn keys(bytes: &mut Vec<u8>, complete: bool) -> Vec<Key> {
     let (mut found, mut at) = (Vec::new(), 0);
     while let Some(rest) = bytes.get(at..).filter(|rest| !rest.is_empty()) {
@@ -104,7 +104,7 @@ fn keys(bytes: &mut Vec<u8>, complete: bool) -> Vec<Key> {
     found
 }
 
-/// The first key and how many bytes it has; `None` if it may go on. A key that means nothing here is `(None, length)`.
+/// The first key and its length in bytes; `None` if it may be incomplete. An unused key is `(None, length)`.
 fn next(bytes: &[u8]) -> Option<(Option<Key>, usize)> {
     const INTERRUPT: u8 = 0x03;
     let first = *bytes.first()?;

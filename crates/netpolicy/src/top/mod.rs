@@ -1,6 +1,5 @@
-//! `top`: who delivers packets, now: by queue, process and CPU, refreshed every second.
-//!
-//! [`reading`] is what one look gives, `keyboard` reads keys, [`state`] is what they do, `screen` (with the feature `top`) how it is drawn.
+//! `top`: who delivers packets, by queue, process and CPU, refreshed every second. [`reading`] is one sample,
+//! `keyboard` reads keys, [`state`] applies them, and `screen` (with the feature `top`) draws.
 
 #[cfg(feature = "top")]
 mod keyboard;

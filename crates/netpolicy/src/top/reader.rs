@@ -1,4 +1,4 @@
-//! Takes one reading after the other, and sees to it that looking stays cheap.
+//! Takes samples repeatedly, at a bounded cost.
 
 use std::time::{Duration, Instant};
 
@@ -13,20 +13,21 @@ use session::Fault;
 
 use super::reading::{Reading, services};
 
-/// Observing a host with many sockets takes long, and which queues, processes and sockets there are seldom changes:
-/// that is observed again only after this many times the time that it took, so that it costs half a per cent of a CPU.
+/// How long to rest after observing the host, as a multiple of its duration. Observing a host with many
+/// sockets is slow, and queues, processes and sockets change rarely: this limits the cost to half a per cent
+/// of a CPU.
 const REST_FOR_WORK: u32 = 200;
 
-/// How long is rested at most, as long as that costs no more than [`WORK_MAX`] allows.
+/// The maximum rest, as long as the cost stays below [`WORK_MAX`].
 const REST_MAX: Duration = Duration::from_secs(10);
 
-/// However old a reading is, at least this many times the time that it took is rested: a twentieth of a CPU.
+/// The minimum rest as a multiple of a sample's duration, whatever the sample's age: a twentieth of a CPU.
 const WORK_MAX: u32 = 20;
 
-/// A tenth of each second is measured, as `watch` does.
+/// A tenth of each second is measured, as by `watch`.
 const PACE: Pace = Pace { sample: Duration::from_millis(100), windows_per_summary: 1 };
 
-/// How long to rest after work that took so long.
+/// How long to rest after work of this duration.
 fn rest(took: Duration) -> Duration {
     took.saturating_mul(REST_FOR_WORK).min(REST_MAX.max(took.saturating_mul(WORK_MAX)))
 }
@@ -47,29 +48,29 @@ impl Rest {
     }
 }
 
-/// Reads a host again and again.
+/// Samples a host repeatedly.
 pub(crate) struct Reader {
     observer: Observer,
-    /// Or why nothing is counted.
+    /// Or why packets are not counted.
     sampler: Result<Sampler, String>,
     /// Or why CPUs are not shown.
     counters: Result<CounterSource, String>,
     before: Option<Counters>,
     host: Option<Host>,
-    /// Until all is observed again.
+    /// When the whole host is observed next.
     whole: Rest,
-    /// What the policy files ask for; of their services, response times are measured.
+    /// The requests of the policy files; the response times of their services are measured.
     policy: Policy,
     rounds: Option<Rounds>,
-    /// Until the values of the known NAPIs and epolls are read again: far less work, and so far more often.
+    /// When the values of known NAPIs and epolls are read next, which is much cheaper and so more frequent.
     values: Rest,
 }
 
 impl Reader {
-    /// A reader that counts from now on.
+    /// A reader that starts counting now.
     ///
     /// # Errors
-    /// If the namespace cannot be observed at all.
+    /// If the namespace cannot be observed.
     pub(crate) fn new(netns: Netns, policy: Policy) -> Result<Self, Fault> {
         let mut sampler = Sampler::load().map_err(|error| format!("packet delivery is not counted: {error}"));
         if let Ok(sampler) = &mut sampler {
@@ -86,7 +87,7 @@ impl Reader {
         Ok(reader)
     }
 
-    /// Measures the services that there are now.
+    /// Measures the current services.
     fn measure(&mut self) -> Result<(), Fault> {
         let netns = self.observer.netns();
         let subjects = Subject::of_policy(&self.policy, netns);
@@ -99,10 +100,10 @@ impl Reader {
         Ok(())
     }
 
-    /// What was counted since the reading before, on the host as it is.
+    /// The counts since the previous sample, with the current host.
     ///
     /// # Errors
-    /// If the host cannot be observed at all.
+    /// If the host cannot be observed.
     pub(crate) fn read(&mut self) -> Result<Reading, Fault> {
         let mut unread = Vec::new();
         let delivered = match &mut self.sampler {
@@ -135,7 +136,7 @@ impl Reader {
         Ok(reading)
     }
 
-    /// The host, with the values that its NAPIs and epolls have now.
+    /// The host, with the current values of its NAPIs and epolls.
     fn observed(&mut self) -> Result<&Host, Fault> {
         let started = Instant::now();
         if self.whole.is_over() {

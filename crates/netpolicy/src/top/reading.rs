@@ -1,4 +1,4 @@
-//! One look at a host: who delivered how many packets per second since the look before.
+//! One sample of a host: who delivered how many packets per second since the previous sample.
 
 use latency::live::{Estimate, Measured, Outcome};
 use model::delivered::PollCounts;
@@ -11,17 +11,17 @@ use serde::Serialize;
 /// One look.
 #[derive(Clone, Debug, Default, PartialEq, JsonSchema, Serialize)]
 pub(crate) struct Reading {
-    /// How long was counted, in seconds: a part of the time since the look before.
+    /// How long was counted, in seconds: a part of the time since the previous sample.
     pub(crate) counted_seconds: f64,
-    /// Every receive queue that has a NAPI, and every NAPI that delivered packets without being a queue's.
+    /// Every receive queue with a NAPI, and every NAPI without a queue that delivered packets.
     pub(crate) queues: Vec<QueueLine>,
-    /// Every process that has epolls with sockets on these NAPIs, or polled one.
+    /// Every process whose epolls have sockets on these NAPIs, or that polled one.
     pub(crate) processes: Vec<ProcessLine>,
-    /// Every service of the policy files that was measured.
+    /// Every measured service of the policy files.
     pub(crate) services: Vec<ServiceLine>,
-    /// Every CPU that runs.
+    /// Every online CPU.
     pub(crate) cpus: Vec<CpuLine>,
-    /// Packets per second on no NAPI, on all CPUs and in all namespaces.
+    /// Packets per second without a NAPI, on all CPUs and in all namespaces.
     pub(crate) backlog_packets: f64,
     /// What could not be counted or read.
     pub(crate) unread: Vec<String>,
@@ -32,7 +32,7 @@ pub(crate) struct Reading {
 pub(crate) struct QueueLine {
     /// Its device.
     pub(crate) device: String,
-    /// Its index; `None` for a NAPI that no queue is known to have.
+    /// Its index; `None` for a NAPI without a known queue.
     pub(crate) queue: Option<u32>,
     /// Its NAPI.
     pub(crate) napi: u32,
@@ -40,15 +40,15 @@ pub(crate) struct QueueLine {
     pub(crate) packets: f64,
     /// Polls per second.
     pub(crate) polls: f64,
-    /// Packets that a poll delivered, of the polls that delivered any.
+    /// Packets per non-empty poll.
     pub(crate) batch: Option<f64>,
-    /// Who polled them.
+    /// Their shares by poller.
     pub(crate) shares: Option<Shares>,
-    /// How often the timer expired, per second.
+    /// Timer expirations per second.
     pub(crate) timers: f64,
-    /// What is set: the delivery mode's word.
+    /// The delivery mode that is set.
     pub(crate) set: String,
-    /// Whether an application's `epoll_wait` held the IRQ back meanwhile.
+    /// Whether an application's `epoll_wait` suspended the IRQ meanwhile.
     pub(crate) suspended: bool,
     /// The interrupt.
     pub(crate) irq: Option<u32>,
@@ -56,7 +56,7 @@ pub(crate) struct QueueLine {
     pub(crate) kthread: Option<u32>,
 }
 
-/// Of all packets, the share that each way delivered, 0..=1.
+/// The shares of packets by who polled them, 0..=1.
 #[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize)]
 pub(crate) struct Shares {
     /// In softirq after an interrupt.
@@ -80,15 +80,15 @@ pub(crate) struct ProcessLine {
     pub(crate) epolls: usize,
     /// Those that prefer busy polling.
     pub(crate) prefer: usize,
-    /// Its sockets that receive from a NAPI.
+    /// Its sockets that receive on a NAPI.
     pub(crate) sockets: usize,
-    /// Packets per second that it polled for itself.
+    /// Packets per second that it polled itself.
     pub(crate) packets: f64,
-    /// Polls per second that it made for itself.
+    /// Its own polls per second.
     pub(crate) polls: f64,
 }
 
-/// A service: how long its requests took in the last minutes. Spans are in nanoseconds.
+/// A service, with response times of the last minutes. Spans are in nanoseconds.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
 pub(crate) struct ServiceLine {
     /// Its name in the policy files.
@@ -97,11 +97,11 @@ pub(crate) struct ServiceLine {
     pub(crate) rate: f64,
     /// The median response time.
     pub(crate) p50: Option<Estimate>,
-    /// What 99 of 100 do not exceed.
+    /// The 99th percentile.
     pub(crate) p99: Option<Estimate>,
     /// The median wait in the NIC's ring.
     pub(crate) ring: Option<Estimate>,
-    /// The median wait to be read.
+    /// The median wait until the service reads the request.
     pub(crate) wakeup: Option<Estimate>,
     /// The median time from the read to the answer.
     pub(crate) service: Option<Estimate>,
@@ -109,7 +109,7 @@ pub(crate) struct ServiceLine {
     pub(crate) waiting: u64,
 }
 
-/// How a CPU spent its time, as shares 0..=1.
+/// The time of a CPU, as shares 0..=1.
 #[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize)]
 pub(crate) struct CpuLine {
     /// Which.
@@ -127,7 +127,7 @@ pub(crate) struct CpuLine {
 }
 
 impl Reading {
-    /// What these observations come to.
+    /// From these observations.
     pub(crate) fn of(
         host: &Host,
         delivered: Option<&Delivered>,
@@ -147,7 +147,7 @@ impl Reading {
     }
 }
 
-/// What is known of services, and why others are not measured.
+/// The measured services, and why others are not measured.
 pub(crate) fn services(measured: Vec<Measured>) -> (Vec<ServiceLine>, Vec<String>) {
     let (mut lines, mut refused) = (Vec::new(), Vec::new());
     for Measured { name, outcome } in measured {
@@ -219,7 +219,7 @@ fn line_of(device: &str, napi: NapiId, delivered: Option<&Delivered>, seconds: f
     }
 }
 
-/// The mode that a NAPI's own values are those of. What an epoll must add to it is the process's line.
+/// The mode that a NAPI's own values match. The epoll's part is in the process's line.
 fn set_mode(napi: &Napi) -> String {
     let flush = napi.gro_flush_timeout.unwrap_or_default();
     let defers = napi.defer_hard_irqs.is_some_and(|polls| polls.0 > 0) && !flush.is_zero();

@@ -1,4 +1,4 @@
-//! The screen: 80 columns and 24 lines are enough, and more are used.
+//! The screen: needs at least 80 columns and 24 lines, and uses more if available.
 
 use std::io::IsTerminal;
 use std::os::fd::AsFd;
@@ -18,22 +18,22 @@ use super::reader::Reader;
 use super::reading::{CpuLine, ProcessLine, QueueLine, Reading};
 use super::state::State;
 
-/// How long a key is waited for before the terminal's size is looked at again.
+/// How long to wait for a key before the terminal's size is checked.
 const TICK: Duration = Duration::from_millis(100);
 
-/// How many CPUs have a line of their own.
+/// The maximum number of CPUs with their own lines.
 const CPUS_MAX: usize = 4;
 
-/// How many columns a queue's or process's name keeps beside others: enough for `eth0 rx-0`.
+/// The minimum width of a name: enough for `eth0 rx-0`.
 const NAME_MIN: u16 = 12;
 
-/// How many lines services have at most.
+/// The maximum number of lines for services.
 const SERVICES_MAX: usize = 4;
 
-/// How many lines processes have at most.
+/// The maximum number of lines for processes.
 const PROCESSES_MAX: usize = 6;
 
-/// Shows one reading after the other until the operator has seen enough, or the terminal is gone.
+/// Shows samples until the operator quits or the terminal is closed.
 pub(crate) fn watch(mut reader: Reader, interval: Duration, colour: bool) -> Result<Exit, Fault> {
     if !std::io::stdout().is_terminal() || !std::io::stdin().is_terminal() {
         return Err(Fault::new(Exit::Usage, "top needs a terminal".to_owned())
@@ -125,7 +125,7 @@ fn draw(frame: &mut Frame<'_>, reading: &Reading, state: &mut State, colour: boo
     }
 }
 
-/// Colours, if there are to be any.
+/// Colours, if enabled.
 struct Paint {
     colour: bool,
 }
@@ -164,7 +164,7 @@ fn headline<'a>(reading: &Reading, width: u16, paint: &Paint) -> Line<'a> {
     )
 }
 
-/// The parts that a line of this width has room for: half a number is another number.
+/// The parts that fit in this width. None is cut: half a number is a wrong number.
 fn whole(parts: Vec<Span<'_>>, width: u16) -> Line<'_> {
     let mut room = usize::from(width);
     let fits = |part: &Span<'_>| {
@@ -204,14 +204,14 @@ fn draw_queues(frame: &mut Frame<'_>, area: Rect, reading: &Reading, state: &mut
     frame.render_widget(table(&QUEUE_COLUMNS, rows, area.width, paint), area);
 }
 
-/// A column of a table. The first of a table takes what the others leave.
+/// A column of a table. The first one takes the remaining width.
 struct Column {
     head: &'static str,
-    /// How many columns of the terminal it takes at least.
+    /// Its minimum width.
     width: u16,
-    /// In a terminal that is too narrow for all, the column of the highest number is left out first.
+    /// If the terminal is too narrow, the column with the highest number is dropped first.
     order: u8,
-    /// Numbers end where their column ends.
+    /// Whether it is right-aligned, as numbers are.
     right: bool,
 }
 
@@ -256,8 +256,8 @@ const SERVICE_COLUMNS: [Column; 8] = [
     number("WAITING", 7, 3),
 ];
 
-/// The columns that a terminal of this width has room for. Half a number is another number, so a column is as wide as
-/// its widest cell, or is left out. The first has names: of a long one, the middle is left out.
+/// The columns that fit in this width. A column is as wide as its widest cell or is dropped, because half a
+/// number is a wrong number. The first one has names, which are shortened in the middle.
 fn table<'a>(columns: &[Column], rows: Vec<Vec<(String, Style)>>, width: u16, paint: &Paint) -> Table<'a> {
     let widest = |at: usize| {
         let cells = rows.iter().filter_map(|row| row.get(at)).map(|(text, _)| text.chars().count());
@@ -290,7 +290,7 @@ fn table<'a>(columns: &[Column], rows: Vec<Vec<(String, Style)>>, width: u16, pa
     Table::new(rows, shown.iter().map(constraint)).header(heads.style(paint.heading())).column_spacing(1)
 }
 
-/// A name cut to a number of columns: its end, which distinguishes it, stays.
+/// A name cut to this width, keeping its distinguishing end.
 fn shortened(name: &str, room: usize) -> String {
     let length = name.chars().count();
     if length <= room {

@@ -1,16 +1,16 @@
-//! What is shown of a reading, and what keys do to that.
+//! The state of the display, and the effect of keys.
 
 use super::reading::{ProcessLine, QueueLine, Reading};
 
-/// By what queues are sorted.
+/// The sort order of queues.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Sort {
-    /// The busiest first.
+    /// By packets, busiest first.
     #[default]
     Packets,
-    /// Those that are polled most often first.
+    /// By polls, most first.
     Polls,
-    /// Those first of whose packets the application polls most for itself.
+    /// By the share that the application polls itself, highest first.
     Application,
     /// By device and index.
     Name,
@@ -19,7 +19,7 @@ pub(crate) enum Sort {
 impl Sort {
     const ALL: [Self; 4] = [Self::Packets, Self::Polls, Self::Application, Self::Name];
 
-    /// The word for it.
+    /// Its name.
     pub(crate) const fn word(self) -> &'static str {
         match self {
             Self::Packets => "packets",
@@ -35,7 +35,7 @@ impl Sort {
     }
 }
 
-/// A key, as far as it means something here.
+/// A key with a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Key {
     /// A character.
@@ -48,11 +48,11 @@ pub(crate) enum Key {
     PageUp,
     /// One page down.
     PageDown,
-    /// Done with typing.
+    /// Ends typing.
     Enter,
     /// Never mind.
     Escape,
-    /// Takes back a character.
+    /// Deletes a character.
     Backspace,
     /// Ctrl-C.
     Interrupt,
@@ -61,28 +61,28 @@ pub(crate) enum Key {
 /// The longest filter, in characters.
 const FILTER_CHARS_MAX: usize = 60;
 
-/// How many lines a page is.
+/// The number of lines in a page.
 const PAGE: usize = 10;
 
-/// What is shown.
+/// The state of the display.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct State {
-    /// By what queues are sorted.
+    /// The sort order of queues.
     pub(crate) sort: Sort,
     /// Only lines with this text are shown.
     pub(crate) filter: String,
     /// Whether the filter is being typed.
     pub(crate) typing: bool,
-    /// How many lines are scrolled past.
+    /// The number of lines scrolled past.
     pub(crate) skipped: usize,
-    /// Whether the picture stands still.
+    /// Whether the display is paused.
     pub(crate) paused: bool,
-    /// Whether the keys are explained.
+    /// Whether help is shown.
     pub(crate) help: bool,
 }
 
 impl State {
-    /// Does what a key says. Returns whether to go on.
+    /// Handles a key. Returns whether to continue.
     pub(crate) fn press(&mut self, key: Key) -> bool {
         if key == Key::Interrupt {
             return false;
@@ -140,7 +140,7 @@ impl State {
         lines
     }
 
-    /// The processes to show, the busiest first.
+    /// The processes to show, busiest first.
     pub(crate) fn processes<'r>(&self, reading: &'r Reading) -> Vec<&'r ProcessLine> {
         let mut lines: Vec<&ProcessLine> = reading
             .processes

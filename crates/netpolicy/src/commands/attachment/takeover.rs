@@ -1,4 +1,4 @@
-//! What an attachment finds of others that were killed: restored as their own end would have done it.
+//! Settings left behind by killed attachments, which are restored as those attachments would have done.
 
 use std::collections::BTreeSet;
 
@@ -10,18 +10,18 @@ use session::{Fault, clock};
 use crate::render::count;
 use cli::Context;
 
-/// The knobs that were looked at before, so that the journal is read again only for others.
+/// The knobs that were already checked, so that the journal is read again only for others.
 #[derive(Debug, Default)]
 pub(super) struct Takeover {
     looked_at: BTreeSet<Knob>,
 }
 
 impl Takeover {
-    /// Restores what killed programs left of the knobs that are wanted and of these processes: all of the program, as one
-    /// thing. `own` transactions are this attachment's. True if anything may have changed.
+    /// Restores what killed programs left of the wanted knobs and of these processes, each program as a
+    /// whole. `own` transactions are this attachment's. Returns true if anything may have changed.
     ///
-    /// Two concurrent calls are safe: each transaction is rolled back once, under the journal's lock, and
-    /// the second caller finds it done. Killed half way, the rest is still there for the next.
+    /// Concurrent calls are safe: each transaction is rolled back once, under the journal's lock, and the
+    /// second caller finds it done. If this is killed, the rest remains for the next caller.
     pub(super) fn put_back(
         &mut self,
         planned: &Planned,
@@ -60,7 +60,7 @@ impl Takeover {
     }
 }
 
-/// Rolls back what a program has left, the newest first.
+/// Rolls back everything that a program has left, newest first.
 fn put_back(
     program: Pid,
     names: impl Iterator<Item = TransactionName>,
@@ -106,7 +106,7 @@ fn put_back(
     Ok(found)
 }
 
-/// Whether it is the same process, whatever it calls itself now.
+/// Whether it is the same process, even under a new name.
 fn same(one: ProcessId, other: ProcessId) -> bool {
     one.pid == other.pid && one.started == other.started
 }
