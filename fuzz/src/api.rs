@@ -1,4 +1,5 @@
-//! What clients send to the daemon's socket: any bytes, in any parts, give calls or refusals, and never more than came.
+//! Bytes from clients on the daemon's socket: any bytes, in any fragments, decode to calls or refusals, and
+//! never more than were sent.
 
 use daemon::api::method::Method;
 use daemon::api::wire::{Frames, MESSAGE_BYTES_MAX, decode_call, encode};

@@ -1,5 +1,6 @@
-//! What arrives on the connection between the two machines of a bench: any bytes, in any parts, give messages or an error. What
-//! is understood is understood again, and nothing that was not sealed with the token is a message.
+//! Bytes on the connection between the two machines of a bench: any bytes, in any fragments, decode to
+//! messages or an error. Decoded messages survive a round trip, and nothing without the token's seal is a
+//! message.
 
 use experiments::machines::message::{Lines, Reply, Request, encode};
 use experiments::machines::token::{Challenger, Handshake, Prover, Token, handshake_lines};
@@ -26,7 +27,7 @@ pub(crate) fn run(bytes: &[u8]) {
     assert!(understood::<Request>(sealed, size, rest).is_empty());
 }
 
-/// The messages that these bytes give.
+/// The messages decoded from these bytes.
 fn understood<T: DeserializeOwned + Serialize>(mut lines: Lines, size: usize, bytes: &[u8]) -> Vec<T> {
     let mut messages = Vec::new();
     for part in bytes.chunks(size) {

@@ -1,4 +1,4 @@
-//! The kernel's two ways to write a set of CPUs: whatever is read is written back to the same set.
+//! The kernel's two formats of a CPU set: a parsed set is written back unchanged.
 
 use model::CpuSet;
 

@@ -1,7 +1,8 @@
 //! A journal, damaged or hostile.
 //!
 //! - A line that is read is written back to the same bytes.
-//! - A journal in which bytes, parts or lines were changed, or moved, is refused, unless its whole lines are the first ones that
+//! - A journal in which bytes, parts or lines were changed, or moved, is refused, unless its whole lines are
+//!   the first ones that
 //!   were written. Then its undo is that of those lines.
 //! - Records of any order, with true check sums, undo nothing that the plan has not.
 
@@ -15,7 +16,7 @@ use model::{
 
 const BOOT: &str = "this-boot";
 
-/// The most edits of one input.
+/// The maximum number of edits per input.
 const EDITS_MAX: usize = 8;
 
 pub(crate) fn run(bytes: &[u8]) {
@@ -38,7 +39,7 @@ fn line(bytes: &[u8]) {
     let _ = serde_json::from_slice::<Record>(bytes);
 }
 
-/// Edits one of [`JOURNALS`]: the first byte chooses it, and each four after that are an edit.
+/// Edits one of [`JOURNALS`]: the first byte chooses it, and every four bytes after that are an edit.
 fn damaged(edits: &[u8]) {
     let Some((which, edits)) = edits.split_first() else { return };
     let Known { bytes: written, states } = &JOURNALS[usize::from(*which) % JOURNALS.len()];
@@ -84,7 +85,7 @@ fn damage(bytes: &mut Vec<u8>, how: u8, at: usize, by: u8) {
     }
 }
 
-/// Each line of the input is a record behind the true beginning.
+/// Each line of the input becomes a record after a valid beginning.
 fn hostile(records: &[u8]) {
     let mut bytes = apply::encode_line(0, &begin());
     let records = records.split(|b| *b == b'\n').filter_map(|json| serde_json::from_slice(json).ok());
@@ -103,7 +104,7 @@ fn read(bytes: &[u8]) -> Option<Transaction> {
     Transaction::from_journal(name, bytes, BOOT)
 }
 
-/// What a journal says of a transaction, as far as an undo depends on it.
+/// The state of a transaction in a journal, as far as an undo depends on it.
 #[derive(Debug, PartialEq, Eq)]
 struct State {
     standing: String,
@@ -123,7 +124,7 @@ fn state_of(transaction: &Transaction) -> State {
     }
 }
 
-/// A journal, and each state that it went through.
+/// A journal, and each state that it passed through.
 struct Known {
     bytes: Vec<u8>,
     states: Vec<State>,

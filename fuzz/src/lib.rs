@@ -1,6 +1,5 @@
-//! The fuzz targets: every parser of bytes that we did not write, and what must be true of whatever it is given.
-//!
-//! A test replays what is known (`tests/replay.rs`), and libFuzzer searches for more (`cargo xtask fuzz`).
+//! The fuzz targets: every parser of foreign bytes, and the properties that hold for any input. A test
+//! replays known inputs (`tests/replay.rs`), and libFuzzer searches for new ones (`cargo xtask fuzz`).
 
 mod api;
 mod batch;
@@ -14,10 +13,10 @@ mod policy_file;
 mod rule_dump;
 mod words;
 
-/// What is tried with bytes; it panics where something that must be true is not.
+/// Runs a parser on bytes; panics if a property does not hold.
 pub type Target = fn(&[u8]);
 
-/// All targets, each by the name that its inputs stand under in `corpus/` and `regressions/`.
+/// All targets, named like the directories of their inputs in `corpus/` and `regressions/`.
 pub const TARGETS: &[(&str, Target)] = &[
     ("api", api::run),
     ("batch", batch::run),
@@ -32,7 +31,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("words", words::run),
 ];
 
-/// The variable that names the target of the fuzzer's program.
+/// The variable that selects the target of the fuzzer.
 pub const TARGET_VARIABLE: &str = "NETPOLICY_FUZZ_TARGET";
 
 /// The target of this name.
@@ -40,7 +39,7 @@ pub fn target(name: &str) -> Option<Target> {
     TARGETS.iter().find(|(known, _)| *known == name).map(|(_, target)| *target)
 }
 
-/// The text that bytes begin with.
+/// The longest prefix of the bytes that is text.
 fn text_of(bytes: &[u8]) -> &str {
     match std::str::from_utf8(bytes) {
         Ok(text) => text,

@@ -1,4 +1,4 @@
-//! The replies of a memcached, in pieces: where they are cut makes no difference.
+//! The replies of a memcached, in fragments: the boundaries make no difference.
 
 use arbitrary::{Arbitrary, Unstructured};
 use load::protocol::{Malformed, Parser, Reply};
@@ -18,7 +18,7 @@ pub(crate) fn run(input: &[u8]) {
     assert_eq!(replies(pieces.into_iter()), whole);
 }
 
-/// All replies in these pieces, and whether they end in bytes that are none.
+/// All replies in these fragments, and whether they end in invalid bytes.
 fn replies<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> (Vec<Reply>, Option<Malformed>) {
     let mut parser = Parser::default();
     let mut replies = Vec::new();

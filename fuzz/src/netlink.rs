@@ -1,4 +1,4 @@
-//! Netlink: a datagram of the kernel, and the objects of every family that we read.
+//! Netlink: a datagram from the kernel, and the objects of every supported family.
 
 use netlink::ethtool::{RawChannels, RawCoalesce, RawFeatures, RawRings};
 use netlink::link::RawLink;

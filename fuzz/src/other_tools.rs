@@ -1,4 +1,5 @@
-//! Files of other tools that set devices: sysctl.d, tuned, `.link`, netplan, NetworkManager, ifupdown, ifcfg, scripts, udev rules.
+//! Files of other tools that set devices: sysctl.d, tuned, `.link`, netplan, NetworkManager, ifupdown, ifcfg,
+//! scripts, udev rules.
 //!
 //! - Each line that is found has its place: a file that is there, and a line of it.
 //! - What is found, and each line of it, is bounded.
@@ -57,7 +58,7 @@ const FILES: [&str; 36] = [
 const LINES_MAX: usize = 256;
 const LINE_BYTES_MAX: usize = 66_000;
 
-/// Files are separated by zeros; the first byte of each chooses its place.
+/// Files are separated by zeros; the first byte of each selects its path.
 pub(crate) fn run(bytes: &[u8]) {
     let root = TempDir::with_prefix("netpolicy-fuzz-").expect("a directory");
     write(root.path(), "proc/9/comm", "tuned\n");

@@ -1,4 +1,4 @@
-//! A policy file: any text gives a policy or mistakes that stand within the text.
+//! A policy file: any text gives a policy or mistakes with positions inside the text.
 
 use crate::text_of;
 

@@ -1,4 +1,4 @@
-//! A dumped rule: whatever the kernel tells, the line that is printed for it means that very rule.
+//! A dumped rule: for any bytes from the kernel, the printed line means the same rule.
 
 use tc_rules::{Batch, Expected, Filter, Table};
 

@@ -1,4 +1,4 @@
-//! The short texts that operators type: spans of time, delivery modes, kernel releases.
+//! Short texts that operators type: spans of time, delivery modes, kernel releases.
 
 use model::{DeliveryMode, KernelVersion, Nanoseconds};
 

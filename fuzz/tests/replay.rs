@@ -1,4 +1,5 @@
-//! What every target begins with, and what once failed: a test must not fail by chance, so nothing is searched.
+//! Replays the corpus and past failures of every target: a test must not fail by chance, so it does not
+//! search.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -9,13 +10,13 @@ fn folder(of: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(of)
 }
 
-/// What lies in a folder, or nothing where there is none.
+/// The contents of a directory, if it exists.
 fn entries(folder: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(folder).into_iter().flatten();
     entries.map(|entry| entry.expect("an entry").path()).collect()
 }
 
-/// Tries a target with every file of a folder; how many there are.
+/// Runs a target on every file of a directory; returns their number.
 fn tried(target: Target, folder: &Path) -> usize {
     let inputs = entries(folder);
     for input in &inputs {
