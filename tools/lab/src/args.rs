@@ -4,12 +4,12 @@ use std::ffi::OsString;
 
 use clap::Args;
 
-/// Make two hosts on this machine, with memcached on one of them, to try things out.
+/// Create two hosts on this machine, one with memcached, to try things out.
 ///
-/// Two network namespaces without names, a veth between them whose server end has a NAPI for each queue, and memcached
-/// as the distribution has it. Nothing of the machine's own network is touched, and nothing is left when this ends,
-/// however it ends. Without a command it stays until Ctrl-C; with one, the command runs on the client, and its exit
-/// code is that of this command. As many labs as wanted stand side by side.
+/// Two unnamed network namespaces, a veth between them whose server end has a NAPI for each queue, and the
+/// distribution's memcached. The machine's own network is not touched, and nothing is left afterwards,
+/// however this ends. Without a command it stays until Ctrl-C; with one, the command runs on the client, and
+/// its exit code is returned. Any number of labs can run at the same time.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

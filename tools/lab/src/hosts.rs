@@ -15,10 +15,10 @@ use crate::report::LabReport;
 use cli::Context;
 use cli::child::{code, forward};
 
-/// The longest that is waited for a signal before the server is looked at again.
+/// The maximum wait for a signal before the server is checked.
 const TURN: Duration = Duration::from_millis(50);
 
-/// Makes the lab, says how to look at it, and waits: for a signal, the server's end, or the command's.
+/// Creates the lab, prints how to inspect it, and waits for a signal, the server's exit, or the command's.
 pub(crate) fn run(arguments: &Lab, context: &Context) -> Result<Exit, Fault> {
     let online = observe(&context.session.netns()?, &Processes::None)?.topology.online;
     let mut signals = Signals::catch()?;
@@ -70,7 +70,7 @@ fn wait(context: &Context, signals: &mut Signals, server: &mut Memcached) -> Res
     }
 }
 
-/// Until a signal comes, at most for a turn.
+/// Waits for a signal, at most for one turn.
 fn rest_a_little(signals: &Signals) -> Result<(), Fault> {
     let turn = Timespec { tv_sec: 0, tv_nsec: TURN.subsec_nanos().into() };
     match poll(&mut [PollFd::from_borrowed_fd(signals.as_fd(), PollFlags::IN)], Some(&turn))

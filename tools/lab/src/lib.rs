@@ -1,6 +1,8 @@
-//! `netpolicy bench`, `sim` and `lab`: experiments on this machine, their predictions, and two hosts to try things out.
+//! `netpolicy bench`, `sim` and `lab`: experiments on this machine, their predictions, and two hosts to try
+//! things out.
 //!
-//! The experiments are in the crate `experiments`. What is here is the command line, and `lab` itself ([`mod@hosts`]).
+//! The experiments are in the crate `experiments`. What is here is the command line, and `lab` itself
+//! ([`mod@hosts`]).
 #![forbid(unsafe_code)]
 
 pub mod args;
@@ -64,12 +66,12 @@ fn run(command: &Commands, context: &Context) -> Result<Exit, Fault> {
     }
 }
 
-/// What `lab` prints for programs.
+/// The schema of `lab`'s output.
 fn of_lab() -> Value {
     of_command("lab", &[part::<report::LabReport>])
 }
 
-/// What `bench` prints for programs.
+/// The schema of `bench`'s output.
 fn of_bench() -> Value {
     of_command(
         "bench",
@@ -86,7 +88,7 @@ fn of_bench() -> Value {
     )
 }
 
-/// What `sim` prints for programs.
+/// The schema of `sim`'s output.
 fn of_sim() -> Value {
     of_command("sim", &[part::<PredictionReport>, part::<ValidationReport>, part::<CalibrationReport>])
 }

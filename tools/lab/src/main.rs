@@ -1,4 +1,4 @@
-//! The `netpolicy-lab` program, which `netpolicy bench`, `sim` and `lab` become.
+//! The `netpolicy-lab` program, which `netpolicy bench`, `sim` and `lab` exec.
 
 use std::process::ExitCode;
 

@@ -19,14 +19,14 @@ pub(crate) struct LabReport {
 struct ServerHost {
     address: String,
     device: String,
-    /// What `--netns` takes.
+    /// The argument for `--netns`.
     netns: String,
     program: String,
     process: String,
     pid: Pid,
 }
 
-/// The host that asks it.
+/// The client's host.
 #[derive(Debug, JsonSchema, Serialize)]
 struct ClientHost {
     address: String,

@@ -1,4 +1,4 @@
-//! The program as netpolicy starts it: command lines, and what it has besides its commands. Nothing here needs root.
+//! The program as netpolicy execs it: command lines, and its hidden parts. Nothing here needs root.
 
 use std::process::{Command, Output};
 

@@ -1,4 +1,5 @@
-//! The reference pages that are made of the tools' own tables: commands, with those of the product, and keys of scenario files.
+//! The reference pages generated from the tools' tables: commands, including the product's, and keys of
+//! scenario files.
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
@@ -34,7 +35,7 @@ fn scenario_keys() -> String {
     page
 }
 
-/// What a key of a scenario takes that has words of its own.
+/// The possible words of a scenario key.
 fn words_of(path: &str) -> &'static str {
     match path {
         "hardware.kernel" => "`\"6.11\"`",
@@ -75,7 +76,7 @@ fn commands() -> String {
     page
 }
 
-/// The command line with the commands of the tools as their programs define them.
+/// The command line with the tools' commands, as their programs define them.
 fn with_tools(command: clap::Command) -> clap::Command {
     let mut of_tools = of_tools();
     // `mut_subcommand` would move a command to the end.
@@ -101,10 +102,10 @@ fn the_help_says_of_a_command_of_a_tool_what_the_tool_says() {
     }
 }
 
-/// How many commands must have an option for it to be listed above them.
+/// An option that at least this many commands share is listed above them.
 const SHARED_MIN: usize = 2;
 
-/// A command and those below it. Options in `shared` were described above.
+/// A command and its subcommands. Options in `shared` were described above.
 fn described(
     page: &mut String,
     command: &mut clap::Command,

@@ -1,4 +1,4 @@
-//! `sim` as its users see it: words, exit codes, evidence. Nothing here touches a host.
+//! `sim` as users run it: messages, exit codes, evidence. Nothing here touches a host.
 
 mod html;
 
@@ -71,7 +71,7 @@ fn a_calibration_does_not_read_the_rows_that_are_held_out() {
     assert!(text(&read.stderr).contains("`not a number` is not a measured number"), "{}", text(&read.stderr));
 }
 
-/// A run that takes no time.
+/// A very short run.
 const SHORT: [&str; 8] = ["--seeds", "1", "--samples", "0", "--window", "5ms", "--warmup", "20ms"];
 
 #[test]

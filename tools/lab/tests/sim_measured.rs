@@ -1,15 +1,15 @@
-//! `sim` beside what this program has measured itself: the evidence of a bench as rows, fitted and compared with.
+//! `sim` with this program's own measurements: evidence of a bench as rows, fitted and compared.
 
 use std::io::Read;
 
 use serde_json::Value;
 use testkit::command::{Scratch, netpolicy, text};
 
-/// What `bench memcached --matrix --short` wrote on a machine of two CPUs.
+/// The evidence of `bench memcached --matrix --short` on a machine with two CPUs.
 const EVIDENCE: &str =
     concat!(env!("CARGO_MANIFEST_DIR"), "/../../bench/runs/memcached-matrix-short.json.gz");
 
-/// Runs that take no time.
+/// Very short runs.
 const SHORT: [&str; 9] =
     ["--seeds", "2", "--samples", "2", "--no-probe", "--window", "20ms", "--warmup", "20ms"];
 
@@ -221,7 +221,7 @@ fn rows_that_parameters_were_fitted_to_and_that_are_absent_are_reported() {
     );
 }
 
-/// The evidence as it was before gzip.
+/// The evidence before gzip.
 fn unpacked() -> Vec<u8> {
     let mut text = Vec::new();
     let file = std::fs::File::open(EVIDENCE).expect("it is there");

@@ -1,10 +1,10 @@
-//! The elements of a page of HTML, if it is well-formed.
+//! Parses the elements of an HTML page, if it is well-formed.
 
 /// An element, in the order of the page.
 pub(crate) struct Element {
     pub(crate) name: String,
     attributes: Vec<(String, String)>,
-    /// What stands in it before the next tag.
+    /// Its text before the next tag.
     pub(crate) text: String,
 }
 
@@ -28,10 +28,10 @@ impl Element {
     }
 }
 
-/// Elements that HTML has without an end.
+/// HTML elements without an end tag.
 const VOID: [&str; 4] = ["!doctype", "meta", "br", "hr"];
 
-/// The elements of a page: every one is ended, in order, every attribute is quoted, every `&` begins a reference.
+/// The elements of a page: all are closed in order, attributes are quoted, and every `&` starts a reference.
 pub(crate) fn elements(page: &str) -> Result<Vec<Element>, String> {
     let mut elements: Vec<Element> = Vec::new();
     let mut open: Vec<String> = Vec::new();

@@ -1,4 +1,4 @@
-//! `lab` and `bench` as their users run them: what they leave behind, however they end, and what they say.
+//! `lab` and `bench` as users run them: their messages, and what they leave behind, however they end.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
@@ -54,12 +54,11 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// The variable that marks what these tests start, and whatever that starts: another program may make labs and
-/// namespaces at the same time. Its value is the test program's number.
+/// The variable that marks processes started by these tests and their descendants: another program may create
+/// labs and namespaces at the same time. Its value is the test program's pid.
 const MARK: &str = "NETPOLICY_TEST_OURS";
 
-/// The processes that were started by these tests and live. A namespace of theirs that no process is in, and that has no
-/// name, is gone with the last of them.
+/// The running processes that these tests started. A nameless namespace disappears with its last process.
 fn ours() -> Result<BTreeSet<Pid>, Failed> {
     let mark = format!("{MARK}={}", std::process::id());
     let mut ours = BTreeSet::new();
@@ -109,7 +108,7 @@ impl Running {
         Ok(kill_process(pid.ok_or("no pid")?, signal)?)
     }
 
-    /// Its exit code, once it and everything that it made is gone.
+    /// Its exit code, once it and everything that it created are gone.
     fn gone(mut self) -> Result<Option<i32>, Failed> {
         let status = self.child.wait()?;
         let left = || [self.init, self.server].into_iter().filter(|pid| is_alive(*pid)).collect::<Vec<_>>();
@@ -125,7 +124,7 @@ impl Drop for Running {
     }
 }
 
-/// Whether it is more than an entry that its parent has not looked at.
+/// Whether it is more than a zombie.
 fn is_alive(pid: Pid) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     status.lines().any(|line| line.starts_with("State:") && !line.contains('Z'))
@@ -142,7 +141,7 @@ fn eventually(what: &str, is_so: impl Fn() -> bool) -> Result<(), Failed> {
     Err(format!("{what}: not within 20 s").into())
 }
 
-/// Runs something, and makes sure that no process of it is left, and with them none of its namespaces.
+/// Runs something, and checks that no process of it is left, and so none of its namespaces.
 fn leaves_nothing<T>(body: impl FnOnce() -> Result<T, Failed>) -> Result<T, Failed> {
     let before = ours()?;
     assert!(before.is_empty(), "left by the test before: {before:?}");
@@ -151,7 +150,7 @@ fn leaves_nothing<T>(body: impl FnOnce() -> Result<T, Failed>) -> Result<T, Fail
     Ok(value)
 }
 
-/// That there would be something to find.
+/// Checks that the mark finds processes at all.
 fn marks_what_it_starts() -> Result<(), Failed> {
     leaves_nothing(|| {
         let lab = Running::start()?;
@@ -194,7 +193,7 @@ fn for_programs() -> Result<(), Failed> {
     })
 }
 
-/// Over loopback only the user's own processes are touched: nothing of it needs root.
+/// Over loopback, only the user's own processes are involved: root is not needed.
 fn as_nobody() -> Result<(), Failed> {
     const NOBODY: u32 = 65_534;
     leaves_nothing(|| {
@@ -212,7 +211,7 @@ fn as_nobody() -> Result<(), Failed> {
     })
 }
 
-/// The server of the benches waits by the same call as the load generator.
+/// The benches' server waits with the same system call as the load generator.
 fn exact_wait() -> Result<(), Failed> {
     let mut command = Command::new("timeout");
     command.args(["2", "strace", "-f", "-e", "trace=epoll_wait,epoll_pwait,epoll_pwait2"]);
@@ -225,7 +224,7 @@ fn exact_wait() -> Result<(), Failed> {
     Ok(())
 }
 
-/// What is compared and how much was counted; never what a figure is: the machine may be busy.
+/// Checks what is compared and how much was counted, but no figures: the machine may be busy.
 fn selfcheck() -> Result<(), Failed> {
     let scratch = Scratch::new("selfcheck")?;
     for installed in [true, false] {
@@ -386,7 +385,7 @@ fn interrupted() -> Result<(), Failed> {
     })
 }
 
-/// A timer of a second lets no request arrive within a tenth of one.
+/// With a timer of a second, no request arrives within a window of a tenth of a second.
 fn nothing_counts() -> Result<(), Failed> {
     let output = leaves_nothing(|| {
         output(

@@ -1,11 +1,9 @@
-//! The model's sequence of station events beside the running kernel's, for one queue, one connection and requests at
-//! fixed times: between two returns of `epoll_wait`, who polls how much, when the timer runs out, when IRQs are suspended.
-//!
-//! A veth has no interrupt of its own, and which of two CPUs does something is a matter of placement: neither is
-//! compared.
-//!
-//! The model is compared with what a kernel did on a quiet machine, recorded in `recorded/`; `RECORD=1` in the environment records it
-//! anew. On the machine at hand, which may be busy, only the events that a mode is made of are looked for.
+//! Compares the model's sequence of events with the running kernel's, for one queue, one connection and
+//! requests at fixed times: between two returns of `epoll_wait`, who polls how much, when the timer expires,
+//! when IRQs are suspended. A veth has no interrupt, and the choice between two CPUs is arbitrary: neither is
+//! compared. The model is compared with what a kernel did on a quiet machine, recorded in `recorded/`;
+//! `RECORD=1` in the environment records it again. On the current machine, which may be busy, only the
+//! characteristic events of a mode are checked.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -26,25 +24,25 @@ use testkit::{Need, test};
 
 use crate::recorder::{Line, Recorder, Seen, ours};
 
-/// Requests come this far apart: ten times the deferral.
+/// The interval between requests: ten times the deferral.
 const GAP: Duration = Duration::from_millis(2);
-/// Requests that are compared, and those before, in which TCP acknowledges immediately.
+/// The number of compared requests, and of earlier ones, during which TCP acknowledges immediately.
 const REQUESTS: usize = 200;
 const WARM_UP: usize = 60;
-/// A timer that is set for longer than this suspends IRQs; deferral is 200 µs, suspension 20 ms.
+/// A timer with a longer span suspends IRQs; deferral is 200 µs, suspension 20 ms.
 const SUSPENSION_MIN: u64 = 5_000_000;
-/// The niceness of both ends: what is compared shall not depend on what else this machine does.
+/// The niceness of both ends: the comparison must not depend on other load on this machine.
 const FIRST: i32 = -19;
-/// How often a quiet moment is tried for.
+/// How often to try for a quiet moment.
 const ATTEMPTS: usize = 8;
 
 struct Mode {
     name: &'static str,
-    /// The share of the kernel's events that may have to be added, taken out or changed.
+    /// The share of the kernel's events that may be inserted, deleted or changed.
     bound: f64,
-    /// What a kernel did, a line for each cycle.
+    /// The recorded events of a kernel, one line per cycle.
     recorded: &'static str,
-    /// What every kernel does in this mode.
+    /// The events of every kernel in this mode.
     made_of: &'static [Kind],
 }
 
@@ -86,7 +84,7 @@ pub(crate) fn tests() -> Vec<Trial> {
     tests
 }
 
-/// An event of either, without places and times.
+/// An event of the model or the kernel, without places and times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
     Timer,
@@ -149,10 +147,10 @@ impl std::fmt::Display for Event {
     }
 }
 
-/// What happened between two returns of `epoll_wait`.
+/// The events between two returns of `epoll_wait`.
 type Cycle = Vec<Event>;
 
-/// The model beside a recorded kernel.
+/// Compares the model with a recorded kernel.
 fn compare(mode: &Mode) -> Result<(), Failed> {
     let lines = mode.recorded.lines().filter(|line| !line.starts_with('#'));
     let kernel: Option<Vec<Cycle>> =
@@ -164,7 +162,7 @@ fn compare(mode: &Mode) -> Result<(), Failed> {
     if share <= mode.bound { Ok(()) } else { Err(said.into()) }
 }
 
-/// The kernel at hand.
+/// Checks the running kernel.
 fn live(mode: &Mode) -> Result<(), Failed> {
     if std::env::var_os("RECORD").is_some() {
         return record(mode);
@@ -189,7 +187,7 @@ fn live(mode: &Mode) -> Result<(), Failed> {
     Err(said.into())
 }
 
-/// Writes down what this kernel does, where the model says the same: a machine that is busy does other things.
+/// Records what this kernel does, if it matches the model: a busy machine does other things.
 fn record(mode: &Mode) -> Result<(), Failed> {
     let model = modelled(mode.name)?;
     let mut said = String::new();
@@ -216,7 +214,7 @@ fn record(mode: &Mode) -> Result<(), Failed> {
     Err(format!("at most {:.0} % may differ:\n{said}", 100.0 * mode.bound).into())
 }
 
-/// The share of the kernel's events in which the model differs, and that in words.
+/// The share of the kernel's events in which the model differs, with a description.
 fn differ(kernel: &[Cycle], model: &[Cycle]) -> (f64, String) {
     let events: usize = kernel.iter().map(Vec::len).sum();
     let differ: usize = kernel.iter().zip(model).map(|(kernel, model)| distance(kernel, model)).sum();
@@ -309,7 +307,7 @@ fn recorded(mode: &str) -> Result<Vec<Cycle>, Failed> {
     cycles.last(REQUESTS)
 }
 
-/// One request after another, each when it is due.
+/// Sends one request after another, each when it is due.
 fn ask(operator: &Operator, server: &Memcached) -> Result<Vec<Line>, Failed> {
     setpriority_process(Some(rustix::thread::gettid()), FIRST)?; // of this thread only
     let address = server.address();
@@ -331,20 +329,20 @@ fn ask(operator: &Operator, server: &Memcached) -> Result<Vec<Line>, Failed> {
 struct Cycles(Vec<Cycle>);
 
 impl Cycles {
-    /// The system call's tracepoint comes after it has suspended IRQs; the model reports both in the other order.
+    /// The system call's tracepoint follows the suspension of IRQs; the model reports both in reverse order.
     fn next(&mut self) {
         let suspended = self.0.last_mut().and_then(|cycle| cycle.pop_if(|event| *event == Event::Suspend));
         self.0.push(suspended.into_iter().collect());
     }
 
-    /// What comes before the first return belongs to no cycle.
+    /// Events before the first return belong to no cycle.
     fn add(&mut self, event: Event) {
         if let Some(cycle) = self.0.last_mut() {
             cycle.push(event);
         }
     }
 
-    /// The last whole ones.
+    /// The last complete cycles.
     fn last(mut self, wanted: usize) -> Result<Vec<Cycle>, Failed> {
         self.0.pop();
         let enough = self.0.len().checked_sub(wanted - 1);
@@ -353,7 +351,7 @@ impl Cycles {
     }
 }
 
-/// How many events must be added, taken out or changed to make one of the other (Levenshtein).
+/// The number of insertions, deletions and changes that turn one into the other (Levenshtein distance).
 fn distance(one: &[Event], other: &[Event]) -> usize {
     let mut row: Vec<usize> = (0..=other.len()).collect();
     for (i, a) in one.iter().enumerate() {

@@ -1,5 +1,5 @@
-//! `bench tcp-rr`, `tcp-stream`, `threaded` and `storage` as their users run them, in a lab of their own: who polled, what
-//! was skipped and why, and that nothing is left. Counts decide, not times.
+//! `bench tcp-rr`, `tcp-stream`, `threaded` and `storage` as users run them, in a separate lab: who polled,
+//! what was skipped and why, and that nothing is left. Counts decide, not times.
 
 use std::process::{Command, Output, Stdio};
 
@@ -37,7 +37,7 @@ fn bench(words: &str) -> Result<Output, Failed> {
     Ok(command.output()?)
 }
 
-/// The grid that a bench printed. A busy machine may make runs void, and then the exit code says so.
+/// The grid that a bench printed. A busy machine may make runs void, which the exit code reports.
 fn grid(words: &str) -> Result<Grid, Failed> {
     let output = bench(words)?;
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -78,7 +78,7 @@ fn threaded() -> Result<(), Failed> {
     Ok(())
 }
 
-/// What a run counts is not asked here: a busy machine may make any of them void.
+/// The counts of a run are not checked here: a busy machine may make any of them void.
 fn both_tables() -> Result<(), Failed> {
     let scratch = Scratch::new("tables")?;
     let (json, html) = (scratch.path("evidence.json"), scratch.path("report.html"));
@@ -116,7 +116,7 @@ fn sizes() -> Result<(), Failed> {
     Ok(())
 }
 
-/// No answer of this size comes within so short a window: there is nothing to take shares of.
+/// No answer of this size arrives within such a short window, so there is no capacity to take shares of.
 fn uncalibrated() -> Result<(), Failed> {
     let words = "tcp-rr --loopback --mode softirq --size 16M --flows 4 --rate 40% --repeats 2 --seconds 1ms --warmup 1ms";
     let output = bench(words)?;
@@ -133,7 +133,7 @@ fn uncalibrated() -> Result<(), Failed> {
     Ok(())
 }
 
-/// A bound that every ratio keeps, and one that none does: what was measured decides nothing here.
+/// A bound that every ratio meets, and one that none does: the measurements do not matter here.
 fn gates() -> Result<(), Failed> {
     let scratch = Scratch::new("gates")?;
     let file = |name: &str, text: &str| {
@@ -169,7 +169,7 @@ fn gates() -> Result<(), Failed> {
     Ok(())
 }
 
-/// CPUs that no kernel thread can be pinned to are the operator's mistake.
+/// CPUs to which no kernel thread can be pinned are a usage error.
 fn fails() -> Result<(), Failed> {
     let output =
         bench("threaded --mode softirq,threaded+pinned --kthread-cpus 4000 --size 1 --flows 2 --rate 100")?;

@@ -1,5 +1,5 @@
-//! Benches with the server on another machine: two network namespaces are the machines, and a script that enters one of
-//! them is ssh. Counts and what is left behind decide, not times.
+//! Benches with the server on another machine: the machines are two network namespaces, and ssh is a script
+//! that enters one of them. Counts and leftovers decide, not times.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -25,7 +25,7 @@ use testkit::{Need, last_cpu, repeated, test};
 /// How often each end is killed.
 const KILLS: u32 = 5;
 
-/// The variable with another number: for a longer run by hand.
+/// The variable with another number, for a longer run by hand.
 const KILLS_VARIABLE: &str = "NETPOLICY_TEST_KILLS";
 
 pub(crate) fn tests() -> Vec<Trial> {
@@ -74,11 +74,11 @@ const SSH: &str = "NETPOLICY_SSH_COMMAND";
 struct Machines {
     wire: Wire,
     scratch: Scratch,
-    /// `bench serve --listen`, if that connects them instead of ssh.
+    /// `bench serve --listen`, if it connects them instead of ssh.
     listener: Option<Child>,
 }
 
-/// Where that listens.
+/// The address on which it listens.
 const LISTENS: &str = "192.0.2.1:7100";
 
 impl Drop for Machines {
@@ -110,7 +110,7 @@ impl Machines {
         Ok(machines)
     }
 
-    /// The same, connected by TCP with a token.
+    /// The same, connected through TCP with a token.
     fn by_tcp(name: &str) -> Result<Self, Failed> {
         let mut machines = Self::new(name)?;
         machines.write_token("token", &"0123456789abcdef".repeat(4), 0o600)?;
@@ -164,7 +164,7 @@ impl Machines {
             .and_then(rustix::process::Pid::from_raw))
     }
 
-    /// A command of the client's machine.
+    /// Runs a command on the client's machine.
     fn on_client(&self, words: &str) -> Command {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.wire.far, "taskset", "-c", "0", netpolicy()]);
@@ -229,7 +229,7 @@ impl Machines {
         Ok(found)
     }
 
-    /// Waits until nothing is left of a bench, and compares the server's machine with before.
+    /// Waits until nothing is left of a bench, and compares the server's machine with its earlier state.
     fn is_as(&self, before: &BTreeMap<u32, String>, within: Duration) -> Result<(), Failed> {
         let begun = Instant::now();
         loop {
@@ -260,7 +260,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// A busy machine may make any run void, and the exit code says so if all are.
+/// A busy machine may make any run void; the exit code reports it if all are.
 fn data(output: &Output) -> Result<Value, Failed> {
     let said = text(&output.stderr);
     assert!(matches!(output.status.code(), Some(0 | 1)), "{:?}: {said}", output.status);
@@ -562,7 +562,7 @@ fn policies_for_service() -> Result<(), Failed> {
     machines.is_as(&before, Duration::from_secs(10))
 }
 
-/// Waits until the client's device has other settings, or the client has ended.
+/// Waits until the client's device has different settings, or the client has exited.
 fn changed(
     machines: &Machines,
     client: &mut Child,
@@ -625,7 +625,7 @@ fn both_killed() -> Result<(), Failed> {
     Ok(())
 }
 
-/// What the server's end does with these bytes: its exit code, and what it said.
+/// The server's reaction to these bytes: its exit code and messages.
 fn told(machines: &Machines, bytes: &[u8]) -> Result<(Option<i32>, String), Failed> {
     let mut server = machines.server()?;
     let mut stdin = server.stdin.take().ok_or("no standard input")?;
@@ -747,10 +747,10 @@ fn unsupported() -> Result<(), Failed> {
     Ok(())
 }
 
-/// A bench with short runs, one after another.
+/// A bench with many short runs.
 const LONG: &str = "bench memcached --mode suspend20 --rate 1K --seconds 300ms --warmup 20ms --repeats 200 --keys 100 --uncounted";
 
-/// Ends either end at random moments.
+/// Kills either side at random moments.
 fn killed(side: Side, machines: fn(&str) -> Result<Machines, Failed>) -> Result<(), Failed> {
     let kills = std::env::var(KILLS_VARIABLE).ok().and_then(|kills| kills.parse().ok()).unwrap_or(KILLS);
     let machines = machines("machines-killed")?;
@@ -781,7 +781,7 @@ fn killed(side: Side, machines: fn(&str) -> Result<Machines, Failed>) -> Result<
     Ok(())
 }
 
-/// A client that neither ends nor says anything, as one whose machine lost its network.
+/// A client that neither exits nor sends anything, like one that lost its network.
 fn stopped() -> Result<(), Failed> {
     let machines = Machines::new("machines-stopped")?;
     let before = machines.settings()?;

@@ -1,8 +1,6 @@
-//! The conditions under which IRQ suspension engages, each broken in turn, on a real kernel with unmodified memcached:
-//! `doctor` says rightly whether it is engaged, and names the cause where it is not.
-//!
-//! Counts decide, not times. A run on a busy machine may be too thin to say anything; it is made again, a bounded
-//! number of times, and says so.
+//! The conditions of IRQ suspension, each broken in turn, on a real kernel with unmodified memcached:
+//! `doctor` correctly reports whether it is engaged, and names the cause if not. Counts decide, not times. On
+//! a busy machine a run may have too little data; it is repeated a limited number of times, and says so.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -18,26 +16,26 @@ use testkit::{Need, test};
 
 use super::stage::{Seen, Stage};
 
-/// How often a run is made again that had too few packets or went between the groups that the rules distinguish.
+/// How often to repeat a run that had too few packets, or a share between the groups that the rules
+/// distinguish.
 const ATTEMPTS_MAX: u32 = 6;
 
-/// How long is waited after the first such run; twice as long after each next one. What else the machine was busy with
-/// may be over then.
+/// The pause after the first such run, doubled after each further one, so that other load may end.
 const PAUSE_FIRST: Duration = Duration::from_millis(250);
 
-/// The load of the rows: as much as the study offered, and as much as one client CPU sustains beside the server's.
+/// The load of the rows: the study's, and as much as one client CPU sustains in addition to the server's.
 const OFFERED: OfferedLoad = OfferedLoad::PerSecond(60_000.0);
 
 /// A load at which the server mostly sleeps.
 const LOW: OfferedLoad = OfferedLoad::PerSecond(1_000.0);
 
-/// Fewer answers in a second than this say nothing about delivery under load.
+/// With fewer answers per second, a run shows nothing about delivery under load.
 const ANSWERS_MIN: u64 = 10_000;
 
-/// The mode that every row asks for.
+/// The mode that every row requests.
 const MODE: DeliveryMode = DeliveryMode::Suspend { gro_flush: Nanoseconds::from_micros(200) };
 
-/// One row: what is wrong, and what must be found.
+/// One row: the broken condition, and the expected findings.
 struct Row {
     name: &'static str,
     lab: LabOptions,
@@ -45,9 +43,9 @@ struct Row {
     params: DeliveryParams,
     threaded: Threading,
     load: OfferedLoad,
-    /// What may be said about the engagement of the server's NAPIs: rules, one of which is found for each NAPI.
+    /// The allowed verdicts on the server's NAPIs: one of these rules is found for each NAPI.
     verdicts: &'static [&'static str],
-    /// The rule that names the cause; `None` where nothing is wrong.
+    /// The rule that names the cause; `None` if nothing is wrong.
     cause: Option<&'static str>,
 }
 
@@ -73,7 +71,7 @@ impl Row {
         Self { server: MemcachedOptions { threads, napi_ids, ..self.server }, ..self }
     }
 
-    /// Under as much load as the server bears: it never waits, and so its own polls find all packets or none.
+    /// At the server's maximum load it never waits, so its own polls find all packets or none.
     fn saturated(self) -> Self {
         Self { load: OfferedLoad::Max, ..self }
     }
@@ -175,7 +173,7 @@ pub(crate) fn tests() -> Vec<Trial> {
     trials
 }
 
-/// Builds the condition, drives load, and asks `doctor`.
+/// Creates the condition, offers load, and runs `doctor`.
 fn check(row: &Row) -> Result<(), Failed> {
     let stage = Stage::new(&row.lab, row.server.clone())?;
     stage.set(&row.params, row.threaded)?;
@@ -254,10 +252,10 @@ fn described(seen: &Seen, findings: &[Finding]) -> String {
     lines.join("\n")
 }
 
-/// The promise of the first page: with unmodified memcached under load, its packets are delivered by its own task (nine of ten on a
-/// quiet machine, most of them beside other work), and the softirq polls of its NAPI *for each request* fall (more than tenfold; to a
-/// third). (For each request, because the two runs do not answer equally many.) Each connection has one request under way, so that none of the batching is
-/// the client's.
+/// The claim on the first page: with unmodified memcached under load, its own task delivers its packets (nine
+/// of ten on a quiet machine, most of them with other work), and the softirq polls of its NAPI *per request*
+/// drop (more than tenfold; to a third). (Per request, because the two runs do not answer equally many.) Each
+/// connection has one outstanding request, so that the client does not cause the batching.
 fn headline() -> Result<(), Failed> {
     let mut last = String::new();
     for attempt in 1..=ATTEMPTS_MAX {

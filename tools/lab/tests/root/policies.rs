@@ -1,5 +1,5 @@
-//! `bench policies` as its users run it: every policy is applied to device and servers, both kinds of workload are measured
-//! beside each other, and everything is restored. Counts decide, not times.
+//! `bench policies` as users run it: every policy is applied to device and servers, both kinds of workload
+//! are measured concurrently, and everything is restored. Counts decide, not times.
 
 use std::process::{Command, Output, Stdio};
 
@@ -121,7 +121,7 @@ fn delivered() -> Result<(), Failed> {
     Ok(())
 }
 
-/// An HTTP server of some lines, that keeps connections.
+/// A minimal HTTP server with persistent connections.
 const HTTP_SERVER: &str = "
 import http.server
 class Handler(http.server.BaseHTTPRequestHandler):

@@ -1,5 +1,5 @@
-//! What the running kernel does with the packets of a lab, one event after another: its own tracepoints, in an instance of
-//! tracefs that is this test's alone and goes away with it.
+//! Records what the running kernel does with the packets of a lab, event by event, with its own tracepoints
+//! in a private tracefs instance that is removed afterwards.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -7,15 +7,15 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use libtest_mimic::Failed;
 
-/// Records since it was started. Only NAPIs' timers, polls of devices and returns of `epoll_wait` with events are kept.
+/// Records from its start. Only NAPI timers, device polls and non-empty returns of `epoll_wait` are kept.
 pub(crate) struct Recorder {
     child: Child,
     input: ChildStdin,
     output: BufReader<ChildStdout>,
 }
 
-/// tracefs is mounted in a namespace of its own, so that the machine stays as it was. The clock is one for all CPUs and
-/// the one that timers run by.
+/// tracefs is mounted in a separate namespace, so that the machine does not change. All CPUs use the clock of
+/// the timers.
 const SCRIPT: &str = "set -e
 # Where it is mounted already, mounting it again is refused.
 test -d /sys/kernel/tracing/events || mount -t tracefs none /sys/kernel/tracing
@@ -39,33 +39,33 @@ echo 0 > \"$at/tracing_on\"
 cat \"$at/trace\"
 ";
 
-/// An event of the kernel's.
+/// An event of the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Seen {
     /// A NAPI's timer was set.
     Armed {
-        /// Whose: an address that says nothing else.
+        /// The timer, as an opaque address.
         timer: String,
-        /// For how long, in nanoseconds.
+        /// Its span, in nanoseconds.
         span: u64,
     },
-    /// A NAPI's timer ran out.
+    /// A NAPI's timer expired.
     Expired {
         /// Whose.
         timer: String,
     },
     /// A poll ended.
     Polled {
-        /// Of which NAPI: an address that says nothing else.
+        /// The NAPI, as an opaque address.
         napi: String,
-        /// Packets it took.
+        /// The number of packets.
         work: u32,
-        /// Whether a task polled in a system call of its own, rather than a softirq.
+        /// Whether a task polled in its own system call, rather than a softirq.
         by_task: bool,
     },
     /// `epoll_wait` returned.
     EpollReturned {
-        /// With this many events.
+        /// The number of events.
         events: u32,
     },
 }
@@ -79,7 +79,7 @@ pub(crate) struct Line {
 }
 
 impl Recorder {
-    /// Records from now on.
+    /// Starts recording.
     pub(crate) fn start(name: &str) -> Result<Self, Failed> {
         let instance = format!("netpolicy-{}-{name}", std::process::id());
         let mut command = Command::new("unshare");
@@ -95,7 +95,7 @@ impl Recorder {
         Ok(Self { child, input, output })
     }
 
-    /// What was recorded of polls of this device.
+    /// The recorded polls of this device.
     pub(crate) fn end(mut self, device: &str) -> Result<Vec<Line>, Failed> {
         self.input.write_all(b"end\n")?;
         let mut text = String::new();
@@ -164,8 +164,9 @@ fn read(line: &str, device: &str) -> Option<Line> {
     Some(Line { task, cpu: cpu.parse().ok()?, seen })
 }
 
-/// Of all NAPIs of devices with this name, the one that exchanged about so many packets; and its timer, if it was set: the NAPI
-/// polls on the same CPU right after most expirations of this timer. Timers of other tests' NAPIs are recorded, too.
+/// Of all NAPIs of devices with this name, the one that exchanged about this many packets; and its timer, if
+/// it was set: the NAPI polls on the same CPU right after most expirations of this timer. Timers of other
+/// tests' NAPIs are recorded, too.
 pub(crate) fn ours(lines: &[Line], packets: u32) -> Option<(String, Option<String>)> {
     let mut work: BTreeMap<&str, u32> = BTreeMap::new();
     for line in lines {

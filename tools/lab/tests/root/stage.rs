@@ -1,4 +1,5 @@
-//! A lab with memcached in it, the settings that a test wants, and a load during which is looked and counted.
+//! A lab with memcached, the settings of a test, and a load during which packets are counted and the host
+//! observed.
 
 use std::sync::Mutex;
 
@@ -16,14 +17,14 @@ use rustix::process::setpriority_process;
 use rustix::thread::gettid;
 use testkit::last_cpu;
 
-/// The niceness of both ends: how packets are delivered depends on when the server runs, and that shall not depend on
-/// what else this machine does.
+/// The niceness of both ends: delivery depends on when the server runs, and must not depend on other load on
+/// this machine.
 const FIRST: i32 = -19;
 
-/// How long is counted. Thousands of requests even on a busy machine.
+/// The length of the count: enough for thousands of requests even on a busy machine.
 const WINDOW: Nanoseconds = Nanoseconds::from_millis(1_000);
 
-/// The CPU of the client; the server has the last one.
+/// The CPU of the client; the server uses the last one.
 const CLIENT: Cpu = Cpu(0);
 
 /// A lab with memcached in it.
@@ -32,19 +33,19 @@ pub(crate) struct Stage {
     server: Memcached,
 }
 
-/// What was seen and counted under load.
+/// Observations and counts under load.
 pub(crate) struct Seen {
     /// The host, while the connections were there.
     pub(crate) host: Host,
-    /// Who delivered the packets.
+    /// The counts of packet delivery.
     pub(crate) delivered: Delivered,
-    /// Requests that were answered while it was counted.
+    /// Requests that were answered during the count.
     pub(crate) answered: u64,
 }
 
 impl Seen {
-    /// What was counted for the server's NAPIs together: packets, those that the application delivered, and polls in
-    /// softirq.
+    /// The total counts of the server's NAPIs: packets, packets delivered by the application, and softirq
+    /// polls.
     pub(crate) fn sums(&self) -> Sums {
         let ours = |id: NapiId| self.host.napi(id).is_some();
         let mut sums = Sums::default();
@@ -80,7 +81,8 @@ impl Stage {
         Ok(stage)
     }
 
-    /// Writes a mode's values on every queue and every epoll, past the planner: it would refuse some of them.
+    /// Writes a mode's values on every queue and every epoll, bypassing the planner, which would refuse some
+    /// of them.
     pub(crate) fn set(&self, params: &DeliveryParams, threaded: Threading) -> Result<(), Failed> {
         let host = self.observe()?;
         let mut settings = Vec::new();
@@ -112,7 +114,7 @@ impl Stage {
         Ok(observe(self.lab.server(), &Processes::Only(vec![self.server.process().pid]))?)
     }
 
-    /// Offers a load, and counts and looks meanwhile.
+    /// Offers a load, and counts and observes meanwhile.
     pub(crate) fn under(&self, load: OfferedLoad, connections: u32, depth: u32) -> Result<Seen, Failed> {
         let workload = MemcachedWorkload {
             threads: 1,
@@ -147,7 +149,7 @@ impl Stage {
     }
 }
 
-/// What is seen at the edges of the window.
+/// The observations at the start and end of the window.
 struct Looks {
     counter: DeliveryCounter,
     snapshots: Vec<Result<Snapshot, linux::KernelError>>,
