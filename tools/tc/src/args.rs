@@ -13,18 +13,18 @@ pub enum Commands {
     Tc(Tc),
 }
 
-/// How many threads may send.
+/// The number of sending threads.
 const WORKERS: std::ops::RangeInclusive<u8> = 1..=64;
 
 /// Load filter rules from batch files of tc, several times faster than tc, with a result for every rule.
 #[derive(Debug, Args)]
 pub struct Tc {
-    /// What to do.
+    /// The subcommand.
     #[command(subcommand)]
     pub command: TcCommand,
 }
 
-/// What `tc` does.
+/// The subcommands of `tc`.
 #[derive(Debug, Subcommand)]
 #[expect(missing_docs, reason = "see the help of each command")]
 pub enum TcCommand {
@@ -39,8 +39,8 @@ pub enum TcCommand {
 
 /// Load a batch file.
 ///
-/// The whole file is read first: if one line is wrong, nothing is sent. Then it is sent in portions, and every line has
-/// a result: loaded, refused in the kernel's own words, or not sent.
+/// The whole file is read first: if one line is wrong, nothing is sent. Then it is sent in portions, and
+/// every line has a result: loaded, refused in the kernel's own words, or not sent.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -54,29 +54,29 @@ pub struct TcLoad {
     /// The file; - for standard input.
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
-    /// Which actions have one counter for all CPUs: where packets are expected seldom, all, or none. Without this, those
-    /// whose line says no_percpu.
+    /// Which actions have one counter for all CPUs: those that rarely see packets, all, or none. Default:
+    /// those with no_percpu in their line.
     #[arg(long, value_enum, value_name = "WHEN")]
     pub no_percpu: Option<Percpu>,
-    /// Make one instance of actions that do the same. Their rules then count together: the packets of one rule can
-    /// no longer be counted apart.
+    /// Share one instance of equal actions. Their rules then share counters: packets can no longer be counted
+    /// per rule.
     #[arg(long)]
     pub share_actions: bool,
-    /// Give each rule of flower a cookie that stands for it, by which --check and tc diff know it again without looking at all
-    /// of it: for many rules that are compared often.
+    /// Give each flower rule an identifying cookie, by which --check and tc diff recognise it without
+    /// comparing the rest: for many rules that are compared often.
     #[arg(long, conflicts_with = "share_actions")]
     pub cookies: bool,
-    /// Read the file, say what it would do, and stop.
+    /// Read the file, report what it would do, and exit.
     #[arg(long)]
     pub dry_run: bool,
     /// Compare the kernel's rules with the file instead: missing, different, extra.
     #[arg(long, conflicts_with_all = ["dry_run", "atomic", "resume"])]
     pub check: bool,
-    /// All or nothing: the first refusal takes back what was loaded, and so does the death of this command.
+    /// All or nothing: the first refusal undoes the load, and so does the death of this command.
     #[arg(long, conflicts_with_all = ["keep_going", "resume"])]
     pub atomic: bool,
-    /// Load into a chain of their own, and then switch the rule of this priority over to it: packets meet the rules of the
-    /// last such load, or the new ones, and never a part. Then the old chain is removed.
+    /// Load into a new chain, and then switch the rule of this priority to it: packets meet either the rules
+    /// of the last such load or the new ones, never a mixture. Then remove the old chain.
     #[arg(long, value_name = "PRIO", value_parser = clap::value_parser!(u16).range(1..), conflicts_with_all = ["dry_run", "atomic", "resume", "keep_going"])]
     pub swap: Option<u16>,
     /// Continue after wrong lines and refused rules.
@@ -85,11 +85,11 @@ pub struct TcLoad {
     /// Load only the rules that the kernel does not have yet.
     #[arg(long)]
     pub resume: bool,
-    /// Pass lines about queueing disciplines and classes to the installed tc, in their turn: it does
-    /// them when all before is done, and what follows waits. They are not checked beforehand.
+    /// Pass lines about qdiscs and classes to the installed tc, in order: it executes each after everything
+    /// before it, and later lines wait. They are not checked beforehand.
     #[arg(long)]
     pub with_tc: bool,
-    /// How many threads send. Several are of use for flower, on several devices, chains or priorities.
+    /// The number of sending threads. Several are useful for flower, with several devices, chains or priorities.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(i64::from(*WORKERS.start())..=i64::from(*WORKERS.end())))]
     pub workers: u8,
 }
@@ -97,11 +97,11 @@ pub struct TcLoad {
 /// Which actions have one counter for all CPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Percpu {
-    /// Those of rules that pick out few packets, or that are for hardware only.
+    /// Actions of rules that match few packets, or that are offloaded only.
     Auto,
-    /// All that can.
+    /// All that support it.
     Always,
-    /// None, even where the file asks for it.
+    /// None, even if the file requests it.
     Never,
 }
 
@@ -111,13 +111,13 @@ pub struct TcDiff {
     /// The file; - for standard input.
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
-    /// Compare with the chain that the rule of this priority leads to, as `tc load --swap` left it.
+    /// Compare with the chain that the rule of this priority goes to, as `tc load --swap` left it.
     #[arg(long, value_name = "PRIO", value_parser = clap::value_parser!(u16).range(1..))]
     pub swap: Option<u16>,
-    /// The counters that the rules were loaded with: as `tc load --no-percpu`.
+    /// The value of `tc load --no-percpu` with which the rules were loaded.
     #[arg(long, value_enum, value_name = "WHEN")]
     pub no_percpu: Option<Percpu>,
-    /// Leave out lines about queueing disciplines and classes that are not understood here, and count them.
+    /// Skip lines about qdiscs and classes that netpolicy does not understand, and count them.
     #[arg(long)]
     pub with_tc: bool,
 }
@@ -125,16 +125,16 @@ pub struct TcDiff {
 /// Print the kernel's rules as a batch file that can be loaded again.
 #[derive(Debug, Args)]
 pub struct TcDump {
-    /// The device; without it and without --block, all of the network namespace.
+    /// The device; without it and without --block, the whole network namespace.
     #[arg(long, value_name = "NAME")]
     pub dev: Option<String>,
-    /// The hook or class: ingress, egress, or a class as in 1:10. Without it, all of the device.
+    /// The hook or class: ingress, egress, or a class as in 1:10. Default: the whole device.
     #[arg(long, value_name = "HOOK", requires = "dev")]
     pub parent: Option<String>,
-    /// The block that devices share.
+    /// The shared block.
     #[arg(long, value_name = "NUMBER", conflicts_with = "dev", value_parser = clap::value_parser!(u32).range(1..))]
     pub block: Option<u32>,
-    /// Begin with the lines that make clsact and ingress, so that a device without them can load the file.
+    /// Begin with lines that create clsact and ingress, so that the file loads on a device without them.
     #[arg(long)]
     pub qdisc: bool,
 }

@@ -1,11 +1,8 @@
-//! All or nothing: what a load adds is known before it begins, and taken back if it does not end well.
-//!
-//! A priority that was not there before is removed whole, with one message. In one that was there, every rule of the
-//! file is removed by its handle, of which none may be there beforehand. So it needs no journal to take a load back, and
-//! a second process can do it after this one was killed.
-//!
-//! That process works in the namespace of the load by a descriptor that it was started with: the name by which the operator
-//! meant it may lead to another one by then, or nowhere.
+//! All or nothing: a load knows what it adds before it begins, and removes it if it does not succeed. A new
+//! priority is removed as a whole, with one message. In an existing priority, every rule of the file is
+//! removed by its handle, none of which may exist beforehand. So no journal is needed, and a second process
+//! can undo the load after this one was killed. That process enters the load's namespace by an inherited
+//! descriptor: the operator's name for it may mean another one by then, or none.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -30,26 +27,26 @@ use super::survey::Survey;
 use super::swap::{Places, Swap};
 use cli::Context;
 
-/// What the guard reads when it knows all that the load is about to add. Without it, nothing was sent, and what it read last
-/// may be half a line.
+/// The guard's input once it knows everything that the load is about to add. Without it, nothing was sent,
+/// and its last line may be incomplete.
 const ARMED: &str = "armed";
 
-/// What the guard reads when the load may stay.
+/// The guard's input if the load may stay.
 const KEEP: &str = "keep";
 
-/// What must be removed to take a load back.
+/// What must be removed to undo a load.
 #[derive(Debug, Default)]
 pub(super) struct Undo {
-    /// Priorities that were not there: they go whole.
+    /// New priorities, which are removed as a whole.
     fresh: Vec<Group>,
-    /// Priorities that were there: the file's rules go one by one.
+    /// Existing priorities, from which the file's rules are removed individually.
     shared: BTreeSet<Group>,
-    /// Unused chains, each with the priority of the rule that may lead to it by now: those go whole that none
-    /// leads to.
+    /// Unused chains, each with the priority of the rule that may link to it by now: those without a link are
+    /// removed as a whole.
     chains: Vec<Group>,
 }
 
-/// What could not be taken back, and why.
+/// What could not be removed, and why.
 #[derive(Debug)]
 pub(super) struct Stuck {
     what: String,
@@ -63,7 +60,7 @@ impl Stuck {
     }
 }
 
-/// Where rules hang: device and hook or block, chain and priority, as far as they have one.
+/// A place for rules: device and hook or block, chain and priority, as far as given.
 pub(super) fn place(group: &Group, devices: &mut Devices<'_>) -> String {
     let Group { hook, chain, priority } = group;
     let mut what = match (hook.block, devices.name_of(hook.device)) {
@@ -94,7 +91,7 @@ impl fmt::Display for Stuck {
 }
 
 impl Undo {
-    /// Looks at what is there before a load.
+    /// Checks what exists before a load.
     pub(super) fn prepare(
         netns: &Netns,
         file: &BatchFile,
@@ -124,12 +121,12 @@ impl Undo {
         Ok(undo)
     }
 
-    /// What takes back a load into chains of its own.
+    /// The undo of a load into separate chains.
     pub(super) fn of_chains(swap: &Swap) -> Self {
         Self { chains: swap.groups(), ..Self::default() }
     }
 
-    /// Refuses a file with a rule in a shared priority that has no handle, or one that is there.
+    /// Refuses a file with a rule in a shared priority that has no handle, or whose handle exists.
     fn handles_are_free(
         &self,
         netns: &Netns,
@@ -187,7 +184,8 @@ impl Undo {
         }
     }
 
-    /// Takes the load back. Gives what could not be removed and is there: a removal is also refused of what was never loaded.
+    /// Undoes the load. Returns what could not be removed and exists: removing a rule that was never loaded
+    /// fails as well.
     pub(super) fn undo(
         &self,
         netns: &Netns,
@@ -239,7 +237,7 @@ impl Undo {
         Ok(stuck)
     }
 
-    /// Which of these lines of shared priorities have a rule in the kernel with their handle.
+    /// The lines in shared priorities whose handles exist in the kernel.
     fn left_of(
         &self,
         lines: &BTreeSet<u32>,
@@ -297,20 +295,20 @@ impl Undo {
     }
 }
 
-/// How long a load that must be alone waits for another one to end, and how often it looks.
+/// How long a load that must run alone waits for another one, and how often it checks.
 const TURN_WITHIN: Duration = Duration::from_secs(60);
 const TURN_ASKED_EVERY: Duration = Duration::from_millis(10);
 
-/// After how long it reports that it waits.
+/// When it reports that it is waiting.
 const TURN_REPORTED_AFTER: Duration = Duration::from_secs(2);
 
-/// The right to look at what is in a namespace and to load by that: what one finds there before it, another must not add
-/// meanwhile. The kernel gives it back when the last process is gone that has it.
+/// The right to inspect a namespace and to load accordingly: another load must not add rules in between. The
+/// kernel releases it when its last holder exits.
 #[derive(Debug)]
 pub(super) struct Turn(OwnedFd);
 
 impl Turn {
-    /// Waits for it.
+    /// Waits for the right.
     pub(super) fn take(netns: &Netns, context: &Context) -> Result<Self, Fault> {
         let failed = |error: io::Error| Fault::file("the lock of the network namespace", error);
         // Open a separate file: reopening refers to a different lock, and duplicating to the same one.
@@ -338,12 +336,12 @@ impl Turn {
         }
     }
 
-    /// A path to the namespace for a process that has it too, under the same number.
+    /// A path to the namespace for a process that inherits the same descriptor.
     fn path(&self) -> String {
         format!("/proc/self/fd/{}", self.0.as_raw_fd())
     }
 
-    /// Whether a process that is started from now on has it too, until it ends.
+    /// Whether processes started from now on inherit it, until they exit.
     fn is_inherited(&self, inherited: bool) -> Result<(), Fault> {
         let flags = if inherited { FdFlags::empty() } else { FdFlags::CLOEXEC };
         let set = rustix::io::fcntl_setfd(&self.0, flags);
@@ -351,20 +349,19 @@ impl Turn {
     }
 }
 
-/// Whether a handle leaves it to the kernel which table of u32 is meant: what it added by that it does not find by it.
-///
+/// Whether a handle leaves the u32 table to the kernel: a rule added by such a handle cannot be found by it.
 /// Kernel: 6.18, `net/sched/cls_u32.c` `u32_change()` completes the handle, `u32_get()` does not.
 const fn is_cut_short(rule: &Filter) -> bool {
     matches!(rule.classifier, Classifier::U32(_)) && rule.handle < 1 << 20
 }
 
-/// A second process that takes the load back if this one dies.
+/// A second process that undoes the load if this one dies.
 #[derive(Debug)]
 pub(super) struct Guarded(Child);
 
 impl Guarded {
-    /// Starts it. It has our file open too, as its standard output: to read it again if it must; and the namespace, which is
-    /// what our turn in it is a lock of.
+    /// Starts it. It inherits the file as its standard output, to read it again if necessary; and the
+    /// namespace, whose lock is our turn.
     pub(super) fn start(undo: &Undo, turn: &Turn, file: &BatchFile) -> Result<Self, Fault> {
         let failed = |error| Fault::file("the guard of an atomic load", error);
         let mut command = Command::new(std::env::current_exe().map_err(failed)?);
@@ -384,13 +381,13 @@ impl Guarded {
         Ok(Self(child))
     }
 
-    /// Has it take the load back, which we could not; whether it did.
+    /// Makes it undo the load, which this process could not; returns whether it did.
     pub(super) fn takes_back(mut self) -> bool {
         drop(self.0.stdin.take());
         self.0.wait().is_ok_and(|status| status.code() == Some(Exit::RolledBack.code().into()))
     }
 
-    /// What was loaded may stay, or is gone already.
+    /// Dismisses it: the load may stay, or has been removed.
     pub(super) fn dismiss(mut self) -> Result<(), Fault> {
         let failed = |error| Fault::file("the guard of an atomic load", error);
         if let Some(mut stdin) = self.0.stdin.take() {
@@ -433,13 +430,13 @@ pub(crate) fn guard(context: &Context) -> Result<Exit, Fault> {
     }
 }
 
-/// The fault of a load of which this could not be taken back.
+/// The error of a load of which this could not be removed.
 pub(super) fn not_restored(words: impl Into<String>, stuck: &[Stuck]) -> Fault {
     let stuck = stuck.iter().map(ToString::to_string).collect();
     Fault::new(Exit::NotRestored, words.into()).leaving(HostState::NotRestored { stuck, undo: None })
 }
 
-/// The fault of a load that could not be taken back for this reason.
+/// The error of a load that could not be undone for this reason.
 pub(super) fn not_taken_back(fault: Fault) -> Fault {
     let stuck = vec!["what was loaded: `netpolicy tc diff` with its file names it".to_owned()];
     Fault { exit: Exit::NotRestored, ..fault }.leaving(HostState::NotRestored { stuck, undo: None })

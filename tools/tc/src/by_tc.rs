@@ -1,8 +1,8 @@
-//! Lines that the installed tc does, each in its turn: all before them is settled first, and what follows waits.
-//!
-//! One tc does all of them. After each line it is given a line that no tc knows, as a barrier: what it says of that comes when the line
-//! before is done. While it works, this process waits on the same CPU ([`SameCpu`]). Its changes can be neither undone nor
-//! distinguished from what was there before: `--atomic`, `--swap` and `--resume` refuse such lines.
+//! Lines for the installed tc, executed in order: everything before them is settled first, and what follows
+//! waits. One tc executes all of them. After each line it is given a line that no tc knows, as a barrier: its
+//! error shows that the previous line is done. While it works, this process waits on the same CPU
+//! ([`SameCpu`]). tc's changes can be neither undone nor distinguished from earlier ones: `--atomic`,
+//! `--swap` and `--resume` refuse such lines.
 
 use std::ffi::OsStr;
 use std::io::{self, Read, Write};
@@ -21,55 +21,55 @@ use tc_rules::kernel::Loader;
 
 use crate::report::{RefusedLine, TcWarning};
 
-/// How much is said of each line.
+/// The maximum length of tc's message to report for each line.
 const WORDS_CHARS_MAX: usize = 400;
 
-/// How many warnings are kept.
+/// The maximum number of warnings to keep.
 const WARNINGS_MAX: usize = 1000;
 
-/// How much of what tc says of a line is kept.
+/// The maximum length of tc's output to keep for a line.
 const SAID_BYTES_MAX: usize = 1 << 16;
 
-/// How long tc may go on after a signal.
+/// How long tc may continue after a signal.
 const GOES_ON_FOR: Duration = Duration::from_secs(2);
 
-/// What the word of a barrier begins with; the number of its line follows. No object of any tc has such a name.
+/// The prefix of a barrier's word; its line number follows. No tc has an object of this name.
 const BARRIER: &str = "netpolicy-barrier";
 
-/// Where tc is, if the path of the caller does not say.
+/// Directories to search for tc after the caller's path.
 const DIRECTORIES: [&str; 2] = ["/usr/sbin", "/sbin"];
 
-/// Lines for tc, and what became of them.
+/// Lines for tc, and their results.
 #[derive(Debug)]
 pub(super) struct ByTc<'n> {
     netns: &'n Netns,
-    /// Nowhere, if no line is for it.
+    /// `None` if no line is for it.
     program: PathBuf,
     keep_going: bool,
     running: Option<Running>,
     pub(super) done: u64,
     pub(super) refused: Vec<RefusedLine>,
     pub(super) unsent: Vec<u32>,
-    /// What tc said of lines that it has done.
+    /// tc's messages about lines that succeeded.
     pub(super) warnings: Vec<TcWarning>,
-    /// Whether a signal came while tc was at work.
+    /// Whether a signal arrived while tc was working.
     pub(super) interrupted: bool,
 }
 
-/// What became of a line.
+/// The result of a line.
 #[derive(Debug, PartialEq, Eq)]
 enum Answer {
-    /// tc has done it, and said this.
+    /// Executed, with this output.
     Done(String),
-    /// tc has refused it, with these words.
+    /// Refused, with this message.
     Refused(String),
 }
 
 impl<'n> ByTc<'n> {
-    /// For a load into this namespace, which goes on after refusals or not.
+    /// For a load into this namespace, with or without continuing after refusals.
     ///
     /// # Errors
-    /// If lines may be for tc, and there is none.
+    /// If lines may be for tc, and it is not installed.
     pub(super) fn new(netns: &'n Netns, wanted: bool, keep_going: bool) -> Result<Self, Fault> {
         let program = match wanted {
             true => found("tc").ok_or_else(|| {
@@ -94,10 +94,10 @@ impl<'n> ByTc<'n> {
         })
     }
 
-    /// Does a line, when all that the loader has is settled.
+    /// Executes a line, once everything before it is settled.
     ///
     /// # Errors
-    /// What sending failed with.
+    /// If sending fails.
     pub(super) fn push(
         &mut self,
         line: u32,
@@ -130,10 +130,10 @@ impl<'n> ByTc<'n> {
         Ok(())
     }
 
-    /// Gives a line to tc, and waits until it is done.
+    /// Passes a line to tc, and waits until it is done.
     ///
     /// # Errors
-    /// Why it is not known what became of it.
+    /// Why its result is unknown.
     fn answer(&mut self, text: &str, signals: &mut Signals) -> Result<Answer, String> {
         if self.running.is_none() {
             let started = Running::start(&self.program, self.netns);
@@ -157,9 +157,9 @@ struct Running {
     input: ChildStdin,
     said: ChildStderr,
     same_cpu: SameCpu,
-    /// What it said since the last barrier.
+    /// Its output since the last barrier.
     words: Vec<u8>,
-    /// How many lines it was given, barriers among them.
+    /// The number of lines that it was given, including barriers.
     lines: u64,
 }
 
@@ -178,7 +178,7 @@ impl Running {
         Ok(Self { child, input, said, same_cpu, words: Vec::new(), lines: 0 })
     }
 
-    /// Gives it a line and a barrier, and waits for what it says of the barrier.
+    /// Gives it a line and a barrier, and waits for the barrier's error.
     fn answer(
         &mut self,
         text: &str,
@@ -234,7 +234,7 @@ impl Running {
         }
     }
 
-    /// It says nothing more: why.
+    /// Why it has stopped writing.
     fn ended(&mut self) -> String {
         let status = self.child.wait().map_or_else(|error| error.to_string(), |status| status.to_string());
         let words = String::from_utf8_lossy(&self.words);
@@ -251,8 +251,8 @@ impl Drop for Running {
     }
 }
 
-/// Keeps this thread on the CPU of a program while it waits for the program. Only one of the two runs at any time: on two CPUs,
-/// each turn wakes an idle CPU, which takes about as long as loading a rule.
+/// Keeps this thread on the CPU of a program while it waits for the program. Only one of the two runs at any
+/// time: on two CPUs, each turn wakes an idle CPU, which takes about as long as loading a rule.
 #[derive(Debug)]
 struct SameCpu {
     program: Option<Pid>,
@@ -268,7 +268,7 @@ impl SameCpu {
         Self { program, at: None, otherwise: sched_getaffinity(None).ok() }
     }
 
-    /// Puts both on the CPU of this thread. Only speed depends on it, so errors are ignored.
+    /// Moves both to the CPU of this thread. Only speed depends on it, so errors are ignored.
     fn enter(&mut self) {
         if self.otherwise.is_none() || self.program.is_none() {
             return;
@@ -285,7 +285,7 @@ impl SameCpu {
         let _ = sched_setaffinity(None, &only);
     }
 
-    /// Lets this thread run on all its CPUs again.
+    /// Allows this thread all its CPUs again.
     fn leave(&self) {
         if let Some(otherwise) = &self.otherwise {
             let _ = sched_setaffinity(None, otherwise);
@@ -293,13 +293,13 @@ impl SameCpu {
     }
 }
 
-/// What tc says of a line that failed: this, the number of the line, and a newline.
+/// tc's message about a failed line: this, the line number, and a newline.
 const FAILED: &str = "Command failed -:";
 
-/// What tc says of a line, once it has named the barrier after it, which is this line of its input, and where that ends; `None`
-/// until then. That the barrier before has failed comes first: tc prints it while this process goes on.
-///
-/// iproute2 6.1, `lib/utils.c` `do_batch()`: what a command says comes first, then `Command failed -:N`.
+/// tc's output for a line, once it contains the error of the barrier after it, which has this line number,
+/// and where that ends; `None` until then. The error of the previous barrier comes first, because tc prints
+/// it while this process continues. iproute2 6.1, `lib/utils.c` `do_batch()`: a command's output comes first,
+/// then `Command failed -:N`.
 fn answer_in(said: &[u8], barrier: u64) -> Option<(Answer, usize)> {
     let named = format!("Object \"{BARRIER}-{barrier}\"");
     let failed = |line: u64| format!("{FAILED}{line}");
@@ -326,7 +326,7 @@ fn answer_in(said: &[u8], barrier: u64) -> Option<(Answer, usize)> {
     None
 }
 
-/// Lines of words as one.
+/// Joins lines.
 fn joined<'a>(lines: impl Iterator<Item = &'a str>) -> String {
     let words: Vec<&str> = lines.map(str::trim).filter(|line| !line.is_empty()).collect();
     shortened(&words.join("; "), WORDS_CHARS_MAX).into_owned()

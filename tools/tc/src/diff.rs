@@ -1,4 +1,4 @@
-//! `tc diff`, `tc load --check`: what the kernel has against what a file wants.
+//! `tc diff`, `tc load --check`: compares the kernel's rules with a file.
 
 use std::collections::BTreeSet;
 use std::time::Instant;
@@ -14,7 +14,7 @@ use super::swap::Places;
 use crate::report::DiffReport;
 use cli::Context;
 
-/// Compares, and says what is missing, different and extra.
+/// Compares, and reports what is missing, different and extra.
 pub(crate) fn run(
     file: &BatchFile,
     swap: Option<u16>,
@@ -58,7 +58,7 @@ pub(crate) fn run(
 pub(super) struct Ahead {
     hook: Hook,
     watch: dump::Watch,
-    /// `None` where it is incomplete.
+    /// `None` if it is incomplete.
     rules: Option<Vec<Terse>>,
 }
 
@@ -69,10 +69,10 @@ impl Ahead {
     }
 }
 
-/// How many rules of a terse dump are kept until the file was read: some 150 MB.
+/// The maximum number of rules of a terse dump to keep while the file is read: about 150 MB.
 const TERSE_MAX: usize = 1 << 21;
 
-/// A terse dump of a hook; `None` where it is incomplete.
+/// A terse dump of a hook; `None` if it is incomplete.
 fn terse(netns: &Netns, hook: Hook) -> Option<Vec<Terse>> {
     let (mut rules, mut all) = (Vec::new(), true);
     let dumped = dump::terse(netns, hook, |rule| match rule {
@@ -94,8 +94,8 @@ fn first_with_cookies(file: &BatchFile, devices: &mut Devices<'_>) -> Result<Opt
     Ok(first.flatten())
 }
 
-/// What a file wants, of the lines that are asked for, with the counters that are expected. Wrong lines want nothing, and are reported
-/// of in the survey.
+/// The expected rules of a file's lines, with their counters. Wrong lines expect nothing, and are reported in
+/// the survey.
 pub(super) fn expected(
     file: &BatchFile,
     devices: &mut Devices<'_>,
@@ -127,14 +127,14 @@ pub(super) fn expected(
     Ok(expected)
 }
 
-/// How often a hook is looked at again because its rules changed during the dump.
+/// How often to repeat the dump of a hook whose rules changed meanwhile.
 const LOOKS_MAX: usize = 8;
 
-/// How many rules that are not known by a cookie are asked for one by one; with more, all are dumped.
+/// The maximum number of rules without a known cookie to query individually; with more, all are dumped.
 const UNMANAGED_MAX: usize = 1000;
 
-/// Removes from the list what a hook has. A hook that is not there has nothing. Rules that change meanwhile are looked at again, and
-/// if they do not stop, the report says so.
+/// Removes from the list what a hook has. A hook that does not exist has nothing. If rules change during the
+/// dump it is repeated, and if they keep changing, the report says so.
 pub(super) fn match_rules(
     netns: &Netns,
     hook: Hook,
@@ -182,8 +182,8 @@ pub(super) fn match_rules(
     Ok(())
 }
 
-/// Removes from the list rules by their cookies, and looks only at those as a whole that are not known by one. Whether that was done: there
-/// may be too many of them.
+/// Removes rules from the list by their cookies, and only compares those without a known cookie in full.
+/// Returns whether that was possible: there may be too many of them.
 fn match_by_cookie(
     netns: &Netns,
     rules: &[Terse],

@@ -1,4 +1,5 @@
-//! `tc dump`: the kernel's rules as a batch file, of one hook, a device, a block or the whole namespace.
+//! `tc dump`: prints the kernel's rules of one hook, a device, a block or the whole namespace as a batch
+//! file.
 
 use std::collections::BTreeSet;
 
@@ -13,11 +14,12 @@ use crate::args::TcDump;
 use crate::report::DumpReport;
 use cli::Context;
 
-/// The parent that is the root of a device, where no rules hang, and the half of a parent that names the queueing discipline.
+/// The parent that means the root of a device, which has no rules, and the half of a parent that identifies
+/// the qdisc.
 const ROOT: u32 = u32::MAX;
 const MAJOR: u32 = 0xffff_0000;
 
-/// Prints every rule of what is asked for; exit code 1 if there is one that has no words.
+/// Prints all requested rules; exits with 1 if one cannot be expressed.
 pub(crate) fn run(arguments: &TcDump, context: &Context) -> Result<Exit, Fault> {
     let netns = context.session.netns()?;
     let mut devices = Devices::of(&netns);
@@ -58,11 +60,11 @@ pub(crate) fn run(arguments: &TcDump, context: &Context) -> Result<Exit, Fault> 
     Ok(Exit::Done)
 }
 
-/// What is asked for.
+/// The request.
 struct Asked {
-    /// No hook twice, also where devices share a block.
+    /// Each hook once, even if devices share a block.
     hooks: Vec<Hook>,
-    /// What these rules hang on.
+    /// The qdiscs of these rules.
     qdiscs: Vec<Qdisc>,
     /// Why there can be no rules.
     nothing: Option<String>,
@@ -108,7 +110,7 @@ impl Asked {
     }
 }
 
-/// The hooks of these queueing disciplines, and the other ones: those that share a block are one.
+/// The hooks of these qdiscs and the others: hooks that share a block are one.
 fn hooks(qdiscs: &[Qdisc], others: Vec<Hook>) -> Vec<Hook> {
     let mut hooks = Vec::new();
     for qdisc in qdiscs {
@@ -122,7 +124,7 @@ fn hooks(qdiscs: &[Qdisc], others: Vec<Hook>) -> Vec<Hook> {
     hooks
 }
 
-/// Where rules of a parent are: at the device, or in the block that it shares.
+/// The location of a parent's rules: the device, or the block that it shares.
 fn hook(qdisc: &Qdisc, parent: u32) -> Hook {
     let block = match parent {
         command::INGRESS => qdisc.ingress_block,
@@ -138,21 +140,21 @@ fn hook(qdisc: &Qdisc, parent: u32) -> Hook {
 /// The lines of a dump.
 #[derive(Default)]
 struct Lines {
-    /// Chains that have a template, or nothing yet: others are made by their rules.
+    /// Chains with a template, or without rules yet: other chains are created by their rules.
     chains: Vec<String>,
     /// Hash tables of u32.
     tables: Vec<String>,
     rules: Vec<String>,
-    /// Rules and chains without words.
+    /// Rules and chains that cannot be expressed.
     left_out: usize,
-    /// Those of them that send to a device that is gone.
+    /// Of these, the number that redirect to a removed device.
     lost: usize,
-    /// Queueing disciplines of rules that no batch line of ours makes.
+    /// Qdiscs of rules that our batch lines cannot create.
     unmade: BTreeSet<String>,
 }
 
 impl Lines {
-    /// Adds what hangs on a hook.
+    /// Adds everything on a hook.
     fn add(
         &mut self,
         hook: Hook,
@@ -222,7 +224,7 @@ impl Lines {
     }
 }
 
-/// Whether a rule of u32 has the last number of a bucket. Kernel: 6.18, `net/sched/cls_u32.c` `gen_new_kid()`.
+/// Whether a u32 rule has the last number of a bucket. Kernel: 6.18, `net/sched/cls_u32.c` `gen_new_kid()`.
 const fn is_without_number(rule: &Filter) -> bool {
     matches!(rule.classifier, Classifier::U32(_)) && rule.handle & 0xfff == 0xfff
 }

@@ -12,29 +12,29 @@ use session::{Exit, Fault};
 use tc_rules::batch::ReadError;
 use tc_rules::{Batch, Command, Listings, Lookup};
 
-/// How much is kept of what cannot be read twice: standard input, a pipe, a FIFO, a device.
+/// How much of an input that can only be read once is kept: standard input, a pipe, a FIFO, a device.
 const SPOOLED_BYTES_MAX: u64 = 1 << 30;
 
-/// For how long the writer of a FIFO is waited for.
+/// How long to wait for the writer of a FIFO.
 const WRITER_SECONDS: i64 = 10;
 
-/// A shorter file is read by one thread: to begin another one takes as long as to read this much.
+/// A shorter file is read by one thread: starting another one takes as long as reading this much.
 const HALVED_BYTES_MIN: u64 = 256 * 1024;
 
-/// How far the end of a line is looked for.
+/// How far to search for the end of a line.
 const MIDDLE_BYTES: usize = 4096;
 
-/// A batch file. It stays open, so that every reading is of the same file, whatever gets its name meanwhile.
+/// A batch file. It stays open, so that every read is of the same file, even if its name is reused.
 #[derive(Debug)]
 pub(super) struct BatchFile {
     name: String,
     file: File,
     length: u64,
-    /// Whether lines that tc alone understands are commands.
+    /// Whether lines that only tc understands are commands.
     with_tc: bool,
 }
 
-/// A part of a file, read beside others.
+/// A part of a file, read concurrently with others.
 struct Part<'f> {
     file: &'f File,
     at: u64,
@@ -52,7 +52,8 @@ impl Read for Part<'_> {
 }
 
 impl BatchFile {
-    /// The file with this name; - is standard input. What is not a regular file is read now, to its end, and kept.
+    /// The file with this name; - is standard input. Anything but a regular file is read now, completely, and
+    /// kept.
     pub(super) fn named(path: &Path) -> Result<Self, Fault> {
         if path == Path::new("-") {
             return Self::spooled("-".to_owned(), Path::new("standard input"), io::stdin().lock());
@@ -67,7 +68,7 @@ impl BatchFile {
         }
     }
 
-    /// The file that a process was given at its beginning in place of standard output, to be read.
+    /// The file that a process inherited in place of its standard output, for reading.
     pub(super) fn inherited() -> Result<Self, Fault> {
         const NAME: &str = "the rules of the load";
         let failed = |error| Fault::file(NAME, error);
@@ -76,7 +77,7 @@ impl BatchFile {
         Ok(Self { name: NAME.to_owned(), file, length, with_tc: false })
     }
 
-    /// All of an input, in memory.
+    /// Reads an input into memory.
     fn spooled(name: String, path: &Path, input: impl Read) -> Result<Self, Fault> {
         let unreadable = |error| unreadable(path, error);
         let memory = memfd_create("netpolicy-rules", MemfdFlags::CLOEXEC);
@@ -91,7 +92,7 @@ impl BatchFile {
         Ok(Self { name, file, length, with_tc: false })
     }
 
-    /// The same, in which lines that tc alone understands are commands ([`Command::Foreign`]), or wrong.
+    /// The same, with lines that only tc understands treated as commands ([`Command::Foreign`]), or as wrong.
     pub(super) fn with_tc(self, with_tc: bool) -> Self {
         Self { with_tc, ..self }
     }
@@ -101,7 +102,7 @@ impl BatchFile {
         self.name.clone()
     }
 
-    /// How long it was when it was opened.
+    /// Its length when it was opened.
     pub(super) const fn length(&self) -> u64 {
         self.length
     }
@@ -111,18 +112,18 @@ impl BatchFile {
         self.file.try_clone()
     }
 
-    /// The commands from the beginning.
+    /// Iterates over the commands from the beginning.
     pub(super) fn commands(&self) -> Batch<Box<dyn Read + '_>> {
         self.commands_of(0, u64::MAX)
     }
 
-    /// The commands of this many bytes from this byte on, where a line begins.
+    /// Iterates over the commands in this many bytes from this offset, at which a line begins.
     pub(super) fn commands_of(&self, start: u64, length: u64) -> Batch<Box<dyn Read + '_>> {
         let part: Box<dyn Read + '_> = Box::new(Part { file: &self.file, at: start, left: length });
         Batch::new(part).with_foreign(self.with_tc)
     }
 
-    /// The byte where a line begins, about in the middle, if it is worth while to read both halves at the same time.
+    /// The offset of a line near the middle, if reading both halves in parallel is worthwhile.
     pub(super) fn middle(&self) -> Option<u64> {
         if self.length < HALVED_BYTES_MIN {
             return None;
@@ -135,7 +136,7 @@ impl BatchFile {
         Some(near + u64::try_from(end).ok()? + 2)
     }
 
-    /// Gives each command with its line; with `wrong` for lines that are wrong. Returns the lines that only list what is there.
+    /// Passes each command with its line, and wrong lines to `wrong`. Returns the lines that only list rules.
     pub(super) fn each(
         &self,
         lookup: &mut dyn Lookup,
@@ -171,7 +172,7 @@ impl BatchFile {
     }
 }
 
-/// Opens a file. Of a FIFO, waits for a writer, but not for ever.
+/// Opens a file. For a FIFO, waits for a writer, up to a limit.
 fn open(path: &Path) -> Result<File, Fault> {
     let unreadable = |error| unreadable(path, error);
     let is_fifo = std::fs::metadata(path).is_ok_and(|found| found.file_type().is_fifo());

@@ -1,7 +1,7 @@
 //! `netpolicy tc`: filter rules in bulk. The rules themselves are read and sent by `tc_rules`.
 //!
-//! Read in this order: [`args`], `load` (the modes of a load), `atomic` and `swap` (all of it or nothing), `diff`, `dump`,
-//! [`mod@bench`].
+//! Read in this order: [`args`], `load` (the modes of a load), `atomic` and `swap` (all of it or nothing),
+//! `diff`, `dump`, [`mod@bench`].
 #![forbid(unsafe_code)]
 
 pub mod args;
@@ -40,7 +40,7 @@ pub fn commands() -> Vec<clap::Command> {
     cli::tool::commands::<Commands>()
 }
 
-/// What `tc` prints for programs.
+/// The schema of `tc`'s output.
 fn schema() -> serde_json::Value {
     cli::schema::of_command(
         "tc",

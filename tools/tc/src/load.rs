@@ -1,4 +1,4 @@
-//! `tc load`: rules from a file into the kernel, and what became of each.
+//! `tc load`: loads rules from a file into the kernel, and reports the result of each.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
@@ -21,7 +21,7 @@ use crate::args::TcLoad;
 use crate::report::{DiffReport, LoadReport, RefusedLine};
 use cli::Context;
 
-/// How many commands are pushed between two looks at the clock.
+/// The number of commands to push between two reads of the clock.
 const COMMANDS_PER_LOOK: u64 = 1024;
 
 /// Loads a file.
@@ -154,7 +154,7 @@ pub(crate) fn run(arguments: &TcLoad, context: &Context) -> Result<Exit, Fault> 
     Ok(if whole { Exit::Done } else { Exit::Failed })
 }
 
-/// Says what a file would do.
+/// Reports what a file would do.
 fn dry_run(survey: &Survey, file: &BatchFile, arguments: &TcLoad, context: &Context) -> Result<Exit, Fault> {
     if !arguments.keep_going {
         survey.refused(&file.name(), context)?;
@@ -173,21 +173,21 @@ struct Load<'a> {
     file: &'a BatchFile,
     rule_options: &'a RuleOptions<'a>,
     loader: Loader,
-    /// What was encoded when the file was read.
+    /// The commands that were encoded while the file was read.
     encoded: Option<Encoder>,
-    /// The last line of it.
+    /// The last encoded line.
     encoded_to: u32,
-    /// Whether it is all of the file.
+    /// Whether that is the whole file.
     whole: bool,
-    /// What is reported about the rules beside their outcome.
+    /// Notes on the rules, in addition to their results.
     notes: LoadNotes,
-    /// What encoded rules name must stay open until they are sent.
+    /// Descriptors that encoded rules refer to, which must stay open until they are sent.
     open: Option<Devices<'a>>,
-    /// The chains that rules are put into.
+    /// The target chains of rules.
     places: Places,
-    /// Whether lines are sent as they are read, the first time.
+    /// Whether lines are sent as they are first read.
     streaming: bool,
-    /// What the installed tc is given.
+    /// The lines for the installed tc.
     by_tc: ByTc<'a>,
 }
 
@@ -226,7 +226,7 @@ impl<'a> Load<'a> {
         })
     }
 
-    /// Takes what was read, and gives back what it says.
+    /// Takes over a reading, and returns its survey.
     fn take(&mut self, reading: Reading<'a>) -> Survey {
         let Reading { survey, encoded, encoded_to, whole, notes, devices, .. } = reading;
         (self.encoded, self.encoded_to, self.whole) = (encoded, encoded_to, whole);
@@ -247,7 +247,7 @@ impl<'a> Load<'a> {
         self.send(missing.as_ref(), survey, devices, began).map_err(|fault| fault.leaving(HostState::Unknown))
     }
 
-    /// Sends all, or what of it is missing.
+    /// Sends everything, or what is missing.
     fn send(
         mut self,
         missing: Option<&BTreeSet<u32>>,
@@ -358,7 +358,7 @@ impl<'a> Load<'a> {
         Ok(report)
     }
 
-    /// The lines that the kernel does not have.
+    /// The lines whose rules the kernel lacks.
     fn missing(&self, survey: &Survey, devices: &mut Devices<'_>) -> Result<BTreeSet<u32>, Fault> {
         if let Some(line) = survey.removes {
             return Err(Fault::new(
@@ -386,7 +386,7 @@ impl<'a> Load<'a> {
         Ok(expected.missing().into_iter().collect())
     }
 
-    /// The lines behind the last one that was read, which were not sent.
+    /// The number of lines after the last one read, which were not sent.
     fn unread(&self, last: u32, survey: &mut Survey, devices: &mut Devices<'_>) -> Result<Vec<u32>, Fault> {
         let (mut not_sent, mut mistakes) = (Vec::new(), Survey::default());
         self.file.each(
@@ -411,7 +411,7 @@ impl<'a> Load<'a> {
         Ok(not_sent)
     }
 
-    /// The account, with every lost answer settled by a dump.
+    /// The report, with every lost answer settled by a dump.
     fn report(
         &self,
         account: Account,

@@ -1,4 +1,4 @@
-//! The `netpolicy-tc` program, which `netpolicy tc` becomes.
+//! The `netpolicy-tc` program, which `netpolicy tc` execs.
 
 use std::process::ExitCode;
 

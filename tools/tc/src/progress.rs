@@ -1,13 +1,13 @@
-//! How far a load is.
+//! The progress of a load.
 
 use std::time::{Duration, Instant};
 
 use cli::Console;
 
-/// A load that takes less is over before anyone could read of it.
+/// A shorter load shows no progress.
 const QUIET_FOR: Duration = Duration::from_secs(2);
 
-/// How often the words change.
+/// The refresh interval.
 const EVERY: Duration = Duration::from_millis(200);
 
 /// Shows rate and time left on standard error, if that is a terminal.
@@ -21,13 +21,13 @@ pub(super) struct Progress<'a> {
 }
 
 impl<'a> Progress<'a> {
-    /// From now on, for a file of this many bytes.
+    /// Starts now, for a file of this many bytes.
     pub(super) fn new(console: &'a Console, length: Option<u64>) -> Self {
         let began = Instant::now();
         Self { console, began, next: began + QUIET_FOR, length, shown: false }
     }
 
-    /// So many rules have a result, and so many bytes of the file are behind us.
+    /// Updates the progress: the number of rules with a result, and of bytes read.
     pub(super) fn at(&mut self, settled: u64, bytes: u64) {
         let now = Instant::now();
         if now < self.next {
@@ -46,7 +46,7 @@ impl<'a> Progress<'a> {
         self.console.progress(&words);
     }
 
-    /// Wipes the words.
+    /// Clears the line.
     pub(super) fn end(&self) {
         if self.shown {
             self.console.progress("");

@@ -1,5 +1,5 @@
-//! The first look at a file that shall be loaded: what it says, and its rules encoded. As nothing is sent before the last
-//! line is known to be right, this is time in which the kernel has nothing to do: two threads read a half each.
+//! The first reading of a file to load: surveys it, and encodes its rules. Nothing is sent before the last
+//! line is known to be valid, so the kernel is idle meanwhile: two threads read a half each.
 
 use std::io::Read;
 
@@ -12,8 +12,8 @@ use super::file::BatchFile;
 use super::rule_options::{Fitter, LoadNotes, RuleOptions};
 use super::survey::Survey;
 
-/// How many bytes of encoded rules of each half wait for the rest of the file to be right; what is beyond them is read
-/// twice.
+/// The maximum number of encoded bytes per half that are kept until the rest of the file is known to be
+/// valid; anything beyond is read twice.
 const HELD_BYTES_MAX: u64 = 32 * 1024 * 1024;
 
 /// A file that was read.
@@ -24,11 +24,11 @@ pub(super) struct Reading<'n> {
     pub(super) encoded: Option<Encoder>,
     /// The last line whose command is encoded.
     pub(super) encoded_to: u32,
-    /// Whether there is no command behind that line.
+    /// Whether that line is the last command.
     pub(super) whole: bool,
     /// The counts of the encoded rules.
     pub(super) notes: LoadNotes,
-    /// What encoded rules name must stay open until they are sent.
+    /// Descriptors that encoded rules refer to, which must stay open until they are sent.
     pub(super) devices: Option<Devices<'n>>,
     lines: u32,
 }
@@ -44,7 +44,7 @@ pub(super) fn read<'n>(
     halves(file, netns, devices, |bytes| Some((Fitter::new(options), encoder(bytes.min(HELD_BYTES_MAX)))))
 }
 
-/// Reads all of a file, for what it says alone.
+/// Reads a whole file only to survey it.
 pub(super) fn survey<'n>(
     file: &BatchFile,
     netns: &'n Netns,
@@ -78,7 +78,7 @@ fn halves<'n, 'w>(
     })
 }
 
-/// Reads a part of a file, whose lines are counted from its beginning.
+/// Reads a part of a file, with line numbers relative to it.
 fn part<'n>(
     file: &BatchFile,
     batch: &mut Batch<Box<dyn Read + '_>>,
@@ -121,7 +121,7 @@ impl<'n> Reading<'n> {
         Self { survey, ..Self::default() }
     }
 
-    /// Adds the later part of the same file.
+    /// Appends the reading of a later part.
     fn append(&mut self, later: Self) {
         self.survey.append(later.survey, self.lines);
         // A part that does not directly follow the encoded lines is read again.

@@ -1,4 +1,4 @@
-//! Rules: what a file says, what became of it, how it differs from the kernel's, and how fast it was.
+//! Reports on rules: a file's contents, the results of a load, differences from the kernel, and speed.
 
 use std::collections::BTreeMap;
 
@@ -11,13 +11,14 @@ use tc_rules::{Expected, Filter, Found, Lookup};
 
 use session::count;
 
-/// How many refusals and differences people are shown; the others are counted. JSON has them all.
+/// The maximum number of refusals and differences to print for people; the rest are counted. JSON has all of
+/// them.
 const SHOWN_MAX: usize = 20;
 
 /// How many extra rules are listed in full.
 const EXTRA_LISTED_MAX: usize = 1000;
 
-/// `tc load --dry-run`'s data.
+/// The data of `tc load --dry-run`.
 #[derive(Debug, Default, JsonSchema, Serialize)]
 pub(crate) struct SurveyReport {
     /// The file.
@@ -26,9 +27,9 @@ pub(crate) struct SurveyReport {
     pub(crate) commands: u64,
     /// Rules among them.
     pub(crate) rules: u64,
-    /// Hooks, chains and priorities that rules are in.
+    /// The number of combinations of hook, chain and priority.
     pub(crate) groups: usize,
-    /// Lines that the installed tc is given, of which nothing is known beforehand (`--with-tc`).
+    /// Lines for the installed tc, about which nothing is known beforehand (`--with-tc`).
     pub(crate) for_tc: u64,
     /// Lines that are wrong.
     pub(crate) wrong: usize,
@@ -36,16 +37,16 @@ pub(crate) struct SurveyReport {
     pub(crate) wrong_lines: Vec<WrongLine>,
 }
 
-/// A line that is wrong.
+/// A wrong line.
 #[derive(Debug, JsonSchema, Serialize)]
 pub(crate) struct WrongLine {
     /// The line of the file.
     pub(crate) line: u32,
     /// The first wrong byte on it, from 1.
     pub(crate) column: usize,
-    /// What is wrong.
+    /// The error.
     pub(crate) words: String,
-    /// What would have been right.
+    /// A suggestion.
     pub(crate) help: Option<String>,
 }
 
@@ -64,7 +65,7 @@ impl Report for SurveyReport {
     }
 }
 
-/// So many of something.
+/// A number of something, in words.
 fn count_of(number: u64, what: &str) -> String {
     count(usize::try_from(number).unwrap_or(usize::MAX), what)
 }
@@ -74,16 +75,16 @@ fn count_of(number: u64, what: &str) -> String {
 pub(crate) struct RefusedLine {
     /// The line of the file.
     pub(crate) line: u32,
-    /// The kernel's number; 0 where the installed tc was refused.
+    /// The errno; 0 if the installed tc refused it.
     pub(crate) errno: i32,
-    /// Whether it was refused for lack of permission: what `errno` says, in a word.
+    /// Whether it was refused for lack of permission, as `errno` implies.
     #[serde(skip)]
     pub(crate) is_denied: bool,
-    /// The kernel's words, with the number's name; or tc's.
+    /// The kernel's message, with the errno's name; or tc's.
     pub(crate) words: String,
 }
 
-/// What the installed tc said of a line that it has done.
+/// A message of the installed tc about a line that succeeded.
 #[derive(Debug, JsonSchema, Serialize)]
 pub(crate) struct TcWarning {
     /// The line of the file.
@@ -92,56 +93,56 @@ pub(crate) struct TcWarning {
     pub(crate) words: String,
 }
 
-/// `tc load`'s data: `commands = loaded + refused + not_sent + not_loaded + skipped + wrong`.
+/// The data of `tc load`: `commands = loaded + refused + not_sent + not_loaded + skipped + wrong`.
 #[derive(Debug, Default, JsonSchema, Serialize)]
 pub(crate) struct LoadReport {
     /// The file.
     pub(crate) file: String,
-    /// All commands, wrong ones included.
+    /// All commands, including wrong ones.
     pub(crate) commands: u64,
-    /// What the kernel took.
+    /// Commands that the kernel accepted.
     pub(crate) loaded: u64,
-    /// What it refused.
+    /// Commands that it refused.
     pub(crate) refused: Vec<RefusedLine>,
-    /// Lines that were not sent, because one before them was refused.
+    /// Lines that were not sent, because an earlier one was refused.
     pub(crate) not_sent: Vec<u32>,
-    /// Lines whose answers were lost and that a dump does not show.
+    /// Lines whose answers were lost and whose rules are not in a dump.
     pub(crate) not_loaded: Vec<u32>,
-    /// How many answers were lost and settled by a dump.
+    /// The number of lost answers settled by a dump.
     pub(crate) settled_by_dump: usize,
-    /// Rules that were there already (`--resume`).
+    /// Rules that already existed (`--resume`).
     pub(crate) skipped: u64,
-    /// Lines that are wrong and were left out (`--keep-going`).
+    /// Wrong lines that were skipped (`--keep-going`).
     pub(crate) wrong: usize,
     /// The first of them.
     pub(crate) wrong_lines: Vec<WrongLine>,
-    /// Whether a signal has ended it.
+    /// Whether a signal stopped it.
     pub(crate) interrupted: bool,
-    /// Whether all was taken back (`--atomic`, `--swap`).
+    /// Whether everything was undone (`--atomic`, `--swap`).
     pub(crate) undone: bool,
-    /// The chains that are in force now (`--swap`).
+    /// The chains now in force (`--swap`).
     pub(crate) chains: Vec<u32>,
-    /// Lines among those loaded that the installed tc has done (`--with-tc`).
+    /// Loaded lines that the installed tc executed (`--with-tc`).
     pub(crate) by_tc: u64,
-    /// What the installed tc said of lines that it has done.
+    /// Messages of the installed tc about lines that succeeded.
     pub(crate) warnings: Vec<TcWarning>,
-    /// Different actions that were shared (`--share-actions`).
+    /// The number of different actions that were shared (`--share-actions`).
     pub(crate) shared_actions: usize,
-    /// Rules that were sent with a cookie that stands for them (`--cookies`).
+    /// Rules sent with an identifying cookie (`--cookies`).
     pub(crate) cookies: u64,
-    /// Actions that ask for one counter for all CPUs and get one each, by kind: such kinds do not obey, though a dump
-    /// claims it.
+    /// Actions that request one counter for all CPUs but get one per CPU, by kind: such kinds ignore the
+    /// flag, although dumps show it.
     pub(crate) counters_anyway: BTreeMap<&'static str, u64>,
-    /// Police actions whose burst takes longer at its rate than the kernel's field can say.
+    /// Police actions whose burst exceeds the kernel's field at their rate.
     pub(crate) bursts_cut: u64,
-    /// How long it took.
+    /// The duration.
     pub(crate) seconds: f64,
-    /// What the kernel took in a second.
+    /// Commands that the kernel accepted per second.
     pub(crate) rate: f64,
 }
 
 impl LoadReport {
-    /// Whether the kernel has nothing of it.
+    /// Whether the kernel has none of it.
     pub(crate) const fn took_nothing(&self) -> bool {
         self.loaded == 0 && self.settled_by_dump == 0
     }
@@ -229,46 +230,47 @@ impl Report for LoadReport {
     }
 }
 
-/// `tc diff`'s data.
+/// The data of `tc diff`.
 #[derive(Debug, Default, JsonSchema, Serialize)]
 pub(crate) struct DiffReport {
     /// The file.
     pub(crate) file: String,
-    /// Rules that are as the file has them.
+    /// Rules equal to the file's.
     pub(crate) same: u64,
-    /// Lines whose rule is not there.
+    /// Lines whose rule does not exist.
     pub(crate) missing: Vec<u32>,
-    /// Lines whose handle is there with another rule.
+    /// Lines whose handle exists with another rule.
     pub(crate) different: Vec<u32>,
-    /// Lines whose rule is there and is evaluated in another order than the file's, where the kernel chose the priority.
+    /// Lines whose rule exists but is evaluated in another order than in the file, if the kernel chose the
+    /// priority.
     pub(crate) misplaced: Vec<u32>,
-    /// Rules in the file's priorities that it does not have.
+    /// Rules in the file's priorities that are not in the file.
     pub(crate) extra: u64,
-    /// The first of them, each as the line that would add it.
+    /// The first of them, as lines that would add them.
     pub(crate) extra_rules: Vec<String>,
-    /// Lines about queueing disciplines and classes that were not compared (`--with-tc`).
+    /// Lines about qdiscs and classes that were not compared (`--with-tc`).
     pub(crate) not_compared: u64,
-    /// Rules of kinds that we do not know.
+    /// Rules of unknown kinds.
     pub(crate) unknown: u64,
-    /// Rules of the file that were known by their cookies: what they do was not looked at.
+    /// Rules of the file that were recognised by their cookies, without comparing the rest.
     pub(crate) by_cookie: u64,
-    /// Rules of the file that hardware has.
+    /// Rules of the file that are in hardware.
     pub(crate) in_hardware: u64,
-    /// Rules of the file of which the kernel says that hardware does not have them.
+    /// Rules of the file that are not in hardware, according to the kernel.
     pub(crate) not_in_hardware: u64,
-    /// Whether rules changed all the time while they were looked at: the figures are of no one moment.
+    /// Whether rules kept changing during the comparison: the figures are not a consistent snapshot.
     pub(crate) changing: bool,
-    /// How long it took.
+    /// The duration.
     pub(crate) seconds: f64,
 }
 
-/// A rule that sends to a device that is gone, for which there is no line: what it matches, and that.
+/// A rule that redirects to a removed device and so cannot be expressed: what it matches, and that fact.
 fn lost_device(rule: &Filter, lookup: &mut dyn Lookup) -> Option<String> {
     let words = Filter { actions: Vec::new(), ..rule.clone() }.words(lookup)?;
     Some(format!("{words} action mirred to a device that is gone"))
 }
 
-/// What a [`DiffReport`] has counted so far.
+/// The counts of a [`DiffReport`] so far.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DiffCounts {
     same: u64,
@@ -282,7 +284,7 @@ pub(crate) struct DiffCounts {
 }
 
 impl DiffReport {
-    /// Whether the kernel has other rules than the file.
+    /// Whether the kernel's rules differ from the file's.
     pub(crate) fn differs(&self) -> bool {
         self.extra > 0
             || [&self.missing, &self.different, &self.misplaced].into_iter().any(|lines| !lines.is_empty())
@@ -308,7 +310,7 @@ impl DiffReport {
         self.count_offload(rule.classifier.offload());
     }
 
-    /// Counts a rule that was known by its cookie.
+    /// Counts a rule that was recognised by its cookie.
     pub(crate) fn count_by_cookie(&mut self, offload: Offload, found: Found) {
         if let Found::Expected(_) = found {
             self.same += 1;
@@ -332,7 +334,7 @@ impl DiffReport {
         DiffCounts { same, different, extra, extra_rules, unknown, by_cookie, in_hardware, not_in_hardware }
     }
 
-    /// Forgets what was counted since.
+    /// Discards the counts since then.
     pub(crate) fn count_again(&mut self, before: DiffCounts) {
         let DiffCounts { same, different, extra, extra_rules, .. } = before;
         let DiffCounts { unknown, by_cookie, in_hardware, not_in_hardware, .. } = before;
@@ -342,7 +344,7 @@ impl DiffReport {
         (self.in_hardware, self.not_in_hardware) = (in_hardware, not_in_hardware);
     }
 
-    /// Enters what is still expected when all dumps are done.
+    /// Adds what is still missing after all dumps.
     pub(crate) fn settle(&mut self, expected: &Expected) {
         self.different.sort_unstable();
         self.missing = expected.missing();
@@ -397,19 +399,19 @@ impl Report for DiffReport {
     }
 }
 
-/// Says how many of so many people are not shown.
+/// Reports how many items are not shown to people.
 fn more(page: &mut Page, all: usize, what: &str) {
     if all > SHOWN_MAX {
         page.line(format!("… and {} more: {what}", all - SHOWN_MAX));
     }
 }
 
-/// `tc dump`'s data.
+/// The data of `tc dump`.
 #[derive(Debug, Default, JsonSchema, Serialize)]
 pub(crate) struct DumpReport {
     /// The lines of the batch file, in order.
     pub(crate) lines: Vec<String>,
-    /// How many rules have no words there, and were left out.
+    /// The number of rules that cannot be expressed and were skipped.
     pub(crate) left_out: usize,
 }
 

@@ -10,7 +10,7 @@ use tc_rules::{Action, Command, Marker, NoPercpu, Sharing, Verb, percpu};
 
 use crate::args::{Percpu, TcLoad};
 
-/// The counters that the command line asks for.
+/// The counters that the command line requests.
 pub(super) const fn percpu(wanted: Option<Percpu>) -> NoPercpu {
     match wanted {
         None => NoPercpu::AsWritten,
@@ -27,7 +27,7 @@ pub(super) struct RuleOptions<'n> {
     percpu: NoPercpu,
     /// Whether rules get cookies.
     cookies: bool,
-    /// All threads that encode share what they share.
+    /// Shared by all encoding threads.
     sharing: Option<Mutex<Shares>>,
 }
 
@@ -35,7 +35,7 @@ pub(super) struct RuleOptions<'n> {
 #[derive(Debug)]
 struct Shares {
     sharing: Sharing,
-    /// The kinds of actions whose instances were looked at.
+    /// The kinds of actions whose instances were dumped.
     looked_at: BTreeSet<&'static str>,
 }
 
@@ -60,7 +60,7 @@ impl<'n> RuleOptions<'n> {
 #[derive(Debug)]
 pub(super) struct Fitter<'w> {
     options: &'w RuleOptions<'w>,
-    /// The actions of the last rule, as they were and with their instances: mostly, the next one has the same.
+    /// The actions of the previous rule, before and after sharing: usually the next rule has the same.
     plain: Vec<Action>,
     shared: Vec<Action>,
     marker: Marker,
@@ -70,9 +70,9 @@ pub(super) struct Fitter<'w> {
 /// What a load reports about its rules beside their outcome.
 #[derive(Debug, Default)]
 pub(super) struct LoadNotes {
-    /// Actions that ask for one counter for all CPUs, of kinds that ignore the flag.
+    /// Actions that request one counter for all CPUs, of kinds that ignore the flag.
     pub(super) ignored_flags: BTreeMap<&'static str, u64>,
-    /// Rules that got a cookie.
+    /// Rules with a cookie.
     pub(super) cookies: u64,
     /// Police actions whose burst exceeds the kernel's format and is sent as its maximum.
     pub(super) bursts_cut: u64,
@@ -96,7 +96,7 @@ impl<'w> Fitter<'w> {
         Self { options, plain: Vec::new(), shared: Vec::new(), marker, notes }
     }
 
-    /// Sets the counters, instances and cookie of a rule as the options say.
+    /// Sets the counters, instances and cookie of a rule according to the options.
     pub(super) fn fit(&mut self, command: &mut Command) -> Result<(), Fault> {
         self.notes.bursts_cut += command.bursts_cut();
         let Command::Filter(rule) = command else { return Ok(()) };

@@ -1,4 +1,4 @@
-//! What a batch file says, from reading all of it.
+//! The contents of a batch file, from reading all of it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,29 +12,29 @@ use super::atomic::place;
 use crate::report::{SurveyReport, WrongLine};
 use cli::Context;
 
-/// How many mistakes are kept, for programs.
+/// The maximum number of mistakes to keep, for programs.
 const MISTAKES_MAX: usize = 1000;
 
-/// How many of them are drawn, for people; the others are counted.
+/// The maximum number of mistakes to print, for people; the rest are counted.
 const DRAWN_MAX: usize = 20;
 
-/// What a file says.
+/// The contents of a file.
 #[derive(Debug, Default)]
 pub(super) struct Survey {
     pub(super) commands: u64,
     pub(super) rules: u64,
     pub(super) groups: BTreeSet<Group>,
     pub(super) wrong: usize,
-    /// The first line that cannot be taken back by removing what it adds.
+    /// The first line that cannot be undone by removing what it adds.
     pub(super) irreversible: Option<u32>,
-    /// The first line that takes something away.
+    /// The first line that removes something.
     pub(super) removes: Option<u32>,
-    /// Lines that the installed tc is given, and the first of them.
+    /// Lines for the installed tc, and the first of them.
     pub(super) for_tc: u64,
     pub(super) first_for_tc: Option<u32>,
-    /// Lines that only list what is there, and are left out.
+    /// Lines that only list rules, and are skipped.
     pub(super) listings: Listings,
-    /// Rules of bpf that are added.
+    /// The number of added bpf rules.
     bpf: u64,
     buckets: Buckets,
     mistakes: Vec<tc_rules::Mistake>,
@@ -42,7 +42,7 @@ pub(super) struct Survey {
 }
 
 impl Survey {
-    /// Takes note of a command.
+    /// Counts a command.
     pub(super) fn note(&mut self, line: u32, command: &Command) {
         self.commands += 1;
         let adds = matches!(command, Command::Filter(rule) if rule.verb == Verb::Add && rule.classifier.kind().is_some() && !rule.is_chain);
@@ -70,12 +70,12 @@ impl Survey {
         }
     }
 
-    /// What the reader of a load should know of the file.
+    /// Notes on the file for the reader of a load's report.
     pub(super) fn notes(&self, devices: &mut Devices<'_>) -> impl Iterator<Item = String> {
         self.left_out().into_iter().chain(self.many_of_bpf()).chain(self.deep(devices))
     }
 
-    /// The most rules of u32 that a packet is compared with one after the other, if they are many, and where that is.
+    /// The longest list of u32 rules that a packet is compared with, if it is long, and its place.
     fn deep(&self, devices: &mut Devices<'_>) -> Option<String> {
         let (group, bucket, rules) =
             self.buckets.deepest().filter(|(.., rules)| *rules > BUCKET_RULES_MANY)?;
@@ -91,7 +91,7 @@ impl Survey {
         ))
     }
 
-    /// That so many rules of bpf must not be removed at once, if so.
+    /// A warning that this many bpf rules must not be removed at once, if there are.
     fn many_of_bpf(&self) -> Option<String> {
         (self.bpf > BPF_RULES_MANY).then(|| {
             format!(
@@ -102,7 +102,7 @@ impl Survey {
         })
     }
 
-    /// That lines were left out which only list what is there, if so.
+    /// A note that lines which only list rules were skipped, if there are.
     pub(super) fn left_out(&self) -> Option<String> {
         let Listings { count, first } = self.listings;
         let lines = match count {
@@ -117,7 +117,7 @@ impl Survey {
         Some(format!("{lines}. netpolicy tc dump prints the rules."))
     }
 
-    /// Takes note of a line that is wrong.
+    /// Records a wrong line.
     pub(super) fn mistake(&mut self, mistake: tc_rules::Mistake) {
         self.wrong += 1;
         if self.mistakes.len() < MISTAKES_MAX {
@@ -127,7 +127,7 @@ impl Survey {
         }
     }
 
-    /// Adds what a later part of the file says, before which so many lines lie.
+    /// Appends the survey of a later part, which follows this many lines.
     pub(super) fn append(&mut self, later: Self, lines: u32) {
         let shifted = |line: u32| line.saturating_add(lines);
         let Self { commands, rules, groups, wrong, irreversible, removes, mistakes, last: _, .. } = later;
@@ -153,7 +153,7 @@ impl Survey {
         self.groups.iter().map(|group| group.hook).collect()
     }
 
-    /// The fault of a file of this name with wrong lines.
+    /// The error of a file of this name with wrong lines.
     pub(super) fn mistaken(&self, file: &str) -> Option<Fault> {
         if self.mistakes.is_empty() {
             return None;
@@ -167,7 +167,7 @@ impl Survey {
         Some(Fault::new(Exit::Usage, format!("{}{more}", Mistakes(drawn))))
     }
 
-    /// The same for a file that is not processed further; the JSON report lists all of it.
+    /// The same for a file that is not processed further; the JSON report lists all of them.
     pub(super) fn refused(&self, file: &str, context: &Context) -> Result<(), Fault> {
         let Some(fault) = self.mistaken(file) else { return Ok(()) };
         if context.console.is_for_programs() {
@@ -176,7 +176,7 @@ impl Survey {
         Err(fault)
     }
 
-    /// What it says, as data.
+    /// The survey as data.
     pub(super) fn report(&self, file: &str) -> SurveyReport {
         let Self { commands, rules, wrong, for_tc, .. } = *self;
         let (file, groups) = (file.to_owned(), self.groups.len());
@@ -195,16 +195,16 @@ impl Survey {
     }
 }
 
-/// How many rules of u32 a packet may be compared with one after the other before that is worth a word.
+/// How many u32 rules a packet may be compared with before it is worth a warning.
 const BUCKET_RULES_MANY: u32 = 1000;
 
-/// How many rules of bpf can be removed at once without harm, with room to what was seen to stop a kernel.
+/// How many bpf rules can safely be removed at once, with some distance to what was seen to stop a kernel.
 const BPF_RULES_MANY: u64 = 1000;
 
-/// How many buckets are counted; a file with more of them has no deep ones, or not only.
+/// The maximum number of buckets to count; a file with more of them has mostly short ones.
 const BUCKETS_MAX: usize = 65_536;
 
-/// How many rules each bucket of u32 gets.
+/// The number of rules in each u32 bucket.
 #[derive(Debug, Default)]
 struct Buckets(BTreeMap<(Group, u32), u32>);
 
@@ -238,10 +238,10 @@ impl Buckets {
     }
 }
 
-/// The bits of a handle of u32 that are a rule's number within its bucket.
+/// The bits of a u32 handle that number a rule within its bucket.
 const NODE: u32 = 0xfff;
 
-/// What would have been right.
+/// A suggestion.
 fn help(mistake: &tc_rules::Mistake) -> Option<String> {
     match nearest(&mistake.found, mistake.expected.iter().copied()) {
         Some(word) => Some(format!("did you mean `{word}`?")),
@@ -251,7 +251,7 @@ fn help(mistake: &tc_rules::Mistake) -> Option<String> {
     }
 }
 
-/// A mistake with its place in the file and the nearest word that would have been right.
+/// A mistake with its position in the file and the nearest valid word.
 fn drawn(file: &str, mistake: &tc_rules::Mistake) -> Mistake {
     let line = usize::try_from(mistake.line).unwrap_or(usize::MAX);
     let start = mistake.column - 1;

@@ -1,10 +1,7 @@
-//! A replacement that no packet notices: rules are loaded into an unused chain, and then one rule is switched over
-//! to it.
-//!
-//! That rule is ours: in chain 0, of a priority that the operator names, it matches every packet and goes to the chain. The
-//! kernel puts the new one beside the old one before it takes that away.
-//!
-//! Kernel: 6.18, `net/sched/cls_flower.c` `fl_change()`. matchall refuses to be replaced with other actions.
+//! An atomic replacement: rules are loaded into an unused chain, and then one rule is switched over to it.
+//! That rule is managed by netpolicy: in chain 0, with a priority named by the operator, it matches every
+//! packet and goes to the chain. The kernel inserts the new rule before it removes the old one. Kernel: 6.18,
+//! `net/sched/cls_flower.c` `fl_change()`. matchall cannot be replaced with other actions.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,12 +16,12 @@ use super::atomic::Stuck;
 use super::file::BatchFile;
 use super::survey::Survey;
 
-/// The chains that rules are put into, by hook; where there is none, they stay where the file has them.
+/// The target chains of rules, by hook; without one, rules stay where the file puts them.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Places(BTreeMap<Hook, u32>);
 
 impl Places {
-    /// The chains that are in force where a file has rules.
+    /// The chains in force where the file has rules.
     pub(super) fn in_force(
         netns: &Netns,
         priority: u16,
@@ -70,17 +67,17 @@ pub(super) struct Swap {
     turns: Vec<Turn>,
 }
 
-/// One hook's part of it.
+/// The part for one hook.
 #[derive(Debug)]
 struct Turn {
     hook: Hook,
-    /// The chain that is in force.
+    /// The chain in force.
     old: Option<u32>,
     new: u32,
 }
 
 impl Swap {
-    /// Looks for unused chains.
+    /// Finds unused chains.
     pub(super) fn prepare(
         netns: &Netns,
         priority: u16,
@@ -118,12 +115,12 @@ impl Swap {
         Ok(Self { priority, turns })
     }
 
-    /// The chain that the rule of a priority leads to.
+    /// The chain that the rule of a priority goes to.
     pub(super) fn in_force(netns: &Netns, hook: Hook, priority: u16) -> Result<Option<u32>, Fault> {
         Ok(Look::at(netns, hook, priority)?.leads_to)
     }
 
-    /// Where rules are put.
+    /// The target chains.
     pub(super) fn places(&self) -> Places {
         Places(self.turns.iter().map(|turn| (turn.hook, turn.new)).collect())
     }
@@ -133,14 +130,14 @@ impl Swap {
         self.turns.iter().map(|turn| turn.new).collect()
     }
 
-    /// The new chains, with the priority of the rule that leads to them.
+    /// The new chains, with the priority of the rule that goes to them.
     pub(super) fn groups(&self) -> Vec<Group> {
         let group = |turn: &Turn| Group { hook: turn.hook, chain: turn.new, priority: self.priority };
         self.turns.iter().map(group).collect()
     }
 
-    /// Switches over, one hook after the other. If the kernel refuses one, those before it are switched back, and the refusal
-    /// is given.
+    /// Switches one hook after the other. If the kernel refuses one, switches the previous ones back and
+    /// returns the refusal.
     pub(super) fn switch(&self, netns: &Netns) -> Result<Option<Refused>, Fault> {
         for (done, turn) in self.turns.iter().enumerate() {
             let Some(refused) = send(netns, leading(turn.hook, self.priority, turn.new))? else { continue };
@@ -161,7 +158,7 @@ impl Swap {
         Ok(None)
     }
 
-    /// Removes the chains that were in force before. Gives what could not be removed.
+    /// Removes the previous chains. Returns what could not be removed.
     pub(super) fn remove_old(&self, netns: &Netns) -> Result<Vec<Stuck>, Fault> {
         let old = |turn: &Turn| turn.old.map(|chain| Group { hook: turn.hook, chain, priority: 0 });
         let groups: Vec<Group> = self.turns.iter().filter_map(old).collect();
@@ -170,13 +167,13 @@ impl Swap {
     }
 }
 
-/// What a hook has.
+/// The contents of a hook.
 #[derive(Debug, Default)]
 struct Look {
-    /// The chains that have rules, or that some rule goes to.
+    /// The chains that have rules, or that a rule goes to.
     used: BTreeSet<u32>,
     leads_to: Option<u32>,
-    /// Whether the priority has other rules than ours.
+    /// Whether the priority has rules that netpolicy does not manage.
     unmanaged: bool,
 }
 
@@ -211,7 +208,7 @@ impl Look {
     }
 }
 
-/// The rule that leads to a chain.
+/// The rule that goes to a chain.
 fn leading(hook: Hook, priority: u16, chain: u32) -> Filter {
     let line = format!(
         "filter replace dev d protocol all prio {priority} handle 1 flower action goto chain {chain}"
@@ -223,7 +220,7 @@ fn leading(hook: Hook, priority: u16, chain: u32) -> Filter {
     }
 }
 
-/// Sends one rule; the refusal, if it is refused.
+/// Sends one rule; returns the refusal, if any.
 fn send(netns: &Netns, rule: Filter) -> Result<Option<Refused>, Fault> {
     let mut loader = Loader::open(netns, Options::default())?;
     loader.push(1, &Command::Filter(rule))?;

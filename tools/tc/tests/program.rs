@@ -1,4 +1,4 @@
-//! `tc load` and a wrong file: what people read. Nothing here needs root, and nothing is sent.
+//! `tc load` with a wrong file: the output for people. Nothing here needs root, and nothing is sent.
 
 use std::process::{Command, Output};
 
