@@ -132,7 +132,7 @@ fn as_tc_sends_it() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Where the descriptor's number lies in a message.
+/// The offset of the descriptor's number in a message.
 fn descriptor(message: &[u8]) -> Option<usize> {
     let header = |at: usize| {
         let field = |at: usize| message.get(at..at + 2).map(|two| u16::from_ne_bytes([two[0], two[1]]));

@@ -1,5 +1,5 @@
-//! Lines that the installed tc does in the middle of a load: in their turn, with an account, and refused where more is
-//! promised than can be kept.
+//! Lines for the installed tc in the middle of a load: executed in order, reported, and refused with options
+//! that promise more than is possible.
 
 use std::os::unix::fs::PermissionsExt;
 use std::time::Instant;
@@ -25,7 +25,7 @@ pub(crate) fn tests() -> Vec<Trial> {
 const ROOT: &str = "qdisc add dev d0 root handle 1: htb default 10\nclass add dev d0 parent 1: classid 1:10 htb rate 1mbit\n";
 const MORE: &str = "class add dev d0 parent 1: classid 1:20 htb rate 2mbit\n";
 
-/// Rules that hang on a discipline of [`ROOT`].
+/// Rules on the qdisc of [`ROOT`].
 fn on_root(count: u32) -> String {
     let rule = |number: u32| {
         let address = format!("10.0.{}.{}", number >> 8, number & 255);
@@ -34,7 +34,7 @@ fn on_root(count: u32) -> String {
     (0..count).map(rule).collect()
 }
 
-/// What `tc` shows of d0.
+/// The output of `tc` for d0.
 fn shown(stage: &Stage, what: &[&str]) -> String {
     let output = stage.run("tc", what);
     String::from_utf8_lossy(&output.stdout).into_owned()
@@ -112,7 +112,7 @@ fn refused() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Rules and classes alternate; lines that only list are left out.
+/// Rules and classes alternate; lines that only list are skipped.
 fn one_process() -> Result<(), Failed> {
     let stage = Stage::new("one_process");
     let tc = stage.scratch.path("tc");
@@ -145,7 +145,8 @@ fn one_process() -> Result<(), Failed> {
     Ok(())
 }
 
-/// A rule that the kernel refuses between two lines for tc, and a class between two rules: nothing after it is done.
+/// The kernel refuses a rule between two lines for tc, and a class between two rules: nothing after it is
+/// executed.
 fn refused_amid() -> Result<(), Failed> {
     let class = |number: u32| format!("class add dev d0 parent 1: classid 1:{number:x} htb rate 1mbit\n");
     let rule = |number: u32| {

@@ -1,7 +1,6 @@
-//! The lines of the kernel's own tests of tc, as the installed tc sends them: what `tools/tc-rules/tests/golden/tc-testing.hex`
-//! recorded is still true.
-//!
-//! Source: Linux, `tools/testing/selftests/tc-testing/tc-tests/`.
+//! The lines of the kernel's own tests of tc, as the installed tc sends them: checks the recording
+//! `tools/tc-rules/tests/golden/tc-testing.hex`. Source: Linux,
+//! `tools/testing/selftests/tc-testing/tc-tests/`.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -31,7 +30,7 @@ const ACK: u16 = 4;
 
 const RECORDED: &str = include_str!("../golden/tc-testing.hex");
 
-/// The tests' files, each with its lines that change rules and actions; no line stands twice.
+/// The tests' files, each with its lines that change rules and actions, without duplicates.
 fn lines() -> Vec<(String, Vec<String>)> {
     let directory = testkit::kernel_sources::tc_tests().expect("the kernel's tests");
     let mut files = Vec::new();
@@ -71,7 +70,7 @@ fn lines_of(path: &Path) -> Vec<String> {
     lines
 }
 
-/// A command as a line of a batch file, if it changes rules or actions and is no work of a shell.
+/// A command as a line of a batch file, if it changes rules or actions and needs no shell.
 fn line(command: &str) -> Option<String> {
     let line = command.trim().strip_prefix("$TC ")?;
     let line =
@@ -118,7 +117,7 @@ fn recorded() -> Result<(), Failed> {
     Ok(())
 }
 
-/// The words that a dump has for the rules of the lines, and for the actions, each in a rule.
+/// The formatted rules of the lines, and their actions, each in a rule.
 fn words() -> Result<(), Failed> {
     let stage = Stage::new("words");
     let mut table = tc_rules::kernel::Devices::of(&stage.netns);
@@ -154,7 +153,7 @@ fn words() -> Result<(), Failed> {
     Ok(())
 }
 
-/// What tc sends about rules for a line, in hexadecimal; `-` if it refuses it.
+/// The messages that tc sends about rules for a line, in hexadecimal; `-` if it refuses it.
 fn sent_by_tc(stage: &Stage, line: &str) -> String {
     /// `RTM_GETLINK`: tc asks for devices.
     const GET_LINK: u16 = 18;

@@ -1,4 +1,4 @@
-//! What `tc dump` prints loads again, and makes what there was: with netpolicy and with tc.
+//! The output of `tc dump` can be loaded again, with the same result: with netpolicy and with tc.
 
 use libtest_mimic::{Failed, Trial};
 use testkit::{Need, test};
@@ -28,7 +28,7 @@ pub(crate) fn tests() -> Vec<Trial> {
 
 const REDIRECT: &str = "action mirred egress redirect dev d1";
 
-/// The lines of a dump, which has words for every rule.
+/// The lines of a dump, in which no rule is skipped.
 fn dump(stage: &Stage, what: &[&str]) -> String {
     let output = stage.run(testkit::programs::netpolicy(), &[&["tc", "dump", "--qdisc"], what].concat());
     assert!(output.status.success(), "{what:?}: {}", String::from_utf8_lossy(&output.stderr));
@@ -41,7 +41,7 @@ fn sorted(lines: &str) -> Vec<&str> {
     lines
 }
 
-/// Loads a file; the dump of it loads elsewhere, with netpolicy and with tc, and is dumped there as it was here.
+/// Loads a file; its dump loads elsewhere, with netpolicy and with tc, and gives the same dump there.
 fn loads_again(name: &str, file: &str, what: &[&str]) -> String {
     let stage = Stage::new(name);
     let (code, report) = stage.netpolicy(&["tc", "load", text(&stage.file(file))]);
@@ -49,7 +49,7 @@ fn loads_again(name: &str, file: &str, what: &[&str]) -> String {
     identity(&stage, name, what)
 }
 
-/// What is here is dumped; the dump loads elsewhere, and is dumped there as it was here.
+/// Dumps this namespace; the dump loads elsewhere, and gives the same dump there.
 fn identity(stage: &Stage, name: &str, what: &[&str]) -> String {
     let dumped = dump(stage, what);
     let own = Stage::new(&format!("{name}_own"));
@@ -179,18 +179,18 @@ fn erspan() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Which rules there may be.
+/// The kinds of rules to use.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kinds {
     U32,
     All,
 }
 
-/// How many namespaces are filled, and how many lines each is given.
+/// The number of namespaces to fill, and of lines in each.
 const ROUNDS: u64 = 12;
 const LINES: u64 = 40;
 
-/// Chance that can be repeated: SplitMix64.
+/// Repeatable random numbers: SplitMix64.
 struct Chance(u64);
 
 impl Chance {
@@ -223,7 +223,7 @@ fn any(kinds: Kinds) -> Result<(), Failed> {
     Ok(())
 }
 
-/// A file at random: every line is right, and the kernel may refuse some.
+/// A random file: every line is valid, but the kernel may refuse some.
 fn any_lines(chance: &mut Chance, kinds: Kinds) -> String {
     let mut lines = vec![
         format!(

@@ -1,4 +1,4 @@
-//! Loads beside each other, and accounts that must be true whatever went wrong.
+//! Concurrent loads, and reports that must be correct whatever goes wrong.
 
 use libtest_mimic::{Failed, Trial};
 use testkit::{Need, test};

@@ -1,5 +1,5 @@
-//! Who takes a load back, where, and what is said of what could not be: names of namespaces change while a load is under
-//! way, and what was refused was never loaded.
+//! Who undoes a load, where, and what is reported if it fails: namespaces are renamed during a load, and
+//! refused rules were never loaded.
 
 use std::io::Write;
 use std::os::fd::OwnedFd;
@@ -27,10 +27,10 @@ pub(crate) fn tests() -> Vec<Trial> {
     ]
 }
 
-/// So many rules that there is time to look while they are loaded.
+/// Enough rules to observe the load while it runs.
 const MANY: u32 = 60_000;
 
-/// A namespace with a name, for as long as this is there.
+/// A named namespace, until this is dropped.
 struct Named(String);
 
 impl Named {
@@ -56,7 +56,7 @@ impl Drop for Named {
     }
 }
 
-/// Loads the hook, and begins an atomic load in the namespace that is called so; it is stopped in the middle.
+/// Loads the hook, and begins an atomic load in the namespace with this name; it is stopped in the middle.
 fn stopped(stage: &Stage, netns: &str) -> Child {
     assert_eq!(stage.netpolicy(&["tc", "load", text(&stage.file(HOOK))]).0, 0);
     let file = stage.file(&rules(3, MANY));
@@ -75,7 +75,7 @@ fn pid(child: &Child) -> Pid {
     i32::try_from(child.id()).ok().and_then(Pid::from_raw).expect("a pid")
 }
 
-/// Kills a load; what its guard, which has its standard error, said until it ended.
+/// Kills a load; returns what its guard, which shares its standard error, printed until it exited.
 fn killed(mut child: Child) -> String {
     child.kill().expect("killed");
     let output = child.wait_with_output().expect("waited");
@@ -120,7 +120,7 @@ fn orphaned() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Runs the guard of a load of these rules, which hears this and then the end.
+/// Runs the guard of a load of these rules with this input.
 fn guarded(stage: &Stage, command: &[&str], rules: &Path, heard: &str) -> Output {
     let rules: OwnedFd = std::fs::File::open(rules).expect("a file").into();
     let mut guard = Stage::command(command[0], &[&command[1..], &["tc", "guard"]].concat());
@@ -130,7 +130,7 @@ fn guarded(stage: &Stage, command: &[&str], rules: &Path, heard: &str) -> Output
     guard.wait_with_output().expect("waited")
 }
 
-/// What a guard reads about a priority.
+/// A guard's input line for a priority.
 fn priority(stage: &Stage, kind: &str, priority: &str) -> String {
     let hook = stage.hook();
     format!("{kind} {} {} {} 0 {priority}", hook.device.0, hook.block, hook.parent)
@@ -151,12 +151,12 @@ fn half_heard() -> Result<(), Failed> {
     Ok(())
 }
 
-/// The program where everybody may start it.
+/// Copies the program to where every user may start it.
 fn for_everyone(stage: &Stage) -> String {
     text(&testkit::programs::copy_all(stage.scratch.directory()).expect("copied")).to_owned()
 }
 
-/// What comes before a command that a user without privileges runs.
+/// The prefix of a command that an unprivileged user runs.
 const UNPRIVILEGED: [&str; 6] = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"];
 
 fn not_removed() -> Result<(), Failed> {

@@ -1,4 +1,4 @@
-//! Rules of kinds that not every kernel has, and rules that a NIC carries out.
+//! Rules of kinds that some kernels lack, and rules offloaded to a NIC.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -48,9 +48,9 @@ pub(crate) fn tests() -> Vec<Trial> {
     ]
 }
 
-/// Whether this kernel takes such a rule: tc asks it, on the loopback device of a namespace that is gone then.
-/// Kinds of classifiers, of matches and of actions: the golden lines that have them are loaded, and of each kind the kernel must
-/// take some.
+/// Whether this kernel takes such a rule: tc asks it, on the loopback device of a namespace that is gone
+/// then. Kinds of classifiers, of matches and of actions: the golden lines that have them are loaded, and of
+/// each kind the kernel must take some.
 const KINDS: &[&str] = &[
     "basic match",
     "cgroup",
@@ -140,7 +140,7 @@ fn shown_by_tc(stage: &Stage) -> String {
     String::from_utf8(output.stdout).expect("text")
 }
 
-/// Loads the rules, and finds the kernel's the same.
+/// Loads the rules, and checks that the kernel has the same.
 fn load(stage: &Stage, rules: &str, count: u64) -> serde_json::Value {
     let file = stage.file(&format!("{HOOK}{rules}"));
     let (code, report) = stage.netpolicy(&["tc", "load", text(&file)]);

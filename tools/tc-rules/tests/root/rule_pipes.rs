@@ -1,4 +1,4 @@
-//! Rules out of a pipe, which can be read once.
+//! Rules from a pipe, which can only be read once.
 
 use std::io::Write;
 use std::process::{Child, Command, Stdio};
@@ -25,7 +25,7 @@ fn begun(stage: &Stage, arguments: &[&str], stdin: Stdio) -> Child {
     stage.netns.run(|| command.spawn()).expect("inside").expect("started")
 }
 
-/// What a process says that ends soon, and its exit code.
+/// The output and exit code of a process that exits soon.
 fn ended(mut child: Child) -> (i32, serde_json::Value) {
     let began = Instant::now();
     while child.try_wait().expect("asked").is_none() {

@@ -1,4 +1,4 @@
-//! Loads that a signal ends.
+//! Loads that are stopped by a signal.
 
 use std::path::Path;
 use std::process::{Child, Output, Stdio};
@@ -28,7 +28,7 @@ fn begun(stage: &Stage, arguments: &[&str], file: &Path) -> Child {
     spawned.expect("inside").expect("started")
 }
 
-/// What a load says that gets this signal when some rules are there.
+/// The report of a load that receives this signal once some rules exist.
 fn signalled(stage: &Stage, signal: &str, arguments: &[&str], file: &Path) -> (Output, serde_json::Value) {
     let mut child = begun(stage, arguments, file);
     let began = Instant::now();

@@ -18,7 +18,7 @@ pub(crate) fn tests() -> Vec<Trial> {
     ]
 }
 
-/// Rules that drop a packet to the address, behind so many that are about others.
+/// Rules that drop a packet to the address, after this many that do not match it.
 fn dropping(count: u32) -> String {
     let other = |rule: u32| {
         format!(
@@ -39,7 +39,7 @@ fn stage(name: &str) -> Stage {
     stage
 }
 
-/// Loads so many rules in place of the last ones; the chain that is in force then.
+/// Loads this many rules in place of the previous ones; returns the chain now in force.
 fn swap(stage: &Stage, count: u32) -> u64 {
     let file = stage.file(&dropping(count));
     let (code, report) = stage.netpolicy(&["tc", "load", "--swap", "10", text(&file)]);
@@ -103,7 +103,7 @@ fn under_traffic() -> Result<(), Failed> {
     Ok(())
 }
 
-/// The most packets of one test.
+/// The maximum number of packets in a test.
 const PACKETS_MAX: u64 = 1_000_000;
 
 fn refused() -> Result<(), Failed> {

@@ -1,4 +1,4 @@
-//! Hash tables of u32, which the kernel keeps for all chains and both hooks of a priority together.
+//! Hash tables of u32, which the kernel shares between all chains and both hooks of a priority.
 
 use libtest_mimic::{Failed, Trial};
 use testkit::{Need, test};
@@ -28,7 +28,7 @@ fn dumped(stage: &Stage, hook: &str) -> String {
     String::from_utf8(output.stdout).expect("text")
 }
 
-/// Loads a file, finds it there, and nothing to be resumed.
+/// Loads a file, and checks that it is there and that there is nothing to resume.
 fn load(stage: &Stage, rules: &str, count: u64) {
     let file = stage.file(rules);
     assert_eq!(stage.netpolicy(&["tc", "load", text(&file)]).0, 0);

@@ -1,4 +1,4 @@
-//! Rules in bulk, through the command: what is loaded, refused, taken back, and what tc itself sends.
+//! Rules in bulk, through the command: what is loaded, refused and undone, and what tc itself sends.
 
 use std::io::Write;
 use std::os::fd::AsFd;
@@ -19,7 +19,7 @@ use testkit::{Need, test};
 /// How long a process may take to react.
 pub(crate) const SOON: Duration = Duration::from_secs(120);
 
-/// The time between two looks at a load that goes on.
+/// The polling interval while a load is running.
 pub(crate) const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
 pub(crate) fn tests() -> Vec<Trial> {
@@ -52,7 +52,7 @@ impl Stage {
         Self::within(Netns::create().expect("a namespace"), name)
     }
 
-    /// The same in a namespace that is there.
+    /// The same in an existing namespace.
     pub(crate) fn within(netns: Netns, name: &str) -> Self {
         let made = netns.run(|| {
             let end = |name| VethEnd { name, queues: 1 };
@@ -91,7 +91,8 @@ impl Stage {
         Hook { device, block: 0, parent: command::INGRESS }
     }
 
-    /// Whether there are so many rules. It looks no further: a dump of a load under way may not end before that does.
+    /// Whether there are at least this many rules. Stops there: a dump during a load may not end before the
+    /// load does.
     pub(crate) fn has(&self, count: usize) -> bool {
         let hook = self.hook();
         let mut header = [0; 20]; // struct tcmsg
@@ -109,7 +110,7 @@ impl Stage {
         seen >= count
     }
 
-    /// How many rules there are; none on a hook that is not there.
+    /// The number of rules; 0 if the hook does not exist.
     pub(crate) fn rules(&self) -> usize {
         let mut count = 0;
         let _ = dump::rules(&self.netns, self.hook(), |dumped| match dumped {
@@ -122,7 +123,7 @@ impl Stage {
 
 pub(crate) const HOOK: &str = "qdisc add dev d0 clsact\n";
 
-/// Rules with handles in a priority, of which each drops out by its own address.
+/// Rules with handles in a priority, each matching a different address.
 pub(crate) fn rules(priority: u16, count: u32) -> String {
     let table = format!(
         "filter add dev d0 ingress protocol ip prio {priority} handle {priority:x}: u32 divisor 256\n"
@@ -183,8 +184,8 @@ fn wrong_line() -> Result<(), Failed> {
     Ok(())
 }
 
-/// With `CONFIG_CLS_U32_MARK` the line is loaded and stands; without it, the line is refused and nothing stands. Never is it called
-/// loaded while the kernel has another rule.
+/// With `CONFIG_CLS_U32_MARK` the line is loaded; without it, the line is refused and no rule remains. It is
+/// never reported as loaded while the kernel has a different rule.
 fn ignored() -> Result<(), Failed> {
     let marked =
         "filter add dev d0 ingress protocol ip prio 6 u32 match mark 0x6 0xffff match u32 0 0 flowid 1:6\n";
@@ -311,7 +312,7 @@ fn atomic_refused() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Kills a load when so many rules are there.
+/// Kills a load once this many rules exist.
 pub(crate) fn killed_at(stage: &Stage, file: &Path, options: &[&str], count: usize) {
     // Lower its CPU priority: this test must observe the load before it ends.
     let arguments =
@@ -435,7 +436,7 @@ fn shared() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Every construct, as the installed tc sends it now.
+/// Every construct, as the installed tc sends it.
 fn golden() -> Result<(), Failed> {
     let stage = Stage::new("golden");
     let constructs = include_str!("../golden/lines.batch");
@@ -469,7 +470,7 @@ fn golden() -> Result<(), Failed> {
     Ok(())
 }
 
-/// The messages of a trace, out of its hexadecimal dump.
+/// The messages in a trace's hexadecimal dump.
 pub(crate) fn messages(trace: &str) -> Vec<Vec<u8>> {
     let mut messages: Vec<Vec<u8>> = Vec::new();
     for line in trace.lines() {

@@ -1,4 +1,4 @@
-//! What the kernel has against what a file wants: `tc diff`, `--resume`, and rules that the kernel places by itself.
+//! Compares the kernel's rules with a file: `tc diff`, `--resume`, and rules that the kernel places itself.
 
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Stdio};
@@ -22,12 +22,12 @@ pub(crate) fn tests() -> Vec<Trial> {
     ]
 }
 
-/// Rules of which each gets a priority of its own from the kernel, or only a handle.
+/// Rules for which the kernel chooses a separate priority each, or only a handle.
 fn unplaced(count: u32) -> String {
     mixed(count, |rule| rule.is_multiple_of(3))
 }
 
-/// Rules of which some have a priority.
+/// Rules some of which have a priority.
 fn mixed(count: u32, has_priority: impl Fn(u32) -> bool) -> String {
     let rule = |rule: u32| {
         let priority = if has_priority(rule) { "prio 7 " } else { "" };
@@ -130,7 +130,7 @@ fn deleted_again() -> Result<(), Failed> {
     Ok(())
 }
 
-/// A process group that ends with this.
+/// A process group that is killed when this is dropped.
 struct Ended(Child);
 
 impl Drop for Ended {
