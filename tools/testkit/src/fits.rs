@@ -1,4 +1,4 @@
-//! Whether what a command prints for programs is as `netpolicy schema` says.
+//! Checks JSON output against `netpolicy schema`.
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use jsonschema::Validator;
 use serde_json::{Deserializer, Value};
 
-/// The options that a value follows.
+/// The options with a value.
 const WITH_VALUE: [&str; 8] = [
     "-o",
     "--output",
@@ -19,11 +19,11 @@ const WITH_VALUE: [&str; 8] = [
     "--app-request-dir",
 ];
 
-/// What is wrong with the documents that this command printed: the first that does not fit its schema. Commands that have
-/// no schema, and what is no JSON, are not judged.
+/// The first document printed by this command that does not match its schema. Commands without a schema, and
+/// output that is not JSON, are not checked.
 ///
 /// # Panics
-/// If a schema is none.
+/// If a schema is invalid.
 pub fn misfit(arguments: &[&str], printed: &[u8]) -> Option<String> {
     let schema = schema(word(arguments)?)?;
     for document in Deserializer::from_slice(printed).into_iter::<Value>() {
@@ -35,7 +35,7 @@ pub fn misfit(arguments: &[&str], printed: &[u8]) -> Option<String> {
     None
 }
 
-/// The command among the arguments, if they ask for JSON.
+/// The command among the arguments, if they request JSON.
 fn word<'a>(arguments: &[&'a str]) -> Option<&'a str> {
     arguments.iter().find(|argument| ["json", "jsonl"].contains(argument))?;
     let mut rest = arguments.iter();

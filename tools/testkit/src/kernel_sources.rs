@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-/// The facts on NIC drivers as they ship.
+/// The built-in facts about NIC drivers.
 pub const DRIVER_FACTS: &str = include_str!("../../../crates/policy-file/nics/drivers.toml");
 
 /// The directory of the sources.
@@ -19,7 +19,7 @@ pub fn tc_tests() -> Option<PathBuf> {
     sources.filter_map(|entry| Some(entry.ok()?.path().join(TESTS))).filter(|tests| tests.is_dir()).max()
 }
 
-/// The source of the release that the facts on NIC drivers name.
+/// The source of the release to which the facts about NIC drivers refer.
 pub fn of_driver_facts() -> Option<PathBuf> {
     let kernel = DRIVER_FACTS.lines().find_map(|line| line.strip_prefix("kernel = \"")?.strip_suffix('"'))?;
     let sources = std::fs::read_dir(sources()?).ok()?;

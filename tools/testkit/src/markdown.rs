@@ -1,4 +1,4 @@
-//! Markdown as far as tests of the documents read it: blocks of code, headings, links, comments.
+//! The Markdown that tests of the documents need: code blocks, headings, links, comments.
 
 use std::path::{Path, PathBuf};
 
@@ -6,25 +6,25 @@ use std::path::{Path, PathBuf};
 pub struct Block {
     /// The line of its first fence, from 1.
     pub line: usize,
-    /// What stands behind the fence: `console background`.
+    /// The text after the fence: `console background`.
     pub info: String,
     pub lines: Vec<String>,
 }
 
-/// A document, taken apart.
+/// A parsed document.
 #[derive(Default)]
 pub struct Document {
     pub blocks: Vec<Block>,
-    /// The names under which its headings are linked to.
+    /// The anchors of its headings.
     pub anchors: Vec<String>,
-    /// Where links lead, with the line that each stands in.
+    /// Link targets, with their line numbers.
     pub links: Vec<(usize, String)>,
-    /// The names of its headings, before those that stand twice are numbered.
+    /// The names of its headings, before duplicates are numbered.
     headings: Vec<String>,
 }
 
 impl Document {
-    /// Takes a document apart.
+    /// Parses a document.
     pub fn of(text: &str) -> Self {
         let mut document = Self::default();
         let mut open: Option<Block> = None;
@@ -62,7 +62,7 @@ impl Document {
     }
 }
 
-/// The name of a heading in a link, as the usual viewers make it.
+/// The anchor of a heading, as the usual viewers make it.
 fn anchor(heading: &str) -> String {
     let kept = heading.trim().chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c));
     kept.flat_map(char::to_lowercase).map(|c| if c == ' ' { '-' } else { c }).collect()
@@ -73,7 +73,7 @@ pub fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// The Markdown files below a directory, in the order of their names; build directories and hidden ones are left out.
+/// The Markdown files below a directory, sorted by name; build directories and hidden ones are skipped.
 pub fn markdown_below(directory: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut open = vec![directory.to_owned()];
@@ -94,13 +94,14 @@ pub fn markdown_below(directory: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// A part of a reference page: the page, the part's name, and what makes it.
+/// A part of a reference page: the page, the part's name, and the function that generates it.
 pub type Part = (&'static str, &'static str, fn() -> String);
 
-/// Compares parts of the reference pages with what the code makes of them, and with `UPDATE` in the environment writes them.
+/// Compares parts of the reference pages with the generated text, and with `UPDATE` in the environment writes
+/// them.
 ///
 /// # Panics
-/// If a part is missing or stale.
+/// If a part is missing or out of date.
 pub fn check_parts(parts: &[Part], package: &str) {
     let write = std::env::var_os("UPDATE").is_some();
     let mut stale = Vec::new();
@@ -128,7 +129,7 @@ pub fn check_parts(parts: &[Part], package: &str) {
     );
 }
 
-/// Text as a cell of a table takes it.
+/// Escapes text for a table cell.
 pub fn cell(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ").replace('|', "\\|")
 }

@@ -1,5 +1,5 @@
-//! What tests need that not every machine has. A machine that lacks it skips the test visibly: it is listed as ignored, with the
-//! reason, and counted.
+//! Needs of tests that not every machine meets. A machine that does not skips the test visibly: it is listed
+//! as ignored, with the reason, and counted.
 
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -15,7 +15,7 @@ use crate::asked_once::AskedOnce;
 use crate::only::is_wanted;
 use crate::{balancer, kernel_sources, unpacked};
 
-/// Something that not every machine has.
+/// A need that not every machine meets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
     /// Effective user 0.
@@ -56,7 +56,7 @@ pub enum Need {
     Suspension,
     /// `napi-set` with `threaded`.
     ThreadPerNapi,
-    /// NAPI threads that poll without a pause.
+    /// NAPI threads that poll continuously.
     ThreadedBusy,
     /// Epolls that wait for events only: the patches in `kernel/epoll-event-busy-loop/`.
     EventsOnly,
@@ -94,19 +94,19 @@ pub enum Need {
     Link(&'static str),
     /// A network device of the machine with MSI vectors.
     Vectors,
-    /// NICs that netdevsim simulates: they take rules as hardware does.
+    /// NICs that netdevsim simulates: they accept rules like hardware.
     Netdevsim,
     /// The emulated guest's connected virtio NICs.
     VirtioNics,
     /// The emulated guest's connected igb NICs.
     IgbNics,
-    /// The same, with a driver that accepts rules for single flows, as in the patched guest.
+    /// The same, with a driver that has ntuple rules, as in the patched guest.
     IgbRules,
-    /// The same, with a driver that accepts such rules only on newer chips, as in all other kernels.
+    /// The same, with a driver that has such rules only for newer chips, as in all other kernels.
     IgbWithoutRules,
     /// A machine whose clock and sysctls may be set: a guest.
     OwnMachine,
-    /// A guest whose process 1 gives way to the distribution's systemd when it is asked to.
+    /// A guest whose process 1 can be replaced by the distribution's systemd.
     GuestsInit,
 }
 
@@ -260,14 +260,14 @@ fn runs(program: &str, arguments: &[&str]) -> bool {
     output.is_ok_and(|output| output.status.success())
 }
 
-/// What this kernel can, as `observe` says; `None` where it may not ask.
+/// The capabilities that `observe` reports; `None` without permission.
 fn capabilities() -> Option<&'static Capabilities> {
     static ANSWER: OnceLock<Option<Capabilities>> = OnceLock::new();
     let look = || observe(&Netns::own()?, &Processes::Only(Vec::new()));
     ANSWER.get_or_init(|| look().ok().map(|host| host.capabilities)).as_ref()
 }
 
-/// What `observe` says, which tries it on an epoll of its own.
+/// The capability that `observe` reports after trying it on an epoll.
 fn waits_for_events_only() -> bool {
     capabilities().is_some_and(|they| they.epoll_events_only)
 }
@@ -319,7 +319,8 @@ fn has_file_system(name: &str) -> bool {
     std::fs::read_to_string("/proc/filesystems").is_ok_and(|known| known.contains(&format!("\t{name}\n")))
 }
 
-/// Whether a user without privileges can mount a file system whose server never answers, as most distributions allow.
+/// Whether an unprivileged user can mount a file system whose server never answers, as most distributions
+/// allow.
 fn may_mount_fuse() -> bool {
     const NOBODY: u32 = 65_534;
     let mut command = Command::new("unshare");
@@ -376,7 +377,7 @@ fn are_devices(names: [&str; 2]) -> bool {
     names.iter().all(|name| Path::new("/sys/class/net").join(name).exists())
 }
 
-/// Whether the driver of a guest's igb NICs accepts rules for single flows; `None` without such NICs.
+/// Whether the driver of a guest's igb NICs has ntuple rules; `None` without such NICs.
 fn igb_has_rules() -> Option<bool> {
     if !are_devices(["igb0", "igb1"]) {
         return None;

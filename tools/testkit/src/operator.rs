@@ -1,4 +1,4 @@
-//! An operator at a host of the lab: runs `netpolicy` there, with a journal and policy files of their own.
+//! An operator on a host of the lab: runs `netpolicy` there, with a separate journal and policy files.
 
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -15,17 +15,18 @@ use crate::fits::misfit;
 use crate::programs::netpolicy;
 use crate::scratch::Scratch;
 
-/// How long something that is about to happen is waited for: what a machine with much other work may need, and a test that fails.
+/// How long to wait for something that is about to happen: enough for a very busy machine, and for a failing
+/// test.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// An operator. Dropping it unmakes the host and removes the journal.
+/// An operator. Dropping it removes the host and the journal.
 pub struct Operator {
     pub lab: Lab,
     scratch: Scratch,
 }
 
 impl Operator {
-    /// An operator at a host whose device has so many queues.
+    /// An operator on a host whose device has this many queues.
     pub fn new(name: &str, queues: u32) -> Result<Self, Failed> {
         let scratch = Scratch::new(&format!("root-{name}"))?;
         std::fs::create_dir(scratch.path("policy.d"))?;
@@ -37,7 +38,7 @@ impl Operator {
         Ok(std::fs::write(self.scratch.path("policy.d/10-test.toml"), text)?)
     }
 
-    /// Writes a file and gives its path.
+    /// Writes a file and returns its path.
     pub fn file(&self, name: &str, bytes: &[u8]) -> Result<String, Failed> {
         use std::os::unix::fs::PermissionsExt;
         let path = self.scratch.path(name);
@@ -59,7 +60,7 @@ impl Operator {
         status.success().then_some(()).ok_or_else(|| format!("ip link set {change:?}: {status}").into())
     }
 
-    /// Runs a command on this host; what it printed.
+    /// Runs a command on this host, and returns its output.
     pub fn inside(&self, command: &str) -> Result<String, Failed> {
         let there = format!("--net=/proc/{}/ns/net", self.lab.server_pid());
         let output = Command::new("nsenter").arg(&there).args(command.split(' ')).output()?;
@@ -92,8 +93,8 @@ impl Operator {
         command
     }
 
-    /// Lets `latency` mean on the lab's veth what it means on devices with interrupts: for tests of what a mode that suspends
-    /// sets, not of whether that is any good.
+    /// Makes `latency` on the lab's veth mean the same as on devices with interrupts: for tests of what a
+    /// suspending mode sets, not of its benefit.
     pub fn means_what_it_does_on_a_nic(&self) -> Result<(), Failed> {
         let recipes = self.scratch.path("recipe.d");
         std::fs::create_dir_all(&recipes)?;
@@ -108,7 +109,7 @@ impl Operator {
         Said::of(arguments, &self.netpolicy(arguments).output()?, code)
     }
 
-    /// As [`Operator::runs`], in the namespace of this test.
+    /// Like [`Operator::runs`], in the namespace of this test.
     pub fn runs_here(&self, arguments: &[&str], code: i32) -> Result<Said, Failed> {
         Said::of(arguments, &self.netpolicy_here(arguments).output()?, code)
     }
@@ -122,12 +123,12 @@ impl Operator {
         command
     }
 
-    /// As [`Operator::runs`], with another state directory.
+    /// Like [`Operator::runs`], with another state directory.
     pub fn runs_elsewhere(&self, arguments: &[&str], code: i32) -> Result<Said, Failed> {
         Said::of(arguments, &self.netpolicy_elsewhere(arguments).output()?, code)
     }
 
-    /// As [`Operator::runs`], with this state directory.
+    /// Like [`Operator::runs`], with this state directory.
     pub fn runs_with_state(&self, state: &Path, arguments: &[&str], code: i32) -> Result<Said, Failed> {
         let mut command = Command::new(netpolicy());
         command.arg("--state-dir").arg(state).arg("--policy-dir").arg(self.scratch.path("policy.d"));
@@ -135,12 +136,12 @@ impl Operator {
         Said::of(arguments, &command.output()?, code)
     }
 
-    /// The command, with a file system of this size on a directory that it alone sees so.
+    /// The command, with a file system of this size on a directory in a private mount namespace.
     pub fn netpolicy_with_little_space(&self, at: &Path, kib: u32, arguments: &[&str]) -> Command {
         self.netpolicy_on_a_disk_of(&format!("size={kib}k"), at, arguments)
     }
 
-    /// The same, with room for so many files and directories.
+    /// The same, with room for this many files and directories.
     pub fn netpolicy_with_few_files(&self, at: &Path, files: u32, arguments: &[&str]) -> Command {
         self.netpolicy_on_a_disk_of(&format!("nr_inodes={files}"), at, arguments)
     }
@@ -154,12 +155,12 @@ impl Operator {
         command
     }
 
-    /// As [`Operator::runs`], as a user without privileges, who has a journal of their own.
+    /// Like [`Operator::runs`], as an unprivileged user with a separate journal.
     pub fn runs_as_nobody(&self, arguments: &[&str], code: i32) -> Result<Said, Failed> {
         self.runs_as_nobody_after("mount -t sysfs sysfs /sys", arguments, code)
     }
 
-    /// As [`Operator::runs_as_nobody`], with the `/sys` of this test's namespace: what `nsenter --net` gives a process.
+    /// Like [`Operator::runs_as_nobody`], with the `/sys` of this test's namespace: as under `nsenter --net`.
     pub fn runs_as_nobody_with_our_sysfs(&self, arguments: &[&str], code: i32) -> Result<Said, Failed> {
         self.runs_as_nobody_after("true", arguments, code)
     }
@@ -183,24 +184,24 @@ impl Operator {
         Said::of(arguments, &command.args(arguments).stdin(Stdio::null()).output()?, code)
     }
 
-    /// Starts the command and leaves it running; what it says goes into a file, see [`Operator::said`].
+    /// Starts the command and leaves it running; its messages go to a file, see [`Operator::said`].
     pub fn starts(&self, arguments: &[&str]) -> Result<Started, Failed> {
         self.starts_command(self.netpolicy(arguments))
     }
 
-    /// As [`Operator::starts`], of a command that is ready to run.
+    /// Like [`Operator::starts`], with a prepared command.
     pub fn starts_command(&self, mut command: Command) -> Result<Started, Failed> {
         let words = std::fs::File::create(self.words())?;
         let child = command.stdout(words.try_clone()?).stderr(words).process_group(0).spawn()?;
         Ok(Started { child })
     }
 
-    /// Waits until a started command has said something.
+    /// Waits until a started command has printed this.
     pub fn waits_to_hear(&self, words: &str) -> Result<(), Failed> {
         self.waits_to_hear_for(PATIENCE, words)
     }
 
-    /// The same of what takes its time.
+    /// The same, with a time limit.
     pub fn waits_to_hear_for(&self, patience: Duration, words: &str) -> Result<(), Failed> {
         let heard = || Ok::<_, Failed>(std::fs::read_to_string(self.words())?.contains(words).then_some(()));
         waited(&format!("`{words}`"), patience, heard, less_often).map_err(|failed| {
@@ -209,7 +210,7 @@ impl Operator {
         })
     }
 
-    /// What a started command has said so far.
+    /// The messages of a started command so far.
     pub fn said(&self) -> Result<String, Failed> {
         Ok(std::fs::read_to_string(self.words())?)
     }
@@ -218,18 +219,18 @@ impl Operator {
         self.scratch.path("words")
     }
 
-    /// The whole host, without counts that move by themselves.
+    /// The whole host, without changing counters.
     pub fn host(&self) -> Result<Host, Failed> {
         self.observed(&Processes::Networking)
     }
 
-    /// The same without its processes: what a test that waits for a device asks again and again, and much quicker to read.
+    /// The same without its processes: much faster to read, for tests that poll a device.
     pub fn devices(&self) -> Result<Host, Failed> {
         self.observed(&Processes::None)
     }
 
-    /// Waits until the whole host is as before. A server that is short of CPU closes the connections of clients that left later than
-    /// they leave.
+    /// Waits until the whole host is as before. A server short of CPU closes the connections of departed
+    /// clients late.
     pub fn is_again(&self, before: &Host) -> Result<(), Failed> {
         let mut last = None;
         let same = || {
@@ -260,7 +261,7 @@ pub struct Started {
 }
 
 impl Started {
-    /// Asks it to end, as `kill` does, and gives its exit code.
+    /// Sends it SIGTERM, and returns its exit code.
     pub fn terminated(mut self) -> Result<Option<i32>, Failed> {
         let pid =
             i32::try_from(self.child.id()).ok().and_then(rustix::process::Pid::from_raw).ok_or("pid")?;
@@ -285,7 +286,7 @@ impl Drop for Started {
     }
 }
 
-/// What a command said.
+/// The output of a command.
 pub struct Said {
     pub data: String,
     pub words: String,
@@ -307,17 +308,17 @@ impl Said {
     }
 }
 
-/// The time between two looks at what is waited for.
+/// The polling interval.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
-/// Waits for something that is about to happen, and stays. The longer it takes, the longer it waits between two looks: they must
-/// not take the CPU from what is waited for.
+/// Waits for a state that is about to appear and stays. The interval grows with the wait, so that polling
+/// does not take the CPU from what is awaited.
 pub fn waited_for<T>(what: &str, look: impl FnMut() -> Result<Option<T>, Failed>) -> Result<T, Failed> {
     waited(what, PATIENCE, look, less_often)
 }
 
-/// As [`waited_for`], of what takes as long as some guards, and twice as long where a busy machine left too few windows that
-/// count. A look that fails is made again: what it looks at may not have begun.
+/// Like [`waited_for`], for what takes as long as some guards, and twice as long if a busy machine left too
+/// few valid windows. Retries after errors: the object may not exist yet.
 pub fn waited_long_for<T>(
     what: &str,
     mut look: impl FnMut() -> Result<Option<T>, Failed>,
@@ -336,13 +337,13 @@ pub fn waited_long_for<T>(
     waited(what, LONG, again, pause).map_err(|vain: Failed| format!("{vain:?}; at last: {failed:?}").into())
 }
 
-/// The pause of a wait that has lasted so long.
+/// The polling interval after waiting this long.
 fn less_often(so_far: Duration) -> Duration {
     const LONGEST: Duration = Duration::from_millis(250);
     (so_far / 8).clamp(LOOK_AGAIN, LONGEST)
 }
 
-/// As [`waited_for`], for what lasts a moment: a look that comes late misses it.
+/// Like [`waited_for`], for a state that only lasts a moment: a late poll would miss it.
 pub fn caught<T>(what: &str, look: impl FnMut() -> Result<Option<T>, Failed>) -> Result<T, Failed> {
     waited(what, PATIENCE, look, |_| LOOK_AGAIN)
 }
@@ -366,7 +367,7 @@ fn waited<T>(
     }
 }
 
-/// A daemon that has read this policy, and has planned by it.
+/// A daemon that has read this policy and made its first plan.
 pub fn at_work(operator: &Operator, policy: &str) -> Result<Started, Failed> {
     at_work_with(operator, policy, &[])
 }
@@ -399,18 +400,19 @@ pub fn threads(operator: &Operator) -> Result<Vec<Option<Pid>>, Failed> {
     Ok(napis.map(|napi| napi.kthread).collect())
 }
 
-/// The `gro-flush-timeout`s of a host's queues, in their order.
+/// The `gro-flush-timeout`s of a host's queues, in order.
 pub fn flushes(host: &Host) -> Vec<u64> {
     flushes_of(host, &host.devices)
 }
 
-/// The same of some of its devices.
+/// The same for some of its devices.
 pub fn flushes_of<'a>(host: &Host, devices: impl IntoIterator<Item = &'a Device>) -> Vec<u64> {
     let queues = devices.into_iter().flat_map(|device| &device.rx_queues);
     queues.filter_map(|queue| host.napi_of(queue.id)?.gro_flush_timeout).map(|span| span.0).collect()
 }
 
-/// What of the server's device a change that disturbs traffic is about: its queues with their timeouts, its features and its disciplines.
+/// The state of the server's device that a disruptive change affects: its queues with their timeouts, its
+/// features and its qdiscs.
 pub fn delivered_by(operator: &Operator) -> Result<String, Failed> {
     let host = operator.devices()?;
     let device = host.device_named(linux::lab::SERVER_DEVICE).ok_or("the device")?;
@@ -418,7 +420,7 @@ pub fn delivered_by(operator: &Operator) -> Result<String, Failed> {
     Ok(format!("{:?} {:?} {:?} {disciplines}", device.channels, device.offloads, flushes(&host)))
 }
 
-/// Sets something past netpolicy, as somebody else would.
+/// Sets something without netpolicy, as another program would.
 pub fn somebody_else_sets(setting: Setting) -> Result<(), Failed> {
     Ok(apply::Knobs::write(&mut linux::Kernel::new(), &[setting])?)
 }

@@ -1,4 +1,5 @@
-//! The programs that a test starts: netpolicy, and those that netpolicy starts next to it. Cargo builds them like any other.
+//! The programs that a test starts: netpolicy, and those that it execs from the same directory. Cargo builds
+//! them like any other.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -24,7 +25,8 @@ pub fn netpolicy() -> &'static str {
     &FOUND
 }
 
-/// Copies netpolicy and the programs that it starts into a directory that every user may enter, and returns netpolicy's path.
+/// Copies netpolicy and the programs that it starts into a directory that every user may enter, and returns
+/// netpolicy's path.
 pub fn copy_all(directory: &Path) -> io::Result<PathBuf> {
     let copy = |name: &str| {
         let to = directory.join(name);
