@@ -10,7 +10,7 @@ use serde_json::Value;
 #[derive(Clone, Debug, Default)]
 pub struct Dependencies {
     direct: BTreeMap<String, BTreeSet<String>>,
-    /// What only its tests, benches and examples are built with.
+    /// Dependencies of only its tests, benches and examples.
     of_tests: BTreeMap<String, BTreeSet<String>>,
     /// The crates of the workspace, and whether each is below `tools/`.
     rooms: BTreeMap<String, bool>,
