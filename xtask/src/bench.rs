@@ -1,10 +1,11 @@
-//! The figures of README and docs, each by a benchmark that can be run alone.
+//! The figures of README and docs, each produced by a separate benchmark.
 
 use crate::demo;
 use crate::release::contents;
 use crate::shell::{self, Result};
 
-/// A benchmark: its name, its package and cargo's name of it, and the question that it answers. `commit` is an example.
+/// A benchmark: its name, its package, cargo's name for it, and the question that it answers. `commit` is an
+/// example.
 type Benchmark = (&'static str, &'static str, &'static str, &'static str);
 
 const BENCHMARKS: &[Benchmark] = &[

@@ -1,5 +1,6 @@
-//! The main job, on this machine's kernel: an unpatched memcached under load, in a lab; what `doctor` finds, which policy saves
-//! CPU on its own traffic, the winner kept, and everything undone. Whatever wins on this machine wins.
+//! A demonstration on this machine's kernel: an unmodified memcached under load, in a lab; what `doctor`
+//! finds, which policy saves CPU on its traffic, the winner kept, and everything undone. The winner depends
+//! on the machine.
 
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
@@ -11,23 +12,24 @@ use crate::files;
 use crate::release::contents;
 use crate::shell::{self, Result};
 
-/// What the server as it is is compared with.
+/// The candidates, which are compared with the unchanged server.
 const CANDIDATES: [&str; 2] = ["cpu", "power"];
 
-/// The figure that decides.
+/// The deciding metric.
 const METRIC: &str = "cpu";
 
-/// Requests per second and connections of the clients: an open loop, so a slower answer does not make the load smaller.
+/// Requests per second and connections of the clients: an open loop, so a slower answer does not make the
+/// load smaller.
 const RATE: &str = "20K";
 const CONNECTIONS: &str = "128";
 
-/// The longest response time that the winner may have: the rest of the goal.
+/// The maximum response time of the winner: the other half of the goal.
 const LIMIT: &str = "p99=2ms";
 
-/// The longest that the comparison takes, in seconds.
+/// The maximum duration of the comparison, in seconds.
 const SECONDS_MAX: &str = "120";
 
-/// Builds netpolicy, and plays the whole cycle on a server under load.
+/// Builds netpolicy, and runs the whole cycle on a server under load.
 pub(crate) fn run(arguments: &[String]) -> Result {
     if !arguments.is_empty() {
         return Err("usage: cargo xtask demo".to_owned());
@@ -46,16 +48,17 @@ pub(crate) fn run(arguments: &[String]) -> Result {
     Ok(())
 }
 
-/// What other work keeps of this machine's CPUs, if that is enough to be seen in every figure.
+/// The CPU time taken by other work on this machine, if it is enough to affect every figure.
 pub(crate) fn other_work() -> Option<String> {
     let text = std::fs::read_to_string("/proc/loadavg").ok()?;
     let cpus = std::thread::available_parallelism().ok()?.get();
     too_busy(&text, cpus)
 }
 
-/// The same of the text of `/proc/loadavg`: the last minute is the build's own, so the last five decide.
+/// The same from the text of `/proc/loadavg`: the last minute is the build's, so the last five minutes
+/// decide.
 fn too_busy(loadavg: &str, cpus: usize) -> Option<String> {
-    /// Of each CPU.
+    /// Per CPU.
     const MOST: f64 = 1.5;
     let load: f64 = loadavg.split(' ').nth(1)?.parse().ok()?;
     let cpus = f64::from(u32::try_from(cpus).ok()?);
@@ -67,7 +70,7 @@ fn too_busy(loadavg: &str, cpus: usize) -> Option<String> {
     })
 }
 
-/// Ended when it is dropped.
+/// A process that is stopped when this is dropped.
 struct Running(Child);
 
 impl Drop for Running {
@@ -85,7 +88,7 @@ struct Netpolicy<'a> {
 }
 
 impl Netpolicy<'_> {
-    /// Shows a command, runs it, and takes these exit codes for success.
+    /// Prints a command, runs it, and accepts these exit codes as success.
     fn run(&self, arguments: &[&str], codes: &[i32]) -> Result {
         let mut command = Command::new(self.program);
         command.args(["--netns", &self.netns, "--state-dir"]).arg(&self.state).args(arguments);
@@ -98,7 +101,7 @@ impl Netpolicy<'_> {
     }
 }
 
-/// Plays it with this program; what it keeps goes into `folder`.
+/// Runs the cycle with this program; records go into `folder`.
 fn play(program: &Path, folder: &Path) -> Result {
     let (_lab, described) = lab(program)?;
     let text = |of: &str, name: &str| {
@@ -139,7 +142,7 @@ fn play(program: &Path, folder: &Path) -> Result {
     netpolicy.run(&["verify"], &[0])
 }
 
-/// A lab, and how it describes itself.
+/// A lab, and its own description.
 fn lab(program: &Path) -> Result<(Running, Value)> {
     let mut command = Command::new(program);
     command.args(["-o", "json", "lab", "--queues", "1", "--threads", "1"]);

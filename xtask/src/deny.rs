@@ -1,4 +1,5 @@
-//! cargo-deny, over `deny.toml`: licences, sources and bans always; advisories where their database is here or can be fetched.
+//! cargo-deny, with `deny.toml`: licences, sources and bans always; advisories if their database is here or
+//! can be fetched.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -16,15 +17,15 @@ pub(crate) const WHEEL: Wheel = Wheel {
 ",
 };
 
-/// What is checked of `Cargo.lock` and the sources alone.
+/// The checks that only need `Cargo.lock` and the sources.
 const OFFLINE: [&str; 3] = ["bans", "licenses", "sources"];
 
-/// The program: the user's own, or what [`WHEEL`] has installed.
+/// The program: the user's own, or the one installed by [`WHEEL`].
 pub(crate) fn program() -> Option<PathBuf> {
     if shell::has(WHEEL.name) { Some(WHEEL.name.into()) } else { WHEEL.program() }
 }
 
-/// Checks; `Err` is something that `deny.toml` does not allow.
+/// Runs the checks; `Err` is anything that `deny.toml` does not allow.
 pub(crate) fn check() -> Result<Tally> {
     let Some(program) = program() else {
         return Ok(Tally::of_skipped("[SKIPPED, needs cargo-deny] dependencies_are_allowed"));

@@ -1,4 +1,4 @@
-//! Files, with their names in errors.
+//! File operations that name the file in errors.
 
 use std::fmt::Display;
 use std::os::unix::fs::PermissionsExt;
@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 
 use crate::shell::Result;
 
-/// An error with what it is about.
+/// Adds the subject to an error.
 pub(crate) trait About<T> {
-    /// The same; its error begins with the file.
+    /// Prefixes the error with the file.
     fn about(self, path: &Path) -> Result<T>;
 }
 
@@ -23,19 +23,19 @@ pub(crate) fn read(path: &Path) -> Result<String> {
     std::fs::read_to_string(path).about(path)
 }
 
-/// Writes a file, and makes the directories above it.
+/// Writes a file, and creates its parent directories.
 pub(crate) fn write(path: &Path, text: &str) -> Result {
     make_room(path)?;
     std::fs::write(path, text).about(path)
 }
 
-/// Writes a file that can be run.
+/// Writes an executable file.
 pub(crate) fn write_script(path: &Path, text: &str) -> Result {
     write(path, text)?;
     set_mode(path, 0o755)
 }
 
-/// Copies a file. It has another name until it is complete: a program that runs is not written over.
+/// Copies a file under a temporary name and renames it: a running program is not overwritten.
 pub(crate) fn put(from: &Path, to: &Path, mode: u32) -> Result {
     make_room(to)?;
     let beside = to.with_extension("new");
@@ -44,7 +44,7 @@ pub(crate) fn put(from: &Path, to: &Path, mode: u32) -> Result {
     rename(&beside, to)
 }
 
-/// Gives a file or directory another name.
+/// Renames a file or directory.
 pub(crate) fn rename(from: &Path, to: &Path) -> Result {
     make_room(to)?;
     std::fs::rename(from, to).map_err(|error| format!("{} to {}: {error}", from.display(), to.display()))
@@ -55,7 +55,7 @@ pub(crate) fn set_mode(path: &Path, mode: u32) -> Result {
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).about(path)
 }
 
-/// Makes a directory and those above it.
+/// Creates a directory and its parents.
 pub(crate) fn make_directory(path: &Path) -> Result {
     std::fs::create_dir_all(path).about(path)
 }
@@ -77,7 +77,7 @@ pub(crate) fn files_of(directory: &Path) -> Result<Vec<PathBuf>> {
     Ok(entries(directory)?.into_iter().filter(|path| path.is_file()).collect())
 }
 
-/// Removes a file, or a directory with all that is in it, that may not be there.
+/// Removes a file, or a directory with its contents, if it exists.
 pub(crate) fn remove(path: &Path) -> Result {
     let removed = if path.is_dir() && !path.is_symlink() {
         std::fs::remove_dir_all(path)

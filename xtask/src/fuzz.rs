@@ -1,7 +1,6 @@
-//! The fuzz targets: every parser of bytes that we did not write.
-//!
-//! They are built on the stable compiler: coverage counters are a pass of LLVM, and libFuzzer comes with its crate.
-//! There is no address sanitizer, which the parsers, being safe Rust, would give nothing to do.
+//! The fuzz targets: every parser of foreign bytes. They are built with the stable compiler: coverage
+//! counters are an LLVM pass, and libFuzzer comes with its crate. There is no address sanitizer: the parsers
+//! are safe Rust.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,24 +10,25 @@ use crate::options::Options;
 use crate::release;
 use crate::shell::{self, Result};
 
-/// What `rustc` needs to count coverage as libFuzzer reads it.
+/// The `rustc` flags for coverage counters in libFuzzer's format.
 const COVERAGE: &str = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
     -Cllvm-args=-sanitizer-coverage-trace-compares -Cllvm-args=-sanitizer-coverage-stack-depth";
 
-/// How long each target runs by default.
+/// The default duration of each target, in seconds.
 const SECONDS: u64 = 60;
 
 const USAGE: &str = "usage: cargo xtask fuzz [--seconds N] [--runs N] [TARGET...]";
 
-/// The variable that names the target of the fuzzer's program (`fuzz::TARGET_VARIABLE`).
+/// The variable that selects the target of the fuzzer (`fuzz::TARGET_VARIABLE`).
 const TARGET_VARIABLE: &str = "NETPOLICY_FUZZ_TARGET";
 
 /// The largest input, in bytes.
 const INPUT_BYTES_MAX: u32 = 65_536;
 
-/// Runs each target for some seconds (`--seconds N`) or with so many inputs (`--runs N`), whichever ends first. A crash is an error, and leaves its input in `target/fuzz/TARGET/`.
-/// What is known is replayed by the tests of `fuzz/`.
+/// Runs each target for some seconds (`--seconds N`) or a number of inputs (`--runs N`), whichever ends
+/// first. A crash is an error, and leaves its input in `target/fuzz/TARGET/`. The tests of `fuzz/` replay
+/// known inputs.
 pub(crate) fn run(arguments: &[String]) -> Result {
     let options = Options::read(arguments, &[], &["--seconds", "--runs"], USAGE)?;
     let only = &options.words;
@@ -55,7 +55,7 @@ pub(crate) fn run(arguments: &[String]) -> Result {
     Ok(())
 }
 
-/// Runs one target: the regressions first, once each, then new inputs that grow out of the corpus.
+/// Runs one target: the regressions once each, then new inputs derived from the corpus.
 fn fuzz(target: &str, folder: &Path, program: &Path, limits: &[String]) -> Result {
     let work = folder.join(target);
     let found = work.join("corpus");
@@ -87,7 +87,7 @@ fn fuzz(target: &str, folder: &Path, program: &Path, limits: &[String]) -> Resul
     Ok(())
 }
 
-/// The targets, by the folders of what they begin with.
+/// The targets, by the folders of their initial inputs.
 fn targets() -> Result<Vec<String>> {
     let folder = shell::root().join("fuzz/corpus");
     let name = |path: &PathBuf| Some(path.file_name()?.to_string_lossy().into_owned());

@@ -1,5 +1,5 @@
-//! `image`: an OCI image of the program, as one file. It is built from nothing, so no registry is asked; podman builds it in a
-//! storage of its own, so the machine's images stay as they are.
+//! `image`: an OCI image of the program, as one file. It is built from scratch, so no registry is contacted;
+//! podman uses a separate storage, so the machine's images do not change.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -15,10 +15,10 @@ const USAGE: &str = "usage: cargo xtask image [--program FILE] [--out FILE]
 --program  packs this program instead of building one; one that is linked dynamically brings its libraries
 --out      the archive (target/netpolicy-VERSION.oci.tar)";
 
-/// Directories that the image has for what is mounted there.
+/// Directories that serve as mount points in the image.
 const MOUNT_POINTS: [&str; 5] = ["etc/netpolicy", "var/lib/netpolicy", "run/netpolicy", "tmp", "sys"];
 
-/// Makes the image.
+/// Builds the image.
 pub(crate) fn run(arguments: &[String]) -> Result {
     let options = Options::read(arguments, &[], &["--program", "--out"], USAGE)?;
     let version = Version::of_workspace(None)?.number;
@@ -37,7 +37,7 @@ pub(crate) fn run(arguments: &[String]) -> Result {
     Ok(())
 }
 
-/// Makes an image of this program.
+/// Builds an image of this program.
 pub(crate) fn pack(program: &Path, version: &str, out: &Path) -> Result {
     if !shell::has("podman") {
         return Err("an image needs podman: cargo xtask setup installs it".to_owned());
@@ -85,7 +85,7 @@ fn make(program: &Path, version: &str, making: &Path, out: &Path) -> Result {
     shell::run(tar.arg("--directory").arg(&layout).arg("."))
 }
 
-/// podman with a storage of its own, that needs nothing of the kernel's file systems.
+/// podman with a separate storage that needs no file system support of the kernel.
 fn podman(making: &Path) -> Command {
     let mut command = Command::new("podman");
     command.arg("--root").arg(making.join("storage")).arg("--runroot").arg(making.join("run"));
@@ -93,7 +93,7 @@ fn podman(making: &Path) -> Command {
     command
 }
 
-/// Lays out what the image holds.
+/// Lays out the contents of the image.
 fn lay(program: &Path, version: &str, root: &Path) -> Result {
     for directory in MOUNT_POINTS {
         let directory = root.join(directory);
@@ -116,7 +116,7 @@ fn lay(program: &Path, version: &str, root: &Path) -> Result {
     files::write(&sbom, &linked::sbom(&linked::crates()?, version))
 }
 
-/// The shared libraries and the loader that a program needs; none for one that is linked statically.
+/// The shared libraries and the loader that a program needs; none if it is statically linked.
 fn libraries(program: &Path) -> Result<Vec<PathBuf>> {
     let output = Command::new("ldd").arg(program).env("LC_ALL", "C").output();
     let output = output.map_err(|error| format!("ldd: {error}"))?;
@@ -124,7 +124,7 @@ fn libraries(program: &Path) -> Result<Vec<PathBuf>> {
         .map_err(|missing| format!("{}: the library {missing} is not here", program.display()))
 }
 
-/// The licence of a library, where dpkg knows whose it is.
+/// The licence of a library, if dpkg knows its package.
 fn copyright_of(library: &Path) -> Option<PathBuf> {
     // On systems with merged /usr, dpkg knows the file by only one of its two paths.
     let whole = std::fs::canonicalize(library).ok()?;
@@ -139,7 +139,7 @@ fn copyright_of(library: &Path) -> Option<PathBuf> {
     })
 }
 
-/// Reads what ldd prints; `Err` is a library that it did not find.
+/// Parses the output of ldd; `Err` is a missing library.
 fn read_ldd(text: &str) -> std::result::Result<Vec<PathBuf>, String> {
     let mut found = Vec::new();
     for line in text.lines() {

@@ -1,8 +1,7 @@
-//! Processes and directories that a run of tests leaves behind when it is killed.
-//!
-//! A run has a directory for temporary files, and every process that it starts has a mark in its environment. A process in
-//! another session waits until the run has ended, however it ended, and then kills what has the mark and removes the directory. A
-//! run that begins does the same for the runs whose process is gone.
+//! Cleans up processes and directories that a killed test run leaves behind. A run has a directory for
+//! temporary files, and every process that it starts has a mark in its environment. A process in another
+//! session waits until the run has ended, then kills the marked processes and removes the directory. A new
+//! run does the same for earlier runs whose process no longer exists.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -14,13 +13,13 @@ use crate::shell::Result;
 /// The variable that marks the processes of a run. Its value is the pid of the run.
 const MARK: &str = "NETPOLICY_TEST_RUN";
 
-/// What the names of the runs' directories begin with; the pid follows.
+/// The prefix of the runs' directories; the pid follows.
 const DIRECTORY: &str = "netpolicy-test-run-";
 
-/// How often processes with a mark are looked for: a process can start another one before it is killed.
+/// How often to look for marked processes: a process can start another one before it is killed.
 const PASSES_MAX: usize = 20;
 
-/// A run of tests. When it is dropped, what the run left behind is gone.
+/// A run of tests. When it is dropped, what the run left behind is removed.
 pub(crate) struct Run {
     directory: PathBuf,
     /// Sweeps when its standard input ends.
@@ -28,7 +27,7 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    /// Removes what earlier runs left behind, and begins a new one.
+    /// Cleans up after earlier runs, and begins a new one.
     pub(crate) fn begin() -> Result<Self> {
         sweep_earlier_runs();
         let pid = std::process::id();
@@ -44,7 +43,7 @@ impl Run {
         Ok(Self { directory, sweeper })
     }
 
-    /// Lets a command and all that it starts belong to this run.
+    /// Marks a command, and everything that it starts, as part of this run.
     pub(crate) fn mark(&self, command: &mut Command) {
         command.env(MARK, std::process::id().to_string()).env("TMPDIR", &self.directory);
     }
@@ -57,7 +56,7 @@ impl Drop for Run {
     }
 }
 
-/// `cargo xtask sweep PID`: waits for the end of standard input, then removes what the run of that pid left behind.
+/// `cargo xtask sweep PID`: waits for the end of standard input, then cleans up after the run with that pid.
 pub(crate) fn run(arguments: &[String]) -> Result {
     let [pid] = arguments else { return Err("usage: cargo xtask sweep PID".to_owned()) };
     let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
@@ -65,7 +64,7 @@ pub(crate) fn run(arguments: &[String]) -> Result {
     Ok(())
 }
 
-/// Sweeps for each run whose directory is there and whose process is gone.
+/// Cleans up after each run whose directory exists and whose process does not.
 fn sweep_earlier_runs() {
     let entries = std::fs::read_dir(std::env::temp_dir()).into_iter().flatten().flatten();
     for entry in entries {

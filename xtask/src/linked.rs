@@ -1,8 +1,9 @@
-//! What others wrote and the program is linked with: `THIRD-PARTY` with every licence text, which is installed, and a bill of
-//! materials (CycloneDX).
+//! What others wrote and the program is linked with: `THIRD-PARTY` with every licence text, which is
+//! installed, and a bill of materials (CycloneDX).
 //!
-//! Crates are those that cargo resolves for the targets, without what only runs during a build. Libraries of the system
-//! (libc, libelf, zlib) are another's to list: a package depends on them, or brings their `copyright` files.
+//! Crates are those that cargo resolves for the targets, without what only runs during a build. Libraries of
+//! the system (libc, libelf, zlib) are another's to list: a package depends on them, or brings their
+//! `copyright` files.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -20,7 +21,7 @@ const USAGE: &str = "usage: cargo xtask linked [--check | --sbom FILE]";
 /// The targets that the program is built for.
 const TARGETS: [&str; 2] = ["x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu"];
 
-/// How a licence text is named in a crate.
+/// The patterns of licence file names in a crate.
 const TEXTS: [&str; 5] = ["LICENSE", "LICENCE", "COPYING", "UNLICENSE", "NOTICE"];
 
 /// What a crate has compiled in from a directory of its own: crate, directory, name, licence.
@@ -103,7 +104,7 @@ fn resolved() -> Result<BTreeSet<(String, String, String)>> {
     Ok(found)
 }
 
-/// Reads `NAME vVERSION<tab>LICENCE`; none of ours, which name their folder.
+/// Parses `NAME vVERSION<tab>LICENCE`, except for workspace crates, which name their folder.
 fn read_line(line: &str) -> Option<(String, String, String)> {
     let (package, licence) = line.split_once('\t')?;
     let mut words = package.split_whitespace();

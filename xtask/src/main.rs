@@ -1,7 +1,6 @@
-//! The one tool for developers: `cargo xtask TASK`.
-//!
-//! The Makefile's `demo` and `test` call this, and so does CI: what CI runs, you run. It depends on
-//! little, so that it builds soon on a machine that has nothing yet and can install the rest.
+//! The only tool for developers: `cargo xtask TASK`. The Makefile's `demo` and `test` call it, and so does
+//! CI, so CI runs nothing that you cannot run. It has few dependencies, so that it builds quickly on a new
+//! machine and can install the rest.
 
 mod bench;
 mod demo;

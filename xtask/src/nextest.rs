@@ -1,4 +1,4 @@
-//! cargo-nextest, which runs the tests of this machine: `.config/nextest.toml` says how.
+//! cargo-nextest, which runs the tests of this machine as configured in `.config/nextest.toml`.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
@@ -25,18 +25,18 @@ const TESTS_FAILED: i32 = 100;
 /// How often the progress is printed.
 const PROGRESS: Duration = Duration::from_secs(15);
 
-/// What ran, by nextest's own output.
+/// The results in nextest's output.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Ran {
     pub(crate) passed: u64,
-    /// `BINARY NAME` of each test that failed.
+    /// `BINARY NAME` of each failed test.
     pub(crate) failed: BTreeSet<String>,
 }
 
 /// Runs the tests that nextest's arguments select.
 ///
 /// # Errors
-/// If nextest is not installed, or ends otherwise than because tests passed or failed.
+/// If nextest is not installed, or ends with another error than failed tests.
 pub(crate) fn run(arguments: &[&str], run: &Run, left: Option<Left>) -> Result<Ran> {
     let program = WHEEL.program().ok_or("cargo-nextest is not installed: `cargo xtask setup` installs it")?;
     let mut nextest = Command::new(program);
@@ -90,7 +90,7 @@ pub(crate) fn filter<'a>(tests: impl IntoIterator<Item = &'a String>) -> String 
     tests.into_iter().filter_map(one).collect::<Vec<_>>().join(" | ")
 }
 
-/// A line about the end of a test.
+/// A line about a finished test.
 #[derive(Clone, Copy)]
 struct Test<'a> {
     passed: bool,
@@ -101,7 +101,7 @@ struct Test<'a> {
 }
 
 impl Ran {
-    /// Reads a line of nextest's output: the end of a test, or the summary.
+    /// Parses a line of nextest's output: a finished test, or the summary.
     fn read<'a>(&mut self, line: &'a str) -> Option<Test<'a>> {
         let line = line.trim_start();
         if let Some(summary) = line.strip_prefix("Summary [") {

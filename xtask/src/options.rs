@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use crate::shell::Result;
 
-/// What was given: options with their values, and the words after them.
+/// The given options with their values, followed by other words.
 #[derive(Debug, Default)]
 pub(crate) struct Options {
     given: Vec<(String, String)>,
@@ -12,7 +12,7 @@ pub(crate) struct Options {
 }
 
 impl Options {
-    /// Reads options up to the first other word or `--`: `flags` stand alone, `valued` take the next word.
+    /// Parses options up to the first other word or `--`: `flags` have no value, `valued` take the next word.
     pub(crate) fn read(arguments: &[String], flags: &[&str], valued: &[&str], usage: &str) -> Result<Self> {
         let mut options = Self::default();
         let mut words = arguments.iter();
@@ -39,7 +39,7 @@ impl Options {
         self.value(option).is_some()
     }
 
-    /// Its value; of one that was given twice, the last.
+    /// Its value; if it was given twice, the last one.
     pub(crate) fn value(&self, option: &str) -> Option<&str> {
         self.values(option).last()
     }
@@ -52,7 +52,7 @@ impl Options {
         self.value(option).map(PathBuf::from)
     }
 
-    /// A number, or what it is without the option.
+    /// A number, or this default without the option.
     pub(crate) fn number(&self, option: &str, otherwise: u64) -> Result<u64> {
         let given = self.value(option).map(|number| number.parse().map_err(|e| format!("{option}: {e}")));
         given.unwrap_or(Ok(otherwise))

@@ -14,17 +14,17 @@ pub(crate) struct Program {
     pub(crate) executable: PathBuf,
     /// The directory of its package.
     pub(crate) directory: PathBuf,
-    /// What it holds the tests of: `plan lib`, `linux test root`.
+    /// What it tests: `plan lib`, `linux test root`.
     pub(crate) name: String,
 }
 
 impl Program {
-    /// Whether its tests name what they need, and some of them only run in guests.
+    /// Whether its tests name their needs, and some of them only run in guests.
     pub(crate) fn names_what_it_skips(&self) -> bool {
         self.name.ends_with(" test root") || self.name.ends_with(" test host")
     }
 
-    /// The tests that this machine lacks something for: `[SKIPPED, needs X] NAME`. Runs none.
+    /// The tests whose needs this machine lacks: `[SKIPPED, needs X] NAME`. Runs none.
     pub(crate) fn skipped(&self) -> Result<Vec<String>> {
         let mut list = Command::new(&self.executable);
         list.current_dir(&self.directory).args(["--list", "--ignored"]);
@@ -37,7 +37,7 @@ impl Program {
     }
 }
 
-/// What a line of a test program's output says of a test.
+/// The verdict on a test in a line of a test program's output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     Passed,
@@ -45,10 +45,11 @@ pub(crate) enum Verdict {
     Skipped,
 }
 
-/// Selects a test of each program that netpolicy becomes for some commands: cargo builds a program with its tests.
+/// Selects a test of each program that netpolicy execs, because cargo builds a program together with its
+/// tests.
 pub(crate) const OF_TOOLS: [&str; 2] = ["--test", "program"];
 
-/// Builds the test programs that cargo's `selection` names. They are in the order of their names.
+/// Builds the test programs of cargo's `selection`. They are sorted by name.
 pub(crate) fn build(selection: &[&str]) -> Result<Vec<Program>> {
     let mut cargo = shell::cargo();
     cargo
@@ -67,7 +68,7 @@ pub(crate) fn build(selection: &[&str]) -> Result<Vec<Program>> {
     if programs.is_empty() { Err("cargo named no test program".to_owned()) } else { Ok(programs) }
 }
 
-/// Reads one of cargo's messages: a test program that was built.
+/// Parses a message of cargo: a test program that was built.
 fn read_artifact(message: &str) -> Option<Program> {
     let message: Value = serde_json::from_str(message).ok()?;
     if message["reason"] != "compiler-artifact" || message["profile"]["test"] != true {
@@ -83,7 +84,7 @@ fn read_artifact(message: &str) -> Option<Program> {
     Some(Program { executable, directory: directory.to_path_buf(), name })
 }
 
-/// Reads one line of libtest's or libtest-mimic's output.
+/// Parses a line of libtest's or libtest-mimic's output.
 pub(crate) fn read_line(line: &str) -> Option<(Verdict, &str)> {
     let (name, verdict) = line.strip_prefix("test ")?.rsplit_once(" ... ")?;
     let verdict = match verdict.trim().split([',', ' ']).next()? {
@@ -95,7 +96,7 @@ pub(crate) fn read_line(line: &str) -> Option<(Verdict, &str)> {
     Some((verdict, name.trim()))
 }
 
-/// A test's name without the kind that libtest-mimic puts before it, and what that kind says of its being skipped.
+/// A test's name without the kind that libtest-mimic prefixes, and the reason in that kind for skipping it.
 pub(crate) fn name_and_reason(test: &str) -> (&str, &str) {
     match test.strip_prefix('[').and_then(|rest| rest.split_once("] ")) {
         Some((kind, name)) => (name.trim(), kind.strip_prefix("SKIPPED, ").unwrap_or(kind)),

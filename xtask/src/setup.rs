@@ -1,4 +1,4 @@
-//! What building and testing need, and how a Debian machine gets it.
+//! The requirements of building and testing, and how to install them on a Debian machine.
 
 use std::path::Path;
 use std::process::Command;
@@ -6,12 +6,12 @@ use std::process::Command;
 use crate::shell::{self, Result};
 use crate::{deny, guest, nextest};
 
-/// A need: the program or the file (an absolute path) that shows it is there, its package, and what needs it. The demo needs what
-/// begins with [`PROGRAM`] or [`DEMO`], a release what begins with [`PROGRAM`] or [`PACKAGES`].
+/// A requirement: the program or file (an absolute path) that shows its presence, its package, and its
+/// purpose. The demo needs purposes that start with [`PROGRAM`] or [`DEMO`], a release those with [`PROGRAM`]
+/// or [`PACKAGES`].
 type Need = (&'static str, &'static str, &'static str);
 
-/// How the purposes begin of what building the program takes, of what the demo starts, of what packs the program, and of what
-/// guests are made with.
+/// Prefixes of purposes: building the program, the demo, packaging, and guests.
 const PROGRAM: &str = "the program: ";
 const DEMO: &str = "the demo: ";
 pub(crate) const PACKAGES: &str = "packages: ";
@@ -74,8 +74,9 @@ const NEEDS: &[Need] = &[
     ("shellcheck", "shellcheck", "tests: the undo script"),
 ];
 
-/// Packages that are unpacked and not installed, because they would start a service (irqbalance moves interrupts, Prometheus takes
-/// a port): package, program below `/`, purpose. An installed one is used as it is.
+/// Packages that are unpacked and not installed, because they would start a service (irqbalance moves
+/// interrupts, Prometheus opens a port): package, program below `/`, purpose. An installed one is used
+/// instead.
 const UNPACKED: &[Need] = &[
     ("irqbalance", "usr/sbin/irqbalance", "tests: living with it"),
     ("prometheus", "usr/bin/prometheus", "tests: what reads the metrics, and the alert rules"),
@@ -85,8 +86,8 @@ fn is_met(&(shown_by, ..): &Need) -> bool {
     if shown_by.starts_with('/') { Path::new(shown_by).exists() } else { shell::has(shown_by) }
 }
 
-/// Installs what is missing, or of that what the demo (`demo`) or a release (`release`) needs; a second run does nothing and needs
-/// no network.
+/// Installs what is missing, or only what the demo (`demo`) or a release (`release`) needs; a second run does
+/// nothing and needs no network.
 pub(crate) fn run(arguments: &[String]) -> Result {
     match arguments {
         [] => install(NEEDS.iter().collect())?,
@@ -115,19 +116,19 @@ pub(crate) fn run(arguments: &[String]) -> Result {
     Ok(())
 }
 
-/// The oldest Rust that the workspace promises to build with.
+/// The minimum Rust version of the workspace.
 pub(crate) fn oldest_rust() -> Result<String> {
     shell::manifest_value("rust-version")
 }
 
-/// Whether rustup has that Rust.
+/// Whether rustup has that version.
 pub(crate) fn has_rust(version: &str) -> bool {
     let mut rustc = Command::new("rustup");
     rustc.args(["run", version, "rustc", "--version"]).env_remove("RUSTUP_TOOLCHAIN");
     rustc.output().is_ok_and(|output| output.status.success())
 }
 
-/// Refuses to begin where something is missing that has a purpose which begins so.
+/// Refuses to start if something is missing whose purpose has this prefix.
 pub(crate) fn need(purpose: &str) -> Result {
     match of_purposes(&[purpose]).into_iter().find(|need| !is_met(need)) {
         Some((shown_by, package, _)) => {
@@ -189,7 +190,8 @@ mod needs {
     use crate::files;
     use crate::guest::Skipped;
 
-    /// What comes with every Debian, with `iproute2`, and with the `systemd` that `systemd-container` depends on.
+    /// Programs that come with every Debian, with `iproute2`, or with the `systemd` that `systemd-container`
+    /// depends on.
     const COMES_WITH_OTHERS: &[&str] =
         &["bash", "chrt", "dash", "ldd", "nsenter", "renice", "script", "systemd-analyze", "tc", "unshare"];
 

@@ -1,18 +1,19 @@
-//! Running other programs, in the open: every command is shown before it runs.
+//! Runs other programs, and prints every command before it runs.
 
 use std::path::PathBuf;
 use std::process::Command;
 
 use crate::files;
 
-/// Begins a command that runs while the CPUs have little else to do. `/proc/stat` has its time as `nice`. Not `SCHED_IDLE`: what
-/// the kernel holds for such a task (a list of dentries to free), others wait for in a loop, at full speed.
+/// Starts a command that runs while the CPUs are otherwise idle. `/proc/stat` accounts its time as `nice`.
+/// Not `SCHED_IDLE`: other tasks busy-wait for what the kernel holds on behalf of such a task (for example a
+/// list of dentries to free).
 pub(crate) const IN_IDLE_TIME: [&str; 3] = ["nice", "-n", "19"];
 
-/// Begins a command that gets a tenth of a CPU that others want, too: what waits for an answer gets one in time.
+/// Starts a command with a tenth of a contended CPU, so that whatever waits for its answer gets it in time.
 pub(crate) const BESIDE_OTHERS: [&str; 3] = ["nice", "-n", "10"];
 
-/// What a task returns: nothing, or a sentence about what failed.
+/// The result of a task: nothing, or a sentence about what failed.
 pub(crate) type Result<T = ()> = std::result::Result<T, String>;
 
 /// The root of the workspace.
@@ -21,14 +22,14 @@ pub(crate) fn root() -> PathBuf {
     here.parent().expect("xtask is a folder of the workspace").to_path_buf()
 }
 
-/// The cargo that runs us.
+/// The cargo that runs this program.
 pub(crate) fn cargo() -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(root());
     command
 }
 
-/// Shows a command and runs it to its end.
+/// Prints a command and runs it.
 pub(crate) fn run(command: &mut Command) -> Result {
     show(command);
     let status = command.status().map_err(|error| format!("{}: {error}", name(command)))?;
@@ -41,7 +42,7 @@ pub(crate) fn show(command: &Command) {
     eprintln!("+ {} {}", name(command), words.join(" "));
 }
 
-/// A command's program, without the path, and without `setpriv` if that only starts it.
+/// A command's program, without its path, and without `setpriv` if that only starts it.
 pub(crate) fn name(command: &Command) -> String {
     let mut words = std::iter::once(command.get_program()).chain(command.get_args());
     let begins = if command.get_program() == "setpriv" { words.position(|word| word == "--") } else { None };
@@ -50,14 +51,14 @@ pub(crate) fn name(command: &Command) -> String {
     program.file_name().map_or_else(|| program.display().to_string(), |n| n.to_string_lossy().into_owned())
 }
 
-/// A command that ends when we do, however we end. It gets SIGTERM, and may take a moment to clean up.
+/// A command that ends with this process. It receives SIGTERM, and may take a moment to clean up.
 pub(crate) fn tied(program: &str) -> Command {
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", "TERM", "--", program]);
     command
 }
 
-/// Runs a command and returns what it printed; what it complained of is the error.
+/// Runs a command and returns its output; its standard error becomes the error.
 pub(crate) fn output(command: &mut Command) -> Result<String> {
     let said = command.output().map_err(|error| format!("{}: {error}", name(command)))?;
     if said.status.success() {
@@ -67,7 +68,7 @@ pub(crate) fn output(command: &mut Command) -> Result<String> {
     Err(format!("{} ended with {}: {}", name(command), said.status, complaint.trim()))
 }
 
-/// A value of the workspace's manifest: `version`, `rust-version`.
+/// A value in the workspace's manifest: `version`, `rust-version`.
 pub(crate) fn manifest_value(key: &str) -> Result<String> {
     let manifest = root().join("Cargo.toml");
     let text = files::read(&manifest)?;
@@ -76,7 +77,7 @@ pub(crate) fn manifest_value(key: &str) -> Result<String> {
     value.map(str::to_owned).ok_or_else(|| format!("{}: no {key}", manifest.display()))
 }
 
-/// Whether a program can be found.
+/// Whether a program is in `PATH`.
 pub(crate) fn has(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path)
@@ -84,7 +85,7 @@ pub(crate) fn has(program: &str) -> bool {
         .any(|dir| dir.join(program).is_file())
 }
 
-/// Whether we are root.
+/// Whether this process runs as root.
 pub(crate) fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }

@@ -1,6 +1,5 @@
-//! The steps of a long task: which one runs now, and how long the rest takes by the last run.
-//!
-//! Each run writes how long its steps took into a file below `target`, and the next run reads it.
+//! The steps of a long task: the current one, and the time left according to the last run. Each run writes
+//! its step times to a file below `target`, and the next run reads it.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -25,7 +24,8 @@ pub(crate) struct Left {
 }
 
 impl Left {
-    /// The time left in a step that has run for `elapsed` and has done this share of its work, and in the steps after it.
+    /// The time left in a step that has run for `elapsed` and has done this share of its work, and in the
+    /// steps after it.
     ///
     /// The record and the share done each predict the length of the step. The share counts for more the more is done.
     pub(crate) fn after(self, elapsed: Duration, share: f64) -> Duration {
@@ -37,7 +37,7 @@ impl Left {
 }
 
 impl Steps {
-    /// Begins a task of these steps. Each has the number of seconds it takes where no run is recorded.
+    /// Begins a task with these steps. Each has a default duration in seconds, in case no run is recorded.
     pub(crate) fn begin(record: &Path, steps: &[(&'static str, u64)]) -> Self {
         let recorded = read(&std::fs::read_to_string(record).unwrap_or_default());
         let expected = |&(name, usual): &(&'static str, u64)| {
@@ -75,7 +75,7 @@ impl Steps {
         result
     }
 
-    /// Records how long the steps took, and prints it.
+    /// Records and prints the duration of the steps.
     pub(crate) fn end(self) {
         let took: BTreeMap<_, _> = self.took.iter().map(|(name, took)| (name, took.as_secs())).collect();
         if let Err(error) = std::fs::write(&self.record, serde_json::json!(took).to_string()) {
@@ -88,7 +88,7 @@ impl Steps {
     }
 }
 
-/// Reads the record of an earlier run: how many seconds each step took.
+/// Reads the record of an earlier run: the duration of each step in seconds.
 fn read(record: &str) -> BTreeMap<String, u32> {
     serde_json::from_str(record).unwrap_or_default()
 }

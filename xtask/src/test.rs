@@ -1,4 +1,4 @@
-//! The tests: `make test` before each commit, `make test-all` for all that there is.
+//! The tests: `make test` before each commit, `make test-all` for everything.
 
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -11,7 +11,7 @@ use crate::shell::{self, Result};
 use crate::steps::Steps;
 use crate::{deny, guest, nextest, release, setup};
 
-/// The steps of a run, and how many seconds each takes on two CPUs where no run is recorded.
+/// The steps of a run, and their default durations in seconds on two CPUs.
 const STEPS: &[(&str, u64)] =
     &[(FORMAT, 5), (LINTS, 120), (DOCUMENTATION, 60), (BUILD, 180), (TESTS, 360), (EXAMPLES, 30)];
 
@@ -35,21 +35,21 @@ const PACKAGES: &str = "trials of the packages";
 const GUESTS: &str = "tests in guests";
 const AGAIN: &str = "failed tests again, one at a time";
 
-/// The fuzzer's program: only lints look at it. A test replays what it found.
+/// The fuzzer's program, which is only linted. A test replays its findings.
 const FUZZER: &str = "netpolicy-fuzz/program";
 
-/// How many failed tests run again, one at a time. If more fail, it is not for lack of a CPU.
+/// The maximum number of failed tests to repeat, one at a time. If more fail, the cause is not a lack of CPU.
 const AGAIN_MAX: usize = 8;
 
-/// What a test is selected by that changes the host: it needs root, and runs in namespaces of its own.
+/// Selects tests that change the host: they need root, and run in separate namespaces.
 const CHANGES_HOST: &str = "binary(root)";
 
-/// What ran, over all runners.
+/// The results of all runners.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     pub(crate) passed: u64,
     pub(crate) skipped: Vec<Skipped>,
-    /// Tests that failed and then passed alone: faults to fix.
+    /// Tests that failed and then passed alone: bugs to fix.
     unsteady: Vec<String>,
     pub(crate) failed: Vec<String>,
 }
@@ -78,7 +78,7 @@ fn documentation() -> Result {
     shell::run(doc.env("RUSTDOCFLAGS", "-D warnings -A rustdoc::private_intra_doc_links"))
 }
 
-/// Checks that the workspace compiles with the oldest Rust that it promises (`rust-version`), if that is installed.
+/// Checks that the workspace compiles with its minimum Rust version (`rust-version`), if that is installed.
 fn oldest_rust() -> Result<Tally> {
     let version = setup::oldest_rust()?;
     let toolchain = format!("+{version}");
@@ -95,7 +95,7 @@ fn oldest_rust() -> Result<Tally> {
     shell::run(check.env("RUSTFLAGS", "--cap-lints allow")).map(|()| Tally::of_passed(1))
 }
 
-/// `cargo xtask test [PART]`: what can fail because of an ordinary change, or the tests of one part.
+/// `cargo xtask test [PART]`: tests that an ordinary change can break, or the tests of one part.
 pub(crate) fn fast(arguments: &[String]) -> Result {
     match arguments {
         [] => {}
@@ -115,7 +115,7 @@ pub(crate) fn fast(arguments: &[String]) -> Result {
     tally.end()
 }
 
-/// `cargo xtask test-all`: all tests, in guests too.
+/// `cargo xtask test-all`: all tests, including guests.
 pub(crate) fn all(arguments: &[String]) -> Result {
     if !arguments.is_empty() {
         return Err("usage: cargo xtask test-all".to_owned());
@@ -146,8 +146,8 @@ fn begin(record: &str, further: &[(&'static str, u64)]) -> Result<Steps> {
     Ok(Steps::begin(&target.join(record), &[STEPS, further].concat()))
 }
 
-/// The tests of one crate, by its directory, or those with a word in their names. The tests of the whole program that change the
-/// host take minutes: they are selected by their names only.
+/// The tests of one crate, by its directory, or those with a word in their names. Tests of the whole program
+/// that change the host take minutes: they are only selected by name.
 fn one_part(part: &str) -> Result {
     let run = Run::begin()?;
     let package = ["crates", "tools", "."].iter().find_map(|below| {
@@ -179,7 +179,8 @@ fn one_part(part: &str) -> Result {
 }
 
 impl Tally {
-    /// The checks, and every test that this machine can run. Returned are the test programs with tests that guests can run.
+    /// Runs the checks, and every test that this machine can run. Returns the test programs with tests for
+    /// guests.
     fn run_on_this_machine(&mut self, steps: &mut Steps, run: &Run) -> Result<Vec<Program>> {
         steps.run(FORMAT, |_| format())?;
         steps.run(LINTS, |_| lints())?;
@@ -207,12 +208,12 @@ impl Tally {
         Self { passed, ..Self::default() }
     }
 
-    /// One test that this machine skips: `[SKIPPED, needs X] NAME`.
+    /// A test that this machine skips: `[SKIPPED, needs X] NAME`.
     pub(crate) fn of_skipped(test: &str) -> Self {
         Self { skipped: vec![Skipped::here(test)], ..Self::default() }
     }
 
-    /// Runs a step, and adds what ran in it.
+    /// Runs a step, and adds its results.
     fn add(&mut self, steps: &mut Steps, step: &'static str, work: impl FnOnce() -> Result<Self>) {
         match steps.run(step, |_| work()) {
             Ok(ran) => {
@@ -225,7 +226,8 @@ impl Tally {
         }
     }
 
-    /// Counts what guests ran of what was skipped here. What no machine ran is skipped for every machine's reasons.
+    /// Adds the results of guests for tests skipped here. Tests that no machine ran are skipped with every
+    /// machine's reasons.
     pub(crate) fn add_guests(&mut self, guests: Result<guest::Guests>) {
         let guests = match guests {
             Ok(guests) => guests,
@@ -245,8 +247,8 @@ impl Tally {
         self.skipped.extend(guests.skipped);
     }
 
-    /// Runs the tests again that changed the host and failed, one at a time: on a machine that others share, the second verdict
-    /// counts, and the first is a fault to fix.
+    /// Repeats failed tests that change the host, one at a time: on a shared machine, the second verdict
+    /// counts, and the first is a bug to fix.
     fn run_again(&mut self, run: &Run) {
         let failed: Vec<String> =
             self.failed.iter().filter(|test| test.contains("::root ")).cloned().collect();
@@ -269,7 +271,7 @@ impl Tally {
         }
     }
 
-    /// Prints what was skipped and what failed, and the counts.
+    /// Prints skipped and failed tests, and the counts.
     pub(crate) fn end(self) -> Result {
         eprintln!();
         if !shell::is_root() {

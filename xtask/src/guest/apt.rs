@@ -1,5 +1,5 @@
-//! The distribution's packages of this release's backports and of the next one's, by the distribution's own client
-//! and a configuration of our own: the system's sources, lists and packages stay as they are.
+//! Packages of this release's backports and the next one's, fetched by the distribution's client with a
+//! private configuration: the system's sources, lists and packages do not change.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -9,13 +9,13 @@ use super::cache::{Cache, Lock};
 use crate::files;
 use crate::shell::{self, Result};
 
-/// How old the lists of packages may be before they are fetched again.
+/// How old the package lists may be before they are fetched again.
 const LISTS_STAY_FRESH: Duration = Duration::from_secs(24 * 3600);
 
-/// The oldest kernel that has everything the tests speak of.
+/// The oldest kernel with everything that the tests need.
 const OLDEST_KERNEL: &str = "6.18~";
 
-/// A private apt: its own sources and lists, the system's keys and its record of what is installed.
+/// A private apt: its own sources and lists, with the system's keys and its record of installed packages.
 pub(super) struct Apt {
     directory: PathBuf,
     release: String,
@@ -28,11 +28,11 @@ pub(super) struct Apt {
 pub(super) struct Offer {
     pub(super) package: String,
     pub(super) version: String,
-    /// The suite as its repository calls it: `bookworm-backports`.
+    /// The suite's name in its repository: `bookworm-backports`.
     pub(super) suite: String,
 }
 
-/// A repository of the system's: where, and by which key.
+/// A repository of the system: its address and key.
 pub(crate) struct Mirror {
     pub(crate) uri: String,
     pub(crate) release: String,
@@ -70,7 +70,7 @@ impl Apt {
         Ok(apt)
     }
 
-    /// Fetches the lists of those of `suites` that the mirror has, and returns the names that they give themselves.
+    /// Fetches the lists of those `suites` that the mirror has, and returns their own names.
     fn fetch(&self, mirror: &Mirror, suites: &[&str]) -> Result<Vec<String>> {
         let key = mirror.signed_by.as_ref().map_or(String::new(), |key| format!("[signed-by={key}] "));
         let lines: Vec<_> =
@@ -124,12 +124,12 @@ impl Apt {
         command
     }
 
-    /// The suites that were found.
+    /// The available suites.
     pub(super) fn suites(&self) -> String {
         self.suites.join(", ")
     }
 
-    /// Those of this release itself: what they offer runs on this system.
+    /// The suites of this release itself, whose packages run on this system.
     pub(super) fn own_suites(&self) -> [String; 2] {
         [self.release.clone(), format!("{}-backports", self.release)]
     }
@@ -142,7 +142,7 @@ impl Apt {
         newest(offers).ok_or_else(|| format!("no package {package} is on offer in {}", own.join(", ")))
     }
 
-    /// Every version on offer of the packages whose names begin so.
+    /// All available versions of packages with this prefix.
     pub(super) fn offers(&self, prefix: &str) -> Result<Vec<Offer>> {
         let names = shell::output(self.client("apt-cache").args(["pkgnames", prefix]))?;
         let names: Vec<_> = names.split_whitespace().collect();
@@ -160,7 +160,7 @@ impl Apt {
         shell::run(command.current_dir(into).args(["-q", "download"]).args(exact))
     }
 
-    /// Downloads a package, and of what it depends on whatever this system has not installed.
+    /// Downloads a package, with those of its dependencies that are not installed.
     pub(super) fn download_with_dependencies(&self, package: &str, suite: &str, into: &Path) -> Result {
         files::make_directory(&into.join("partial"))?;
         let mut command = self.client("apt-get");
@@ -185,13 +185,13 @@ fn newest(offers: Vec<Offer>) -> Option<Offer> {
     offers.into_iter().reduce(|one, other| if newer(&other.version, &one.version) { other } else { one })
 }
 
-/// The newest of these offers that is a kernel with everything that the tests speak of.
+/// The newest kernel among these offers with everything that the tests need.
 pub(super) fn newest_kernel(mut offers: Vec<Offer>) -> Option<Offer> {
     offers.retain(|offer| newer(&offer.version, OLDEST_KERNEL));
     newest(offers)
 }
 
-/// A version without the letters that shells and makefiles take for something else.
+/// A version without characters that shells and makefiles treat specially.
 pub(super) fn path_letters(version: &str) -> String {
     version.chars().map(|c| if c.is_ascii_alphanumeric() || c == '.' { c } else { '-' }).collect()
 }
@@ -203,7 +203,7 @@ pub(super) fn newer(left: &str, right: &str) -> bool {
 }
 
 impl Mirror {
-    /// The repository that this release itself comes from.
+    /// The repository of this release.
     pub(crate) fn of_this_system() -> Result<Self> {
         let release = files::read(Path::new("/etc/os-release"))?;
         let field = |name: &str| {

@@ -1,4 +1,4 @@
-//! One guest, one command: started, watched, and gone when this returns, or when we are killed.
+//! Runs one command in one guest, which does not outlive the call or this process.
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
@@ -11,65 +11,65 @@ use super::cache::Cache;
 use crate::files;
 use crate::shell::{self, Result};
 
-/// How long a guest may take until its command begins. Emulated CPUs on a busy machine need most of it.
+/// How long a guest may take until its command starts. Emulated CPUs on a busy machine need most of it.
 pub(super) const BOOT_LIMIT: Duration = Duration::from_secs(240);
 
-/// How often the guest's output is looked at.
+/// How often the guest's output is read.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// How many lines of the console are shown when a guest hangs or dies.
+/// How many console lines to print when a guest hangs or dies.
 const CONSOLE_TAIL: usize = 30;
 
-/// A kernel that can be booted on this machine's files.
+/// A kernel that can boot on this machine's files.
 pub(super) trait Guest {
-    /// What it is, for people.
+    /// Its description, for people.
     fn described(&self) -> String;
     /// The command that boots it; the console is its standard output.
     fn command(&self, run: &Run) -> Result<Command>;
-    /// Where its modules are, as `/lib/modules/RELEASE`, if it has any.
+    /// The path of its modules, as `/lib/modules/RELEASE`, if it has any.
     fn modules(&self) -> Option<PathBuf>;
-    /// What is to be done to the process of [`Guest::command`] before the guest's command may run undisturbed.
+    /// Prepares the process of [`Guest::command`] so that the guest's command runs undisturbed.
     fn settle(&self, _process: u32) -> Result {
         Ok(())
     }
 }
 
-/// What is to be done in a guest.
+/// A command to run in a guest.
 pub(super) struct Order {
-    /// Words of the command.
+    /// The command and its arguments.
     pub(super) command: Vec<String>,
     /// Its environment, beyond `PATH` and `HOME`.
     pub(super) environment: Vec<(String, String)>,
-    /// Where it begins.
+    /// Its working directory.
     pub(super) directory: PathBuf,
-    /// From starting the guest to the command's beginning.
+    /// The time limit from starting the guest until the command starts.
     pub(super) boot_limit: Duration,
-    /// From the command's beginning to its end.
+    /// The time limit of the command.
     pub(super) limit: Duration,
 }
 
-/// Which of a command's two outputs.
+/// One of a command's two outputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stream {
     Out,
     Error,
 }
 
-/// One guest's directory, shared with it as `/run/guest`; gone with it.
+/// One guest's directory, shared with it as `/run/guest` and removed with it.
 pub(super) struct Run {
     directory: PathBuf,
 }
 
-/// How a command in a guest went.
+/// The outcome of a command in a guest.
 #[derive(Debug)]
 pub(super) struct Ended {
     /// The command's exit code.
     pub(super) code: i32,
-    /// From starting the guest to the command's beginning.
+    /// The time limit from starting the guest until the command starts.
     pub(super) booted_in: Duration,
 }
 
-/// Boots a guest, runs the order in it and passes on what it prints.
+/// Boots a guest, runs the command in it and passes on its output.
 pub(super) fn execute(
     cache: &Cache,
     guest: &dyn Guest,
@@ -80,7 +80,7 @@ pub(super) fn execute(
     watch(cache, guest, order, received)
 }
 
-/// Refuses any user but root, before anything is built that they could not boot.
+/// Refuses users other than root before anything is built that they could not boot.
 pub(super) fn need_root() -> Result {
     if shell::is_root() {
         return Ok(());
@@ -88,7 +88,7 @@ pub(super) fn need_root() -> Result {
     Err("a guest runs on the host's files and has namespaces of its own: run this as root".to_owned())
 }
 
-/// The same, for whatever the guest's command is.
+/// The same for any command of the guest.
 fn watch(
     cache: &Cache,
     guest: &dyn Guest,
@@ -142,7 +142,7 @@ fn watch(
 }
 
 impl Order {
-    /// A shell script that becomes the command.
+    /// A shell script that execs the command.
     fn script(&self) -> String {
         let mut script = String::from("#!/bin/sh\n");
         for (name, value) in &self.environment {
@@ -154,13 +154,13 @@ impl Order {
     }
 }
 
-/// A word that the shell takes as it is.
+/// Quotes a word for the shell.
 fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }
 
 impl Run {
-    /// A directory of our own, after those of killed runs have been swept.
+    /// Creates a separate directory, after removing those of killed runs.
     fn begin(cache: &Cache) -> Result<Self> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let runs = cache.at("run");
@@ -178,7 +178,7 @@ impl Run {
         Ok(Self { directory })
     }
 
-    /// The directory, as the host sees it.
+    /// The directory on the host.
     pub(super) fn directory(&self) -> &Path {
         &self.directory
     }
@@ -188,9 +188,9 @@ impl Run {
         files::write_script(&self.directory.join(name), text)
     }
 
-    /// `unshare` with namespaces of the guest's own, to which the guest's program is added: whatever ends us ends
-    /// all of it, and what it mounted or created in its namespaces is gone with it. An emulated machine takes all the CPU time
-    /// that there is: it leaves this machine's own tests theirs.
+    /// `unshare` with separate namespaces, to which the guest's program is added: when this process ends,
+    /// everything in it ends, and its mounts and namespaces disappear. An emulated machine would use all
+    /// available CPU time, so it runs at idle priority.
     pub(super) fn contained() -> Command {
         let [nice, others @ ..] = shell::BESIDE_OTHERS;
         let mut command = Command::new(nice);
@@ -212,7 +212,7 @@ impl Run {
         std::fs::read_to_string(self.directory.join(name)).ok()
     }
 
-    /// What went wrong, and the console's last lines.
+    /// The error, with the console's last lines.
     fn blame(&self, what: &str) -> String {
         let console = std::fs::read(self.directory.join("console")).unwrap_or_default();
         let console = String::from_utf8_lossy(&console);
@@ -240,7 +240,7 @@ impl Drop for Killed {
     }
 }
 
-/// Passes on what has been written since last time.
+/// Passes on the output since the last call.
 fn pass_on(stream: Stream, file: &mut File, received: &mut dyn FnMut(Stream, &[u8])) -> Result {
     let mut new = Vec::new();
     file.read_to_end(&mut new).map_err(|error| format!("reading the guest's output: {error}"))?;
@@ -250,7 +250,7 @@ fn pass_on(stream: Stream, file: &mut File, received: &mut dyn FnMut(Stream, &[u
     Ok(())
 }
 
-/// Prints both outputs as they come.
+/// Prints both outputs as they arrive.
 pub(super) fn print(stream: Stream, bytes: &[u8]) {
     let written = match stream {
         Stream::Out => std::io::stdout().write_all(bytes).and_then(|()| std::io::stdout().flush()),
@@ -283,7 +283,7 @@ mod words {
 mod watching {
     use super::*;
 
-    /// A program in a guest's place.
+    /// A fake guest.
     struct Pretender(&'static str);
 
     impl Guest for Pretender {

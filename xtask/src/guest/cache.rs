@@ -1,4 +1,4 @@
-//! Where guests are kept: outside the tree, complete or not at all, and one maker at a time.
+//! The guest cache: outside the tree, with complete entries only, and one writer at a time.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -9,19 +9,19 @@ use rustix::fs::{FlockOperation, flock};
 use crate::files::{self, About as _};
 use crate::shell::{self, Result};
 
-/// `${XDG_CACHE_HOME:-~/.cache}/netpolicy/guest`. A finished thing has its final name and a [`SUMS`] file; whatever is
-/// being made is in `making/`, and is thrown away by the next maker.
+/// `${XDG_CACHE_HOME:-~/.cache}/netpolicy/guest`. A complete entry has its final name and a [`SUMS`] file;
+/// incomplete ones are in `making/`, and are deleted by the next writer.
 pub(crate) struct Cache {
     root: PathBuf,
 }
 
-/// The checksums of a finished thing's files, written last.
+/// The checksums of a complete entry's files, written last.
 const SUMS: &str = "SHA256SUMS";
 
-/// With less than this many mebibytes left, a disk is why something failed.
+/// With less free space than this, in MiB, a full disk is reported as the cause of a failure.
 const FULL: u64 = 64;
 
-/// A locked file: one maker at a time, until dropped. The kernel releases it when we end, however we end.
+/// A locked file: one writer at a time, until it is dropped. The kernel releases it when this process exits.
 pub(crate) type Lock = File;
 
 impl Cache {
@@ -40,12 +40,12 @@ impl Cache {
         Ok(Self { root })
     }
 
-    /// A place in the cache.
+    /// A path in the cache.
     pub(crate) fn at(&self, name: &str) -> PathBuf {
         self.root.join(name)
     }
 
-    /// Waits until no other process makes `what`.
+    /// Waits until no other process creates `what`.
     pub(crate) fn lock(&self, what: &str) -> Result<Lock> {
         let path = self.at(&format!("{what}.lock"));
         let file = File::create(&path).about(&path)?;
@@ -56,7 +56,7 @@ impl Cache {
         Ok(file)
     }
 
-    /// A failure, and that the disk is full, if it is: compilers and linkers say that far above.
+    /// A failure, with a note if the disk is full: compilers and linkers report that far above.
     pub(crate) fn explained(&self, failed: &str) -> String {
         match self.free_mebibytes() {
             Some(free) => with_space_left(failed, &self.root, free),
@@ -71,7 +71,8 @@ impl Cache {
         said.lines().last()?.trim().parse().ok()
     }
 
-    /// An empty place to make `name` in, free of what an interrupted maker left. The lock must be held.
+    /// An empty directory in which to create `name`, without remains of an interrupted run. The lock must be
+    /// held.
     pub(crate) fn begin(&self, name: &str) -> Result<PathBuf> {
         let making = self.at("making").join(name);
         files::remove(&making)?;
@@ -79,7 +80,7 @@ impl Cache {
         Ok(making)
     }
 
-    /// Gives what was made its checksums (of `files`) and, in one step, its final name.
+    /// Completes an entry: writes the checksums (of `files`) and renames it.
     pub(crate) fn finish(&self, making: &Path, name: &str, files: &[&str]) -> Result<PathBuf> {
         let sums = shell::output(Command::new("sha256sum").current_dir(making).arg("--").args(files))?;
         files::write(&making.join(SUMS), &sums)?;
@@ -89,7 +90,8 @@ impl Cache {
         Ok(done)
     }
 
-    /// A finished thing, if it is there and its checksums are right. A damaged one is named and taken for missing.
+    /// A complete entry, if it exists and its checksums match. A damaged one is reported and treated as
+    /// missing.
     pub(crate) fn finished(&self, name: &str) -> Option<PathBuf> {
         let done = self.at(name);
         if !done.join(SUMS).is_file() {
@@ -108,18 +110,18 @@ impl Cache {
         }
     }
 
-    /// Notes a finished thing as the newest of its kind, and returns where it is.
+    /// Records a complete entry as the newest of its kind, and returns its path.
     pub(crate) fn note(&self, kind: &str, name: &str) -> Result<PathBuf> {
         files::write(&self.at(kind), name)?;
         self.finished(name).ok_or_else(|| format!("{name} was made and is not whole"))
     }
 
-    /// The newest of a kind, as it was noted, if it is whole.
+    /// The newest entry of a kind, if it is complete.
     pub(crate) fn latest(&self, kind: &str) -> Option<PathBuf> {
         self.finished(std::fs::read_to_string(self.at(kind)).ok()?.trim())
     }
 
-    /// Refuses to begin what needs more mebibytes than the disk has.
+    /// Refuses to start something that needs more MiB than are free.
     pub(crate) fn need_space(&self, mebibytes: u64, what: &str) -> Result {
         match self.free_mebibytes() {
             Some(free) if free < mebibytes => Err(format!(
@@ -163,7 +165,7 @@ mod trimming {
 
     use super::*;
 
-    /// A cache of a test's own.
+    /// A separate cache for a test.
     struct Own(Cache);
 
     impl Own {

@@ -1,7 +1,7 @@
-//! Guests: other kernels on this machine's files, for what the running kernel lacks.
-//!
-//! `--qemu` boots the distribution's newest kernel in an emulated machine, and `--patched` a kernel that is built here, with the
-//! series of `kernel/`, in the same machine. docs/reference/guests.md says which test needs which, and what neither can show.
+//! Guests: other kernels on this machine's files, for tests that the running kernel cannot run. `--qemu`
+//! boots the distribution's newest kernel in an emulated machine, and `--patched` a kernel built here with
+//! the series of `kernel/`, in the same machine. docs/reference/guests.md lists which test needs which guest,
+//! and the limits of both.
 
 mod apt;
 mod boot;
@@ -38,7 +38,7 @@ test    the tests that the running kernel cannot run, in --qemu and then in --pa
 --patches  for --patched, after the series: every *.patch of a directory, in the order of their names
 --limit    seconds that the command may take (600)";
 
-/// How long a command may take without `--limit`.
+/// The default time limit of a command, in seconds.
 const COMMAND_LIMIT_SECONDS: u64 = 600;
 
 /// The guests.
@@ -48,7 +48,7 @@ pub(crate) enum Kind {
     Patched,
 }
 
-/// What was asked for on the command line.
+/// The command line.
 struct Asked {
     kind: Option<Kind>,
     options: Options,
@@ -84,14 +84,14 @@ impl Asked {
         Ok(Self { kind, options })
     }
 
-    /// The patches, in the order of their names.
+    /// The patches, sorted by name.
     fn patch_files(&self) -> Result<Vec<PathBuf>> {
         let directory = self.options.path("--patches");
         directory.map_or(Ok(Vec::new()), |directory| patched::in_order(&directory))
     }
 }
 
-/// Makes one guest, or those that tests want.
+/// Builds one guest, or those that tests need.
 fn build(asked: &Asked) -> Result {
     let cache = Cache::open()?;
     let further = asked.patch_files()?;
@@ -106,7 +106,7 @@ fn build(asked: &Asked) -> Result {
     Ok(())
 }
 
-/// A guest, with these patches after the series: the one that was made before, unless it is to be made `anew`.
+/// A guest with these patches after the series: the existing one, unless it is to be rebuilt (`anew`).
 fn guest(cache: &Cache, kind: Kind, further: &[PathBuf], anew: bool) -> Result<Qemu> {
     match kind {
         Kind::Qemu => Qemu::stock(cache, anew),

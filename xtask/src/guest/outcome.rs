@@ -1,6 +1,5 @@
-//! What guests said of the tests that they ran, and what came of these on all machines.
-//!
-//! What every machine skips must be known beforehand: a skip that is not is a failure.
+//! The results of tests in guests, and the combined result on all machines. Tests that every machine skips
+//! must be listed in advance: any other skip is a failure.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -10,17 +9,17 @@ use super::{Kind, selftests};
 use crate::programs::{Verdict, name_and_reason, read_line};
 use crate::shell::Result;
 
-/// The exit code of a test program some of whose tests failed. Any other than this and 0 is a fault of the program: what ran in
-/// the guest ends with the second then.
+/// The exit code of a test program with failed tests. Any code other than this and 0 is a fault of the
+/// program.
 pub(super) const TESTS_FAILED: i32 = 101;
 pub(super) const DIED: i32 = 2;
 
-/// What no machine that Debian 12 runs on has, as tests and [`selftests`] say it; or has no more, once the distribution's source
-/// is a newer one.
+/// Needs that no machine of Debian 12 meets, as worded by tests and [`selftests`]; or that are no longer met
+/// once the distribution's source is newer.
 const UNAVOIDABLE: &[&str] =
     &["needs varlinkctl", "that the facts on NIC drivers name", selftests::LOST_RACE];
 
-/// A test that was skipped, and why, by each machine that skipped it.
+/// A skipped test, with the reason of each machine that skipped it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Skipped {
     pub(crate) name: String,
@@ -28,32 +27,33 @@ pub(crate) struct Skipped {
     reasons: Vec<(String, String)>,
 }
 
-/// How the tests went that the host had to skip.
+/// The results of the tests that the host had to skip.
 #[derive(Debug, Default)]
 pub(crate) struct Guests {
     /// Those that passed.
     pub(crate) passed: BTreeSet<String>,
     /// Those that failed.
     pub(crate) failed: BTreeSet<String>,
-    /// Guests that died, and whose tests then passed in another one: faults to fix.
+    /// Guests that died, and whose tests then passed in another one: bugs to fix.
     pub(crate) unsteady: Vec<String>,
-    /// Those that no guest could run.
+    /// Tests that no guest could run.
     pub(crate) skipped: Vec<Skipped>,
-    /// Why a guest could not be made, what became of one that did not do its work, and skips that must not be.
+    /// Why a guest could not be created, what happened to one that did not finish, and unlisted skips.
     pub(crate) broken: Vec<String>,
 }
 
-/// What begins the line with which a test program begins.
+/// The prefix of a test program's first line.
 const BEGINS: &str = "running ";
 
-/// What a guest printed, and how it ended.
+/// A guest's output, and how it ended.
 pub(super) struct Output {
     pub(super) lines: Vec<String>,
     pub(super) ended: Result<Ended>,
 }
 
 impl Guests {
-    /// Reads what a guest said: what passed and failed there is skipped no more. `Err` is why it did not come to its end.
+    /// Parses a guest's output: tests that passed or failed there no longer count as skipped. `Err` is the
+    /// reason if it did not finish.
     pub(super) fn read(&mut self, described: &str, output: &Output) -> Result {
         let (mut passed, mut failed) = (0, 0);
         for line in &output.lines {
@@ -89,7 +89,7 @@ impl Guests {
         Ok(())
     }
 
-    /// Notes why a machine skips a test that no other one has run.
+    /// Records why a machine skips a test that no other one has run.
     fn skip(&mut self, machine: &str, name: &str, reason: &str) {
         if self.passed.contains(name) || self.failed.contains(name) {
             return;
@@ -101,7 +101,7 @@ impl Guests {
         }
     }
 
-    /// Notes a guest that could not be made: the run fails.
+    /// Records a guest that could not be created: the run fails.
     pub(super) fn cannot_be_made(&mut self, kind: Kind, why: &str) {
         for skipped in &mut self.skipped {
             skipped.reasons.push((format!("{kind:?}"), "could not be made".to_owned()));
@@ -111,26 +111,26 @@ impl Guests {
 }
 
 impl Output {
-    /// Of the tests that it was to run, those without a verdict.
+    /// Tests of its list without a verdict.
     pub(super) fn left(&self, names: &[String]) -> Vec<String> {
         let verdicts = self.lines.iter().filter_map(|line| read_line(line));
         let ran: BTreeSet<&str> = verdicts.map(|(_, test)| name_and_reason(test).0).collect();
         names.iter().filter(|name| !ran.contains(name.as_str())).cloned().collect()
     }
 
-    /// Whether it came to the tests that others skip: its own come before.
+    /// Whether it has started the tests that others skip: its own come first.
     pub(super) fn began(&self) -> bool {
         self.lines.iter().any(|line| line.starts_with(BEGINS))
     }
 }
 
 impl Skipped {
-    /// What this machine's line says of a test.
+    /// The text for a test that this machine skips.
     pub(crate) fn here(test: &str) -> Self {
         Self::by("this machine", test)
     }
 
-    /// What a machine's line says of a test.
+    /// The text for a test that a machine skips.
     pub(crate) fn by(machine: &str, test: &str) -> Self {
         let (name, reason) = name_and_reason(test);
         Self { name: name.to_owned(), reasons: vec![(machine.to_owned(), reason.to_owned())] }

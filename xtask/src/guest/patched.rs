@@ -1,7 +1,6 @@
-//! The patched kernel: the source as the distribution packages it, built here for the emulated machine, with the series of `kernel/`.
-//!
-//! One tree and one set of objects serve every set of patches of a source version: only files whose text changes are
-//! written, so that a change of the series is built in seconds after the first time.
+//! The patched kernel: the distribution's source, built here for the emulated machine, with the series of
+//! `kernel/`. One tree and one set of objects serve all sets of patches of a source version: only files whose
+//! text changes are written, so that rebuilding after a change of the series takes seconds.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -14,30 +13,30 @@ use crate::files::{self, About as _};
 use crate::setup;
 use crate::shell::{self, Result};
 
-/// What it is built with, beyond `allnoconfig`.
+/// Its configuration, in addition to `allnoconfig`.
 const CONFIG: &str = include_str!("../../../kernel/guest.config");
 
 /// The series, below the tree's root.
 const SERIES: &str = "kernel/epoll-event-busy-loop";
 
-/// What lets an emulated NIC do what its driver keeps for newer ones, for tests alone.
+/// Patches for tests only: they enable features of an emulated NIC that its driver restricts to newer ones.
 const FOR_TESTS: &str = "kernel/test-only";
 
-/// The objects of a build take this much, in mebibytes.
+/// The space for the objects of a build, in MiB.
 const SPACE: u64 = 2000;
 
-/// An unpacked tree takes this much, in mebibytes.
+/// The space for an unpacked tree, in MiB.
 const SOURCE_SPACE: u64 = 2600;
 
-/// An unpacked, unchanged source tree.
+/// An unpacked, unmodified source tree.
 struct Source {
-    /// The package's version, in letters that a path may have.
+    /// The package's version, in characters that are valid in a path.
     version: String,
     tree: PathBuf,
 }
 
 impl Source {
-    /// The newest source on offer, unpacked as `source/linux-VERSION` in the cache.
+    /// The newest available source, unpacked as `source/linux-VERSION` in the cache.
     fn newest(cache: &Cache, apt: &Apt) -> Result<Self> {
         let newest = apt::newest_kernel(apt.offers("linux-source-")?)
             .ok_or_else(|| format!("no linux-source of 6.18 or newer is on offer in {}", apt.suites()))?;
@@ -60,13 +59,13 @@ impl Source {
         Ok(Self { version, tree })
     }
 
-    /// Makes a copy of hard links: `patch` replaces the files that it changes.
+    /// Creates a copy of hard links: `patch` replaces the files that it changes.
     fn copy(&self, into: &Path) -> Result {
         shell::run(shell::tied("cp").arg("-al").arg(&self.tree).arg(into))
     }
 }
 
-/// What was built: `vmlinuz`, `release` and `selftests/`.
+/// A build: `vmlinuz`, `release` and `selftests/`.
 pub(super) struct Patched {
     pub(super) directory: PathBuf,
 }
@@ -80,12 +79,12 @@ impl Patched {
         Ok(patches)
     }
 
-    /// The kernel that was built last with these patches and this configuration. Needs no network.
+    /// The last build with these patches and this configuration. Needs no network.
     pub(super) fn ready(cache: &Cache, patches: &[PathBuf]) -> Option<Self> {
         Some(Self { directory: cache.latest(&latest(patches).ok()?)? })
     }
 
-    /// Builds the newest source on offer, unless that was done.
+    /// Builds the newest available source, unless that was done.
     pub(super) fn build(cache: &Cache, patches: &[PathBuf]) -> Result<Self> {
         setup::need(setup::GUESTS)?;
         let _lock = cache.lock("patched")?;
@@ -101,7 +100,7 @@ impl Patched {
     }
 }
 
-/// Every `*.patch` of a directory, in the order of their names.
+/// Every `*.patch` of a directory, sorted by name.
 pub(super) fn in_order(directory: &Path) -> Result<Vec<PathBuf>> {
     let mut files = files::entries(directory)?;
     files.retain(|path| {
@@ -168,7 +167,7 @@ fn compile(cache: &Cache, source: &Source, patches: &[PathBuf], name: &str) -> R
     Ok(())
 }
 
-/// Brings a tree from whatever patches it has to these, and writes only the files whose text is another one then.
+/// Changes a tree from its current patches to these, and only writes files whose text changes.
 fn repatch(cache: &Cache, source: &Source, tree: &Path, patches: &[PathBuf]) -> Result {
     let record = beside(tree, "touched");
     let mut touched: BTreeSet<String> =
@@ -216,13 +215,13 @@ fn beside(tree: &Path, what: &str) -> PathBuf {
     name.into()
 }
 
-/// The files that a patch makes or changes, below the tree.
+/// The files that a patch creates or changes, relative to the tree.
 fn touched_by(patch: &str) -> Vec<String> {
     patch.lines().filter_map(|line| line.strip_prefix("+++ b/")).map(str::to_owned).collect()
 }
 
-/// What a build is known by, beside its source: the configuration, the patches, and which of the kernel's tests are run and
-/// how.
+/// The key of a build, in addition to its source: the configuration, the patches, and the selected kernel
+/// selftests.
 fn key(patches: &[PathBuf]) -> Result<String> {
     let mut texts = vec![CONFIG.to_owned(), selftests::RECIPE.to_owned()];
     for patch in patches {
@@ -231,12 +230,12 @@ fn key(patches: &[PathBuf]) -> Result<String> {
     cache::digest(&texts.iter().map(String::as_str).collect::<Vec<_>>())
 }
 
-/// Where the name of the newest build of this key is noted.
+/// The path that records the name of the newest build with this key.
 fn latest(patches: &[PathBuf]) -> Result<String> {
     Ok(format!("patched-{}", key(patches)?))
 }
 
-/// The switches of a fragment that a configuration has not taken.
+/// The options of a fragment that a configuration did not accept.
 fn refused_switches(fragment: &str, taken: &str) -> Vec<String> {
     let wanted = fragment.lines().filter(|line| line.starts_with("CONFIG_"));
     wanted.filter(|line| !taken.lines().any(|have| have == *line)).map(str::to_owned).collect()

@@ -1,4 +1,4 @@
-//! The emulated guest: the distribution's own kernel or a patched one, with interrupts, CPUs that come and go, and NICs.
+//! The emulated guest: the distribution's kernel or a patched one, with interrupts, CPU hotplug, and NICs.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,35 +12,37 @@ use crate::files;
 use crate::setup;
 use crate::shell::{self, Result};
 
-/// The oldest QEMU with an igb NIC; older ones also mishandle code that the guest patches on two CPUs at the same time.
+/// The oldest QEMU with an igb NIC; older ones also mishandle code that the guest patches on two CPUs at
+/// once.
 const OLDEST_QEMU: &str = "1:8.0";
 
-/// The machine's memory, in mebibytes: the host may be running several.
+/// The machine's memory, in MiB: the host may be running several.
 const MEBIBYTES: &str = "2048";
 
-/// A kernel's modules and its emulator take this much, in mebibytes.
+/// The space for a kernel's modules and its emulator, in MiB.
 const SPACE: u64 = 700;
 
-/// How long a guest on hardware virtualization may take to prove that it works.
+/// How long a guest with hardware virtualization may take to show that it works.
 const PROBE_LIMIT: Duration = Duration::from_secs(30);
 
-/// Modules without which the root cannot be mounted; those that a kernel has built in are not there as files.
+/// Modules needed to mount the root; those built into the kernel are not files.
 const EARLY_MODULES: &[&str] = &["netfs", "9pnet", "9pnet_virtio", "9p", "overlay"];
 
-/// A kernel of the distribution's, an emulator, and what speeds it up.
+/// A kernel of the distribution, an emulator, and its accelerator.
 pub(super) struct Qemu {
     kernel: Kernel,
     emulator: Emulator,
     accelerator: &'static str,
 }
 
-/// What is booted.
+/// The kernel to boot.
 struct Kernel {
-    /// `vmlinuz`, and of the distribution's `lib/modules/RELEASE`.
+    /// Contains `vmlinuz` and, for the distribution's kernel, `lib/modules/RELEASE`.
     directory: PathBuf,
     initrd: PathBuf,
     release: String,
-    /// Whether it is a patched one, which is there to be measured, too: its CPUs stay on ours, one on each.
+    /// Whether it is a patched kernel, which is also used for measurements: its CPUs are pinned to separate
+    /// CPUs of the host.
     patched: bool,
 }
 
@@ -52,7 +54,8 @@ struct Emulator {
 }
 
 impl Qemu {
-    /// The machine with the distribution's kernel: what was made last, which needs no network, or the newest on offer.
+    /// The machine with the distribution's kernel: the last one, which needs no network, or the newest
+    /// available.
     pub(super) fn stock(cache: &Cache, anew: bool) -> Result<Self> {
         let made = || Some((Kernel::ready(cache)?, Emulator::ready(cache)?));
         let (kernel, emulator) = match made() {
@@ -71,9 +74,8 @@ impl Qemu {
         Ok(Self { kernel, emulator, accelerator: "tcg" }.with_accelerator(cache))
     }
 
-    /// The machine with a patched kernel: what was made last with these patches, or what is made now.
-    ///
-    /// It is always emulated: what is measured on it must not depend on what the host's virtualization can do.
+    /// The machine with a patched kernel: the last build with these patches, or a new one. It is always
+    /// emulated, so that measurements do not depend on the host's virtualization.
     pub(super) fn patched(cache: &Cache, patches: &[PathBuf], anew: bool) -> Result<Self> {
         let made = || {
             let patched = Patched::ready(cache, patches)?;
@@ -93,13 +95,13 @@ impl Qemu {
         Ok(Self { kernel, emulator, accelerator: "tcg" })
     }
 
-    /// Where the kernel's own tests are that were built with it.
+    /// The path of the kernel selftests that were built with it.
     pub(super) fn selftests(&self) -> Option<PathBuf> {
         self.kernel.patched.then(|| self.kernel.directory.join("selftests"))
     }
 
-    /// Uses hardware virtualization where a guest has been seen to boot on it: that the device can be opened says
-    /// nothing. The answer is kept for this host kernel, this QEMU and this guest kernel.
+    /// Uses hardware virtualization if a guest has booted with it: being able to open the device proves
+    /// nothing. The result is saved for this host kernel, QEMU and guest kernel.
     fn with_accelerator(mut self, cache: &Cache) -> Self {
         if !Path::new("/dev/kvm").exists() {
             return self;
@@ -233,7 +235,7 @@ fn release_of(package: &str) -> Option<String> {
     (version.starts_with(|c: char| c.is_ascii_digit()) && !version.contains('-')).then(|| release.to_owned())
 }
 
-/// Makes of unpacked packages what is booted: kernel, modules with their index, and a first root.
+/// Assembles the boot files from unpacked packages: kernel, modules with their index, and an initial root.
 fn assemble(making: &Path, release: &str, apt: &Apt) -> Result {
     let modules = making.join("lib/modules").join(release);
     files::rename(&making.join("usr/lib/modules").join(release), &modules)?;
@@ -255,7 +257,7 @@ fn assemble(making: &Path, release: &str, apt: &Apt) -> Result {
     pack(&root, &making.join("initrd"))
 }
 
-/// The first root's files, in `initrd.d`; the package that they are from, in `busybox`.
+/// The files of the initial root, in `initrd.d`; its packages are in `busybox`.
 fn lay_out(making: &Path, apt: &Apt) -> Result<PathBuf> {
     let root = making.join("initrd.d");
     for below in ["bin", "modules", "proc"] {
@@ -278,7 +280,7 @@ fn pack(root: &Path, initrd: &Path) -> Result {
     shell::run(Command::new("sh").args(["-c", pack, "sh"]).arg(root).arg(initrd))
 }
 
-/// Where the first root of a kernel without modules is kept.
+/// The path of the initial root of a kernel without modules.
 fn first_root_name() -> Result<String> {
     Ok(format!("first-root/{}", cache::digest(&[include_str!("qemu-init.sh")])?))
 }
@@ -287,7 +289,7 @@ fn first_root_ready(cache: &Cache) -> Option<PathBuf> {
     Some(cache.finished(&first_root_name().ok()?)?.join("initrd"))
 }
 
-/// Makes the first root of a kernel without modules, unless that was done.
+/// Creates the initial root of a kernel without modules, unless that was done.
 fn first_root(cache: &Cache, apt: &Apt) -> Result<PathBuf> {
     if let Some(initrd) = first_root_ready(cache) {
         return Ok(initrd);
@@ -302,7 +304,8 @@ fn first_root(cache: &Cache, apt: &Apt) -> Result<PathBuf> {
     Ok(cache.finish(&making, &first_root_name()?, &["initrd"])?.join("initrd"))
 }
 
-/// Keeps each of the machine's CPUs on one of ours. Left alone, the host may put two that idle half of the time on one.
+/// Pins each of the machine's CPUs to one of the host's. Otherwise the host may run two half-idle ones on
+/// one.
 fn pin_cpus(process: u32) -> Result {
     let children = files::read(Path::new(&format!("/proc/{process}/task/{process}/children")))?;
     let status = files::read(Path::new("/proc/self/status"))?;
@@ -321,12 +324,12 @@ fn pin_cpus(process: u32) -> Result {
     Ok(())
 }
 
-/// Which CPU of the machine a thread of QEMU is: `CPU 1/TCG` is 1.
+/// The machine's CPU that a QEMU thread emulates: `CPU 1/TCG` is 1.
 fn emulated_cpu(comm: &str) -> Option<usize> {
     comm.strip_prefix("CPU ")?.split('/').next()?.parse().ok()
 }
 
-/// Reads a list of CPUs as the kernel writes it: `0-2,5`.
+/// Parses a list of CPUs in the kernel's format: `0-2,5`.
 fn read_cpu_list(list: &str) -> Vec<usize> {
     let span = |part: &str| {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
@@ -346,7 +349,7 @@ impl Emulator {
         Self::of_the_system().or_else(|| Self::in_directory(cache.latest("qemu-latest")?))
     }
 
-    /// The system's own, if it is new enough.
+    /// The installed one, if it is new enough.
     fn of_the_system() -> Option<Self> {
         if !shell::has("qemu-system-x86_64") {
             return None;
@@ -362,7 +365,7 @@ impl Emulator {
         Some(Self { unpacked: Some(unpacked), version })
     }
 
-    /// The system's own, or the newest on offer, unpacked.
+    /// The installed one, or the newest available, unpacked.
     fn fetch(cache: &Cache, apt: &Apt) -> Result<Self> {
         if let Some(own) = Self::of_the_system() {
             return Ok(own);

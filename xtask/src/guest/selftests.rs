@@ -1,4 +1,4 @@
-//! The kernel's own tests of epoll, busy polling and NAPIs, built from the patched tree.
+//! The kernel's own selftests of epoll, busy polling and NAPIs, built from the patched tree.
 
 use std::path::Path;
 use std::process::Command;
@@ -6,7 +6,7 @@ use std::process::Command;
 use crate::files::{self, About as _};
 use crate::shell::{self, Result};
 
-/// How they are run, and which: part of what a build is known by.
+/// The script that selects and runs them, which is part of a build's key.
 pub(super) const RECIPE: &str = concat!(
     include_str!("selftests.sh"),
     include_str!("selftests.rs"),
@@ -14,10 +14,11 @@ pub(super) const RECIPE: &str = concat!(
     include_str!("udevadm-shim.sh")
 );
 
-/// What the names of the kernel's own tests begin with.
+/// The prefix of the names of kernel selftests.
 pub(super) const PREFIX: &str = "kselftest/";
 
-/// How many tests each of them has: fewer or more are a failure, and so many are skipped if there is no guest for them.
+/// The number of tests in each of them: any other number is a failure, and this many are skipped without a
+/// guest.
 pub(super) const TESTS: &[(&str, u64)] = &[
     ("epoll_events_only_test", 18),
     ("epoll_busy_poll", 5),
@@ -30,7 +31,7 @@ pub(super) const TESTS: &[(&str, u64)] = &[
 /// Why a test is skipped that races threads in real time and lost twice.
 pub(super) const LOST_RACE: &str = "needs CPUs that nothing else wants: it lost its race twice";
 
-/// Programs of one source: where it is below `tools/testing/selftests`, and what it links with.
+/// Programs with one source file: its path below `tools/testing/selftests`, and the libraries to link.
 const PROGRAMS: &[(&str, &str)] = &[
     ("filesystems/epoll/epoll_events_only_test", "-lpthread"),
     ("filesystems/epoll/epoll_wakeup_test", "-lpthread"),
@@ -38,14 +39,15 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("drivers/net/napi_id_helper", "-lpthread"),
 ];
 
-/// Scripts, and what they read.
+/// Scripts, and the files that they source.
 const SCRIPTS: &[(&str, &str)] = &[
     ("net/busy_poll_test.sh", "busy_poll_test.sh"),
     ("net/lib.sh", "lib.sh"),
     ("net/lib/sh/defer.sh", "lib/sh/defer.sh"),
 ];
 
-/// The tests in Python, with their library and what that reads of the tree, laid out as `make install` of the kernel does it.
+/// The tests in Python, with their library and its files from the tree, in the layout of the kernel's `make
+/// install`.
 const PYTHON_TREE: &[(&str, &str)] = &[
     ("tools/testing/selftests/drivers/net/napi_threaded.py", "drivers/net"),
     ("tools/testing/selftests/drivers/net/napi_id.py", "drivers/net"),
@@ -55,14 +57,14 @@ const PYTHON_TREE: &[(&str, &str)] = &[
     ("Documentation/netlink/specs", "net/lib"),
 ];
 
-/// What they start, and a guest or Debian 12 has not so.
+/// Replacements for programs that a guest or Debian 12 lacks.
 const SHIMS: &[(&str, &str)] =
     &[("ethtool", include_str!("ethtool-shim.sh")), ("udevadm", include_str!("udevadm-shim.sh"))];
 
-/// The distribution's: another one that comes first in `PATH` does not have the distribution's modules.
+/// The distribution's Python: another one earlier in `PATH` lacks its modules.
 const PYTHON: &str = "/usr/bin/python3";
 
-/// Builds them from a tree into a directory, with `run`, which runs them all.
+/// Builds them from a tree into a directory, with `run`, which runs all of them.
 pub(super) fn build(tree: &Path, into: &Path) -> Result {
     let selftests = tree.join("tools/testing/selftests");
     files::make_directory(&into.join("lib/sh"))?;
@@ -93,13 +95,13 @@ pub(super) fn build(tree: &Path, into: &Path) -> Result {
     files::write(&into.join("run"), include_str!("selftests.sh"))
 }
 
-/// [`TESTS`], as `selftests.sh` reads it.
+/// [`TESTS`], in the format of `selftests.sh`.
 fn counts() -> String {
     TESTS.iter().map(|(name, tests)| format!("{name} {tests}\n")).collect()
 }
 
-/// What `busy_poll_test.sh` starts. It speaks netlink by code that the kernel's generator makes of the description of one
-/// family; of all of them, as the kernel's makefiles would, takes minutes.
+/// The helper of `busy_poll_test.sh`. Its netlink code is generated from the description of one family;
+/// generating all families, as the kernel's makefiles do, takes minutes.
 fn busy_poller(tree: &Path, into: &Path) -> Result {
     let ynl = tree.join("tools/net/ynl");
     for (kind, file) in [("--header", "netdev-user.h"), ("--source", "netdev-user.c")] {
@@ -131,7 +133,8 @@ fn compiler(program: &Path) -> Command {
 mod reading {
     use super::*;
 
-    /// Runs `selftests.sh` on programs of which one says these words, or is this script, and returns its lines.
+    /// Runs `selftests.sh` on programs, one of which prints these words or is this script, and returns its
+    /// lines.
     fn lines_of(name: &str, other: &str, words: &str) -> Vec<String> {
         let place = std::env::temp_dir().join(format!("netpolicy-selftests-{name}-{}", std::process::id()));
         files::make_directory(&place.join("drivers/net")).expect("a directory");

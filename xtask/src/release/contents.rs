@@ -1,4 +1,4 @@
-//! What is installed, and where: the one list of `make install`, of the packages and of the archive.
+//! The installed files: the only list, used by `make install`, the packages and the archive.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -8,10 +8,11 @@ use super::documents::with_installed_links;
 use crate::shell::{self, Result};
 use crate::{files, linked};
 
-/// Where the units say that the program is; with another prefix they are written with that.
+/// The path of the program in the units; it is replaced for another prefix.
 const IN_UNITS: &str = "/usr/sbin/netpolicy";
 
-/// The programs, as cargo names them. The first is the package `netpolicy`'s; the others are those of `netpolicy-tools`.
+/// The programs by cargo's names. The first belongs to the package `netpolicy`; the others to
+/// `netpolicy-tools`.
 pub(crate) const PROGRAMS: [&str; 3] = ["netpolicy", "netpolicy-tc", "netpolicy-lab"];
 
 /// The commands of the programs of `netpolicy-tools`, which have manual pages and schemas.
@@ -20,18 +21,18 @@ const COMMANDS_OF_TOOLS: [&str; 4] = ["tc", "bench", "sim", "lab"];
 /// The program, below the prefix.
 pub(crate) const PROGRAM: &str = "sbin/netpolicy";
 
-/// Where netpolicy finds the other programs, below the prefix.
+/// Where netpolicy finds the other programs, relative to the prefix.
 pub(crate) const TOOLS: &str = "libexec/netpolicy";
 
 /// The manual, below the prefix, and its sections.
 pub(crate) const MANUAL: &str = "share/man";
 pub(crate) const SECTIONS: [&str; 2] = ["man5", "man8"];
 
-/// Where zsh looks for completions, below the prefix, and where Debian's zsh has those of packages.
+/// Directories of zsh completions, relative to the prefix: zsh's own, and Debian's for packages.
 pub(crate) const ZSH: &str = "share/zsh/site-functions/_netpolicy";
 pub(crate) const DEBIAN_ZSH: &str = "share/zsh/vendor-completions/_netpolicy";
 
-/// What is copied as it is: from where in the project, to where below the prefix.
+/// Files to copy: from the project, to a path relative to the prefix.
 const FILES: &[(&str, &str)] = &[
     ("packaging/tmpfiles/netpolicy.conf", "lib/tmpfiles.d/netpolicy.conf"),
     ("packaging/sysusers/netpolicy.conf", "lib/sysusers.d/netpolicy.conf"),
@@ -40,10 +41,10 @@ const FILES: &[(&str, &str)] = &[
     ("packaging/container/Containerfile", "share/netpolicy/container/Containerfile"),
 ];
 
-/// The licences, where a package has no `copyright` in which they stand: from where in the project.
+/// The licences, if a package has no `copyright` that contains them: from the project.
 const LICENCES: [&str; 3] = ["LICENSE-APACHE", "LICENSE-MIT", "LICENSE-GPL-2.0"];
 
-/// Directories of which every file is copied.
+/// Directories whose files are all copied.
 const DIRECTORIES: &[(&str, &str)] = &[
     ("packaging/examples", "share/doc/netpolicy/examples"),
     ("docs/reference", "share/doc/netpolicy/reference"),
@@ -55,14 +56,15 @@ const DIRECTORIES: &[(&str, &str)] = &[
 /// The units.
 const UNITS: [&str; 2] = ["netpolicy.service", "netpolicy-attach.service"];
 
-/// Shells, and where they look for completions.
+/// Shells, and their directories of completions.
 const COMPLETIONS: [(&str, &str); 3] = [
     ("bash", "share/bash-completion/completions/netpolicy"),
     ("zsh", ZSH),
     ("fish", "share/fish/vendor_completions.d/netpolicy.fish"),
 ];
 
-/// `cargo xtask install`: below `$DESTDIR$PREFIX` (PREFIX is /usr, unless it is given). It starts nothing and enables nothing.
+/// `cargo xtask install`: installs below `$DESTDIR$PREFIX` (PREFIX defaults to /usr). It starts and enables
+/// nothing.
 pub(crate) fn install(arguments: &[String]) -> Result {
     if let Some(unknown) = arguments.first() {
         return Err(format!(
@@ -88,7 +90,7 @@ pub(crate) fn build_programs(options: &[&str]) -> Result {
     shell::run(shell::cargo().args(["build", "--quiet"]).args(options).args(programs))
 }
 
-/// Where a program is installed, below the prefix.
+/// The path of an installed program, relative to the prefix.
 pub(crate) fn place(program: &str) -> String {
     if program == PROGRAMS[0] { PROGRAM.to_owned() } else { format!("{TOOLS}/{program}") }
 }
@@ -106,8 +108,8 @@ pub(crate) fn is_of_tools(file: &str) -> bool {
         || of_command(file, "share/netpolicy/schema/", ".json")
 }
 
-/// Lays everything out below a directory, for programs that will see it at `prefix`. The programs in the directory `programs` must
-/// run on this machine: they write their own manual pages, completions and schemas.
+/// Lays out everything below a directory, for programs that will see it at `prefix`. The programs in the
+/// directory `programs` must run on this machine: they write their own manual pages, completions and schemas.
 pub(crate) fn lay(programs: &Path, below: &Path, prefix: &str) -> Result {
     for program in PROGRAMS {
         files::put(&programs.join(program), &below.join(place(program)), 0o755)?;
@@ -132,7 +134,7 @@ pub(crate) fn lay(programs: &Path, below: &Path, prefix: &str) -> Result {
     Ok(())
 }
 
-/// Lays out what is copied: documents with the links that lead somewhere then, all else as it is.
+/// Lays out copied files: documents keep only links to installed files.
 fn lay_copies(below: &Path) -> Result {
     let mut copied: BTreeMap<PathBuf, PathBuf> =
         FILES.iter().map(|(from, to)| (PathBuf::from(from), PathBuf::from(to))).collect();
@@ -154,7 +156,7 @@ fn lay_copies(below: &Path) -> Result {
     Ok(())
 }
 
-/// Lays out the licences below a directory, of netpolicy and of all that is linked.
+/// Lays out the licences below a directory, of netpolicy and everything that is linked.
 pub(crate) fn lay_licences(below: &Path) -> Result {
     let documents = below.join("share/doc/netpolicy");
     for file in LICENCES {
@@ -200,7 +202,7 @@ mod test {
         Ok(())
     }
 
-    /// How many links to files the documents below a directory have, and those that lead nowhere.
+    /// The number of file links in the documents below a directory, and the broken ones.
     fn links_astray(below: &Path) -> Result<(usize, Vec<String>)> {
         let (mut links, mut astray) = (0, Vec::new());
         for (_, to) in DIRECTORIES {

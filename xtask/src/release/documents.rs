@@ -1,10 +1,10 @@
-//! Documents as they are installed: a link to a file that no package holds becomes plain text.
+//! Documents as installed: a link to a file that no package contains becomes plain text.
 
 use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
 
-/// A document with the links that lead somewhere once it is installed. `from` is its place in the project, `installed` where each
-/// installed file of the project is below the prefix.
+/// A document in which only links to installed files remain. `from` is its path in the project, `installed`
+/// the path of each installed file relative to the prefix.
 pub(super) fn with_installed_links(
     text: &str,
     from: &Path,
@@ -48,14 +48,14 @@ pub(super) fn with_installed_links(
     written
 }
 
-/// The code that a text begins with, up to the backticks that end it.
+/// The code at the beginning of a text, up to the closing backticks.
 fn code_of(text: &str) -> &str {
     let ticks = text.len() - text.trim_start_matches('`').len();
     let end = text[ticks..].find(&text[..ticks]).map_or(text.len(), |at| ticks + at + ticks);
     &text[..end]
 }
 
-/// Where a link leads once both ends are installed; `None` if its file is not.
+/// The target of a link once both ends are installed; `None` if its file is not.
 fn target_of(target: &str, from: &Path, installed: &BTreeMap<PathBuf, PathBuf>) -> Option<String> {
     if target.contains("://") || target.starts_with('#') {
         return Some(target.to_owned());

@@ -1,4 +1,4 @@
-//! `release`: every artefact of a version, with checksums, in one directory; and the trials of them.
+//! `release`: all artefacts of a version, with checksums, in one directory; and trials of them.
 
 pub(crate) mod contents;
 mod deb;
@@ -21,10 +21,9 @@ pub(crate) use program::host_target;
 use sources::Licences;
 use stage::Stage;
 
-/// Who packages say made them. Distributors put in their own name.
-///
-/// Debian policy 5.6.2 asks for an address, and lintian refuses a control file without one (`malformed-contact`). The project
-/// has no public address: `.invalid` never has a host (RFC 2606), so mail bounces at once and reaches no one else.
+/// The maintainer of the packages. Distributors use their own name. Debian policy 5.6.2 requires an address,
+/// and lintian rejects a control file without one (`malformed-contact`). The project has no public address:
+/// `.invalid` never has a host (RFC 2606), so mail bounces immediately.
 pub(crate) const MAINTAINER: &str = "the netpolicy developers <netpolicy@packages.invalid>";
 /// The same without an address.
 pub(crate) const VENDOR: &str = "the netpolicy developers";
@@ -43,16 +42,16 @@ const USAGE: &str =
 /// The version of the artefacts.
 #[derive(Clone, Debug)]
 pub(crate) struct Version {
-    /// That of the workspace: `0.1.0`.
+    /// The workspace's: `0.1.0`.
     pub(crate) number: String,
-    /// What makes it one before.
+    /// The suffix of a pre-release.
     pub(crate) suffix: Option<String>,
-    /// The time that files have, in seconds.
+    /// The modification time of files, in seconds.
     pub(crate) epoch: u64,
 }
 
 impl Version {
-    /// The workspace's, at the time that SOURCE_DATE_EPOCH says, or that of the last commit.
+    /// The workspace's version, at the time of SOURCE_DATE_EPOCH or of the last commit.
     pub(crate) fn of_workspace(suffix: Option<String>) -> Result<Self> {
         let number = shell::manifest_value("version")?;
         let epoch = match std::env::var("SOURCE_DATE_EPOCH") {
@@ -73,7 +72,7 @@ impl Version {
         Ok(Self { number, suffix, epoch })
     }
 
-    /// As Debian orders it.
+    /// In Debian's version order.
     pub(crate) fn debian(&self) -> String {
         match &self.suffix {
             Some(suffix) => format!("{}~{suffix}", self.number),
@@ -81,33 +80,33 @@ impl Version {
         }
     }
 
-    /// As RPM has it: version and release.
+    /// In RPM's form: version and release.
     pub(crate) fn rpm(&self) -> (String, String) {
         let release = self.suffix.as_ref().map_or("1".to_owned(), |suffix| format!("0.{suffix}"));
         (self.number.clone(), release)
     }
 }
 
-/// How much work is put into packing.
+/// How much effort to put into packing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Effort {
     /// Small files, and debug symbols.
     Release,
-    /// Quickly, and without the symbols: for trials of what installing does.
+    /// Fast, and without the symbols: for trials of installation.
     Trial,
 }
 
-/// What was made.
+/// The created artefacts.
 pub(crate) struct Artefacts {
     pub(crate) directory: PathBuf,
-    /// The packages for Debian: netpolicy, and its tools. That of the debug symbols is next to them.
+    /// The Debian packages: netpolicy and its tools, with the debug symbols next to them.
     pub(crate) debs: [PathBuf; 2],
     /// The same for rpm.
     pub(crate) rpms: [PathBuf; 2],
     pub(crate) archive: PathBuf,
 }
 
-/// Makes all of them of a program and those near it.
+/// Creates all of them from a program and those next to it.
 pub(crate) fn pack(built: &Path, version: &Version, out: &Path, effort: Effort) -> Result<Artefacts> {
     setup::need(setup::PACKAGES)?;
     files::make_directory(out)?;
@@ -146,11 +145,11 @@ fn archive(stage: &Stage, version: &Version, out: &Path, effort: Effort) -> Resu
     Ok(file)
 }
 
-/// The parts that a maintainer script of either kind of package may name, and their files.
+/// The parts that a maintainer script of any package may include, and their files.
 const PARTS: [(&str, &str); 2] =
     [("@AFTER_INSTALL@", "after-install.sh"), ("@BEFORE_REMOVAL@", "before-removal.sh")];
 
-/// A script with the parts that it names; `put_back` is what an operator types to roll back.
+/// A script with its parts included; `put_back` is the command to roll back.
 fn filled_script(script: &str, put_back: &str) -> Result<String> {
     let mut script = script.to_owned();
     for (name, file) in PARTS {
@@ -160,7 +159,7 @@ fn filled_script(script: &str, put_back: &str) -> Result<String> {
     Ok(script.replace("@PUT_BACK@", put_back))
 }
 
-/// The checksums of everything that is there.
+/// The checksums of all files.
 fn sums(out: &Path) -> Result {
     let names: Vec<_> = files::files_of(out)?
         .into_iter()
@@ -171,7 +170,7 @@ fn sums(out: &Path) -> Result {
     files::write(&out.join("SHA256SUMS"), &sums)
 }
 
-/// Makes the artefacts, or tries them.
+/// Creates the artefacts, or tries them.
 pub(crate) fn run(arguments: &[String]) -> Result {
     let flags = ["--twice", "--test", "--trial"];
     let options = Options::read(arguments, &flags, &["--out", "--suffix", "--program"], USAGE)?;

@@ -1,5 +1,5 @@
-//! The programs that are packaged: linked statically, so that one runs on every distribution, and built so that neither the place
-//! nor the time of the build is in it.
+//! The packaged programs: statically linked, so that they run on every distribution, and reproducible,
+//! independent of the place and time of the build.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -8,32 +8,32 @@ use super::contents::{PROGRAMS, TOOLS};
 use crate::files;
 use crate::shell::{self, Result};
 
-/// A program and what was taken out of it.
+/// A program and its separated debug information.
 pub(crate) struct Program {
     /// Without debug information, which is what is installed.
     pub(crate) stripped: PathBuf,
     /// The debug information.
     pub(crate) debug: PathBuf,
-    /// What both have in common: [`BUILD_ID_DIGITS`] hexadecimal digits.
+    /// Their common build ID: [`BUILD_ID_DIGITS`] hexadecimal digits.
     pub(crate) build_id: String,
 }
 
-/// A build id is a SHA-1.
+/// A build ID is a SHA-1.
 const BUILD_ID_DIGITS: usize = 40;
 
-/// The target that is built for: that of this machine, named, so that the flags do not reach what runs during the build.
+/// The target: that of this machine, named explicitly so that the flags do not affect build scripts.
 pub(crate) fn host_target() -> Result<String> {
     rustc_value("host")
 }
 
-/// A value that rustc prints of itself: `host`, `release`.
+/// A value in rustc's version output: `host`, `release`.
 pub(super) fn rustc_value(name: &str) -> Result<String> {
     let said = shell::output(Command::new("rustc").arg("-vV"))?;
     let value = said.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
     value.map(str::to_owned).ok_or_else(|| format!("rustc -vV names no {name}"))
 }
 
-/// Builds them, in `directory` if it is not to be the usual one, and returns the path of netpolicy, with the others next to it.
+/// Builds them, in `directory` if given, and returns the path of netpolicy, with the others next to it.
 pub(crate) fn build(directory: Option<&Path>) -> Result<PathBuf> {
     let target = host_target()?;
     let root = shell::root();
@@ -66,13 +66,13 @@ pub(crate) fn build(directory: Option<&Path>) -> Result<PathBuf> {
     Ok(below.join(target).join("dist/netpolicy"))
 }
 
-/// Takes the debug information apart, into `directory`, of netpolicy and of the programs that it finds from where it is.
+/// Separates the debug information of netpolicy and the programs that it execs, into `directory`.
 pub(crate) fn split_all(netpolicy: &Path, directory: &Path) -> Result<Vec<Program>> {
     files::make_directory(directory)?;
     PROGRAMS.into_iter().map(|name| split(name, &near(netpolicy, name)?, directory)).collect()
 }
 
-/// The program of this name, from netpolicy: next to it, as cargo builds them, or where they are installed.
+/// The program with this name: next to netpolicy, as cargo builds them, or where they are installed.
 fn near(netpolicy: &Path, name: &str) -> Result<PathBuf> {
     let directory = netpolicy.parent().unwrap_or(Path::new("."));
     let places = [directory.join(name), directory.join("..").join(TOOLS).join(name)];

@@ -85,7 +85,7 @@ pub(crate) fn pack(stage: &Stage, version: &Version, out: &Path, effort: Effort)
     Ok(made.into())
 }
 
-/// What rpm calls files of a place.
+/// The rpm file attribute for a path.
 fn kind(file: &str) -> &'static str {
     match file {
         _ if file.starts_with("/usr/share/doc/netpolicy/copyright") => "%license ",

@@ -1,5 +1,5 @@
-//! What is linked into the programs: names, versions, licences and their texts, for `copyright` and for a bill of materials
-//! (CycloneDX); and the changelog that goes with it.
+//! The components linked into the programs: names, versions, licences and their texts, for `copyright` and
+//! for a bill of materials (CycloneDX); and the packaged changelog.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -10,15 +10,15 @@ use crate::files;
 use crate::linked::{self, Component, purl};
 use crate::shell::{self, Result};
 
-/// Both texts about what is linked.
+/// Both documents about linked components.
 pub(crate) struct Licences {
-    /// Every part with its licence, then every licence text once.
+    /// Every component with its licence, then every licence text once.
     pub(crate) copyright: String,
     /// CycloneDX 1.5, as JSON.
     pub(crate) sbom: String,
 }
 
-/// Libraries of C that are linked statically: the package that brings the archive, what is linked, and its licence.
+/// Statically linked C libraries: the package with the archive, what is linked, and its licence.
 const C_LIBRARIES: [(&str, &str, &str); 4] = [
     ("libc6-dev", "glibc", "LGPL-2.1-or-later"),
     ("libelf-dev", "elfutils (libelf)", "LGPL-3.0-or-later OR GPL-2.0-or-later"),
@@ -26,7 +26,7 @@ const C_LIBRARIES: [(&str, &str, &str); 4] = [
     ("libgcc-12-dev", "libgcc", "GPL-3.0-or-later WITH GCC-exception-3.1"),
 ];
 
-/// How `copyright` begins.
+/// The beginning of `copyright`.
 const HEAD: &str = "netpolicy: packet delivery as a policy says.\n\n\
     Copyright: 2026 the netpolicy developers.\n\
     Licence: Apache-2.0 OR MIT, at your choice; the BPF programs that it holds are GPL-2.0-only.\n\
@@ -35,7 +35,7 @@ const HEAD: &str = "netpolicy: packet delivery as a policy says.\n\n\
     LGPL's libraries: their source is all that this takes (docs/howto/install.md of the project).\n\n";
 
 impl Licences {
-    /// Asks cargo, and dpkg for the libraries of C.
+    /// Collects them from cargo, and from dpkg for C libraries.
     pub(crate) fn of_programs(version: &Version) -> Result<Self> {
         let mut components = linked::crates()?;
         components.push(rust()?);
@@ -47,7 +47,7 @@ impl Licences {
     }
 }
 
-/// Rust's own library.
+/// Rust's standard library.
 fn rust() -> Result<Component> {
     let version = rustc_value("release")?;
     Ok(Component {
@@ -61,7 +61,7 @@ fn rust() -> Result<Component> {
     })
 }
 
-/// What is linked of C libraries, where dpkg knows them.
+/// The linked C libraries, as far as dpkg knows them.
 fn libraries() -> Vec<Component> {
     let mut found = Vec::new();
     for (package, name, licence) in C_LIBRARIES {
@@ -81,7 +81,7 @@ fn libraries() -> Vec<Component> {
     found
 }
 
-/// The changelog in Debian's form: what `CHANGELOG.md` says of this version.
+/// The changelog in Debian's format: this version's section of `CHANGELOG.md`.
 pub(crate) fn changelog(version: &Version) -> Result<String> {
     let text = files::read(&shell::root().join("CHANGELOG.md"))?;
     let date = shell::output(
@@ -95,7 +95,7 @@ pub(crate) fn changelog(version: &Version) -> Result<String> {
     ))
 }
 
-/// The entries of a version's section, else of the first one, wrapped.
+/// The entries of a version's section, or else of the first one, wrapped.
 fn entries(changelog: &str, number: &str) -> String {
     const WIDTH: usize = 78;
     let section = changelog.split("\n## ").skip(1).find(|section| section.starts_with(number));

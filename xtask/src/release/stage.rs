@@ -1,4 +1,4 @@
-//! The tree that is packed: modes, owners and times are chosen, so that the same contents give the same bytes.
+//! The tree to pack: modes, owners and times are fixed, so that the same contents give the same bytes.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,13 +10,13 @@ use super::sources::{Licences, changelog};
 use crate::files::{self, About as _};
 use crate::shell::{self, Result};
 
-/// Trees with everything below /usr that the packages hold, whatever their kind.
+/// Trees with everything that the packages contain below /usr, for all package formats.
 pub(crate) struct Stage {
-    /// What `/` will be; until [`Stage::split`], with what is in `tools_root` afterwards.
+    /// The future `/`; until [`Stage::split`], including what `tools_root` has afterwards.
     pub(crate) root: PathBuf,
-    /// What `/` will be in the package of the tools.
+    /// The future `/` of the tools' package.
     pub(crate) tools_root: PathBuf,
-    /// What `/` will be in the package of debug symbols.
+    /// The future `/` of the debug symbols' package.
     pub(crate) debug_root: PathBuf,
 }
 
@@ -63,7 +63,7 @@ impl Stage {
         Ok(staged)
     }
 
-    /// Moves the files of the tools into a tree of their own.
+    /// Moves the files of the tools into a separate tree.
     pub(crate) fn split(&self, epoch: u64) -> Result {
         for file in Self::files(&self.root)? {
             if file.strip_prefix("/usr/").is_some_and(contents::is_of_tools) {
@@ -84,7 +84,7 @@ impl Stage {
         settle(&self.tools_root, epoch)
     }
 
-    /// Every file of a tree, as it is installed: `/usr/sbin/netpolicy`, sorted.
+    /// Every file of a tree, by its installed path: `/usr/sbin/netpolicy`, sorted.
     pub(crate) fn files(tree: &Path) -> Result<Vec<String>> {
         let said = shell::output(
             Command::new("find")
@@ -96,7 +96,7 @@ impl Stage {
         Ok(files)
     }
 
-    /// How many kibibytes a tree takes.
+    /// The size of a tree in KiB.
     pub(crate) fn kibibytes(tree: &Path) -> Result<u64> {
         let said = shell::output(
             Command::new("du").args(["--summarize", "--apparent-size", "--block-size=1024"]).arg(tree),
@@ -106,7 +106,7 @@ impl Stage {
     }
 }
 
-/// Gives directories, files and times their final state.
+/// Sets directories, files and times to their final state.
 pub(super) fn settle(tree: &Path, epoch: u64) -> Result {
     let find = |arguments: &[&str]| shell::output(Command::new("find").arg(tree).args(arguments)).map(drop);
     find(&["-type", "d", "-not", "-perm", "700", "-exec", "chmod", "0755", "{}", "+"])?;

@@ -1,4 +1,4 @@
-//! Trials of the packages: what `packaging/trials/run.sh` needs is packed and laid out, and the script runs.
+//! Trials of the packages: packs and lays out what `packaging/trials/run.sh` needs, and runs the script.
 
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
@@ -15,13 +15,13 @@ use crate::test::Tally;
 /// The trials.
 const SCRIPT: &str = "packaging/trials/run.sh";
 
-/// The packages that a root needs for systemd and a lab of two network namespaces.
+/// The packages that a root needs for systemd and a lab with two network namespaces.
 const WITH_SYSTEMD: [&str; 5] = ["systemd", "systemd-sysv", "iproute2", "ethtool", "libelf1"];
 
-/// The releases of Debian that a released program must run on.
+/// The Debian releases on which a released program must run.
 const SUITES: [&str; 3] = ["bullseye", "bookworm", "trixie"];
 
-/// The most disk space that a root takes, in MiB, as an archive and unpacked.
+/// The maximum disk space of a root, in MiB, as an archive and unpacked.
 const SPACE: u64 = 800;
 
 /// Tries packages of the tests' program: all trials, or those with `only` in their names.
@@ -40,7 +40,7 @@ pub(crate) fn run(only: Option<&str>, program: Option<&Path>) -> Result<Tally> {
     run_script(&artefacts, &version, false, only)
 }
 
-/// The same with what is to be released, and what only that can pass.
+/// The same for release packages, with checks that only they can pass.
 pub(crate) fn of_release(artefacts: &Artefacts, version: &Version) -> Result {
     match unfit() {
         Some(why) => Err(format!("the artefacts cannot be tried: {why}")),
@@ -48,7 +48,7 @@ pub(crate) fn of_release(artefacts: &Artefacts, version: &Version) -> Result {
     }
 }
 
-/// Why no container can be started here.
+/// Why containers cannot be started here.
 fn unfit() -> Option<String> {
     if !shell::is_root() {
         return Some("needs root".to_owned());
@@ -116,14 +116,15 @@ fn run_script(artefacts: &Artefacts, version: &Version, released: bool, only: Op
     Ok(trials)
 }
 
-/// Lays the archive of a suite's root into a directory. The packages are fetched from the system's own mirror the first time.
+/// Unpacks the root of a suite into a directory. Its packages are fetched from the system's mirror the first
+/// time.
 fn lay_root(directory: &Path, name: &str, suite: &str, packages: &[&str]) -> Result {
     let to = directory.join(format!("{name}.tar"));
     std::os::unix::fs::symlink(root_archive(suite, packages)?, &to)
         .map_err(|error| format!("{}: {error}", to.display()))
 }
 
-/// The archive of a root, made unless it is there.
+/// The archive of a root, created if it does not exist.
 fn root_archive(suite: &str, packages: &[&str]) -> Result<PathBuf> {
     const FILE: &str = "root.tar";
     let cache = Cache::open()?;
