@@ -1,7 +1,6 @@
-//! What `watch` counts and times, against what independent clients say: one window over all that each of them sends in a lab.
-//!
-//! `cargo bench -p netpolicy --bench clients [-- PART…]`, as root. Parts: `bodies` (wrk, curl), `pipelined` (redis-benchmark, wrk),
-//! `long` (wrk), `http2` (h2load), `forking` (pgbench).
+//! Compares the counts and times of `watch` with independent clients: one window over everything that each of
+//! them sends in a lab. `cargo bench -p netpolicy --bench clients [-- PART…]`, as root. Parts: `bodies` (wrk,
+//! curl), `pipelined` (redis-benchmark, wrk), `long` (wrk), `http2` (h2load), `forking` (pgbench).
 #![expect(clippy::print_stdout, reason = "a benchmark prints what it measured")]
 
 use std::error::Error;
@@ -26,10 +25,10 @@ type Part = fn() -> Done<()>;
 
 const PORT: u16 = 8_100;
 
-/// The packages bring no `PATH` to these.
+/// PostgreSQL's programs, which its packages do not put in `PATH`.
 const POSTGRESQL: &str = "/usr/lib/postgresql";
 
-/// PostgreSQL does not serve as root.
+/// PostgreSQL refuses to run as root.
 const NOBODY: &str = "65534";
 
 fn main() -> Done<()> {
@@ -53,17 +52,17 @@ fn main() -> Done<()> {
     Ok(())
 }
 
-/// What a client says of itself.
+/// A client's own figures.
 #[derive(Debug, Default)]
 struct Said {
     requests: u64,
-    /// What was under way when it ended may be in one count and not in the other.
+    /// Requests outstanding at its end, which may be in only one of the counts.
     in_flight: u64,
-    /// Shares of requests, and what they do not exceed.
+    /// Shares of requests, each with its percentile.
     percentiles: Vec<(f64, Duration)>,
 }
 
-/// One window over all that `client` does at the port.
+/// One window over all requests of `client` on the port.
 fn measured(
     lab: &Lab,
     port: u16,
@@ -83,7 +82,7 @@ fn measured(
     Ok((said, series, sample.usage))
 }
 
-/// One line: counts and percentiles of both.
+/// Prints counts and percentiles of both, on one line.
 fn compare(what: &str, said: &Said, series: &Series) {
     let summary = Summary::of(series, Vec::new());
     let off = 100.0 * (float(summary.requests) / float(said.requests) - 1.0);
@@ -110,7 +109,7 @@ fn compare(what: &str, said: &Said, series: &Series) {
     println!("{line}");
 }
 
-/// What a program of the lab's client prints.
+/// The output of a program on the lab's client.
 fn run(lab: &Lab, program: &str, arguments: &[&str]) -> Done<String> {
     let output = lab.client().run(|| Command::new(program).args(arguments).output())??;
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -120,7 +119,8 @@ fn run(lab: &Lab, program: &str, arguments: &[&str]) -> Done<String> {
     Ok(said)
 }
 
-/// An HTTP server: it reads the whole request, sleeps for as many milliseconds as its path says, and answers.
+/// An HTTP server: it reads the whole request, sleeps for the number of milliseconds in its path, and
+/// answers.
 fn serve(lab: &Lab) -> Done<()> {
     let listener = lab.server().run(|| TcpListener::bind((SERVER_ADDRESS, PORT)))??;
     std::thread::spawn(move || {
@@ -162,7 +162,7 @@ fn http(connection: TcpStream) -> std::io::Result<()> {
     }
 }
 
-/// wrk with a script, and what it says; `depth` requests are under way on each connection.
+/// Runs wrk with a script, and returns its figures; `depth` requests are outstanding on each connection.
 fn wrk(lab: &Lab, files: &Path, script: &str, arguments: &[&str], path: &str, in_flight: u64) -> Done<Said> {
     let file = files.join("script.lua");
     std::fs::write(&file, script)?;
@@ -182,7 +182,7 @@ fn wrk(lab: &Lab, files: &Path, script: &str, arguments: &[&str], path: &str, in
     })
 }
 
-/// A span as wrk writes it: `12.30ms`.
+/// Parses a span in wrk's format: `12.30ms`.
 fn span(text: &str) -> Option<Duration> {
     let at = text.find(|c: char| c.is_ascii_alphabetic())?;
     let (number, unit) = text.split_at(at);
@@ -196,7 +196,7 @@ fn span(text: &str) -> Option<Duration> {
     Some(Duration::from_secs_f64(number.parse::<f64>().ok()? * seconds))
 }
 
-/// Requests with bodies, however they are cut and joined, with packets delivered at once and deferred.
+/// Requests with bodies, in any segmentation, with packets delivered immediately and deferred.
 fn bodies() -> Done<()> {
     const CONNECTIONS: u64 = 4;
     let files = TempDir::with_prefix("netpolicy-bench-clients-")?;
@@ -301,7 +301,7 @@ fn pipelined() -> Done<()> {
     Ok(())
 }
 
-/// Requests that take long.
+/// Slow requests.
 fn long() -> Done<()> {
     let files = TempDir::with_prefix("netpolicy-bench-clients-")?;
     for (millis, connections, seconds) in
@@ -340,7 +340,7 @@ fn http2() -> Done<()> {
     Ok(())
 }
 
-/// PostgreSQL, which forks for each connection, in a cgroup whose CPU time is the truth.
+/// PostgreSQL, which forks for each connection, in a cgroup whose CPU time is the reference.
 fn forking() -> Done<()> {
     let Some(programs) = newest(Path::new(POSTGRESQL)) else {
         println!("  no PostgreSQL below {POSTGRESQL}: apt-get install postgresql");
@@ -417,7 +417,7 @@ fn newest(below: &Path) -> Option<PathBuf> {
     versions.map(|version| version.path().join("bin")).filter(|bin| bin.join("postgres").exists()).max()
 }
 
-/// Makes PostgreSQL read its configuration again, and ends one of its workers.
+/// Makes PostgreSQL reload its configuration, and ends one of its workers.
 fn reload(pid: Pid) {
     use rustix::process::{Signal, kill_process};
     let process = |pid: &str| pid.parse().ok().and_then(rustix::process::Pid::from_raw);
@@ -433,7 +433,7 @@ fn reload(pid: Pid) {
     }
 }
 
-/// What pgbench has logged of each transaction; the logs are removed.
+/// Reads and removes pgbench's log of transactions.
 fn transactions(directory: &Path) -> Done<Said> {
     let mut micros: Vec<u64> = Vec::new();
     for entry in std::fs::read_dir(directory)?.flatten() {
@@ -452,7 +452,7 @@ fn transactions(directory: &Path) -> Done<Said> {
     Ok(Said { requests: micros.len() as u64, in_flight: 0, percentiles: percentiles.collect() })
 }
 
-/// A cgroup of its own, of the second version.
+/// A temporary cgroup (v2).
 struct Cgroup(PathBuf);
 
 impl Cgroup {
@@ -468,7 +468,7 @@ impl Cgroup {
         Ok(Self(path))
     }
 
-    /// A process and what it has forked.
+    /// Adds a process and its descendants.
     fn add(&self, pid: Pid) -> Done<()> {
         let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"))?;
         std::fs::write(self.0.join("cgroup.procs"), pid.to_string())?;

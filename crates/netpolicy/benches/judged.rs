@@ -1,8 +1,8 @@
-//! What it takes to compare and to guard settings on a live memcached, and whether the host is always as it was.
-//!
-//! `cargo bench -p netpolicy --bench judged`, as root; with `-- PART` one part of it: `switch`, `killed`, `stalled`, `harmless`, `slow`. With a number behind that, so many
-//! times. `slow` guards beside one slow-sending client, then two, and so on; with a second number it begins with so many.
-//! Everything happens in labs of its own.
+//! The cost of comparing and guarding settings on a live memcached, and whether the host is always restored.
+//! `cargo bench -p netpolicy --bench judged`, as root; with `-- PART` one part of it: `switch`, `killed`,
+//! `stalled`, `harmless`, `slow`. A number after that is the number of repetitions. `slow` runs guards with
+//! one slow-sending client, then two, and so on; a second number is the number to start with. Everything
+//! happens in separate labs.
 #![expect(clippy::print_stdout, reason = "a benchmark prints what it measured")]
 
 use std::error::Error;
@@ -29,37 +29,38 @@ type Done<T> = Result<T, Box<dyn Error + Send + Sync>>;
 const PROGRAM: &str = env!("CARGO_BIN_EXE_netpolicy");
 const PORT: u16 = 11_211;
 
-/// How many queues the device has whose switches are timed.
+/// The number of queues of the device in the timed switches.
 const QUEUES: u32 = 64;
 
-/// How often each is done, unless a number is given.
+/// The default number of repetitions.
 const SWITCHBACKS: usize = 1_000;
 const KILLS: usize = 200;
 const STALLS: usize = 20;
 const GUARDS: usize = 50;
 const SLOW: usize = 20;
 
-/// How many guards are made at the same time, each in a lab of its own.
+/// The number of concurrent guards, each in a separate lab.
 const AT_ONCE: usize = 2;
 
-/// How many connections ask, and how often each.
+/// The number of connections, and the request rate of each.
 const CONNECTIONS: usize = 8;
 const EVERY: Duration = Duration::from_millis(4);
 
-/// How many connections ask beside slow-sending ones, and how long those wait before each byte of a request.
+/// The number of normal connections in addition to slow-sending ones, and how long the latter wait before
+/// each byte.
 const WORKING: usize = 20;
 const BETWEEN_BYTES: Duration = Duration::from_millis(500);
 
-/// How long something that is about to happen is waited for.
+/// How long to wait for something that is about to happen.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The latest moment at which a comparison is killed, after it has begun to alternate.
 const KILLED_WITHIN: Duration = Duration::from_millis(2_500);
 
-/// Packets wait for a time that does no harm.
+/// Packets wait for a harmless time.
 const SLIGHT: &str = "[device.veth-server]\ndelivery = \"defer50\"\ngro_flush_timeout = \"10us\"\n";
 
-/// What no packet of these clients is about.
+/// A setting that affects no packet of these clients.
 const HARMLESS: &str =
     "[device.veth-server]\npolicy = \"none\"\nsettings = { rx-udp-gro-forwarding = true }\n";
 
@@ -127,17 +128,17 @@ impl Stage {
         command
     }
 
-    /// Its devices, with every setting that is read.
+    /// Its devices, with all settings.
     fn devices(&self) -> Done<Vec<Device>> {
         Ok(observe(self.lab.server(), &Processes::None)?.devices)
     }
 
-    /// What a body comes to while memcached is asked.
+    /// The result of a body that runs while memcached receives requests.
     fn while_asked<T>(&self, body: impl FnOnce() -> Done<T>) -> Done<T> {
         self.while_asked_by(CONNECTIONS, 0, body)
     }
 
-    /// The same by so many connections, and by so many that send their requests slowly.
+    /// The same with this many normal and slow-sending connections.
     fn while_asked_by<T>(&self, working: usize, slow: usize, body: impl FnOnce() -> Done<T>) -> Done<T> {
         let stop = AtomicBool::new(false);
         std::thread::scope(|scope| {
@@ -162,7 +163,7 @@ fn connect(lab: &Lab) -> Option<BufReader<TcpStream>> {
     Some(BufReader::new(stream))
 }
 
-/// Asks at fixed times, whether or not the last answer was late.
+/// Sends requests at fixed times, whether or not the last answer was late.
 fn ask(lab: &Lab, stop: &AtomicBool) {
     let (mut due, mut connection, mut answer) = (Instant::now(), connect(lab), String::new());
     while !stop.load(Ordering::Relaxed) {
@@ -179,7 +180,7 @@ fn ask(lab: &Lab, stop: &AtomicBool) {
     }
 }
 
-/// Sends a request byte by byte, waits for its answer, and begins again.
+/// Sends a request byte by byte, waits for its answer, and repeats.
 fn ask_slowly(lab: &Lab, stop: &AtomicBool) {
     let (mut connection, mut answer) = (connect(lab), String::new());
     for byte in b"get nothing\r\n".iter().cycle() {
@@ -195,7 +196,7 @@ fn ask_slowly(lab: &Lab, stop: &AtomicBool) {
     }
 }
 
-/// Looks until something is so; how long that took.
+/// Polls a condition; returns how long it took.
 fn until(what: &str, mut is_so: impl FnMut() -> Done<bool>) -> Done<Duration> {
     let began = Instant::now();
     while !is_so()? {
@@ -213,7 +214,7 @@ fn quantile(sorted: &[f64], percent: usize) -> f64 {
     sorted.get(at).copied().unwrap_or(f64::NAN)
 }
 
-/// Alternates between the host as it is and a mode for all queues.
+/// Alternates between the unchanged host and a mode for all queues.
 fn switch(switchbacks: usize) -> Done<()> {
     let stage = Stage::new("switch", QUEUES)?;
     let file = stage.asks("[device.veth-server]\ndelivery = \"defer50\"\n")?;
@@ -254,7 +255,7 @@ fn switch(switchbacks: usize) -> Done<()> {
     Ok(())
 }
 
-/// Kills comparisons at random moments, and looks at what is left.
+/// Kills comparisons at random moments, and checks what is left.
 fn killed(kills: usize) -> Done<()> {
     let stage = Stage::new("killed", 2)?;
     stage.asks("")?;
@@ -320,7 +321,7 @@ fn stalled(trials: usize) -> Done<()> {
     Ok(())
 }
 
-/// Guards of what makes no difference, on live traffic.
+/// Guards of a change without effect, on live traffic.
 fn harmless(guards: usize) -> Done<()> {
     let each = guards.div_ceil(AT_ONCE);
     let rulings: Vec<Vec<String>> = std::thread::scope(|scope| {
@@ -342,7 +343,7 @@ fn harmless(guards: usize) -> Done<()> {
     Ok(())
 }
 
-/// The same beside clients that send slowly: each guard beside one more.
+/// The same with slow-sending clients, one more for each guard.
 fn slow(guards: usize, first: usize) -> Done<()> {
     let beside: Vec<usize> = (first..first + guards).collect();
     let rulings = lane_of_guards(0, WORKING, beside.clone())?;
@@ -354,7 +355,7 @@ fn slow(guards: usize, first: usize) -> Done<()> {
     Ok(())
 }
 
-/// A guard beside each of these numbers of slow-sending clients; the rulings.
+/// A guard with each of these numbers of slow-sending clients; returns the rulings.
 fn lane_of_guards(lane: usize, working: usize, slow: Vec<usize>) -> Done<Vec<String>> {
     let stage = Stage::new(&format!("harmless-{lane}"), 1)?;
     stage.asks(HARMLESS)?;

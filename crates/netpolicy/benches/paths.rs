@@ -1,9 +1,8 @@
-//! How long `netpolicy show` takes from its start to its end, and how many calls and how much time a device policy
-//! takes to be applied and taken back; then the same for every mechanism of a device together, and how long reading all of
-//! a device takes beside `ethtool`, `ip` and `ynl`.
-//!
-//! `cargo bench -p netpolicy --bench paths`, as root; `-- observe` and the like for one part of it; `-- against OTHER [PROGRAM]`
-//! compares another build with this one, or with PROGRAM. Everything happens in the lab's namespaces.
+//! The run time of `netpolicy show`, and the number of calls and the time to apply and roll back a device
+//! policy; then the same for all mechanisms of a device together, and the time to read a whole device in
+//! comparison with `ethtool`, `ip` and `ynl`. `cargo bench -p netpolicy --bench paths`, as root; `-- observe`
+//! and the like for one part of it; `-- against OTHER [PROGRAM]` compares another build with this one, or
+//! with PROGRAM. Everything happens in the lab's namespaces.
 #![expect(clippy::print_stdout, reason = "a benchmark prints what it measured")]
 
 use std::error::Error;
@@ -171,7 +170,7 @@ fn asked() -> Asked {
     }
 }
 
-/// The kernel, with a count of what it was asked.
+/// The kernel, with a count of its calls.
 struct Counting {
     kernel: Kernel,
     reads: u64,
@@ -196,7 +195,7 @@ impl Knobs for Counting {
     }
 }
 
-/// A directory that goes with the benchmark.
+/// A directory that is removed with the benchmark.
 fn scratch() -> Done<TempDir> {
     Ok(TempDir::with_prefix("netpolicy-bench-")?)
 }
@@ -248,7 +247,7 @@ fn hold_sockets() -> Done<()> {
     Ok(())
 }
 
-/// Times of one thing, shown as their median and how far most of them spread.
+/// Repeated times, shown as their median and spread.
 struct Times(Vec<Duration>);
 
 impl Times {

@@ -1,8 +1,7 @@
-//! Turns what `netpolicy -o json show` printed on a real host into a recorded host for tests:
-//! `cargo run -p netpolicy --example record_host -- CAPTURE crates/netpolicy/tests/hosts NAME ORIGIN`.
-//!
-//! What says whose host it was, or is secret, is left out: processes and their sockets, MAC addresses, the key of the receive
-//! hash, counts of interrupts, and what could not be read. Devices, queues, NAPIs, interrupts and CPUs stay as they were.
+//! Turns the output of `netpolicy -o json show` on a real host into a recorded host for tests: `cargo run -p
+//! netpolicy --example record_host -- CAPTURE crates/netpolicy/tests/hosts NAME ORIGIN`. Identifying or
+//! secret parts are removed: processes and their sockets, MAC addresses, the RSS key, interrupt counts, and
+//! unreadable parts. Devices, queues, NAPIs, interrupts and CPUs are kept.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -10,7 +9,7 @@ use std::process::ExitCode;
 
 use model::Host;
 
-/// A captured document larger than this is none.
+/// The maximum size of a capture.
 const CAPTURE_BYTES_MAX: u64 = 64 << 20;
 
 #[expect(clippy::print_stdout, clippy::print_stderr, reason = "it is a program of its own")]
@@ -84,7 +83,7 @@ fn scrubbed(mut host: Host) -> Host {
     host
 }
 
-/// Where the capture is from, as TOML.
+/// The origin of the capture, as TOML.
 fn described(host: &Host, origin: &str) -> String {
     let mut text = format!("origin = \"{origin}\"\nkernel = \"{}\"\n", host.release);
     for device in &host.devices {

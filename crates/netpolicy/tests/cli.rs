@@ -1,5 +1,5 @@
-//! The command as its users see it: words, exit codes, and which of the two outputs they are on. Nothing here changes
-//! a host; what does is in `tests/root`.
+//! The command as users see it: messages, exit codes, and the output to which they go. Nothing here changes a
+//! host; tests that do are in `tests/root`.
 
 use std::io::Read;
 use std::process::{Command, Output, Stdio};
@@ -129,7 +129,7 @@ fn colour_is_used_only_where_it_is_asked_for() {
     assert!(!escapes(&["--color", "never", "show", "--processes", "none"], None));
 }
 
-/// What bash offers for the last of these words, by the script that `completions bash` prints.
+/// Bash's completions for the last of these words, with the script of `completions bash`.
 fn offered_by_bash(words: &[&str]) -> Vec<String> {
     let script = r#"
         directory=$(dirname "$1") && PATH=$directory:$PATH && shift
@@ -242,7 +242,7 @@ fn userbusy_is_refused_for_a_running_process_and_names_what_the_kernel_could_do(
     insta::assert_snapshot!(text(&output.stderr).replace(&own, "PID"));
 }
 
-/// Runs a command that must not hang, whatever it is given.
+/// Runs a command that must not hang, whatever its input.
 fn ends(mut command: Command) -> Output {
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("starts");
     for _ in 0..1_000 {

@@ -1,4 +1,4 @@
-//! The documents: every link between files of the repository leads somewhere.
+//! Checks every link between files of the repository.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;

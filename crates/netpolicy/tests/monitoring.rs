@@ -1,12 +1,12 @@
-//! The dashboard and the alert rules as files: what they must have that no Prometheus asks for. That what they name is served,
-//! and that alerts fire, is tested in `root/monitored.rs`.
+//! Static checks of the dashboard and the alert rules. `root/monitored.rs` tests that their metrics are
+//! served and that alerts fire.
 
 use std::collections::BTreeSet;
 
 use serde_json::Value;
 use testkit::markdown::{Document, repository};
 
-/// How many columns Grafana lays panels out in.
+/// The number of columns in Grafana's layout.
 const COLUMNS: u64 = 24;
 
 fn read(path: &str) -> String {

@@ -1,5 +1,5 @@
-//! What is installed beside the program: units that hold no more than they say. What systemd thinks of them is tested in
-//! `root/tools.rs`.
+//! Checks the installed files other than the program, such as the units. `root/tools.rs` has systemd check
+//! them.
 
 use std::path::{Path, PathBuf};
 

@@ -1,4 +1,4 @@
-//! What `explain` says of a policy's recipe, and of a site's own file that is wrong.
+//! `explain` for a policy's recipe, and for an invalid recipe file.
 
 use testkit::command::{Scratch, netpolicy, text};
 

@@ -1,4 +1,4 @@
-//! What the shipped recipes come to on a recorded host.
+//! The built-in recipes on a recorded host.
 
 #[path = "../../plan/tests/plan/made.rs"]
 #[expect(dead_code, reason = "only what makes a host, and writes to it, is needed here")]
@@ -13,7 +13,7 @@ use model::{Host, Intent, IrqKnob, Offload, Pid, Policy, PolicyName, Recipes, Rs
 use plan::{Refusal, Resolved, desired, diff, place};
 use policy_file::recipes;
 
-/// The recorded host as root sees it: nginx is served at a port of its own, and its epoll can be read.
+/// The recorded host as root sees it: nginx has a separate port, and its epoll is readable.
 fn cache_server() -> Host {
     let mut host: Host =
         serde_json::from_str(include_str!("hosts/cache-server.json")).expect("the fixture is a host");
@@ -27,7 +27,7 @@ fn cache_server() -> Host {
     host
 }
 
-/// The same machine with a NIC whose driver has RSS contexts and takes rules, and with 8 queues.
+/// The same machine with a NIC that has 8 queues, RSS contexts and ntuple rules.
 fn with_rules() -> Host {
     let mut host = cache_server();
     let nic = &mut host.devices[1];
@@ -79,7 +79,7 @@ fn printed(policy: &Policy, host: &Host, resolved: &Resolved) -> Result<String, 
     Ok(text)
 }
 
-/// The shipped recipes.
+/// The built-in recipes.
 fn shipped() -> Arc<Recipes> {
     Arc::new(recipes(&[]).expect("the shipped recipes"))
 }
@@ -111,8 +111,9 @@ fn a_recorded_host_is_divided_between_memcached_and_nginx() {
     insta::assert_snapshot!("eth0_mixed_without_rules", refused);
 }
 
-/// A host with a NIC as its driver's source makes it, not a capture of one: four queues, whose NAPIs and interrupts are
-/// stated or named as the facts say. Before `irq_stated` or a name that says the queue, none is known.
+/// A host with a NIC according to its driver's source, not a capture: four queues, whose NAPIs and interrupts
+/// are reported or named according to the facts. Before `irq_stated`, or without a queue number in the name,
+/// none is known.
 fn built_from_source(driver: &str) -> Host {
     let facts = policy_file::nic_facts();
     let facts = &facts.drivers[driver];
@@ -195,7 +196,7 @@ fn every_driver_of_a_data_centre_is_planned_set_judged_and_undone() {
     }
 }
 
-/// The hosts that the example `record_host` kept: those with a description beside them.
+/// The captured hosts of the example `record_host`: those with a description.
 fn captured() -> Vec<(String, Host)> {
     let directory = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/hosts");
     let mut found = Vec::new();
@@ -306,7 +307,7 @@ fn another_ring_size_says_that_the_driver_takes_the_carrier_off() {
     assert!(words.contains("ena_netdev.c:2248 ena_down"), "{words}");
 }
 
-/// What is printed of a plan for a NIC of this driver with these requests.
+/// The printed plan for a NIC with this driver and these requests.
 fn said_of(driver: &str, change: impl FnOnce(&mut Device), nic: Vec<model::NicRequest>) -> String {
     let mut host = built_from_source(driver);
     change(&mut host.devices[0]);

@@ -1,4 +1,4 @@
-//! The reference pages that are made of the code's own tables: settings, keys of policy files, exit codes.
+//! The reference pages generated from the code's tables: settings, keys of policy files, exit codes.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -137,7 +137,7 @@ fn keys() -> String {
     page
 }
 
-/// The keys below `settings` that do not take the value of their setting. `settings.md` has those that do.
+/// The keys below `settings` whose values are not those of a setting. `settings.md` has the others.
 fn device_settings() -> String {
     let mut page = String::new();
     for row in key_table() {
@@ -222,12 +222,12 @@ fn delivery_modes() -> String {
     page
 }
 
-/// A cell of numbers. Empty if all of them are zero.
+/// A table cell with numbers. Empty if all of them are zero.
 fn numbers(text: &str) -> String {
     if text == "0 / 0 / 0" { String::new() } else { text.to_owned() }
 }
 
-/// A span as a sentence has it: `20 ms`.
+/// A span in prose: `20 ms`.
 fn in_prose(span: Nanoseconds) -> String {
     let text = span.to_string().replace("us", "µs");
     let unit = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
@@ -235,7 +235,7 @@ fn in_prose(span: Nanoseconds) -> String {
     format!("{number} {unit}").trim_end().to_owned()
 }
 
-/// What a delivery mode does.
+/// The effect of a delivery mode.
 fn happens_with(mode: DeliveryMode) -> String {
     let usecs = mode.params().epoll.busy_poll_usecs;
     match mode {
@@ -259,7 +259,7 @@ fn happens_with(mode: DeliveryMode) -> String {
     }
 }
 
-/// What a delivery mode needs: the kernel that brought its parts, and how it is started.
+/// The requirements of a delivery mode: the first kernel, and how it is started.
 fn needed_by(mode: DeliveryMode) -> String {
     match mode {
         DeliveryMode::Interrupt => String::new(),

@@ -1,4 +1,4 @@
-//! What a refusal says works is typed into the policy file as it stands, and works.
+//! Every alternative in a refusal can be put into the policy file literally, and works.
 
 #[path = "../../plan/tests/plan/made.rs"]
 #[expect(dead_code, reason = "hosts for more tests than these")]
@@ -21,9 +21,9 @@ use netpolicy::args::{Arguments, Command, Set, SetTarget};
 use plan::{Refusal, Resolved, desired, diff, place};
 use policy_file::{Mistakes, merge, parse, recipes};
 
-/// A policy that is refused, and what its refusal says works.
+/// A policy that is refused, and the alternatives in the refusal.
 struct Case {
-    /// The file of the planner that refuses.
+    /// The source file that refuses.
     from: &'static str,
     host: Host,
     /// The policy file that is refused.
@@ -31,11 +31,11 @@ struct Case {
     ways: Vec<Way>,
 }
 
-/// One way out of a refusal.
+/// An alternative in a refusal.
 struct Way {
-    /// What the refusal says, word for word.
+    /// Its text in the refusal.
     says: &'static str,
-    /// What is written into the file, and instead of what.
+    /// The text to replace in the file, and its replacement.
     instead: &'static str,
     written: &'static str,
 }
@@ -53,13 +53,13 @@ fn case<const WAYS: usize>(
     Case { from, host, file, ways: ways.map(|(says, instead, written)| way(says, instead, written)).into() }
 }
 
-/// A host that a test changes first.
+/// A host that a test modifies.
 fn with(mut host: Host, change: impl FnOnce(&mut Host)) -> Host {
     change(&mut host);
     host
 }
 
-/// A NIC with so many queue pairs of 8, whose driver has RSS contexts and takes rules.
+/// A NIC with this many of 8 queue pairs, with RSS contexts and ntuple rules.
 fn nic(queues: u32) -> Host {
     let mut host = host();
     let napis: Vec<u32> = (300..300 + queues).collect();
@@ -98,7 +98,7 @@ fn listening(pid: u32, comm: &str, port: u16, workers: &[&[u32]]) -> Process {
     process
 }
 
-/// A cache whose threads wait on two NAPIs, and a web server beside it, on a NIC with so many queues.
+/// A cache whose threads wait on two NAPIs, and a web server, on a NIC with this many queues.
 fn two_servers(queues: u32) -> Host {
     let mut host = nic(queues);
     host.processes.push(listening(812, "cache", 11_211, &[&[300], &[300]]));
@@ -119,7 +119,7 @@ match = { port = 80 }
 policy = \"bulk\"
 ";
 
-/// The processes that a service means are those of its name.
+/// The processes of a service are those with its name.
 fn resolved(policy: &Policy, host: &Host) -> Resolved {
     policy.intents.iter().enumerate().fold(Resolved::default(), |all, (at, intent)| match &intent.target {
         Target::Service(name, _) => {
@@ -130,7 +130,7 @@ fn resolved(policy: &Policy, host: &Host) -> Resolved {
     })
 }
 
-/// What the file comes to on the host; or why it is refused, and what works.
+/// The plan for the file on the host; or the refusal with its alternatives.
 fn planned(file: &str, host: &Host) -> Result<Plan, (String, String)> {
     let wrong = |mistakes: Mistakes| {
         let help: Vec<String> = mistakes.0.iter().filter_map(|mistake| mistake.help.clone()).collect();
@@ -583,7 +583,7 @@ fn cases() -> Vec<Case> {
     all
 }
 
-/// What is wrong with a case; nothing if every way out of it is one.
+/// The faults of a case; empty if every alternative works.
 fn wrong(case: &Case) -> Vec<String> {
     let Err((refusal, nearest)) = planned(case.file, &case.host) else {
         return vec![format!("{}: it is not refused:\n{}", case.from, case.file)];
@@ -614,7 +614,8 @@ fn what_works_works_as_it_is_typed() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
 }
 
-/// Ways out that are not written into a policy file, and what holds them: other tests, or the parser, which refuses first.
+/// Alternatives that are not written into a policy file, and what covers them: other tests, or the parser,
+/// which refuses first.
 const ELSEWHERE: &[(&str, usize, &str)] = &[
     ("desired.rs", 1, "another command, for a kernel that the tests run in a guest"),
     ("wanted.rs", 1, "the same value in both requests: values of two requests for one device"),
@@ -697,7 +698,7 @@ fn a_veth_gets_its_napis_and_its_mode_from_one_request() {
     assert_eq!(first.changes().map(|change| change.to().knob()).collect::<Vec<_>>(), ["rx-gro"]);
 }
 
-/// The remedies that `doctor` names in the planner's tests, as they are printed after `→`.
+/// The remedies in the planner's snapshots of `doctor`, after `→`.
 fn remedies_of_doctor() -> BTreeSet<String> {
     let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("../plan/tests/plan/snapshots");
     let mut found = BTreeSet::new();
@@ -708,7 +709,7 @@ fn remedies_of_doctor() -> BTreeSet<String> {
     found
 }
 
-/// What is written into a policy file parses, is planned, and is the section that it names.
+/// Checks that a policy file fragment parses, can be planned, and is the section that it names.
 fn typed_into_a_file(words: &str) -> Result<(), String> {
     let (section, keys) = words.split_once(": ").ok_or("no section")?;
     let file = format!("{section}\n{}\n", keys.replace(" and ", "\n"));
@@ -718,7 +719,8 @@ fn typed_into_a_file(words: &str) -> Result<(), String> {
     planned(&file, &host).map(drop).map_err(|(why, _)| format!("{why}\n{file}"))
 }
 
-/// A `set` is planned on a host with its device or its process, and its flags allow what the plan does.
+/// Checks that a `set` command can be planned on a host with its device or process, and that its flags allow
+/// the plan.
 fn can_be_set(set: &Set) -> Result<(), String> {
     let (target, request, nic_requests) = match &set.target {
         SetTarget::Device { name, request, settings } => {
@@ -752,7 +754,7 @@ fn can_be_set(set: &Set) -> Result<(), String> {
     }
 }
 
-/// A command of ours is one that the command line understands; another's is one that a shell does.
+/// Checks a command: with netpolicy's parser, or with a shell.
 fn typed(command: &str) -> Result<(), String> {
     if let Some(words) = command.strip_prefix("in a policy file, under ") {
         return typed_into_a_file(words);

@@ -1,9 +1,12 @@
-//! How soon the daemon has a policy in force after an `execve`, a new listener, a new epoll, the first connection of a pod's
-//! server and a link that comes up, with a thousand processes beside; what it costs when nothing happens; and what it costs a process without a policy.
+//! How soon the daemon has a policy in force after an `execve`, a new listener, a new epoll, the first
+//! connection of a pod's server and a link that comes up, on a host with a thousand other processes; what it
+//! costs when nothing happens; and what it costs a process without a policy.
 //!
-//! `cargo bench -p netpolicy --bench daemon`, as root; with `-- PART` one part of it, and with further programs behind that, other builds
-//! of netpolicy are measured in turn with this one. Everything happens in the lab's namespaces. The processes that are
-//! watched are this program again; each says itself when it saw the policy in force.
+//! `cargo bench -p netpolicy --bench daemon`, as root; with `-- PART` one part of it, and with further
+//! programs after that, other builds of netpolicy are measured in turn with this one.
+//!
+//! Everything happens in the lab's namespaces. The watched processes are this program again; each reports
+//! when it saw the policy in force.
 #![expect(clippy::print_stdout, reason = "a benchmark prints what it measured")]
 
 mod role;
@@ -26,24 +29,24 @@ type Done<T> = Result<T, Box<dyn Error>>;
 
 /// The netpolicy of this build.
 const PROGRAM: &str = env!("CARGO_BIN_EXE_netpolicy");
-/// How many processes there are beside.
+/// The number of other processes.
 const BESIDE: usize = 1_000;
-/// How many of each are measured in a block, and how many blocks of each program, in turn.
+/// The number of measurements in a block, and of blocks for each program.
 const ROUNDS: usize = 20;
 const LINK_ROUNDS: usize = 12;
 const POD_ROUNDS: usize = 100;
 const REACTION_BLOCKS: usize = 6;
-/// So many links come up between two requests to forget repairs: ten within ten minutes are the limit.
+/// How many links come up between two requests to forget repairs: the limit is ten within ten minutes.
 const LINKS_IN_A_ROW: usize = 8;
-/// What is held while nothing happens.
+/// The number of sockets while nothing happens.
 const SOCKETS: usize = 10_000;
 const DEVICES: usize = 4;
 const QUEUES_EACH: u32 = 64;
-/// For how long nothing happens.
+/// The duration without events.
 const IDLE: Duration = Duration::from_secs(60);
 /// How many programs are started in a row, and how often with and without a daemon.
 const STARTED: usize = 300;
-/// So many are started before, and not counted.
+/// The number of programs started first, which are not counted.
 const WARM_UP: usize = 100;
 const SETTLES: Duration = Duration::from_secs(1);
 const BLOCKS: usize = 16;
@@ -143,7 +146,7 @@ fn rounds(one: impl Fn() -> Done<Vec<Duration>>) -> Done<Vec<Duration>> {
     Ok(took)
 }
 
-/// How long it takes from the first packet of a pod's server, which comes so long after the server listens, until its epoll is
+/// The time from the first packet of a pod's server, this long after the server listens, until its epoll is
 /// set.
 fn pod_server(stage: &Stage, pod: &Netns, role: &str, settles: Duration) -> Done<Vec<Duration>> {
     let server = stage.role_in(pod, role)?;
@@ -211,10 +214,10 @@ fn links(programs: &[String]) -> Done<()> {
     Ok(())
 }
 
-/// What was measured of one program, block by block.
+/// The measurements of one program, in blocks.
 type Blocks = Vec<Vec<Duration>>;
 
-/// Each program's figures, and how the others compare with the first by the medians of their blocks.
+/// Each program's figures, and the ratios of the others to the first, by the medians of their blocks.
 fn compare(what: &str, programs: &[String], took: &[&Blocks]) {
     let medians = |blocks: &Blocks| -> Vec<f64> {
         blocks.iter().map(|block| median(&mut block.clone()).as_secs_f64()).collect()
@@ -256,7 +259,7 @@ fn comes_up(index: IfIndex) -> Done<Duration> {
     Err("the link came up without its policy".into())
 }
 
-/// Programs that are started, with and without a daemon that waits for others.
+/// Starts programs, with and without a daemon that waits for others.
 fn cost_for_others() -> Done<()> {
     let mut stage = Stage::new("cost", 1)?;
     stage.fill(BESIDE)?;
@@ -313,7 +316,7 @@ fn starts(count: usize) -> Done<Duration> {
     Ok(begun.elapsed() / u32::try_from(count)?)
 }
 
-/// Nothing happens, with much under policy.
+/// Nothing happens, with many objects under policy.
 fn idle() -> Done<()> {
     let stage = Stage::new("idle", QUEUES_EACH)?;
     let mut policy = role::policy(&stage);
@@ -369,7 +372,7 @@ fn summary(what: &str, took: &mut [Duration]) -> String {
     )
 }
 
-/// The clock that processes share.
+/// The clock that the processes share.
 fn clock() -> Nanoseconds {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     let seconds = u64::try_from(now.tv_sec).unwrap_or(0);

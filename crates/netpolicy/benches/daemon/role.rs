@@ -1,4 +1,4 @@
-//! The processes that are watched: without a policy at first, until they exec a program that matches one.
+//! The watched processes: without a policy at first, until they exec a matching program.
 
 use std::io::Write;
 use std::net::{TcpListener, UdpSocket};
@@ -19,29 +19,29 @@ pub(crate) const NEXT: &str = "NETPOLICY_BENCH_NEXT";
 pub(crate) const UNMATCHED: &str = "np-unmatched";
 pub(crate) const MEANT: &str = "np-meant";
 
-/// Becomes a process that is meant, with a socket and an epoll that it had before.
+/// Execs a matching program, and keeps a socket and an epoll.
 pub(crate) const EXEC: &str = "exec";
 const AFTER_EXEC: &str = "after-exec";
-/// Listens on the port that is meant.
+/// Listens on a matching port.
 pub(crate) const LISTEN: &str = "listen";
-/// Serves one connection on that port, and says when its epoll has the parameters.
+/// Serves one connection on that port, and reports when its epoll has the parameters.
 pub(crate) const SERVE: &str = "serve";
-/// The same of a UDP socket, whether anything comes to it or not.
+/// The same with a UDP socket, with or without a datagram.
 pub(crate) const SERVE_UDP: &str = "serve-udp";
-/// Is meant, and makes epolls.
+/// Matches, and creates epolls.
 pub(crate) const EPOLLS: &str = "epolls";
 const MAKES_EPOLLS: &str = "makes-epolls";
-/// Is meant, and holds many sockets.
+/// Matches, and holds many sockets.
 pub(crate) const HOLD: &str = "hold";
 const HOLDS: &str = "holds";
 
 pub(crate) const PORT: u16 = 11_999;
-/// How many epolls a process makes while it is young, within nine seconds, and how many later.
+/// How many epolls a process creates in its first nine seconds, and how many later.
 pub(crate) const YOUNG_EPOLLS: usize = 8;
 const SETTLED_EPOLLS: usize = 2;
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// What the policy files say about these.
+/// The policy files for these processes.
 pub(crate) fn policy(stage: &Stage) -> String {
     let exe = stage.image(MEANT);
     format!(
@@ -51,7 +51,7 @@ pub(crate) fn policy(stage: &Stage) -> String {
     )
 }
 
-/// Plays the role that the environment names, if it names one.
+/// Plays the role in the environment, if there is one.
 pub(crate) fn play() -> Done<Option<()>> {
     let Ok(role) = std::env::var(ROLE) else { return Ok(None) };
     let next = std::env::var(NEXT).unwrap_or_default();
@@ -156,7 +156,7 @@ fn holds() -> Done<()> {
     }
 }
 
-/// How long it takes from a time until an epoll has the parameters of the policy.
+/// The time until an epoll has the parameters of the policy.
 fn in_force(process: ProcessId, fd: Fd, begun: Nanoseconds) -> Done<Duration> {
     let patience = Instant::now() + PATIENCE;
     while Instant::now() < patience {

@@ -1,4 +1,4 @@
-//! A host of the lab with a daemon on it, and with processes.
+//! A host of the lab with a daemon and processes.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
@@ -16,7 +16,7 @@ use tempfile::TempDir;
 
 use crate::{Done, role};
 
-/// How long a daemon may take until it is at work.
+/// How long a daemon may take until it is running.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The address of a pod's server, in the lab's network.
@@ -25,7 +25,8 @@ const POD: &str = "192.0.2.3";
 pub(crate) struct Stage {
     lab: Lab,
     beside: Vec<Child>,
-    /// The end of the pipe that the others wait at: they end when it is closed, also by a kill of this.
+    /// The end of the pipe on which the others wait: they exit when it is closed, even if this process is
+    /// killed.
     held: Vec<OwnedFd>,
     scratch: TempDir,
 }
@@ -59,7 +60,7 @@ impl Stage {
         Ok(host.device_named(SERVER_DEVICE).ok_or("the device")?.id.ifindex)
     }
 
-    /// One more veth, both ends here, with NAPIs.
+    /// Adds a veth with NAPIs, with both ends here.
     pub(crate) fn adds_device(&self, name: &str, queues: u32) -> Done<()> {
         let peer = format!("{name}p");
         let queues = queues.to_string();
@@ -75,13 +76,13 @@ impl Stage {
         self.inside(|| commands.iter().try_for_each(|command| run(command)))
     }
 
-    /// Does something on the server's side of the lab.
+    /// Runs something on the server's side of the lab.
     pub(crate) fn inside<T: Send>(&self, body: impl FnOnce() -> Done<T> + Send) -> Done<T> {
         let done = self.lab.server().run(|| body().map_err(|error| error.to_string()))?;
         Ok(done?)
     }
 
-    /// Fills the host with processes that do nothing.
+    /// Fills the host with idle processes.
     pub(crate) fn fill(&mut self, processes: usize) -> Done<()> {
         let (waited_at, end) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
         self.held.push(end);
@@ -98,12 +99,12 @@ impl Stage {
         Ok(began?)
     }
 
-    /// Starts a daemon of this netpolicy, and waits until it is at work.
+    /// Starts a daemon of this netpolicy, and waits until it is running.
     pub(crate) fn daemon(&self, program: &str) -> Done<Daemon> {
         self.daemon_by(Command::new(program))
     }
 
-    /// The same where the kernel has no BTF, as far as the daemon sees: it hears nothing by BPF.
+    /// The same without BTF from the daemon's point of view: it receives no events by BPF.
     pub(crate) fn daemon_without_bpf(&self, program: &str) -> Done<Daemon> {
         let mut command = Command::new("unshare");
         command.args(["--mount", "sh", "-c", "mount -t tmpfs tmpfs /sys/kernel/btf && exec \"$@\"", "sh"]);
@@ -158,12 +159,12 @@ impl Stage {
         Ok(pod)
     }
 
-    /// A connection of the lab's client to the pod's server.
+    /// Connects the lab's client to the pod's server.
     pub(crate) fn connects(&self) -> Done<TcpStream> {
         Ok(self.lab.client().run(|| TcpStream::connect((POD, role::PORT)))??)
     }
 
-    /// A datagram of the lab's client to the pod's server.
+    /// Sends a datagram from the lab's client to the pod's server.
     pub(crate) fn sends(&self) -> Done<()> {
         let sent = self.lab.client().run(|| {
             UdpSocket::bind("0.0.0.0:0").and_then(|socket| socket.send_to(b".", (POD, role::PORT)))
@@ -214,7 +215,7 @@ impl Daemon {
         Ok(fs::read_to_string(Path::new("/proc").join(self.child.id().to_string()).join(name))?)
     }
 
-    /// The CPU time that it has taken. It has one thread.
+    /// Its CPU time. It has one thread.
     pub(crate) fn cpu(&self) -> Done<Duration> {
         let text = self.file("schedstat")?;
         let first = text.split_ascii_whitespace().next().ok_or("schedstat")?;
@@ -250,7 +251,7 @@ pub(crate) struct Role {
 }
 
 impl Role {
-    /// Waits until it says that it has begun.
+    /// Waits until it has begun.
     fn begun(&mut self) -> Done<()> {
         let out = self.child.stdout.as_mut().ok_or("its words")?;
         let mut byte = [0];
@@ -258,7 +259,7 @@ impl Role {
         Ok(())
     }
 
-    /// What it saw, in the order in which it saw it.
+    /// Its observations, in order.
     pub(crate) fn wait(mut self) -> Done<Vec<Duration>> {
         let out = self.child.stdout.take().ok_or("its words")?;
         let mut took = Vec::new();

@@ -1,5 +1,5 @@
-//! What a command takes from its start to its end, with two programs in turn: `show`, `tc load` of one rule, and a device
-//! policy of 64 queues that is applied and rolled back.
+//! The run time of commands with two programs in turn: `show`, `tc load` of one rule, and a device policy of
+//! 64 queues that is applied and rolled back.
 
 use std::path::Path;
 use std::process::{Command, Stdio};

@@ -1,8 +1,8 @@
-//! Everything that is known of a namespace's devices, beside the programs that report the same of its one device.
-//!
-//! `ethtool` and `ip` report nothing about NAPIs, of what packets wait in, and of the files of each queue. So there are three sums: ten
-//! commands of these two; with `tc` and one `grep` over the files of all queues; and with the two dumps of `ynl` besides, which
-//! report queues and NAPIs, where `NETPOLICY_BENCH_YNL` names the kernel's `cli.py`. The third is what it takes to know the same.
+//! Reading all devices of a namespace, in comparison with the programs that report the same about its only
+//! device. `ethtool` and `ip` do not report NAPIs, qdisc backlogs or the files of each queue. So there are
+//! three sums: ten commands of these two; with `tc` and one `grep` over the files of all queues; and with two
+//! dumps of `ynl`, which report queues and NAPIs, if `NETPOLICY_BENCH_YNL` names the kernel's `cli.py`. The
+//! third gives the same information.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -14,7 +14,7 @@ use tempfile::TempDir;
 
 use super::{Done, ROUNDS, Times, scratch};
 
-/// Runs both in turn, so that whatever else this machine does meets both.
+/// Runs both in turn, so that other load affects both.
 pub(super) fn observe(queues: u32) -> Done<()> {
     let lab = Lab::new(&LabOptions::with_queues(queues))?;
     let sysfs = Mounted::in_namespace_of(&lab)?;
@@ -90,7 +90,7 @@ fn of_ynl(program: &str) -> Vec<Vec<String>> {
         .to_vec()
 }
 
-/// The sysfs of the lab's server at a place in the tree of files, where other programs can read it.
+/// The sysfs of the lab's server, mounted where other programs can read it.
 struct Mounted(TempDir);
 
 impl Mounted {
@@ -108,7 +108,7 @@ impl Drop for Mounted {
     }
 }
 
-/// Runs a command to its end. That a driver has no answer is an answer, too.
+/// Runs a command. A driver that reports nothing is not an error.
 fn ask(command: &[String]) -> Result<(), std::io::Error> {
     let mut tool = Command::new(&command[0]);
     tool.args(&command[1..])

@@ -1,5 +1,5 @@
-//! Every mechanism of a device together: on a NIC in memory, whose settings cost no kernel time, and on a veth with all of
-//! them that it has.
+//! All mechanisms of a device together: on a NIC in memory, whose settings take no kernel time, and on a veth
+//! with all of those that it supports.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -18,7 +18,7 @@ use model::{
 
 use super::{Done, ROUNDS, Times, asked, scratch};
 
-/// What the operator does with a device, each timed alone.
+/// The operator's steps on a device, timed separately.
 #[derive(Default)]
 struct Phases {
     show: Vec<std::time::Duration>,
@@ -41,7 +41,7 @@ impl Phases {
     }
 }
 
-/// Rounds of all four on a host: `observe` looks at it, `knobs` write to it, `check` judges what verifying finds.
+/// Repeats all four on a host: `observe` reads it, `knobs` write it, `check` checks what verify finds.
 fn rounds<K: Knobs>(
     policy: &Policy,
     knobs: &mut K,
@@ -114,7 +114,7 @@ fn policy(nic: Vec<NicRequest>) -> Policy {
     Policy { intents: vec![intent], ..Policy::default() }
 }
 
-/// The settings that every device of the lab takes.
+/// The settings that every device of the lab supports.
 fn of_a_veth() -> Done<Vec<NicRequest>> {
     Ok(vec![
         NicRequest::Offload(Offload::Gso, false),
@@ -125,7 +125,7 @@ fn of_a_veth() -> Done<Vec<NicRequest>> {
     ])
 }
 
-/// The lab's device with all that it has, through the kernel.
+/// The lab's device with all its settings, through the kernel.
 pub(super) fn on_a_veth(queues: u32) -> Done<()> {
     let lab = Lab::new(&LabOptions::with_queues(queues))?;
     let observe = |_: &mut Kernel| Ok(linux::observe(lab.server(), &Processes::None)?);
@@ -138,7 +138,7 @@ pub(super) fn on_a_veth(queues: u32) -> Done<()> {
     Ok(())
 }
 
-/// A NIC that has every mechanism, in memory: what is left is this program, and the journal on its disk.
+/// A NIC with every mechanism, in memory: what remains is this program, and the journal on disk.
 pub(super) fn in_memory(queues: u32) -> Done<()> {
     let lab = Lab::new(&LabOptions::with_queues(queues))?;
     let host = with_everything(linux::observe(lab.server(), &Processes::None)?)?;
@@ -203,7 +203,7 @@ fn with_everything(mut host: Host) -> Done<Host> {
     Ok(host)
 }
 
-/// Settings in memory, which begin with what a plan found.
+/// Settings in memory, initialised with the values in a plan.
 struct InMemory(BTreeMap<(model::Object, &'static str), Setting>);
 
 impl InMemory {

@@ -1,4 +1,5 @@
-//! What `set` says when a daemon does it: in force, refused, or later; and that a refusal leaves everything as it was.
+//! The answers of `set` through a daemon: in force, refused, or later; and a refusal leaves everything
+//! unchanged.
 
 use libtest_mimic::{Failed, Trial};
 use linux::lab::SERVER_DEVICE;
@@ -29,7 +30,7 @@ pub(crate) fn tests() -> Vec<Trial> {
     ]
 }
 
-/// An operator without policy files, and a daemon at work.
+/// An operator without policy files, and a running daemon.
 fn begun(name: &str, queues: u32) -> Result<(Operator, Started), Failed> {
     let operator = Operator::new(name, queues)?;
     let daemon = operator.starts(&["daemon"])?;
@@ -41,7 +42,7 @@ fn sets(operator: &Operator, rest: &[&str], code: i32) -> Result<Said, Failed> {
     operator.runs(&[&["set", "device", SERVER_DEVICE], rest].concat(), code)
 }
 
-/// On a veth a packet is polled as it is sent, and `latency` is what the kernel does.
+/// On a veth, packets are polled as they are sent, so `latency` resolves to the kernel's default.
 fn no_effect() -> Result<(), Failed> {
     let operator = Operator::new("answers-no-effect", 1)?;
     operator.asks("[device.veth-server]\npolicy = \"latency\"\n")?;

@@ -1,5 +1,5 @@
-//! The daemon's sockets and those who may not: other users, a kill in the middle, and a daemon without permission to look
-//! into processes.
+//! Access to the daemon's sockets: other users, a kill at any moment, and a daemon without permission to
+//! inspect processes.
 
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -33,7 +33,8 @@ pub(crate) fn tests() -> Vec<Trial> {
     ]
 }
 
-/// Does something as another user, on a thread of its own: the kernel records the credentials of each connection's maker.
+/// Runs something as another user, on a separate thread: the kernel records the credentials of the connecting
+/// thread.
 fn as_user<T: Send>(groups: &[u32], body: impl FnOnce() -> T + Send) -> Result<T, Failed> {
     let groups: Vec<Gid> = groups.iter().map(|group| Gid::from_raw(*group)).collect();
     let (uid, gid) = (Uid::from_raw(NOBODY), Gid::from_raw(NOBODY));
@@ -158,7 +159,7 @@ fn room() -> Result<(), Failed> {
     Ok(())
 }
 
-/// A daemon whose sockets are beside the operator's journal.
+/// A daemon whose sockets are in the journal's directory.
 fn daemon(operator: &Operator) -> Result<Started, Failed> {
     let daemon = operator.starts(&["daemon"])?;
     operator.waits_to_hear("at work")?;
@@ -226,7 +227,7 @@ fn killed() -> Result<(), Failed> {
     Ok(())
 }
 
-/// A daemon in the lab's namespace that has every right but that to look into processes.
+/// A daemon in the lab's namespace with all capabilities except that to inspect processes.
 fn daemon_without_right(operator: &Operator, attach: &str) -> Result<Started, Failed> {
     let there = format!("--net=/proc/{}/ns/net", operator.lab.server_pid());
     let ours = operator.netpolicy_here(&["daemon", "--attach-socket", attach]);

@@ -1,4 +1,4 @@
-//! What applications ask for their sockets and themselves, from `setsockopt` to the epoll and the queues.
+//! Requests of applications for their sockets and themselves, from `setsockopt` to the epoll and the queues.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use testkit::operator::{Operator, Started, waited_for};
 use testkit::{Need, test};
 
-/// The variable that makes this program a process that asks.
+/// The variable that makes this program a requesting process.
 const ROLE: &str = "NETPOLICY_TEST_ASKER";
 
 const SUSPENDING: EpollParams =
@@ -35,8 +35,9 @@ pub(crate) fn tests() -> Vec<Trial> {
     ]
 }
 
-/// The role: two epolls with a socket each, the first of which asks for short response times; a line `fork` starts
-/// another of its kind, whose sockets ask for nothing by themselves, and `request N` asks for policy N for the first one.
+/// The role: two epolls with a socket each, the first of which requests short response times; a line `fork`
+/// starts a process of the same kind whose sockets request nothing, and `request N` requests policy N for the
+/// first one.
 pub(crate) fn play_role() -> Option<()> {
     let role = std::env::var(ROLE).ok()?;
     if ask(&role).is_none() {

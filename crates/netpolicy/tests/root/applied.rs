@@ -54,7 +54,8 @@ pub(crate) fn tests() -> Vec<Trial> {
     ]
 }
 
-/// The second stage would set what a trial has set: known before the first recreates the queues.
+/// The second stage would change settings of a trial: this is known before the first one recreates the
+/// queues.
 fn second_stage_refused() -> Result<(), Failed> {
     let operator = Operator::new("second-stage", 2)?;
     operator.inside("ethtool -L veth-server rx 1")?;
@@ -120,7 +121,7 @@ fn on_a_nic() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Fewer queues recreate the queues, and the mode is set on the new ones.
+/// Reducing the queues recreates them, and the mode is set on the new ones.
 fn settings_of_a_device() -> Result<(), Failed> {
     let operator = Operator::new("settings", 2)?;
     let before = operator.host()?;
@@ -197,7 +198,7 @@ fn link_down() -> Result<(), Failed> {
 }
 
 fn read_only_disk() -> Result<(), Failed> {
-    /// `$0` is the journal, the rest is netpolicy with its options. The disk is one of this script's own.
+    /// `$0` is the journal, the rest is netpolicy with its options. The script has a private file system.
     const SCRIPT: &str = "set -e; mount -t tmpfs -o mode=755 none \"$0\"; \"$@\" set device veth-server suspend20; \
                           mount -o remount,ro \"$0\"; exec \"$@\" rollback";
     let operator = Operator::new("read-only", 1)?;

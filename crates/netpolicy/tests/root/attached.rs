@@ -56,8 +56,9 @@ pub(crate) fn tests() -> Vec<Trial> {
     ]
 }
 
-/// The role that this program plays for its own tests: a process with a socket that makes an epoll for each line that
-/// it reads; a line `fork` starts another of its kind, and `listen PORT` makes it listen.
+/// The role that this program plays for its own tests: a process with a socket that creates an epoll for each
+/// line that it reads; a line `fork` starts another process of the same kind, and `listen PORT` makes it
+/// listen.
 pub(crate) fn play_role() -> Option<()> {
     use rustix::event::epoll;
     std::env::var_os(ROLE)?;
@@ -83,7 +84,7 @@ pub(crate) fn play_role() -> Option<()> {
     Some(())
 }
 
-/// A process on the lab's server that makes epolls. Dropping it ends it.
+/// A process on the lab's server that creates epolls. Dropping it kills it.
 pub(crate) struct EpollMaker(Child);
 
 impl EpollMaker {
@@ -256,7 +257,7 @@ fn left_running() -> Result<(), Failed> {
 }
 
 fn kernel_thread() -> Result<(), Failed> {
-    /// kthreadd, the parent of all threads of the kernel, where the initial pid namespace is ours.
+    /// kthreadd, the parent of all kernel threads, if this is the initial pid namespace.
     const KTHREADD: &str = "2";
     if !std::fs::read_to_string("/proc/2/stat").is_ok_and(|stat| stat.contains("(kthreadd)")) {
         return Ok(());
@@ -283,7 +284,7 @@ fn set_task() -> Result<(), Failed> {
     Ok(())
 }
 
-/// The process that a running `netpolicy run` has started, once it is what it shall be.
+/// The process started by a running `netpolicy run`, once it has called exec.
 fn started(operator: &Operator, comm: &str) -> Result<Pid, Failed> {
     waited_for(comm, || {
         let host = operator.host()?;
@@ -337,7 +338,7 @@ fn run_fullbusy() -> Result<(), Failed> {
     Ok(())
 }
 
-/// The child has its parent's epoll, under the same number, and no other.
+/// The child only has its parent's epoll, under the same number.
 const FORKS: &str = "
 import os, select, socket, time
 listening = socket.create_server(('0.0.0.0', 9))

@@ -12,10 +12,11 @@ use testkit::balancer::Balancer;
 use testkit::scratch::Scratch;
 use testkit::{Need, test};
 
-/// What the operator has banned by himself: an interrupt that every PC has.
+/// The operator's own ban: of an interrupt that every PC has.
 const FOREIGN: IrqNumber = IrqNumber(1);
 
-/// How many transactions of a failed test are rolled back: its own two, and those of bans for which irqbalance was too busy at first.
+/// How many transactions of a failed test are rolled back: its own two, and those with bans for which
+/// irqbalance was too busy at first.
 const ROLLED_BACK_MAX: usize = 4;
 
 pub(crate) fn tests() -> Vec<Trial> {
@@ -61,7 +62,7 @@ impl Scene {
         }
     }
 
-    /// Applies the policy with its bans. While irqbalance scans the machine it does not listen, and is left alone.
+    /// Applies the policy with its bans. irqbalance does not answer while it scans the machine: try again.
     fn applies_with_bans(&self) -> Result<(), Failed> {
         const ATTEMPTS: usize = 5;
         let mut said = String::new();

@@ -1,4 +1,4 @@
-//! `compare`: settings that alternate on memcached while it is asked, in a lab.
+//! `compare`: settings that alternate on memcached under load, in a lab.
 
 use std::process::Stdio;
 use std::time::Duration;
@@ -93,7 +93,7 @@ fn worse() -> Result<(), Failed> {
     Ok(())
 }
 
-/// What a quiet machine came to: the evidence of the test before this one, with `RECORD=1`.
+/// The results of a quiet machine: the evidence of the previous test, with `RECORD=1`.
 const RECORDED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/root/recorded/compare-worse.jsonl");
 
 fn again() -> Result<(), Failed> {
@@ -114,8 +114,8 @@ fn again() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Whether no word was said of the candidate, as where other work left too few windows that count; rounds and void ones are named then.
-/// What a quiet machine comes to is recorded, and judged again by [`again`].
+/// Whether there was no verdict on the candidate, for example because other load left too few valid windows;
+/// the rounds are printed then. The results of a quiet machine are recorded, and judged again by [`again`].
 fn is_undecided(report: &Value) -> Result<bool, Failed> {
     let data = &report["data"];
     if data["comparisons"][0]["verdict"] != "cannot-tell" {
@@ -126,7 +126,7 @@ fn is_undecided(report: &Value) -> Result<bool, Failed> {
     Ok(true)
 }
 
-/// The windows of a comparison, those that are void included.
+/// The windows of a comparison, including void ones.
 fn windows(report: &Value) -> u64 {
     let void = report["data"]["void"].as_array().into_iter().flatten();
     let void: u64 = void.filter_map(|void| void["rounds"].as_u64()).sum();
@@ -195,7 +195,7 @@ fn kept() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Moments are spread over switches and windows, as a kill is.
+/// Kills at moments spread over switches and windows.
 fn killed() -> Result<(), Failed> {
     const KILLS: u64 = 8;
     let operator = Operator::new("compared-killed", 1)?;
@@ -444,8 +444,8 @@ fn on_the_wire() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Each connection asks a millisecond after it has asked before, or as soon as it is answered: two milliseconds in the ring halve
-/// the rate.
+/// Each connection sends a request a millisecond after the last one, or as soon as that is answered: two
+/// milliseconds in the ring halve the rate.
 fn closed_loop() -> Result<(), Failed> {
     let operator = Operator::new("compared-closed-loop", 1)?;
     let _server = operator.lab.start_memcached(&MemcachedOptions::default())?;

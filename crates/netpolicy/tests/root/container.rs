@@ -1,5 +1,5 @@
-//! The image: built from the program of these tests, run on a host of the lab by the how-to's own commands, with the rights that
-//! they give and no others.
+//! The image: built from the program of these tests, and run on a host of the lab by the how-to's own
+//! commands, with exactly the capabilities that they give.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -35,7 +35,7 @@ pub(crate) fn tests() -> Vec<Trial> {
     vec![test("container/the_how_tos_commands_apply_a_policy_and_undo_all_of_it", NEEDS, by_the_page)]
 }
 
-/// A host of the lab with a podman of its own: storage, configuration and `/run` end with it.
+/// A host of the lab with a private podman: storage, configuration and `/run` are removed with it.
 struct Host<'o> {
     operator: &'o Operator,
     /// Keeps the mount namespace.
@@ -64,7 +64,7 @@ impl<'o> Host<'o> {
         Ok(host)
     }
 
-    /// Runs lines of shell on the host, from the project's root; what it printed.
+    /// Runs shell commands on the host, from the project's root; returns their output.
     fn runs(&self, line: &str) -> Result<String, Failed> {
         let output = self.output(line)?;
         let said = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -94,7 +94,7 @@ impl<'o> Host<'o> {
         Ok(command.output()?)
     }
 
-    /// The main process of a container, and what the kernel says of it.
+    /// The main process of a container, with its status in the kernel.
     fn process(&self, container: &str) -> Result<String, Failed> {
         let pid = self.runs(&format!("podman inspect --format '{{{{.State.Pid}}}}' {container}"))?;
         Ok(std::fs::read_to_string(format!("/proc/{}/status", pid.trim()))?)
@@ -127,7 +127,7 @@ fn image(into: &Path) -> Result<PathBuf, Failed> {
     Ok(archive)
 }
 
-/// The mask of the capabilities that a command of the page gives.
+/// The capability mask in a command of the page.
 fn given(command: &str) -> Result<u64, Failed> {
     let words =
         command.split_whitespace().skip_while(|word| *word != "--cap-add").nth(1).ok_or("--cap-add")?;
@@ -139,7 +139,7 @@ fn given(command: &str) -> Result<u64, Failed> {
     Ok(mask)
 }
 
-/// A container's process has these capabilities, and cannot get others.
+/// Checks that a container's process has these capabilities, and cannot gain others.
 fn has_no_more(status: &str, mask: u64) -> Result<(), Failed> {
     for line in ["CapPrm", "CapEff", "CapBnd"] {
         let wanted = format!("{line}:\t{mask:016x}");

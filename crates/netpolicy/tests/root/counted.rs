@@ -1,4 +1,5 @@
-//! What `watch` counts, against what independent clients say that they sent: bodies, pipelining, HTTP/2, halves of requests, long ones.
+//! Compares the counts of `watch` with what independent clients sent: bodies, pipelining, HTTP/2, partial and
+//! slow requests.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -55,7 +56,7 @@ pub(crate) fn tests() -> Vec<Trial> {
     ]
 }
 
-/// A server of the lab, in a thread for each connection, until its clients are gone.
+/// A server in the lab, with a thread per connection, until its clients have left.
 fn serve(
     lab: &Lab,
     port: u16,
@@ -73,7 +74,7 @@ fn serve(
     Ok(())
 }
 
-/// Reads the head of a request, and says how long its body is and whether it waits to be continued.
+/// Reads the head of a request; returns the length of its body, and whether it expects 100-continue.
 fn head(reader: &mut BufReader<TcpStream>) -> std::io::Result<Option<(usize, bool)>> {
     let (mut length, mut waits) = (0, false);
     let mut line = String::new();
@@ -95,7 +96,7 @@ fn head(reader: &mut BufReader<TcpStream>) -> std::io::Result<Option<(usize, boo
 
 const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
 
-/// Answers each request once all of it has come.
+/// Answers each request once it is complete.
 fn http(connection: TcpStream) -> std::io::Result<()> {
     let mut reader = BufReader::new(connection);
     while let Some((length, waits)) = head(&mut reader)? {
@@ -266,7 +267,7 @@ fn queries() -> Result<(), Failed> {
     Ok(())
 }
 
-/// What the windows of a port say while something is done, and findings on them.
+/// The windows of a port while something runs, and their findings.
 fn found(
     lab: &Lab,
     port: u16,
@@ -283,7 +284,7 @@ fn found(
     Ok((window, findings.into_iter().map(|found| (found.rule, found.severity)).collect()))
 }
 
-/// Answers lines, but for the last: a protocol that nobody knows.
+/// Answers all lines but the last: an unknown protocol.
 fn lines(connection: TcpStream) -> std::io::Result<()> {
     let mut reader = BufReader::new(connection);
     let mut line = String::new();
@@ -320,7 +321,7 @@ fn goodbyes() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Windows of a tenth of what a request takes: each request begins before the one that it is answered in.
+/// Windows of a tenth of a request's duration: each request begins before the window in which it is answered.
 fn long() -> Result<(), Failed> {
     const PORT: u16 = 8_106;
     const TAKES: Duration = Duration::from_millis(400);
@@ -374,7 +375,8 @@ fn long() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Twenty clients work. Of HTTP/1, halves are known to be halves; of another protocol they are few of all connections.
+/// Twenty working clients. Partial requests are recognised in HTTP/1; in another protocol they are a small
+/// share of all connections.
 fn halves() -> Result<(), Failed> {
     const HTTP: u16 = 8_107;
     const OTHER: u16 = 8_108;
@@ -417,7 +419,7 @@ fn halves() -> Result<(), Failed> {
     Ok(())
 }
 
-/// What a program of the lab's client prints.
+/// The output of a program on the lab's client.
 fn client(lab: &Lab, program: &str, arguments: &[&str]) -> Result<String, Failed> {
     let output = lab.client().run(|| Command::new(program).args(arguments).output())??;
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -497,7 +499,7 @@ fn wrk() -> Result<(), Failed> {
     Ok(())
 }
 
-/// As `counted`, where a client leaves while it waits.
+/// Like `counted`, with a client that leaves while it waits.
 fn counted_to_the_end(
     lab: &Lab,
     port: u16,

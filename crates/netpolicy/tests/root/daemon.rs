@@ -1,4 +1,4 @@
-//! The daemon, on a host of the lab: the events it sees, what it keeps, and what it leaves alone.
+//! The daemon, on a host of the lab: its events, the settings that it keeps, and those that it leaves alone.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
@@ -14,7 +14,7 @@ use testkit::{Need, test};
 use crate::attached::{EpollMaker, SUSPENDING};
 use crate::requests::connect;
 
-/// What the daemon says when it has read the policy files and listens.
+/// The daemon's message once it has read the policy files and listens.
 const AT_WORK: &str = "at work";
 
 /// `gro-flush-timeout` of defer50, in nanoseconds.
@@ -61,7 +61,7 @@ fn device_policy(device: &str, delivery: &str) -> String {
     format!("[device.{device}]\npolicy = \"bulk\"\ndelivery = \"{delivery}\"\n")
 }
 
-/// An operator whose device has a policy, and a daemon at work.
+/// An operator whose device has a policy, and a running daemon.
 fn begun(name: &str, queues: u32, arguments: &[&str]) -> Result<(Operator, Started), Failed> {
     let operator = Operator::new(name, queues)?;
     operator.asks(&device_policy(SERVER_DEVICE, "defer50"))?;
@@ -165,7 +165,7 @@ fn listener() -> Result<(), Failed> {
     is_set(&operator, &[20_000])
 }
 
-/// A server that has shown by no packet where it receives has all queues, until its first connection, which is an event.
+/// A server that has not yet received a packet has all queues, until the event of its first connection.
 fn first_connection() -> Result<(), Failed> {
     let operator = Operator::new("daemon-first-connection", 2)?;
     operator.asks(
@@ -237,7 +237,8 @@ fn links() -> Result<(), Failed> {
     is_set(&operator, &[20_000; 2])
 }
 
-/// A rename is an event: what a section by name has set goes with the name, and what a pattern means follows the device.
+/// A rename is an event: the settings of a section by name end, and the matches of a pattern follow the
+/// device.
 fn renamed_away() -> Result<(), Failed> {
     let operator = Operator::new("daemon-renamed-away", 2)?;
     operator.asks(&device_policy(SERVER_DEVICE, "defer50"))?;
@@ -261,7 +262,7 @@ fn renamed_away() -> Result<(), Failed> {
     is_set(&operator, &[0; 2])
 }
 
-/// As a driver does that spreads its queues again when a CPU comes back.
+/// Like a driver that spreads its queues again when a CPU returns.
 fn made_right() -> Result<(), Failed> {
     let steers = |cpus: &str| {
         format!("[device.{SERVER_DEVICE}]\npolicy = \"none\"\nsettings = {{ rps_cpus = \"{cpus}\" }}\n")
@@ -469,7 +470,7 @@ fn everybody() -> Result<(), Failed> {
     Ok(())
 }
 
-/// In a pid namespace of its own, where pids of the kernel's events would mean others: BPF is unavailable.
+/// In a separate pid namespace, the pids in kernel events would mean other processes: BPF is unavailable.
 fn without_bpf() -> Result<(), Failed> {
     let operator = Operator::new("daemon-no-bpf", 1)?;
     operator.asks(&device_policy(SERVER_DEVICE, "defer50"))?;

@@ -1,4 +1,4 @@
-//! What the daemon does with what is asked of it, by operators and by applications, and how it releases it.
+//! How the daemon handles requests of operators and applications, and releases them.
 
 use std::process::{Command, Stdio};
 
@@ -137,7 +137,7 @@ fn detail() -> Result<(), Failed> {
     Ok(())
 }
 
-/// What the device's offloads of TCP segmentation are.
+/// The device's TCP segmentation offloads.
 fn segmentation(operator: &Operator) -> Result<[Option<bool>; 2], Failed> {
     let features = operator.inside(&format!("ethtool -k {SERVER_DEVICE}"))?;
     let on = |name: &str| {
@@ -241,7 +241,7 @@ fn budget() -> Result<(), Failed> {
     Ok(())
 }
 
-/// A CPU of a guest, off line until this is dropped.
+/// A CPU of a guest, offline until this is dropped.
 struct Offline(&'static str);
 
 impl Offline {
@@ -307,8 +307,9 @@ fn hotplug() -> Result<(), Failed> {
     Ok(())
 }
 
-/// virtio-net spreads its transmit queues again whenever a CPU goes or comes (6.18, `drivers/net/virtio_net.c`
-/// `virtnet_set_affinity()`): what was set while one was away is no longer in force, and is not restored.
+/// virtio-net spreads its transmit queues again whenever a CPU goes or comes (6.18,
+/// `drivers/net/virtio_net.c` `virtnet_set_affinity()`): settings made while one was away are no longer in
+/// force, and are not restored.
 fn hotplug_and_revert() -> Result<(), Failed> {
     const DEVICE: &str = "virtio0";
     let operator = Operator::new("hotplug-revert", 1)?;

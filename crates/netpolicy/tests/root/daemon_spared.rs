@@ -1,4 +1,5 @@
-//! What the daemon leaves as it is: at a refused request, what others have, what was rolled back, and what another program has set.
+//! What the daemon leaves unchanged: after a refused request, with other holders, after a rollback, and after
+//! another program's change.
 
 use std::process::{Command, Stdio};
 

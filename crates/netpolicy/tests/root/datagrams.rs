@@ -1,4 +1,4 @@
-//! Servers that receive without an epoll, datagrams for the most part, and workers that share a UDP address.
+//! Servers that receive without an epoll, mostly datagrams, and workers that share a UDP address.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
@@ -16,10 +16,10 @@ use testkit::operator::{Operator, at_work, waited_for};
 use testkit::wire::run;
 use testkit::{Need, test};
 
-/// Where the servers are; they also listen there for TCP, so that it can be seen that they run.
+/// The port of the servers; they also listen there on TCP, to show that they are running.
 const PORT: u16 = 11_400;
 
-/// How long an answer is waited for.
+/// How long to wait for an answer.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 pub(crate) fn tests() -> Vec<Trial> {
@@ -52,13 +52,13 @@ pub(crate) fn tests() -> Vec<Trial> {
     ]
 }
 
-/// A server of UDP. What `more` does with the socket `u` comes before it says, to each datagram, which worker has it and by
-/// which NAPI it came (`SO_INCOMING_NAPI_ID`). With the datagram `more` it opens three sockets more.
+/// A UDP server. It runs `more` with its socket `u`, then answers each datagram with the worker and the NAPI
+/// (`SO_INCOMING_NAPI_ID`) that received it. The datagram `more` makes it open three more sockets.
 fn server(operator: &Operator, workers: u32, more: &str) -> Result<Program, Failed> {
     server_of("python3", operator, workers, more)
 }
 
-/// The same, of another name.
+/// The same with another name.
 fn server_of(python: &str, operator: &Operator, workers: u32, more: &str) -> Result<Program, Failed> {
     const SERVER: &str = "import ctypes, socket, struct, threading\n\
         def work(worker, u):\n    \
@@ -84,7 +84,7 @@ fn server_of(python: &str, operator: &Operator, workers: u32, more: &str) -> Res
     Ok(operator.lab.start_program(command, PORT)?)
 }
 
-/// Asks from the client, one datagram after the other from as many ports; the worker and the NAPI of each.
+/// Sends datagrams from the client, each from a different port; returns the worker and the NAPI of each.
 fn asked(operator: &Operator, ports: usize, each: usize) -> Result<Vec<(u32, u32)>, Failed> {
     asked_at((&CLIENT_ADDRESS.to_string(), &SERVER_ADDRESS.to_string()), operator, ports, each)
 }
@@ -116,7 +116,7 @@ fn asked_at(
     Ok(operator.lab.client().run(ask)??)
 }
 
-/// How many packets were delivered by busy polling in the server's namespace.
+/// The number of packets delivered by busy polling in the server's namespace.
 fn busy_polled(operator: &Operator) -> Result<u64, Failed> {
     busy_polled_in(&operator.inside("cat /proc/net/netstat")?)
 }
@@ -128,12 +128,12 @@ fn busy_polled_in(text: &str) -> Result<u64, Failed> {
     Ok(found.ok_or("BusyPollRxPackets")?.1.parse()?)
 }
 
-/// The UDP sockets of the server, with how they busy-poll; the budget as BPF reads it.
+/// The server's UDP sockets, with their busy polling; the budget is read by BPF.
 fn polling(operator: &Operator, server: &Program) -> Result<Vec<SocketPolling>, Failed> {
     polling_of(SocketState::Udp, operator, server)
 }
 
-/// The same of its sockets in this state.
+/// The same for its sockets in this state.
 fn polling_of(
     state: SocketState,
     operator: &Operator,
@@ -162,7 +162,7 @@ fn asks(operator: &Operator, delivery: &str) -> Result<(), Failed> {
 
 #[expect(clippy::print_stderr, reason = "the figure of docs/decisions/0047-polling-by-socket.md")]
 fn blocking() -> Result<(), Failed> {
-    /// So many datagrams are one round; a machine that is busy needs several.
+    /// The number of datagrams in a round; a busy machine needs several rounds.
     const ROUND: usize = 500;
     const ROUNDS_MAX: usize = 20;
     const ENOUGH: u64 = 50;
@@ -202,8 +202,8 @@ fn blocking() -> Result<(), Failed> {
     Ok(())
 }
 
-/// A server of UDP that waits in `poll` or `select`, in this process's own namespace: what is of the whole host is set there
-/// alone. Dropping it ends it.
+/// A UDP server that waits in `poll` or `select`, in this process's own namespace, where host-wide settings
+/// can be set. Dropping it kills it.
 struct Waiting(Child);
 
 impl Waiting {
@@ -227,17 +227,17 @@ impl Drop for Waiting {
     }
 }
 
-/// The addresses of a wire between this process's own namespace and the client's, and the end that is here.
+/// The addresses of a wire between this process's own namespace and the client's, and its near end.
 const HERE: &str = "198.51.100.1";
 const THERE: &str = "198.51.100.2";
 const OWN: &str = "own0";
 
-/// The host's number, from where it is shown.
+/// The host's sysctl, from the namespace that shows it.
 fn busy_poll() -> Result<u64, Failed> {
     Ok(std::fs::read_to_string("/proc/sys/net/core/busy_poll")?.trim().parse()?)
 }
 
-/// How many packets of so many datagrams were delivered by busy polling in this process's own namespace.
+/// How many of this many datagrams were delivered by busy polling in this process's own namespace.
 fn polled_of(operator: &Operator, datagrams: usize) -> Result<u64, Failed> {
     let count = || busy_polled_in(&std::fs::read_to_string("/proc/net/netstat")?);
     let begun = count()?;
@@ -245,7 +245,7 @@ fn polled_of(operator: &Operator, datagrams: usize) -> Result<u64, Failed> {
     Ok(count()? - begun)
 }
 
-/// Dropping it gives a guest the `net.core.busy_poll` with which it was booted: it is the whole guest's.
+/// Dropping it restores a guest's `net.core.busy_poll`, which affects the whole guest.
 struct AsBooted;
 
 impl Drop for AsBooted {
@@ -362,7 +362,7 @@ fn daemon() -> Result<(), Failed> {
     Ok(())
 }
 
-/// No port names this server, and what it opens says so itself: at `bind(2)`, which BPF reports.
+/// The server has no matched port, and is found when it calls `bind(2)`, which BPF reports.
 fn opened_later() -> Result<(), Failed> {
     let operator = Operator::new("datagrams-later", 1)?;
     let python = operator.state().with_file_name("np-names");
@@ -389,7 +389,7 @@ fn opened_later() -> Result<(), Failed> {
     Ok(())
 }
 
-/// A thread for each connection, as in servers of databases. Nothing reports a connection but a look.
+/// A thread per connection, as in database servers. Only a scan finds connections.
 fn connected() -> Result<(), Failed> {
     const SERVER: &str = "import socket, threading\n\
         def work(c):\n    \
@@ -434,7 +434,7 @@ fn connected() -> Result<(), Failed> {
     Ok(())
 }
 
-/// How many packets each queue of the server's device has received, as the device counts them.
+/// The number of packets received by each queue of the server's device, from its own counters.
 fn received(operator: &Operator) -> Result<[u64; 2], Failed> {
     let text = operator.inside(&format!("ethtool -S {SERVER_DEVICE}"))?;
     let of = |queue: usize| {
@@ -445,9 +445,9 @@ fn received(operator: &Operator) -> Result<[u64; 2], Failed> {
     Ok([of(0)?, of(1)?])
 }
 
-/// The workers that get the datagrams of each queue. What is not certain because other packets came meanwhile is left out.
+/// The workers that get the datagrams of each queue, without ambiguous ones due to other packets.
 fn workers_by_queue(operator: &Operator) -> Result<BTreeMap<usize, BTreeSet<u32>>, Failed> {
-    /// That the hash gives all of one queue to one of two workers by chance happens once in 2^29 times.
+    /// The probability that the hash assigns all of one queue to one of two workers is 2^-29.
     const PORTS: usize = 60;
     let mut found: BTreeMap<usize, BTreeSet<u32>> = BTreeMap::new();
     for _ in 0..PORTS {

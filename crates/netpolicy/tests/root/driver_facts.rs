@@ -1,4 +1,4 @@
-//! What is said of NIC drivers, against the kernel's source, which `cargo xtask guest build` unpacks.
+//! Checks the facts about NIC drivers against the kernel's source, which `cargo xtask guest build` unpacks.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -22,8 +22,8 @@ fn stand() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Compares each fact with a tree of the kernel's source: how many facts there are, and what is wrong with those whose word does
-/// not stand on their line.
+/// Compares each fact with a kernel source tree: returns the number of facts, and those whose word is not on
+/// their line.
 fn compared(facts: &str, tree: &Path) -> (usize, Vec<String>) {
     let mut files: BTreeMap<String, Vec<String>> = BTreeMap::new();
     let (mut rows, mut wrong) = (0_usize, Vec::new());

@@ -1,4 +1,4 @@
-//! Suspension engages on a NIC with interrupts, and `doctor` says so from the counters.
+//! Suspension engages on a NIC with interrupts, and `doctor` reports it from the counters.
 
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -14,17 +14,18 @@ pub(crate) fn tests() -> Vec<Trial> {
     vec![test("doctor/suspension_is_engaged_on_a_nic_with_interrupts", NEEDS, on_a_nic)]
 }
 
-/// The timers that are set in turn. An emulated CPU takes so long for a turn that one of 20 µs runs out many times, and it is
-/// slower still while others use the host's, so each is looked at more than once.
+/// The timers to set in turn. An emulated CPU is so slow that a timer of 20 µs expires many times per
+/// iteration, and slower still if others use the host, so each is observed more than once.
 const FLUSHES: [Nanoseconds; 2] = [Nanoseconds::from_millis(5), Nanoseconds::from_millis(20)];
 /// How often.
 const ATTEMPTS: usize = 4;
-/// Keys of a request. Client and server are equally slow there, and one that waits for the other leaves it without work.
+/// The number of keys per request. Client and server are equally slow there, and either would idle while
+/// waiting for the other.
 const KEYS: usize = 100;
-/// The longest turn of the server's loop.
+/// The longest iteration of the server's loop.
 const TURN: Nanoseconds = Nanoseconds::from_millis(1000);
 
-/// What `doctor` finds while the server is asked.
+/// The findings of `doctor` while the server receives requests.
 fn findings(served: &AskedServer) -> Result<Vec<Finding>, Failed> {
     let (done, answered) = (AtomicBool::new(false), AtomicU64::new(0));
     let output = std::thread::scope(|scope| {

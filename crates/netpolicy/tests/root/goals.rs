@@ -1,4 +1,4 @@
-//! The daemon measures services that have a goal: a real memcached, asked in a lab.
+//! The daemon measures services with a goal: a real memcached under load in a lab.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -32,7 +32,7 @@ pub(crate) fn tests() -> Vec<Trial> {
     ]
 }
 
-/// A service at memcached's port with this goal of p99, measured for this part of each second.
+/// A service on memcached's port with this p99 goal, measured for this part of each second.
 fn policy(goal: &str, sample: &str) -> String {
     format!(
         "[daemon]\nsample = \"{sample}\"\n[service.cache]\nmatch = {{ port = 11211 }}\npolicy = \"bulk\"\n\
@@ -49,7 +49,7 @@ fn page(operator: &Operator) -> Result<String, Failed> {
     Ok(page)
 }
 
-/// What a sample of the service has on a page.
+/// The value of the service's sample on a page.
 fn sample(page: &str, name: &str, labels: &str) -> Option<u64> {
     let sample = format!("{name}{{target=\"service cache\"{labels}}} ");
     page.lines().find_map(|line| line.strip_prefix(&sample)?.parse().ok())
@@ -70,7 +70,7 @@ fn ask(connection: &mut BufReader<TcpStream>, requests: u64) -> Result<(), Faile
     Ok(())
 }
 
-/// How a daemon's programs are attached now: other numbers in each window.
+/// The current BPF links of a daemon: new ids in each window.
 fn live_links(pid: u32) -> Result<BTreeSet<u32>, Failed> {
     links(pid, &live_programs(pid)?)
 }
@@ -83,7 +83,7 @@ fn live_programs(pid: u32) -> Result<BTreeSet<u32>, Failed> {
     Ok(live.map(|program| program.id).filter(|id| held.contains(id)).collect())
 }
 
-/// Requests that came while one window was open, as the links that are there before and after show.
+/// Requests that arrived during one window, judging by the links before and after.
 fn counted() -> Result<(), Failed> {
     const REQUESTS: u64 = 2_000;
     /// From attaching to an open window: [`linux::bpf::live::LiveMeter::GUARD`], on a busy machine.
@@ -138,7 +138,7 @@ fn counted() -> Result<(), Failed> {
     Err(format!("in {ATTEMPTS} attempts, no window counted all {REQUESTS} requests").into())
 }
 
-/// What the daemon says of the service.
+/// The daemon's report on the service.
 fn said_of_service(operator: &Operator) -> Result<Value, Failed> {
     let output = operator.netpolicy(&["-o", "json", "status"]).output()?;
     let said: Value = serde_json::from_slice(&output.stdout)?;
@@ -210,7 +210,7 @@ fn killed() -> Result<(), Failed> {
     waited_for("the end of its programs", || Ok((!is_loaded(&found)).then_some(())))
 }
 
-/// Whether the daemon has the thread that measures.
+/// Whether the daemon has the measuring thread.
 fn measures(daemon: &Started) -> Result<bool, Failed> {
     let mut threads = std::fs::read_dir(format!("/proc/{}/task", daemon.child.id()))?.flatten();
     Ok(threads.any(|thread| {

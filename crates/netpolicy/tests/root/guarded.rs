@@ -1,4 +1,4 @@
-//! `try --guard` and `apply` of a guarded service, on memcached while it is asked, in a lab.
+//! `try --guard` and `apply` of a guarded service, on memcached under load in a lab.
 
 use std::process::Stdio;
 use std::time::Duration;
@@ -16,20 +16,21 @@ use crate::requests::{while_asked, while_asked_every};
 /// Packets wait for two milliseconds.
 const WORSE: &str = "[service.memcached]\nmatch = { exe = \"memcached\" }\ndelivery = \"defer50\"\ngro_flush_timeout = \"2ms\"\n";
 
-/// One more poll after each batch, 10 us later: seen in the settings, and not by clients. With the mode's hundred polls the
-/// timers alone take a CPU on some virtual machines.
+/// One more poll after each batch, 10 us later: visible in the settings, but not to clients. With the mode's
+/// hundred polls, the timers alone would use a CPU on some virtual machines.
 const SLIGHT: &str = "[service.memcached]\nmatch = { exe = \"memcached\" }\ndelivery = \"defer50\"\n\
                       defer_hard_irqs = 1\ngro_flush_timeout = \"10us\"\n";
 
-/// Limits of all that is measured at the clients' rate: what a busy machine does to their requests ends no trial that is not about it.
+/// Wide limits on everything measurable at the clients' rate, so that a busy machine does not end an
+/// unrelated trial.
 const WIDE: &str = "p50=+1000%,p90=+1000%,cpu=+1000%";
 
-/// The guard of a policy file that is about the median, with wide limits for the rest.
+/// A guard on the median in a policy file, with wide limits on the rest.
 fn guard(p50: &str, within: &str) -> String {
     format!("guard = {{ p50 = \"{p50}\", p90 = \"+1000%\", cpu = \"+1000%\", within = \"{within}\" }}\n")
 }
 
-/// What no packet of these clients is about.
+/// A setting that affects no packet of these clients.
 const HARMLESS: &str =
     "[device.veth-server]\npolicy = \"none\"\nsettings = { rx-udp-gro-forwarding = true }\n";
 
@@ -59,10 +60,11 @@ pub(crate) fn tests() -> Vec<Trial> {
     ]
 }
 
-/// How often a trial is repeated that could not be judged, as on a machine that stood still meanwhile.
+/// How often to repeat a trial that could not be judged, for example because the machine stalled.
 pub(crate) const TRIALS_MAX: usize = 4;
 
-/// Runs a trial until it was judged; its report. None where other work left too few windows each time: it was restored then.
+/// Repeats a trial until it is judged, and returns its report. `None` if other load left too few windows each
+/// time, and the change was reverted.
 fn judged(operator: &Operator, arguments: &[&str]) -> Result<Option<Value>, Failed> {
     for _ in 0..TRIALS_MAX {
         let output = operator.netpolicy(arguments).output()?;
@@ -80,7 +82,7 @@ fn judged(operator: &Operator, arguments: &[&str]) -> Result<Option<Value>, Fail
     Ok(None)
 }
 
-/// The verdicts that `history` knows of the newest transaction that has one.
+/// The verdicts in `history` of the newest transaction that has one.
 fn newest_verdicts(operator: &Operator) -> Result<Vec<Value>, Failed> {
     let history: Value = serde_json::from_str(&operator.runs(&["-o", "json", "history"], 0)?.data)?;
     let all = history["data"]["transactions"].as_array().cloned().unwrap_or_default();
@@ -214,7 +216,7 @@ fn held() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Moments are spread over switches and windows, as a kill is.
+/// Kills at moments spread over switches and windows.
 fn killed() -> Result<(), Failed> {
     const KILLS: u64 = 6;
     let operator = Operator::new("guarded-killed", 1)?;

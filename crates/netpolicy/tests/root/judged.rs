@@ -1,4 +1,4 @@
-//! `doctor`, `top` and `show` on the response times of services: each finding where its condition is made for real.
+//! `doctor`, `top` and `show` on response times of services: each finding under its real condition.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Write};
@@ -37,7 +37,8 @@ pub(crate) fn tests() -> Vec<Trial> {
     ]
 }
 
-/// Each line asks for an answer after so many milliseconds; a negative one for none. With `threads`, each connection has its own.
+/// Each line requests an answer after this many milliseconds; a negative number requests none. With
+/// `threads`, each connection has its own thread.
 const SERVER: &str = r"
 import select, socket, sys, threading, time
 def answer(line, connection):
@@ -72,7 +73,8 @@ fn server(operator: &Operator, mode: &str) -> Result<Program, Failed> {
     Ok(operator.lab.start_program(command, PORT)?)
 }
 
-/// What `doctor` finds while each of these connections asks for an answer after so many milliseconds, again and again.
+/// The findings of `doctor` while each of these connections repeatedly requests an answer after this many
+/// milliseconds.
 fn found_while(operator: &Operator, port: u16, asks: &[i32]) -> Result<Vec<Value>, Failed> {
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -115,7 +117,7 @@ fn doctor(operator: &Operator) -> Result<Vec<Value>, Failed> {
     Ok(said["data"]["findings"].as_array().ok_or("findings")?.clone())
 }
 
-/// The finding of a rule on the service, which has evidence and, where the rule has one, a remedy.
+/// The finding of a rule on the service, with evidence and, if the rule has one, a remedy.
 fn finding<'f>(findings: &'f [Value], rule: &str) -> Result<&'f Value, Failed> {
     let found = findings.iter().find(|finding| finding["rule"] == rule && finding["object"] == "slow");
     let found = found.ok_or_else(|| format!("no {rule} in {findings:#?}"))?;
@@ -188,7 +190,7 @@ fn hangs() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Lets packets of these queues wait for a timer of so many milliseconds.
+/// Makes packets of these queues wait for a timer of this many milliseconds.
 fn defers(operator: &Operator, queues: &BTreeSet<usize>, span: Nanoseconds) -> Result<(), Failed> {
     let host = operator.devices()?;
     let device = host.device_named(linux::lab::SERVER_DEVICE).ok_or("the device")?;

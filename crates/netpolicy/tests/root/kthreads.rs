@@ -1,5 +1,5 @@
-//! `threaded` as an operator uses it: set, seen, engaged, lost by a reset and asserted again, refused, and taken back with
-//! netpolicy and without.
+//! `threaded` as an operator uses it: set, observed, engaged, lost by a reset and restored, refused, and
+//! undone with and without netpolicy.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -61,7 +61,7 @@ pub(crate) fn tests() -> Vec<Trial> {
 const SLICES: &[Need] = &[Need::Root, Need::ThreadPerNapi, Need::Slices];
 const COUNTED: &[Need] = &[Need::Root, Need::ThreadPerNapi, Need::Bpf, Need::Memcached];
 
-/// The threads of the device's queues, without their numbers, which no two have in common.
+/// The threads of the device's queues, without their pids.
 fn threads(host: &Host) -> Result<Vec<Option<KthreadState>>, Failed> {
     let device = host.devices.iter().find(|device| device.kind == "veth").ok_or("the device")?;
     let without_pid = |thread: &KthreadState| KthreadState { pid: None, ..thread.clone() };
@@ -72,7 +72,7 @@ fn are_pinned(host: &Host) -> Result<bool, Failed> {
     are_placed(host, Scheduling::Fifo(50))
 }
 
-/// Whether each thread is on CPU 0 alone, in this class.
+/// Whether each thread is only on CPU 0, in this class.
 fn are_placed(host: &Host, class: Scheduling) -> Result<bool, Failed> {
     let placed = |thread: &Option<KthreadState>| {
         thread
@@ -82,7 +82,7 @@ fn are_placed(host: &Host, class: Scheduling) -> Result<bool, Failed> {
     Ok(threads(host)?.iter().all(placed))
 }
 
-/// Asks the server of the lab one request after the other, and returns who polled its NAPIs meanwhile.
+/// Sends requests to the lab's server one after another; returns who polled its NAPIs.
 fn asked(operator: &Operator, address: std::net::SocketAddr) -> Result<NapiDelivered, Failed> {
     const REQUESTS: usize = 2_000;
     let mut counter = DeliveryCounter::load()?;
@@ -152,8 +152,8 @@ fn threaded(host: &Host) -> Vec<Option<Threading>> {
     host.devices.iter().flat_map(|device| &device.napis).map(|napi| napi.threaded).collect()
 }
 
-/// Where the netdev family cannot be asked, the threads go back, found by their names, and the script says that it could not
-/// end them.
+/// Without access to the netdev family, the script restores the threads, which it finds by name, and reports
+/// that it could not end them.
 fn undo_script() -> Result<(), Failed> {
     let operator = Operator::new("kthread-script", 1)?;
     // No other lab on this machine has a device of this name, nor threads named after it.
@@ -379,7 +379,7 @@ fn overlaid() -> Result<(), Failed> {
     Ok(())
 }
 
-/// A partition of cpusets that isolates CPU 1. Dropping it gives the CPU back.
+/// A cpuset partition that isolates CPU 1. Dropping it returns the CPU.
 struct Partition(&'static str);
 
 impl Partition {
@@ -403,7 +403,7 @@ impl Drop for Partition {
     }
 }
 
-/// The machine's own cpusets are changed: only a guest's may be.
+/// Changes the machine's own cpusets, so it only runs in a guest.
 fn isolated() -> Result<(), Failed> {
     let operator = Operator::new("kthread-isolated", 1)?;
     let before = operator.host()?;

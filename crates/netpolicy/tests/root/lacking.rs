@@ -1,4 +1,4 @@
-//! Guards where something is missing: space on the disk, the right to look into processes.
+//! Guards without something they need: disk space, or the right to inspect processes.
 
 use std::process::{Command, Output, Stdio};
 
@@ -28,11 +28,11 @@ pub(crate) fn tests() -> Vec<Trial> {
     ]
 }
 
-/// What no packet of these clients is about.
+/// A setting that affects no packet of these clients.
 const HARMLESS: &str =
     "[device.veth-server]\npolicy = \"none\"\nsettings = { rx-udp-gro-forwarding = true }\n";
 
-/// A mode with settings of queues and epolls, and a guard that nothing is beyond.
+/// A mode with settings of queues and epolls, and a guard whose limits nothing exceeds.
 const GUARDED: &str = "[service.memcached]\nmatch = { exe = \"memcached\" }\ndelivery = \"suspend20\"\n\
                        guard = { p50 = \"+1000%\", p90 = \"+1000%\", cpu = \"+1000%\", within = \"3600s\" }\n";
 
@@ -68,7 +68,8 @@ fn verdict() -> Result<(), Failed> {
     })
 }
 
-/// What a guarded trial comes to: made again where too little was measured, as on a machine that stood still meanwhile.
+/// The outcome of a guarded trial: repeated if too little was measured, for example because the machine
+/// stalled.
 fn judged(trial: impl Fn() -> Command) -> Result<Output, Failed> {
     for _ in 0..TRIALS_MAX {
         let output = trial().output()?;
@@ -100,8 +101,7 @@ fn processes() -> Result<(), Failed> {
     })
 }
 
-/// The processes that a daemon has started, and those that have ended and were not waited for; without the one worker that it
-/// keeps to look into processes.
+/// The daemon's child processes, including zombies, except the worker that it keeps to inspect processes.
 fn children(daemon: &Started) -> Result<Vec<String>, Failed> {
     let own = daemon.child.id().to_string();
     let (mut children, mut workers) = (Vec::new(), 0);

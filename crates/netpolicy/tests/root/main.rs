@@ -1,5 +1,5 @@
-//! Tests of the whole, on the running kernel: they need root. What a test needs beyond that it names, and a machine
-//! that lacks it skips the test loudly: it is listed as ignored, with the reason, and counted.
+//! End-to-end tests on the running kernel: they need root. A test names its other needs, and a machine that
+//! lacks them skips it visibly: it is listed as ignored, with the reason, and counted.
 
 mod answers;
 mod api;

@@ -1,5 +1,5 @@
-//! What `packaging/monitoring/` and its how-to say, against a daemon and a Prometheus that run: every metric that they name is
-//! served, every panel has data, and alerts fire when what they are about is made.
+//! Tests `packaging/monitoring/` and its how-to with a running daemon and Prometheus: every metric that they
+//! name is served, every panel has data, and alerts fire under their conditions.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -21,16 +21,16 @@ use testkit::{Need, test};
 
 use crate::requests::while_asked_in_turn;
 
-/// Where the how-to lets the daemon listen.
+/// The daemon's address in the how-to.
 const DAEMON: &str = "127.0.0.1:9989";
 
-/// Where the tests' Prometheus listens, in the lab.
+/// The address of the tests' Prometheus, in the lab.
 const PROMETHEUS: &str = "127.0.0.1:9090";
 
 /// The host of the how-to.
 const INSTANCE: &str = "cache-1";
 
-/// How long one answer may take.
+/// The time limit of an answer.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(10);
 
 /// `gro-flush-timeout` of defer50, in nanoseconds.
@@ -62,7 +62,7 @@ fn read(name: &str) -> Result<String, Failed> {
     std::fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()).into())
 }
 
-/// A policy for a service that has this goal of its 99th percentile, measured half of the time.
+/// A policy for a service with this p99 goal, measured half of the time.
 fn policy(goal: &str) -> String {
     format!(
         "[daemon]\nsample = \"500ms\"\n[service.cache]\nmatch = {{ port = 11211 }}\npolicy = \"bulk\"\n\
@@ -70,7 +70,7 @@ fn policy(goal: &str) -> String {
     )
 }
 
-/// A daemon that has a policy for a memcached, with its metrics where the how-to has them.
+/// A daemon with a policy for a memcached, and its metrics as in the how-to.
 fn begun(operator: &Operator) -> Result<(Memcached, Started), Failed> {
     let server = operator.lab.start_memcached(&MemcachedOptions::default())?;
     let daemon = at_work_with(operator, &policy("1s"), &["--metrics-listen", DAEMON])?;
@@ -78,7 +78,7 @@ fn begun(operator: &Operator) -> Result<(Memcached, Started), Failed> {
     Ok((server, daemon))
 }
 
-/// What an address in the lab answers to a GET.
+/// The answer of an address in the lab to a GET.
 pub(crate) fn fetched(operator: &Operator, address: &'static str, path: &str) -> Result<String, Failed> {
     let asked = || -> std::io::Result<String> {
         let mut stream = TcpStream::connect(address)?;
@@ -96,13 +96,13 @@ pub(crate) fn fetched(operator: &Operator, address: &'static str, path: &str) ->
     Ok(body.to_owned())
 }
 
-/// The names in a text that are metrics of netpolicy's: the dashboard's `uid` and names of labels are none.
+/// The names of netpolicy's metrics in a text, excluding the dashboard's `uid` and label names.
 fn metrics_in(text: &str) -> BTreeSet<String> {
     let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
     words.filter(|word| word.starts_with("netpolicy_")).map(str::to_owned).collect()
 }
 
-/// The names of samples on a page, and those of families.
+/// The names of samples and families on a page.
 fn served(page: &str) -> (BTreeSet<String>, BTreeSet<String>) {
     let family = |line: &str| line.strip_prefix("# TYPE ")?.split(' ').next().map(str::to_owned);
     let sample =
@@ -167,15 +167,15 @@ fn text_file() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Another program takes away what the daemon has set.
+/// Another program changes what the daemon has set.
 fn foreign_change(operator: &Operator) -> Result<(), Failed> {
     let host = operator.devices()?;
     let queue = host.device_named(SERVER_DEVICE).ok_or("the device")?.rx_queues[0].id;
     somebody_else_sets(Setting::Napi(queue, NapiKnob::GroFlushTimeout(Nanoseconds(77_000))))
 }
 
-/// The configuration of the how-to, with the project's rules, in a scratch directory. Once a second instead of four times a
-/// minute, and an alert needs not last: the unit tests have how long each must.
+/// The how-to's configuration, with the project's rules, in a scratch directory. It scrapes once per second,
+/// and alerts have no minimum duration, which the unit tests cover.
 fn configured(scratch: &Path) -> Result<PathBuf, Failed> {
     let page = Document::of(&std::fs::read_to_string(repository().join("docs/howto/monitoring.md"))?);
     let yaml =
@@ -217,7 +217,7 @@ fn prometheus_at(operator: &Operator) -> Result<Started, Failed> {
     Ok(started)
 }
 
-/// What Prometheus has for an expression now.
+/// The current value of an expression in Prometheus.
 fn asked(operator: &Operator, expression: &str) -> Result<Vec<Value>, Failed> {
     let mut path = "/api/v1/query?query=".to_owned();
     for byte in expression.bytes() {
@@ -227,7 +227,7 @@ fn asked(operator: &Operator, expression: &str) -> Result<Vec<Value>, Failed> {
     Ok(answer["data"]["result"].as_array().cloned().ok_or_else(|| format!("{expression}: {answer}"))?)
 }
 
-/// Waits until an alert fires, or no more.
+/// Waits until an alert fires, or stops firing.
 fn fires(operator: &Operator, alert: &str, whether: bool) -> Result<(), Failed> {
     let expression =
         format!("ALERTS{{alertname=\"{alert}\", alertstate=\"firing\", instance=\"{INSTANCE}\"}}");
@@ -236,7 +236,7 @@ fn fires(operator: &Operator, alert: &str, whether: bool) -> Result<(), Failed> 
     })
 }
 
-/// The expressions of the dashboard, with the title of their panel, as Grafana asks them.
+/// The expressions of the dashboard with their panel titles, as Grafana evaluates them.
 fn expressions(dashboard: &Value) -> Vec<(String, String)> {
     let mut found = Vec::new();
     for panel in dashboard["panels"].as_array().into_iter().flatten() {
@@ -289,7 +289,7 @@ fn scraped() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Once something of everything has happened.
+/// Checks all panels after every kind of event has happened.
 fn every_panel_has_data(operator: &Operator) -> Result<(), Failed> {
     let dashboard: Value = serde_json::from_str(&read("netpolicy-host.json")?)?;
     let expressions = expressions(&dashboard);

@@ -3,11 +3,12 @@
 //! A page begins with a comment that says where it is played:
 //!
 //! - `<!-- stage: lab -->`: on a machine without network devices; the page makes a lab of its own.
-//! - `<!-- stage: host queues=2 threads=2 load=8 -->`: on a server with a device `eth0` of so many queues, memcached with
+//! - `<!-- stage: host queues=2 threads=2 load=8 -->`: on a server with a device `eth0` of so many queues,
+//!   memcached with
 //!   so many threads, and a client at another machine that keeps so many connections busy.
 //!
-//! `needs=NAME,…` in the comment names what not every kernel has. `<!-- before: COMMAND -->` is done before the client
-//! begins. Blocks are:
+//! `needs=NAME,…` in the comment names what not every kernel has. `<!-- before: COMMAND -->` is done before
+//! the client begins. Blocks are:
 //!
 //! - `console`: lines after `$ ` are commands, `> ` continues one; the lines below are what it prints. A command ends
 //!   with exit code 0, unless a comment behind it says otherwise: `# ends with 3`.
@@ -15,10 +16,10 @@
 //! - `console interrupted`: what the last of those prints after Ctrl-C.
 //! - `console killed`: the last of those dies by SIGKILL.
 //!
-//! Lines are compared without regard to the number of spaces. `…` stands for any text, alone on a line for any lines.
-//! Numbers must be the same, but for pids, ids, rates and percentages; what a command says in place of a page's
-//! `memcached[812]` is put in the place of 812 from then on. With `SHOW=1` in the environment, what commands say is printed and not
-//! compared: that is how a page is written.
+//! Lines are compared without regard to the number of spaces. `…` stands for any text, alone on a line for
+//! any lines. Numbers must be the same, but for pids, ids, rates and percentages; what a command says in
+//! place of a page's `memcached[812]` is put in the place of 812 from then on. With `SHOW=1` in the
+//! environment, what commands say is printed and not compared: that is how a page is written.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -37,26 +38,26 @@ use testkit::operator::waited_for;
 use testkit::scratch::Scratch;
 use testkit::{Need, test};
 
-/// How often a page is played until it does what it shows.
+/// How often to play a page until its output matches.
 const PLAYS_MAX: u32 = 4;
 
-/// The niceness of the server and of its client, beside other work.
+/// The niceness of the server and its client, relative to other load.
 const FIRST: i32 = -19;
 
-/// How long a command of a page may take.
+/// The time limit of a command on a page.
 const COMMAND_WITHIN: Duration = Duration::from_secs(60);
 
-/// How long a command that goes on may take until it has said what the page shows.
+/// The time limit for a background command to print what the page shows.
 const SAYS_WITHIN: Duration = Duration::from_secs(60);
 
 /// How long an interrupted command may take to end.
 const ENDS_WITHIN: Duration = Duration::from_secs(60);
 
-/// How often a command that should end is looked at.
+/// How often to check whether a command has ended.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// What makes the stage its own: sysfs of its network namespace, and directories that end with it where netpolicy keeps
-/// files. `$0` is a scratch directory.
+/// Isolates the stage: sysfs of its network namespace, and temporary directories in the places where
+/// netpolicy keeps files. `$0` is a scratch directory.
 pub(crate) const OWN_FILES: &str = "set -e
 mkdir $0/sys $0/etc
 mount -t sysfs sysfs $0/sys
@@ -71,7 +72,7 @@ mount -t tmpfs -o mode=755 tmpfs /run
 mkdir -p /run/netpolicy
 ";
 
-/// The server's device under the name that a server's has.
+/// The server's device, renamed as on a typical server.
 const ETH0: &str = "ip link set veth-server down
 ip link set veth-server name eth0
 ip link set eth0 up
@@ -90,7 +91,7 @@ pub(crate) fn tests() -> Vec<Trial> {
     trials
 }
 
-/// What agrees with a page, and what does not.
+/// Output that matches a page, and output that does not.
 fn differences_are_found() -> Result<(), Failed> {
     let of = |text: &str| lines(text);
     for (shown, said, agree) in [
@@ -128,7 +129,7 @@ fn trial(path: PathBuf) -> Trial {
     test(format!("pages/{name}_does_what_it_shows"), &needs, move || play_often(&path, &text))
 }
 
-/// What a page needs beyond what all do.
+/// The additional needs of a page.
 fn need(name: &str) -> Need {
     match name {
         "gact" => Need::GACT,
@@ -140,15 +141,15 @@ fn need(name: &str) -> Need {
     }
 }
 
-/// The value behind a word of the stage's comment.
+/// The value of a word in the stage's comment.
 fn words<'t>(text: &'t str, word: &str) -> Option<&'t str> {
     let (_, rest) = text.split_once("<!-- stage:")?;
     let (stage, _) = rest.split_once("-->")?;
     stage.split_whitespace().find_map(|pair| pair.strip_prefix(word)?.strip_prefix('='))
 }
 
-/// Plays a page until it does what it shows: whether a mode is engaged depends on when the server gets its CPU, and so on
-/// what else the machine does.
+/// Plays a page until its output matches: whether a mode is engaged depends on when the server gets its CPU,
+/// and so on other load.
 fn play_often(path: &Path, text: &str) -> Result<(), Failed> {
     let mut played = play(path, text);
     for _ in 1..PLAYS_MAX {
@@ -160,7 +161,7 @@ fn play_often(path: &Path, text: &str) -> Result<(), Failed> {
     played
 }
 
-/// Plays a page from its first block to its last.
+/// Plays a page from the first block to the last.
 fn play(path: &Path, text: &str) -> Result<(), Failed> {
     let name = path.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
     if !text.contains("<!-- stage:") {
@@ -181,14 +182,14 @@ fn play(path: &Path, text: &str) -> Result<(), Failed> {
     Ok(())
 }
 
-/// Where a page is played. What it holds ends with it.
+/// The place where a page is played. Everything in it is removed with it.
 struct Stage {
     /// The process whose namespaces are the stage's.
     holder: Group,
     background: Vec<Group>,
-    /// What pids and ids of the page are here.
+    /// The page's pids and ids, with the actual ones.
     here: BTreeMap<String, String>,
-    /// The client, the server and their hosts, in the order in which they end.
+    /// The client, the server and their hosts, in the order in which they are stopped.
     load: Option<Group>,
     server: Option<(Memcached, Lab)>,
     scratch: Scratch,
@@ -243,7 +244,7 @@ impl Stage {
         Ok(stage)
     }
 
-    /// Types the commands of a block, one after the other.
+    /// Runs the commands of a block, one after another.
     #[expect(clippy::print_stderr, reason = "what commands say is shown to who writes a page")]
     fn types(&mut self, block: &Block) -> Result<(), Failed> {
         for step in steps(block)? {
@@ -273,7 +274,7 @@ impl Stage {
         Ok(())
     }
 
-    /// Starts the command of a block, and waits until it has said what the block shows.
+    /// Starts the command of a block, and waits until it has printed what the block shows.
     fn starts(&mut self, block: &Block) -> Result<(), Failed> {
         let [step] = &steps(block)?[..] else {
             return Err("a block of the background has one command".into());
@@ -301,7 +302,7 @@ impl Stage {
         Ok(())
     }
 
-    /// Interrupts the last command that goes on, and compares what it says then.
+    /// Interrupts the last background command, and compares its output.
     fn interrupts(&mut self, block: &Block) -> Result<(), Failed> {
         let mut group = self.background.pop().ok_or("no command goes on")?;
         let before = lines(&group.said()?).len();
@@ -319,7 +320,7 @@ impl Stage {
         }
     }
 
-    /// Kills the last command that goes on.
+    /// Kills the last background command.
     fn kills(&mut self) -> Result<(), Failed> {
         let mut group = self.background.pop().ok_or("no command goes on")?;
         group.signal(Signal::KILL);
@@ -343,7 +344,7 @@ impl Stage {
         command
     }
 
-    /// A line of the page with the pids and ids of this stage in place of its own.
+    /// A line of the page with the actual pids and ids.
     fn as_here(&self, line: &str) -> String {
         let mut line = line.to_owned();
         // Replace the longest words first: they may contain a pid.
@@ -355,7 +356,7 @@ impl Stage {
         line
     }
 
-    /// Learns which process here is the one of the page: `memcached[812]`.
+    /// Finds the process for the page's `memcached[812]`.
     fn learn_process(&mut self, shown: &str, said: &str) {
         for (shown, said) in shown.split_whitespace().zip(said.split_whitespace()) {
             let process = |word: &str| {
@@ -371,7 +372,7 @@ impl Stage {
         }
     }
 
-    /// Learns what the words of a page with pids and ids in them are on this stage.
+    /// Learns the actual values of the page's pids and ids.
     fn learn(&mut self, shown: &str, said: &str) {
         let (shown, said): (Vec<_>, Vec<_>) =
             (shown.split_whitespace().collect(), said.split_whitespace().collect());
@@ -405,7 +406,7 @@ impl Drop for Stage {
     }
 }
 
-/// Gives all threads of a process the niceness of who goes first.
+/// Gives all threads of a process the preferred niceness.
 fn goes_first(pid: model::Pid) -> Result<(), Failed> {
     for task in std::fs::read_dir(format!("/proc/{pid}/task"))? {
         let tid = task?.file_name().to_string_lossy().parse().ok().and_then(Pid::from_raw);
@@ -414,7 +415,7 @@ fn goes_first(pid: model::Pid) -> Result<(), Failed> {
     Ok(())
 }
 
-/// The processes in the mount namespace of a process that has one of its own, itself included.
+/// The processes in the private mount namespace of a process, including itself.
 fn in_mount_namespace_of(holder: u32) -> Vec<Pid> {
     let namespace = |pid: &str| std::fs::read_link(format!("/proc/{pid}/ns/mnt")).ok();
     let theirs = namespace(&holder.to_string());
@@ -444,26 +445,26 @@ fn client(lab: &Lab, connections: u32, scratch: &Scratch) -> Result<Group, Faile
     Group::of(&mut command, &scratch.path("client"))
 }
 
-/// A command with all that it starts. Dropping it kills them.
+/// A command with its descendants. Dropping it kills them.
 struct Group {
     child: Child,
     words: PathBuf,
 }
 
 impl Group {
-    /// Starts a command that says everything into a file.
+    /// Starts a command with its output in a file.
     fn of(command: &mut Command, words: &Path) -> Result<Self, Failed> {
         let file = File::create(words)?;
         command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file).process_group(0);
         Ok(Self { child: command.spawn()?, words: words.to_owned() })
     }
 
-    /// What it has said so far.
+    /// Its output so far.
     fn said(&self) -> Result<String, Failed> {
         Ok(std::fs::read_to_string(&self.words)?)
     }
 
-    /// Gives it, and all that it starts from now on, the niceness of the server and its client.
+    /// Gives it, and its future children, the niceness of the server and its client.
     fn goes_first(&self) -> Result<(), Failed> {
         let group = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
         Ok(setpriority_pgrp(group, FIRST)?)
@@ -475,7 +476,7 @@ impl Group {
         }
     }
 
-    /// Waits for its end, and gives its exit code.
+    /// Waits until it exits, and returns its exit code.
     fn ends(&mut self, within: Duration) -> Result<Option<i32>, Failed> {
         let deadline = Instant::now() + within;
         loop {
@@ -501,7 +502,7 @@ impl Drop for Group {
     }
 }
 
-/// A command of a block, and what the page shows of it.
+/// A command of a block, and the expected output.
 #[derive(Default)]
 struct Step {
     command: String,
@@ -509,7 +510,7 @@ struct Step {
     shows: Vec<String>,
 }
 
-/// Words behind a command that say how it ends.
+/// The prefix of a comment on how a command ends.
 const ENDS_WITH: &str = "# ends with ";
 
 fn steps(block: &Block) -> Result<Vec<Step>, Failed> {
@@ -533,24 +534,24 @@ fn steps(block: &Block) -> Result<Vec<Step>, Failed> {
     Ok(steps)
 }
 
-/// What stands for any text, and alone on a line for any lines.
+/// Matches any text, or any lines if it is alone on a line.
 const ANY: &str = "…";
 
-/// From how many digits on a number is a pid or an id.
+/// The minimum number of digits of a pid or an id.
 const PID_DIGITS: usize = 3;
 
-/// Words behind which a number is another one on each machine.
+/// Words before a number that differs between machines.
 const VARIES_BEHIND: [&str; 10] =
     ["task ", "[", "pid:", "/proc/", "/fd/", "napi ", "attach ", "memcached ", "irq ", "process "];
 
-/// Words before which it is.
+/// Words after such a number.
 const VARIES_BEFORE: [&str; 4] = ["/s", " %", "?", " packets"];
 
 fn lines(said: &str) -> Vec<String> {
     said.lines().map(str::to_owned).collect()
 }
 
-/// Which line that was said stands for which that is shown; `None` if they do not agree.
+/// Which printed line matches which shown line; `None` if they do not match.
 fn pairs(shown: &[String], said: &[String]) -> Option<Vec<(String, String)>> {
     let Some((first, rest)) = shown.split_first() else {
         return said.iter().all(|line| line.trim().is_empty()).then(Vec::new);
@@ -567,14 +568,14 @@ fn pairs(shown: &[String], said: &[String]) -> Option<Vec<(String, String)>> {
     Some(found)
 }
 
-/// Whether a line is as one that may have `…` in it.
+/// Whether a line matches one that may contain `…`.
 fn is_like(shown: &str, said: &str) -> bool {
     let Some((before, after)) = shown.split_once(ANY) else { return shown == said };
     let Some(rest) = said.strip_prefix(before) else { return false };
     after.is_empty() || (0..=rest.len()).any(|at| rest.is_char_boundary(at) && is_like(after, &rest[at..]))
 }
 
-/// A line with single spaces, and `#` in place of numbers that differ from machine to machine.
+/// A line with single spaces, and `#` in place of numbers that differ between machines.
 fn plain(line: &str) -> String {
     let line = line.split_whitespace().collect::<Vec<_>>().join(" ");
     let mut text = String::new();

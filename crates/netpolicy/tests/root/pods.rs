@@ -1,4 +1,5 @@
-//! Servers in other network namespaces, as those of pods: noticed when they listen, and set with their first connection.
+//! Servers in other network namespaces, such as those of pods: detected when they listen, and set at their
+//! first connection.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpStream, UdpSocket};
@@ -14,7 +15,7 @@ use testkit::{Need, repeated, test};
 
 use crate::stacks::kind;
 
-/// Another port than memcached's own, which other servers of the machine may have.
+/// Not memcached's default port, which other servers of the machine may use.
 const PORT: u16 = 11_977;
 const POD: &str = "192.0.2.3";
 
@@ -38,7 +39,7 @@ pub(crate) fn tests() -> Vec<Trial> {
 struct Pod(Vec<Child>);
 
 impl Pod {
-    /// The namespace, and no server yet.
+    /// The namespace, without a server.
     fn new(operator: &Operator) -> Result<Self, Failed> {
         let mut pod = Self(Vec::new());
         pod.0.push(Command::new("unshare").args(["--net", "sleep", "300"]).stdin(Stdio::null()).spawn()?);
@@ -117,13 +118,13 @@ fn polling(operator: &Operator, pid: Pid) -> Result<usize, Failed> {
         .count())
 }
 
-/// How many events of a kind the daemon has had.
+/// The number of events of a kind that the daemon has received.
 fn events(operator: &Operator, kind: &str) -> Result<u64, Failed> {
     let status: Value = serde_json::from_str(&operator.runs(&["-o", "json", "status"], 0)?.data)?;
     Ok(status["data"]["counters"]["events"][kind].as_u64().unwrap_or(0))
 }
 
-/// A look at the young process's epolls may find its first connection before that is an event.
+/// A scan of the young process's epolls may find its first connection before the event.
 fn by_port() -> Result<(), Failed> {
     let operator = Operator::new("pod-port", 1)?;
     let mut pod = Pod::new(&operator)?;
@@ -168,7 +169,7 @@ fn by_pattern() -> Result<(), Failed> {
     Ok(())
 }
 
-/// A UDP request that was answered: memcached's frame before a command of its text protocol.
+/// Sends a UDP request and receives its answer: memcached's frame before a command of its text protocol.
 fn asked_by_datagram(operator: &Operator) -> Result<(), Failed> {
     const REQUEST: &[u8] = b"\0\x01\0\0\0\x01\0\0version\r\n";
     waited_for("an answer by UDP", || {
@@ -183,7 +184,7 @@ fn asked_by_datagram(operator: &Operator) -> Result<(), Failed> {
     })
 }
 
-/// The looks at a young process's epolls, which come as often, may find the first datagram before a scan does.
+/// Scans of a young process's epolls, which are equally frequent, may find the first datagram first.
 fn by_udp() -> Result<(), Failed> {
     const ATTEMPTS_MAX: usize = 5;
     for attempt in 1..=ATTEMPTS_MAX {
@@ -194,7 +195,7 @@ fn by_udp() -> Result<(), Failed> {
     Err(format!("no scan found the first datagram of any of {ATTEMPTS_MAX} servers").into())
 }
 
-/// Whether it was a scan that found it; that it is found is asserted.
+/// Whether a scan found it; asserts that it was found.
 fn is_found_by_a_scan(attempt: usize) -> Result<bool, Failed> {
     let operator = Operator::new(&format!("pod-udp-{attempt}"), 1)?;
     let mut pod = Pod::new(&operator)?;

@@ -1,4 +1,4 @@
-//! The commands that `doctor` prints are typed as they stand, by an operator who is not where the packets are.
+//! The commands that `doctor` prints can be pasted by an operator in another namespace than the packets.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -22,7 +22,7 @@ pub(crate) fn tests() -> Vec<Trial> {
     ]
 }
 
-/// What `doctor` finds on the settings alone.
+/// The findings of `doctor` on the settings only.
 fn findings(operator: &Operator, code: i32) -> Result<Vec<Finding>, Failed> {
     let said = operator.runs(&["-o", "json", "doctor", "--seconds", "0"], code)?;
     let document: serde_json::Value = serde_json::from_str(&said.data)?;
@@ -34,7 +34,7 @@ fn remedy(findings: &[Finding], rule: &str) -> Result<Option<String>, Failed> {
     Ok(finding.ok_or_else(|| format!("no {rule} in {findings:?}"))?.remedy.clone())
 }
 
-/// Types a command in the test's own namespace.
+/// Runs a command in the test's own namespace.
 pub(crate) fn typed(command: &str) -> Result<(), Failed> {
     let binary = std::path::Path::new(env!("CARGO_BIN_EXE_netpolicy"));
     let beside = binary.parent().ok_or("a directory")?.display().to_string();
@@ -48,7 +48,7 @@ pub(crate) fn typed(command: &str) -> Result<(), Failed> {
         .ok_or_else(|| format!("{command}: {}: {said}", output.status).into())
 }
 
-/// A connection from the client, which has been answered.
+/// A connection from the client that was answered.
 pub(crate) fn connected(operator: &Operator, server: &linux::lab::Memcached) -> Result<TcpStream, Failed> {
     let mut stream = operator.lab.client().run(|| TcpStream::connect(server.address()))??;
     asked(&mut stream)?;

@@ -1,4 +1,4 @@
-//! Servers that are asked all the time while something else is looked at.
+//! Servers under constant load while something else is tested.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -18,7 +18,7 @@ pub(crate) fn connect(lab: &Lab, port: u16) -> Result<TcpStream, Failed> {
     Ok(stream)
 }
 
-/// Asks memcached over several connections at fixed times, whether or not it has answered.
+/// Sends requests to memcached over several connections at fixed times, whether or not it has answered.
 fn ask(lab: &Lab, stop: &AtomicBool, every: Duration) -> Result<(), Failed> {
     const CONNECTIONS: u64 = 8;
     std::thread::scope(|scope| {
@@ -52,7 +52,8 @@ fn ask(lab: &Lab, stop: &AtomicBool, every: Duration) -> Result<(), Failed> {
     })
 }
 
-/// Asks memcached over one connection, a moment after each answer. Without the pause, both ends would take a CPU.
+/// Sends requests to memcached over one connection, a moment after each answer. Without the pause, both ends
+/// would use a whole CPU.
 fn ask_in_turn(lab: &Lab, stop: &AtomicBool) -> Result<(), Failed> {
     const PAUSE: Duration = Duration::from_micros(300);
     let (mut connection, mut answer) = (BufReader::new(connect(lab, 11_211)?), String::new());
@@ -68,7 +69,7 @@ fn ask_in_turn(lab: &Lab, stop: &AtomicBool) -> Result<(), Failed> {
     Ok(())
 }
 
-/// Says that it is time to stop, also where an assertion fails: a scope waits for its threads.
+/// Sets the stop flag when dropped, even if an assertion fails: a scope waits for its threads.
 struct Stops<'a>(&'a AtomicBool);
 
 impl Drop for Stops<'_> {
@@ -77,7 +78,7 @@ impl Drop for Stops<'_> {
     }
 }
 
-/// What a body comes to while `load` runs, which ends when the flag is set.
+/// The result of a body that runs together with `load`, which ends when the flag is set.
 pub(crate) fn beside<T>(
     load: impl FnOnce(&AtomicBool) -> Result<(), Failed> + Send,
     body: impl FnOnce() -> Result<T, Failed>,
@@ -94,7 +95,7 @@ pub(crate) fn beside<T>(
     })
 }
 
-/// What a body comes to while one client asks memcached, each time after the answer to the time before.
+/// The result of a body while one client sends requests to memcached, each after the previous answer.
 pub(crate) fn while_asked_in_turn<T>(
     operator: &Operator,
     body: impl FnOnce() -> Result<T, Failed>,
@@ -102,7 +103,7 @@ pub(crate) fn while_asked_in_turn<T>(
     beside(|stop| ask_in_turn(&operator.lab, stop), body)
 }
 
-/// What a body comes to while memcached is asked.
+/// The result of a body while memcached is under load.
 pub(crate) fn while_asked<T>(
     operator: &Operator,
     body: impl FnOnce() -> Result<T, Failed>,
@@ -110,7 +111,7 @@ pub(crate) fn while_asked<T>(
     while_asked_every(operator, Duration::from_millis(8), body)
 }
 
-/// The same while each connection asks so long after it has asked before, and immediately where its answer took longer.
+/// The same with connections that send a request at this interval, or immediately if the answer took longer.
 pub(crate) fn while_asked_every<T>(
     operator: &Operator,
     every: Duration,

@@ -1,4 +1,4 @@
-//! Goals that are kept: the daemon tries the ladder of a real memcached whose goal is missed, in a lab.
+//! Services with a goal: the daemon tries the ladder of a real memcached that misses its goal, in a lab.
 
 use std::time::Duration;
 
@@ -29,15 +29,15 @@ pub(crate) fn tests() -> Vec<Trial> {
     ]
 }
 
-/// A ladder on which one mode hurts, and the other is beyond the budget, whatever the kernel has.
+/// A ladder with one harmful mode, and one beyond the budget on any kernel.
 const HURTS: &str = "[[ladder.latency]]\nvalue = \"defer:400us\"\nwhy = \"a test\"\n\
                      [[ladder.latency]]\nvalue = \"threaded-busy\"\nwhy = \"a test\"\n";
 
-/// A policy whose own mode lets packets wait for two milliseconds, and a ladder with one that does not.
+/// A policy whose mode makes packets wait for two milliseconds, and a ladder with a mode that does not.
 const HELPS: &str = "[driver.veth.latency.delivery]\nvalue = \"defer:2ms\"\n\
                      [[ladder.latency]]\nvalue = \"interrupt\"\nwhy = \"no timer delays a response\"\n";
 
-/// A service at memcached's port that wants this of its requests.
+/// A service on memcached's port with this goal.
 fn policy(goal: &str) -> String {
     format!(
         "[daemon]\nsample = \"900ms\"\n[service.cache]\nmatch = {{ port = 11211 }}\npolicy = \"latency\"\n\
@@ -45,12 +45,12 @@ fn policy(goal: &str) -> String {
     )
 }
 
-/// The same, with a guard of its own.
+/// The same with a separate guard.
 fn guarded(goal: &str) -> String {
     policy(goal) + "guard = { cpu = \"+1000%\", within = \"40s\" }\n"
 }
 
-/// Recipes of the operator's own.
+/// The operator's own recipes.
 fn recipes(operator: &Operator, text: &str) -> Result<(), Failed> {
     let path = operator.file("10-own.toml", text.as_bytes())?;
     let directory = std::path::Path::new(&path).with_file_name("recipe.d");
@@ -58,14 +58,14 @@ fn recipes(operator: &Operator, text: &str) -> Result<(), Failed> {
     Ok(std::fs::rename(path, directory.join("10-own.toml"))?)
 }
 
-/// What the daemon says of itself.
+/// The daemon's status.
 fn status(operator: &Operator) -> Result<Value, Failed> {
     let output = operator.netpolicy(&["-o", "json", "status"]).output()?;
     let said: Value = serde_json::from_slice(&output.stdout)?;
     Ok(said["data"].clone())
 }
 
-/// What it says of the service.
+/// Its report on the service.
 fn service(operator: &Operator) -> Result<Value, Failed> {
     let said = status(operator)?;
     let all = said["requests"].as_array().cloned().unwrap_or_default();
@@ -73,14 +73,14 @@ fn service(operator: &Operator) -> Result<Value, Failed> {
     of_service.ok_or_else(|| format!("no service: {said}").into())
 }
 
-/// What was found by a rule.
+/// The finding of a rule.
 fn finding(operator: &Operator, rule: &str) -> Result<Option<Value>, Failed> {
     let said = status(operator)?;
     let findings = said["findings"].as_array().cloned().unwrap_or_default();
     Ok(findings.into_iter().find(|finding| finding["rule"] == rule))
 }
 
-/// How many transactions there are.
+/// The number of transactions.
 fn transactions(operator: &Operator) -> Result<usize, Failed> {
     let history: Value = serde_json::from_str(&operator.runs(&["-o", "json", "history"], 0)?.data)?;
     Ok(history["data"]["transactions"].as_array().map_or(0, Vec::len))
@@ -200,7 +200,7 @@ fn reported() -> Result<(), Failed> {
     })
 }
 
-/// Waits until what is tried is in force, and stops the daemon then, so that it stays so.
+/// Waits until the candidate is in force, and stops the daemon, so that it stays in force.
 fn stopped_in_the_middle(operator: &Operator, daemon: &Started) -> Result<(), Failed> {
     const TRIED: [u64; 1] = [400_000];
     // While modes alternate, the candidate is in force for a few hundred milliseconds at a time.
@@ -218,7 +218,7 @@ fn stopped_in_the_middle(operator: &Operator, daemon: &Started) -> Result<(), Fa
     .map_err(|failed| format!("{failed:?}: {}", operator.said().unwrap_or_default()).into())
 }
 
-/// How many tries are noted beside the journal.
+/// The number of tries recorded with the journal.
 fn tries_noted(operator: &Operator) -> Result<usize, Failed> {
     let noted: Value = serde_json::from_slice(&std::fs::read(operator.state().join("searches.json"))?)?;
     Ok(noted["services"]["service cache"]["begun"].as_array().map_or(0, Vec::len))

@@ -1,4 +1,4 @@
-//! Sections that name no device: by pattern and by match.
+//! Device sections with a pattern or `match`.
 
 use libtest_mimic::{Failed, Trial};
 use linux::lab::SERVER_DEVICE;

@@ -1,4 +1,4 @@
-//! Whose processes a service's are, and what is said where none is seen.
+//! The processes of a service, and the messages if none is visible.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -65,7 +65,7 @@ fn as_nobody() -> Result<(), Failed> {
     Ok(())
 }
 
-/// A connection of the lab's client to memcached, which was answered: the device has received packets then.
+/// A connection of the lab's client to memcached that was answered, so the device has received packets.
 fn connected(operator: &Operator, server: SocketAddr) -> Result<BufReader<TcpStream>, Failed> {
     let stream = operator.lab.client().run(|| TcpStream::connect(server))??;
     let mut connection = BufReader::new(stream);
@@ -135,7 +135,7 @@ fn first_as_nobody() -> Result<(), Failed> {
     Ok(())
 }
 
-/// A file system that is full refuses as a limit on the size of files does.
+/// A full file system fails in the same way as a limit on the file size.
 fn first_cut_short() -> Result<(), Failed> {
     let operator = Operator::new("service-first-full", 1)?;
     let path = operator.state().with_file_name("first.toml");

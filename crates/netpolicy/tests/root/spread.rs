@@ -1,5 +1,5 @@
-//! Connections to the listeners of their queues: a server of several workers on a host of the lab, asked from its other
-//! end and from itself.
+//! Connections and the listeners of their queues: a server with several workers on a host of the lab, with
+//! requests from its other end and from itself.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
@@ -17,12 +17,12 @@ use rustix::net::{AddressFamily, SocketType, sockopt};
 use testkit::operator::{Operator, waited_for};
 use testkit::{Need, test};
 
-/// The variable that makes this program a server, with how many workers.
+/// The variable that makes this program a server with this many workers.
 const ROLE: &str = "NETPOLICY_TEST_WORKERS";
-/// Where it listens.
+/// Its port.
 const PORT: u16 = 11_300;
-/// How many connections show who gets them. That the hash gives all of one queue to one of two workers by chance, with
-/// half of these on the queue, happens once in 2^29 times.
+/// The number of connections in a check. The probability that the hash assigns all of one queue to one of two
+/// workers, with half of these on the queue, is 2^-29.
 const CONNECTIONS: usize = 60;
 
 pub(crate) fn tests() -> Vec<Trial> {
@@ -40,7 +40,8 @@ pub(crate) fn tests() -> Vec<Trial> {
     ]
 }
 
-/// The role: workers with a listener and an epoll each. To each connection a worker says its number, and keeps it.
+/// The role: workers with a listener and an epoll each. A worker sends each connection its number, and keeps
+/// it open.
 pub(crate) fn play_role() -> Option<()> {
     let count = std::env::var(ROLE).ok()?.parse().ok()?;
     std::thread::scope(|scope| {
@@ -79,7 +80,8 @@ fn work(worker: u8) -> std::io::Result<()> {
     }
 }
 
-/// A server all of whose workers listen: an earlier one, or its own first worker, takes connections before that.
+/// A server whose workers all listen: before that, an earlier one, or its own first worker, accepts
+/// connections.
 fn server(operator: &Operator, workers: u8) -> Result<Program, Failed> {
     let mut command = Command::new(std::env::current_exe()?);
     command.env(ROLE, workers.to_string());

@@ -1,5 +1,5 @@
-//! Devices that stand on others, one test for each kind: a policy for the upper device reaches the queues below, the daemon
-//! follows what joins, leaves and fails, and the host is afterwards as it was.
+//! Stacked devices, one test for each kind: a policy for the upper device reaches the queues below, the
+//! daemon follows members that join, leave and fail, and the host is restored afterwards.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -32,7 +32,7 @@ pub(crate) mod kind {
 const MODES: [&str; 7] =
     ["balance-rr", "active-backup", "balance-xor", "broadcast", "802.3ad", "balance-tlb", "balance-alb"];
 
-/// A device that stands on the operator's, and how `ip` makes it. `DEV` is the operator's device.
+/// A device on top of the operator's, and how to create it with `ip`. `DEV` is the operator's device.
 struct Stack {
     name: String,
     upper: &'static str,
@@ -56,7 +56,7 @@ impl Stack {
     }
 }
 
-/// How a device becomes the member of another: what is up may join no bond and no team.
+/// How a device becomes a member of another: a bond or a team only accepts devices that are down.
 const JOINS: [&str; 3] = ["link set DEV down", "link set DEV master UPPER", "link set DEV up"];
 
 fn stacks() -> Vec<Stack> {
@@ -221,7 +221,8 @@ pub(crate) fn tests() -> Vec<Trial> {
     all
 }
 
-/// What makes a device the server's that stands on its veth. `DEV` is the veth, `ADDRESS` the server's or the client's address.
+/// Moves the server to a device on top of its veth. `DEV` is the veth, `ADDRESS` the server's or the client's
+/// address.
 const SERVED_BY_BRIDGE: [&str; 4] =
     ["link add br0 type bridge", "link set DEV master br0", "addr add ADDRESS/24 dev br0", "link set br0 up"];
 const SERVED_BY_VLAN: [&str; 8] = [
@@ -234,7 +235,7 @@ const SERVED_BY_VLAN: [&str; 8] = [
     "addr add ADDRESS/24 dev lan7",
     "link set lan7 up",
 ];
-/// The same of the client's.
+/// The same for the client.
 const ASKED_BY_VLAN: [&str; 4] = [
     "addr flush dev DEV",
     "link add link DEV name lan7 type vlan id 7",
@@ -258,8 +259,8 @@ fn ip(operator: &Operator, command: &str) -> Result<(), Failed> {
     operator.inside(&format!("ip {command}")).map(|_| ())
 }
 
-/// The whole host; NAPIs are numbered by their place on their device, because a device that goes down and up gets new ones,
-/// and a bond without a member has no address: the kernel gives it another one each time. Kernel: 6.18,
+/// The whole host; NAPIs are numbered by position on their device, because a device that goes down and up
+/// gets new ones, and a bond without a member gets a new random address each time. Kernel: 6.18,
 /// `drivers/net/bonding/bond_main.c` `__bond_release_one()`.
 fn settled(operator: &Operator) -> Result<Host, Failed> {
     let mut host = operator.host()?;
@@ -289,7 +290,7 @@ fn settled(operator: &Operator) -> Result<Host, Failed> {
     Ok(host)
 }
 
-/// Waits until the host is again as it was: a carrier comes back a little after its device.
+/// Waits until the host is as before: a carrier returns shortly after its device.
 fn is_again(operator: &Operator, before: &Host) -> Result<(), Failed> {
     let waited = waited_for("the host as it was", || Ok((settled(operator)? == *before).then_some(())));
     let Err(failed) = waited else { return Ok(()) };
@@ -333,18 +334,18 @@ fn reaches(stack: &Stack) -> Result<(), Failed> {
     is_again(&operator, &before)
 }
 
-/// A second veth of the operator's, whose other end is the client's.
+/// A second veth of the operator, whose other end is the client's.
 const SPARE: &str = "spare0";
 const FAR: &str = "spare1";
 
-/// What joins and leaves.
+/// The devices that join and leave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Members {
     /// Two veths.
     Veths,
     /// Two NICs that netdevsim simulates.
     Netdevsims,
-    /// A veth, and a guest's NIC with interrupts of its own.
+    /// A veth, and a guest's NIC with interrupts.
     VethAndIgb,
 }
 
@@ -367,18 +368,18 @@ struct Pair {
     first: String,
     there: String,
     spare: String,
-    /// Whether a daemon is at work. Events are made once without one: they change the host themselves (a bridge without a
-    /// member loses its address), and what is compared is the host that they leave behind.
+    /// Whether a daemon is running. Every event also happens once without one, for comparison, because the
+    /// events themselves change the host (a bridge without a member loses its address).
     is_followed: Cell<bool>,
 }
 
-/// The numbers of the NICs that netdevsim simulates for us; they are the whole kernel's, and another test process may have some.
+/// The numbers of our simulated NICs; they are global in the kernel, and another test process may have some.
 fn simulated() -> [u32; 2] {
     let own = std::process::id() % 10_000 * 100 + 90;
     [own, own + 1]
 }
 
-/// The guest's NIC that joins, and the one that it is wired to.
+/// The guest's NIC that joins, and its peer.
 const IGB: [&str; 2] = ["igb1", "igb0"];
 
 impl Pair {
@@ -442,9 +443,8 @@ impl Pair {
         run(&format!("nsenter --net={} {command}", self.operator.lab.client_path().display()))
     }
 
-    /// Joins two simulated NICs by a wire.
-    ///
-    /// Kernel: 6.9, `drivers/net/netdevsim/bus.c` `link_device_store()`: namespaces by the writer's descriptors.
+    /// Connects two simulated NICs. Kernel: 6.9, `drivers/net/netdevsim/bus.c` `link_device_store()`:
+    /// namespaces by the writer's descriptors.
     fn wires(&self, near: &str, far: &str) -> Result<(), Failed> {
         let index = |line: String| line.split(':').next().unwrap_or_default().to_owned();
         let ends = [
@@ -474,7 +474,8 @@ impl Pair {
         ip(&self.operator, &format!("link set {device} up"))
     }
 
-    /// Waits until the queues of the first device and of the spare one have these timeouts, if a daemon is at work.
+    /// Waits until the queues of the first device and of the spare one have these timeouts, if a daemon is
+    /// running.
     fn have(&self, event: &str, first: u64, spare: u64) -> Result<(), Failed> {
         if !self.is_followed.get() {
             return Ok(());
@@ -496,7 +497,7 @@ impl Pair {
         Ok(())
     }
 
-    /// The first member's carrier goes and comes back: the queues of both keep their values.
+    /// The first member's carrier goes down and up: the queues of both keep their values.
     fn fails_over(&self) -> Result<(), Failed> {
         self.far(&format!("ip link set {} down", self.there))?;
         waited_for("the lost carrier", || {
@@ -516,7 +517,7 @@ impl Pair {
     }
 }
 
-/// What is not the namespaces' alone goes before they do.
+/// Removes global objects before the namespaces.
 impl Drop for Pair {
     fn drop(&mut self) {
         match self.members {
@@ -535,7 +536,7 @@ impl Drop for Pair {
     }
 }
 
-/// Makes a NIC with two ports of two queues in a namespace, whose devices are listed before and after; the names of its ports.
+/// Creates a NIC with two ports of two queues in a namespace; returns the names of the new devices.
 fn simulate(
     number: u32,
     netns: &Netns,
@@ -551,7 +552,7 @@ fn simulate(
     made.try_into().map_err(|made| format!("the ports of netdevsim{number}: {made:?}").into())
 }
 
-/// A daemon that follows a device, and is ended as its unit ends it; what it set is taken back.
+/// A daemon that follows a device, and is stopped like its unit; its settings are rolled back.
 struct Followed<'p> {
     pair: &'p Pair,
     daemon: Started,
@@ -593,7 +594,7 @@ fn follows(made: &[&str], upper: &'static str, mastered: &'static str) -> Result
     is_again(&pair.operator, &before)
 }
 
-/// The same of NICs, without what does not depend on them.
+/// The same with NICs, without tests that do not depend on them.
 fn follows_nics(members: Members) -> Result<(), Failed> {
     let pair = Pair::new("follow-nics", "bond0", members)?;
     for command in VLAN_ON_BOND {
@@ -612,7 +613,7 @@ fn follows_nics(members: Members) -> Result<(), Failed> {
     is_again(&pair.operator, &before)
 }
 
-/// At the end the first device is a member.
+/// Afterwards the first device is a member.
 fn members_come_and_go(pair: &Pair) -> Result<(), Failed> {
     pair.have("no member", 0, 0)?;
     pair.joins(&pair.first)?;
@@ -704,7 +705,7 @@ fn reaches_nics(members: Members) -> Result<(), Failed> {
     is_again(operator, &before)
 }
 
-/// A tunnel names no device: its packets leave by the route to its other end, which is another one later.
+/// A tunnel without a device: its packets leave by the route to its remote address, which changes later.
 fn follows_the_route(made: &str) -> Result<(), Failed> {
     const OTHER_END: &str = "198.51.100.9";
     let pair = Pair::new("routed", "none", Members::Veths)?;
@@ -756,7 +757,8 @@ fn modes_one_after_the_other(pair: &Pair, modes: &[&str]) -> Result<(), Failed> 
     Ok(())
 }
 
-/// A bond takes a VLAN for a member, but none of its own: the kernel refuses circles, and what is up.
+/// A bond accepts a VLAN as a member, but not one of its own: the kernel refuses loops, and devices that are
+/// up.
 fn refused_stacks() -> Result<(), Failed> {
     let pair = Pair::new("refused", "bond0", Members::Veths)?;
     let operator = &pair.operator;

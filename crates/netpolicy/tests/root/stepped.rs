@@ -1,4 +1,5 @@
-//! The clock of the machine is set, forwards and back, while services are measured: in a guest, whose clock is its own.
+//! The machine's clock is set, forwards and backwards, while services are measured: in a guest, which has its
+//! own clock.
 
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant, SystemTime};
@@ -23,10 +24,10 @@ pub(crate) fn tests() -> Vec<Trial> {
 
 const DAY: i64 = 86_400;
 
-/// Where the clock is set to, in seconds from what it would be.
+/// The clock's offsets, in seconds.
 const STEPS: [i64; 4] = [3 * DAY, -2 * DAY, 3_600, -1];
 
-/// The clock of the machine; set right again when this is dropped.
+/// The clock of the machine; corrected when this is dropped.
 struct Clock {
     wall: SystemTime,
     began: Instant,
@@ -37,7 +38,7 @@ impl Clock {
         Self { wall: SystemTime::now(), began: Instant::now() }
     }
 
-    /// Sets it so far from what it would be.
+    /// Sets it to this offset.
     fn is_off_by(&self, seconds: i64) -> Result<(), Failed> {
         let right = (self.wall + self.began.elapsed()).duration_since(SystemTime::UNIX_EPOCH)?;
         let at = i64::try_from(right.as_secs())? + seconds;
@@ -46,7 +47,7 @@ impl Clock {
         if set.success() { Ok(()) } else { Err(format!("date: {set}").into()) }
     }
 
-    /// Sets it again and again while something is done, and right after it.
+    /// Sets it repeatedly while something runs, and right afterwards.
     fn is_set_during<T>(
         &self,
         every: Duration,
@@ -172,7 +173,7 @@ fn compare() -> Result<(), Failed> {
     Ok(())
 }
 
-/// A goal that is missed, and for which something is tried when it has been missed for an hour.
+/// A missed goal, for which something is tried once it has been missed for an hour.
 fn daemon() -> Result<(), Failed> {
     let policy = "[daemon]\nsample = \"500ms\"\n[service.cache]\nmatch = { port = 11211 }\npolicy = \"latency\"\n\
                   goal = { p99 = \"1us\", on_missed = \"search\", for = \"3600s\" }\n";

@@ -1,4 +1,4 @@
-//! The matrix of mechanisms against what the commands do.
+//! The matrix of mechanisms, compared with what the commands do.
 
 use libtest_mimic::{Failed, Trial};
 use linux::lab::SERVER_DEVICE;
@@ -16,7 +16,7 @@ pub(crate) fn tests() -> Vec<Trial> {
     ]
 }
 
-/// Delivery modes of a device, and the mechanism that each of them needs.
+/// Delivery modes of a device, and the mechanism that each needs.
 const MODES: [(&str, &[&str]); 4] = [
     ("defer-device", &["defer50"]),
     ("defer-queue", &["defer50"]),

@@ -1,4 +1,4 @@
-//! What an operator reads where nothing is wrong, or something else than it seems.
+//! Messages for an operator if nothing is wrong, or the problem is not what it seems.
 
 use std::process::Command;
 
@@ -49,8 +49,8 @@ fn explained() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Twice on disks of growing size: also on those that the transaction begins on and does not end on, nothing of the first is in
-/// the way of the second.
+/// Runs twice on disks of growing size: even if the first transaction runs out of space, it does not block
+/// the second one.
 fn full_disk() -> Result<(), Failed> {
     const TWICE: &str = "mount -t tmpfs -o mode=0700,size=$0 tmpfs \"$1\" && shift && for _ in 1 2; do \"$@\"; echo \"ended $?\"; done";
     const QUEUES: u32 = 48;

@@ -1,4 +1,4 @@
-//! What killed, damaged and vanished things leave behind: taken over, refused, reported.
+//! Remains of killed, damaged and vanished things: taken over, refused, reported.
 
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
@@ -29,7 +29,7 @@ pub(crate) fn tests() -> Vec<Trial> {
     ]
 }
 
-/// An attachment, killed when everything is set.
+/// An attachment, killed once everything is set.
 fn attached_and_killed(operator: &Operator, pid: &str, mode: &str) -> Result<(), Failed> {
     let mut attach = operator.starts(&["attach", pid, "--delivery", mode])?;
     operator.waits_to_hear("Attached.")?;

@@ -1,5 +1,5 @@
-//! What other people's tools think of what netpolicy hands to them: systemd of its units, Varlink's of its interface. They
-//! need no root, but a program that not every machine has.
+//! Other tools' checks of netpolicy's files: systemd's of its units, Varlink's of its interface. They need no
+//! root, but programs that some machines lack.
 
 use std::path::Path;
 use std::process::Command;
@@ -11,7 +11,7 @@ use testkit::{Need, test};
 
 use crate::desk::Desk;
 
-/// The units, and how exposed systemd may think each, in tenths (0: not at all; 100: wholly).
+/// The units, and the maximum exposure according to systemd, in tenths (0: none; 100: full).
 const UNITS: [(&str, &str); 2] =
     [("netpolicy.service", "--threshold=25"), ("netpolicy-attach.service", "--threshold=20")];
 

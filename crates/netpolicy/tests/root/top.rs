@@ -71,10 +71,10 @@ fn send(operator: &Operator) -> Result<(), Failed> {
     Ok(())
 }
 
-/// How long a screen is waited for.
+/// How long to wait for a screen.
 const PATIENCE: Timespec = Timespec { tv_sec: 60, tv_nsec: 0 };
 
-/// A terminal: what is written to it can be read here, and closing this end hangs up.
+/// A terminal: its output can be read here, and closing this end hangs up.
 fn terminal() -> Result<(File, OwnedFd), Failed> {
     let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
     let ours = openpt(flags)?;
@@ -87,7 +87,8 @@ fn terminal() -> Result<(File, OwnedFd), Failed> {
     Ok((File::from(ours), theirs.into()))
 }
 
-/// `top` on a terminal of its own. No signal reports that the terminal is gone: it is the controlling terminal of no process.
+/// `top` on a separate terminal. No signal reports that the terminal is closed: it is the controlling
+/// terminal of no process.
 fn on_a_terminal(operator: &Operator) -> Result<(Started, File), Failed> {
     let (ours, theirs) = terminal()?;
     let mut command = operator.netpolicy(&["top"]);
@@ -95,9 +96,9 @@ fn on_a_terminal(operator: &Operator) -> Result<(Started, File), Failed> {
     Ok((Started { child: command.spawn()? }, ours))
 }
 
-/// Reads what a terminal is sent until this word is in it. Between words, the cursor is moved.
+/// Reads a terminal's output until it contains this word. Between words, the cursor is moved.
 fn shows(terminal: &mut (impl Read + AsFd), text: &str) -> Result<(), Failed> {
-    /// Far more screens than a test needs.
+    /// Far more output than a test needs.
     const SCREENS_BYTES_MAX: usize = 1 << 20;
     let (mut seen, mut part) = (Vec::new(), [0; 4096]);
     while !String::from_utf8_lossy(&seen).contains(text) {
@@ -125,7 +126,7 @@ fn programs(pid: u32) -> Result<BTreeSet<u32>, Failed> {
     Ok(found)
 }
 
-/// Waits until the process has ended and none of its programs is loaded.
+/// Waits until the process has exited and none of its programs is loaded.
 fn has_ended_with(pid: u32, programs: &BTreeSet<u32>) -> Result<(), Failed> {
     assert!(!programs.is_empty(), "it samples");
     waited_for("the end of top", || {

@@ -1,4 +1,4 @@
-//! Trials: kept if they are confirmed, rolled back if they are not, whatever dies meanwhile.
+//! Trials: kept if confirmed, rolled back otherwise, whatever is killed meanwhile.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -100,7 +100,8 @@ fn settled() -> Result<(), Failed> {
     Ok(())
 }
 
-/// The guard reads the journal once a second: it may have seen the trial before the journal is moved, or not.
+/// The guard reads the journal once per second: it may or may not have seen the trial before the journal is
+/// moved.
 fn deleted() -> Result<(), Failed> {
     let operator = Operator::new("deleted", 1)?;
     operator.asks(SUSPEND20)?;
@@ -194,7 +195,7 @@ fn nothing() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Ends the process by which the operator names the namespace. It lives on by this test's descriptor.
+/// Kills the process by which the operator names the namespace. The test's descriptor keeps the namespace.
 fn unnamed(operator: &Operator) -> Result<(), Failed> {
     let pid = i32::try_from(operator.lab.server_pid().0).ok().and_then(rustix::process::Pid::from_raw);
     rustix::process::kill_process(pid.ok_or("a pid")?, rustix::process::Signal::KILL)?;
@@ -244,7 +245,7 @@ fn held_open() -> Result<(), Failed> {
     Ok(())
 }
 
-/// The guards of this operator's trials, known by the journal in their command line.
+/// The guards of this operator's trials, identified by the journal in their command line.
 pub(crate) fn guards(operator: &Operator) -> Result<Vec<rustix::process::Pid>, Failed> {
     let state = operator.state().display().to_string();
     let mut guards = Vec::new();

@@ -1,4 +1,4 @@
-//! The ways back that are there when netpolicy or the queue is not: `undo.sh` on a plain Debian, and queues brought back.
+//! Undo without netpolicy or without the queue: `undo.sh` on a plain Debian, and queues that are recreated.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -54,7 +54,7 @@ fn refused_file() -> Result<(), Failed> {
     Ok(())
 }
 
-/// A setting that survives when a device goes to another namespace.
+/// A setting that survives a move of the device to another namespace.
 const STAYS: [&str; 6] = ["set", "device", "veth-server", "none", "--setting", "rps_cpus=0"];
 
 /// Another namespace, which only this test holds open.
@@ -80,7 +80,7 @@ impl Elsewhere {
         Ok(String::from_utf8(output.stdout)?.trim().to_owned())
     }
 
-    /// The CPUs that its device's first queue spreads packets over.
+    /// The RPS CPUs of its device's first queue.
     fn rps_cpus(&self, device: &str) -> Result<String, Failed> {
         let file = format!("/sys/class/net/{device}/queues/rx-0/rps_cpus");
         let there = format!("--net={}", self.path());
@@ -117,7 +117,8 @@ fn moved() -> Result<(), Failed> {
     Ok(())
 }
 
-/// A process that sees only its own processes finds no file of the namespace; the device's first namespace knows that it is there.
+/// A process that only sees its own processes finds no file of the namespace; the device's first namespace
+/// shows that it exists.
 fn out_of_reach() -> Result<(), Failed> {
     let operator = Operator::new("out-of-reach", 1)?;
     operator.runs(&STAYS, 0)?;
@@ -141,7 +142,7 @@ fn out_of_reach() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Without checksums the kernel leaves TCP segmentation off, and remembers the request.
+/// Without checksums the kernel leaves TCP segmentation off, but remembers the request.
 fn requested_and_off() -> Result<(), Failed> {
     let operator = Operator::new("requested-and-off", 1)?;
     operator.inside("ethtool -K veth-server tx-checksumming off")?;
@@ -226,20 +227,20 @@ fn still_asked_for() -> Result<(), Failed> {
     Ok(())
 }
 
-/// What `undo.sh` uses of Debian's essential and required packages.
+/// The programs of Debian's essential and required packages that `undo.sh` uses.
 const PLAIN: [&str; 17] = [
     "sh", "cat", "stat", "dirname", "readlink", "tr", "sed", "cut", "true", "mount", "nsenter", "unshare",
     "sort", "wc", "perl", "rm", "find",
 ];
 
-/// The one script of an operator's journal.
+/// The only script in an operator's journal.
 fn script(operator: &Operator) -> Result<PathBuf, Failed> {
     let found = std::fs::read_dir(operator.state().join("journal"))?
         .find_map(|entry| Some(entry.ok()?.path().join("undo.sh")).filter(|script| script.exists()));
     Ok(found.ok_or("a script")?)
 }
 
-/// Runs a script by a shell that finds these programs alone; its exit status and all that it said.
+/// Runs a script with a shell that only finds these programs; returns its exit status and output.
 fn by_hand(operator: &Operator) -> Result<(Option<i32>, String), Failed> {
     let programs = operator.state().join("programs");
     std::fs::create_dir_all(&programs)?;
@@ -311,10 +312,10 @@ fn a_queue_that_is_away() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Connections of which both queues get some, but for one time in thousands.
+/// Enough connections that both queues almost certainly get some.
 const CONNECTIONS: usize = 16;
 
-/// The queue goes away while an attachment holds values of it.
+/// A queue is removed while an attachment holds values of it.
 fn brought_back() -> Result<(), Failed> {
     let operator = Operator::new("brought-back", 2)?;
     let server = operator.lab.start_memcached(&MemcachedOptions::default())?;

@@ -1,4 +1,4 @@
-//! The units, run by systemd as process 1 of a guest: confined as they are shipped, killed, reloaded and stopped.
+//! The units, run by systemd as process 1 of a guest: confined as shipped, killed, reloaded and stopped.
 
 use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _};
@@ -26,7 +26,7 @@ const DEVICE: &str = "virtio0";
 /// The other end of its cable.
 const PEER: &str = "virtio1";
 
-/// How long an emulated machine may take to boot systemd with nothing but these units.
+/// How long an emulated machine may take to boot systemd with only these units.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Numbers of capabilities, of `include/uapi/linux/capability.h`.
@@ -104,7 +104,7 @@ fn lived_through(server: &Server) -> Result<(), Failed> {
     Ok(())
 }
 
-/// What is on trial when the daemon dies is restored, by what is left of its unit: systemd starts no other daemon here.
+/// If the daemon dies, the rest of its unit rolls back what is on trial: systemd starts no other daemon here.
 fn put_back(server: &Server) -> Result<(), Failed> {
     let drop_in = Path::new("/etc/systemd/system").join(format!("{DAEMON}.d"));
     std::fs::create_dir_all(&drop_in)?;
@@ -137,7 +137,7 @@ fn put_back(server: &Server) -> Result<(), Failed> {
     })
 }
 
-/// Waits until what is on trial is in force, and stops the daemon then, so that it stays so.
+/// Waits until the change on trial is in force, and stops the daemon, so that it stays in force.
 fn stopped_in_the_middle(server: &Server) -> Result<(), Failed> {
     let signalled = |signal: &str| said("systemctl", &["kill", signal, "--kill-who=main", DAEMON]);
     until("a change is on trial", || {
@@ -153,7 +153,7 @@ fn stopped_in_the_middle(server: &Server) -> Result<(), Failed> {
     })
 }
 
-/// [`PEER`], in a namespace of its own. Dropping it gives the NIC back: the next test finds it where it was.
+/// [`PEER`], in a separate namespace. Dropping it returns the NIC for the next test.
 struct Lent(Netns);
 
 impl Lent {
@@ -181,13 +181,13 @@ impl Drop for Lent {
     }
 }
 
-/// What a body comes to while memcached is asked over the cable.
+/// The result of a body while memcached receives requests over the cable.
 fn while_asked<T>(body: impl FnOnce() -> Result<T, Failed>) -> Result<T, Failed> {
     let client = Lent::new()?;
     requests::beside(|stop| ask(&client.0, stop), body)
 }
 
-/// Asks all the time, a request after the answer to the one before it.
+/// Sends requests continuously, each after the previous answer.
 fn ask(client: &Netns, stop: &AtomicBool) -> Result<(), Failed> {
     const BETWEEN: Duration = Duration::from_millis(2);
     let address = (Ipv4Addr::new(192, 0, 2, 1), 11_211);
@@ -231,7 +231,7 @@ impl Server {
 }
 
 impl Server {
-    /// Whether neither the device's queues nor the epolls have a value of ours.
+    /// Whether neither the device's queues nor the epolls have one of our values.
     fn has_nothing_set(&self) -> Result<bool, Failed> {
         Ok(self.flushes()? == [0; 2] && self.epolls()? == [EpollParams::default(); 2])
     }
@@ -244,7 +244,7 @@ impl Drop for Server {
     }
 }
 
-/// Installs what is shipped, as it is; everything that is written here is in the guest's memory.
+/// Installs the shipped files unchanged; everything written here is in the guest's memory.
 fn prepared() -> Result<Server, Failed> {
     let packaging = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging");
     std::fs::copy(env!("CARGO_BIN_EXE_netpolicy"), "/usr/sbin/netpolicy")?;
@@ -285,7 +285,7 @@ fn prepared() -> Result<Server, Failed> {
     Ok(Server(memcached.spawn()?))
 }
 
-/// What the daemon reads.
+/// The daemon's policy file.
 const POLICY_FILE: &str = "/etc/netpolicy/policy.d/10-test.toml";
 
 /// Writes it.
@@ -297,7 +297,7 @@ fn asked(delivery: &str) -> Result<(), Failed> {
     Ok(std::fs::write(POLICY_FILE, text)?)
 }
 
-/// Process 1 becomes systemd, and the units are at work.
+/// Process 1 becomes systemd, and the units are running.
 fn booted() -> Result<(), Failed> {
     rustix::process::kill_process(rustix::process::Pid::INIT, rustix::process::Signal::USR1)?;
     for unit in [ATTACH, DAEMON] {
@@ -332,7 +332,7 @@ fn has(process: Pid, capability: u32) -> Result<bool, Failed> {
     Ok(u64::from_str_radix(effective, 16)? & (1 << capability) != 0)
 }
 
-/// Runs a program and gives what it printed.
+/// Runs a program and returns its output.
 fn said(program: &str, arguments: &[&str]) -> Result<String, Failed> {
     let output = Command::new(program).args(arguments).stdin(Stdio::null()).output()?;
     if output.status.success() {
@@ -341,7 +341,7 @@ fn said(program: &str, arguments: &[&str]) -> Result<String, Failed> {
     Err(format!("{program} {arguments:?}: {}", String::from_utf8_lossy(&output.stderr)).into())
 }
 
-/// Waits until something is so.
+/// Polls until a condition is true.
 fn until(what: &str, mut look: impl FnMut() -> Result<bool, Failed>) -> Result<(), Failed> {
     let begun = Instant::now();
     while !look()? {

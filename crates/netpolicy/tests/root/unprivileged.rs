@@ -1,4 +1,5 @@
-//! What a user without privileges tries against the daemon, the commands and their files: each test does it as uid 65534.
+//! Attempts of an unprivileged user against the daemon, the commands and their files: each test runs them as
+//! uid 65534.
 
 use std::fs::{self, Permissions};
 use std::io::{BufRead, BufReader};
@@ -72,7 +73,8 @@ fn as_nobody(program: &str, arguments: &[&str]) -> Result<(), Failed> {
     Err(format!("{program} {arguments:?}: {}", String::from_utf8_lossy(&output.stderr)).into())
 }
 
-/// What a command says that has to refuse by itself; a daemon that begins its work is ended, and that fails the test.
+/// The refusal of a command that must exit by itself; a daemon that starts instead is killed, and fails the
+/// test.
 fn refused(operator: &Operator, arguments: &[&str]) -> Result<String, Failed> {
     let whole = operator.netpolicy(arguments);
     let mut command = Command::new("timeout");
@@ -85,7 +87,7 @@ fn refused(operator: &Operator, arguments: &[&str]) -> Result<String, Failed> {
     }
 }
 
-/// A directory of the user without privileges, which everyone may enter.
+/// A directory of the unprivileged user, which everyone may enter.
 fn their_directory(operator: &Operator, name: &str) -> Result<PathBuf, Failed> {
     let directory = PathBuf::from(operator.file("nothing", b"")?).with_file_name(name);
     fs::create_dir(&directory)?;
@@ -159,7 +161,7 @@ fn below_theirs() -> Result<(), Failed> {
     Ok(())
 }
 
-/// A directory that the user without privileges can write to by its access control list alone.
+/// A directory that the unprivileged user can write to only by its access control list.
 fn opened_by_acl() -> Result<(), Failed> {
     // The version, then entries of tag, permissions and id: owner, this user, group, mask, others. Kernel:
     // `include/uapi/linux/posix_acl_xattr.h`.
@@ -206,12 +208,12 @@ fn socket_below_theirs() -> Result<(), Failed> {
     Ok(())
 }
 
-/// A process of the user without privileges that holds a lock of its own as long as it likes. The kernel lets it go when
-/// this is dropped.
+/// A process of the unprivileged user that holds one of its locks as long as it likes. The kernel releases it
+/// when this is dropped.
 struct Holder {
     server: Child,
     pid: u32,
-    /// The file that it runs, of its own.
+    /// Its private executable.
     program: PathBuf,
 }
 
@@ -254,7 +256,7 @@ impl Drop for Holder {
     }
 }
 
-/// Runs a command that has to end by itself, whatever others hold.
+/// Runs a command that must exit by itself, whatever locks others hold.
 fn ends(whole: &Command) -> Result<String, Failed> {
     let mut command = Command::new("timeout");
     command.args(["-s", "KILL", "60"]).arg(whole.get_program()).args(whole.get_args()).stdin(Stdio::null());
@@ -297,8 +299,8 @@ fn holds_a_lock(kind: &str) -> Result<(), Failed> {
     Ok(())
 }
 
-/// A process that takes a lock once the first of its io_urings is set, and before the last is: commit, undo and the next commands
-/// end, and the journal is free.
+/// A process that takes a lock after the first of its io_urings is set and before the last: commit, undo and
+/// the next commands end, and the journal is free.
 fn amid_a_commit() -> Result<(), Failed> {
     let operator = Operator::new("amid", 1)?;
     operator.inside("ip link set lo up")?;
@@ -328,7 +330,7 @@ fn amid_a_commit() -> Result<(), Failed> {
     Ok(())
 }
 
-/// The undo script of changes to that process, with these languages alone, ends, and does what it can.
+/// The undo script of changes to that process, with only these languages, ends and does what it can.
 fn holds_a_lock_of_undo(languages: &[&str]) -> Result<(), Failed> {
     let operator = Operator::new("holds-undo", 1)?;
     operator.inside("ip link set lo up")?;
@@ -395,7 +397,7 @@ fn undo_script_of(operator: &Operator, plan: Plan) -> Result<String, Failed> {
     operator.file("undo.sh", script.as_bytes())
 }
 
-/// A directory for `PATH`: what every host has, and these.
+/// A directory for `PATH`: basic programs, and these.
 fn directory_of_programs(operator: &Operator, more: &[&str]) -> Result<PathBuf, Failed> {
     const PLAIN: [&str; 11] =
         ["sh", "cat", "stat", "dirname", "readlink", "tr", "sed", "cut", "true", "taskset", "mount"];
@@ -410,7 +412,7 @@ fn directory_of_programs(operator: &Operator, more: &[&str]) -> Result<PathBuf, 
     Ok(directory)
 }
 
-/// A Python script in the lab, run without privileges, once it has said that it is ready.
+/// A Python script in the lab, run without privileges, once it has reported that it is ready.
 fn theirs(operator: &Operator, script: &str) -> Result<Started, Failed> {
     let mut command = Command::new("nsenter");
     command.arg(format!("--net=/proc/{}/ns/net", operator.lab.server_pid()));
@@ -445,7 +447,8 @@ fn silent_connections() -> Result<(), Failed> {
     Ok(())
 }
 
-/// A user namespace with the 65536 uids that `/etc/subuid` gives a user: each of seven connects eight times.
+/// A user namespace with the 65536 uids that `/etc/subuid` gives a user: seven of them connect eight times
+/// each.
 fn subordinate_uids() -> Result<(), Failed> {
     const SCRIPT: &str = "import ctypes, os, socket, sys\n\
         begun, mapped = os.pipe(), os.pipe()\n\
@@ -497,7 +500,8 @@ fn subordinate_uids() -> Result<(), Failed> {
     Ok(())
 }
 
-/// What is printed of a process whose name turns the text after it around (U+202E), by every command and by the daemon.
+/// The output of every command and the daemon about a process whose name reverses the following text
+/// (U+202E).
 fn misleading_name() -> Result<(), Failed> {
     const SCRIPT: &str = "import select, socket, sys\n\
         open('/proc/self/comm', 'wb').write('a\\u202ed\\u2066e\\x1b[7m'.encode())\n\
@@ -558,7 +562,7 @@ fn misleading_name() -> Result<(), Failed> {
     Ok(())
 }
 
-/// What one process may have of the daemon's memory and time is bounded.
+/// The daemon's memory and time for one process are bounded.
 fn many_epolls() -> Result<(), Failed> {
     const SCRIPT: &str = "import resource, select, socket, sys\n\
         resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)\n\
@@ -591,7 +595,7 @@ fn journal_bytes(operator: &Operator) -> Result<u64, Failed> {
     Ok(bytes)
 }
 
-/// A process that recreates its epolls again and again, each time once they are set: log and journal stay short, and
+/// A process that keeps recreating its epolls, each time once they are set: log and journal stay short, and
 /// the daemon answers.
 fn recreated_epolls() -> Result<(), Failed> {
     // EPIOCGPARAMS: `include/uapi/linux/eventpoll.h`.

@@ -1,4 +1,4 @@
-//! A program that is replaced by a newer one: what an earlier daemon has set is the newer one's to keep and to restore.
+//! A program that is replaced by a newer one, which keeps and rolls back the settings of the earlier daemon.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -9,14 +9,15 @@ use serde_json::Value;
 use testkit::operator::{Operator, flushes};
 use testkit::{Need, test};
 
-/// The journal of a daemon of 0.1.0 that gave a device of two queues `policy = "bulk"` and `delivery = "defer50"` and was killed
-/// then, as it wrote it. What is another host's has a mark in its place, and the checksums of lines are left out.
+/// The journal of a daemon of 0.1.0 that set `policy = "bulk"` and `delivery = "defer50"` on a device with
+/// two queues and was then killed. Host-specific values are replaced by marks, and the checksums of lines are
+/// omitted.
 const RECORDED: &str = include_str!("recorded/daemon-0.1.0.jsonl");
 
 /// The name of its transaction.
 const TRANSACTION: &str = "20261122T223911.467432Z-2465";
 
-/// How many settings it changed.
+/// The number of settings that it changed.
 const SETTINGS: usize = 6;
 
 /// `gro-flush-timeout` of defer50, in nanoseconds.
@@ -68,7 +69,7 @@ fn taken_over() -> Result<(), Failed> {
     Ok(())
 }
 
-/// The directory of the one transaction of a journal.
+/// The directory of the only transaction in a journal.
 fn only_transaction(journal: &Path) -> Result<PathBuf, Failed> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(journal)? {
@@ -81,7 +82,7 @@ fn only_transaction(journal: &Path) -> Result<PathBuf, Failed> {
     }
 }
 
-/// The recorded journal with this host's boot, namespace, device and landmarks, and a checksum behind each line.
+/// The recorded journal with this host's boot, namespace, device and landmarks, and with checksums.
 fn recorded_for(begin: &Value) -> Result<String, Failed> {
     let changed = begin["plan"].to_string();
     let number = |field: &str| -> Result<String, Failed> {

@@ -1,4 +1,4 @@
-//! `watch`: real servers, measured from outside while they are asked in a lab.
+//! `watch`: real servers, measured from outside under load in a lab.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -90,7 +90,7 @@ pub(crate) fn tests() -> Vec<Trial> {
     ]
 }
 
-/// What is counted at a port of the lab's server while something is done.
+/// The counts on a port of the lab's server while something runs.
 pub(crate) fn counted(
     lab: &Lab,
     port: u16,
@@ -105,7 +105,7 @@ pub(crate) fn counted(
     Ok(window.counts)
 }
 
-/// Requests that are counted to within a thousandth, and answers that are taken for no others.
+/// Checks that requests are counted to within a thousandth, and that answers are not taken for other sends.
 fn are_all(counts: &LiveCounts, requests: u64) {
     assert!(counts.requests.abs_diff(requests) * 1_000 <= requests, "{requests} were answered: {counts:?}");
     assert_eq!(counts.arrivals, counts.answered, "{counts:?}");
@@ -139,7 +139,7 @@ fn redis() -> Result<(), Failed> {
     Ok(())
 }
 
-/// One that reads by several threads of its runtime, and whose answer is written in several parts.
+/// A server whose runtime reads on several threads, and that writes its answer in several parts.
 const GO: &str = r#"package main
 
 import (
@@ -194,7 +194,7 @@ fn go() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Starts nginx at a port, with one file of 64 KiB: its head is sent by `writev`, its body by `sendfile`.
+/// Starts nginx on a port, with one file of 64 KiB: its head is sent by `writev`, its body by `sendfile`.
 pub(crate) fn nginx(lab: &Lab, port: u16) -> Result<(Scratch, Program), Failed> {
     let scratch = Scratch::new("nginx")?;
     std::fs::write(scratch.path("file"), vec![b'x'; BODY])?;
@@ -217,7 +217,7 @@ pub(crate) fn nginx(lab: &Lab, port: u16) -> Result<(Scratch, Program), Failed> 
 /// The bytes of nginx's file.
 const BODY: usize = 64 << 10;
 
-/// Asks for the file and takes all of it.
+/// Requests the file and reads all of it.
 fn get(connection: &mut BufReader<TcpStream>, stays: bool) -> Result<(), Failed> {
     let word = if stays { "keep-alive" } else { "close" };
     let request = format!("GET /file HTTP/1.1\r\nHost: lab\r\nConnection: {word}\r\n\r\n");
@@ -234,7 +234,7 @@ fn get(connection: &mut BufReader<TcpStream>, stays: bool) -> Result<(), Failed>
     Ok(())
 }
 
-/// Asks a port of the lab for the file so many times, and says what was counted.
+/// Requests the file this many times from a port of the lab, and returns the counts.
 fn files_from(lab: &Lab, port: u16, requests: u64, stays: bool) -> Result<LiveCounts, Failed> {
     counted(lab, port, || {
         let mut connection = BufReader::new(connect(lab, port)?);
@@ -259,7 +259,7 @@ fn nginx_asked(stays: bool) -> Result<(), Failed> {
     Ok(())
 }
 
-/// Before an nginx, in the same namespace: what haproxy asks of that is not its own.
+/// haproxy in front of an nginx, in the same namespace: its own requests to nginx do not count as answers.
 fn haproxy() -> Result<(), Failed> {
     const PORT: u16 = 8_082;
     const BEHIND: u16 = 8_083;
@@ -283,7 +283,7 @@ fn haproxy() -> Result<(), Failed> {
     Ok(())
 }
 
-/// What it receives goes by a pipe back to where it came from, and never through the process.
+/// A server that splices its input back through a pipe, so that it never passes through the process.
 const SPLICES: &str = r"
 import os, socket, sys
 listener = socket.create_server((sys.argv[1], int(sys.argv[2])))
@@ -318,8 +318,9 @@ fn splices() -> Result<(), Failed> {
     Ok(())
 }
 
-/// A server, or with a count of requests a client, whose kernels encrypt: the key, which both know, is that of no
-/// handshake. `struct tls12_crypto_info_aes_gcm_128`, once for each direction. Kernel: 5.1, `include/uapi/linux/tls.h`.
+/// A server, or with a number of requests a client, whose kernels encrypt: both know the key, without a
+/// handshake. `struct tls12_crypto_info_aes_gcm_128`, once for each direction. Kernel: 5.1,
+/// `include/uapi/linux/tls.h`.
 const TLS: &str = r"
 import socket, struct, sys
 address, requests = (sys.argv[1], int(sys.argv[2])), int(sys.argv[3])
@@ -365,7 +366,7 @@ fn kernel_tls() -> Result<(), Failed> {
     Ok(())
 }
 
-/// `IPPROTO_MPTCP`, of a server and of a client.
+/// `IPPROTO_MPTCP`, for a server and a client.
 const MPTCP: [&str; 2] = [
     r"
 import socket, sys
@@ -416,7 +417,7 @@ fn mptcp() -> Result<(), Failed> {
     Ok(())
 }
 
-/// HTTP/1.0: the end of the connection is the end of the answer, whose head is sent before its body.
+/// HTTP/1.0: the end of the connection ends the answer, whose head is sent before its body.
 fn connection_each() -> Result<(), Failed> {
     const PORT: u16 = 8000;
     const REQUESTS: u64 = 1_000;
@@ -547,7 +548,7 @@ fn ends() -> Result<(), Failed> {
     Ok(())
 }
 
-/// As behind `| head`.
+/// As with `| head`.
 fn unread() -> Result<(), Failed> {
     let operator = Operator::new("watched-unread", 1)?;
     let _server = operator.lab.start_memcached(&MemcachedOptions::default())?;
@@ -587,7 +588,7 @@ fn without_space() -> Result<(), Failed> {
     Ok(())
 }
 
-/// The state of a connection is bounded: those beyond are counted, and asked for nothing else.
+/// The state per connection is bounded: connections beyond the limit are only counted.
 fn too_many() -> Result<(), Failed> {
     const MEASURED: u32 = 100;
     const CONNECTIONS: u64 = 300;
@@ -618,7 +619,7 @@ fn too_many() -> Result<(), Failed> {
     Ok(())
 }
 
-/// A service that is asked once a minute.
+/// A service with one request per minute.
 fn one_request() -> Result<(), Failed> {
     let operator = Operator::new("watched-seldom", 1)?;
     let _server = operator.lab.start_memcached(&MemcachedOptions::default())?;
@@ -644,7 +645,7 @@ fn one_request() -> Result<(), Failed> {
     Ok(())
 }
 
-/// A program of the same name in another namespace.
+/// A program with the same name in another namespace.
 fn namesake() -> Result<(), Failed> {
     let operator = Operator::new("watched-namesake", 1)?;
     let _server = operator.lab.start_memcached(&MemcachedOptions::default())?;
@@ -668,7 +669,7 @@ fn namesake() -> Result<(), Failed> {
     Ok(())
 }
 
-/// The last process of a namespace ends, and the namespace with it.
+/// The last process of a namespace exits, and the namespace with it.
 fn namespace_goes() -> Result<(), Failed> {
     let operator = Operator::new("watched-namespace", 1)?;
     let other = Lab::new(&LabOptions::with_queues(1))?;
@@ -701,14 +702,14 @@ pub(crate) fn programs(pid: u32) -> Result<BTreeSet<u32>, Failed> {
     Ok(held(pid, "prog_id:")?.into_iter().map(|(_, program)| program).collect())
 }
 
-/// The links by which a process has attached these programs. Its own descriptors are read: going through all links of the kernel ends
-/// early where other processes close theirs.
+/// The BPF links with which a process has attached these programs, from its own descriptors: iterating over
+/// all links of the kernel ends early if other processes close theirs.
 pub(crate) fn links(pid: u32, programs: &BTreeSet<u32>) -> Result<BTreeSet<u32>, Failed> {
     let links = held(pid, "link_id:")?.into_iter();
     Ok(links.filter_map(|(link, program)| programs.contains(&program).then_some(link)).collect())
 }
 
-/// A field of descriptors of BPF objects, with the program that each stands for.
+/// A field of the descriptors of BPF objects, with their programs.
 fn held(pid: u32, field: &str) -> Result<Vec<(u32, u32)>, Failed> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(format!("/proc/{pid}/fdinfo"))? {
@@ -776,7 +777,7 @@ fn unprivileged() -> Result<(), Failed> {
     Ok(())
 }
 
-/// As on a kernel without BTF: where that would be, an empty directory is mounted for the command alone.
+/// As on a kernel without BTF: an empty directory is mounted over it, only for the command.
 fn without_btf() -> Result<(), Failed> {
     let operator = Operator::new("watched-btf", 1)?;
     let _server = operator.lab.start_memcached(&MemcachedOptions::default())?;
