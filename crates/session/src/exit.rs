@@ -56,8 +56,7 @@ impl Exit {
                  `bench selfcheck`: a comparison is undecided."
             }
             Self::RolledBack => {
-                "A value was written and did not read back as written. `try --guard`, `apply` of guarded services: the guard put the \
-                 change back. `tc load --atomic`, `--swap`: a rule was refused, \
+                "A value was written and did not read back as written. `try --guard`, `apply` of guarded services: the guard reverted the change. `tc load --atomic`, `--swap`: a rule was refused, \
                  and the rules that were loaded were removed (1 if there were none)."
             }
             Self::NotRestored => {
