@@ -1,5 +1,5 @@
 //! Starts a child in another network namespace, and kills it when the thread that started it exits.
-#![expect(unsafe_code, reason = "what happens between fork and exec has no safe wrapper")]
+#![expect(unsafe_code, reason = "code between fork and exec has no safe wrapper")]
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
