@@ -35,7 +35,7 @@ pub struct Judge {
     pub json: Option<PathBuf>,
 }
 
-/// What happens in a comparison.
+/// A scenario of a comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Scenario {
     /// Nothing is changed: both candidates are the host as it is.

@@ -159,7 +159,7 @@ impl ValidationReport {
         table.text(false)
     }
 
-    #[expect(clippy::cast_precision_loss, reason = "a share for people")]
+    #[expect(clippy::cast_precision_loss, reason = "a share for display")]
     fn ordering_line(&self) -> String {
         let Orderings { clear, right } = self.orderings;
         let share = 100.0 * right as f64 / clear.max(1) as f64;
@@ -168,7 +168,7 @@ impl ValidationReport {
         )
     }
 
-    #[expect(clippy::cast_precision_loss, reason = "a share for people")]
+    #[expect(clippy::cast_precision_loss, reason = "a share for display")]
     fn coverage_line(&self) -> String {
         let Coverage { values, inside } = self.held_out;
         if values == 0 {

@@ -64,7 +64,7 @@ pub(crate) fn run_all(jobs: &[Job], console: &Console, what: &str) -> Result<Vec
         .collect()
 }
 
-#[expect(clippy::cast_precision_loss, reason = "a share for people")]
+#[expect(clippy::cast_precision_loss, reason = "a share for display")]
 fn progress(what: &str, done: usize, all: usize, spent: Duration) -> String {
     if done == 0 {
         return format!("{what}: 0 of {all}");
