@@ -129,7 +129,7 @@ fn described(
     let mut rows = options(command.get_arguments().filter(|arg| !known.contains(arg.get_id().as_str())));
     rows.retain(|row| !shared.contains(row));
     if options(command.get_arguments()).iter().any(|row| shared.contains(row)) {
-        rows.push("- shared options, by `--help`".to_owned());
+        rows.push("- shared options: see `--help`".to_owned());
     }
     list(page, &rows);
     let known: BTreeSet<String> =
