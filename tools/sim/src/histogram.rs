@@ -50,7 +50,7 @@ impl Histogram {
     }
 
     /// The mean span; zero without spans.
-    #[expect(clippy::cast_precision_loss, reason = "a mean for people")]
+    #[expect(clippy::cast_precision_loss, reason = "a mean for display")]
     pub fn mean(&self) -> f64 {
         if self.count == 0 { 0.0 } else { self.sum as f64 / self.count as f64 }
     }
