@@ -214,7 +214,7 @@ impl Police {
             let (Some(exceed), Some(conform)) =
                 (Control::simple_or_number(exceed), Control::simple_or_number(conform))
             else {
-                return Err(words.wrong_here("this is not EXCEED/CONFORM").expecting(control_words()));
+                return Err(words.wrong_here("expected EXCEED/CONFORM").expecting(control_words()));
             };
             words.skip();
             (self.instance.control, self.conform) = (exceed, conform);
