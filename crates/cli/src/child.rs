@@ -1,11 +1,11 @@
-//! A command that netpolicy starts: it gets netpolicy's signals, and its exit code is netpolicy's.
+//! A command started by netpolicy: it receives netpolicy's signals, and netpolicy returns its exit code.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, ExitStatus};
 
 use linux::Arrived;
 
-/// Passes a signal on, unless a terminal has sent it to the command already.
+/// Forwards a signal, unless a terminal has already sent it to the command.
 pub fn forward(child: &Child, arrived: Arrived) {
     if arrived.to_group {
         return;
@@ -22,7 +22,7 @@ pub fn forward(child: &Child, arrived: Arrived) {
     }
 }
 
-/// The command's exit code, or 128 and the signal that ended it, as a shell has it.
+/// The command's exit code, or 128 plus the signal that killed it, as in a shell.
 #[must_use]
 pub fn code(status: ExitStatus) -> u8 {
     let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(1);

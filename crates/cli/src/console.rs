@@ -1,4 +1,4 @@
-//! Where words go.
+//! Standard output and standard error.
 
 use std::cell::Cell;
 use std::io::{self, IsTerminal, Write};
@@ -10,10 +10,9 @@ use session::{Fault, Operator, Session};
 
 use crate::globals::{Color, Globals, Output};
 
-/// Standard output for data, standard error for talk.
-///
-/// A reader that has had enough (`netpolicy show | head`) ends the output, not the command: what is written after
-/// that is dropped, and the exit code still reports the outcome.
+/// Standard output for data, standard error for messages. A reader that stops reading (`netpolicy show |
+/// head`) ends the output, not the command: later output is dropped, and the exit code still reports the
+/// outcome.
 #[derive(Clone, Debug)]
 pub struct Console {
     output: Output,
@@ -21,9 +20,9 @@ pub struct Console {
     colour_err: bool,
     quiet: bool,
     verbose: u8,
-    /// What the commands need that work on this journal: empty for the usual one.
+    /// The options for other commands on this journal: empty for the default one.
     journal: String,
-    /// What the commands need that work in this network namespace: empty for the caller's own.
+    /// The options for other commands in this network namespace: empty for the caller's own.
     netns: String,
     /// Whether the terminal shows characters beyond ASCII.
     utf8: bool,
@@ -32,7 +31,7 @@ pub struct Console {
 }
 
 impl Console {
-    /// The console that the command line asks for.
+    /// Creates the console for a command line.
     #[must_use]
     pub fn new(globals: &Globals, session: &Session) -> Self {
         let no_color = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
@@ -55,15 +54,15 @@ impl Console {
         }
     }
 
-    /// The text as the terminal of the caller's locale can show it.
+    /// The text, in characters that the terminal can show in this locale.
     fn readable(&self, text: String) -> String {
         if self.utf8 { text } else { in_ascii(&text) }
     }
 
-    /// Prints a command's data, in the form that was asked for.
+    /// Prints a command's data in the requested format.
     ///
     /// # Errors
-    /// If standard output cannot be written, other than for lack of a reader.
+    /// If standard output cannot be written, except for lack of a reader.
     pub fn report(&self, report: &impl Report) -> Result<(), Fault> {
         let text = match self.output {
             Output::Table => self.readable(report.as_text(self.colour_out)),
@@ -73,18 +72,19 @@ impl Console {
         self.text(&text)
     }
 
-    /// Prints what a command did beside what it was asked for: people who want quiet are spared it, programs are not.
+    /// Prints the data of a command whose main effect is elsewhere: omitted for people with `--quiet`, but
+    /// not for programs.
     ///
     /// # Errors
-    /// As [`Console::report`].
+    /// The same as [`Console::report`].
     pub fn report_done(&self, report: &impl Report) -> Result<(), Fault> {
         if self.quiet && self.output == Output::Table { Ok(()) } else { self.report(report) }
     }
 
-    /// Prints text as it is.
+    /// Prints text unchanged.
     ///
     /// # Errors
-    /// As [`Console::report`].
+    /// The same as [`Console::report`].
     pub fn text(&self, text: &str) -> Result<(), Fault> {
         if !self.open.get() {
             return Ok(());
@@ -100,7 +100,7 @@ impl Console {
         }
     }
 
-    /// Whether what is printed is still read: not after `| head` has ended.
+    /// Whether the output still has a reader: not after `| head` has ended.
     #[must_use]
     pub fn is_read(&self) -> bool {
         self.open.get()
@@ -118,14 +118,14 @@ impl Console {
         self.colour_out
     }
 
-    /// Whether people read standard error at this moment, and so may be shown progress.
+    /// Whether standard error is an interactive terminal, so that progress can be shown.
     #[must_use]
     pub fn has_watcher(&self) -> bool {
         !self.quiet && io::stderr().is_terminal()
     }
 
-    /// Shows progress on the line that the last progress was shown on; an empty text wipes it. What is wider than the
-    /// terminal would leave lines behind, and is cut.
+    /// Replaces the progress line; an empty text clears it. It is cut to the terminal's width, because a
+    /// wrapped line could not be replaced.
     pub fn progress(&self, words: &str) {
         if self.has_watcher() {
             let mut err = io::stderr().lock();
@@ -142,7 +142,7 @@ impl Console {
         }
     }
 
-    /// Words in which the commands that need the journal, or the namespace, can be typed as they stand.
+    /// The options to add to a suggested command so that it uses the same journal or namespace.
     fn typed(&self, words: &str) -> String {
         typed(words, &self.journal, &self.netns)
     }
@@ -178,9 +178,8 @@ impl Operator for Console {
     }
 }
 
-/// Whether a locale has UTF-8, by the variables of the environment; where none is set, it is assumed.
-///
-/// systemd does the same (`src/basic/locale-util.c` `is_locale_utf8()`).
+/// Whether a locale uses UTF-8, according to the environment; assumed if no variable is set. systemd does the
+/// same (`src/basic/locale-util.c` `is_locale_utf8()`).
 fn is_utf8(variable: impl Fn(&str) -> Option<String>) -> bool {
     let set = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().filter_map(variable).find(|value| !value.is_empty());
     set.is_none_or(|locale| {
@@ -191,7 +190,7 @@ fn is_utf8(variable: impl Fn(&str) -> Option<String>) -> bool {
     })
 }
 
-/// A text with signs that ASCII has in place of others. Letters beyond ASCII are names: they stay.
+/// Replaces symbols by ASCII. Letters beyond ASCII belong to names and are kept.
 fn in_ascii(text: &str) -> String {
     let mut ascii = String::with_capacity(text.len());
     for c in text.chars() {
@@ -218,7 +217,7 @@ fn in_ascii(text: &str) -> String {
     ascii
 }
 
-/// As much of a line as fits.
+/// As much of a line as fits in this width.
 fn cut(words: &str, columns: usize) -> String {
     if words.chars().count() <= columns {
         return words.to_owned();
@@ -226,13 +225,13 @@ fn cut(words: &str, columns: usize) -> String {
     words.chars().take(columns.saturating_sub(1)).chain(['…']).collect()
 }
 
-/// Says what is wrong with a command line, if a line of it is too long to be read as it is.
+/// Prints a command line error whose lines are too long to print as they are.
 pub(crate) fn said_if_long(words: &str) -> Option<()> {
     let said = printable(words);
     (said.len() < words.len()).then(|| talk(said.trim_end()))
 }
 
-/// Standard error may be closed; the message is lost then.
+/// Prints to standard error; if that is closed, the message is lost.
 fn talk(words: &str) {
     let _ = writeln!(io::stderr().lock(), "{words}");
 }

@@ -1,4 +1,4 @@
-//! What every command works with: the operator's choices, the session that they make, and the way to speak to them.
+//! The context of every command: the operator's options, the session, and the console.
 
 use std::process::ExitCode;
 
@@ -10,19 +10,19 @@ use session::{Exit, Fault, Session};
 
 use crate::{Console, Globals};
 
-/// What every command works with.
+/// The context of every command.
 #[derive(Debug)]
 pub struct Context {
     /// The operator's choices.
     pub globals: Globals,
-    /// The place that they name.
+    /// The session that they select.
     pub session: Session,
-    /// The way to speak to them.
+    /// The console.
     pub console: Console,
 }
 
 impl Context {
-    /// The context that the command line asks for.
+    /// Creates the context for a command line.
     #[must_use]
     pub fn new(globals: Globals) -> Self {
         let session = session_of(&globals);
@@ -30,7 +30,7 @@ impl Context {
         Self { globals, session, console }
     }
 
-    /// Says what a command failed with, and returns the exit code of the program.
+    /// Prints the error of a command, and returns the program's exit code.
     #[must_use]
     pub fn end(&self, ended: Result<Exit, Fault>) -> ExitCode {
         let exit = ended.unwrap_or_else(|fault| {
@@ -40,23 +40,23 @@ impl Context {
         exit.into()
     }
 
-    /// The policy files, merged.
+    /// The merged policy files.
     ///
     /// # Errors
-    /// As [`Session::policy`].
+    /// The same as [`Session::policy`].
     pub fn policy(&self) -> Result<Merged, Fault> {
         self.session.policy(&self.console)
     }
 
-    /// What the files ask for, and what applications in this namespace ask for by themselves.
+    /// The policy files, with the requests of applications in this namespace.
     ///
     /// # Errors
-    /// As [`Session::whole_policy`].
+    /// The same as [`Session::whole_policy`].
     pub fn whole_policy(&self, netns: &Netns) -> Result<Policy, Fault> {
         self.session.whole_policy(netns, &self.console)
     }
 
-    /// Reports what a placement leaves out, and what could not be read.
+    /// Reports what a placement skips, and what could not be read.
     pub fn report(&self, planned: &Planned) {
         Session::report(planned, &self.console);
         let wanted: Vec<&Setting> = planned.plan.changes().map(|change| change.to()).collect();
@@ -68,7 +68,7 @@ impl Context {
     }
 }
 
-/// The session that the command line asks for.
+/// The session for a command line.
 fn session_of(globals: &Globals) -> Session {
     Session {
         netns: globals.netns.clone(),

@@ -1,11 +1,11 @@
-//! What can be asked of every command.
+//! The global options.
 
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use session::STATE_DIR;
 
-/// What all commands take.
+/// The global options.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Global options")]
 pub struct Globals {
@@ -25,8 +25,8 @@ pub struct Globals {
     /// masks those of the same name in directories given before.
     #[arg(long, global = true, hide_short_help = true, value_name = "DIR")]
     pub policy_dir: Vec<PathBuf>,
-    /// Read the *.toml of this directory over the shipped recipes, instead of the site's directories. May be given more
-    /// than once, as --policy-dir.
+    /// Read the *.toml of this directory over the shipped recipes, instead of the site's directories. May be
+    /// given more than once, as --policy-dir.
     #[arg(long, global = true, hide_short_help = true, value_name = "DIR", hide = true)]
     pub recipe_dir: Vec<PathBuf>,
     /// The directory of a BPF file system in which requests of applications are stored.
@@ -44,7 +44,7 @@ pub struct Globals {
 }
 
 impl Default for Globals {
-    /// What a command line without any of them has.
+    /// The defaults of all global options.
     fn default() -> Self {
         Self {
             output: Output::Table,

@@ -18,11 +18,10 @@ pub struct Guard {
     /// The deadline, in nanoseconds since boot.
     #[arg(long, value_name = "NS")]
     pub deadline: u64,
-    /// A descriptor of a network namespace that the trial changes, which the guard was started with.
+    /// An inherited descriptor of a network namespace that the trial changes.
     #[arg(long, value_name = "FD")]
     pub holding: Vec<i32>,
-    /// A descriptor that the guard was started with, and that closes when the program ends that it guards: what that program has
-    /// left is restored then.
+    /// An inherited descriptor that closes when the guarded program exits: its settings are then rolled back.
     #[arg(long, value_name = "FD", requires = "program")]
     pub until_closed: Option<i32>,
     /// That program.
@@ -46,7 +45,7 @@ pub fn run(arguments: &Guard, context: &Context) -> Result<Exit, Fault> {
     guard_process::run(&watch, &context.session, &context.console, announce)
 }
 
-/// Says that this process stands on its own, and releases the pipe: who started it reads to its end.
+/// Reports that this process is independent now, and closes the pipe, which its parent reads to the end.
 fn announce() -> std::io::Result<()> {
     let mut out = std::io::stdout().lock();
     out.write_all(READY)?;

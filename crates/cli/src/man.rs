@@ -1,4 +1,4 @@
-//! Manual pages: one for each command, and the parts of which other pages are made.
+//! Manual pages: one for each command, and parts for other pages.
 
 use std::path::Path;
 
@@ -9,25 +9,25 @@ use policy_file::RECIPE_DIRS;
 use session::drop_in::DROP_IN_DIRS;
 use session::{API_SOCKET, Exit, Fault, METRICS_SOCKET, STATE_DIR};
 
-/// The section of the manual for commands of administrators.
+/// The section for administration commands.
 pub const COMMANDS: &str = "8";
-/// The section for formats of files.
+/// The section for file formats.
 pub const FORMATS: &str = "5";
 
 /// The page on policy files.
 pub const POLICY_FILE: &str = "netpolicy.toml";
 
-/// Where the documents of a package are.
+/// The directory of a package's documents.
 pub const DOCUMENTS: &str = "/usr/share/doc/netpolicy";
 
-/// The variables of the environment that commands read.
+/// The environment variables that commands read.
 const VARIABLES: [(&str, &str); 3] = [
     ("NO_COLOR", "Set to any value: no colour, unless `--color` is given."),
     ("LC_ALL, LC_CTYPE, LANG", "The first one that is set. Without UTF-8, arrows and symbols are ASCII."),
     ("PATH", "Where `run` finds the command and `tc load --with-tc` finds tc."),
 ];
 
-/// Writes the pages of a command that was built, and of those below it, into `man8` of a directory.
+/// Writes the pages of a built command and its subcommands to `man8` in a directory.
 ///
 /// # Errors
 /// If a page cannot be written.
@@ -38,7 +38,7 @@ pub fn write_command(command: &Command, directory: &Path) -> Result<(), Fault> {
     write_page(command, directory)
 }
 
-/// Writes the page of a command that was built, without those below it.
+/// Writes the page of a built command, without its subcommands.
 ///
 /// # Errors
 /// If it cannot be written.
@@ -47,7 +47,7 @@ pub fn write_page(command: &Command, directory: &Path) -> Result<(), Fault> {
     write(name_of(command), COMMANDS, &page, directory)
 }
 
-/// Writes a page into the directory of its section.
+/// Writes a page to the directory of its section.
 ///
 /// # Errors
 /// If it cannot be written.
@@ -58,7 +58,7 @@ pub fn write(name: &str, section: &str, page: &[u8], directory: &Path) -> Result
     std::fs::write(&file, page).map_err(|error| Fault::file(file, error))
 }
 
-/// What a command's page is called: `netpolicy-tc-load`.
+/// The name of a command's page: `netpolicy-tc-load`.
 fn name_of(command: &Command) -> &str {
     command.get_display_name().unwrap_or_else(|| command.get_name())
 }
@@ -119,27 +119,27 @@ fn command_page(command: &Command) -> std::io::Result<Vec<u8>> {
     Ok(with_one_preamble(&text))
 }
 
-/// A page made of parts, each of which says first how apostrophes are written.
+/// A page assembled from parts, without the repeated preambles that define apostrophes.
 fn with_one_preamble(page: &[u8]) -> Vec<u8> {
     let is_preamble = |line: &[u8]| line.starts_with(b".ie \\n(.g .ds Aq") || line.starts_with(b".el .ds Aq");
     let lines = page.split_inclusive(|&byte| byte == b'\n').enumerate();
     lines.filter(|(at, line)| *at < 2 || !is_preamble(line)).flat_map(|(_, line)| line.to_vec()).collect()
 }
 
-/// `netpolicy 0.1.0`, at the foot of a page.
+/// `netpolicy 0.1.0`, in the footer of a page.
 #[must_use]
 pub fn source() -> String {
     format!("netpolicy {}", env!("CARGO_PKG_VERSION"))
 }
 
-/// Adds a word and what it means.
+/// Adds a term and its description.
 pub fn entry(roff: &mut Roff, word: &str, meaning: &str) {
     roff.control("TP", []);
     roff.text([bold(word)]);
     roff.text(inlines(&meaning.split_whitespace().collect::<Vec<_>>().join(" ")));
 }
 
-/// Adds the files of netpolicy.
+/// Adds the section on files.
 pub fn files(roff: &mut Roff) {
     roff.control("SH", ["FILES"]);
     for directory in DROP_IN_DIRS.iter().rev() {
@@ -154,7 +154,7 @@ pub fn files(roff: &mut Roff) {
     entry(roff, DOCUMENTS, "The reference and the guides.");
 }
 
-/// The pages near a command's: its parent's, its siblings' in the same group, and those of the files.
+/// Pages related to a command's: its parent's, its siblings' in the same group, and those on files.
 fn see_also(roff: &mut Roff, command: &Command) {
     let own = name_of(command);
     let mut near: Vec<(String, &str)> = Vec::new();
@@ -188,7 +188,7 @@ pub fn pages(pages: &[(&str, &str)]) -> Vec<Inline> {
     line
 }
 
-/// A sentence of Markdown: what is in backquotes is bold, and a link is its text.
+/// Converts inline Markdown: code becomes bold, and a link becomes its text.
 #[must_use]
 pub fn inlines(markdown: &str) -> Vec<Inline> {
     let mut text = markdown.to_owned();

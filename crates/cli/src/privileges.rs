@@ -1,11 +1,11 @@
-//! What a user lacks who may not change a host.
+//! The privileges that changing a host requires.
 
 use rustix::process::geteuid;
 use session::{Exit, Fault};
 
 use crate::Context;
 
-/// Returns what a user without privileges is told before anything else; `None` for root.
+/// The message for an unprivileged user, printed before anything else; `None` for root.
 #[must_use]
 pub fn missing_privileges() -> Option<&'static str> {
     (!geteuid().is_root() && !linux::observe::may_administer()).then_some(
@@ -13,7 +13,7 @@ pub fn missing_privileges() -> Option<&'static str> {
     )
 }
 
-/// Prints these words before the fault of a command that failed for lack of privileges.
+/// Prints this message before the error of a command that failed for lack of privileges.
 pub fn say_if_denied(words: Option<&str>, ended: &Result<Exit, Fault>, context: &Context) {
     if let Some(words) = words.filter(|_| ended.as_ref().is_err_and(Fault::is_denied)) {
         context.console.say(words);

@@ -1,4 +1,4 @@
-//! The programs that hold some of netpolicy's commands, and how netpolicy becomes one of them.
+//! The programs that implement some of netpolicy's commands, and how netpolicy execs them.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
@@ -10,10 +10,10 @@ use session::{Exit, Fault};
 
 use crate::Globals;
 
-/// A program with commands of netpolicy. It takes the command lines of netpolicy as they are.
+/// A program with commands of netpolicy. It accepts netpolicy's command line unchanged.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Tool {
-    /// The name of its file.
+    /// Its file name.
     pub program: &'static str,
     /// Its commands.
     pub commands: &'static [&'static str],
@@ -25,21 +25,21 @@ pub const TOOLS: [Tool; 2] = [
     Tool { program: "netpolicy-lab", commands: &["bench", "sim", "lab"] },
 ];
 
-/// The package that has them.
+/// The package that contains them.
 const PACKAGE: &str = "netpolicy-tools";
 
-/// Where programs are, from the directory of any of them: the same directory, as cargo builds them; and where packages install
-/// them, from `/usr/sbin`.
+/// The directories of the programs, relative to any of them: the same directory, as cargo builds them, and
+/// the installed one relative to `/usr/sbin`.
 const DIRECTORIES: [&str; 2] = [".", "../libexec/netpolicy"];
 
 impl Tool {
-    /// The program that has a command.
+    /// The program that implements a command.
     #[must_use]
     pub fn with_command(word: &str) -> Option<&'static Self> {
         TOOLS.iter().find(|tool| tool.commands.contains(&word))
     }
 
-    /// The program that the command line of this process is for, or the one that a shell wants to complete.
+    /// The program for this process's command line, or for the one that a shell completes.
     #[must_use]
     pub fn of_this_process() -> Option<&'static Self> {
         let words: Vec<OsString> = std::env::args_os().collect();
@@ -51,7 +51,7 @@ impl Tool {
         Self::of_line(&words)
     }
 
-    /// The program that a command line is for: `words` begin with the name of the program that was started.
+    /// The program for a command line; the first of `words` is the name of the started program.
     fn of_line(words: &[OsString]) -> Option<&'static Self> {
         let at = command_at(words)?;
         let word = words.get(at)?.to_str()?;
@@ -59,20 +59,20 @@ impl Tool {
         Self::with_command(asked)
     }
 
-    /// The paths where it may be, the first that counts first.
+    /// Its possible paths, in order of preference.
     fn places(&self) -> Vec<PathBuf> {
         let own = std::env::current_exe().ok();
         let own = own.as_deref().and_then(std::path::Path::parent);
         own.into_iter().flat_map(|own| DIRECTORIES.map(|below| own.join(below).join(self.program))).collect()
     }
 
-    /// Where it is installed.
+    /// The path where it is installed.
     #[must_use]
     pub fn path(&self) -> Option<PathBuf> {
         self.places().into_iter().find(|path| path.is_file())
     }
 
-    /// Becomes this program, with the command line of this one. Returns why that is not possible.
+    /// Execs this program with the same command line. Returns the error if that fails.
     #[must_use]
     pub fn exec(&self) -> Fault {
         match self.path() {
@@ -81,7 +81,8 @@ impl Tool {
         }
     }
 
-    /// Runs this program with the command line of this one, if it is installed: for commands that are about all programs.
+    /// Runs this program with the same command line, if it is installed: for commands that concern all
+    /// programs.
     ///
     /// # Errors
     /// If it does not start, or fails.
@@ -114,8 +115,8 @@ impl Tool {
     }
 }
 
-/// Where the command is in a command line: the first word that is no global option and no value of one. `None` if an option comes
-/// first that is not global, which is for the whole command line to refuse.
+/// The position of the command in a command line: the first word that is neither a global option nor its
+/// value. `None` if another option comes first; parsing the whole command line then reports it.
 fn command_at(words: &[OsString]) -> Option<usize> {
     let globals = Globals::augment_args(clap::Command::new("netpolicy"));
     let takes_value = |arg: &clap::Arg| arg.get_action().takes_values();

@@ -1,4 +1,4 @@
-//! What programs read, as JSON Schema: derived from the types that are printed.
+//! JSON Schemas of JSON output, derived from the printed types.
 
 use std::path::Path;
 
@@ -20,7 +20,7 @@ pub fn part<R: Report>(generator: &mut SchemaGenerator) -> Vec<Kind> {
     kinds
 }
 
-/// What a command prints with `-o json`, and each line with `-o jsonl`.
+/// The schema of a command's output with `-o json`, and of each line with `-o jsonl`.
 #[must_use]
 pub fn of_command(name: &str, parts: &[Part]) -> Value {
     let mut generator = SchemaSettings::draft2020_12().for_serialize().into_generator();
@@ -58,7 +58,7 @@ pub fn print(schema: &Value, context: &Context) -> Result<Exit, Fault> {
     Ok(Exit::Done)
 }
 
-/// Writes a schema into a directory, as `NAME.json`.
+/// Writes a schema to a directory, as `NAME.json`.
 ///
 /// # Errors
 /// If it cannot be written.

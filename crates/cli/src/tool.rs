@@ -1,4 +1,4 @@
-//! A program with some of netpolicy's commands: what all of them do around their commands.
+//! A program with some of netpolicy's commands: the parts that all of them share.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -10,7 +10,7 @@ use session::{Exit, Fault};
 use crate::guard::{self, Guard};
 use crate::{Context, Globals, man, missing_privileges, say_if_denied, schema};
 
-/// A command with a schema of what it prints, and that schema.
+/// A command with its output's schema.
 pub type Schema = (&'static str, fn() -> Value);
 
 /// netpolicy's command line, with the commands of one program.
@@ -35,14 +35,14 @@ enum Words<C: Subcommand> {
     Guard(Guard),
 }
 
-/// As `netpolicy man`, of the commands of this program.
+/// Like `netpolicy man`, for this program's commands.
 #[derive(Debug, Args)]
 struct Pages {
     #[arg(long)]
     dir: PathBuf,
 }
 
-/// As `netpolicy schema`, of the commands of this program.
+/// Like `netpolicy schema`, for this program's commands.
 #[derive(Debug, Args)]
 struct Schemas {
     of: Option<String>,
@@ -82,7 +82,7 @@ pub fn main<C: Subcommand>(schemas: &[Schema], run: fn(&C, &Context) -> Result<E
     context.end(ended)
 }
 
-/// The commands of such a program, as they are in netpolicy's command line.
+/// This program's commands, as they appear in netpolicy's command line.
 #[must_use]
 pub fn commands<C: Subcommand>() -> Vec<clap::Command> {
     C::augment_subcommands(clap::Command::new("netpolicy")).get_subcommands().cloned().collect()

@@ -1,4 +1,4 @@
-//! The command line of a process, and its mistakes, as they are said.
+//! Parses command lines, and improves the parser's error messages.
 
 use std::error::Error as _;
 use std::ffi::OsString;
@@ -6,8 +6,7 @@ use std::ffi::OsString;
 use clap::error::{ContextKind, ContextValue};
 use clap::{CommandFactory, Parser};
 
-/// Parses the command line of this process by this definition of it. If it is wrong, or asks for help, that is said, and the
-/// process ends.
+/// Parses the command line of this process. On an error or a request for help, prints it and exits.
 #[must_use]
 pub fn parse<Arguments: Parser>(command: clap::Command) -> Arguments {
     let words: Vec<OsString> = std::env::args_os().collect();
@@ -21,13 +20,13 @@ pub fn parse<Arguments: Parser>(command: clap::Command) -> Arguments {
     })
 }
 
-/// A mistake of the command line, with what the library leaves out of it.
+/// A command line error, completed with what clap omits.
 #[must_use]
 pub fn explain<Arguments: Parser>(error: clap::Error, words: &[OsString]) -> clap::Error {
     with_range::<Arguments>(without_hidden::<Arguments>(error), words)
 }
 
-/// A mistake of the command line, which suggests only what the help names, too.
+/// A command line error without suggestions of hidden commands and options.
 fn without_hidden<Arguments: CommandFactory>(mut error: clap::Error) -> clap::Error {
     let hidden: Vec<String> = Arguments::command()
         .get_subcommands()
@@ -50,10 +49,10 @@ fn without_hidden<Arguments: CommandFactory>(mut error: clap::Error) -> clap::Er
     error
 }
 
-/// A mistake of the command line that says which numbers are taken, where what was given is none: the library says no more
-/// than `invalid digit found in string`. What it says of a number that is far too great has the range.
+/// A command line error with the valid range, if the value is not a number: clap only reports `invalid digit
+/// found in string`. Its error for a number that is far too large has the range.
 fn with_range<Arguments: Parser>(error: clap::Error, words: &[OsString]) -> clap::Error {
-    /// Beyond every range that ends, and still a number to the library.
+    /// A number beyond every finite range that clap can still parse.
     const GREAT: [&str; 2] = ["18446744073709551615", "9223372036854775807"];
     let of = |error: &clap::Error, kind| error.get(kind).map(ToString::to_string);
     let source = error.source();
@@ -85,7 +84,7 @@ fn with_range<Arguments: Parser>(error: clap::Error, words: &[OsString]) -> clap
     )
 }
 
-/// A word of the command line with another value: `7`, `--seconds=7`, `1,7`.
+/// A command line word with another value: `7`, `--seconds=7`, `1,7`.
 fn replaced(word: &str, value: &str, other: &str) -> String {
     let (option, list) = word.rsplit_once('=').map_or(("", word), |(option, list)| (option, list));
     let list: Vec<&str> = list.split(',').map(|part| if part == value { other } else { part }).collect();
