@@ -1,5 +1,5 @@
-//! Which settings have a line in the log. A process can create objects faster than anyone reads lines, so the lines about its
-//! objects are folded: by commit, by process, and by user.
+//! Which settings have a line in the log. A process can create objects faster than anyone reads lines, so the
+//! lines about its objects are folded: by commit, by process, and by user.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -86,7 +86,7 @@ impl ChangeLog {
         lines
     }
 
-    /// Whether a line about a process's object is logged, which stands for so many settings.
+    /// Whether to log a line about a process's object, which represents this many settings.
     fn admits(&mut self, change: &Change, settings: usize, uid: u32) -> bool {
         let Some(of) = change.to().object().process() else { return true };
         let of_user = self.users.entry(uid).or_insert(0);
@@ -107,7 +107,7 @@ impl ChangeLog {
         admitted
     }
 
-    /// Begins a new window if the last one is over, and says what had no line.
+    /// Begins a new window if the last one is over, and reports what was not logged individually.
     pub(crate) fn summarize(&mut self, now: Instant) -> Vec<String> {
         if now.duration_since(self.begun) <= WINDOW {
             return Vec::new();

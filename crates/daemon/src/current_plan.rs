@@ -123,7 +123,7 @@ impl CurrentPlan {
         parts.flat_map(|part| part.processes.iter().map(|process| process.id.pid)).collect()
     }
 
-    /// The processes that wait without an epoll, whose new sockets therefore need options of their own.
+    /// The processes that wait without an epoll, whose new sockets therefore need separate options.
     pub(crate) fn processes_without_epolls(&self) -> BTreeSet<model::Pid> {
         let parts = self.placed.placement.iter().flat_map(|placement| &placement.parts);
         let processes =

@@ -39,7 +39,7 @@ pub enum ListenError {
     /// The kernel refused.
     #[error("{path}: {error}")]
     Refused {
-        /// What could not be opened.
+        /// The path that could not be opened.
         path: PathBuf,
         /// The kernel's error.
         error: io::Error,

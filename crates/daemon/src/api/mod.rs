@@ -111,7 +111,7 @@ pub enum OpenError {
     /// The kernel refused.
     #[error("{path}: {error}")]
     Refused {
-        /// What could not be opened.
+        /// The path that could not be opened.
         path: String,
         /// The kernel's error.
         error: std::io::Error,

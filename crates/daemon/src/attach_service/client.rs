@@ -168,7 +168,8 @@ mod test {
 
     use super::*;
 
-    /// Answers so many requests as the service does where nothing runs; returns how many criteria each had.
+    /// Answers this many requests as the service does if nothing is running; returns the number of criteria
+    /// of each.
     fn answer(listener: &UnixListener, requests: usize) -> Vec<usize> {
         let (mut stream, _) = listener.accept().expect("a client");
         let mut sizes = Vec::new();
