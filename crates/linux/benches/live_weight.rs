@@ -1,10 +1,8 @@
-//! What an open window of `watch` costs a saturated redis-server that `redis-benchmark` asks in a lab: the run time of each
-//! program for a request, and the rate with and without a window, by redis's own count of commands.
-//!
-//! Stretches with and without a window follow each other in pairs, whose order alternates. The programs run for the client's
-//! sockets, too, which is on the same machine: a client of another host pays nothing.
-//!
-//! `cargo bench -p netpolicy-linux --bench live_weight [-- PAIRS]`, as root.
+//! The cost of an open window of `watch` for a saturated redis-server under load from `redis-benchmark` in a
+//! lab: the run time of each program per request, and the rate with and without a window, by redis's own
+//! count of commands. Stretches with and without a window alternate in pairs, in alternating order. The
+//! programs also run for the client's sockets, which are on the same machine: a client on another host pays
+//! nothing. `cargo bench -p netpolicy-linux --bench live_weight [-- PAIRS]`, as root.
 #![expect(clippy::print_stdout, reason = "a benchmark prints what it measured")]
 
 mod shift;
@@ -66,7 +64,7 @@ impl Drop for Client {
     }
 }
 
-/// A connection that asks redis how many commands it has processed.
+/// A connection that queries redis's count of processed commands.
 struct Redis(BufReader<TcpStream>);
 
 impl Redis {
@@ -161,7 +159,7 @@ fn rates(meter: &mut LiveMeter, redis: &mut Redis, pairs: usize) -> Result<(), F
     Ok(())
 }
 
-/// Of so many in a span, how many in a nanosecond.
+/// Converts a count in a span to a count per nanosecond.
 #[expect(clippy::cast_precision_loss, reason = "counts and nanoseconds of seconds")]
 fn per(number: u64, span: Duration) -> f64 {
     number as f64 / span.as_nanos() as f64

@@ -1,9 +1,10 @@
 //! Other tools that set what netpolicy sets, found by reading their files and by checking whether they run.
 //! They are neither contacted nor changed.
 //!
-//! sysctl.d(5), systemd.link(5), nm-settings-keyfile(5), interfaces(5) and ethtool's hooks for it, tuned.conf(5), udev(7);
-//! GoogleCloudPlatform/guest-agent `instance_configs.cfg`, GoogleCloudPlatform/guest-configs `google_set_multiqueue`;
-//! scylladb/seastar `scripts/perftune.py`; cloud-init's `cloud.cfg`.
+//! sysctl.d(5), systemd.link(5), nm-settings-keyfile(5), interfaces(5) and ethtool's hooks for it,
+//! tuned.conf(5), udev(7); GoogleCloudPlatform/guest-agent `instance_configs.cfg`,
+//! GoogleCloudPlatform/guest-configs `google_set_multiqueue`; scylladb/seastar `scripts/perftune.py`;
+//! cloud-init's `cloud.cfg`.
 
 mod commands;
 mod facts;
@@ -38,7 +39,8 @@ pub fn conflicting_tools(netns: &Netns, devices: &[Device]) -> Vec<ConflictingTo
     conflicting_tools_below(Path::new("/"), devices, &|path| sysfs.as_ref()?.read_if_any(path).ok()?)
 }
 
-/// As [`conflicting_tools`], of the files below `root`. `sysfs` reads a file below `/sys` in the devices' namespace.
+/// Like [`conflicting_tools`], for the files below `root`. `sysfs` reads a file below `/sys` in the devices'
+/// namespace.
 pub fn conflicting_tools_below(
     root: &Path,
     devices: &[Device],
@@ -179,7 +181,7 @@ fn ifcfg(root: &Path) -> Vec<ConflictingTool> {
     found
 }
 
-/// Whether a line has an option of ethtool's hook (`/etc/network/if-up.d/ethtool`), or a command that runs
+/// Whether a line has an option for ethtool's hook (`/etc/network/if-up.d/ethtool`), or a command that runs
 /// ethtool.
 fn sets_nic(key: &str, line: &str) -> bool {
     let hook = ["offload-", "hardware-dma-ring-", "hardware-irq-coalesce-", "ethernet-"];
@@ -276,7 +278,7 @@ const SCRIPTS: [&str; 26] = [
     "usr/lib/networkd-dispatcher/routable.d",
 ];
 
-/// ethtool's own hooks apply the settings of a device in `/etc/network/interfaces`, which is read itself.
+/// ethtool's own hooks apply the device settings in `/etc/network/interfaces`, which is read separately.
 const HOOKS_OF_ETHTOOL: [&str; 2] = ["etc/network/if-pre-up.d/ethtool", "etc/network/if-up.d/ethtool"];
 
 /// Finds lines of rc.local, crontabs and units that pin interrupts or set a NIC by a command.
@@ -313,7 +315,7 @@ fn udev_rules(root: &Path) -> Vec<ConflictingTool> {
     found
 }
 
-/// Finds the lines of files that meet a condition, without comments.
+/// Finds the lines of files that match a condition, without comments.
 fn lines_of(
     root: &Path,
     kind: ConflictingToolKind,
@@ -332,7 +334,7 @@ fn lines_of(
     found
 }
 
-/// Whether a process of this name runs.
+/// Whether a process with this name is running.
 fn runs(root: &Path, name: &str) -> bool {
     let processes = std::fs::read_dir(root.join("proc")).into_iter().flatten().flatten();
     processes
@@ -370,7 +372,7 @@ mod test {
             self.found_for(&["eth0", "eth1"].map(|name| nic(name, 2, "igb")))
         }
 
-        /// What is found for devices; sysfs is the directory `sys`.
+        /// The findings for devices; sysfs is the directory `sys`.
         pub(super) fn found_for(&self, devices: &[Device]) -> Vec<String> {
             let shown = |other: ConflictingTool| {
                 let device = other.device.map(|device| format!(" of {device}")).unwrap_or_default();

@@ -308,7 +308,7 @@ impl EthtoolIoctl {
     }
 }
 
-/// Whether a table is the kernel's default for a device with so many queues.
+/// Whether a table is the kernel's default for a device with this many queues.
 fn is_default(table: &[u32], rings: Result<u32, Errno>) -> bool {
     rings.is_ok_and(|rings| rings > 0 && QueueSpan { first: 0, count: rings }.table(table.len()) == table)
 }

@@ -44,7 +44,7 @@ impl WakeLatency {
     /// The largest value that can be requested, in microseconds. Kernel: `PM_QOS_CPU_LATENCY_DEFAULT_VALUE`.
     pub const MICROS_MAX: u32 = 2_000_000_000;
 
-    /// Requests a latency of at most so many microseconds; 0 lets no CPU sleep at all.
+    /// Requests a latency of at most this many microseconds; 0 lets no CPU sleep.
     ///
     /// # Errors
     /// ENOENT on kernels without it, EACCES without root; [`sys::Cause::Malformed`] if the kernel stored

@@ -34,8 +34,9 @@ impl Peer {
         Ok(Self { pid: Pid(peer.pid), uid: peer.uid, groups })
     }
 
-    /// The user whose share of a limit it uses. In a user namespace, a user has as many uids as `/etc/subuid` says; so all who are
-    /// in one count as one. So does who cannot be looked at: it has ended, or is in another pid namespace.
+    /// The user to whom a limit is charged. A user has as many uids in a user namespace as `/etc/subuid`
+    /// allows, so all users of one namespace count as one. So does every process that cannot be inspected: it
+    /// has exited, or is in another pid namespace.
     pub fn owner(&self) -> Owner {
         if self.uid == 0 || is_in_our_user_namespace(self.pid) {
             Owner::User(self.uid)
@@ -47,8 +48,9 @@ impl Peer {
 
 /// Whether a process has our uids. Every user may read this, other than the link in `/proc/PID/ns`.
 ///
-/// Kernel: `kernel/user_namespace.c` `uid_m_show()`: as the reader's namespace has the uids, its own as those of its parent. Only one
-/// who has CAP_SETUID outside of a namespace can give it a range that is not from `/etc/subuid`.
+/// Kernel: `kernel/user_namespace.c` `uid_m_show()`: as the reader's namespace has the uids, its own as those
+/// of its parent. Only one who has CAP_SETUID outside of a namespace can give it a range that is not from
+/// `/etc/subuid`.
 fn is_in_our_user_namespace(pid: Pid) -> bool {
     let map = |of: &str| std::fs::read(format!("/proc/{of}/uid_map")).ok();
     let theirs = map(&pid.to_string());

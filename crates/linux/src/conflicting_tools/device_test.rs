@@ -1,4 +1,4 @@
-//! Which file of udev, netplan and NetworkManager counts for a device.
+//! Which file of udev, netplan and NetworkManager applies to a device.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -10,7 +10,7 @@ use model::{DeviceId, IfIndex, Label, NetnsId, NicKnob, Offload, RingKind, Setti
 use super::test::Root;
 use super::values;
 
-/// A device as rt-link describes it.
+/// A device as reported by rt-link.
 pub(super) fn nic(name: &str, index: u32, kind: &str) -> Device {
     Device {
         id: DeviceId { netns: NetnsId(1), ifindex: IfIndex(index), name: Label::new(name) },
@@ -43,7 +43,7 @@ pub(super) fn nic(name: &str, index: u32, kind: &str) -> Device {
     }
 }
 
-/// The lines that count for eth0, a NIC of igb with a permanent address; each without its directory.
+/// The lines that apply to eth0, a NIC of igb with a permanent address, without their directories.
 fn of_eth0(files: &[(&str, &str)]) -> Vec<String> {
     let sysfs = [
         ("sys/class/net/eth0/name_assign_type", "1\n"),
@@ -120,7 +120,7 @@ fn a_condition_that_cannot_be_evaluated_is_said_and_the_next_file_counts_too() {
     );
 }
 
-/// Which driver a virtual device has is udev's to say; it has one.
+/// udev decides which driver a virtual device has; it has one.
 #[test]
 fn any_driver_will_do_where_the_file_says_so() {
     for (driver, expected) in [("*", "RxBufferSize=1024"), ("veth", "RxBufferSize=1024, if Driver=veth")] {

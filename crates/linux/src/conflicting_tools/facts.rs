@@ -1,4 +1,5 @@
-//! What udev, netplan and NetworkManager choose their configuration by: facts of each device, as far as they can be read.
+//! The facts by which udev, netplan and NetworkManager select configuration for a device, as far as they can
+//! be read.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -17,7 +18,7 @@ const RENAMED: &str = "4";
 pub(super) enum Verdict {
     Yes,
     No,
-    /// netpolicy cannot tell; the condition as it is written.
+    /// Unknown to netpolicy; the condition as written.
     Unknown(String),
 }
 
@@ -26,7 +27,7 @@ impl Verdict {
         if holds { Self::Yes } else { Self::No }
     }
 
-    /// Both: no if either is no, unknown if either is unknown.
+    /// Logical and: no if either is no, unknown if either is unknown.
     pub(super) fn and(self, other: Self) -> Self {
         match (self, other) {
             (Self::No, _) | (_, Self::No) => Self::No,
@@ -42,19 +43,19 @@ pub(super) struct DeviceFacts<'h> {
     pub(super) device: &'h Device,
     /// The name that the kernel gave it; `None` after a rename, which leaves no trace of it.
     pub(super) original_name: Option<&'h str>,
-    /// Its address when it was added; `None` if another one was set since.
+    /// Its address when it was added; `None` if another one has been set since.
     pub(super) mac: Option<String>,
-    /// Its permanent address, empty if it has none; `None` where that is not known.
+    /// Its permanent address, empty if it has none; `None` if unknown.
     pub(super) permanent_mac: Option<String>,
-    /// What systemd.link(5) calls its type.
+    /// Its type in the terms of systemd.link(5).
     pub(super) devtype: Option<String>,
-    /// What udev's database holds of it; `None` without a record.
+    /// Its properties in udev's database; `None` without a record.
     pub(super) properties: Option<BTreeMap<String, String>>,
     /// When udev wrote that record.
     recorded: Option<SystemTime>,
     /// The uuid of the connection that NetworkManager has activated.
     pub(super) connection: Option<String>,
-    /// Whether NetworkManager manages it; `None` where it has no record.
+    /// Whether NetworkManager manages it; `None` without a record.
     pub(super) is_managed: Option<bool>,
 }
 
@@ -120,13 +121,13 @@ impl<'h> DeviceFacts<'h> {
         self.property("ID_NET_DRIVER")
     }
 
-    /// A property of udev's; `None` where it is not there, or nothing is known.
+    /// A property from udev; `None` if it is missing or unknown.
     pub(super) fn property(&self, key: &str) -> Option<&str> {
         self.properties.as_ref()?.get(key).map(String::as_str)
     }
 
-    /// Decides a doubtful file by the one that udev has recorded for the device: that one matched, and those before it did not.
-    /// A file that was changed after the record may match now.
+    /// Resolves unknown files by the one that udev has recorded for the device: it matched, and earlier ones
+    /// did not. A file that was changed after the record may match now.
     pub(super) fn resolve(&self, file: &LinkFile, verdict: Verdict) -> Verdict {
         let Verdict::Unknown(_) = &verdict else { return verdict };
         let Some(applied) = self.property("ID_NET_LINK_FILE") else { return verdict };
@@ -143,7 +144,8 @@ impl<'h> DeviceFacts<'h> {
     }
 }
 
-/// Whether udev and NetworkManager of this root directory know the devices of this namespace: they follow those of PID 1's.
+/// Whether udev and NetworkManager of this root directory manage the devices of this namespace: they follow
+/// those of PID 1's.
 fn has_tools_of_boot(root: &Path) -> bool {
     let namespace = |pid: &str| std::fs::read_link(root.join(format!("proc/{pid}/ns/net")));
     match (namespace("thread-self"), namespace("1")) {
@@ -156,7 +158,8 @@ fn modified(path: &Path) -> Option<SystemTime> {
     std::fs::metadata(path).ok()?.modified().ok()
 }
 
-/// A hardware address in lower case with colons, from any form that systemd, netplan and NetworkManager accept.
+/// Normalises a hardware address to lower case with colons, from any form that systemd, netplan and
+/// NetworkManager accept.
 pub(super) fn mac(text: &str) -> Option<String> {
     let digits: String = text.chars().filter(|c| !matches!(c, ':' | '-' | '.')).collect();
     let is_mac = digits.len() == 12 && digits.chars().all(|c| c.is_ascii_hexdigit());
@@ -165,21 +168,21 @@ pub(super) fn mac(text: &str) -> Option<String> {
     Some(pairs.join(":").to_lowercase())
 }
 
-/// Whether a name meets a pattern of fnmatch(3); `None` if the pattern is none.
+/// Whether a name matches a pattern of fnmatch(3); `None` if the pattern is invalid.
 pub(super) fn meets(pattern: &str, name: &str) -> Option<bool> {
     // With fnmatch(3) and no flags, `*` stands for `/` too.
     let deep = pattern.replace('*', "**");
     deep.parse::<Glob>().ok().map(|glob| glob.meets(name))
 }
 
-/// One of the files in the order in which udev takes them.
+/// One of the files, in udev's order.
 pub(super) struct LinkFile {
     pub(super) path: PathBuf,
-    /// `[Match]` with its drop-ins: key and value, in the order in which they are read.
+    /// `[Match]` including drop-ins: keys and values in reading order.
     pub(super) conditions: Vec<(String, String)>,
-    /// What it sets, by key.
+    /// Its settings, by key.
     pub(super) lines: Vec<LinkLine>,
-    /// The files whose times say how old it is.
+    /// The files whose modification times show its age.
     pub(super) written_from: Vec<PathBuf>,
 }
 
@@ -189,12 +192,12 @@ impl LinkFile {
     }
 }
 
-/// A line of `[Link]` that counts.
+/// An effective line of `[Link]`.
 pub(super) struct LinkLine {
     pub(super) key: String,
     pub(super) value: String,
     pub(super) place: String,
-    /// The line as its tool's file has it.
+    /// The line as in its tool's file.
     pub(super) line: String,
     pub(super) kind: model::host::ConflictingToolKind,
 }

@@ -1,7 +1,6 @@
-//! systemd.link(5): which file udev takes for each device, and what that file sets with its drop-ins.
-//!
-//! systemd `src/udev/net/link-config-gperf.gperf` has the keys, `src/udev/net/link-config.c` `link_config_get()` and
-//! `link_load_one()` the order, `src/shared/net-condition.c` `net_match_config()` the conditions.
+//! systemd.link(5): which file udev applies to each device, and its settings with drop-ins. Sources: systemd
+//! `src/udev/net/link-config-gperf.gperf` for the keys, `src/udev/net/link-config.c` `link_config_get()` and
+//! `link_load_one()` for the order, `src/shared/net-condition.c` `net_match_config()` for the conditions.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -11,7 +10,7 @@ use model::host::{ConflictingTool, ConflictingToolKind};
 use super::facts::{DeviceFacts, LinkFile, LinkLine, Verdict, mac, meets};
 use super::{drop_ins, file_name, ini, place, values};
 
-/// Where the files are, the first of which wins where directories have a file of the same name.
+/// The directories; the first one takes precedence for files with the same name.
 const DIRECTORIES: [&str; 4] = [
     "etc/systemd/network",
     "run/systemd/network",
@@ -19,7 +18,7 @@ const DIRECTORIES: [&str; 4] = [
     "usr/lib/systemd/network",
 ];
 
-/// The keys of `[Link]` that set what netpolicy sets, too: each ends with one of these, or is one.
+/// The keys of `[Link]` that overlap with netpolicy's settings: each ends with, or equals, one of these.
 const ENDINGS: [&str; 15] = [
     "Channels",
     "BufferSize",
@@ -38,7 +37,7 @@ const ENDINGS: [&str; 15] = [
     "GenericSegmentOffloadMaxSegments",
 ];
 
-/// Keys of moderation with something behind the word: `RxCoalesceIrqSec`, `RxMaxCoalescedFrames`, `CoalescePacketRateLow`.
+/// Moderation keys with a suffix: `RxCoalesceIrqSec`, `RxMaxCoalescedFrames`, `CoalescePacketRateLow`.
 const PARTS: [&str; 4] = ["CoalesceIrqSec", "CoalesceLowSec", "CoalesceHighSec", "MaxCoalesced"];
 
 fn is_of_nic(key: &str) -> bool {
@@ -47,7 +46,7 @@ fn is_of_nic(key: &str) -> bool {
         || key.starts_with("CoalescePacketRate")
 }
 
-/// The files of all directories, and those that netplan writes at boot, in udev's order.
+/// The files of all directories, including those that netplan writes at boot, in udev's order.
 fn link_files(root: &Path, of_netplan: Vec<LinkFile>) -> Vec<LinkFile> {
     let mut files: BTreeMap<String, LinkFile> = BTreeMap::new();
     for (path, text) in drop_ins(root, &DIRECTORIES, "link") {
@@ -71,7 +70,7 @@ fn link_files(root: &Path, of_netplan: Vec<LinkFile>) -> Vec<LinkFile> {
     files.into_values().collect()
 }
 
-/// Adds what further parts say: the file itself, then its drop-ins.
+/// Merges further parts: the file itself, then its drop-ins.
 fn extend(file: &mut LinkFile, root: &Path, parts: &[(PathBuf, String)]) {
     for (path, text) in parts {
         file.written_from.push(path.clone());
@@ -97,7 +96,8 @@ fn extend(file: &mut LinkFile, root: &Path, parts: &[(PathBuf, String)]) {
     }
 }
 
-/// What udev sets of each device: the lines of the first file that matches it, and of doubtful files before that one.
+/// udev's settings of each device: the lines of the first file that matches it, and of earlier files that may
+/// match.
 pub(super) fn link_lines(
     root: &Path,
     devices: &[DeviceFacts<'_>],
@@ -131,7 +131,7 @@ pub(super) fn link_lines(
     found
 }
 
-/// Whether `[Match]` fits a device. Without a condition it fits none: systemd ignores such a file.
+/// Whether `[Match]` matches a device. Without a condition it matches none: systemd ignores such a file.
 fn matches(conditions: &[(String, String)], facts: &DeviceFacts<'_>) -> Verdict {
     let mut by_key: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for (key, value) in conditions {
@@ -191,8 +191,8 @@ fn condition(key: &str, values: &[&str], facts: &DeviceFacts<'_>) -> Verdict {
     }
 }
 
-/// Whether a name meets a list of patterns. A line that begins with `!` inverts its patterns: none of them may be met; where
-/// all lines do, every other name fits. `None` where a pattern cannot be read.
+/// Whether a name matches a list of patterns. A line that begins with `!` inverts its patterns: none of them
+/// may match; if all lines do, every other name matches. `None` if a pattern cannot be parsed.
 fn list_meets(lines: &[&str], name: Option<&str>) -> Option<bool> {
     let (mut positive, mut met) = (false, false);
     for line in lines {
@@ -211,7 +211,7 @@ fn list_meets(lines: &[&str], name: Option<&str>) -> Option<bool> {
     Some(!positive || met)
 }
 
-/// The conditions of a line of `Property=`: `!` inverts all of them.
+/// The conditions in a `Property=` line: `!` inverts all of them.
 fn property_words(line: &str) -> impl Iterator<Item = (bool, &str, &str)> {
     let inverted = line.starts_with('!');
     line.trim_start_matches('!').split_whitespace().filter_map(move |word| {

@@ -1,7 +1,7 @@
-//! netplan's offloads and virtual functions: keys of a device in `/etc/netplan/*.yaml`.
-//!
-//! canonical/netplan `src/parse.c` `ethernet_def_handlers` and `match_handlers` have the keys. `src/networkd.c`
-//! `write_link_file()` writes a `.link` file for a NIC, whatever the renderer is: so udev's order decides whether it counts.
+//! netplan's offloads and virtual functions: keys of a device in `/etc/netplan/*.yaml`. Source:
+//! canonical/netplan `src/parse.c` `ethernet_def_handlers` and `match_handlers` for the keys.
+//! `src/networkd.c` `write_link_file()` writes a `.link` file for a NIC, whatever the renderer, so udev's
+//! order decides whether it applies.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -11,10 +11,11 @@ use model::host::{ConflictingTool, ConflictingToolKind};
 use super::facts::{DeviceFacts, LinkFile, LinkLine};
 use super::{drop_ins, place};
 
-/// Of one name, the file of the first directory is read; keys of later names win.
+/// For files with the same name, the first directory is read; keys of later names take precedence.
 const DIRECTORIES: [&str; 3] = ["run/netplan", "etc/netplan", "lib/netplan"];
 
-/// The keys of a NIC that set what netpolicy sets, too, and those of systemd.link(5) that netplan writes for them.
+/// The keys of a NIC that overlap with netpolicy's settings, and the systemd.link(5) keys that netplan writes
+/// for them.
 const OFFLOADS: [(&str, &str); 7] = [
     ("receive-checksum-offload", "ReceiveChecksumOffload"),
     ("transmit-checksum-offload", "TransmitChecksumOffload"),
@@ -25,7 +26,8 @@ const OFFLOADS: [(&str, &str); 7] = [
     ("large-receive-offload", "LargeReceiveOffload"),
 ];
 
-/// Keys for which netplan writes a `.link` file that sets nothing of netpolicy's: no later file counts for the device.
+/// Keys for which netplan writes a `.link` file without netpolicy's settings: then no later file applies to
+/// the device.
 const OTHERS: [&str; 3] = ["set-name", "wakeonlan", "mtu"];
 
 const VIRTUAL_FUNCTIONS: &str = "virtual-function-count";
@@ -40,7 +42,7 @@ struct Said {
     place: String,
 }
 
-/// A device of netplan's: its own keys, and those of `match`.
+/// A device in netplan: its own keys, and those of `match`.
 #[derive(Default)]
 struct Definition {
     keys: BTreeMap<String, Said>,
@@ -48,7 +50,7 @@ struct Definition {
     has_match: bool,
 }
 
-/// The devices by their id, as all files together have them.
+/// The devices by id, merged from all files.
 fn definitions(root: &Path) -> BTreeMap<String, Definition> {
     let mut found: BTreeMap<String, Definition> = BTreeMap::new();
     for (path, text) in drop_ins(root, &DIRECTORIES, "yaml") {
@@ -102,12 +104,12 @@ fn definitions(root: &Path) -> BTreeMap<String, Definition> {
     found
 }
 
-/// A scalar without its quotes.
+/// A scalar without quotes.
 fn plain(text: &str) -> String {
     text.trim().trim_matches(['"', '\'']).to_owned()
 }
 
-/// `[a, b]` or one word; nothing where a block follows.
+/// `[a, b]` or one word; empty if a block follows.
 fn flow_list(value: &str) -> Vec<String> {
     let inner = value.trim().trim_start_matches('[').trim_end_matches(']');
     inner.split(',').map(plain).filter(|word| !word.is_empty()).collect()
@@ -163,7 +165,7 @@ pub(super) fn written_links(root: &Path) -> Vec<LinkFile> {
     files
 }
 
-/// `[Match]` of that file. A device without `match` is named by its id.
+/// `[Match]` of that file. A device without `match` is identified by its id.
 fn conditions(id: &str, definition: &Definition) -> Vec<(String, String)> {
     if !definition.has_match {
         return vec![("OriginalName".to_owned(), id.to_owned())];
@@ -176,7 +178,7 @@ fn conditions(id: &str, definition: &Definition) -> Vec<(String, String)> {
     of_key.collect()
 }
 
-/// Virtual functions, which `netplan apply` and its unit at boot make of the device with this name.
+/// Virtual functions, which `netplan apply` and its unit at boot create for the device with this name.
 pub(super) fn virtual_functions(root: &Path, devices: &[DeviceFacts<'_>]) -> Vec<ConflictingTool> {
     let mut found = Vec::new();
     for (id, definition) in definitions(root) {

@@ -1,7 +1,7 @@
-//! NetworkManager: the `[ethtool]` section of the connection that is active on a device, or that it would activate.
-//!
-//! nm-settings-keyfile(5); NetworkManager `src/core/nm-policy.c` `auto_activate_device()` has the choice,
-//! `src/core/nm-config-data.c` and `src/core/nm-config.c` `nm_config_device_state_load()` the record of each device.
+//! NetworkManager: the `[ethtool]` section of the connection that is active on a device, or that it would
+//! activate. nm-settings-keyfile(5); NetworkManager `src/core/nm-policy.c` `auto_activate_device()` for the
+//! choice, `src/core/nm-config-data.c` and `src/core/nm-config.c` `nm_config_device_state_load()` for the
+//! record of each device.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -12,14 +12,14 @@ use model::host::{ConflictingTool, ConflictingToolKind};
 use super::facts::{DeviceFacts, Verdict, mac, meets};
 use super::{FILES_MAX, file_name, ini, place, text, values};
 
-/// Where the profiles are, the first of which wins where directories have a file of the same name.
+/// The directories of profiles; the first one takes precedence for files with the same name.
 const DIRECTORIES: [&str; 3] = [
     "etc/NetworkManager/system-connections",
     "run/NetworkManager/system-connections",
     "usr/lib/NetworkManager/system-connections",
 ];
 
-/// The families of `[ethtool]` that set what netpolicy sets, too.
+/// The families of `[ethtool]` that overlap with netpolicy's settings.
 const FAMILIES: [&str; 4] = ["ring-", "coalesce-", "feature-", "channels-"];
 
 /// A profile.
@@ -42,7 +42,7 @@ impl Profile {
     }
 }
 
-/// The profiles of all directories. In /etc a file needs no ending.
+/// The profiles of all directories. In /etc a file needs no suffix.
 fn profiles(root: &Path) -> Vec<Profile> {
     let mut by_name: BTreeMap<String, PathBuf> = BTreeMap::new();
     for directory in DIRECTORIES {
@@ -71,7 +71,7 @@ fn timestamps(root: &Path) -> BTreeMap<String, u64> {
     ini(&text).filter_map(|(.., uuid, when)| Some((uuid.to_owned(), when.parse().ok()?))).collect()
 }
 
-/// What NetworkManager sets of each device.
+/// NetworkManager's settings of each device.
 pub(super) fn network_manager(root: &Path, devices: &[DeviceFacts<'_>]) -> Vec<ConflictingTool> {
     let profiles = profiles(root);
     let used = timestamps(root);
@@ -97,8 +97,8 @@ pub(super) fn network_manager(root: &Path, devices: &[DeviceFacts<'_>]) -> Vec<C
     found
 }
 
-/// The profile that is active on a device; else the one that NetworkManager activates by itself, with those before it of
-/// which netpolicy cannot tell whether they fit.
+/// The profile that is active on a device; otherwise the one that NetworkManager activates automatically,
+/// preceded by those that may match.
 fn chosen<'p>(
     profiles: &'p [Profile],
     used: &BTreeMap<String, u64>,
@@ -143,7 +143,7 @@ fn chosen<'p>(
     chosen
 }
 
-/// Whether a profile fits a device.
+/// Whether a profile matches a device.
 fn fits(profile: &Profile, facts: &DeviceFacts<'_>) -> Verdict {
     let name = facts.device.id.name.as_str();
     let mut verdict = match profile.connection("type") {
@@ -190,8 +190,8 @@ fn fits(profile: &Profile, facts: &DeviceFacts<'_>) -> Verdict {
     verdict
 }
 
-/// Whether a name meets a list of nm-settings(5) `match`: one of the plain words or of those with `|`, all with `&`, and none
-/// with `!`. `None` where a pattern cannot be read.
+/// Whether a name matches a list of nm-settings(5) `match`: one of the plain words or of those with `|`, all
+/// with `&`, and none with `!`. `None` if a pattern cannot be parsed.
 fn words_meet<'w>(words: impl Iterator<Item = &'w str>, name: Option<&str>) -> Option<bool> {
     let name = name?;
     let (mut optional, mut met) = (false, false);

@@ -11,24 +11,23 @@ use super::{drop_ins, place, text};
 /// The directories. If they have a file of the same name, the first of them wins.
 const DIRECTORIES: [&str; 4] = ["etc/sysctl.d", "run/sysctl.d", "usr/local/lib/sysctl.d", "usr/lib/sysctl.d"];
 
-/// The mask of the queues of new devices. It is no setting of netpolicy, but it sets `rps_cpus`, which is
+/// The RPS mask of new devices' queues. It is not a setting of netpolicy, but it sets `rps_cpus`, which is
 /// one.
 pub(super) const RPS_DEFAULT_MASK: &str = "rps_default_mask";
 
-/// A line of a file: what it sets, to what, and how it is shown.
+/// A line of a file: the key, its value, and the text to show.
 struct Assigned {
     /// The setting's path below `/proc/sys`, or a pattern of paths.
     key: String,
-    /// `None` for `-KEY`: no pattern sets it, and nor does an earlier line.
+    /// `None` for `-KEY`: neither a pattern nor an earlier line sets it.
     value: Option<String>,
     place: String,
     line: String,
 }
 
-/// Finds the lines in effect: of several for one setting, the last in the order of file names, whatever their
-/// directories. A pattern sets what no line names.
-///
-/// systemd `src/sysctl/sysctl.c` `parse_file()` and `apply_all()`.
+/// Finds the effective lines: of several for one setting, the last in the order of file names, whatever their
+/// directories. A pattern only sets what no line names. systemd `src/sysctl/sysctl.c` `parse_file()` and
+/// `apply_all()`.
 pub(super) fn sysctl_files(root: &Path) -> Vec<ConflictingTool> {
     let mut files = drop_ins(root, &DIRECTORIES, "conf");
     let old = root.join("etc/sysctl.conf");
@@ -76,7 +75,7 @@ pub(super) fn sysctl_files(root: &Path) -> Vec<ConflictingTool> {
     tools.collect()
 }
 
-/// The names in `net.core` that count.
+/// The relevant names in `net.core`.
 fn names() -> impl Iterator<Item = &'static str> {
     Sysctl::ALL.iter().map(|sysctl| sysctl.as_str()).chain([RPS_DEFAULT_MASK])
 }
@@ -85,13 +84,14 @@ fn path_of(name: &str) -> String {
     format!("net/core/{name}")
 }
 
-/// Whether a key is this setting of `net.core`, or a pattern that it meets.
+/// Whether a key is this setting of `net.core`, or a pattern that matches it.
 fn covers(key: &str, name: &str) -> bool {
     key == path_of(name)
         || Glob::is_pattern(key) && key.parse::<Glob>().is_ok_and(|glob| glob.meets(&path_of(name)))
 }
 
-/// The key and the value of a line: `net.core.netdev_budget = 600`, `-net/core/netdev_budget=600`, `-net.core.busy_poll`.
+/// The key and the value of a line: `net.core.netdev_budget = 600`, `-net/core/netdev_budget=600`,
+/// `-net.core.busy_poll`.
 fn assignment(line: &str) -> Option<(String, Option<&str>)> {
     let line = line.trim();
     if line.starts_with(['#', ';']) {

@@ -1,8 +1,8 @@
 //! tuned.conf(5): the settings of the active profile, merged with its includes.
 //!
-//! redhat-performance/tuned `tuned/profiles/loader.py` `_load_profile()` reads an include before the profile that names it,
-//! `merger.py` merges sections of one name option by option, `variables.py` reads files of variables, `plugins/base.py` knows
-//! `>` and `<` before a value.
+//! redhat-performance/tuned `tuned/profiles/loader.py` `_load_profile()` reads an include before the profile
+//! that names it, `merger.py` merges sections of one name option by option, `variables.py` reads files of
+//! variables, `plugins/base.py` knows `>` and `<` before a value.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -12,7 +12,8 @@ use model::host::{ConflictingTool, ConflictingToolKind};
 use super::sysctl::{RPS_DEFAULT_MASK, net_core, sysctl_named};
 use super::{ini, place, runs, text};
 
-/// Where profiles are; the first directory wins. Each profile is a directory with a `tuned.conf`.
+/// The directories of profiles; the first one takes precedence. Each profile is a directory with a
+/// `tuned.conf`.
 const PLACES: [&str; 4] = ["etc/tuned/profiles", "etc/tuned", "usr/lib/tuned/profiles", "usr/lib/tuned"];
 
 /// Maximum number of profiles that are read.
@@ -129,7 +130,8 @@ impl Merged {
         }
     }
 
-    /// Expands the known variables in a text. Functions (`${f:…}`) stay, and so does a text that would become too long.
+    /// Expands the known variables in a text. Functions (`${f:…}`) stay, and so does a text that would become
+    /// too long.
     fn expand(&self, text: &str) -> String {
         let mut expanded = text.to_owned();
         for (name, value) in &self.variables {

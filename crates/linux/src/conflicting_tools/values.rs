@@ -1,4 +1,4 @@
-//! What a key of systemd, netplan or NetworkManager sets of a device, in settings of netpolicy.
+//! Converts keys of systemd, netplan or NetworkManager to settings of netpolicy.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use model::{
     ChannelKind, CoalesceParam, CpuSet, NicKnob, Offload, PacketSize, RingKind, RxQueueKnob, Setting,
 };
 
-/// The offloads that systemd names, in the order of its table.
+/// The offloads in systemd's table, in its order.
 const LINK_OFFLOADS: [(&str, Offload); 7] = [
     ("GenericSegmentationOffload", Offload::Gso),
     ("TCPSegmentationOffload", Offload::Tso),
@@ -20,7 +20,8 @@ const LINK_OFFLOADS: [(&str, Offload); 7] = [
 
 const TSO: [Offload; 4] = [Offload::Tso, Offload::TsoEcn, Offload::TsoMangleId, Offload::Tso6];
 
-/// The settings that a line of a `.link` file makes; none where netpolicy has no such setting, or cannot read the value.
+/// The settings of a line in a `.link` file; none if netpolicy has no such setting, or cannot parse the
+/// value.
 pub(super) fn of_link(device: &Device, key: &str, value: &str) -> Vec<Setting> {
     let nic = |knob: Option<NicKnob>| knob.map(|knob| Setting::Nic(device.id, knob)).into_iter().collect();
     let channels = |kind| {
@@ -58,7 +59,8 @@ pub(super) fn of_link(device: &Device, key: &str, value: &str) -> Vec<Setting> {
     }
 }
 
-/// The settings that a line of `[ethtool]` makes. nm-settings-nmcli(5); NetworkManager `src/libnm-base/nm-ethtool-base.c`.
+/// The settings of a line in `[ethtool]`. nm-settings-nmcli(5); NetworkManager
+/// `src/libnm-base/nm-ethtool-base.c`.
 pub(super) fn of_network_manager(device: &Device, key: &str, value: &str) -> Vec<Setting> {
     let nic = |knob: NicKnob| vec![Setting::Nic(device.id, knob)];
     let number: Option<u32> = value.parse().ok();
@@ -97,13 +99,14 @@ pub(super) fn of_network_manager(device: &Device, key: &str, value: &str) -> Vec
     }
 }
 
-/// A number of channels or descriptors: `max` and what is larger than that is as much as the device has.
+/// A number of channels or descriptors, limited to the device's maximum, which `max` selects.
 fn up_to(there: Pair, value: &str) -> Option<u32> {
     let number: u32 = if value == "max" { u32::MAX } else { value.parse().ok()? };
     (there.max > 0 && number > 0).then(|| number.min(there.max))
 }
 
-/// systemd `src/basic/parse-util.c` `parse_boolean()`; NetworkManager writes `true` and `false`.
+/// Parses a boolean as systemd `src/basic/parse-util.c` `parse_boolean()`; NetworkManager writes `true` and
+/// `false`.
 fn switch(value: &str) -> Option<bool> {
     match value.to_ascii_lowercase().as_str() {
         "1" | "yes" | "y" | "true" | "t" | "on" => Some(true),
@@ -112,7 +115,8 @@ fn switch(value: &str) -> Option<bool> {
     }
 }
 
-/// A span of time as systemd.time(7) has it, in whole microseconds: `5us`, `1ms 500us`; a number without a unit is seconds.
+/// Parses a span of systemd.time(7) into whole microseconds: `5us`, `1ms 500us`; a number without a unit is
+/// in seconds.
 fn micros(value: &str) -> Option<u32> {
     let mut rest = value.trim();
     let mut seconds = 0_f64;
@@ -134,7 +138,7 @@ fn micros(value: &str) -> Option<u32> {
     Duration::try_from_secs_f64(seconds).ok()?.as_micros().try_into().ok()
 }
 
-/// A size with a suffix to the base 1024: `64K`.
+/// A size with a suffix to base 1024: `64K`.
 fn bytes(value: &str) -> Option<u32> {
     let digits = value.find(|c: char| !c.is_ascii_digit()).unwrap_or(value.len());
     let unit: u64 = match value[digits..].trim() {
@@ -147,7 +151,8 @@ fn bytes(value: &str) -> Option<u32> {
     number.checked_mul(unit)?.try_into().ok()
 }
 
-/// `ReceivePacketSteeringCPUMask=`: a list of CPUs; `disable` turns it off. Which CPUs `all` means is systemd's to say.
+/// `ReceivePacketSteeringCPUMask=`: a list of CPUs; `disable` turns it off. systemd decides which CPUs `all`
+/// means.
 fn cpus(value: &str) -> Option<CpuSet> {
     match value {
         "disable" => Some(CpuSet::new()),

@@ -143,8 +143,8 @@ impl Room {
         Self { sockets: sockets.min(self.sockets), watches: watches.min(self.watches) }
     }
 
-    /// Whether another epoll with so many watches is inspected. After the first that is not, no further one
-    /// is.
+    /// Whether another epoll with this many watches is inspected. After the first rejected one, no further
+    /// one is.
     fn admits(&mut self, watches: usize) -> bool {
         let admitted = watches <= self.watches;
         self.watches = if admitted { self.watches - watches } else { 0 };

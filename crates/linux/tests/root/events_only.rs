@@ -64,7 +64,7 @@ fn send(enough: &AtomicBool) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Makes the near end's NAPIs defer and suspend IRQs for so long; with zero they do neither.
+/// Makes the near end's NAPIs defer and suspend IRQs for this long; zero disables both.
 fn suspending(wire: &Wire, flush: Nanoseconds, turn: Nanoseconds) -> Result<(), Failed> {
     let change = NapiChange {
         defer_hard_irqs: Some(EmptyPolls(if flush == Nanoseconds::ZERO { 0 } else { 100 })),

@@ -179,8 +179,8 @@ fn combined(wire: &Wire, queues: u32) -> Result<(), Failed> {
     wire.in_near(&format!("ethtool -L near0 combined {queues}")).map(drop)
 }
 
-/// Gives the device so many queues and its driver's table for them, which no user has set. A table that was
-/// written before would stay a user's; the driver creates another one when the number of queues changes.
+/// Gives the device this many queues and its driver's table for them, which no user has set. An existing
+/// table would stay user-configured; the driver creates another one when the number of queues changes.
 fn with_the_drivers_own_table(wire: &Wire, queues: u32) -> Result<(), Failed> {
     wire.in_near("ethtool -X near0 default")?;
     if wire.near0()?.channels.ok_or("channels")?.combined.current == queues {

@@ -10,8 +10,8 @@ use testkit::asked_server::AskedServer;
 use testkit::wire::{Wire, run};
 use testkit::{Need, test};
 
-/// The end of counting: so many answered requests, or so much time. Both ends are as fast as emulated CPUs
-/// allow.
+/// The end of counting: this many answered requests, or this much time. Both ends are as fast as emulated
+/// CPUs allow.
 const ANSWERED: u64 = 8_000;
 const SPAN: Duration = Duration::from_secs(5);
 /// An emulated CPU is slower than a real one, and the times of the IRQ-suspension document's suspend200 are

@@ -175,7 +175,7 @@ impl Drop for Pod {
     }
 }
 
-/// Sends so many requests, each after the previous answer.
+/// Sends this many requests, each after the previous answer.
 fn ask(client: &mut TcpStream, requests: usize) -> Result<(), Failed> {
     let mut answer = [0; 64];
     for _ in 0..requests {
