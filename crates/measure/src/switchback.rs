@@ -124,7 +124,7 @@ pub struct Switchback {
     unit: Unit,
 }
 
-/// The most that a metric may come to with the winner.
+/// The maximum value of a metric for the winner.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Limit {
     /// The metric.
@@ -418,7 +418,8 @@ impl Switchback {
         })
     }
 
-    /// The limits that a candidate's typical value exceeds, with that value. A value that was not measured exceeds its limit.
+    /// The limits that a candidate's typical value exceeds, with that value. A value that was not measured
+    /// exceeds its limit.
     ///
     /// # Panics
     /// As [`Switchback::changes`].
