@@ -91,9 +91,9 @@ const SYSCTLS: Facts = Facts {
 knob_words! {
     /// A kind of queues, counted together. Kernel: `struct ethtool_channels`.
     ChannelKind of CHANNELS {
-        /// Receive queues with an interrupt of their own. Changing it recreates the queues.
+        /// Receive queues with separate interrupts. Changing it recreates the queues.
         Rx = "rx-channels",
-        /// Transmit queues with an interrupt of their own. Changing it recreates the queues.
+        /// Transmit queues with separate interrupts. Changing it recreates the queues.
         Tx = "tx-channels",
         /// Queue pairs that share an interrupt. Changing it recreates the queues.
         Combined = "combined-channels",
@@ -156,17 +156,18 @@ knob_words! {
         ///
         /// Kernel: 5.12, `net/ipv4/udp_offload.c` `udp_gro_receive()`.
         GroUdpForwarding = "rx-udp-gro-forwarding" { since: KernelVersion::since(5, 12) },
-        /// The NIC joins packets, in a way that cannot be taken apart again. May reset the queues (`ndo_set_features`).
+        /// The NIC joins packets, in a way that cannot be taken apart again. May reset the queues
+        /// (`ndo_set_features`).
         Lro = "rx-lro" { disruption: Disruption::QueueReset, takes_queues: true },
         /// Large packets are cut just before the driver.
         Gso = "tx-generic-segmentation",
         /// The NIC cuts large TCP packets.
         Tso = "tx-tcp-segmentation",
-        /// As `tx-tcp-segmentation`, with IPv6.
+        /// Like `tx-tcp-segmentation`, for IPv6.
         Tso6 = "tx-tcp6-segmentation",
-        /// As `tx-tcp-segmentation`, with congestion marks.
+        /// Like `tx-tcp-segmentation`, with congestion marks.
         TsoEcn = "tx-tcp-ecn-segmentation",
-        /// As `tx-tcp-segmentation`, where all parts may have one identification.
+        /// Like `tx-tcp-segmentation`, if all segments may share one identification.
         TsoMangleId = "tx-tcp-mangleid-segmentation",
         /// The NIC hands packets to queues by rules.
         Ntuple = "rx-ntuple-filter",
@@ -191,11 +192,13 @@ knob_words! {
         ///
         /// Kernel: 5.17; above 64 KiB 5.19, `net/core/rtnetlink.c` `do_setlink()`.
         Gro = "gro_max_size" { since: KernelVersion::since(5, 17) },
-        /// The same as gso_max_size with IPv4. Above 65536 the header says 0, which programs that read raw packets must know.
+        /// The same as gso_max_size with IPv4. Above 65536 the header says 0, which programs that read raw
+        /// packets must know.
         ///
         /// Kernel: 6.3, `net/core/rtnetlink.c` `do_setlink()`.
         GsoIpv4 = "gso_ipv4_max_size" { since: KernelVersion::since(6, 3) },
-        /// The same as gro_max_size with IPv4. Above 65536 the header says 0, which programs that read raw packets must know.
+        /// The same as gro_max_size with IPv4. Above 65536 the header says 0, which programs that read raw
+        /// packets must know.
         ///
         /// Kernel: 6.3, `net/core/rtnetlink.c` `do_setlink()`.
         GroIpv4 = "gro_ipv4_max_size" { since: KernelVersion::since(6, 3) },
@@ -228,8 +231,9 @@ impl PacketSize {
 knob_words! {
     /// A number that holds for the whole host. Kernel: `net/core/sysctl_net_core.c`; `/proc/sys/net/core/`.
     Sysctl of SYSCTLS {
-        /// For how many microseconds `poll` and `select` busy-poll before they sleep, on sockets that busy-poll themselves; 0: not at
-        /// all. So does each epoll that watches a connection with a NAPI and has no time of its own. Of the whole host.
+        /// For how many microseconds `poll` and `select` busy-poll before they sleep, on sockets that
+        /// busy-poll themselves; 0: not at all. So does each epoll that watches a connection with a NAPI and
+        /// has no time of its own. Of the whole host.
         ///
         /// Kernel: 3.11, `fs/select.c` `do_poll()`; `fs/eventpoll.c` `ep_busy_loop_on()`, `busy_loop_ep_timeout()`.
         BusyPoll = "busy_poll" { unit: Unit::Microseconds, since: KernelVersion::since(3, 11) },
