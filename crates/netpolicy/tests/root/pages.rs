@@ -1,25 +1,24 @@
-//! The tutorial and the how-tos: what a page shows is typed, and what comes of it is compared with the page.
+//! The tutorial and the how-tos: runs the commands on a page, and compares their output with the page.
 //!
-//! A page begins with a comment that says where it is played:
+//! A page begins with a comment that names its stage:
 //!
-//! - `<!-- stage: lab -->`: on a machine without network devices; the page makes a lab of its own.
-//! - `<!-- stage: host queues=2 threads=2 load=8 -->`: on a server with a device `eth0` of so many queues,
-//!   memcached with
-//!   so many threads, and a client at another machine that keeps so many connections busy.
+//! - `<!-- stage: lab -->`: a machine without network devices; the page creates its own lab.
+//! - `<!-- stage: host queues=2 threads=2 load=8 -->`: a server with a device `eth0` with this many queues,
+//!   memcached with this many threads, and a client on another machine that keeps this many connections busy.
 //!
-//! `needs=NAME,…` in the comment names what not every kernel has. `<!-- before: COMMAND -->` is done before
-//! the client begins. Blocks are:
+//! `needs=NAME,…` in the comment names needs that not every kernel meets. `<!-- before: COMMAND -->` is run
+//! before the client starts. Blocks are:
 //!
-//! - `console`: lines after `$ ` are commands, `> ` continues one; the lines below are what it prints. A command ends
-//!   with exit code 0, unless a comment behind it says otherwise: `# ends with 3`.
-//! - `console background`: one command, which goes on while the page is read.
-//! - `console interrupted`: what the last of those prints after Ctrl-C.
-//! - `console killed`: the last of those dies by SIGKILL.
+//! - `console`: lines after `$ ` are commands, `> ` continues one; the lines below are the output. A command
+//!   exits with 0, unless a comment after it says otherwise: `# ends with 3`.
+//! - `console background`: one command, which keeps running.
+//! - `console interrupted`: the output of the last background command after Ctrl-C.
+//! - `console killed`: the last background command is killed (SIGKILL).
 //!
-//! Lines are compared without regard to the number of spaces. `…` stands for any text, alone on a line for
-//! any lines. Numbers must be the same, but for pids, ids, rates and percentages; what a command says in
-//! place of a page's `memcached[812]` is put in the place of 812 from then on. With `SHOW=1` in the
-//! environment, what commands say is printed and not compared: that is how a page is written.
+//! Lines are compared without regard to the number of spaces. `…` matches any text; alone on a line, any lines.
+//! Numbers must match, except pids, ids, rates and percentages; the actual process of a page's
+//! `memcached[812]` replaces 812 from then on. With `SHOW=1` in the environment, the output is printed and not
+//! compared, as a help for writing pages.
 
 use std::collections::BTreeMap;
 use std::fs::File;
