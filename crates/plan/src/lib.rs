@@ -1,20 +1,20 @@
-//! What would be good, and why.
+//! Decides what would be good for a host, and why.
 //!
-//! This room knows which delivery mode serves a policy, which queues, interrupts and epolls a workload lives on,
-//! in which order settings are written, and how counts show whether they are in force. It must not know
-//! how a setting is read or written, nor where a number came from: it takes a [`model::Host`] and gives data back.
-//! The wall is held by its dependencies (`model`, and `thiserror` for the one error), by `clippy.toml` beside
-//! `src/`, and by `forbid(unsafe_code)`. Everything that is iterated has a fixed order, so that the same input
-//! gives the same bytes.
+//! This crate knows which delivery mode serves a policy, which queues, interrupts and epolls a workload uses, in
+//! which order settings are written, and how counts show whether they are engaged. It does not know how a
+//! setting is read or written, nor where a number came from: it takes a [`model::Host`] and returns data.
+//! This is enforced by its dependencies (`model`, and `thiserror` for the only error), by `clippy.toml` next to
+//! `src/`, and by `forbid(unsafe_code)`. All iteration has a fixed order, so that the same input gives the same
+//! bytes.
 //!
-//! The data flow, one producer for each type:
+//! The data flow, with one producer for each type:
 //!
 //! ```text
-//! Policy × Host      select   → Selection   which devices each request is for
-//! Policy × Host      place    → Placement   which objects serve which request; refuses what cannot be kept apart or afforded
+//! Policy × Host      select   → Selection   the devices of each request
+//! Policy × Host      place    → Placement   the objects of each request; refuses conflicts and exceeded budgets
 //! Placement × Host   desired  → Desired     every knob with its value and its reason
-//! Desired × Host     diff     → Plan        only what differs, in the order of writing
-//! Search × Moment     next_try → Next       what is tried for a service whose goal is missed
+//! Desired × Host     diff     → Plan        only the differences, in the order of writing
+//! Search × Moment    next_try → Next        the next try for a service whose goal is missed
 //! Host × Delivered   doctor   → [Finding]   what is set, what is engaged, and why not
 //! ```
 #![forbid(unsafe_code)]

@@ -1,38 +1,37 @@
-//! In which order settings are written, so that no intermediate state is worse than both ends.
+//! The order in which settings are written, so that no intermediate state is worse than both ends.
 //!
-//! **The device first, from the ground up.** Numbers of the whole host stand on nothing. Other counts of queues, other
-//! rings and some offloads reset the device, with new interrupts and NAPIs, so all that stands on queues comes
-//! after them: moderation, the spread of packets over queues, steering. A context of the receive hash is there before the
-//! rules that lead to it, and goes after them: the kernel refuses anything else.
+//! **The device first, from the ground up.** Host-wide numbers depend on nothing. Changing the number of queues,
+//! the rings and some offloads reset the device, with new interrupts and NAPIs, so everything that depends on
+//! queues comes afterwards: moderation, RSS, steering. An RSS context is created before the rules that refer to
+//! it, and removed after them: the kernel refuses anything else.
 //!
-//! **Then affinity.** The IRQ's new CPU is taken at its next interrupt, and a NAPI's timer stays on the CPU that
-//! armed it (`HRTIMER_MODE_REL_PINNED`). Once interrupts are deferred or suspended there may be no next one for
-//! long, so they are moved while they still come.
+//! **Then affinity.** An IRQ's new CPU takes effect at its next interrupt, and a NAPI's timer stays on the CPU
+//! that armed it (`HRTIMER_MODE_REL_PINNED`). Once interrupts are deferred or suspended, the next one may be far
+//! away, so they are moved before that.
 //!
 //! **The poller comes first and leaves last.** An epoll (or io_uring) with `prefer_busy_poll` polls the NAPI; the
-//! queue's settings make the kernel rely on it and keep the IRQ masked. Raising, the epolls are written before
-//! the queues: `prefer_busy_poll` without deferral costs one poll a wait and changes nothing else, where deferral
-//! without a poller holds packets back for `gro-flush-timeout`, 5 ms in `fullbusy`. Lowering, the queues are
-//! written before the epolls. The reverse order is the kernel's trap: clearing `prefer_busy_poll` while IRQs
-//! are suspended leaves them to `irq-suspend-timeout` (20 ms without a packet), because only an `epoll_wait` that
+//! queue's settings make the kernel rely on it and keep the IRQ masked. When values are raised, epolls are written
+//! before queues: `prefer_busy_poll` without deferral costs one poll per wait and changes nothing else, whereas
+//! deferral without a poller delays packets by `gro-flush-timeout`, 5 ms in `fullbusy`. When values are lowered,
+//! queues are written before epolls. The reverse order would be a trap: clearing `prefer_busy_poll` while IRQs are
+//! suspended leaves them to `irq-suspend-timeout` (20 ms without a packet), because only an `epoll_wait` that
 //! still prefers busy polling would resume them (6.18, `fs/eventpoll.c` `ep_busy_loop()`,
-//! `ep_resume_napi_irqs()`). With the queue's values gone first, the application's next `epoll_wait` polls once
-//! more, `busy_poll_stop()` finds nothing to defer with, and `napi_complete_done()` enables the IRQ; after that
-//! the epoll's flag can go unnoticed. What remains is an application that does not come back to `epoll_wait`
-//! between the two writes: it holds its IRQs for one `irq-suspend-timeout` at most, as ever.
+//! `ep_resume_napi_irqs()`). If the queue's values are cleared first, the application's next `epoll_wait` polls
+//! once more, `busy_poll_stop()` has nothing to defer with, and `napi_complete_done()` enables the IRQ; after
+//! that, clearing the epoll's flag has no effect. The remaining case is an application that does not call
+//! `epoll_wait` between the two writes: it suspends its IRQs for at most one `irq-suspend-timeout`.
 //!
-//! **Within a queue, what stands on something comes after it.** Raising: `defer-hard-irqs` (without the timer it
-//! does nothing), `gro-flush-timeout` (alone it would delay GRO), `irq-suspend-timeout` (without the other two
-//! the kernel enables the IRQ at every `epoll_wait`: 74 700 softirq polls a second in the study). Lowering is the
-//! mirror, and what falls falls before anything rises. By netlink all of one queue is one message anyway; the
-//! order counts where it is not, and in the undo script.
+//! **Within a queue, dependent settings come later.** When values are raised: `defer-hard-irqs` (has no effect
+//! without the timer), `gro-flush-timeout` (by itself it would delay GRO), `irq-suspend-timeout` (without the
+//! other two, the kernel enables the IRQ at every `epoll_wait`: 74 700 softirq polls per second in the study).
+//! Lowering is the mirror image, and everything is lowered before anything is raised. With netlink, all settings
+//! of a queue are one message; the order matters for other interfaces, and in the undo script.
 //!
-//! **A kernel thread comes before what is set on it.** It is there once its queue is threaded; then its CPUs are set, and
-//! on these its class, so that a thread of the highest priority never runs where it should not. Going, the class
-//! falls first, then the CPUs go back, and then the thread ends.
+//! **A kernel thread comes before its settings.** It exists once its queue is threaded; then its CPUs are set,
+//! and then its class, so that a thread with the highest priority never runs on the wrong CPU. For removal, the
+//! class is lowered first, then the CPUs are restored, and then the thread ends.
 //!
-//! All rules are mirrors of themselves, so a plan's inverse, which is only its reverse, is in order too: an undo
-//! follows the order that a plan back would have.
+//! All rules are symmetric, so the inverse of a plan, which is its reverse, is in order as well.
 
 use std::collections::BTreeSet;
 

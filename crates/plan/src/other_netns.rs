@@ -1,10 +1,11 @@
-//! Processes of other network namespaces, as those of containers and pods: which receive by a NIC of this one, and why others
-//! do not.
+//! Processes in other network namespaces, such as containers and pods: which of them receive on a NIC of this
+//! one, and why others do not.
 //!
-//! A socket names the NAPI that its last packet came through, whatever namespace that NAPI's device is in, and busy polling
-//! finds it by that number alone (6.18, `net/core/dev.c` `napi_by_id()`). What a packet passes on its way decides whether the
-//! number survives: `bpf_redirect_peer()`, macvlan and ipvlan hand over the same buffer within one poll (`skb_do_redirect()`,
-//! `RX_HANDLER_ANOTHER`). A veth sends it, and sending overwrites the number with the CPU's (`netdev_core_pick_tx()`, `sender_cpu`).
+//! A socket has the id of the NAPI of its last packet, whatever namespace that NAPI's device is in, and busy
+//! polling finds it only by that id (6.18, `net/core/dev.c` `napi_by_id()`). The path of a packet decides
+//! whether the id survives: `bpf_redirect_peer()`, macvlan and ipvlan pass on the same buffer within one poll
+//! (`skb_do_redirect()`, `RX_HANDLER_ANOTHER`). A veth transmits it, which overwrites the id with the CPU's
+//! (`netdev_core_pick_tx()`, `sender_cpu`).
 
 use std::collections::BTreeSet;
 

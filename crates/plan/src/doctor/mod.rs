@@ -1,14 +1,14 @@
-//! What is wrong with packet delivery on a host, and why: *set* is one thing, *engaged* is another.
+//! Finds what is wrong with packet delivery on a host, and why: *set* is not the same as *engaged*.
 //!
-//! [`doctor`] asks every rule of [`RULES`]. A rule reads a case, which is the host, the counts and what was
-//! asked for, brought together by NAPI, epoll and process, and says what it finds with evidence and remedy. The
-//! families go in this order, because the last one names what the others found as its causes:
-//! `settings` (values that contradict each other), `traffic` (packets that take another path),
-//! `application` (processes that do not wait as they would have to), `listeners` (who chooses among those of one address),
-//! `device` (interrupts, rings, moderation and steering of the whole device), `holders` (queues that something keeps for
-//! itself), `kthread` (the kernel threads of NAPIs),
-//! `sleep` (CPUs that wake too late), `waiting` (threads that wait busily for events alone), `others` (programs and files
-//! that set the same), `timer` (a timer too short for the application), `engagement` (what the counts say).
+//! [`doctor`] evaluates every rule of [`RULES`]. A rule reads a case, which joins the host, the counts and
+//! the requests by NAPI, epoll and process, and returns findings with evidence and remedy. The families are
+//! evaluated in this order, because the last one names findings of the others as causes: `settings`
+//! (contradicting values), `traffic` (packets that take another path), `application` (processes that wait in
+//! an unsuitable way), `listeners` (who chooses among those of one address), `device` (interrupts, rings,
+//! moderation and steering of the whole device), `holders` (held queues), `kthread` (kernel threads of
+//! NAPIs), `sleep` (CPUs that wake too late), `waiting` (threads that busy-wait for events only), `others`
+//! (programs and files that set the same things), `timer` (a timer too short for the application),
+//! `engagement` (the counts).
 
 mod application;
 mod case;
