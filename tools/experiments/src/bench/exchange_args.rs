@@ -160,7 +160,7 @@ pub struct Serve {
     #[arg(long, value_name = "ADDRESS:PORT", required_unless_present = "stdio")]
     pub listen: Option<SocketAddr>,
     /// Be the other machine of benches with --server HOST:PORT, for clients with the token in this file, and
-    /// change settings of this host for them. The port is for requests; each bench has a server of its own.
+    /// change settings of this host for them. The port is for requests; each bench starts a separate server.
     #[arg(long, value_name = "FILE", requires = "listen", conflicts_with_all = ["threads", "cpus", "size", "storage", "writable", "in_a_row", "wait_at_most", "service_time"])]
     pub token: Option<PathBuf>,
     /// Be the other machine of a bench with --server ssh:HOST, whose requests come on standard input.
@@ -169,7 +169,7 @@ pub struct Serve {
     /// Standard input is a connection that this command has accepted.
     #[arg(long, hide = true, requires = "token")]
     pub accepted: bool,
-    /// Threads, each with an epoll of its own.
+    /// Threads, each with a separate epoll.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub threads: u32,
     /// The CPUs that it may run on [default: all].

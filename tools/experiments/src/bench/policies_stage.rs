@@ -91,7 +91,7 @@ struct Applied {
     _wake: Option<WakeLatency>,
 }
 
-/// A server, and what its workloads put first.
+/// A server, and the priority of its workloads.
 struct Server {
     program: Program,
     /// Its process and all descendants.

@@ -1,4 +1,4 @@
-//! One device of a machine, and those below it: a bench sees and changes no other.
+//! One device of a machine with its lower devices: a bench observes and changes no other.
 
 use std::collections::BTreeSet;
 

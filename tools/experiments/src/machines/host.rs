@@ -59,7 +59,7 @@ const AUTHENTICATES_WITHIN: Duration = Duration::from_secs(10);
 /// How much is read at once.
 const READ_BYTES: usize = 64 << 10;
 
-/// The variable in which sshd says which addresses it connects: client, its port, server, its port.
+/// The variable with sshd's addresses: client, its port, server, its port.
 const SSH_CONNECTION: &str = "SSH_CONNECTION";
 
 /// Serves the client of this connection, and restores the host when it is gone.
@@ -345,7 +345,7 @@ impl Server {
     }
 }
 
-/// What a client wants to be set.
+/// The desired configuration of a client.
 enum Aim {
     Configuration(Configuration),
     Tuning(Tuning),
@@ -655,7 +655,7 @@ impl<'a> BenchHost<'a> {
         Ok((Server::Program(started), address, name, None))
     }
 
-    /// A service that runs here already, and where it listens.
+    /// A service that is already running here, and its address.
     fn running(&self, name: &str, configuration: Configuration) -> Result<(Server, SocketAddr), Fault> {
         if configuration.wait_at_most().is_some() {
             let why = format!("{configuration} needs a library that is preloaded when the server starts");

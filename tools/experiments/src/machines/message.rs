@@ -24,7 +24,7 @@ pub const PROTOCOL: u32 = 2;
 /// bytes for each interrupt on each CPU.
 pub const MESSAGE_BYTES_MAX: usize = 8 << 20;
 
-/// How often the client says that it is there.
+/// How often the client sends a keep-alive.
 pub(crate) const ALIVE_EVERY: Duration = Duration::from_secs(2);
 
 /// After this silence of the client, the server's machine restores itself.
@@ -65,7 +65,7 @@ pub enum Reply {
     Prepared {
         /// The address of its servers.
         address: IpAddr,
-        /// What it is.
+        /// Its description.
         machine: Box<MachineDescription>,
     },
     /// The configuration is in force.
@@ -78,7 +78,7 @@ pub enum Reply {
     Failed(Failure),
 }
 
-/// Who is at the other end.
+/// The identity of the other end.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
     /// [`PROTOCOL`].
@@ -173,7 +173,7 @@ pub(crate) const SERVICES_MAX: usize = 2;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Apply {
-    /// What is set.
+    /// The settings.
     pub wanted: Wanted,
     /// The servers.
     pub services: Vec<Served>,
@@ -183,7 +183,7 @@ pub struct Apply {
     pub within: Nanoseconds,
 }
 
-/// What is set for servers and their device.
+/// The settings of servers and their device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Wanted {
@@ -193,13 +193,13 @@ pub enum Wanted {
     Tuning(String),
 }
 
-/// A server, and what its workload puts first.
+/// A server, and the priority of its workload.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Served {
     /// The server.
     pub service: Service,
-    /// What its workload puts first; only [`Wanted::Tuning`] depends on it.
+    /// The priority of its workload; only [`Wanted::Tuning`] depends on it.
     pub first: PolicyName,
 }
 
@@ -237,11 +237,11 @@ pub enum Service {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Applied {
-    /// Where the servers listen, in the order of [`Apply::services`].
+    /// The addresses of the servers, in the order of [`Apply::services`].
     pub addresses: Vec<SocketAddr>,
     /// The servers and their versions.
     pub server: String,
-    /// What was set, for people; only of [`Wanted::Tuning`].
+    /// The settings that were made, for people; only for [`Wanted::Tuning`].
     pub settings: Option<String>,
 }
 

@@ -40,7 +40,7 @@ pub(crate) struct MachinesStage<'a> {
     client: MachineDescription,
     /// One for each server; empty before they are set.
     workloads: Vec<(PolicyName, Workload)>,
-    /// What the labels of cells name.
+    /// The meaning of cells' labels.
     labels: Labels,
     /// This machine, if it waits as the server.
     own: Option<ClientSide<'a>>,
@@ -48,7 +48,7 @@ pub(crate) struct MachinesStage<'a> {
     own_epolls: Option<EpollParams>,
     /// The evidence of the second workload of each run.
     beside: Vec<Evidence>,
-    /// What each tuning set when it was last applied.
+    /// The settings of each tuning when it was last applied.
     applied_settings: BTreeMap<String, String>,
     threads: u32,
     /// Whether each client thread has its own server thread.
@@ -60,7 +60,7 @@ pub(crate) struct MachinesStage<'a> {
     control: Control,
 }
 
-/// What the labels of cells name.
+/// The meaning of cells' labels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Labels {
     /// Configurations.
@@ -71,7 +71,7 @@ pub(crate) enum Labels {
 
 /// What a bench needs in addition to its workload.
 pub(crate) struct Needs {
-    /// What the labels of its cells name.
+    /// The meaning of its cells' labels.
     pub(crate) labels: Labels,
     /// Whether the client waits as the server.
     pub(crate) both_sides: bool,
@@ -192,7 +192,7 @@ impl<'a> MachinesStage<'a> {
         })
     }
 
-    /// What is set on this machine: the mode that the label names.
+    /// The mode to set on this machine: the one in the label.
     fn own_mode(&self, label: &str) -> Option<DeliveryMode> {
         self.own.as_ref()?;
         match label.parse() {

@@ -84,7 +84,7 @@ impl Token {
         Self(bytes.to_vec())
     }
 
-    /// What only an end with this token can compute from both random numbers.
+    /// A value that only an end with this token can compute from both random numbers.
     fn derived(&self, purpose: &str, nonces: &Nonces) -> Hmac<Sha256> {
         let mut code = keyed(&self.0);
         code.update(format!("netpolicy bench {PROTOCOL} {purpose}").as_bytes());
@@ -244,9 +244,9 @@ impl<'a> Prover<'a> {
 /// The seals of one end.
 #[derive(Debug)]
 pub struct Seals {
-    /// Of what the other end sends.
+    /// Messages from the other end.
     pub received: Seal,
-    /// Of what this end sends.
+    /// Messages from this end.
     pub sent: Seal,
 }
 
