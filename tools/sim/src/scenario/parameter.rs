@@ -106,7 +106,8 @@ parameters! {
     locality, "locality", "us", 0.91, 0.0, 5.0;
     /// Softirq, extra, for a packet of a connection that has left the caches since its last answer.
     packet_cold, "packet-cold", "us", 0.0, 0.0, 4.0;
-    /// Requests of a thread after which 63 % of a connection has left the caches: in a batch, or since its last answer.
+    /// Requests of a thread after which 63 % of a connection has left the caches: in a batch, or since its
+    /// last answer.
     locality_batch, "locality-batch", "requests", 115.0, 5.0, 1000.0;
     /// Application, extra, for each softirq that interrupts it.
     preempted, "preempted", "us", 0.67, 0.0, 5.0;
@@ -142,17 +143,20 @@ parameters! {
     copy_out, "copy-out", "us/KB", 0.10, 0.0, 2.0;
     /// Growth of remote costs with the machine's busy share, squared: coherence traffic under load.
     contention, "contention", "factor", 0.0, 0.0, 20.0;
-    /// Factor on all work while the SMT sibling is busy. Two busy hyper-threads do 1178/1024 of the work of one (`smt_gain` of the kernel's `SD_SIBLING_INIT`, until 4.20).
+    /// Factor on all work while the SMT sibling is busy. Two busy hyper-threads do 1178/1024 of the work of
+    /// one (`smt_gain` of the kernel's `SD_SIBLING_INIT`, until 4.20).
     smt_slowdown, "smt-slowdown", "factor", 1.74, 1.0, 2.0;
     /// Probability that a wake-up from another LLC group pulls the thread over.
     wake_pull, "wake-pull", "share", 0.5, 0.0, 1.0;
     /// Factor on remote costs between CPUs that do not share a last-level cache.
     remote_llc, "remote-llc", "factor", 1.0, 1.0, 10.0;
-    /// How often each second idle CPUs look for threads to take from an LLC group that runs more; at zero, none counts as overloaded.
+    /// How often each second idle CPUs look for threads to take from an LLC group that runs more; at zero,
+    /// none counts as overloaded.
     group_moves, "group-moves", "1/s", 0.0, 0.0, 1000.0;
-    /// Moves of a running thread to a CPU that looks idle, each second, while a task of the kernel waits beside it.
+    /// Moves of a running thread to a CPU that looks idle, per second, while a kernel task waits for its CPU.
     thread_moves, "thread-moves", "1/s", 0.0, 0.0, 1000.0;
-    /// Moves of a thread from a CPU that interrupts take much of to one that they leave alone, each second that it is there.
+    /// Moves of a thread away from a CPU that spends much time in interrupts, to one that does not, per
+    /// second.
     active_balance, "active-balance", "1/s", 0.0, 0.0, 1000.0;
     /// Short tasks of the kernel on each CPU, each second.
     housekeeping, "housekeeping", "1/s", 0.0, 0.0, 1000.0;
