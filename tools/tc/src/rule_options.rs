@@ -67,7 +67,7 @@ pub(super) struct Fitter<'w> {
     notes: LoadNotes,
 }
 
-/// What a load reports about its rules beside their outcome.
+/// Notes of a load on its rules, in addition to their results.
 #[derive(Debug, Default)]
 pub(super) struct LoadNotes {
     /// Actions that request one counter for all CPUs, of kinds that ignore the flag.

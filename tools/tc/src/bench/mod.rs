@@ -45,8 +45,8 @@ const PARSED_RULES: u64 = 1_000_000;
 /// The number of rules loaded into one bucket.
 const DEEP_RULES: u32 = 4000;
 
-/// The number of classes, and of rules, in the file in which they alternate, and the most time that it may take, as a multiple of
-/// `tc -b`.
+/// The number of classes, and of rules, in the file in which they alternate, and the most time that it may
+/// take, as a multiple of `tc -b`.
 const ALTERNATING: u32 = 3000;
 const ALTERNATING_GOAL: f64 = 1.2;
 
@@ -397,7 +397,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// Measures the rollback of a load into a priority of its own.
+    /// Measures the rollback of a load into a separate priority.
     fn rollback(&mut self) -> Result<(), Fault> {
         let file = self.files.file("rollback", &u32_rules(ROLLED_BACK_RULES, " no_percpu"))?;
         let mut seconds = Vec::new();
