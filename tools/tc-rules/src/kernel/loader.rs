@@ -183,7 +183,7 @@ impl Loader {
         Ok(())
     }
 
-    /// Ends threads that have nothing to do. The next portion is then sent from here: where every few lines are settled, as
+    /// Ends idle threads. The next portion is then sent from this thread: if every few lines are settled, as
     /// between lines for another program, waking a thread for each would take longer than sending it.
     fn take_sockets_back(&mut self) {
         for worker in &mut self.workers {

@@ -28,7 +28,7 @@ pub(crate) fn tests() -> Vec<Trial> {
     ]
 }
 
-/// A BPF file system of its own, with the program pinned in it.
+/// A private BPF file system with a pinned program.
 struct Pinned(PathBuf);
 
 impl Pinned {

@@ -25,7 +25,7 @@ pub(crate) fn tests() -> Vec<Trial> {
     ]
 }
 
-/// `NLM_F_ACK`, which tc asks for with every message.
+/// `NLM_F_ACK`, which tc sets on every message.
 const ACK: u16 = 4;
 
 const RECORDED: &str = include_str!("../golden/tc-testing.hex");
@@ -155,7 +155,7 @@ fn words() -> Result<(), Failed> {
 
 /// The messages that tc sends about rules for a line, in hexadecimal; `-` if it refuses it.
 fn sent_by_tc(stage: &Stage, line: &str) -> String {
-    /// `RTM_GETLINK`: tc asks for devices.
+    /// `RTM_GETLINK`: tc requests devices.
     const GET_LINK: u16 = 18;
     let (batch, trace) = (stage.file(&format!("{line}\n")), stage.scratch.path("trace"));
     let _ = std::fs::remove_file(&trace);

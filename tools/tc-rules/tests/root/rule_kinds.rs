@@ -48,9 +48,9 @@ pub(crate) fn tests() -> Vec<Trial> {
     ]
 }
 
-/// Whether this kernel takes such a rule: tc asks it, on the loopback device of a namespace that is gone
-/// then. Kinds of classifiers, of matches and of actions: the golden lines that have them are loaded, and of
-/// each kind the kernel must take some.
+/// Whether this kernel accepts such a rule: tc adds it on the loopback device of a temporary namespace. For
+/// kinds of classifiers, matches and actions, the golden lines with them are loaded, and the kernel must
+/// accept some of each kind.
 const KINDS: &[&str] = &[
     "basic match",
     "cgroup",
@@ -133,7 +133,7 @@ fn every_kind() -> Result<(), Failed> {
     Ok(())
 }
 
-/// What tc shows of the rules of d0.
+/// The rules of d0 as printed by tc.
 fn shown_by_tc(stage: &Stage) -> String {
     let output = stage.run("tc", &["-s", "filter", "show", "dev", "d0", "ingress"]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
