@@ -17,7 +17,7 @@ use rustix::thread::gettid;
 use crate::subject::{Subject, eventually};
 use crate::wire::{Wire, run};
 
-/// Where the server listens: the near end's address.
+/// The server's address: the near end's.
 const SERVER: &str = "192.0.2.1:11211";
 const CONNECTIONS: usize = 20;
 /// The number of requests that a connection sends before it waits for all their answers: it keeps the server
@@ -65,7 +65,7 @@ impl AskedServer {
         Ok(self)
     }
 
-    /// Makes each request contain so many keys, all of them missing: that keeps the server busier than its
+    /// Makes each request contain this many keys, all of them missing: that keeps the server busier than its
     /// client.
     #[must_use]
     pub fn asked_for(mut self, keys: usize) -> Self {
@@ -135,7 +135,7 @@ impl AskedServer {
         Ok(())
     }
 
-    /// Sends requests in a closed loop for so long; returns the number of answered requests.
+    /// Sends requests in a closed loop for this long; returns the number of answered requests.
     pub fn ask(&self, span: Duration) -> Result<u64, Failed> {
         let answered = AtomicU64::new(0);
         let since = Instant::now();

@@ -21,7 +21,7 @@ pub struct Balancer {
 }
 
 impl Balancer {
-    /// Starts one in a mount namespace of its own, with `/proc/irq` read-only and a `/run` of its own.
+    /// Starts one in a separate mount namespace, with `/proc/irq` read-only and a private `/run`.
     pub fn that_moves_nothing(arguments: &str) -> Result<Self, Failed> {
         let program = program().ok_or("no irqbalance")?;
         let script = format!(

@@ -34,7 +34,7 @@ pub enum Need {
     Cc,
     /// A C compiler and a C library to link statically.
     StaticCc,
-    /// `unshare` and `ip`, for processes in namespaces of their own.
+    /// `unshare` and `ip`, for processes in separate namespaces.
     Unshare,
     /// `ip` and `ethtool`, for a wire between two namespaces.
     Wire,
@@ -74,7 +74,7 @@ pub enum Need {
     Ipv6,
     /// Multipath TCP: `CONFIG_MPTCP`.
     Mptcp,
-    /// TLS in the kernel: `CONFIG_TLS`, and `python3` to ask for it.
+    /// TLS in the kernel: `CONFIG_TLS`, and `python3` to request it.
     KernelTls,
     /// `CONFIG_XDP_SOCKETS`, and a `queue-get` that reports such sockets (6.15).
     AfXdp,
@@ -210,7 +210,7 @@ impl Need {
     }
 }
 
-/// A test with what it needs.
+/// A test with its needs.
 pub fn test(
     name: impl Into<String>,
     needs: &[Need],

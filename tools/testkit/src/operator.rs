@@ -70,7 +70,7 @@ impl Operator {
         Ok(String::from_utf8(output.stdout)?)
     }
 
-    /// Where the journal is.
+    /// The directory of the journal.
     pub fn state(&self) -> PathBuf {
         self.scratch.path("state")
     }

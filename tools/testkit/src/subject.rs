@@ -89,8 +89,8 @@ pub fn role_command(role: &str) -> Command {
     command
 }
 
-/// Starts memcached with four workers on 127.0.0.1, as a user other than root, in a network namespace of its
-/// own. It answers when this returns.
+/// Starts memcached with four workers on 127.0.0.1, as a user other than root, in a separate network
+/// namespace. It is answering when this returns.
 pub fn memcached(environment: &[(&'static str, std::ffi::OsString)]) -> Result<Subject, Failed> {
     let mut command = Command::new("unshare");
     command.args(["--net", "sh", "-c", "ip link set lo up && exec \"$@\"", "sh"]);

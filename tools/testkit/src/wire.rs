@@ -58,8 +58,8 @@ impl Wire {
         Ok(wire)
     }
 
-    /// Creates a wire from two connected NICs of a guest: `virtio1` or `igb1` is the near end. Its settings are restored when
-    /// this is dropped, also by a test that fails.
+    /// Creates a wire from two connected NICs of a guest: `virtio1` or `igb1` is the near end. Its settings
+    /// are restored when this is dropped, also by a test that fails.
     pub fn between(nics: &str) -> Result<Self, Failed> {
         let lent = [format!("{nics}1"), format!("{nics}0")];
         let mut wire = Self::unmade(Some(lent.clone()));
@@ -75,7 +75,8 @@ impl Wire {
         Ok(wire)
     }
 
-    /// What tests change of a NIC and its interrupts, as far as it has such settings, in the order in which it is restored.
+    /// The settings of a NIC and its interrupts that tests change, as far as it has them, in the order of
+    /// restoring.
     fn settings(&self) -> Result<Vec<Setting>, Failed> {
         let host = self.observe()?;
         let near = host.device_named("near0").ok_or("near0 was not observed")?;
