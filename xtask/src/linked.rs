@@ -1,9 +1,7 @@
-//! What others wrote and the program is linked with: `THIRD-PARTY` with every licence text, which is
-//! installed, and a bill of materials (CycloneDX).
-//!
-//! Crates are those that cargo resolves for the targets, without what only runs during a build. Libraries of
-//! the system (libc, libelf, zlib) are another's to list: a package depends on them, or brings their
-//! `copyright` files.
+//! Third-party components of the program: `THIRD-PARTY` with every licence text, which is installed, and a
+//! bill of materials (CycloneDX). Crates are those that cargo resolves for the targets, without build-time
+//! dependencies. System libraries (libc, libelf, zlib) are listed elsewhere: a package depends on them, or
+//! contains their `copyright` files.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -24,7 +22,7 @@ const TARGETS: [&str; 2] = ["x86_64-unknown-linux-gnu", "aarch64-unknown-linux-g
 /// The patterns of licence file names in a crate.
 const TEXTS: [&str; 5] = ["LICENSE", "LICENCE", "COPYING", "UNLICENSE", "NOTICE"];
 
-/// What a crate has compiled in from a directory of its own: crate, directory, name, licence.
+/// C libraries that a crate compiles in from a subdirectory: crate, directory, name, licence.
 const INSIDE: [(&str, &str, &str, &str); 1] =
     [("libbpf-sys", "libbpf", "libbpf", "LGPL-2.1-only OR BSD-2-Clause (BSD-2-Clause is taken)")];
 
@@ -38,7 +36,7 @@ pub(crate) struct Component {
     pub(crate) sha256: Option<String>,
     /// A package URL, as CycloneDX has them.
     pub(crate) purl: String,
-    /// Where its sources are, of a crate.
+    /// The directory of a crate's sources.
     pub(crate) directory: PathBuf,
     /// Its licence texts.
     pub(crate) texts: Vec<PathBuf>,
@@ -114,7 +112,7 @@ fn read_line(line: &str) -> Option<(String, String, String)> {
     (!ours).then(|| (name.to_owned(), version.to_owned(), licence))
 }
 
-/// Where cargo keeps sources of its registries.
+/// Cargo's directories of registry sources.
 fn registries() -> Result<Vec<PathBuf>> {
     let home = std::env::var_os("CARGO_HOME").map_or_else(
         || PathBuf::from(std::env::var_os("HOME").unwrap_or_default()).join(".cargo"),
