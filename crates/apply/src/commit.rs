@@ -323,7 +323,7 @@ pub enum CommitFault<E> {
         name: TransactionName,
         /// Its standing: unfinished or held.
         standing: Standing,
-        /// How it changed the knob.
+        /// The transaction's change of the knob.
         knob: Box<Change>,
     },
     /// A running program owns one of these knobs, and restores it when it exits.
@@ -332,7 +332,7 @@ pub enum CommitFault<E> {
         name: TransactionName,
         /// The program.
         by: Pid,
-        /// How it changed the knob.
+        /// The transaction's change of the knob.
         knob: Box<Change>,
     },
     /// A transaction that may be in force is unreadable, and may have changed one of these knobs.
