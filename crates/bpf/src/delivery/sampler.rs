@@ -81,7 +81,7 @@ impl Sampler {
     /// # Panics
     /// If sampling was not started: a bug in the caller.
     pub fn end(&mut self) -> Result<Delivered, KernelError> {
-        assert!(std::mem::take(&mut self.sampling), "only what was begun can be ended");
+        assert!(std::mem::take(&mut self.sampling), "no window was started");
         self.order(Order::End);
         self.samples.recv().expect("a sampler that was begun has a sample")
     }

@@ -277,7 +277,7 @@ int BPF_PROG(live_arrives, struct sock *sk, struct sk_buff *skb)
 	exchange->at = place.at;
 	exchange->at_interrupt = place.at_interrupt;
 	exchange->by_ksoftirqd = place.by_ksoftirqd;
-	/* With nothing outstanding it follows our last answer. */
+	/* If no request is outstanding, it cannot have arrived before the last answer. */
 	exchange->floor = fresh ? state->last_send : 0;
 	state->tail++;
 	return 0;

@@ -306,7 +306,7 @@ impl LiveMeter {
     /// # Panics
     /// If no window was started: a bug in the caller.
     pub fn end(&mut self) -> Result<LiveWindow, KernelError> {
-        let begun = self.begun.take().expect("only what was begun can be ended");
+        let begun = self.begun.take().expect("a window was started");
         // Detaching stops all CPUs for moments, so arrivals during it belong to no window. Answers until then
         // are still seen: a waiting request is identified by what its socket has sent so far.
         let closed = self.gate(0, begun.0, false);

@@ -318,7 +318,7 @@ fn image(name: &str) -> Vec<u8> {
     ImageName { bytes }.to_bytes()
 }
 
-/// The kernel's number of a namespace has 32 bits: `include/linux/ns_common.h`. It is never 0.
+/// A namespace's inode number has 32 bits: `include/linux/ns_common.h`. It is never 0.
 fn inum(netns: NetnsId) -> u32 {
     u32::try_from(netns.0).unwrap_or(0)
 }
