@@ -231,7 +231,7 @@ fn netplan_counts_where_its_match_fits_and_udev_has_no_file_before_its_own() {
     let file = "[Match]\nOriginalName=*\n[Link]\nMTUBytes=9000\n";
     assert!(!counts(all, &[("etc/systemd/network/01-first.link", file)]));
     assert!(counts(all, &[("etc/systemd/network/20-later.link", file)]));
-    // What a later file matches by is added to what earlier ones do, also to a name by the id alone.
+    // A later file adds its match conditions to those of earlier files, also if those match only the name, as the definition's ID.
     for (first, later, fits) in [
         ("      match: {name: eth0}\n", "      match: {driver: ixgbe}\n", false),
         ("      match: {driver: ixgbe}\n", "      match: {driver: igb}\n", true),
