@@ -46,7 +46,7 @@ pub fn caveats(object: &str, series: &Series, answers_late: bool) -> Vec<Finding
         found.add(
             "live-nothing-arrived",
             Severity::Warning,
-            "no request arrived by TCP while it was measured",
+            "no request arrived over TCP during the measurement",
             vec![format!("{} windows of {:.1} s together", series.windows(), series.span().as_secs_f64())],
             Some("measure longer, and look at the right port; UDP and QUIC cannot be measured"),
         );
@@ -111,7 +111,7 @@ impl Found<'_> {
         self.add(
             "live-mptcp",
             Severity::Warning,
-            "connections speak MPTCP, whose answers pass no tracepoint of TCP: they are not measured",
+            "connections use MPTCP, whose answers pass no TCP tracepoint: they are not measured",
             vec![format!("{} of {} segments", counts.mptcp, counts.mptcp + counts.segments)],
             None,
         );
@@ -126,7 +126,7 @@ impl Found<'_> {
             self.add(
                 "live-steered",
                 Severity::Warning,
-                "packets change CPUs between the NAPI and TCP: how long they wait on the way is not known",
+                "packets move to another CPU between the NAPI and TCP: the delay of this step is unknown",
                 vec![format!("{} of segments were taken on another CPU than polled", percent(steered))],
                 Some("turn receive packet steering off: echo 0 > /sys/class/net/DEVICE/queues/rx-N/rps_cpus"),
             );
@@ -136,7 +136,7 @@ impl Found<'_> {
             self.add(
                 "live-no-napi",
                 Severity::Warning,
-                "packets do not say which NAPI received them: how long they were in a ring is not known",
+                "packets do not carry the ID of their NAPI: the time they spent in a ring is unknown",
                 vec![format!("{} of answered requests name none that polls", percent(without))],
                 Some("on a veth, turn GRO on: ethtool -K DEVICE gro on; requests over loopback pass no ring"),
             );
@@ -146,9 +146,9 @@ impl Found<'_> {
             self.add(
                 "live-arrivals-unseen",
                 Severity::Warning,
-                "requests came that no BPF program saw: they are dated by TCP's clock and count without the ring",
+                "no BPF program saw some requests arrive: they are dated by TCP's clock and exclude the wait in the ring",
                 vec![format!("{} of answered requests were found when they were read", percent(unseen))],
-                Some("with TCP_DEFER_ACCEPT and TCP Fast Open the first request of each connection comes so"),
+                Some("TCP_DEFER_ACCEPT and TCP Fast Open do this to the first request of each connection"),
             );
         }
         let lost = share(counts.without_poll, counts.answered);
@@ -176,7 +176,7 @@ impl Found<'_> {
             self.add(
                 "live-ksoftirqd",
                 Severity::Warning,
-                "ksoftirqd polls, as any other task does: how long packets waited until it had the CPU is not known",
+                "ksoftirqd polls and competes with other tasks: how long packets waited until it ran is unknown",
                 vec![format!("{} of answered requests were polled by it", percent(late))],
                 Some("give the interrupt another CPU, or clients that stamp in microseconds (tcp_usec_ts): netpolicy doctor names who holds the CPU"),
             );
@@ -186,12 +186,12 @@ impl Found<'_> {
             self.add(
                 "live-uniform-alone",
                 Severity::Note,
-                "the wait in the ring is estimated by U alone: packets are taken to come evenly between two polls",
+                "the wait in the ring is estimated by U alone: arrivals are assumed uniform between two polls",
                 vec![
                     format!("{} of requests arrived while the interrupt was masked", percent(masked)),
-                    "there was no window with interrupts enabled to learn turnarounds from".to_owned(),
+                    "no window had interrupts enabled, so turnarounds could not be learned".to_owned(),
                 ],
-                Some("watch across a change of modes, or judge with clients that wait for answers in mind"),
+                Some("watch across a change of modes, or keep in mind that clients that wait for answers distort U"),
             );
         }
     }
@@ -204,8 +204,8 @@ impl Found<'_> {
             self.add(
                 "live-events-lost",
                 Severity::Warning,
-                "events were lost: they interrupted the BPF program that counts them, on the same CPU",
-                vec![format!("{} beside {seen} that were counted", counts.missed)],
+                "events were lost: they interrupted the BPF program that counts them on the same CPU",
+                vec![format!("{} lost, {seen} counted", counts.missed)],
                 None,
             );
         }
@@ -220,7 +220,7 @@ impl Found<'_> {
             self.add(
                 "live-unsolicited",
                 Severity::Warning,
-                "the service sends unasked: which answer belongs to which request is not certain",
+                "the service sends unsolicited data: matching of answers to requests is uncertain",
                 vec![format!("{} of {} sends answered nothing", percent(unsolicited), counts.sends)],
                 None,
             );
@@ -230,7 +230,7 @@ impl Found<'_> {
             self.add(
                 "live-answers-unseen",
                 Severity::Warning,
-                "connections send by a way that no program sees: percentiles are of the other requests",
+                "connections send through a path that no BPF program sees: percentiles cover only the other requests",
                 vec![format!("{} of {} exchanges", counts.answers_unseen, counts.arrivals)],
                 None,
             );
@@ -243,7 +243,7 @@ impl Found<'_> {
             self.add(
                 "live-pipelined",
                 Severity::Warning,
-                "connections have more requests under way than are timed one by one: the others are timed with one before them",
+                "connections have more outstanding requests than are timed individually: the rest are timed together with an earlier one",
                 vec![format!("{} of requests joined another", percent(overflown))],
                 None,
             );
@@ -261,7 +261,7 @@ impl Found<'_> {
             self.add(
                 "live-answers-late",
                 Severity::Note,
-                "this kernel reports an answer after it was passed on: response times are 10 to 25 us too long",
+                "this kernel reports an answer after it has been sent on: response times are 10 to 25 us too long",
                 vec!["noted at sock_send_length".to_owned()],
                 Some("Linux 6.16 has tcp_sendmsg_locked"),
             );
@@ -309,7 +309,7 @@ impl Found<'_> {
                 Severity::Warning,
                 "the two estimates of the wait in the ring are far apart",
                 apart,
-                Some("C is right for clients that wait for each answer, U for many that do not"),
+                Some("trust C if clients wait for each answer, U if many do not"),
             );
         }
     }
