@@ -119,7 +119,7 @@ impl Facts {
         }
     }
 
-    /// A number of the knob as people and policy files write it: nanoseconds as a span such as `20us`.
+    /// A number of the knob as policy files and output show it: nanoseconds as a span such as `20us`.
     pub fn written(&self, number: u64) -> String {
         if self.unit == Unit::Nanoseconds { Nanoseconds(number).to_string() } else { number.to_string() }
     }

@@ -231,21 +231,21 @@ impl PacketSize {
 knob_words! {
     /// A number that holds for the whole host. Kernel: `net/core/sysctl_net_core.c`; `/proc/sys/net/core/`.
     Sysctl of SYSCTLS {
-        /// For how many microseconds `poll` and `select` busy-poll before they sleep, on sockets that
-        /// busy-poll themselves; 0: not at all. So does each epoll that watches a connection with a NAPI and
-        /// has no time of its own. Of the whole host.
+        /// For how many microseconds `poll` and `select` busy-poll before they sleep, on sockets with busy
+        /// polling enabled; 0 disables it. Also applies to each epoll that watches a connection with a NAPI
+        /// and sets no time itself. Applies to the whole host.
         ///
         /// Kernel: 3.11, `fs/select.c` `do_poll()`; `fs/eventpoll.c` `ep_busy_loop_on()`, `busy_loop_ep_timeout()`.
         BusyPoll = "busy_poll" { unit: Unit::Microseconds, since: KernelVersion::since(3, 11) },
-        /// How many packets one run of the receive softirq takes at most. Of the whole host.
+        /// The maximum number of packets per run of the receive softirq. Applies to the whole host.
         ///
         /// Kernel: `net/core/dev.c` `net_rx_action()`.
         NetdevBudget = "netdev_budget" { unit: Unit::Packets, range: Some((0, NETDEV_BUDGET_MAX)) },
-        /// How long one run of the receive softirq lasts at most, in microseconds. Of the whole host.
+        /// The maximum duration of a run of the receive softirq, in microseconds. Applies to the whole host.
         ///
         /// Kernel: 4.12, `net/core/dev.c` `net_rx_action()`.
         NetdevBudgetUsecs = "netdev_budget_usecs" { unit: Unit::Microseconds, since: KernelVersion::since(4, 12) },
-        /// How many packets wait for a CPU's backlog at most, as with RPS. Of the whole host.
+        /// The maximum number of packets in a CPU's backlog, as with RPS. Applies to the whole host.
         ///
         /// Kernel: `net/core/dev.c` `enqueue_to_backlog()`.
         NetdevMaxBacklog = "netdev_max_backlog" { unit: Unit::Packets },

@@ -131,7 +131,7 @@ impl Setting {
         self.facts().since
     }
 
-    /// The value, as people write it.
+    /// The value as policy files and output show it.
     pub fn value(&self) -> String {
         match self {
             Self::Napi(_, knob) => knob.value(),

@@ -35,7 +35,7 @@ family! {
 }
 
 impl IrqKnob {
-    /// The value, as people write it.
+    /// The value as policy files and output show it.
     pub fn value(&self) -> String {
         match self {
             Self::Affinity(cpus) => cpus.to_string(),

@@ -28,7 +28,7 @@ family! {
             name: "kthread cpus_allowed",
             key: Some("kthread.cpus"),
             asks: Some(
-                "Where the kernel threads that poll run: with their interrupts, beside them, on CPUs of their own, or anywhere.",
+                "Where the kernel threads that poll run: on their interrupts' CPUs, on the sibling hardware threads, on dedicated CPUs, or anywhere.",
             ),
             unit: Unit::Cpus,
         } where {
@@ -42,7 +42,8 @@ family! {
 
         /// Utilisation clamp of the kernel thread polling the queue, MIN-MAX in 1024ths of a CPU.
         ///
-        /// Kernel: 5.12 (the thread), 5.3 with `CONFIG_UCLAMP_TASK`, `kernel/sched/syscalls.c` `sched_setattr()`, `uclamp_validate()`.
+        /// Kernel: 5.12 (the thread), 5.3 with `CONFIG_UCLAMP_TASK`, `kernel/sched/syscalls.c`
+        /// `sched_setattr()`, `uclamp_validate()`.
         UtilClamp(UtilClamp) = KTHREAD {
             name: "kthread util-clamp",
             key: Some("kthread.util-clamp"),
@@ -72,7 +73,7 @@ family! {
 }
 
 impl KthreadKnob {
-    /// The value, as people write it.
+    /// The value as policy files and output show it.
     pub fn value(&self) -> String {
         match self {
             Self::Affinity(cpus) => cpus.to_string(),

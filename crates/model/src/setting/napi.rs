@@ -131,7 +131,7 @@ impl NapiKnob {
         (self.weight().1 > most).then(|| self.facts().written(most))
     }
 
-    /// The value, as people write it.
+    /// The value as policy files and output show it.
     pub fn value(&self) -> String {
         match self {
             Self::DeferHardIrqs(polls) => polls.to_string(),
@@ -142,7 +142,7 @@ impl NapiKnob {
 }
 
 impl DeviceNapiKnob {
-    /// The value, as people write it.
+    /// The value as policy files and output show it.
     pub fn value(&self) -> String {
         match self {
             Self::DeferHardIrqs(polls) => polls.to_string(),

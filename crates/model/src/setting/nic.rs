@@ -118,7 +118,8 @@ family! {
         /// neither is removed. A context that existed before is not removed either: a new one would have
         /// another id and key.
         ///
-        /// Kernel: 4.17 (ioctl `ETHTOOL_SRSSH` with `ETH_RXFH_CONTEXT_ALLOC`), `net/ethtool/ioctl.c` `ethtool_set_rxfh()`.
+        /// Kernel: 4.17 (ioctl `ETHTOOL_SRSSH` with `ETH_RXFH_CONTEXT_ALLOC`), `net/ethtool/ioctl.c`
+        /// `ethtool_set_rxfh()`.
         RssContext(QueueSpan, bool) = RSS_CONTEXT {
             name: "present",
             key: Some(keys::RSS_CONTEXTS),
@@ -184,7 +185,7 @@ impl NicKnob {
         }
     }
 
-    /// The value, as people write it.
+    /// The value as policy files and output show it.
     pub fn value(&self) -> String {
         match self {
             Self::Channels(_, count) | Self::Ring(_, count) | Self::PacketSize(_, count) => count.to_string(),
@@ -204,7 +205,7 @@ impl NicKnob {
 }
 
 impl CoalesceParam {
-    /// A value, as people write it.
+    /// A value as policy files and output show it.
     pub(super) fn value(self, value: u32) -> String {
         if self.is_switch() { on_off(value != 0) } else { value.to_string() }
     }

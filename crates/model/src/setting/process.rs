@@ -65,8 +65,8 @@ family! {
         /// changed. In a plan it counts as 0 for a socket that does not busy-poll, and the commit reads it
         /// before it writes.
         ///
-        /// Kernel: 5.11, `net/core/sock.c` `sk_setsockopt()` (`SO_BUSY_POLL`, `SO_PREFER_BUSY_POLL`, `SO_BUSY_POLL_BUDGET`);
-        /// `include/net/busy_poll.h` `sk_busy_loop()`, `net/socket.c` `sock_poll()`.
+        /// Kernel: 5.11, `net/core/sock.c` `sk_setsockopt()` (`SO_BUSY_POLL`, `SO_PREFER_BUSY_POLL`,
+        /// `SO_BUSY_POLL_BUDGET`); `include/net/busy_poll.h` `sk_busy_loop()`, `net/socket.c` `sock_poll()`.
         Socket(SocketId, SocketPolling) = SOCKET { name: "so_busy_poll usecs/budget/prefer" } where {
             weight(_, polling) => Weight(
                 u8::from(polling.prefer_busy_poll),
@@ -97,8 +97,9 @@ family! {
         /// netpolicy's program is attached through one socket of the group and freed with the last one. A
         /// foreign program is never replaced, because it could not be restored.
         ///
-        /// Kernel: 6.2 (`bpf_cast_to_kern_ctx()`), 5.3 (`SO_DETACH_REUSEPORT_BPF`), 4.19 (`SO_ATTACH_REUSEPORT_EBPF` with
-        /// `BPF_PROG_TYPE_SK_REUSEPORT`); `net/core/sock_reuseport.c` `reuseport_select_sock()`.
+        /// Kernel: 6.2 (`bpf_cast_to_kern_ctx()`), 5.3 (`SO_DETACH_REUSEPORT_BPF`), 4.19
+        /// (`SO_ATTACH_REUSEPORT_EBPF` with `BPF_PROG_TYPE_SK_REUSEPORT`); `net/core/sock_reuseport.c`
+        /// `reuseport_select_sock()`.
         Reuseport(ListenerGroup, Spread) = LISTENERS {
             name: "reuseport",
         } where {
@@ -119,7 +120,7 @@ impl ProcessKnob {
         }
     }
 
-    /// The value, as people write it.
+    /// The value as policy files and output show it.
     pub fn value(&self) -> String {
         match self {
             Self::Epoll(_, params) => params.to_string(),

@@ -71,7 +71,7 @@ family! {
 }
 
 impl RxQueueKnob {
-    /// The value, as people write it.
+    /// The value as policy files and output show it.
     pub fn value(&self) -> String {
         match self {
             Self::Coalescing(param, value) => param.of_device().value(*value),
@@ -82,7 +82,7 @@ impl RxQueueKnob {
 }
 
 impl TxQueueKnob {
-    /// The value, as people write it.
+    /// The value as policy files and output show it.
     pub fn value(&self) -> String {
         match self {
             Self::XpsCpus(cpus) => cpus_or_none(cpus),
