@@ -348,7 +348,7 @@ fn slow(guards: usize, first: usize) -> Done<()> {
     let beside: Vec<usize> = (first..first + guards).collect();
     let rulings = lane_of_guards(0, WORKING, beside.clone())?;
     let kept = rulings.iter().filter(|ruling| *ruling == "kept").count();
-    println!("{kept} of {guards} guards kept their change beside slow-sending clients, {WORKING} working:");
+    println!("{kept} of {guards} guards kept their change despite slow-sending clients, {WORKING} working:");
     for (slow, ruling) in beside.iter().zip(rulings) {
         println!("  {slow:>2} slow: {ruling}");
     }

@@ -40,15 +40,15 @@ fn a_key_that_the_table_of_settings_names_is_a_key_of_policy_files() {
 
 fn settings() -> String {
     let families: [(&str, Vec<&Facts>); 9] = [
-        ("Of the NAPI of a receive queue", NapiKnob::table()),
-        ("Of all NAPIs of a device", DeviceNapiKnob::table()),
-        ("Of the kernel thread of a NAPI", KthreadKnob::table()),
-        ("Of a NIC and its driver", NicKnob::table()),
-        ("Of a receive queue", RxQueueKnob::table()),
-        ("Of a transmit queue", TxQueueKnob::table()),
-        ("Of an interrupt", IrqKnob::table()),
-        ("Of a process", ProcessKnob::table()),
-        ("Of the whole host", HostKnob::table()),
+        ("NAPI of a receive queue", NapiKnob::table()),
+        ("All NAPIs of a device", DeviceNapiKnob::table()),
+        ("Kernel thread of a NAPI", KthreadKnob::table()),
+        ("NIC and driver", NicKnob::table()),
+        ("Receive queue", RxQueueKnob::table()),
+        ("Transmit queue", TxQueueKnob::table()),
+        ("Interrupt", IrqKnob::table()),
+        ("Process", ProcessKnob::table()),
+        ("Host", HostKnob::table()),
     ];
     let listed: usize = families.iter().map(|(_, table)| table.len()).sum();
     assert_eq!(listed, Setting::table().len(), "a family has no table here");

@@ -57,7 +57,7 @@ fn main() -> Done<()> {
     if role::play()?.is_some() {
         return Ok(());
     }
-    println!("Linux {}, {BESIDE} idle processes beside", rustix::system::uname().release().to_string_lossy());
+    println!("Linux {}, {BESIDE} idle processes", rustix::system::uname().release().to_string_lossy());
     let mut words = std::env::args().skip(1).filter(|word| !word.starts_with('-'));
     let part = words.next();
     let programs: Vec<String> = std::iter::once(PROGRAM.to_owned()).chain(words).collect();
