@@ -58,7 +58,7 @@ fn irqbalance_moves_placed(case: &Case<'_>, _: &Causes) -> Vec<Found> {
         return Vec::new();
     }
     let irqs: Vec<String> = placed.iter().map(|(irq, _)| irq.to_string()).collect();
-    let summary = format!("it may move the placed interrupts {} by load", irqs.join(", "));
+    let summary = format!("it may move the placed interrupts {} when the load changes", irqs.join(", "));
     let found = Found::new(Severity::Warning, format!("irqbalance[{pid}]"), summary);
     let found = placed.into_iter().take(EVIDENCE_MAX).fold(found, |found, (_, line)| found.evidence(line));
     vec![found.remedy("netpolicy apply")]

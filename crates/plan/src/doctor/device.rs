@@ -319,7 +319,7 @@ fn backlog_full(case: &Case<'_>, _: &Causes) -> Vec<Found> {
             format!("CPU {}", cpu.cpu),
             format!("its backlog was full: {} packets were dropped", cpu.dropped),
         )
-        .evidence(format!("in {}, beside {} that were processed", pressure.interval, cpu.processed))
+        .evidence(format!("in {}, next to {} that were processed", pressure.interval, cpu.processed))
         .remedy("sysctl -w net.core.netdev_max_backlog=4096")
     })
     .collect()

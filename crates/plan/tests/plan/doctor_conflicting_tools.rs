@@ -43,7 +43,7 @@ fn a_placed_interrupt_that_irqbalance_may_move_is_a_warning_until_it_is_banned()
     let host = nic(Some(&[30]));
     let finding = found(&host, &[asked(&host)], Vec::new(), "irqbalance-moves-placed").expect("found");
     assert_eq!(finding.severity, Severity::Warning);
-    assert_eq!(finding.summary, "it may move the placed interrupts 31 by load");
+    assert_eq!(finding.summary, "it may move the placed interrupts 31 when the load changes");
     assert_eq!(finding.remedy.as_deref(), Some("netpolicy apply"));
     let host = nic(Some(&[30, 31]));
     assert_eq!(found(&host, &[asked(&host)], Vec::new(), "irqbalance-moves-placed"), None);
