@@ -100,7 +100,7 @@ impl Mixture {
     /// Formats both kinds for a title: `8 at once: 5 throughput-first, 3 latency-first`.
     fn titled(self, first: &str, second: &str) -> String {
         match self.is_mixed() {
-            true => format!("{} at once: {first} (beside {second})", self.at_once()),
+            true => format!("{} at once: {first} (alongside {second})", self.at_once()),
             false => format!("{} at once: {first}", self.at_once()),
         }
     }
