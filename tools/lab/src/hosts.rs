@@ -37,7 +37,7 @@ pub(crate) fn run(arguments: &Lab, context: &Context) -> Result<Exit, Fault> {
             wait(context, &mut signals, &mut server)
         }
         Some((program, rest)) => {
-            // Standard output is the command's.
+            // Leave standard output to the command.
             context.console.say(&report.introduction());
             let mut command = Command::new(program);
             lab.place_on_client(command.args(rest))?;

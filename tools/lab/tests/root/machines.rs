@@ -518,8 +518,8 @@ fn policies() -> Result<(), Failed> {
         names,
         [
             "2 at once: 2 latency-first",
-            "2 at once: 1 throughput-first (beside 1 latency-first)",
-            "2 at once: 1 latency-first (beside 1 throughput-first)"
+            "2 at once: 1 throughput-first (alongside 1 latency-first)",
+            "2 at once: 1 latency-first (alongside 1 throughput-first)"
         ],
         "{}",
         text(&output.stderr)

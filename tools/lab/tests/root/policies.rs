@@ -87,8 +87,8 @@ fn delivered() -> Result<(), Failed> {
         assert_eq!(
             names(&grid),
             [
-                "2 at once: 1 throughput-first (beside 1 latency-first)",
-                "2 at once: 1 latency-first (beside 1 throughput-first)",
+                "2 at once: 1 throughput-first (alongside 1 latency-first)",
+                "2 at once: 1 latency-first (alongside 1 throughput-first)",
             ]
         );
     }
