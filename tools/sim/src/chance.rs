@@ -51,7 +51,7 @@ pub(crate) struct Stream {
 const AHEAD: usize = 32;
 
 impl Stream {
-    /// A stream that continues `chance`.
+    /// A stream of the numbers that follow in `chance`.
     pub(crate) const fn new(chance: Chance) -> Self {
         let none = [0.0; AHEAD];
         Self { chance, units: none, logs: none, bits: [0; AHEAD], taken: AHEAD }
