@@ -113,8 +113,7 @@ impl Gate {
                 Word::CycleTime => action.cycle_time = time(words)?,
                 Word::CycleTimeExt => action.cycle_time_ext = time(words)?,
                 Word::Flags => {
-                    action.flags =
-                        words.read("a number of 32 bits", |word| number::u32(word, Base::Prefix))?;
+                    action.flags = words.read("a 32-bit number", |word| number::u32(word, Base::Prefix))?;
                 }
                 Word::Clockid => {
                     action.clock = Some(words.read("TAI, REALTIME, MONOTONIC or BOOTTIME", |word| {

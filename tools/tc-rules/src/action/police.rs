@@ -121,7 +121,7 @@ impl Police {
         while let Some(word) = words.peek().and_then(Word::find) {
             words.skip();
             if police.says(word) {
-                return Err(words.wrong("the action says this already"));
+                return Err(words.wrong("the action already says this"));
             }
             match word {
                 Word::Index => {

@@ -113,8 +113,8 @@ impl TunnelKey {
                 }
                 Word::Id => Field::Id(words.read("a tunnel's id", |word| number::u32(word, Base::Ten))?),
                 Word::DstPort => Field::DstPort(words.read("a port", |word| number::u16(word, Base::Ten))?),
-                Word::Tos => Field::Tos(words.read("a number of 8 bits", byte)?),
-                Word::Ttl => Field::Ttl(words.read("a number of 8 bits", byte)?),
+                Word::Tos => Field::Tos(words.read("an 8-bit number", byte)?),
+                Word::Ttl => Field::Ttl(words.read("an 8-bit number", byte)?),
                 Word::GeneveOpts => {
                     Field::Options(Box::new(words.read("CLASS:TYPE:DATA[,...]", |word| {
                         TunnelOptions::geneve(word).filter(|_| has_no_empty_part(word))

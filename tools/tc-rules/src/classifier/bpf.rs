@@ -86,7 +86,7 @@ impl Bpf {
                 Word::SkipHw => rule.offload.skip_hw(words)?,
                 Word::SkipSw => rule.offload.skip_sw(words)?,
                 Word::Action if !actions.is_empty() => {
-                    return Err(words.wrong("the rule has actions already"));
+                    return Err(words.wrong("the rule already has actions"));
                 }
                 Word::Action => Action::parse_list(words, lookup, actions)?,
             }

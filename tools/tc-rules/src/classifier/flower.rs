@@ -161,7 +161,7 @@ impl Flower {
             words.skip();
             if word == Word::Action {
                 if !actions.is_empty() {
-                    return Err(words.wrong("the rule has actions already"));
+                    return Err(words.wrong("the rule already has actions"));
                 }
                 Action::parse_list(words, lookup, actions)?;
                 self.parts.push(Part::Actions);
@@ -218,7 +218,7 @@ impl Flower {
             }
             Word::GeneveOpts | Word::VxlanOpts | Word::ErspanOpts | Word::GtpOpts => {
                 if self.parts.iter().any(|part| matches!(part, Part::Options(_))) {
-                    return Err(words.wrong("the line names options of a tunnel already"));
+                    return Err(words.wrong("the line already has tunnel options"));
                 }
                 let options = words.read("options of a tunnel", |text| options(word, text))?;
                 self.parts.push(Part::Options(Box::new(options)));

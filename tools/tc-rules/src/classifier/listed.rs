@@ -224,7 +224,7 @@ impl Listed {
         actions: &mut Vec<Action>,
     ) -> Read<Option<Value>> {
         let number = |word: &str| number::u32(word, Base::Prefix);
-        let bits = |words: &mut Words<'_>| words.read("a number of 32 bits", number);
+        let bits = |words: &mut Words<'_>| words.read("a 32-bit number", number);
         let value = match word.takes {
             Takes::Class => words.read("a class", number::class)?,
             Takes::Minor => {
@@ -269,7 +269,7 @@ impl Listed {
                 return words.read("the name of a device", fits).map(Value::Name).map(Some);
             }
             Takes::Matches | Takes::Police | Takes::Actions if self.has(word.number) => {
-                return Err(words.wrong("the rule says this already"));
+                return Err(words.wrong("the rule already says this"));
             }
             Takes::Matches => return Ok(Some(Value::Matches(Box::new(Tree::parse(words)?)))),
             Takes::Police => return Ok(Some(Value::Police(Box::new(Police::parse(words)?)))),

@@ -51,7 +51,7 @@ impl Matchall {
                     rule.classes.push((words.read("a class", number::class)?, !actions.is_empty()));
                 }
                 Word::Action if !actions.is_empty() => {
-                    return Err(words.wrong("the rule has actions already"));
+                    return Err(words.wrong("the rule already has actions"));
                 }
                 Word::Action => Action::parse_list(words, lookup, actions)?,
                 Word::SkipHw => rule.offload.skip_hw(words)?,

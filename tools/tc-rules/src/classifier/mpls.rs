@@ -56,7 +56,7 @@ impl Entry {
                 Word::Ttl => (TTL, 255, "a number from 0 to 255"),
             };
             if entry.value(attr).is_some() {
-                return Err(words.wrong("the entry says this already"));
+                return Err(words.wrong("the entry already says this"));
             }
             let least = u32::from(word == Word::Depth);
             let read = |word| number::u32(word, Base::Ten).filter(|value| (least..=most).contains(value));

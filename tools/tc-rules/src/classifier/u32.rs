@@ -198,7 +198,7 @@ impl U32 {
                 }
                 Word::Indev => self.parts.push(Part::Indev(words.read("the name of a device", device_name)?)),
                 Word::Action if !actions.is_empty() => {
-                    return Err(words.wrong("the rule has actions already"));
+                    return Err(words.wrong("the rule already has actions"));
                 }
                 Word::Action => {
                     Action::parse_list(words, lookup, actions)?;

@@ -205,7 +205,7 @@ impl Selector {
                 Ok(())
             }
             "priority" => {
-                let key = words.read("a number of 8 bits", |word| number::u8(word, Base::Prefix))?;
+                let key = words.read("an 8-bit number", |word| number::u8(word, Base::Prefix))?;
                 let bits =
                     words.read("a hexadecimal mask of 8 bits", |word| number::u8(word, Base::Sixteen))?;
                 self.pack(words, u32::from(key) << 20, u32::from(bits) << 20, 4, (0, 0))

@@ -105,11 +105,11 @@ impl Head {
             | PlaceWord::Priority
             | PlaceWord::Chain
             | PlaceWord::Estimator => {
-                return Err(words.wrong("the line says this already"));
+                return Err(words.wrong("the line already says this"));
             }
         };
         if self.hook.parent != 0 {
-            return Err(words.wrong("the line names a parent already"));
+            return Err(words.wrong("the line already names a parent"));
         }
         self.hook.parent = hook;
         Ok(())

@@ -52,7 +52,7 @@ impl Cmp {
                 word => {
                     let operator = (0..).zip(OPERATORS).find(|(_, name)| **name == word);
                     compared =
-                        operator.map(|(number, _)| args.number("a number of 32 bits").map(|v| (number, v)));
+                        operator.map(|(number, _)| args.number("a 32-bit number").map(|v| (number, v)));
                 }
             }
         }
