@@ -164,8 +164,8 @@ struct live_counts {
 	/* Answered exchanges that ksoftirqd polled. */
 	__u64 by_ksoftirqd;
 	/*
-	 * Of those by a thread, exchanges whose poll began with an observed
-	 * wake-up of the thread.
+	 * Exchanges of `threaded` whose poll began with an observed wake-up of the
+	 * thread.
 	 */
 	__u64 woken;
 	/* Answered exchanges that estimator T could place. */
