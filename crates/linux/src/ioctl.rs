@@ -1,5 +1,5 @@
 //! The features of `ethtool` that have no netlink interface on all kernels: the receive hash and its
-//! contexts, rules for single flows, and the interrupt moderation of single queues.
+//! contexts, rules for single flows, and the interrupt moderation of individual queues.
 //!
 //! Contexts also have a netlink interface since 6.17; the ioctl creates and removes them on every kernel that
 //! supports any.

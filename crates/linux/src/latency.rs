@@ -35,7 +35,7 @@ fn read(device: &mut File) -> Result<i32, KernelError> {
     Ok(i32::from_ne_bytes(found))
 }
 
-#[expect(clippy::needless_pass_by_value, reason = "what map_err() gives")]
+#[expect(clippy::needless_pass_by_value, reason = "map_err() passes it by value")]
 fn failed(error: std::io::Error) -> KernelError {
     KernelError::io(DEVICE, &error).needing("root")
 }
