@@ -97,7 +97,7 @@ pub struct Attr<'a> {
 
 impl<'a> Attr<'a> {
     fn bytes<const N: usize>(&self) -> Result<[u8; N], Malformed> {
-        self.payload.try_into().map_err(|_| Malformed("an attribute has another size than its type"))
+        self.payload.try_into().map_err(|_| Malformed("an attribute's size does not match its type"))
     }
 
     /// Reads a `u8`.
