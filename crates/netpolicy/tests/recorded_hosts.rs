@@ -270,7 +270,7 @@ fn an_interrupt_that_only_looks_like_a_queues_is_not_pinned_unless_that_is_allow
     };
     assert_eq!(pins(&policy), 0);
     let words = printed(&policy, &host, &Resolved::default()).expect("planned");
-    assert!(words.contains("the driver does not say whose queue 4 interrupt(s) are"), "{words}");
+    assert!(words.contains("the driver does not report the queues of 4 interrupt(s)"), "{words}");
     assert!(words.contains("`eth0-rxtx-0`, inferred from its name"), "{words}");
     policy.inferred = true;
     assert_eq!(pins(&policy), 4);
@@ -291,7 +291,7 @@ fn a_host_whose_msi_irqs_is_empty_gets_no_interrupt_pinned() {
     let policy = policy(vec![asked]);
     assert!(!planned(&policy, &host).changes().any(|change| matches!(change.to(), Setting::Irq(..))));
     let words = printed(&policy, &host, &Resolved::default()).expect("planned");
-    assert!(words.contains("4 queue(s) have no interrupt that is known"), "{words}");
+    assert!(words.contains("4 queue(s) have no known interrupt"), "{words}");
 }
 
 #[test]
@@ -329,8 +329,8 @@ fn a_plan_says_where_it_wants_more_contexts_or_rules_than_the_driver_takes() {
     };
     let wants = || vec![model::NicRequest::RssContexts(vec![span(1), span(2)])];
     let said = said_of("mlx5_core", there(14), wants());
-    assert!(said.contains("2 more RSS contexts beside 14 that are there"), "{said}");
-    assert!(said.contains("15 at most") && said.contains("rx_res.h:13 MLX5E_MAX_NUM_RSS"), "{said}");
+    assert!(said.contains("2 more RSS contexts in addition to 14"), "{said}");
+    assert!(said.contains("at most 15") && said.contains("rx_res.h:13 MLX5E_MAX_NUM_RSS"), "{said}");
     assert!(!said_of("mlx5_core", there(13), wants()).contains("at most"), "15 are not too many");
 
     let flow = |port: u16| {
@@ -351,7 +351,7 @@ fn a_plan_says_where_it_wants_more_contexts_or_rules_than_the_driver_takes() {
     let wants = || vec![model::NicRequest::FlowRules(vec![flow(1), flow(9_001)])];
     let said = said_of("iavf", rules(128), wants());
     assert!(
-        said.contains("1 more rules for single flows beside 128") && said.contains("iavf.h:472"),
+        said.contains("1 more rules for single flows in addition to 128") && said.contains("iavf.h:472"),
         "{said}"
     );
     assert!(

@@ -518,7 +518,7 @@ fn steers() -> Result<(), Failed> {
     asks_for_queues(&operator)?;
     let said = operator.runs(&["apply"], 0)?;
     let words = format!("{}{}", said.data, said.words);
-    assert!(words.contains("chooses already (as QUIC servers steer by connection id)"), "{words}");
+    assert!(words.contains("already chooses (as QUIC servers steer by connection id)"), "{words}");
     assert_eq!(group(&operator)?.spread, Spread::Foreign);
     let workers: BTreeSet<u32> = asked(&operator, 60, 1)?.into_iter().map(|(worker, _)| worker).collect();
     assert_eq!(workers, [0].into(), "its own program chooses");

@@ -299,7 +299,7 @@ fn applied() -> Result<(), Failed> {
     operator.runs(&["rollback"], 0)?;
     drop(server);
     let said = operator.runs(&["apply"], 0)?;
-    assert!(said.words.contains("memcached does not run"), "{}", said.words);
+    assert!(said.words.contains("memcached is not running"), "{}", said.words);
     assert_eq!(operator.devices()?.devices, after);
     for (text, words) in [
         ("[device.veth-server]\ndelivery = \"defer20\"\nguard = { p50 = \"+5%\" }\n", "guard"),

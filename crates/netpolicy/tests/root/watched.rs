@@ -663,7 +663,7 @@ fn namesake() -> Result<(), Failed> {
         assert_eq!(output.status.code(), Some(0), "{said}");
         Ok(said)
     })?;
-    assert!(said.contains("memcached has processes in other network namespaces, too"), "{said}");
+    assert!(said.contains("memcached also has processes in other network namespaces"), "{said}");
     assert!(!said.contains(&format!("memcached[{}]", namesake.process().pid)), "{said}");
     assert_eq!(operator.host()?, before);
     Ok(())
