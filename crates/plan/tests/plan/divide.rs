@@ -169,7 +169,7 @@ fn two_policies_for_one_port_are_refused() {
     host.processes.push(listening(812, "one", 80, &[&[300]]));
     host.processes.push(listening(901, "two", 80, &[&[300]]));
     let refusal = refused(&asked(None), &host);
-    assert!(refusal.message.contains("listen on one port (80)"), "{refusal}");
+    assert!(refusal.message.contains("listen on the same port (80)"), "{refusal}");
 }
 
 #[test]

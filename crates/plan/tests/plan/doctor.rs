@@ -767,7 +767,11 @@ fn a_pod_that_receives_by_a_napi_here_is_engaged_for_and_one_behind_a_routed_vet
     }
     let findings = doctor(&host, None, &[]);
     let lost = found(&findings, "another-namespace");
-    assert!(lost.summary.contains("3 of its connections receive by a CPU's backlog"), "{}", lost.summary);
+    assert!(
+        lost.summary.contains("3 of its connections receive through a CPU's backlog"),
+        "{}",
+        lost.summary
+    );
     assert!(lost.evidence.iter().any(|line| line.contains("bpf_redirect_peer")), "{:?}", lost.evidence);
 }
 

@@ -67,7 +67,7 @@ fn a_word_that_was_measured_as_worse_is_not_proposed_again() {
         findings.into_iter().find(|finding| finding.object == "proxy[814]").expect("it is busy")
     };
     let found = of_proxy(vec![tried("cpu", Ruling::Worse)]);
-    assert!(found.summary.contains("`cpu` was measured for it as worse"), "{}", found.summary);
+    assert!(found.summary.contains("`cpu` was measured to be worse"), "{}", found.summary);
     assert_eq!(found.remedy, None);
     assert!(found.evidence[0].contains("cpu +19.6 %"), "{:?}", found.evidence);
     assert!(of_proxy(vec![tried("power", Ruling::Worse)]).remedy.is_some(), "of another word");

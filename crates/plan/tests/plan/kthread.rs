@@ -350,7 +350,7 @@ fn a_bpf_scheduler_is_reported_and_threads_that_it_places_are_named() {
     host.topology.sched_ext = Some("lavd_1.0".to_owned());
     let finding = found(&doctor(&host, None, &[]), "sched-ext").expect("found").clone();
     assert_eq!(finding.severity, Severity::Note);
-    assert!(finding.summary.contains("the BPF scheduler lavd_1.0 decides"), "{}", finding.summary);
+    assert!(finding.summary.contains("the BPF scheduler lavd_1.0 schedules threads"), "{}", finding.summary);
     for (class, severity) in [(Some("fifo:50"), Severity::Note), (None, Severity::Warning)] {
         let mut host = applied(&threaded("irq", class), nic());
         host.topology.sched_ext = Some("lavd_1.0".to_owned());

@@ -690,7 +690,7 @@ fn waiting_busily_for_events_is_refused_where_the_kernel_was_asked_and_said_no()
         .collect();
     assert_eq!(epolls.len(), placement.parts[0].processes[0].epolls.len());
     assert!(
-        epolls[0].starts_with("200us/0/0/events-only: epoll_wait looks for events for 200 us"),
+        epolls[0].starts_with("200us/0/0/events-only: epoll_wait checks for events for 200 us"),
         "{epolls:?}"
     );
     let deferred = wanted.iter().any(|wanted| match wanted.setting {

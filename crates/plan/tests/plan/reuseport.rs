@@ -107,7 +107,7 @@ fn a_program_of_the_applications_own_stays_and_is_reported() {
 fn sockets_of_others_in_the_group_would_starve_so_it_stays() {
     let mut host = with_workers(2);
     host.listeners[0].sockets = 3;
-    assert!(left(&host).contains("1 of its 3 sockets are not this request's"));
+    assert!(left(&host).contains("1 of its 3 sockets do not belong to this request"));
 }
 
 #[test]
