@@ -59,7 +59,7 @@ const NAPIS: Need = Need::Device("a device with NAPIs", |device| !device.napis.i
 pub const MECHANISMS: &[Mechanism] = &[
     Mechanism {
         name: "defer-device",
-        meaning: "interrupts deferred, of all queues of a device together",
+        meaning: "interrupts deferred for all queues of a device together",
         since: Some(since::DEVICE_DEFER_HARD_IRQS),
         needs: &[
             NET_ADMIN,
@@ -70,7 +70,7 @@ pub const MECHANISMS: &[Mechanism] = &[
     },
     Mechanism {
         name: "defer-queue",
-        meaning: "interrupts deferred, of single queues",
+        meaning: "interrupts deferred for individual queues",
         since: Some(since::NAPI_SET),
         needs: &[Need::Kernel("napi-set", |host| host.capabilities.napi_set), NET_ADMIN, NAPIS],
     },
@@ -110,7 +110,7 @@ pub const MECHANISMS: &[Mechanism] = &[
     },
     Mechanism {
         name: "threads-device",
-        meaning: "kernel threads that poll, of all queues of a device together",
+        meaning: "kernel threads that poll for all queues of a device together",
         since: Some(since::NAPI_THREADS),
         needs: &[
             NET_ADMIN,
@@ -121,7 +121,7 @@ pub const MECHANISMS: &[Mechanism] = &[
     },
     Mechanism {
         name: "threads-queue",
-        meaning: "kernel threads that poll, of single queues",
+        meaning: "kernel threads that poll for individual queues",
         since: Some(since::QUEUE_THREADS),
         needs: &[
             Need::Kernel("napi-set with threaded", |host| host.capabilities.napi_threaded),
@@ -191,7 +191,7 @@ pub const MECHANISMS: &[Mechanism] = &[
     },
     Mechanism {
         name: "coalescing-queue",
-        meaning: "interrupt moderation of single queues",
+        meaning: "interrupt moderation of individual queues",
         since: Some(since::QUEUE_COALESCING),
         needs: &[
             NET_ADMIN,
