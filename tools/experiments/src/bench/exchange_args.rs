@@ -159,11 +159,11 @@ pub struct Serve {
     /// The address to listen on.
     #[arg(long, value_name = "ADDRESS:PORT", required_unless_present = "stdio")]
     pub listen: Option<SocketAddr>,
-    /// Be the other machine of benches with --server HOST:PORT, for clients with the token in this file, and
+    /// Act as the other machine of benches with --server HOST:PORT, for clients with the token in this file, and
     /// change settings of this host for them. The port is for requests; each bench starts a separate server.
     #[arg(long, value_name = "FILE", requires = "listen", conflicts_with_all = ["threads", "cpus", "size", "storage", "writable", "in_a_row", "wait_at_most", "service_time"])]
     pub token: Option<PathBuf>,
-    /// Be the other machine of a bench with --server ssh:HOST, whose requests come on standard input.
+    /// Act as the other machine of a bench with --server ssh:HOST, whose requests come on standard input.
     #[arg(long, exclusive = true)]
     pub stdio: bool,
     /// Standard input is a connection that this command has accepted.
