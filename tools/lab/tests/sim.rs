@@ -142,7 +142,7 @@ fn a_fit_that_cannot_be_written_at_its_end_is_printed_all_the_same() {
     let stderr = text(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{stderr}");
     assert!(text(&output.stdout).contains("Fitted to 1 row: 20K; loss"), "{}", text(&output.stdout));
-    assert!(stderr.contains("No space left on device; the fit goes on"), "{stderr}");
+    assert!(stderr.contains("No space left on device; the fit continues"), "{stderr}");
     assert!(stderr.contains("error: /dev/full: No space left on device"), "{stderr}");
 }
 
@@ -259,7 +259,7 @@ fn a_load_that_has_not_settled_is_reported() {
         ];
         let output = netpolicy(&[&words[..], &["--warmup", warmup]].concat());
         assert_eq!(output.status.code(), Some(0));
-        text(&output.stderr).contains("a connection sends each 22.4 ms, so its load has not settled")
+        text(&output.stderr).contains("a connection sends every 22.4 ms, so its load has not settled")
     };
     assert!(reported("10ms"));
     assert!(!reported("90ms"));

@@ -71,7 +71,7 @@ fn missing_evidence_is_reported() {
     let unknown = refused(&[&["--rows", "base@20K"][..], &parameters].concat());
     assert!(unknown.contains("there is no measured row `base@20K`") && unknown.contains("base@20.6K"));
     let limited = refused(&[&["--rows", "defer10@MAX"][..], &parameters].concat());
-    assert!(limited.contains("hint: defer10@MAX is left out"), "{limited}");
+    assert!(limited.contains("hint: defer10@MAX is omitted"), "{limited}");
 }
 
 #[test]
@@ -200,7 +200,7 @@ fn runs_that_the_experiment_does_not_list_are_counted() {
     let words = ["sim", "validate", "lab", "--measured", &file];
     let output = netpolicy(&[&words[..], &SHORT].concat());
     assert!(
-        text(&output.stderr).contains("33 runs are left out: the experiment does not list"),
+        text(&output.stderr).contains("33 runs are omitted: the experiment does not list"),
         "{}",
         text(&output.stderr)
     );
