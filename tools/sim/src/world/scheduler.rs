@@ -323,7 +323,7 @@ impl<W: Watch> World<W> {
             Step::BusyPollDone => self.busy_poll_done(cpu),
             Step::Sleep => self.epoll_sleep(cpu),
             Step::Kthread => {
-                let napi = self.slots.napi_of(task).expect("this step is a NAPI thread's");
+                let napi = self.slots.napi_of(task).expect("only a NAPI's thread takes this step");
                 self.kthread_poll(cpu, napi);
             }
             Step::Ksoftirqd => self.ksoftirqd_turn(cpu),
