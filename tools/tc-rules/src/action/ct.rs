@@ -212,9 +212,9 @@ impl Ct {
         }
         if let Some(labels) = attrs.find(LABELS)? {
             let bytes: [u8; LABEL_BYTES] =
-                labels.payload.try_into().map_err(|_| Malformed("labels have another size"))?;
+                labels.payload.try_into().map_err(|_| Malformed("labels have the wrong size"))?;
             let mask: [u8; LABEL_BYTES] = match attrs.find(LABELS_MASK)? {
-                Some(mask) => mask.payload.try_into().map_err(|_| Malformed("labels have another size"))?,
+                Some(mask) => mask.payload.try_into().map_err(|_| Malformed("labels have the wrong size"))?,
                 None => [0xff; LABEL_BYTES],
             };
             if mask != [0; LABEL_BYTES] {
@@ -225,7 +225,7 @@ impl Ct {
             if let Some(first) = attrs.find(min)? {
                 let last = attrs.find(max)?.unwrap_or(first);
                 let address =
-                    |payload| Address::from_bytes(payload).ok_or(Malformed("an address has another size"));
+                    |payload| Address::from_bytes(payload).ok_or(Malformed("an address has the wrong size"));
                 push(Field::Addresses(address(first.payload)?, address(last.payload)?))?;
             }
         }

@@ -166,7 +166,7 @@ impl TunnelKey {
         let mut action = Self { instance, what: parms.word_at(20)?, fields: SmallVec::new(), no_csum: false };
         for attr in attrs {
             let attr = attr?;
-            let ip = || Address::from_bytes(attr.payload).ok_or(Malformed("an address has another size"));
+            let ip = || Address::from_bytes(attr.payload).ok_or(Malformed("an address has the wrong size"));
             let field = match attr.number {
                 IPV4_SRC | IPV6_SRC => Field::SrcIp(ip()?),
                 IPV4_DST | IPV6_DST => Field::DstIp(ip()?),
