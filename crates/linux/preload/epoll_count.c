@@ -56,7 +56,7 @@ static struct counts *map_counts(void)
 
 	if (file < 0)
 		return NULL;
-	/* A shorter file would be a bus error at the first count. */
+	/* A shorter file would cause a bus error at the first count. */
 	if (lseek(file, 0, SEEK_END) == (off_t)sizeof(struct counts))
 		found = mmap(NULL, sizeof(struct counts), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
 	close(file);
