@@ -326,7 +326,7 @@ impl Wants<'_> {
                 collected
                     .desired
                     .notes
-                    .push(format!("{ring}: only epoll_wait waits busily for events; the ring sleeps"));
+                    .push(format!("{ring}: only epoll_wait busy-waits for events; the ring sleeps"));
             }
             if !self.part.params.irq_suspend_timeout.is_zero() {
                 collected.desired.notes.push(format!(

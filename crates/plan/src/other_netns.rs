@@ -85,7 +85,7 @@ impl Path {
     /// How to change that.
     pub(crate) const fn way(&self) -> &'static str {
         match self {
-            Self::OwnDevices(_) => "settings of these are made there",
+            Self::OwnDevices(_) => "their settings are made from inside it",
             Self::Backlog(_) => {
                 "with bpf_redirect_peer (Cilium's host routing by eBPF), a macvlan, an ipvlan or a NIC's VF in its \
                  namespace, its sockets have the id of the NIC's NAPI"
