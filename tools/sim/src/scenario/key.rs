@@ -152,7 +152,7 @@ pub const KEYS: &[Key] = &[
     },
     Key {
         path: "application.max-events-limit",
-        meaning: "up to which max-events doubles",
+        meaning: "the maximum to which max-events doubles",
         takes: whole(1, 65_536, |s, n| s.application.max_events_limit = n),
     },
     Key { path: "application.waits", meaning: "sleep, user-spin or event-spin", takes: Takes::Word(waits) },
