@@ -1,6 +1,6 @@
 //! The drift between the host and what was applied.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use apply::TransactionName;
 use model::{Change, Object, Setting};
@@ -52,8 +52,8 @@ impl Subject {
         }
     }
 
-    /// The name, and what may have happened to it.
-    fn gone(&self) -> Option<(&str, &'static str)> {
+    /// The owner's name, and what may have happened to it.
+    fn owner(&self) -> Option<(&str, &'static str)> {
         match self {
             Self::Device(name) => Some((name, "it was moved to another network namespace, or removed")),
             Self::Process(name) => Some((name, "it exited or closed them")),
@@ -136,30 +136,42 @@ impl Report for DriftReport {
 
     fn page(&self, page: &mut Page) {
         let mut table = Table::new(&["OBJECT", "SETTING", "APPLIED", "FOUND", "", "TRANSACTION", "NOTE"]);
-        let mut folded = BTreeSet::new();
+        // What went with its owner, or cannot be read for one reason, is one row.
+        let gone = Unread::Gone.word();
+        let kind = |line: &Line| {
+            (
+                line.transaction,
+                line.subject.clone(),
+                line.note,
+                line.cause.clone().filter(|_| line.note != gone),
+            )
+        };
+        let mut alike = BTreeMap::new();
         for line in &self.drifted {
-            let gone = line.subject.gone().filter(|_| line.note == Unread::Gone.word());
-            if let Some((subject, went)) = gone {
-                let together = (line.transaction, &line.subject);
-                if !folded.insert(together) {
-                    continue;
-                }
-                let is_one = |other: &&Line| {
-                    other.note == line.note && (other.transaction, &other.subject) == together
+            *alike.entry(kind(line)).or_insert(0) += 1;
+        }
+        for line in &self.drifted {
+            let count_alike = alike.get(&kind(line)).copied();
+            let folds = line.note == gone || line.note == Unread::Unreadable.word() && count_alike != Some(1);
+            if let Some((subject, went)) = line.subject.owner().filter(|_| folds) {
+                // The first of them stands for all.
+                let Some(settings) = alike.remove(&kind(line)) else { continue };
+                let (why, style) = match line.note == gone {
+                    true => (went, Style::Faint),
+                    false => (line.cause.as_deref().unwrap_or_default(), Style::Bad),
                 };
-                let settings = self.drifted.iter().filter(is_one).count();
                 table.row([
                     Cell::new(subject),
                     Cell::new(count(settings, "setting")),
                     Cell::new(""),
                     Cell::new(""),
-                    Cell::new(line.note).style(Style::Faint),
+                    Cell::new(line.note).style(style),
                     Cell::new(line.transaction.to_string()),
-                    Cell::new(went),
+                    Cell::new(why),
                 ]);
                 continue;
             }
-            let style = if line.note == Unread::Gone.word() { Style::Faint } else { Style::Bad };
+            let style = if line.note == gone { Style::Faint } else { Style::Bad };
             table.row([
                 Cell::new(line.object.as_str()),
                 Cell::new(line.knob),
@@ -206,14 +218,19 @@ mod test {
             report.unreadable(name, &change("lxc12", 9, queue), Unread::Gone, "no such device".to_owned());
         }
         report.unreadable(name, &change("eth0", 2, 0), Unread::Unreadable, "EPERM".to_owned());
+        for queue in 0..4 {
+            report.unreadable(name, &change("eth1", 3, queue), Unread::Unreadable, "it is down".to_owned());
+        }
         let mut page = Page::new(false);
         report.page(&mut page);
         let page = page.into_text();
         let rows: Vec<&str> = page.lines().collect();
-        assert_eq!(rows.len(), 3, "{page}");
+        assert_eq!(rows.len(), 4, "{page}");
         assert!(rows[1].contains("lxc12") && rows[1].contains("12 settings"), "{page}");
         assert!(rows[1].contains("it was moved to another network namespace, or removed"), "{page}");
         assert!(rows[2].contains("eth0") && rows[2].contains("EPERM"), "{page}");
-        assert_eq!(report.lines().len(), 13, "programs get each");
+        assert!(rows[3].contains("eth1") && rows[3].contains("4 settings"), "{page}");
+        assert!(rows[3].contains("unreadable") && rows[3].contains("it is down"), "{page}");
+        assert_eq!(report.lines().len(), 17, "programs get each");
     }
 }
