@@ -17,6 +17,7 @@ use crate::request_args::word;
 pub use crate::request_args::{Asked, Cost, Kthread, Word};
 pub use crate::schema_args::SchemaOf;
 pub use crate::sockets_args::{SocketPolicies, SocketsCommand, SocketsDisable, SocketsEnable, UserChoice};
+pub use crate::tune_args::Tune;
 pub use crate::watch_args::Watch;
 pub use cli::{Color, Globals, Output};
 use model::Limits;
@@ -75,6 +76,7 @@ pub enum Command {
     Top(Top),
     Watch(Box<Watch>),
     Compare(Box<Compare>),
+    Tune(Box<Tune>),
     Plan(Plan),
     Apply(Apply),
     Try(Try),

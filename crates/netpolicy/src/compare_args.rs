@@ -91,16 +91,16 @@ fn limit(text: &str) -> Result<Limit, String> {
     Ok(Limit { metric: metric.ok_or_else(expected)?, most: most.as_secs_f64() * 1e9 })
 }
 
-fn window(text: &str) -> Result<Nanoseconds, String> {
+pub(crate) fn window(text: &str) -> Result<Nanoseconds, String> {
     span(text, Nanoseconds::from_millis(1_000), Nanoseconds::from_millis(60_000))
 }
 
-fn guard(text: &str) -> Result<Nanoseconds, String> {
+pub(crate) fn guard(text: &str) -> Result<Nanoseconds, String> {
     span(text, Nanoseconds::from_millis(10), Nanoseconds::from_millis(10_000))
 }
 
 /// Parses the margin: large enough to be decided, small enough to be useful.
-fn margin(text: &str) -> Result<f64, String> {
+pub(crate) fn margin(text: &str) -> Result<f64, String> {
     let percent = text.trim_end_matches(['%', ' ']).parse().ok();
     percent
         .filter(|percent| (0.5..=100.0).contains(percent))

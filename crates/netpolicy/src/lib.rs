@@ -23,6 +23,7 @@ pub mod schema_args;
 mod show;
 pub mod sockets_args;
 mod top;
+mod tune_args;
 mod watch_args;
 
 use std::process::ExitCode;

@@ -51,4 +51,6 @@ pub enum SchemaOf {
     Watch,
     /// What compare prints, likewise.
     Compare,
+    /// What tune prints.
+    Tune,
 }

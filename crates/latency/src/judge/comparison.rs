@@ -333,14 +333,16 @@ impl<'a> Comparison<'a> {
         let arms = self.options.candidates.len();
         let turn = self.options.window + self.options.guard;
         let round_takes = turn * u32::try_from(arms).unwrap_or(u32::MAX);
-        self.say_if_too_short(round_takes, turn);
+        if self.options.rounds.is_none() {
+            self.say_if_too_short(round_takes, turn);
+        }
         // Take one window of the unchanged host first: it shows which NAPIs are polled, and when clients
         // reconnect.
         if let Err(Broken::Interrupted) = self.window(signals)?.map(drop) {
             return Ok(Ended::Interrupted);
         }
         let (mut restarts, mut said_closed) = (0, false);
-        for number in 1..=ROUNDS_MAX {
+        for number in 1..=self.options.rounds.unwrap_or(ROUNDS_MAX) {
             if began.elapsed() + round_takes > self.options.most {
                 return Ok(Ended::Time);
             }

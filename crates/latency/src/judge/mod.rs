@@ -24,6 +24,7 @@ mod replay;
 mod report;
 mod trial;
 mod truth_report;
+mod tuning;
 
 pub use alternation::{Alternation, Switched};
 pub use candidate::{Candidate, Wanted};
@@ -37,3 +38,6 @@ pub use replay::Replayed;
 pub use report::GuardReport;
 pub use trial::{Guards, Outcome, Proposal, SERVICES_MAX, Trial, Watched, guards, metric_of};
 pub use truth_report::{JudgeBenchReport, JudgedScenario};
+pub use tuning::{
+    Aim, Offer, Out, Stage, Standing, halved, neighbours, offers, section, standings, windows_least,
+};

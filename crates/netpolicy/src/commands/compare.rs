@@ -32,6 +32,7 @@ pub(crate) fn run(arguments: &Compare, context: &Context) -> Result<Exit, Fault>
         window: span(arguments.window),
         guard: span(arguments.guard_time),
         most: Duration::from_secs(arguments.seconds),
+        rounds: None,
         seed: arguments.seed.unwrap_or_else(|| clock::now().unix_micros),
         disruptive: arguments.disruptive,
     };
@@ -46,12 +47,7 @@ pub(crate) fn run(arguments: &Compare, context: &Context) -> Result<Exit, Fault>
         Listener { context, record: record.transpose()?, unrecorded: None, most: options.most };
     // From here on, a signal ends the comparison in order. After SIGKILL, the guard restores the host.
     let mut signals = Signals::catch()?;
-    let netns = comparison.target().netns.again()?;
-    let namespaces = comparison.alternation().namespaces(&netns)?;
-    let stays = u64::try_from((options.most + GUARD_STAYS).as_nanos()).unwrap_or(u64::MAX);
-    let stays = Nanoseconds(clock::now().since_boot.0.saturating_add(stays));
-    let deadline = comparison.deadline().unwrap_or(stays);
-    let guard = Guardian::start(&context.session, deadline, &namespaces)?;
+    let guard = guardian(&mut comparison, options.most, context)?;
     let shown = comparison.run(&mut signals, &mut listener);
     context.console.progress("");
     if let Ok(Shown { unnoted: Some(why), .. }) = &shown {
@@ -89,6 +85,20 @@ pub(crate) fn run(arguments: &Compare, context: &Context) -> Result<Exit, Fault>
         Some(fault) => Err(fault),
         None => Ok(Exit::Done),
     }
+}
+
+/// Starts the process that restores the host if this one is killed.
+pub(crate) fn guardian(
+    comparison: &mut Comparison<'_>,
+    most: Duration,
+    context: &Context,
+) -> Result<Guardian, Fault> {
+    let netns = comparison.target().netns.again()?;
+    let namespaces = comparison.alternation().namespaces(&netns)?;
+    let stays = u64::try_from((most + GUARD_STAYS).as_nanos()).unwrap_or(u64::MAX);
+    let stays = Nanoseconds(clock::now().since_boot.0.saturating_add(stays));
+    let deadline = comparison.deadline().unwrap_or(stays);
+    Guardian::start(&context.session, deadline, &namespaces)
 }
 
 /// Prints what is compared, and the changes of each candidate.

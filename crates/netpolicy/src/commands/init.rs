@@ -37,7 +37,7 @@ pub(crate) fn run(arguments: &Init, context: &Context) -> Result<Exit, Fault> {
 }
 
 /// Creates a file atomically, and its directory if necessary.
-fn write(path: &Path, text: &str) -> Result<(), Fault> {
+pub(super) fn write(path: &Path, text: &str) -> Result<(), Fault> {
     let failed = |error: std::io::Error| match error.kind() {
         ErrorKind::AlreadyExists => Fault::file(path, error)
             .hint("existing files are not overwritten: remove it first, or name another file"),

@@ -27,6 +27,7 @@ mod status;
 mod support_matrix;
 mod top;
 mod try_out;
+mod tune;
 mod verify;
 mod watch;
 
@@ -111,6 +112,7 @@ fn dispatch(command: &Command, context: &Context) -> Result<Exit, Fault> {
         Command::Top(arguments) => top::run(arguments, context),
         Command::Watch(arguments) => watch::run(arguments, context),
         Command::Compare(arguments) => compare::run(arguments, context),
+        Command::Tune(arguments) => tune::run(arguments, context),
         Command::Schema(arguments) => schema::run(arguments, context),
         Command::Completions(arguments) => completions::run(arguments, context),
         Command::Man(arguments) => man::run(arguments, context),
@@ -148,6 +150,7 @@ fn looks_at_host(command: &Command) -> bool {
         | Command::Attach(_)
         | Command::Run(_)
         | Command::Compare(_)
+        | Command::Tune(_)
         | Command::Daemon(_) => true,
         // Their lab is a separate host.
         Command::SocketPolicies(_)
@@ -184,5 +187,6 @@ fn commits(command: &Command) -> bool {
             | Command::Attach(_)
             | Command::Run(_)
             | Command::Compare(_)
+            | Command::Tune(_)
     )
 }

@@ -2,7 +2,7 @@
 
 use cli::schema::{Part, of_command, part as of};
 use latency::judge::GuardReport;
-use latency::reports::{CompareReport, CompareRoundReport, WatchReport, WatchWindowReport};
+use latency::reports::{CompareReport, CompareRoundReport, TuneReport, WatchReport, WatchWindowReport};
 use serde_json::Value;
 
 use super::*;
@@ -33,6 +33,7 @@ pub(crate) fn output_schema(what: SchemaOf) -> Option<Value> {
         SchemaOf::Cat => ("cat", &[of::<MergedReport>]),
         SchemaOf::Watch => ("watch", &[of::<WatchReport<'_>>, of::<WatchWindowReport<'_>>]),
         SchemaOf::Compare => ("compare", &[of::<CompareReport>, of::<CompareRoundReport>]),
+        SchemaOf::Tune => ("tune", &[of::<TuneReport>]),
     };
     Some(of_command(name, parts))
 }

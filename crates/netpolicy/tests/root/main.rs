@@ -41,6 +41,7 @@ mod takeover;
 mod tools;
 mod top;
 mod trial;
+mod tuned;
 mod undone;
 mod units;
 mod unprivileged;
@@ -92,6 +93,7 @@ fn main() {
         watched::tests(),
         counted::tests(),
         compared::tests(),
+        tuned::tests(),
         guarded::tests(),
         // Run last: tests after it would have a different process 1.
         units::tests(),

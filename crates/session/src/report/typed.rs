@@ -1,14 +1,15 @@
 //! Completes commands in messages with the options that reach this session.
 
 /// The commands that read or write the journal.
-const OF_JOURNAL: [&str; 11] = [
-    "apply", "attach", "compare", "confirm", "history", "rollback", "run", "set", "status", "unset", "verify",
+const OF_JOURNAL: [&str; 12] = [
+    "apply", "attach", "compare", "confirm", "history", "rollback", "run", "set", "status", "tune", "unset",
+    "verify",
 ];
 
 /// The commands that look at the devices of a namespace, which no transaction names.
-const OF_NETNS: [&str; 13] = [
-    "apply", "compare", "doctor", "explain", "init", "plan", "set", "show", "status", "top", "try", "unset",
-    "watch",
+const OF_NETNS: [&str; 14] = [
+    "apply", "compare", "doctor", "explain", "init", "plan", "set", "show", "status", "top", "try", "tune",
+    "unset", "watch",
 ];
 
 /// Adds the options for the journal and the namespace to each command in a text that needs them.

@@ -103,6 +103,7 @@ fn compared(
         window,
         guard,
         most: Duration::from_secs(arguments.seconds),
+        rounds: None,
         seed: arguments.seed,
         disruptive: false,
     };

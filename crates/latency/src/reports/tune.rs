@@ -1,0 +1,203 @@
+//! What a tuning came to.
+
+use measure::switchback::{Change, Metric, Switchback};
+use model::{Finding, Limits};
+use page::{Cell, Page, Report, Style, Table};
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use crate::judge::{Aim, Offer, Out, Stage, Standing};
+
+use super::watch::found;
+
+/// A candidate that is tried, or is not.
+#[derive(Debug, JsonSchema, Serialize)]
+struct Offered {
+    /// The candidate.
+    candidate: String,
+    /// What it changes on this host, as `object: setting from → to`.
+    changes: Vec<String>,
+    /// Why it is not tried.
+    out: Option<Out>,
+}
+
+/// A candidate in a stage.
+#[derive(Debug, JsonSchema, Serialize)]
+struct Tried {
+    /// The candidate.
+    candidate: String,
+    /// How the metric that shall become better changed, against the host as it is.
+    change: Change,
+    /// Why it dropped out; `None` for what goes on.
+    out: Option<Out>,
+}
+
+/// A stage, the best candidate first.
+#[derive(Debug, JsonSchema, Serialize)]
+struct StageReport {
+    stage: Stage,
+    /// The rounds that count.
+    rounds: usize,
+    candidates: Vec<Tried>,
+}
+
+/// The best setting.
+#[derive(Debug, JsonSchema, Serialize)]
+struct Winner {
+    /// The candidate.
+    candidate: String,
+    /// What it changes for the service, by fresh pairs.
+    changes: Vec<Change>,
+    /// The section of a policy file that keeps it; `None` for a candidate that no section of a service can say.
+    section: Option<String>,
+}
+
+/// `tune`'s data.
+#[derive(Debug, JsonSchema, Serialize)]
+pub struct TuneReport {
+    service: String,
+    /// What shall become better.
+    goal: Metric,
+    /// What may become worse, and by how much.
+    limits: Limits,
+    /// What can be tried, in order.
+    offers: Vec<Offered>,
+    stages: Vec<StageReport>,
+    /// The best setting; `None` where nothing was shown to help.
+    winner: Option<Winner>,
+    /// The transaction by which it stays in force.
+    kept: Option<String>,
+    /// How long it took, in seconds.
+    seconds: f64,
+    /// Windows that were measured.
+    windows: usize,
+    /// Why it ended before the proof did, if so.
+    ended: Option<String>,
+    findings: Vec<Finding>,
+}
+
+impl TuneReport {
+    /// What can be tried.
+    pub fn of(service: &str, aim: &Aim, offers: &[Offer]) -> Self {
+        let offered = offers.iter().map(|Offer { candidate, plan }| Offered {
+            candidate: candidate.name.clone(),
+            changes: plan.iter().flat_map(model::Plan::changes).map(ToString::to_string).collect(),
+            out: plan.as_ref().err().cloned(),
+        });
+        Self {
+            service: service.to_owned(),
+            goal: aim.metric,
+            limits: aim.limits,
+            offers: offered.collect(),
+            stages: Vec::new(),
+            winner: None,
+            kept: None,
+            seconds: 0.0,
+            windows: 0,
+            ended: None,
+            findings: Vec::new(),
+        }
+    }
+
+    /// Adds a stage.
+    pub fn add(&mut self, stage: Stage, switchback: &Switchback, standings: &[Standing]) {
+        let tried = standings.iter().map(|Standing { candidate, out, .. }| Tried {
+            candidate: switchback.names()[*candidate].clone(),
+            change: switchback.change(*candidate, self.goal),
+            out: out.clone(),
+        });
+        let void: usize = switchback.voided().iter().map(|(_, rounds)| rounds).sum();
+        self.windows += (switchback.rounds() + void) * switchback.names().len();
+        self.stages.push(StageReport { stage, rounds: switchback.rounds(), candidates: tried.collect() });
+    }
+
+    /// Names the winner of the proof.
+    pub fn win(&mut self, switchback: &Switchback, candidate: usize, section: Option<String>) {
+        let name = switchback.names()[candidate].clone();
+        let changes = switchback.changes(candidate);
+        self.winner = Some(Winner { candidate: name, changes, section });
+    }
+
+    /// The section of a policy file that keeps the winner.
+    pub fn section(&self) -> Option<&str> {
+        self.winner.as_ref()?.section.as_deref()
+    }
+
+    /// What became better and what it costs, in one line; `None` without a winner.
+    pub fn evidence(&self) -> Option<String> {
+        let winner = self.winner.as_ref()?;
+        let named = self.limits.iter().map(|(guarded, _)| crate::judge::metric_of(guarded));
+        let metrics: Vec<Metric> = std::iter::once(self.goal).chain(named).collect();
+        let words = winner
+            .changes
+            .iter()
+            .filter(|change| metrics.contains(&change.metric))
+            .map(|change| format!("{} {change}", change.metric));
+        let pairs = winner.changes.iter().find(|change| change.metric == self.goal).map_or(0, |of| of.pairs);
+        Some(format!("{}, {}", words.collect::<Vec<_>>().join(", "), crate::judge::pairs(pairs)))
+    }
+
+    /// How it ended.
+    pub fn end(&mut self, seconds: f64, ended: Option<String>, kept: Option<String>, findings: Vec<Finding>) {
+        (self.seconds, self.ended, self.kept, self.findings) = (seconds, ended, kept, findings);
+    }
+
+    fn answer(&self) -> (Style, String) {
+        match (&self.winner, &self.evidence(), &self.ended) {
+            (Some(winner), Some(evidence), _) => {
+                (Style::Good, format!("{}: {} is best: {evidence}", self.service, winner.candidate))
+            }
+            (_, _, Some(why)) => (Style::Strong, format!("{}: not known: {why}", self.service)),
+            _ if self.stages.is_empty() => (Style::Strong, format!("{}: what would be tried", self.service)),
+            _ => (Style::Strong, format!("{}: nothing helps {}", self.service, self.goal)),
+        }
+    }
+}
+
+impl Report for TuneReport {
+    const KIND: &'static str = "tune";
+
+    fn page(&self, page: &mut Page) {
+        let (style, answer) = self.answer();
+        page.styled(style, answer);
+        if self.stages.is_empty() {
+            let mut table = Table::new(&["CANDIDATE", "SETTINGS", ""]);
+            for Offered { candidate, changes, out } in &self.offers {
+                let settings = if out.is_some() { "-".to_owned() } else { changes.len().to_string() };
+                let why = out.as_ref().map_or_else(String::new, |out| format!("not tried: {out}"));
+                table.row([
+                    Cell::new(candidate.clone()),
+                    Cell::new(settings),
+                    Cell::new(why).style(Style::Faint),
+                ]);
+            }
+            page.table(&table);
+        }
+        for StageReport { stage, rounds, candidates } in &self.stages {
+            page.gap();
+            page.line(format!("{stage}: {} of {}", self.goal, crate::judge::pairs(*rounds)));
+            let mut table = Table::new(&["CANDIDATE", "CHANGE (95 %)", ""]);
+            for Tried { candidate, change, out } in candidates {
+                let out = out.as_ref().map_or_else(String::new, ToString::to_string);
+                table.row([
+                    Cell::new(candidate.clone()),
+                    Cell::new(change.to_string()),
+                    Cell::new(out).style(Style::Faint),
+                ]);
+            }
+            page.table(&table);
+        }
+        if let Some(section) = self.section() {
+            page.gap();
+            section.lines().for_each(|line| page.line(line));
+        }
+        if self.windows > 0 {
+            page.gap();
+            page.line(format!("{} windows in {:.0} s", self.windows, self.seconds));
+        }
+        if !self.findings.is_empty() {
+            page.gap();
+            self.findings.iter().for_each(|finding| found(page, finding));
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! The command line of `tune`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use clap_complete::ArgValueCandidates;
+use latency::judge::Candidate;
+use measure::switchback::Metric;
+use model::{Limits, Nanoseconds};
+
+use crate::compare_args::{guard, margin, window};
+use crate::completing;
+use crate::watch_args::ServiceChoice;
+
+/// Find the best setting for a service, on its live traffic.
+///
+/// Policies and delivery modes alternate, as with `compare`, and the worse half is dropped until two are left. The best is tried with other
+/// timeouts. Then new pairs with the current settings and the runner-up decide. Afterwards the host is restored, even if this command is
+/// killed: docs/reference/compare.md.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  netpolicy tune memcached --goal p99 --dry-run       what would be tried
+  netpolicy tune memcached --goal p99                 the shortest p99
+  netpolicy tune nginx --goal cpu --guard p99=+5%     less CPU, unless p99 grows by more than 5 %
+  netpolicy tune --port 6379 --goal p50 --write redis.toml
+  netpolicy tune redis --goal cpu --candidate cpu --candidate power --only")]
+pub struct Tune {
+    /// Whose requests are measured.
+    #[command(flatten)]
+    pub service: ServiceChoice,
+    /// The metric to improve: p50, p90, p99, cpu, requests.
+    #[arg(long, value_name = "METRIC")]
+    pub goal: Metric,
+    /// How much other metrics of the winner may grow: p50, p90, p99, cpu.
+    #[arg(long, value_name = "LIMITS", default_value = "p50=+15%,p90=+15%,p99=+15%,cpu=+25%")]
+    pub guard: Limits,
+    /// Another candidate, as for `compare`. May be given more than once.
+    #[arg(long, value_name = "CANDIDATE", add = ArgValueCandidates::new(completing::candidates))]
+    pub candidate: Vec<Candidate>,
+    /// Try only the candidates of `--candidate`, without other timeouts.
+    #[arg(long, requires = "candidate")]
+    pub only: bool,
+    /// The length of a window, 1s to 60s.
+    #[arg(long, value_name = "SPAN", default_value = "1s", value_parser = window)]
+    pub window: Nanoseconds,
+    /// The pause between a switch and its window, 10ms to 10s: outstanding requests end during it.
+    #[arg(long, value_name = "SPAN", default_value = "100ms", value_parser = guard)]
+    pub guard_time: Nanoseconds,
+    /// The maximum duration, in seconds.
+    #[arg(long, alias = "max-seconds", value_name = "N", default_value_t = 600, value_parser = clap::value_parser!(u64).range(30..=86_400))]
+    pub seconds: u64,
+    /// Changes smaller than this, in percent, count as no difference.
+    #[arg(long, value_name = "PERCENT", default_value_t = 5.0, value_parser = margin)]
+    pub margin: f64,
+    /// The seed of the random order, to repeat a tuning in the same order [default: from the clock].
+    #[arg(long, value_name = "N")]
+    pub seed: Option<u64>,
+    /// List the candidates in order, and exit.
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Write the winner to this policy file, with the evidence. Existing files are not overwritten.
+    #[arg(long, value_name = "FILE")]
+    pub write: Option<PathBuf>,
+    /// Leave the winner in force, if there is one.
+    #[arg(long)]
+    pub keep_winner: bool,
+}
