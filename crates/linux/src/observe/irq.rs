@@ -25,7 +25,21 @@ struct Line {
     counts: Vec<(Cpu, u64)>,
 }
 
+/// How often these interrupts fired since boot, together. Interrupts that do not exist count as zero.
+///
+/// # Errors
+/// If `/proc/interrupts` cannot be read.
+pub fn count_interrupts(of: &BTreeSet<IrqNumber>) -> Result<u64, KernelError> {
+    let text = std::fs::read_to_string(INTERRUPTS).map_err(|error| KernelError::io(INTERRUPTS, &error))?;
+    Ok(Interrupts::parse(&text).count(of))
+}
+
 impl Interrupts {
+    fn count(&self, of: &BTreeSet<IrqNumber>) -> u64 {
+        let lines = of.iter().filter_map(|irq| self.lines.get(irq));
+        lines.flat_map(|line| &line.counts).map(|(_, count)| count).sum()
+    }
+
     pub(super) fn read(unread: &mut Vec<Unread>) -> Self {
         let text = std::fs::read_to_string(INTERRUPTS).map_err(|error| KernelError::io(INTERRUPTS, &error));
         Self::parse(&text.or_unread(unread))
@@ -208,6 +222,8 @@ mod test {
         let line = &seen.lines[&IrqNumber(11)];
         assert_eq!(line.counts, [(Cpu(0), 4_003_211), (Cpu(2), 3_990_122)]);
         assert_eq!(seen.lines[&IrqNumber(113)].counts, [(Cpu(0), 17)], "zero is left out");
+        let some = [IrqNumber(11), IrqNumber(113), IrqNumber(7)].into_iter().collect();
+        assert_eq!(seen.count(&some), 4_003_211 + 3_990_122 + 17);
     }
 
     #[test]

@@ -17,6 +17,7 @@ mod received;
 pub(crate) mod topology;
 
 pub use again::Observer;
+pub use irq::count_interrupts;
 pub use peer::{PeerEnd, peer_end};
 pub use prerequisites::{may_administer, prerequisites};
 pub use process::{processes, processes_among};

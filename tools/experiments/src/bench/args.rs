@@ -153,8 +153,7 @@ pub struct Memcached {
     /// The options for two machines.
     #[command(flatten)]
     pub machines: TwoMachines,
-    /// The client waits as the server: its threads and its device, whose settings are restored after each run.
-    /// Otherwise its threads poll, or sleep with --sleep.
+    /// The client waits as the server: its threads and its device.
     #[arg(long, requires = "server")]
     pub both_sides: bool,
     /// Measure the memcached that runs there already, and store the bench's keys in it.

@@ -159,8 +159,7 @@ pub struct Serve {
     /// The address to listen on.
     #[arg(long, value_name = "ADDRESS:PORT", required_unless_present = "stdio")]
     pub listen: Option<SocketAddr>,
-    /// Act as the other machine of benches with --server HOST:PORT, for clients with the token in this file, and
-    /// change settings of this host for them. The port is for requests; each bench starts a separate server.
+    /// Act as the other machine of benches with --server HOST:PORT, for clients that have the token in this file.
     #[arg(long, value_name = "FILE", requires = "listen", conflicts_with_all = ["threads", "cpus", "size", "storage", "writable", "in_a_row", "wait_at_most", "service_time"])]
     pub token: Option<PathBuf>,
     /// Act as the other machine of a bench with --server ssh:HOST, whose requests come on standard input.
@@ -218,8 +217,8 @@ pub struct Common {
     /// The options for two machines.
     #[command(flatten)]
     pub machines: TwoMachines,
-    /// The client waits as the server, as in neper: its threads and, with --server, its device, whose settings
-    /// are restored after each run. Otherwise its threads sleep.
+    /// The client waits as the server, as in neper: its threads, and its device with --server. Otherwise its
+    /// threads sleep.
     #[arg(long, requires = "own_client", conflicts_with = "spin")]
     pub both_sides: bool,
     /// Each client thread uses one server thread; otherwise all.

@@ -12,13 +12,15 @@ use linux::Netns;
 use linux::bpf::delivery::Sampler;
 use linux::counters::CounterSource;
 use linux::cycles::Cycles;
+use linux::observe::count_interrupts;
 use linux::process::preload::{EpollCalls, EpollCounts};
 use linux::process::{identify, write_epoll};
 use linux::work::WorkTime;
 use load::{Edge, Environment};
 use model::evidence::Counters;
 use model::{
-    CounterRates, CpuSet, CpuUse, Delivered, EpollId, EpollParams, Evidence, Fd, Nanoseconds, NapiId, Pid,
+    CounterRates, CpuSet, CpuUse, Delivered, EpollId, EpollParams, Evidence, Fd, IrqNumber, Nanoseconds,
+    NapiId, Pid,
 };
 
 use super::layout::Layout;
@@ -45,6 +47,8 @@ pub(crate) struct Meters<'a> {
     pub(crate) cycles: Option<&'a mut Cycles>,
     pub(crate) epolls: Option<&'a EpollCounts>,
     pub(crate) work: Option<&'a mut WorkTime>,
+    /// The interrupts of the server's NAPIs; none are counted if there are none.
+    pub(crate) irqs: Option<&'a BTreeSet<IrqNumber>>,
 }
 
 /// The values at one edge, and the samples up to it. A value that could not be read is missing, not zero.
@@ -54,12 +58,13 @@ pub(crate) struct AtEdge {
     cycles: Option<u64>,
     epolls: Option<EpollCalls>,
     work: Option<Nanoseconds>,
+    interrupts: Option<u64>,
 }
 
 impl<'a> Meters<'a> {
     /// The kernel's counters, and who polls.
     pub(crate) const fn of(source: &'a mut CounterSource, delivery: Option<&'a mut Sampler>) -> Self {
-        Self { source, delivery, cycles: None, epolls: None, work: None }
+        Self { source, delivery, cycles: None, epolls: None, work: None, irqs: None }
     }
 
     /// Reads all counters.
@@ -83,6 +88,7 @@ impl<'a> Meters<'a> {
             cycles: self.cycles.as_mut().and_then(|cycles| cycles.read().ok()),
             epolls,
             work: self.work.as_ref().and_then(|work| work.read().ok()),
+            interrupts: self.irqs.and_then(|irqs| count_interrupts(irqs).ok()),
         }
     }
 }
@@ -98,10 +104,12 @@ impl AtEdge {
         }
         let epolls = before.epolls.as_ref().zip(self.epolls.as_ref());
         let tasks = before.work.zip(self.work);
+        let interrupts = before.interrupts.zip(self.interrupts);
         Counted {
             cpu: counters.and_then(|(before, after)| CpuUse::between(before, after, cpus)),
             counters: counters.and_then(|(before, after)| CounterRates::between(before, after, cpus)),
             delivered,
+            interrupts: interrupts.map(|(before, after)| after.saturating_sub(before)),
             epolls: epolls.and_then(|(before, after)| after.batch_since(before)),
             cycles: before.cycles.zip(self.cycles).map(|(before, after)| after.saturating_sub(before)),
             cost: Some(Cost {

@@ -14,16 +14,16 @@ pub struct TwoMachines {
     /// `bench serve --listen --token` waits.
     #[arg(long, value_name = "ssh:HOST|HOST:PORT", group = "own_client")]
     pub server: Option<Peer>,
-    /// The file with the token that `bench serve --listen` there has, too.
+    /// The file of the token that both ends have.
     #[arg(long, value_name = "FILE", requires = "server")]
     pub token: Option<PathBuf>,
-    /// Its address [default: the one that ssh, or this program, connects to].
+    /// Its address [default: the one connected to].
     #[arg(long, value_name = "ADDRESS", requires = "server")]
     pub server_address: Option<IpAddr>,
-    /// The port of its server [default: a free one].
+    /// Its port [default: a free one].
     #[arg(long, value_name = "N", requires = "server", value_parser = clap::value_parser!(u16).range(1..))]
     pub server_port: Option<u16>,
-    /// How netpolicy is called there, by ssh.
+    /// How netpolicy is called there.
     #[arg(long, value_name = "CMD", requires = "server", default_value = "netpolicy")]
     pub server_program: String,
 }

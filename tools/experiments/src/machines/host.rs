@@ -27,8 +27,8 @@ use linux::work::WorkTime;
 use linux::{Kernel, Processes, Signals, WakeLatency};
 use load::Edge;
 use model::{
-    CpuSet, DeliveryMode, Host, IfIndex, Nanoseconds, NapiId, Pid, Plan, Policy, PolicyName, ProcessId,
-    Setting, Side, Threading,
+    CpuSet, DeliveryMode, Host, IfIndex, IrqNumber, Nanoseconds, NapiId, Pid, Plan, Policy, PolicyName,
+    ProcessId, Setting, Side, Threading,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FlockOperation, flock};
@@ -317,6 +317,8 @@ struct Cell {
     guard: Option<Guardian>,
     deadline: Nanoseconds,
     napis: BTreeSet<NapiId>,
+    /// Their interrupts.
+    irqs: BTreeSet<IrqNumber>,
     cycles: Option<Cycles>,
     epolls: Option<EpollCounts>,
     work: Option<WorkTime>,
@@ -502,6 +504,7 @@ impl<'a> BenchHost<'a> {
             // Unique to the nanosecond: the guard identifies its transactions by it.
             deadline: Nanoseconds(clock::now().since_boot.0.saturating_add(within)),
             napis: BTreeSet::new(),
+            irqs: BTreeSet::new(),
             // Most virtual machines have no cycle counters; the evidence then omits them.
             cycles: match ids.as_slice() {
                 [process] => Cycles::of(*process).ok(),
@@ -521,6 +524,8 @@ impl<'a> BenchHost<'a> {
         if let Some(cell) = &mut self.cell {
             let pids = ids.iter().map(|process| process.pid);
             cell.work = WorkTime::of(pids, napis.iter().copied()).ok();
+            let own = before.devices.iter().flat_map(|device| &device.napis);
+            cell.irqs = own.filter_map(|napi| Some(napi.irq?.irq)).collect();
             (cell.before, cell.napis) = (Some(before.clone()), napis);
         }
         let mut settings = None;
@@ -754,6 +759,7 @@ fn read(edge: Edge, cell: &mut Cell, counters: &mut CounterSource, delivery: Opt
         cycles: cell.cycles.as_mut(),
         epolls: cell.epolls.as_ref(),
         work: cell.work.as_mut(),
+        irqs: (!cell.irqs.is_empty()).then_some(&cell.irqs),
         ..Meters::of(counters, delivery)
     };
     meters.read(edge)

@@ -255,6 +255,8 @@ pub struct Counted {
     pub counters: Option<CounterRates>,
     /// Who delivered the packets of the server.
     pub delivered: Option<Delivered>,
+    /// The interrupts of its NAPIs; `None` if they have none.
+    pub interrupts: Option<u64>,
     /// The events of its epolls.
     pub epolls: Option<EpollBatch>,
     /// The CPU's cycles of its process.
@@ -288,14 +290,18 @@ impl Counted {
             evidence.interrupts_per_request = interrupts.map(|rate| rate / evidence.throughput);
             evidence.delivered = Some(delivered);
         }
+        if let Some(interrupts) = self.interrupts
+            && answers > 0.0
+        {
+            // Counted throughout the window, while polls are sampled.
+            evidence.interrupts_per_request = Some(as_float(interrupts) / answers);
+        }
         evidence.epoll_batch = self.epolls;
         evidence.cpu_per_answer = self.cost.and_then(|cost| cost.per_answer(answers));
         if let Some(cycles) = self.cycles
             && answers > 0.0
         {
-            #[expect(clippy::cast_precision_loss, reason = "cycles of one run, below 2^53")]
-            let spent = cycles as f64;
-            evidence.cycles_per_request = Some(spent / answers);
+            evidence.cycles_per_request = Some(as_float(cycles) / answers);
         }
     }
 }
@@ -311,10 +317,14 @@ impl Cost {
     }
 }
 
-#[expect(clippy::cast_precision_loss, reason = "polls of one run, far below 2^53")]
+#[expect(clippy::cast_precision_loss, reason = "counts of one run, below 2^53")]
+const fn as_float(count: u64) -> f64 {
+    count as f64
+}
+
 fn per_second(polls: u64, delivered: &Delivered) -> Option<f64> {
     let seconds = delivered.interval.as_secs_f64();
-    (seconds > 0.0).then(|| polls as f64 / seconds)
+    (seconds > 0.0).then(|| as_float(polls) / seconds)
 }
 
 /// A failure on the server's machine.

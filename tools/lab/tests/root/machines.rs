@@ -31,9 +31,11 @@ const KILLS_VARIABLE: &str = "NETPOLICY_TEST_KILLS";
 pub(crate) fn tests() -> Vec<Trial> {
     const MACHINES: &[Need] = &[Need::Root, Need::Memcached, Need::Suspension, Need::Bpf, TASKSET];
     const TASKSET: Need = Need::Program("taskset");
+    const NICS: &[Need] = &[Need::Root, Need::Memcached, Need::Suspension, Need::VirtioNics, TASKSET];
     const THREADS: &[Need] = &[Need::Root, Need::ThreadPerNapi, TASKSET];
     vec![
         test("machines/memcached_on_another_machine_is_measured_and_both_are_described", MACHINES, memcached),
+        test("machines/interrupts_of_a_nic_are_counted_and_suspension_leaves_few", NICS, interrupts),
         test("machines/kernel_threads_poll_on_the_other_machine", THREADS, repeated(exchanged)),
         test("machines/storage_of_the_other_machine_is_read_and_written", THREADS, storage),
         test("machines/policies_are_measured_on_another_machine_in_every_mixture", MACHINES, policies),
@@ -92,7 +94,10 @@ impl Drop for Machines {
 
 impl Machines {
     fn new(name: &str) -> Result<Self, Failed> {
-        let wire = Wire::new(2)?;
+        Self::connected_by(Wire::new(2)?, name)
+    }
+
+    fn connected_by(wire: Wire, name: &str) -> Result<Self, Failed> {
         for netns in [&wire.near, &wire.far] {
             run(&format!("ip -n {netns} link set lo up"))?;
         }
@@ -308,6 +313,25 @@ fn memcached() -> Result<(), Failed> {
     assert!(shares("suspend200").iter().any(|share| *share > 0.5), "{:?}", shares("suspend200"));
     let html = std::fs::read_to_string(report)?;
     assert!(html.contains("near0") && html.contains("far0"), "both machines are in the report");
+    Ok(())
+}
+
+/// A guest's NICs: their driver masks interrupts, which a veth does not have. Times say nothing there.
+fn interrupts() -> Result<(), Failed> {
+    let machines = Machines::connected_by(Wire::between("virtio")?, "machines-interrupts")?;
+    let before = machines.settings()?;
+    let output = machines.output(
+        "-o json bench memcached --mode base,suspend5000 --rate 300 --seconds 4s --warmup 500ms --repeats 1 --keys 100 --connections 8 \
+         --threads 1 --sleep --uncounted",
+    )?;
+    machines.is_as(&before, Duration::from_secs(60))?;
+    let results: Results = serde_json::from_value(data(&output)?)?;
+    let of = |label: &str| {
+        let run = results.evidence.iter().find(|run| run.label == label).ok_or("no run")?;
+        run.interrupts_per_request.ok_or_else(|| Failed::from(format!("{label}: none were counted")))
+    };
+    let (untouched, suspended) = (of("base")?, of("suspend5000")?);
+    assert!(untouched > 0.1 && suspended * 10.0 < untouched, "{untouched} and {suspended} for each answer");
     Ok(())
 }
 
