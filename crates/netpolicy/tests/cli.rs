@@ -465,7 +465,7 @@ fn the_kernels_words_are_not_followed_by_the_librarys_numbers() {
 fn a_refusal_about_a_device_does_not_talk_of_processes() {
     let output = netpolicy(&["set", "device", "no-such-device", "latency"]);
     let words = text(&output.stderr);
-    assert!(words.contains("there is no such device") && !words.contains("not read: "), "{words}");
+    assert!(words.contains("no-such-device: no such device") && !words.contains("not read: "), "{words}");
 }
 
 #[test]

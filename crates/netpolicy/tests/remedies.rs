@@ -165,7 +165,7 @@ fn divided() -> Vec<Case> {
     const DEAF: &str = "[service.cache]\nmatch = { exe = \"/usr/bin/cache\" }\npolicy = \"latency\"\n\
                         [service.web]\nmatch = { port = 80 }\npolicy = \"bulk\"\n";
     let device = |change: fn(&mut Device)| with(two_servers(4), |host| change(&mut host.devices[0]));
-    let same = ("the same policy for all that receive on it", "\"latency\"", "\"bulk\"");
+    let same = ("the same policy for everything that receives on it", "\"latency\"", "\"bulk\"");
     vec![
         case("divide.rs", two_servers(2), TWO_SERVICES, [MORE]),
         case("divide.rs", two_servers(3), TWO_SERVICES, [MORE, ONE]),
@@ -174,7 +174,7 @@ fn divided() -> Vec<Case> {
             with(two_servers(2), |host| host.devices[0].channels.as_mut().expect("some").combined.max = 2),
             TWO_SERVICES,
             [(
-                "the same policy for all that receive on it, and for the device",
+                "the same policy for everything that receives on it, and for the device",
                 "policy = \"mix\"\n#more\n[service.cache]\nmatch = { port = 11211 }\npolicy = \"latency\"",
                 "policy = \"bulk\"\n#more\n[service.cache]\nmatch = { port = 11211 }\npolicy = \"bulk\"",
             )],
@@ -536,7 +536,7 @@ fn of_values() -> Vec<Case> {
         on(
             "[device.eth0]\ndelivery = \"defer20\"\ndefer_hard_irqs = 0\n",
             vec![
-                ("defer20 with its own values", "defer_hard_irqs = 0", ""),
+                ("defer20 with its default values", "defer_hard_irqs = 0", ""),
                 (
                     "delivery = \"interrupt\"",
                     "delivery = \"defer20\"\ndefer_hard_irqs = 0",

@@ -277,7 +277,7 @@ fn too_few(device: &Device, groups: &[Group<'_, '_>], after: &QueuesAfter) -> Re
         }
     }
     if nearest.is_empty() {
-        refusal.nearest("the same policy for all that receive on it, and for the device")
+        refusal.nearest("the same policy for everything that receives on it, and for the device")
     } else {
         refusal.nearest(nearest.join("; or "))
     }

@@ -130,7 +130,7 @@ mod test {
         assert_eq!(unpacked(&packed(&fits)[..], 1 << 20).expect("fits").len(), 1 << 20);
         for bytes in [packed(&exceeds), exceeds.into_bytes()] {
             let error = unpacked(&bytes[..], 1 << 20).expect_err("is refused").to_string();
-            assert!(error.contains("more than 1048576 bytes"), "{error}");
+            assert!(error.contains("exceeds the limit of 1048576 bytes"), "{error}");
         }
     }
 

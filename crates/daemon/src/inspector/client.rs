@@ -508,7 +508,7 @@ mod test {
         assert!(answers.is_empty());
         let why: Vec<&str> = unread.iter().map(|unread| unread.why.as_str()).collect();
         assert_eq!(why.len(), 2, "{why:?}");
-        assert!(why[0].contains("did not answer within 400 ms"), "{why:?}");
+        assert!(why[0].contains("no answer within 400 ms"), "{why:?}");
         assert!(why[1].starts_with("not readable: 1 process of uid "), "{why:?}");
         let like = Setting::Process(ProcessKnob::Epoll(
             EpollId { process: process::identify(next).expect("it runs"), fd: model::Fd(3) },

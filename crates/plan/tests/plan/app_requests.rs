@@ -95,7 +95,7 @@ fn an_epoll_whose_sockets_ask_for_different_things_is_left_out_and_said() {
     let targets: Vec<&Target> = joined.policy.intents.iter().map(|intent| &intent.target).collect();
     assert_eq!(targets, [&Target::Epolls(Pid(812), vec![Fd(8)])]);
     assert_eq!(joined.notes.len(), 1);
-    assert!(joined.notes[0].contains("asks") || joined.notes[0].contains("ask for"), "{}", joined.notes[0]);
+    assert!(joined.notes[0].contains("request latency and bulk"), "{}", joined.notes[0]);
 }
 
 #[test]

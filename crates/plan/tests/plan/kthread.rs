@@ -145,7 +145,7 @@ fn older_kernels_thread_the_whole_device() {
     let plan = planned(&policy([threaded("irq", None)]), &host, &Resolved::default()).expect("planned");
     let first = plan.changes().next().expect("a change");
     assert_eq!(first.to_string(), "eth0: threaded off → on");
-    assert!(first.because().to_string().contains("the whole of eth0"), "{}", first.because());
+    assert!(first.because().to_string().contains("only for all of eth0"), "{}", first.because());
     let mut older = host;
     older.devices[0].threaded = None;
     let refusal = refused(&threaded("irq", None), &older);

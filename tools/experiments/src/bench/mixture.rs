@@ -202,8 +202,8 @@ mod test {
     #[test]
     fn titles_say_what_runs_beside() {
         let mixture = Mixture { throughput: 5, latency: 3 };
-        assert_eq!(mixture.of_throughput(), "8 at once: 5 throughput-first (beside 3 latency-first)");
-        assert_eq!(mixture.of_latency(), "8 at once: 3 latency-first (beside 5 throughput-first)");
+        assert_eq!(mixture.of_throughput(), "8 at once: 5 throughput-first (alongside 3 latency-first)");
+        assert_eq!(mixture.of_latency(), "8 at once: 3 latency-first (alongside 5 throughput-first)");
         assert_eq!(Mixture { throughput: 4, latency: 0 }.of_throughput(), "4 at once: 4 throughput-first");
     }
 }

@@ -395,8 +395,8 @@ mod test {
         for (text, mode, why) in [
             (long.as_str(), 0o640, "other users"),
             (&long, 0o604, "other users"),
-            ("short\n", 0o600, "this one 5"),
-            ("", 0o600, "this one 0"),
+            ("short\n", 0o600, "this one has 5"),
+            ("", 0o600, "this one has 0"),
             (&"x".repeat(TOKEN_BYTES_MAX + 1), 0o600, "bytes"),
         ] {
             let (exit, said) = read(text, mode).expect_err(why);
