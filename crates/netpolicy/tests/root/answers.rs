@@ -143,7 +143,7 @@ fn same_exit() -> Result<(), Failed> {
 fn later() -> Result<(), Failed> {
     let (operator, _daemon) = begun("answers-later", 1)?;
     let said = operator.runs(&["set", "device", "wan7", "defer50"], 3)?;
-    assert!(said.words.contains("waits until device wan7 exists"), "{}", said.words);
+    assert!(said.words.contains("waiting until device wan7 exists"), "{}", said.words);
     operator.sets_link("down")?;
     operator.changes_link(SERVER_DEVICE, &["name", "wan7"])?;
     operator.changes_link("wan7", &["up"])?;

@@ -359,7 +359,7 @@ fn once() -> Result<(), Failed> {
     };
     refused(&["--b", "qdisc=pfifo"], "--disruptive")?;
     refused(&[&one[..], &["--b", "defer50"]].concat(), "compared at a time")?;
-    refused(&[&one[..], &["--a", "defer50"]].concat(), "the host as it is")?;
+    refused(&[&one[..], &["--a", "defer50"]].concat(), "the current host")?;
     refused(&[&one[..], &["--seconds", "20"]].concat(), "too short")?;
     let said = while_asked(&operator, || {
         let more = ["--seconds", "40", "--record", &record];

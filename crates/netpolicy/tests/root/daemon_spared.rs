@@ -128,7 +128,7 @@ fn half_undone() -> Result<(), Failed> {
     operator.runs(&["set", "device", SERVER_DEVICE, "defer30"], 0)?;
     are(&operator, &[DEFER30; 2])?;
     let said = operator.runs(&["rollback"], 0)?;
-    assert!(said.words.contains("all that the daemon had set: 4 settings."), "{}", said.words);
+    assert!(said.words.contains("everything that the daemon had set: 4 settings."), "{}", said.words);
     are(&operator, &[0; 2])?;
     std::thread::sleep(std::time::Duration::from_secs(1));
     assert_eq!(flushes(&operator.devices()?), [0; 2], "the request was not repeated");

@@ -446,7 +446,7 @@ fn refused() -> Result<(), Failed> {
     refused(&["try", "--guard", "p99=+5%,p99=+9%"], 2, "p99 has two limits")?;
     refused(&["try", "--on", "memcached"], 2, "--guard")?;
     operator.asks("[device.veth-server]\ndelivery = \"defer20\"\n")?;
-    refused(&["try", "--guard", "p99=+5%", "--seconds", "5"], 2, "a guard takes 20s to")?;
+    refused(&["try", "--guard", "p99=+5%", "--seconds", "5"], 2, "a guard needs 20s to")?;
     refused(&["try", "--guard", "p99=+5%"], 7, "name no service")?;
     refused(&["try", "--guard", "p50=+5%", "--on", "memcached"], 7, "nothing to judge by")?;
     refused(&["try", "--guard", "p50=+5%", "--on", "no-such-thing"], 7, "no-such-thing")?;
