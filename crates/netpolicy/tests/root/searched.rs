@@ -192,7 +192,7 @@ fn reported() -> Result<(), Failed> {
         let none = policy("p99 = \"1us\", for = \"10s\", on_missed = \"search\"");
         operator.asks(&none.replacen("[daemon]", "[daemon]\nsearches = 0", 1))?;
         let waits = waited_long_for("why nothing is tried", || finding(&operator, "search-waits"))?;
-        assert!(waits["summary"].as_str().is_some_and(|words| words.contains("0 tries a day")), "{waits}");
+        assert!(waits["summary"].as_str().is_some_and(|words| words.contains("limit of 0 tries")), "{waits}");
         assert_eq!(transactions(&operator)?, 0, "nothing was written");
         assert_eq!(operator.devices()?.devices, before);
         assert_eq!(daemon.terminated()?, Some(0));

@@ -428,7 +428,7 @@ fn strangers() -> Result<(), Failed> {
         assert!(challenge && (rest.is_empty() || rest == ["\"refused\""]), "{said}");
     }
     let log = std::fs::read_to_string(machines.log())?;
-    assert!(log.contains("it has another token") && log.contains("is no message"), "{log}");
+    assert!(log.contains("it has another token") && log.contains("is not a message"), "{log}");
     // More connections than there may be are closed; the listener still serves.
     let own = File::open("/proc/self/ns/net")?;
     let far = File::open(format!("/run/netns/{}", machines.wire.far))?;
@@ -672,7 +672,7 @@ fn refused() -> Result<(), Failed> {
     assert!(code == Some(6) && said.contains("the client has netpolicy 9.9.9"), "{code:?}: {said}");
     let (code, said) = told(&machines, b"GET / HTTP/1.1\r\n\r\n")?;
     let is_told = said.contains("{\"failed\":{\"exit\":2,\"cause\":\"`GET / HTTP/1.1");
-    assert!(code == Some(2) && is_told && said.contains("is no message"), "{code:?}: {said}");
+    assert!(code == Some(2) && is_told && said.contains("is not a message"), "{code:?}: {said}");
     let (code, said) = told(&machines, &vec![b' '; 9 << 20])?;
     assert!(code == Some(2) && said.contains("longer than"), "{code:?}: {said}");
     let own = hello(env!("CARGO_PKG_VERSION"));
