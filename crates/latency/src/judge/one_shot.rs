@@ -60,7 +60,7 @@ impl<'a> OneShot<'a> {
         };
         if *first.wanted() != Wanted::Current {
             return Err(refused(format!(
-                "candidate {} disturbs traffic, so it can only be compared with the current host",
+                "a change that disturbs traffic can only be compared with the current host, not with {}",
                 first.name
             ))
             .hint("omit --a; apply its settings first, and roll them back afterwards"));

@@ -20,7 +20,7 @@ pub(crate) fn tests() -> Vec<Trial> {
     vec![
         test("compared/a_worse_setting_is_found_worse_and_the_host_is_as_it_was", NEEDS, repeated(worse)),
         test("compared/what_a_quiet_machine_recorded_is_found_worse_again", &[], again),
-        test("compared/the_same_twice_has_no_winner", NEEDS, same),
+        test("compared/the_same_twice_has_no_winner", NEEDS, repeated(same)),
         test("compared/the_winner_is_kept_with_its_verdict", NEEDS, kept),
         test("compared/one_that_is_killed_at_any_moment_leaves_the_host_as_it_was", NEEDS, killed),
         test("compared/after_many_switchbacks_every_queue_is_as_it_was", NEEDS, switchbacks),

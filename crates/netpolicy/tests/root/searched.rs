@@ -281,7 +281,7 @@ fn cut_short() -> Result<(), Failed> {
         is_whole()?;
         let daemon = at_work(&operator, &policy)?;
         let waits = waited_long_for("the end of the day's tries", || finding(&operator, "search-waits"))?;
-        assert!(waits["summary"].as_str().is_some_and(|words| words.contains("3 tries a day")), "{waits}");
+        assert!(waits["summary"].as_str().is_some_and(|words| words.contains("limit of 3 tries")), "{waits}");
         assert_eq!(service(&operator)?["search"]["tries_today"], 3);
         assert!(is_as_before()?.is_some());
         assert_eq!(daemon.terminated()?, Some(0));
