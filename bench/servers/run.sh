@@ -69,7 +69,7 @@ done
 for server in "$@"; do
     read -r protocol port command < <(start "$server")
     bench() {
-        "$netpolicy" --quiet bench policies --server "$command" --port "$port" --protocol "$protocol" \
+        "$netpolicy" --quiet bench policies --start "$command" --port "$port" --protocol "$protocol" \
             --connections "$flows" --seconds "$span" "$@"
     }
     for flows in $connections; do

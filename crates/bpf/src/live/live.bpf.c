@@ -550,7 +550,7 @@ int BPF_PROG(live_polls, struct napi_struct *polled, int work, int budget)
 	struct poll *poll;
 	__u64 now;
 
-	/* What TCP receives from now on on this CPU was not waiting for this softirq. */
+	/* Later packets on this CPU did not wait for this softirq to begin. */
 	if (gate.looks_at_stack) {
 		struct cpu_state *cpu = this_cpu();
 

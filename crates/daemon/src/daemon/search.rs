@@ -34,7 +34,7 @@ pub const SEARCH_RULES: &[(&str, &str)] = &[
     ),
     (
         EXHAUSTED,
-        "The goal is missed, and every mode of the ladder was tried; the evidence lists the results.",
+        "The goal is missed, and no mode of the ladder is left to try; the evidence has the result of each.",
     ),
     (
         WAITS,
@@ -296,7 +296,7 @@ impl Daemon<'_> {
             Next::NotDue => {}
             Next::Exhausted(refused) => {
                 let refused = refused.into_iter().map(|(mode, why)| format!("{mode} is not tried: {why}"));
-                let summary = "its goal is missed, and every mode of its policy's ladder was tried";
+                let summary = "its goal is missed, and no mode of its policy's ladder is left to try";
                 let evidence = tried.into_iter().chain(refused).collect();
                 self.quality.search.holds_up(&name, EXHAUSTED, summary.to_owned(), evidence);
             }

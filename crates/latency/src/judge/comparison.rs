@@ -393,7 +393,11 @@ impl<'a> Comparison<'a> {
                 return Ok(Ended::Requests);
             }
             let closed = |candidate| switchback.closed_loop(candidate);
-            if !said_closed && number >= CLOSED_LOOP_ROUNDS && (1..arms).any(closed) {
+            if !said_closed
+                && self.options.rounds.is_none()
+                && number >= CLOSED_LOOP_ROUNDS
+                && (1..arms).any(closed)
+            {
                 said_closed = true;
                 progress.stretch("")?;
                 self.operator.say("No valid round so far: clients wait for answers, so their rate depends on the candidate. Press Ctrl-C and compare the rate: --metric requests");

@@ -39,5 +39,6 @@ pub use report::GuardReport;
 pub use trial::{Guards, Outcome, Proposal, SERVICES_MAX, Trial, Watched, guards, metric_of};
 pub use truth_report::{JudgeBenchReport, JudgedScenario};
 pub use tuning::{
-    Aim, Offer, Out, Stage, Standing, halved, neighbours, offers, section, standings, windows_least,
+    Aim, FINALISTS, Offer, Out, Stage, Standing, halved, neighbours, offers, section, standings,
+    windows_least,
 };

@@ -1,6 +1,9 @@
-//! Which setting is best for a service: sequential halving (Karnin, Koren, Somekh: "Almost optimal exploration in multi-armed bandits", ICML
-//! 2013). All candidates alternate for a few rounds, the worse half drops out, and so on; then the best is tried with other timeouts. What is
-//! left was chosen for looking best, so its figures flatter it: fresh pairs with the host as it is and with the runner-up decide.
+//! The best setting for a service: sequential halving (Karnin, Koren, Somekh: "Almost optimal exploration in
+//! multi-armed bandits", ICML 2013).
+//!
+//! All candidates alternate for a few rounds, then the worse half is dropped, and so on. The best is tried with
+//! other timeouts. The measurements that selected it are biased in its favour, so new pairs with the current
+//! settings and the runner-up decide.
 
 use std::fmt;
 use std::fmt::Write as _;
@@ -17,33 +20,33 @@ use crate::judge::metric_of;
 use crate::live::{Selection, Target};
 use apply::Allow;
 
-/// How many rounds put candidates in order: a difference of the noise of one window is seen in most cases.
+/// The rounds after which candidates are ranked.
 const ROUNDS: usize = 8;
 
-/// How many variants of the best candidate are tried.
+/// The maximum number of variants of the best candidate.
 const NEIGHBOURS_MAX: usize = 4;
 
-/// The candidates that the last pairs have beside the host as it is: the best and the runner-up.
-const FINALISTS: usize = 2;
+/// The number of candidates in the proof besides the current settings: the best and the runner-up.
+pub const FINALISTS: usize = 2;
 
-/// What is wanted of a service.
+/// The goal of a tuning.
 #[derive(Clone, Debug)]
 pub struct Aim {
-    /// What shall become better.
+    /// The metric to improve.
     pub metric: Metric,
-    /// What may become worse, and by how much.
+    /// How much other metrics may grow.
     pub limits: Limits,
 }
 
-/// Part of a tuning.
+/// A stage of a tuning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Stage {
-    /// The worse half drops out.
+    /// The worse half is dropped.
     Halving,
-    /// The best one with other timeouts.
+    /// The best candidate with other timeouts.
     Neighbourhood,
-    /// Fresh pairs of the host as it is, the best and the runner-up.
+    /// New pairs of the current settings, the best and the runner-up.
     Proof,
 }
 
@@ -62,32 +65,32 @@ impl fmt::Display for Stage {
         f.write_str(match self {
             Self::Halving => "candidates",
             Self::Neighbourhood => "other timeouts",
-            Self::Proof => "proof, in fresh pairs",
+            Self::Proof => "proof, in new pairs",
         })
     }
 }
 
-/// Why a candidate is not tried, or tried no longer.
+/// Why a candidate is not tried, or was dropped.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
 #[serde(tag = "why", rename_all = "kebab-case")]
 pub enum Out {
     /// The planner refuses it on this host.
     Refused {
-        /// In its words.
+        /// The planner's message.
         words: String,
     },
-    /// It changes nothing, or the same as a candidate before it.
+    /// It changes nothing, or the same as an earlier candidate.
     Same {
         /// That candidate.
         candidate: String,
     },
-    /// The metric that shall become better is worse.
+    /// The metric to improve became worse.
     Worse,
-    /// A metric became worse than its limit allows.
+    /// Another metric grew beyond its limit.
     Limit {
         /// The metric.
         metric: Metric,
-        /// By how much it grew, as a share.
+        /// The growth, as a share.
         growth: f64,
     },
     /// Others are better.
@@ -108,17 +111,17 @@ impl fmt::Display for Out {
     }
 }
 
-/// A candidate with what it comes to on this host.
+/// A candidate with its changes on this host.
 #[derive(Clone, Debug)]
 pub struct Offer {
     /// The candidate.
     pub candidate: Candidate,
-    /// What it changes, or why it is not tried.
+    /// Its changes, or why it is not tried.
     pub plan: Result<Plan, Out>,
 }
 
-/// What can be tried for a service whose processes run: these, and what else the operator names. The program itself must ask for the modes that
-/// are missing here.
+/// The candidates for a service that is already running, after those of the operator. The missing modes need a
+/// restart of the program.
 fn tried(more: &[Candidate]) -> Vec<Candidate> {
     let policies = [PolicyName::Latency, PolicyName::Bulk, PolicyName::Cpu, PolicyName::Power];
     let modes = ["defer20", "defer50", "defer200", "suspend20", "suspend200"].map(str::to_owned);
@@ -141,10 +144,10 @@ fn tried(more: &[Candidate]) -> Vec<Candidate> {
     all
 }
 
-/// What can be tried for a service, in the order in which it is tried. `only` replaces the candidates that netpolicy knows.
+/// The candidates for a service, in order. With `only`, the built-in candidates are omitted.
 ///
 /// # Errors
-/// A service that cannot be found or measured.
+/// If the service cannot be found or measured.
 pub fn offers(
     more: &[Candidate],
     only: bool,
@@ -165,7 +168,7 @@ pub fn offers(
     Ok(offers)
 }
 
-/// A plan that differs from all before it.
+/// Returns the plan if it differs from all earlier ones.
 fn distinct(plan: Plan, before: &[Offer]) -> Result<Plan, Out> {
     if plan.is_empty() {
         return Err(Out::Same { candidate: Candidate::current().name });
@@ -178,8 +181,8 @@ fn distinct(plan: Plan, before: &[Offer]) -> Result<Plan, Out> {
     }
 }
 
-/// The fewest windows that a tuning of so many candidates takes.
-pub fn windows_least(candidates: usize, pairs_least: usize) -> usize {
+/// The minimum number of windows of a tuning with this many candidates, with or without other timeouts.
+pub fn windows_least(candidates: usize, neighbours: bool, pairs_least: usize) -> usize {
     let mut windows = 0;
     let mut left = candidates;
     if (1..=FINALISTS).contains(&left) {
@@ -189,22 +192,25 @@ pub fn windows_least(candidates: usize, pairs_least: usize) -> usize {
         windows += ROUNDS * (left + 1);
         left = left.div_ceil(2);
     }
-    windows + ROUNDS * (NEIGHBOURS_MAX + 2) + pairs_least * (FINALISTS + 1)
+    if neighbours {
+        windows += ROUNDS * (NEIGHBOURS_MAX + 2);
+    }
+    windows + pairs_least * (FINALISTS + 1)
 }
 
-/// How a candidate stands after a stage.
+/// The rank of a candidate after a stage.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Standing {
     /// Its number in the stage, from 1.
     pub candidate: usize,
-    /// By how much the metric became better, on the scale of logarithms.
+    /// The improvement of the metric, as a logarithm.
     pub gain: f64,
-    /// Why it is out.
+    /// Why it was dropped.
     pub out: Option<Out>,
 }
 
-/// How the candidates of a stage stand, the best first. A limit counts as exceeded once that is shown; in the proof, where that is likelier
-/// than not.
+/// Ranks the candidates of a stage, the best first. A limit is exceeded if the whole interval is beyond it; in
+/// the proof, if the estimate is.
 pub fn standings(stage: Stage, switchback: &Switchback, aim: &Aim) -> Vec<Standing> {
     let mut all: Vec<Standing> =
         (1..switchback.names().len()).map(|candidate| standing(stage, switchback, candidate, aim)).collect();
@@ -221,7 +227,7 @@ fn standing(stage: Stage, switchback: &Switchback, candidate: usize, aim: &Aim) 
     let beyond = aim.limits.iter().find_map(|(guarded, most)| {
         let metric = metric_of(guarded);
         let known = switchback.change(candidate, metric).change;
-        // What was not measured in the proof is not proved.
+        // A limit that the proof did not measure is not proved.
         let Some(known) = known else {
             return (stage == Stage::Proof).then_some(Out::Limit { metric, growth: f64::INFINITY });
         };
@@ -241,7 +247,7 @@ fn standing(stage: Stage, switchback: &Switchback, candidate: usize, aim: &Aim) 
     Standing { candidate, gain, out }
 }
 
-/// The better half of those that are not out.
+/// Drops the worse half.
 pub fn halved(mut standings: Vec<Standing>) -> Vec<Standing> {
     let stay = standings.len().div_ceil(2).max(1);
     for (at, standing) in standings.iter_mut().enumerate() {
@@ -282,19 +288,16 @@ pub fn neighbours(candidate: &Candidate, plan: &Plan) -> Vec<Candidate> {
     variants.iter().take(NEIGHBOURS_MAX).filter_map(|variant| variant.parse().ok()).collect()
 }
 
-/// The section of a policy file that keeps a candidate for a service; `None` for one that is a file already, or sets a device.
-pub fn section(candidate: &Candidate, service: &str, ports: &[u16]) -> Option<String> {
+/// The section of a policy file for a candidate and a service that listens on a port; `None` for candidates that
+/// are a file or set a device.
+pub fn section(candidate: &Candidate, service: &str, port: u16) -> Option<String> {
     let Wanted::Settings(Some(word), settings) = candidate.wanted() else { return None };
     if settings.iter().any(|(key, _)| !model::keys::OF_DELIVERY.contains(&key.as_str())) {
         return None;
     }
     let name: String =
         service.chars().map(|c| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' }).collect();
-    let condition = match ports {
-        [port] => format!("port = {port}"),
-        _ => format!("exe = \"{name}\""),
-    };
-    let mut text = format!("[service.{name}]\nmatch = {{ {condition} }}\n");
+    let mut text = format!("[service.{name}]\nmatch = {{ port = {port} }}\n");
     let _ = match word {
         policy_file::Word::Policy(policy) => writeln!(text, "policy = \"{policy}\""),
         policy_file::Word::Delivery(mode) => writeln!(text, "policy = \"none\"\ndelivery = \"{mode}\""),
@@ -313,6 +316,7 @@ mod test {
     use super::*;
     use measure::live::Estimator;
     use measure::switchback::{Figures, Rule};
+    use model::{Change, DeviceId, IfIndex, Label, NetnsId, QueueIndex, Reason, RxQueue, Step};
 
     fn figures(p50: f64, p99: f64) -> Figures {
         Figures {
@@ -371,22 +375,49 @@ mod test {
 
     #[test]
     fn of_candidates_of_one_section_the_file_says_what_was_tried() {
-        let section = |words: &str, ports: &[u16]| {
-            section(&words.parse().expect("a candidate"), "redis server", ports).expect("a section")
+        let section = |words: &str, port: u16| {
+            section(&words.parse().expect("a candidate"), "redis server", port).expect("a section")
         };
         assert_eq!(
-            section("defer50,gro_flush_timeout=25us", &[6379]),
+            section("defer50,gro_flush_timeout=25us", 6379),
             "[service.redis_server]\nmatch = { port = 6379 }\npolicy = \"none\"\ndelivery = \"defer50\"\ngro_flush_timeout = \"25us\"\n"
         );
-        for text in [section("latency", &[80, 443]), section("suspend20,defer_hard_irqs=7", &[80])] {
+        for text in [section("latency", 80), section("suspend20,defer_hard_irqs=7", 80)] {
             let file = policy_file::parse("tuned.toml", &text).expect("it is a policy file");
             policy_file::merge(&[file]).expect("it is complete");
         }
     }
 
     #[test]
+    fn the_best_candidate_is_tried_with_half_and_twice_its_timeouts() {
+        let device = DeviceId { netns: NetnsId(1), ifindex: IfIndex(2), name: Label::new("eth0") };
+        let queue = RxQueue { device, index: QueueIndex(0) };
+        let change = |knob: fn(Nanoseconds) -> NapiKnob, us: u64| {
+            let setting = |us| Setting::Napi(queue, knob(Nanoseconds::from_micros(us)));
+            Change::new(setting(0), setting(us), Reason::new("test", "test"))
+        };
+        let changes =
+            vec![change(NapiKnob::GroFlushTimeout, 20), change(NapiKnob::IrqSuspendTimeout, 20_000)];
+        let plan = Plan { steps: vec![Step::new(changes)] };
+        let names = |candidate: &str| -> Vec<String> {
+            let all = neighbours(&candidate.parse().expect("a candidate"), &plan);
+            all.into_iter().map(|candidate| candidate.name).collect()
+        };
+        let expected = [
+            "suspend20,gro_flush_timeout=10us",
+            "suspend20,gro_flush_timeout=40us",
+            "suspend20,irq_suspend_timeout=10ms",
+            "suspend20,irq_suspend_timeout=40ms",
+        ];
+        assert_eq!(names("suspend20"), expected);
+        assert!(names("suspend20,defer_hard_irqs=7").is_empty(), "the operator chose its values");
+        assert!(names("rx-usecs=8").is_empty(), "it has no timeouts");
+    }
+
+    #[test]
     fn the_number_of_windows_grows_with_candidates_and_not_with_their_square() {
-        assert_eq!(windows_least(2, 9), 8 * 3 + 8 * 6 + 9 * 3);
-        assert!(windows_least(16, 9) < 16 * 9 * 4);
+        assert_eq!(windows_least(2, true, 9), 8 * 3 + 8 * 6 + 9 * 3);
+        assert_eq!(windows_least(2, false, 9), 8 * 3 + 9 * 3);
+        assert!(windows_least(16, true, 9) < 16 * 9 * 4);
     }
 }

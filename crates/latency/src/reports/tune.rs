@@ -1,4 +1,4 @@
-//! What a tuning came to.
+//! The result of a tuning.
 
 use measure::switchback::{Change, Metric, Switchback};
 use model::{Finding, Limits};
@@ -10,12 +10,12 @@ use crate::judge::{Aim, Offer, Out, Stage, Standing};
 
 use super::watch::found;
 
-/// A candidate that is tried, or is not.
+/// A candidate, before it is tried.
 #[derive(Debug, JsonSchema, Serialize)]
 struct Offered {
     /// The candidate.
     candidate: String,
-    /// What it changes on this host, as `object: setting from → to`.
+    /// Its changes on this host, as `object: setting from → to`.
     changes: Vec<String>,
     /// Why it is not tried.
     out: Option<Out>,
@@ -26,9 +26,9 @@ struct Offered {
 struct Tried {
     /// The candidate.
     candidate: String,
-    /// How the metric that shall become better changed, against the host as it is.
+    /// The change of the metric to improve, compared with the current settings.
     change: Change,
-    /// Why it dropped out; `None` for what goes on.
+    /// Why it was dropped; `None` if it goes on.
     out: Option<Out>,
 }
 
@@ -46,9 +46,9 @@ struct StageReport {
 struct Winner {
     /// The candidate.
     candidate: String,
-    /// What it changes for the service, by fresh pairs.
+    /// Its effect on the service, measured in new pairs.
     changes: Vec<Change>,
-    /// The section of a policy file that keeps it; `None` for a candidate that no section of a service can say.
+    /// The section of a policy file for it; `None` if no section of a service can express it.
     section: Option<String>,
 }
 
@@ -56,28 +56,28 @@ struct Winner {
 #[derive(Debug, JsonSchema, Serialize)]
 pub struct TuneReport {
     service: String,
-    /// What shall become better.
+    /// The metric to improve.
     goal: Metric,
-    /// What may become worse, and by how much.
+    /// How much other metrics may grow.
     limits: Limits,
-    /// What can be tried, in order.
+    /// The candidates, in order.
     offers: Vec<Offered>,
     stages: Vec<StageReport>,
-    /// The best setting; `None` where nothing was shown to help.
+    /// The best setting; `None` if none was shown to help.
     winner: Option<Winner>,
     /// The transaction by which it stays in force.
     kept: Option<String>,
     /// How long it took, in seconds.
     seconds: f64,
-    /// Windows that were measured.
+    /// The number of measured windows.
     windows: usize,
-    /// Why it ended before the proof did, if so.
+    /// Why it ended before a verdict, if so.
     ended: Option<String>,
     findings: Vec<Finding>,
 }
 
 impl TuneReport {
-    /// What can be tried.
+    /// A report of the candidates.
     pub fn of(service: &str, aim: &Aim, offers: &[Offer]) -> Self {
         let offered = offers.iter().map(|Offer { candidate, plan }| Offered {
             candidate: candidate.name.clone(),
@@ -111,19 +111,19 @@ impl TuneReport {
         self.stages.push(StageReport { stage, rounds: switchback.rounds(), candidates: tried.collect() });
     }
 
-    /// Names the winner of the proof.
+    /// Records the winner of the proof.
     pub fn win(&mut self, switchback: &Switchback, candidate: usize, section: Option<String>) {
         let name = switchback.names()[candidate].clone();
         let changes = switchback.changes(candidate);
         self.winner = Some(Winner { candidate: name, changes, section });
     }
 
-    /// The section of a policy file that keeps the winner.
+    /// The section of a policy file for the winner.
     pub fn section(&self) -> Option<&str> {
         self.winner.as_ref()?.section.as_deref()
     }
 
-    /// What became better and what it costs, in one line; `None` without a winner.
+    /// The winner's effects in one line; `None` without a winner.
     pub fn evidence(&self) -> Option<String> {
         let winner = self.winner.as_ref()?;
         let named = self.limits.iter().map(|(guarded, _)| crate::judge::metric_of(guarded));
@@ -137,7 +137,7 @@ impl TuneReport {
         Some(format!("{}, {}", words.collect::<Vec<_>>().join(", "), crate::judge::pairs(pairs)))
     }
 
-    /// How it ended.
+    /// Records how it ended.
     pub fn end(&mut self, seconds: f64, ended: Option<String>, kept: Option<String>, findings: Vec<Finding>) {
         (self.seconds, self.ended, self.kept, self.findings) = (seconds, ended, kept, findings);
     }
@@ -147,9 +147,9 @@ impl TuneReport {
             (Some(winner), Some(evidence), _) => {
                 (Style::Good, format!("{}: {} is best: {evidence}", self.service, winner.candidate))
             }
-            (_, _, Some(why)) => (Style::Strong, format!("{}: not known: {why}", self.service)),
-            _ if self.stages.is_empty() => (Style::Strong, format!("{}: what would be tried", self.service)),
-            _ => (Style::Strong, format!("{}: nothing helps {}", self.service, self.goal)),
+            (_, _, Some(why)) => (Style::Strong, format!("{}: no verdict: {why}", self.service)),
+            _ if self.stages.is_empty() => (Style::Strong, format!("{}: candidates", self.service)),
+            _ => (Style::Strong, format!("{}: nothing improves {}", self.service, self.goal)),
         }
     }
 }

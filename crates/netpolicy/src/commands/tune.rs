@@ -1,28 +1,26 @@
-//! `tune`: the best setting for a service that runs, found on its own traffic.
+//! `tune`: finds the best setting for a running service on its own traffic.
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use apply::TransactionName;
 use daemon::running_daemon;
 use latency::judge::{
-    Aim, Candidate, Comparison, Ended, Offer, Options, Out, Progress, Round, Shown, Stage, Standing, halved,
-    neighbours, offers, progress_words, section, standings, windows_least,
+    Aim, Candidate, Comparison, Ended, FINALISTS, Offer, Options, Out, Progress, Round, Shown, Stage,
+    Standing, halved, neighbours, offers, progress_words, section, standings, windows_least,
 };
 use latency::live::Selection;
 use latency::reports::TuneReport;
 use linux::Signals;
-use measure::switchback::Switchback;
+use measure::switchback::{Switchback, Unfair};
 use model::{Finding, Plan};
-use session::{Exit, Fault, HostState, clock};
+use session::{Exit, Fault, HostState, clock, quoted};
 
 use super::{compare, init};
 use crate::args::Tune;
 use cli::Context;
 
-/// The candidates that the proof has beside the host as it is.
-const FINALISTS: usize = 2;
-
-/// Tunes, and says what is best.
+/// Tunes, and prints the result.
 pub(crate) fn run(arguments: &Tune, context: &Context) -> Result<Exit, Fault> {
     let aim = Aim { metric: arguments.goal, limits: arguments.guard };
     let selection = arguments.service.selection();
@@ -49,19 +47,11 @@ pub(crate) fn run(arguments: &Tune, context: &Context) -> Result<Exit, Fault> {
         found.findings,
     );
     context.console.report(&report)?;
-    if let (Some(path), Some(section), Some(evidence)) =
-        (&arguments.write, report.section(), report.evidence())
-    {
-        let text = format!("# Found by `netpolicy tune`, {}: {evidence}.\n{section}", clock::now());
-        init::write(path, &text).map_err(|fault| fault.leaving(HostState::Done))?;
-        context.console.say(&format!(
-            "Wrote {}. To apply it: netpolicy apply --policy-file {}",
-            path.display(),
-            path.display()
-        ));
+    if let Some(path) = &arguments.write {
+        write(path, &report, context)?;
     }
     match found.kept.is_empty() {
-        true => context.console.say("The host is as it was before."),
+        true => context.console.say("The host was restored."),
         false => {
             let undo: Vec<String> =
                 found.kept.iter().rev().map(|name| format!("`netpolicy rollback {name}`")).collect();
@@ -74,16 +64,33 @@ pub(crate) fn run(arguments: &Tune, context: &Context) -> Result<Exit, Fault> {
     }
 }
 
-/// What a tuning came to.
+/// Writes the winner to a policy file, or says why there is none.
+fn write(path: &Path, report: &TuneReport, context: &Context) -> Result<(), Fault> {
+    let there = quoted(&path.to_string_lossy());
+    let (Some(section), Some(evidence)) = (report.section(), report.evidence()) else {
+        let why = match report.evidence() {
+            Some(_) => "the winner is a policy file already, or a setting of a device",
+            None => "there is no winner",
+        };
+        context.console.say(&format!("{there} was not written: {why}."));
+        return Ok(());
+    };
+    let text = format!("# Found by `netpolicy tune`, {}: {evidence}.\n{section}", clock::now());
+    init::write(path, &text).map_err(|fault| fault.leaving(HostState::Done))?;
+    context.console.say(&format!("Wrote {there}. To apply it: netpolicy apply --policy-file {there}"));
+    Ok(())
+}
+
+/// The result of a tuning.
 struct Found {
-    /// Why it ended before the proof decided, if so.
+    /// Why it ended before a verdict, if so.
     ended: Option<Ended>,
     /// The transactions by which the winner stays in force.
     kept: Vec<TransactionName>,
     findings: Vec<Finding>,
 }
 
-/// What goes through the stages.
+/// The context of all stages.
 struct Tuning<'a> {
     arguments: &'a Tune,
     aim: Aim,
@@ -92,7 +99,7 @@ struct Tuning<'a> {
     service: String,
     ports: Vec<u16>,
     began: Instant,
-    /// For the order of candidates: another in each stage.
+    /// The seed for the order of candidates; each stage has a different one.
     seed: u64,
 }
 
@@ -105,7 +112,7 @@ impl<'a> Tuning<'a> {
         Ok(Self { arguments, aim, selection, context, service, ports, began: Instant::now(), seed })
     }
 
-    /// The time of one window with the switch before it.
+    /// The time of a window and its switch.
     fn turn(&self) -> Duration {
         Duration::from_nanos(self.arguments.window.0 + self.arguments.guard_time.0)
     }
@@ -131,18 +138,14 @@ impl<'a> Tuning<'a> {
         }
     }
 
-    /// Refuses a time in which nothing can be proved.
+    /// Refuses a time limit that is too short for a verdict.
     fn refuse_if_too_short(&self, candidates: usize) -> Result<(), Fault> {
         let pairs = self.options(&[], Stage::Proof, Duration::ZERO).rule().pairs_least(FINALISTS);
-        let windows = match self.arguments.only {
-            // No other timeouts are tried.
-            true => windows_least(candidates, pairs).saturating_sub(windows_least(0, 0)),
-            false => windows_least(candidates, pairs),
-        };
+        let windows = windows_least(candidates, !self.arguments.only, pairs);
         let least = (self.turn() * u32::try_from(windows).unwrap_or(u32::MAX)).as_secs_f64().ceil();
         if least <= self.left().as_secs_f64() {
             self.context.console.say(&format!(
-                "{}: {candidates} candidates; {least:.0} to {} s, Ctrl-C ends it",
+                "{}: {candidates} candidates; {least:.0} to {} s, press Ctrl-C to stop",
                 self.service, self.arguments.seconds
             ));
             return Ok(());
@@ -150,7 +153,7 @@ impl<'a> Tuning<'a> {
         Err(Fault::new(
             Exit::Refused,
             format!(
-                "{} s are too short for {candidates} candidates: it takes {least:.0} s",
+                "{} s are too short for {candidates} candidates: they need at least {least:.0} s",
                 self.arguments.seconds
             ),
         )
@@ -164,7 +167,7 @@ impl<'a> Tuning<'a> {
             .collect();
         if known.is_empty() {
             return Err(Fault::new(Exit::Refused, format!("{}: no candidate can be tried", self.service))
-                .hint("`netpolicy tune … --dry-run` says why not"));
+                .hint("add --dry-run to see why not"));
         }
         self.refuse_if_too_short(known.len())?;
         let mut signals = Signals::catch()?;
@@ -172,13 +175,14 @@ impl<'a> Tuning<'a> {
         loop {
             let shown = self.stage(&left, Stage::Halving, &mut signals)?;
             let stands = standings(Stage::Halving, &shown.switchback, &self.aim);
-            // Of two, both go on, whichever is ahead.
+            // Two candidates both go on.
             let stands = if left.len() > FINALISTS { halved(stands) } else { stands };
             report.add(Stage::Halving, &shown.switchback, &stands);
             left = Self::stay(&left, &stands);
             if Self::breaks_off(shown.ended) || left.is_empty() {
                 return Ok(Self::without(shown));
             }
+            self.refuse_if_nothing_counts(&shown.switchback)?;
             if left.len() <= FINALISTS {
                 break;
             }
@@ -186,7 +190,7 @@ impl<'a> Tuning<'a> {
         let best = &left[0];
         let plan = known.iter().find(|(candidate, _)| candidate.name == best.name).map(|(_, plan)| plan);
         let others = match plan {
-            Some(plan) if !self.arguments.only => neighbours(best, plan),
+            Some(plan) if !self.arguments.only => self.possible(&neighbours(best, plan))?,
             _ => Vec::new(),
         };
         if !others.is_empty() {
@@ -202,14 +206,37 @@ impl<'a> Tuning<'a> {
                 return Ok(Self::without(shown));
             }
             let best = Self::stay(&all, &stands);
-            // The one that was best before is the runner-up of its own variant.
+            // The previous best is the runner-up of its own variant.
             let before = if best.first().is_some_and(|best| best.name == left[0].name) { 1 } else { 0 };
             left = best.into_iter().chain(left.into_iter().skip(before)).take(FINALISTS).collect();
         }
         self.prove(&left, &mut signals, report)
     }
 
-    /// Compares the finalists with the host as it is, and keeps the winner, if that is asked for.
+    /// The candidates that the planner accepts and that differ.
+    fn possible(&self, candidates: &[Candidate]) -> Result<Vec<Candidate>, Fault> {
+        let offers = offers(candidates, true, &self.selection, &self.context.session, &session::Silent)?;
+        Ok(offers.into_iter().filter(|offer| offer.plan.is_ok()).map(|offer| offer.candidate).collect())
+    }
+
+    /// Refuses to go on if no round counted: the candidates cannot be ranked.
+    fn refuse_if_nothing_counts(&self, switchback: &Switchback) -> Result<(), Fault> {
+        if switchback.rounds() > 0 {
+            return Ok(());
+        }
+        let usual = switchback.voided().iter().max_by_key(|(_, rounds)| *rounds).map(|(why, _)| *why);
+        let why = usual.map_or_else(|| "the time limit was reached".to_owned(), |why| why.to_string());
+        let hint = match usual {
+            Some(Unfair::Rates) => {
+                "clients that wait for answers make the rate depend on the candidate: --goal requests"
+            }
+            _ => "repeat it when the host and its traffic are steadier, or use longer windows (--window 5s)",
+        };
+        let words = format!("{}: no valid round, so candidates cannot be ranked: {why}", self.service);
+        Err(Fault::new(Exit::Refused, words).hint(hint).leaving(HostState::Restored))
+    }
+
+    /// Compares the finalists with the current settings, and keeps the winner if requested.
     fn prove(
         &mut self,
         finalists: &[Candidate],
@@ -226,7 +253,8 @@ impl<'a> Tuning<'a> {
         let winner = stands.first().filter(|best| best.out.is_none()).map(|best| best.candidate);
         let mut kept = Vec::new();
         if let Some(winner) = winner {
-            let file = section(&options.candidates[winner], &self.service, &self.ports);
+            let port = self.ports.first();
+            let file = port.and_then(|port| section(&options.candidates[winner], &self.service, *port));
             report.win(&shown.switchback, winner, file);
             if self.arguments.keep_winner {
                 kept = comparison.keep(winner)?;
@@ -263,7 +291,7 @@ impl<'a> Tuning<'a> {
         Ok(shown)
     }
 
-    /// The candidates that are not out, the best first.
+    /// The remaining candidates, the best first.
     fn stay(candidates: &[Candidate], stands: &[Standing]) -> Vec<Candidate> {
         let stay = stands.iter().filter(|stands| stands.out.is_none());
         stay.map(|stands| candidates[stands.candidate - 1].clone()).collect()
@@ -280,7 +308,7 @@ impl<'a> Tuning<'a> {
     }
 }
 
-/// Shows how far a stage is.
+/// Shows the progress of a stage.
 struct Watcher<'a> {
     context: &'a Context,
     stage: Stage,

@@ -24,7 +24,7 @@ impl FindingKindReport {
         let live =
             latency::live::RULES.iter().map(|(finding, meaning)| ("response times", *finding, *meaning));
         let search =
-            daemon::SEARCH_RULES.iter().map(|(finding, meaning)| ("goals that are met", *finding, *meaning));
+            daemon::SEARCH_RULES.iter().map(|(finding, meaning)| ("goals that are kept", *finding, *meaning));
         doctor.chain(live).chain(search).map(|(family, finding, meaning)| Self { finding, meaning, family })
     }
 

@@ -10,13 +10,14 @@ use serde_json::Value;
 use testkit::operator::{Operator, caught, flushes, somebody_else_sets, waited_for};
 use testkit::{Need, repeated, test};
 
-use crate::requests::while_asked;
+use crate::requests::{while_asked, while_asked_every};
 
 pub(crate) fn tests() -> Vec<Trial> {
     const NEEDS: &[Need] = &[Need::Root, Need::Bpf, Need::Memcached, Need::Suspension];
     vec![
         test("tuned/the_best_setting_is_found_written_and_kept", NEEDS, repeated(found)),
         test("tuned/where_nothing_helps_there_is_no_winner_and_no_file", NEEDS, repeated(nothing)),
+        test("tuned/clients_that_wait_for_answers_are_named", NEEDS, repeated(closed_loop)),
         test("tuned/what_is_not_tried_is_listed_with_the_reason", NEEDS, listed),
         test("tuned/one_that_is_killed_leaves_the_host_as_it_was", NEEDS, killed),
     ]
@@ -77,6 +78,25 @@ fn nothing() -> Result<(), Failed> {
     let report: Value = serde_json::from_str(&said.data)?;
     assert_eq!(report["data"]["winner"], Value::Null, "{report}");
     assert!(!std::path::Path::new(&file).exists());
+    assert!(said.words.contains("was not written: there is no winner"), "{}", said.words);
+    operator.is_again(&before)?;
+    Ok(())
+}
+
+/// The rate of such clients is the candidate's doing: no round counts.
+fn closed_loop() -> Result<(), Failed> {
+    let operator = Operator::new("tuned-closed-loop", 1)?;
+    let _server = operator.lab.start_memcached(&MemcachedOptions::default())?;
+    let before = operator.host()?;
+    let more = ["--candidate", "defer:2ms", "--candidate", "defer:4ms"];
+    let said = while_asked_every(&operator, Duration::from_millis(1), || {
+        operator.runs(&[&TUNE[..], &more].concat(), 7)
+    })?;
+    assert!(
+        said.words.contains("no valid round") && said.words.contains("--goal requests"),
+        "{}",
+        said.words
+    );
     operator.is_again(&before)?;
     Ok(())
 }

@@ -382,9 +382,8 @@ mod test {
 
     #[test]
     fn a_token_that_others_can_read_or_guess_is_refused() {
-        let directory = std::env::temp_dir().join(format!("netpolicy-token-{}", std::process::id()));
-        std::fs::create_dir_all(&directory).expect("a directory");
-        let path = directory.join("token");
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("token");
         let read = |text: &str, mode: u32| {
             std::fs::write(&path, text).expect("written");
             std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).expect("set");
@@ -402,8 +401,7 @@ mod test {
             let (exit, said) = read(text, mode).expect_err(why);
             assert!(exit == Exit::Refused && said.contains(why), "{said}");
         }
-        let pipe = Token::read(&directory).expect_err("no file");
+        let pipe = Token::read(directory.path()).expect_err("no file");
         assert_eq!(pipe.exit, Exit::Refused);
-        std::fs::remove_dir_all(&directory).expect("removed");
     }
 }
