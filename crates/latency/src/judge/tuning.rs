@@ -100,7 +100,8 @@ pub enum Out {
 impl fmt::Display for Out {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Refused { words } => f.write_str(words),
+            // The other lines are evidence.
+            Self::Refused { words } => f.write_str(words.lines().next().unwrap_or_default()),
             Self::Same { candidate } => write!(f, "the same as {candidate}"),
             Self::Worse => f.write_str("worse"),
             Self::Limit { metric, growth } => {

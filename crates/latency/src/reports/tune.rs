@@ -127,12 +127,10 @@ impl TuneReport {
     pub fn evidence(&self) -> Option<String> {
         let winner = self.winner.as_ref()?;
         let named = self.limits.iter().map(|(guarded, _)| crate::judge::metric_of(guarded));
+        let named = named.filter(|metric| *metric != self.goal);
         let metrics: Vec<Metric> = std::iter::once(self.goal).chain(named).collect();
-        let words = winner
-            .changes
-            .iter()
-            .filter(|change| metrics.contains(&change.metric))
-            .map(|change| format!("{} {change}", change.metric));
+        let change = |metric: &Metric| winner.changes.iter().find(|change| change.metric == *metric);
+        let words = metrics.iter().filter_map(change).map(|change| format!("{} {change}", change.metric));
         let pairs = winner.changes.iter().find(|change| change.metric == self.goal).map_or(0, |of| of.pairs);
         Some(format!("{}, {}", words.collect::<Vec<_>>().join(", "), crate::judge::pairs(pairs)))
     }
