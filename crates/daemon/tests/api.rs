@@ -273,20 +273,6 @@ fn connections_that_ask_for_nothing_keep_no_collector_from_the_metrics() {
 }
 
 #[test]
-fn a_storm_of_connections_leaves_root_a_socket_to_connect_to() {
-    use std::os::unix::fs::PermissionsExt;
-    let desk = Desk::new(None);
-    let mut of_root = desk.socket.clone().into_os_string();
-    of_root.push(".root");
-    let mode = std::fs::metadata(&of_root).expect("a socket of root's").permissions().mode();
-    assert_eq!(mode & 0o777, 0o600);
-    let storm: Vec<_> = (0..300).map(|_| UnixStream::connect(&desk.socket)).collect();
-    let mut talk = Talk::to(std::path::Path::new(&of_root));
-    assert!(talk.ask(r#"{"method":"org.varlink.service.GetInfo"}"#)["parameters"].is_object());
-    drop(storm);
-}
-
-#[test]
 fn metrics_are_had_by_http_and_nothing_else_is() {
     let desk = desk();
     let get = |request: &str| {

@@ -1,6 +1,9 @@
 //! Access to the daemon's sockets: other users, a kill at any moment, and a daemon without permission to
 //! inspect processes.
 
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -27,6 +30,7 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("api/a_member_of_the_group_may_what_root_may", ROOT, member),
         test("api/denied_calls_of_a_user_keep_no_line_of_others_out_of_the_log", ROOT, denied),
         test("api/one_user_cannot_take_all_the_room", ROOT, room),
+        test("api/a_storm_of_connections_leaves_root_a_socket_to_connect_to", ROOT, storm),
         test("api/the_commands_go_through_a_daemon_that_runs", NEEDS, through_the_daemon),
         test("api/a_kill_in_the_middle_of_a_set_leaves_nothing_half_done", NEEDS, killed),
         test("api/an_unprivileged_daemon_sets_epolls_through_the_attach_service", NEEDS, attached),
@@ -156,6 +160,19 @@ fn room() -> Result<(), Failed> {
         "100"
     );
     drop(talks);
+    Ok(())
+}
+
+fn storm() -> Result<(), Failed> {
+    let desk = Desk::new(None);
+    let mut of_root = desk.socket.clone().into_os_string();
+    of_root.push(".root");
+    let mode = std::fs::metadata(&of_root)?.permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    let storm = as_user(&[], || (0..300).map(|_| UnixStream::connect(&desk.socket)).collect::<Vec<_>>())?;
+    let mut talk = Talk::to(Path::new(&of_root));
+    assert!(talk.ask(r#"{"method":"org.varlink.service.GetInfo"}"#)["parameters"].is_object());
+    drop(storm);
     Ok(())
 }
 
