@@ -96,6 +96,7 @@ fn counted() -> Result<(), Failed> {
     let mut connection = BufReader::new(connect(&operator.lab, 11_211)?);
     ask(&mut connection, 10)?;
     waited_for("the first window", || Ok((windows(&page(&operator)?) > 0).then_some(())))?;
+    let mut few = None;
     for _ in 0..ATTEMPTS {
         caught("a moment between two windows", || Ok(live_links(pid)?.is_empty().then_some(())))?;
         let of_window =
@@ -132,10 +133,15 @@ fn counted() -> Result<(), Failed> {
             |who: &str| difference("netpolicy_live_packets_total", &format!(",by=\"{who}\"")).unwrap_or(0);
         let packets = by("interrupt") + by("timer") + by("application") + by("kthread");
         // A few packets arrive where the kernel runs no BPF program (`unseen` in the counts of windows).
-        assert!(packets * 100 >= REQUESTS * 99, "{packets} packets brought {REQUESTS} requests");
-        return Ok(());
+        if packets * 100 >= REQUESTS * 99 {
+            return Ok(());
+        }
+        few = Some(packets);
     }
-    Err(format!("in {ATTEMPTS} attempts, no window counted all {REQUESTS} requests").into())
+    Err(format!(
+        "in {ATTEMPTS} attempts, no window counted all {REQUESTS} requests and the packets that brought them ({few:?})"
+    )
+    .into())
 }
 
 /// The daemon's report on the service.

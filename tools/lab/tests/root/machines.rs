@@ -34,19 +34,35 @@ pub(crate) fn tests() -> Vec<Trial> {
     const NICS: &[Need] = &[Need::Root, Need::Memcached, Need::Suspension, Need::VirtioNics, TASKSET];
     const THREADS: &[Need] = &[Need::Root, Need::ThreadPerNapi, TASKSET];
     vec![
-        test("machines/memcached_on_another_machine_is_measured_and_both_are_described", MACHINES, memcached),
+        test(
+            "machines/memcached_on_another_machine_is_measured_and_both_are_described",
+            MACHINES,
+            repeated(memcached),
+        ),
         test("machines/interrupts_of_a_nic_are_counted_and_suspension_leaves_few", NICS, interrupts),
         test("machines/kernel_threads_poll_on_the_other_machine", THREADS, repeated(exchanged)),
-        test("machines/storage_of_the_other_machine_is_read_and_written", THREADS, storage),
-        test("machines/policies_are_measured_on_another_machine_in_every_mixture", MACHINES, policies),
-        test("machines/policies_for_a_service_that_runs_there_already", MACHINES, policies_for_service),
-        test("machines/a_client_that_waits_as_the_server_is_restored_too", MACHINES, both_sides),
+        test("machines/storage_of_the_other_machine_is_read_and_written", THREADS, repeated(storage)),
+        test(
+            "machines/policies_are_measured_on_another_machine_in_every_mixture",
+            MACHINES,
+            repeated(policies),
+        ),
+        test(
+            "machines/policies_for_a_service_that_runs_there_already",
+            MACHINES,
+            repeated(policies_for_service),
+        ),
+        test("machines/a_client_that_waits_as_the_server_is_restored_too", MACHINES, repeated(both_sides)),
         test(
             "machines/a_client_that_waits_as_the_server_leaves_nothing_when_it_is_killed",
             MACHINES,
             both_killed,
         ),
-        test("machines/memcached_that_runs_already_is_measured_and_keeps_running", MACHINES, running),
+        test(
+            "machines/memcached_that_runs_already_is_measured_and_keeps_running",
+            MACHINES,
+            repeated(running),
+        ),
         test("machines/another_version_and_what_is_no_message_are_refused_by_name", &[Need::Root], refused),
         test("machines/a_daemon_on_the_other_machine_is_named_and_left_alone", &[Need::Root], daemon),
         test("machines/what_has_no_second_machine_says_so", &[Need::Root], unsupported),
