@@ -8,13 +8,14 @@ use bpf::live::{AnswerHook, LiveMeter, LiveTarget};
 use bpf::softirqs::SoftirqTime;
 use model::host::SocketState;
 use model::live::LiveWindow;
-use model::{Nanoseconds, NapiId, Pid, ProcessId};
+use model::{Nanoseconds, NapiId, NetnsId, Pid, ProcessId};
+use netlink::netdev::Netdev;
 use netlink::sock_diag::InetSockets;
 use sys::clock::run_time_of;
 use sys::error::{Cause, KernelError};
 use sys::netns::Netns;
 
-use crate::process::{Pinned, ports_of};
+use crate::process::{Pinned, kthread, ports_of};
 
 /// Maximum number of threads of a service whose context switches are counted.
 pub const THREADS_MAX: usize = 4096;
@@ -74,7 +75,8 @@ pub struct Usage {
     /// The time of softirqs that polled its NAPIs at the expense of others. `None` in the first window, when
     /// the NAPIs are not known yet, and if it cannot be counted.
     pub softirq: Option<Nanoseconds>,
-    /// The run time of the kernel threads that poll its NAPIs.
+    /// The run time of the kernel threads that poll its NAPIs; in the first window, when these are not known
+    /// yet, of all NAPIs of the namespace.
     pub kthreads: Nanoseconds,
     /// The context switches of its threads.
     pub switches: u64,
@@ -98,7 +100,7 @@ pub struct ServiceWatch {
     /// The processes and their descendants; `None` if forks cannot be followed, as in the pid namespace of a
     /// container.
     family: Option<Family>,
-    kthreads: Vec<Pid>,
+    kthreads: Kthreads,
     napis: BTreeSet<NapiId>,
     softirqs: Option<SoftirqTime>,
     before: Option<Usage>,
@@ -109,18 +111,13 @@ impl ServiceWatch {
     /// One window in this many also measures the time in the network stack.
     const STACK_EVERY: u32 = 16;
 
-    /// Loads the programs that measure these ports of a namespace, for a service with these processes and
-    /// these kernel threads that poll for it.
+    /// Loads the programs that measure these ports of a namespace, for a service with these processes.
     ///
     /// # Errors
     /// Those of [`LiveMeter::load`].
-    pub fn load(
-        target: &LiveTarget,
-        processes: Vec<ProcessId>,
-        kthreads: Vec<Pid>,
-    ) -> Result<Self, KernelError> {
-        let mut meter = LiveMeter::load(target)?;
-        meter.is_polled_by_threads(!kthreads.is_empty());
+    pub fn load(target: &LiveTarget, processes: Vec<ProcessId>) -> Result<Self, KernelError> {
+        let meter = LiveMeter::load(target)?;
+        let kthreads = Kthreads::of(target.netns);
         let family = Family::new().ok();
         add_to(family.as_ref(), &processes);
         Ok(Self {
@@ -179,6 +176,10 @@ impl ServiceWatch {
         if let Some(softirqs) = &mut self.softirqs {
             softirqs.resume()?;
         }
+        // Settings change between windows, and the threads with them.
+        if self.kthreads.find(&self.napis) {
+            self.meter.is_polled_by_threads(!self.kthreads.pids.is_empty());
+        }
         self.before = self.used();
         let sees_stack = self.windows.is_multiple_of(Self::STACK_EVERY);
         self.windows = self.windows.wrapping_add(1);
@@ -199,6 +200,7 @@ impl ServiceWatch {
             softirqs.pause();
         }
         let window = window?;
+        self.kthreads.poll |= window.counts.threaded > 0;
         let usage = self.before.zip(after).map(|(before, after)| Usage {
             service: Nanoseconds(after.service.0.saturating_sub(before.service.0)),
             softirq: after
@@ -247,10 +249,49 @@ impl ServiceWatch {
                 }
             }
         }
-        let kthreads = Nanoseconds(self.kthreads.iter().filter_map(run_time).map(|time| time.0).sum());
+        let threads = self.kthreads.pids.iter();
+        let kthreads = Nanoseconds(threads.filter_map(run_time).map(|time| time.0).sum());
         let softirq =
             self.softirqs.as_ref().and_then(|softirqs| softirqs.spent().ok()).map(|spent| spent.time);
         any.then_some(Usage { service, softirq, kthreads, switches })
+    }
+}
+
+/// The kernel threads that poll certain NAPIs at present. Each change of the setting may create other threads.
+#[derive(Debug)]
+struct Kthreads {
+    /// `None` if the kernel lists no NAPIs: then they are found by their names.
+    netdev: Option<Netdev>,
+    pids: Vec<Pid>,
+    /// Whether a window has shown that threads poll: only then are they looked for by name, because that
+    /// reads the name of each process.
+    poll: bool,
+}
+
+impl Kthreads {
+    fn of(netns: NetnsId) -> Self {
+        // Without them, the cost is reported without the time of threads.
+        let opened = Netns::with_id(netns).and_then(|netns| netns.run(Netdev::open_here)?);
+        let lists = |netdev: &mut Netdev| netdev.napis(None).is_ok();
+        let netdev = opened.ok().and_then(|mut netdev| lists(&mut netdev).then_some(netdev));
+        Self { netdev, pids: Vec::new(), poll: false }
+    }
+
+    /// Finds the threads of these NAPIs, or of all if none is given. Returns whether they are others than
+    /// before.
+    fn find(&mut self, napis: &BTreeSet<NapiId>) -> bool {
+        let is_one = |id: u32| napis.is_empty() || napis.contains(&NapiId(id));
+        let pids = match &mut self.netdev {
+            Some(netdev) => {
+                let listed = netdev.napis(None).unwrap_or_default().into_iter();
+                listed.filter(|napi| is_one(napi.id)).filter_map(|napi| napi.pid.map(Pid)).collect()
+            }
+            None if self.poll => kthread::of_napis(napis).unwrap_or_default(),
+            None => Vec::new(),
+        };
+        let are_others = pids != self.pids;
+        self.pids = pids;
+        are_others
     }
 }
 

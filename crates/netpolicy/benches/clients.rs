@@ -69,8 +69,7 @@ fn measured(
     processes: Vec<ProcessId>,
     client: impl FnOnce() -> Done<Said>,
 ) -> Done<(Said, Series, Option<Usage>)> {
-    let mut watch =
-        ServiceWatch::load(&LiveTarget::of(lab.server().id(), vec![port]), processes, Vec::new())?;
+    let mut watch = ServiceWatch::load(&LiveTarget::of(lab.server().id(), vec![port]), processes)?;
     watch.begin()?;
     std::thread::sleep(Duration::from_nanos(LiveMeter::GUARD.0));
     let said = client()?;

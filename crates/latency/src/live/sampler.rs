@@ -35,8 +35,7 @@ impl Sampler {
     /// The same as [`Sampler::load`].
     pub fn load_with(target: &Target, sample: Duration, sockets_max: u32) -> Result<Self, Fault> {
         let what = LiveTarget { netns: target.netns.id(), ports: target.ports.clone(), sockets_max };
-        let watch =
-            ServiceWatch::load(&what, target.processes.clone(), target.kthreads()).map_err(refused)?;
+        let watch = ServiceWatch::load(&what, target.processes.clone()).map_err(refused)?;
         Ok(Self { watch, sample, turnarounds: Turnarounds::default() })
     }
 

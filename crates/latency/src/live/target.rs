@@ -166,12 +166,6 @@ impl Target {
         Ok(())
     }
 
-    /// The kernel threads that poll NAPIs of this host.
-    pub fn kthreads(&self) -> Vec<Pid> {
-        let queues = self.host.devices.iter().flat_map(|device| &device.rx_queues);
-        queues.filter_map(|queue| queue.kthread.as_ref()?.pid).collect()
-    }
-
     /// The queue of a NAPI, or else the NAPI id.
     pub fn queue_of(&self, napi: NapiId) -> String {
         let device = self.host.napi(napi).map(|(device, _)| device.id.name);

@@ -3,9 +3,10 @@
 //! They have no descriptor that could hold them, so the thread's name and start time are checked before and
 //! after each use of its number.
 
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use model::{CpuSet, KthreadState, Nanoseconds, Pid, RtThrottling, Scheduling, Slice, UtilClamp};
+use model::{CpuSet, KthreadState, Nanoseconds, NapiId, Pid, RtThrottling, Scheduling, Slice, UtilClamp};
 use rustix::io::Errno;
 use sys::affinity::set_affinity;
 use sys::error::{Cause, KernelError};
@@ -174,6 +175,21 @@ pub fn by_name(device: &str) -> Result<Vec<Pid>, KernelError> {
     }
     found.sort_unstable();
     Ok(found.into_iter().map(|(_, pid)| pid).collect())
+}
+
+/// Lists the threads of these NAPIs by their names.
+///
+/// # Errors
+/// If `/proc` cannot be listed.
+pub(crate) fn of_napis(napis: &BTreeSet<NapiId>) -> Result<Vec<Pid>, KernelError> {
+    let is_one = |pid: &Pid| {
+        let comm = file(*pid, "comm").unwrap_or_default();
+        let comm = String::from_utf8_lossy(&comm);
+        let device = comm.strip_prefix("napi/").and_then(|rest| Some(rest.rsplit_once('-')?.0));
+        let napi = device.and_then(|device| napi_in_name(comm.trim_end(), device));
+        napi.is_some_and(|napi| napis.contains(&NapiId(napi))) && confirm(*pid, None).is_ok()
+    };
+    Ok(super::pids()?.into_iter().filter(is_one).collect())
 }
 
 /// The NAPI's id in the name of its thread; `None` for a thread of another device, or a truncated name.

@@ -52,6 +52,11 @@ pub(crate) fn tests() -> Vec<Trial> {
             woken,
         ),
         test(
+            "live/the_cpu_time_of_threads_that_begin_to_poll_after_the_first_window_is_counted",
+            &[Need::Root, Need::Bpf, Need::Memcached, Need::ThreadPerNapi],
+            begin_to_poll,
+        ),
+        test(
             "live/the_stacks_time_is_not_taken_from_polls_of_the_application",
             &[Need::Root, Need::Bpf, Need::Memcached],
             suspended,
@@ -191,6 +196,42 @@ fn woken() -> Result<(), Failed> {
     Ok(())
 }
 
+/// Threads come and go with the setting, between the windows of one measurement, as in a comparison.
+fn begin_to_poll() -> Result<(), Failed> {
+    let lab = Lab::new(&LabOptions::with_queues(1))?;
+    let server = lab.start_memcached(&MemcachedOptions::default())?;
+    let port = server.address().port();
+    let host = linux::observe(lab.server(), &linux::Processes::None)?;
+    let mut queues = host.devices.iter().flat_map(|device| &device.rx_queues);
+    let queue = queues.find(|queue| queue.napi.is_some()).ok_or("a queue with a NAPI")?.id;
+    let mut connections = Vec::new();
+    for _ in 0..8 {
+        connections.push(BufReader::new(connect(&lab, port)?));
+    }
+    let process = linux::process::identify(server.process().pid)?;
+    let mut watch = ServiceWatch::load(&LiveTarget::of(lab.server().id(), vec![port]), vec![process])?;
+    let mut window = |threaded: Threading| -> Result<_, Failed> {
+        linux::Kernel::new().write(&[Setting::Napi(queue, NapiKnob::Threaded(threaded))])?;
+        watch.begin()?;
+        std::thread::sleep(Duration::from_nanos(LiveMeter::GUARD.0));
+        ask(&mut connections, REQUESTS)?;
+        let sample = watch.end()?;
+        Ok((sample.window.counts.threaded, sample.usage.ok_or("the server runs")?))
+    };
+    window(Threading::Off)?;
+    for _ in 0..2 {
+        let (polled, interrupted) = window(Threading::Off)?;
+        assert_eq!((polled, interrupted.kthreads), (0, Nanoseconds::ZERO));
+        let softirq = interrupted.softirq.ok_or("softirqs are counted")?;
+        let (polled, threaded) = window(Threading::On)?;
+        assert!(polled > 0, "{threaded:?}");
+        // A thread does the same work, and is woken for it: the time moves from one figure to the other.
+        assert!(threaded.kthreads.0 * 2 > softirq.0, "{threaded:?} instead of {interrupted:?}");
+        assert!(threaded.softirq.is_some_and(|left| left.0 * 4 < softirq.0), "{threaded:?}, {interrupted:?}");
+    }
+    Ok(())
+}
+
 /// The application polls outside softirqs, long after the last one began.
 fn suspended() -> Result<(), Failed> {
     let lab = Lab::new(&LabOptions::with_queues(1))?;
@@ -306,7 +347,7 @@ fn forked() -> Result<(), Failed> {
     let mut old = BufReader::new(connect(&lab, PORT)?);
     ask(&mut old, b"work\n")?;
     let target = LiveTarget::of(lab.server().id(), vec![PORT]);
-    let mut watch = ServiceWatch::load(&target, vec![linux::process::identify(pid)?], Vec::new())?;
+    let mut watch = ServiceWatch::load(&target, vec![linux::process::identify(pid)?])?;
     let began = ticks_of(pid)?;
     watch.begin()?;
     for number in 0..CONNECTIONS {
