@@ -36,6 +36,7 @@ pub mod pace;
 pub mod plan;
 pub mod policy;
 pub mod policy_name;
+pub mod proof;
 pub mod qdisc;
 pub mod recipe;
 pub mod reuseport;
@@ -82,6 +83,7 @@ pub use pace::{Arrivals, Pace, Waiting};
 pub use plan::{Change, Plan, Reason, Step};
 pub use policy::{Budget, Goal, Intent, OnMissed, Policy, Target};
 pub use policy_name::PolicyName;
+pub use proof::{Effect, Episode, Holdback, Interval, Proof, Proofs};
 pub use qdisc::{Qdisc, QdiscKind, QdiscOption, Qdiscs};
 pub use recipe::{
     Case, Circumstances, EpollNapis, Mechanism, Recipe, RecipeEntry, RecipeValue, Recipes, Rung, When,

@@ -14,6 +14,7 @@ use crate::ids::{Fd, Pid};
 use crate::layout::Layout;
 use crate::nic::NicRequest;
 use crate::policy_name::PolicyName;
+use crate::proof::Holdback;
 use crate::recipe::Recipes;
 use crate::scheduling::KthreadRequest;
 use crate::selector::DeviceSelector;
@@ -62,6 +63,10 @@ pub struct Intent {
     /// What a change for this request must not harm. Only in a service's request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub guard: Option<Guard>,
+    /// The share of the time in which the service may run without its policy, to prove that it helps; `None`
+    /// for no proof. Only in a service's request.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub holdback: Option<Holdback>,
     /// What the request may cost.
     pub budget: Budget,
     /// The CPUs for its interrupts and threads; `None` leaves the choice to the recipe.
@@ -91,6 +96,7 @@ impl Intent {
             kthread: KthreadRequest::default(),
             goal: Goal::default(),
             guard: None,
+            holdback: None,
             budget: Budget::default(),
             cpus: None,
             layout: None,

@@ -138,22 +138,9 @@ fn apply_a_device_policy(queues: u32) -> Done<()> {
 
 fn device_plan(netns: &Netns) -> Done<model::Plan> {
     let host = linux::observe(netns, &Processes::None)?;
-    let intent = Intent {
-        target: Target::Device(linux::lab::SERVER_DEVICE.to_owned()),
-        policy: PolicyName::Latency,
-        delivery: Some(DeliveryMode::Suspend { gro_flush: Nanoseconds::from_micros(20) }),
-        overrides: model::policy::Overrides::default(),
-        nic: Vec::new(),
-        found: None,
-        goal: model::Goal::default(),
-        guard: None,
-        budget: model::Budget::default(),
-        kthread: model::KthreadRequest::default(),
-        cpus: None,
-        layout: None,
-        queues: None,
-        origin: "bench".to_owned(),
-    };
+    let target = Target::Device(linux::lab::SERVER_DEVICE.to_owned());
+    let delivery = Some(DeliveryMode::Suspend { gro_flush: Nanoseconds::from_micros(20) });
+    let intent = Intent { delivery, ..Intent::new(target, PolicyName::Latency, "bench") };
     let policy = Policy { intents: vec![intent], ..Policy::default() };
     let placement = plan::place(&policy, &host, &plan::Resolved::default()).map_err(|r| r.message)?;
     let desired = plan::desired(&placement, &host).map_err(|r| r.message)?;

@@ -11,7 +11,7 @@ use model::nic::{
 };
 use model::setting::{Facts, Setting, Unit};
 use model::{
-    Budget, Carries, CpuSet, DeliveryMode, DeviceCondition, FlowRule, Goal, Growth, Guard, Guarded,
+    Budget, Carries, CpuSet, DeliveryMode, DeviceCondition, FlowRule, Goal, Growth, Guard, Guarded, Holdback,
     KthreadKey, KthreadValue, Layout, Nanoseconds, OnMissed, Patterns, PolicyName, QdiscKind, QueueSpan,
     Searches, SpeedBound,
 };
@@ -71,6 +71,7 @@ pub(crate) enum Takes {
     Carries(fn(Carries) -> Value),
     Speed(fn(SpeedBound) -> Value),
     Growth(Guarded),
+    Holdback(fn(Holdback) -> Value),
     /// A span between the least and the most.
     Within {
         least: Nanoseconds,
@@ -105,6 +106,7 @@ impl Takes {
             Self::Carries(_) => "what the device carries, as in \"default-route\"",
             Self::Speed(_) => "a speed in quotes, as in \">=25G\"",
             Self::Growth(_) => "an increase in quotes, as in \"+15%\"",
+            Self::Holdback(_) => "a share of the time in quotes, as in \"1%\"",
             Self::Within { .. } => "a span of time in quotes, as in \"60s\"",
             Self::OnMissed(_) => "what to do, as in \"search\"",
             Self::Switch(_) => "true or false",
@@ -257,6 +259,12 @@ fn of_requests() -> Vec<Key> {
         of: SERVICE,
         takes: Takes::Within { least: Guard::WITHIN_LEAST, most: Guard::WITHIN_MOST, make: Value::GuardWithin },
         meaning: or_default("How long a change is judged on the service's traffic.", Guard::WITHIN),
+    },
+    Key {
+        path: "holdback",
+        of: SERVICE,
+        takes: Takes::Holdback(Value::Holdback),
+        meaning: "The share of the time in which the daemon withdraws the policy in short windows, to measure what it gains.".into(),
     },
     Key {
         path: "budget.polling_cpus",
@@ -552,6 +560,7 @@ impl Takes {
             Self::Carries(_) => words(&Carries::ALL.map(Carries::as_str)),
             Self::Speed(_) => "a speed: `\"25G\"`, `\">=25G\"`, `\"<1000M\"`".to_owned(),
             Self::Growth(_) => format!("a growth: `\"{}\"` to `\"{}\"`", Growth::LEAST, Growth::MOST),
+            Self::Holdback(_) => format!("a share: `\"{}\"` to `\"{}\"`", Holdback::LEAST, Holdback::MOST),
             Self::Within { least, most, .. } => format!("a span: `\"{least}\"` to `\"{most}\"`"),
             Self::OnMissed(_) => words(&OnMissed::ALL.map(OnMissed::as_str)),
             Self::Switch(_) => "`true`, `false`".to_owned(),

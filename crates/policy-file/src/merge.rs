@@ -116,6 +116,7 @@ impl MergedSection {
                     intent.guard.get_or_insert_default().limits.set(guarded, growth);
                 }
                 Value::GuardWithin(within) => intent.guard.get_or_insert_default().within = within,
+                Value::Holdback(share) => intent.holdback = Some(share),
                 Value::PollingCpus(cpus) => intent.budget.polling_cpus = Some(cpus),
                 Value::AddedDelay(span) => intent.budget.added_delay = Some(span),
                 Value::RtPriority(priority) => intent.budget.rt_priority = Some(priority),

@@ -7,7 +7,7 @@ use model::live::PartOfSecond;
 use model::nic::NicRequest;
 use model::steering::NotSteering;
 use model::{
-    Carries, CpuSet, DeliveryMode, FlagName, Glob, Growth, Layout, Nanoseconds, OnMissed, Patterns,
+    Carries, CpuSet, DeliveryMode, FlagName, Glob, Growth, Holdback, Layout, Nanoseconds, OnMissed, Patterns,
     PolicyName, QdiscKind, SpeedBound,
 };
 use toml::Spanned;
@@ -446,6 +446,7 @@ fn value_of(key: &Key, raw: &DeValue<'_>) -> Result<Value, Wrong> {
             let growth = text.parse::<Growth>().map_err(|wrong| (wrong, None))?;
             Ok(Value::Guard(*guarded, growth))
         }
+        Takes::Holdback(make) => text.parse::<Holdback>().map(make).map_err(|wrong| (wrong, None)),
         Takes::Within { least, most, make } => {
             let wrong = |(message, help): Wrong| (message, in_seconds(text).or(help));
             let within = span(name, text, true).map_err(wrong)?;

@@ -87,6 +87,7 @@ fn value(key: &Key) -> Json {
         Takes::Policy(_) => json!({ "enum": PolicyName::ALL.map(PolicyName::as_str) }),
         Takes::Delivery(_) => json!({ "type": "string", "pattern": *DELIVERY }),
         Takes::Growth(_) => json!({ "type": "string", "pattern": "^\\+?[0-9]{1,4}(\\.[0-9])? *%$" }),
+        Takes::Holdback(_) => json!({ "type": "string", "pattern": "^[0-9]{1,2}(\\.[0-9])?%$" }),
         Takes::Span(_) | Takes::PositiveSpan(_) | Takes::Within { .. } => {
             json!({ "type": "string", "pattern": SPAN })
         }

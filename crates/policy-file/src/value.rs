@@ -5,8 +5,8 @@ use model::keys;
 use model::live::PartOfSecond;
 use model::nic::NicRequest;
 use model::{
-    CpuSet, DeliveryMode, DeviceCondition, Growth, Guarded, KthreadValue, Layout, Nanoseconds, OnMissed,
-    Patterns, PolicyName,
+    CpuSet, DeliveryMode, DeviceCondition, Growth, Guarded, Holdback, KthreadValue, Layout, Nanoseconds,
+    OnMissed, Patterns, PolicyName,
 };
 
 /// The value of a policy-file key.
@@ -25,6 +25,7 @@ pub enum Value {
     GoalOnMissed(OnMissed),
     Guard(Guarded, Growth),
     GuardWithin(Nanoseconds),
+    Holdback(Holdback),
     PollingCpus(u32),
     AddedDelay(Nanoseconds),
     RtPriority(u32),
@@ -64,6 +65,7 @@ impl Value {
             Self::Guard(Guarded::P99, _) => "guard.p99",
             Self::Guard(Guarded::Cpu, _) => "guard.cpu",
             Self::GuardWithin(_) => "guard.within",
+            Self::Holdback(_) => "holdback",
             Self::PollingCpus(_) => "budget.polling_cpus",
             Self::AddedDelay(_) => "budget.added_delay",
             Self::RtPriority(_) => "budget.rt_priority",
@@ -113,6 +115,7 @@ impl Value {
             | Self::AddedDelay(span) => toml_string(&span.to_string()),
             Self::GoalOnMissed(what) => toml_string(what.as_str()),
             Self::Guard(_, growth) => toml_string(&growth.to_string()),
+            Self::Holdback(share) => toml_string(&share.to_string()),
             Self::Cpus(cpus) => toml_string(&cpus.to_string()),
             Self::MatchUnit(patterns)
             | Self::MatchCgroup(patterns)

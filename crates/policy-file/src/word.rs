@@ -1,6 +1,6 @@
 //! The word of a request: a policy or a delivery mode.
 
-use model::{Budget, DeliveryMode, Intent, KthreadRequest, PolicyName};
+use model::{Budget, DeliveryMode, Intent, PolicyName};
 
 use crate::nearest::nearest;
 
@@ -41,22 +41,7 @@ impl Word {
             Self::Policy(policy) => (policy, None),
             Self::Delivery(mode) => (PolicyName::None, Some(mode)),
         };
-        Intent {
-            target,
-            policy,
-            delivery,
-            found: None,
-            overrides: model::policy::Overrides::default(),
-            nic: Vec::new(),
-            kthread: KthreadRequest::default(),
-            goal: model::Goal::default(),
-            guard: None,
-            budget,
-            cpus: None,
-            layout: None,
-            queues: None,
-            origin: origin.into(),
-        }
+        Intent { delivery, budget, ..Intent::new(target, policy, origin) }
     }
 }
 

@@ -27,6 +27,9 @@ pub struct Alternation<'a> {
     candidates: Vec<Arm>,
     /// The candidate in force, if it changes anything, and its transaction.
     in_force: Option<(usize, TransactionName)>,
+    /// Since when, and how long each candidate has been in force before.
+    since: Instant,
+    in_force_for: Vec<Duration>,
     /// The newest transaction of the journal at the last check.
     newest: Option<TransactionName>,
     /// The last rolled back transaction of each candidate.
@@ -95,6 +98,8 @@ impl<'a> Alternation<'a> {
             kernel: Kernel::new(),
             candidates,
             in_force: None,
+            since: Instant::now(),
+            in_force_for: vec![Duration::ZERO; spent.len()],
             newest,
             spent,
             turn,
@@ -153,6 +158,7 @@ impl<'a> Alternation<'a> {
             );
             let committed = committed.map_err(|fault| self.overtaken(candidate, fault.into()))?;
             self.in_force = committed.map(|name| (candidate, name));
+            self.since = began;
             self.newest = committed.or(self.newest);
         }
         Ok(Switched { took: began.elapsed(), written })
@@ -188,11 +194,18 @@ impl<'a> Alternation<'a> {
                 return Err(error.into());
             }
         };
+        self.in_force_for[candidate] += self.since.elapsed();
         // Keep one transaction per candidate in the journal: a comparison makes hundreds.
         if let Some(earlier) = self.spent[candidate].replace(name) {
             self.journal.forget(earlier)?;
         }
         Ok(undone)
+    }
+
+    /// How long a candidate that changes anything was in force, including the time for writing it and
+    /// restoring the host.
+    pub(crate) fn in_force_for(&self, candidate: usize) -> Duration {
+        self.in_force_for[candidate]
     }
 
     /// Why the window that has just ended does not reflect its candidate, if so.

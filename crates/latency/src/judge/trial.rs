@@ -1,6 +1,7 @@
 //! A change of settings under guard: it is judged on the traffic of services, and reverted if it harms one.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use crate::live::{Cost, Selection};
@@ -112,8 +113,13 @@ pub struct Outcome {
     pub judgements: Vec<Judgement>,
     /// The duration, from the first window with the change.
     pub took: Duration,
+    /// How long the change was in force.
+    pub changed_for: Duration,
     /// The duration of each switch that wrote something.
     pub switches: Vec<Duration>,
+    /// The differences of each pair that counts, by service: the logarithm of a quantity with the change,
+    /// divided by that without it.
+    pub differences: Vec<BTreeMap<Guarded, Vec<f64>>>,
     /// The last transactions of the change, which have the verdict. If the change was reverted, they are
     /// rolled back.
     pub transactions: Vec<TransactionName>,
@@ -159,6 +165,7 @@ pub struct Trial<'a> {
     window: Duration,
     settles: Duration,
     switches: Vec<Duration>,
+    changed_for: Duration,
     chance: Chance,
     session: &'a Session,
     _lock: ComparisonLock,
@@ -250,6 +257,7 @@ impl<'a> Trial<'a> {
             window: WINDOW_LONGEST,
             settles: SETTLES_MOST,
             switches: Vec::new(),
+            changed_for: Duration::ZERO,
             chance,
             session,
             _lock: lock,
@@ -372,12 +380,14 @@ impl<'a> Trial<'a> {
         let transactions = match &mut self.way {
             Way::Alternates(alternation) => {
                 alternation.restore()?;
+                self.changed_for = alternation.in_force_for(CHANGED);
                 alternation.transaction(CHANGED).into_iter().collect()
             }
             Way::Stays(held) => {
                 if !matches!(ruling, Ruling::Kept | Ruling::Better) {
                     held.roll_back()?;
                 }
+                self.changed_for = took;
                 held.transactions().to_vec()
             }
         };
@@ -387,7 +397,18 @@ impl<'a> Trial<'a> {
         let by = self.by();
         let judgements = self.services.iter().map(|service| service.judgement(ruling, by, took)).collect();
         let switches = std::mem::take(&mut self.switches);
-        let mut outcome = Outcome { ruling, judgements, took, switches, transactions, unnoted: None };
+        let differences = self.services.iter().map(Service::differences).collect();
+        let changed_for = self.changed_for;
+        let mut outcome = Outcome {
+            ruling,
+            judgements,
+            took,
+            changed_for,
+            switches,
+            differences,
+            transactions,
+            unnoted: None,
+        };
         if !outcome.is_kept() {
             outcome.unnoted = self.unnoted(&outcome.transactions, &outcome.judgements);
         }

@@ -95,22 +95,9 @@ fn planned(policy: &Policy, host: &Host) -> Done<Plan> {
 }
 
 fn policy(nic: Vec<NicRequest>) -> Policy {
-    let intent = Intent {
-        target: Target::Device(SERVER_DEVICE.to_owned()),
-        policy: PolicyName::Latency,
-        delivery: Some(DeliveryMode::Suspend { gro_flush: Nanoseconds::from_micros(20) }),
-        overrides: model::policy::Overrides::default(),
-        nic,
-        found: None,
-        goal: model::Goal::default(),
-        guard: None,
-        budget: model::Budget::default(),
-        kthread: model::KthreadRequest::default(),
-        cpus: None,
-        layout: None,
-        queues: None,
-        origin: "bench".to_owned(),
-    };
+    let target = Target::Device(SERVER_DEVICE.to_owned());
+    let delivery = Some(DeliveryMode::Suspend { gro_flush: Nanoseconds::from_micros(20) });
+    let intent = Intent { delivery, nic, ..Intent::new(target, PolicyName::Latency, "bench") };
     Policy { intents: vec![intent], ..Policy::default() }
 }
 

@@ -15,9 +15,8 @@ use linux::process::preload::{self, EpollCounts, Library};
 use linux::{Kernel, Processes, Signals};
 use load::RunError;
 use model::{
-    Budget, DeliveryMode, Evidence, Goal, Host, Intent, IrqKnob, MeasuredOn, MemcachedWorkload, NapiId,
-    NapiKnob, Origin, Pid, Policy, PolicyName, ProcessKnob, RxQueueKnob, Setting, Target, TxQueue,
-    TxQueueKnob,
+    Budget, DeliveryMode, Evidence, Host, Intent, IrqKnob, MeasuredOn, MemcachedWorkload, NapiId, NapiKnob,
+    Origin, Pid, Policy, PolicyName, ProcessKnob, RxQueueKnob, Setting, Target, TxQueue, TxQueueKnob,
 };
 use runs::{Cell, Stage};
 use session::{Fault, clock, cycle};
@@ -166,22 +165,10 @@ pub(crate) const SPARE_CONNECTIONS: u32 = 64;
 /// The policy that requests a delivery mode for a server. Full busy polling may use as many CPUs as it needs:
 /// the lab shows what that costs.
 pub(crate) fn policy(server: Pid, mode: DeliveryMode) -> Policy {
-    let intent = Intent {
-        target: Target::Task(server),
-        policy: PolicyName::None,
-        delivery: Some(mode),
-        found: None,
-        overrides: model::policy::Overrides::default(),
-        nic: Vec::new(),
-        goal: Goal::default(),
-        guard: None,
-        kthread: model::KthreadRequest::default(),
-        budget: Budget { polling_cpus: Some(u32::MAX), ..Budget::default() },
-        cpus: None,
-        layout: None,
-        queues: None,
-        origin: "netpolicy bench".to_owned(),
-    };
+    let budget = Budget { polling_cpus: Some(u32::MAX), ..Budget::default() };
+    let target = Target::Task(server);
+    let intent =
+        Intent { delivery: Some(mode), budget, ..Intent::new(target, PolicyName::None, "netpolicy bench") };
     Policy { intents: vec![intent], ..Policy::default() }
 }
 

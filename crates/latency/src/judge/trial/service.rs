@@ -1,6 +1,6 @@
 //! A service on whose traffic a change is judged: its windows, and their verdict.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::live::{Sampler, Target};
@@ -173,6 +173,12 @@ impl Service {
         let logs: Vec<f64> = known.filter(|value| *value > 0.0).map(f64::ln).collect();
         let most = logs.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         measure::statistics::median(&logs).map_or(0.0, |middle| (most - middle).max(0.0))
+    }
+
+    /// The differences of the pairs that count.
+    pub(super) fn differences(&self) -> BTreeMap<Guarded, Vec<f64>> {
+        let of = |guarded| (guarded, self.rounds.differences(CHANGED, metric_of(guarded)));
+        Guarded::ALL.map(of).into_iter().collect()
     }
 
     pub(super) fn judgement(&self, ruling: Ruling, by: JudgedBy, took: Duration) -> Judgement {

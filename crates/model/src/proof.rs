@@ -1,0 +1,417 @@
+//! The standing proof that a policy helps a service: for a small share of the time, its settings are withdrawn
+//! in short windows, and compared with the windows before and after. Stored next to the journal, so that the
+//! proof outlives the daemon and the machine's restart.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::guard::Guarded;
+use crate::judgement::Ruling;
+use crate::policy::Intent;
+use crate::policy_name::PolicyName;
+
+/// The share of the time in which a service may run without its policy, in thousandths: [`Holdback::LEAST`] to
+/// [`Holdback::MOST`].
+///
+/// Written in percent: `1%`, `0.5%`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Holdback(u32);
+
+impl Holdback {
+    /// The smallest share: an episode of ten seconds every three hours.
+    pub const LEAST: Self = Self(1);
+
+    /// The largest share.
+    pub const MOST: Self = Self(100);
+
+    /// The share: 0.01 for 1 %.
+    pub fn share(self) -> f64 {
+        f64::from(self.0) / 1_000.0
+    }
+}
+
+/// `1%`, `0.5%`.
+impl fmt::Display for Holdback {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 % 10 {
+            0 => write!(f, "{}%", self.0 / 10),
+            tenth => write!(f, "{}.{tenth}%", self.0 / 10),
+        }
+    }
+}
+
+impl FromStr for Holdback {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || {
+            format!(
+                "`{text}` is not a share of the time without the policy: write {} to {}, as in 1%",
+                Self::LEAST,
+                Self::MOST
+            )
+        };
+        let digits = text.strip_suffix('%').ok_or_else(wrong)?;
+        let (whole, tenth) = digits.split_once('.').unwrap_or((digits, "0"));
+        let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+        if !is_number(whole) || !is_number(tenth) || tenth.len() > 1 || whole.len() > 3 {
+            return Err(wrong());
+        }
+        let (whole, tenth): (u32, u32) = whole.parse().ok().zip(tenth.parse().ok()).ok_or_else(wrong)?;
+        let share = Self(whole * 10 + tenth);
+        if (Self::LEAST..=Self::MOST).contains(&share) { Ok(share) } else { Err(wrong()) }
+    }
+}
+
+crate::as_text! { Holdback: "the share of the time without the policy, as in `1%`" }
+
+/// The proofs of all services.
+#[derive(Clone, Debug, Default, PartialEq, JsonSchema, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Proofs {
+    /// By service: `service memcached`.
+    pub services: BTreeMap<String, Proof>,
+}
+
+impl Proofs {
+    /// The maximum number of services with a proof.
+    pub const SERVICES_MAX: usize = 16;
+}
+
+/// The proof for one service.
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Proof {
+    /// The service's request. If it changes, the proof starts over.
+    pub intent: Intent,
+    /// The delivery mode that it resolved to. If it changes, the proof starts over.
+    pub delivery: String,
+    /// When it began, in microseconds since 1970.
+    pub since_unix_micros: u64,
+    /// How long the policy has been in force since then, in milliseconds, including the time without it.
+    pub managed_millis: u64,
+    /// How long the service ran without the policy, in milliseconds.
+    pub without_millis: u64,
+    /// The number of pairs of windows, also those that are no longer kept.
+    pub pairs: u64,
+    /// The last [`Proof::PAIRS_MAX`] differences of each quantity: the logarithm of its value with the policy,
+    /// divided by the value without it.
+    pub differences: BTreeMap<Guarded, Vec<f32>>,
+    /// What they show.
+    pub effects: Vec<Effect>,
+    /// When the last episode ended, in microseconds since 1970, and how; `None` before the first.
+    pub last: Option<Episode>,
+}
+
+/// An episode: some pairs of windows, one after the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Episode {
+    /// When it ended, in microseconds since 1970.
+    pub unix_micros: u64,
+    /// How it ended. [`Ruling::BeyondLimit`]: without the policy, the service was so much worse that the
+    /// episode ended early.
+    pub ruling: Ruling,
+}
+
+/// The effect of a policy on one quantity, as a share of its value without the policy: −0.21 for 21 % less.
+#[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Effect {
+    /// The quantity.
+    pub quantity: Guarded,
+    /// The estimate over all kept pairs, with an interval that contains the true effect at all times with a
+    /// probability of 95 %.
+    pub change: Interval,
+    /// The same over the last [`Proof::RECENT_PAIRS`] pairs: what changed lately shows here first.
+    pub recent: Interval,
+    /// The number of kept pairs.
+    pub pairs: usize,
+}
+
+/// An estimate with its interval.
+#[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Interval {
+    /// The estimate.
+    pub estimate: f64,
+    /// The lower end; `None` while there are too few pairs.
+    pub low: Option<f64>,
+    /// The upper end; `None` while there are too few pairs.
+    pub high: Option<f64>,
+}
+
+impl Interval {
+    /// Whether the quantity is smaller with the policy.
+    pub fn is_less(&self) -> bool {
+        self.high.is_some_and(|high| high < 0.0)
+    }
+
+    /// Whether the quantity is larger with the policy.
+    pub fn is_more(&self) -> bool {
+        self.low.is_some_and(|low| low > 0.0)
+    }
+
+    /// Whether the effect is smaller than this share, either way.
+    pub fn is_within(&self, margin: f64) -> bool {
+        self.low.is_some_and(|low| low > -margin) && self.high.is_some_and(|high| high < margin)
+    }
+}
+
+/// `-21 % (-24 to -18)`; ends that are not known yet are left out.
+impl fmt::Display for Interval {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let percent = |share: f64| format!("{:+.0}", share * 100.0);
+        write!(f, "{} %", percent(self.estimate))?;
+        match (self.low, self.high) {
+            (Some(low), Some(high)) => write!(f, " ({} to {})", percent(low), percent(high)),
+            (Some(low), None) => write!(f, " (at least {})", percent(low)),
+            (None, Some(high)) => write!(f, " (at most {})", percent(high)),
+            (None, None) => f.write_str(" (not certain yet)"),
+        }
+    }
+}
+
+/// What a proof shows at present.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Standing {
+    /// A quantity that the policy is for is smaller with it.
+    Helps,
+    /// The effect on every quantity that the policy is for is below [`Proof::MARGIN`].
+    NoEffect,
+    /// A quantity that the policy is for is larger with it, and none is smaller.
+    Reversed,
+    /// Too few pairs, or too much noise.
+    Open,
+}
+
+impl Standing {
+    /// The word for it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Helps => "helps",
+            Self::NoEffect => "no-effect",
+            Self::Reversed => "reversed",
+            Self::Open => "open",
+        }
+    }
+}
+
+impl Proof {
+    /// The maximum number of kept pairs.
+    pub const PAIRS_MAX: usize = 2_048;
+
+    /// The number of pairs that count as recent.
+    pub const RECENT_PAIRS: usize = 256;
+
+    /// An effect below this share counts as none.
+    pub const MARGIN: f64 = 0.05;
+
+    /// A proof that begins now.
+    pub fn of(intent: &Intent, delivery: &str, unix_micros: u64) -> Self {
+        Self {
+            intent: as_asked(intent),
+            delivery: delivery.to_owned(),
+            since_unix_micros: unix_micros,
+            managed_millis: 0,
+            without_millis: 0,
+            pairs: 0,
+            differences: BTreeMap::new(),
+            effects: Vec::new(),
+            last: None,
+        }
+    }
+
+    /// Whether it is the proof of this request with this mode.
+    pub fn is_of(&self, intent: &Intent, delivery: &str) -> bool {
+        self.intent == as_asked(intent) && self.delivery == delivery
+    }
+
+    /// Adds the differences of an episode, oldest first.
+    pub fn add(&mut self, differences: &BTreeMap<Guarded, Vec<f64>>) {
+        let pairs = differences.values().map(Vec::len).max().unwrap_or(0);
+        self.pairs = self.pairs.saturating_add(pairs as u64);
+        for (quantity, new) in differences {
+            let known = self.differences.entry(*quantity).or_default();
+            known.extend(new.iter().copied().filter(|it| it.is_finite()).map(rounded));
+            let surplus = known.len().saturating_sub(Self::PAIRS_MAX);
+            known.drain(..surplus);
+        }
+    }
+
+    /// The share of the time that the service ran without the policy.
+    pub fn share_without(&self) -> f64 {
+        if self.managed_millis == 0 { 0.0 } else { millis(self.without_millis) / millis(self.managed_millis) }
+    }
+
+    /// Whether an episode that withdraws the policy for this long keeps within the allowed share.
+    pub fn allows(&self, holdback: Holdback, without_millis: u64) -> bool {
+        let used = millis(self.without_millis.saturating_add(without_millis));
+        used <= holdback.share() * millis(self.managed_millis)
+    }
+
+    /// What it shows at present, by the recent pairs.
+    pub fn standing(&self) -> Standing {
+        let meant = quantities_of(&self.intent);
+        let recent: Vec<&Interval> = self
+            .effects
+            .iter()
+            .filter(|effect| meant.contains(&effect.quantity))
+            .map(|effect| &effect.recent)
+            .collect();
+        if recent.is_empty() {
+            return Standing::Open;
+        }
+        if recent.iter().any(|interval| interval.is_less()) {
+            return Standing::Helps;
+        }
+        if recent.iter().any(|interval| interval.is_more()) {
+            return Standing::Reversed;
+        }
+        let is_nothing = recent.iter().all(|interval| interval.is_within(Self::MARGIN));
+        if is_nothing { Standing::NoEffect } else { Standing::Open }
+    }
+}
+
+/// The quantities that a request is meant to reduce: those of its policy. A delivery mode without a policy may
+/// be meant for any.
+fn quantities_of(intent: &Intent) -> Vec<Guarded> {
+    match intent.policy {
+        PolicyName::Latency => vec![Guarded::P50, Guarded::P90, Guarded::P99],
+        PolicyName::Cpu | PolicyName::Power | PolicyName::Bulk => vec![Guarded::Cpu],
+        PolicyName::Mix | PolicyName::None => Guarded::ALL.to_vec(),
+    }
+}
+
+/// A request without what does not change its settings.
+fn as_asked(intent: &Intent) -> Intent {
+    let delivery = intent.delivery.filter(|_| intent.found.is_none());
+    Intent {
+        delivery,
+        found: None,
+        goal: crate::policy::Goal::default(),
+        guard: None,
+        holdback: None,
+        origin: String::new(),
+        ..intent.clone()
+    }
+}
+
+/// Rounded to a hundredth of a percent: the file stays small.
+#[expect(clippy::cast_possible_truncation, reason = "four digits")]
+fn rounded(difference: f64) -> f32 {
+    ((difference * 1e4).round() / 1e4) as f32
+}
+
+#[expect(clippy::cast_precision_loss, reason = "milliseconds")]
+const fn millis(number: u64) -> f64 {
+    number as f64
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+    use crate::policy::{Match, Target};
+
+    fn intent(policy: PolicyName) -> Intent {
+        let target = Target::Service("cache".to_owned(), Match { port: Some(11_211), ..Match::default() });
+        Intent::new(target, policy, "10-site.toml:2")
+    }
+
+    fn interval(low: f64, high: f64) -> Interval {
+        Interval { estimate: f64::midpoint(low, high), low: Some(low), high: Some(high) }
+    }
+
+    fn shows(policy: PolicyName, recent: &[(Guarded, Interval)]) -> Standing {
+        let mut proof = Proof::of(&intent(policy), "suspend20", 5);
+        proof.effects = recent
+            .iter()
+            .map(|(quantity, recent)| Effect {
+                quantity: *quantity,
+                change: *recent,
+                recent: *recent,
+                pairs: 300,
+            })
+            .collect();
+        proof.standing()
+    }
+
+    #[test]
+    fn a_share_is_read_as_it_is_written_and_nothing_else_is_one() {
+        for text in ["1%", "0.5%", "10%", "0.1%"] {
+            assert_eq!(text.parse::<Holdback>().map(|share| share.to_string()).as_deref(), Ok(text));
+        }
+        for text in ["1", "0%", "10.1%", "-1%", "0.05%", "%", "1.%", "99999999999%"] {
+            let error = text.parse::<Holdback>().expect_err(text);
+            assert!(error.contains("write 0.1% to 10%"), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_policy_is_judged_by_what_it_is_for() {
+        let (less, more, nothing) = (interval(-0.3, -0.1), interval(0.1, 0.3), interval(-0.01, 0.02));
+        let unknown = interval(-0.2, 0.2);
+        for (policy, recent, standing) in [
+            (PolicyName::Cpu, vec![(Guarded::Cpu, less), (Guarded::P99, more)], Standing::Helps),
+            (PolicyName::Latency, vec![(Guarded::Cpu, less), (Guarded::P99, more)], Standing::Reversed),
+            (PolicyName::Latency, vec![(Guarded::P50, less), (Guarded::P99, more)], Standing::Helps),
+            (PolicyName::Cpu, vec![(Guarded::Cpu, nothing)], Standing::NoEffect),
+            (PolicyName::Latency, vec![(Guarded::P50, nothing), (Guarded::P99, unknown)], Standing::Open),
+            (PolicyName::Latency, vec![(Guarded::Cpu, less)], Standing::Open),
+            (PolicyName::None, vec![(Guarded::P90, more)], Standing::Reversed),
+        ] {
+            assert_eq!(shows(policy, &recent), standing, "{policy} {recent:?}");
+        }
+    }
+
+    #[test]
+    fn the_oldest_pairs_go_first_and_all_are_counted() {
+        let mut proof = Proof::of(&intent(PolicyName::Cpu), "defer50", 5);
+        let of = |value: f64, pairs| BTreeMap::from([(Guarded::Cpu, vec![value; pairs])]);
+        proof.add(&of(0.5, Proof::PAIRS_MAX));
+        proof.add(&of(f64::NAN, 1));
+        proof.add(&of(-0.123_456, 3));
+        let kept = &proof.differences[&Guarded::Cpu];
+        assert_eq!((kept.len(), proof.pairs), (Proof::PAIRS_MAX, Proof::PAIRS_MAX as u64 + 4));
+        assert_eq!((kept[0], kept[Proof::PAIRS_MAX - 1]), (0.5, -0.1235));
+    }
+
+    #[test]
+    fn the_time_without_the_policy_stays_within_its_share() {
+        let mut proof = Proof::of(&intent(PolicyName::Cpu), "defer50", 5);
+        let share: Holdback = "1%".parse().expect("a share");
+        assert!(!proof.allows(share, 10_000), "it has just begun");
+        proof.managed_millis = 1_000_000;
+        assert!(proof.allows(share, 10_000) && !proof.allows(share, 10_001));
+        proof.without_millis = 5_000;
+        assert!(proof.allows(share, 5_000) && !proof.allows(share, 5_001));
+        assert!((proof.share_without() - 0.005).abs() < 1e-9);
+    }
+
+    #[test]
+    fn another_goal_is_the_same_proof_and_another_mode_is_not() {
+        let proof = Proof::of(&intent(PolicyName::Latency), "suspend20", 5);
+        let mut other = Intent { origin: "20-other.toml:7".to_owned(), ..intent(PolicyName::Latency) };
+        other.goal.p99 = Some(crate::units::Nanoseconds::from_micros(9));
+        other.holdback = "2%".parse().ok();
+        assert!(proof.is_of(&other, "suspend20"));
+        assert!(!proof.is_of(&other, "suspend50"));
+        assert!(!proof.is_of(&intent(PolicyName::Cpu), "suspend20"));
+    }
+
+    #[test]
+    fn a_proof_is_read_as_it_was_written() {
+        let mut proof = Proof::of(&intent(PolicyName::Cpu), "defer50", 5);
+        proof.add(&BTreeMap::from([(Guarded::Cpu, vec![-0.2, 0.1])]));
+        proof.last = Some(Episode { unix_micros: 9, ruling: Ruling::Kept });
+        let proofs = Proofs { services: BTreeMap::from([("service cache".to_owned(), proof)]) };
+        let text = serde_json::to_string(&proofs).expect("plain data");
+        assert!(text.contains("[-0.2,0.1]"), "{text}");
+        assert_eq!(serde_json::from_str::<Proofs>(&text).expect("as written"), proofs);
+    }
+}
