@@ -11,8 +11,8 @@ use apply::{Allow, Knob};
 use latency::judge::{Outcome, Proposal, Trial, Watched};
 use linux::Netns;
 use model::{
-    DeliveryMode, Finding, Guarded, Judgement, Nanoseconds, Plan, Policy, ProcessId, Ruling, Setting,
-    Severity,
+    DeliveryMode, Episode, Finding, Guarded, Judgement, Nanoseconds, Plan, Policy, ProcessId, Proof, Ruling,
+    Setting, Severity,
 };
 use session::guard_process::Guardian;
 use session::{Fault, Session, Silent, clock};
@@ -36,8 +36,27 @@ const DEADLINE_AFTER: Duration = Duration::from_secs(60);
 /// The processes of services, by service name.
 pub(crate) type Members = BTreeMap<String, BTreeSet<ProcessId>>;
 
-/// The result of a trial; `None` if there was nothing to change.
-type Outcomes = Result<Option<Outcome>, Fault>;
+/// The result of a trial, and the proof that it was for; `None` if there was nothing to change.
+type Outcomes = Result<Option<(Outcome, Option<Box<Proof>>)>, Fault>;
+
+/// What changes are judged for.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Purpose {
+    /// The policy requests them.
+    Asked,
+    /// A try for a service that misses its goal.
+    Attempt(Attempt),
+    /// They withdraw the policy of a service for its standing proof. They never stay.
+    Proof(String, Box<Proof>),
+}
+
+/// The result of an episode of a standing proof.
+pub(crate) struct Proved {
+    /// The service.
+    pub(crate) target: String,
+    /// The proof with the new pairs, or why there are none.
+    pub(crate) outcome: Result<Box<Proof>, String>,
+}
 
 /// A try for a service that misses its goal.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,8 +86,7 @@ struct RunningTrial {
     stop: Arc<AtomicBool>,
     /// Whether it has progressed so far that something may have been written.
     wrote: Arc<AtomicBool>,
-    /// The try; `None` for a change that the policy requests.
-    attempt: Option<Attempt>,
+    purpose: Purpose,
     judged: Arc<Mutex<Option<Outcomes>>>,
     settings: BTreeMap<Knob, Setting>,
     members: Members,
@@ -81,8 +99,7 @@ pub(crate) struct Judging {
     pub(crate) watched: Vec<Watched>,
     pub(crate) within: Nanoseconds,
     pub(crate) members: Members,
-    /// The try; `None` for changes that the policy requests.
-    pub(crate) attempt: Option<Attempt>,
+    pub(crate) purpose: Purpose,
 }
 
 /// The results of judging changes.
@@ -112,6 +129,8 @@ pub(crate) enum Judged {
     },
     /// A try.
     Attempt(Attempted),
+    /// An episode of a standing proof.
+    Proof(Proved),
 }
 
 impl Guards {
@@ -207,13 +226,17 @@ impl Guards {
     /// # Errors
     /// If no thread can be created for it.
     pub(crate) fn judge(&mut self, changes: Plan, judging: Judging, session: Session) -> Result<(), Fault> {
-        let Judging { policy, netns, watched, within, members, attempt } = judging;
+        let Judging { policy, netns, watched, within, members, purpose } = judging;
         let settings = changes.changes().map(|change| (knob_of(change.to()), change.to().clone())).collect();
         let (stop, judged) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(None)));
         let (stopped, result, done) = (Arc::clone(&stop), Arc::clone(&judged), Arc::clone(&self.done));
         let wrote = Arc::new(AtomicBool::new(false));
         let writes = Arc::clone(&wrote);
         let within = Duration::from_nanos(within.0);
+        let of_proof = match &purpose {
+            Purpose::Proof(_, proof) => Some(proof.clone()),
+            Purpose::Asked | Purpose::Attempt(_) => None,
+        };
         let work = move || {
             let mut is_stopped = || stopped.load(Ordering::Relaxed);
             let proposal = Proposal {
@@ -235,14 +258,15 @@ impl Guards {
                 writes.store(true, Ordering::Relaxed);
                 let outcome = trial.run(deadline, &mut is_stopped, &mut |_| {})?;
                 guard.dismiss();
-                Ok(Some(outcome))
+                let proof = of_proof.map(|proof| with_pairs(proof, &outcome, &session));
+                Ok(Some((outcome, proof)))
             });
             *result.lock().unwrap_or_else(PoisonError::into_inner) = Some(outcome);
             done.ring();
         };
         let thread = std::thread::Builder::new().name("guard".to_owned()).spawn(work);
         let thread = thread.map_err(|error| Fault::failed(format!("no thread for a guard: {error}")))?;
-        self.running = Some(RunningTrial { thread, stop, wrote, attempt, judged, settings, members });
+        self.running = Some(RunningTrial { thread, stop, wrote, purpose, judged, settings, members });
         Ok(())
     }
 
@@ -250,12 +274,20 @@ impl Guards {
     pub(crate) fn take(&mut self, now: Nanoseconds) -> Option<Judged> {
         self.done.silence();
         let judged = self.running.as_ref()?.judged.lock().unwrap_or_else(PoisonError::into_inner).take()?;
-        let RunningTrial { thread, settings, members, stop, wrote, attempt, .. } = self.running.take()?;
+        let RunningTrial { thread, settings, members, stop, wrote, purpose, .. } = self.running.take()?;
         let _ended = thread.join();
-        if let Some(attempt) = attempt {
+        if let Purpose::Proof(target, _) = purpose {
+            let outcome = match judged {
+                Ok(Some((_, Some(proof)))) => Ok(proof),
+                Ok(_) => Err("it changes nothing".to_owned()),
+                Err(fault) => Err(fault.cause.to_string()),
+            };
+            return Some(Judged::Proof(Proved { target, outcome }));
+        }
+        if let Purpose::Attempt(attempt) = purpose {
             let wrote = wrote.load(Ordering::Relaxed);
             let outcome = match judged {
-                Ok(Some(Outcome { ruling, judgements, .. })) => {
+                Ok(Some((Outcome { ruling, judgements, .. }, _))) => {
                     if matches!(ruling, Ruling::Better | Ruling::Kept) {
                         self.keep(settings, &judgements);
                     }
@@ -269,7 +301,7 @@ impl Guards {
         let of: BTreeSet<String> = members.keys().cloned().collect();
         let services = of.iter().cloned().collect::<Vec<_>>().join(", ");
         let outcome = match judged {
-            Ok(Some(outcome)) => outcome,
+            Ok(Some((outcome, _))) => outcome,
             Ok(None) => return None,
             Err(fault) => {
                 // The requests may have changed: check immediately.
@@ -333,6 +365,26 @@ impl Drop for Guards {
     fn drop(&mut self) {
         self.finish();
     }
+}
+
+/// A proof with the pairs of an episode. The episode's transactions leave the journal: there would be dozens a
+/// day.
+fn with_pairs(mut proof: Box<Proof>, outcome: &Outcome, session: &Session) -> Box<Proof> {
+    if let Some(differences) = outcome.differences.first() {
+        // They are those of the withdrawal.
+        let of_policy =
+            differences.iter().map(|(quantity, all)| (*quantity, all.iter().map(|it| -it).collect()));
+        proof.add(&of_policy.collect());
+    }
+    let millis = u64::try_from(outcome.changed_for.as_millis()).unwrap_or(u64::MAX);
+    proof.without_millis = proof.without_millis.saturating_add(millis);
+    proof.last = Some(Episode { unix_micros: clock::now().unix_micros, ruling: outcome.ruling });
+    proof.effects = latency::judge::effects(&proof);
+    if let Ok(journal) = session.journal() {
+        // One that stays is removed with the rest of the history.
+        outcome.transactions.iter().for_each(|name| drop(journal.forget(*name)));
+    }
+    proof
 }
 
 /// The processes of the services of a group.

@@ -52,7 +52,7 @@ mod socket_file;
 pub mod status;
 mod telemetry;
 
-pub use daemon::SEARCH_RULES;
+pub use daemon::{PROOF_RULES, SEARCH_RULES};
 pub use event_loop::{EventLoop, Interest, Ready, Registrar, Source, Stay};
 pub use instance_lock::RunningDaemon;
 pub use options::{OnStop, Options};

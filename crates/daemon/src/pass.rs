@@ -52,7 +52,8 @@ impl Daemon<'_> {
             }
             return self.reconciler.failed(work, Nanoseconds::ZERO, now());
         }
-        let may_have_ended = work.tick || !work.observe.devices.is_empty();
+        let is_tick = work.tick;
+        let may_have_ended = is_tick || !work.observe.devices.is_empty();
         let span = |begun: Nanoseconds| Nanoseconds(now().0.saturating_sub(begun.0));
         let outcome = match self.look(&work) {
             // A commit by another process or this daemon that changes nothing relevant.
@@ -87,6 +88,9 @@ impl Daemon<'_> {
         }
         self.telemetry.leave(Phase::Starting, Phase::Managing);
         self.telemetry.summarize_set();
+        if is_tick {
+            self.prove();
+        }
         let (asked, host) = (self.asked(), self.known.host());
         let folded = self.held.fold_if_many(host, &asked);
         self.telemetry.detail_of(NOT_COMPACTED, folded);
@@ -252,7 +256,8 @@ impl Daemon<'_> {
         self.telemetry
             .say(&format!("{}: {changes} changes are judged on live traffic first", names.join(", ")));
         let begun = self.known.netns().again().map_err(Fault::from).and_then(|netns| {
-            let judging = guards::Judging { policy, netns, watched, within, members, attempt: None };
+            let judging =
+                guards::Judging { policy, netns, watched, within, members, purpose: guards::Purpose::Asked };
             self.quality.guards.judge(group.changes, judging, self.session.clone())
         });
         self.telemetry.detail_of("a change was not made because it cannot be judged", begun);

@@ -55,6 +55,7 @@ fn followed(
         goal: intent.goal,
         measured: None,
         search: None,
+        proof: None,
         notes: part.notes.clone(),
     }
 }
@@ -87,6 +88,7 @@ fn waiting(intent: &Intent, place: usize, placed: &Placed) -> RequestStatus {
         goal: intent.goal,
         measured: None,
         search: None,
+        proof: None,
         notes: vec![why],
     }
 }

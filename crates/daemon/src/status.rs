@@ -11,7 +11,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use latency::live::{Cost, Estimator, Measured, Percentiles, Unit};
-use model::{Finding, Goal, Intent, Judgement, NetnsId, Ruling, Target};
+use model::proof::Standing;
+use model::{Effect, Finding, Goal, Intent, Judgement, NetnsId, Ruling, Target};
 use rustix::io::Errno;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -134,6 +135,8 @@ pub struct RequestStatus {
     pub measured: Option<ResponseTimes>,
     /// The search for its goal; `None` without a search, and before the first try.
     pub search: Option<SearchStatus>,
+    /// The standing proof that its policy helps; `None` without a holdback, and until the policy was in force.
+    pub proof: Option<ProofStatus>,
     /// Notes for the operator.
     pub notes: Vec<String>,
 }
@@ -151,6 +154,25 @@ pub struct RequestExtent {
     pub wanted: usize,
     /// How many of these have the wanted value. *Set*, not yet *engaged*.
     pub set: usize,
+}
+
+/// The standing proof that a policy helps a service.
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
+pub struct ProofStatus {
+    /// When it began, in microseconds since 1970-01-01 00:00 UTC.
+    pub since_unix_micros: u64,
+    /// The number of pairs of windows with and without the policy.
+    pub pairs: u64,
+    /// The share of the time without the policy, from 0 to 1.
+    pub share_without: f64,
+    /// What it shows by the last pairs.
+    pub standing: Standing,
+    /// The effect on each quantity, as a share of its value without the policy.
+    pub effects: Vec<Effect>,
+    /// When the policy was withdrawn last, in microseconds since 1970-01-01 00:00 UTC.
+    pub last_unix_micros: Option<u64>,
+    /// Why the policy is not withdrawn at the moment.
+    pub waits: Option<String>,
 }
 
 /// The search for a service that misses its goal.

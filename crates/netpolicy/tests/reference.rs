@@ -188,6 +188,10 @@ fn findings() -> String {
     for (rule, meaning) in daemon::SEARCH_RULES {
         let _ = writeln!(page, "- `{rule}`: {}", cell(meaning));
     }
+    page.push_str("\n## standing proofs\n\nOf the daemon, for services with a [`holdback`](daemon.md#standing-proof).\n\n");
+    for (rule, meaning) in daemon::PROOF_RULES {
+        let _ = writeln!(page, "- `{rule}`: {}", cell(meaning));
+    }
     page
 }
 

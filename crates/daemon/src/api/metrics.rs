@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 
 use latency::live::{Measured, Outcome, Totals};
 use model::live::LivePolls;
-use model::{Nanoseconds, Ruling};
+use model::{Interval, Nanoseconds, Ruling};
 
 use super::Tally;
 use crate::Status;
@@ -329,6 +329,42 @@ impl Page {
             let missed = measured.found.iter().any(|rule| rule == GOAL_MISSED);
             self.sample(name, &[("target", &request.target)], u64::from(missed));
         }
+        let name = "netpolicy_proof_effect_ratio";
+        let help = "The effect of the policy on a quantity by its standing proof, as a share of the value without it; negative is less.";
+        self.family(name, "gauge", "ratio", help);
+        let proofs = || status.requests.iter().filter_map(|one| Some((one, one.proof.as_ref()?)));
+        for (request, proof) in proofs() {
+            for effect in &proof.effects {
+                let Interval { estimate, low, high } = effect.change;
+                for (bound, value) in [("estimate", Some(estimate)), ("low", low), ("high", high)] {
+                    let Some(value) = value else { continue };
+                    let quantity = effect.quantity.as_str();
+                    let labels =
+                        [("target", request.target.as_str()), ("quantity", quantity), ("bound", bound)];
+                    self.sample(name, &labels, value);
+                }
+            }
+        }
+        let name = "netpolicy_proof_pairs";
+        self.family(
+            name,
+            "counter",
+            "",
+            "Pairs of windows with and without the policy in its standing proof.",
+        );
+        for (request, proof) in proofs() {
+            self.sample(&format!("{name}_total"), &[("target", &request.target)], proof.pairs);
+        }
+        let name = "netpolicy_proof_without_ratio";
+        self.family(
+            name,
+            "gauge",
+            "ratio",
+            "The share of the time without the policy, for its standing proof.",
+        );
+        for (request, proof) in proofs() {
+            self.sample(name, &[("target", &request.target)], proof.share_without);
+        }
         let name = "netpolicy_live_cpu_per_request_seconds";
         self.family(name, "gauge", "seconds", "CPU time per request in the last minutes, by consumer.");
         for (request, measured) in requests() {
@@ -444,6 +480,7 @@ mod test {
             goal: Goal { p99: Some(Nanoseconds::from_micros(300)), ..Goal::default() },
             measured: None,
             search: None,
+            proof: None,
             notes: Vec::new(),
         };
         let mut status = Status {

@@ -1,9 +1,11 @@
 //! The daemon itself: its parts, and a turn of its loop.
 
 mod app_requests;
+mod proof;
 mod scan;
 mod search;
 
+pub use proof::PROOF_RULES;
 pub use search::SEARCH_RULES;
 
 use std::collections::BTreeSet;
@@ -36,8 +38,9 @@ use crate::options::{OnStop, Options};
 use crate::reconciler::{Event, Reconciler, until};
 use crate::rejections::Rejections;
 use crate::requests::{Requests, Serves};
-use crate::status::{Phase, Shared};
+use crate::status::{Phase, RequestStatus, Shared};
 use crate::telemetry::{Standing, Telemetry};
+use proof::StandingProofs;
 use search::GoalSearch;
 
 /// Maximum number of settings left to other programs that are logged individually.
@@ -87,6 +90,8 @@ pub(crate) struct ServiceMeasurement {
     pub(crate) guards: Guards,
     /// Searches for services that miss their goal.
     pub(crate) search: GoalSearch,
+    /// The standing proofs of policies.
+    pub(crate) proofs: StandingProofs,
 }
 
 impl<'a> Daemon<'a> {
@@ -144,6 +149,7 @@ impl<'a> Daemon<'a> {
                 goals,
                 guards,
                 search: GoalSearch::resumed(session.searches(), &boot),
+                proofs: StandingProofs::resumed(session.proofs()),
             },
         };
         daemon.adopt()?;
@@ -286,6 +292,7 @@ impl<'a> Daemon<'a> {
         let Some(judged) = self.quality.guards.take(now()) else { return };
         match judged {
             Judged::Attempt(attempted) => self.take_attempted(attempted),
+            Judged::Proof(proved) => self.take_proved(proved),
             Judged::Asked { services, said, finding, verdicts } => {
                 self.telemetry.say(&said);
                 self.telemetry.judged(&verdicts);
@@ -448,6 +455,7 @@ impl<'a> Daemon<'a> {
     /// Ends: leaves everything in force, or rolls it back, depending on its options.
     pub(crate) fn end(mut self) -> Result<(), Fault> {
         self.quality.guards.finish();
+        self.keep_proofs();
         match self.options.on_stop {
             OnStop::Keep => {
                 if !self.held.ledger().is_empty() {
@@ -502,11 +510,19 @@ impl<'a> Daemon<'a> {
         self.telemetry.publish(Standing {
             asked: self.requests.asked(),
             event_sources,
-            requests: self.quality.search.filled(self.quality.goals.filled(self.plan.statuses().to_vec())),
+            requests: self.filled(self.plan.statuses().to_vec()),
             services: self.quality.goals.found().to_vec(),
             settings: self.held.ledger().len(),
             polling: self.plan.polling(self.known.host()),
         });
+    }
+}
+
+impl Daemon<'_> {
+    /// Adds to the status of requests what was measured, tried and proven.
+    fn filled(&self, requests: Vec<RequestStatus>) -> Vec<RequestStatus> {
+        let ServiceMeasurement { goals, search, proofs, .. } = &self.quality;
+        proofs.filled(search.filled(goals.filled(requests)))
     }
 }
 

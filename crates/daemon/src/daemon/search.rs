@@ -16,7 +16,7 @@ use session::{Fault, clock, quoted};
 use super::{Daemon, now};
 use crate::goals::{self, Standing};
 use crate::guard_groups::GuardedService;
-use crate::guards::{Attempt, Attempted, Judging, Members};
+use crate::guards::{Attempt, Attempted, Judging, Members, Purpose};
 use crate::held::knob_of;
 use crate::placing::{self, Placed};
 use crate::status::{Phase, RequestStatus, SearchStatus, TriedStatus};
@@ -421,11 +421,18 @@ impl Daemon<'_> {
         }
         let netns = self.known.netns().again().map_err(|error| error.to_string())?;
         let members = Members::from([(attempt.service.clone(), search.processes.clone())]);
-        Ok(Judging { policy: policy.clone(), netns, watched, within, members, attempt: Some(attempt) })
+        Ok(Judging {
+            policy: policy.clone(),
+            netns,
+            watched,
+            within,
+            members,
+            purpose: Purpose::Attempt(attempt),
+        })
     }
 
     /// Places a policy on the observed host.
-    fn placed(&self, policy: &Policy) -> Placed {
+    pub(super) fn placed(&self, policy: &Policy) -> Placed {
         let mut selection = plan::select(policy, self.known.host());
         let own = selection.policy.intents.len();
         selection.policy = self.requests.with_apps(selection.policy, self.known.host()).0;
@@ -473,7 +480,7 @@ impl Daemon<'_> {
     }
 
     /// Why a change is not made for a try.
-    fn left_alone(&self, change: &Change) -> Option<String> {
+    pub(super) fn left_alone(&self, change: &Change) -> Option<String> {
         let (to, knob) = (change.to(), knob_of(change.to()));
         if to.disruption() != Disruption::None {
             return Some(format!("{change} would disturb traffic"));
@@ -652,6 +659,7 @@ mod test {
             goal: model::Goal { on_missed, ..model::Goal::default() },
             measured: None,
             search: None,
+            proof: None,
             notes: Vec::new(),
         };
         let filled = search.filled(vec![request(OnMissed::Search), request(OnMissed::Report)]);

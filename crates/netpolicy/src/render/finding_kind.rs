@@ -25,7 +25,13 @@ impl FindingKindReport {
             latency::live::RULES.iter().map(|(finding, meaning)| ("response times", *finding, *meaning));
         let search =
             daemon::SEARCH_RULES.iter().map(|(finding, meaning)| ("goals that are kept", *finding, *meaning));
-        doctor.chain(live).chain(search).map(|(family, finding, meaning)| Self { finding, meaning, family })
+        let proof =
+            daemon::PROOF_RULES.iter().map(|(finding, meaning)| ("standing proofs", *finding, *meaning));
+        doctor.chain(live).chain(search).chain(proof).map(|(family, finding, meaning)| Self {
+            finding,
+            meaning,
+            family,
+        })
     }
 
     /// The finding with this code.

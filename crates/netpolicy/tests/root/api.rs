@@ -76,6 +76,7 @@ fn another_user() -> Result<(), Failed> {
             extent: RequestExtent { queues: 1, processes: 1, epolls: 1, wanted: 4, set: 4 },
             engaged: None,
             search: None,
+            proof: None,
             goal: model::Goal::default(),
             measured: None,
             notes: Vec::new(),

@@ -27,6 +27,7 @@ mod lacking;
 mod monitored;
 mod pages;
 mod pods;
+mod proven;
 mod remedy;
 mod requests;
 mod searched;
@@ -76,6 +77,7 @@ fn main() {
         lacking::tests(),
         monitored::tests(),
         remedy::tests(),
+        proven::tests(),
         searched::tests(),
         selected::tests(),
         services::tests(),

@@ -1,0 +1,95 @@
+//! Services with a `holdback`: the daemon withdraws the policy of a real memcached in short windows, in a lab.
+
+use libtest_mimic::{Failed, Trial};
+use linux::lab::MemcachedOptions;
+use rustix::process::Signal;
+use serde_json::{Value, json};
+use testkit::operator::{Operator, at_work, caught, flushes, waited_for, waited_long_for};
+use testkit::{Need, test};
+
+use crate::{requests, trial};
+
+pub(crate) fn tests() -> Vec<Trial> {
+    const NEEDS: &[Need] = &[Need::Root, Need::Bpf, Need::Memcached];
+    vec![test("proven/a_policy_is_withdrawn_now_and_then_and_what_it_does_is_counted", NEEDS, proven)]
+}
+
+/// A policy that makes packets wait for two milliseconds: the proof shows that it is no good.
+const POLICY: &str =
+    "[service.cache]\nmatch = { port = 11211 }\ndelivery = \"defer:2ms\"\nholdback = \"10%\"\n";
+
+/// What it sets.
+const TWO_MS: [u64; 1] = [2_000_000];
+
+/// The daemon's status.
+fn status(operator: &Operator) -> Result<Value, Failed> {
+    let output = operator.netpolicy(&["-o", "json", "status"]).output()?;
+    let said: Value = serde_json::from_slice(&output.stdout)?;
+    Ok(said["data"].clone())
+}
+
+/// The proof in it.
+fn proof(operator: &Operator) -> Result<Value, Failed> {
+    Ok(status(operator)?["requests"][0]["proof"].clone())
+}
+
+fn finding(operator: &Operator, rule: &str) -> Result<Option<Value>, Failed> {
+    let said = status(operator)?;
+    let findings = said["findings"].as_array().cloned().unwrap_or_default();
+    Ok(findings.into_iter().find(|finding| finding["rule"] == rule))
+}
+
+fn proven() -> Result<(), Failed> {
+    let operator = Operator::new("proven", 1)?;
+    let _server = operator.lab.start_memcached(&MemcachedOptions::default())?;
+    let before = operator.devices()?.devices;
+    let in_force = || Ok((flushes(&operator.devices()?) == TWO_MS).then_some(()));
+    let daemon = at_work(&operator, POLICY)?;
+    waited_for("the policy", in_force)?;
+    waited_for("a proof that has begun", || Ok(proof(&operator)?.is_object().then_some(())))?;
+    assert_eq!(daemon.terminated()?, Some(0));
+    // It has been in force for a day: an episode is due.
+    let path = operator.state().join("proofs.json");
+    let mut stored: Value = serde_json::from_slice(&std::fs::read(&path)?)?;
+    stored["services"]["service cache"]["managed_millis"] = json!(86_400_000);
+    std::fs::write(&path, stored.to_string())?;
+    let daemon = at_work(&operator, POLICY)?;
+    let waits = waited_for("why there is none", || finding(&operator, "proof-waits"))?;
+    assert!(waits["evidence"].to_string().contains("received no request"), "{waits}");
+    assert_eq!(daemon.terminated()?, Some(0));
+    requests::while_asked(&operator, || {
+        let mut daemon = at_work(&operator, POLICY)?;
+        caught(
+            "a window without the policy",
+            || Ok((flushes(&operator.devices()?) != TWO_MS).then_some(())),
+        )?;
+        daemon.signalled(Signal::KILL)?;
+        daemon.child.wait()?;
+        waited_for("the end of the guard process", || {
+            Ok(trial::guards(&operator)?.is_empty().then_some(()))
+        })?;
+        in_force()?.ok_or("a killed daemon leaves the policy in force")?;
+        let daemon = at_work(&operator, POLICY)?;
+        let found = waited_long_for("the finding", || finding(&operator, "proof-reversed"))?;
+        assert!(found["evidence"].to_string().contains("p50 lately +"), "{found}");
+        let shown = proof(&operator)?;
+        assert!(shown["pairs"].as_u64() >= Some(7) && shown["standing"] == "reversed", "{shown}");
+        assert!(shown["share_without"].as_f64().is_some_and(|share| share > 0.0 && share < 0.001), "{shown}");
+        waited_for("the policy again", in_force)?;
+        let words = operator.runs(&["status"], 0)?.data;
+        assert!(
+            words.contains("service cache: its proof: p50 +") && words.contains(" pairs over "),
+            "{words}"
+        );
+        // Nothing of it stays in the journal.
+        let history: Value = serde_json::from_str(&operator.runs(&["-o", "json", "history"], 0)?.data)?;
+        let all = history["data"]["transactions"].as_array().ok_or("transactions")?;
+        let withdrawn = all.iter().filter(|one| one.to_string().contains("standing proof"));
+        assert!(withdrawn.count() <= 1, "but what the killed daemon left: {history}");
+        assert_eq!(daemon.terminated()?, Some(0));
+        Ok(())
+    })?;
+    operator.runs(&["rollback", "--all"], 0)?;
+    assert_eq!(operator.devices()?.devices, before);
+    Ok(())
+}
