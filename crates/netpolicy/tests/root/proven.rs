@@ -89,7 +89,7 @@ fn proven() -> Result<(), Failed> {
         assert_eq!(daemon.terminated()?, Some(0));
         Ok(())
     })?;
-    operator.runs(&["rollback", "--all"], 0)?;
+    operator.runs(&["rollback"], 0)?;
     assert_eq!(operator.devices()?.devices, before);
     Ok(())
 }
