@@ -61,4 +61,7 @@ pub struct AttachService {
     /// The socket on which it serves.
     #[arg(long, value_name = "PATH", default_value = daemon::attach_service::SOCKET)]
     pub socket: PathBuf,
+    /// Exit code 0 if a service answers there, for health checks.
+    #[arg(long)]
+    pub alive: bool,
 }

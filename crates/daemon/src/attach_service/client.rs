@@ -12,6 +12,7 @@ use linux::process::{Criteria, FoundProcesses};
 use linux::{Cause, Errno, KernelError, Netns, Processes};
 use model::host::{Process, Unread};
 use model::{EpollId, Pid, ProcessId, Setting};
+use session::{Exit, Fault};
 
 use super::{ANSWER_BYTES_MAX, Answer, CRITERIA_MAX, Request, Wanted};
 use crate::api::wire::encode;
@@ -38,6 +39,20 @@ pub fn go_through(path: &Path) -> bool {
 pub fn go_through_once_it_answers(path: &Path) {
     if linux::attach::is_needed() {
         linux::attach::through(Box::new(Connection::to(path)), path.to_owned());
+    }
+}
+
+/// Asks the service at this socket for nothing, to see that it answers: for health checks.
+///
+/// # Errors
+/// Without an answer within [`PATIENCE`].
+pub fn check(path: &Path) -> Result<Exit, Fault> {
+    let nothing = Request::Find { wanted: Vec::new(), only: Some(Pid(std::process::id())) };
+    match Connection::to(path).ask(&nothing) {
+        Ok(Answer::Found(_)) => Ok(Exit::Done),
+        Ok(_) => Err(Fault::failed(format!("another program answers at {}", path.display()))),
+        Err(error) => Err(Fault::failed(format!("no attach service answers: {error}"))
+            .hint("`netpolicy attach-service` starts one")),
     }
 }
 

@@ -15,7 +15,7 @@ use model::host::{Process, Unread};
 use model::{KernelVersion, NetnsId, Patterns, Pid, Setting};
 use serde::{Deserialize, Serialize};
 
-pub use client::{go_through, go_through_once_it_answers};
+pub use client::{check, go_through, go_through_once_it_answers};
 pub use server::run;
 
 use linux::{Cause, Errno, KernelError};

@@ -97,6 +97,9 @@ fn dispatch(command: &Command, context: &Context) -> Result<Exit, Fault> {
         Command::Set(arguments) => set::run(arguments, context),
         Command::Unset(arguments) => by_daemon::unset(arguments, context),
         Command::Status(arguments) => status::run(arguments, context),
+        Command::AttachService(arguments) if arguments.alive => {
+            ::daemon::attach_service::check(&arguments.socket)
+        }
         Command::AttachService(arguments) => {
             ::daemon::attach_service::run(&arguments.socket, &context.console)
         }

@@ -279,10 +279,14 @@ fn attached() -> Result<(), Failed> {
     without.child.wait()?;
     std::fs::remove_file(operator.state().join("io.netpolicy"))?;
 
+    let alive = ["attach-service", "--socket", &socket, "--alive"];
+    let said = operator.runs_here(&alive, 1)?;
+    assert!(said.words.contains("no attach service answers"), "{}", said.words);
     let service =
         operator.netpolicy_here(&["attach-service", "--socket", &socket]).stderr(Stdio::null()).spawn()?;
     let _service = Started { child: service };
     waited_for("the service", || Ok(std::path::Path::new(&socket).exists().then_some(())))?;
+    operator.runs_here(&alive, 0)?;
     let daemon = daemon_without_right(&operator, &socket)?;
     let said = ask();
     waited_for(&format!("its parameters ({said})"), || {
