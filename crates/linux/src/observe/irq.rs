@@ -13,6 +13,13 @@ use super::UnreadExt;
 
 const INTERRUPTS: &str = "/proc/interrupts";
 
+/// Where a container has the host's procfs, as in node_exporter's. A container runtime mounts `/proc/irq` read-only,
+/// and Kubernetes accepts `procMount: Unmasked` only with a user namespace, which excludes the host's network.
+const HOST_PROC: &str = "/host/proc";
+
+/// Kernel: 2.6, `include/uapi/linux/magic.h`.
+const PROC_SUPER_MAGIC: u64 = 0x9fa0;
+
 /// The numbered interrupts in `/proc/interrupts`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Interrupts {
@@ -159,9 +166,30 @@ pub(crate) fn set_affinity(irq: IrqNumber, cpus: &CpuSet) -> Result<(), KernelEr
         return Err(KernelError::errno(path, Errno::INVAL));
     }
     // Neither created nor truncated: the file exists, or the interrupt is gone.
-    let file = std::fs::OpenOptions::new().write(true).open(&path);
+    let open = |path: &str| std::fs::OpenOptions::new().write(true).open(path);
+    let file = match open(&path) {
+        Err(error) if is_read_only(&error) => {
+            let on_host = format!("{HOST_PROC}/irq/{irq}/smp_affinity_list");
+            open(&on_host).and_then(on_procfs).or(Err(error))
+        }
+        file => file,
+    };
     let written = file.and_then(|mut file| std::io::Write::write_all(&mut file, cpus.to_string().as_bytes()));
     written.map_err(|error| failed(irq, path, &error).needing("root"))
+}
+
+fn is_read_only(error: &std::io::Error) -> bool {
+    error.raw_os_error() == Some(Errno::ROFS.raw_os_error())
+}
+
+/// The file, if procfs has it: only root can mount something else there, but a mistake must not look like
+/// success.
+fn on_procfs(file: std::fs::File) -> std::io::Result<std::fs::File> {
+    let magic = rustix::fs::fstatfs(&file)?.f_type;
+    if u64::try_from(magic).is_ok_and(|magic| magic == PROC_SUPER_MAGIC) {
+        return Ok(file);
+    }
+    Err(std::io::ErrorKind::Unsupported.into())
 }
 
 fn cpus(irq: IrqNumber, file: &str) -> Result<CpuSet, KernelError> {
@@ -262,6 +290,15 @@ mod test {
             let expected = expected.map(|(kind, index)| (kind, QueueIndex(index)));
             assert_eq!(queue_in_name(name, "eth0"), expected, "{name}");
         }
+    }
+
+    #[test]
+    fn only_a_file_of_procfs_is_taken_for_one_of_the_hosts() {
+        let open = |path: &str| std::fs::File::open(path).expect("a file");
+        assert!(on_procfs(open("/proc/self/status")).is_ok());
+        let error = on_procfs(open("/sys/kernel/uevent_seqnum")).expect_err("sysfs");
+        assert_eq!(error.kind(), std::io::ErrorKind::Unsupported);
+        assert!(is_read_only(&std::io::Error::from(Errno::ROFS)) && !is_read_only(&error));
     }
 
     #[test]
