@@ -1,0 +1,168 @@
+//! The Helm chart, without helm: its README and schema have the values of values.yaml, and its containers the rights
+//! of the units. `root/rollout.rs` renders it.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+
+use serde_json::Value;
+use testkit::markdown::{Document, Part, cell, check_parts, repository};
+
+const CHART: &str = "packaging/helm/netpolicy";
+
+fn read(path: &str) -> String {
+    std::fs::read_to_string(repository().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+/// A value of values.yaml: its path with dots, default, and description.
+struct Row {
+    path: String,
+    default: String,
+    description: String,
+}
+
+/// The values, each with the comment above it. A mapping without a comment of its own has rows for its keys.
+fn rows() -> Vec<Row> {
+    let (mut rows, mut description, mut parents): (Vec<Row>, String, Vec<(usize, String)>) =
+        (Vec::new(), String::new(), Vec::new());
+    // The column of the value whose lines are a part of its default.
+    let mut inside: Option<usize> = None;
+    for line in read(&format!("{CHART}/values.yaml")).lines() {
+        let column = line.len() - line.trim_start().len();
+        // An indented comment is an example.
+        if let Some(comment) = line.trim_start().strip_prefix("# ").filter(|text| !text.starts_with(' ')) {
+            let _ = write!(description, "{}{comment}", if description.is_empty() { "" } else { " " });
+            continue;
+        }
+        if line.starts_with('#') || line.is_empty() {
+            continue;
+        }
+        if let Some(outer) = inside {
+            if column > outer {
+                let row: &mut Row = rows.last_mut().expect("a value");
+                let _ =
+                    write!(row.default, "{}{}", if row.default.is_empty() { "" } else { ", " }, line.trim());
+                continue;
+            }
+            inside = None;
+        }
+        let (key, default) = line.trim().split_once(':').unwrap_or_else(|| panic!("no value: {line}"));
+        parents.retain(|(above, _)| *above < column);
+        let above = parents.iter().map(|(_, name)| format!("{name}.")).collect::<String>();
+        if default.is_empty() && description.is_empty() {
+            parents.push((column, key.to_owned()));
+            continue;
+        }
+        inside = default.is_empty().then_some(column);
+        let description = std::mem::take(&mut description);
+        assert!(description.ends_with('.'), "{above}{key} has no description");
+        rows.push(Row { path: format!("{above}{key}"), default: default.trim().to_owned(), description });
+    }
+    rows
+}
+
+fn values() -> String {
+    let row = |Row { path, default, description }| format!("- `{path}={default}`: {}\n", cell(&description));
+    rows().into_iter().map(row).collect()
+}
+
+const PARTS: [Part; 1] = [("../../packaging/helm/netpolicy/README.md", "values", values)];
+
+#[test]
+fn the_readme_has_the_values() {
+    assert!(rows().len() > 30);
+    check_parts(&PARTS, "netpolicy");
+}
+
+/// The paths of a schema's properties, with dots, down to those that have none.
+fn properties(schema: &Value, path: &str, into: &mut BTreeSet<String>) {
+    match schema["properties"].as_object() {
+        Some(all) => {
+            assert_eq!(schema["additionalProperties"], false, "{path}: an unknown key passes");
+            for (name, schema) in all {
+                properties(schema, &format!("{path}{}{name}", if path.is_empty() { "" } else { "." }), into);
+            }
+        }
+        None => {
+            into.insert(path.to_owned());
+        }
+    }
+}
+
+#[test]
+fn the_schema_has_every_value_and_no_other() {
+    let schema: Value = serde_json::from_str(&read(&format!("{CHART}/values.schema.json"))).expect("JSON");
+    let mut known = BTreeSet::new();
+    properties(&schema, "", &mut known);
+    let listed: BTreeSet<String> = rows().into_iter().map(|row| row.path).collect();
+    for path in &listed {
+        assert!(
+            known.contains(path) || known.iter().any(|known| known.starts_with(&format!("{path}."))),
+            "{path} is not in the schema"
+        );
+    }
+    for path in &known {
+        // Helm adds `global`.
+        let is_listed = listed.iter().any(|listed| path == listed || path.starts_with(&format!("{listed}.")));
+        assert!(is_listed || path == "global", "{path} is not in values.yaml");
+    }
+}
+
+#[test]
+fn each_container_has_the_rights_of_its_unit_and_no_other() {
+    let pods = read(&format!("{CHART}/templates/daemonset.yaml"));
+    let mut found = pods.lines().filter_map(|line| {
+        let words = line.trim().strip_prefix("add: {{ concat (list ")?.split_once(')')?.0;
+        Some(words.split(' ').map(|word| format!("CAP_{}", word.trim_matches('"'))).collect::<Vec<_>>())
+    });
+    for unit in ["netpolicy-attach.service", "netpolicy.service"] {
+        let text = read(&format!("packaging/systemd/{unit}"));
+        let bounds =
+            text.lines().find_map(|line| line.strip_prefix("CapabilityBoundingSet=")).expect("a set");
+        let bounds: Vec<&str> = bounds.split(' ').collect();
+        assert_eq!(found.next().expect("a container"), bounds, "{unit}");
+    }
+    assert!(found.next().is_none() && pods.matches("drop: [ALL]").count() == 3, "{pods}");
+    for golden in ["default", "full"] {
+        let manifests = read(&format!("packaging/helm/tests/{golden}.golden.yaml"));
+        let kinds: BTreeSet<&str> =
+            manifests.lines().filter_map(|line| line.strip_prefix("kind: ")).collect();
+        assert!(kinds.is_subset(&["ConfigMap", "DaemonSet", "PodMonitor"].into()), "{kinds:?}: roles?");
+        assert!(kinds.contains("DaemonSet") && !manifests.contains("privileged: true"), "{golden}");
+        assert!(!manifests.contains("automountServiceAccountToken: true"), "{golden}");
+    }
+}
+
+#[test]
+fn the_policies_of_the_recorded_manifests_are_policy_files_without_a_mistake() {
+    let manifests = read("packaging/helm/tests/full.golden.yaml");
+    let mut files: Vec<(String, String)> = Vec::new();
+    let mut inside = false;
+    for line in manifests.lines() {
+        if let Some(name) = line.strip_prefix("  ").and_then(|line| line.strip_suffix(".toml: |")) {
+            files.push((format!("{name}.toml"), String::new()));
+            inside = true;
+        } else if let Some((_, text)) = files.last_mut()
+            && inside
+            && (line.starts_with("    ") || line.trim().is_empty())
+        {
+            let _ = writeln!(text, "{}", line.trim());
+        } else {
+            inside = false;
+        }
+    }
+    assert!(files.len() >= 3, "{files:?}");
+    for (name, text) in files {
+        let parsed = policy_file::parse(&name, &text);
+        assert!(parsed.is_ok(), "{}\n{text}", parsed.expect_err("a mistake"));
+    }
+}
+
+#[test]
+fn the_how_to_names_what_the_chart_needs() {
+    let page = Document::of(&read("docs/howto/kubernetes-node.md"));
+    let text = page.blocks.iter().flat_map(|block| &block.lines).cloned().collect::<Vec<_>>().join("\n");
+    assert!(
+        text.contains("helm install netpolicy packaging/helm/netpolicy --namespace kube-system"),
+        "{text}"
+    );
+}
