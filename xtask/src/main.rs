@@ -15,6 +15,7 @@ mod nextest;
 mod options;
 mod programs;
 mod release;
+mod rollout;
 mod setup;
 mod shell;
 mod steps;

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::shell::{self, Result};
-use crate::{deny, guest, nextest};
+use crate::{deny, guest, nextest, rollout};
 
 /// A requirement: the program or file (an absolute path) that shows its presence, its package, and its
 /// purpose. The demo needs purposes that start with [`PROGRAM`] or [`DEMO`], a release those with [`PROGRAM`]
@@ -107,6 +107,7 @@ pub(crate) fn run(arguments: &[String]) -> Result {
     {
         eprintln!("setup: no cargo-deny: {why}");
     }
+    rollout::install();
     let version = oldest_rust()?;
     if shell::has("rustup") && !has_rust(&version) {
         eprintln!("setup: installing Rust {version} (tests: the oldest that is promised)");

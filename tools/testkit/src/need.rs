@@ -52,6 +52,10 @@ pub enum Need {
     Irqbalance,
     /// Prometheus and promtool from the distribution.
     Prometheus,
+    /// helm.
+    Helm,
+    /// ansible-core, ansible-lint and kubernetes-validate.
+    Ansible,
     /// `irq-suspend-timeout`.
     Suspension,
     /// `napi-set` with `threaded`.
@@ -163,6 +167,8 @@ impl Need {
                 "needs irqbalance, and two CPUs",
             ),
             Self::Prometheus => (unpacked::prometheus().is_some(), "needs prometheus (cargo xtask setup)"),
+            Self::Helm => (unpacked::helm().is_some(), "needs helm (cargo xtask setup)"),
+            Self::Ansible => (unpacked::ansible().is_some(), "needs ansible-core (cargo xtask setup)"),
             Self::Suspension => (is_since(6, 13), "needs Linux 6.13"),
             Self::ThreadPerNapi => (is_since(6, 17), "needs Linux 6.17"),
             Self::ThreadedBusy => (

@@ -13,6 +13,21 @@ pub fn program(package: &str, path: &str) -> Option<PathBuf> {
     [Some(Path::new("/").join(path)), unpacked].into_iter().flatten().find(|path| path.is_file())
 }
 
+/// helm: the user's own, or the one that `cargo xtask setup` built.
+pub fn helm() -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let own =
+        std::env::split_paths(&path).map(|directory| directory.join("helm")).find(|path| path.is_file());
+    own.or_else(|| program("helm", "bin/helm"))
+}
+
+/// The directory into which `cargo xtask setup` installed ansible-core, ansible-lint and kubernetes-validate, for the
+/// Python that finds them there.
+pub fn ansible() -> Option<PathBuf> {
+    let directory = program("ansible", "bin/ansible-playbook")?.parent()?.parent()?.to_path_buf();
+    directory.join("ansible").is_dir().then_some(directory)
+}
+
 /// The distribution's Prometheus.
 pub fn prometheus() -> Option<PathBuf> {
     program("prometheus", "usr/bin/prometheus")

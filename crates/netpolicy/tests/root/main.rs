@@ -30,6 +30,7 @@ mod pods;
 mod proven;
 mod remedy;
 mod requests;
+mod rollout;
 mod searched;
 mod selected;
 mod services;
@@ -78,6 +79,7 @@ fn main() {
         monitored::tests(),
         remedy::tests(),
         proven::tests(),
+        rollout::tests(),
         searched::tests(),
         selected::tests(),
         services::tests(),

@@ -1,0 +1,441 @@
+#!/usr/bin/python
+# Copyright: the netpolicy authors
+# Licensed under Apache-2.0 OR MIT
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+
+from __future__ import absolute_import, annotations, division, print_function
+
+__metaclass__ = type
+
+DOCUMENTATION = r"""
+module: policy
+short_description: Write netpolicy's policy files, put them in force, and judge the change on live traffic
+description:
+  - Writes policy files and puts them in force, by the daemon if one runs, else by C(netpolicy apply) or C(netpolicy try --guard).
+  - If the change is refused, fails, or is not kept by its guard, the previous files are restored and the task fails; RV(ruling) says why.
+  - Check mode runs C(netpolicy plan). Diff mode shows files and settings.
+version_added: 0.1.0
+author:
+  - The netpolicy authors (@netpolicy)
+options:
+  state:
+    description:
+      - V(applied) writes O(files) and puts the policy in force.
+      - V(restored) undoes that. O(files) are the RV(previous) ones, and O(transactions) those that it made.
+    type: str
+    choices: [applied, restored]
+    default: applied
+  files:
+    description: Names of policy files, each with its text. Without a text (null), the file is removed. Other files are left alone.
+    type: dict
+    default: {}
+  transactions:
+    description: With O(state=restored), the transactions to roll back, oldest first.
+    type: list
+    elements: str
+    default: []
+  guard:
+    description:
+      - Limits of growth, as of C(netpolicy try --guard). The change is judged on live traffic and kept only within them.
+      - On a host with a daemon, write C(guard) into the section of the service instead.
+      - Without it, guards in the policy files are used.
+    type: str
+  service:
+    description: With O(guard), judge by this service, a name or a TCP port. By default, all services of the policy files.
+    type: str
+  seconds:
+    description: How long to judge. With a daemon, how long to wait until the policy is in force or judged.
+    type: int
+    default: 60
+  disruptive:
+    description: Also change settings that stop a queue or take the link down while they are written. A daemon has its own option.
+    type: bool
+    default: false
+  allow_irreversible:
+    description: Also change settings whose old value the kernel would not accept back. A daemon has its own option.
+    type: bool
+    default: false
+  allow_inferred:
+    description: Also pin interrupts whose queue was inferred. A daemon has its own option.
+    type: bool
+    default: false
+  executable:
+    description: The program, by path or name.
+    type: path
+    default: netpolicy
+  netns:
+    description: The network namespace to work in, as of C(netpolicy --netns).
+    type: str
+  state_dir:
+    description: Where transactions are journalled. By default netpolicy's own, C(/var/lib/netpolicy).
+    type: path
+  policy_dir:
+    description: The directory of the policy files that are managed. Another one than the default replaces all of netpolicy's directories.
+    type: path
+    default: /etc/netpolicy/policy.d
+attributes:
+  check_mode:
+    description: Can run in check mode.
+    support: full
+  diff_mode:
+    description: Shows changed files, and changed settings of a host without a daemon.
+    support: full
+"""
+
+EXAMPLES = r"""
+- name: Put a policy in force, if the traffic of memcached does not get worse
+  netpolicy.netpolicy.policy:
+    files:
+      50-fleet.toml: "{{ lookup('ansible.builtin.file', '50-fleet.toml') }}"
+    guard: p99=+15%,cpu=+25%
+    service: memcached
+    seconds: 120
+  register: tried
+
+- name: Undo it
+  netpolicy.netpolicy.policy:
+    state: restored
+    files: "{{ tried.previous }}"
+    transactions: "{{ tried.transactions }}"
+"""
+
+RETURN = r"""
+ruling:
+  description:
+    - V(unchanged), no setting differs, but files may have been written. V(planned), check mode would change something.
+    - V(applied), in force and judged by no guard.
+    - V(kept), in force and within the limits of its guard.
+    - V(not-judged), there was too little traffic to judge. The host is restored. It is not a success.
+    - V(beyond-limit), V(stalled), V(clients-left), V(service-ended), V(interrupted), what the guard found. The host is restored.
+    - V(refused), V(failed), netpolicy refused it, or failed. The message says whether the host is restored.
+    - V(restored), the result of O(state=restored).
+  returned: always
+  type: str
+  sample: kept
+previous:
+  description: The previous texts of the files, null where there was none.
+  returned: always
+  type: dict
+transactions:
+  description: The transactions that this task has left in force, oldest first. A daemon undoes its own when the files are restored.
+  returned: always
+  type: list
+  elements: str
+changes:
+  description: The changes of settings, each with its reason.
+  returned: on a host without a daemon
+  type: list
+  elements: dict
+verdicts:
+  description: The guard's verdicts, one of each service, with their evidence.
+  returned: if a guard judged
+  type: list
+  elements: dict
+"""
+
+import os
+import shutil
+import tempfile
+import time
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.netpolicy.netpolicy.plugins.module_utils.netpolicy import (
+    COMMON,
+    DONE,
+    NO_TRAFFIC,
+    NOT_RESTORED,
+    POLICY_DIRS,
+    REFUSED,
+    REVERTED,
+    USAGE,
+    Netpolicy,
+)
+
+# Seconds in which a daemon notices changed files; it notices them at once.
+NOTICES_WITHIN = 20
+
+# Seconds between two looks at the daemon's status.
+LOOK_EVERY = 0.5
+
+# How much longer than a guard's time a verdict of the daemon may take, in seconds: it waits for its turn, and measures first.
+VERDICT_AFTER = 120
+
+
+class Files:
+    """The policy files of a task: their texts before and after it."""
+
+    def __init__(self, module):
+        self.module = module
+        self.dir = module.params["policy_dir"]
+        self.wanted = module.params["files"]
+        for name, text in self.wanted.items():
+            if os.path.basename(name) != name or name.startswith(".") or not name.endswith(".toml"):
+                module.fail_json(msg="files: %r is no name of a policy file, such as 50-fleet.toml" % name)
+            if text is not None and not isinstance(text, str):
+                module.fail_json(msg="files: %s: its text is no string" % name)
+        self.before = dict((name, self.text(name)) for name in self.wanted)
+        self.changed = dict((name, text) for name, text in self.wanted.items() if self.before[name] != text)
+
+    def text(self, name):
+        """The text of a file, None if there is none."""
+        try:
+            with open(os.path.join(self.dir, name), encoding="utf-8") as file:
+                return file.read()
+        except FileNotFoundError:
+            return None
+
+    def write(self, texts):
+        """Writes or removes files of the policy directory, each at once."""
+        for name, text in texts.items():
+            self.write_one(self.dir, name, text)
+
+    def write_one(self, directory, name, text):
+        """Writes or removes one file of a directory."""
+        path = os.path.join(directory, name)
+        if text is None:
+            if os.path.lexists(path):
+                os.remove(path)
+            return
+        os.makedirs(directory, mode=0o755, exist_ok=True)
+        # A hidden name without .toml: netpolicy does not read it before it is complete.
+        descriptor, making = tempfile.mkstemp(dir=directory, prefix=".ansible-")
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.chmod(making, 0o644)
+        os.rename(making, path)
+
+    def as_wanted(self):
+        """A temporary directory with the policy files as they are to be."""
+        copy = os.path.join(tempfile.mkdtemp(dir=self.module.tmpdir), "policy.d")
+        if os.path.isdir(self.dir):
+            shutil.copytree(self.dir, copy, symlinks=True)
+        else:
+            os.mkdir(copy)
+        for name, text in self.changed.items():
+            self.write_one(copy, name, text)
+        return copy
+
+    def dirs(self, own):
+        """The directories of policy files with this one in place of the managed one."""
+        others = [each for each in POLICY_DIRS[:-1] if os.path.isdir(each)]
+        return [own] if self.dir != POLICY_DIRS[-1] else others + [own]
+
+    def diff(self):
+        """The files' differences as Ansible shows them."""
+        return [
+            dict(
+                before_header=os.path.join(self.dir, name),
+                after_header=os.path.join(self.dir, name),
+                before=self.before[name] or "",
+                after=text or "",
+            )
+            for name, text in sorted(self.changed.items())
+        ]
+
+
+def settings_diff(changes):
+    """The settings' differences as Ansible shows them."""
+    line = "{0} {1} {2}\n".format
+    return dict(
+        before_header="settings",
+        after_header="settings",
+        before="".join(line(each["object"], each["knob"], each["from"]) for each in changes),
+        after="".join(line(each["object"], each["knob"], each["to"]) for each in changes),
+    )
+
+
+class Task:
+    """One run of the module."""
+
+    def __init__(self, module):
+        self.module = module
+        self.netpolicy = Netpolicy(module)
+        self.files = Files(module)
+        self.result = self.netpolicy.result
+        self.result.update(changed=False, previous=self.files.before, transactions=[])
+        # Only a task that ends well shows differences.
+        self.diff = self.files.diff()
+
+    def done(self, ruling, **more):
+        """Ends the task."""
+        self.result.update(more, ruling=ruling, diff=self.diff)
+        self.module.exit_json(**self.result)
+
+    def undone(self, ruling, msg, **more):
+        """Ends the task as failed, after the files were restored."""
+        self.result.update(more, ruling=ruling, changed=False)
+        self.module.fail_json(msg=msg, **self.result)
+
+    def apply(self):
+        """Puts the files in force."""
+        options = self.module.params
+        copy = self.files.as_wanted()
+        dirs = self.files.dirs(copy)
+        # Also checks the files, before anything is written.
+        changes = self.netpolicy.plan(dirs)
+        # Reasons name the files' later place.
+        for change in changes:
+            because = change["because"]
+            because["source"] = because["source"].replace(copy, self.files.dir)
+        status = self.netpolicy.status()
+        if status and options["guard"]:
+            words = "a daemon keeps the policy here, and judges it itself: instead of the option guard, write "
+            self.netpolicy.fail("refused", words + 'guard = { p99 = "+15%" } into the section of the service', REFUSED)
+        if status:
+            changed = bool(self.files.changed)
+        else:
+            changed = bool(self.files.changed or changes)
+            self.result["changes"] = changes
+            if changes:
+                self.diff.append(settings_diff(changes))
+        self.result["changed"] = changed
+        if not changed:
+            self.done("unchanged")
+        if self.module.check_mode:
+            self.done("planned")
+        if status:
+            self.by_daemon(status)
+        self.by_command(changes)
+
+    def by_command(self, changes):
+        """Puts the files in force without a daemon."""
+        options = self.module.params
+        if not changes:
+            self.files.write(self.files.changed)
+            self.done("unchanged")
+        before = set(each["id"] for each in self.netpolicy.in_force())
+        if options["guard"]:
+            arguments = ["try", "--guard", options["guard"], "--seconds", str(options["seconds"])]
+            if options["service"]:
+                arguments += ["--on", options["service"]]
+        else:
+            arguments = ["apply"]
+        for option in ("disruptive", "allow_irreversible", "allow_inferred"):
+            if options[option]:
+                arguments.append("--" + option.replace("_", "-"))
+        self.files.write(self.files.changed)
+        try:
+            answer = self.netpolicy.run(arguments, None if self.files.dir == POLICY_DIRS[-1] else [self.files.dir])
+        except BaseException:
+            self.files.write(self.files.before)
+            raise
+        verdicts = answer.data.get("verdicts")
+        more = dict(verdicts=verdicts) if verdicts is not None else {}
+        if answer.code == DONE:
+            self.result["transactions"] = [each["id"] for each in self.netpolicy.in_force() if each["id"] not in before]
+            self.done(answer.data.get("ruling", "applied"), **more)
+        self.files.write(self.files.before)
+        if answer.code == REVERTED and "ruling" in answer.data:
+            ruling = answer.data["ruling"]
+            words = "too little traffic to judge the change" if ruling == "not-judged" else "the guard reverted the change"
+            self.undone(ruling, "%s: %s. The host and its policy files were restored." % (words, ruling), rc=answer.code, **more)
+        if answer.code == REFUSED and any(words in answer.words for words in NO_TRAFFIC):
+            self.undone("not-judged", answer.words, rc=answer.code)
+        self.undone("refused" if answer.code in (REFUSED, USAGE) else "failed", answer.words, rc=answer.code, **more)
+
+    def by_daemon(self, before):
+        """Writes the files, and waits until the daemon has them in force or has judged them."""
+        seen = set((each["service"], each["unix_micros"]) for each in before["verdicts"])
+        self.files.write(self.files.changed)
+        ruling, msg, verdicts = self.outcome(before, seen)
+        if verdicts:
+            self.result["verdicts"] = verdicts
+        if msg is None:
+            self.done(ruling)
+        status = self.netpolicy.status()
+        self.files.write(self.files.before)
+        if status:
+            self.wait_for_read(status)
+        self.undone(ruling, msg + " The policy files were restored.")
+
+    def wait_for_read(self, before):
+        """Waits until the daemon has read the files again; returns its status, None if it does not."""
+        deadline = time.monotonic() + NOTICES_WITHIN
+        while time.monotonic() < deadline:
+            status = self.netpolicy.status()
+            if status and (status["policy"]["reads"] > before["policy"]["reads"] or status["pid"] != before["pid"]):
+                return status
+            time.sleep(LOOK_EVERY)
+        return None
+
+    def outcome(self, before, seen):
+        """The daemon's ruling, the error if it is not a success, and the new verdicts."""
+        status = self.wait_for_read(before)
+        if status is None:
+            return "failed", "the daemon did not read the policy files within %d s." % NOTICES_WITHIN, []
+        known = set((each["rule"], each["object"]) for each in before["findings"])
+        deadline = time.monotonic() + self.module.params["seconds"] + VERDICT_AFTER
+        missing, waits = [], False
+        while time.monotonic() < deadline:
+            if status["policy"]["mistakes"]:
+                return "refused", "the policy files have mistakes: %s" % status["policy"]["mistakes"], []
+            verdicts = [each for each in status["verdicts"] if (each["service"], each["unix_micros"]) not in seen]
+            bad = [each for each in verdicts if each["ruling"] != "kept"]
+            if bad:
+                words = "; ".join("%s: %s" % (each["service"], each["ruling"]) for each in bad)
+                ruling = next((each["ruling"] for each in bad if each["ruling"] != "not-judged"), "not-judged")
+                return ruling, "the daemon's guard did not keep the change: %s." % words, verdicts
+            problems = [
+                each for each in status["findings"]
+                if each["severity"] == "problem" and (each["rule"], each["object"]) not in known
+            ]
+            if problems:
+                words = "; ".join("%s: %s" % (each["object"], each["summary"]) for each in problems)
+                return "failed", "the daemon reports new problems: %s." % words, verdicts
+            missing = [each["target"] for each in status["requests"] if each["set"] < each["wanted"]]
+            waits = any(each["rule"] == "guard-waits" for each in status["findings"])
+            if status["phase"] == "managing" and not missing and not waits:
+                wrote = any(status["counters"][each] != before["counters"][each] for each in ("changes", "released"))
+                return ("kept" if verdicts else "applied" if wrote else "unchanged"), None, verdicts
+            time.sleep(LOOK_EVERY)
+            status = self.netpolicy.status()
+            if status is None:
+                return "failed", "the daemon has ended.", []
+        if waits or missing:
+            return "not-judged", "not in force or not judged in time: %s." % ", ".join(missing or ["guard-waits"]), []
+        return "failed", "the daemon has not converged.", []
+
+    def restore(self):
+        """Undoes what an earlier task has done."""
+        transactions = self.module.params["transactions"]
+        live = [each["id"] for each in self.netpolicy.in_force()]
+        left = [each for each in transactions if each in live]
+        self.result["changed"] = bool(self.files.changed or left)
+        if self.module.check_mode or not self.result["changed"]:
+            self.done("restored" if not self.result["changed"] else "planned")
+        status = self.netpolicy.status()
+        self.files.write(self.files.changed)
+        if status and self.files.changed and self.wait_for_read(status) is None:
+            self.undone("failed", "the daemon did not read the restored policy files within %d s" % NOTICES_WITHIN)
+        for each in reversed(left):
+            answer = self.netpolicy.run(["rollback", each])
+            if answer.code != DONE:
+                ruling = "not-restored" if answer.code == NOT_RESTORED else "failed"
+                self.undone(ruling, answer.words, rc=answer.code)
+        self.done("restored")
+
+
+def main():
+    """Runs the module."""
+    spec = dict(
+        COMMON,
+        state=dict(type="str", choices=["applied", "restored"], default="applied"),
+        files=dict(type="dict", default={}),
+        transactions=dict(type="list", elements="str", default=[]),
+        guard=dict(type="str"),
+        service=dict(type="str"),
+        seconds=dict(type="int", default=60),
+        disruptive=dict(type="bool", default=False),
+        allow_irreversible=dict(type="bool", default=False),
+        allow_inferred=dict(type="bool", default=False),
+    )
+    module = AnsibleModule(argument_spec=spec, required_by={"service": "guard"}, supports_check_mode=True)
+    task = Task(module)
+    if module.params["state"] == "applied":
+        task.apply()
+    else:
+        task.restore()
+
+
+if __name__ == "__main__":
+    main()

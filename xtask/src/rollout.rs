@@ -1,0 +1,48 @@
+//! What tests of the Helm chart and the Ansible collection run: helm, kubernetes-validate with the API's schemas,
+//! ansible-core and ansible-lint. Each is installed in the cache, or its tests are counted as skipped.
+
+use std::process::Command;
+
+use crate::files;
+use crate::guest::Wheel;
+use crate::guest::cache::Cache;
+use crate::shell::{self, Result};
+
+/// ansible-core, ansible-lint and kubernetes-validate, with all that they need.
+pub(crate) const WHEELS: Wheel = Wheel {
+    name: "ansible",
+    purpose: "tests: the Ansible collection, and the chart by the schemas of Kubernetes",
+    pinned: include_str!("rollout-requirements.txt"),
+};
+
+/// helm, as a package of Go; its checksums are in Go's checksum database, or the proxy's.
+const HELM: &str = "helm.sh/helm/v3/cmd/helm@v3.17.3";
+
+/// The maximum space that building helm needs, in MiB.
+const SPACE: u64 = 2000;
+
+/// Installs what is missing; continues without what is not available.
+pub(crate) fn install() {
+    if let Err(why) = WHEELS.install() {
+        eprintln!("setup: no ansible-core, ansible-lint and kubernetes-validate: {why}");
+    }
+    if let Err(why) = helm() {
+        eprintln!("setup: no helm: {why}");
+    }
+}
+
+/// Builds helm, unless that was done or one is installed.
+fn helm() -> Result {
+    let cache = Cache::open()?;
+    if shell::has("helm") || cache.finished("helm").is_some() {
+        return Ok(());
+    }
+    eprintln!("setup: building helm (tests: the chart)");
+    let _lock = cache.lock("helm")?;
+    cache.need_space(SPACE, "helm")?;
+    let making = cache.begin("helm")?;
+    let programs = making.join("bin");
+    files::make_directory(&programs)?;
+    shell::run(Command::new("go").args(["install", HELM]).env("GOBIN", &programs).env("CGO_ENABLED", "0"))?;
+    cache.finish(&making, "helm", &["bin/helm"]).map(drop)
+}
