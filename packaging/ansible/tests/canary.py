@@ -98,15 +98,23 @@ class Host:
         self.scratch = scratch / self.name
         self.scratch.mkdir()
         self.processes = []
+        try:
+            self.begin(quiet)
+        except BaseException:
+            self.end()
+            raise
+
+    def begin(self, quiet):
+        """Starts the lab and makes its files."""
         client = ["sleep", "infinity"] if quiet else [sys.executable, __file__, "--load"]
-        self.said = open(self.scratch / "lab", "w+")
-        lab = self.start([netpolicy, "lab", "--", *client], stderr=self.said)
+        with open(self.scratch / "lab", "w") as said:
+            lab = self.start([self.netpolicy, "lab", "--", *client], stderr=said)
         server = self.wait("its lab", lambda: re.search(r"--netns pid:(\d+) show", (self.scratch / "lab").read_text()), lab)
         files = self.scratch / "files"
         files.mkdir()
-        keeper = self.start(
-            ["nsenter", f"--net=/proc/{server[1]}/ns/net", "unshare", "--mount", "sh", "-c", OWN_FILES, str(files)]
-        )
+        into = ["nsenter", f"--net=/proc/{server[1]}/ns/net", "unshare", "--mount"]
+        with open(self.scratch / "lab", "a") as said:
+            keeper = self.start([*into, "sh", "-c", OWN_FILES, str(files)], stderr=said)
         self.wait("its files", (files / "ready").exists, keeper)
         self.enter = ["nsenter", "--target", str(keeper.pid), "--mount", "--net", "--"]
         self.python = self.scratch / "python"
@@ -114,7 +122,9 @@ class Host:
         self.python.chmod(0o755)
 
     def start(self, command, **more):
-        """Starts a process that ends with the host."""
+        """Starts a process that ends with the host, and with this one."""
+        more = {"stdout": subprocess.DEVNULL, **more}
+        command = ["setpriv", "--pdeathsig", "TERM", "--", *command]
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True, **more)
         self.processes.append(process)
         return process
@@ -128,7 +138,7 @@ class Host:
             if process and process.poll() is not None:
                 break
             time.sleep(0.05)
-        sys.exit(f"{self.name}: no {what}: {(self.scratch / 'lab').read_text()}")
+        sys.exit(f"{self.name}: {what} did not come: {(self.scratch / 'lab').read_text()}")
 
     def run(self, *arguments, codes=(0, 3)):
         """Runs netpolicy on the host; its JSON."""
@@ -139,8 +149,8 @@ class Host:
 
     def daemon(self):
         """Starts a daemon."""
-        log = open(self.scratch / "daemon", "w")
-        self.start([*self.enter, self.netpolicy, "daemon"], stdout=log, stderr=log)
+        with open(self.scratch / "daemon", "w") as log:
+            self.start([*self.enter, self.netpolicy, "daemon"], stderr=log)
         self.wait("daemon", lambda: subprocess.run([*self.enter, self.netpolicy, "status", "--alive", "-q"], capture_output=True).returncode == 0)
 
     def state(self):
@@ -162,7 +172,6 @@ class Host:
                 pass
         for process in self.processes:
             process.wait()
-        self.said.close()
 
 
 def play(hosts, scratch, scenario, arguments):
