@@ -191,6 +191,9 @@ pub enum Standing {
 }
 
 impl Standing {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Helps, Self::NoEffect, Self::Reversed, Self::Open];
+
     /// The word for it.
     pub const fn as_str(self) -> &'static str {
         match self {

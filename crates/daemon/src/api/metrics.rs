@@ -9,6 +9,7 @@ use std::fmt::Write as _;
 
 use latency::live::{Measured, Outcome, Totals};
 use model::live::LivePolls;
+use model::proof::Standing;
 use model::{Interval, Nanoseconds, Ruling};
 
 use super::Tally;
@@ -343,6 +344,19 @@ impl Page {
                         [("target", request.target.as_str()), ("quantity", quantity), ("bound", bound)];
                     self.sample(name, &labels, value);
                 }
+            }
+        }
+        let name = "netpolicy_proof_standing";
+        self.family(
+            name,
+            "gauge",
+            "",
+            "What a standing proof shows by its last pairs: 1 for one of the values.",
+        );
+        for (request, proof) in proofs() {
+            for standing in Standing::ALL {
+                let labels = [("target", request.target.as_str()), ("standing", standing.as_str())];
+                self.sample(name, &labels, u64::from(standing == proof.standing));
             }
         }
         let name = "netpolicy_proof_pairs";

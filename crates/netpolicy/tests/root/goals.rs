@@ -41,7 +41,7 @@ fn policy(goal: &str, sample: &str) -> String {
 }
 
 /// The daemon's page of metrics.
-fn page(operator: &Operator) -> Result<String, Failed> {
+pub(crate) fn page(operator: &Operator) -> Result<String, Failed> {
     let mut stream = UnixStream::connect(operator.state().join("metrics"))?;
     stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n")?;
     let mut page = String::new();
@@ -50,7 +50,7 @@ fn page(operator: &Operator) -> Result<String, Failed> {
 }
 
 /// The value of the service's sample on a page.
-fn sample(page: &str, name: &str, labels: &str) -> Option<u64> {
+pub(crate) fn sample(page: &str, name: &str, labels: &str) -> Option<u64> {
     let sample = format!("{name}{{target=\"service cache\"{labels}}} ");
     page.lines().find_map(|line| line.strip_prefix(&sample)?.parse().ok())
 }

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use testkit::operator::{Operator, at_work, caught, flushes, waited_for, waited_long_for};
 use testkit::{Need, test};
 
-use crate::{requests, trial};
+use crate::{goals, requests, trial};
 
 pub(crate) fn tests() -> Vec<Trial> {
     const NEEDS: &[Need] = &[Need::Root, Need::Bpf, Need::Memcached];
@@ -75,6 +75,14 @@ fn proven() -> Result<(), Failed> {
         let shown = proof(&operator)?;
         assert!(shown["pairs"].as_u64() >= Some(7) && shown["standing"] == "reversed", "{shown}");
         assert!(shown["share_without"].as_f64().is_some_and(|share| share > 0.0 && share < 0.001), "{shown}");
+        let page = goals::page(&operator)?;
+        let of_page = |name: &str, labels: &str| goals::sample(&page, name, labels);
+        assert_eq!(of_page("netpolicy_proof_standing", ",standing=\"reversed\""), Some(1), "{page}");
+        assert!(of_page("netpolicy_proof_pairs_total", "") >= Some(7), "{page}");
+        assert!(
+            page.contains("netpolicy_proof_effect_ratio{target=\"service cache\",quantity=\"p50\","),
+            "{page}"
+        );
         waited_for("the policy again", in_force)?;
         let words = operator.runs(&["status"], 0)?.data;
         assert!(
