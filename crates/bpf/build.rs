@@ -9,8 +9,9 @@ use std::process::Command;
 /// Only clang is needed: `vmlinux_min.h` declares the kernel types that the programs read, and libbpf's
 /// headers come with the libbpf that is linked.
 fn main() {
-    const PROGRAMS: [&str; 9] = [
+    const PROGRAMS: [&str; 10] = [
         "app_requests",
+        "batches",
         "delivery",
         "epolls",
         "family",

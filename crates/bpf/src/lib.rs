@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 pub mod app_requests;
+pub mod batches;
 mod cost;
 pub mod delivery;
 pub mod epolls;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* Who polls a NAPI. Include it after compat.bpf.h. */
+/* Who polls a NAPI, and with what its timer is armed. Include it after compat.bpf.h. */
 #ifndef __POLLER_BPF_H__
 #define __POLLER_BPF_H__
 
@@ -26,6 +26,39 @@ static __always_inline bool polls_by_itself(struct task_struct *task, void *args
 		return false;
 	user = (struct pt_regs *)bpf_task_pt_regs(task);
 	return args >= task->stack && args < (void *)user && !stack_may_carry_softirqs(user);
+}
+
+/* The NAPI of this timer, by the address of napi_watchdog(); 0 for all other timers. */
+static __always_inline struct napi_struct *napi_of(struct hrtimer *timer, __u64 napi_watchdog)
+{
+	if (!napi_watchdog || (__u64)timer->function != napi_watchdog)
+		return 0;
+	return (void *)timer - bpf_core_field_offset(struct napi_struct, timer);
+}
+
+static __always_inline __u64 distance(__u64 a, __u64 b)
+{
+	return a > b ? a - b : b - a;
+}
+
+/* How long the timer still runs. */
+static __always_inline __u64 left(struct hrtimer *timer, __u64 now)
+{
+	__u64 expires = timer->node.expires;
+
+	return expires > now ? expires - now : 0;
+}
+
+/*
+ * Whether a timer that is being armed has the NAPI's irq-suspend-timeout. The
+ * span was set moments ago, so it is slightly shorter than the setting it came
+ * from: the nearer of the two. If they are equal, it cannot be told.
+ */
+static __always_inline bool suspends(struct napi_struct *napi, struct hrtimer *timer, __u64 now)
+{
+	__u64 suspend = napi_irq_suspend_ns(napi), span = left(timer, now);
+
+	return suspend && distance(span, suspend) < distance(span, napi_gro_flush_ns(napi));
 }
 
 #endif

@@ -9,6 +9,11 @@ pub mod app_requests {
     };
 }
 
+/// How long applications handle the events of one `epoll_wait`.
+pub mod batches {
+    pub use ::bpf::batches::BatchMeter;
+}
+
 /// Which context polled a NAPI, and on which CPU.
 pub mod delivery {
     pub use ::bpf::delivery::Sampler;

@@ -5,7 +5,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::ids::{NapiId, Pid};
+use crate::ids::{Fd, NapiId, Pid};
 use crate::units::Nanoseconds;
 
 /// Polls and the packets they delivered.
@@ -41,6 +41,49 @@ impl CpuWait {
     /// The average wait per turn; `None` if the thread never ran.
     pub fn each(&self) -> Option<Nanoseconds> {
         self.waited.0.checked_div(self.turns).map(Nanoseconds)
+    }
+}
+
+/// Whose batches were measured: those of an epoll of the process, or those of all its epolls on a NAPI.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum BatchesOf {
+    /// The epoll with this descriptor.
+    Epoll(Fd),
+    /// The epolls that suspend this NAPI's IRQ.
+    Napi(NapiId),
+}
+
+/// The batches of an application: each lasts from an `epoll_wait` that returned events to the next one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EventBatches {
+    /// The number of batches that ended.
+    pub count: u64,
+    /// Their events; 0 if they were not counted, for [`BatchesOf::Napi`].
+    pub events: u64,
+    /// Their total time, including the time in which the application had no CPU.
+    pub total: Nanoseconds,
+    /// The longest of them. For [`BatchesOf::Napi`], of a batch that outlasted the timeout while the thread
+    /// slept, only the time until the timeout is certain.
+    pub longest: Nanoseconds,
+    /// The events of the longest; 0 if they were not counted.
+    pub longest_events: u64,
+    /// The `maxevents` that the application passed last; 0 if unknown.
+    pub maxevents: u64,
+    /// The batches in which `irq-suspend-timeout` ended; only for [`BatchesOf::Napi`].
+    pub outlasted: u64,
+    /// The time since the last return with events, if no `epoll_wait` followed.
+    pub unfinished: Option<Nanoseconds>,
+}
+
+impl EventBatches {
+    /// The average time per event; `None` without events.
+    pub fn each(&self) -> Option<Nanoseconds> {
+        self.total.0.checked_div(self.events).map(Nanoseconds)
+    }
+
+    /// The longest batch, including one that has not ended.
+    pub fn longest_so_far(&self) -> Nanoseconds {
+        self.longest.max(self.unfinished.unwrap_or_default())
     }
 }
 

@@ -54,7 +54,7 @@ pub mod workload;
 
 pub use chance::Chance;
 pub use cpu_set::CpuSet;
-pub use delivered::{CpuWait, Delivered, NapiDelivered, PollCounts};
+pub use delivered::{BatchesOf, CpuWait, Delivered, EventBatches, NapiDelivered, PollCounts};
 pub use delivery::{DeliveryMode, DeliveryParams};
 pub use evidence::{
     ClientSide, CounterRates, Counters, CpuCounters, CpuPerAnswer, CpuTicks, CpuUse, Distribution,

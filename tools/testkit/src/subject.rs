@@ -64,7 +64,23 @@ impl Subject {
 
     /// Makes it continue, and waits until it has done so.
     pub fn go_on(&mut self) -> Result<(), Failed> {
-        self.input.as_mut().ok_or("a subject without standard input")?.write_all(b"\n")?;
+        self.tell("")
+    }
+
+    /// Writes a line to it, and waits until it has done what the line says.
+    pub fn tell(&mut self, line: &str) -> Result<(), Failed> {
+        self.say(line)?;
+        self.done()
+    }
+
+    /// Writes a line to it.
+    pub fn say(&mut self, line: &str) -> Result<(), Failed> {
+        let input = self.input.as_mut().ok_or("a subject without standard input")?;
+        Ok(input.write_all(format!("{line}\n").as_bytes())?)
+    }
+
+    /// Waits until it has done what it was told.
+    pub fn done(&mut self) -> Result<(), Failed> {
         let line = self.line()?;
         if line == "done" { Ok(()) } else { Err(format!("it said {line:?}").into()) }
     }

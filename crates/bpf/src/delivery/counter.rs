@@ -143,7 +143,7 @@ fn configure(open: &mut OpenObject, napi_watchdog: Option<u64>) -> libbpf_rs::Re
 /// The address of a kernel function; `None` if there is none with this name, or the kernel hides addresses.
 ///
 /// Kernel: 6.18, `kernel/kallsyms.c` `s_show()`: `ffffffff81e609e0 t napi_watchdog`, zeros where hidden.
-fn address_of(function: &str) -> Option<u64> {
+pub(crate) fn address_of(function: &str) -> Option<u64> {
     let symbols = std::fs::read_to_string("/proc/kallsyms").ok()?;
     let line = symbols.lines().find(|line| line.split_ascii_whitespace().nth(2) == Some(function))?;
     let address = u64::from_str_radix(line.split_ascii_whitespace().next()?, 16).ok()?;

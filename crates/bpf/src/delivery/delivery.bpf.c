@@ -190,26 +190,13 @@ int BPF_PROG(napi_polled, struct napi_struct *napi, int work, int budget)
 	return 0;
 }
 
-/* The NAPI of this timer; 0 for all other timers. */
-static __always_inline struct napi_struct *napi_of(struct hrtimer *timer)
-{
-	if (!config.napi_watchdog || (__u64)timer->function != config.napi_watchdog)
-		return 0;
-	return (void *)timer - bpf_core_field_offset(struct napi_struct, timer);
-}
-
-static __always_inline __u64 distance(__u64 a, __u64 b)
-{
-	return a > b ? a - b : b - a;
-}
-
 SEC("tp_btf/hrtimer_start")
 int BPF_PROG(napi_timer_armed, struct hrtimer *timer)
 {
-	struct napi_struct *napi = napi_of(timer);
+	struct napi_struct *napi = napi_of(timer, config.napi_watchdog);
 	struct longest_span *longest;
 	struct napi_counts *counts;
-	__u64 suspend, now, expires, span;
+	__u64 now, span;
 
 	if (!napi)
 		return 0;
@@ -218,8 +205,7 @@ int BPF_PROG(napi_timer_armed, struct hrtimer *timer)
 		return 0;
 
 	now = bpf_ktime_get_ns();
-	expires = timer->node.expires;
-	span = expires > now ? expires - now : 0;
+	span = left(timer, now);
 	counts->timer_armed++;
 	longest = &counts->longest[interval & 1];
 	if (longest->interval != interval) {
@@ -228,14 +214,7 @@ int BPF_PROG(napi_timer_armed, struct hrtimer *timer)
 	}
 	if (span > longest->ns)
 		longest->ns = span;
-
-	/*
-	 * The span was set moments ago, so it is slightly shorter than the
-	 * setting it came from: use the nearer of the two. If they are equal,
-	 * it cannot be told.
-	 */
-	suspend = napi_irq_suspend_ns(napi);
-	if (suspend && distance(span, suspend) < distance(span, napi_gro_flush_ns(napi)))
+	if (suspends(napi, timer, now))
 		counts->suspended++;
 	return 0;
 }
@@ -243,7 +222,7 @@ int BPF_PROG(napi_timer_armed, struct hrtimer *timer)
 SEC("tp_btf/hrtimer_expire_entry")
 int BPF_PROG(napi_timer_expired, struct hrtimer *timer)
 {
-	struct napi_struct *napi = napi_of(timer);
+	struct napi_struct *napi = napi_of(timer, config.napi_watchdog);
 	struct napi_counts *counts;
 
 	if (!napi)

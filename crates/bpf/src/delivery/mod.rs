@@ -9,5 +9,6 @@ mod sampler;
 mod snapshot;
 
 pub use counter::DeliveryCounter;
+pub(crate) use counter::address_of;
 pub use sampler::Sampler;
 pub use snapshot::{Snapshot, between};

@@ -26,6 +26,7 @@ mod paths;
 mod preload;
 mod process;
 mod role;
+mod suspension;
 mod transaction;
 mod uring;
 
@@ -46,6 +47,7 @@ fn main() {
         delivery::tests(),
         epolls::tests(),
         events_only::tests(),
+        suspension::tests(),
         follow::tests(),
         lab::tests(),
         live::tests(),

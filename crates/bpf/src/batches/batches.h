@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/* Shared by batches.bpf.c and batches/mod.rs. Times are CLOCK_MONOTONIC, in nanoseconds. */
+#ifndef __BATCHES_H__
+#define __BATCHES_H__
+
+/* Set before load; the map .rodata.config. */
+struct batches_config {
+	/* Address of napi_watchdog(), every NAPI's timer function; 0: hidden. */
+	__u64 napi_watchdog;
+};
+
+/* Key of the map batches: an epoll's descriptor or a NAPI, by which programs are loaded. */
+struct batches_of {
+	__u32 tgid;
+	__u32 id;
+};
+
+/* The batches of events of an application. */
+struct batches {
+	/* When epoll_wait last returned events; 0: it was called again. */
+	__u64 since;
+	/* Of that return: its events, its thread, and how often that had slept. */
+	__u64 returned;
+	__u64 thread;
+	__u64 slept;
+	/* When something else first polled the NAPI in this batch; 0: nothing did. */
+	__u64 interrupted;
+	/* The batches that ended, their events, and their time. */
+	__u64 count;
+	__u64 events;
+	__u64 ns;
+	/* The longest batch, and its events. */
+	__u64 longest_ns;
+	__u64 longest_events;
+	/* maxevents of the last return with events. */
+	__u64 maxevents;
+	/* The batches in which irq-suspend-timeout ended. */
+	__u64 outlasted;
+};
+
+_Static_assert(sizeof(struct batches_config) == 8, "mirrored by batches::Config");
+_Static_assert(sizeof(struct batches_of) == 8, "mirrored by batches::BatchesOf");
+_Static_assert(sizeof(struct batches) == 96, "mirrored by batches::RawBatches");
+
+#endif

@@ -1,0 +1,172 @@
+//! Measures how long applications handle the events of one `epoll_wait`.
+
+use std::collections::BTreeMap;
+
+use libbpf_rs::OpenObject;
+use model::{BatchesOf, EventBatches, Fd, Nanoseconds, NapiId, Pid};
+use sys::clock::monotonic;
+use sys::error::KernelError;
+
+use crate::delivery::address_of;
+use crate::in_initial_pid_namespace;
+use crate::loaded::Loaded;
+use crate::mirrored::{Mirrored as _, mirrored};
+
+const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/batches.bpf.o"));
+
+/// The programs that measure the batches of all epolls.
+const AT_EPOLL_WAIT: [&str; 2] = ["epoll_waits", "epoll_returns"];
+
+/// The programs that measure the batches of applications that suspend IRQs.
+const AT_NAPIS: [&str; 3] = ["timer_armed", "timer_expired", "polled"];
+
+/// Measures batches on the whole host, from load to drop. Needs CAP_BPF and CAP_PERFMON.
+///
+/// Where the kernel allows programs at functions, it measures all epolls, and each `epoll_wait` takes about
+/// 0.1 µs longer. Elsewhere it measures applications that suspend IRQs, by the NAPI's timer and polls.
+#[derive(Debug)]
+pub struct BatchMeter {
+    loaded: Loaded,
+    by_epoll: bool,
+}
+
+impl BatchMeter {
+    /// Loads the programs and starts to measure.
+    ///
+    /// # Errors
+    /// [`sys::Cause::Absent`] without kernel BTF, outside the initial pid namespace, where pids differ from the
+    /// kernel's, and if neither programs at functions nor the addresses of kernel functions are allowed;
+    /// otherwise the kernel's error.
+    pub fn load() -> Result<Self, KernelError> {
+        if !in_initial_pid_namespace() {
+            return Err(KernelError::absent("measure batches of events", "the initial pid namespace", None));
+        }
+        Self::at_epoll_wait().or_else(|_| Self::at_napis())
+    }
+
+    /// Measures all epolls.
+    ///
+    /// # Errors
+    /// The kernel's, as EPERM where it allows no programs at functions.
+    pub fn at_epoll_wait() -> Result<Self, KernelError> {
+        Self::with(&AT_EPOLL_WAIT, 0, true)
+    }
+
+    /// Measures only applications that suspend IRQs, which any kernel allows.
+    ///
+    /// # Errors
+    /// [`sys::Cause::Absent`] if the kernel hides the addresses of its functions; otherwise the kernel's error.
+    pub fn at_napis() -> Result<Self, KernelError> {
+        let Some(napi_watchdog) = address_of("napi_watchdog") else {
+            let needs = "the addresses of kernel functions (kernel.kptr_restrict)";
+            return Err(KernelError::absent("measure batches of events", needs, None));
+        };
+        Self::with(&AT_NAPIS, napi_watchdog, false)
+    }
+
+    fn with(programs: &[&str], napi_watchdog: u64, by_epoll: bool) -> Result<Self, KernelError> {
+        let mut loaded = Loaded::load("batches", OBJECT, |open| prepare(open, programs, napi_watchdog))?;
+        loaded.attach()?;
+        Ok(Self { loaded, by_epoll })
+    }
+
+    /// Returns the batches so far, by process and epoll or NAPI. A descriptor that was closed and reused
+    /// meanwhile counts as one epoll.
+    ///
+    /// # Errors
+    /// The kernel's error, which means that the map is gone.
+    pub fn read(&self) -> Result<BTreeMap<(Pid, BatchesOf), EventBatches>, KernelError> {
+        let map = self.loaded.map("batches")?;
+        let mut found = BTreeMap::new();
+        for key in map.keys() {
+            let Some(value) = map.get(&key)? else { continue };
+            let key = RawBatchesOf::of(&key);
+            let of =
+                if self.by_epoll { BatchesOf::Epoll(Fd(key.id)) } else { BatchesOf::Napi(NapiId(key.id)) };
+            found.insert((Pid(key.tgid), of), batches(&RawBatches::of(&value), monotonic()));
+        }
+        Ok(found)
+    }
+
+    /// The number of batches that were not measured because there were too many epolls.
+    ///
+    /// # Errors
+    /// The kernel's error, which means that the map is gone.
+    pub fn lost(&self) -> Result<u64, KernelError> {
+        let bytes = self.loaded.map(".data.lost")?.get(&[0; 4])?.unwrap_or_default();
+        Ok(bytes.first_chunk().map_or(0, |bytes| u64::from_ne_bytes(*bytes)))
+    }
+}
+
+fn prepare(open: &mut OpenObject, programs: &[&str], napi_watchdog: u64) -> libbpf_rs::Result<()> {
+    for mut program in open.progs_mut() {
+        let wanted = programs.iter().any(|name| program.name() == *name);
+        program.set_autoload(wanted);
+    }
+    for mut map in open.maps_mut().filter(|map| map.name() == ".rodata.config") {
+        map.set_initial_value(&Config { napi_watchdog }.to_bytes())?;
+    }
+    Ok(())
+}
+
+fn batches(raw: &RawBatches, now: Nanoseconds) -> EventBatches {
+    EventBatches {
+        count: raw.count,
+        events: raw.events,
+        total: Nanoseconds(raw.ns),
+        longest: Nanoseconds(raw.longest_ns),
+        longest_events: raw.longest_events,
+        maxevents: raw.maxevents,
+        outlasted: raw.outlasted,
+        unfinished: (raw.since > 0).then(|| Nanoseconds(now.0.saturating_sub(raw.since))),
+    }
+}
+
+mirrored! {
+    /// `struct batches_config`.
+    struct Config = "batches_config" {
+        napi_watchdog: u64,
+    }
+
+    /// `struct batches_of`.
+    struct RawBatchesOf = "batches_of" {
+        tgid: u32,
+        id: u32,
+    }
+
+    /// `struct batches`.
+    struct RawBatches = "batches" {
+        since: u64,
+        returned: u64,
+        thread: u64,
+        slept: u64,
+        interrupted: u64,
+        count: u64,
+        events: u64,
+        ns: u64,
+        longest_ns: u64,
+        longest_events: u64,
+        maxevents: u64,
+        outlasted: u64,
+    }
+}
+
+#[cfg(test)]
+mod layout {
+    use super::*;
+    use crate::mirrored::same_as_compiled;
+
+    same_as_compiled!(OBJECT, Config, RawBatchesOf, RawBatches);
+
+    #[test]
+    fn a_batch_that_has_not_ended_lasts_until_now() {
+        let numbers = [1_000, 3, 77, 5, 0, 2, 5, 700, 400, 4, 32, 1];
+        let bytes: Vec<u8> = numbers.iter().flat_map(|number: &u64| number.to_ne_bytes()).collect();
+        let raw = RawBatches::of(&bytes);
+        let open = batches(&raw, Nanoseconds(9_000));
+        assert_eq!(open.unfinished, Some(Nanoseconds(8_000)));
+        assert_eq!((open.count, open.events, open.longest), (2, 5, Nanoseconds(400)));
+        assert_eq!((open.longest_events, open.maxevents, open.outlasted), (4, 32, 1));
+        assert_eq!(batches(&RawBatches { since: 0, ..raw }, Nanoseconds(9_000)).unfinished, None);
+    }
+}

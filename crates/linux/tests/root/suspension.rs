@@ -1,0 +1,316 @@
+//! What ends the suspension of an IRQ, counted by who polls the NAPI: the timeout if the application stalls, the
+//! end of its epoll, or another application on the same NAPI.
+
+use std::net::UdpSocket;
+use std::process::Command;
+use std::time::Duration;
+
+use bpf::batches::BatchMeter;
+use bpf::delivery::{DeliveryCounter, Snapshot, between};
+use libtest_mimic::{Failed, Trial};
+use linux::Netns;
+use model::{BatchesOf, EmptyPolls, EventBatches, Fd, Nanoseconds, NapiDelivered, NapiId, PollCounts};
+use netlink::netdev::{NapiChange, Netdev};
+use testkit::scratch::Scratch;
+use testkit::subject::{Subject, eventually};
+use testkit::wire::Wire;
+use testkit::{Need, test};
+
+/// The timer of deferral.
+const FLUSH: Nanoseconds = Nanoseconds::from_millis(2);
+
+/// Deferral ends after this many empty polls.
+const DEFERRED: u32 = 3;
+
+/// A suspension that no test waits for.
+const FOREVER: Nanoseconds = Nanoseconds::from_millis(600_000);
+
+/// How often to try: a softirq that still runs when the suspension begins arms the short timer after it.
+const TRIES: usize = 200;
+
+pub(crate) fn tests() -> Vec<Trial> {
+    const NEEDS: &[Need] = &[Need::Root, Need::Bpf, Need::Cc, Need::Wire, Need::Suspension];
+    const MEASURED: &[Need] = &[Need::Root, Need::Bpf, Need::Fentry, Need::Cc, Need::Wire, Need::Suspension];
+    vec![
+        test("suspension/the_timeout_ends_it_if_the_application_stalls", NEEDS, stalls),
+        test("suspension/closing_the_epoll_resumes_deferral", NEEDS, || ends(|one| one.app.tell("close"))),
+        test("suspension/killing_the_process_resumes_deferral", NEEDS, || {
+            ends(|one| {
+                one.app.kill();
+                Ok(())
+            })
+        }),
+        test("suspension/an_idle_epoll_wait_of_another_application_ends_it", NEEDS, another_polls),
+        test("suspension/another_application_that_does_not_poll_waits_as_well", NEEDS, another_waits),
+        test("suspension/a_batch_lasts_from_one_epoll_wait_to_the_next", MEASURED, batch_of_an_epoll),
+        test("suspension/where_functions_have_no_programs_the_napi_shows_the_batch", NEEDS, batch_on_a_napi),
+        test("suspension/a_batch_that_outlasts_the_timeout_is_counted", NEEDS, outlasted),
+    ]
+}
+
+/// An application behind the near end of a wire, and its client.
+struct Suspended {
+    wire: Wire,
+    scratch: Scratch,
+    client: UdpSocket,
+    counter: DeliveryCounter,
+    napi: NapiId,
+    app: Subject,
+    epoll: Fd,
+}
+
+const APP: u16 = 11_988;
+const OTHER: u16 = 11_989;
+
+impl Suspended {
+    fn start(timeout: Nanoseconds) -> Result<Self, Failed> {
+        let wire = Wire::new(1)?;
+        let scratch = Scratch::new("suspends")?;
+        scratch.compile("suspends", &[])?;
+        let napi = NapiId(wire.near()?.run(|| Netdev::open_here()?.napis(None))??[0].id);
+        let change = NapiChange {
+            defer_hard_irqs: Some(EmptyPolls(DEFERRED)),
+            gro_flush_timeout: Some(FLUSH),
+            irq_suspend_timeout: Some(timeout),
+            threaded: None,
+        };
+        let set = || -> Result<(), String> {
+            let mut netdev = Netdev::open_here().map_err(|error| error.to_string())?;
+            netdev.set_napi(napi, &change).map_err(|refused| format!("napi-set: {refused:?}"))
+        };
+        wire.near()?.run(set)??;
+        let client = Netns::named(&wire.far)?.run(|| UdpSocket::bind("192.0.2.2:0"))??;
+        let (app, epoll) = application(&wire, &scratch, APP, "prefer")?;
+        let counter = DeliveryCounter::load()?;
+        let mut one = Self { wire, scratch, client, counter, napi, app, epoll };
+        one.receive()?; // resolves the neighbour, too
+        Ok(one)
+    }
+
+    fn send(&self, port: u16) -> Result<(), Failed> {
+        self.client.send_to(b"?", ("192.0.2.1", port))?;
+        Ok(())
+    }
+
+    /// The application receives a datagram.
+    fn receive(&mut self) -> Result<(), Failed> {
+        self.app.say("wait")?;
+        self.send(APP)?;
+        self.app.done()
+    }
+
+    fn since(&mut self, earlier: &Snapshot) -> Result<NapiDelivered, Failed> {
+        let delivered = between(earlier, &self.counter.snapshot()?);
+        assert_eq!(delivered.lost, 0, "{delivered:?}");
+        let mut none = NapiDelivered {
+            napi: self.napi,
+            device: String::new(),
+            interrupt: PollCounts::default(),
+            timer: PollCounts::default(),
+            application: PollCounts::default(),
+            kthread: PollCounts::default(),
+            by_process: Vec::new(),
+            timer_armed: 0,
+            timer_expired: 0,
+            timer_armed_max: Nanoseconds::ZERO,
+            suspended: 0,
+        };
+        if let Some(found) = delivered.napi(self.napi) {
+            none = found.clone();
+        }
+        Ok(none)
+    }
+
+    /// Receives a datagram and then stalls, until a packet that comes afterwards waits: its NAPI's IRQ is
+    /// suspended. Returns the counts at that moment.
+    fn stall(&mut self) -> Result<Snapshot, Failed> {
+        for _ in 0..TRIES {
+            self.receive()?;
+            let earlier = self.counter.snapshot()?;
+            self.send(APP)?;
+            std::thread::sleep(Duration::from_nanos(FLUSH.0 * 5));
+            let counts = self.since(&earlier)?;
+            if counts.total().polls == 0 && counts.timer_expired == 0 {
+                return Ok(earlier);
+            }
+        }
+        Err("no IRQ was ever suspended".into())
+    }
+
+    /// Waits until so many packets were delivered since then.
+    fn delivered(&mut self, earlier: &Snapshot, packets: u64) -> Result<NapiDelivered, Failed> {
+        let mut last = None;
+        let found = eventually("packets are delivered", || {
+            let counts = self.since(earlier);
+            let enough = counts.as_ref().is_ok_and(|counts| counts.total().packets >= packets);
+            last = Some(counts);
+            enough.then_some(())
+        });
+        let counts = last.ok_or("not counted")??;
+        found.map_err(|error| format!("{error:?}: {counts:?}"))?;
+        Ok(counts)
+    }
+}
+
+fn application(wire: &Wire, scratch: &Scratch, port: u16, how: &str) -> Result<(Subject, Fd), Failed> {
+    let mut command = Command::new("ip");
+    command.args(["netns", "exec", &wire.near]).arg(scratch.path("suspends")).args([&port.to_string(), how]);
+    let (app, numbers) = Subject::ready(&mut command)?;
+    Ok((app, Fd(numbers[0])))
+}
+
+/// While the application stalls, packets wait for the timeout and not longer: then the timer polls them, and when
+/// deferral has run out, interrupts do.
+fn stalls() -> Result<(), Failed> {
+    let mut one = Suspended::start(Nanoseconds::from_millis(400))?;
+    let earlier = one.stall()?;
+    let counts = one.delivered(&earlier, 1)?;
+    assert!(counts.timer_expired > 0 && counts.timer.packets > 0, "{counts:?}");
+    assert_eq!((counts.application.polls, counts.interrupt.packets), (0, 0), "{counts:?}");
+
+    // Empty polls of the timer, until the IRQ is enabled again.
+    for _ in 0..TRIES {
+        std::thread::sleep(Duration::from_nanos(FLUSH.0 * u64::from(DEFERRED) * 4));
+        let earlier = one.counter.snapshot()?;
+        one.send(APP)?;
+        let counts = one.delivered(&earlier, 1)?;
+        assert_eq!((counts.application.polls, counts.suspended), (0, 0), "it still stalls: {counts:?}");
+        if counts.interrupt.packets > 0 {
+            // When the application goes on, it suspends the IRQ again.
+            one.stall()?;
+            return Ok(());
+        }
+    }
+    Err("no interrupt came any more".into())
+}
+
+/// The end of the epoll ends its suspension: packets that wait are delivered although the timeout is far away,
+/// and later ones by deferral or interrupts.
+fn ends(end: impl FnOnce(&mut Suspended) -> Result<(), Failed>) -> Result<(), Failed> {
+    let mut one = Suspended::start(FOREVER)?;
+    let earlier = one.stall()?;
+    end(&mut one)?;
+    one.delivered(&earlier, 1)?;
+    let earlier = one.counter.snapshot()?;
+    const MORE: u64 = 10;
+    for _ in 0..MORE {
+        one.send(APP)?;
+        std::thread::sleep(Duration::from_nanos(FLUSH.0 / 2));
+    }
+    let counts = one.delivered(&earlier, MORE)?;
+    assert_eq!((counts.suspended, counts.application.polls), (0, 0), "{counts:?}");
+    assert!(counts.timer.packets > 0 && counts.timer_armed_max <= FLUSH, "IRQs are deferred: {counts:?}");
+    Ok(())
+}
+
+/// An `epoll_wait` without events resumes the IRQ of its NAPI, whoever suspended it.
+fn another_polls() -> Result<(), Failed> {
+    let mut one = Suspended::start(FOREVER)?;
+    let (mut other, _) = application(&one.wire, &one.scratch, OTHER, "prefer")?;
+    one.stall()?;
+    // One poll of the first brings the packets of both, so both suspend the IRQ and then stall.
+    other.say("wait")?;
+    one.send(OTHER)?;
+    one.receive()?;
+    other.done()?;
+    let earlier = one.counter.snapshot()?;
+    one.send(APP)?;
+    std::thread::sleep(Duration::from_nanos(FLUSH.0 * 5));
+    assert_eq!(one.since(&earlier)?.total().polls, 0, "the packet waits");
+    other.tell("poll")?;
+    let counts = one.delivered(&earlier, 1)?;
+    let [(pid, _)] = counts.by_process[..] else { panic!("one process polled: {counts:?}") };
+    assert_eq!(pid, other.pid(), "{counts:?}");
+    // Later packets no longer wait for the application that stalls.
+    let earlier = one.counter.snapshot()?;
+    one.send(APP)?;
+    let counts = one.delivered(&earlier, 1)?;
+    assert!(counts.timer.packets + counts.interrupt.packets > 0, "{counts:?}");
+    Ok(())
+}
+
+/// The packets of an application that does not poll wait until the other one, which suspended the IRQ, waits
+/// again.
+fn another_waits() -> Result<(), Failed> {
+    let mut one = Suspended::start(FOREVER)?;
+    let (mut other, _) = application(&one.wire, &one.scratch, OTHER, "ordinary")?;
+    let earlier = one.stall()?;
+    one.send(OTHER)?;
+    other.tell("poll")?;
+    let counts = one.since(&earlier)?;
+    assert_eq!(counts.total().polls, 0, "nothing polls: {counts:?}");
+    other.say("wait")?;
+    one.app.tell("poll")?;
+    other.done()?;
+    let counts = one.delivered(&earlier, 2)?;
+    assert!(counts.by_process.iter().any(|(pid, _)| *pid == one.app.pid()), "{counts:?}");
+    Ok(())
+}
+
+/// The program handles the first datagram for 8 ms.
+const BUSY: Nanoseconds = Nanoseconds::from_millis(8);
+
+/// Has it handle a batch, and measures that.
+fn measured(one: &mut Suspended, meter: &BatchMeter, of: BatchesOf) -> Result<EventBatches, Failed> {
+    let key = (one.app.pid(), of);
+    one.app.say("busy")?;
+    one.send(APP)?;
+    eventually("the batch begins", || {
+        let found = meter.read().ok()?.get(&key).copied()?;
+        (found.unfinished.is_some() || found.count > 0).then_some(())
+    })?;
+    one.send(APP)?;
+    one.app.done()?;
+    let found = *meter.read()?.get(&key).ok_or("it was not measured")?;
+    assert_eq!(meter.lost()?, 0);
+    let stalled = found.unfinished.ok_or("the second batch has not ended")?;
+    let later = meter.read()?.get(&key).and_then(|found| found.unfinished).ok_or("it still stalls")?;
+    assert!(later > stalled, "{later} after {stalled}");
+    assert_eq!(found.longest_so_far(), found.longest.max(stalled));
+    Ok(found)
+}
+
+fn batch_of_an_epoll() -> Result<(), Failed> {
+    let mut one = Suspended::start(FOREVER)?;
+    let meter = BatchMeter::at_epoll_wait()?;
+    let of = BatchesOf::Epoll(one.epoll);
+    let found = measured(&mut one, &meter, of)?;
+    assert_eq!((found.count, found.events, found.longest_events, found.maxevents), (1, 1, 1, 7), "{found:?}");
+    assert!(found.longest >= BUSY && found.total == found.longest, "{found:?}");
+    Ok(())
+}
+
+/// Without programs at functions: the batch ends when the application polls its NAPI.
+fn batch_on_a_napi() -> Result<(), Failed> {
+    let mut one = Suspended::start(FOREVER)?;
+    let of = BatchesOf::Napi(one.napi);
+    let mut last = None;
+    for _ in 0..TRIES {
+        let meter = BatchMeter::at_napis()?;
+        let found = measured(&mut one, &meter, of)?;
+        assert_eq!((found.events, found.maxevents, found.outlasted), (0, 0, 0), "nothing expires: {found:?}");
+        last = Some(found);
+        // A softirq that still ran when the suspension began counts as its end.
+        if found.longest >= BUSY {
+            return Ok(());
+        }
+    }
+    Err(format!("never measured: {last:?}").into())
+}
+
+/// The timeout ends within the batch: that is counted, and the batch lasts at least as long as the timeout.
+fn outlasted() -> Result<(), Failed> {
+    const SHORT: Nanoseconds = Nanoseconds::from_millis(4);
+    let mut one = Suspended::start(SHORT)?;
+    let of = BatchesOf::Napi(one.napi);
+    let mut last = None;
+    for _ in 0..TRIES {
+        let meter = BatchMeter::at_napis()?;
+        let found = measured(&mut one, &meter, of)?;
+        last = Some(found);
+        if found.outlasted > 0 && found.longest.0 >= SHORT.0 * 9 / 10 {
+            return Ok(());
+        }
+    }
+    Err(format!("the timeout never ended within a batch: {last:?}").into())
+}
