@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use apply::Standing;
 use latency::live::{Measured, Outcome, Pace, Rounds, Subject};
+use linux::bpf::batches::BatchMeter;
 use linux::bpf::delivery::Sampler;
 use linux::pressure::PressureSource;
 use linux::process::CpuWaits;
@@ -52,10 +53,16 @@ pub(crate) fn run(arguments: &Doctor, context: &Context) -> Result<Exit, Fault> 
         0 => None,
         seconds => {
             let waits = CpuWaits::of(&linux::observe(&netns, &processes)?);
+            let batches = BatchMeter::load()
+                .map_err(|error| {
+                    context.console.detail(&format!("Batches of events are not measured: {error}"))
+                })
+                .ok();
             let begun = Instant::now();
             let delivered = count(Duration::from_secs(seconds), context);
             host_context.watched = Nanoseconds(u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX));
             host_context.cpu_waits = waits.since();
+            host_context.batches = batches.map(|meter| meter.read()).transpose()?.unwrap_or_default();
             delivered
         }
     };

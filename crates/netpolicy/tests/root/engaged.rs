@@ -11,7 +11,11 @@ use testkit::{Need, test};
 
 pub(crate) fn tests() -> Vec<Trial> {
     const NEEDS: &[Need] = &[Need::Root, Need::Bpf, Need::Suspension, Need::Memcached, Need::VirtioNics];
-    vec![test("doctor/suspension_is_engaged_on_a_nic_with_interrupts", NEEDS, on_a_nic)]
+    const ON_A_VETH: &[Need] = &[Need::Root, Need::Bpf, Need::Suspension, Need::Memcached, Need::Wire];
+    vec![
+        test("doctor/suspension_is_engaged_on_a_nic_with_interrupts", NEEDS, on_a_nic),
+        test("doctor/the_timeout_that_a_running_server_needs_is_measured", ON_A_VETH, needed),
+    ]
 }
 
 /// The timers to set in turn. An emulated CPU is so slow that a timer of 20 µs expires many times per
@@ -60,4 +64,41 @@ fn on_a_nic() -> Result<(), Failed> {
         seen.push(format!("{flush}: {}", said.join("\n    ")));
     }
     Err(format!("never engaged:\n{}", seen.join("\n")).into())
+}
+
+/// A server whose batches take milliseconds: a timeout of 300 µs is too short, and one of 5 s far too long.
+fn needed() -> Result<(), Failed> {
+    const TRIES: usize = 5;
+    let served = AskedServer::behind(Wire::new(1)?, &[])?.asked_for(KEYS);
+    for (timeout, rule, severity) in [
+        (Nanoseconds::from_micros(300), "suspension-shorter-than-batch", Severity::Warning),
+        (Nanoseconds::from_millis(5_000), "suspension-longer-than-needed", Severity::Note),
+    ] {
+        served.suspend_by(Nanoseconds::from_micros(200), timeout)?;
+        let mut seen = Vec::new();
+        // If the server gets no CPU for a tenth of a second, no timeout is proposed.
+        let found = std::iter::repeat_with(|| findings(&served)).take(TRIES).find_map(|findings| {
+            let findings = match findings {
+                Ok(findings) => findings,
+                Err(error) => return Some(Err(error)),
+            };
+            let found = findings.iter().find(|finding| finding.rule == rule).cloned();
+            seen.extend(findings.into_iter().filter(|_| found.is_none()));
+            found.map(Ok)
+        });
+        let found = found.ok_or_else(|| format!("no {rule}: {seen:#?}"))??;
+        assert_eq!(found.severity, severity);
+        assert!(found.object.starts_with("near0 rx-0"), "{found:?}");
+        let batch = found.evidence.iter().find(|line| line.contains("batches of memcached["));
+        assert!(batch.is_some_and(|line| line.starts_with("longest of ")), "{found:?}");
+    }
+    // With a usual one, the evidence has what it needs.
+    served.suspend()?;
+    let findings = findings(&served)?;
+    let is_measured = |finding: &Finding| {
+        finding.object.starts_with("near0 rx-0")
+            && finding.evidence.iter().any(|line| line.contains("batches of memcached["))
+    };
+    assert!(findings.iter().any(is_measured), "{findings:#?}");
+    Ok(())
 }

@@ -6,7 +6,10 @@ use std::sync::Arc;
 
 use crate::evidence::Evidence;
 use model::host::{ConflictingTool, IdleDepth};
-use model::{CpuWait, DeviceId, Finding, Label, Nanoseconds, NetnsId, Object, Pid, Plan, Recipes};
+use model::{
+    BatchesOf, CpuWait, DeviceId, EventBatches, Finding, Label, Nanoseconds, NetnsId, Object, Pid, Plan,
+    Recipes,
+};
 
 /// Facts for the rules that are not part of the host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -19,6 +22,8 @@ pub struct HostContext {
     /// For how long an epoll-waiting thread of the process was runnable without a CPU; the maximum over its
     /// threads.
     pub cpu_waits: BTreeMap<Pid, CpuWait>,
+    /// The batches of events in that time, by process; empty if they were not measured.
+    pub batches: BTreeMap<(Pid, BatchesOf), EventBatches>,
     /// Settings of other tools that overlap with netpolicy's.
     pub others: Vec<ConflictingTool>,
     /// The idle states of CPUs; `None` if the kernel chooses none, or they could not be read.

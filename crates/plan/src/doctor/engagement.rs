@@ -318,6 +318,9 @@ fn said(case: &Case<'_>, causes: &Causes, napi: &NapiCase<'_>, verdict: Verdict)
             found = found.evidence(line);
         }
     }
+    for line in super::batches::evidence(case, napi) {
+        found = found.evidence(line);
+    }
     if verdict == Verdict::Idle
         && let Some(line) = napi.counts.as_ref().and_then(|counts| often(case, counts))
     {

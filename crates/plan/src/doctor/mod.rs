@@ -7,10 +7,12 @@
 //! an unsuitable way), `listeners` (who chooses among those of one address), `device` (interrupts, rings,
 //! moderation and steering of the whole device), `holders` (held queues), `kthread` (kernel threads of
 //! NAPIs), `sleep` (CPUs that wake too late), `waiting` (threads that busy-wait for events only), `others`
-//! (programs and files that set the same things), `timer` (a timer too short for the application),
+//! (programs and files that set the same things), `batch` (a suspension that does not match the application's
+//! batches), `timer` (a timer too short for the application),
 //! `engagement` (the counts).
 
 mod application;
+mod batches;
 mod case;
 mod conflicting_tools;
 mod context;
@@ -100,7 +102,7 @@ pub struct Rule {
 }
 
 /// All rules by family, in the order of evaluation.
-pub const RULES: [(&str, &[Rule]); 14] = [
+pub const RULES: [(&str, &[Rule]); 15] = [
     ("policy", policy::RULES),
     ("settings", settings::RULES),
     ("traffic", traffic::RULES),
@@ -112,6 +114,7 @@ pub const RULES: [(&str, &[Rule]); 14] = [
     ("sleep", sleep::RULES),
     ("waiting", waiting::RULES),
     ("others", conflicting_tools::RULES),
+    ("batch", batches::RULES),
     ("timer", timer::RULES),
     ("untried", untried::RULES),
     ("engagement", engagement::RULES),

@@ -9,6 +9,7 @@ use model::{NapiId, PolicyName, Setting, Severity};
 use crate::evidence::{Evidence, evidence_on};
 use crate::recipe::circumstances;
 
+use super::batches::evidence;
 use super::case::{Case, ProcessCase};
 use super::context::{Pending, THEN};
 use super::{Causes, Found, Rule};
@@ -190,6 +191,12 @@ fn proposal(process: &ProcessCase<'_>, packets: u64, case: &Case<'_>) -> Found {
     .evidence(format!("connections in its epolls: {connections}, by {shown}{more}"));
     if case.delivered.is_some() {
         found = found.evidence(format!("packets on these queues: {}", case.rate(packets)));
+    }
+    let busiest = napis.iter().max_by_key(|(_, connections)| **connections);
+    for line in
+        busiest.and_then(|(id, _)| case.napis.get(id)).map_or_else(Vec::new, |napi| evidence(case, napi))
+    {
+        found = found.evidence(line);
     }
     if let Some(entry) = entry.filter(|entry| !entry.measured_on.is_empty()) {
         let on = entry.measured_on.join(", ");

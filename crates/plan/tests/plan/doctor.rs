@@ -6,8 +6,8 @@ use std::collections::BTreeSet;
 use insta::assert_snapshot;
 use model::host::{DevicePressure, IoUring, Pressure, SocketState, Unread};
 use model::{
-    CpuWait, Delivered, DeliveryMode, Fd, Finding, Host, Label, Nanoseconds, NapiId, NetnsId, Pid,
-    PolicyName, PollCounts, RingId, RingNapi, Severity, Sysctl, Threading,
+    BatchesOf, CpuWait, Delivered, DeliveryMode, EventBatches, Fd, Finding, Host, Label, Nanoseconds, NapiId,
+    NetnsId, Pid, PolicyName, PollCounts, RingId, RingNapi, Severity, Sysctl, Threading,
 };
 use plan::doctor::{CommandPrefix, HostContext, Peer};
 use plan::{Asked, Resolved, doctor, doctor_with, place};
@@ -205,6 +205,90 @@ fn the_backlog_is_said_to_be_the_whole_machines() {
     let findings = doctor(&host, Some(&Delivered { backlog, ..delivered([]) }), &[]);
     let evidence = &found(&findings, "packets-on-no-napi").evidence;
     assert!(evidence.iter().any(|line| line.contains("of the whole machine") && line.ends_with("60000/s")));
+}
+
+/// Batches of the first worker: 8 events of 50 µs each on average, the longest with this length.
+fn batches(host: &Host, longest: Nanoseconds) -> HostContext {
+    let epoll = host.processes[0].epolls[0].id;
+    let batches = EventBatches {
+        count: 5_000,
+        events: 40_000,
+        total: Nanoseconds::from_millis(2_000),
+        longest,
+        longest_events: 17,
+        maxevents: 32,
+        outlasted: 0,
+        unfinished: None,
+    };
+    HostContext {
+        batches: [((epoll.process.pid, BatchesOf::Epoll(epoll.fd)), batches)].into_iter().collect(),
+        ..HostContext::default()
+    }
+}
+
+#[test]
+fn the_suspension_timeout_that_an_application_needs_follows_from_its_longest_batch() {
+    let mut host = memcached(&[328], &[&[328; 20]]);
+    let counts = delivered([HEALTHY.on(328)]);
+    let judged = |host: &Host, longest| doctor_with(host, Some(&counts), &[], &batches(host, longest));
+    let findings = judged(&host, Nanoseconds(1_234_567));
+    assert_eq!(rules(&findings), ["engaged"]);
+    assert_snapshot!(read_aloud::findings(&findings));
+
+    // One of 30 ms does not fit into 20 ms.
+    let findings = judged(&host, Nanoseconds::from_millis(30));
+    assert_eq!(rules(&findings), ["suspension-shorter-than-batch", "engaged"]);
+    assert_snapshot!(read_aloud::findings(&findings));
+    // No timeout is proposed for an application that stalls.
+    let findings = judged(&host, Nanoseconds::from_millis(70));
+    let remedy = found(&findings, "suspension-shorter-than-batch").remedy.clone().expect("a remedy");
+    assert!(remedy.starts_with("make the application call epoll_wait more often"), "{remedy}");
+
+    // 20 ms is what the delivery modes set, whatever the application needs; 5 ms would suffice here.
+    set_napis(&mut host.devices[0], 100, 200, 49);
+    assert_eq!(rules(&judged(&host, Nanoseconds(1_234_567))), ["engaged"]);
+    set_napis(&mut host.devices[0], 100, 200, 50);
+    let findings = judged(&host, Nanoseconds(1_234_567));
+    assert_eq!(rules(&findings), ["suspension-longer-than-needed", "engaged"]);
+    assert_snapshot!(read_aloud::findings(&findings));
+}
+
+#[test]
+fn a_batch_that_has_not_ended_counts_and_a_few_batches_do_not_say_how_long_one_is() {
+    let mut host = memcached(&[328], &[&[328; 20]]);
+    let counts = delivered([HEALTHY.on(328)]);
+    let mut context = batches(&host, Nanoseconds::from_millis(1));
+    for measured in context.batches.values_mut() {
+        measured.unfinished = Some(Nanoseconds::from_millis(900));
+    }
+    let findings = doctor_with(&host, Some(&counts), &[], &context);
+    let evidence = &found(&findings, "suspension-shorter-than-batch").evidence;
+    assert!(
+        evidence.iter().any(|line| line.ends_with("has not called epoll_wait again for 900ms")),
+        "{evidence:?}"
+    );
+
+    // Where only the NAPI is observed, there are no events, and a batch that outlasted the timeout is certain.
+    let by_napi = EventBatches {
+        count: 5_000,
+        total: Nanoseconds::from_millis(9_000),
+        longest: Nanoseconds::from_millis(20),
+        outlasted: 3,
+        ..EventBatches::default()
+    };
+    let of = (Pid(812), BatchesOf::Napi(NapiId(328)));
+    let context = HostContext { batches: [(of, by_napi)].into_iter().collect(), ..HostContext::default() };
+    let findings = doctor_with(&host, Some(&counts), &[], &context);
+    assert_snapshot!(read_aloud::findings(&findings[..1]));
+
+    set_napis(&mut host.devices[0], 100, 200, 500);
+    let mut context = batches(&host, Nanoseconds::from_millis(1));
+    for measured in context.batches.values_mut() {
+        measured.count = 99;
+    }
+    let findings = doctor_with(&host, Some(&counts), &[], &context);
+    assert_eq!(rules(&findings), ["engaged"]);
+    assert!(!findings[0].evidence.iter().any(|line| line.contains("needs")), "{findings:?}");
 }
 
 /// A server that waited for its CPU for this long, 45 µs each time.

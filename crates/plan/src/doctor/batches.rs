@@ -1,0 +1,260 @@
+//! The suspension timeout that an application needs, from its measured batches.
+//!
+//! `epoll_wait` arms `irq-suspend-timeout` when it returns events, and the next `epoll_wait` polls the NAPI or
+//! arms it again. So the timeout has to outlast the longest batch: the events of one return (at most
+//! `maxevents`) times the time for each. If it does not, the timer polls in the middle of a batch, and
+//! deferral runs out into interrupts. A timeout far beyond that protects nothing, and packets wait for that
+//! long if the application stalls. Kernel: 6.13, `fs/eventpoll.c` `ep_suspend_napi_irqs()`,
+//! `net/core/dev.c` `napi_watchdog()`.
+
+use model::{BatchesOf, DeliveryMode, EventBatches, Nanoseconds, Severity, keys};
+
+use super::case::{Case, NapiCase, ProcessCase};
+use super::{Causes, Found, Rule};
+
+/// The rules of this family.
+pub(super) const RULES: &[Rule] = &[
+    Rule {
+        id: "suspension-shorter-than-batch",
+        doc: "irq-suspend-timeout ends while the application still handles the events of one epoll_wait: the timer polls, and interrupts return, in the middle of a batch.",
+        find: shorter_than_batch,
+    },
+    Rule {
+        id: "suspension-longer-than-needed",
+        doc: "irq-suspend-timeout is many times longer than the application's longest batch: if the application stalls, packets wait for that long.",
+        find: longer_than_needed,
+    },
+];
+
+/// By which factor the timeout should exceed the longest measured batch: a short observation misses the
+/// longest.
+const MARGIN: u64 = 2;
+
+/// No timeout is proposed beyond this: an application that takes longer stalls, and its packets should not
+/// wait.
+const PROPOSED_MAX: Nanoseconds = Nanoseconds::from_millis(100);
+
+/// From this multiple of what is needed, a timeout is far longer than necessary, if it is also longer than
+/// that of the delivery modes.
+const FAR_LONGER: u64 = 10;
+
+/// Fewer batches say nothing about the longest one.
+const BATCHES_MIN: u64 = 100;
+
+/// The longest batches on a NAPI.
+pub(super) struct Longest<'c, 'h> {
+    process: &'c ProcessCase<'h>,
+    batches: &'c EventBatches,
+    /// The connections that its epoll watches on the NAPI.
+    connections: u64,
+}
+
+impl Longest<'_, '_> {
+    /// How long a batch with an event of each connection would take: `maxevents` × time per event.
+    fn full(&self) -> Option<(u64, Nanoseconds)> {
+        let events = self.batches.maxevents.min(self.connections);
+        let each = self.batches.each()?;
+        Some((events, Nanoseconds(each.0.saturating_mul(events))))
+    }
+
+    /// The timeout that suffices; `None` if the application stalls for longer than any proposed timeout, or
+    /// too few batches were measured.
+    fn needed(&self, flush: Nanoseconds) -> Option<Nanoseconds> {
+        if self.batches.count < BATCHES_MIN {
+            return None;
+        }
+        let longest = self.batches.longest_so_far().0.saturating_mul(MARGIN);
+        let full = self.full().map_or(0, |(_, full)| full.0);
+        round_up(longest.max(full), flush)
+    }
+
+    /// Whether a batch lasts longer than this timeout.
+    fn outlasts(&self, set: Nanoseconds) -> bool {
+        self.batches.outlasted > 0 || self.batches.longest_so_far() > set
+    }
+
+    /// The timeout that suffices, if this one is far longer than that and than what the delivery modes set.
+    fn needs_far_less(&self, set: Nanoseconds, flush: Nanoseconds) -> Option<Nanoseconds> {
+        let needed = self.needed(flush)?;
+        (set > usual() && set.0 >= needed.0.saturating_mul(FAR_LONGER)).then_some(needed)
+    }
+
+    /// The measurement and what follows from it, as evidence.
+    fn lines(&self, flush: Nanoseconds) -> Vec<String> {
+        let (process, batches) = (self.process.process.id, self.batches);
+        let mut measured =
+            format!("longest of {} batches of {process}: {}", batches.count, brief(batches.longest));
+        if batches.maxevents > 0 {
+            measured.push_str(&format!(
+                " for {} of at most {} events",
+                batches.longest_events, batches.maxevents
+            ));
+        }
+        if let Some(each) = batches.each() {
+            measured.push_str(&format!(", {} each on average", brief(each)));
+        }
+        let mut lines = vec![measured];
+        if let Some((events, full)) = self.full() {
+            lines.push(format!(
+                "a batch of {events} events, one of each connection, would take {}",
+                brief(full)
+            ));
+        }
+        if batches.outlasted > 0 {
+            lines.push(format!("batches in which irq-suspend-timeout ended: {}", batches.outlasted));
+        }
+        if let Some(span) = batches.unfinished.filter(|&span| span > batches.longest) {
+            lines.push(format!("{process} has not called epoll_wait again for {}", brief(span)));
+        }
+        lines.extend(self.needed(flush).map(|needed| format!("irq-suspend-timeout needs {needed}")));
+        lines
+    }
+}
+
+/// The process with the longest batch on this NAPI; `None` if none was measured.
+pub(super) fn longest<'c, 'h>(case: &'c Case<'h>, napi: &NapiCase<'_>) -> Option<Longest<'c, 'h>> {
+    let measured = napi.epolls.iter().filter_map(|(epoll, &connections)| {
+        let pid = epoll.process.pid;
+        let (process, of) = (case.processes.get(&pid)?, &case.context.batches);
+        let by_napi = || of.get(&(pid, BatchesOf::Napi(napi.napi.id)));
+        let batches = of.get(&(pid, BatchesOf::Epoll(epoll.fd))).or_else(by_napi)?;
+        Some(Longest { process, batches, connections: u64::try_from(connections).unwrap_or(u64::MAX) })
+    });
+    measured.max_by_key(|one| one.batches.longest_so_far())
+}
+
+/// What the application needs on this NAPI, as evidence; empty if its batches were not measured, or a finding
+/// of this family shows it.
+pub(super) fn evidence(case: &Case<'_>, napi: &NapiCase<'_>) -> Vec<String> {
+    let Some(longest) = longest(case, napi) else { return Vec::new() };
+    let set = napi.napi.irq_suspend_timeout.filter(|_| napi.suspends() && napi.defers());
+    if set.is_some_and(|set| longest.outlasts(set) || longest.needs_far_less(set, flush(napi)).is_some()) {
+        return Vec::new();
+    }
+    longest.lines(flush(napi))
+}
+
+fn flush(napi: &NapiCase<'_>) -> Nanoseconds {
+    napi.napi.gro_flush_timeout.unwrap_or_default()
+}
+
+fn shorter_than_batch(case: &Case<'_>, _: &Causes) -> Vec<Found> {
+    let mut found = Vec::new();
+    for (napi, set, longest) in suspended(case) {
+        if !longest.outlasts(set) {
+            continue;
+        }
+        let mut one = Found::new(
+            Severity::Warning,
+            napi.name(),
+            format!(
+                "irq-suspend-timeout ({set}) ends in the middle of a batch of {}, which takes up to {}",
+                longest.process.process.id,
+                brief(longest.batches.longest_so_far())
+            ),
+        );
+        for line in longest.lines(flush(napi)) {
+            one = one.evidence(line);
+        }
+        if let Some(counts) = &napi.counts {
+            one = one.evidence(format!(
+                "packets by the timer {}, timer expired {}",
+                case.rate(counts.timer.packets),
+                case.rate(counts.timer_expired)
+            ));
+        }
+        one = one.hinders([napi.napi.id]);
+        found.push(match longest.needed(flush(napi)) {
+            Some(needed) if needed > set => one.remedy(in_policy(needed)),
+            _ => one.remedy(format!(
+                "make the application call epoll_wait more often: a timeout beyond {PROPOSED_MAX} leaves its packets waiting"
+            )),
+        });
+    }
+    found
+}
+
+fn longer_than_needed(case: &Case<'_>, _: &Causes) -> Vec<Found> {
+    let mut found = Vec::new();
+    for (napi, set, longest) in suspended(case) {
+        let Some(needed) = longest.needs_far_less(set, flush(napi)) else { continue };
+        let mut one = Found::new(
+            Severity::Note,
+            napi.name(),
+            format!(
+                "irq-suspend-timeout ({set}) is {} times what {} needs: if it stalls, packets wait for {set}",
+                set.0 / needed.0.max(1),
+                longest.process.process.id
+            ),
+        );
+        for line in longest.lines(flush(napi)) {
+            one = one.evidence(line);
+        }
+        found.push(one.remedy(in_policy(needed.min(usual()))));
+    }
+    found
+}
+
+/// The NAPIs with suspension, their timeout, and the longest batch on them.
+fn suspended<'c, 'h>(
+    case: &'c Case<'h>,
+) -> impl Iterator<Item = (&'c NapiCase<'h>, Nanoseconds, Longest<'c, 'h>)> {
+    case.napis
+        .values()
+        .filter(|napi| napi.suspends() && napi.defers())
+        .filter_map(|napi| Some((napi, napi.napi.irq_suspend_timeout?, longest(case, napi)?)))
+}
+
+/// The timeout of the delivery modes: 20 ms.
+fn usual() -> Nanoseconds {
+    DeliveryMode::Suspend { gro_flush: Nanoseconds::ZERO }.params().irq_suspend_timeout
+}
+
+fn in_policy(needed: Nanoseconds) -> String {
+    format!("set {} = \"{needed}\" in the policy file", keys::IRQ_SUSPEND_TIMEOUT)
+}
+
+/// The next value of 1, 2, 5, 10, 20, … µs that is at least `span`, and longer than `flush`; `None` beyond
+/// [`PROPOSED_MAX`].
+fn round_up(span: u64, flush: Nanoseconds) -> Option<Nanoseconds> {
+    let decades = std::iter::successors(Some(1_000_u64), |decade| decade.checked_mul(10));
+    let mut steps = decades.flat_map(|decade| [decade, decade.saturating_mul(2), decade.saturating_mul(5)]);
+    let step = steps.by_ref().take_while(|&step| step <= PROPOSED_MAX.0);
+    step.map(Nanoseconds).find(|step| step.0 >= span && *step > flush)
+}
+
+/// A measured span with three digits.
+fn brief(span: Nanoseconds) -> Nanoseconds {
+    let digits = span.0.checked_ilog10().unwrap_or(0);
+    let unit = 10_u64.pow(digits.saturating_sub(2));
+    Nanoseconds(span.0 / unit * unit)
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn a_proposed_timeout_is_a_round_number_beyond_the_timer_and_has_a_limit() {
+        let micros = Nanoseconds::from_micros;
+        for (span, flush, step) in [
+            (0, 0, Some(1)),
+            (1_001, 0, Some(2)),
+            (2_000, 0, Some(2)),
+            (180_000, 0, Some(200)),
+            (180_000, 200, Some(500)),
+            (100_000_000, 20, Some(100_000)),
+            (100_000_001, 20, None),
+            (1, 100_000, None),
+        ] {
+            assert_eq!(round_up(span, micros(flush)), step.map(micros), "{span} ns, timer of {flush} us");
+        }
+    }
+
+    #[test]
+    fn a_measured_span_is_shown_with_three_digits() {
+        for (span, shown) in [(0, "0"), (999, "999ns"), (412_345, "412us"), (1_234_567, "1.23ms")] {
+            assert_eq!(brief(Nanoseconds(span)).to_string(), shown);
+        }
+    }
+}
