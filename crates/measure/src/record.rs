@@ -71,6 +71,7 @@ impl Recorder {
             p95: self.quantile(0.95),
             p99: self.quantile(0.99),
             p999: self.quantile(0.999),
+            p9999: Some(self.quantile(0.9999)),
             max: Nanoseconds(self.histogram.max()),
             histogram: BASE64.encode(bytes),
         }
@@ -121,6 +122,7 @@ mod test {
             (distribution.p95, 95_000_000),
             (distribution.p99, 99_000_000),
             (distribution.p999, 99_900_000),
+            (distribution.p9999.expect("computed"), 99_990_000),
             (distribution.max, 100_000_000),
         ] {
             assert!(found.0.abs_diff(expected) <= expected / 1000, "{found} for {expected}");

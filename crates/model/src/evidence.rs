@@ -225,6 +225,9 @@ pub struct Distribution {
     pub p99: Nanoseconds,
     /// The 99.9th percentile.
     pub p999: Nanoseconds,
+    /// The 99.99th percentile; `None` in evidence of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub p9999: Option<Nanoseconds>,
     /// The longest.
     pub max: Nanoseconds,
     /// The whole distribution: an HdrHistogram in V2 format, deflated, in base64; empty if there is none.

@@ -30,12 +30,22 @@ pub struct Summary {
     pub p95_us: Option<Interval>,
     /// The 99th percentile, in microseconds.
     pub p99_us: Option<Interval>,
+    /// The 99.9th percentile, in microseconds; also `None` if no answer of a run exceeded it.
+    pub p999_us: Option<Interval>,
+    /// The 99.99th percentile, likewise; also `None` in evidence of earlier versions.
+    pub p9999_us: Option<Interval>,
     /// The median lateness of the generator, in microseconds; also `None` in closed loop and in simulations.
     pub late_p50_us: Option<Interval>,
     /// The 99th percentile of the generator's lateness, in microseconds.
     pub late_p99_us: Option<Interval>,
     /// CPU use of the server's CPUs, in percent; also `None` if not measured.
     pub cpu_percent: Option<Interval>,
+    /// CPU time of the server's CPUs per answer, in microseconds; also `None` if not measured.
+    pub cpu_us: Option<Interval>,
+    /// CPU cycles of the server per answer; also `None` without perf counters.
+    pub cycles: Option<Interval>,
+    /// Interrupts of the server's machine per second; also `None` if not counted.
+    pub irqs: Option<Interval>,
     /// The share of its packets that the server polled itself, in percent; also `None` if not counted.
     pub own_percent: Option<Interval>,
     /// Interrupts per answer; also `None` if not counted.
@@ -64,13 +74,10 @@ impl Summary {
         let over = |of: &dyn Fn(&Evidence) -> f64| {
             median_interval(&runs.iter().map(|run| of(run)).collect::<Vec<_>>())
         };
-        let busy: Option<Vec<f64>> = runs.iter().map(|run| run.cpu.map(|cpu| cpu.busy() * 100.0)).collect();
-        let own = |run: &&Evidence| Some(run.delivered.as_ref()?.application_share()? * 100.0);
-        let own: Option<Vec<f64>> = runs.iter().map(own).collect();
-        let interrupts: Option<Vec<f64>> = runs.iter().map(|run| run.interrupts_per_request).collect();
-        let batch: Option<Vec<f64>> = runs.iter().map(|run| run.epoll_batch.map(|batch| batch.avg)).collect();
-        let empty = |run: &&Evidence| Some(run.epoll_batch?.empty_share()? * 100.0);
-        let empty: Option<Vec<f64>> = runs.iter().map(empty).collect();
+        // `None` if a run lacks the value.
+        let counted = |of: &dyn Fn(&Evidence) -> Option<f64>| {
+            median_interval(&runs.iter().map(|run| of(run)).collect::<Option<Vec<_>>>()?)
+        };
         Self {
             label: label.to_owned(),
             load,
@@ -83,13 +90,21 @@ impl Summary {
             p50_us: over(&|run| micros(run.latency.p50)),
             p95_us: over(&|run| micros(run.latency.p95)),
             p99_us: over(&|run| micros(run.latency.p99)),
+            p999_us: counted(&|run| exceeded(run, 1_000).then(|| micros(run.latency.p999))),
+            p9999_us: counted(&|run| run.latency.p9999.filter(|_| exceeded(run, 10_000)).map(micros)),
             late_p50_us: late(&runs, |late| late.p50),
             late_p99_us: late(&runs, |late| late.p99),
-            cpu_percent: busy.and_then(|busy| median_interval(&busy)),
-            own_percent: own.and_then(|own| median_interval(&own)),
-            interrupts: interrupts.and_then(|interrupts| median_interval(&interrupts)),
-            batch: batch.and_then(|batch| median_interval(&batch)),
-            empty_percent: empty.and_then(|empty| median_interval(&empty)),
+            cpu_percent: counted(&|run| Some(run.cpu?.busy() * 100.0)),
+            cpu_us: counted(&|run| {
+                let cpu = run.cpu.filter(|_| run.throughput > 0.0)?;
+                Some(cpu.busy() * f64::from(cpu.cpus) / run.throughput * 1e6)
+            }),
+            cycles: counted(&|run| run.cycles_per_request),
+            irqs: counted(&|run| Some(run.counters.as_ref()?.irqs)),
+            own_percent: counted(&|run| Some(run.delivered.as_ref()?.application_share()? * 100.0)),
+            interrupts: counted(&|run| run.interrupts_per_request),
+            batch: counted(&|run| Some(run.epoll_batch?.avg)),
+            empty_percent: counted(&|run| Some(run.epoll_batch?.empty_share()? * 100.0)),
         }
     }
 
@@ -116,6 +131,11 @@ pub(crate) fn late(runs: &[&Evidence], of: fn(&Distribution) -> Nanoseconds) -> 
         (run.load != OfferedLoad::Max && late.count > 0).then(|| micros(of(late)))
     };
     median_interval(&runs.iter().map(each).collect::<Option<Vec<f64>>>()?)
+}
+
+/// Whether an answer of the run exceeded a percentile that one of `answers` does.
+fn exceeded(run: &Evidence, answers: u64) -> bool {
+    run.latency.count >= answers
 }
 
 fn micros(span: Nanoseconds) -> f64 {

@@ -10,16 +10,21 @@ use model::machine;
 /// A column: its name and its value.
 type Column = (&'static str, fn(&Summary) -> Option<&Interval>);
 
-/// The columns. The first have the names of the NET-policy document; those from [`OWN`] on are netpolicy's,
-/// and are shown only if they were counted.
-const COLUMNS: [Column; 11] = [
+/// The columns. Those of [`LEGENDS`] are netpolicy's, and are shown only if they were counted; the others have
+/// the names of the NET-policy document.
+const COLUMNS: [Column; 16] = [
     ("qps", |row| row.throughput.as_ref()),
     ("avglat", |row| row.avg_us.as_ref()),
     ("95%lat", |row| row.p95_us.as_ref()),
     ("99%lat", |row| row.p99_us.as_ref()),
+    (P999, |row| row.p999_us.as_ref()),
+    (P9999, |row| row.p9999_us.as_ref()),
     (LATE50, |row| row.late_p50_us.as_ref()),
     (LATE99, |row| row.late_p99_us.as_ref()),
     ("cpu", |row| row.cpu_percent.as_ref()),
+    (CPU_TIME, |row| row.cpu_us.as_ref()),
+    (CYCLES, |row| row.cycles.as_ref()),
+    (IRQS, |row| row.irqs.as_ref()),
     (OWN, |row| row.own_percent.as_ref()),
     (INTERRUPTS, |row| row.interrupts.as_ref()),
     (BATCH, |row| row.batch.as_ref()),
@@ -29,6 +34,15 @@ const COLUMNS: [Column; 11] = [
 /// The median and the 99th percentile of the generator's lateness.
 pub(crate) const LATE50: &str = "50%late";
 pub(crate) const LATE99: &str = "99%late";
+/// The percentiles beyond the document's.
+pub(crate) const P999: &str = "99.9%lat";
+pub(crate) const P9999: &str = "99.99%lat";
+/// CPU time of the server's CPUs per answer.
+pub(crate) const CPU_TIME: &str = "cpu/req";
+/// CPU cycles of the server per answer.
+pub(crate) const CYCLES: &str = "cyc/req";
+/// Interrupts of the server's machine per second.
+pub(crate) const IRQS: &str = "irq/s";
 /// The share of its packets that the server polled itself: whether busy polling is engaged.
 const OWN: &str = "own";
 /// Interrupts of the server's NAPIs per answer.
@@ -39,9 +53,14 @@ pub(crate) const BATCH: &str = "batch";
 pub(crate) const EMPTY: &str = "empty";
 
 /// Explanations of netpolicy's columns.
-const LEGENDS: [(&str, &str); 6] = [
+const LEGENDS: [(&str, &str); 11] = [
+    (P999, ""),
+    (P9999, ""),
     (LATE50, LATE_LEGEND),
     (LATE99, ""),
+    (CPU_TIME, CPU_TIME_LEGEND),
+    (CYCLES, CYCLES_LEGEND),
+    (IRQS, IRQS_LEGEND),
     (OWN, OWN_LEGEND),
     (INTERRUPTS, INTERRUPTS_LEGEND),
     (BATCH, BATCH_LEGEND),
@@ -98,6 +117,16 @@ pub fn render(results: &Results) -> String {
 /// Explains [`LATE50`] and [`LATE99`].
 pub(crate) const LATE_LEGEND: &str = "50%late, 99%late: how long after its due time, or after its connection had room, the client sent a request, in us. \
      It is part of the response times.";
+
+/// Explains [`CPU_TIME`].
+pub(crate) const CPU_TIME_LEGEND: &str =
+    "cpu/req: busy time of the server's CPUs for each answer, in us, by /proc/stat.";
+
+/// Explains [`CYCLES`].
+pub(crate) const CYCLES_LEGEND: &str = "cyc/req: CPU cycles of the server for each answer, by perf counters.";
+
+/// Explains [`IRQS`].
+pub(crate) const IRQS_LEGEND: &str = "irq/s: interrupts of the server's machine per second, timers included.";
 
 /// Explains [`OWN`].
 pub(crate) const OWN_LEGEND: &str =
@@ -186,17 +215,18 @@ mod test {
     fn the_table_reads_as_the_documents() {
         let expected = "\
 base
-  load       qps    avglat  95%lat  99%lat    cpu
-   20K  10000 ±0  8.2 ±0.0  105 ±5  105 ±5  40 ±0  1 of 3 runs void
-   MAX  10000 ±0  8.2 ±0.0  105 ±5  105 ±5  40 ±0  1 of 3 runs void
+  load       qps    avglat  95%lat  99%lat    cpu  cpu/req
+   20K  10000 ±0  8.2 ±0.0  105 ±5  105 ±5  40 ±0    40 ±0  1 of 3 runs void
+   MAX  10000 ±0  8.2 ±0.0  105 ±5  105 ±5  40 ±0    40 ±0  1 of 3 runs void
 
 suspend20
-  load       qps    avglat   95%lat   99%lat    cpu
-   20K  10000 ±0  8.2 ±0.0  110 ±10  110 ±10  40 ±0
-   MAX  10000 ±0  8.2 ±0.0  110 ±10  110 ±10  40 ±0
+  load       qps    avglat   95%lat   99%lat    cpu  cpu/req
+   20K  10000 ±0  8.2 ±0.0  110 ±10  110 ±10  40 ±0    40 ±0
+   MAX  10000 ±0  8.2 ±0.0  110 ±10  110 ±10  40 ±0    40 ±0
 
 Medians of 3 runs, response times in us from when each request was due, cpu in percent of the server's CPUs.
 ± is the wider side of the interval that contains the true median with 75 % (order statistics).
+cpu/req: busy time of the server's CPUs for each answer, in us, by /proc/stat.
 ";
         assert_eq!(render(&results()), expected);
     }
@@ -208,17 +238,18 @@ Medians of 3 runs, response times in us from when each request was due, cpu in p
         results.evidence.truncate(4);
         let expected = "\
 base
-  load    qps  avglat  95%lat  99%lat  cpu
-   20K  10000     8.2     100     100   40
-   MAX  10000     8.2     100     100   40
+  load    qps  avglat  95%lat  99%lat  cpu  cpu/req
+   20K  10000     8.2     100     100   40       40
+   MAX  10000     8.2     100     100   40       40
 
 suspend20
-  load    qps  avglat  95%lat  99%lat  cpu
-   20K  10000     8.2     100     100   40
-   MAX  10000     8.2     100     100   40
+  load    qps  avglat  95%lat  99%lat  cpu  cpu/req
+   20K  10000     8.2     100     100   40       40
+   MAX  10000     8.2     100     100   40       40
 
 One run each, response times in us from when each request was due, cpu in percent of the server's CPUs.
 No interval can be computed from a single run: the error of these numbers is unknown.
+cpu/req: busy time of the server's CPUs for each answer, in us, by /proc/stat.
 ";
         assert_eq!(render(&results), expected);
     }
@@ -232,18 +263,18 @@ No interval can be computed from a single run: the error of these numbers is unk
         }
         let text = render(&results);
         assert!(
-            text.contains("  load       qps    avglat  95%lat  99%lat  50%late  99%late    cpu\n"),
+            text.contains("  load       qps    avglat  95%lat  99%lat  50%late  99%late    cpu  cpu/req\n"),
             "{text}"
         );
         assert!(
-            text.contains("   20K  10000 ±0  8.2 ±0.0  105 ±5  105 ±5    18 ±0    60 ±0  40 ±0"),
+            text.contains("   20K  10000 ±0  8.2 ±0.0  105 ±5  105 ±5    18 ±0    60 ±0  40 ±0    40 ±0"),
             "{text}"
         );
         assert!(
-            text.contains("   MAX  10000 ±0  8.2 ±0.0  105 ±5  105 ±5        -        -  40 ±0"),
+            text.contains("   MAX  10000 ±0  8.2 ±0.0  105 ±5  105 ±5        -        -  40 ±0    40 ±0"),
             "{text}"
         );
-        assert!(text.ends_with(&format!("{LATE_LEGEND}\n")), "{text}");
+        assert!(text.contains(&format!("\n{LATE_LEGEND}\n")), "{text}");
     }
 
     #[test]
@@ -270,11 +301,15 @@ No interval can be computed from a single run: the error of these numbers is unk
         }
         let text = render(&results);
         assert!(
-            text.contains("  load       qps    avglat   95%lat   99%lat    cpu    own         irq/req\n"),
+            text.contains(
+                "  load       qps    avglat   95%lat   99%lat    cpu  cpu/req    own         irq/req\n"
+            ),
             "{text}"
         );
         assert!(
-            text.contains("   20K  10000 ±0  8.2 ±0.0  110 ±10  110 ±10  40 ±0  90 ±0  0.0042 ±0.0000\n"),
+            text.contains(
+                "   20K  10000 ±0  8.2 ±0.0  110 ±10  110 ±10  40 ±0    40 ±0  90 ±0  0.0042 ±0.0000\n"
+            ),
             "{text}"
         );
         assert!(
@@ -291,16 +326,42 @@ No interval can be computed from a single run: the error of these numbers is unk
             run.epoll_batch = Some(found);
         }
         let text = render(&results);
-        assert!(text.contains("    cpu     batch  empty\n"), "{text}");
+        assert!(text.contains("    cpu  cpu/req     batch  empty\n"), "{text}");
         assert!(
-            text.contains("   20K  10000 ±0  8.2 ±0.0  105 ±5  105 ±5  40 ±0  2.5 ±0.0  10 ±0  1 of"),
+            text.contains(
+                "   20K  10000 ±0  8.2 ±0.0  105 ±5  105 ±5  40 ±0    40 ±0  2.5 ±0.0  10 ±0  1 of"
+            ),
             "{text}"
         );
         assert!(
-            text.contains("   20K  10000 ±0  8.2 ±0.0  110 ±10  110 ±10  40 ±0      -      -\n"),
+            text.contains("   20K  10000 ±0  8.2 ±0.0  110 ±10  110 ±10  40 ±0    40 ±0      -      -\n"),
             "{text}"
         );
         assert!(text.contains("that returned any.\nempty: "), "{text}");
+    }
+
+    #[test]
+    fn what_was_counted_has_columns_and_percentiles_that_enough_answers_exceed() {
+        let mut results = results();
+        for run in &mut results.evidence {
+            run.latency.count = if run.label == "base" { 9_999 } else { 10_000 };
+            run.latency.p999 = Nanoseconds::from_micros(700);
+            run.latency.p9999 = Some(Nanoseconds::from_micros(900));
+            run.cycles_per_request = Some(52_000.0);
+            run.counters = Some(model::CounterRates {
+                irqs: 27_000.0,
+                context_switches: 0.0,
+                softirqs: std::collections::BTreeMap::new(),
+                busy_poll_rx_packets: None,
+                napi_polls: None,
+            });
+        }
+        let text = render(&results);
+        let columns = "99%lat  99.9%lat  99.99%lat    cpu  cpu/req   cyc/req     irq/s\n";
+        assert!(text.contains(columns), "{text}");
+        assert!(text.contains("    700 ±0     900 ±0  40 ±0    40 ±0  52000 ±0  27000 ±0\n"), "{text}");
+        let base = "    700 ±0          -  40 ±0    40 ±0  52000 ±0  27000 ±0  1 of 3 runs void\n";
+        assert!(text.contains(base), "9999 answers do not determine the 99.99th percentile: {text}");
     }
 
     #[test]

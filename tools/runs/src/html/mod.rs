@@ -129,11 +129,25 @@ fn how_to_read(page: &mut String, results: &Results) {
 
 fn table(page: &mut String, summaries: &[Summary], styles: &[SeriesStyle]) {
     page.push_str("<h2>Table</h2>\n<div class=\"wide\"><table>\n<thead><tr><th>configuration<th>load");
-    let ours = ["own", table::INTERRUPTS, table::BATCH, table::EMPTY];
-    for column in ["qps", "avglat", "50%lat", "95%lat", "99%lat", table::LATE50, table::LATE99, "cpu"]
-        .into_iter()
-        .chain(ours)
-    {
+    for column in [
+        "qps",
+        "avglat",
+        "50%lat",
+        "95%lat",
+        "99%lat",
+        table::P999,
+        table::P9999,
+        table::LATE50,
+        table::LATE99,
+        "cpu",
+        table::CPU_TIME,
+        table::CYCLES,
+        table::IRQS,
+        "own",
+        table::INTERRUPTS,
+        table::BATCH,
+        table::EMPTY,
+    ] {
         let _ = write!(page, "<th>{column}<small></small>");
     }
     page.push_str("<th></tr></thead>\n");
@@ -158,9 +172,14 @@ fn table(page: &mut String, summaries: &[Summary], styles: &[SeriesStyle]) {
                 &summary.p50_us,
                 &summary.p95_us,
                 &summary.p99_us,
+                &summary.p999_us,
+                &summary.p9999_us,
                 &summary.late_p50_us,
                 &summary.late_p99_us,
                 &summary.cpu_percent,
+                &summary.cpu_us,
+                &summary.cycles,
+                &summary.irqs,
                 &summary.own_percent,
                 &summary.interrupts,
                 &summary.batch,
@@ -176,12 +195,18 @@ fn table(page: &mut String, summaries: &[Summary], styles: &[SeriesStyle]) {
     }
     let _ = writeln!(
         page,
-        "</table></div>\n<p class=\"note\">{}<br>{}<br>{}<br>{}<br>{}</p>",
-        table::LATE_LEGEND,
-        table::OWN_LEGEND,
-        table::INTERRUPTS_LEGEND,
-        table::BATCH_LEGEND,
-        table::EMPTY_LEGEND
+        "</table></div>\n<p class=\"note\">{}</p>",
+        [
+            table::LATE_LEGEND,
+            table::CPU_TIME_LEGEND,
+            table::CYCLES_LEGEND,
+            table::IRQS_LEGEND,
+            table::OWN_LEGEND,
+            table::INTERRUPTS_LEGEND,
+            table::BATCH_LEGEND,
+            table::EMPTY_LEGEND,
+        ]
+        .join("<br>")
     );
 }
 
