@@ -2,6 +2,7 @@
 
 pub mod args;
 mod flower;
+mod parallel;
 mod ratio;
 mod report;
 
@@ -95,6 +96,7 @@ pub(crate) fn run(arguments: &TcBench, context: &Context) -> Result<Exit, Fault>
             BenchPart::Check => bench.check()?,
             BenchPart::Flower => bench.flower()?,
             BenchPart::FlowerCheck => bench.flower_check()?,
+            BenchPart::Parallel => bench.parallel()?,
         }
     }
     let report = RuleBenchReport {
@@ -112,7 +114,7 @@ impl Bench<'_> {
         Hook { device: self.device, block: 0, parent: command::INGRESS }
     }
 
-    /// The requested parts, or all that do not need a freshly booted kernel.
+    /// The requested parts, or all that are brief and do not need a freshly booted kernel.
     fn parts(&self) -> Vec<BenchPart> {
         let all = [
             BenchPart::Loads,
