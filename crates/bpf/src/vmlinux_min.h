@@ -308,6 +308,7 @@ struct tcp_options_received {
 struct inet_connection_sock {
 	struct {
 		__u32 lrcvtime;
+		__u16 rcv_mss;
 	} icsk_ack;
 };
 
@@ -322,6 +323,17 @@ struct tcp_sock {
 	u64 bytes_received;
 	bool is_mptcp;
 	u64 tcp_clock_cache;
+	u32 rcv_wnd;
+	u32 rcv_wup;
+	u64 bytes_sent;
+	u32 data_segs_in;
+	u32 data_segs_out;
+	u32 total_retrans;
+	u32 rcv_ooopack;
+	u32 dsack_dups;
+	u32 srtt_us;
+	u32 chrono_stat[3];
+	u8 chrono_type : 2;
 	struct tcp_options_received rx_opt;
 };
 

@@ -256,10 +256,42 @@ pub struct LiveCounts {
     /// arrive. TCP's own timestamps date them; their time in a ring is unknown.
     #[serde(default)]
     pub unseen: u64,
+    /// Of `connections`, those on which the service had sent nothing before: new ones.
+    #[serde(default)]
+    pub opened: u64,
+    /// How often a read found the service's receive window closed: it reads more slowly than its clients send.
+    #[serde(default)]
+    pub zero_windows: u64,
+    /// Segments with data that the service sent, including those sent again. This count and the next five are
+    /// TCP's own, of connections that existed when the window ended.
+    #[serde(default)]
+    pub segments_out: u64,
+    /// Of these, segments that were sent again, because they were lost or not acknowledged in time.
+    #[serde(default)]
+    pub retransmitted: u64,
+    /// Segments that clients report to have received twice (DSACK): sending them again was needless.
+    #[serde(default)]
+    pub needless: u64,
+    /// Segments with data that arrived, including repeated ones.
+    #[serde(default)]
+    pub segments_in: u64,
+    /// Of these, segments that arrived while an earlier one was missing: it was lost, or overtaken.
+    #[serde(default)]
+    pub out_of_order: u64,
+    /// Connections on which data waited because the client's receive window was full.
+    #[serde(default)]
+    pub clients_full: u64,
     /// Events for which no BPF program ran because they interrupted a run on the same CPU. No other count
     /// includes them. Kernel: 5.12, `bpf_prog_info` `recursion_misses`; 0 before.
     #[serde(default)]
     pub missed: u64,
+}
+
+impl LiveCounts {
+    /// Segments that were sent again because they were lost: without those that clients had received already.
+    pub const fn lost(&self) -> u64 {
+        self.retransmitted.saturating_sub(self.needless)
+    }
 }
 
 impl std::ops::AddAssign for LiveCounts {
@@ -293,6 +325,14 @@ impl std::ops::AddAssign for LiveCounts {
         self.woken += other.woken;
         self.stamped += other.stamped;
         self.unseen += other.unseen;
+        self.opened += other.opened;
+        self.zero_windows += other.zero_windows;
+        self.segments_out += other.segments_out;
+        self.retransmitted += other.retransmitted;
+        self.needless += other.needless;
+        self.segments_in += other.segments_in;
+        self.out_of_order += other.out_of_order;
+        self.clients_full += other.clients_full;
         self.missed += other.missed;
     }
 }
@@ -396,6 +436,10 @@ pub struct LiveSpans {
     /// From the answer to the device; only in windows that traced the stack.
     #[serde(default)]
     pub transmit: SpanCounts,
+    /// The smoothed round-trip time of each connection with an event, at the end of the window. It includes
+    /// the wait of the client's acknowledgement in the ring.
+    #[serde(default)]
+    pub rtt: SpanCounts,
 }
 
 impl LiveSpans {
@@ -414,6 +458,7 @@ impl LiveSpans {
         self.bytes.merge(&other.bytes);
         self.receive.merge(&other.receive);
         self.transmit.merge(&other.transmit);
+        self.rtt.merge(&other.rtt);
     }
 }
 

@@ -92,6 +92,8 @@ pub enum Need {
     FuseForAll,
     /// The qdiscs fq and fq_codel, and u32 filters.
     FairQueues,
+    /// The qdisc netem.
+    Netem,
     /// A rule that the kernel accepts at a device's ingress.
     Rule(&'static str),
     /// A device that `ip link add name k0` makes with these words, `v0` being another device.
@@ -194,6 +196,9 @@ impl Need {
                 (may_mount_fuse(), "needs FUSE and user namespaces for users without privileges")
             }
             Self::FairQueues => (has_fair_queues(), "needs fq and fq_codel"),
+            Self::Netem => {
+                (works_in_netns("tc qdisc add dev lo root netem loss 1%"), "needs the qdisc netem")
+            }
             Self::Vectors => (a_device_has_vectors(), "needs a network device with MSI vectors"),
             Self::Netdevsim => (exists("/sys/bus/netdevsim/new_device"), "needs netdevsim"),
             Self::VirtioNics => (are_devices(["virtio0", "virtio1"]), "needs a guest's virtio NICs"),

@@ -84,6 +84,8 @@ mirrored! {
         woken: u64,
         stamped: u64,
         unseen: u64,
+        opened: u64,
+        zero_windows: u64,
     }
 
     /// `struct live_part`.
@@ -122,6 +124,14 @@ mirrored! {
         incomplete: u64,
         ages: [u32; BUCKETS],
         entered: [u32; BUCKETS],
+        begins: u64,
+        segments_out: u64,
+        retransmitted: u64,
+        needless: u64,
+        segments_in: u64,
+        out_of_order: u64,
+        clients_full: u64,
+        rtt: [u32; BUCKETS],
     }
 }
 

@@ -336,6 +336,17 @@ static __always_inline void came_unseen(struct sock *sk, struct tcp_sock *tcp, s
 	state->tail++;
 }
 
+/*
+ * Whether the client may not send another segment, because the application has
+ * not read what came before.
+ */
+static __always_inline bool window_is_closed(struct tcp_sock *tcp, __u32 copied)
+{
+	__u32 left = tcp->rcv_wup + tcp->rcv_wnd - tcp->rcv_nxt;
+
+	return left < tcp->inet_conn.icsk_ack.rcv_mss && tcp->rcv_nxt - copied >= left;
+}
+
 SEC("tp_btf/tcp_rcv_space_adjust")
 int BPF_PROG(live_read, struct sock *sk)
 {
@@ -358,6 +369,13 @@ int BPF_PROG(live_read, struct sock *sk)
 	if (!state)
 		return 0;
 	state->has_read = 1;
+	if (window_is_closed(tcp, copied) != state->closed) {
+		struct live_counts *all = counted();
+
+		state->closed = !state->closed;
+		if (all && gate.opens)
+			all->zero_windows += state->closed;
+	}
 	if (!state->sees || (__s32)(copied - state->seen_seq) > 0)
 		came_unseen(sk, tcp, state);
 	for (i = 0; i < EXCHANGES_MAX && state->read != state->tail; i++) {
@@ -667,6 +685,28 @@ static __always_inline bool answers_all(struct socket_state *state)
 	       state->protocol == LIVE_MEMCACHED;
 }
 
+/* Adds what TCP has counted on a socket in this window. */
+static __always_inline void adds_counts(struct live_waiting *found, struct tcp_sock *tcp,
+					struct socket_state *state, bool of_window)
+{
+	struct tcp_counts now = {};
+
+	/* A socket without an event may have sent an answer again. */
+	if (state->before.window != (__u32)gate.window)
+		return;
+	tcp_counts_of(tcp, &now);
+	found->segments_out += now.segments_out - state->before.segments_out;
+	found->retransmitted += now.retransmitted - state->before.retransmitted;
+	found->needless += now.needless - state->before.needless;
+	found->segments_in += now.segments_in - state->before.segments_in;
+	found->out_of_order += now.out_of_order - state->before.out_of_order;
+	found->clients_full += now.client_full != state->before.client_full ||
+			       BPF_CORE_READ_BITFIELD(tcp, chrono_type) == TCP_CHRONO_RWND_LIMITED;
+	/* In eighths of a microsecond. */
+	if (of_window && tcp->srtt_us)
+		add(found->rtt, (__u64)tcp->srtt_us * 125, 1);
+}
+
 /* Counts what is unanswered at the end of a window. */
 SEC("iter/bpf_sk_storage_map")
 int live_waits(struct bpf_iter__bpf_sk_storage_map *ctx)
@@ -685,11 +725,17 @@ int live_waits(struct bpf_iter__bpf_sk_storage_map *ctx)
 	found = bpf_map_lookup_elem(&waiting, &only);
 	if (!found)
 		return 0;
-	found->sockets++;
 	tcp = bpf_skc_to_tcp_sock(sk);
+	if (found->begins) {
+		if (tcp)
+			tcp_counts_of(tcp, &state->before);
+		return 0;
+	}
+	found->sockets++;
 	if (!tcp)
 		return 0;
 	of_window = state->window == (__u32)gate.window;
+	adds_counts(found, tcp, state, of_window);
 	if (of_window)
 		state->write_seq = tcp->write_seq;
 	if (state->head == state->tail || state->write_seq != tcp->write_seq) {

@@ -172,6 +172,10 @@ struct live_counts {
 	__u64 stamped;
 	/* Answered exchanges that no program saw arrive. */
 	__u64 unseen;
+	/* Of connections, those on which nothing had been sent before. */
+	__u64 opened;
+	/* Times that a read found the receive window closed: the service reads too slowly. */
+	__u64 zero_windows;
 };
 
 /* Who polled. */
@@ -238,6 +242,26 @@ struct live_waiting {
 	/* The ages of all of them, now and when the window opened. */
 	__u32 ages[LIVE_BUCKETS];
 	__u32 entered[LIVE_BUCKETS];
+	/*
+	 * 1: the window begins. The iterator only notes TCP's counters of each
+	 * socket, and counts nothing.
+	 */
+	__u64 begins;
+	/* By TCP's own counters, of sockets that exist at the end, since the window began. */
+	/* Segments with data sent, including those sent again. */
+	__u64 segments_out;
+	/* Segments sent again. */
+	__u64 retransmitted;
+	/* Segments that clients report to have received twice. */
+	__u64 needless;
+	/* Segments with data received, including those received again. */
+	__u64 segments_in;
+	/* Segments that arrived while an earlier one was missing. */
+	__u64 out_of_order;
+	/* Sockets whose data waited for space in the client's receive window. */
+	__u64 clients_full;
+	/* The smoothed round-trip times of sockets with an event in the window. */
+	__u32 rtt[LIVE_BUCKETS];
 };
 
 #endif

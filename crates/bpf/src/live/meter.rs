@@ -134,7 +134,7 @@ struct Totals {
 }
 
 impl LiveMeter {
-    /// The maximum number of new connections that are measured in a window. Each has a state of 608 bytes in
+    /// The maximum number of new connections that are measured in a window. Each has a state of 640 bytes in
     /// the kernel until it is closed or the meter is dropped. Further connections are not measured, see
     /// [`LiveCounts::unmeasured`].
     pub const SOCKETS_MAX: u32 = 65_536;
@@ -269,6 +269,7 @@ impl LiveMeter {
                 name => stack || !OF_STACK.contains(&name),
             })
             .and_then(|()| {
+                self.note_tcp_counters()?;
                 // Connections that were seen meanwhile are counted again at the end of the window.
                 let opens = Nanoseconds(monotonic().0 + Self::GUARD.0);
                 self.gate(opens.0, opens.0, stack)?;
@@ -314,14 +315,16 @@ impl LiveMeter {
         let waiting = closed.and_then(|()| self.waiting(begun, ended));
         self.loaded.detach();
         let weighed = self.weighed.take();
-        let (waiting, entered) = waiting?;
+        let Ended { waiting, entered, rtt, tcp } = waiting?;
         let totals = self.totals()?;
         let before = std::mem::replace(&mut self.before, totals);
         let (napis, workers) = self.parts_since(&before)?;
         let span = Nanoseconds(ended.0.saturating_sub(begun.0));
-        let counts = difference(&before.counts, &self.before.counts);
+        let mut counts = difference(&before.counts, &self.before.counts);
+        counts += tcp;
         let mut spans = spans_between(&before.spans, &self.before.spans);
         spans.entered.merge(&entered);
+        spans.rtt = rtt;
         if counts.answered > 0 {
             self.polled_by_threads = counts.threaded > 0;
         }
@@ -346,21 +349,30 @@ impl LiveMeter {
         Ok(Nanoseconds(programs.iter().map(|program| program.time.0).sum()))
     }
 
-    /// Checks every connection with a state. Returns the unanswered requests, and their ages when the window
-    /// opened.
-    fn waiting(
-        &mut self,
-        opened: Nanoseconds,
-        now: Nanoseconds,
-    ) -> Result<(LiveWaiting, SpanCounts), KernelError> {
-        let empty = Waiting { now: now.0, opens: opened.0, stalled_ns: Self::STALLED.0, ..Waiting::of(&[]) };
-        self.loaded.map("waiting")?.set(&ONLY, &empty.to_bytes())?;
+    /// Runs the iterator over every connection with a state.
+    fn iterate(&self, request: &Waiting) -> Result<Waiting, KernelError> {
+        self.loaded.map("waiting")?.set(&ONLY, &request.to_bytes())?;
         let program = self.loaded.program(ITERATOR)?;
         let sockets = self.loaded.map("sockets")?;
         let reader = sys::bpf::iterate_sockets_in(program.as_fd(), sockets.map().as_fd())
             .map_err(|errno| KernelError::errno("BPF iterator live_waits", errno))?;
         iterated::bytes(reader, Self::WRITTEN_BYTES_MAX)?;
-        let found = Waiting::of(&self.loaded.map("waiting")?.get(&ONLY)?.unwrap_or_default());
+        Ok(Waiting::of(&self.loaded.map("waiting")?.get(&ONLY)?.unwrap_or_default()))
+    }
+
+    /// Notes TCP's counters of every connection with a state, from which the window's are subtracted. A
+    /// connection without a state notes its own at its first event.
+    fn note_tcp_counters(&self) -> Result<(), KernelError> {
+        if self.sockets == 0 {
+            return Ok(());
+        }
+        self.iterate(&Waiting { begins: 1, ..Waiting::of(&[]) }).map(drop)
+    }
+
+    /// Checks every connection with a state.
+    fn waiting(&mut self, opened: Nanoseconds, now: Nanoseconds) -> Result<Ended, KernelError> {
+        let empty = Waiting { now: now.0, opens: opened.0, stalled_ns: Self::STALLED.0, ..Waiting::of(&[]) };
+        let found = self.iterate(&empty)?;
         self.sockets = found.sockets;
         let waiting = LiveWaiting {
             sockets: found.sockets,
@@ -371,7 +383,17 @@ impl LiveMeter {
             incomplete: found.incomplete,
             ages: counted(&[0; BUCKETS], &found.ages),
         };
-        Ok((waiting, counted(&[0; BUCKETS], &found.entered)))
+        let tcp = LiveCounts {
+            segments_out: found.segments_out,
+            retransmitted: found.retransmitted,
+            needless: found.needless,
+            segments_in: found.segments_in,
+            out_of_order: found.out_of_order,
+            clients_full: found.clients_full,
+            ..LiveCounts::default()
+        };
+        let entered = counted(&[0; BUCKETS], &found.entered);
+        Ok(Ended { waiting, entered, rtt: counted(&[0; BUCKETS], &found.rtt), tcp })
     }
 
     fn totals(&self) -> Result<Totals, KernelError> {
@@ -437,6 +459,17 @@ impl LiveMeter {
     }
 }
 
+/// The state of all connections at the end of a window.
+struct Ended {
+    waiting: LiveWaiting,
+    /// The ages of unanswered requests when the window opened.
+    entered: SpanCounts,
+    /// The smoothed round-trip times.
+    rtt: SpanCounts,
+    /// TCP's own counts since the window began; all others are zero.
+    tcp: LiveCounts,
+}
+
 /// The NAPI or thread of an entry of `parts`.
 #[derive(Clone, Copy, Debug)]
 enum Owner {
@@ -493,6 +526,14 @@ fn counts_of(counts: &Counts) -> LiveCounts {
         woken: counts.woken,
         stamped: counts.stamped,
         unseen: counts.unseen,
+        opened: counts.opened,
+        zero_windows: counts.zero_windows,
+        segments_out: 0,
+        retransmitted: 0,
+        needless: 0,
+        segments_in: 0,
+        out_of_order: 0,
+        clients_full: 0,
         protocols: LiveProtocols { other, tls, http1, http2, resp, memcached, postgresql },
         missed: 0,
     }
@@ -529,6 +570,14 @@ fn difference(before: &LiveCounts, now: &LiveCounts) -> LiveCounts {
         woken: now.woken - before.woken,
         stamped: now.stamped - before.stamped,
         unseen: now.unseen - before.unseen,
+        opened: now.opened - before.opened,
+        zero_windows: now.zero_windows - before.zero_windows,
+        segments_out: 0,
+        retransmitted: 0,
+        needless: 0,
+        segments_in: 0,
+        out_of_order: 0,
+        clients_full: 0,
         protocols: LiveProtocols {
             other: now.protocols.other - before.protocols.other,
             tls: now.protocols.tls - before.protocols.tls,
@@ -588,6 +637,7 @@ fn spans_between(before: &Spans, now: &Spans) -> LiveSpans {
         bytes: counted(&before.bytes, &now.bytes),
         receive: counted(&before.receive, &now.receive),
         transmit: counted(&before.transmit, &now.transmit),
+        rtt: SpanCounts::new(),
     }
 }
 

@@ -61,6 +61,17 @@ struct exchange {
  * fetch lines in pairs: where another CPU answers than the one that receives,
  * each line that both write costs a request up to 100 ns.
  */
+/* TCP's counters of a socket when the window began, or at the socket's first event in it. */
+struct tcp_counts {
+	__u32 window;	/* that they belong to */
+	__u32 segments_out;
+	__u32 retransmitted;
+	__u32 needless;	/* reported as received twice */
+	__u32 segments_in;
+	__u32 out_of_order;
+	__u32 client_full;	/* jiffies in which data waited for the client's receive window */
+};
+
 struct socket_state {
 	__u64 last_send;
 	__u64 switches;	/* of the thread that sent last */
@@ -77,7 +88,8 @@ struct socket_state {
 	__u8 protocol;	/* enum live_protocol */
 	__u8 strays;	/* consecutive answers to non-requests */
 	__u8 strayed;	/* a non-request arrived since the last send */
-	__u8 pad[7];
+	__u8 closed;	/* the last read found the receive window closed */
+	__u8 pad[6];
 	struct exchange exchanges[EXCHANGES_MAX];
 	/* Only arrivals use these. */
 	__u32 napi_id;	/* of slot napi */
@@ -92,6 +104,7 @@ struct socket_state {
 	__u8 stamps_seen;	/* microsecond timestamps seen, up to STAMPS_MIN */
 	__u8 looked;	/* messages checked so far to detect the protocol */
 	__u8 in_one;	/* consecutive arrivals with one request */
+	struct tcp_counts before;	/* only the first event of a window uses it */
 };
 
 _Static_assert(sizeof(struct exchange) == 64, "an exchange fills a cache line");
@@ -427,6 +440,20 @@ static __always_inline __u64 took_last(struct tcp_sock *tcp)
 	return bpf_core_field_exists(tcp->tcp_clock_cache) ? tcp->tcp_clock_cache : 0;
 }
 
+/* include/linux/tcp.h enum tcp_chrono; chrono_stat has no entry for 0. */
+#define TCP_CHRONO_RWND_LIMITED 2
+
+static __always_inline void tcp_counts_of(struct tcp_sock *tcp, struct tcp_counts *counts)
+{
+	counts->window = gate.window;
+	counts->segments_out = tcp->data_segs_out;
+	counts->retransmitted = tcp->total_retrans;
+	counts->needless = tcp->dsack_dups;
+	counts->segments_in = tcp->data_segs_in;
+	counts->out_of_order = tcp->rcv_ooopack;
+	counts->client_full = tcp->chrono_stat[TCP_CHRONO_RWND_LIMITED - 1];
+}
+
 /*
  * Handles a socket's first event in a window: what was waiting still waits,
  * unless the socket has sent in between.
@@ -441,6 +468,14 @@ static __noinline int enters(struct sock *sk, struct socket_state *state, __u32 
 	if (!tcp || !all)
 		return 0;
 	all->connections++;
+	if (!state->window && !tcp->bytes_sent) {
+		/* A new connection: all of its data is of this window. */
+		all->opened++;
+		__builtin_memset(&state->before, 0, sizeof(state->before));
+		state->before.window = gate.window;
+	} else if (state->before.window != (__u32)gate.window) {
+		tcp_counts_of(tcp, &state->before);
+	}
 	/* Exchanges that were read before the last send were answered by it. */
 	for (i = 0; i < EXCHANGES_MAX && state->head != state->read; i++) {
 		exchange = exchange_at(state, state->head);

@@ -66,6 +66,17 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("live/a_request_that_is_answered_while_a_window_ends_does_not_hang", BPF, answered_at_the_end),
         test("live/a_request_of_five_seconds_takes_five_seconds", BPF, five_seconds),
         test("live/an_answer_without_a_request_is_unsolicited", BPF, unsolicited),
+        test(
+            "live/segments_that_the_network_loses_are_as_many_as_tcp_counts",
+            &[Need::Root, Need::Bpf, Need::Memcached, Need::Program("iptables")],
+            loses,
+        ),
+        test(
+            "live/what_netem_loses_delays_and_reorders_is_seen_by_tcps_own_counts",
+            &[Need::Root, Need::Bpf, Need::Memcached, Need::Netem],
+            netem,
+        ),
+        test("live/receive_windows_that_close_are_counted_on_both_sides", BPF, windows_close),
         test("live/requests_over_ipv6_that_pass_no_napi_are_reported_as_such", BPF, without_napi),
         test("live/between_windows_and_after_a_kill_nothing_is_attached", BPF, leaves_nothing),
     ]
@@ -581,6 +592,182 @@ fn unsolicited() -> Result<(), Failed> {
     let counts = meter.end()?.counts;
     assert_eq!((counts.answered, counts.sends), (LINES, LINES + LINES / 4), "{counts:?}");
     assert_eq!((counts.unsolicited, counts.continued), (LINES / 4, 0), "{counts:?}");
+    Ok(())
+}
+
+/// A counter of a namespace, as `nstat` reads it.
+fn counter(netns: &Netns, file: &str, prefix: &str, name: &str) -> Result<u64, Failed> {
+    let path = format!("/proc/thread-self/net/{file}");
+    let text = netns.run(|| std::fs::read_to_string(path))??;
+    let mut lines = text.lines().filter(|line| line.starts_with(prefix));
+    let (names, values) = lines.next().zip(lines.next()).ok_or("two lines")?;
+    let mut both = names.split(' ').zip(values.split(' '));
+    let (_, value) = both.find(|(known, _)| *known == name).ok_or_else(|| format!("no {name}"))?;
+    Ok(value.parse()?)
+}
+
+/// Segments that were sent again, and segments that were queued out of order, in a namespace.
+fn nstat(netns: &Netns) -> Result<(u64, u64), Failed> {
+    let again = counter(netns, "snmp", "Tcp:", "RetransSegs")?;
+    Ok((again, counter(netns, "netstat", "TcpExt:", "TCPOFOQueue")?))
+}
+
+/// Runs a command in a namespace.
+fn in_netns(netns: &Netns, line: &str) -> Result<(), Failed> {
+    let mut words = line.split(' ');
+    let mut command = Command::new(words.next().unwrap_or_default());
+    let output = netns.run(|| command.args(words).output())??;
+    if !output.status.success() {
+        return Err(format!("{line}: {}", String::from_utf8_lossy(&output.stderr)).into());
+    }
+    Ok(())
+}
+
+/// Sends requests without waiting for answers, each in a segment, then reads all answers.
+fn ask_ahead(connection: &mut BufReader<TcpStream>, requests: usize) -> Result<(), Failed> {
+    for _ in 0..requests {
+        connection.get_mut().write_all(b"get nothing\r\n")?;
+        // GRO does not merge what comes in separate polls.
+        std::thread::sleep(Duration::from_micros(200));
+    }
+    let mut answers = vec![0; 5 * requests];
+    connection.read_exact(&mut answers)?;
+    Ok(())
+}
+
+/// Drops one of so many packets with data at the input of either side.
+fn loses() -> Result<(), Failed> {
+    const ASKED: usize = 400;
+    let lab = Lab::new(&LabOptions::with_queues(1))?;
+    let server = lab.start_memcached(&MemcachedOptions::default())?;
+    let port = server.address().port();
+    let mut connections = Vec::new();
+    for _ in 0..8 {
+        connections.push(BufReader::new(connect(&lab, port)?));
+    }
+    let drop = |from: &str| {
+        let what = format!("-p tcp -m length --length 54:65535 --{from} {port} -m statistic");
+        format!("iptables -A INPUT {what} --mode nth --every 40 --packet 0 -j DROP")
+    };
+    let mut meter = meter(lab.server(), port, AnswerHook::of_this_kernel()?)?;
+    open(&mut meter)?;
+    ask(&mut connections, ASKED)?;
+    let calm = meter.end()?;
+    assert_eq!((calm.counts.retransmitted, calm.counts.out_of_order), (0, 0), "{:?}", calm.counts);
+    assert_eq!(calm.counts.opened, 8, "{:?}", calm.counts);
+    assert!(calm.counts.segments_in >= u64::try_from(ASKED)?, "{:?}", calm.counts);
+    assert_eq!(calm.spans.rtt.total(), 8, "each connection has a round-trip time");
+
+    // Answers are lost: the server sends them again.
+    in_netns(lab.client(), &drop("sport"))?;
+    let before = nstat(lab.server())?;
+    open(&mut meter)?;
+    ask(&mut connections, ASKED)?;
+    let lossy = meter.end()?.counts;
+    let after = nstat(lab.server())?;
+    in_netns(lab.client(), "iptables -F INPUT")?;
+    assert!(after.0 > before.0 + 5, "the premise: {before:?} {after:?}");
+    assert_eq!(lossy.retransmitted, after.0 - before.0, "{lossy:?}");
+    assert_eq!((lossy.opened, lossy.connections), (0, 8), "{lossy:?}");
+
+    // Requests are lost: those after them arrive out of order.
+    in_netns(lab.server(), &drop("dport"))?;
+    let before = nstat(lab.server())?;
+    open(&mut meter)?;
+    for connection in &mut connections {
+        ask_ahead(connection, ASKED / 8)?;
+    }
+    let gaps = meter.end()?.counts;
+    let after = nstat(lab.server())?;
+    let queued = after.1 - before.1;
+    assert!(queued > 5, "the premise: {before:?} {after:?}");
+    // TCP counts segments here, and packets that GRO has merged there.
+    assert!((queued..=queued + queued / 4).contains(&gaps.out_of_order), "{queued} queued: {gaps:?}");
+    assert_eq!(gaps.retransmitted, after.0 - before.0, "{gaps:?}");
+    Ok(())
+}
+
+fn netem() -> Result<(), Failed> {
+    const ASKED: usize = 2_000;
+    let lab = Lab::new(&LabOptions::with_queues(1))?;
+    let server = lab.start_memcached(&MemcachedOptions::default())?;
+    let port = server.address().port();
+    let mut connections = Vec::new();
+    for _ in 0..8 {
+        connections.push(BufReader::new(connect(&lab, port)?));
+    }
+    let mut meter = meter(lab.server(), port, AnswerHook::of_this_kernel()?)?;
+    let shaped = |netns: &Netns, device: &str, words: &str| {
+        in_netns(netns, &format!("tc qdisc replace dev {device} root netem {words}"))
+    };
+    let mut window = |connections: &mut Vec<BufReader<TcpStream>>, ahead: bool| -> Result<_, Failed> {
+        let before = nstat(lab.server())?;
+        open(&mut meter)?;
+        match ahead {
+            true => connections.iter_mut().try_for_each(|one| ask_ahead(one, ASKED / 8))?,
+            false => ask(connections, ASKED / 10)?,
+        }
+        let window = meter.end()?;
+        let after = nstat(lab.server())?;
+        Ok((window, after.0 - before.0, after.1 - before.1))
+    };
+    let (client, server) = (linux::lab::CLIENT_DEVICE, linux::lab::SERVER_DEVICE);
+    shaped(lab.server(), server, "loss 5%")?;
+    let (lossy, again, _) = window(&mut connections, true)?;
+    assert!(again > 0, "the premise");
+    assert_eq!(lossy.counts.retransmitted, again, "{:?}", lossy.counts);
+
+    shaped(lab.server(), server, "delay 20ms")?;
+    let (delayed, ..) = window(&mut connections, false)?;
+    // Smoothed over the last eight.
+    let from = SpanCounts::bucket_of(Nanoseconds::from_millis(10));
+    let long: u64 = delayed.spans.rtt.buckets()[from..].iter().sum();
+    assert_eq!((long, delayed.spans.rtt.total()), (8, 8), "{:?}", delayed.spans.rtt);
+
+    shaped(lab.server(), server, "delay 0")?;
+    shaped(lab.client(), client, "delay 3ms reorder 90% 0%")?;
+    let (reordered, again, queued) = window(&mut connections, true)?;
+    let counts = reordered.counts;
+    assert!(queued > 0, "the premise");
+    assert!((queued..=2 * queued).contains(&counts.out_of_order), "{queued} queued: {counts:?}");
+    assert_eq!(counts.retransmitted, again, "{counts:?}");
+    Ok(())
+}
+
+/// A server that does not read, then a client that does not.
+fn windows_close() -> Result<(), Failed> {
+    const PART: usize = 64 << 10;
+    const PARTS_MAX: usize = 1_000;
+    let netns = loopback()?;
+    let (listener, mut client) = connected(&netns)?;
+    let (mut server, _) = listener.accept()?;
+    let mut meter = meter(&netns, listener.local_addr()?.port(), AnswerHook::of_this_kernel()?)?;
+    /// Writes until the other side's window is full; returns the number of bytes.
+    fn fill(stream: &mut TcpStream) -> Result<usize, Failed> {
+        stream.set_nonblocking(true)?;
+        let mut written = 0;
+        for _ in 0..PARTS_MAX {
+            match stream.write(&[0; PART]) {
+                Ok(bytes) => written += bytes,
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => break,
+                Err(error) => return Err(error.into()),
+            }
+        }
+        stream.set_nonblocking(false)?;
+        Ok(written)
+    }
+    open(&mut meter)?;
+    let mut bytes = vec![0; fill(&mut client)?];
+    server.read_exact(&mut bytes)?;
+    let counts = meter.end()?.counts;
+    assert!(counts.zero_windows > 0, "{counts:?}");
+    assert_eq!((counts.clients_full, counts.opened), (0, 1), "{counts:?}");
+
+    open(&mut meter)?;
+    let filled = fill(&mut server)?;
+    let counts = meter.end()?.counts;
+    assert_eq!((counts.clients_full, counts.zero_windows, counts.opened), (1, 0, 0), "{counts:?}");
+    client.read_exact(&mut vec![0; filled])?;
     Ok(())
 }
 
