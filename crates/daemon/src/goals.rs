@@ -200,6 +200,7 @@ impl Goals {
                 ring: summary.ring,
                 wakeup: summary.wakeup,
                 service_time: summary.service_time,
+                rtt: summary.rtt,
                 cost: *cost,
                 waiting: summary.waiting,
                 oldest: summary.oldest,

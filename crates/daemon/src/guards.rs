@@ -320,7 +320,8 @@ impl Guards {
                 });
             }
         };
-        let words: Vec<String> = outcome.judgements.iter().map(ToString::to_string).collect();
+        let mut words: Vec<String> = outcome.judgements.iter().map(ToString::to_string).collect();
+        words.extend(outcome.findings.iter().map(|found| found.summary.clone()));
         let said = words.join("; ");
         let verdicts = outcome.judgements.clone();
         if outcome.is_kept() {

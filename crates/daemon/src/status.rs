@@ -238,6 +238,8 @@ pub struct ResponseTimes {
     pub wakeup: Percentiles,
     /// From the read to the answer.
     pub service_time: Percentiles,
+    /// The median of the connections' smoothed round-trip times, in nanoseconds.
+    pub rtt: Option<f64>,
     /// CPU time per request.
     pub cost: Cost,
     /// Requests without an answer at the end of the last window.

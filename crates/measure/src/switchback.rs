@@ -9,17 +9,19 @@
 
 use std::fmt;
 
-use model::JudgedBy;
+use model::{Finding, JudgedBy};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::sequential::{Bounds, Sequence};
 
 mod figures;
+mod network;
 
 use crate::live::Unit;
 
 pub use figures::{Figures, Metric, Unfair, Waits, unfair};
+pub use network::{LOSS_MATTERS, LossDifference, Network, Seen, median_rtt};
 
 /// The rule of a decision.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
@@ -96,6 +98,7 @@ struct Contrast {
     sequences: Vec<(Metric, Sequence)>,
     before: Vec<(Metric, Vec<f64>)>,
     after: Vec<(Metric, Vec<f64>)>,
+    loss: LossDifference,
 }
 
 impl Contrast {
@@ -119,6 +122,8 @@ pub struct Switchback {
     rule: Rule,
     by: JudgedBy,
     contrasts: Vec<Contrast>,
+    /// What TCP counted with each candidate.
+    seen: Vec<Seen>,
     rounds: usize,
     void: Vec<(Unfair, usize)>,
     unit: Unit,
@@ -179,7 +184,8 @@ impl Switchback {
     /// candidate's windows from their median.
     pub fn judged_by(names: Vec<String>, rule: Rule, by: JudgedBy) -> Self {
         let contrasts = vec![Contrast::default(); names.len().saturating_sub(1)];
-        Self { names, rule, by, contrasts, rounds: 0, void: Vec::new(), unit: Unit::Requests }
+        let seen = vec![Seen::default(); names.len()];
+        Self { names, rule, by, contrasts, seen, rounds: 0, void: Vec::new(), unit: Unit::Requests }
     }
 
     /// How the windows were measured.
@@ -204,6 +210,9 @@ impl Switchback {
     /// If there is not exactly one window per candidate: a bug in the caller.
     pub fn add(&mut self, windows: &[Figures], seen: Option<Unfair>) -> Option<Unfair> {
         assert_eq!(windows.len(), self.names.len(), "a window for each candidate");
+        for (seen, window) in self.seen.iter_mut().zip(windows) {
+            window.network.iter().for_each(|network| seen.add(network));
+        }
         // If the rate is a deciding metric, it may differ.
         let rate_decides = self.rule.deciding.contains(&Metric::Requests);
         let void = seen.or_else(|| unfair(windows).filter(|why| *why != Unfair::Rates || !rate_decides));
@@ -239,6 +248,9 @@ impl Switchback {
     fn count(&mut self, windows: &[Figures], metrics: &[Metric]) {
         let Some((first, others)) = windows.split_first() else { return };
         for (contrast, other) in self.contrasts.iter_mut().zip(others) {
+            if let Some((first, other)) = first.network.as_ref().zip(other.network.as_ref()) {
+                contrast.loss.add(first, other);
+            }
             for &metric in metrics {
                 if let Some(difference) = metric.difference(first, other) {
                     entry(&mut contrast.sequences, metric).add(difference);
@@ -289,6 +301,8 @@ impl Switchback {
         };
         let bounds = bounds.map(|bounds| bounds.wider_by(spread));
         let word = match (sequence, bounds, metric.less_is_better()) {
+            // The difference may be due to the network.
+            _ if contrast.loss.is_apart() => Word::CannotTell { more: None },
             (Some((_, sequence)), Some(bounds), Some(less_is_better)) => {
                 self.word(sequence, bounds, level, less_is_better, metric.is_ratio())
             }
@@ -390,6 +404,26 @@ impl Switchback {
         (1..self.names.len()).all(|candidate| {
             self.words(candidate).iter().all(|word| !matches!(word, Word::CannotTell { .. }))
         })
+    }
+
+    /// The loss in the windows of a candidate (counted from 1) and of the first, over the pairs that count. If
+    /// it differs, no metric has a result.
+    ///
+    /// # Panics
+    /// As [`Switchback::changes`].
+    pub fn loss(&self, candidate: usize) -> &LossDifference {
+        &self.contrasts[candidate - 1].loss
+    }
+
+    /// What TCP counted with each candidate, in the order of their names.
+    pub fn seen(&self) -> &[Seen] {
+        &self.seen
+    }
+
+    /// The finding that the network treated candidates differently, if it did; `object` is the service.
+    pub fn loss_differs(&self, object: &str) -> Option<Finding> {
+        let withheld = self.contrasts.iter().any(|contrast| contrast.loss.is_apart());
+        network::loss_differs(object, &self.names, &self.seen, self.voided_by(Unfair::Loss), withheld)
     }
 
     /// The best candidate, counted from 0: the one with the largest improvement over the first, or the first
@@ -540,6 +574,7 @@ mod test {
             oldest: None,
             waits: None,
             unit: None,
+            network: None,
         }
     }
 

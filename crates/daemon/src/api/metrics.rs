@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use latency::live::{Measured, Outcome, Totals};
-use model::live::LivePolls;
+use model::live::{LiveCounts, LivePolls};
 use model::proof::Standing;
 use model::{Interval, Nanoseconds, Ruling};
 
@@ -277,7 +277,42 @@ impl Page {
         self.polls("netpolicy_live_polls", polls, &measured, |totals| totals.polls);
         let packets = "Packets that these polls delivered.";
         self.polls("netpolicy_live_packets", packets, &measured, |totals| totals.packets);
+        self.network(&measured);
         self.response_gauges(status);
+    }
+
+    /// TCP's counts.
+    fn network(&mut self, measured: &[(&str, &Totals)]) {
+        let name = "netpolicy_live_segments";
+        self.family(name, "counter", "", "Segments with data during samples, by direction.");
+        for (target, totals) in measured {
+            let counts = &totals.counts;
+            for (direction, segments) in [("in", counts.segments_in), ("out", counts.segments_out)] {
+                let labels = [("target", *target), ("direction", direction)];
+                self.sample(&format!("{name}_total"), &labels, segments);
+            }
+        }
+        let families: [(&str, &str, Count); 4] = [
+            ("lost_segments", "Of those sent, segments that were lost and sent again.", LiveCounts::lost),
+            (
+                "out_of_order_segments",
+                "Of those received, segments that came while an earlier one was missing.",
+                |counts| counts.out_of_order,
+            ),
+            (
+                "zero_windows",
+                "Reads during samples that found the service's receive window closed.",
+                |counts| counts.zero_windows,
+            ),
+            ("connections_opened", "New connections during samples.", |counts| counts.opened),
+        ];
+        for (name, help, of) in families {
+            let name = format!("netpolicy_live_{name}");
+            self.family(&name, "counter", "", help);
+            for (target, totals) in measured {
+                self.sample(&format!("{name}_total"), &[("target", target)], of(&totals.counts));
+            }
+        }
     }
 
     fn polls(&mut self, name: &str, help: &str, measured: &[(&str, &Totals)], of: fn(&Totals) -> LivePolls) {
@@ -389,6 +424,14 @@ impl Page {
                 }
             }
         }
+        let name = "netpolicy_live_rtt_seconds";
+        let help = "The median round-trip time of a service's connections in the last minutes.";
+        self.family(name, "gauge", "seconds", help);
+        for (request, measured) in requests() {
+            if let Some(rtt) = measured.rtt {
+                self.sample(name, &[("target", &request.target)], rtt / 1e9);
+            }
+        }
         let name = "netpolicy_live_oldest_request_seconds";
         self.family(name, "gauge", "seconds", "Waiting time of the oldest unanswered request.");
         for (request, measured) in requests() {
@@ -413,6 +456,9 @@ impl Page {
         }
     }
 }
+
+/// One of TCP's counts.
+type Count = fn(&LiveCounts) -> u64;
 
 /// The number of spans up to the edge of a bucket.
 type Within = fn(&Totals, Nanoseconds) -> u64;

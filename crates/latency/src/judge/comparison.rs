@@ -294,6 +294,7 @@ impl<'a> Comparison<'a> {
         if summary.estimator != Estimator::Stamped {
             summary.findings.extend(self.moderation_differs());
         }
+        summary.findings.extend(switchback.loss_differs(&self.target.name));
         let unnoted = self.note(&switchback, took).err().map(|error| error.to_string());
         Ok(Shown {
             ended,

@@ -111,6 +111,7 @@ mod test {
             oldest: None,
             waits: None,
             unit: None,
+            network: None,
         }
     }
 

@@ -182,3 +182,65 @@ impl Recording {
         all
     }
 }
+
+#[cfg(test)]
+mod test {
+    use measure::switchback::{Metric, Verdict};
+    use model::Chance;
+
+    use super::*;
+
+    /// memcached with eight connections, whose clients do not wait for answers. While the second candidate, an
+    /// offload of UDP, was in force, 1 % of the packets with requests were dropped.
+    const RECORDED: [(&str, &str); 2] = [
+        (
+            "2000 requests per second",
+            include_str!("../../../netpolicy/tests/root/recorded/compare-loss.jsonl"),
+        ),
+        ("200", include_str!("../../../netpolicy/tests/root/recorded/compare-loss-slow.jsonl")),
+    ];
+
+    /// The verdicts other than `cannot-tell` of 100 comparisons of random rounds, each of which ends as soon
+    /// as it is decided.
+    fn verdicts(recording: &Recording, deciding: Metric, knows_loss: bool) -> Vec<Verdict> {
+        const TRIALS: u64 = 100;
+        const ROUNDS: usize = 40;
+        let rule = Rule { deciding: vec![deciding], ..recording.header.rule.clone() };
+        let known = u32::try_from(recording.rounds.len()).expect("few rounds");
+        let trial = |trial: u64| {
+            let mut chance = Chance::stream(39, &[trial]);
+            let mut all = Switchback::new(recording.header.candidates.clone(), rule.clone());
+            for _ in 0..ROUNDS {
+                let at = usize::try_from(chance.below(known)).expect("few rounds");
+                let mut figures = recording.rounds[at].figures.clone();
+                if !knows_loss {
+                    figures.iter_mut().for_each(|figures| figures.network = None);
+                }
+                // What the comparison found by the windows is found again.
+                all.add(&figures, recording.rounds[at].void.filter(|why| *why != Unfair::Loss));
+                if all.is_decided() {
+                    break;
+                }
+            }
+            all.verdict(1)
+        };
+        let all = (0..TRIALS).map(trial);
+        all.filter(|verdict| !matches!(verdict, Verdict::CannotTell { .. })).collect()
+    }
+
+    #[test]
+    fn one_percent_of_loss_with_one_candidate_is_never_blamed_on_it() {
+        let mut blamed = 0;
+        for (rate, text) in RECORDED {
+            let recording = Recording::parse(text).expect("a record");
+            assert!(recording.rounds.len() >= 50, "{rate}");
+            for deciding in [Metric::P50, Metric::P90, Metric::P99, Metric::Cpu] {
+                let found = verdicts(&recording, deciding, true);
+                assert_eq!(found, [], "by {deciding} at {rate}");
+                let without = verdicts(&recording, deciding, false);
+                blamed += without.iter().filter(|verdict| **verdict == Verdict::Worse).count();
+            }
+        }
+        assert!(blamed >= 50, "the premise: without TCP's counts, {blamed} of 800 are blamed");
+    }
+}

@@ -133,6 +133,7 @@ mod test {
                 oldest: None,
                 waits: None,
                 unit: None,
+                network: None,
             }
         };
         let rule = measure::switchback::Rule {

@@ -1,12 +1,13 @@
 //! The outcome of a guard, for people and for programs.
 
 use apply::TransactionName;
-use model::{JudgedBy, Judgement, Ruling};
+use model::{Finding, JudgedBy, Judgement, Ruling};
 use page::{Page, Report, Style};
 use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::judge::trial::Outcome;
+use crate::reports::found;
 
 /// The outcome of a change under guard.
 #[derive(Debug, JsonSchema, Serialize)]
@@ -28,6 +29,9 @@ pub struct GuardReport {
     /// Why the journal does not contain the verdict; absent if it does.
     #[serde(skip_serializing_if = "Option::is_none")]
     unnoted: Option<String>,
+    /// What limits the validity of the measurements.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    findings: Vec<Finding>,
 }
 
 impl GuardReport {
@@ -44,6 +48,7 @@ impl GuardReport {
             verdicts: outcome.judgements.clone(),
             transactions: kept.unwrap_or_else(|| outcome.transactions.clone()),
             unnoted: outcome.unnoted.clone(),
+            findings: outcome.findings.clone(),
         }
     }
 }
@@ -64,6 +69,7 @@ impl Report for GuardReport {
                 page.styled(Style::Bad, words);
             }
         }
+        self.findings.iter().for_each(|finding| found(page, finding));
         if let Some(why) = &self.unnoted {
             page.styled(Style::Bad, format!("The verdict is not in the journal: {why}"));
         }

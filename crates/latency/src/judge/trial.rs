@@ -11,7 +11,7 @@ use measure::sequential::{PAIRS_MAX, mean_of_logs};
 use measure::switchback::{Figures, Unfair};
 use model::setting::Disruption;
 use model::{
-    Chance, Change, Guarded, JudgedBy, Judgement, Limits, Nanoseconds, Plan, Policy, Ruling,
+    Chance, Change, Finding, Guarded, JudgedBy, Judgement, Limits, Nanoseconds, Plan, Policy, Ruling,
     Target as Subject,
 };
 use plan::{Part, Placement, Running};
@@ -125,6 +125,8 @@ pub struct Outcome {
     pub transactions: Vec<TransactionName>,
     /// Why the journal does not contain the verdict, for example because the disk is full.
     pub unnoted: Option<String>,
+    /// What the network did to one of the two and not to the other, for each service.
+    pub findings: Vec<Finding>,
 }
 
 impl Outcome {
@@ -364,7 +366,14 @@ impl<'a> Trial<'a> {
         };
         let took = began.elapsed();
         let ruling = match &judged {
-            Ok(None) if self.services.iter().any(|one| one.rounds.rounds() < PAIRS_MIN) => Ruling::NotJudged,
+            Ok(None)
+                if self
+                    .services
+                    .iter()
+                    .any(|one| one.rounds.rounds() < PAIRS_MIN || one.network_differs()) =>
+            {
+                Ruling::NotJudged
+            }
             Ok(None) => self.services.iter().find_map(Service::on_gain).unwrap_or(Ruling::Kept),
             Ok(Some(Early::Left)) => Ruling::ClientsLeft,
             Ok(Some(Early::Interrupted)) => Ruling::Interrupted,
@@ -397,6 +406,8 @@ impl<'a> Trial<'a> {
         let by = self.by();
         let judgements = self.services.iter().map(|service| service.judgement(ruling, by, took)).collect();
         let switches = std::mem::take(&mut self.switches);
+        let findings =
+            self.services.iter().filter_map(|one| one.rounds.loss_differs(&one.target.name)).collect();
         let differences = self.services.iter().map(Service::differences).collect();
         let changed_for = self.changed_for;
         let mut outcome = Outcome {
@@ -408,6 +419,7 @@ impl<'a> Trial<'a> {
             differences,
             transactions,
             unnoted: None,
+            findings,
         };
         if !outcome.is_kept() {
             outcome.unnoted = self.unnoted(&outcome.transactions, &outcome.judgements);

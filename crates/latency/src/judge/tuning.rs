@@ -334,6 +334,7 @@ mod test {
             oldest: None,
             waits: None,
             unit: None,
+            network: None,
         }
     }
 

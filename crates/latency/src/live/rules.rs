@@ -16,6 +16,24 @@ pub const RULES: &[(&str, &str)] = &[
         "More than 60 % is the wait until the service reads the request: it is busy, or has no CPU.",
     ),
     ("live-mostly-service", "More than 60 % is spent in the application: no delivery policy helps."),
+    ("live-loss", "At least 0.1 % of the segments that a service sends are lost: its answers come late."),
+    (
+        "live-out-of-order",
+        "At least 0.1 % of the segments that a service receives come while an earlier one is missing, which requests wait for.",
+    ),
+    (
+        "live-loss-differs",
+        "The network lost more with one candidate than with another: those rounds are void, or there is no verdict.",
+    ),
+    (
+        "live-window-closed",
+        "More than 1 % of reads found the service's receive window closed: it reads too slowly.",
+    ),
+    (
+        "live-clients-full",
+        "Answers wait for the receive windows of more than 5 % of the connections: clients read too slowly.",
+    ),
+    ("live-new-connections", "There are more than 0.1 new connections for each request."),
     ("live-queue-slow", "The median of one queue is more than twice that of all others."),
     ("live-worker-slow", "The median of one thread is more than twice that of all others."),
     (
@@ -78,6 +96,7 @@ mod test {
         let sources = [
             include_str!("../../../measure/src/live/findings.rs"),
             include_str!("../../../measure/src/live/caveats.rs"),
+            include_str!("../../../measure/src/switchback/network.rs"),
             include_str!("target.rs"),
             include_str!("moderation.rs").split("#[cfg(test)]").next().unwrap_or_default(),
             include_str!("../../../daemon/src/goals.rs"),

@@ -3,7 +3,7 @@
 use linux::live::Sample;
 use measure::live::{Estimator, Series};
 use model::Nanoseconds;
-use model::live::{LivePolls, LiveWindow, SpanCounts};
+use model::live::{LiveCounts, LivePolls, LiveWindow, SpanCounts};
 
 /// Total counts of a service since it was first measured. They never decrease.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -34,6 +34,8 @@ pub struct Totals {
     pub cpu_service: Nanoseconds,
     /// CPU time of softirqs and kernel threads that polled for it, as far as counted.
     pub cpu_delivery: Nanoseconds,
+    /// All event counts.
+    pub counts: LiveCounts,
 }
 
 /// Spans and their sum.
@@ -57,6 +59,7 @@ impl Totals {
     pub(crate) fn add(&mut self, sample: &Sample, series: &Series) {
         let LiveWindow { span, counts, spans, napis, workers, .. } = &sample.window;
         self.windows += 1;
+        self.counts += *counts;
         self.measured.0 += span.0;
         self.requests += counts.requests;
         self.exchanges += counts.requests.saturating_sub(counts.protocols.requests());

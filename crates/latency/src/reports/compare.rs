@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::judge::{Header, Recording, Round};
 use measure::live::Unit;
 use measure::sequential::Bounds;
-use measure::switchback::{Change, Figures, Limit, Metric, Switchback, Unfair, Verdict, Word};
+use measure::switchback::{Change, Figures, Limit, Metric, Network, Seen, Switchback, Unfair, Verdict, Word};
 use model::{Finding, JudgedBy};
 use page::{Cell, Page, Report, Style, Table};
 use schemars::JsonSchema;
@@ -101,6 +101,8 @@ pub struct CompareReport {
     /// The transaction that keeps the winner in force.
     kept: Option<String>,
     switching: SwitchCost,
+    /// What TCP counted with each candidate, in the order of the candidates, also in void rounds.
+    network: Vec<Network>,
     findings: Vec<Finding>,
 }
 
@@ -131,6 +133,7 @@ impl CompareReport {
             winner: switchback.winner().map(|winner| names[winner].clone()),
             kept: None,
             switching: SwitchCost::default(),
+            network: switchback.seen().iter().map(Seen::total).collect(),
             findings: Vec::new(),
         }
     }
@@ -160,7 +163,9 @@ impl CompareReport {
         let took = Duration::try_from_secs_f64(took).unwrap_or_default();
         let switchback = recording.switchback();
         let Header { service, limits, .. } = &recording.header;
-        Self::of(service, &switchback, took, "recorded").within(&switchback, limits)
+        let findings = switchback.loss_differs(service).into_iter().collect();
+        let report = Self::of(service, &switchback, took, "recorded").within(&switchback, limits);
+        Self { findings, ..report }
     }
 }
 
@@ -419,6 +424,7 @@ mod test {
             winner: None,
             kept: None,
             switching: SwitchCost::default(),
+            network: Vec::new(),
             findings: Vec::new(),
         };
         let mut page = Page::new(false);
@@ -452,6 +458,7 @@ mod test {
                 oldest: None,
                 waits: None,
                 unit: None,
+                network: None,
             }
         };
         let rounds = (0..200_u32).map(|nth| crate::judge::Recorded {

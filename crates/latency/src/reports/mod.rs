@@ -6,4 +6,5 @@ mod watch;
 
 pub use compare::{CERTAINTY, CompareReport, CompareRoundReport, SwitchCost, in_percent};
 pub use tune::TuneReport;
+pub(crate) use watch::found;
 pub use watch::{WatchReport, WatchRow, WatchWindowReport};

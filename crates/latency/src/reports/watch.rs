@@ -7,6 +7,7 @@ use crate::live::text::{short, span};
 use crate::live::{Cost, Header, Shown, Target, ThreadNames};
 use measure::live::summary::PartSummary;
 use measure::live::{Estimate, Percentiles, Summary, Unit};
+use measure::switchback::LOSS_MATTERS;
 use model::{Finding, NapiId, Pid, Severity};
 use page::{Cell, Page, Report, Style, Table};
 use schemars::JsonSchema;
@@ -193,6 +194,15 @@ impl WatchRow {
             &or_dash(masked),
             &summary.waiting.to_string(),
         ]);
+        let counts = &summary.counts;
+        let lost = [(counts.lost(), "lost"), (counts.out_of_order, "out of order")];
+        let lost: Vec<String> =
+            lost.iter().filter(|(of, _)| *of > 0).map(|(of, word)| format!("{of} {word}")).collect();
+        if !lost.is_empty() {
+            let end = text.trim_end().len();
+            text.truncate(end);
+            let _ = writeln!(text, "  {}", lost.join(", "));
+        }
         text
     }
 }
@@ -283,6 +293,10 @@ impl Report for WatchReport<'_> {
                 span(oldest)
             ));
         }
+        let network = of_network(summary);
+        if !network.is_empty() {
+            page.line(format!("network: {}", network.join(", ")));
+        }
         parts(page, "QUEUE", &self.by_queue, true);
         parts(page, "WORKER", &self.by_worker, false);
         if !summary.findings.is_empty() {
@@ -290,6 +304,40 @@ impl Report for WatchReport<'_> {
             summary.findings.iter().for_each(|finding| found(page, finding));
         }
     }
+}
+
+/// What TCP counted, as far as it matters: `1.2 % of segments lost, round trip 10ms`.
+fn of_network(summary: &Summary) -> Vec<String> {
+    /// The least number of segments.
+    const FEW: u64 = 10;
+    /// New connections per request.
+    const OPENED: u64 = 10;
+    let counts = &summary.counts;
+    #[expect(clippy::cast_precision_loss, reason = "counts of segments, below 2^53")]
+    let share = |part: u64, of: u64| part as f64 / of.max(1) as f64;
+    let (lost, gaps) = (counts.lost(), counts.out_of_order);
+    let mut words = Vec::new();
+    for (part, of, word) in [(lost, counts.segments_out, "lost"), (gaps, counts.segments_in, "out of order")]
+    {
+        if part >= FEW && share(part, of) >= LOSS_MATTERS {
+            words.push(format!("{:.1} % of segments {word}", share(part, of) * 100.0));
+        }
+    }
+    if counts.zero_windows > 0 {
+        words.push(format!("{} reads found the receive window closed", counts.zero_windows));
+    }
+    if counts.clients_full > 0 {
+        words.push(format!("clients' receive windows full {} times", counts.clients_full));
+    }
+    if counts.opened * OPENED >= summary.requests.max(1) {
+        words.push(format!("{} new connections", counts.opened));
+    }
+    // Then clients wait longer for the network than for the service.
+    let response = summary.response.p50.map(|found| found.interval.estimate);
+    if let Some(rtt) = summary.rtt.filter(|rtt| response.is_some_and(|response| *rtt > response)) {
+        words.push(format!("round trip {}", span(rtt)));
+    }
+    words
 }
 
 /// Whether clients send requests so slowly that the starting point of their time matters.
@@ -334,7 +382,7 @@ fn parts(page: &mut Page, heading: &'static str, parts: &[Part], polls: bool) {
 }
 
 /// Formats a finding like `doctor`.
-pub(super) fn found(page: &mut Page, finding: &Finding) {
+pub(crate) fn found(page: &mut Page, finding: &Finding) {
     let style = match finding.severity {
         Severity::Problem => Style::Bad,
         Severity::Warning => Style::Warning,

@@ -1,12 +1,13 @@
 //! What the windows of a live service show: whether its goal is met, where the time goes, and which part is
 //! slower than the others.
 
-use model::live::{LivePart, SpanCounts};
+use model::live::{LiveCounts, LivePart, SpanCounts};
 use model::{Finding, Goal, Nanoseconds, OnMissed, Severity};
 
 use super::series::{Series, Stretch, requests_for};
 use super::summary::{Estimate, Percentiles};
 use super::survival::{Quantile, Survival, count};
+use crate::switchback::LOSS_MATTERS;
 
 /// The share of the time from which one place is said to dominate.
 const MOST: f64 = 0.6;
@@ -16,6 +17,17 @@ const MATTERS_NS: f64 = 20_000.0;
 
 /// How many times the median of the others a part's median must be to count as slower.
 const SLOWER: f64 = 2.0;
+
+/// The least segments, reads or connections of a finding about the network.
+const FEW: u64 = 10;
+
+/// The share of reads that found the receive window closed, and of connections whose client's window was
+/// full, from which it is reported.
+const CLOSED_MIN: f64 = 0.01;
+const FULL_MIN: f64 = 0.05;
+
+/// New connections per request from which they are reported.
+const OPENED_MIN: f64 = 0.1;
 
 /// For queues and for workers: the rule, the noun and the remedy.
 const OF_QUEUES: (&str, &str, &str) = (
@@ -44,11 +56,14 @@ pub fn findings(
     let found = Percentiles::of(series, Stretch::Response(series.estimator()));
     let time = of_time(object, series);
     let searched = (goal.on_missed == OnMissed::Search).then_some(SEARCHED);
-    let remedy = time.as_ref().and_then(|time| time.remedy.as_deref()).or(searched);
+    // Requests that wait for a lost segment count as waiting to be read.
+    let remedy = has_gaps(series.counts()).then_some(GAPS_REMEDY);
+    let remedy = remedy.or(time.as_ref().and_then(|time| time.remedy.as_deref())).or(searched);
     for (name, goal, found) in [("p50", goal.p50, found.p50), ("p99", goal.p99, found.p99)] {
         findings.extend(goal.and_then(|goal| of_goal(object, name, goal, found, remedy)));
     }
     findings.extend(time);
+    findings.extend(of_network(object, series.counts()));
     let napis: Vec<&LivePart> = series.napis().iter().map(|(_, part)| part).collect();
     let workers: Vec<&LivePart> = series.workers().iter().map(|(_, part)| part).collect();
     findings.extend(slower(object, OF_QUEUES, &napis, names.0));
@@ -144,6 +159,95 @@ fn of_time(object: &str, series: &Series) -> Option<Finding> {
     })
 }
 
+/// The remedy for segments that arrive out of order.
+const GAPS_REMEDY: &str = "look for loss and reordering on the way from the clients, and for rx drops of this host's NIC: netpolicy doctor, ethtool -S DEVICE";
+
+/// Whether so many segments arrive out of order that it matters.
+fn has_gaps(counts: &LiveCounts) -> bool {
+    matters(counts.out_of_order, counts.segments_in, LOSS_MATTERS)
+}
+
+fn matters(part: u64, of: u64, least: f64) -> bool {
+    part >= FEW && count(part) >= least * count(of.max(1))
+}
+
+/// Causes of slow requests outside of packet delivery, by TCP's own counts.
+fn of_network(object: &str, counts: &LiveCounts) -> Vec<Finding> {
+    let share =
+        |part: u64, of: u64| format!("{part} of {of} ({:.1} %)", 100.0 * count(part) / count(of.max(1)));
+    let lost = counts.lost();
+    let mut found = Vec::new();
+    let mut add = |rule: &str, severity: Severity, summary: &str, evidence: Vec<String>, remedy: &str| {
+        found.push(Finding {
+            rule: rule.to_owned(),
+            severity,
+            object: object.to_owned(),
+            summary: summary.to_owned(),
+            evidence,
+            remedy: Some(remedy.to_owned()),
+        });
+    };
+    if matters(lost, counts.segments_out, LOSS_MATTERS) {
+        let mut evidence = vec![format!("{} segments were sent again", share(lost, counts.segments_out))];
+        if counts.needless > 0 {
+            evidence.push(format!("{} more had arrived, and were sent again needlessly", counts.needless));
+        }
+        add(
+            "live-loss",
+            Severity::Warning,
+            "answers are lost on the way to clients: they come later than any response time here shows",
+            evidence,
+            "ss -ti 'sport = :PORT' shows which connections lose segments (retrans); no delivery policy helps",
+        );
+    }
+    if has_gaps(counts) {
+        add(
+            "live-out-of-order",
+            Severity::Warning,
+            "segments are lost or overtaken on the way from clients: requests wait for what is missing",
+            vec![format!(
+                "{} segments came while an earlier one was missing",
+                share(counts.out_of_order, counts.segments_in)
+            )],
+            GAPS_REMEDY,
+        );
+    }
+    if matters(counts.zero_windows, counts.requests, CLOSED_MIN) {
+        add(
+            "live-window-closed",
+            Severity::Warning,
+            "the service reads more slowly than its clients send: its receive windows close, and clients wait",
+            vec![format!(
+                "{} reads found the window closed, {} requests were answered",
+                counts.zero_windows, counts.requests
+            )],
+            "more workers, or a larger net.ipv4.tcp_rmem",
+        );
+    }
+    if matters(counts.clients_full, counts.connections, FULL_MIN) {
+        add(
+            "live-clients-full",
+            Severity::Warning,
+            "clients read more slowly than the service answers: answers wait for their receive windows",
+            vec![format!(
+                "{} connections, counted once in each window",
+                share(counts.clients_full, counts.connections)
+            )],
+            "ss -ti 'sport = :PORT' shows which (rwnd_limited); no delivery policy helps",
+        );
+    }
+    if matters(counts.opened, counts.requests, OPENED_MIN) {
+        add(
+            "live-new-connections",
+            Severity::Note,
+            "many requests come on new connections: handshakes and accepts cost CPU time that no response time includes",
+            vec![format!("{} new connections, {} requests", counts.opened, counts.requests)],
+            "let clients keep their connections open",
+        );
+    }
+    found
+}
+
 /// A part whose median is much higher than that of the others, if it has enough requests for a median.
 fn slower(
     object: &str,
@@ -235,6 +339,31 @@ mod test {
         assert_eq!(rules([100, 100], [10, 80, 10], &none), ["live-mostly-wakeup"]);
         assert_eq!(rules([100, 100], [10, 10, 80], &none), ["live-mostly-service"]);
         assert_eq!(rules([100, 100], [8, 1, 1], &none), Vec::<String>::new());
+    }
+
+    #[test]
+    fn causes_outside_of_delivery_are_named_from_ten_and_a_share_that_matters() {
+        let rules = |change: &dyn Fn(&mut LiveCounts)| -> Vec<String> {
+            let mut counts = LiveCounts {
+                requests: 5_000,
+                connections: 40,
+                segments_in: 10_000,
+                segments_out: 10_000,
+                ..LiveCounts::default()
+            };
+            change(&mut counts);
+            of_network("memcached", &counts).into_iter().map(|found| found.rule).collect()
+        };
+        assert_eq!(rules(&|_| {}), Vec::<String>::new());
+        assert_eq!(rules(&|c| c.retransmitted = 9), Vec::<String>::new());
+        assert_eq!(rules(&|c| c.retransmitted = 10), ["live-loss"]);
+        assert_eq!(rules(&|c| (c.retransmitted, c.needless) = (30, 25)), Vec::<String>::new(), "5 were lost");
+        assert_eq!(rules(&|c| (c.retransmitted, c.segments_out) = (99, 100_000)), Vec::<String>::new());
+        assert_eq!(rules(&|c| c.out_of_order = 10), ["live-out-of-order"]);
+        assert_eq!(rules(&|c| c.zero_windows = 50), ["live-window-closed"]);
+        assert_eq!(rules(&|c| c.clients_full = 10), ["live-clients-full"]);
+        assert_eq!(rules(&|c| c.opened = 500), ["live-new-connections"]);
+        assert_eq!(rules(&|c| c.opened = 40), Vec::<String>::new(), "connections that were opened once");
     }
 
     #[test]

@@ -133,6 +133,9 @@ pub struct Summary {
     pub napis: Vec<PartSummary>,
     /// By thread, most requests first.
     pub workers: Vec<PartSummary>,
+    /// The median of the connections' smoothed round-trip times, in nanoseconds: from a segment of the service
+    /// to its acknowledgement, with the wait of the latter in the ring. `None` without answers.
+    pub rtt: Option<f64>,
     /// The total event counts.
     pub counts: LiveCounts,
     /// Findings about the reliability of these figures.
@@ -172,6 +175,7 @@ impl Summary {
             connections: series.connections(),
             napis: parts(series.napis().iter().map(|(NapiId(id), part)| (Some(*id), part))),
             workers: parts(series.workers().iter().map(|(pid, part)| (pid.map(|Pid(pid)| pid), part))),
+            rtt: crate::switchback::median_rtt(&series.spans().rtt),
             counts,
             findings,
         }

@@ -7,6 +7,7 @@ use model::live::{LiveWaiting, LiveWindow};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::network::Network;
 use crate::live::series::{Stretch, requests_for};
 use crate::live::{Estimator, Series, Unit};
 
@@ -43,6 +44,9 @@ pub struct Figures {
     /// The unit of `requests` and of everything per request; `None` in records of netpolicy 0.1.
     #[serde(default)]
     pub unit: Option<Unit>,
+    /// TCP's counts; `None` without data, and in records of netpolicy 0.1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub network: Option<Network>,
 }
 
 /// The connections of a window, and how many waited for an answer.
@@ -102,6 +106,7 @@ impl Figures {
             oldest: window.waiting.oldest.map(|oldest| count(oldest.0)),
             waits: Some(Waits::of(window)),
             unit: (counts.requests > 0).then(|| Unit::of(&counts)),
+            network: Network::of(window),
         }
     }
 
@@ -269,11 +274,13 @@ pub enum Unfair {
     Machine,
     /// The candidates' response times were estimated by different methods.
     Estimator,
+    /// The network lost more segments in one window than in the other.
+    Loss,
 }
 
 impl Unfair {
     /// All reasons.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Rates,
         Self::Restart,
         Self::Transaction,
@@ -281,6 +288,7 @@ impl Unfair {
         Self::Requests,
         Self::Machine,
         Self::Estimator,
+        Self::Loss,
     ];
 
     /// The reason in words.
@@ -293,6 +301,7 @@ impl Unfair {
             Self::Requests => "too few requests",
             Self::Machine => "the machine stood still, or switching took too long",
             Self::Estimator => "response times were estimated differently",
+            Self::Loss => "the network lost more segments in one window than in another",
         }
     }
 }
@@ -316,6 +325,11 @@ pub fn unfair(windows: &[Figures]) -> Option<Unfair> {
     if windows.iter().any(|window| in_ring(window.estimator) != in_ring(first)) {
         return Some(Unfair::Estimator);
     }
+    // Loss also changes rates: name the cause.
+    let networks = || windows.iter().filter_map(|window| window.network.as_ref());
+    if networks().any(|one| networks().any(|other| one.differs(other))) {
+        return Some(Unfair::Loss);
+    }
     // Random arrivals differ by chance: allow three standard errors of the ratio.
     let apart = |one: &Figures, other: &Figures| {
         let by_chance = 3.0 * (1.0 / count(one.requests.max(1)) + 1.0 / count(other.requests.max(1))).sqrt();
@@ -327,7 +341,7 @@ pub fn unfair(windows: &[Figures]) -> Option<Unfair> {
 }
 
 #[expect(clippy::cast_precision_loss, reason = "counts and spans of one comparison, below 2^53")]
-const fn count(number: u64) -> f64 {
+pub(super) const fn count(number: u64) -> f64 {
     number as f64
 }
 

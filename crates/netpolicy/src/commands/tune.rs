@@ -230,6 +230,9 @@ impl<'a> Tuning<'a> {
             Some(Unfair::Rates) => {
                 "clients that wait for answers make the rate depend on the candidate: --goal requests"
             }
+            Some(Unfair::Loss) => {
+                "netpolicy watch shows the loss, and ss -ti on which connections: repeat it when the network is steadier"
+            }
             _ => "repeat it when the host and its traffic are steadier, or use longer windows (--window 5s)",
         };
         let words = format!("{}: no valid round, so candidates cannot be ranked: {why}", self.service);

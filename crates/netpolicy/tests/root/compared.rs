@@ -1,6 +1,7 @@
 //! `compare`: settings that alternate on memcached under load, in a lab.
 
 use std::process::Stdio;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use libtest_mimic::{Failed, Trial};
@@ -10,7 +11,7 @@ use testkit::operator::{Operator, Started, at_work, caught, delivered_by, flushe
 use testkit::scratch::Scratch;
 use testkit::{Need, repeated, test};
 
-use crate::requests::{while_asked, while_asked_every};
+use crate::requests::{ask_ahead, beside, while_asked, while_asked_every};
 
 /// Packets wait for two milliseconds.
 const WORSE: &str = "defer50,gro_flush_timeout=2ms";
@@ -19,6 +20,11 @@ pub(crate) fn tests() -> Vec<Trial> {
     const NEEDS: &[Need] = &[Need::Root, Need::Bpf, Need::Memcached];
     vec![
         test("compared/a_worse_setting_is_found_worse_and_the_host_is_as_it_was", NEEDS, repeated(worse)),
+        test(
+            "compared/loss_while_a_candidate_is_in_force_is_not_blamed_on_it",
+            &[Need::Root, Need::Bpf, Need::Memcached, Need::Program("iptables"), Need::Program("ethtool")],
+            lossy,
+        ),
         test("compared/what_a_quiet_machine_recorded_is_found_worse_again", &[], again),
         test("compared/the_same_twice_has_no_winner", NEEDS, repeated(same)),
         test("compared/the_winner_is_kept_with_its_verdict", NEEDS, kept),
@@ -90,6 +96,45 @@ fn worse() -> Result<(), Failed> {
     assert!(of_metric(report, "engaged")["after"].as_f64().is_some_and(|share| share > 0.9), "{report}");
     let rounds = documents.iter().filter(|document| document["kind"] == "compare-round").count();
     assert!(rounds >= 7, "{rounds} rounds");
+    Ok(())
+}
+
+/// Two of a hundred segments of requests are lost while a setting is in force that concerns UDP only.
+fn lossy() -> Result<(), Failed> {
+    const DROP: &str = "INPUT -p tcp --dport 11211 -m statistic --mode random --probability 0.02 -j DROP";
+    const LOOK_EVERY: Duration = Duration::from_millis(5);
+    let operator = Operator::new("compared-loss", 1)?;
+    let _server = operator.lab.start_memcached(&MemcachedOptions::default())?;
+    let file = b"[device.veth-server]\npolicy = \"none\"\nsettings = { rx-udp-gro-forwarding = true }\n";
+    let file = operator.file("udp.toml", file)?;
+    let loses_with_it = |stop: &AtomicBool| -> Result<(), Failed> {
+        let mut lossy = false;
+        while !stop.load(Ordering::Relaxed) {
+            let is_on = operator.inside("ethtool -k veth-server")?.contains("rx-udp-gro-forwarding: on");
+            if is_on != lossy {
+                operator.inside(&format!("iptables -w -{} {DROP}", if is_on { "A" } else { "D" }))?;
+                lossy = is_on;
+            }
+            std::thread::sleep(LOOK_EVERY);
+        }
+        Ok(())
+    };
+    let compare = ["-o", "json", "compare", "--port", "11211", "--b", &file, "--seconds", "25"];
+    let said = beside(
+        |stop| ask_ahead(&operator.lab, stop),
+        || beside(loses_with_it, || operator.runs(&compare, 0)),
+    )?;
+    let report: Value = serde_json::from_str(&said.data)?;
+    let data = &report["data"];
+    assert_eq!(data["comparisons"][0]["verdict"], "cannot-tell", "{report}");
+    let void = data["void"].as_array().into_iter().flatten();
+    let lost: Option<u64> =
+        void.filter(|void| void["reason"] == "loss").find_map(|void| void["rounds"].as_u64());
+    assert!(lost.is_some_and(|rounds| rounds >= 3), "{report}");
+    let gaps = |candidate: usize| data["network"][candidate]["out_of_order"].as_u64().unwrap_or(0);
+    assert!(gaps(1) > 10 * gaps(0) + 50, "{report}");
+    let rules = data["findings"].as_array().into_iter().flatten().map(|found| &found["rule"]);
+    assert!(rules.into_iter().any(|rule| rule == "live-loss-differs"), "{report}");
     Ok(())
 }
 

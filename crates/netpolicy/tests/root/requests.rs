@@ -1,6 +1,6 @@
 //! Servers under constant load while something else is tested.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -65,6 +65,34 @@ fn ask_in_turn(lab: &Lab, stop: &AtomicBool) -> Result<(), Failed> {
             break; // the server has exited
         }
         std::thread::sleep(PAUSE);
+    }
+    Ok(())
+}
+
+/// Sends requests to memcached over several connections at fixed times, each in a segment, without waiting for
+/// answers.
+pub(crate) fn ask_ahead(lab: &Lab, stop: &AtomicBool) -> Result<(), Failed> {
+    const CONNECTIONS: usize = 8;
+    const EVERY: Duration = Duration::from_micros(500);
+    let mut connections = Vec::new();
+    for _ in 0..CONNECTIONS {
+        let connection = connect(lab, 11_211)?;
+        connection.set_nonblocking(true)?;
+        connections.push(connection);
+    }
+    let (mut due, mut answers) = (Instant::now(), [0; 4_096]);
+    for turn in 0.. {
+        if stop.load(Ordering::Relaxed) {
+            break;
+        }
+        let connection: &mut TcpStream = &mut connections[turn % CONNECTIONS];
+        match connection.write(b"get nothing\r\n") {
+            Err(error) if error.kind() != ErrorKind::WouldBlock => return Err(error.into()),
+            Ok(_) | Err(_) => {}
+        }
+        while connection.read(&mut answers).is_ok_and(|bytes| bytes == answers.len()) {}
+        due = (due + EVERY).max(Instant::now());
+        std::thread::sleep(due.saturating_duration_since(Instant::now()));
     }
     Ok(())
 }

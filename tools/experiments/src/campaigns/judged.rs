@@ -242,5 +242,6 @@ fn on_wire(seen: &Seen, seconds: f64) -> Figures {
         oldest: None,
         waits: None,
         unit: None,
+        network: None,
     }
 }

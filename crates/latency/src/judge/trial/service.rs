@@ -152,17 +152,23 @@ impl Service {
         self.limits.iter().chain(&self.implied).map(move |(metric, limit)| {
             let spread = if stays { self.spread(*metric) } else { 0.0 };
             let most = (limit.ln_1p() + spread).exp_m1();
-            match self.rounds.rounds() >= PAIRS_MIN {
+            match self.rounds.rounds() >= PAIRS_MIN && !self.network_differs() {
                 true => self.rounds.against_growth(CHANGED, *metric, most),
                 false => 0.0,
             }
         })
     }
 
+    /// Whether the network lost more with the change than without it, or less: a difference in response times
+    /// may then be its doing.
+    pub(super) fn network_differs(&self) -> bool {
+        self.rounds.loss(CHANGED).is_apart()
+    }
+
     /// The ruling on the metric that must decrease, from its whole interval: [`Ruling::Better`],
     /// [`Ruling::Worse`] or [`Ruling::CannotTell`]; `None` if there is no such metric.
     pub(super) fn on_gain(&self) -> Option<Ruling> {
-        let interval = self.rounds.change(CHANGED, self.gain?).change;
+        let interval = self.rounds.change(CHANGED, self.gain?).change.filter(|_| !self.network_differs());
         Some(word_on_gain(interval.and_then(|bounds| bounds.low), interval.and_then(|bounds| bounds.high)))
     }
 
@@ -285,6 +291,7 @@ mod test {
                 oldest: None,
                 waits: None,
                 unit: None,
+                network: None,
                 estimator: measure::live::Estimator::Residence,
             }
         };
