@@ -22,8 +22,9 @@ const AT_NAPIS: [&str; 3] = ["timer_armed", "timer_expired", "polled"];
 
 /// Measures batches on the whole host, from load to drop. Needs CAP_BPF and CAP_PERFMON.
 ///
-/// Where the kernel allows programs at functions, it measures all epolls, and each `epoll_wait` takes about
-/// 0.1 µs longer. Elsewhere it measures applications that suspend IRQs, by the NAPI's timer and polls.
+/// Where the kernel allows programs at functions, it measures all epolls, with two programs for each
+/// `epoll_wait`. Elsewhere it measures applications that suspend IRQs, by the NAPI's timer and polls, with the
+/// cost of a [`crate::DeliveryCounter`] that counts without a pause: the longest batch may be in any sample.
 #[derive(Debug)]
 pub struct BatchMeter {
     loaded: Loaded,
@@ -31,17 +32,18 @@ pub struct BatchMeter {
 }
 
 impl BatchMeter {
-    /// Loads the programs and starts to measure.
+    /// Loads the programs and starts to measure. `suspends`: whether an IRQ of the host may be suspended;
+    /// otherwise only all epolls can be measured.
     ///
     /// # Errors
     /// [`sys::Cause::Absent`] without kernel BTF, outside the initial pid namespace, where pids differ from the
     /// kernel's, and if neither programs at functions nor the addresses of kernel functions are allowed;
     /// otherwise the kernel's error.
-    pub fn load() -> Result<Self, KernelError> {
+    pub fn load(suspends: bool) -> Result<Self, KernelError> {
         if !in_initial_pid_namespace() {
             return Err(KernelError::absent("measure batches of events", "the initial pid namespace", None));
         }
-        Self::at_epoll_wait().or_else(|_| Self::at_napis())
+        Self::at_epoll_wait().or_else(|refused| if suspends { Self::at_napis() } else { Err(refused) })
     }
 
     /// Measures all epolls.

@@ -52,8 +52,11 @@ pub(crate) fn run(arguments: &Doctor, context: &Context) -> Result<Exit, Fault> 
     let delivered = match arguments.seconds {
         0 => None,
         seconds => {
-            let waits = CpuWaits::of(&linux::observe(&netns, &processes)?);
-            let batches = BatchMeter::load()
+            let observed = linux::observe(&netns, &processes)?;
+            let waits = CpuWaits::of(&observed);
+            let mut napis = observed.devices.iter().flat_map(|device| &device.napis);
+            let suspends = napis.any(|napi| napi.irq_suspend_timeout.is_some_and(|span| !span.is_zero()));
+            let batches = BatchMeter::load(suspends)
                 .map_err(|error| {
                     context.console.detail(&format!("Batches of events are not measured: {error}"))
                 })
