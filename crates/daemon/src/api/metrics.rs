@@ -59,6 +59,7 @@ pub fn open_metrics(status: &Status, services: &[Measured], tally: Tally) -> Str
     page.findings(status);
     page.counters(status);
     page.reactions(status);
+    page.proofs(status);
     page.response_times(status, services);
     page.api(tally);
     page.text.push_str("# EOF\n");
@@ -331,40 +332,8 @@ impl Page {
         }
     }
 
-    /// Gauges of the last minutes.
-    fn response_gauges(&mut self, status: &Status) {
-        let requests = || status.requests.iter().filter_map(|one| Some((one, one.measured.as_ref()?)));
-        let name = "netpolicy_engaged_ratio";
-        let help =
-            "The share of packets that are delivered by a request's delivery mode, in the last minutes.";
-        self.family(name, "gauge", "ratio", help);
-        for (request, _) in requests() {
-            if let Some(engaged) = request.engaged {
-                let labels = [("target", request.target.as_str()), ("delivery", request.delivery.as_str())];
-                self.sample(name, &labels, engaged);
-            }
-        }
-        let name = "netpolicy_goal_seconds";
-        self.family(
-            name,
-            "gauge",
-            "seconds",
-            "The goal of a request: the maximum for a quantile of its response times.",
-        );
-        let mut said = BTreeSet::new();
-        for request in status.requests.iter().filter(|request| said.insert(request.target.as_str())) {
-            for (quantile, goal) in [("0.5", request.goal.p50), ("0.99", request.goal.p99)] {
-                if let Some(goal) = goal {
-                    self.sample(name, &[("target", &request.target), ("quantile", quantile)], seconds(goal));
-                }
-            }
-        }
-        let name = "netpolicy_goal_missed";
-        self.family(name, "gauge", "", "Whether a goal of the service was missed in the last minutes.");
-        for (request, measured) in requests() {
-            let missed = measured.found.iter().any(|rule| rule == GOAL_MISSED);
-            self.sample(name, &[("target", &request.target)], u64::from(missed));
-        }
+    /// The standing proofs of policies.
+    fn proofs(&mut self, status: &Status) {
         let name = "netpolicy_proof_effect_ratio";
         let help = "The effect of the policy on a quantity by its standing proof, as a share of the value without it; negative is less.";
         self.family(name, "gauge", "ratio", help);
@@ -413,6 +382,42 @@ impl Page {
         );
         for (request, proof) in proofs() {
             self.sample(name, &[("target", &request.target)], proof.share_without);
+        }
+    }
+
+    /// Gauges of the last minutes.
+    fn response_gauges(&mut self, status: &Status) {
+        let requests = || status.requests.iter().filter_map(|one| Some((one, one.measured.as_ref()?)));
+        let name = "netpolicy_engaged_ratio";
+        let help =
+            "The share of packets that are delivered by a request's delivery mode, in the last minutes.";
+        self.family(name, "gauge", "ratio", help);
+        for (request, _) in requests() {
+            if let Some(engaged) = request.engaged {
+                let labels = [("target", request.target.as_str()), ("delivery", request.delivery.as_str())];
+                self.sample(name, &labels, engaged);
+            }
+        }
+        let name = "netpolicy_goal_seconds";
+        self.family(
+            name,
+            "gauge",
+            "seconds",
+            "The goal of a request: the maximum for a quantile of its response times.",
+        );
+        let mut said = BTreeSet::new();
+        for request in status.requests.iter().filter(|request| said.insert(request.target.as_str())) {
+            for (quantile, goal) in [("0.5", request.goal.p50), ("0.99", request.goal.p99)] {
+                if let Some(goal) = goal {
+                    self.sample(name, &[("target", &request.target), ("quantile", quantile)], seconds(goal));
+                }
+            }
+        }
+        let name = "netpolicy_goal_missed";
+        self.family(name, "gauge", "", "Whether a goal of the service was missed in the last minutes.");
+        for (request, measured) in requests() {
+            let missed = measured.found.iter().any(|rule| rule == GOAL_MISSED);
+            self.sample(name, &[("target", &request.target)], u64::from(missed));
         }
         let name = "netpolicy_live_cpu_per_request_seconds";
         self.family(name, "gauge", "seconds", "CPU time per request in the last minutes, by consumer.");
