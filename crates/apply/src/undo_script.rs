@@ -3,6 +3,7 @@
 //! It does what [`crate::undo`] does, with tools of a common distribution. This is the only module of this
 //! crate that knows each knob: one file per family.
 
+mod call;
 mod irq;
 mod kthread;
 mod napi;
@@ -14,7 +15,9 @@ mod queueing;
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
-use model::{Change, DeviceId, HostKnob, NetnsId, Setting};
+use model::{Change, DeviceId, HostKnob, Setting};
+
+use call::{Call, Part, Words, one_line, quoted};
 
 use crate::knobs::{ObjectCookies, device_cookie_name};
 use crate::record::Begin;
@@ -61,42 +64,6 @@ pub fn undo_script(name: TransactionName, begin: &Begin) -> String {
     )
 }
 
-/// A line of the script, and the functions that it calls.
-struct Call {
-    needs: Vec<Part>,
-    line: String,
-}
-
-impl Call {
-    /// A call in a network namespace. `of` follows the description of the change; the two values come last.
-    fn in_netns(needs: &[Part], words: &Words, netns: NetnsId, function: &str, of: &str) -> Self {
-        let Words { what, set, old } = words;
-        let needs = [&[Part::Device, Part::Netns], needs].concat();
-        Self { needs, line: format!("in_netns {netns} {function} {what} {of} {set} {old}") }
-    }
-
-    /// A call outside any particular namespace.
-    fn anywhere(needs: &[Part], words: &Words, function: &str, of: &str) -> Self {
-        let Words { what, set, old } = words;
-        Self { needs: needs.to_vec(), line: format!("{function} {what} {of} {set} {old}") }
-    }
-
-    /// A call of `function`, which writes a device's file in sysfs.
-    fn device_file(words: &Words, device: DeviceId, which: &str, file: &str) -> Self {
-        let needs = [Part::File, Part::DeviceFile];
-        Self::in_netns(&needs, words, device.netns, "device_file", &format!("{which} {file}"))
-    }
-}
-
-/// The description of a change and its two values, each as one shell word.
-struct Words {
-    what: String,
-    /// The value that the transaction set.
-    set: String,
-    /// The value before it.
-    old: String,
-}
-
 /// The call that undoes a change. The families' files define how a shell writes each knob; the table of knobs
 /// defines how its value is spelled.
 fn call(change: &Change, object_cookies: &ObjectCookies) -> Call {
@@ -139,66 +106,6 @@ fn which(device: DeviceId, object_cookies: &ObjectCookies) -> String {
 /// The boot id in a script's text, if any.
 pub(crate) fn boot_of(script: &str) -> Option<&str> {
     script.lines().find_map(|line| line.strip_prefix("boot='")?.strip_suffix('\''))
-}
-
-/// A text on one line: a newline in a name would end a comment.
-fn one_line(text: &str) -> String {
-    text.chars().map(|c| if model::is_misleading(c) { '?' } else { c }).collect()
-}
-
-/// A text as one shell word.
-fn quoted(text: &str) -> String {
-    format!("'{}'", one_line(text).replace('\'', r"'\''"))
-}
-
-/// The functions that a script may need, in the order in which they are written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Part {
-    File,
-    Device,
-    DeviceFile,
-    MaskFile,
-    Netns,
-    Napi,
-    Kthread,
-    Started,
-    Thread,
-    Held,
-    Epoll,
-    Ring,
-    Socket,
-    Nic,
-    Ethtool,
-    PacketSize,
-    Irqbalance,
-    Steer,
-    Qdisc,
-}
-
-impl Part {
-    fn text(self) -> &'static str {
-        match self {
-            Self::File => include_str!("undo_script/file.sh"),
-            Self::Device => include_str!("undo_script/device.sh"),
-            Self::DeviceFile => include_str!("undo_script/device_file.sh"),
-            Self::MaskFile => include_str!("undo_script/mask_file.sh"),
-            Self::Netns => include_str!("undo_script/netns.sh"),
-            Self::Napi => include_str!("undo_script/napi.sh"),
-            Self::Kthread => include_str!("undo_script/kthread.sh"),
-            Self::Started => include_str!("undo_script/started.sh"),
-            Self::Thread => include_str!("undo_script/thread.sh"),
-            Self::Held => include_str!("undo_script/held.sh"),
-            Self::Epoll => include_str!("undo_script/epoll.sh"),
-            Self::Ring => include_str!("undo_script/ring.sh"),
-            Self::Socket => include_str!("undo_script/socket.sh"),
-            Self::Nic => include_str!("undo_script/nic.sh"),
-            Self::Ethtool => include_str!("undo_script/ethtool.sh"),
-            Self::PacketSize => include_str!("undo_script/packet_size.sh"),
-            Self::Irqbalance => include_str!("undo_script/irqbalance.sh"),
-            Self::Steer => include_str!("undo_script/steer.sh"),
-            Self::Qdisc => include_str!("undo_script/qdisc.sh"),
-        }
-    }
 }
 
 const HEAD: &str = include_str!("undo_script/head.sh");

@@ -2,7 +2,7 @@
 
 use model::{IrqKnob, IrqNumber};
 
-use super::{Call, Part, Words};
+use super::call::{Call, Part, Words};
 
 pub(super) fn call(words: &Words, irq: IrqNumber, knob: &IrqKnob) -> Call {
     match knob {

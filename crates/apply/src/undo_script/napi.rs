@@ -2,7 +2,7 @@
 
 use model::{NapiKnob, RxQueue};
 
-use super::{Call, Part, Words};
+use super::call::{Call, Part, Words};
 
 pub(super) fn call(words: &Words, queue: RxQueue, which: &str, knob: &NapiKnob) -> Call {
     let attribute = knob.facts().name;

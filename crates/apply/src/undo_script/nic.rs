@@ -2,7 +2,8 @@
 
 use model::{ChannelKind, DeviceId, NicKnob, RingKind};
 
-use super::{Call, Part, Words, queueing, quoted};
+use super::call::{Call, Part, Words, quoted};
+use super::queueing;
 
 pub(super) fn call(words: &Words, device: DeviceId, which: &str, knob: &NicKnob) -> Call {
     let ethtool = |kind: &str, word: &str| by_ethtool(words, device, which, kind, word);

@@ -2,7 +2,7 @@
 
 use model::{EpollId, ProcessKnob, RingId, SocketId, ThreadId};
 
-use super::{Call, Part, Words, quoted};
+use super::call::{Call, Part, Words, quoted};
 
 /// Why the script does not remove a BPF program.
 const NO_BPF: &str = "a shell cannot identify the BPF program; netpolicy rollback can, and the kernel frees it with the last listener";

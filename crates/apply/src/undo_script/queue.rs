@@ -2,7 +2,8 @@
 
 use model::{DeviceId, RxQueue, RxQueueKnob, TxQueue, TxQueueKnob};
 
-use super::{Call, Part, Words, nic};
+use super::call::{Call, Part, Words};
+use super::nic;
 
 pub(super) fn rx(words: &Words, queue: RxQueue, which: &str, knob: &RxQueueKnob) -> Call {
     let file = format!("queues/rx-{}/{}", queue.index, knob.facts().name);
