@@ -24,6 +24,7 @@ mod daemon;
 pub mod event_loop;
 mod event_sources;
 mod first_connections;
+mod goal_search;
 mod goals;
 mod guard_groups;
 mod guards;
@@ -52,8 +53,9 @@ mod socket_file;
 pub mod status;
 mod telemetry;
 
-pub use daemon::{PROOF_RULES, SEARCH_RULES};
+pub use daemon::PROOF_RULES;
 pub use event_loop::{EventLoop, Interest, Ready, Registrar, Source, Stay};
+pub use goal_search::SEARCH_RULES;
 pub use instance_lock::RunningDaemon;
 pub use options::{OnStop, Options};
 pub use run::{Log, Sockets, run};

@@ -12,11 +12,11 @@ use linux::peer::{Peer, owner};
 use model::{Finding, Pid};
 use serde_json::{Map, Value, json};
 
-use super::Office;
 use super::connection_stats::{CLIENTS_MAX, Place};
 use super::job;
 use super::log_budget::Whose;
 use super::method::{self, DESCRIPTION, INTERFACE, Method, Refusal, SERVICE, SERVICE_DESCRIPTION};
+use super::office::Office;
 use super::wire::{Call, Frames, MESSAGE_BYTES_MAX, Reply, decode_call, encode};
 use crate::bell::lock;
 use crate::{Answer, Interest, Ready, Registrar, Request, Source, Stay};

@@ -12,7 +12,7 @@ use model::live::{LiveCounts, LivePolls};
 use model::proof::Standing;
 use model::{Interval, Nanoseconds, Ruling};
 
-use super::Tally;
+use super::connection_stats::Tally;
 use crate::Status;
 use crate::status::{Phase, REACTION_MICROS, RequestStatus};
 

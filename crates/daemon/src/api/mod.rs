@@ -16,12 +16,12 @@ mod job;
 mod log_budget;
 pub mod method;
 mod metrics;
+mod office;
 mod page;
 mod text_format;
 mod thread;
 pub mod wire;
 
-use std::cell::Cell;
 use std::fmt;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -38,11 +38,13 @@ pub use connection_stats::{
 };
 pub use job::{JOBS_MAX, QueryHandler};
 pub use metrics::open_metrics;
+pub use office::OpenError;
 pub use thread::Serving;
 
 use self::connection::Connection;
 use self::connection_stats::Entrant;
 use self::log_budget::Whose;
+use self::office::{Office, refused};
 use crate::socket_file;
 pub use crate::socket_file::ListenError;
 use crate::{Interest, Ready, Registrar, Shared, Source, Stay};
@@ -75,53 +77,6 @@ impl fmt::Debug for Options {
             .field("group", &self.group)
             .finish_non_exhaustive()
     }
-}
-
-/// State shared by all connections.
-struct Office {
-    shared: Shared,
-    stats: Rc<ConnectionStats>,
-    group: Option<u32>,
-    answer_query: QueryHandler,
-    jobs: Rc<Cell<usize>>,
-}
-
-impl Office {
-    /// Whether this client may see and change everything.
-    fn trusts(&self, peer: &Peer) -> bool {
-        peer.uid == 0 || self.group.is_some_and(|group| peer.groups.contains(&group))
-    }
-}
-
-impl fmt::Debug for Office {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Office")
-            .field("stats", &self.stats)
-            .field("group", &self.group)
-            .finish_non_exhaustive()
-    }
-}
-
-/// Why a socket could not be opened.
-#[derive(Debug, thiserror::Error)]
-pub enum OpenError {
-    /// The path is not available for a socket.
-    #[error(transparent)]
-    NoPlace(#[from] ListenError),
-    /// The kernel refused.
-    #[error("{path}: {error}")]
-    Refused {
-        /// The path that could not be opened.
-        path: String,
-        /// The kernel's error.
-        error: std::io::Error,
-    },
-    /// The thread or its event loop could not be created.
-    #[error("the thread of the sockets: {0}")]
-    Thread(std::io::Error),
-    /// Metrics are served on loopback addresses only.
-    #[error("{0}: metrics are served only on loopback addresses (127.0.0.1, ::1)")]
-    NotLoopback(SocketAddr),
 }
 
 /// Opens the sockets as sources for an event loop. They are closed when the loop is dropped; the socket files
@@ -158,10 +113,6 @@ pub fn open(shared: &Shared, options: Options) -> Result<Vec<Box<dyn Source>>, O
         sources.push(Box::new(page::TextFile::new(path, shared.clone(), stats)?));
     }
     Ok(sources)
-}
-
-fn refused(path: impl fmt::Display) -> impl FnOnce(std::io::Error) -> OpenError {
-    move |error| OpenError::Refused { path: path.to_string(), error }
 }
 
 /// Listens at a path without a listener, for a loop that does not block.

@@ -13,9 +13,11 @@ use std::time::{Duration, Instant};
 
 use session::replaced_file::{Durability, replace_file};
 
+use super::connection_stats::ConnectionStats;
 use super::log_budget::Whose;
+use super::metrics::open_metrics;
+use super::office::{OpenError, refused};
 use super::text_format::text_format;
-use super::{ConnectionStats, OpenError, open_metrics, refused};
 use crate::{Interest, Ready, Registrar, Shared, Source, Stay};
 
 /// Maximum size of a request.

@@ -6,7 +6,6 @@ mod scan;
 mod search;
 
 pub use proof::PROOF_RULES;
-pub use search::SEARCH_RULES;
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -29,6 +28,7 @@ use crate::event_sources::{
     APP_REQUESTS, EventSources, FILES, Files, GUARDED, Holds, MEASURED, NOTICES, PROCESS_EVENTS, REQUESTED,
     SIGNALS, directory_of,
 };
+use crate::goal_search::GoalSearch;
 use crate::goals::Goals;
 use crate::guards::{Guards, Judged, REVERTED, WAITS};
 use crate::held::Held;
@@ -41,7 +41,6 @@ use crate::requests::{Requests, Serves};
 use crate::status::{Phase, RequestStatus, Shared};
 use crate::telemetry::{Standing, Telemetry};
 use proof::StandingProofs;
-use search::GoalSearch;
 
 /// Maximum number of settings left to other programs that are logged individually.
 const LEFT_ALONE_MAX: usize = 100;
