@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use crate::live::{Cost, Selection};
 use apply::{Allow, AtExit, TransactionName};
 use linux::{Kernel, Netns};
-use measure::sequential::{PAIRS_MAX, mean_of_logs};
+use measure::sequential::PAIRS_MAX;
 use measure::switchback::{Figures, Unfair};
 use model::setting::Disruption;
 use model::{
@@ -23,21 +23,9 @@ use crate::judge::lock::ComparisonLock;
 
 mod service;
 
-use service::Service;
-pub use service::metric_of;
-pub(crate) use service::windows_of;
-
-/// A service whose traffic judges a change, with its limits.
-#[derive(Clone, Debug)]
-pub struct Watched {
-    /// The service.
-    pub selection: Selection,
-    /// The quantities that may grow, and their limits.
-    pub limits: Limits,
-    /// The metric that must decrease for the change to be kept; `None` if staying within the limits is
-    /// enough.
-    pub gain: Option<Guarded>,
-}
+use service::{CHANGED, SETTLES_MOST, Service, UNCHANGED, WINDOW_LONGEST, WINDOW_SETTLES, refused};
+pub(crate) use service::{PAIRS_MIN, is_refused, windows_of};
+pub use service::{Watched, metric_of};
 
 /// A change of settings to put under guard.
 #[derive(Debug)]
@@ -61,21 +49,6 @@ pub struct Proposal<'a> {
 /// The maximum number of services per guard: each needs its own BPF programs.
 pub const SERVICES_MAX: usize = 4;
 
-/// The longest and the shortest window. Adjacent windows resemble each other, so many short pairs separate a
-/// change from noise sooner than a few long ones; but a window must contain enough requests for its
-/// percentiles. docs/decisions/0051 lists what was tried.
-const WINDOW_LONGEST: Duration = Duration::from_secs(1);
-const WINDOW_SHORTEST: Duration = Duration::from_millis(60);
-
-/// The pause after a switch, as a multiple of the time in which nine of ten requests end, within these
-/// bounds. Outstanding requests end during the pause.
-const SETTLES_REQUESTS: f64 = 3.0;
-const SETTLES_LEAST: Duration = Duration::from_millis(10);
-const SETTLES_MOST: Duration = Duration::from_millis(100);
-
-/// The minimum length of a window, as a multiple of the pause before it.
-const WINDOW_SETTLES: u32 = 6;
-
 /// How many windows to measure before the change: to see whether there is traffic to judge by and, if the
 /// change cannot alternate, as its reference.
 const REFERENCE: usize = 2;
@@ -84,19 +57,6 @@ const REFERENCE_HELD: usize = 10;
 /// How many windows of the alternation's length to measure before the change: to see whether requests stall
 /// without it.
 const REFERENCE_SHORT: usize = 8;
-
-/// Requests count as stalled after this many consecutive seconds of windows without an answer, or with a
-/// request that waits throughout.
-const STALLS_FROM: f64 = 0.95;
-
-/// How often a change of exactly its limits may be reverted. A change without any effect is reverted far less
-/// often: by at most one in 1000 guards, even on a machine whose noise is several times the limit
-/// (docs/decisions/0051).
-const ALPHA: f64 = 0.01;
-
-/// The minimum number of pairs to keep a change: fewer could not have refused it, because no pair more than
-/// doubles a stake.
-pub(crate) const PAIRS_MIN: usize = 7;
 
 /// The maximum delay of a turn: a later one reflects the machine rather than the change.
 const LATE: Duration = Duration::from_millis(500);
@@ -631,15 +591,6 @@ impl<'a> Trial<'a> {
 /// A window of each service, and why it does not count.
 type Measured = (Vec<Figures>, Option<Unfair>);
 
-/// The host without and with the change.
-const UNCHANGED: usize = 0;
-const CHANGED: usize = 1;
-
-/// Whether a stake divided evenly among these bets has grown by 1/α, which rejects one of the hypotheses.
-pub(crate) fn is_refused(bets: &[f64]) -> bool {
-    mean_of_logs(bets) >= (1.0 / ALPHA).ln()
-}
-
 /// Whether a plan stops traffic while it is written, and so cannot be repeated every second.
 fn is_disruptive(plan: &Plan) -> bool {
     plan.changes().any(stops_traffic)
@@ -647,10 +598,6 @@ fn is_disruptive(plan: &Plan) -> bool {
 
 fn stops_traffic(change: &Change) -> bool {
     change.to().disruption() != Disruption::None
-}
-
-fn refused(words: impl Into<String>) -> Fault {
-    Fault::new(Exit::Refused, words.into())
 }
 
 /// The guards of a policy on this host.

@@ -3,16 +3,66 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use crate::live::{Sampler, Target};
+use crate::live::{Sampler, Selection, Target};
+use measure::sequential::mean_of_logs;
 use measure::switchback::{Figures, Metric, Rule, Switchback};
-use model::{Guarded, JudgedBy, Judgement, Ruling};
+use model::{Guarded, JudgedBy, Judgement, Limits, Ruling};
 use session::{Exit, Fault, Operator, Session, clock};
 
-use super::{
-    CHANGED, PAIRS_MIN, SETTLES_LEAST, SETTLES_MOST, SETTLES_REQUESTS, STALLS_FROM, WINDOW_LONGEST,
-    WINDOW_SETTLES, WINDOW_SHORTEST, Watched, refused,
-};
 use crate::judge::judgement::changes_of;
+
+/// A service whose traffic judges a change, with its limits.
+#[derive(Clone, Debug)]
+pub struct Watched {
+    /// The service.
+    pub selection: Selection,
+    /// The quantities that may grow, and their limits.
+    pub limits: Limits,
+    /// The metric that must decrease for the change to be kept; `None` if staying within the limits is
+    /// enough.
+    pub gain: Option<Guarded>,
+}
+
+/// The longest and the shortest window. Adjacent windows resemble each other, so many short pairs separate a
+/// change from noise sooner than a few long ones; but a window must contain enough requests for its
+/// percentiles. docs/decisions/0051 lists what was tried.
+pub(super) const WINDOW_LONGEST: Duration = Duration::from_secs(1);
+pub(super) const WINDOW_SHORTEST: Duration = Duration::from_millis(60);
+
+/// The pause after a switch, as a multiple of the time in which nine of ten requests end, within these
+/// bounds. Outstanding requests end during the pause.
+pub(super) const SETTLES_REQUESTS: f64 = 3.0;
+pub(super) const SETTLES_LEAST: Duration = Duration::from_millis(10);
+pub(super) const SETTLES_MOST: Duration = Duration::from_millis(100);
+
+/// The minimum length of a window, as a multiple of the pause before it.
+pub(super) const WINDOW_SETTLES: u32 = 6;
+
+/// Requests count as stalled after this many consecutive seconds of windows without an answer, or with a
+/// request that waits throughout.
+pub(super) const STALLS_FROM: f64 = 0.95;
+
+/// The minimum number of pairs to keep a change: fewer could not have refused it, because no pair more than
+/// doubles a stake.
+pub(crate) const PAIRS_MIN: usize = 7;
+
+/// How often a change of exactly its limits may be reverted. A change without any effect is reverted far less
+/// often: by at most one in 1000 guards, even on a machine whose noise is several times the limit
+/// (docs/decisions/0051).
+const ALPHA: f64 = 0.01;
+
+/// The host without and with the change.
+pub(super) const UNCHANGED: usize = 0;
+pub(super) const CHANGED: usize = 1;
+
+/// Whether a stake divided evenly among these bets has grown by 1/α, which rejects one of the hypotheses.
+pub(crate) fn is_refused(bets: &[f64]) -> bool {
+    mean_of_logs(bets) >= (1.0 / ALPHA).ln()
+}
+
+pub(super) fn refused(words: impl Into<String>) -> Fault {
+    Fault::new(Exit::Refused, words.into())
+}
 
 /// A service that is measured.
 pub(super) struct Service {
@@ -305,10 +355,10 @@ mod test {
         let bets = |limits: &[(Metric, f64)]| -> Vec<f64> {
             limits.iter().map(|(metric, most)| rounds.against_growth(CHANGED, *metric, *most)).collect()
         };
-        assert!(!super::super::is_refused(&bets(&limits)), "the named figure alone is within its limit");
+        assert!(!super::is_refused(&bets(&limits)), "the named figure alone is within its limit");
         let implied = implied_by(&limits, None);
         assert_eq!(implied.len(), 3);
-        assert!(super::super::is_refused(&bets(&[limits, implied].concat())));
+        assert!(super::is_refused(&bets(&[limits, implied].concat())));
         assert!(implied_by(&[], Some(Metric::P99)).is_empty());
     }
 
