@@ -14,8 +14,7 @@ use model::{EpollId, EpollParams, Fd, Pid, ProcessId, ProcessKnob, Setting};
 use sys::error::KernelError;
 use sys::netns::Netns;
 
-use crate::process::FoundProcesses;
-use crate::selection::{Criteria, Processes};
+use crate::selection::{Criteria, FoundProcesses, Processes};
 
 /// The epolls of a process by their descriptors, with their busy-poll parameters if these can be read.
 pub type EpollsOf = Vec<(Fd, Option<EpollParams>)>;

@@ -8,6 +8,7 @@
 
 mod commands;
 mod facts;
+mod files;
 mod link;
 mod netplan;
 mod network_manager;
@@ -15,8 +16,6 @@ mod sysctl;
 mod tuned;
 mod values;
 
-use std::collections::BTreeMap;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use model::host::{ConflictingTool, ConflictingToolKind, Device};
@@ -25,10 +24,7 @@ use sys::sysfs::SysFs;
 
 use commands::{of_udev_rule, runs_ethtool, sets_by_command};
 use facts::DeviceFacts;
-
-/// Maximum number of files of a directory, and of bytes of a file, that are read.
-const FILES_MAX: usize = 512;
-const FILE_BYTES_MAX: u64 = 64 * 1024;
+use files::{FILES_MAX, drop_ins, file_name, ini, place, text};
 
 /// Maximum number of reported lines.
 const LINES_MAX: usize = 256;
@@ -62,56 +58,6 @@ pub fn conflicting_tools_below(
     found.extend(udev_rules(root));
     found.truncate(LINES_MAX);
     found
-}
-
-/// Returns the files in effect: of several with the same name, that of the first directory. A file that is
-/// empty, or a link to nothing, masks the others of its name.
-fn drop_ins(root: &Path, directories: &[&str], ending: &str) -> Vec<(PathBuf, String)> {
-    let mut by_name: BTreeMap<std::ffi::OsString, PathBuf> = BTreeMap::new();
-    for directory in directories {
-        let entries = std::fs::read_dir(root.join(directory)).into_iter().flatten().flatten();
-        for entry in entries.take(FILES_MAX) {
-            if entry.path().extension().is_some_and(|found| found == ending) {
-                by_name.entry(entry.file_name()).or_insert_with(|| entry.path());
-            }
-        }
-    }
-    by_name.into_values().filter_map(|path| text(&path).map(|text| (path, text))).collect()
-}
-
-/// The last component of a path.
-fn file_name(path: &Path) -> String {
-    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
-}
-
-/// The text of a file; `None` if there is none, or a pipe or device, which might never end.
-fn text(path: &Path) -> Option<String> {
-    if !std::fs::metadata(path).ok()?.is_file() {
-        return None;
-    }
-    let mut bytes = Vec::new();
-    std::fs::File::open(path).ok()?.take(FILE_BYTES_MAX).read_to_end(&mut bytes).ok()?;
-    Some(String::from_utf8_lossy(&bytes).into_owned())
-}
-
-/// A line's place, by its path on the host itself.
-fn place(root: &Path, path: &Path, line: usize) -> String {
-    let inside = path.strip_prefix(root).unwrap_or(path);
-    format!("/{}:{}", inside.display(), line + 1)
-}
-
-/// The sections and keys of an INI file: line, section, key, value.
-fn ini(text: &str) -> impl Iterator<Item = (usize, &str, &str, &str)> {
-    let mut section = "";
-    text.lines().enumerate().filter_map(move |(number, line)| {
-        let line = line.trim();
-        if let Some(name) = line.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
-            section = name;
-            return None;
-        }
-        let (key, value) = line.split_once('=').filter(|_| !line.starts_with(['#', ';']))?;
-        Some((number, section, key.trim(), value.trim()))
-    })
 }
 
 fn ifupdown(root: &Path) -> Vec<ConflictingTool> {
@@ -332,16 +278,6 @@ fn lines_of(
         }
     }
     found
-}
-
-/// Whether a process with this name is running.
-fn runs(root: &Path, name: &str) -> bool {
-    let processes = std::fs::read_dir(root.join("proc")).into_iter().flatten().flatten();
-    processes
-        .filter(|entry| entry.file_name().to_string_lossy().bytes().all(|byte| byte.is_ascii_digit()))
-        .any(|entry| {
-            std::fs::read_to_string(entry.path().join("comm")).is_ok_and(|comm| comm.trim_end() == name)
-        })
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! The running kernel, for reading and writing settings: the only code that writes. There is one file per
 //! family.
 
+mod describe;
 mod irq;
 mod kthread;
 mod moved;
@@ -22,6 +23,7 @@ use sys::error::{Cause, Errno, KernelError};
 use sys::netns::Netns;
 use sys::sysctl;
 
+use self::describe::{about, asked, written};
 use self::moved::MovedDevices;
 use self::netns_handles::NetnsHandles;
 use crate::irqbalance::Irqbalance;
@@ -344,12 +346,6 @@ fn gone_with_its_device(error: KernelError) -> KernelError {
     }
 }
 
-/// The error for a setting that the driver does not support.
-fn lacking(setting: &Setting) -> KernelError {
-    let what = format!("{}: {}", setting.object(), setting.knob());
-    KernelError::absent(what, format!("a driver with {}", setting.knob()), Some(setting.since()))
-}
-
 /// Groups settings into calls: together if one message or one answer covers all of them, otherwise one by
 /// one, so that an error names only its own setting.
 fn calls(settings: &[Setting]) -> impl Iterator<Item = (&[Setting], Call<'_>)> {
@@ -359,27 +355,6 @@ fn calls(settings: &[Setting]) -> impl Iterator<Item = (&[Setting], Call<'_>)> {
             settings.chunks(1).flat_map(Call::of).collect()
         }
     })
-}
-
-/// `eth0 rx-4: defer-hard-irqs 100, gro-flush-timeout 20us`
-fn written(settings: &[Setting]) -> String {
-    let values: Vec<_> = settings.iter().map(|s| format!("{} {}", s.knob(), s.value())).collect();
-    settings.first().map_or_else(String::new, |first| format!("{}: {}", first.object(), values.join(", ")))
-}
-
-/// `eth0 rx-4: defer-hard-irqs, gro-flush-timeout`
-fn asked(settings: &[Setting]) -> String {
-    let knobs: Vec<_> = settings.iter().map(Setting::knob).collect();
-    settings.first().map_or_else(String::new, |first| format!("{}: {}", first.object(), knobs.join(", ")))
-}
-
-/// Prefixes an error with the object and the setting, unless it names them itself.
-fn about(what: &str, error: KernelError) -> KernelError {
-    let object = what.split(": ").next().unwrap_or(what);
-    if error.what.starts_with(object) {
-        return error;
-    }
-    KernelError { what: format!("{what}: {}", error.what), cause: error.cause }
 }
 
 #[cfg(test)]

@@ -1,6 +1,10 @@
 //! Selection of processes: by an operator's criteria, or for an observation of the host.
 
-use model::{NetnsId, Patterns, Pid};
+use model::host::Unread;
+use model::{NetnsId, Patterns, Pid, ProcessId};
+
+/// The processes that meet a service's criteria, and those that could not be judged.
+pub type FoundProcesses = (Vec<ProcessId>, Vec<Unread>);
 
 /// Criteria for a process. It must meet all that are given; at least one must be given.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

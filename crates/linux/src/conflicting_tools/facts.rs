@@ -8,7 +8,7 @@ use std::time::SystemTime;
 use model::Glob;
 use model::host::Device;
 
-use super::{file_name, text};
+use super::files::{file_name, ini, text};
 
 /// `NET_NAME_RENAMED`. Kernel: `include/uapi/linux/netdevice.h`.
 const RENAMED: &str = "4";
@@ -96,8 +96,8 @@ impl<'h> DeviceFacts<'h> {
         let state = has_tools_of_boot(root).then(|| root.join(format!("run/NetworkManager/devices/{index}")));
         let state = state.and_then(|path| text(&path));
         let of_state = |key: &str| {
-            let found = super::ini(state.as_deref()?)
-                .find(|(_, section, name, _)| *section == "device" && *name == key);
+            let found =
+                ini(state.as_deref()?).find(|(_, section, name, _)| *section == "device" && *name == key);
             found.map(|(.., value)| value.to_owned())
         };
         Self {

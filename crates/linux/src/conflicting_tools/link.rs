@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use model::host::{ConflictingTool, ConflictingToolKind};
 
 use super::facts::{DeviceFacts, LinkFile, LinkLine, Verdict, mac, meets};
-use super::{drop_ins, file_name, ini, place, values};
+use super::files::{drop_ins, file_name, ini, place};
+use super::values;
 
 /// The directories; the first one takes precedence for files with the same name.
 const DIRECTORIES: [&str; 4] = [

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use model::host::{ConflictingTool, ConflictingToolKind};
 
 use super::facts::{DeviceFacts, LinkFile, LinkLine};
-use super::{drop_ins, place};
+use super::files::{drop_ins, place};
 
 /// For files with the same name, the first directory is read; keys of later names take precedence.
 const DIRECTORIES: [&str; 3] = ["run/netplan", "etc/netplan", "lib/netplan"];

@@ -10,7 +10,8 @@ use std::path::{Path, PathBuf};
 use model::host::{ConflictingTool, ConflictingToolKind};
 
 use super::facts::{DeviceFacts, Verdict, mac, meets};
-use super::{FILES_MAX, file_name, ini, place, text, values};
+use super::files::{FILES_MAX, file_name, ini, place, text};
+use super::values;
 
 /// The directories of profiles; the first one takes precedence for files with the same name.
 const DIRECTORIES: [&str; 3] = [

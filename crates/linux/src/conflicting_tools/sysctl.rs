@@ -6,7 +6,7 @@ use std::path::Path;
 use model::host::{ConflictingTool, ConflictingToolKind};
 use model::{Glob, Sysctl};
 
-use super::{drop_ins, place, text};
+use super::files::{drop_ins, place, text};
 
 /// The directories. If they have a file of the same name, the first of them wins.
 const DIRECTORIES: [&str; 4] = ["etc/sysctl.d", "run/sysctl.d", "usr/local/lib/sysctl.d", "usr/lib/sysctl.d"];

@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 
 use model::host::{ConflictingTool, ConflictingToolKind};
 
+use super::files::{ini, place, runs, text};
 use super::sysctl::{RPS_DEFAULT_MASK, net_core, sysctl_named};
-use super::{ini, place, runs, text};
 
 /// The directories of profiles; the first one takes precedence. Each profile is a directory with a
 /// `tuned.conf`.

@@ -7,6 +7,7 @@ use model::{
 use netlink::netdev::{NapiChange, RawNapi};
 use sys::error::{Errno, KernelError};
 
+use super::describe::written;
 use super::netns_handles::NetnsHandles;
 use crate::observe::device::parse_threading;
 
@@ -65,7 +66,7 @@ pub(super) fn write(
             Some(knob) => vec![Setting::Napi(queue, knob.clone())],
             None => knobs.iter().map(|knob| Setting::Napi(queue, (*knob).clone())).collect(),
         };
-        let refused = KernelError { what: super::written(&named), cause: refused.cause };
+        let refused = KernelError { what: written(&named), cause: refused.cause };
         // Before 7.0 the attribute's range ends at "enabled". Kernel:
         // `Documentation/netlink/specs/netdev.yaml`.
         if let (Some(NapiKnob::Threaded(Threading::BusyPoll)), Some(Errno::RANGE)) =

@@ -7,8 +7,9 @@ use model::nic::Rss;
 use model::{DeviceId, FlagName, NicKnob, Offload, Setting};
 use sys::error::KernelError;
 
+use super::describe::lacking;
 use super::netns_handles::NetnsHandles;
-use super::{lacking, steer};
+use super::steer;
 use crate::observe::device as observed;
 
 /// Reads settings of one device; those in the same reply share one request.

@@ -4,6 +4,7 @@
 use model::{Cpu, CpuSet, DeviceId, QueueIndex, RxQueue, RxQueueKnob, Setting, TxQueue, TxQueueKnob};
 use sys::error::KernelError;
 
+use super::describe::lacking;
 use super::netns_handles::NetnsHandles;
 use crate::observe::device as observed;
 
@@ -28,7 +29,7 @@ fn read_rx_knob(
                 .and_then(|mut queues| queues.pop())
                 .and_then(|coalesce| coalesce.of(param.of_device()));
             let found = value.map(|value| RxQueueKnob::Coalescing(*param, value));
-            found.ok_or_else(|| super::lacking(&Setting::RxQueue(queue, like.clone())))
+            found.ok_or_else(|| lacking(&Setting::RxQueue(queue, like.clone())))
         }
         RxQueueKnob::RpsCpus(_) => {
             Ok(RxQueueKnob::RpsCpus(read_mask(handles, queue.device, &rx(queue, "rps_cpus"))?))

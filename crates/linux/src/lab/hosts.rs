@@ -1,6 +1,6 @@
 //! The two hosts and the link between them.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::PathBuf;
 use std::process::Command;
@@ -22,6 +22,9 @@ use super::scratch::Scratch;
 /// The server's address. Documentation range TEST-NET-1 (RFC 5737): it is not routed anywhere, and nothing
 /// leaves the lab.
 pub const SERVER_ADDRESS: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
+
+/// The address of memcached.
+const MEMCACHED_ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(SERVER_ADDRESS), memcached::PORT);
 
 /// The client's address.
 pub const CLIENT_ADDRESS: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 2);
@@ -177,7 +180,7 @@ impl Lab {
     /// # Errors
     /// If it is not installed, exits immediately or does not answer in time, with its standard error.
     pub fn start_memcached(&self, options: &MemcachedOptions) -> Result<Memcached, ServerError> {
-        Memcached::start((&self.server, &self.client), &self.init, memcached::ADDRESS, options)
+        Memcached::start((&self.server, &self.client), &self.init, MEMCACHED_ADDRESS, options)
     }
 
     /// Starts a server that listens on a port of [`SERVER_ADDRESS`], and waits until it accepts connections

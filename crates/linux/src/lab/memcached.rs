@@ -14,12 +14,11 @@ use rustix::fs::{MemfdFlags, memfd_create};
 use sys::error::KernelError;
 use sys::netns::Netns;
 
-use super::hosts::SERVER_ADDRESS;
 use super::init::Init;
 use crate::process::identify;
 
 /// memcached's default port.
-const PORT: u16 = 11211;
+pub(super) const PORT: u16 = 11211;
 
 /// Maximum time until memcached answers. It allocates its memory first.
 const READY_WITHIN: Duration = Duration::from_secs(10);
@@ -180,9 +179,6 @@ impl Drop for Memcached {
         end(&mut self.child);
     }
 }
-
-/// Its address in a lab.
-pub(super) const ADDRESS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(SERVER_ADDRESS), PORT);
 
 pub(super) fn end(child: &mut Child) {
     // Both fail only for a process that has exited and was waited for.

@@ -10,7 +10,8 @@ use model::{EpollId, Fd, Host, IfIndex, Pid};
 use sys::error::{Cause, KernelError};
 use sys::netns::Netns;
 
-use super::{Processes, Sources, Sysctls, device, irq, listeners, process, topology, whole};
+use super::sources::Sources;
+use super::{Processes, Sysctls, device, irq, listeners, process, topology, whole};
 use crate::process::{EPOLLS_MAX, Pinned, inspected_epolls};
 
 /// Maximum number of unread objects that are kept: repeated observation would collect them without bound.

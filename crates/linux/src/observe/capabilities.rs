@@ -7,7 +7,7 @@ use rustix::event::epoll;
 use rustix::thread::{CapabilitySet, capabilities as capability_sets};
 use sys::error::KernelError;
 
-use super::{Sources, UnreadExt};
+use super::sources::{Sources, UnreadExt};
 
 /// Type information of the running kernel, without which none of our BPF programs can be loaded.
 const BTF: &str = "/sys/kernel/btf/vmlinux";

@@ -23,8 +23,9 @@ use netlink::qdisc::{Disciplines, QdiscDefaults, RawQdisc};
 use sys::error::{Cause, KernelError};
 use sys::sysfs::SysFs;
 
+use super::holders;
 use super::irq::{Interrupts, queue_in_name};
-use super::{Sources, UnreadExt, holders};
+use super::sources::{Sources, UnreadExt};
 use crate::ioctl::EthtoolIoctl;
 use crate::process::kthread;
 

@@ -9,7 +9,7 @@ use netlink::netdev::{QueueType, RawLease, RawQueue};
 use netlink::xdp_diag::{XdpSocket, XdpSockets};
 use sys::error::KernelError;
 
-use super::UnreadExt;
+use super::sources::UnreadExt;
 use crate::process::{self, Link};
 
 /// The first kernel whose `queue-get` reports that an AF_XDP socket is bound. On earlier ones only sock-diag

@@ -9,7 +9,7 @@ use model::{Cpu, CpuSet, IrqNumber, NumaNode, QueueIndex};
 use netlink::netdev::QueueType;
 use sys::error::{Cause, Errno, KernelError};
 
-use super::UnreadExt;
+use super::sources::UnreadExt;
 
 const INTERRUPTS: &str = "/proc/interrupts";
 

@@ -6,7 +6,7 @@ use bpf::reuseport::ListenerScanner;
 use model::host::{Process, SharedListeners, SocketState, Unread};
 use model::{Host, ListenerGroup, NetnsId, Transport};
 
-use super::UnreadExt;
+use super::sources::UnreadExt;
 use crate::attach;
 use crate::process::shared_listeners;
 

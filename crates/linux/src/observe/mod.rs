@@ -14,6 +14,7 @@ mod peer;
 mod prerequisites;
 mod process;
 mod received;
+mod sources;
 pub(crate) mod topology;
 
 pub use again::Observer;
@@ -27,16 +28,11 @@ use std::collections::BTreeMap;
 
 use model::host::Unread;
 use model::{CpuSet, Host, KernelVersion, KthreadState, Sysctl};
-use netlink::qdisc::Disciplines;
-use netlink::route::Routes;
-use netlink::xdp_diag::XdpSockets;
-use netlink::{Ethtool, Links, Netdev};
 use sys::error::{Cause, KernelError};
 use sys::netns::Netns;
 use sys::sysctl;
-use sys::sysfs::SysFs;
 
-use crate::ioctl::EthtoolIoctl;
+use self::sources::{Sources, UnreadExt};
 use crate::irqbalance::Irqbalance;
 use crate::process::kthread;
 pub use crate::selection::Processes;
@@ -120,48 +116,5 @@ fn kthread_begins(unread: &mut Vec<Unread>) -> Option<KthreadState> {
     match kthread::begins() {
         Err(error) if matches!(error.cause, Cause::Absent { .. } | Cause::Gone(_)) => None,
         begins => begins.map(Some).or_unread(unread),
-    }
-}
-
-/// The interfaces of a namespace, opened in one visit to it. Each interface that is unavailable on this
-/// kernel or to this caller holds the reason.
-#[derive(Debug)]
-struct Sources {
-    links: Links,
-    netdev: Result<Netdev, KernelError>,
-    ethtool: Result<Ethtool, KernelError>,
-    sysfs: Result<SysFs, KernelError>,
-    ioctl: Result<EthtoolIoctl, KernelError>,
-    disciplines: Result<Disciplines, KernelError>,
-    xdp_sockets: Result<XdpSockets, KernelError>,
-    routes: Result<Routes, KernelError>,
-}
-
-impl Sources {
-    fn open_here() -> Result<Self, KernelError> {
-        Ok(Self {
-            links: Links::open_here()?,
-            netdev: Netdev::open_here(),
-            ethtool: Ethtool::open_here(),
-            sysfs: SysFs::open_here(),
-            ioctl: EthtoolIoctl::open_here(),
-            disciplines: Disciplines::open_here(),
-            xdp_sockets: XdpSockets::open_here(),
-            routes: Routes::open_here(),
-        })
-    }
-}
-
-/// Records what could not be read, and uses the default instead.
-trait UnreadExt<T> {
-    fn or_unread(self, unread: &mut Vec<Unread>) -> T;
-}
-
-impl<T: Default> UnreadExt<T> for Result<T, KernelError> {
-    fn or_unread(self, unread: &mut Vec<Unread>) -> T {
-        self.unwrap_or_else(|error| {
-            unread.push(Unread { what: error.what, why: error.cause.to_string() });
-            T::default()
-        })
     }
 }

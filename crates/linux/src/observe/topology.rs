@@ -9,7 +9,7 @@ use model::{Cpu, CpuSet, NumaNode};
 use sys::error::KernelError;
 use sys::sysfs::SysFs;
 
-use super::UnreadExt;
+use super::sources::UnreadExt;
 use crate::process::isolated_partitions;
 
 /// Maximum index of a CPU's caches that is tried. Caches are numbered from the nearest; no CPU has more than

@@ -22,7 +22,7 @@ use super::executable::{Executable, Executables};
 use super::pinned::{Pinned, pids, unreadable};
 use super::stat::Status;
 use crate::attach;
-use crate::selection::Criteria;
+use crate::selection::{Criteria, FoundProcesses};
 
 /// Finds the processes that meet the criteria, by pid. Kernel threads never do. A process that could not be
 /// judged does not match and is listed in `unread`; one that exited meanwhile is not listed.
@@ -34,9 +34,6 @@ pub fn find(criteria: &Criteria, unread: &mut Vec<Unread>) -> Result<Vec<Process
     unread.extend(unjudged);
     Ok(found)
 }
-
-/// The processes that meet a service's criteria, and those that could not be judged.
-pub type FoundProcesses = (Vec<ProcessId>, Vec<Unread>);
 
 /// The same as [`find`] for each of many criteria, among all processes or for `only` one. Each process is read once
 /// for all of them.

@@ -27,14 +27,12 @@ mod stat;
 mod thread;
 mod waiting;
 
-pub use crate::selection::Criteria;
+pub use crate::selection::{Criteria, FoundProcesses};
 pub use affinity::{cpus_of_this_thread, pin_this_thread, read_thread_affinity, write_thread_affinity};
 pub use cpu_wait::CpuWaits;
 pub use epoll::{epolls_of, read_epoll, write_epoll};
 pub use executable::started_as;
-pub use find::{
-    FoundProcesses, find, find_each, holders_of_af_xdp_among, holders_of_each, holders_of_sockets, meets,
-};
+pub use find::{find, find_each, holders_of_af_xdp_among, holders_of_each, holders_of_sockets, meets};
 pub(crate) use find::{holders_of_af_xdp, holders_of_kind};
 pub use kthread::by_name as napi_threads_named;
 pub use owner::{Owner, cpu_ticks, is_runnable, owner};

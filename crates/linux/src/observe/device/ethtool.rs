@@ -8,7 +8,7 @@ use netlink::ethtool::change::RawPrivateFlags;
 use netlink::ethtool::{RawChannels, RawCoalesce, RawFeatures, RawRings};
 use sys::error::KernelError;
 
-use super::super::{Sources, UnreadExt};
+use super::super::sources::{Sources, UnreadExt};
 
 /// The answers of the ethtool family about all devices.
 #[derive(Debug, Default)]

@@ -8,7 +8,7 @@ use model::{CpuSet, EmptyPolls, IrqNumber, Nanoseconds, NumaNode, QueueIndex, Rx
 use sys::error::KernelError;
 use sys::sysfs::SysFs;
 
-use super::super::UnreadExt;
+use super::super::sources::UnreadExt;
 
 /// Reads queues, device-wide settings and the bus device; returns the bus device's interrupts.
 pub(super) fn from_sysfs(

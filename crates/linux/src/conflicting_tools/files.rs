@@ -1,0 +1,69 @@
+//! Reading the configuration files of other tools.
+
+use std::collections::BTreeMap;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+/// Maximum number of files of a directory, and of bytes of a file, that are read.
+pub(super) const FILES_MAX: usize = 512;
+const FILE_BYTES_MAX: u64 = 64 * 1024;
+
+/// Returns the files in effect: of several with the same name, that of the first directory. A file that is
+/// empty, or a link to nothing, masks the others of its name.
+pub(super) fn drop_ins(root: &Path, directories: &[&str], ending: &str) -> Vec<(PathBuf, String)> {
+    let mut by_name: BTreeMap<std::ffi::OsString, PathBuf> = BTreeMap::new();
+    for directory in directories {
+        let entries = std::fs::read_dir(root.join(directory)).into_iter().flatten().flatten();
+        for entry in entries.take(FILES_MAX) {
+            if entry.path().extension().is_some_and(|found| found == ending) {
+                by_name.entry(entry.file_name()).or_insert_with(|| entry.path());
+            }
+        }
+    }
+    by_name.into_values().filter_map(|path| text(&path).map(|text| (path, text))).collect()
+}
+
+/// The last component of a path.
+pub(super) fn file_name(path: &Path) -> String {
+    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+/// The text of a file; `None` if there is none, or a pipe or device, which might never end.
+pub(super) fn text(path: &Path) -> Option<String> {
+    if !std::fs::metadata(path).ok()?.is_file() {
+        return None;
+    }
+    let mut bytes = Vec::new();
+    std::fs::File::open(path).ok()?.take(FILE_BYTES_MAX).read_to_end(&mut bytes).ok()?;
+    Some(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// A line's place, by its path on the host itself.
+pub(super) fn place(root: &Path, path: &Path, line: usize) -> String {
+    let inside = path.strip_prefix(root).unwrap_or(path);
+    format!("/{}:{}", inside.display(), line + 1)
+}
+
+/// The sections and keys of an INI file: line, section, key, value.
+pub(super) fn ini(text: &str) -> impl Iterator<Item = (usize, &str, &str, &str)> {
+    let mut section = "";
+    text.lines().enumerate().filter_map(move |(number, line)| {
+        let line = line.trim();
+        if let Some(name) = line.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
+            section = name;
+            return None;
+        }
+        let (key, value) = line.split_once('=').filter(|_| !line.starts_with(['#', ';']))?;
+        Some((number, section, key.trim(), value.trim()))
+    })
+}
+
+/// Whether a process with this name is running.
+pub(super) fn runs(root: &Path, name: &str) -> bool {
+    let processes = std::fs::read_dir(root.join("proc")).into_iter().flatten().flatten();
+    processes
+        .filter(|entry| entry.file_name().to_string_lossy().bytes().all(|byte| byte.is_ascii_digit()))
+        .any(|entry| {
+            std::fs::read_to_string(entry.path().join("comm")).is_ok_and(|comm| comm.trim_end() == name)
+        })
+}

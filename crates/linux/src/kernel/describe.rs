@@ -1,0 +1,31 @@
+//! How settings are named in errors.
+
+use model::Setting;
+use sys::error::KernelError;
+
+/// The error for a setting that the driver does not support.
+pub(super) fn lacking(setting: &Setting) -> KernelError {
+    let what = format!("{}: {}", setting.object(), setting.knob());
+    KernelError::absent(what, format!("a driver with {}", setting.knob()), Some(setting.since()))
+}
+
+/// `eth0 rx-4: defer-hard-irqs 100, gro-flush-timeout 20us`
+pub(super) fn written(settings: &[Setting]) -> String {
+    let values: Vec<_> = settings.iter().map(|s| format!("{} {}", s.knob(), s.value())).collect();
+    settings.first().map_or_else(String::new, |first| format!("{}: {}", first.object(), values.join(", ")))
+}
+
+/// `eth0 rx-4: defer-hard-irqs, gro-flush-timeout`
+pub(super) fn asked(settings: &[Setting]) -> String {
+    let knobs: Vec<_> = settings.iter().map(Setting::knob).collect();
+    settings.first().map_or_else(String::new, |first| format!("{}: {}", first.object(), knobs.join(", ")))
+}
+
+/// Prefixes an error with the object and the setting, unless it names them itself.
+pub(super) fn about(what: &str, error: KernelError) -> KernelError {
+    let object = what.split(": ").next().unwrap_or(what);
+    if error.what.starts_with(object) {
+        return error;
+    }
+    KernelError { what: format!("{what}: {}", error.what), cause: error.cause }
+}
