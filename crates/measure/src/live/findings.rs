@@ -4,8 +4,9 @@
 use model::live::{LiveCounts, LivePart, SpanCounts};
 use model::{Finding, Goal, Nanoseconds, OnMissed, Severity};
 
+use super::series::Estimate;
 use super::series::{Series, Stretch, requests_for};
-use super::summary::{Estimate, Percentiles};
+use super::summary::Percentiles;
 use super::survival::{Quantile, Survival, count};
 use crate::switchback::LOSS_MATTERS;
 

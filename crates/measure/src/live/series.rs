@@ -5,9 +5,21 @@ use model::{Nanoseconds, NapiId, Pid};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::summary::Estimate;
 use super::survival::{Quantile, Survival, count};
 use crate::statistics::{Interval, student_t};
+
+/// A percentile, in nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Estimate {
+    /// The estimate with its 95 % confidence interval.
+    #[serde(flatten)]
+    pub interval: Interval,
+    /// Whether so many requests are unanswered that the estimate is a lower bound.
+    pub at_least: bool,
+    /// Whether the interval has no upper end.
+    pub open_end: bool,
+}
 
 /// The method by which a response time is estimated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, JsonSchema, Serialize, Deserialize)]

@@ -5,23 +5,9 @@ use model::{Finding, NapiId, Pid};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::series::{Estimator, Series, Stretch, Unit};
+use super::series::{Estimate, Estimator, Series, Stretch, Unit};
 use super::survival::{Survival, count};
-use crate::statistics::Interval;
 use model::live::SpanCounts;
-
-/// A percentile, in nanoseconds.
-#[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Estimate {
-    /// The estimate with its 95 % confidence interval.
-    #[serde(flatten)]
-    pub interval: Interval,
-    /// Whether so many requests are unanswered that the estimate is a lower bound.
-    pub at_least: bool,
-    /// Whether the interval has no upper end.
-    pub open_end: bool,
-}
 
 /// Three percentiles; `None` if there are too few requests for one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, JsonSchema, Serialize, Deserialize)]
