@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::edge::{IrqEdge, NapiEdge};
 use super::holder::QueueHolder;
 use crate::cpu_set::CpuSet;
 use crate::ids::{Cpu, DeviceId, IfIndex, IrqNumber, NapiId, NumaNode, Pid, QueueIndex, RxQueue};
@@ -14,18 +15,6 @@ use crate::scheduling::KthreadState;
 use crate::setting::Threading;
 use crate::steering::{FlowMatch, QueueSpan, SteerTo};
 use crate::units::{EmptyPolls, Nanoseconds};
-
-/// How an edge of the graph was determined.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Confidence {
-    /// Guessed by order (the n-th NAPI serves the n-th queue), if the kernel states nothing.
-    ByOrder,
-    /// Read from a name that drivers choose (`/proc/interrupts`).
-    ByName,
-    /// Stated by the kernel as an attribute.
-    Stated,
-}
 
 /// A network device.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
@@ -252,26 +241,6 @@ pub struct TxQueueState {
     /// The receive queues whose flows are transmitted on it; empty if this is not configured.
     #[serde(default)]
     pub xps_rxqs: Vec<QueueIndex>,
-}
-
-/// The edge from a queue to its NAPI.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct NapiEdge {
-    /// The NAPI.
-    pub napi: NapiId,
-    /// How the edge was determined.
-    pub confidence: Confidence,
-}
-
-/// The edge from a NAPI to its interrupt.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct IrqEdge {
-    /// The interrupt.
-    pub irq: IrqNumber,
-    /// How the edge was determined.
-    pub confidence: Confidence,
 }
 
 /// A NAPI instance and its settings.

@@ -8,7 +8,7 @@ use std::fmt;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::device::Confidence;
+use super::edge::Confidence;
 use crate::ids::{DeviceId, ProcessId, QueueIndex};
 use crate::plan::Change;
 use crate::setting::{Disruption, NicKnob, Setting};

@@ -7,6 +7,7 @@
 mod app_request;
 mod conflicting_tool;
 mod device;
+mod edge;
 mod holder;
 mod idle;
 mod listeners;
@@ -17,9 +18,10 @@ mod topology;
 pub use app_request::{AppRequest, Requester};
 pub use conflicting_tool::{ConflictingTool, ConflictingToolKind};
 pub use device::{
-    Channels, Coalesce, Confidence, Device, DeviceLink, Features, Irq, IrqEdge, Napi, NapiEdge, PacketSizes,
-    Pair, PlacedRule, Rings, RssContext, RxQueueState, TxQueueState,
+    Channels, Coalesce, Device, DeviceLink, Features, Irq, Napi, PacketSizes, Pair, PlacedRule, Rings,
+    RssContext, RxQueueState, TxQueueState,
 };
+pub use edge::{Confidence, IrqEdge, NapiEdge};
 pub use holder::{HolderKind, HolderProcess, QueueConflict, QueueHolder};
 pub use idle::{CpuIdle, IdleDepth, IdleState};
 pub use listeners::{Listener, SharedListeners, SpreadCounts};
