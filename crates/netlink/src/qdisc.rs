@@ -13,7 +13,8 @@ use model::IfIndex;
 use model::qdisc::{Qdisc, QdiscKind, Qdiscs};
 use sys::error::{Errno, KernelError};
 
-use self::options::{describe, options};
+pub use self::options::QdiscDefaults;
+use self::options::{attribute, describe, options};
 use super::attr::{AttrBuf, Attrs, Malformed};
 use super::message::flag;
 use super::socket::{NetlinkSocket, Protocol};
@@ -35,16 +36,6 @@ const ROOT: u32 = u32::MAX;
 /// The first major number that the kernel assigns by itself. Kernel: `net/sched/sch_api.c`
 /// `qdisc_alloc_handle()`.
 const CHOSEN: u16 = 0x8000;
-
-/// `TCA_*`.
-mod attribute {
-    pub(super) const KIND: u16 = 1;
-    pub(super) const OPTIONS: u16 = 2;
-    pub(super) const RATE: u16 = 5;
-    pub(super) const STAB: u16 = 8;
-    pub(super) const INGRESS_BLOCK: u16 = 13;
-    pub(super) const EGRESS_BLOCK: u16 = 14;
-}
 
 /// A qdisc in `RTM_NEWQDISC`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -88,17 +79,6 @@ impl RawQdisc {
         }
         Ok(raw)
     }
-}
-
-/// What the kernel's default options of a qdisc depend on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct QdiscDefaults {
-    /// The device's MTU, in bytes.
-    pub mtu: u32,
-    /// The default queue length in packets (`tx_queue_len`).
-    pub tx_queue_len: u32,
-    /// The number of the device's transmit queues.
-    pub tx_queues: usize,
 }
 
 /// Combines the qdiscs of one device; `None` if it has none, as while it is down. `filtered` returns whether

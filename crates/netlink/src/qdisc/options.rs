@@ -4,8 +4,28 @@ use std::collections::BTreeMap;
 
 use model::qdisc::{Qdisc, QdiscKind, QdiscOption};
 
-use super::{QdiscDefaults, attribute};
 use crate::attr::{AttrBuf, Attrs, Malformed};
+
+/// `TCA_*`.
+pub(super) mod attribute {
+    pub(in crate::qdisc) const KIND: u16 = 1;
+    pub(in crate::qdisc) const OPTIONS: u16 = 2;
+    pub(in crate::qdisc) const RATE: u16 = 5;
+    pub(in crate::qdisc) const STAB: u16 = 8;
+    pub(in crate::qdisc) const INGRESS_BLOCK: u16 = 13;
+    pub(in crate::qdisc) const EGRESS_BLOCK: u16 = 14;
+}
+
+/// What the kernel's default options of a qdisc depend on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QdiscDefaults {
+    /// The device's MTU, in bytes.
+    pub mtu: u32,
+    /// The default queue length in packets (`tx_queue_len`).
+    pub tx_queue_len: u32,
+    /// The number of the device's transmit queues.
+    pub tx_queues: usize,
+}
 
 /// `ETH_HLEN`: the Ethernet header, which the kernel adds to the MTU for the size of a frame.
 const FRAME_HEADER_BYTES: u32 = 14;
