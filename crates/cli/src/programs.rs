@@ -72,6 +72,15 @@ impl Tool {
         self.places().into_iter().find(|path| path.is_file())
     }
 
+    /// Execs the program that implements this command.
+    ///
+    /// # Errors
+    /// If that fails; otherwise, it does not return.
+    pub fn exec_command(word: &str) -> Result<Exit, Fault> {
+        let missing = || Fault::failed(format!("no program implements the command {word}"));
+        Err(Self::with_command(word).map_or_else(missing, Self::exec))
+    }
+
     /// Execs this program with the same command line. Returns the error if that fails.
     #[must_use]
     pub fn exec(&self) -> Fault {

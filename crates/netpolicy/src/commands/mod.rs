@@ -106,12 +106,12 @@ fn dispatch(command: &Command, context: &Context) -> Result<Exit, Fault> {
         Command::Attach(arguments) => attach::run(arguments, context),
         Command::Run(arguments) => run::run(arguments, context),
         Command::Daemon(arguments) => daemon::run(arguments, context),
-        Command::Bench(_) => of_tool("bench"),
-        Command::Sim(_) => of_tool("sim"),
-        Command::Lab(_) => of_tool("lab"),
+        Command::Bench(_) => Tool::exec_command("bench"),
+        Command::Sim(_) => Tool::exec_command("sim"),
+        Command::Lab(_) => Tool::exec_command("lab"),
         Command::SocketPolicies(arguments) => sockets::run(arguments, context),
         Command::Cat(arguments) => cat::run(arguments, context),
-        Command::Tc(_) => of_tool("tc"),
+        Command::Tc(_) => Tool::exec_command("tc"),
         Command::Top(arguments) => top::run(arguments, context),
         Command::Watch(arguments) => watch::run(arguments, context),
         Command::Compare(arguments) => compare::run(arguments, context),
@@ -121,12 +121,6 @@ fn dispatch(command: &Command, context: &Context) -> Result<Exit, Fault> {
         Command::Man(arguments) => man::run(arguments, context),
         Command::Guard(arguments) => guard::run(arguments, context),
     }
-}
-
-/// Execs the program that implements this command.
-fn of_tool(word: &str) -> Result<Exit, Fault> {
-    let tool = Tool::with_command(word);
-    Err(tool.map_or_else(|| Fault::failed(format!("no program implements the command {word}")), Tool::exec))
 }
 
 /// Whether a command is about the journal of all namespaces. A rollback is, too, and works when a namespace

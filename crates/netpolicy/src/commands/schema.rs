@@ -18,7 +18,7 @@ pub(crate) fn run(arguments: &Schema, context: &Context) -> Result<Exit, Fault> 
     }
     match schema_of(arguments.of) {
         Some(schema) => cli::schema::print(&schema, context),
-        None => super::of_tool(&name_of(arguments.of)),
+        None => Tool::exec_command(&name_of(arguments.of)),
     }
 }
 
