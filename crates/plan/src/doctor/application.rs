@@ -7,7 +7,8 @@ use model::{CpuSet, DeliveryMode, Nanoseconds, NapiId, Severity};
 use crate::other_netns::Path;
 
 use super::case::{Case, EpollCase, NapiCase, ProcessCase};
-use super::{Causes, Found, Rule, remedy};
+use super::remedy;
+use super::rule::{Causes, Found, Rule};
 
 /// The rules of this family.
 pub(super) const RULES: &[Rule] = &[

@@ -10,7 +10,7 @@
 use model::{BatchesOf, DeliveryMode, EventBatches, Nanoseconds, Severity, keys};
 
 use super::case::{Case, NapiCase, ProcessCase};
-use super::{Causes, Found, Rule};
+use super::rule::{Causes, Found, Rule};
 
 /// The rules of this family.
 pub(super) const RULES: &[Rule] = &[

@@ -4,12 +4,58 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use model::host::{Device, Epoll, Napi, Process, Socket, SocketState};
 use model::{
-    CpuSet, Delivered, DeliveryMode, EpollId, Host, Nanoseconds, NapiDelivered, NapiId, Pid, PollCounts,
-    RxQueue,
+    CpuSet, Delivered, DeliveryMode, EpollId, Host, Mechanism, Nanoseconds, NapiDelivered, NapiId, Pid,
+    PollCounts, ProcessId, RecipeValue, Recipes, RxQueue,
 };
 
-use super::{Asked, HostContext, Peer};
+use super::{HostContext, Peer};
 use crate::index::Index;
+use crate::placement::{Part, Placement};
+
+/// A request, as far as the rules need it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Asked {
+    /// Its origin.
+    pub origin: String,
+    /// Its delivery mode.
+    pub mode: DeliveryMode,
+    /// Its queues.
+    pub queues: Vec<RxQueue>,
+    /// Its processes.
+    pub processes: Vec<ProcessId>,
+    /// The smallest response time in its goal.
+    pub goal: Option<Nanoseconds>,
+    /// The maximum wake-up latency of its policy.
+    pub wake_within: Option<Nanoseconds>,
+}
+
+impl Placement {
+    /// The requests, as far as [`doctor()`] needs them.
+    pub fn asked(&self) -> Vec<Asked> {
+        self.parts.iter().map(|part| Asked::of(part, &self.recipes)).collect()
+    }
+}
+
+impl Asked {
+    /// From a placed request.
+    pub fn of(part: &Part, recipes: &Recipes) -> Self {
+        let named = recipes.agreed(part.intent.policy, Mechanism::WakeLatency, &part.circumstances);
+        let wakes = named.entry.map(|named| &named.value);
+        let wakes = wakes.filter(|_| part.intent.delivery.is_none());
+        let goal = part.intent.goal;
+        Self {
+            goal: goal.p50.into_iter().chain(goal.p99).min(),
+            wake_within: match wakes {
+                Some(RecipeValue::Number(micros)) => Some(Nanoseconds(u64::from(*micros) * 1_000)),
+                _ => None,
+            },
+            origin: part.intent.origin.clone(),
+            mode: part.delivery.mode,
+            queues: part.queues.iter().flat_map(|q| [q.queue].into_iter().chain(q.also.clone())).collect(),
+            processes: part.processes.iter().map(|p| p.id).collect(),
+        }
+    }
+}
 
 /// The input of all rules.
 #[derive(Debug)]

@@ -6,7 +6,7 @@ use model::host::{ConflictingTool, ConflictingToolKind};
 use model::{CpuSet, IrqNumber, Severity};
 
 use super::case::Case;
-use super::{Causes, Found, Rule};
+use super::rule::{Causes, Found, Rule};
 use crate::in_force;
 use crate::index::Index;
 

@@ -5,7 +5,8 @@ use model::host::{Device, Pair, Pressure};
 use model::{CoalesceParam, CpuSet, NicKnob, RingKind, RxQueueKnob, Setting, Severity, TxQueue, TxQueueKnob};
 
 use super::case::{Case, NapiCase};
-use super::{Causes, Found, Rule, remedy};
+use super::remedy;
+use super::rule::{Causes, Found, Rule};
 
 /// The rules of this family.
 pub(super) const RULES: &[Rule] = &[

@@ -7,7 +7,7 @@
 use model::{DeliveryMode, NapiDelivered, Severity, Threading};
 
 use super::case::{Case, EpollCase, NapiCase};
-use super::{Causes, Found, Rule};
+use super::rule::{Causes, Found, Rule};
 
 /// From this share of packets delivered by the application, suspension is engaged. Measured: 88–98 %.
 pub const ENGAGED_PERCENT_MIN: u64 = 80;

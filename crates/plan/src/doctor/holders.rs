@@ -6,7 +6,7 @@ use model::Severity;
 use model::host::{Device, HolderKind};
 
 use super::case::Case;
-use super::{Causes, Found, Rule};
+use super::rule::{Causes, Found, Rule};
 
 /// The rules of this family.
 pub(super) const RULES: &[Rule] = &[

@@ -3,7 +3,8 @@
 use model::{CpuSet, KthreadState, Object, Severity, Threading};
 
 use super::case::{Case, NapiCase};
-use super::{Causes, Found, Rule, remedy};
+use super::remedy;
+use super::rule::{Causes, Found, Rule};
 
 /// The rules of this family.
 pub(super) const RULES: &[Rule] = &[

@@ -6,7 +6,7 @@ use model::host::SharedListeners;
 use model::{Label, NapiId, Pid, Severity, Spread};
 
 use super::case::Case;
-use super::{Causes, Found, Rule};
+use super::rule::{Causes, Found, Rule};
 
 /// The rules of this family.
 pub(super) const RULES: &[Rule] = &[

@@ -24,6 +24,7 @@ mod listeners;
 mod not_known;
 mod policy;
 mod remedy;
+mod rule;
 mod settings;
 mod sleep;
 mod timer;
@@ -31,75 +32,17 @@ mod traffic;
 mod untried;
 mod waiting;
 
-use std::collections::BTreeMap;
+use model::{Delivered, Finding, Host};
 
-use model::{
-    Delivered, DeliveryMode, Finding, Host, Mechanism, Nanoseconds, NapiId, ProcessId, RecipeValue, Recipes,
-    RxQueue, Severity,
-};
-
-use crate::placement::{Part, Placement};
 use case::Case;
+use rule::Causes;
 
+pub use case::Asked;
 pub use context::{CommandPrefix, Held, HostContext, Peer, Pending};
 pub use not_known::not_known;
+pub use rule::Rule;
 
 pub use engagement::{EMPTY_PERCENT_MIN, ENGAGED_PERCENT_MIN, NOT_ENGAGED_PERCENT_MAX};
-
-/// A request, as far as the rules need it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Asked {
-    /// Its origin.
-    pub origin: String,
-    /// Its delivery mode.
-    pub mode: DeliveryMode,
-    /// Its queues.
-    pub queues: Vec<RxQueue>,
-    /// Its processes.
-    pub processes: Vec<ProcessId>,
-    /// The smallest response time in its goal.
-    pub goal: Option<Nanoseconds>,
-    /// The maximum wake-up latency of its policy.
-    pub wake_within: Option<Nanoseconds>,
-}
-
-impl Placement {
-    /// The requests, as far as [`doctor()`] needs them.
-    pub fn asked(&self) -> Vec<Asked> {
-        self.parts.iter().map(|part| Asked::of(part, &self.recipes)).collect()
-    }
-}
-
-impl Asked {
-    /// From a placed request.
-    pub fn of(part: &Part, recipes: &Recipes) -> Self {
-        let named = recipes.agreed(part.intent.policy, Mechanism::WakeLatency, &part.circumstances);
-        let wakes = named.entry.map(|named| &named.value);
-        let wakes = wakes.filter(|_| part.intent.delivery.is_none());
-        let goal = part.intent.goal;
-        Self {
-            goal: goal.p50.into_iter().chain(goal.p99).min(),
-            wake_within: match wakes {
-                Some(RecipeValue::Number(micros)) => Some(Nanoseconds(u64::from(*micros) * 1_000)),
-                _ => None,
-            },
-            origin: part.intent.origin.clone(),
-            mode: part.delivery.mode,
-            queues: part.queues.iter().flat_map(|q| [q.queue].into_iter().chain(q.also.clone())).collect(),
-            processes: part.processes.iter().map(|p| p.id).collect(),
-        }
-    }
-}
-
-/// A kind of finding.
-#[derive(Clone, Copy, Debug)]
-pub struct Rule {
-    /// Its name in [`Finding::rule`]; stable, for scripts.
-    pub id: &'static str,
-    /// Its meaning, in one line.
-    pub doc: &'static str,
-    find: fn(&Case<'_>, &Causes) -> Vec<Found>,
-}
 
 /// All rules by family, in the order of evaluation.
 pub const RULES: [(&str, &[Rule]); 15] = [
@@ -155,51 +98,4 @@ pub fn doctor_with(
         *remedy = context.command_prefix.typed(remedy);
     }
     findings
-}
-
-/// The findings of earlier families that prevent a NAPI's suspension.
-#[derive(Debug, Default)]
-struct Causes {
-    by_napi: BTreeMap<NapiId, Vec<Finding>>,
-}
-
-impl Causes {
-    fn of(&self, napi: NapiId) -> &[Finding] {
-        self.by_napi.get(&napi).map_or(&[], Vec::as_slice)
-    }
-}
-
-/// A finding, and the NAPIs whose suspension it prevents.
-#[derive(Debug)]
-struct Found {
-    finding: Finding,
-    hinders: Vec<NapiId>,
-}
-
-impl Found {
-    fn new(severity: Severity, object: impl ToString, summary: impl Into<String>) -> Self {
-        let (rule, object, summary) = (String::new(), object.to_string(), summary.into());
-        let finding = Finding { rule, severity, object, summary, evidence: Vec::new(), remedy: None };
-        Self { finding, hinders: Vec::new() }
-    }
-
-    fn evidence(mut self, line: impl Into<String>) -> Self {
-        self.finding.evidence.push(line.into());
-        self
-    }
-
-    fn remedy(mut self, command: impl Into<String>) -> Self {
-        self.finding.remedy = Some(command.into());
-        self
-    }
-
-    fn hinders(mut self, napis: impl IntoIterator<Item = NapiId>) -> Self {
-        self.hinders.extend(napis);
-        self
-    }
-
-    fn by(mut self, rule: &Rule) -> Self {
-        rule.id.clone_into(&mut self.finding.rule);
-        self
-    }
 }

@@ -3,7 +3,7 @@
 use model::Severity;
 
 use super::case::Case;
-use super::{Causes, Found, Rule};
+use super::rule::{Causes, Found, Rule};
 
 /// The rules of this family.
 pub(super) const RULES: &[Rule] = &[Rule {

@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use model::{DeliveryMode, DeviceId, Object, Severity, Sysctl, Threading, quoted, since};
 
 use super::case::{Case, EpollCase, NapiCase, ProcessCase};
-use super::{Causes, Found, Rule, remedy};
+use super::remedy;
+use super::rule::{Causes, Found, Rule};
 
 /// The rules of this family.
 pub(super) const RULES: &[Rule] = &[

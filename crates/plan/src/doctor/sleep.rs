@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use model::host::IdleState;
 use model::{CpuSet, Nanoseconds, Severity};
 
+use super::case::Asked;
 use super::case::Case;
-use super::{Asked, Causes, Found, Rule};
+use super::rule::{Causes, Found, Rule};
 
 /// The rules of this family.
 pub(super) const RULES: &[Rule] = &[Rule {

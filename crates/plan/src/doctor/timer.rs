@@ -4,7 +4,8 @@ use model::{DeliveryMode, Nanoseconds, Severity};
 
 use super::case::{Case, NapiCase, WaitedForCpu};
 use super::engagement::{ENGAGED_PERCENT_MIN, idles, percent, taken_up};
-use super::{Causes, Found, Rule, remedy};
+use super::remedy;
+use super::rule::{Causes, Found, Rule};
 
 /// The rules of this family, which apply if no earlier family has found a cause.
 pub(super) const RULES: &[Rule] = &[Rule {

@@ -5,7 +5,8 @@ use model::host::Device;
 
 use super::case::{Case, NapiCase, ProcessCase, Sending};
 use super::context::THEN;
-use super::{Causes, Found, Rule, remedy};
+use super::remedy;
+use super::rule::{Causes, Found, Rule};
 
 /// The rules of this family.
 pub(super) const RULES: &[Rule] = &[

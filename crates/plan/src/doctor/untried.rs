@@ -12,7 +12,7 @@ use crate::recipe::circumstances;
 use super::batches::evidence;
 use super::case::{Case, ProcessCase};
 use super::context::{Pending, THEN};
-use super::{Causes, Found, Rule};
+use super::rule::{Causes, Found, Rule};
 
 /// The rules of this family.
 pub(super) const RULES: &[Rule] = &[

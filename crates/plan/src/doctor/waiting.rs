@@ -5,7 +5,8 @@
 use model::{DeliveryMode, NapiId, Severity};
 
 use super::case::{Case, EpollCase, NapiCase, ProcessCase};
-use super::{Causes, Found, Rule, remedy};
+use super::remedy;
+use super::rule::{Causes, Found, Rule};
 
 /// The rules of this family.
 pub(super) const RULES: &[Rule] = &[

@@ -2,7 +2,6 @@
 
 use model::{KthreadKnob, KthreadState, RxQueue, Threading};
 
-use super::{device, rx_queue};
 use crate::index::Index;
 
 pub(super) fn value(thread: &KthreadState, like: &KthreadKnob) -> Option<KthreadKnob> {
@@ -16,9 +15,9 @@ pub(super) fn value(thread: &KthreadState, like: &KthreadKnob) -> Option<Kthread
 
 /// The kernel thread of a queue's NAPI; if there is none yet, its initial state.
 pub(crate) fn thread<'a>(queue: &RxQueue, index: &'a Index<'_>) -> Option<&'a KthreadState> {
-    let state = rx_queue(queue, index)?;
+    let state = index.rx.get(queue)?;
     let of_napi = index.napi_of(*queue).and_then(|napi| napi.threaded);
-    let threading = of_napi.or_else(|| device(&queue.device, index)?.threaded);
+    let threading = of_napi.or_else(|| index.devices.get(&queue.device)?.threaded);
     match &state.kthread {
         Some(thread) => Some(thread),
         None if threading == Some(Threading::Off) => index.host.kthread_begins.as_ref(),
