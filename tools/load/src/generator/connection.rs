@@ -16,9 +16,8 @@ use rustix::net::{
 use crate::clock::Moment;
 use crate::framing::{Framing, Protocol};
 use crate::protocol::{Malformed, Parser, Reply};
+use crate::storage;
 use model::Chance;
-
-use super::requests::Requests;
 
 /// Timeout for establishing a connection.
 pub(super) const CONNECT_TIMEOUT: Nanoseconds = Nanoseconds::from_millis(2_000);
@@ -329,7 +328,7 @@ impl Connection {
         *input = &input[missing..];
         self.answer_come = 0;
         if judged && self.answer_first != 0 {
-            self.refusal = Requests::refusal(self.answer_first);
+            self.refusal = storage::refusal(self.answer_first);
             return Ok(Some(Reply::Refused));
         }
         Ok(Some(Reply::Done))

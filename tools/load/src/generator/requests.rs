@@ -6,7 +6,7 @@ use model::{Asks, ExchangeWorkload, MemcachedWorkload, StorageWorkload, Workload
 use crate::clock::Moment;
 use crate::framing::Protocol;
 use crate::protocol::Keys;
-use crate::storage::{self, Operation};
+use crate::storage::Operation;
 use model::Chance;
 
 use super::connection::{Connection, Pending, Request};
@@ -116,11 +116,6 @@ impl<'a> Requests<'a> {
                 connection.push(Pending::new(request, due, possible), |out| out.extend_from_slice(text));
             }
         }
-    }
-
-    /// Returns the error text of an answer that starts with this byte.
-    pub(super) fn refusal(first: u8) -> String {
-        storage::refusal(first)
     }
 }
 

@@ -6,8 +6,18 @@ use model::Nanoseconds;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 
-use super::worker::Wants;
 use crate::clock::Moment;
+
+/// What a connection waits for after its turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wants {
+    /// More bytes to read.
+    Read,
+    /// Room to write the rest of an answer.
+    Write,
+    /// Nothing: the connection has ended.
+    End,
+}
 
 /// The bytes of answers.
 static BLOCK: [u8; 64 * 1024] = [b'y'; 64 * 1024];

@@ -6,22 +6,22 @@
 //! outside and is an option.
 
 mod exchange;
+mod options;
 mod storage;
 mod worker;
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::os::fd::{AsFd, OwnedFd};
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 use model::{ExchangeWorkload, Nanoseconds};
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, listen, socket_with, sockopt};
 
+use options::Inbox;
+pub use options::{ServeError, ServerOptions, Service};
 use worker::Worker;
 
 /// Maximum number of connections waiting to be accepted; the kernel limits it to
@@ -31,28 +31,7 @@ const BACKLOG: i32 = 4096;
 /// How often the accepting thread checks whether it should stop.
 const ACCEPT_TURN: Nanoseconds = Nanoseconds::from_millis(250);
 
-/// How a server is built.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ServerOptions {
-    /// Serving threads, each with an epoll. Range 1..=[`Self::THREADS_MAX`].
-    pub threads: u32,
-    /// Timeout of an `epoll_wait`; `None` for no timeout, zero for polling.
-    pub wait_at_most: Option<Nanoseconds>,
-    /// How many consecutive connections a thread gets before the next thread's turn. Range
-    /// 1..=[`Self::IN_A_ROW_MAX`].
-    pub in_a_row: u32,
-    /// What it does.
-    pub service: Service,
-}
-
 impl ServerOptions {
-    /// Maximum number of threads.
-    pub const THREADS_MAX: u32 = 256;
-    /// Maximum number of consecutive connections.
-    pub const IN_A_ROW_MAX: u32 = 65_536;
-    /// Maximum number of connections per thread; further ones are closed immediately.
-    pub const CONNECTIONS_MAX: usize = 65_536;
-
     /// Checks that options are within their ranges and that the file can be opened.
     ///
     /// # Errors
@@ -72,82 +51,6 @@ impl ServerOptions {
             }
             Service::Storage { path, writable } => storage::Store::open(path, *writable).map(drop),
         }
-    }
-}
-
-/// What a server does.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Service {
-    /// For each request of a fixed size, it sends an answer of a fixed size, with arbitrary
-    /// content.
-    Exchange {
-        /// Length of a request. Range 1..=[`ExchangeWorkload::BYTES_MAX`].
-        request_bytes: u32,
-        /// Length of an answer. Range 1..=[`ExchangeWorkload::BYTES_MAX`].
-        answer_bytes: u32,
-        /// How long it busy-loops for each request.
-        service_time: Nanoseconds,
-    },
-    /// It reads and writes a file or a block device with `O_DIRECT`, one operation per thread at a
-    /// time.
-    Storage {
-        /// The file or block device.
-        path: PathBuf,
-        /// Whether writes are allowed.
-        writable: bool,
-    },
-}
-
-/// Why the server cannot run.
-#[derive(Debug, thiserror::Error)]
-pub enum ServeError {
-    /// An option is out of its range.
-    #[error("{option} = {value} is out of range: {range}")]
-    Option {
-        /// The option's name.
-        option: &'static str,
-        /// The requested value.
-        value: u32,
-        /// The valid range.
-        range: String,
-    },
-    /// Listening on the address failed.
-    #[error("listening on {address}: {cause}")]
-    Listen {
-        /// The address.
-        address: SocketAddr,
-        /// The kernel's error.
-        #[source]
-        cause: io::Error,
-    },
-    /// Opening the file with `O_DIRECT` failed.
-    #[error("opening {} with O_DIRECT: {cause}", .path.display())]
-    Open {
-        /// The file.
-        path: PathBuf,
-        /// The kernel's error.
-        #[source]
-        cause: io::Error,
-    },
-    /// `epoll_pwait2` is missing from the kernel or blocked by a seccomp filter.
-    #[error(
-        "epoll_pwait2 is missing: the server of the benches needs Linux 5.11, and no system call filter that rejects it"
-    )]
-    NoExactWait,
-    /// Creating a thread or an epoll, or waiting on it, failed.
-    #[error("{what}: {cause}")]
-    Kernel {
-        /// The operation that failed.
-        what: &'static str,
-        /// The kernel's error.
-        #[source]
-        cause: io::Error,
-    },
-}
-
-impl ServeError {
-    pub(self) fn kernel(what: &'static str, cause: impl Into<io::Error>) -> Self {
-        Self::Kernel { what, cause: cause.into() }
     }
 }
 
@@ -236,35 +139,4 @@ fn accept(
 fn is_passing(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionReset, Interrupted, WouldBlock};
     [ConnectionAborted, ConnectionReset, Interrupted, WouldBlock].contains(&error.kind())
-}
-
-/// Connections on their way to a thread, and the eventfd that wakes it.
-#[derive(Debug)]
-struct Inbox {
-    sockets: Mutex<Vec<OwnedFd>>,
-    bell: OwnedFd,
-}
-
-impl Inbox {
-    fn new() -> Result<Self, ServeError> {
-        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
-        let bell = bell.map_err(|errno| ServeError::kernel("eventfd", errno))?;
-        Ok(Self { sockets: Mutex::default(), bell })
-    }
-
-    fn put(&self, socket: OwnedFd) {
-        self.sockets.lock().unwrap_or_else(PoisonError::into_inner).push(socket);
-        self.ring();
-    }
-
-    fn ring(&self) {
-        // Fails only if the eventfd is already signalled.
-        let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
-    }
-
-    fn take(&self) -> Vec<OwnedFd> {
-        // Fails only if the eventfd is not signalled.
-        let _ = rustix::io::read(self.bell.as_fd(), &mut [0; 8]);
-        std::mem::take(&mut *self.sockets.lock().unwrap_or_else(PoisonError::into_inner))
-    }
 }

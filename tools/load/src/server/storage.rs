@@ -11,8 +11,9 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 
-use super::ServeError;
-use super::worker::Wants;
+use super::exchange::Wants;
+use super::options::ServeError;
+
 use crate::storage::{HEADER_BYTES, Operation, answer};
 
 /// `EIO`: reported for an operation that failed without an error number, such as a read past the

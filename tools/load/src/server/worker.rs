@@ -8,9 +8,9 @@ use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 
-use super::exchange::Exchange;
+use super::exchange::{Exchange, Wants};
+use super::options::{Inbox, ServeError, ServerOptions, Service};
 use super::storage::{Storage, Store};
-use super::{Inbox, ServeError, ServerOptions, Service};
 
 /// Maximum number of events that one wait returns.
 const EVENTS_MAX: usize = 256;
@@ -54,17 +54,6 @@ struct Connection {
 enum State {
     Exchange(Exchange),
     Storage(Storage),
-}
-
-/// What a connection waits for after its turn.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Wants {
-    /// More bytes to read.
-    Read,
-    /// Room to write the rest of an answer.
-    Write,
-    /// Nothing: the connection has ended.
-    End,
 }
 
 impl<'a> Worker<'a> {

@@ -7,7 +7,7 @@ use model::OfferedLoad;
 use crate::summary::Summary;
 use measure::statistics::Interval;
 
-use super::Escaped;
+use super::escaped::Escaped;
 use super::style::SeriesStyle;
 
 /// Dimensions in the SVG's own units: the picture scales to the available space.

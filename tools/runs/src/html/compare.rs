@@ -3,8 +3,8 @@
 use std::cmp::Ordering;
 use std::fmt::Write as _;
 
-use super::Escaped;
 use super::chart::{Scale, line_across, short, tick_below};
+use super::escaped::Escaped;
 use super::style::CSS;
 
 const WIDTH: f64 = 900.0;

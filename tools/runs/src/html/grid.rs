@@ -3,8 +3,9 @@
 use std::fmt::Write as _;
 
 use super::chart::line_across;
+use super::escaped::Escaped;
 use super::style::{self, SeriesStyle, styles};
-use super::{Escaped, legend, options, place, voids};
+use super::{legend, options, place, voids};
 use crate::cost::{COST_COLUMNS, COST_TITLE, cost_cells};
 use crate::grid::{Grid, RATIO_COLUMNS, cells, columns, ratio_cells};
 use crate::variant::{Row, Variant};

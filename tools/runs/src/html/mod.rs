@@ -6,6 +6,7 @@
 
 mod chart;
 mod compare;
+mod escaped;
 mod grid;
 mod style;
 mod watch;
@@ -21,30 +22,12 @@ use crate::table;
 use measure::statistics::Interval;
 
 use chart::{Axis, Chart};
+use escaped::Escaped;
 use style::{SeriesStyle, styles};
 
 pub use compare::{CompareChart, ComparePlace, ComparePoint, html_of_compare};
 pub use grid::html_of_grid;
 pub use watch::{Mark, POINTS_MAX, WatchPoint, html_of_watch};
-
-/// Text that is safe inside HTML elements and attributes.
-struct Escaped<'a>(&'a str);
-
-impl std::fmt::Display for Escaped<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        for c in self.0.chars() {
-            match c {
-                '&' => f.write_str("&amp;")?,
-                '<' => f.write_str("&lt;")?,
-                '>' => f.write_str("&gt;")?,
-                '"' => f.write_str("&quot;")?,
-                '\'' => f.write_str("&#39;")?,
-                _ => f.write_char(c)?,
-            }
-        }
-        Ok(())
-    }
-}
 
 /// Renders the report as HTML.
 pub fn html_of_results(title: &str, results: &Results) -> String {

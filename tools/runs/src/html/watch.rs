@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
-use super::Escaped;
 use super::chart::{Scale, line_across, short, tick_below};
+use super::escaped::Escaped;
 use super::style::CSS;
 
 /// Dimensions in the SVG's own units: the picture scales to the available space.
