@@ -54,6 +54,11 @@ pub fn exp(x: f64) -> f64 {
 ///  is divided by.
 const TAYLOR_DIVISORS: [f64; 13] = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 11.0, 12.0, 13.0];
 
+/// The square root, which IEEE 754 defines to the last bit.
+pub(crate) fn root(x: f64) -> f64 {
+    x.max(0.0).sqrt()
+}
+
 #[cfg(test)]
 #[expect(clippy::disallowed_methods, reason = "compared with the machine's own mathematics")]
 mod test {

@@ -1,6 +1,6 @@
 //! Small systems of linear equations with a symmetric, positive definite matrix.
 
-use super::root;
+use crate::math::root;
 
 /// The lower triangle L of a matrix A = L·Lᵀ.
 #[derive(Clone, Debug)]

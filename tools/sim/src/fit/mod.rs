@@ -12,11 +12,12 @@ mod cholesky;
 mod surface;
 
 use crate::chance::{Chance, Draws};
-use crate::math::{exp, ln};
+use crate::math::{exp, ln, root};
 use crate::scenario::{Costs, Parameter};
 
 use cholesky::Cholesky;
-use surface::Surface;
+pub use surface::HUBER;
+use surface::{Surface, bend};
 
 /// A fit of parameters, each on a scale that is logarithmic above a tenth of its range and linear below.
 #[derive(Clone, Debug)]
@@ -86,8 +87,6 @@ struct Slopes {
     doubts: Vec<Vec<f64>>,
 }
 
-/// Beyond this many deviations, a residual counts linearly.
-pub const HUBER: f64 = 2.0;
 /// Larger residuals are capped at this: surfaces cannot model points so far out.
 const MISSED_MAX: f64 = 60.0;
 /// Half the width of the first box, on the scale: a third more or less.
@@ -372,12 +371,6 @@ impl Round {
     }
 }
 
-/// Huber's loss: half the square of a residual, continued by its tangent beyond [`HUBER`].
-fn bend(residual: f64) -> f64 {
-    let r = residual.abs();
-    if r < HUBER { 0.5 * r * r } else { HUBER * r - 0.5 * HUBER * HUBER }
-}
-
 /// Where the scale changes from linear to logarithmic: at a tenth of the range, but at most one microsecond.
 fn knee(parameter: &Parameter) -> f64 {
     0.1 * parameter.max.min(10.0)
@@ -389,11 +382,6 @@ fn to_scale(parameter: &Parameter, value: f64) -> f64 {
 
 fn from_scale(parameter: &Parameter, x: f64) -> f64 {
     (exp(x) - knee(parameter)).clamp(parameter.min, parameter.max)
-}
-
-/// The square root, which IEEE 754 defines to the last bit.
-fn root(x: f64) -> f64 {
-    x.max(0.0).sqrt()
 }
 
 #[expect(clippy::cast_precision_loss, reason = "points, residuals and parameters: at most a few thousand")]

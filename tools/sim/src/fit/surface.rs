@@ -1,9 +1,18 @@
 //! Surfaces through noisy residuals: a regression of each on linear and squared terms of the parameters.
 
 use super::cholesky::Cholesky;
-use super::{bend, root};
+
 use crate::chance::Chance;
-use crate::math::exp;
+use crate::math::{exp, root};
+
+/// Huber's loss: half the square of a residual, continued by its tangent beyond [`HUBER`].
+pub(super) fn bend(residual: f64) -> f64 {
+    let r = residual.abs();
+    if r < HUBER { 0.5 * r * r } else { HUBER * r - 0.5 * HUBER * HUBER }
+}
+
+/// Beyond this many deviations, a residual counts linearly.
+pub const HUBER: f64 = 2.0;
 
 /// The residuals as a function of the position in a box with coordinates from -1 to 1.
 #[derive(Clone, Debug)]

@@ -12,22 +12,10 @@
 //! parameters set the rate. A thread moves at the end of its step; one that loops for events stays. With
 //! rates of zero, no running thread moves.
 
-use super::World;
-use super::balance::Use;
-use super::scheduler::State;
+use super::parts::{Occasion, State, Use};
+use super::state::World;
 use crate::ids::{CpuId, TaskId};
 use crate::watch::Watch;
-
-/// Why a running thread should move.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Occasion {
-    /// The thread shares its CPU with a waiting kernel task.
-    Crowded,
-    /// Interrupts take its CPU's time.
-    Interrupted,
-    /// Its group of CPUs runs more tasks than another.
-    Uneven,
-}
 
 impl<W: Watch> World<W> {
     /// Whether running threads can move.

@@ -9,9 +9,8 @@
 //! failed attempts precede the move of a running thread; a parameter sets the rate. At zero, no group counts
 //! as overloaded, and no thread leaves one in this way.
 
-use super::World;
-use super::active_balance::Occasion;
-use super::scheduler::State;
+use super::parts::{Occasion, State, Use};
+use super::state::World;
 use crate::ids::{CpuId, LlcId, ThreadId};
 use crate::watch::{Class, Watch};
 
@@ -20,17 +19,6 @@ const DECAY: f64 = 0.978_572;
 /// A group is overloaded if its use times this factor exceeds its capacity. Kernel: `sd->imbalance_pct`, in
 /// percent.
 pub(crate) const IMBALANCE: f64 = 1.17;
-
-/// The recent utilisation of a CPU.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Use {
-    /// The share of the time outside interrupts that tasks used.
-    tasks: f64,
-    /// The share that interrupts used.
-    interrupts: f64,
-    /// The CPU's account at the last update.
-    seen: [u64; 5],
-}
 
 impl Use {
     /// The share that interrupts leave. Kernel: `scale_rt_capacity()`.

@@ -5,9 +5,8 @@
 //! `busy_poll_stop()` polls once more and completes; from 7.0 on, with `prefer_busy_poll` and deferral set,
 //! it only starts the timer. Omitted: `SO_BUSY_POLL` of single sockets.
 
-use super::cpu::Doing;
-use super::napi::{Poll, Running};
-use super::{Step, World};
+use super::parts::{Doing, Poll, Running, Step};
+use super::state::World;
 use crate::arrivals::NEVER;
 use crate::ids::{CpuId, NapiId, ThreadId};
 use crate::watch::{Fact, Poller, Watch};

@@ -6,14 +6,12 @@
 //! own load. Clients may have their own host, whose queues and threads take time for each answer:
 //! `client_host`. Without one, the client's CPUs and its receive path are omitted.
 
-use super::World;
-use super::application::Ready;
+use super::parts::Ready;
+use super::state::World;
 use crate::arrivals::NEVER;
 use crate::chance::Draws;
-use crate::ids::{Compact, ConnectionId, QueueId, ThreadId};
-use crate::index_vec::IndexVec;
+use crate::ids::{ConnectionId, QueueId};
 use crate::watch::{Fact, Watch};
-use crate::wire::Link;
 
 /// TCP's minimum retransmission timeout. Kernel: `TCP_RTO_MIN`.
 pub(crate) const RETRANSMISSION_TIMEOUT: u64 = 200_000_000;
@@ -24,59 +22,6 @@ const CLOSED_LOOP_START: u64 = 1_000_000;
 
 /// Maximum number of times that a client is late with the same answer.
 const LATE_TIMES_MAX: u32 = 8;
-
-/// All clients.
-#[derive(Clone, Debug)]
-pub(crate) struct Clients {
-    pub(crate) connections: IndexVec<ConnectionId, Connection>,
-    pub(crate) homes: IndexVec<ConnectionId, Home>,
-    /// Whether each thread's connections all belong to one queue.
-    pub(crate) one_queue_each: bool,
-    /// Mean gap between a connection's requests; `NEVER` in a closed loop.
-    pub(crate) gap: u64,
-    pub(crate) arrivals: model::Arrivals,
-    pub(crate) from_due: bool,
-    pub(crate) acks: bool,
-    /// Transmission time of a request on the link.
-    pub(crate) request_span: u64,
-    pub(crate) answers: Link,
-}
-
-/// The part of a connection's state that changes with each request.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Connection {
-    /// When its next request is due.
-    pub(crate) next: u64,
-    /// Start of its response time.
-    pub(crate) from: u64,
-    /// How many requests its thread had answered when it last answered this connection.
-    pub(crate) touched: u32,
-}
-
-/// A connection's queue and thread. Kept small, because a packet reads nothing else.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Home {
-    queue: Compact<QueueId>,
-    thread: Compact<ThreadId>,
-}
-
-impl Home {
-    pub(crate) fn new(queue: QueueId, thread: ThreadId) -> Self {
-        Self { queue: Compact::new(queue), thread: Compact::new(thread) }
-    }
-
-    /// The queue that receives its packets.
-    #[inline]
-    pub(crate) fn queue(self) -> QueueId {
-        self.queue.get()
-    }
-
-    /// The thread that answers it.
-    #[inline]
-    pub(crate) fn thread(self) -> ThreadId {
-        self.thread.get()
-    }
-}
 
 impl<W: Watch> World<W> {
     #[expect(clippy::cast_precision_loss, reason = "a gap of nanoseconds, far below 2^53")]

@@ -8,97 +8,12 @@
 //! hyper-threads (each queue and each thread has its own CPU), `net_dim` (moderation uses its fixed values),
 //! budgets, transmit completions, and the cost of sending a request that was not due yet.
 
-use std::collections::VecDeque;
-
-use super::World;
-use crate::arrivals::Arrivals;
+use super::clients::{Doing, Moderation};
+use super::state::World;
 use crate::arrivals::NEVER;
-use crate::ids::{ClientQueueId, ClientThreadId, Compact, ConnectionId};
-use crate::index_vec::IndexVec;
-use crate::scenario::{Scenario, Waits};
+use crate::ids::{ClientQueueId, ClientThreadId, ConnectionId};
+use crate::scenario::Waits;
 use crate::watch::Watch;
-
-/// The clients' machine; it does not exist without threads.
-#[derive(Clone, Debug)]
-pub(crate) struct ClientHost {
-    queues: IndexVec<ClientQueueId, ClientQueue>,
-    threads: IndexVec<ClientThreadId, ClientThread>,
-    /// Each connection's queue.
-    homes: IndexVec<ConnectionId, Compact<ClientQueueId>>,
-    moderation: Moderation,
-}
-
-/// Interrupt moderation of the clients' NIC.
-#[derive(Clone, Copy, Debug)]
-struct Moderation {
-    span: u64,
-    frames: usize,
-    /// Whether every packet restarts the timer.
-    restarts: bool,
-}
-
-/// A queue of the clients' NIC, with its softirq.
-#[derive(Clone, Debug)]
-struct ClientQueue {
-    arrivals: Arrivals,
-    ring: VecDeque<ConnectionId>,
-    /// The running softirq: `Some(Some(_))` while it delivers this answer, `Some(None)` when none are left.
-    polling: Option<Option<ConnectionId>>,
-    /// When the interrupt caused by the first answer in the ring is due.
-    deadline: u64,
-}
-
-/// A thread of the clients.
-#[derive(Clone, Debug)]
-struct ClientThread {
-    /// The epoll's ready list.
-    ready: VecDeque<ConnectionId>,
-    /// The events of the last `epoll_wait`.
-    batch: VecDeque<ConnectionId>,
-    doing: Doing,
-}
-
-/// The activity of a client thread.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Doing {
-    /// It has been waiting for answers since then, asleep or polling.
-    Waiting(u64),
-    /// An answer has arrived and is about to be noticed.
-    Noticing,
-    /// It calls `epoll_wait`.
-    Epoll,
-    /// It goes to sleep.
-    FallingAsleep,
-    /// It processes the first answer of its batch.
-    Request,
-}
-
-impl ClientHost {
-    /// The host of a scenario, with each connection's queue.
-    pub(crate) fn new(scenario: &Scenario, homes: IndexVec<ConnectionId, Compact<ClientQueueId>>) -> Self {
-        let (clients, coalescing) = (&scenario.clients, &scenario.hardware.coalescing);
-        let queue =
-            ClientQueue { arrivals: Arrivals::new(), ring: VecDeque::new(), polling: None, deadline: NEVER };
-        let thread =
-            ClientThread { ready: VecDeque::new(), batch: VecDeque::new(), doing: Doing::Waiting(0) };
-        let queues = if clients.threads > 0 { clients.queues } else { 0 };
-        Self {
-            queues: IndexVec::filled(queue, queues as usize),
-            threads: IndexVec::filled(thread, clients.threads as usize),
-            homes,
-            moderation: Moderation {
-                span: u64::from(coalescing.rx_usecs) * 1000,
-                frames: coalescing.rx_frames as usize,
-                restarts: coalescing.rx_cqe,
-            },
-        }
-    }
-
-    /// Whether the scenario has such a host.
-    pub(crate) const fn present(&self) -> bool {
-        self.threads.len() > 0
-    }
-}
 
 impl<W: Watch> World<W> {
     /// Schedules the arrival of a connection's answer at the clients' NIC.

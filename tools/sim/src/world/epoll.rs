@@ -5,9 +5,8 @@
 //! entries are checked again by the next call. Omitted: nested epolls, edge-triggered and one-shot entries,
 //! wake-ups of several waiters.
 
-use super::cpu::Doing;
-use super::scheduler::State;
-use super::{Step, World};
+use super::parts::{Doing, State, Step};
+use super::state::World;
 use crate::ids::{CpuId, ThreadId};
 use crate::scenario::Waits;
 use crate::watch::{Fact, Watch};

@@ -6,53 +6,11 @@
 //! another CPU is woken later and finds more. A list is also flushed when its poll ends. Omitted: merging of
 //! segments (a request is one segment with PSH, and an ACK is never held), and lists that split by route.
 
-use model::KernelVersion;
-
-use super::World;
-use super::cpu::Doing;
-use super::napi::{Poll, Running};
-use super::nic::Packet;
+use super::parts::{Doing, Packet, Poll, Running};
 use super::socket::Reach;
+use super::state::World;
 use crate::ids::CpuId;
 use crate::watch::Watch;
-
-/// Packets per list. Kernel: `net_hotdata.gro_normal_batch`.
-const GRO_NORMAL_BATCH: u32 = 8;
-
-/// Packets between the ring and their sockets. Kernel: `napi_struct.rx_list`.
-#[derive(Clone, Debug)]
-pub(crate) struct List {
-    packets: [Packet; GRO_NORMAL_BATCH as usize],
-    length: u32,
-    /// How many of them have been delivered.
-    handed: u32,
-    /// Whether the list is being delivered to the sockets.
-    goes: bool,
-}
-
-impl Default for List {
-    /// An empty list.
-    fn default() -> Self {
-        let packets = [Packet::ACK; GRO_NORMAL_BATCH as usize];
-        Self { packets, length: 0, handed: 0, goes: false }
-    }
-}
-
-impl List {
-    fn next(&mut self) -> Option<Packet> {
-        if self.handed == self.length {
-            (self.length, self.handed, self.goes) = (0, 0, false);
-            return None;
-        }
-        self.handed += 1;
-        Some(self.packets[self.handed as usize - 1])
-    }
-}
-
-/// How many packets are delivered to their sockets together.
-pub(crate) fn list_length(kernel: KernelVersion) -> u32 {
-    if (kernel.major, kernel.minor) < (5, 4) { 1 } else { GRO_NORMAL_BATCH }
-}
 
 impl<W: Watch> World<W> {
     /// Moves the poll's packets from the ring to a list or from the list to their sockets. Returns `false` if

@@ -5,9 +5,8 @@
 //! 6.11, `kernel/workqueue.c` `worker_thread()` of bound pools, `mm/vmstat.c` `vmstat_update()`. Omitted: the
 //! work they do; tasks that are not bound to a CPU.
 
-use super::World;
-use super::cpu::Doing;
-use super::scheduler::State;
+use super::parts::{Doing, State};
+use super::state::World;
 use crate::ids::CpuId;
 use crate::watch::Watch;
 

@@ -4,8 +4,8 @@
 //! `net/core/dev.c` `napi_watchdog()`; `kernel/softirq.c` `irq_exit_rcu()`. Omitted: forced threading, other
 //! devices' interrupts, the cost of the timer tick.
 
-use super::World;
 use super::softirq::ksoftirqd_holds_softirqs_back;
+use super::state::World;
 use crate::ids::{CpuId, NapiId};
 use crate::scenario::Processing;
 use crate::watch::{Fact, Watch};

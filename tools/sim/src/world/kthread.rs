@@ -8,10 +8,9 @@
 //! unless `need_resched()`: a parameter sets how often that happens and the work is requeued. Omitted: a
 //! worker that requeues its work may be the first to take it, after waking another worker in vain.
 
-use super::cpu::Doing;
-use super::napi::{NAPI_WEIGHT, Poll, Running};
-use super::scheduler::State;
-use super::{Step, World};
+use super::napi::NAPI_WEIGHT;
+use super::parts::{Doing, Poll, Running, State, Step};
+use super::state::World;
 use crate::ids::{CpuId, NapiId, TaskId};
 use crate::scenario::Processing;
 use crate::watch::Watch;

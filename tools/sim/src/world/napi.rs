@@ -4,66 +4,14 @@
 //! `napi_complete_done()`. The timer is pinned to the CPU that sets it (`HRTIMER_MODE_REL_PINNED`), so a NAPI
 //! follows the CPU that last completed it. Omitted: GRO's own flushing, disabling, netpoll.
 
-use super::World;
-use super::cpu::Doing;
+use super::parts::{Doing, Poll, Running};
+use super::state::World;
 use crate::ids::{CpuId, NapiId};
 use crate::scenario::Processing;
-use crate::watch::{Fact, Poller, Watch};
+use crate::watch::{Fact, Watch};
 
 /// Packets per poll. Kernel: `NAPI_POLL_WEIGHT`.
 pub(crate) const NAPI_WEIGHT: u32 = 64;
-
-/// A NAPI; it has the same number as its queue.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Napi {
-    /// `NAPI_STATE_SCHED`: it is owned.
-    pub(crate) scheduled: bool,
-    /// `NAPI_STATE_MISSED`: it was scheduled again while owned.
-    missed: bool,
-    /// `NAPI_STATE_PREFER_BUSY_POLL`: an application busy-polls it, or intends to.
-    pub(crate) preferred: bool,
-    /// `defer_hard_irqs_count`.
-    pub(crate) deferrals: u32,
-    /// The CPU that set its timer.
-    pub(crate) timer_cpu: CpuId,
-    /// The CPU that busy-polls its empty ring, up to the next known arrival.
-    pub(crate) spinner: Option<CpuId>,
-}
-
-/// A running poll on a CPU.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Poll {
-    pub(crate) napi: NapiId,
-    pub(crate) work: u32,
-    pub(crate) budget: u32,
-    pub(crate) running: Running,
-}
-
-/// The context in which a poll runs.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Running {
-    /// In softirq context, on top of a task or of idle.
-    #[default]
-    Softirq,
-    /// In ksoftirqd.
-    Ksoftirqd,
-    /// In the NAPI's thread or a workqueue worker.
-    Kthread,
-    /// In `napi_busy_loop()`.
-    BusyLoop,
-    /// In `busy_poll_stop()`.
-    BusyStop,
-}
-
-impl Running {
-    const fn poller(self) -> Poller {
-        match self {
-            Self::Softirq => Poller::Softirq,
-            Self::Ksoftirqd | Self::Kthread => Poller::Kthread,
-            Self::BusyLoop | Self::BusyStop => Poller::Application,
-        }
-    }
-}
 
 impl<W: Watch> World<W> {
     /// `napi_schedule()` on this CPU.

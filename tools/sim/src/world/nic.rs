@@ -11,162 +11,15 @@
 //! packet as if each arrival were an event. A packet that only starts or restarts the moderation timer is not
 //! an event, either: when the timer expires, it is checked whether packets have restarted it.
 
-use std::collections::VecDeque;
-
-use super::World;
-use crate::arrivals::{Arrivals, NEVER};
-use crate::dim::{Dim, RX_CQE, RX_EQE, Sample, TX_EQE};
-use crate::ids::{ConnectionId, CpuId, QueueId};
-use crate::scenario::{Coalescing, Hardware};
+use super::parts::Packet;
+use super::state::World;
+use crate::arrivals::NEVER;
+use crate::dim::Sample;
+use crate::ids::{CpuId, QueueId};
 use crate::watch::{Fact, Watch};
-
-/// A packet in a ring: a connection's request, or a pure ACK.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Packet(ConnectionId);
-
-impl Packet {
-    /// A pure ACK of any connection.
-    pub(crate) const ACK: Self = Self(ConnectionId::new(u32::MAX as usize));
-
-    /// A connection's request.
-    #[inline]
-    pub(crate) const fn request(connection: ConnectionId) -> Self {
-        Self(connection)
-    }
-
-    /// The connection whose request it is; `None` for an ACK.
-    #[inline]
-    pub(crate) fn connection(self) -> Option<ConnectionId> {
-        (self != Self::ACK).then_some(self.0)
-    }
-}
-
-/// One channel of the NIC.
-#[derive(Clone, Debug)]
-pub(crate) struct Queue {
-    /// Requests on their way to this queue.
-    requests: Arrivals,
-    /// ACKs on their way to this queue, by arrival time.
-    acks: VecDeque<u64>,
-    next_arrival: u64,
-    /// Packets that have arrived and were not polled yet.
-    ring: VecDeque<Packet>,
-    ring_size: usize,
-    pub(crate) irq_cpu: CpuId,
-    pub(crate) armed: bool,
-    coalescing: Coalescing,
-    rx: Option<Dim>,
-    tx: Option<Dim>,
-    /// Packets since the interrupt was armed, and when the interrupt is due unless more arrive.
-    unseen: u32,
-    rx_deadline: u64,
-    /// The first and the last transmit completion that no poll has processed.
-    tx_first: u64,
-    tx_last: u64,
-    tx_event: u64,
-    counted: Counted,
-}
-
-#[derive(Clone, Copy, Debug, Default)]
-struct Counted {
-    rx_packets: u64,
-    rx_events: u64,
-    tx_packets: u64,
-    tx_events: u64,
-}
 
 /// Bytes of a small packet, for the moderation's byte rate.
 const SMALL_PACKET_BYTES: u64 = 100;
-
-impl Queue {
-    pub(crate) fn new(hardware: &Hardware, irq_cpu: CpuId) -> Self {
-        let coalescing = hardware.coalescing;
-        let dim = |profiles| coalescing.adaptive.then(|| Dim::new(profiles));
-        Self {
-            requests: Arrivals::new(),
-            acks: VecDeque::new(),
-            next_arrival: NEVER,
-            ring: VecDeque::new(),
-            ring_size: hardware.ring as usize,
-            irq_cpu,
-            armed: true,
-            coalescing,
-            rx: dim(if coalescing.rx_cqe { RX_CQE } else { RX_EQE }),
-            tx: dim(TX_EQE),
-            unseen: 0,
-            rx_deadline: NEVER,
-            tx_first: NEVER,
-            tx_last: 0,
-            tx_event: 0,
-            counted: Counted::default(),
-        }
-    }
-
-    /// Adds a request that arrives at this time.
-    pub(crate) fn expect_request(&mut self, at: u64, connection: ConnectionId) {
-        self.requests.expect(at, connection);
-        self.next_arrival = self.next_arrival.min(at);
-    }
-
-    /// Adds an ACK that arrives at this time. All ACKs take equally long, so none overtakes another.
-    #[inline]
-    pub(crate) fn expect_ack(&mut self, at: u64) {
-        debug_assert!(self.acks.back().is_none_or(|&last| last <= at), "ACKs come in order");
-        self.acks.push_back(at);
-        self.next_arrival = self.next_arrival.min(at);
-    }
-
-    #[inline]
-    fn next_ack(&self) -> u64 {
-        self.acks.front().copied().unwrap_or(NEVER)
-    }
-
-    /// When the next packet arrives.
-    #[inline]
-    pub(crate) const fn next_arrival(&self) -> u64 {
-        self.next_arrival
-    }
-
-    /// Whether a poll would find a packet.
-    #[inline]
-    pub(crate) fn has_packet(&self, now: u64) -> bool {
-        !self.ring.is_empty() || self.next_arrival() <= now
-    }
-
-    fn rx_moderation(&self) -> (u64, u32) {
-        let (usecs, frames) = match &self.rx {
-            Some(dim) => dim.moderation(),
-            None => (self.coalescing.rx_usecs, self.coalescing.rx_frames),
-        };
-        (u64::from(usecs) * 1000, frames)
-    }
-
-    /// Updates the moderation for a packet that arrived while the interrupt was armed.
-    #[inline]
-    fn moderate(&mut self, at: u64) {
-        self.unseen = self.unseen.saturating_add(1);
-        if self.coalescing.rx_cqe || self.rx_deadline == NEVER {
-            self.rx_deadline = at + self.rx_moderation().0;
-        }
-    }
-
-    /// A time that is not later than the next RX interrupt. It is the next arrival only if enough packets may
-    /// arrive by then to reach the frame limit.
-    fn rx_due(&mut self) -> u64 {
-        let (span, frames) = self.rx_moderation();
-        let due = if self.unseen > 0 { self.rx_deadline } else { self.next_arrival.saturating_add(span) };
-        let by_then = self.requests.at_most_by(due) + self.acks.len();
-        if self.unseen as usize + by_then < frames as usize { due } else { due.min(self.next_arrival) }
-    }
-
-    fn tx_due(&self) -> u64 {
-        if self.tx_first == NEVER || !self.coalescing.tx_irq {
-            return NEVER;
-        }
-        let usecs = self.tx.as_ref().map_or(self.coalescing.tx_usecs, |dim| dim.moderation().0);
-        self.tx_first.max(self.tx_event + u64::from(usecs) * 1000)
-    }
-}
 
 impl<W: Watch> World<W> {
     /// Moves the packets that have arrived by now into the ring; packets that find it full are dropped.
@@ -306,7 +159,8 @@ impl<W: Watch> World<W> {
 mod test {
     use super::*;
     use crate::chance::Chance;
-    use crate::scenario::Scenario;
+    use crate::ids::ConnectionId;
+    use crate::scenario::{Coalescing, Scenario};
 
     /// Records when the first interrupt is raised.
     struct FirstIrq(Option<u64>);

@@ -9,84 +9,11 @@
 
 use std::ops::Range;
 
-use super::cpu::Doing;
-use super::{Step, World};
+use super::parts::{Doing, State, Step, Task};
+use super::state::World;
 use crate::cpu_mask::CpuMask;
-use crate::ids::{CpuId, LlcId, NodeId, TaskId, ThreadId};
-use crate::index_vec::IndexVec;
-use crate::scenario::Hardware;
+use crate::ids::{CpuId, LlcId, TaskId, ThreadId};
 use crate::watch::Watch;
-
-/// A thread of the application or of the kernel.
-#[derive(Clone, Debug)]
-pub(crate) struct Task {
-    /// The CPU where it runs or last ran.
-    pub(crate) cpu: CpuId,
-    pub(crate) state: State,
-    /// CPUs that it may use.
-    pub(crate) allowed: CpuMask,
-    /// Its next step.
-    pub(crate) step: Step,
-    /// The cost of the interrupt that woke it, on the CPU where it runs.
-    pub(crate) interrupt: u64,
-}
-
-/// The state of a task.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum State {
-    /// Sleeping.
-    Sleeping,
-    /// About to be put on a run queue.
-    Waking,
-    /// Waiting for a CPU.
-    Queued,
-    /// Running on a CPU.
-    Running,
-}
-
-/// CPU topology: cores, SMT siblings, cache groups and NUMA nodes.
-#[derive(Clone, Debug)]
-pub(crate) struct Topology {
-    places: IndexVec<CpuId, Place>,
-    llc_cpus: usize,
-    pub(crate) smt: bool,
-    node_distance: u64,
-}
-
-/// A CPU's position in the topology.
-#[derive(Clone, Copy, Debug)]
-struct Place {
-    /// The CPUs of its LLC group.
-    llc: CpuMask,
-    node: NodeId,
-}
-
-impl Topology {
-    pub(crate) fn of(hardware: &Hardware) -> Self {
-        let cpus = hardware.cpus as usize;
-        let (llc, node) = (hardware.llc_cpus as usize, hardware.node_cpus as usize);
-        let place = |cpu: CpuId| {
-            let first = cpu.index() / llc * llc;
-            let group = first..(first + llc).min(cpus);
-            Place { llc: group.map(CpuId::new).collect(), node: NodeId::new(cpu.index() / node) }
-        };
-        Self {
-            places: IndexVec::from_fn(cpus, place),
-            llc_cpus: llc,
-            smt: hardware.smt,
-            node_distance: u64::from(hardware.node_distance),
-        }
-    }
-}
-
-/// Sets of CPUs by their present state.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Standing {
-    /// CPUs that run no task and have none waiting.
-    idle: CpuMask,
-    /// CPUs with waiting tasks.
-    queued: CpuMask,
-}
 
 impl<W: Watch> World<W> {
     /// Updates these sets after a CPU's task or its run queue has changed.

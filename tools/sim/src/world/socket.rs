@@ -5,11 +5,8 @@
 //! holds more than one and cannot overflow; only the ring can. Omitted: the backlog of a socket that is
 //! locked by its owner, delayed ACKs.
 
-use super::World;
-use super::application::Ready;
-use super::cpu::Doing;
-use super::nic::Packet;
-use super::scheduler::State;
+use super::parts::{Doing, Packet, Ready, State};
+use super::state::World;
 use crate::ids::{Compact, CpuId, ThreadId};
 use crate::watch::{Fact, Watch};
 

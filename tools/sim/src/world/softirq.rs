@@ -8,8 +8,9 @@
 
 use model::KernelVersion;
 
-use super::napi::{NAPI_WEIGHT, Poll, Running};
-use super::{Step, World};
+use super::napi::NAPI_WEIGHT;
+use super::parts::{Poll, Running, Step};
+use super::state::World;
 use crate::ids::CpuId;
 use crate::watch::{Fact, Watch};
 
@@ -19,27 +20,6 @@ pub(crate) const BUDGET: u32 = 300;
 const TIME_LIMIT: u64 = 2_000_000;
 /// Kernel: `MAX_SOFTIRQ_RESTART`.
 const ROUNDS_MAX: u32 = 10;
-
-/// Softirq processing on a CPU.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Softirq {
-    /// The context in which it runs; `None` if it does not.
-    running: Option<Running>,
-    /// When it began.
-    began: u64,
-    /// When this round began.
-    round_began: u64,
-    rounds: u32,
-    packets: u32,
-    pub(crate) ksoftirqd_awake: bool,
-}
-
-impl Softirq {
-    /// Whether it runs outside any thread.
-    pub(crate) const fn inline(&self) -> bool {
-        matches!(self.running, Some(Running::Softirq))
-    }
-}
 
 /// Whether softirqs wait for a woken ksoftirqd.
 pub(crate) fn ksoftirqd_holds_softirqs_back(kernel: KernelVersion) -> bool {
