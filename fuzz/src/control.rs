@@ -2,7 +2,8 @@
 //! messages or an error. Decoded messages survive a round trip, and nothing without the token's seal is a
 //! message.
 
-use experiments::machines::message::{Lines, Reply, Request, encode};
+use experiments::machines::line::{Lines, encode};
+use experiments::machines::message::{Reply, Request};
 use experiments::machines::token::{Challenger, Handshake, Prover, Token, handshake_lines};
 use serde::Serialize;
 use serde::de::DeserializeOwned;

@@ -12,6 +12,7 @@ use super::exchange_args::{Serve, Storage, TcpRr, TcpStream, Threaded};
 use super::judge_args::Judge;
 use super::live_args::Live;
 use super::load::Load;
+use super::option::span;
 use super::policies_args::Policies;
 use super::selfcheck_args::Selfcheck;
 use crate::machines::args::TwoMachines;
@@ -168,13 +169,6 @@ pub struct Memcached {
     /// Write the evidence of every run to this file, as JSON.
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
-}
-
-/// Parses `5`, `0.8`, `800ms` or `5s`; a number without a unit is in seconds.
-pub(super) fn span(text: &str) -> Result<Nanoseconds, String> {
-    let with_unit =
-        if text.ends_with(|c: char| c.is_ascii_digit()) { format!("{text}s") } else { text.to_owned() };
-    with_unit.parse().map_err(|error: model::units::NotASpan| error.to_string())
 }
 
 impl Memcached {

@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use clap::Args;
 use model::{Arrivals, CpuSet, ExchangeWorkload, Nanoseconds, Pace, StorageWorkload, Waiting, Workload};
 
-use super::args::span;
 use super::configuration::{Configuration, in_help};
 use super::load::Load;
+use super::option::span;
 use super::size::{Bytes, Sizes};
 use crate::machines::args::TwoMachines;
 

@@ -7,7 +7,7 @@ use model::{
     Arrivals, DeliveryMode, KeySize, MemcachedWorkload, Nanoseconds, OfferedLoad, ValueSize, Waiting,
 };
 
-use super::args::span;
+use super::option::span;
 
 /// Compare the measurements of `watch` with the truth on the wire.
 ///

@@ -43,6 +43,7 @@ pub mod selfcheck_args;
 mod selfcheck_stage;
 pub mod size;
 pub mod tuning;
+mod unnamed_file;
 mod watch;
 
 pub(crate) use background::{Background, Running as RunningBackground};
@@ -62,6 +63,7 @@ pub(crate) use policies_args::Policies;
 pub(crate) use policies_stage::{PoliciesStage, all_at_once, in_words};
 pub(crate) use selfcheck_stage::{Client, Sample, SelfcheckStage, Tool};
 pub(crate) use tuning::Tuning;
+pub(crate) use unnamed_file::file_of_our_own;
 pub(crate) use watch::{AtEdge, Meters, set_own_epoll};
 
 use model::DeliveryMode;

@@ -1,7 +1,15 @@
 //! Maps the fields of a workload to the options that set them.
 
+use model::Nanoseconds;
 use model::pace::OutOfRange;
 use session::{Exit, Fault};
+
+/// Parses `5`, `0.8`, `800ms` or `5s`; a number without a unit is in seconds.
+pub(super) fn span(text: &str) -> Result<Nanoseconds, String> {
+    let with_unit =
+        if text.ends_with(|c: char| c.is_ascii_digit()) { format!("{text}s") } else { text.to_owned() };
+    with_unit.parse().map_err(|error: model::units::NotASpan| error.to_string())
+}
 
 /// The error for an invalid workload, naming the responsible option. `size` is the option that sets lengths.
 pub(crate) fn impossible(error: &OutOfRange, size: &str) -> Fault {

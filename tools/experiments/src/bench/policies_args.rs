@@ -6,9 +6,9 @@ use std::time::Duration;
 use clap::Args;
 use model::{Arrivals, CpuSet, DeliveryMode, ExchangeWorkload, Nanoseconds, Pace, Waiting, Workload};
 
-use super::args::span;
 use super::foreign::Foreign;
 use super::mixture::{AT_ONCE, DOCUMENT_CPUS, Mix, Mixture, mixtures, scaled};
+use super::option::span;
 use super::size::{Bytes, Sizes};
 use super::tuning::Tuning;
 use crate::machines::args::TwoMachines;

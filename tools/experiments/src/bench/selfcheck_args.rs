@@ -3,7 +3,7 @@
 use clap::Args;
 use model::{Arrivals, ExchangeWorkload, Nanoseconds, OfferedLoad, Pace, Waiting};
 
-use super::args::span;
+use super::option::span;
 
 /// Check the load generator against independent instruments.
 ///

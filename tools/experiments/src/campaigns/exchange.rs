@@ -1,8 +1,8 @@
 //! `bench tcp-rr`, `tcp-stream`, `threaded` and `storage`: compares configurations with netpolicy's own
 //! server.
 
-use std::fs::{File, OpenOptions};
-use std::io::{Read, Write};
+use std::fs::File;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use linux::process::cpus_of_this_thread;
@@ -11,20 +11,14 @@ use model::{CpuSet, Nanoseconds, OfferedLoad, Schema, Workload};
 use runs::{Experiment, Gates, Grid, Progress, Results, Skipped, Stage, Stopped, Variant};
 use session::{Exit, Fault, HostState};
 
-use super::{Place, ProgressReport, early, of_signal, writable};
+use super::running::{Place, ProgressReport, early, of_signal, writable};
 use crate::Context;
 use crate::bench::exchange_args::{Common, Storage, Threaded};
-use crate::bench::{BenchError, Case, Compares, ExchangeStage, Layout, impossible};
+use crate::bench::{BenchError, Case, Compares, ExchangeStage, Layout, file_of_our_own, impossible};
 use crate::machines::control::Control;
 use crate::machines::message as machines;
 use crate::machines::stage::{Labels, MachinesStage, Needs};
 use crate::reports::GridReport;
-
-/// Size of a write when filling the bench's own file.
-const FILL_BYTES: usize = 1 << 20;
-
-/// Maximum size of that file.
-const FILE_BYTES_MAX: u64 = 16 << 30;
 
 /// Default directory of that file.
 const STORAGE_DIR: &str = "/var/tmp";
@@ -87,27 +81,6 @@ pub(super) fn run_threaded(bench: &Threaded, context: &Context<'_>) -> Result<Ex
 /// A path to an unnamed file, for this process's children.
 fn path_of(file: &File) -> PathBuf {
     linux::process::path_of_our(file)
-}
-
-/// Creates an unnamed file filled with data: reading a hole would not access the disk.
-pub(crate) fn file_of_our_own(dir: &Path, bytes: u64) -> Result<File, Fault> {
-    if bytes > FILE_BYTES_MAX {
-        let why = format!("a file of {bytes} bytes; at most {FILE_BYTES_MAX}");
-        return Err(Fault::new(Exit::Usage, why));
-    }
-    let path = dir.join(format!("netpolicy-bench-{}", std::process::id()));
-    let failed = |error| Fault::file(&path, error);
-    let mut file = OpenOptions::new().read(true).write(true).create_new(true).open(&path).map_err(failed)?;
-    std::fs::remove_file(&path).map_err(failed)?;
-    let block = vec![0x5a_u8; FILL_BYTES];
-    let mut left = bytes;
-    while left > 0 {
-        let length = usize::try_from(left).unwrap_or(usize::MAX).min(FILL_BYTES);
-        file.write_all(&block[..length]).map_err(failed)?;
-        left -= length as u64;
-    }
-    file.sync_all().map_err(failed)?;
-    Ok(file)
 }
 
 /// A stage whose workload can be changed between experiments.

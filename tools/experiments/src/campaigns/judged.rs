@@ -36,7 +36,7 @@ const REGRESSIONS: [f64; 4] = [0.0, 0.3, 0.5, 1.0];
 /// Makes every comparison and reports whether it agrees with the wire.
 pub(super) fn run(arguments: &Judge, context: &Context<'_>) -> Result<Exit, Fault> {
     if let Some(path) = &arguments.json {
-        super::writable(path)?;
+        super::running::writable(path)?;
     }
     let all = match arguments.scenario.as_slice() {
         [] => Scenario::value_variants(),

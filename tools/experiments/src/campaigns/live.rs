@@ -6,7 +6,7 @@ use linux::Signals;
 use model::OfferedLoad;
 use session::{Exit, Fault};
 
-use super::{layout, of_signal};
+use super::running::{layout, of_signal};
 use crate::Context;
 use crate::bench::live_args::{Live, LiveLoad};
 use crate::bench::{BenchError, LiveStage, pace};
@@ -15,7 +15,7 @@ use crate::reports::{LiveBenchReport, LiveCostReport};
 /// Makes every run and reports the errors of the estimates.
 pub(super) fn run(arguments: &Live, context: &Context<'_>) -> Result<Exit, Fault> {
     if let Some(path) = &arguments.json {
-        super::writable(path)?;
+        super::running::writable(path)?;
     }
     let layout = layout(context)?;
     if layout.is_shared() {

@@ -10,8 +10,7 @@ use runs::{Experiment, Grid, Overall, Results, Stage, Stopped, Variant};
 use session::{Exit, Fault};
 
 use super::exchange::{among, offline, possible, publish};
-use super::policies_simulated::simulated;
-use super::{Place, ProgressReport, early, writable};
+use super::running::{Place, ProgressReport, early, writable};
 use crate::Context;
 use crate::bench::{BenchError, Layout, Mixture, Policies, PoliciesStage, Tuning, impossible};
 use crate::machines::control::Control;
@@ -48,10 +47,6 @@ pub(super) fn run(arguments: &Policies, context: &Context<'_>) -> Result<Exit, F
     // Check that the files can be written before the experiment rather than after it.
     for path in [&arguments.report, &arguments.json].into_iter().flatten() {
         writable(path)?;
-    }
-    if arguments.simulated {
-        let grid = simulated(arguments, context)?;
-        return publish(context, &grid, arguments.json.as_deref(), arguments.report.as_deref(), false);
     }
     if arguments.machines.server.is_some() {
         return across_machines(arguments, context);

@@ -12,7 +12,9 @@ use sim::Scenario;
 use sim::outcome::Length;
 use sim::scenario::Refused;
 
+use super::exchange::publish;
 use super::policies::empty;
+use super::running::writable;
 use crate::Context;
 use crate::bench::{Mixture, Policies, Tuning};
 use crate::simulations::{Job, evidence, run_all, scenario};
@@ -48,8 +50,18 @@ const NOTES: [&str; 5] = [
      which here is the device's own recipe.",
 ];
 
+/// Computes the evaluation, prints the tables, and writes the files.
+pub(super) fn run(arguments: &Policies, context: &Context<'_>) -> Result<Exit, Fault> {
+    // Check that the files can be written before the computation rather than after it.
+    for path in [&arguments.report, &arguments.json].into_iter().flatten() {
+        writable(path)?;
+    }
+    let grid = simulated(arguments, context)?;
+    publish(context, &grid, arguments.json.as_deref(), arguments.report.as_deref(), false)
+}
+
 /// Computes the evaluation.
-pub(super) fn simulated(arguments: &Policies, context: &Context<'_>) -> Result<Grid, Fault> {
+fn simulated(arguments: &Policies, context: &Context<'_>) -> Result<Grid, Fault> {
     let base = scenario(Path::new(SCENARIO))?.file.scenario;
     let recipes = context.session.recipes()?;
     let cpus = base.hardware.cpus;

@@ -8,7 +8,7 @@ use linux::work::RunTimes;
 use model::{Nanoseconds, Pid};
 use session::{Exit, Fault};
 
-use super::{layout, of_signal};
+use super::running::{layout, of_signal};
 use crate::Context;
 use crate::bench::selfcheck_args::Selfcheck;
 use crate::bench::{BenchError, Client, SelfcheckStage, Tool, pace};

@@ -11,8 +11,9 @@ use linux::Netns;
 use session::{Exit, Fault, HostState};
 
 use super::args::{Peer, TwoMachines};
-use super::message::{ALIVE_EVERY, Hello, Lines, Reply, Request, encode};
-use super::token::{Handshake, Prover, Seal, Token, handshake_lines};
+use super::line::{Lines, Seal, encode};
+use super::message::{ALIVE_EVERY, Hello, Reply, Request};
+use super::token::{Handshake, Prover, Token, handshake_lines};
 
 /// The variable with the command that is used instead of `ssh`, for a shell. It is given the destination and
 /// the words of the command to run there.

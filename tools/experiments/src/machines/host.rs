@@ -36,19 +36,20 @@ use session::guard_process::Guardian;
 use session::{Exit, Fault, HostState, clock, cycle, expire, wake};
 
 use super::device::{observe, planned};
+use super::line::{Lines, Seal, encode};
 use super::message::{
-    Applied, Apply, Counted, Failure, Hello, Hogs, Lines, Prepare, Reply, Request, SERVICES_MAX, SILENCE_MAX,
-    Service, Storage, WITHIN_MAX, Wanted, encode,
+    Applied, Apply, Counted, Failure, Hello, Hogs, Prepare, Reply, Request, SERVICES_MAX, SILENCE_MAX,
+    Service, Storage, WITHIN_MAX, Wanted,
 };
-use super::token::{Challenger, HANDSHAKE_BYTES_MAX, Handshake, Seal, Seals, Token, handshake_lines};
+use super::token::{Challenger, HANDSHAKE_BYTES_MAX, Handshake, Seals, Token, handshake_lines};
 use crate::Context;
 use crate::bench::configuration::Configuration;
+use crate::bench::file_of_our_own;
 use crate::bench::tuning::{by_hand, requests};
 use crate::bench::{
     AtEdge, Background, BenchError, Meters, RunningBackground, Tuning, differences, in_words, pinned, policy,
     preloaded, server_fault, settings, threads,
 };
-use crate::campaigns::file_of_our_own;
 
 /// The file in the directory of the journal that a bench of another machine locks.
 const LOCK: &str = "bench.lock";

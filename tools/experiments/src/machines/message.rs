@@ -2,7 +2,6 @@
 //!
 //! Every request but [`Request::Alive`] has one reply. The client speaks first.
 
-use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -11,18 +10,11 @@ use model::{
     CounterRates, CpuSet, CpuUse, Delivered, EpollBatch, Evidence, MachineDescription, Nanoseconds,
     PolicyName,
 };
-use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use session::{Exit, Fault, HostState};
 
-use super::token::Seal;
-
 /// The version of these messages. Both machines must have the same.
 pub const PROTOCOL: u32 = 2;
-
-/// Maximum length of a message in bytes. The longest describes a machine with its interrupts, which has some
-/// bytes for each interrupt on each CPU.
-pub const MESSAGE_BYTES_MAX: usize = 8 << 20;
 
 /// How often the client sends a keep-alive.
 pub(crate) const ALIVE_EVERY: Duration = Duration::from_secs(2);
@@ -392,117 +384,11 @@ impl Failure {
     }
 }
 
-/// Bytes that are no message.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum NotAMessage {
-    /// The line is longer than [`MESSAGE_BYTES_MAX`].
-    TooLong,
-    /// It is not a message of this protocol.
-    Malformed {
-        /// The beginning of the line.
-        line: String,
-        /// Why.
-        why: String,
-    },
-    /// Its code is wrong: see [`super::token`].
-    Unsealed,
-}
-
-impl fmt::Display for NotAMessage {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::TooLong => write!(f, "a message is longer than {MESSAGE_BYTES_MAX} bytes"),
-            Self::Unsealed => {
-                write!(f, "a message was changed on its way, or was not sent by the program with the token")
-            }
-            Self::Malformed { line, why } => write!(f, "`{line}` is not a message: {why}"),
-        }
-    }
-}
-
-impl std::error::Error for NotAMessage {}
-
-/// How many characters of a line are repeated in an error.
-const SHOWN_CHARS: usize = 120;
-
-/// Bytes that arrive in any parts, cut into lines.
-#[derive(Debug)]
-pub struct Lines {
-    bytes: Vec<u8>,
-    /// How many of them have been searched for the end of a line.
-    searched: usize,
-    /// Maximum length of a line.
-    bytes_max: usize,
-    /// The seal of every line, if the connection has a token.
-    seal: Option<Seal>,
-}
-
-impl Default for Lines {
-    fn default() -> Self {
-        Self::of_at_most(MESSAGE_BYTES_MAX)
-    }
-}
-
-impl Lines {
-    /// Lines of at most this length.
-    pub(crate) const fn of_at_most(bytes_max: usize) -> Self {
-        Self { bytes: Vec::new(), searched: 0, bytes_max, seal: None }
-    }
-
-    /// From now on, each line is sealed, and may be as long as any message.
-    pub fn expect_seal(&mut self, seal: Seal) {
-        (self.seal, self.bytes_max) = (Some(seal), MESSAGE_BYTES_MAX + Seal::BYTES);
-    }
-
-    /// Adds what has arrived.
-    pub fn push(&mut self, bytes: &[u8]) {
-        self.bytes.extend_from_slice(bytes);
-    }
-
-    /// The next message; `None` until its line is complete.
-    ///
-    /// # Errors
-    /// If the next line is no message. The connection cannot be used after that.
-    pub fn next_message<T: DeserializeOwned>(&mut self) -> Result<Option<T>, NotAMessage> {
-        let Some(end) = self.bytes[self.searched..].iter().position(|byte| *byte == b'\n') else {
-            self.searched = self.bytes.len();
-            return if self.searched > self.bytes_max { Err(NotAMessage::TooLong) } else { Ok(None) };
-        };
-        let end = self.searched + end;
-        if end > self.bytes_max {
-            return Err(NotAMessage::TooLong);
-        }
-        let line = match &mut self.seal {
-            Some(seal) => seal.open(&self.bytes[..end])?,
-            None => &self.bytes[..end],
-        };
-        let message = serde_json::from_slice(line).map_err(|error| NotAMessage::Malformed {
-            line: String::from_utf8_lossy(line).chars().take(SHOWN_CHARS).collect(),
-            why: error.to_string(),
-        })?;
-        self.bytes.drain(..=end);
-        self.searched = 0;
-        Ok(Some(message))
-    }
-}
-
-/// A message as it is sent, with the end of its line.
-///
-/// # Errors
-/// If it is too long.
-pub fn encode(message: &impl Serialize) -> Result<Vec<u8>, Fault> {
-    let mut line = serde_json::to_vec(message).map_err(Fault::failed)?;
-    if line.len() > MESSAGE_BYTES_MAX {
-        return Err(Fault::failed(NotAMessage::TooLong));
-    }
-    line.push(b'\n');
-    Ok(line)
-}
-
 #[cfg(test)]
 mod test {
     use proptest::prelude::*;
 
+    use super::super::line::{Lines, MESSAGE_BYTES_MAX, NotAMessage, encode};
     use super::*;
 
     fn requests() -> Vec<Request> {

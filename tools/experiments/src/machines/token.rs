@@ -9,15 +9,13 @@ use std::io::Read;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
-use hmac::{Hmac, KeyInit, Mac};
+use hmac::{Hmac, Mac};
 use serde::{Deserialize, Serialize};
 use session::{Exit, Fault};
 use sha2::Sha256;
 
-use super::message::{Lines, NotAMessage, PROTOCOL};
-
-/// Length of a code (HMAC-SHA-256), and of the random numbers.
-const BYTES: usize = 32;
+use super::line::{BYTES, Lines, Seal, hex, keyed, unhex};
+use super::message::PROTOCOL;
 
 /// Minimum length of a token. A shorter one could be guessed by a stranger who recorded a connection.
 const TOKEN_BYTES_MIN: usize = 32;
@@ -99,11 +97,6 @@ impl Token {
     }
 }
 
-fn keyed(key: &[u8]) -> Hmac<Sha256> {
-    <Hmac<Sha256> as KeyInit>::new_from_slice(key)
-        .unwrap_or_else(|_| unreachable!("HMAC accepts keys of any length"))
-}
-
 /// The random numbers of both ends.
 struct Nonces {
     server: [u8; BYTES],
@@ -183,7 +176,7 @@ impl Challenger {
     /// If the client has another token.
     pub fn check(&self, token: &Token, answer: &Handshake) -> Result<(Handshake, Seals), NotAuthentic> {
         let Handshake::Answer { nonce, proof } = answer else { return Err(NotAuthentic::Unexpected) };
-        let (client, proof) = (unhex(nonce)?, unhex(proof)?);
+        let (client, proof) = (unhexed(nonce)?, unhexed(proof)?);
         let nonces = Nonces { server: self.nonce, client };
         let expected = token.derived(CLIENT_PROOF, &nonces);
         expected.verify_slice(&proof).map_err(|_| NotAuthentic::Token)?;
@@ -218,7 +211,7 @@ impl<'a> Prover<'a> {
         if *protocol != PROTOCOL {
             return Err(unauthentic(NotAuthentic::Version(*protocol)));
         }
-        let nonces = Nonces { server: unhex(nonce).map_err(unauthentic)?, client: random()? };
+        let nonces = Nonces { server: unhexed(nonce).map_err(unauthentic)?, client: random()? };
         let proof = hex(&token.derived(CLIENT_PROOF, &nonces).finalize().into_bytes());
         let answer = Handshake::Answer { nonce: hex(&nonces.client), proof };
         Ok((Self { token, nonces }, answer))
@@ -230,7 +223,7 @@ impl<'a> Prover<'a> {
     /// If the server has another token.
     pub fn check(self, welcome: &Handshake) -> Result<Seals, NotAuthentic> {
         let proof = match welcome {
-            Handshake::Welcome { proof } => unhex(proof)?,
+            Handshake::Welcome { proof } => unhexed(proof)?,
             Handshake::Refused => return Err(NotAuthentic::Token),
             Handshake::Challenge { .. } | Handshake::Answer { .. } => return Err(NotAuthentic::Unexpected),
         };
@@ -250,55 +243,13 @@ pub struct Seals {
     pub sent: Seal,
 }
 
-/// Protects the messages of one direction, and their order: each line begins with its code.
-pub struct Seal {
-    key: [u8; BYTES],
-    /// The number of messages so far.
-    count: u64,
-}
-
-impl std::fmt::Debug for Seal {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Seal of message {}", self.count)
-    }
-}
-
-impl Seal {
-    /// How much longer it makes a line.
-    pub(crate) const BYTES: usize = 2 * BYTES + 1;
-
-    fn code(&mut self, message: &[u8]) -> Hmac<Sha256> {
-        let mut code = keyed(&self.key);
-        code.update(&self.count.to_be_bytes());
-        code.update(message);
-        self.count += 1;
-        code
-    }
-
-    /// Adds the code to the next line that is sent.
-    pub fn seal(&mut self, line: &[u8]) -> Vec<u8> {
-        let message = line.strip_suffix(b"\n").unwrap_or(line);
-        let code = self.code(message).finalize().into_bytes();
-        [hex(&code).as_bytes(), b" ", line].concat()
-    }
-
-    /// Checks and removes the code of the next line that was received.
-    ///
-    /// # Errors
-    /// If the line was changed, left out, repeated, or sent by another program.
-    pub fn open<'a>(&mut self, line: &'a [u8]) -> Result<&'a [u8], NotAMessage> {
-        let (code, rest) = line.split_at_checked(2 * BYTES).ok_or(NotAMessage::Unsealed)?;
-        let message = rest.strip_prefix(b" ").ok_or(NotAMessage::Unsealed)?;
-        let code =
-            std::str::from_utf8(code).ok().and_then(|code| unhex(code).ok()).ok_or(NotAMessage::Unsealed)?;
-        self.code(message).verify_slice(&code).map_err(|_| NotAMessage::Unsealed)?;
-        Ok(message)
-    }
-}
-
 /// Lines for a handshake.
 pub fn handshake_lines() -> Lines {
     Lines::of_at_most(HANDSHAKE_BYTES_MAX)
+}
+
+fn unhexed(text: &str) -> Result<[u8; BYTES], NotAuthentic> {
+    unhex(text).ok_or(NotAuthentic::Unexpected)
 }
 
 fn random() -> Result<[u8; BYTES], Fault> {
@@ -309,28 +260,11 @@ fn random() -> Result<[u8; BYTES], Fault> {
     Ok(bytes)
 }
 
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-fn unhex(text: &str) -> Result<[u8; BYTES], NotAuthentic> {
-    let digit = |byte: u8| (byte as char).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
-    let text = text.as_bytes();
-    let mut bytes = [0; BYTES];
-    if text.len() != 2 * BYTES {
-        return Err(NotAuthentic::Unexpected);
-    }
-    for (byte, pair) in bytes.iter_mut().zip(text.chunks_exact(2)) {
-        let (high, low) = (digit(pair[0]), digit(pair[1]));
-        *byte = high.zip(low).map(|(high, low)| high << 4 | low).ok_or(NotAuthentic::Unexpected)?;
-    }
-    Ok(bytes)
-}
-
 #[cfg(test)]
 mod test {
     use std::os::unix::fs::PermissionsExt;
 
+    use super::super::line::NotAMessage;
     use super::*;
 
     fn shaken(server: &Token, client: &Token) -> Result<(Seals, Seals), NotAuthentic> {
