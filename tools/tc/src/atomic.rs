@@ -6,7 +6,6 @@
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::io::{self, BufRead, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
@@ -19,10 +18,11 @@ use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 use rustix::io::FdFlags;
 use session::{Exit, Fault, HostState};
 use tc_rules::kernel::{Devices, Loader, Options, Refused, dump, undo};
-use tc_rules::{Classifier, Filter, Found, Group, Hook, Lookup, NoPercpu, command, number};
+use tc_rules::{Classifier, Filter, Found, Group, Hook, NoPercpu};
 
 use super::diff::expected;
 use super::file::BatchFile;
+use super::place::Stuck;
 use super::survey::Survey;
 use super::swap::{Places, Swap};
 use cli::Context;
@@ -44,50 +44,6 @@ pub(super) struct Undo {
     /// Unused chains, each with the priority of the rule that may link to it by now: those without a link are
     /// removed as a whole.
     chains: Vec<Group>,
-}
-
-/// What could not be removed, and why.
-#[derive(Debug)]
-pub(super) struct Stuck {
-    what: String,
-    cause: Cause,
-}
-
-impl Stuck {
-    /// All rules of a priority, or of a chain.
-    pub(super) fn group(group: &Group, cause: Cause, devices: &mut Devices<'_>) -> Self {
-        Self { what: place(group, devices), cause }
-    }
-}
-
-/// A place for rules: device and hook or block, chain and priority, as far as given.
-pub(super) fn place(group: &Group, devices: &mut Devices<'_>) -> String {
-    let Group { hook, chain, priority } = group;
-    let mut what = match (hook.block, devices.name_of(hook.device)) {
-        (0, Some(name)) => name,
-        (0, None) => format!("if{}", hook.device.0),
-        (block, _) => format!("block {block}"),
-    };
-    if hook.block == 0 {
-        what.push_str(&match hook.parent {
-            command::INGRESS => " ingress".to_owned(),
-            command::EGRESS => " egress".to_owned(),
-            class => format!(" parent {}", number::class_name(class)),
-        });
-    }
-    if *chain != 0 {
-        what.push_str(&format!(", chain {chain}"));
-    }
-    if *priority != 0 {
-        what.push_str(&format!(", priority {priority}"));
-    }
-    what
-}
-
-impl fmt::Display for Stuck {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.what, self.cause)
-    }
 }
 
 impl Undo {

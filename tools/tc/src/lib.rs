@@ -12,6 +12,7 @@ mod diff;
 mod dump;
 mod file;
 mod load;
+mod place;
 mod progress;
 mod reading;
 mod report;

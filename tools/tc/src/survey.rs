@@ -8,7 +8,7 @@ use tc_rules::classifier::u32::Part;
 use tc_rules::kernel::Devices;
 use tc_rules::{Classifier, Command, Filter, Group, Hook, Listings, Verb};
 
-use super::atomic::place;
+use super::place::place;
 use crate::report::{SurveyReport, WrongLine};
 use cli::Context;
 

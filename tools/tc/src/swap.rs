@@ -12,8 +12,8 @@ use tc_rules::action::Control;
 use tc_rules::kernel::{Devices, Loader, Options, Refused, dump, undo};
 use tc_rules::{Batch, Command, Filter, Group, Hook, Table, Verb};
 
-use super::atomic::Stuck;
 use super::file::BatchFile;
+use super::place::Stuck;
 use super::survey::Survey;
 
 /// The target chains of rules, by hook; without one, rules stay where the file puts them.
