@@ -5,7 +5,6 @@
 use crate::action::Kind;
 use crate::lookup::Lookup;
 use crate::words::{Read, Words, abbreviates, keywords};
-use model::IfIndex;
 use netlink::attr::AttrBuf;
 
 mod estimator;
@@ -15,6 +14,7 @@ mod head;
 mod listing;
 mod qdisc;
 mod standing;
+mod tcmsg;
 
 pub use estimator::Estimator;
 pub use filter::Filter;
@@ -25,70 +25,8 @@ pub(crate) use listing::only_lists;
 pub use qdisc::Qdisc;
 pub use standing::Standing;
 pub(crate) use standing::index_of;
-
-/// Message types: `RTM_*`.
-pub mod message {
-    /// `RTM_NEWQDISC`.
-    pub const NEW_QDISC: u16 = 36;
-    /// `RTM_DELQDISC`.
-    pub const DEL_QDISC: u16 = 37;
-    /// `RTM_GETQDISC`.
-    pub const GET_QDISC: u16 = 38;
-    /// `RTM_NEWTFILTER`.
-    pub const NEW_FILTER: u16 = 44;
-    /// `RTM_DELTFILTER`.
-    pub const DEL_FILTER: u16 = 45;
-    /// `RTM_GETTFILTER`.
-    pub const GET_FILTER: u16 = 46;
-    /// `RTM_NEWACTION`.
-    pub const NEW_ACTION: u16 = 48;
-    /// `RTM_DELACTION`.
-    pub const DEL_ACTION: u16 = 49;
-    /// `RTM_NEWCHAIN`.
-    pub const NEW_CHAIN: u16 = 100;
-    /// `RTM_DELCHAIN`.
-    pub const DEL_CHAIN: u16 = 101;
-    /// `RTM_GETCHAIN`.
-    pub const GET_CHAIN: u16 = 102;
-}
-
-/// Request flags: `NLM_F_*`.
-mod flag {
-    pub(super) const REQUEST: u16 = 0x1;
-    pub(super) const REPLACE: u16 = 0x100;
-    pub(super) const ROOT: u16 = 0x100;
-    pub(super) const EXCL: u16 = 0x200;
-    pub(super) const CREATE: u16 = 0x400;
-}
-
-pub(crate) const KIND: u16 = 1;
-pub(crate) const OPTIONS: u16 = 2;
-/// `TCA_RATE`.
-const RATE: u16 = 5;
-const CHAIN: u16 = 11;
-const INGRESS_BLOCK: u16 = 13;
-const EGRESS_BLOCK: u16 = 14;
-
-/// `TCA_ACT_TAB`.
-pub(crate) const ACT_TAB: u16 = 1;
-/// `TCA_ROOT_FLAGS`.
-const ROOT_FLAGS: u16 = 2;
-/// `TCA_ACT_FLAG_LARGE_DUMP_ON`.
-const LARGE_DUMP: u32 = 1;
-/// `TCA_ACT_INDEX`.
-const ACT_INDEX: u16 = 3;
-
-/// The parent of both hooks of a device: `TC_H_CLSACT`, equal to `TC_H_INGRESS`.
-const CLSACT: u32 = 0xffff_fff1;
-/// The ingress hook: `TC_H_MAKE(TC_H_CLSACT, TC_H_MIN_INGRESS)`.
-pub const INGRESS: u32 = 0xffff_fff2;
-/// The egress hook: `TC_H_MAKE(TC_H_CLSACT, TC_H_MIN_EGRESS)`.
-pub const EGRESS: u32 = 0xffff_fff3;
-/// The root of a device: `TC_H_ROOT`.
-const ROOT: u32 = u32::MAX;
-
-/// The device index that denotes a block: `TCM_IFINDEX_MAGIC_BLOCK`.
-const BLOCK: u32 = u32::MAX;
+pub(crate) use tcmsg::{ACT_TAB, KIND, OPTIONS};
+pub use tcmsg::{EGRESS, Group, Hook, INGRESS, Verb, message};
 
 keywords! {
     /// The object types. iproute2 accepts abbreviations of each.
@@ -110,48 +48,6 @@ keywords! {
         Replace = "replace",
         Delete = "delete",
     }
-}
-
-/// The verb.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Verb {
-    /// Create; the object must not exist.
-    #[default]
-    Add,
-    /// Change; the object must exist.
-    Change,
-    /// Create or replace.
-    Replace,
-    /// Delete.
-    Delete,
-}
-
-/// The attachment point of a rule: `struct tcmsg`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Hook {
-    /// The device; 0 if none is given.
-    pub device: IfIndex,
-    /// The block, for rules shared by several devices.
-    pub block: u32,
-    /// The parent: a hook or a class.
-    pub parent: u32,
-}
-
-impl Default for Hook {
-    fn default() -> Self {
-        Self { device: IfIndex(0), block: 0, parent: 0 }
-    }
-}
-
-/// Rules that the kernel keeps together: same hook, chain and priority.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Group {
-    /// Their hook.
-    pub hook: Hook,
-    /// Their chain.
-    pub chain: u32,
-    /// Their priority; 0 lets the kernel choose.
-    pub priority: u16,
 }
 
 /// A line.
@@ -296,14 +192,4 @@ fn at_end<T>(words: &Words<'_>, read: T) -> Read<T> {
         None => Ok(read),
         Some(_) => Err(words.wrong_here("the line should end here")),
     }
-}
-
-/// `struct tcmsg`.
-fn tcmsg(hook: Hook, handle: u32, info: u32, out: &mut AttrBuf) {
-    let (device, parent) = if hook.block == 0 { (hook.device.0, hook.parent) } else { (BLOCK, hook.block) };
-    let mut bytes = [0; 20];
-    for (word, at) in [device, handle, parent, info].into_iter().zip([4, 8, 12, 16]) {
-        bytes[at..at + 4].copy_from_slice(&word.to_ne_bytes());
-    }
-    out.raw(&bytes);
 }

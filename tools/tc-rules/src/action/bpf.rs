@@ -2,8 +2,8 @@
 //!
 //! Kernel: 6.18, `include/uapi/linux/tc_act/tc_bpf.h`, `net/sched/act_bpf.c`.
 
-use super::Instance;
 use super::control::Control;
+use super::instance::Instance;
 use crate::lookup::Lookup;
 use crate::number::Base;
 use crate::program::{Numbers, Program, Source};

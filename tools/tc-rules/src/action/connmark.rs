@@ -2,8 +2,8 @@
 //!
 //! Kernel: 6.18, `include/uapi/linux/tc_act/tc_connmark.h`, `net/sched/act_connmark.c`.
 
-use super::Instance;
 use super::control::Control;
+use super::instance::Instance;
 use crate::number::{self, Base};
 use crate::words::{Read, Words};
 use netlink::attr::{AttrBuf, Attrs, Malformed};

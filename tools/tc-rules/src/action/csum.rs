@@ -3,7 +3,7 @@
 //! Kernel: 6.18, `include/uapi/linux/tc_act/tc_csum.h`, `net/sched/act_csum.c`.
 
 use super::control::Control;
-use super::{Instance, index};
+use super::instance::{Instance, index};
 use crate::words::{Read, Words, abbreviates, keywords};
 use netlink::attr::{AttrBuf, Attrs, Malformed};
 

@@ -3,7 +3,7 @@
 //! Kernel: 6.18, `include/uapi/linux/tc_act/tc_ct.h`, `net/sched/act_ct.c`.
 
 use super::control::Control;
-use super::{Instance, Kind};
+use super::instance::Instance;
 use crate::number::{self, Address, Base};
 use crate::small_vec::SmallVec;
 use crate::words::{Read, Words, abbreviates, keywords};
@@ -77,7 +77,7 @@ pub enum Field {
 }
 
 impl Ct {
-    pub(super) fn parse(words: &mut Words<'_>) -> Read<Self> {
+    pub(super) fn parse(words: &mut Words<'_>, behind: &[&str]) -> Read<Self> {
         words.skip();
         let mut action = Self {
             instance: Instance { index: 0, control: Control::PIPE },
@@ -129,7 +129,7 @@ impl Ct {
         if action.what == 0
             && action.fields.iter().next().is_none()
             && action.instance.index == 0
-            && words.peek().is_some_and(|word| !Kind::BEHIND.contains(&word) && !Control::begins(word))
+            && words.peek().is_some_and(|word| !behind.contains(&word) && !Control::begins(word))
         {
             return Err(words.unknown_here(Word::WORDS));
         }

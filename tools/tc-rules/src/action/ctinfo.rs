@@ -2,8 +2,8 @@
 //!
 //! Kernel: 6.18, `include/uapi/linux/tc_act/tc_ctinfo.h`, `net/sched/act_ctinfo.c`.
 
-use super::Instance;
 use super::control::Control;
+use super::instance::Instance;
 use crate::number::{self, Base};
 use crate::words::{Read, Words, abbreviates};
 use netlink::attr::{AttrBuf, Attrs, Malformed};

@@ -3,7 +3,7 @@
 //! Kernel: 6.18, `include/uapi/linux/tc_act/tc_gact.h`, `net/sched/act_gact.c`.
 
 use super::control::Control;
-use super::{Instance, index};
+use super::instance::{Instance, index};
 use crate::number::{self, Base};
 use crate::words::{Read, Words, abbreviates};
 use netlink::attr::{AttrBuf, Attrs, Malformed};

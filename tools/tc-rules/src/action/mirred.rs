@@ -5,7 +5,7 @@
 use model::IfIndex;
 
 use super::control::Control;
-use super::{Instance, index};
+use super::instance::{Instance, index};
 use crate::lookup::Lookup;
 use crate::words::{Read, Words, keywords};
 use netlink::attr::{AttrBuf, Attrs, Malformed};

@@ -14,6 +14,7 @@ pub mod ctinfo;
 pub mod gact;
 pub mod gate;
 pub mod ife;
+mod instance;
 pub mod mirred;
 pub mod mpls;
 pub mod nat;
@@ -35,6 +36,7 @@ use ctinfo::Ctinfo;
 use gact::Gact;
 use gate::Gate;
 use ife::Ife;
+pub use instance::Instance;
 use mirred::Mirred;
 use mpls::Mpls;
 use nat::Nat;
@@ -48,7 +50,7 @@ use tunnel_key::TunnelKey;
 use vlan::Vlan;
 
 use crate::lookup::Lookup;
-use crate::number::{self, Base};
+use crate::number;
 use crate::words::{Read, Words, abbreviates};
 use netlink::attr::{Attr, AttrBuf, Attrs, Malformed};
 
@@ -68,79 +70,14 @@ const SKIP_SW: u32 = 4;
 /// Maximum length of a cookie: `TC_COOKIE_MAX_SIZE`.
 const COOKIE_BYTES_MAX: usize = 16;
 
-/// The common beginning of the parameters of every kind: `tc_gen`.
-const GENERIC_BYTES: usize = 20;
-
 /// Maximum number of actions per rule: `TCA_ACT_MAX_PRIO`.
 pub const ACTIONS_MAX: usize = 32;
 
-/// The instance of an action within its kind, and its control action: `tc_gen`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Instance {
-    /// The index; 0 lets the kernel choose.
-    pub index: u32,
-    /// The control action.
-    pub control: Control,
-}
-
-impl Instance {
-    /// `tc_gen`: index, capabilities, action, and two counts that only the kernel sets.
-    fn bytes(self) -> [u8; 20] {
-        let mut bytes = [0; 20];
-        bytes[..4].copy_from_slice(&self.index.to_ne_bytes());
-        bytes[8..12].copy_from_slice(&self.control.0.to_ne_bytes());
-        bytes
-    }
-
-    /// Decodes it from the parameters, the attribute with this number, which is returned for the rest of the
-    /// decoding. An index that the kernel chose, and that no other rule uses, is returned as 0.
-    fn decode(attrs: Attrs<'_>, parms: u16) -> Result<(Self, Attr<'_>), Malformed> {
-        let parms = attrs.find(parms)?.ok_or(Malformed("an action without parameters"))?;
-        let shared = parms.word_at(16)? > 1;
-        let index = if shared { parms.word_at(0)? } else { 0 };
-        Ok((Self { index, control: Control(parms.word_at(8)?) }, parms))
-    }
-
-    fn index_words(self) -> String {
-        if self.index == 0 { String::new() } else { format!(" index {}", self.index) }
-    }
-
-    /// Parses the common end of most actions: the control action, or `otherwise`, and an index in this base.
-    fn end(words: &mut Words<'_>, otherwise: Control, base: Base) -> Read<Self> {
-        let control = Control::optional(words)?.unwrap_or(otherwise);
-        let index = words.optional("index", "an index", |word| number::u32(word, base))?;
-        Ok(Self { index: index.unwrap_or(0), control })
-    }
-
-    /// Formats what [`Instance::end`] parses.
-    fn end_words(self, otherwise: Control) -> Option<String> {
-        let mut words = String::new();
-        if self.control != otherwise {
-            words.push_str(&format!(" {}", self.control.words()?));
-        }
-        words.push_str(&self.index_words());
-        Some(words)
-    }
-
-    /// Encodes the attribute with this number: a structure that starts with `tc_gen`, followed by these
-    /// bytes.
-    fn encode(self, parms: u16, behind: &[u8], out: &mut AttrBuf) {
-        let mut bytes = Vec::with_capacity(GENERIC_BYTES + behind.len());
-        bytes.extend_from_slice(&self.bytes());
-        bytes.extend_from_slice(behind);
-        out.bytes(parms, &bytes);
-    }
-}
-
-/// Parses `index N`, if it comes next.
-fn index(words: &mut Words<'_>) -> Read<Option<u32>> {
-    words.optional("index", "an index", |word| number::u32(word, Base::Ten))
-}
-
 /// Declares the kinds of actions as variants of an enum with forwarding methods. `looks_up` marks kinds that
-/// contain names which only the host can resolve.
+/// contain names which only the host can resolve, `looks_ahead` those that need the words that can follow an
+/// action.
 macro_rules! kinds {
-    ($($variant:ident = $name:literal $($looks_up:ident)?,)*) => {
+    ($($variant:ident = $name:literal $($looks:ident)?,)*) => {
         /// An action of a specific kind.
         #[derive(Clone, Debug, PartialEq, Eq)]
         pub enum Kind { $(#[doc = concat!("`", $name, "`")] $variant($variant),)* }
@@ -163,7 +100,7 @@ macro_rules! kinds {
 
             fn parse_named(word: &str, words: &mut Words<'_>, lookup: &mut dyn Lookup) -> Read<Self> {
                 match word {
-                    $($name => kinds!(@parse $variant(words, lookup) $($looks_up)?).map(Self::$variant),)*
+                    $($name => kinds!(@parse $variant(words, lookup) $($looks)?).map(Self::$variant),)*
                     _ => Err(words.unknown_here(Self::BEGINNINGS)),
                 }
             }
@@ -195,13 +132,15 @@ macro_rules! kinds {
             }
 
             fn words(&self, lookup: &mut dyn Lookup) -> Option<String> {
-                match self { $(Self::$variant(action) => kinds!(@words action(lookup) $($looks_up)?),)* }
+                match self { $(Self::$variant(action) => kinds!(@words action(lookup) $($looks)?),)* }
             }
         }
     };
     (@parse $kind:ident($words:ident, $lookup:ident) looks_up) => { $kind::parse($words, $lookup) };
+    (@parse $kind:ident($words:ident, $lookup:ident) looks_ahead) => { $kind::parse($words, Self::BEHIND) };
     (@parse $kind:ident($words:ident, $lookup:ident)) => { $kind::parse($words) };
     (@words $action:ident($lookup:ident) looks_up) => { $action.words($lookup) };
+    (@words $action:ident($lookup:ident) looks_ahead) => { $action.words() };
     (@words $action:ident($lookup:ident)) => { $action.words() };
 }
 
@@ -213,7 +152,7 @@ kinds! {
     Vlan = "vlan",
     Pedit = "pedit",
     Police = "police",
-    Ct = "ct",
+    Ct = "ct" looks_ahead,
     Csum = "csum",
     Nat = "nat",
     Sample = "sample",

@@ -2,8 +2,8 @@
 //!
 //! Kernel: 6.18, `include/uapi/linux/tc_act/tc_mpls.h`, `net/sched/act_mpls.c`.
 
-use super::Instance;
 use super::control::Control;
+use super::instance::Instance;
 use crate::number::{self, Base};
 use crate::protocol;
 use crate::words::{Read, Words, keywords};

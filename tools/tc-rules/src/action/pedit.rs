@@ -3,7 +3,7 @@
 //! Kernel: 6.18, `include/uapi/linux/tc_act/tc_pedit.h`, `net/sched/act_pedit.c`.
 
 use super::control::Control;
-use super::{Instance, index};
+use super::instance::{Instance, index};
 use crate::number::{self, Address, Base};
 use crate::words::{Read, Spans, Words, abbreviates, keywords, split_plain};
 use netlink::attr::{AttrBuf, Attrs, Malformed};

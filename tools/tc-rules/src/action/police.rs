@@ -2,8 +2,8 @@
 //!
 //! Kernel: 6.18, `include/uapi/linux/pkt_cls.h` `struct tc_police`, `net/sched/act_police.c`.
 
-use super::Instance;
 use super::control::Control;
+use super::instance::Instance;
 use crate::number::{self, Base};
 use crate::words::{Read, Words, abbreviates, keywords};
 use netlink::attr::{AttrBuf, Attrs, Malformed};

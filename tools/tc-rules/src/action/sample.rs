@@ -2,8 +2,8 @@
 //!
 //! Kernel: 6.18, `include/uapi/linux/tc_act/tc_sample.h`, `net/sched/act_sample.c`.
 
-use super::Instance;
 use super::control::Control;
+use super::instance::Instance;
 use crate::number::{self, Base};
 use crate::words::{Read, Words, keywords};
 use netlink::attr::{AttrBuf, Attrs, Malformed};

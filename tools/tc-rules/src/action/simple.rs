@@ -2,8 +2,8 @@
 //!
 //! Kernel: 6.18, `include/uapi/linux/tc_act/tc_defact.h`, `net/sched/act_simple.c`.
 
-use super::Instance;
 use super::control::Control;
+use super::instance::Instance;
 use crate::number::Base;
 use crate::words::{Read, Words, abbreviates, quoted};
 use netlink::attr::{AttrBuf, Attrs, Malformed};

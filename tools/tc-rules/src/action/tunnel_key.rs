@@ -3,7 +3,7 @@
 //! Kernel: 6.18, `include/uapi/linux/tc_act/tc_tunnel_key.h`, `net/sched/act_tunnel_key.c`.
 
 use super::control::Control;
-use super::{Instance, index};
+use super::instance::{Instance, index};
 use crate::number::{self, Address, Base};
 use crate::small_vec::SmallVec;
 use crate::tunnel_options::TunnelOptions;

@@ -3,7 +3,7 @@
 //! Kernel: 6.18, `include/uapi/linux/tc_act/tc_vlan.h`, `net/sched/act_vlan.c`.
 
 use super::control::Control;
-use super::{Instance, index};
+use super::instance::{Instance, index};
 use crate::number::{self, Base};
 use crate::protocol;
 use crate::words::{Read, Words, keywords};

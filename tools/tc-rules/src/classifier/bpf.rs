@@ -2,8 +2,8 @@
 //!
 //! Kernel: 6.18, `include/uapi/linux/pkt_cls.h` `TCA_BPF_*`, `net/sched/cls_bpf.c`.
 
+use super::classes::{canonical_class, encode_classes};
 use super::offload::Offload;
-use super::{canonical_class, encode_classes};
 use crate::action::Action;
 use crate::lookup::Lookup;
 use crate::number;

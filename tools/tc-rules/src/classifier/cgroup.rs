@@ -2,7 +2,7 @@
 //!
 //! Kernel: 6.18, `include/uapi/linux/pkt_cls.h` `TCA_CGROUP_*`, `net/sched/cls_cgroup.c`.
 
-use super::listed::{Shape, Takes, shape};
+use super::shape::{Shape, Takes, shape};
 
 pub(super) const SHAPE: Shape = shape! {
     "cgroup" always;

@@ -2,7 +2,7 @@
 //!
 //! Kernel: 6.18, `include/uapi/linux/pkt_cls.h` `TCA_FLOW_*`, `net/sched/cls_flow.c`.
 
-use super::listed::{Gathered, ListedKind, Shape, Takes, Value, shape};
+use super::shape::{Gathered, ListedKind, Shape, Takes, Value, shape};
 use crate::number::{self, Base};
 use crate::words::{Read, Words, abbreviates};
 

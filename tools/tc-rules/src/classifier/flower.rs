@@ -5,8 +5,8 @@
 //!
 //! Kernel: 6.18, `include/uapi/linux/pkt_cls.h` `TCA_FLOWER_*`, `net/sched/cls_flower.c`.
 
-use super::flower_field::{Field, Form, Match};
-use super::flower_meaning::Meaning;
+use super::flower_field::{Field, Match};
+use super::flower_meaning::{MPLS_ONLY, Meaning, Word};
 use super::mpls::LabelStack;
 use super::offload::Offload;
 use crate::action::Action;
@@ -14,7 +14,7 @@ use crate::lookup::Lookup;
 use crate::number::{self, Base};
 use crate::protocol;
 use crate::tunnel_options::TunnelOptions;
-use crate::words::{Read, Words, keywords};
+use crate::words::{Read, Words};
 use netlink::attr::{AttrBuf, Attrs, Malformed, last_of_each};
 
 const CLASSID: u16 = 1;
@@ -33,80 +33,11 @@ const FRAG_IS_FIRST: u32 = 2;
 /// Maximum size of a device name with its terminating zero: `IFNAMSIZ`.
 pub(crate) const NAME_BYTES: usize = 16;
 
-pub(super) const TCP: u8 = 6;
-pub(super) const UDP: u8 = 17;
-pub(super) const SCTP: u8 = 132;
-pub(super) const ICMP: u8 = 1;
-pub(super) const ICMPV6: u8 = 58;
-
 /// Maximum number of traffic classes of a qdisc: `TC_QOPT_MAX_QUEUE`.
 const TRAFFIC_CLASSES_MAX: u32 = 16;
 
 /// The first minor number of a traffic class: `TC_H_MIN_PRIORITY`.
 const MINOR_OF_FIRST_TRAFFIC_CLASS: u32 = 0xffe0;
-
-/// The conntrack states by the kernel's bits `TCA_FLOWER_KEY_CT_FLAGS_*`.
-const CT_STATES: [&str; 6] = ["new", "est", "rel", "trk", "inv", "rpl"];
-
-keywords! {
-    /// The keywords of the classifier, in iproute2's order.
-    pub(super) enum Word {
-        Classid = "classid",
-        Flowid = "flowid",
-        HwTc = "hw_tc",
-        IpFlags = "ip_flags",
-        Verbose = "verbose",
-        SkipHw = "skip_hw",
-        SkipSw = "skip_sw",
-        CtState = "ct_state",
-        CtZone = "ct_zone",
-        CtMark = "ct_mark",
-        CtLabel = "ct_label",
-        Indev = "indev",
-        NumOfVlans = "num_of_vlans" exact,
-        VlanId = "vlan_id",
-        VlanPrio = "vlan_prio",
-        VlanEthtype = "vlan_ethtype",
-        CvlanId = "cvlan_id",
-        CvlanPrio = "cvlan_prio",
-        CvlanEthtype = "cvlan_ethtype",
-        PppoeSid = "pppoe_sid" exact,
-        PppProto = "ppp_proto" exact,
-        Mpls = "mpls",
-        MplsLabel = "mpls_label",
-        MplsTc = "mpls_tc",
-        MplsBos = "mpls_bos",
-        MplsTtl = "mpls_ttl",
-        DstMac = "dst_mac",
-        SrcMac = "src_mac",
-        IpProto = "ip_proto",
-        IpTos = "ip_tos",
-        IpTtl = "ip_ttl",
-        DstIp = "dst_ip",
-        SrcIp = "src_ip",
-        DstPort = "dst_port",
-        SrcPort = "src_port",
-        TcpFlags = "tcp_flags",
-        Type = "type",
-        Code = "code",
-        ArpTip = "arp_tip",
-        ArpSip = "arp_sip",
-        ArpOp = "arp_op",
-        ArpTha = "arp_tha",
-        ArpSha = "arp_sha",
-        EncDstIp = "enc_dst_ip",
-        EncSrcIp = "enc_src_ip",
-        EncKeyId = "enc_key_id",
-        EncDstPort = "enc_dst_port",
-        EncTos = "enc_tos",
-        EncTtl = "enc_ttl",
-        GeneveOpts = "geneve_opts",
-        VxlanOpts = "vxlan_opts",
-        ErspanOpts = "erspan_opts",
-        GtpOpts = "gtp_opts" exact,
-        Action = "action",
-    }
-}
 
 /// A part of a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -137,8 +68,6 @@ pub struct Flower {
     /// The protocol of the rule, host order.
     pub protocol: u16,
 }
-
-pub(super) const MPLS_ONLY: &str = "this is for protocol mpls_uc or mpls_mc";
 
 impl Flower {
     /// Clears the rule but keeps the memory.
@@ -400,11 +329,13 @@ impl Flower {
         };
         let mut parts: Vec<&Part> = self.parts.iter().collect();
         parts.sort_by_key(rank);
+        let named = |part: &Part| matches!(part, Part::Match(other) if other.field == Field::IP_PROTO);
+        let has_protocol = self.parts.iter().any(named);
         for part in parts {
             match part {
                 Part::Match(field) => {
                     words.push(' ');
-                    words.push_str(&field.words(&self.parts)?);
+                    words.push_str(&field.words(has_protocol)?);
                 }
                 Part::Class(class) => later.push_str(&format!(" classid {}", number::class_name(*class))),
                 Part::Indev(name) => {
@@ -497,51 +428,4 @@ fn options(word: Word, text: &str) -> Option<(TunnelOptions, TunnelOptions)> {
         }
         _ => (TunnelOptions::gtp(key)?, TunnelOptions::gtp(mask.unwrap_or("ff:ff"))?),
     })
-}
-
-/// Parses `+STATE-STATE...` into bits and their mask.
-pub(super) fn ct_state(word: &str) -> Option<(u16, u16)> {
-    let (mut flags, mut mask) = (0, 0);
-    let mut rest = word;
-    while !rest.is_empty() {
-        let (plus, name) = match rest.as_bytes()[0] {
-            b'+' => (true, &rest[1..]),
-            b'-' => (false, &rest[1..]),
-            _ => return None,
-        };
-        let bit = CT_STATES.iter().position(|state| name.starts_with(state))?;
-        flags |= u16::from(plus) << bit;
-        mask |= 1 << bit;
-        rest = &name[CT_STATES[bit].len()..];
-    }
-    Some((flags, mask))
-}
-
-/// Formats such bits.
-pub(super) fn ct_state_words(flags: u16, mask: u16) -> String {
-    let states = CT_STATES.iter().enumerate().filter(|(bit, _)| mask >> bit & 1 == 1);
-    states.map(|(bit, state)| format!("{}{state}", if flags >> bit & 1 == 1 { '+' } else { '-' })).collect()
-}
-
-/// The number of a named transport protocol.
-pub(super) fn ip_proto(word: &str) -> Option<u8> {
-    let names = [("tcp", TCP), ("udp", UDP), ("sctp", SCTP), ("icmp", ICMP), ("icmpv6", ICMPV6)];
-    let named = names.iter().find(|(name, _)| !word.is_empty() && name.starts_with(word));
-    named.map(|(_, number)| *number).or_else(|| number::u8(word, Base::Sixteen))
-}
-
-/// Formats a transport protocol. The names of ICMP imply an IP version that the rule need not have, so they
-/// are not used.
-pub(super) fn ip_proto_name(number: u8) -> String {
-    match number {
-        TCP => "tcp".to_owned(),
-        UDP => "udp".to_owned(),
-        SCTP => "sctp".to_owned(),
-        _ => format!("{number:#x}"),
-    }
-}
-
-/// Whether the syntax of this form depends on the address family.
-pub(super) const fn is_address(form: Form) -> bool {
-    matches!(form, Form::Ipv4 | Form::Ipv6)
 }

@@ -2,7 +2,6 @@
 //!
 //! Kernel: 6.18, `include/uapi/linux/pkt_cls.h` `TCA_FLOWER_KEY_*`.
 
-use super::flower::{Part, ct_state, ct_state_words, ip_proto, ip_proto_name, is_address};
 use crate::number::{self, Base};
 use crate::protocol;
 use netlink::attr::{AttrBuf, Malformed};
@@ -402,8 +401,9 @@ impl Match {
         }
     }
 
-    /// Its tc syntax; whether it can be expressed depends on the other parts.
-    pub(super) fn words(&self, others: &[Part]) -> Option<String> {
+    /// Its tc syntax; `has_protocol` is whether the rule names its transport protocol, which a port range
+    /// requires.
+    pub(super) fn words(&self, has_protocol: bool) -> Option<String> {
         let spec = self.field.spec();
         let (value, mask) = (&self.value[..usize::from(spec.bytes)], &self.mask[..usize::from(spec.bytes)]);
         let whole = self.mask_bytes == 0 || mask.iter().all(|byte| *byte == 0xff);
@@ -430,9 +430,7 @@ impl Match {
             Form::Port if self.mask_bytes == 0 || whole => port(value).to_string(),
             Form::Port => format!("{}/{:#x}", port(value), port(mask)),
             Form::PortRange => {
-                let named =
-                    |part: &Part| matches!(part, Part::Match(other) if other.field == Field::IP_PROTO);
-                others.iter().any(named).then_some(())?;
+                has_protocol.then_some(())?;
                 format!("{}-{}", port(value), port(mask))
             }
             Form::Decimal(_) => number(value).to_string(),
@@ -455,4 +453,60 @@ impl Match {
         };
         Some(format!("{} {text}", spec.keyword))
     }
+}
+
+pub(super) const TCP: u8 = 6;
+pub(super) const UDP: u8 = 17;
+pub(super) const SCTP: u8 = 132;
+pub(super) const ICMP: u8 = 1;
+pub(super) const ICMPV6: u8 = 58;
+
+/// The conntrack states by the kernel's bits `TCA_FLOWER_KEY_CT_FLAGS_*`.
+const CT_STATES: [&str; 6] = ["new", "est", "rel", "trk", "inv", "rpl"];
+
+/// Parses `+STATE-STATE...` into bits and their mask.
+pub(super) fn ct_state(word: &str) -> Option<(u16, u16)> {
+    let (mut flags, mut mask) = (0, 0);
+    let mut rest = word;
+    while !rest.is_empty() {
+        let (plus, name) = match rest.as_bytes()[0] {
+            b'+' => (true, &rest[1..]),
+            b'-' => (false, &rest[1..]),
+            _ => return None,
+        };
+        let bit = CT_STATES.iter().position(|state| name.starts_with(state))?;
+        flags |= u16::from(plus) << bit;
+        mask |= 1 << bit;
+        rest = &name[CT_STATES[bit].len()..];
+    }
+    Some((flags, mask))
+}
+
+/// Formats such bits.
+pub(super) fn ct_state_words(flags: u16, mask: u16) -> String {
+    let states = CT_STATES.iter().enumerate().filter(|(bit, _)| mask >> bit & 1 == 1);
+    states.map(|(bit, state)| format!("{}{state}", if flags >> bit & 1 == 1 { '+' } else { '-' })).collect()
+}
+
+/// The number of a named transport protocol.
+pub(super) fn ip_proto(word: &str) -> Option<u8> {
+    let names = [("tcp", TCP), ("udp", UDP), ("sctp", SCTP), ("icmp", ICMP), ("icmpv6", ICMPV6)];
+    let named = names.iter().find(|(name, _)| !word.is_empty() && name.starts_with(word));
+    named.map(|(_, number)| *number).or_else(|| number::u8(word, Base::Sixteen))
+}
+
+/// Formats a transport protocol. The names of ICMP imply an IP version that the rule need not have, so they
+/// are not used.
+pub(super) fn ip_proto_name(number: u8) -> String {
+    match number {
+        TCP => "tcp".to_owned(),
+        UDP => "udp".to_owned(),
+        SCTP => "sctp".to_owned(),
+        _ => format!("{number:#x}"),
+    }
+}
+
+/// Whether the syntax of this form depends on the address family.
+pub(super) const fn is_address(form: Form) -> bool {
+    matches!(form, Form::Ipv4 | Form::Ipv6)
 }

@@ -1,10 +1,71 @@
-//! The meaning of flower keywords in their context: after `ip_proto tcp`, a port is a TCP port.
+//! The keywords of flower, and their meaning in their context: after `ip_proto tcp`, a port is a TCP port.
 
-use super::flower::{ICMP, ICMPV6, MPLS_ONLY, SCTP, TCP, UDP, Word};
-use super::flower_field::{Field, Match};
+use super::flower_field::{Field, ICMP, ICMPV6, Match, SCTP, TCP, UDP};
 use crate::number::{self, Base};
 use crate::protocol;
-use crate::words::{Read, Words, abbreviates};
+use crate::words::{Read, Words, abbreviates, keywords};
+
+keywords! {
+    /// The keywords of the classifier, in iproute2's order.
+    pub(super) enum Word {
+        Classid = "classid",
+        Flowid = "flowid",
+        HwTc = "hw_tc",
+        IpFlags = "ip_flags",
+        Verbose = "verbose",
+        SkipHw = "skip_hw",
+        SkipSw = "skip_sw",
+        CtState = "ct_state",
+        CtZone = "ct_zone",
+        CtMark = "ct_mark",
+        CtLabel = "ct_label",
+        Indev = "indev",
+        NumOfVlans = "num_of_vlans" exact,
+        VlanId = "vlan_id",
+        VlanPrio = "vlan_prio",
+        VlanEthtype = "vlan_ethtype",
+        CvlanId = "cvlan_id",
+        CvlanPrio = "cvlan_prio",
+        CvlanEthtype = "cvlan_ethtype",
+        PppoeSid = "pppoe_sid" exact,
+        PppProto = "ppp_proto" exact,
+        Mpls = "mpls",
+        MplsLabel = "mpls_label",
+        MplsTc = "mpls_tc",
+        MplsBos = "mpls_bos",
+        MplsTtl = "mpls_ttl",
+        DstMac = "dst_mac",
+        SrcMac = "src_mac",
+        IpProto = "ip_proto",
+        IpTos = "ip_tos",
+        IpTtl = "ip_ttl",
+        DstIp = "dst_ip",
+        SrcIp = "src_ip",
+        DstPort = "dst_port",
+        SrcPort = "src_port",
+        TcpFlags = "tcp_flags",
+        Type = "type",
+        Code = "code",
+        ArpTip = "arp_tip",
+        ArpSip = "arp_sip",
+        ArpOp = "arp_op",
+        ArpTha = "arp_tha",
+        ArpSha = "arp_sha",
+        EncDstIp = "enc_dst_ip",
+        EncSrcIp = "enc_src_ip",
+        EncKeyId = "enc_key_id",
+        EncDstPort = "enc_dst_port",
+        EncTos = "enc_tos",
+        EncTtl = "enc_ttl",
+        GeneveOpts = "geneve_opts",
+        VxlanOpts = "vxlan_opts",
+        ErspanOpts = "erspan_opts",
+        GtpOpts = "gtp_opts" exact,
+        Action = "action",
+    }
+}
+
+pub(super) const MPLS_ONLY: &str = "this is for protocol mpls_uc or mpls_mc";
 
 /// The context that determines the meaning of later words.
 pub(super) struct Meaning {

@@ -2,7 +2,7 @@
 //!
 //! Kernel: 6.18, `include/uapi/linux/pkt_cls.h` `TCA_FW_*`, `net/sched/cls_fw.c`.
 
-use super::listed::{Shape, Takes, Value, shape};
+use super::shape::{Shape, Takes, Value, shape};
 
 /// The mask of the mark.
 pub(super) const MASK: u16 = 5;

@@ -3,6 +3,7 @@
 mod basic;
 pub mod bpf;
 mod cgroup;
+mod classes;
 mod flow;
 pub mod flower;
 pub mod flower_field;
@@ -13,6 +14,7 @@ pub mod matchall;
 pub mod mpls;
 pub mod offload;
 mod route;
+mod shape;
 pub mod u32;
 pub mod u32_selector;
 
@@ -35,18 +37,6 @@ pub const KINDS: &[&str] = &["flower", "u32", "matchall", "bpf", "basic", "cgrou
 
 /// The half of a class that identifies its qdisc.
 const MAJOR: u32 = 0xffff_0000;
-
-/// Encodes the classes of a rule that precede its actions, or those that follow them.
-fn encode_classes(number: u16, classes: &[(u32, bool)], behind: bool, out: &mut AttrBuf) {
-    for (class, _) in classes.iter().filter(|class| class.1 == behind) {
-        out.u32(number, *class);
-    }
-}
-
-/// The effective class, as the kernel dumps it.
-fn canonical_class(classes: &[(u32, bool)]) -> Vec<(u32, bool)> {
-    classes.last().map(|(class, _)| (*class, false)).into_iter().collect()
-}
 
 /// The classifier of a rule.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

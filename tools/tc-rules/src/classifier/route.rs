@@ -2,7 +2,7 @@
 //!
 //! Kernel: 6.18, `include/uapi/linux/pkt_cls.h` `TCA_ROUTE4_*`, `net/sched/cls_route.c`.
 
-use super::listed::{Shape, Takes, Value, shape};
+use super::shape::{Shape, Takes, Value, shape};
 use crate::number::{self, Base};
 
 const TO: u16 = 2;

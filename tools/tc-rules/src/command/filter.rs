@@ -9,9 +9,10 @@ use crate::words::{Read, Words, abbreviates};
 use model::IfIndex;
 use netlink::attr::{AttrBuf, Attrs, Malformed};
 
+use super::estimator::Estimator;
 use super::head::{Head, PlaceWord};
-use super::{
-    BLOCK, CHAIN, EGRESS, Estimator, Group, Hook, INGRESS, KIND, OPTIONS, RATE, Verb, flag, message, tcmsg,
+use super::tcmsg::{
+    BLOCK, CHAIN, EGRESS, Group, Hook, INGRESS, KIND, OPTIONS, RATE, Verb, flag, message, tcmsg,
 };
 
 /// Size of a `struct tcmsg`.

@@ -5,7 +5,8 @@ use crate::number::{self, Base};
 use crate::protocol;
 use crate::words::{Read, Words, keywords};
 
-use super::{EGRESS, Estimator, Hook, INGRESS, ROOT, Verb};
+use super::estimator::Estimator;
+use super::tcmsg::{EGRESS, Hook, INGRESS, ROOT, Verb};
 
 keywords! {
     /// The words before the classifier, in iproute2's order.

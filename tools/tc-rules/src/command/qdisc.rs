@@ -6,7 +6,7 @@ use crate::words::{Read, Words, abbreviates};
 use model::IfIndex;
 use netlink::attr::{AttrBuf, Attrs, Malformed};
 
-use super::{CLSACT, EGRESS_BLOCK, Hook, INGRESS_BLOCK, KIND, Verb, flag, message, tcmsg};
+use super::tcmsg::{CLSACT, EGRESS_BLOCK, Hook, INGRESS_BLOCK, KIND, Verb, flag, message, tcmsg};
 
 /// A qdisc that rules attach to.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -6,7 +6,7 @@ use crate::number::{self, Base};
 use crate::words::{Read, Words, abbreviates};
 use netlink::attr::AttrBuf;
 
-use super::{ACT_INDEX, ACT_TAB, KIND, LARGE_DUMP, ROOT_FLAGS, Verb, flag, message};
+use super::tcmsg::{ACT_INDEX, ACT_TAB, KIND, LARGE_DUMP, ROOT_FLAGS, Verb, flag, message};
 
 /// Actions without a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! Reads rules back from the kernel.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
 
 use crate::command::{Qdisc, message};
@@ -13,14 +13,14 @@ use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, bind, recv,
 use sys::error::KernelError;
 use sys::netns::Netns;
 
-use super::tables::Tables;
+pub use super::rules::{Dumped, Several, groups, rules};
 use netlink::{NetlinkSocket, Piece, Protocol};
 
 /// The device index that denotes a block: `TCM_IFINDEX_MAGIC_BLOCK`.
 const BLOCK: u32 = u32::MAX;
 
 /// The half of a parent that identifies the qdisc; all ones for clsact and ingress.
-const QDISC: u32 = 0xffff_0000;
+pub(super) const QDISC: u32 = 0xffff_0000;
 
 /// `RTM_GETTCLASS`.
 const GET_CLASS: u16 = 42;
@@ -30,95 +30,6 @@ const GROUP_OF_TC: u32 = 8;
 
 /// Maximum number of notifications drained in one call; the rest is reported as another change.
 const NOTICES_MAX: usize = 65_536;
-
-/// A dumped rule, or an indication that a rule is not fully known.
-#[derive(Debug)]
-pub enum Dumped<'a> {
-    /// The dump starts. If it had started before, rules changed in the meantime, and everything passed since
-    /// is void.
-    Begin,
-    /// A rule.
-    Rule(&'a Filter),
-    /// A rule with an unknown kind or action.
-    Unknown,
-}
-
-/// Passes on every rule of a hook, in the kernel's order, and the u32 hash tables that a user created. A
-/// table with an explicit number belongs to all chains and both hooks of its priority; it is passed on with
-/// its rules in the first chain. A dump that the kernel reports as interrupted restarts ([`Dumped::Begin`]).
-///
-/// The kernel does not report every change during a dump: `net/sched/cls_api.c` `tc_dump_tfilter()` resumes
-/// by counting, so a rule may be missing or duplicated. A caller that must know uses a [`Watch`].
-///
-/// # Errors
-/// The kernel's error, such as EINVAL or ENODEV for a hook that does not exist.
-pub fn rules(netns: &Netns, hook: Hook, take: impl FnMut(Dumped<'_>) + Send) -> Result<(), KernelError> {
-    rules_besides(netns, hook, BTreeSet::new(), take).map(drop)
-}
-
-/// Passes on the rules of several hooks, one after the other, like [`rules()`], but each u32 hash table only
-/// once: those of a priority belong to both hooks of a device.
-#[derive(Debug)]
-pub struct Several<'n> {
-    netns: &'n Netns,
-    /// The priorities whose tables were passed on, by block, or by device and qdisc.
-    given: BTreeMap<(u32, IfIndex, u32), BTreeSet<u16>>,
-}
-
-impl<'n> Several<'n> {
-    /// Creates it, with no hook dumped yet.
-    pub const fn of(netns: &'n Netns) -> Self {
-        Self { netns, given: BTreeMap::new() }
-    }
-
-    /// Passes on the rules of another hook.
-    ///
-    /// # Errors
-    /// The same as [`rules()`].
-    pub fn rules(&mut self, hook: Hook, take: impl FnMut(Dumped<'_>) + Send) -> Result<(), KernelError> {
-        let owner = (hook.block, hook.device, hook.parent & QDISC);
-        let before = self.given.get(&owner).cloned().unwrap_or_default();
-        let given = rules_besides(self.netns, hook, before, take)?;
-        self.given.insert(owner, given);
-        Ok(())
-    }
-}
-
-/// Passes on every rule of a hook, and the u32 hash tables except those of some priorities; returns the
-/// priorities whose tables have been passed on by then.
-fn rules_besides(
-    netns: &Netns,
-    hook: Hook,
-    before: BTreeSet<u16>,
-    mut take: impl FnMut(Dumped<'_>) + Send,
-) -> Result<BTreeSet<u16>, KernelError> {
-    let (what, body) = request(hook);
-    let mut rule = Filter::default();
-    let mut tables = Tables::of(netns, hook, before);
-    let mut socket = NetlinkSocket::open(Protocol::Route, netns)?;
-    socket.dump_each(&what, message::GET_FILTER, &body, |piece| {
-        let Piece::Object(object) = piece else {
-            tables.begin();
-            take(Dumped::Begin);
-            return Ok(());
-        };
-        match rule.decode(object) {
-            Ok(Some(())) if !tables.take(&mut rule) => {}
-            Ok(Some(())) => {
-                if rule.hook.block == 0 {
-                    rule.hook = hook; // the kernel may spell the parent differently
-                }
-                take(Dumped::Rule(&rule));
-            }
-            // An object without a handle is a priority rather than a rule.
-            Ok(None) if rule.handle != 0 => take(Dumped::Unknown),
-            Ok(None) => {}
-            Err(malformed) => return Err(malformed),
-        }
-        Ok(())
-    })?;
-    Ok(tables.given())
-}
 
 /// Passes on the terse dump of every rule of a hook, in the kernel's order; `None` where it starts or
 /// restarts. All rules must be flower rules.
@@ -183,7 +94,7 @@ pub fn count(netns: &Netns, hook: Hook) -> Result<usize, KernelError> {
 }
 
 /// The description of a hook's dump for errors, and its request.
-fn request(hook: Hook) -> (String, AttrBuf) {
+pub(super) fn request(hook: Hook) -> (String, AttrBuf) {
     let what = format!("rules of device {} block {} parent {:x}", hook.device.0, hook.block, hook.parent);
     (what, AttrBuf::after(&header(hook, 0, 0)))
 }
@@ -237,31 +148,11 @@ impl Watch {
     }
 }
 
-/// The priorities of a hook, with their chains.
-///
-/// # Errors
-/// The same as [`rules()`]; a hook that does not exist has none.
-pub fn groups(netns: &Netns, hook: Hook) -> Result<std::collections::BTreeSet<Group>, KernelError> {
-    let mut groups = std::collections::BTreeSet::new();
-    let dumped = rules(netns, hook, |dumped| match dumped {
-        Dumped::Begin => groups.clear(),
-        Dumped::Rule(rule) => _ = groups.insert(rule.group()),
-        Dumped::Unknown => {}
-    });
-    match dumped {
-        Ok(()) => Ok(groups),
-        Err(error) if matches!(error.number(), Some(Errno::INVAL | Errno::NODEV | Errno::NOENT)) => {
-            Ok(groups)
-        }
-        Err(error) => Err(error),
-    }
-}
-
 /// The chains of a hook, including empty ones that were created explicitly.
 ///
 /// # Errors
 /// The same as [`rules()`]; a hook that does not exist has none.
-pub fn chains(netns: &Netns, hook: Hook) -> Result<std::collections::BTreeSet<u32>, KernelError> {
+pub fn chains(netns: &Netns, hook: Hook) -> Result<BTreeSet<u32>, KernelError> {
     /// `TCA_CHAIN`.
     const CHAIN: u16 = 11;
     /// Size of `struct tcmsg`.
@@ -277,7 +168,7 @@ pub fn chains(netns: &Netns, hook: Hook) -> Result<std::collections::BTreeSet<u3
     match dumped {
         Ok(chains) => Ok(chains.into_iter().collect()),
         Err(error) if matches!(error.number(), Some(Errno::INVAL | Errno::NODEV | Errno::NOENT)) => {
-            Ok(std::collections::BTreeSet::new())
+            Ok(BTreeSet::new())
         }
         Err(error) => Err(error),
     }

@@ -13,6 +13,7 @@ mod lane;
 mod loader;
 mod portion;
 mod rule_socket;
+mod rules;
 mod tables;
 pub mod undo;
 
