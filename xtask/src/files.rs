@@ -4,7 +4,7 @@ use std::fmt::Display;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use crate::shell::Result;
+use crate::shell::{self, Result};
 
 /// Adds the subject to an error.
 pub(crate) trait About<T> {
@@ -88,4 +88,13 @@ pub(crate) fn remove(path: &Path) -> Result {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error).about(path),
         _ => Ok(()),
     }
+}
+
+/// A value in the workspace's manifest: `version`, `rust-version`.
+pub(crate) fn manifest_value(key: &str) -> Result<String> {
+    let manifest = shell::root().join("Cargo.toml");
+    let text = read(&manifest)?;
+    let begins = format!("{key} = \"");
+    let value = text.lines().find_map(|line| line.strip_prefix(&begins)?.strip_suffix('"'));
+    value.map(str::to_owned).ok_or_else(|| format!("{}: no {key}", manifest.display()))
 }

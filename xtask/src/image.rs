@@ -7,7 +7,8 @@ use std::process::Command;
 use crate::files::{self, About as _};
 use crate::linked;
 use crate::options::Options;
-use crate::release::{Version, contents};
+use crate::release::contents;
+use crate::release::packaging::Version;
 use crate::shell::{self, Result};
 
 const USAGE: &str = "usage: cargo xtask image [--program FILE] [--out FILE]

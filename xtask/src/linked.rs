@@ -11,7 +11,7 @@ use serde_json::json;
 
 use crate::deny;
 use crate::files::{self, About as _};
-use crate::release::contents::PROGRAMS;
+use crate::programs::PROGRAMS;
 use crate::shell::{self, Result};
 
 const USAGE: &str = "usage: cargo xtask linked [--check | --sbom FILE]";
@@ -55,7 +55,7 @@ pub(crate) fn run(arguments: &[String]) -> Result {
             Ok(())
         }
         ["--sbom", file] => {
-            files::write(Path::new(file), &sbom(&crates()?, &shell::manifest_value("version")?))
+            files::write(Path::new(file), &sbom(&crates()?, &files::manifest_value("version")?))
         }
         _ => Err(USAGE.to_owned()),
     }

@@ -19,6 +19,7 @@ mod rollout;
 mod setup;
 mod shell;
 mod steps;
+mod tally;
 mod test;
 
 use std::process::ExitCode;

@@ -1,4 +1,4 @@
-//! The test programs that cargo builds, and the lines that they print.
+//! The programs that are released; and the test programs that cargo builds, with the lines that they print.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -7,6 +7,10 @@ use serde_json::Value;
 
 use crate::files::About as _;
 use crate::shell::{self, Result};
+
+/// The programs by cargo's names. The first belongs to the package `netpolicy`; the others to
+/// `netpolicy-tools`.
+pub(crate) const PROGRAMS: [&str; 3] = ["netpolicy", "netpolicy-tc", "netpolicy-lab"];
 
 /// A test program and the directory where cargo would start it.
 #[derive(Clone)]

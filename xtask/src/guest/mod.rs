@@ -21,9 +21,8 @@ use crate::shell::Result;
 pub(crate) use apt::Mirror;
 use boot::{Guest, Order};
 use cache::Cache;
-pub(crate) use outcome::{Guests, Skipped};
-use patched::Patched;
-use qemu::Qemu;
+pub(crate) use outcome::{Guests, Kind, Skipped};
+use qemu::guest;
 pub(crate) use tests::{Making, smoke};
 pub(crate) use unpacked::{Wheel, unpack};
 
@@ -40,13 +39,6 @@ test    the tests that the running kernel cannot run, in --qemu and then in --pa
 
 /// The default time limit of a command, in seconds.
 const COMMAND_LIMIT_SECONDS: u64 = 600;
-
-/// The guests.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
-    Qemu,
-    Patched,
-}
 
 /// The command line.
 struct Asked {
@@ -104,14 +96,6 @@ fn build(asked: &Asked) -> Result {
         println!("{}", guest(&cache, kind, &further, true)?.described());
     }
     Ok(())
-}
-
-/// A guest with these patches after the series: the existing one, unless it is to be rebuilt (`anew`).
-fn guest(cache: &Cache, kind: Kind, further: &[PathBuf], anew: bool) -> Result<Qemu> {
-    match kind {
-        Kind::Qemu => Qemu::stock(cache, anew),
-        Kind::Patched => Qemu::patched(cache, &Patched::patches(further)?, anew),
-    }
 }
 
 fn boot_and_run(asked: Asked) -> Result {

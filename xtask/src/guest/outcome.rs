@@ -5,9 +5,16 @@ use std::collections::BTreeSet;
 use std::fmt;
 
 use super::boot::Ended;
-use super::{Kind, selftests};
+use super::selftests;
 use crate::programs::{Verdict, name_and_reason, read_line};
 use crate::shell::Result;
+
+/// The guests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Qemu,
+    Patched,
+}
 
 /// The exit code of a test program with failed tests. Any code other than this and 0 is a fault of the
 /// program.

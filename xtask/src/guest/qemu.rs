@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::apt::{self, Apt};
 use super::boot::{self, Guest, Order, Run};
 use super::cache::{self, Cache};
+use super::outcome::Kind;
 use super::patched::Patched;
 use crate::files;
 use crate::setup;
@@ -396,6 +397,14 @@ impl Emulator {
         self.unpacked
             .as_ref()
             .map_or_else(|| PathBuf::from("qemu-system-x86_64"), |unpacked| unpacked.join(name))
+    }
+}
+
+/// A guest with these patches after the series: the existing one, unless it is to be rebuilt (`anew`).
+pub(super) fn guest(cache: &Cache, kind: Kind, further: &[PathBuf], anew: bool) -> Result<Qemu> {
+    match kind {
+        Kind::Qemu => Qemu::stock(cache, anew),
+        Kind::Patched => Qemu::patched(cache, &Patched::patches(further)?, anew),
     }
 }
 

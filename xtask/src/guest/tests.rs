@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use super::boot::{self, Guest, Order, Stream};
 use super::cache::Cache;
-use super::outcome::{DIED, Guests, Output, Skipped, TESTS_FAILED};
-use super::qemu::Qemu;
-use super::{Kind, guest, selftests};
+use super::outcome::{DIED, Guests, Kind, Output, Skipped, TESTS_FAILED};
+use super::qemu::{Qemu, guest};
+use super::selftests;
 use crate::programs::{self, Program, read_line};
 use crate::shell::{self, Result};
-use crate::test::Tally;
+use crate::tally::Tally;
 
 /// The time limit for all tests of one guest, on a busy machine.
 const LIMIT: Duration = Duration::from_secs(35 * 60);

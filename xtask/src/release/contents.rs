@@ -5,15 +5,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::documents::with_installed_links;
+use crate::programs::PROGRAMS;
 use crate::shell::{self, Result};
 use crate::{files, linked};
 
 /// The path of the program in the units; it is replaced for another prefix.
 const IN_UNITS: &str = "/usr/sbin/netpolicy";
-
-/// The programs by cargo's names. The first belongs to the package `netpolicy`; the others to
-/// `netpolicy-tools`.
-pub(crate) const PROGRAMS: [&str; 3] = ["netpolicy", "netpolicy-tc", "netpolicy-lab"];
 
 /// The commands of the programs of `netpolicy-tools`, which have manual pages and schemas.
 const COMMANDS_OF_TOOLS: [&str; 4] = ["tc", "bench", "sim", "lab"];

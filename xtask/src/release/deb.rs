@@ -4,8 +4,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::contents::{DEBIAN_ZSH, ZSH};
+use super::packaging::{Effort, MAINTAINER, Version, filled_script};
 use super::stage::{Stage, settle};
-use super::{Effort, Version, filled_script};
+
 use crate::files::{self, About as _};
 use crate::shell::{self, Result};
 
@@ -27,7 +28,7 @@ pub(crate) fn pack(
         Ok(text
             .replace("@VERSION@", &version.debian())
             .replace("@ARCHITECTURE@", architecture)
-            .replace("@MAINTAINER@", super::MAINTAINER)
+            .replace("@MAINTAINER@", MAINTAINER)
             .replace("@INSTALLED_SIZE@", &size)
             .replace("@BUILD_IDS@", build_ids))
     };

@@ -4,8 +4,9 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::contents::{PROGRAMS, TOOLS};
+use super::contents::TOOLS;
 use crate::files;
+use crate::programs::PROGRAMS;
 use crate::shell::{self, Result};
 
 /// A program and its separated debug information.

@@ -4,8 +4,9 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use super::packaging::{Effort, MAINTAINER, VENDOR, Version, filled_script};
 use super::stage::Stage;
-use super::{Effort, Version, filled_script};
+
 use crate::files;
 use crate::shell::{self, Result};
 
@@ -31,8 +32,8 @@ pub(crate) fn pack(stage: &Stage, version: &Version, out: &Path, effort: Effort)
     let spec = spec
         .replace("@VERSION@", &number)
         .replace("@RELEASE@", &release)
-        .replace("@MAINTAINER@", super::MAINTAINER)
-        .replace("@VENDOR@", super::VENDOR)
+        .replace("@MAINTAINER@", MAINTAINER)
+        .replace("@VENDOR@", VENDOR)
         .replace("@FILES@", &listed(&stage.root)?)
         .replace("@TOOL_FILES@", &listed(&stage.tools_root)?)
         .replace("@DEBUG_FILES@", &listed(&stage.debug_root)?);

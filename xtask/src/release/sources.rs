@@ -4,8 +4,8 @@
 use std::path::PathBuf;
 use std::process::Command;
 
+use super::packaging::{MAINTAINER, Version};
 use super::program::rustc_value;
-use super::{MAINTAINER, Version};
 use crate::files;
 use crate::linked::{self, Component, purl};
 use crate::shell::{self, Result};

@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::Version;
 use super::contents::{self, MANUAL, SECTIONS};
+use super::packaging::Version;
 use super::program::Program;
 use super::sources::{Licences, changelog};
 use crate::files::{self, About as _};

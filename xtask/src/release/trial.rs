@@ -4,13 +4,15 @@ use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use super::{Artefacts, Effort, Version, contents, pack};
+use super::contents;
+use super::pack::{Artefacts, pack};
+use super::packaging::{Effort, Version};
 use crate::files;
 use crate::guest::Mirror;
 use crate::guest::cache::Cache;
 use crate::programs::{Verdict, read_line};
 use crate::shell::{self, Result};
-use crate::test::Tally;
+use crate::tally::Tally;
 
 /// The trials.
 const SCRIPT: &str = "packaging/trials/run.sh";
