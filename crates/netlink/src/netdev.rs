@@ -2,7 +2,7 @@
 //!
 //! Kernel: 6.18, `Documentation/netlink/specs/netdev.yaml`, `include/uapi/linux/netdev.h`, `net/core/netdev-genl.c`.
 
-use model::{EmptyPolls, IfIndex, Nanoseconds, NapiId, QueueIndex, Threading, since};
+use model::{EmptyPolls, IfIndex, Nanoseconds, NapiId, NapiKnob, QueueIndex, Threading, since};
 use sys::error::{Cause, KernelError};
 
 use super::attr::{AttrBuf, Attrs, Malformed};
@@ -245,6 +245,16 @@ pub struct NapiChange {
 }
 
 impl NapiChange {
+    /// Sets what this knob sets.
+    pub const fn set(&mut self, knob: &NapiKnob) {
+        match knob {
+            NapiKnob::DeferHardIrqs(polls) => self.defer_hard_irqs = Some(*polls),
+            NapiKnob::GroFlushTimeout(span) => self.gro_flush_timeout = Some(*span),
+            NapiKnob::IrqSuspendTimeout(span) => self.irq_suspend_timeout = Some(*span),
+            NapiKnob::Threaded(threading) => self.threaded = Some(*threading),
+        }
+    }
+
     fn write(&self, id: NapiId, body: &mut AttrBuf) {
         body.u32(napi::ID, id.0);
         if let Some(EmptyPolls(polls)) = self.defer_hard_irqs {

@@ -146,13 +146,12 @@ fn host() -> Host {
         kthread: None,
     };
     let napi = |index| Napi {
-        id: NapiId(1000 + index),
         defer_hard_irqs: Some(EmptyPolls(0)),
         gro_flush_timeout: Some(Nanoseconds::ZERO),
         irq_suspend_timeout: Some(Nanoseconds::ZERO),
         threaded: Some(Threading::Off),
-        kthread: None,
         irq: Some(IrqEdge { irq: IrqNumber(100 + index), confidence: Confidence::Stated }),
+        ..Napi::new(NapiId(1000 + index))
     };
     let irq = |index| Irq {
         number: IrqNumber(100 + index),

@@ -155,16 +155,16 @@ impl Wire {
 
     /// Resets the NAPIs of a namespace to defer and suspend nothing: an existing NIC would keep the settings.
     fn rest(netns: &str) -> Result<(), Failed> {
-        const NOTHING: NapiChange = NapiChange {
+        let nothing = NapiChange {
             defer_hard_irqs: Some(EmptyPolls(0)),
             gro_flush_timeout: Some(Nanoseconds::ZERO),
             irq_suspend_timeout: Some(Nanoseconds::ZERO),
-            threaded: None,
+            ..NapiChange::default()
         };
         let set = || -> Result<(), String> {
             let mut netdev = Netdev::open_here().map_err(|error| error.to_string())?;
             for napi in netdev.napis(None).map_err(|error| error.to_string())? {
-                netdev.set_napi(NapiId(napi.id), &NOTHING).map_err(|refused| format!("{refused:?}"))?;
+                netdev.set_napi(NapiId(napi.id), &nothing).map_err(|refused| format!("{refused:?}"))?;
             }
             Ok(())
         };

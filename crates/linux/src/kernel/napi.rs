@@ -1,15 +1,14 @@
 //! Settings of NAPIs: of a single one by netdev netlink, of all of a device by sysfs.
 
 use model::{
-    DeviceId, DeviceNapiKnob, EmptyPolls, KernelVersion, Nanoseconds, NapiId, NapiKnob, RxQueue, Setting,
-    Threading, since,
+    DeviceId, DeviceNapiKnob, EmptyPolls, Nanoseconds, NapiId, NapiKnob, RxQueue, Setting, Threading, since,
 };
-use netlink::netdev::{NapiChange, RawNapi};
+use netlink::netdev::NapiChange;
 use sys::error::{Errno, KernelError};
 
 use super::describe::written;
 use super::netns_handles::NetnsHandles;
-use crate::observe::device::parse_threading;
+use crate::observe::device::{napi, parse_threading};
 
 /// Reads all settings of one queue, with one request for its NAPI.
 pub(super) fn read(
@@ -17,31 +16,10 @@ pub(super) fn read(
     queue: RxQueue,
     like: &[&NapiKnob],
 ) -> Result<Vec<NapiKnob>, KernelError> {
-    let napi = handles.napi_of(queue)?;
-    like.iter().map(|like| read_one(&napi, like)).collect()
-}
-
-fn read_one(napi: &RawNapi, like: &NapiKnob) -> Result<NapiKnob, KernelError> {
-    Ok(match like {
-        NapiKnob::DeferHardIrqs(_) => {
-            NapiKnob::DeferHardIrqs(EmptyPolls(stated(napi.defer_hard_irqs, like.facts().since)?))
-        }
-        NapiKnob::GroFlushTimeout(_) => {
-            NapiKnob::GroFlushTimeout(Nanoseconds(stated(napi.gro_flush_timeout, like.facts().since)?))
-        }
-        NapiKnob::IrqSuspendTimeout(_) => {
-            NapiKnob::IrqSuspendTimeout(Nanoseconds(stated(napi.irq_suspend_timeout, like.facts().since)?))
-        }
-        NapiKnob::Threaded(_) => {
-            NapiKnob::Threaded(stated(napi.threaded.and_then(Threading::of_number), like.facts().since)?)
-        }
-    })
-}
-
-/// Returns a value of a NAPI's answer, or an error if this kernel does not report it.
-fn stated<T>(value: Option<T>, since: KernelVersion) -> Result<T, KernelError> {
+    let napi = napi(&handles.napi_of(queue)?);
     let needs = "a kernel whose `napi-get` reports it";
-    value.ok_or_else(|| KernelError::absent("netdev napi-get", needs, Some(since)))
+    let missing = |like: &NapiKnob| KernelError::absent("netdev napi-get", needs, Some(like.facts().since));
+    like.iter().map(|like| napi.knob(like).ok_or_else(|| missing(like))).collect()
 }
 
 /// Writes all settings of one queue, with one `napi-set`.
@@ -51,14 +29,7 @@ pub(super) fn write(
     knobs: &[&NapiKnob],
 ) -> Result<(), KernelError> {
     let mut change = NapiChange::default();
-    for knob in knobs {
-        match knob {
-            NapiKnob::DeferHardIrqs(polls) => change.defer_hard_irqs = Some(*polls),
-            NapiKnob::GroFlushTimeout(span) => change.gro_flush_timeout = Some(*span),
-            NapiKnob::IrqSuspendTimeout(span) => change.irq_suspend_timeout = Some(*span),
-            NapiKnob::Threaded(threading) => change.threaded = Some(*threading),
-        }
-    }
+    knobs.iter().for_each(|knob| change.set(knob));
     let napi = handles.napi_of(queue)?;
     handles.set_napi(NapiId(napi.id), &change).map_err(|refused| {
         let culprit = knobs.iter().copied().find(|knob| refused.knob == Some(knob.facts().name));

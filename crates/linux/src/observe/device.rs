@@ -359,7 +359,7 @@ fn kthreads(device: &mut Device, unread: &mut Vec<Unread>) {
     }
 }
 
-fn napi(raw: &RawNapi) -> Napi {
+pub(crate) fn napi(raw: &RawNapi) -> Napi {
     Napi {
         id: NapiId(raw.id),
         defer_hard_irqs: raw.defer_hard_irqs.map(EmptyPolls),

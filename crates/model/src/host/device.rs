@@ -12,7 +12,7 @@ use crate::ids::{Cpu, DeviceId, IfIndex, IrqNumber, NapiId, NumaNode, Pid, Queue
 use crate::nic::{ChannelKind, CoalesceParam, FlagName, Offload, PacketSize, RingKind, Rss};
 use crate::qdisc::Qdiscs;
 use crate::scheduling::KthreadState;
-use crate::setting::Threading;
+use crate::setting::{NapiKnob, Threading};
 use crate::steering::{FlowMatch, QueueSpan, SteerTo};
 use crate::units::{EmptyPolls, Nanoseconds};
 
@@ -261,6 +261,31 @@ pub struct Napi {
     pub kthread: Option<Pid>,
     /// Its interrupt.
     pub irq: Option<IrqEdge>,
+}
+
+impl Napi {
+    /// A NAPI whose settings are unknown.
+    pub const fn new(id: NapiId) -> Self {
+        Self {
+            id,
+            defer_hard_irqs: None,
+            gro_flush_timeout: None,
+            irq_suspend_timeout: None,
+            threaded: None,
+            kthread: None,
+            irq: None,
+        }
+    }
+
+    /// The knob of the same kind as `like`, with the value in force; `None` if the kernel does not report it.
+    pub fn knob(&self, like: &NapiKnob) -> Option<NapiKnob> {
+        match like {
+            NapiKnob::DeferHardIrqs(_) => self.defer_hard_irqs.map(NapiKnob::DeferHardIrqs),
+            NapiKnob::GroFlushTimeout(_) => self.gro_flush_timeout.map(NapiKnob::GroFlushTimeout),
+            NapiKnob::IrqSuspendTimeout(_) => self.irq_suspend_timeout.map(NapiKnob::IrqSuspendTimeout),
+            NapiKnob::Threaded(_) => self.threaded.map(NapiKnob::Threaded),
+        }
+    }
 }
 
 /// An interrupt.

@@ -183,13 +183,11 @@ pub(crate) fn with_irqs(mut host: Host, first: u32) -> Host {
 
 fn napi(id: u32) -> Napi {
     Napi {
-        id: NapiId(id),
         defer_hard_irqs: Some(EmptyPolls(0)),
         gro_flush_timeout: Some(Nanoseconds::ZERO),
         irq_suspend_timeout: Some(Nanoseconds::ZERO),
         threaded: Some(Threading::Off),
-        kthread: None,
-        irq: None,
+        ..Napi::new(NapiId(id))
     }
 }
 
