@@ -40,6 +40,29 @@ impl PolicyName {
         }
     }
 
+    /// What it is for, in one line.
+    pub const fn meaning(self) -> &'static str {
+        match self {
+            Self::Latency => "short response times",
+            Self::Bulk => "throughput",
+            Self::Cpu => "few CPU cycles per request, at longer response times",
+            Self::Mix => "a device shared by services with different policies",
+            Self::Power => "little energy: few interrupts, deep sleep",
+            Self::None => "nothing is set",
+        }
+    }
+
+    /// Whether it optimizes traffic: `mix` divides a device among other policies, and `none` leaves everything
+    /// to the kernel.
+    pub const fn optimizes(self) -> bool {
+        !matches!(self, Self::Mix | Self::None)
+    }
+
+    /// The policies that optimize traffic.
+    pub fn optimizing() -> impl Iterator<Item = Self> {
+        Self::ALL.into_iter().filter(|policy| policy.optimizes())
+    }
+
     /// The number by which applications request the policy: that of the kernel patches of 2016, with one
     /// addition. `include/netpolicy.h` has the same numbers.
     pub const fn number(self) -> u32 {

@@ -1,6 +1,6 @@
 //! The delivery mode of a request, with the reason.
 
-use model::{DeliveryMode, Intent, PolicyName, Reason};
+use model::{DeliveryMode, Intent, Reason};
 
 /// The delivery mode of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,7 +15,6 @@ impl Chosen {
     /// Whether a request for an optimising policy gets the kernel's default here, as `latency` does on a
     /// veth.
     pub fn is_default_despite(&self, intent: &Intent) -> bool {
-        let optimises = !matches!(intent.policy, PolicyName::None | PolicyName::Mix);
-        optimises && intent.delivery.is_none() && self.mode == DeliveryMode::Interrupt
+        intent.policy.optimizes() && intent.delivery.is_none() && self.mode == DeliveryMode::Interrupt
     }
 }

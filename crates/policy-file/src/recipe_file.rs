@@ -16,19 +16,8 @@ use toml::de::{DeString, DeTable, DeValue};
 use crate::mistake::{Lines, Mistake, Mistakes};
 use crate::nearest::nearest;
 
-/// The shipped recipe files: name and text.
-pub const SHIPPED: [(&str, &str); 10] = [
-    ("any.toml", include_str!("../recipes/any.toml")),
-    ("latency.toml", include_str!("../recipes/latency.toml")),
-    ("bulk.toml", include_str!("../recipes/bulk.toml")),
-    ("cpu.toml", include_str!("../recipes/cpu.toml")),
-    ("mix.toml", include_str!("../recipes/mix.toml")),
-    ("power.toml", include_str!("../recipes/power.toml")),
-    ("none.toml", include_str!("../recipes/none.toml")),
-    ("cases.toml", include_str!("../recipes/cases.toml")),
-    ("drivers.toml", include_str!("../recipes/drivers.toml")),
-    ("ladders.toml", include_str!("../recipes/ladders.toml")),
-];
+/// The shipped recipe files, those of `recipes/`: name and text.
+pub const SHIPPED: &[(&str, &str)] = &include!(concat!(env!("OUT_DIR"), "/recipes.rs"));
 
 /// The directories of a site's recipe files, in ascending order of precedence.
 pub const RECIPE_DIRS: [&str; 3] =
@@ -157,11 +146,6 @@ const PAYS_FROM_KEYS: [&str; 2] = ["packets-per-flush", "connections"];
 /// The kinds of sections.
 const SECTIONS: [&str; 4] = ["recipe", "driver", "case", "ladder"];
 
-/// The policies that may have a ladder: `mix` is for devices, which have no goal, and `none` leaves
-/// everything to the kernel.
-pub(crate) const WITH_LADDER: [PolicyName; 4] =
-    [PolicyName::Latency, PolicyName::Bulk, PolicyName::Cpu, PolicyName::Power];
-
 /// The key of a case's conditions.
 pub(crate) const WHEN: &str = "when";
 
@@ -222,9 +206,9 @@ impl Reader<'_> {
 
     /// Parses a policy's ladder, in order.
     fn ladder(&mut self, name: &Name<'_>, value: &Raw<'_>) {
-        let policy = name.get_ref().parse::<PolicyName>().ok().filter(|policy| WITH_LADDER.contains(policy));
+        let policy = name.get_ref().parse::<PolicyName>().ok().filter(|policy| policy.optimizes());
         let Some(policy) = policy else {
-            let names = WITH_LADDER.map(PolicyName::as_str);
+            let names: Vec<&str> = PolicyName::optimizing().map(PolicyName::as_str).collect();
             let message =
                 format!("`{}` cannot have a ladder: use one of {}", name.get_ref(), names.join(", "));
             return self.wrong(name.span(), message, did_you_mean(name.get_ref(), names));

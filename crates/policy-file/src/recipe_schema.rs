@@ -4,7 +4,7 @@ use model::PolicyName;
 use model::recipe::{EpollNapis, Mechanism, PaysFrom, Rung};
 use serde_json::{Map, Value as Json, json};
 
-use crate::recipe_file::{ANY, CONDITIONS, MEASURED_ON_MAX, NUMBER_MAX, PAYS_FROM, WHEN, WITH_LADDER};
+use crate::recipe_file::{ANY, CONDITIONS, MEASURED_ON_MAX, NUMBER_MAX, PAYS_FROM, WHEN};
 use crate::schema::{CPUS, DELIVERY, LAYOUT, SPAN};
 
 /// The schema of recipe files.
@@ -37,7 +37,7 @@ fn ladders() -> Json {
     rung["properties"]["value"] = json!({ "type": "string", "pattern": *DELIVERY });
     rung["properties"][WHEN] = when();
     let ladder = json!({ "type": "array", "items": rung, "maxItems": Rung::COUNT_MAX });
-    let policies = WITH_LADDER.map(|policy| (policy.as_str().to_owned(), ladder.clone()));
+    let policies = PolicyName::optimizing().map(|policy| (policy.as_str().to_owned(), ladder.clone()));
     let policies: Map<String, Json> = policies.into_iter().collect();
     json!({ "type": "object", "properties": policies, "additionalProperties": false })
 }

@@ -135,7 +135,7 @@ fn power_never_polls_and_none_leaves_everything_as_it_is() {
 #[test]
 fn a_ladder_has_rungs_for_every_kind_of_device_and_a_sites_own_replaces_it_whole() {
     let shipped = recipes(&[]).expect("well-formed");
-    for policy in [PolicyName::Latency, PolicyName::Bulk, PolicyName::Cpu, PolicyName::Power] {
+    for policy in PolicyName::optimizing() {
         for own in [true, false] {
             let place = Circumstances { own_interrupts: Some(own), ..Circumstances::default() };
             let RecipeValue::Delivery(chosen) = shipped.under(policy, &place)[&Mechanism::Delivery].value

@@ -258,8 +258,8 @@ impl FirstFile {
             )),
         }
         comment("");
-        for (policy, meaning) in MEANINGS {
-            comment(&format!("  {:<9}{meaning}", policy.as_str()));
+        for policy in PolicyName::ALL {
+            comment(&format!("  {:<9}{}", policy.as_str(), policy.meaning()));
         }
         comment("");
         comment("  netpolicy plan             what the file would change, and why; changes nothing");
@@ -309,16 +309,6 @@ impl Report for FirstFile {
         self.text.lines().for_each(|line| page.line(line));
     }
 }
-
-/// A one-line description of each policy.
-const MEANINGS: [(PolicyName, &str); 6] = [
-    (PolicyName::Latency, "short response times"),
-    (PolicyName::Bulk, "throughput"),
-    (PolicyName::Cpu, "few CPU cycles per request, at longer response times"),
-    (PolicyName::Power, "little energy: few interrupts, deep sleep"),
-    (PolicyName::Mix, "a device shared by services with different policies"),
-    (PolicyName::None, "nothing is set"),
-];
 
 /// A section name for a device whose name would be a pattern; no other section uses it.
 fn untaken(device: &str, taken: &mut BTreeSet<String>) -> String {

@@ -124,7 +124,6 @@ pub struct Offer {
 /// The candidates for a service that is already running, after those of the operator. The missing modes need a
 /// restart of the program.
 fn tried(more: &[Candidate]) -> Vec<Candidate> {
-    let policies = [PolicyName::Latency, PolicyName::Bulk, PolicyName::Cpu, PolicyName::Power];
     let modes = ["defer20", "defer50", "defer200", "suspend20", "suspend200"].map(str::to_owned);
     let others = [
         DeliveryMode::Interrupt,
@@ -133,7 +132,7 @@ fn tried(more: &[Candidate]) -> Vec<Candidate> {
         DeliveryMode::Threaded,
         DeliveryMode::ThreadedBusy,
     ];
-    let names = policies.map(|policy| policy.as_str().to_owned()).into_iter().chain(modes);
+    let names = PolicyName::optimizing().map(|policy| policy.as_str().to_owned()).chain(modes);
     let names = names.chain(others.map(|mode| mode.to_string()));
     let known = names.filter_map(|name| name.parse().ok());
     let mut all: Vec<Candidate> = Vec::new();
