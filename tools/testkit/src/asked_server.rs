@@ -112,7 +112,7 @@ impl AskedServer {
             defer_hard_irqs: Some(EmptyPolls(100)),
             gro_flush_timeout: Some(flush),
             irq_suspend_timeout: Some(turn),
-            threaded: None,
+            ..NapiChange::default()
         })?;
         self.set_epolls(EpollParams {
             busy_poll_usecs: 0,
