@@ -21,6 +21,7 @@ pub mod facts;
 pub mod finding;
 pub mod glob;
 pub mod guard;
+mod holdback;
 pub mod host;
 pub mod ids;
 pub mod judgement;
@@ -64,6 +65,7 @@ pub use exchange::{Asks, ExchangeWorkload, ForeignWorkload, StorageWorkload};
 pub use finding::{Finding, Severity};
 pub use glob::{Glob, Patterns};
 pub use guard::{Growth, Guard, Guarded, Limits};
+pub use holdback::Holdback;
 pub use host::Host;
 pub use ids::{
     Cpu, DeviceId, EpollId, Fd, IfIndex, IrqNumber, Label, NapiId, NetnsId, NumaNode, Pid, ProcessId,
@@ -83,7 +85,7 @@ pub use pace::{Arrivals, Pace, Waiting};
 pub use plan::{Change, Plan, Reason, Step};
 pub use policy::{Budget, Goal, Intent, OnMissed, Policy, Target};
 pub use policy_name::PolicyName;
-pub use proof::{Effect, Episode, Holdback, Interval, Proof, Proofs};
+pub use proof::{Effect, Episode, Interval, Proof, Proofs};
 pub use qdisc::{Qdisc, QdiscKind, QdiscOption, Qdiscs};
 pub use recipe::{
     Case, Circumstances, EpollNapis, Mechanism, Recipe, RecipeEntry, RecipeValue, Recipes, Rung, When,
