@@ -50,14 +50,15 @@ mod run;
 pub mod running_daemon;
 mod scans;
 mod socket_file;
+mod standing_proofs;
 pub mod status;
 mod telemetry;
 
-pub use daemon::PROOF_RULES;
 pub use event_loop::{EventLoop, Interest, Ready, Registrar, Source, Stay};
 pub use goal_search::SEARCH_RULES;
 pub use instance_lock::RunningDaemon;
 pub use options::{OnStop, Options};
 pub use run::{Log, Sockets, run};
 pub use socket_file::ListenError;
+pub use standing_proofs::PROOF_RULES;
 pub use status::{Answer, Request, Shared, Status};

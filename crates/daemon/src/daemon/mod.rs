@@ -5,8 +5,6 @@ mod proof;
 mod scan;
 mod search;
 
-pub use proof::PROOF_RULES;
-
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -38,9 +36,9 @@ use crate::options::{OnStop, Options};
 use crate::reconciler::{Event, Reconciler, until};
 use crate::rejections::Rejections;
 use crate::requests::{Requests, Serves};
+use crate::standing_proofs::StandingProofs;
 use crate::status::{Phase, RequestStatus, Shared};
 use crate::telemetry::{Standing, Telemetry};
-use proof::StandingProofs;
 
 /// Maximum number of settings left to other programs that are logged individually.
 const LEFT_ALONE_MAX: usize = 100;
