@@ -7,7 +7,7 @@ use model::live::{LiveWaiting, LiveWindow};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::network::Network;
+use super::network::{Network, count};
 use crate::live::series::{Stretch, requests_for};
 use crate::live::{Estimator, Series, Unit};
 
@@ -338,11 +338,6 @@ pub fn unfair(windows: &[Figures]) -> Option<Unfair> {
     let differ = windows.iter().any(|one| windows.iter().any(|other| apart(one, other)));
     // If requests stall, the low number of answers is a consequence.
     (differ && !windows.iter().any(Figures::stalled)).then_some(Unfair::Rates)
-}
-
-#[expect(clippy::cast_precision_loss, reason = "counts and spans of one comparison, below 2^53")]
-pub(super) const fn count(number: u64) -> f64 {
-    number as f64
 }
 
 #[cfg(test)]

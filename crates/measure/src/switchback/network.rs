@@ -10,8 +10,12 @@ use model::{Finding, Severity};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::figures::count;
 use crate::live::Survival;
+
+#[expect(clippy::cast_precision_loss, reason = "counts and spans of one comparison, below 2^53")]
+pub(super) const fn count(number: u64) -> f64 {
+    number as f64
+}
 
 /// TCP's counts of a window: see [`LiveCounts`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, JsonSchema, Serialize, Deserialize)]
