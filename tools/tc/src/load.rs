@@ -78,80 +78,135 @@ pub(crate) fn run(arguments: &TcLoad, context: &Context) -> Result<Exit, Fault> 
         context.console.fault(&fault.leaving(HostState::LeftOut));
     }
     survey.notes(&mut devices).for_each(|words| context.console.say(&words));
-    let mut failed = match &loaded {
+    let transaction = Transaction { netns: &netns, file: &file, context, undo: undo.as_ref(), guard };
+    let failed = failure(&loaded).or_else(|| transaction.switch(swap.as_ref()?, loaded.as_mut().ok()?));
+    match undo.is_some().then_some(failed).flatten() {
+        Some(failed) => Err(transaction.take_back(failed, loaded, &mut devices)),
+        None => transaction.keep(loaded, swap.as_ref(), &survey),
+    }
+}
+
+/// Why a load that is all or nothing must be taken back: an exit code and a reason.
+type Failed = (Exit, &'static str);
+
+/// What failed while the rules were sent, if anything.
+fn failure(loaded: &Result<LoadReport, Fault>) -> Option<Failed> {
+    match loaded {
         Err(_) => Some((Exit::RolledBack, "it could not be loaded")),
         Ok(report) if report.interrupted => Some((Exit::RolledBack, "a signal ended it")),
         Ok(report) if !report.refused.is_empty() || !report.not_loaded.is_empty() => {
             Some((Exit::RolledBack, "a rule was refused"))
         }
         Ok(_) => None,
-    };
-    if let (None, Some(swap), Ok(report)) = (failed, &swap, &mut loaded) {
-        match swap.switch(&netns) {
+    }
+}
+
+/// The end of a load: what was sent is kept or, if the load is all or nothing, taken back.
+struct Transaction<'a> {
+    netns: &'a Netns,
+    file: &'a BatchFile,
+    context: &'a Context,
+    /// What to remove if the load fails; `None` unless it is all or nothing.
+    undo: Option<&'a Undo>,
+    guard: Option<Guarded>,
+}
+
+impl Transaction<'_> {
+    /// Lets the rule of a swap lead to the new chain.
+    fn switch(&self, swap: &Swap, report: &mut LoadReport) -> Option<Failed> {
+        match swap.switch(self.netns) {
             Err(fault) => {
-                context.console.say(&fault.cause.to_string());
-                failed = Some((Exit::RolledBack, "the rule that leads to the new chain could not be sent"));
+                self.context.console.say(&fault.cause.to_string());
+                Some((Exit::RolledBack, "the rule that leads to the new chain could not be sent"))
             }
             Ok(Some(refused)) => {
                 let words = "the rule that leads to the new chain was refused";
-                context.console.say(&format!("{words}: {}", refused.cause()));
+                self.context.console.say(&format!("{words}: {}", refused.cause()));
                 // The kernel lacks the classifier or the action.
-                let absent = refused.refusal.is_unknown();
-                failed = Some(match absent {
+                Some(match refused.refusal.is_unknown() {
                     true => (Exit::Unsupported, "--swap needs the classifier flower and the action gact"),
                     false => (Exit::RolledBack, words),
-                });
+                })
             }
-            Ok(None) => report.chains = swap.chains(),
+            Ok(None) => {
+                report.chains = swap.chains();
+                None
+            }
         }
     }
-    if let Some((undo, (exit, why))) = undo.zip(failed) {
+
+    /// Removes what a failed load added. Returns the fault, which says whether that succeeded.
+    fn take_back(
+        self,
+        (exit, why): Failed,
+        loaded: Result<LoadReport, Fault>,
+        devices: &mut Devices<'_>,
+    ) -> Fault {
+        self.try_take_back((exit, why), loaded, devices).unwrap_or_else(|fault| fault)
+    }
+
+    /// The same; `Err` if something failed in addition.
+    fn try_take_back(
+        self,
+        (exit, why): Failed,
+        loaded: Result<LoadReport, Fault>,
+        devices: &mut Devices<'_>,
+    ) -> Result<Fault, Fault> {
+        let Self { netns, file, context, undo, guard } = self;
         let words = format!("{}: {why}, and the load is all or nothing", file.name());
         if let Ok(report) = &loaded
             && report.took_nothing()
         {
             guard.map(Guarded::dismiss).transpose()?;
             context.console.report(report)?;
-            return Err(Fault::failed(words));
+            return Ok(Fault::failed(words));
         }
-        let stuck = match undo.undo(&netns, &file, &mut devices) {
-            Ok(stuck) => stuck,
+        let stuck = match undo.map(|undo| undo.undo(netns, file, devices)).transpose() {
+            Ok(stuck) => stuck.unwrap_or_default(),
             Err(fault) if guard.is_some_and(Guarded::takes_back) => {
-                return Err(Fault { exit, ..fault }.leaving(HostState::Restored));
+                return Ok(Fault { exit, ..fault }.leaving(HostState::Restored));
             }
-            Err(fault) => return Err(not_taken_back(fault)),
+            Err(fault) => return Ok(not_taken_back(fault)),
         };
-        let state = match stuck.is_empty() {
+        let fault = match stuck.is_empty() {
             true => Fault::new(exit, words).leaving(HostState::Restored),
             false => not_restored(words, &stuck),
         };
-        let behind = |fault: Fault| Fault { exit: state.exit, ..fault }.leaving(state.host.clone());
-        guard.map(Guarded::dismiss).transpose().map_err(behind)?;
-        let mut report = loaded.map_err(behind)?;
+        let after = |further: Fault| Fault { exit: fault.exit, ..further }.leaving(fault.host.clone());
+        guard.map(Guarded::dismiss).transpose().map_err(after)?;
+        let mut report = loaded.map_err(after)?;
         report.undone = stuck.is_empty();
-        context.console.report(&report).map_err(behind)?;
-        return Err(state);
+        context.console.report(&report).map_err(after)?;
+        Ok(fault)
     }
-    let behind = |fault: Fault| fault.leaving(HostState::Done);
-    guard.map(Guarded::dismiss).transpose().map_err(behind)?;
-    if let Some(swap) = &swap {
-        for stuck in swap.remove_old(&netns)? {
-            context.console.say(&format!("the old chain could not be removed: {stuck}"));
+
+    /// Keeps what was loaded, removes the chains before a swap, and reports.
+    fn keep(
+        self,
+        loaded: Result<LoadReport, Fault>,
+        swap: Option<&Swap>,
+        survey: &Survey,
+    ) -> Result<Exit, Fault> {
+        let console = &self.context.console;
+        let after = |fault: Fault| fault.leaving(HostState::Done);
+        self.guard.map(Guarded::dismiss).transpose().map_err(after)?;
+        for stuck in swap.map(|swap| swap.remove_old(self.netns)).transpose()?.unwrap_or_default() {
+            console.say(&format!("the old chain could not be removed: {stuck}"));
         }
+        let report = loaded?;
+        console.report(&report).map_err(after)?;
+        if report.interrupted {
+            // Do not promise what --resume would refuse.
+            let rest = match survey.removes.or(survey.first_for_tc) {
+                None => ": the same with --resume loads the rest",
+                Some(_) => "",
+            };
+            console.say(&format!("A signal ended the load, and what was loaded stays{rest}."));
+            return Ok(Exit::Failed);
+        }
+        let whole = report.refused.is_empty() && report.not_loaded.is_empty() && report.wrong == 0;
+        Ok(if whole { Exit::Done } else { Exit::Failed })
     }
-    let report = loaded?;
-    context.console.report(&report).map_err(behind)?;
-    if report.interrupted {
-        // Do not promise what --resume would refuse.
-        let rest = match survey.removes.or(survey.first_for_tc) {
-            None => ": the same with --resume loads the rest",
-            Some(_) => "",
-        };
-        context.console.say(&format!("A signal ended the load, and what was loaded stays{rest}."));
-        return Ok(Exit::Failed);
-    }
-    let whole = report.refused.is_empty() && report.not_loaded.is_empty() && report.wrong == 0;
-    Ok(if whole { Exit::Done } else { Exit::Failed })
 }
 
 /// Reports what a file would do.
