@@ -38,6 +38,7 @@ const NEEDS: &[Need] = &[
     ("haproxy", "haproxy", "tests: a proxy"),
     ("ip", "iproute2", "tests: making namespaces, cross-checks"),
     ("ethtool", "ethtool", "tests: cross-checks"),
+    ("iptables", "iptables", "tests: loss on the way to one candidate"),
     ("strace", "strace", "tests: what tc sends"),
     ("redis-benchmark", "redis-tools", "bench selfcheck: a closed loop to compare with"),
     ("wrk", "wrk", "bench selfcheck: a closed loop to compare with"),
