@@ -5,7 +5,8 @@
 //! generates no load, opens nothing and reads no clock: the caller supplies the counts.
 //!
 //! Read in this order: [`record`] (recording spans), [`statistics`] (medians and intervals), [`live`]
-//! (windows of a service), [`sequential`] and [`switchback`] (alternating settings).
+//! (windows of a service), [`sequential`] and [`switchback`] (alternating settings), [`tuning`] (the best of
+//! many).
 #![forbid(unsafe_code)]
 
 pub mod live;
@@ -13,5 +14,6 @@ pub mod record;
 pub mod sequential;
 pub mod statistics;
 pub mod switchback;
+pub mod tuning;
 
 pub use statistics::Interval;

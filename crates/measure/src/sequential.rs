@@ -21,9 +21,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::statistics::median;
 
-/// The scales of bets, in units of the noise. Each gets a third of the stake, because the best scale depends
-/// on the size of the difference, which is unknown.
-const BOLDNESS: [f64; 3] = [0.2, 0.6, 2.0];
+/// The bets: their scales, in units of the noise, and the largest part of the stake that they risk. Each gets a
+/// quarter of the stake, because the best scale depends on the size of the difference, which is unknown. The
+/// last one survives pairs that are far off in the wrong direction, which are frequent on an overcommitted
+/// machine.
+const BETS: [(f64, f64); 4] = [(0.2, 1.0), (0.6, 1.0), (2.0, 1.0), (1.0, 0.5)];
 
 /// The noise that is assumed until there are enough pairs, on a logarithmic scale.
 const NOISE_SUPPOSED: f64 = 0.1;
@@ -115,11 +117,11 @@ impl Sequence {
     }
 
     fn wealth(&self, excess: impl Fn(f64) -> f64) -> f64 {
-        let by_boldness = BOLDNESS.map(|boldness| {
+        let by_bet = BETS.map(|(boldness, risk)| {
             let pairs = self.differences.iter().zip(&self.noise);
-            pairs.map(|(&difference, noise)| growth(boldness * excess(difference) / noise)).sum::<f64>()
+            pairs.map(|(&difference, noise)| growth(boldness * excess(difference) / noise, risk)).sum::<f64>()
         });
-        mean_of_logs(&by_boldness)
+        mean_of_logs(&by_bet)
     }
 
     /// The interval that, at any time, misses the true difference with a probability of at most `alpha`.
@@ -149,13 +151,13 @@ impl Sequence {
         }
         let middle = median(&self.differences)?;
         let noise = noise(&self.differences);
-        let mean_growth = |boldness: f64| {
+        let mean_growth = |(boldness, risk): (f64, f64)| {
             let residuals = self.differences.iter().map(|difference| difference - middle);
-            let grown: f64 = residuals.map(|left| growth(boldness * (distance + left) / noise)).sum();
+            let grown: f64 = residuals.map(|left| growth(boldness * (distance + left) / noise, risk)).sum();
             grown / count(self.differences.len())
         };
-        let best = BOLDNESS.map(mean_growth).into_iter().fold(0.0, f64::max);
-        let needed = ((2.0 / alpha).ln() + count(BOLDNESS.len()).ln()) / best;
+        let best = BETS.map(mean_growth).into_iter().fold(0.0, f64::max);
+        let needed = ((2.0 / alpha).ln() + count(BETS.len()).ln()) / best;
         #[expect(
             clippy::cast_possible_truncation,
             clippy::cast_sign_loss,
@@ -166,9 +168,17 @@ impl Sequence {
     }
 }
 
-/// The growth of the log stake by one bet: ln(1 + tanh x), for a bet of tanh x whose sign turned out to be
-/// that of x.
-fn growth(x: f64) -> f64 {
+/// The largest growth of a unit stake by this many pairs.
+pub fn growth_most(pairs: i32) -> f64 {
+    BETS.map(|(_, risk)| (1.0 + risk).powi(pairs)).iter().sum::<f64>() / count(BETS.len())
+}
+
+/// The growth of the log stake by one bet: ln(1 + risk · tanh x), for a bet of risk · tanh x whose sign turned
+/// out to be that of x.
+fn growth(x: f64, risk: f64) -> f64 {
+    if risk < 1.0 {
+        return (risk * x.tanh()).ln_1p();
+    }
     // 1 + tanh x = 2 / (1 + e^-2x), in a form that neither overflows nor loses small values.
     let doubled = -2.0 * x;
     std::f64::consts::LN_2 - if doubled > 30.0 { doubled } else { doubled.exp().ln_1p() }

@@ -14,9 +14,9 @@ use crate::watch_args::ServiceChoice;
 
 /// Find the best setting for a service, on its live traffic.
 ///
-/// Policies and delivery modes alternate, as with `compare`, and the worse half is dropped until two are left. The best is tried with other
-/// timeouts. Then new pairs with the current settings and the runner-up decide. Afterwards the host is restored, even if this command is
-/// killed: docs/reference/compare.md.
+/// Policies and delivery modes alternate, as with `compare`. After each round, those drop out that are clearly worse, exceed a limit or
+/// cannot be the best. The best is tried with other timeouts and interrupt moderation. Then new pairs with the current settings and the
+/// runner-up decide. Afterwards the host is restored, even if this command is killed: docs/reference/compare.md.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -59,6 +59,13 @@ pub struct Tune {
     /// List the candidates in order, and exit.
     #[arg(long)]
     pub dry_run: bool,
+    /// Go on with a search that was killed or interrupted, with the windows that it has measured. It must be of today, of the same service,
+    /// kernel, devices, load, goal and options.
+    #[arg(long)]
+    pub resume: bool,
+    /// Try everything again, in the usual order: ignore what earlier searches of this service found.
+    #[arg(long)]
+    pub afresh: bool,
     /// Write the winner to this policy file, with the evidence. Existing files are not overwritten.
     #[arg(long, value_name = "FILE")]
     pub write: Option<PathBuf>,

@@ -12,6 +12,7 @@ use model::{Chance, Finding, JudgedBy, Nanoseconds};
 use session::{Exit, Fault, HostState, Operator, Session};
 
 use crate::judge::alternation::Alternation;
+use crate::judge::candidate::Candidate;
 use crate::judge::judgement::judgement;
 use crate::judge::lock::ComparisonLock;
 use crate::judge::one_shot::OneShot;
@@ -96,6 +97,64 @@ pub struct Round {
     pub windows: Vec<(usize, Figures, LiveWindow)>,
     /// Why it does not count, if so.
     pub void: Option<Unfair>,
+}
+
+/// Chooses what a comparison measures, round by round.
+pub trait Chooser {
+    /// The candidates of the next round, by number in ascending order, and the length of their windows; `None`
+    /// if no further round is needed.
+    fn next(&mut self) -> Option<(Vec<usize>, Duration)>;
+
+    /// Adds the round. Returns why it does not count, if so.
+    ///
+    /// # Errors
+    /// If the round cannot be recorded, which ends the comparison.
+    fn add(&mut self, windows: &[Figures], seen: Option<Unfair>) -> Result<Option<Unfair>, Fault>;
+
+    /// Records a round that ended early.
+    fn void(&mut self, why: Unfair);
+
+    /// The rounds so far.
+    fn rounds(&self) -> &Switchback;
+
+    /// Whether to say, after this many rounds, that clients wait for answers.
+    fn is_closed_loop(&self, _rounds: usize) -> bool {
+        false
+    }
+}
+
+/// Measures all candidates in each round, until each has a verdict.
+struct Together {
+    switchback: Switchback,
+    window: Duration,
+    rounds: usize,
+}
+
+impl Chooser for Together {
+    fn next(&mut self) -> Option<(Vec<usize>, Duration)> {
+        if self.rounds == ROUNDS_MAX || self.switchback.is_decided() {
+            return None;
+        }
+        self.rounds += 1;
+        Some(((0..self.switchback.names().len()).collect(), self.window))
+    }
+
+    fn add(&mut self, windows: &[Figures], seen: Option<Unfair>) -> Result<Option<Unfair>, Fault> {
+        Ok(self.switchback.add(windows, seen))
+    }
+
+    fn void(&mut self, why: Unfair) {
+        self.switchback.void(why);
+    }
+
+    fn rounds(&self) -> &Switchback {
+        &self.switchback
+    }
+
+    fn is_closed_loop(&self, rounds: usize) -> bool {
+        let mut others = 1..self.switchback.names().len();
+        rounds >= CLOSED_LOOP_ROUNDS && others.any(|candidate| self.switchback.closed_loop(candidate))
+    }
 }
 
 /// Receives the progress of a comparison.
@@ -283,27 +342,54 @@ impl<'a> Comparison<'a> {
                 ended
             }
             None => {
-                let ended = self.rounds(&mut switchback, began, signals, progress);
+                self.say_if_too_short();
+                let window = self.options.window;
+                let mut together = Together { switchback, window, rounds: 0 };
+                let ended = self.rounds(&mut together, began, signals, progress);
                 self.alternation.restore()?;
-                ended
+                switchback = together.switchback;
+                ended.map(|ended| match ended {
+                    Ended::Decided if !switchback.is_decided() => Ended::Time,
+                    ended => ended,
+                })
             }
         };
         let ended = ended?;
         let took = began.elapsed();
+        let findings = self.findings(&switchback);
+        let unnoted = self.note(&switchback, took).err().map(|error| error.to_string());
+        Ok(Shown { ended, took, unnoted, switches: std::mem::take(&mut self.switches), findings, switchback })
+    }
+
+    /// Measures what is chosen, until no further round is needed, the time limit is reached or a signal
+    /// arrives. Then restores the host. Returns why it ended.
+    ///
+    /// # Errors
+    /// As for [`Comparison::run`]; if the chooser fails.
+    pub fn choose(
+        &mut self,
+        chooser: &mut dyn Chooser,
+        signals: &mut Signals,
+        progress: &mut dyn Progress,
+    ) -> Result<Ended, Fault> {
+        let began = Instant::now();
+        let ended = self.rounds(chooser, began, signals, progress);
+        self.alternation.restore()?;
+        let ended = ended?;
+        if let Err(error) = self.note(chooser.rounds(), began.elapsed()) {
+            self.operator.say(&format!("The verdicts are not in the journal: {error}"));
+        }
+        Ok(ended)
+    }
+
+    /// Findings that limit the validity of the windows so far, and of these rounds.
+    pub fn findings(&self, switchback: &Switchback) -> Vec<Finding> {
         let mut summary = self.watcher.summary(&self.target);
         if summary.estimator != Estimator::Stamped {
             summary.findings.extend(self.moderation_differs());
         }
         summary.findings.extend(switchback.loss_differs(&self.target.name));
-        let unnoted = self.note(&switchback, took).err().map(|error| error.to_string());
-        Ok(Shown {
-            ended,
-            took,
-            unnoted,
-            switches: std::mem::take(&mut self.switches),
-            findings: summary.findings,
-            switchback,
-        })
+        summary.findings
     }
 
     /// Differences in the NIC's interrupt moderation between candidates, which no window shows.
@@ -315,10 +401,12 @@ impl<'a> Comparison<'a> {
     /// Records the verdict on each candidate with its last, rolled back transaction.
     fn note(&self, switchback: &Switchback, took: Duration) -> Result<(), JournalError> {
         let of_once = self.once.as_ref().and_then(OneShot::transaction);
-        for candidate in (0..self.options.candidates.len()).filter(|_| switchback.rounds() > 0) {
+        for (candidate, Candidate { name, .. }) in self.options.candidates.iter().enumerate() {
+            let measured = switchback.names().iter().position(|known| known == name);
+            let Some(measured) = measured.filter(|_| switchback.rounds() > 0) else { continue };
             let known = self.alternation.transaction(candidate).or(of_once.filter(|_| candidate > 0));
             let Some(name) = known else { continue };
-            let verdict = judgement(switchback, candidate, &self.target.name, took);
+            let verdict = judgement(switchback, measured, &self.target.name, took);
             self.alternation.journal().note_judgement(name, &verdict)?;
         }
         Ok(())
@@ -326,28 +414,24 @@ impl<'a> Comparison<'a> {
 
     fn rounds(
         &mut self,
-        switchback: &mut Switchback,
+        chooser: &mut dyn Chooser,
         began: Instant,
         signals: &mut Signals,
         progress: &mut dyn Progress,
     ) -> Result<Ended, Fault> {
-        let arms = self.options.candidates.len();
-        let turn = self.options.window + self.options.guard;
-        let round_takes = turn * u32::try_from(arms).unwrap_or(u32::MAX);
-        if self.options.rounds.is_none() {
-            self.say_if_too_short(round_takes, turn);
-        }
         // Take one window of the unchanged host first: it shows which NAPIs are polled, and when clients
         // reconnect.
         if let Err(Broken::Interrupted) = self.window(signals)?.map(drop) {
             return Ok(Ended::Interrupted);
         }
-        let (mut restarts, mut said_closed) = (0, false);
-        for number in 1..=self.options.rounds.unwrap_or(ROUNDS_MAX) {
-            if began.elapsed() + round_takes > self.options.most {
+        let (mut restarts, mut said_closed, mut number) = (0, false, 0);
+        while let Some((mut order, window)) = chooser.next() {
+            number += 1;
+            let turn = window + self.options.guard;
+            if began.elapsed() + turn * u32::try_from(order.len()).unwrap_or(u32::MAX) > self.options.most {
                 return Ok(Ended::Time);
             }
-            let mut order: Vec<usize> = (0..arms).collect();
+            self.watcher.lasts(window);
             self.chance.shuffle(&mut order);
             let mut round = Round { number, order: order.clone(), windows: Vec::new(), void: None };
             let mut broken = None;
@@ -365,15 +449,15 @@ impl<'a> Comparison<'a> {
                     round.windows.sort_by_key(|(candidate, ..)| *candidate);
                     let figures: Vec<Figures> =
                         round.windows.iter().map(|(_, figures, _)| *figures).collect();
-                    round.void = switchback.add(&figures, round.void);
+                    round.void = chooser.add(&figures, round.void)?;
                 }
                 Some(Broken::Interrupted) => return Ok(Ended::Interrupted),
                 Some(Broken::Restart) => {
                     round.void = Some(Unfair::Restart);
-                    switchback.void(Unfair::Restart);
+                    chooser.void(Unfair::Restart);
                 }
             }
-            progress.round(&round, switchback, began.elapsed())?;
+            progress.round(&round, chooser.rounds(), began.elapsed())?;
             if matches!(broken, Some(Broken::Restart)) {
                 restarts += 1;
                 if restarts > RESTARTS_MAX {
@@ -384,34 +468,29 @@ impl<'a> Comparison<'a> {
                     Some(ended) => return Ok(ended),
                 }
             }
-            if switchback.is_decided() {
-                return Ok(Ended::Decided);
-            }
-            if switchback.rounds() > 0 {
+            if chooser.rounds().rounds() > 0 {
                 continue;
             }
-            if switchback.is_silent(SILENT_ROUNDS_MAX) {
+            // Short windows may have too few requests where longer ones have enough.
+            if window == self.options.window && chooser.rounds().is_silent(SILENT_ROUNDS_MAX) {
                 return Ok(Ended::Requests);
             }
-            let closed = |candidate| switchback.closed_loop(candidate);
-            if !said_closed
-                && self.options.rounds.is_none()
-                && number >= CLOSED_LOOP_ROUNDS
-                && (1..arms).any(closed)
-            {
+            if !said_closed && chooser.is_closed_loop(number) {
                 said_closed = true;
                 progress.stretch("")?;
                 self.operator.say("No valid round so far: clients wait for answers, so their rate depends on the candidate. Press Ctrl-C and compare the rate: --metric requests");
             }
         }
-        Ok(Ended::Time)
+        Ok(Ended::Decided)
     }
 
     /// Warns if the time is too short for any verdict.
-    fn say_if_too_short(&self, round_takes: Duration, first: Duration) {
+    fn say_if_too_short(&self) {
         let arms = self.options.candidates.len();
+        let turn = self.options.window + self.options.guard;
+        let round_takes = turn * u32::try_from(arms).unwrap_or(u32::MAX);
         let least = self.options.rule().pairs_least(arms.saturating_sub(1));
-        let takes = first + round_takes * u32::try_from(least).unwrap_or(u32::MAX);
+        let takes = turn + round_takes * u32::try_from(least).unwrap_or(u32::MAX);
         if takes > self.options.most {
             self.operator.say(&format!(
                 "{} s are too short for a verdict: it needs at least {least} rounds, which take {:.0} s (--seconds).",

@@ -25,22 +25,24 @@ mod replay;
 mod report;
 mod trial;
 mod truth_report;
+mod tune_record;
 mod tuning;
 
 pub use alternation::{Alternation, Switched};
 pub use candidate::{Candidate, Wanted};
-pub use comparison::{Comparison, Ended, Progress, Round, Shown};
+pub use comparison::{Chooser, Comparison, Ended, Progress, Round, Shown};
 pub use judgement::judgement;
 pub use lock::ComparisonLock;
+pub use measure::tuning::{Aim, FINALISTS, Out, Stage, Standing, Step, Tuner, metric_of};
 pub use options::Options;
 pub use progress::{pairs, progress_words};
 pub use proof::effects;
 pub use record::{Header, PairRecord, Recorded, Recording};
 pub use replay::Replayed;
 pub use report::GuardReport;
-pub use trial::{Guards, Outcome, Proposal, SERVICES_MAX, Trial, Watched, guards, metric_of};
+pub use trial::{Guards, Outcome, Proposal, SERVICES_MAX, Trial, Watched, guards};
 pub use truth_report::{JudgeBenchReport, JudgedScenario};
-pub use tuning::{
-    Aim, FINALISTS, Offer, Out, Stage, Standing, halved, neighbours, offers, section, standings,
-    windows_least,
+pub use tune_record::{
+    RESUMES_WITHIN_SECONDS, Setup, Trial as Tuned, TuneRecord, TunedRound, Unfinished, is_same_load, ordered,
 };
+pub use tuning::{Offer, VARIANTS_MAX, offers, section, variants};

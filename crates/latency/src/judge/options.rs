@@ -23,9 +23,6 @@ pub struct Options {
     pub guard: Duration,
     /// The maximum duration.
     pub most: Duration,
-    /// The maximum number of rounds; `None` for as many as the time allows. Fewer rounds than a verdict
-    /// needs are enough to rank candidates.
-    pub rounds: Option<usize>,
     /// The seed for the order of candidates.
     pub seed: u64,
     /// Whether a candidate may stop a queue or take down the link. It then does not alternate: windows

@@ -23,9 +23,9 @@ use crate::judge::lock::ComparisonLock;
 
 mod service;
 
+pub use service::Watched;
 use service::{CHANGED, SETTLES_MOST, Service, UNCHANGED, WINDOW_LONGEST, WINDOW_SETTLES, refused};
 pub(crate) use service::{PAIRS_MIN, is_refused, windows_of};
-pub use service::{Watched, metric_of};
 
 /// A change of settings to put under guard.
 #[derive(Debug)]

@@ -62,6 +62,11 @@ impl Watcher {
         Ok(Self { sampler, series: Series::new(), spent: Spent::default(), names })
     }
 
+    /// Sets the length of windows, from the next one on.
+    pub fn lasts(&mut self, sample: Duration) {
+        self.sampler.lasts(sample);
+    }
+
     /// Waits until the next window is due, and measures it.
     ///
     /// # Errors

@@ -6,7 +6,9 @@ use page::{Cell, Page, Report, Style, Table};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::judge::{Aim, Offer, Out, Stage, Standing};
+use measure::tuning::{Heat, Tuner};
+
+use crate::judge::{Aim, Offer, Out, Stage};
 
 use super::watch::found;
 
@@ -19,6 +21,9 @@ struct Offered {
     changes: Vec<String>,
     /// Why it is not tried.
     out: Option<Out>,
+    /// What an earlier search of this service found.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    earlier: Option<String>,
 }
 
 /// A candidate in a stage.
@@ -71,6 +76,8 @@ pub struct TuneReport {
     seconds: f64,
     /// The number of measured windows.
     windows: usize,
+    /// Those of them that an earlier, unfinished search had measured.
+    resumed: usize,
     /// Why it ended before a verdict, if so.
     ended: Option<String>,
     findings: Vec<Finding>,
@@ -79,7 +86,8 @@ pub struct TuneReport {
 impl TuneReport {
     /// A report of the candidates.
     pub fn of(service: &str, aim: &Aim, offers: &[Offer]) -> Self {
-        let offered = offers.iter().map(|Offer { candidate, plan }| Offered {
+        let offered = offers.iter().map(|Offer { candidate, plan, earlier }| Offered {
+            earlier: earlier.clone(),
             candidate: candidate.name.clone(),
             changes: plan.iter().flat_map(model::Plan::changes).map(ToString::to_string).collect(),
             out: plan.as_ref().err().cloned(),
@@ -94,21 +102,30 @@ impl TuneReport {
             kept: None,
             seconds: 0.0,
             windows: 0,
+            resumed: 0,
             ended: None,
             findings: Vec::new(),
         }
     }
 
-    /// Adds a stage.
-    pub fn add(&mut self, stage: Stage, switchback: &Switchback, standings: &[Standing]) {
-        let tried = standings.iter().map(|Standing { candidate, out, .. }| Tried {
-            candidate: switchback.names()[*candidate].clone(),
-            change: switchback.change(*candidate, self.goal),
-            out: out.clone(),
+    /// Records what was measured, of which an unfinished search had measured this many windows.
+    pub fn take(&mut self, tuner: &Tuner, resumed: usize) {
+        self.stages.clear();
+        (self.windows, self.resumed) = (tuner.windows(), resumed);
+        for heat in tuner.stages() {
+            self.add(heat);
+        }
+    }
+
+    fn add(&mut self, heat: &Heat) {
+        let switchback = &heat.switchback;
+        let tried = heat.standings(self.goal).into_iter().map(|standing| Tried {
+            candidate: switchback.names()[standing.candidate].clone(),
+            change: switchback.change(standing.candidate, self.goal),
+            out: standing.out,
         });
-        let void: usize = switchback.voided().iter().map(|(_, rounds)| rounds).sum();
-        self.windows += (switchback.rounds() + void) * switchback.names().len();
-        self.stages.push(StageReport { stage, rounds: switchback.rounds(), candidates: tried.collect() });
+        let (stage, rounds) = (heat.stage, switchback.rounds());
+        self.stages.push(StageReport { stage, rounds, candidates: tried.collect() });
     }
 
     /// Records the winner of the proof.
@@ -160,9 +177,10 @@ impl Report for TuneReport {
         page.styled(style, answer);
         if self.stages.is_empty() {
             let mut table = Table::new(&["CANDIDATE", "SETTINGS", ""]);
-            for Offered { candidate, changes, out } in &self.offers {
+            for Offered { candidate, changes, out, earlier } in &self.offers {
                 let settings = if out.is_some() { "-".to_owned() } else { changes.len().to_string() };
-                let why = out.as_ref().map_or_else(String::new, |out| format!("not tried: {out}"));
+                let earlier = || earlier.clone().unwrap_or_default();
+                let why = out.as_ref().map_or_else(earlier, |out| format!("not tried: {out}"));
                 table.row([
                     Cell::new(candidate.clone()),
                     Cell::new(settings),
@@ -191,7 +209,11 @@ impl Report for TuneReport {
         }
         if self.windows > 0 {
             page.gap();
-            page.line(format!("{} windows in {:.0} s", self.windows, self.seconds));
+            let resumed = match self.resumed {
+                0 => String::new(),
+                resumed => format!(", {resumed} of them by the search that was resumed"),
+            };
+            page.line(format!("{} windows in {:.0} s{resumed}", self.windows, self.seconds));
         }
         if !self.findings.is_empty() {
             page.gap();

@@ -32,7 +32,6 @@ pub(crate) fn run(arguments: &Compare, context: &Context) -> Result<Exit, Fault>
         window: span(arguments.window),
         guard: span(arguments.guard_time),
         most: Duration::from_secs(arguments.seconds),
-        rounds: None,
         seed: arguments.seed.unwrap_or_else(|| clock::now().unix_micros),
         disruptive: arguments.disruptive,
     };

@@ -4,30 +4,36 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use apply::TransactionName;
+use cli::Context;
 use daemon::running_daemon;
 use latency::judge::{
-    Aim, Candidate, Comparison, Ended, FINALISTS, Offer, Options, Out, Progress, Round, Shown, Stage,
-    Standing, halved, neighbours, offers, progress_words, section, standings, windows_least,
+    Aim, Candidate, Chooser, Comparison, Ended, Offer, Options, Progress, RESUMES_WITHIN_SECONDS, Round,
+    Setup, Stage, Step, TuneRecord, Tuned, TunedRound, Tuner, Unfinished, VARIANTS_MAX, is_same_load, offers,
+    ordered, progress_words, section, variants,
 };
-use latency::live::Selection;
+use latency::live::text::ago;
+use latency::live::{Selection, Target, Turn, Watcher};
 use latency::reports::TuneReport;
 use linux::Signals;
-use measure::switchback::{Switchback, Unfair};
+use linux::machine::seconds_since_1970;
+use measure::switchback::{Figures, Switchback, Unfair};
 use model::{Finding, Plan};
 use session::{Exit, Fault, HostState, clock, quoted};
 
 use super::{compare, init};
 use crate::args::Tune;
-use cli::Context;
+
+/// The window that shows the present request rate.
+const RATE_WINDOW: Duration = Duration::from_secs(1);
 
 /// Tunes, and prints the result.
 pub(crate) fn run(arguments: &Tune, context: &Context) -> Result<Exit, Fault> {
-    let aim = Aim { metric: arguments.goal, limits: arguments.guard };
     let selection = arguments.service.selection();
-    let only = arguments.only;
-    let offers = offers(&arguments.candidate, only, &selection, &context.session, &context.console)?;
-    let mut tuning = Tuning::new(arguments, aim, selection, context)?;
-    let mut report = TuneReport::of(&tuning.service, &tuning.aim, &offers);
+    let target = Target::of(&selection, &context.session, &session::Silent)?;
+    running_daemon::refuse_beside_any(&context.session, &target.netns)?;
+    let mut tuning = Tuning::new(arguments, selection, target, context);
+    let offers = tuning.offers()?;
+    let mut report = TuneReport::of(&tuning.target.name, &tuning.aim, &offers);
     if arguments.dry_run {
         return context.console.report(&report).map(|()| Exit::Done);
     }
@@ -58,7 +64,7 @@ pub(crate) fn run(arguments: &Tune, context: &Context) -> Result<Exit, Fault> {
             context.console.say(&format!("It stays in force. {} undoes it.", undo.join(", then ")));
         }
     }
-    match found.ended.and_then(|why| why.fault(&tuning.service)) {
+    match found.ended.and_then(|why| why.fault(&tuning.target.name)) {
         Some(fault) => Err(fault),
         None => Ok(Exit::Done),
     }
@@ -90,26 +96,31 @@ struct Found {
     findings: Vec<Finding>,
 }
 
-/// The context of all stages.
+/// The context of a search.
 struct Tuning<'a> {
     arguments: &'a Tune,
     aim: Aim,
     selection: Selection,
+    target: Target,
     context: &'a Context,
-    service: String,
-    ports: Vec<u16>,
     began: Instant,
-    /// The seed for the order of candidates; each stage has a different one.
+    /// The time that an unfinished search has spent already.
+    spent: Duration,
+    /// The seed for the order of candidates.
     seed: u64,
+    signals: Option<Signals>,
 }
 
 impl<'a> Tuning<'a> {
-    fn new(arguments: &'a Tune, aim: Aim, selection: Selection, context: &'a Context) -> Result<Self, Fault> {
-        let target = latency::live::Target::of(&selection, &context.session, &session::Silent)?;
-        running_daemon::refuse_beside_any(&context.session, &target.netns)?;
+    fn new(arguments: &'a Tune, selection: Selection, target: Target, context: &'a Context) -> Self {
+        let aim = Aim { metric: arguments.goal, limits: arguments.guard };
         let seed = arguments.seed.unwrap_or_else(|| clock::now().unix_micros);
-        let (service, ports) = (target.name, target.ports);
-        Ok(Self { arguments, aim, selection, context, service, ports, began: Instant::now(), seed })
+        let (began, spent) = (Instant::now(), Duration::ZERO);
+        Self { arguments, aim, selection, target, context, began, spent, seed, signals: None }
+    }
+
+    fn window(&self) -> Duration {
+        Duration::from_nanos(self.arguments.window.0)
     }
 
     /// The time of a window and its switch.
@@ -118,21 +129,73 @@ impl<'a> Tuning<'a> {
     }
 
     fn left(&self) -> Duration {
-        Duration::from_secs(self.arguments.seconds).saturating_sub(self.began.elapsed())
+        Duration::from_secs(self.arguments.seconds).saturating_sub(self.spent + self.began.elapsed())
     }
 
-    fn options(&self, candidates: &[Candidate], stage: Stage, most: Duration) -> Options {
-        let mut all = vec![Candidate::current()];
-        all.extend(candidates.iter().cloned());
+    /// The windows that fit into the time limit.
+    fn windows(&self) -> usize {
+        let windows = u128::from(self.arguments.seconds) * 1_000_000_000 / self.turn().as_nanos().max(1);
+        usize::try_from(windows).unwrap_or(usize::MAX)
+    }
+
+    fn setup(&self, offers: &[Offer]) -> Setup {
+        let of = Setup::of(&self.target, self.aim.metric, self.aim.limits, offers);
+        let seconds = |nanoseconds: model::Nanoseconds| Duration::from_nanos(nanoseconds.0).as_secs_f64();
+        let window = [seconds(self.arguments.window), seconds(self.arguments.guard_time)];
+        Setup { margin: self.arguments.margin, window, seconds: self.arguments.seconds, ..of }
+    }
+
+    /// The candidates, in the order that earlier searches suggest.
+    fn offers(&mut self) -> Result<Vec<Offer>, Fault> {
+        let session = &self.context.session;
+        let offers = offers(&self.arguments.candidate, self.arguments.only, &self.target, session);
+        let (setup, now) = (self.setup(&offers), seconds_since_1970());
+        let trials: Vec<Tuned> =
+            Tuned::all(session).into_iter().filter(|trial| trial.is_of(&setup, now)).collect();
+        if trials.is_empty() || self.arguments.afresh {
+            return Ok(offers);
+        }
+        let rate = self.rate()?;
+        let same: Vec<&Tuned> = trials.iter().filter(|trial| is_same_load(trial.rate, rate)).collect();
+        if same.is_empty() {
+            self.context.console.say(&format!(
+                "{}: earlier searches do not count: requests came at {:.0}/s, and come at {rate:.0}/s now",
+                self.target.name, trials[0].rate
+            ));
+        }
+        let named: Vec<String> =
+            self.arguments.candidate.iter().map(|candidate| candidate.name.clone()).collect();
+        Ok(ordered(offers, &same, &named, now))
+    }
+
+    fn signals(&mut self) -> Result<Signals, Fault> {
+        match self.signals.take() {
+            Some(signals) => Ok(signals),
+            None => Ok(Signals::catch()?),
+        }
+    }
+
+    /// The present request rate, per second.
+    fn rate(&mut self) -> Result<f64, Fault> {
+        let mut signals = self.signals()?;
+        let turn = Watcher::load(&self.target, RATE_WINDOW)?.turn(Instant::now(), &mut signals)?;
+        self.signals = Some(signals);
+        match turn {
+            Turn::Window(shown) => Ok(Figures::of(&shown.window, None, None).rate()),
+            Turn::Interrupted => Err(Fault::failed("interrupted; nothing was changed")),
+            Turn::Ended => Err(Fault::failed(format!("{} ended", self.target.name))),
+        }
+    }
+
+    fn options(&self, candidates: &[Candidate]) -> Options {
         Options {
-            candidates: all,
+            candidates: candidates.to_vec(),
             deciding: vec![self.aim.metric],
             limits: Vec::new(),
             margin: self.arguments.margin / 100.0,
-            window: Duration::from_nanos(self.arguments.window.0),
+            window: self.window(),
             guard: Duration::from_nanos(self.arguments.guard_time.0),
-            most,
-            rounds: stage.rounds(),
+            most: self.left(),
             seed: self.seed,
             disruptive: false,
         }
@@ -140,13 +203,13 @@ impl<'a> Tuning<'a> {
 
     /// Refuses a time limit that is too short for a verdict.
     fn refuse_if_too_short(&self, candidates: usize) -> Result<(), Fault> {
-        let pairs = self.options(&[], Stage::Proof, Duration::ZERO).rule().pairs_least(FINALISTS);
-        let windows = windows_least(candidates, !self.arguments.only, pairs);
+        let windows = Tuner::windows_least(candidates, if self.arguments.only { 0 } else { VARIANTS_MAX });
         let least = (self.turn() * u32::try_from(windows).unwrap_or(u32::MAX)).as_secs_f64().ceil();
-        if least <= self.left().as_secs_f64() {
+        if least <= Duration::from_secs(self.arguments.seconds).as_secs_f64() {
             self.context.console.say(&format!(
-                "{}: {candidates} candidates; {least:.0} to {} s, press Ctrl-C to stop",
-                self.service, self.arguments.seconds
+                "{}: {candidates} candidates; at most {:.0} s, press Ctrl-C to stop",
+                self.target.name,
+                self.left().as_secs_f64()
             ));
             return Ok(());
         }
@@ -160,70 +223,189 @@ impl<'a> Tuning<'a> {
         .hint("give it more time (--seconds), or fewer candidates (--candidate X --only)"))
     }
 
-    fn find(&mut self, offers: &[Offer], report: &mut TuneReport) -> Result<Found, Fault> {
-        let known: Vec<(Candidate, Plan)> = offers
-            .iter()
-            .filter_map(|offer| Some((offer.candidate.clone(), offer.plan.as_ref().ok()?.clone())))
-            .collect();
-        if known.is_empty() {
-            return Err(Fault::new(Exit::Refused, format!("{}: no candidate can be tried", self.service))
-                .hint("add --dry-run to see why not"));
-        }
-        self.refuse_if_too_short(known.len())?;
-        let mut signals = Signals::catch()?;
-        let mut left: Vec<Candidate> = known.iter().map(|(candidate, _)| candidate.clone()).collect();
-        loop {
-            let shown = self.stage(&left, Stage::Halving, &mut signals)?;
-            let stands = standings(Stage::Halving, &shown.switchback, &self.aim);
-            // Two candidates both go on.
-            let stands = if left.len() > FINALISTS { halved(stands) } else { stands };
-            report.add(Stage::Halving, &shown.switchback, &stands);
-            left = Self::stay(&left, &stands);
-            if Self::breaks_off(shown.ended) || left.is_empty() {
-                return Ok(Self::without(shown));
+    /// The rounds of an unfinished search to resume; none without `--resume`.
+    fn resumed(&mut self, setup: &Setup) -> Result<Vec<TunedRound>, Fault> {
+        const START_OVER: &str = "omit --resume to start over";
+        let name = self.target.name.clone();
+        let refused = |words: String, hint: &str| Fault::new(Exit::Refused, words).hint(hint.to_owned());
+        let unfinished = Unfinished::of(&self.context.session, self.target.netns.id());
+        if !self.arguments.resume {
+            let fits = |unfinished: &Unfinished| unfinished.setup.difference(setup).is_none();
+            let age = |unfinished: &Unfinished| seconds_since_1970().saturating_sub(unfinished.at);
+            let unfinished = unfinished.ok().flatten().filter(fits);
+            if let Some(unfinished) = unfinished.filter(|one| age(one) < RESUMES_WITHIN_SECONDS) {
+                self.context.console.say(&format!(
+                    "{name}: this starts over; --resume would go on with the {} windows of a search that ended early {}",
+                    unfinished.windows(),
+                    ago(age(&unfinished))
+                ));
             }
-            self.refuse_if_nothing_counts(&shown.switchback)?;
-            if left.len() <= FINALISTS {
+            return Ok(Vec::new());
+        }
+        let Some(unfinished) = unfinished? else {
+            let words = format!("{name}: there is no unfinished search in this network namespace");
+            return Err(refused(words, "omit --resume to begin one"));
+        };
+        if let Some(why) = unfinished.setup.difference(setup) {
+            return Err(refused(format!("{name}: the unfinished search cannot resume: {why}"), START_OVER));
+        }
+        let age = seconds_since_1970().saturating_sub(unfinished.at);
+        if age > RESUMES_WITHIN_SECONDS {
+            let words =
+                format!("{name}: the unfinished search cannot resume: its last window ended {}", ago(age));
+            return Err(refused(words, START_OVER));
+        }
+        let now = self.rate()?;
+        if let Some(then) = unfinished.rate().filter(|then| !is_same_load(*then, now)) {
+            let words = format!(
+                "{name}: the unfinished search cannot resume: requests came at {then:.0}/s, and come at {now:.0}/s now"
+            );
+            return Err(refused(words, START_OVER));
+        }
+        Ok(unfinished.rounds)
+    }
+
+    /// Adds the rounds of an unfinished search, as far as they are those that this one would measure. Returns
+    /// those.
+    fn add_again(
+        &self,
+        rounds: Vec<TunedRound>,
+        tuner: &mut Tuner,
+        candidates: &mut Vec<(Candidate, Plan)>,
+    ) -> Vec<TunedRound> {
+        let mut added = Vec::new();
+        for round in rounds {
+            if let Step::Variants(best) = tuner.step() {
+                self.add_variants(best, tuner, candidates);
+            }
+            let Step::Round { stage, candidates: wanted, .. } = tuner.step() else { break };
+            let names: Vec<&String> = wanted.iter().map(|candidate| &tuner.names()[*candidate]).collect();
+            if round.stage != stage || names.iter().copied().ne(&round.candidates) {
                 break;
             }
-        }
-        let best = &left[0];
-        let plan = known.iter().find(|(candidate, _)| candidate.name == best.name).map(|(_, plan)| plan);
-        let others = match plan {
-            Some(plan) if !self.arguments.only => self.possible(&neighbours(best, plan))?,
-            _ => Vec::new(),
-        };
-        if !others.is_empty() {
-            let mut all = vec![best.clone()];
-            all.extend(others);
-            let shown = self.stage(&all, Stage::Neighbourhood, &mut signals)?;
-            let mut stands = standings(Stage::Neighbourhood, &shown.switchback, &self.aim);
-            for behind in stands.iter_mut().skip(1).filter(|stands| stands.out.is_none()) {
-                behind.out = Some(Out::Behind);
+            match (round.figures.len() == wanted.len(), round.void) {
+                (true, seen) => drop(tuner.add(&round.figures, seen)),
+                (false, Some(why)) => tuner.void(why),
+                (false, None) => break,
             }
-            report.add(Stage::Neighbourhood, &shown.switchback, &stands);
-            if Self::breaks_off(shown.ended) {
-                return Ok(Self::without(shown));
-            }
-            let best = Self::stay(&all, &stands);
-            // The previous best is the runner-up of its own variant.
-            let before = if best.first().is_some_and(|best| best.name == left[0].name) { 1 } else { 0 };
-            left = best.into_iter().chain(left.into_iter().skip(before)).take(FINALISTS).collect();
+            added.push(round);
         }
-        self.prove(&left, &mut signals, report)
+        added
     }
 
-    /// The candidates that the planner accepts and that differ.
-    fn possible(&self, candidates: &[Candidate]) -> Result<Vec<Candidate>, Fault> {
-        let offers = offers(candidates, true, &self.selection, &self.context.session, &session::Silent)?;
-        Ok(offers.into_iter().filter(|offer| offer.plan.is_ok()).map(|offer| offer.candidate).collect())
+    /// Adds the variants of a candidate that the planner accepts and that differ.
+    fn add_variants(&self, best: usize, tuner: &mut Tuner, candidates: &mut Vec<(Candidate, Plan)>) {
+        let (candidate, plan) = &candidates[best];
+        let devices = &self.target.host.devices;
+        let all = variants(candidate, plan, |id| devices.iter().find(|device| device.id == id)?.coalesce);
+        let offers = offers(&all, true, &self.target, &self.context.session);
+        for offer in &offers {
+            if let Err(out) = &offer.plan {
+                self.context.console.detail(&format!("{} is not tried: {out}", offer.candidate.name));
+            }
+        }
+        let known = offers.into_iter().filter_map(|offer| Some((offer.candidate, offer.plan.ok()?)));
+        let first = candidates.len();
+        candidates.extend(known);
+        tuner.add_variants(candidates[first..].iter().map(|(candidate, _)| candidate.name.clone()).collect());
     }
 
-    /// Refuses to go on if no round counted: the candidates cannot be ranked.
-    fn refuse_if_nothing_counts(&self, switchback: &Switchback) -> Result<(), Fault> {
-        if switchback.rounds() > 0 {
-            return Ok(());
+    fn find(&mut self, offers: &[Offer], report: &mut TuneReport) -> Result<Found, Fault> {
+        let mut candidates = vec![(Candidate::current(), Plan::default())];
+        let known = |offer: &Offer| Some((offer.candidate.clone(), offer.plan.as_ref().ok()?.clone()));
+        candidates.extend(offers.iter().filter_map(known));
+        if candidates.len() == 1 {
+            let words = format!("{}: no candidate can be tried", self.target.name);
+            return Err(Fault::new(Exit::Refused, words).hint("add --dry-run to see why not"));
         }
+        self.refuse_if_too_short(candidates.len() - 1)?;
+        let setup = self.setup(offers);
+        let rounds = self.resumed(&setup)?;
+        let mut signals = self.signals()?;
+        let names = candidates.iter().map(|(candidate, _)| candidate.name.clone()).collect();
+        let margin = self.arguments.margin / 100.0;
+        let mut tuner = Tuner::new(names, self.aim.clone(), margin, !self.arguments.only, self.windows());
+        let rounds = self.add_again(rounds, &mut tuner, &mut candidates);
+        let resumed = tuner.windows();
+        self.spent = self.turn() * u32::try_from(tuner.spent()).unwrap_or(u32::MAX);
+        if resumed > 0 {
+            let at = rounds.last().map_or(0, |round| seconds_since_1970().saturating_sub(round.at));
+            let name = &self.target.name;
+            self.context
+                .console
+                .say(&format!("{name}: resumes after {resumed} windows, measured until {}", ago(at)));
+        }
+        let netns = self.target.netns.id();
+        let mut record = TuneRecord::begin(&self.context.session, netns, &setup, &rounds)?;
+        let (mut findings, mut kept, mut ended) = (Vec::new(), Vec::new(), Ended::Decided);
+        while ended == Ended::Decided && tuner.step() != Step::Done {
+            if let Step::Variants(best) = tuner.step() {
+                self.add_variants(best, &mut tuner, &mut candidates);
+            }
+            let mut comparison = self.prepare(&candidates)?;
+            let most = self.left();
+            let guard = compare::guardian(&mut comparison, most, self.context)?;
+            let mut chooser = Search { tuner: &mut tuner, record: &mut record, window: self.window() };
+            let mut watcher = Watched { context: self.context, most };
+            ended = comparison.choose(&mut chooser, &mut signals, &mut watcher)?;
+            if ended == Ended::Time {
+                tuner.end();
+            }
+            findings = comparison.findings(tuner.rounds());
+            if let Some(winner) = tuner.winner() {
+                kept = self.win(&tuner, winner, (&candidates, &mut comparison), report)?;
+            }
+            guard.dismiss();
+        }
+        report.take(&tuner, resumed);
+        if tuner.is_stuck() && ended == Ended::Decided {
+            record.remove()?;
+            return Err(self.nothing_counts(tuner.rounds()));
+        }
+        match ended {
+            Ended::Decided | Ended::Time => {
+                if let Some(trial) = Tuned::of(&setup, &tuner) {
+                    trial.keep(&self.context.session)?;
+                }
+                record.remove()?;
+            }
+            Ended::Interrupted | Ended::Service | Ended::Requests => {
+                let words = "What was measured is kept for a day: --resume goes on with it.";
+                self.context.console.say(words);
+            }
+        }
+        let ended = Some(ended).filter(|ended| tuner.winner().is_none() && *ended != Ended::Decided);
+        Ok(Found { ended, kept, findings })
+    }
+
+    /// Reports the winner, and keeps it if requested.
+    fn win(
+        &self,
+        tuner: &Tuner,
+        winner: usize,
+        (candidates, comparison): (&[(Candidate, Plan)], &mut Comparison<'_>),
+        report: &mut TuneReport,
+    ) -> Result<Vec<TransactionName>, Fault> {
+        let Some(in_proof) = tuner.winner_in_proof() else { return Ok(Vec::new()) };
+        let port = self.target.ports.first();
+        let file = port.and_then(|port| section(&candidates[winner].0, &self.target.name, *port));
+        report.win(tuner.rounds(), in_proof, file);
+        if !self.arguments.keep_winner {
+            return Ok(Vec::new());
+        }
+        let kept = comparison.keep(winner)?;
+        let took = self.began.elapsed();
+        let verdict = latency::judge::judgement(tuner.rounds(), in_proof, &self.target.name, took);
+        for name in &kept {
+            if let Err(error) = self.context.session.journal()?.note_judgement(*name, &verdict) {
+                self.context.console.say(&format!("The verdict is not in the journal: {error}"));
+            }
+        }
+        Ok(kept)
+    }
+
+    /// The error if no round counted: the candidates cannot be ranked.
+    fn nothing_counts(&self, switchback: &Switchback) -> Fault {
         let usual = switchback.voided().iter().max_by_key(|(_, rounds)| *rounds).map(|(why, _)| *why);
         let why = usual.map_or_else(|| "the time limit was reached".to_owned(), |why| why.to_string());
         let hint = match usual {
@@ -235,90 +417,64 @@ impl<'a> Tuning<'a> {
             }
             _ => "repeat it when the host and its traffic are steadier, or use longer windows (--window 5s)",
         };
-        let words = format!("{}: no valid round, so candidates cannot be ranked: {why}", self.service);
-        Err(Fault::new(Exit::Refused, words).hint(hint).leaving(HostState::Restored))
+        let words = format!("{}: no valid round, so candidates cannot be ranked: {why}", self.target.name);
+        Fault::new(Exit::Refused, words).hint(hint).leaving(HostState::Restored)
     }
 
-    /// Compares the finalists with the current settings, and keeps the winner if requested.
-    fn prove(
-        &mut self,
-        finalists: &[Candidate],
-        signals: &mut Signals,
-        report: &mut TuneReport,
-    ) -> Result<Found, Fault> {
-        let options = self.options(finalists, Stage::Proof, self.left());
-        let mut comparison = self.prepare(&options)?;
-        let guard = compare::guardian(&mut comparison, options.most, self.context)?;
-        let shown = comparison
-            .run(signals, &mut Watcher { context: self.context, stage: Stage::Proof, most: options.most })?;
-        let stands = standings(Stage::Proof, &shown.switchback, &self.aim);
-        report.add(Stage::Proof, &shown.switchback, &stands);
-        let winner = stands.first().filter(|best| best.out.is_none()).map(|best| best.candidate);
-        let mut kept = Vec::new();
-        if let Some(winner) = winner {
-            let port = self.ports.first();
-            let file = port.and_then(|port| section(&options.candidates[winner], &self.service, *port));
-            report.win(&shown.switchback, winner, file);
-            if self.arguments.keep_winner {
-                kept = comparison.keep(winner)?;
-                let verdict = latency::judge::judgement(&shown.switchback, winner, &self.service, shown.took);
-                for name in &kept {
-                    if let Err(error) = self.context.session.journal()?.note_judgement(*name, &verdict) {
-                        self.context.console.say(&format!("The verdict is not in the journal: {error}"));
-                    }
-                }
-            }
-        }
-        guard.dismiss();
-        let ended = Some(shown.ended).filter(|ended| winner.is_none() && *ended != Ended::Decided);
-        Ok(Found { ended, kept, findings: shown.findings })
-    }
-
-    fn prepare(&mut self, options: &Options) -> Result<Comparison<'a>, Fault> {
+    fn prepare(&mut self, candidates: &[(Candidate, Plan)]) -> Result<Comparison<'a>, Fault> {
         self.seed = self.seed.wrapping_add(1);
-        Comparison::prepare(options.clone(), &self.selection, &self.context.session, &self.context.console)
-    }
-
-    fn stage(
-        &mut self,
-        candidates: &[Candidate],
-        stage: Stage,
-        signals: &mut Signals,
-    ) -> Result<Shown, Fault> {
-        let options = self.options(candidates, stage, self.left());
-        let mut comparison = self.prepare(&options)?;
-        let guard = compare::guardian(&mut comparison, options.most, self.context)?;
-        let shown =
-            comparison.run(signals, &mut Watcher { context: self.context, stage, most: options.most })?;
-        guard.dismiss();
-        Ok(shown)
-    }
-
-    /// The remaining candidates, the best first.
-    fn stay(candidates: &[Candidate], stands: &[Standing]) -> Vec<Candidate> {
-        let stay = stands.iter().filter(|stands| stands.out.is_none());
-        stay.map(|stands| candidates[stands.candidate - 1].clone()).collect()
-    }
-
-    /// Whether no other stage follows.
-    const fn breaks_off(ended: Ended) -> bool {
-        matches!(ended, Ended::Interrupted | Ended::Service | Ended::Requests)
-    }
-
-    fn without(shown: Shown) -> Found {
-        let ended = Some(shown.ended).filter(|ended| Self::breaks_off(*ended));
-        Found { ended, kept: Vec::new(), findings: shown.findings }
+        let candidates: Vec<Candidate> = candidates.iter().map(|(candidate, _)| candidate.clone()).collect();
+        let options = self.options(&candidates);
+        Comparison::prepare(options, &self.selection, &self.context.session, &self.context.console)
     }
 }
 
-/// Shows the progress of a stage.
-struct Watcher<'a> {
+/// Measures what a search asks for, and records it.
+struct Search<'a> {
+    tuner: &'a mut Tuner,
+    record: &'a mut TuneRecord,
+    window: Duration,
+}
+
+impl Search<'_> {
+    /// What is to be measured, with the names of the candidates.
+    fn asked(&self) -> Option<(Stage, u32, Vec<usize>, Vec<String>)> {
+        let Step::Round { stage, part, candidates } = self.tuner.step() else { return None };
+        let names = candidates.iter().map(|candidate| self.tuner.names()[*candidate].clone()).collect();
+        Some((stage, part, candidates, names))
+    }
+}
+
+impl Chooser for Search<'_> {
+    fn next(&mut self) -> Option<(Vec<usize>, Duration)> {
+        let (_, part, candidates, _) = self.asked()?;
+        Some((candidates, self.window / part))
+    }
+
+    fn add(&mut self, windows: &[Figures], seen: Option<Unfair>) -> Result<Option<Unfair>, Fault> {
+        let Some((stage, _, _, candidates)) = self.asked() else { return Ok(seen) };
+        let void = self.tuner.add(windows, seen);
+        let (at, figures) = (seconds_since_1970(), windows.to_vec());
+        self.record.add(&TunedRound { at, stage, candidates, figures, void: seen })?;
+        Ok(void)
+    }
+
+    fn void(&mut self, why: Unfair) {
+        self.tuner.void(why);
+    }
+
+    fn rounds(&self) -> &Switchback {
+        self.tuner.rounds()
+    }
+}
+
+/// Shows the progress of a search.
+struct Watched<'a> {
     context: &'a Context,
-    stage: Stage,
     most: Duration,
 }
 
-impl Progress for Watcher<'_> {
+impl Progress for Watched<'_> {
     fn stretch(&mut self, words: &str) -> Result<(), Fault> {
         self.context.console.progress(words);
         Ok(())
@@ -330,7 +486,7 @@ impl Progress for Watcher<'_> {
             console.detail(&format!("round {} is void: {why}", round.number));
         }
         if console.has_watcher() {
-            console.progress(&format!("{}: {}", self.stage, progress_words(so_far, elapsed, self.most)));
+            console.progress(&progress_words(so_far, elapsed, self.most));
         }
         Ok(())
     }

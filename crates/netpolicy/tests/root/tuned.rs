@@ -19,7 +19,12 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("tuned/where_nothing_helps_there_is_no_winner_and_no_file", NEEDS, repeated(nothing)),
         test("tuned/clients_that_wait_for_answers_are_named", NEEDS, repeated(closed_loop)),
         test("tuned/what_is_not_tried_is_listed_with_the_reason", NEEDS, listed),
-        test("tuned/one_that_is_killed_leaves_the_host_as_it_was", NEEDS, killed),
+        test(
+            "tuned/one_that_is_killed_leaves_the_host_as_it_was_and_resumes_with_its_windows",
+            NEEDS,
+            killed,
+        ),
+        test("tuned/what_an_earlier_search_found_orders_the_next", NEEDS, repeated(ordered)),
     ]
 }
 
@@ -52,10 +57,15 @@ fn found() -> Result<(), Failed> {
     assert!(["defer20", "defer50"].contains(&winner), "{report}");
     let stages: Vec<&Value> =
         data["stages"].as_array().into_iter().flatten().map(|stage| &stage["stage"]).collect();
-    assert_eq!(stages, ["halving", "proof"], "{report}");
-    let first = data["stages"][0]["candidates"].as_array().ok_or("candidates")?;
-    let worst = first.iter().find(|tried| tried["candidate"] == "defer:4ms").ok_or("it was tried")?;
-    assert!(!worst["out"].is_null(), "{worst}");
+    assert!(
+        stages.iter().any(|stage| **stage == "first-look")
+            && stages.last().is_some_and(|last| **last == "proof"),
+        "{report}"
+    );
+    let tried =
+        data["stages"].as_array().into_iter().flatten().flat_map(|stage| stage["candidates"].as_array());
+    let worst = tried.flatten().find(|tried| tried["candidate"] == "defer:4ms" && !tried["out"].is_null());
+    worst.ok_or_else(|| format!("it was dropped: {report}"))?;
     let text = std::fs::read_to_string(&file)?;
     assert!(text.starts_with("# Found by `netpolicy tune`, ") && text.contains(winner), "{text}");
     // The file asks for what is in force already.
@@ -125,18 +135,100 @@ fn listed() -> Result<(), Failed> {
     Ok(())
 }
 
+/// The lines of the record of a search in progress; the first is its setup.
+fn recorded(operator: &Operator) -> Result<Vec<String>, Failed> {
+    // The directory is created with the first transaction.
+    for entry in std::fs::read_dir(operator.state()).into_iter().flatten() {
+        let path = entry?.path();
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        if name.starts_with("tuning-") && name.ends_with(".jsonl") {
+            return Ok(std::fs::read_to_string(path)?.lines().map(str::to_owned).collect());
+        }
+    }
+    Ok(Vec::new())
+}
+
+/// The windows in the lines of a record.
+fn windows(lines: &[String]) -> Result<usize, Failed> {
+    let windows = |line: &String| -> Result<usize, Failed> {
+        let round: Value = serde_json::from_str(line)?;
+        Ok(round["figures"].as_array().map_or(0, Vec::len))
+    };
+    lines.iter().skip(1).map(windows).sum()
+}
+
 fn killed() -> Result<(), Failed> {
     let operator = Operator::new("tuned-killed", 1)?;
     let _server = operator.lab.start_memcached(&MemcachedOptions::default())?;
-    while_asked(&operator, || {
+    badly_set(&operator)?;
+    let more = ["--candidate", "defer20", "--candidate", "defer50", "--candidate", "defer200"];
+    let more = [&TUNE[..], &more, &["--guard", "p99=+900%,cpu=+900%"]].concat();
+    let before = while_asked(&operator, || {
         let before = operator.devices()?.devices;
-        let more = ["--candidate", "defer200", "--candidate", "defer50"];
-        let mut command = operator.netpolicy(&[&TUNE[..], &more].concat());
-        let mut tune = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
-        caught("a candidate in force", || Ok((flushes(&operator.devices()?) != [0]).then_some(())))?;
-        std::thread::sleep(Duration::from_millis(171));
+        let mut tune = operator.netpolicy(&more).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
+        waited_for("five rounds", || Ok((recorded(&operator)?.len() > 5).then_some(())))?;
+        caught("a candidate in force", || Ok((flushes(&operator.devices()?) != [2_000_000]).then_some(())))?;
         tune.kill()?; // SIGKILL
         tune.wait()?;
-        waited_for("the host as it was", || Ok((operator.devices()?.devices == before).then_some(())))
+        waited_for("the host as it was", || Ok((operator.devices()?.devices == before).then_some(())))?;
+        Ok(before)
+    })?;
+    let lines = recorded(&operator)?;
+    let complete: Vec<String> = lines.iter().filter(|line| line.ends_with('}')).cloned().collect();
+    let measured = windows(&complete)?;
+    assert!(measured >= 15, "{measured} windows");
+    // Nobody asks now, so the load is another one.
+    let said = operator.runs(&[&more[..], &["--resume"]].concat(), 7)?;
+    assert!(said.words.contains("cannot resume: requests came at"), "{}", said.words);
+    let others = [&more[..], &["--margin", "6", "--resume"]].concat();
+    let said = operator.runs(&others, 7)?;
+    assert!(said.words.contains("--margin or --seconds differs"), "{}", said.words);
+    while_asked(&operator, || {
+        let said = operator.runs(&[&more[..], &["--resume"]].concat(), 0)?;
+        let report: Value = serde_json::from_str(&said.data)?;
+        let data = &report["data"];
+        assert_eq!(data["resumed"], measured, "all of them count: {report}");
+        assert!(data["windows"].as_u64() >= data["resumed"].as_u64(), "{report}");
+        assert!(said.words.contains(&format!("resumes after {measured} windows")), "{}", said.words);
+        assert!(recorded(&operator)?.is_empty(), "it has ended");
+        assert_eq!(operator.devices()?.devices, before);
+        let said = operator.runs(&[&more[..], &["--resume"]].concat(), 7)?;
+        assert!(said.words.contains("there is no unfinished search"), "{}", said.words);
+        Ok(())
+    })
+}
+
+fn ordered() -> Result<(), Failed> {
+    let operator = Operator::new("tuned-ordered", 1)?;
+    let _server = operator.lab.start_memcached(&MemcachedOptions::default())?;
+    badly_set(&operator)?;
+    let more =
+        ["--candidate", "defer:9ms", "--candidate", "defer20", "--seconds", "150", "--guard", "p99=+900%"];
+    let more = [&TUNE[..], &more].concat();
+    // What is named is tried again, so the next search does not name it.
+    let next =
+        ["-o", "json", "tune", "--port", "11211", "--goal", "p50", "--guard", "p99=+900%", "--dry-run"];
+    while_asked(&operator, || {
+        let said = operator.runs(&more, 0)?;
+        let first: Value = serde_json::from_str(&said.data)?;
+        assert_eq!(first["data"]["winner"]["candidate"], "defer20", "{first}");
+        let offers = |arguments: &[&str]| -> Result<Vec<Value>, Failed> {
+            let report: Value = serde_json::from_str(&operator.runs(arguments, 0)?.data)?;
+            Ok(report["data"]["offers"].as_array().ok_or("offers")?.clone())
+        };
+        let ordered = offers(&next)?;
+        assert_eq!(ordered[0]["candidate"], "defer20", "the winner comes first: {ordered:?}");
+        assert!(ordered[0]["earlier"].as_str().is_some_and(|words| words.contains("the winner in a search")));
+        let named = offers(&[&more[..], &["--dry-run"]].concat())?;
+        let last = named.last().ok_or("an offer")?;
+        assert_eq!(
+            (&last["candidate"], &last["out"]),
+            (&Value::from("defer:9ms"), &Value::Null),
+            "{named:?}"
+        );
+        assert!(last["earlier"].as_str().is_some_and(|words| words.contains("worse")), "{last}");
+        let afresh = offers(&[&next[..], &["--afresh"]].concat())?;
+        assert!(afresh.iter().all(|offer| offer["earlier"].is_null()), "{afresh:?}");
+        Ok(())
     })
 }

@@ -103,7 +103,6 @@ fn compared(
         window,
         guard,
         most: Duration::from_secs(arguments.seconds),
-        rounds: None,
         seed: arguments.seed,
         disruptive: false,
     };

@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::live::{Sampler, Selection, Target};
 use measure::sequential::mean_of_logs;
 use measure::switchback::{Figures, Metric, Rule, Switchback};
+use measure::tuning::metric_of;
 use model::{Guarded, JudgedBy, Judgement, Limits, Ruling};
 use session::{Exit, Fault, Operator, Session, clock};
 
@@ -307,16 +308,6 @@ fn implied_by(limits: &[(Metric, f64)], gain: Option<Metric>) -> Vec<(Metric, f6
     let all = IMPLIED.map(|(guarded, limit)| (metric_of(guarded), limit));
     let not_named = all.into_iter().filter(|(metric, _)| limits.iter().all(|(named, _)| named != metric));
     not_named.filter(|_| gain.is_none()).collect()
-}
-
-/// The metric of a limit.
-pub const fn metric_of(guarded: Guarded) -> Metric {
-    match guarded {
-        Guarded::P50 => Metric::P50,
-        Guarded::P90 => Metric::P90,
-        Guarded::P99 => Metric::P99,
-        Guarded::Cpu => Metric::Cpu,
-    }
 }
 
 #[cfg(test)]
