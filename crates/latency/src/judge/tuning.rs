@@ -162,15 +162,17 @@ pub fn section(candidate: &Candidate, service: &str, port: u16) -> Option<String
         policy_file::Word::Policy(policy) => writeln!(text, "policy = \"{policy}\""),
         policy_file::Word::Delivery(mode) => writeln!(text, "policy = \"none\"\ndelivery = \"{mode}\""),
     };
-    let add = |text: &mut String, key: &str, value: &str| {
-        let _ = match value.bytes().all(|byte| byte.is_ascii_digit()) || ["on", "off"].contains(&value) {
-            true => writeln!(text, "{key} = {}", value.replace("on", "true").replace("off", "false")),
-            false => writeln!(text, "{key} = \"{value}\""),
-        };
+    let assignment = |key: &str, value: &str| match value {
+        "on" => format!("{key} = true"),
+        "off" => format!("{key} = false"),
+        value if value.bytes().all(|byte| byte.is_ascii_digit()) => format!("{key} = {value}"),
+        value => format!("{key} = \"{value}\""),
     };
     let (of_service, of_device): (Vec<_>, Vec<_>) =
         settings.iter().partition(|(key, _)| model::keys::OF_DELIVERY.contains(&key.as_str()));
-    of_service.into_iter().for_each(|(key, value)| add(&mut text, key, value));
+    for (key, value) in of_service {
+        let _ = writeln!(text, "{}", assignment(key, value));
+    }
     let mut devices: Vec<(&str, &str, &str)> = Vec::new();
     for (key, value) in of_device {
         let (device, key) = key.split_once(':')?;
@@ -178,8 +180,13 @@ pub fn section(candidate: &Candidate, service: &str, port: u16) -> Option<String
     }
     devices.sort_by_key(|(device, ..)| *device);
     for of_one in devices.chunk_by(|one, other| one.0 == other.0) {
-        let _ = writeln!(text, "\n[device.{}]\npolicy = \"none\"", of_one[0].0);
-        of_one.iter().for_each(|(_, key, value)| add(&mut text, key, value));
+        let settings: Vec<String> = of_one.iter().map(|(_, key, value)| assignment(key, value)).collect();
+        let _ = writeln!(
+            text,
+            "\n[device.{}]\npolicy = \"none\"\nsettings = {{ {} }}",
+            of_one[0].0,
+            settings.join(", ")
+        );
     }
     Some(text)
 }
@@ -200,7 +207,9 @@ mod test {
         );
         let moderated = section("defer50,eth0:adaptive-rx=off,eth0:rx-usecs=8", 80);
         assert!(
-            moderated.ends_with("\n[device.eth0]\npolicy = \"none\"\nadaptive-rx = false\nrx-usecs = 8\n"),
+            moderated.ends_with(
+                "\n[device.eth0]\npolicy = \"none\"\nsettings = { adaptive-rx = false, rx-usecs = 8 }\n"
+            ),
             "{moderated}"
         );
         for text in [section("latency", 80), section("suspend20,defer_hard_irqs=7", 80), moderated] {
