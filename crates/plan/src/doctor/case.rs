@@ -30,7 +30,7 @@ pub struct Asked {
 }
 
 impl Placement {
-    /// The requests, as far as [`doctor()`] needs them.
+    /// The requests, as far as [`super::doctor()`] needs them.
     pub fn asked(&self) -> Vec<Asked> {
         self.parts.iter().map(|part| Asked::of(part, &self.recipes)).collect()
     }

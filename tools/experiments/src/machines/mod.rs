@@ -4,7 +4,7 @@
 //! --listen --token` there, and sends it requests, one JSON document per line. The server's machine does everything that a lab does in this process: it starts the
 //! server, applies a configuration as a transaction with a guard, reads counters, restores and compares.
 //!
-//! Read in this order: [`message`] (what is said), [`line`] (how it is sent), [`control`] (the client's end), [`host`] (the server's end),
+//! Read in this order: [`message`] (what is said), [`mod@line`] (how it is sent), [`control`] (the client's end), [`host`] (the server's end),
 //! [`token`] and [`listen`] (connections by TCP), [`stage`] (one cell of an experiment).
 
 pub mod args;

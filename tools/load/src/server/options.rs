@@ -38,9 +38,9 @@ pub enum Service {
     /// For each request of a fixed size, it sends an answer of a fixed size, with arbitrary
     /// content.
     Exchange {
-        /// Length of a request. Range 1..=[`ExchangeWorkload::BYTES_MAX`].
+        /// Length of a request. Range 1..=[`model::ExchangeWorkload::BYTES_MAX`].
         request_bytes: u32,
-        /// Length of an answer. Range 1..=[`ExchangeWorkload::BYTES_MAX`].
+        /// Length of an answer. Range 1..=[`model::ExchangeWorkload::BYTES_MAX`].
         answer_bytes: u32,
         /// How long it busy-loops for each request.
         service_time: Nanoseconds,
