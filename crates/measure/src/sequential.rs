@@ -21,11 +21,16 @@ use serde::{Deserialize, Serialize};
 
 use crate::statistics::median;
 
-/// The bets: their scales, in units of the noise, and the largest part of the stake that they risk. Each gets a
-/// quarter of the stake, because the best scale depends on the size of the difference, which is unknown. The
-/// last one survives pairs that are far off in the wrong direction, which are frequent on an overcommitted
-/// machine.
-const BETS: [(f64, f64); 4] = [(0.2, 1.0), (0.6, 1.0), (2.0, 1.0), (1.0, 0.5)];
+/// A bet: its scale, in units of the noise, and the largest part of the stake that it risks.
+type Bet = (f64, f64);
+
+/// The bets. Each gets a third of the stake, because the best scale depends on the size of the difference, which
+/// is unknown.
+const BETS: &[Bet] = &[(0.2, 1.0), (0.6, 1.0), (2.0, 1.0)];
+
+/// Bets with one more that survives pairs that are far off in the wrong direction, which are frequent on an
+/// overcommitted machine. Clear differences take a pair more.
+const ROBUST: &[Bet] = &[(0.2, 1.0), (0.6, 1.0), (2.0, 1.0), (1.0, 0.5)];
 
 /// The noise that is assumed until there are enough pairs, on a logarithmic scale.
 const NOISE_SUPPOSED: f64 = 0.1;
@@ -46,8 +51,9 @@ const REACH: f64 = 40.0;
 const HALVINGS: u32 = 40;
 
 /// Differences of pairs, in the order in which they were measured.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Sequence {
+    bets: &'static [Bet],
     differences: Vec<f64>,
     /// For each difference, the noise of the earlier ones.
     noise: Vec<f64>,
@@ -84,7 +90,12 @@ impl Bounds {
 impl Sequence {
     /// An empty sequence.
     pub const fn new() -> Self {
-        Self { differences: Vec::new(), noise: Vec::new() }
+        Self { bets: BETS, differences: Vec::new(), noise: Vec::new() }
+    }
+
+    /// An empty sequence whose bets outliers do not exhaust.
+    pub fn robust() -> Self {
+        Self { bets: ROBUST, ..Self::new() }
     }
 
     /// Adds the difference of the next pair. Ignores values that are not finite, and pairs beyond
@@ -117,11 +128,13 @@ impl Sequence {
     }
 
     fn wealth(&self, excess: impl Fn(f64) -> f64) -> f64 {
-        let by_bet = BETS.map(|(boldness, risk)| {
+        let by_bet = self.bets.iter().map(|(boldness, risk)| {
             let pairs = self.differences.iter().zip(&self.noise);
-            pairs.map(|(&difference, noise)| growth(boldness * excess(difference) / noise, risk)).sum::<f64>()
+            pairs
+                .map(|(&difference, noise)| growth(boldness * excess(difference) / noise, *risk))
+                .sum::<f64>()
         });
-        mean_of_logs(&by_bet)
+        mean_of_logs(&by_bet.collect::<Vec<f64>>())
     }
 
     /// The interval that, at any time, misses the true difference with a probability of at most `alpha`.
@@ -151,13 +164,13 @@ impl Sequence {
         }
         let middle = median(&self.differences)?;
         let noise = noise(&self.differences);
-        let mean_growth = |(boldness, risk): (f64, f64)| {
+        let mean_growth = |&(boldness, risk): &Bet| {
             let residuals = self.differences.iter().map(|difference| difference - middle);
             let grown: f64 = residuals.map(|left| growth(boldness * (distance + left) / noise, risk)).sum();
             grown / count(self.differences.len())
         };
-        let best = BETS.map(mean_growth).into_iter().fold(0.0, f64::max);
-        let needed = ((2.0 / alpha).ln() + count(BETS.len()).ln()) / best;
+        let best = self.bets.iter().map(mean_growth).fold(0.0, f64::max);
+        let needed = ((2.0 / alpha).ln() + count(self.bets.len()).ln()) / best;
         #[expect(
             clippy::cast_possible_truncation,
             clippy::cast_sign_loss,
@@ -168,9 +181,10 @@ impl Sequence {
     }
 }
 
-/// The largest growth of a unit stake by this many pairs.
-pub fn growth_most(pairs: i32) -> f64 {
-    BETS.map(|(_, risk)| (1.0 + risk).powi(pairs)).iter().sum::<f64>() / count(BETS.len())
+impl Default for Sequence {
+    fn default() -> Self {
+        Self::new()
+    }
 }
 
 /// The growth of the log stake by one bet: ln(1 + risk · tanh x), for a bet of risk · tanh x whose sign turned

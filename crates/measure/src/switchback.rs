@@ -13,7 +13,7 @@ use model::{Finding, JudgedBy};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::sequential::{Bounds, Sequence, growth_most};
+use crate::sequential::{Bounds, Sequence};
 
 mod figures;
 mod network;
@@ -49,7 +49,7 @@ impl Rule {
     pub fn pairs_least(&self, contrasts: usize) -> usize {
         let refused = 2.0 / self.level(contrasts);
         (1..64)
-            .find(|pairs| growth_most(*pairs) >= refused)
+            .find(|pairs| 2_f64.powi(*pairs) >= refused)
             .map_or(64, |pairs| usize::try_from(pairs).unwrap_or(64))
     }
 }
@@ -121,6 +121,8 @@ pub struct Switchback {
     names: Vec<String>,
     rule: Rule,
     by: JudgedBy,
+    /// How the sequences of differences begin.
+    sequence: fn() -> Sequence,
     contrasts: Vec<Contrast>,
     /// What TCP counted with each candidate.
     seen: Vec<Seen>,
@@ -185,7 +187,14 @@ impl Switchback {
     pub fn judged_by(names: Vec<String>, rule: Rule, by: JudgedBy) -> Self {
         let contrasts = vec![Contrast::default(); names.len().saturating_sub(1)];
         let seen = vec![Seen::default(); names.len()];
-        Self { names, rule, by, contrasts, seen, rounds: 0, void: Vec::new(), unit: Unit::Requests }
+        let sequence = Sequence::new;
+        Self { names, rule, by, sequence, contrasts, seen, rounds: 0, void: Vec::new(), unit: Unit::Requests }
+    }
+
+    /// The same with [bets that outliers do not exhaust](Sequence::robust).
+    #[must_use]
+    pub fn robust(self) -> Self {
+        Self { sequence: Sequence::robust, ..self }
     }
 
     /// How the windows were measured.
@@ -272,10 +281,10 @@ impl Switchback {
             }
             for &metric in metrics {
                 if let Some(difference) = metric.difference(first, other) {
-                    entry(&mut contrast.sequences, metric).add(difference);
+                    entry(&mut contrast.sequences, metric, self.sequence).add(difference);
                 }
                 for (values, figures) in [(&mut contrast.before, first), (&mut contrast.after, other)] {
-                    let values = entry(values, metric);
+                    let values = entry(values, metric, Vec::new);
                     values.extend(metric.of(figures).filter(|_| values.len() < Self::VALUES_MAX));
                 }
             }
@@ -528,9 +537,9 @@ fn verdict_of(words: &[Word]) -> Verdict {
     }
 }
 
-fn entry<T: Default>(list: &mut Vec<(Metric, T)>, metric: Metric) -> &mut T {
+fn entry<T>(list: &mut Vec<(Metric, T)>, metric: Metric, new: fn() -> T) -> &mut T {
     let at = list.iter().position(|(known, _)| *known == metric).unwrap_or_else(|| {
-        list.push((metric, T::default()));
+        list.push((metric, new()));
         list.len() - 1
     });
     &mut list[at].1
@@ -617,12 +626,12 @@ mod test {
     }
 
     #[test]
-    fn half_the_response_time_is_better_within_twelve_rounds_and_twice_is_worse() {
+    fn half_the_response_time_is_better_within_ten_rounds_and_twice_is_worse() {
         let (better, rounds) = decided(0.5, 1);
         assert_eq!((better.verdict(1), better.winner()), (Verdict::Better, Some(1)));
-        assert!(rounds <= 12, "{rounds}");
+        assert!(rounds <= 10, "{rounds}");
         let p50 = better.change(1, Metric::P50).change.expect("a change");
-        assert!(p50.low.is_some_and(|low| low < -0.5) && p50.high.is_some_and(|high| high < -0.2), "{p50:?}");
+        assert!(p50.low.is_some_and(|low| low < -0.5) && p50.high.is_some_and(|high| high < -0.3), "{p50:?}");
         let (worse, _) = decided(2.0, 2);
         assert_eq!((worse.verdict(1), worse.winner()), (Verdict::Worse, Some(0)));
     }

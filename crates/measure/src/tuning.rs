@@ -240,7 +240,7 @@ impl Heat {
         let of_stage = candidates.iter().map(|candidate| names[*candidate].clone()).collect();
         Self {
             stage,
-            switchback: Switchback::new(of_stage, rule.clone()),
+            switchback: Switchback::new(of_stage, rule.clone()).robust(),
             out: vec![None; candidates.len()],
             candidates,
             rounds: Vec::new(),
@@ -263,7 +263,7 @@ impl Heat {
     /// Whether a candidate is worse than another by more than this, as a logarithm, as far as a stake that grows
     /// by `growth` shows it.
     fn is_worse(&self, candidate: usize, other: usize, metric: Metric, most: f64, growth: f64) -> bool {
-        let mut sequence = Sequence::new();
+        let mut sequence = Sequence::robust();
         self.worse_by(candidate, other, metric).into_iter().for_each(|pair| sequence.add(pair));
         sequence.against_at_most(most) >= growth
     }
