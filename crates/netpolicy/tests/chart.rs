@@ -1,5 +1,5 @@
 //! The Helm chart, without helm: its README and schema have the values of values.yaml, and its containers the rights
-//! of the units. `root/rollout.rs` renders it.
+//! of the units. `root/rollout.rs` renders it. And what the Ansible collection reads from messages.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -165,4 +165,17 @@ fn the_how_to_names_what_the_chart_needs() {
         text.contains("helm install netpolicy packaging/helm/netpolicy --namespace kube-system"),
         "{text}"
     );
+}
+
+/// The collection tells "too little traffic" from other refusals by these words.
+#[test]
+fn the_collection_knows_how_a_guard_refuses_a_service_without_traffic() {
+    let module = read("packaging/ansible/netpolicy/plugins/module_utils/netpolicy.py");
+    let words = module.split("NO_TRAFFIC = (").nth(1).and_then(|rest| rest.split(')').next()).expect("words");
+    let words: Vec<&str> = words.split('"').skip(1).step_by(2).collect();
+    assert_eq!(words.len(), 2, "{words:?}");
+    let guard = read("crates/latency/src/judge/trial/service.rs");
+    for words in words {
+        assert!(guard.contains(words), "no guard says `{words}` any more");
+    }
 }

@@ -161,7 +161,7 @@ fn of_time(object: &str, series: &Series) -> Option<Finding> {
 }
 
 /// The remedy for segments that arrive out of order.
-const GAPS_REMEDY: &str = "look for loss and reordering on the way from the clients, and for rx drops of this host's NIC: netpolicy doctor, ethtool -S DEVICE";
+const GAPS_REMEDY: &str = "look for loss and reordering on the way from the clients, and for rx drops of this host's NIC: netpolicy doctor, ethtool -S";
 
 /// Whether so many segments arrive out of order that it matters.
 fn has_gaps(counts: &LiveCounts) -> bool {
@@ -198,7 +198,7 @@ fn of_network(object: &str, counts: &LiveCounts) -> Vec<Finding> {
             Severity::Warning,
             "answers are lost on the way to clients: they come later than any response time here shows",
             evidence,
-            "ss -ti 'sport = :PORT' shows which connections lose segments (retrans); no delivery policy helps",
+            "ss -ti shows which connections lose segments (retrans); no delivery policy helps",
         );
     }
     if has_gaps(counts) {
@@ -234,7 +234,7 @@ fn of_network(object: &str, counts: &LiveCounts) -> Vec<Finding> {
                 "{} connections, counted once in each window",
                 share(counts.clients_full, counts.connections)
             )],
-            "ss -ti 'sport = :PORT' shows which (rwnd_limited); no delivery policy helps",
+            "ss -ti shows which (rwnd_limited); no delivery policy helps",
         );
     }
     if matters(counts.opened, counts.requests, OPENED_MIN) {

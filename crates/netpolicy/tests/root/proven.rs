@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use testkit::operator::{Operator, at_work, caught, flushes, waited_for, waited_long_for};
 use testkit::{Need, test};
 
+use crate::searched::{finding, status};
 use crate::{goals, requests, trial};
 
 pub(crate) fn tests() -> Vec<Trial> {
@@ -21,22 +22,9 @@ const POLICY: &str =
 /// What it sets.
 const TWO_MS: [u64; 1] = [2_000_000];
 
-/// The daemon's status.
-fn status(operator: &Operator) -> Result<Value, Failed> {
-    let output = operator.netpolicy(&["-o", "json", "status"]).output()?;
-    let said: Value = serde_json::from_slice(&output.stdout)?;
-    Ok(said["data"].clone())
-}
-
-/// The proof in it.
+/// The proof in the daemon's status.
 fn proof(operator: &Operator) -> Result<Value, Failed> {
     Ok(status(operator)?["requests"][0]["proof"].clone())
-}
-
-fn finding(operator: &Operator, rule: &str) -> Result<Option<Value>, Failed> {
-    let said = status(operator)?;
-    let findings = said["findings"].as_array().cloned().unwrap_or_default();
-    Ok(findings.into_iter().find(|finding| finding["rule"] == rule))
 }
 
 fn proven() -> Result<(), Failed> {

@@ -59,7 +59,7 @@ fn recipes(operator: &Operator, text: &str) -> Result<(), Failed> {
 }
 
 /// The daemon's status.
-fn status(operator: &Operator) -> Result<Value, Failed> {
+pub(crate) fn status(operator: &Operator) -> Result<Value, Failed> {
     let output = operator.netpolicy(&["-o", "json", "status"]).output()?;
     let said: Value = serde_json::from_slice(&output.stdout)?;
     Ok(said["data"].clone())
@@ -74,7 +74,7 @@ fn service(operator: &Operator) -> Result<Value, Failed> {
 }
 
 /// The finding of a rule.
-fn finding(operator: &Operator, rule: &str) -> Result<Option<Value>, Failed> {
+pub(crate) fn finding(operator: &Operator, rule: &str) -> Result<Option<Value>, Failed> {
     let said = status(operator)?;
     let findings = said["findings"].as_array().cloned().unwrap_or_default();
     Ok(findings.into_iter().find(|finding| finding["rule"] == rule))
