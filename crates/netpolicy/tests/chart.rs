@@ -1,11 +1,12 @@
-//! The Helm chart, without helm: its README and schema have the values of values.yaml, and its containers the rights
-//! of the units. `root/rollout.rs` renders it. And what the Ansible collection reads from messages.
+//! The Helm chart, without helm: its schema has the values of values.yaml, each value has a description, and its
+//! containers have the capabilities of the units. `root/rollout.rs` renders it. And the messages that the Ansible
+//! collection reads.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use serde_json::Value;
-use testkit::markdown::{Document, Part, cell, check_parts, repository};
+use testkit::markdown::{Document, repository};
 
 const CHART: &str = "packaging/helm/netpolicy";
 
@@ -13,38 +14,27 @@ fn read(path: &str) -> String {
     std::fs::read_to_string(repository().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-/// A value of values.yaml: its path with dots, default, and description.
-struct Row {
-    path: String,
-    default: String,
-    description: String,
-}
-
-/// The values, each with the comment above it. A mapping without a comment of its own has rows for its keys.
-fn rows() -> Vec<Row> {
-    let (mut rows, mut description, mut parents): (Vec<Row>, String, Vec<(usize, String)>) =
-        (Vec::new(), String::new(), Vec::new());
-    // The column of the value whose lines are a part of its default.
+/// The paths of the values, with dots. A mapping without a comment of its own has rows for its keys. Every value has a
+/// description, the comment above it, which `helm show values` prints.
+fn values() -> BTreeSet<String> {
+    let (mut paths, mut description, mut parents): (BTreeSet<String>, String, Vec<(usize, String)>) =
+        (BTreeSet::new(), String::new(), Vec::new());
+    // The column of the value whose default the following, further indented lines belong to.
     let mut inside: Option<usize> = None;
     for line in read(&format!("{CHART}/values.yaml")).lines() {
         let column = line.len() - line.trim_start().len();
         // An indented comment is an example.
         if let Some(comment) = line.trim_start().strip_prefix("# ").filter(|text| !text.starts_with(' ')) {
-            let _ = write!(description, "{}{comment}", if description.is_empty() { "" } else { " " });
+            comment.clone_into(&mut description);
             continue;
         }
         if line.starts_with('#') || line.is_empty() {
             continue;
         }
-        if let Some(outer) = inside {
-            if column > outer {
-                let row: &mut Row = rows.last_mut().expect("a value");
-                let _ =
-                    write!(row.default, "{}{}", if row.default.is_empty() { "" } else { ", " }, line.trim());
-                continue;
-            }
-            inside = None;
+        if inside.is_some_and(|outer| column > outer) {
+            continue;
         }
+        inside = None;
         let (key, default) = line.trim().split_once(':').unwrap_or_else(|| panic!("no value: {line}"));
         parents.retain(|(above, _)| *above < column);
         let above = parents.iter().map(|(_, name)| format!("{name}.")).collect::<String>();
@@ -55,22 +45,10 @@ fn rows() -> Vec<Row> {
         inside = default.is_empty().then_some(column);
         let description = std::mem::take(&mut description);
         assert!(description.ends_with('.'), "{above}{key} has no description");
-        rows.push(Row { path: format!("{above}{key}"), default: default.trim().to_owned(), description });
+        assert!(paths.insert(format!("{above}{key}")), "{above}{key} is there twice");
     }
-    rows
-}
-
-fn values() -> String {
-    let row = |Row { path, default, description }| format!("- `{path}={default}`: {}\n", cell(&description));
-    rows().into_iter().map(row).collect()
-}
-
-const PARTS: [Part; 1] = [("../../packaging/helm/netpolicy/README.md", "values", values)];
-
-#[test]
-fn the_readme_has_the_values() {
-    assert!(rows().len() > 30);
-    check_parts(&PARTS, "netpolicy");
+    assert!(paths.len() > 30, "{paths:?}");
+    paths
 }
 
 /// The paths of a schema's properties, with dots, down to those that have none.
@@ -89,11 +67,11 @@ fn properties(schema: &Value, path: &str, into: &mut BTreeSet<String>) {
 }
 
 #[test]
-fn the_schema_has_every_value_and_no_other() {
+fn the_schema_has_every_value_of_values_yaml_and_no_other() {
     let schema: Value = serde_json::from_str(&read(&format!("{CHART}/values.schema.json"))).expect("JSON");
     let mut known = BTreeSet::new();
     properties(&schema, "", &mut known);
-    let listed: BTreeSet<String> = rows().into_iter().map(|row| row.path).collect();
+    let listed = values();
     for path in &listed {
         assert!(
             known.contains(path) || known.iter().any(|known| known.starts_with(&format!("{path}."))),

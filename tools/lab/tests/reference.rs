@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
+use clap::builder::StyledStr;
 use clap::{Arg, CommandFactory};
 use cli::programs::TOOLS;
 use netpolicy::args::Arguments;
@@ -69,11 +70,43 @@ fn commands() -> String {
     }
     page.push_str("\n## Global options\n\nEvery command accepts these, before or after its name.\n\n");
     list(&mut page, &options(root.get_arguments().filter(|arg| arg.is_global_set())));
-    let known: BTreeSet<String> = root.get_arguments().map(|arg| arg.get_id().to_string()).collect();
+    let global: BTreeSet<String> = root.get_arguments().map(|arg| arg.get_id().to_string()).collect();
+    let shared = shared_options(root.get_subcommands(), &global);
+    page.push_str("## Options of several commands\n\n");
+    list(&mut page, &shared);
+    let shared = shared.into_iter().collect();
     for command in root.get_subcommands_mut() {
-        described(&mut page, command, &known, &BTreeSet::new());
+        let lists_options = !WITHOUT_OPTIONS.contains(&command.get_name());
+        describe(&mut page, command, &global, &shared, lists_options);
     }
     page
+}
+
+/// Commands with so many options that this page leaves them to `--help`.
+const WITHOUT_OPTIONS: [&str; 2] = ["bench", "sim"];
+
+/// The options that several commands have with the same meaning, in order.
+fn shared_options<'a>(
+    commands: impl Iterator<Item = &'a clap::Command>,
+    known: &BTreeSet<String>,
+) -> Vec<String> {
+    let mut takers: BTreeMap<String, usize> = BTreeMap::new();
+    let mut in_order = Vec::new();
+    for command in commands.filter(|command| !WITHOUT_OPTIONS.contains(&command.get_name())) {
+        for row in options(command.get_arguments().filter(|arg| is_new(arg, known))) {
+            let count = takers.entry(row.clone()).or_default();
+            *count += 1;
+            if *count == SHARED_MIN {
+                in_order.push(row);
+            }
+        }
+    }
+    in_order
+}
+
+/// Whether an argument is not described above.
+fn is_new(arg: &Arg, known: &BTreeSet<String>) -> bool {
+    !known.contains(arg.get_id().as_str())
 }
 
 /// The command line with the tools' commands, as their programs define them.
@@ -102,57 +135,86 @@ fn the_help_says_of_a_command_of_a_tool_what_the_tool_says() {
     }
 }
 
+/// The pages that describe a command instead of this one.
+const PAGES: [(&str, &str); 7] = [
+    ("watch", "watch.md"),
+    ("compare", "compare.md"),
+    ("tune", "compare.md#finding-the-best-setting"),
+    ("daemon", "daemon.md"),
+    ("bench", "bench.md"),
+    ("sim", "scenario-files.md"),
+    ("tc", "tc.md"),
+];
+
+fn plain(text: Option<&StyledStr>) -> String {
+    text.map(ToString::to_string).unwrap_or_default()
+}
+
 /// An option that at least this many commands share is listed above them.
 const SHARED_MIN: usize = 2;
 
-/// A command and its subcommands. Options in `shared` were described above.
-fn described(
+/// Describes a command and its subcommands. Options in `shared` are described above, and only named here.
+fn describe(
     page: &mut String,
     command: &mut clap::Command,
     known: &BTreeSet<String>,
     shared: &BTreeSet<String>,
+    lists_options: bool,
 ) {
     if command.is_hide_set() || command.get_name() == "help" {
         return;
     }
     let name = command.get_bin_name().unwrap_or(command.get_name()).to_owned();
-    let about = command.get_long_about().or(command.get_about()).map(ToString::to_string).unwrap_or_default();
+    let (short, long) = (command.get_about(), command.get_long_about());
+    let about = match PAGES.iter().find(|(of, _)| name == format!("netpolicy {of}")) {
+        Some((_, link)) => format!(
+            "{}. See [{page}]({link}).",
+            plain(short).trim_end_matches('.'),
+            page = link.split('#').next().unwrap_or(link)
+        ),
+        None => plain(long.or(short)).trim_end().trim_end_matches('.').to_owned() + ".",
+    };
     let usage = command.render_usage().to_string();
-    let usage = usage.trim_start_matches("Usage: ").lines().map(str::trim).collect::<Vec<_>>().join("\n");
-    let _ = writeln!(page, "## `{name}`\n\n{}\n", about.trim_end());
-    if ![" [OPTIONS]", " [OPTIONS] <COMMAND>", " <COMMAND>", ""]
-        .iter()
-        .any(|rest| usage == format!("{name}{rest}"))
-    {
-        let _ = writeln!(page, "```text\n{usage}\n```\n");
+    let usage = usage.trim_start_matches("Usage: ").split_whitespace().collect::<Vec<_>>().join(" ");
+    let _ = writeln!(page, "## `{name}`\n\n{about}\n");
+    if !lists_options {
+        if command.get_subcommands().next().is_some() {
+            let _ = writeln!(page, "`{name} NAME --help` describes the options.\n");
+        }
+        for below in command.get_subcommands_mut() {
+            describe(page, below, known, shared, lists_options);
+        }
+        return;
     }
-    let mut rows = options(command.get_arguments().filter(|arg| !known.contains(arg.get_id().as_str())));
-    rows.retain(|row| !shared.contains(row));
-    if options(command.get_arguments()).iter().any(|row| shared.contains(row)) {
-        rows.push("- shared options: see `--help`".to_owned());
+    // The list below has the arguments; the usage also shows which options are required.
+    if usage.contains("<--") || usage.contains("] --") {
+        let _ = writeln!(page, "`{usage}`\n");
     }
+    let (above, rows): (Vec<String>, Vec<String>) =
+        options(command.get_arguments().filter(|arg| is_new(arg, known)))
+            .into_iter()
+            .partition(|row| shared.contains(row));
     list(page, &rows);
+    let above: Vec<String> = above
+        .iter()
+        .filter_map(|row| row.strip_prefix("- `")?.split_once("`: "))
+        .map(|(name, _)| {
+            format!("`{}`", if name.starts_with('-') { name.split(' ').next().unwrap_or(name) } else { name })
+        })
+        .collect();
+    if !above.is_empty() {
+        let _ = writeln!(page, "Also, described above: {}.\n", above.join(", "));
+    }
     let known: BTreeSet<String> =
         known.iter().cloned().chain(command.get_arguments().map(|arg| arg.get_id().to_string())).collect();
-    // List options that several subcommands share only once.
-    let mut takers: BTreeMap<String, usize> = BTreeMap::new();
-    let mut in_order = Vec::new();
-    for below in command.get_subcommands() {
-        for row in options(below.get_arguments().filter(|arg| !known.contains(arg.get_id().as_str()))) {
-            let count = takers.entry(row.clone()).or_default();
-            *count += 1;
-            if *count == SHARED_MIN {
-                in_order.push(row);
-            }
-        }
-    }
-    if !in_order.is_empty() {
+    let of_several = shared_options(command.get_subcommands(), &known);
+    if !of_several.is_empty() {
         let _ = writeln!(page, "Options of several of the commands below:\n");
-        list(page, &in_order);
+        list(page, &of_several);
     }
-    let shared: BTreeSet<String> = in_order.into_iter().collect();
+    let shared: BTreeSet<String> = shared.iter().cloned().chain(of_several).collect();
     for below in command.get_subcommands_mut() {
-        described(page, below, &known, &shared);
+        describe(page, below, &known, &shared, lists_options);
     }
 }
 
@@ -173,8 +235,10 @@ fn options<'a>(arguments: impl Iterator<Item = &'a Arg>) -> Vec<String> {
         let long = arg.get_long().map(|long| format!("--{long}"));
         let short = arg.get_short().map(|short| format!("-{short}"));
         let mut name = [short, long].into_iter().flatten().collect::<Vec<_>>().join(", ");
-        if takes && !values.is_empty() {
-            name += &if name.is_empty() { values } else { format!(" {values}") };
+        if name.is_empty() {
+            name = if arg.is_required_set() { format!("<{values}>") } else { format!("[{values}]") };
+        } else if takes && !values.is_empty() {
+            name += &format!(" {values}");
         }
         let mut meaning = arg.get_long_help().or(arg.get_help()).map(ToString::to_string).unwrap_or_default();
         let possible: Vec<_> = arg

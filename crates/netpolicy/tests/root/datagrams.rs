@@ -257,7 +257,7 @@ impl Drop for AsBooted {
 
 #[expect(
     clippy::print_stderr,
-    reason = "the figure of docs/decisions/0053-poll-and-select.md; what a test prints on stdout divides its line"
+    reason = "the figure of docs/decisions/0047-polling-by-socket.md; what a test prints on stdout divides its line"
 )]
 fn waits(by: &str) -> Result<(), Failed> {
     /// Longer than the pause between two requests on a slow guest.
