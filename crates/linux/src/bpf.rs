@@ -1,6 +1,20 @@
 //! Our BPF programs, as far as the crates above use them directly. The crate `bpf` loads and reads them.
 
+use crate::KernelError;
+
 pub use ::bpf::{RunTime, Statistics};
+
+/// The maximum number of BPF programs that [`loaded_programs`] counts.
+pub const PROGRAMS_COUNTED_MAX: u32 = 65_536;
+
+/// Counts the BPF programs that are loaded on this machine, by anyone.
+///
+/// # Errors
+/// EPERM without CAP_SYS_ADMIN.
+pub fn loaded_programs() -> Result<u32, KernelError> {
+    sys::bpf::count_programs(PROGRAMS_COUNTED_MAX)
+        .map_err(|errno| KernelError::errno("BPF_PROG_GET_NEXT_ID".to_owned(), errno))
+}
 
 /// The requests of sockets and processes.
 pub mod app_requests {

@@ -26,6 +26,7 @@ pub mod host;
 pub mod ids;
 pub mod judgement;
 pub mod keys;
+pub mod known_bad;
 pub mod kthread_key;
 pub mod layout;
 pub mod legible;

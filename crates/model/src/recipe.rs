@@ -15,6 +15,7 @@ use crate::delivery::DeliveryMode;
 use crate::layout::Layout;
 
 use crate::keys;
+use crate::known_bad::KnownFaults;
 use crate::nic::{ChannelKind, CoalesceParam, Offload, PacketSize, RingKind, Sysctl};
 use crate::nic_facts::NicFacts;
 use crate::plan::Reason;
@@ -369,6 +370,8 @@ pub struct Recipes {
     pub ladders: BTreeMap<PolicyName, Vec<Rung>>,
     /// Facts about the drivers.
     pub nics: Arc<NicFacts>,
+    /// Known faults of kernels and drivers.
+    pub known_faults: Arc<KnownFaults>,
 }
 
 impl Recipes {
@@ -460,6 +463,7 @@ mod test {
                 .into(),
             ladders: BTreeMap::new(),
             nics: Arc::default(),
+            known_faults: Arc::default(),
         };
         let of = |policy, driver| {
             let there = Circumstances { driver: String::from(driver), ..Circumstances::default() };

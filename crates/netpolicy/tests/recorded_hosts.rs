@@ -386,3 +386,97 @@ fn a_plan_says_what_the_driver_does_with_moderation_and_what_it_refuses() {
         "{said}"
     );
 }
+
+/// The findings about known faults on a host, as rule and severity.
+fn known_faults(host: &Host, asked: &[plan::Asked], bpf_programs: Option<u32>) -> Vec<model::Finding> {
+    let context = plan::doctor::HostContext {
+        recipes: shipped(),
+        bpf_programs,
+        ..plan::doctor::HostContext::default()
+    };
+    let findings = plan::doctor_with(host, None, asked, &context);
+    findings.into_iter().filter(|finding| finding.rule.starts_with("known-bad-")).collect()
+}
+
+#[test]
+fn a_kernel_that_loops_in_epoll_is_named_on_every_recorded_host_by_doctor_and_plan() {
+    for (name, captured) in captured() {
+        for (release, severity) in [
+            ("6.14.3-arch1-1", None),
+            ("6.14.5-300.fc42.x86_64", Some(model::Severity::Warning)),
+            ("6.14.7-1-default", Some(model::Severity::Warning)),
+            ("6.14.8-2-pve", None),
+            ("6.14.0-27-generic", Some(model::Severity::Note)),
+            ("6.15.0-rc3", Some(model::Severity::Warning)),
+            ("6.15.0-0.rc6.53.fc43.x86_64", Some(model::Severity::Warning)),
+            ("6.15.0-rc7", None),
+            ("6.15.2", None),
+        ] {
+            let host = made::with_kernel(captured.clone(), release);
+            let found = known_faults(&host, &[], None);
+            let what = format!("{name}, Linux {release}: {found:?}");
+            assert_eq!(found.first().map(|finding| finding.severity), severity, "{what}");
+            let Some(finding) = found.first() else { continue };
+            assert_eq!(finding.object, format!("Linux {release}"), "{what}");
+            assert!(
+                finding.evidence.iter().any(|line| line.contains("6.14.4 until 6.14.8, 6.15-rc3")),
+                "{what}"
+            );
+            assert!(finding.evidence.iter().any(|line| line.starts_with("source: https://lore")), "{what}");
+            let device = host.devices.iter().find(|device| !device.napis.is_empty()).expect("a NIC");
+            let target = Target::Device(device.id.name.to_string());
+            let policy = policy(vec![intent(target, PolicyName::Latency, 2)]);
+            let said = printed(&policy, &host, &Resolved::default()).expect("planned");
+            assert!(said.contains("fault: epoll_wait() whose timeout"), "{what}: {said}");
+        }
+    }
+}
+
+#[test]
+fn a_fault_of_a_driver_is_reported_only_on_hosts_that_provoke_it() {
+    let mut ice = built_from_source("ice");
+    assert_eq!(known_faults(&ice, &[], None), []);
+    ice.topology.isolated = "2-3".parse().expect("CPUs");
+    for irq in &mut ice.irqs {
+        irq.effective_affinity = "0".parse().expect("a CPU");
+    }
+    assert_eq!(known_faults(&ice, &[], None), [], "all its interrupts are where they belong");
+    ice.irqs[1].effective_affinity = "3".parse().expect("a CPU");
+    let found = known_faults(&ice, &[], None);
+    assert_eq!(found.len(), 1, "{found:?}");
+    let housekeeping = ice.topology.online.len() - 2;
+    assert_eq!(found[0].remedy.as_deref(), Some(&*format!("ethtool -L eth0 combined {housekeeping}")));
+    assert!(found[0].evidence.iter().any(|line| line.ends_with("ethernet-linux-ice/issues/66")));
+    let mut other = ice.clone();
+    other.devices[0].kind = "igb".to_owned();
+    assert_eq!(known_faults(&other, &[], None), [], "it is a fault of ice");
+
+    let mut nss = built_from_source("ice");
+    nss.devices[0].kind = "nss-dp".to_owned();
+    let said = |mode: &str| {
+        let mut asked = intent(Target::Device("eth0".to_owned()), PolicyName::None, 2);
+        asked.delivery = Some(mode.parse().expect("a mode"));
+        let policy = policy(vec![asked]);
+        let placement = place(&policy, &nss, &Resolved::default()).expect("placed");
+        let words = printed(&policy, &nss, &Resolved::default()).expect("planned");
+        (known_faults(&nss, &placement.asked(), None).len(), words.contains("nss-packages/pull/72"))
+    };
+    assert_eq!(said("defer20"), (0, false));
+    assert_eq!(said("suspend20"), (1, true), "it polls busily");
+}
+
+#[test]
+fn many_bpf_programs_are_reported_only_on_the_series_that_hangs_when_they_are_freed() {
+    let mut host = built_from_source("ice");
+    for (release, programs, found) in [
+        ("6.18.44", Some(1000), 1),
+        ("6.18.0-5-generic", Some(1000), 1),
+        ("6.18.44", Some(999), 0),
+        ("6.18.44", None, 0),
+        ("6.19.0-rc1", Some(5000), 0),
+        ("6.12.48+deb13-amd64", Some(5000), 0),
+    ] {
+        host = made::with_kernel(host, release);
+        assert_eq!(known_faults(&host, &[], programs).len(), found, "{release}, {programs:?}");
+    }
+}

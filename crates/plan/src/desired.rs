@@ -15,6 +15,7 @@ use crate::driver_facts;
 use crate::in_force;
 use crate::index::Index;
 use crate::irqbalance;
+use crate::known_bad;
 use crate::kthread;
 use crate::nic;
 use crate::placed::{PlacedProcess, PlacedQueue};
@@ -72,6 +73,7 @@ pub fn desired(placement: &Placement, host: &Host) -> Result<Desired, Refusal> {
     reuseport::want(placement, &index, &mut collected)?;
     irqbalance::want(host, &mut collected)?;
     driver_facts::note_limits(placement, &index, &mut collected);
+    known_bad::note(placement, host, &mut collected);
     Ok(collected.desired)
 }
 

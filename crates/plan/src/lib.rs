@@ -37,6 +37,7 @@ mod holders;
 mod in_force;
 mod index;
 mod irqbalance;
+mod known_bad;
 mod kthread;
 mod listeners;
 mod nic;

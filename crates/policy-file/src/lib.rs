@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod key;
+mod known_faults;
 mod merge;
 mod mistake;
 mod nearest;
@@ -21,6 +22,7 @@ mod value;
 mod word;
 
 pub use key::{KeyRow, Kind, key_table};
+pub use known_faults::known_faults;
 pub use merge::{Merged, MergedSection, merge};
 pub use mistake::{Lines, Mistake, Mistakes};
 pub use nearest::nearest;

@@ -55,7 +55,8 @@ enum Whose {
 /// # Errors
 /// Every mistake of every file.
 pub fn recipes(site: &[(String, String)]) -> Result<Recipes, Mistakes> {
-    let mut recipes = Recipes { nics: crate::nic_facts(), ..Recipes::default() };
+    let mut recipes =
+        Recipes { nics: crate::nic_facts(), known_faults: crate::known_faults(), ..Recipes::default() };
     let mut mistakes = Vec::new();
     let shipped = SHIPPED.iter().map(|(name, text)| (format!("recipes/{name}"), (*text).to_owned()));
     for (name, text) in shipped.chain(site.iter().cloned()) {

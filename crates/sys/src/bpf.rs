@@ -7,7 +7,7 @@ use libbpf_rs::RingBuffer;
 use libbpf_sys::{
     BPF_STATS_RUN_TIME, BPF_TRACE_ITER, bpf_enable_stats, bpf_iter_create, bpf_iter_link_info,
     bpf_iter_link_info__bindgen_ty_1, bpf_iter_link_info__bindgen_ty_3, bpf_link_create,
-    bpf_link_create_opts, bpf_prog_bind_map, bpf_prog_get_info_by_fd, bpf_prog_info,
+    bpf_link_create_opts, bpf_prog_bind_map, bpf_prog_get_info_by_fd, bpf_prog_get_next_id, bpf_prog_info,
 };
 use rustix::io::Errno;
 
@@ -36,6 +36,23 @@ fn descriptor(answer: i32) -> Result<OwnedFd, Errno> {
 pub fn enable_run_time_statistics() -> Result<OwnedFd, Errno> {
     // SAFETY: takes no pointers; the descriptor is new.
     descriptor(unsafe { bpf_enable_stats(BPF_STATS_RUN_TIME) })
+}
+
+/// Counts the loaded BPF programs of all users, up to `max`.
+///
+/// Kernel: 4.13, `BPF_PROG_GET_NEXT_ID`; EPERM without CAP_SYS_ADMIN.
+pub fn count_programs(max: u32) -> Result<u32, Errno> {
+    let mut id = 0;
+    for counted in 0..max {
+        // SAFETY: the kernel writes the next id to `id`, which outlives the call.
+        let answer = unsafe { bpf_prog_get_next_id(id, &raw mut id) };
+        match answer {
+            0 => {}
+            _ if -answer == Errno::NOENT.raw_os_error() => return Ok(counted),
+            _ => return Err(Errno::from_raw_os_error(-answer)),
+        }
+    }
+    Ok(max)
 }
 
 /// Returns the run statistics of a program.

@@ -31,6 +31,9 @@ pub(crate) fn run(arguments: &Doctor, context: &Context) -> Result<Exit, Fault> 
         context.console.detail(&format!("Ignoring the idle states of CPUs: {error}"));
         None
     });
+    let bpf_programs = linux::bpf::loaded_programs()
+        .map_err(|error| context.console.detail(&format!("Loaded BPF programs are not counted: {error}")))
+        .ok();
     let (held, pending) = held(context);
     // Mistakes in a site's recipes are the first finding, like those in policy files.
     let recipes =
@@ -39,6 +42,7 @@ pub(crate) fn run(arguments: &Doctor, context: &Context) -> Result<Exit, Fault> 
         recipes,
         command_prefix: context.session.command_prefix(),
         idle,
+        bpf_programs,
         held,
         pending,
         proposes: true,

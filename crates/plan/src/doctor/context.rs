@@ -36,6 +36,8 @@ pub struct HostContext {
     pub pending: Pending,
     /// Whether to propose a policy if nothing is requested and nothing is in force.
     pub proposes: bool,
+    /// The loaded BPF programs; `None` if they were not counted.
+    pub bpf_programs: Option<u32>,
     /// Whether response times of a service were measured.
     pub timed: bool,
     /// How to type the commands of remedies.

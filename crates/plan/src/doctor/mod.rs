@@ -2,8 +2,8 @@
 //!
 //! [`doctor`] evaluates every rule of [`RULES`]. A rule reads a case, which joins the host, the counts and
 //! the requests by NAPI, epoll and process, and returns findings with evidence and remedy. The families are
-//! evaluated in this order, because the last one names findings of the others as causes: `settings`
-//! (contradicting values), `traffic` (packets that take another path), `application` (processes that wait in
+//! evaluated in this order, because the last one names findings of the others as causes: `known`
+//! (faults of this kernel and its drivers), `settings` (contradicting values), `traffic` (packets that take another path), `application` (processes that wait in
 //! an unsuitable way), `listeners` (who chooses among those of one address), `device` (interrupts, rings,
 //! moderation and steering of the whole device), `holders` (held queues), `kthread` (kernel threads of
 //! NAPIs), `sleep` (CPUs that wake too late), `waiting` (threads that busy-wait for events only), `others`
@@ -19,6 +19,7 @@ mod context;
 mod device;
 mod engagement;
 mod holders;
+mod known_bad;
 mod kthread;
 mod listeners;
 mod not_known;
@@ -45,8 +46,9 @@ pub use rule::Rule;
 pub use engagement::{EMPTY_PERCENT_MIN, ENGAGED_PERCENT_MIN, NOT_ENGAGED_PERCENT_MAX};
 
 /// All rules by family, in the order of evaluation.
-pub const RULES: [(&str, &[Rule]); 15] = [
+pub const RULES: [(&str, &[Rule]); 16] = [
     ("policy", policy::RULES),
+    ("known", known_bad::RULES),
     ("settings", settings::RULES),
     ("traffic", traffic::RULES),
     ("application", application::RULES),
