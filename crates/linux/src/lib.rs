@@ -18,7 +18,6 @@ pub mod irqbalance;
 mod kernel;
 pub mod lab;
 mod latency;
-pub mod live;
 pub mod machine;
 pub mod netlink;
 pub mod observe;
@@ -26,6 +25,7 @@ pub mod peer;
 pub mod pressure;
 pub mod process;
 mod selection;
+pub mod usage;
 pub mod work;
 
 pub use ::netlink::events;

@@ -49,6 +49,12 @@ impl WorkTime {
     }
 }
 
+/// The run time so far of the threads of these processes; `None` if none of the processes exists.
+pub fn run_time(processes: &[Pid]) -> Option<Nanoseconds> {
+    let times = processes.iter().filter_map(|pid| run_time_of(i32::try_from(pid.0).ok()?));
+    times.reduce(|sum, time| Nanoseconds(sum.0 + time.0))
+}
+
 /// Lists a process, first, and its present descendants; at most [`FAMILY_MAX`].
 pub fn family(first: Pid) -> Vec<Pid> {
     let mut family = vec![first];

@@ -10,9 +10,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use latency::live::Sampler;
 use linux::bpf::live::{LiveMeter, LiveTarget};
 use linux::lab::{Lab, LabOptions, Program, SERVER_ADDRESS};
-use linux::live::{ServiceWatch, Usage};
+use linux::usage::Usage;
 use measure::live::series::Stretch;
 use measure::live::{Series, Summary};
 use model::{EmptyPolls, Nanoseconds, NapiId, Pid, ProcessId};
@@ -69,13 +70,14 @@ fn measured(
     processes: Vec<ProcessId>,
     client: impl FnOnce() -> Done<Said>,
 ) -> Done<(Said, Series, Option<Usage>)> {
-    let mut watch = ServiceWatch::load(&LiveTarget::of(lab.server().id(), vec![port]), processes)?;
-    watch.begin()?;
+    let ports = LiveTarget::of(lab.server().id(), vec![port]);
+    let mut sampler = Sampler::of_ports(&ports, processes, Duration::ZERO).map_err(|fault| fault.cause)?;
+    sampler.begin().map_err(|fault| fault.cause)?;
     std::thread::sleep(Duration::from_nanos(LiveMeter::GUARD.0));
     let said = client()?;
     // Let the server answer the last requests.
     std::thread::sleep(Duration::from_millis(20));
-    let sample = watch.end()?;
+    let sample = sampler.end().map_err(|fault| fault.cause)?;
     let mut series = Series::new();
     series.add(&sample.window);
     Ok((said, series, sample.usage))

@@ -211,7 +211,7 @@ impl LiveMeter {
     /// Sets whether kernel threads poll for the service, from the next window on. If they do, their wake-ups
     /// are traced, which costs each wake-up on the host about 50 ns. If a window shows otherwise, that
     /// decides for the following windows.
-    pub const fn is_polled_by_threads(&mut self, by_threads: bool) {
+    pub const fn set_polled_by_threads(&mut self, by_threads: bool) {
         self.polled_by_threads = by_threads;
     }
 
@@ -219,7 +219,7 @@ impl LiveMeter {
     ///
     /// # Errors
     /// The kernel's error, which means that the map is gone.
-    pub fn suppose(&mut self, turnarounds: &SpanCounts) -> Result<(), KernelError> {
+    pub fn set_turnarounds(&mut self, turnarounds: &SpanCounts) -> Result<(), KernelError> {
         let all = u128::from(turnarounds.total());
         let mut known = Turnarounds { valid: u32::from(all > 0), below: [0; BUCKETS + 1] };
         let mut sum = 0_u128;

@@ -431,7 +431,7 @@ impl<'a> Comparison<'a> {
             if began.elapsed() + turn * u32::try_from(order.len()).unwrap_or(u32::MAX) > self.options.most {
                 return Ok(Ended::Time);
             }
-            self.watcher.lasts(window);
+            self.watcher.set_window_len(window);
             self.chance.shuffle(&mut order);
             let mut round = Round { number, order: order.clone(), windows: Vec::new(), void: None };
             let mut broken = None;

@@ -279,14 +279,15 @@ impl<'a> Trial<'a> {
         self.refer(self.reference_windows(), stop)?;
         self.services.iter_mut().try_for_each(Service::can_be_judged)?;
         for service in &mut self.services {
-            service.connected = linux::live::connections(&service.target.netns, &service.target.ports)? > 0;
+            service.connected =
+                linux::process::connections(&service.target.netns, &service.target.ports)? > 0;
         }
         if matches!(self.way, Way::Alternates(_)) {
             self.settles = self.services.iter().map(Service::settles).max().unwrap_or(SETTLES_MOST);
             let window = self.services.iter().map(Service::window).max().unwrap_or(WINDOW_LONGEST);
             self.window = window.max(self.settles * WINDOW_SETTLES);
             for service in &mut self.services {
-                service.sampler.lasts(self.window);
+                service.sampler.set_window_len(self.window);
             }
             self.refer(REFERENCE_SHORT, stop)?;
         }
@@ -569,7 +570,7 @@ impl<'a> Trial<'a> {
             }
             // A hung server keeps connections that its clients have closed.
             let target = &service.target;
-            let left = service.connected && linux::live::connections(&target.netns, &target.ports)? == 0;
+            let left = service.connected && linux::process::connections(&target.netns, &target.ports)? == 0;
             return Ok(Some(if left { Early::Left } else { Early::Stalled }));
         }
         Ok(None)

@@ -1,9 +1,11 @@
 //! The CPU cost of a service's requests.
 
-use linux::live::{Sample, Usage};
+use linux::usage::Usage;
 use model::live::LiveWindow;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+
+use crate::live::sampler::Sample;
 
 /// The cost of a request, in nanoseconds of CPU time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, JsonSchema, Serialize, Deserialize)]

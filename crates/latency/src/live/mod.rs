@@ -27,7 +27,7 @@ pub use moderation::moderation_differs;
 pub use record::{Header, Record, Recorded, Recording, new_file};
 pub use rounds::{Measured, Outcome, Pace, Rounds};
 pub use rules::RULES;
-pub use sampler::Sampler;
+pub use sampler::{Sample, Sampler};
 pub use subject::Subject;
 pub use target::{Selection, Target};
 pub use thread_names::ThreadNames;

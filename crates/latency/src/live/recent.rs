@@ -1,10 +1,10 @@
 //! The windows of the last minutes, in bounded memory.
 
-use linux::live::Sample;
 use measure::live::Series;
 use model::Nanoseconds;
 
 use crate::live::cost::{Cost, Spent};
+use crate::live::sampler::Sample;
 
 /// The windows of the last minutes: as many as p99 needs, from [`Recent::LEAST`] to twice [`Recent::MOST`].
 /// There are two spans, the younger starting when the older is half full; when the younger is long enough, it

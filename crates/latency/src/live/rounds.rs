@@ -6,14 +6,13 @@ use std::time::{Duration, Instant};
 
 use linux::Netns;
 use linux::bpf::live::LiveMeter;
-use linux::live::Sample;
 use measure::live::{Series, Summary};
 use model::live::LiveWindow;
 use session::{Exit, Fault};
 
 use crate::live::cost::Cost;
 use crate::live::recent::Recent;
-use crate::live::sampler::Sampler;
+use crate::live::sampler::{Sample, Sampler};
 use crate::live::subject::Subject;
 use crate::live::target::Target;
 use crate::live::thread_names::ThreadNames;
@@ -278,7 +277,7 @@ impl Service {
         }
         if subject.ports == self.subject.ports {
             if let Some(loaded) = &mut self.loaded {
-                loaded.sampler.is_served_by(&subject.processes);
+                loaded.sampler.set_processes(&subject.processes);
                 loaded.target.processes.clone_from(&subject.processes);
                 loaded.target.goal = subject.goal;
             }
@@ -313,7 +312,7 @@ impl Service {
         }
         if loaded.read.elapsed() >= HOST_EVERY {
             loaded.read = Instant::now();
-            loaded.target.reads_host()?;
+            loaded.target.read_host()?;
         }
         loaded.sampler.begin()?;
         let goes_on = desk.wait_until(Instant::now() + loaded.sampler.takes());

@@ -3,70 +3,99 @@
 use std::time::Duration;
 
 use linux::bpf::live::{AnswerHook, LiveMeter, LiveTarget};
-use linux::live::{Sample, ServiceWatch};
+use linux::process::is_running;
+use linux::usage::{Usage, UsageMeter};
 use linux::{Errno, KernelError};
 use measure::live::Turnarounds;
 use model::ProcessId;
+use model::live::LiveWindow;
 use session::{Exit, Fault};
 
 use crate::live::target::Target;
 
-/// Measures a service. Nothing is attached between [`Sampler::end`] and the next [`Sampler::begin`], nor
-/// after it is dropped.
+/// The result of one window.
+#[derive(Clone, Debug)]
+pub struct Sample {
+    /// Response times.
+    pub window: LiveWindow,
+    /// Their cost; `None` if the service no longer has a process, or none was given.
+    pub usage: Option<Usage>,
+}
+
+/// Measures a service: the response times on its ports, and what its processes use. Nothing is attached to
+/// its ports between [`Sampler::end`] and the next [`Sampler::begin`], nor after it is dropped.
 #[derive(Debug)]
 pub struct Sampler {
-    watch: ServiceWatch,
-    sample: Duration,
+    meter: LiveMeter,
+    usage: UsageMeter,
+    window_len: Duration,
     turnarounds: Turnarounds,
+    windows: u32,
 }
 
 impl Sampler {
+    /// One window in this many also measures the time in the network stack.
+    const STACK_EVERY: u32 = 16;
+
     /// Loads the programs for this service, with windows of this length.
     ///
     /// # Errors
     /// Exit 6 if the kernel lacks a feature or rejects the programs, with its error.
-    pub fn load(target: &Target, sample: Duration) -> Result<Self, Fault> {
-        Self::load_with(target, sample, LiveMeter::SOCKETS_MAX)
+    pub fn load(target: &Target, window_len: Duration) -> Result<Self, Fault> {
+        Self::load_with(target, window_len, LiveMeter::SOCKETS_MAX)
     }
 
     /// Like [`Sampler::load`], with a maximum number of connections.
     ///
     /// # Errors
     /// The same as [`Sampler::load`].
-    pub fn load_with(target: &Target, sample: Duration, sockets_max: u32) -> Result<Self, Fault> {
-        let what = LiveTarget { netns: target.netns.id(), ports: target.ports.clone(), sockets_max };
-        let watch = ServiceWatch::load(&what, target.processes.clone()).map_err(refused)?;
-        Ok(Self { watch, sample, turnarounds: Turnarounds::default() })
+    pub fn load_with(target: &Target, window_len: Duration, sockets_max: u32) -> Result<Self, Fault> {
+        let ports = LiveTarget { netns: target.netns.id(), ports: target.ports.clone(), sockets_max };
+        Self::of_ports(&ports, target.processes.clone(), window_len)
+    }
+
+    /// Like [`Sampler::load`], for ports that these processes serve.
+    ///
+    /// # Errors
+    /// The same as [`Sampler::load`].
+    pub fn of_ports(
+        ports: &LiveTarget,
+        processes: Vec<ProcessId>,
+        window_len: Duration,
+    ) -> Result<Self, Fault> {
+        let meter = LiveMeter::load(ports).map_err(refused)?;
+        let usage = UsageMeter::new(ports.netns, processes);
+        Ok(Self { meter, usage, window_len, turnarounds: Turnarounds::default(), windows: 0 })
     }
 
     /// The duration from [`Sampler::begin`] to [`Sampler::end`].
     pub fn takes(&self) -> Duration {
-        self.sample + Duration::from_nanos(LiveMeter::GUARD.0)
+        self.window_len + Duration::from_nanos(LiveMeter::GUARD.0)
     }
 
     /// Sets the length of windows, from the next one on.
-    pub fn lasts(&mut self, sample: Duration) {
-        self.sample = sample;
+    pub fn set_window_len(&mut self, window_len: Duration) {
+        self.window_len = window_len;
     }
 
     /// Sets the processes of the service, from the next window on.
-    pub fn is_served_by(&mut self, processes: &[ProcessId]) {
-        self.watch.is_served_by(processes);
+    pub fn set_processes(&mut self, processes: &[ProcessId]) {
+        self.usage.set_processes(processes);
     }
 
     /// Whether all processes of the service are running.
     pub fn all_run(&self) -> bool {
-        self.watch.all_run()
+        self.usage.processes().iter().all(is_running)
     }
 
     /// Whether any process of the service is running.
     pub fn runs(&self) -> bool {
-        self.watch.running().next().is_some()
+        self.usage.processes().iter().any(is_running)
     }
 
     /// Whether answers are recorded after they were sent, as on older kernels.
     pub fn answers_late(&self) -> bool {
-        self.watch.hook() == AnswerHook::AfterSend
+        self.meter.hook() == AnswerHook::AfterSend
     }
 
     /// Begins a window.
@@ -74,7 +103,14 @@ impl Sampler {
     /// # Errors
     /// If the kernel refuses; then nothing is attached.
     pub fn begin(&mut self) -> Result<(), Fault> {
-        self.watch.begin().map_err(refused)
+        if let Some(threaded) = self.usage.find_threads() {
+            self.meter.set_polled_by_threads(threaded);
+        }
+        self.usage.begin().map_err(refused)?;
+        let sees_stack = self.windows.is_multiple_of(Self::STACK_EVERY);
+        self.windows = self.windows.wrapping_add(1);
+        let begun = if sees_stack { self.meter.begin_with_stack() } else { self.meter.begin() };
+        begun.map_err(refused)
     }
 
     /// Ends the window and adjusts the parameters of the next.
@@ -85,13 +121,16 @@ impl Sampler {
     /// # Panics
     /// If no window has begun.
     pub fn end(&mut self) -> Result<Sample, Fault> {
-        let sample = self.watch.end()?;
-        if self.turnarounds.learn(&sample.window)
+        let window = self.meter.end();
+        let usage = self.usage.end();
+        let window = window?;
+        self.usage.track_napis(window.napis.iter().map(|(napi, _)| *napi), window.counts.threaded > 0);
+        if self.turnarounds.learn(&window)
             && let Some(known) = self.turnarounds.known()
         {
-            self.watch.meter().suppose(known)?;
+            self.meter.set_turnarounds(known)?;
         }
-        Ok(sample)
+        Ok(Sample { window, usage })
     }
 }
 

@@ -1,8 +1,7 @@
 //! Services of a policy that can be measured.
 
 use linux::Netns;
-use linux::live::listening;
-use linux::process::{Criteria, find};
+use linux::process::{Criteria, find, listening};
 use model::policy::Match;
 use model::{Goal, Policy, ProcessId, Target as Asked};
 

@@ -2,8 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use linux::live::listening;
-use linux::process::{Criteria, find, identify};
+use linux::process::{Criteria, find, identify, listening};
 use linux::work::family;
 use linux::{Netns, Processes, bpf::live::LiveTarget};
 use model::policy::Match;
@@ -160,7 +159,7 @@ impl Target {
     ///
     /// # Errors
     /// If the kernel fails.
-    pub(crate) fn reads_host(&mut self) -> Result<(), Fault> {
+    pub(crate) fn read_host(&mut self) -> Result<(), Fault> {
         self.host = linux::observe(&self.netns, &Processes::None)?;
         self.findings = hides(&self.host);
         Ok(())

@@ -1,9 +1,10 @@
 //! Total counts of a service, for monotonic counters.
 
-use linux::live::Sample;
 use measure::live::{Estimator, Series};
 use model::Nanoseconds;
 use model::live::{LiveCounts, LivePolls, LiveWindow, SpanCounts};
+
+use crate::live::sampler::Sample;
 
 /// Total counts of a service since it was first measured. They never decrease.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -3,14 +3,13 @@
 use std::time::{Duration, Instant};
 
 use linux::Signals;
-use linux::live::Sample;
 use measure::live::{Series, Summary, caveats, findings as findings_of};
 use model::Finding;
 use model::live::LiveWindow;
 use session::Fault;
 
 use crate::live::cost::{Cost, Spent};
-use crate::live::sampler::Sampler;
+use crate::live::sampler::{Sample, Sampler};
 use crate::live::target::Target;
 use crate::live::thread_names::ThreadNames;
 
@@ -63,8 +62,8 @@ impl Watcher {
     }
 
     /// Sets the length of windows, from the next one on.
-    pub fn lasts(&mut self, sample: Duration) {
-        self.sampler.lasts(sample);
+    pub fn set_window_len(&mut self, window_len: Duration) {
+        self.sampler.set_window_len(window_len);
     }
 
     /// Waits until the next window is due, and measures it.

@@ -36,9 +36,9 @@ pub use find::{find, find_each, holders_of_af_xdp_among, holders_of_each, holder
 pub(crate) use find::{holders_of_af_xdp, holders_of_kind};
 pub use kthread::by_name as napi_threads_named;
 pub use owner::{Owner, cpu_ticks, is_runnable, owner};
-pub use pinned::{identify, identify_kernel_thread, pids};
+pub use pinned::{identify, identify_kernel_thread, is_running, pids};
 pub use place::{cgroup_of, service_of};
-pub(crate) use ports::ports_of;
+pub use ports::{ListeningPorts, connections, listening};
 pub use ring::{read_ring_napi, write_ring_napi};
 pub use same_epoll::{is_same_epoll, same_epoll};
 pub use socket::{read_socket, read_socket_budget, write_socket};

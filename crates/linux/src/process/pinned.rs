@@ -36,6 +36,11 @@ pub fn identify(pid: Pid) -> Result<ProcessId, KernelError> {
     }
 }
 
+/// Whether exactly this process runs. A zombie does not, although its parent has not waited for it yet.
+pub fn is_running(id: &ProcessId) -> bool {
+    Pinned::reopen(id).is_ok_and(|process| process.confirm_running().is_ok())
+}
+
 /// Identifies the kernel thread with this pid, such as one that polls a NAPI.
 ///
 /// # Errors

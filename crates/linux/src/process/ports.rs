@@ -1,9 +1,13 @@
 //! The ports of a process's sockets.
 
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+
 use model::Pid;
 use model::host::SocketState;
 use netlink::sock_diag::InetSockets;
-use sys::error::KernelError;
+use sys::error::{Cause, KernelError};
+use sys::netns::Netns;
 
 use super::descriptors::{Link, descriptors};
 use super::pinned::Pinned;
@@ -13,7 +17,7 @@ use super::pinned::Pinned;
 ///
 /// # Errors
 /// [`sys::Cause::Gone`] if it has exited; EACCES without permission to inspect it.
-pub(crate) fn ports_of(pid: Pid, sockets: &InetSockets) -> Result<Vec<(SocketState, u16)>, KernelError> {
+fn ports_of(pid: Pid, sockets: &InetSockets) -> Result<Vec<(SocketState, u16)>, KernelError> {
     let wrong = |cause| KernelError { what: format!("the sockets of process {pid}"), cause };
     let process = Pinned::open(pid).map_err(wrong)?;
     let links = descriptors(&process).map_err(wrong)?;
@@ -23,4 +27,63 @@ pub(crate) fn ports_of(pid: Pid, sockets: &InetSockets) -> Result<Vec<(SocketSta
     });
     let open = held.filter(|socket| socket.state != SocketState::Udp || socket.remote.is_none());
     Ok(open.filter_map(|socket| Some((socket.state, socket.local?.port()))).collect())
+}
+
+/// Where processes receive requests.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ListeningPorts {
+    /// The ports of their TCP listeners.
+    pub tcp: BTreeSet<u16>,
+    /// The ports of their UDP sockets without a peer.
+    pub udp: BTreeSet<u16>,
+}
+
+/// Returns where these processes of a namespace receive requests; nothing for those that have exited.
+///
+/// # Errors
+/// If the kernel does not list the sockets, or a process may not be inspected.
+pub fn listening(processes: &[Pid], netns: &Netns) -> Result<ListeningPorts, KernelError> {
+    let sockets = InetSockets::of(netns)?;
+    let mut found = ListeningPorts::default();
+    for pid in processes {
+        let held = match ports_of(*pid, &sockets) {
+            Err(KernelError { cause: Cause::Gone(_), .. }) => continue,
+            held => held?,
+        };
+        for (state, port) in held {
+            match state {
+                SocketState::TcpListen => drop(found.tcp.insert(port)),
+                SocketState::Udp => drop(found.udp.insert(port)),
+                SocketState::TcpEstablished | SocketState::TcpOther | SocketState::Other => {}
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// The number of TCP connections at these ports of a namespace that a process has open.
+///
+/// # Errors
+/// If the kernel does not list the sockets.
+pub fn connections(netns: &Netns, ports: &[u16]) -> Result<usize, KernelError> {
+    let is_one = |state: SocketState| match state {
+        SocketState::TcpEstablished | SocketState::TcpOther => true,
+        SocketState::TcpListen | SocketState::Udp | SocketState::Other => false,
+    };
+    let sockets = InetSockets::of(netns)?;
+    let of_ports = |local: Option<SocketAddr>| local.is_some_and(|local| ports.contains(&local.port()));
+    Ok(sockets.iter().filter(|socket| is_one(socket.state) && of_ports(socket.local)).count())
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn a_process_that_listens_is_found_by_its_port() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("bound");
+        let port = listener.local_addr().expect("an address").port();
+        let found = listening(&[Pid(std::process::id())], &Netns::own().expect("ours")).expect("listed");
+        assert!(found.tcp.contains(&port) && !found.udp.contains(&port), "{found:?}");
+    }
 }

@@ -6,13 +6,18 @@ use std::net::TcpStream;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use apply::Knobs;
+use latency::live::Sampler;
 use libtest_mimic::{Failed, Trial};
 use linux::bpf::live::{LiveMeter, LiveTarget};
 use linux::lab::{Lab, LabOptions, MemcachedOptions, Program, SERVER_ADDRESS};
 use model::live::LiveCounts;
+use model::{Nanoseconds, NapiKnob, Pid, ProcessId, Setting, Threading};
 use serde_json::Value;
+use session::Fault;
 use testkit::operator::{Operator, Started, caught, waited_for};
 use testkit::scratch::Scratch;
+use testkit::subject::eventually;
 use testkit::{Need, test};
 
 use crate::requests::{connect, while_asked, while_asked_in_turn};
@@ -64,6 +69,16 @@ pub(crate) fn tests() -> Vec<Trial> {
             "watched/requests_with_a_connection_each_are_counted_once",
             &[Need::Root, Need::Bpf, Need::Python],
             connection_each,
+        ),
+        test(
+            "watched/the_cpu_time_of_a_service_has_that_of_processes_it_forked_and_of_those_that_ended",
+            &[Need::Root, Need::Bpf, Need::Cc],
+            forked,
+        ),
+        test(
+            "watched/the_cpu_time_of_threads_that_begin_to_poll_after_the_first_window_is_counted",
+            &[Need::Root, Need::Bpf, Need::Memcached, Need::ThreadPerNapi],
+            begin_to_poll,
         ),
         test("watched/what_is_printed_for_programs_is_as_the_schema_says", MEMCACHED, as_the_schema_says),
         test("watched/a_goal_of_the_policy_files_is_judged_on_the_service_itself", MEMCACHED, goal),
@@ -788,4 +803,119 @@ fn without_btf() -> Result<(), Failed> {
     assert_eq!(output.status.code(), Some(6), "{words}");
     assert!(words.contains("CONFIG_DEBUG_INFO_BTF"), "{words}");
     Ok(())
+}
+
+fn failed(fault: Fault) -> Failed {
+    fault.cause.to_string().into()
+}
+
+/// A sampler of a service that listens on a port of the lab's server. The test says when its windows end.
+fn sampler(lab: &Lab, port: u16, process: ProcessId) -> Result<Sampler, Failed> {
+    let ports = LiveTarget::of(lab.server().id(), vec![port]);
+    Sampler::of_ports(&ports, vec![process], Duration::ZERO).map_err(failed)
+}
+
+/// Threads come and go with the setting, between the windows of one measurement, as in a comparison.
+fn begin_to_poll() -> Result<(), Failed> {
+    const REQUESTS: usize = 4_000;
+    let lab = Lab::new(&LabOptions::with_queues(1))?;
+    let server = lab.start_memcached(&MemcachedOptions::default())?;
+    let port = server.address().port();
+    let host = linux::observe(lab.server(), &linux::Processes::None)?;
+    let mut queues = host.devices.iter().flat_map(|device| &device.rx_queues);
+    let queue = queues.find(|queue| queue.napi.is_some()).ok_or("a queue with a NAPI")?.id;
+    let mut connections = Vec::new();
+    for _ in 0..8 {
+        connections.push(BufReader::new(connect(&lab, port)?));
+    }
+    let process = linux::process::identify(server.process().pid)?;
+    let mut sampler = sampler(&lab, port, process)?;
+    let mut window = |threaded: Threading| -> Result<_, Failed> {
+        linux::Kernel::new().write(&[Setting::Napi(queue, NapiKnob::Threaded(threaded))])?;
+        sampler.begin().map_err(failed)?;
+        std::thread::sleep(Duration::from_nanos(LiveMeter::GUARD.0));
+        for request in 0..REQUESTS {
+            let connection = &mut connections[request % 8];
+            connection.get_mut().write_all(b"get nothing\r\n")?;
+            let mut answer = String::new();
+            connection.read_line(&mut answer)?;
+            assert_eq!(answer, "END\r\n");
+        }
+        let sample = sampler.end().map_err(failed)?;
+        Ok((sample.window.counts.threaded, sample.usage.ok_or("the server runs")?))
+    };
+    window(Threading::Off)?;
+    for _ in 0..2 {
+        let (polled, interrupted) = window(Threading::Off)?;
+        assert_eq!((polled, interrupted.kthreads), (0, Nanoseconds::ZERO));
+        let softirq = interrupted.softirq.ok_or("softirqs are counted")?;
+        let (polled, threaded) = window(Threading::On)?;
+        assert!(polled > 0, "{threaded:?}");
+        // A thread does the same work, and is woken for it: the time moves from one figure to the other.
+        assert!(threaded.kthreads.0 * 2 > softirq.0, "{threaded:?} instead of {interrupted:?}");
+        assert!(threaded.softirq.is_some_and(|left| left.0 * 4 < softirq.0), "{threaded:?}, {interrupted:?}");
+    }
+    Ok(())
+}
+
+/// Tests a process per connection, one that passes its connection to another, and one that is killed.
+fn forked() -> Result<(), Failed> {
+    const PORT: u16 = 7_073;
+    const CONNECTIONS: usize = 60;
+    /// The unit of the CPU times of processes.
+    const TICKS_A_SECOND: f64 = 100.0;
+    let scratch = Scratch::new("forking-server")?;
+    let lab = Lab::new(&LabOptions::with_queues(1))?;
+    let mut command = Command::new(scratch.compile("forking_server", &[])?);
+    command.args([SERVER_ADDRESS.to_string(), PORT.to_string()]);
+    let server = lab.start_program(command, PORT)?;
+    let pid = server.process().pid;
+    let ask = |connection: &mut BufReader<TcpStream>, line: &[u8]| -> Result<(), Failed> {
+        connection.get_mut().write_all(line)?;
+        let mut answer = String::new();
+        connection.read_line(&mut answer)?;
+        assert_eq!(answer, "done\n");
+        Ok(())
+    };
+    // A child that existed before is followed, too.
+    let mut old = BufReader::new(connect(&lab, PORT)?);
+    ask(&mut old, b"work\n")?;
+    let mut sampler = sampler(&lab, PORT, linux::process::identify(pid)?)?;
+    let began = ticks_of(pid)?;
+    sampler.begin().map_err(failed)?;
+    for number in 0..CONNECTIONS {
+        let mut connection = BufReader::new(connect(&lab, PORT)?);
+        let lines: &[&[u8]] = match number % 3 {
+            0 => &[b"work\n", b"work\n"],
+            1 => &[b"work\n", b"reload\n", b"work\n"],
+            _ => &[b"work\n", b"die\n"],
+        };
+        for line in lines {
+            ask(&mut connection, line)?;
+        }
+    }
+    ask(&mut old, b"work\n")?;
+    drop(old);
+    eventually("all its children were waited for", || {
+        std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).ok()?.is_empty().then_some(())
+    })?;
+    // The kernel frees a process one RCU grace period later.
+    std::thread::sleep(Duration::from_millis(300));
+    let usage = sampler.end().map_err(failed)?.usage.ok_or("the server runs")?;
+    let spent = ticks_of(pid)?.abs_diff(began);
+    #[expect(clippy::cast_precision_loss, reason = "ticks and nanoseconds of seconds")]
+    let (counted, spent) = (usage.service.0 as f64 / 1e9, spent as f64 / TICKS_A_SECOND);
+    assert!(spent > 1.3, "141 lines take ten milliseconds each: {spent} s");
+    // The kernel rounds down each of the four sums; the first child's first line came before.
+    assert!((counted - spent).abs() < 0.03 * spent + 0.03, "{counted} s of {spent} s: {usage:?}");
+    assert!(usage.switches >= 141, "each line is waited for: {usage:?}");
+    Ok(())
+}
+
+/// The user and system time of a process and the children that it has waited for, in ticks.
+fn ticks_of(pid: Pid) -> Result<u64, Failed> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    let (_, fields) = stat.rsplit_once(") ").ok_or("a name in brackets")?;
+    // Kernel: 6.18, `fs/proc/array.c` `do_task_stat()`: utime is field 14, the state is field 3.
+    fields.split_whitespace().skip(11).take(4).map(|ticks| Ok(ticks.parse::<u64>()?)).sum()
 }

@@ -120,7 +120,7 @@ impl<'a> LiveStage<'a> {
         if self.turnarounds.as_ref().is_none_or(|(learned, _)| *learned != words) {
             // The turnaround times of other clients differ.
             self.turnarounds = Some((words.clone(), Turnarounds::default()));
-            self.meter.suppose(&model::SpanCounts::new())?;
+            self.meter.set_turnarounds(&model::SpanCounts::new())?;
         }
         let (mut server, transaction) = {
             let (server, transaction) = self.start(mode)?;
@@ -129,7 +129,7 @@ impl<'a> LiveStage<'a> {
         let address = server.as_ref().map(Server::address);
         let Some(address) = address else { return Err(Fault::failed("the server was stopped").into()) };
         let workload = self.arguments.workload(load, round);
-        self.meter.is_polled_by_threads(matches!(mode, DeliveryMode::Threaded | DeliveryMode::ThreadedBusy));
+        self.meter.set_polled_by_threads(matches!(mode, DeliveryMode::Threaded | DeliveryMode::ThreadedBusy));
         let observers = Observers {
             netns: self.lab.client(),
             layout: &self.layout,
@@ -167,7 +167,7 @@ impl<'a> LiveStage<'a> {
             && turnarounds.learn(window)
             && let Some(known) = turnarounds.known()
         {
-            self.meter.suppose(known)?;
+            self.meter.set_turnarounds(known)?;
         }
         Ok(())
     }
@@ -462,7 +462,7 @@ impl Environment for Spender<'_> {
         if edge == Edge::Opens && self.way != Measuring::Off {
             state.wrong = state.meter.begin().err();
         }
-        let now = linux::live::run_time(&[self.server]);
+        let now = linux::work::run_time(&[self.server]);
         state.edges.extend(now);
         match (edge, self.way) {
             (Edge::Closes, Measuring::Attached) => state.wrong = state.meter.end().err(),

@@ -413,7 +413,7 @@ impl Environment for Edges<'_> {
             (Some(wire), Edge::Opens) => wire.opens_at(at),
             (Some(wire), Edge::Closes) => wire.closes(),
         };
-        let [server, client] = self.pids.map(|pid| linux::live::run_time(&[pid]));
+        let [server, client] = self.pids.map(|pid| linux::work::run_time(&[pid]));
         let read = gate.and_then(|()| state.counters.snapshot());
         match read {
             Ok(counters) => state.readings.push(Reading { at, counters, server, client }),

@@ -1,0 +1,236 @@
+//! The CPU time and context switches of a service, also of the softirqs and kernel threads that poll for it.
+
+use std::collections::BTreeSet;
+
+use bpf::family::Family;
+use bpf::softirqs::SoftirqTime;
+use model::{Nanoseconds, NapiId, NetnsId, Pid, ProcessId};
+use netlink::netdev::Netdev;
+use sys::clock::run_time_of;
+use sys::error::KernelError;
+use sys::netns::Netns;
+
+use crate::process::kthread;
+
+/// Maximum number of threads of a service whose context switches are counted.
+const THREADS_MAX: usize = 4096;
+
+/// The resources that a service used from [`UsageMeter::begin`] to [`UsageMeter::end`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// The run time of its processes and their descendants, including those that have exited. Without
+    /// CONFIG_IRQ_TIME_ACCOUNTING it includes the softirqs that interrupted them.
+    pub service: Nanoseconds,
+    /// The time of softirqs that polled its NAPIs at the expense of others. `None` in the first period, when
+    /// the NAPIs are not known yet, and if it cannot be counted.
+    pub softirq: Option<Nanoseconds>,
+    /// The run time of the kernel threads that poll its NAPIs; in the first period, when these are not known
+    /// yet, of all NAPIs of the namespace.
+    pub kthreads: Nanoseconds,
+    /// The context switches of its threads.
+    pub switches: u64,
+}
+
+/// Measures what a service uses, in periods. Outside a period nothing is attached, except to the forks and exits
+/// of its processes.
+#[derive(Debug)]
+pub struct UsageMeter {
+    processes: Vec<ProcessId>,
+    /// The processes and their descendants; `None` if forks cannot be followed, as in the pid namespace of a
+    /// container.
+    family: Option<Family>,
+    kthreads: Kthreads,
+    napis: BTreeSet<NapiId>,
+    softirqs: Option<SoftirqTime>,
+    before: Option<Usage>,
+}
+
+impl UsageMeter {
+    /// For a service with these processes, in a network namespace.
+    pub fn new(netns: NetnsId, processes: Vec<ProcessId>) -> Self {
+        let family = Family::new().ok();
+        add_to(family.as_ref(), &processes);
+        let kthreads = Kthreads::of(netns);
+        Self { processes, family, kthreads, napis: BTreeSet::new(), softirqs: None, before: None }
+    }
+
+    /// The processes that serve.
+    pub fn processes(&self) -> &[ProcessId] {
+        &self.processes
+    }
+
+    /// Sets the processes that serve, from the next period on.
+    pub fn set_processes(&mut self, processes: &[ProcessId]) {
+        self.processes = processes.to_vec();
+        self.before = None;
+        add_to(self.family.as_ref(), processes);
+        if self.family.is_none() {
+            // The processes that serve determine at whose expense softirqs run.
+            self.softirqs = None;
+            self.napis.clear();
+        }
+    }
+
+    /// Finds the kernel threads that poll its NAPIs: settings change between periods, and the threads with
+    /// them. If they are others than before, returns whether there are any.
+    pub fn find_threads(&mut self) -> Option<bool> {
+        self.kthreads.find(&self.napis).then_some(!self.kthreads.pids.is_empty())
+    }
+
+    /// Begins a period.
+    ///
+    /// # Errors
+    /// The kernel's error.
+    pub fn begin(&mut self) -> Result<(), KernelError> {
+        if let Some(softirqs) = &mut self.softirqs {
+            softirqs.resume()?;
+        }
+        self.before = self.used();
+        Ok(())
+    }
+
+    /// Ends the period, and returns what was used; `None` if the service no longer has a process, or none was
+    /// given.
+    pub fn end(&mut self) -> Option<Usage> {
+        let after = self.used();
+        if let Some(softirqs) = &mut self.softirqs {
+            softirqs.pause();
+        }
+        let (before, after) = self.before.zip(after)?;
+        let between = |before: Nanoseconds, after: Nanoseconds| Nanoseconds(after.0.saturating_sub(before.0));
+        Some(Usage {
+            service: between(before.service, after.service),
+            softirq: before.softirq.zip(after.softirq).map(|(before, after)| between(before, after)),
+            kthreads: between(before.kthreads, after.kthreads),
+            switches: after.switches.saturating_sub(before.switches),
+        })
+    }
+
+    /// Counts the softirqs of these NAPIs as well, from the next period on. `threaded`: kernel threads poll
+    /// some of them.
+    pub fn track_napis(&mut self, napis: impl IntoIterator<Item = NapiId>, threaded: bool) {
+        self.kthreads.poll |= threaded;
+        let new: BTreeSet<NapiId> = napis.into_iter().collect();
+        if new.is_subset(&self.napis) {
+            return;
+        }
+        self.napis.extend(new);
+        let processes = self.processes.iter().map(|process| process.pid);
+        let napis = self.napis.iter().copied();
+        // If they cannot be counted, the cost is reported without them.
+        self.softirqs = match &self.family {
+            Some(family) => SoftirqTime::of_family(napis, family),
+            None => SoftirqTime::of(napis, processes),
+        }
+        .ok();
+        if let Some(softirqs) = &mut self.softirqs {
+            softirqs.pause();
+        }
+    }
+
+    /// Returns what was used so far; `None` without a process.
+    fn used(&self) -> Option<Usage> {
+        let run_time = |pid: &Pid| i32::try_from(pid.0).ok().and_then(run_time_of);
+        let (mut service, mut switches, mut any) = (Nanoseconds::ZERO, 0, false);
+        if let Some(usage) = self.family.as_ref().and_then(|family| family.usage().ok()) {
+            (service, switches, any) = (usage.time, usage.switches, usage.alive > 0);
+        } else {
+            for process in &self.processes {
+                if let Some(of_process) = run_time(&process.pid) {
+                    service.0 += of_process.0;
+                    switches += switches_of(process.pid);
+                    any = true;
+                }
+            }
+        }
+        let threads = self.kthreads.pids.iter();
+        let kthreads = Nanoseconds(threads.filter_map(run_time).map(|time| time.0).sum());
+        let softirq =
+            self.softirqs.as_ref().and_then(|softirqs| softirqs.spent().ok()).map(|spent| spent.time);
+        any.then_some(Usage { service, softirq, kthreads, switches })
+    }
+}
+
+/// The kernel threads that poll certain NAPIs at present. Each change of the setting may create other threads.
+#[derive(Debug)]
+struct Kthreads {
+    /// `None` if the kernel lists no NAPIs: then they are found by their names.
+    netdev: Option<Netdev>,
+    pids: Vec<Pid>,
+    /// Whether threads were seen to poll: only then are they looked for by name, because that
+    /// reads the name of each process.
+    poll: bool,
+}
+
+impl Kthreads {
+    fn of(netns: NetnsId) -> Self {
+        // Without them, the cost is reported without the time of threads.
+        let opened = Netns::with_id(netns).and_then(|netns| netns.run(Netdev::open_here)?);
+        let lists = |netdev: &mut Netdev| netdev.napis(None).is_ok();
+        let netdev = opened.ok().and_then(|mut netdev| lists(&mut netdev).then_some(netdev));
+        Self { netdev, pids: Vec::new(), poll: false }
+    }
+
+    /// Finds the threads of these NAPIs, or of all if none is given. Returns whether they are others than
+    /// before.
+    fn find(&mut self, napis: &BTreeSet<NapiId>) -> bool {
+        let is_one = |id: u32| napis.is_empty() || napis.contains(&NapiId(id));
+        let pids = match &mut self.netdev {
+            Some(netdev) => {
+                let listed = netdev.napis(None).unwrap_or_default().into_iter();
+                listed.filter(|napi| is_one(napi.id)).filter_map(|napi| napi.pid.map(Pid)).collect()
+            }
+            None if self.poll => kthread::of_napis(napis).unwrap_or_default(),
+            None => Vec::new(),
+        };
+        let are_others = pids != self.pids;
+        self.pids = pids;
+        are_others
+    }
+}
+
+/// Adds processes and their descendants to a family. The run time of those that do not fit is not counted.
+fn add_to(family: Option<&Family>, processes: &[ProcessId]) {
+    let Some(family) = family else { return };
+    for process in processes {
+        let _full = family.add(process.pid);
+        // Everything is a descendant of process 1, which holds the sockets of services that it starts on
+        // demand.
+        if process.pid.0 == 1 {
+            continue;
+        }
+        // The children of a member are followed. A descendant may fork before it is added: the second pass
+        // finds that child.
+        for descendant in (0..2).flat_map(|_| crate::work::family(process.pid)) {
+            let _full = family.add(descendant);
+        }
+    }
+}
+
+/// The number of context switches of the threads of a process, voluntary and involuntary.
+///
+/// Kernel: 6.18, `fs/proc/array.c` `task_context_switch_counts()`.
+fn switches_of(pid: Pid) -> u64 {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    threads
+        .take(THREADS_MAX)
+        .filter_map(|thread| std::fs::read_to_string(thread.path().join("status")).ok())
+        .map(|status| {
+            let lines = status.lines().filter_map(|line| line.split_once("ctxt_switches:"));
+            lines.filter_map(|(_, count)| count.trim().parse::<u64>().ok()).sum::<u64>()
+        })
+        .sum()
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn the_switches_of_a_process_that_sleeps_are_counted() {
+        let own = Pid(std::process::id());
+        let before = switches_of(own);
+        std::thread::sleep(std::time::Duration::from_millis(2));
+        assert!(switches_of(own) > before);
+    }
+}
