@@ -133,6 +133,10 @@ const BOTH: &[Kind] = &Kind::OF_TRAFFIC;
 const DAEMON: &[Kind] = &[Kind::Daemon];
 const SERVICE: &[Kind] = &[Kind::Service];
 
+fn key(path: &'static str, of: &'static [Kind], takes: Takes, meaning: impl Into<Cow<'static, str>>) -> Key {
+    Key { path, of, takes, meaning: meaning.into() }
+}
+
 /// The key of a knob, with the range and meaning in the table of knobs.
 fn of_knob(path: &'static str, of: &'static [Kind], takes: impl FnOnce(&Facts) -> Takes) -> Key {
     let facts =
@@ -167,189 +171,189 @@ fn of_delivery() -> impl Iterator<Item = Key> {
 /// Keys for policies and delivery modes.
 fn of_policies() -> Vec<Key> {
     vec![
-    Key {
-        path: "policy",
-        of: BOTH,
-        takes: Takes::Policy(Value::Policy),
-        meaning: "Goal for the traffic.".into(),
-    },
-    Key {
-        path: "delivery",
-        of: BOTH,
-        takes: Takes::Delivery(Value::Delivery),
-        meaning: "How packets are delivered: a delivery mode instead of the one that the policy would choose, for experts.".into(),
-    },
+        key("policy", BOTH, Takes::Policy(Value::Policy), "Goal for the traffic."),
+        key(
+            "delivery",
+            BOTH,
+            Takes::Delivery(Value::Delivery),
+            "How packets are delivered: a delivery mode instead of the one that the policy would choose, for experts.",
+        ),
     ]
 }
 
-/// Keys for CPUs, budgets, goals, guards, and for finding a service's processes.
-fn of_requests() -> Vec<Key> {
+/// Keys for CPUs and queues.
+fn of_resources() -> Vec<Key> {
     vec![
-    Key {
-        path: "cpus",
-        of: BOTH,
-        takes: Takes::Cpus(Value::Cpus),
-        meaning: "The CPUs for interrupts and threads.".into(),
-    },
-    Key {
-        path: "layout",
-        of: DEVICE,
-        takes: Takes::Layout(Value::Layout),
-        meaning: "How queues, interrupts and CPUs are combined, instead of the policy's layout.".into(),
-    },
-    Key {
-        path: "queues",
-        of: SERVICE,
-        takes: Takes::Number { min: 1, max: QUEUES_MAX, make: Box::new(Value::Queues) },
-        meaning: "How many dedicated receive queues the service has on a divided device.".into(),
-    },
-    Key {
-        path: "goal.p50",
-        of: BOTH,
-        takes: Takes::PositiveSpan(Value::GoalP50),
-        meaning: "The maximum median response time.".into(),
-    },
-    Key {
-        path: "goal.p99",
-        of: BOTH,
-        takes: Takes::PositiveSpan(Value::GoalP99),
-        meaning: "The maximum 99th percentile of response times.".into(),
-    },
-    Key {
-        path: "goal.for",
-        of: SERVICE,
-        takes: Takes::Within { least: Goal::FOR_LEAST, most: Goal::FOR_MOST, make: Value::GoalFor },
-        meaning: or_default("How long the goal must be missed before netpolicy reacts.", Goal::FOR),
-    },
-    Key {
-        path: "goal.on_missed",
-        of: SERVICE,
-        takes: Takes::OnMissed(Value::GoalOnMissed),
-        meaning: or_default(
-            "The reaction: a finding (`report`), or the daemon tries the modes of the policy's ladder under guard (`search`).",
-            OnMissed::default().as_str(),
+        key("cpus", BOTH, Takes::Cpus(Value::Cpus), "The CPUs for interrupts and threads."),
+        key(
+            "layout",
+            DEVICE,
+            Takes::Layout(Value::Layout),
+            "How queues, interrupts and CPUs are combined, instead of the policy's layout.",
         ),
-    },
-    Key {
-        path: "guard.p50",
-        of: SERVICE,
-        takes: Takes::Growth(Guarded::P50),
-        meaning: "How much a change may increase the median response time before it is reverted.".into(),
-    },
-    Key {
-        path: "guard.p90",
-        of: SERVICE,
-        takes: Takes::Growth(Guarded::P90),
-        meaning: "The same for the 90th percentile.".into(),
-    },
-    Key {
-        path: "guard.p99",
-        of: SERVICE,
-        takes: Takes::Growth(Guarded::P99),
-        meaning: "The same for the 99th percentile.".into(),
-    },
-    Key {
-        path: "guard.cpu",
-        of: SERVICE,
-        takes: Takes::Growth(Guarded::Cpu),
-        meaning: "The same for CPU time per request.".into(),
-    },
-    Key {
-        path: "guard.within",
-        of: SERVICE,
-        takes: Takes::Within { least: Guard::WITHIN_LEAST, most: Guard::WITHIN_MOST, make: Value::GuardWithin },
-        meaning: or_default("How long a change is judged on the service's traffic.", Guard::WITHIN),
-    },
-    Key {
-        path: "holdback",
-        of: SERVICE,
-        takes: Takes::Holdback(Value::Holdback),
-        meaning: "The share of the time in which the daemon withdraws the policy in short windows, to measure what it gains.".into(),
-    },
-    Key {
-        path: "budget.polling_cpus",
-        of: BOTH,
-        takes: Takes::Number { min: 0, max: CpuSet::CPUS_MAX, make: Box::new(Value::PollingCpus) },
-        meaning: "The maximum number of CPUs that may poll without traffic.".into(),
-    },
-    Key {
-        path: "budget.added_delay",
-        of: BOTH,
-        takes: Takes::Span(Value::AddedDelay),
-        meaning: "The maximum delay that deferral may add to a packet of an idle application.".into(),
-    },
-    Key {
-        path: "budget.rt_priority",
-        of: BOTH,
-        takes: Takes::Number { min: 1, max: 99, make: Box::new(Value::RtPriority) },
-        meaning: or_default("The maximum real-time priority of a kernel thread.", Budget::RT_PRIORITY_UNASKED),
-    },
-    Key {
-        path: "match.unit",
-        of: SERVICE,
-        takes: Takes::Patterns(Value::MatchUnit),
-        meaning: "The systemd unit of the service's processes.".into(),
-    },
-    Key {
-        path: "match.cgroup",
-        of: SERVICE,
-        takes: Takes::Patterns(Value::MatchCgroup),
-        meaning: "The cgroup of the service's processes, relative to the cgroup root; descendants match, too.".into(),
-    },
-    Key {
-        path: "match.exe",
-        of: SERVICE,
-        takes: Takes::Patterns(Value::MatchExe),
-        meaning: "The executable of the service's processes: a path, or a bare file name.".into(),
-    },
-    Key {
-        path: "match.pod",
-        of: SERVICE,
-        takes: Takes::Patterns(Value::MatchPod),
-        meaning: "The pod of the service's processes: its name, its namespace and name as in `shop/cart-*`, or its uid.".into(),
-    },
-    Key {
-        path: "match.container",
-        of: SERVICE,
-        takes: Takes::Patterns(Value::MatchContainer),
-        meaning: "The container of the service's processes: its name, or at least 12 characters of its id.".into(),
-    },
-    Key {
-        path: "match.port",
-        of: SERVICE,
-        takes: Takes::Number { min: 1, max: 65_535, make: Box::new(Value::MatchPort) },
-        meaning: "A port that the service's processes listen on.".into(),
-    },
-    Key {
-        path: "match.uid",
-        of: SERVICE,
-        takes: Takes::Number { min: 0, max: u32::MAX - 1, make: Box::new(Value::MatchUid) },
-        meaning: "The uid of the service's processes.".into(),
-    },
-    Key {
-        path: "sample",
-        of: DAEMON,
-        takes: Takes::Sample(Value::Sample),
-        meaning: or_default(
-            "How much of each second the daemon measures of each service that has a `goal`.",
-            PartOfSecond::OF_DAEMON,
+        key(
+            "queues",
+            SERVICE,
+            Takes::Number { min: 1, max: QUEUES_MAX, make: Box::new(Value::Queues) },
+            "How many dedicated receive queues the service has on a divided device.",
         ),
-    },
-    Key {
-        path: "searches",
-        of: DAEMON,
-        takes: Takes::Number { min: 0, max: Searches::A_DAY_MOST, make: Box::new(Value::Searches) },
-        meaning: or_default(
-            "How many modes per day the daemon may try for each service with `on_missed = \"search\"`; 0 for none.",
-            Searches::A_DAY,
+    ]
+}
+
+/// Keys for goals.
+fn of_goals() -> Vec<Key> {
+    vec![
+        key("goal.p50", BOTH, Takes::PositiveSpan(Value::GoalP50), "The maximum median response time."),
+        key(
+            "goal.p99",
+            BOTH,
+            Takes::PositiveSpan(Value::GoalP99),
+            "The maximum 99th percentile of response times.",
         ),
-    },
+        key(
+            "goal.for",
+            SERVICE,
+            Takes::Within { least: Goal::FOR_LEAST, most: Goal::FOR_MOST, make: Value::GoalFor },
+            or_default("How long the goal must be missed before netpolicy reacts.", Goal::FOR),
+        ),
+        key(
+            "goal.on_missed",
+            SERVICE,
+            Takes::OnMissed(Value::GoalOnMissed),
+            or_default(
+                "The reaction: a finding (`report`), or the daemon tries the modes of the policy's ladder under guard (`search`).",
+                OnMissed::default().as_str(),
+            ),
+        ),
+    ]
+}
+
+/// Keys for guards and holdbacks.
+fn of_guards() -> Vec<Key> {
+    vec![
+        key(
+            "guard.p50",
+            SERVICE,
+            Takes::Growth(Guarded::P50),
+            "How much a change may increase the median response time before it is reverted.",
+        ),
+        key("guard.p90", SERVICE, Takes::Growth(Guarded::P90), "The same for the 90th percentile."),
+        key("guard.p99", SERVICE, Takes::Growth(Guarded::P99), "The same for the 99th percentile."),
+        key("guard.cpu", SERVICE, Takes::Growth(Guarded::Cpu), "The same for CPU time per request."),
+        key(
+            "guard.within",
+            SERVICE,
+            Takes::Within { least: Guard::WITHIN_LEAST, most: Guard::WITHIN_MOST, make: Value::GuardWithin },
+            or_default("How long a change is judged on the service's traffic.", Guard::WITHIN),
+        ),
+        key(
+            "holdback",
+            SERVICE,
+            Takes::Holdback(Value::Holdback),
+            "The share of the time in which the daemon withdraws the policy in short windows, to measure what it gains.",
+        ),
+    ]
+}
+
+/// Keys for budgets.
+fn of_budgets() -> Vec<Key> {
+    vec![
+        key(
+            "budget.polling_cpus",
+            BOTH,
+            Takes::Number { min: 0, max: CpuSet::CPUS_MAX, make: Box::new(Value::PollingCpus) },
+            "The maximum number of CPUs that may poll without traffic.",
+        ),
+        key(
+            "budget.added_delay",
+            BOTH,
+            Takes::Span(Value::AddedDelay),
+            "The maximum delay that deferral may add to a packet of an idle application.",
+        ),
+        key(
+            "budget.rt_priority",
+            BOTH,
+            Takes::Number { min: 1, max: 99, make: Box::new(Value::RtPriority) },
+            or_default("The maximum real-time priority of a kernel thread.", Budget::RT_PRIORITY_UNASKED),
+        ),
+    ]
+}
+
+/// Keys that find the processes of a service.
+fn of_processes() -> Vec<Key> {
+    vec![
+        key(
+            "match.unit",
+            SERVICE,
+            Takes::Patterns(Value::MatchUnit),
+            "The systemd unit of the service's processes.",
+        ),
+        key(
+            "match.cgroup",
+            SERVICE,
+            Takes::Patterns(Value::MatchCgroup),
+            "The cgroup of the service's processes, relative to the cgroup root; descendants match, too.",
+        ),
+        key(
+            "match.exe",
+            SERVICE,
+            Takes::Patterns(Value::MatchExe),
+            "The executable of the service's processes: a path, or a bare file name.",
+        ),
+        key(
+            "match.pod",
+            SERVICE,
+            Takes::Patterns(Value::MatchPod),
+            "The pod of the service's processes: its name, its namespace and name as in `shop/cart-*`, or its uid.",
+        ),
+        key(
+            "match.container",
+            SERVICE,
+            Takes::Patterns(Value::MatchContainer),
+            "The container of the service's processes: its name, or at least 12 characters of its id.",
+        ),
+        key(
+            "match.port",
+            SERVICE,
+            Takes::Number { min: 1, max: 65_535, make: Box::new(Value::MatchPort) },
+            "A port that the service's processes listen on.",
+        ),
+        key(
+            "match.uid",
+            SERVICE,
+            Takes::Number { min: 0, max: u32::MAX - 1, make: Box::new(Value::MatchUid) },
+            "The uid of the service's processes.",
+        ),
+    ]
+}
+
+/// Keys of the daemon.
+fn of_daemon() -> Vec<Key> {
+    vec![
+        key(
+            "sample",
+            DAEMON,
+            Takes::Sample(Value::Sample),
+            or_default(
+                "How much of each second the daemon measures of each service that has a `goal`.",
+                PartOfSecond::OF_DAEMON,
+            ),
+        ),
+        key(
+            "searches",
+            DAEMON,
+            Takes::Number { min: 0, max: Searches::A_DAY_MOST, make: Box::new(Value::Searches) },
+            or_default(
+                "How many modes per day the daemon may try for each service with `on_missed = \"search\"`; 0 for none.",
+                Searches::A_DAY,
+            ),
+        ),
     ]
 }
 
 /// Keys that select devices, if the section's name does not: each condition, and its counterpart under `not`.
 fn of_selectors() -> Vec<Key> {
-    let key = |path, takes, meaning: &'static str| Key { path, of: DEVICE, takes, meaning: meaning.into() };
+    let key = |path, takes, meaning: &'static str| key(path, DEVICE, takes, meaning);
     vec![
         key(
             "match.name",
@@ -500,7 +504,12 @@ fn bound(number: u64) -> u32 {
 pub(crate) static KEYS: LazyLock<Vec<Key>> = LazyLock::new(|| {
     let mut keys = of_policies();
     keys.extend(of_delivery());
-    keys.extend(of_requests());
+    keys.extend(of_resources());
+    keys.extend(of_goals());
+    keys.extend(of_guards());
+    keys.extend(of_budgets());
+    keys.extend(of_processes());
+    keys.extend(of_daemon());
     keys.extend(of_selectors());
     keys.extend(of_kthreads());
     keys.extend(of_knobs!(ChannelKind as Channels(u32)));

@@ -1,6 +1,7 @@
 //! Parses text into a [`PolicyFile`]. Total: any text gives a file or its mistakes.
 
-use std::ops::Range;
+use std::fmt::Display;
+use std::ops::{Range, RangeInclusive};
 use std::str::FromStr;
 
 use model::live::PartOfSecond;
@@ -11,7 +12,7 @@ use model::{
     PolicyName, QdiscKind, SpeedBound,
 };
 use toml::Spanned;
-use toml::de::{DeString, DeTable, DeValue};
+use toml::de::{DeInteger, DeString, DeTable, DeValue};
 
 use crate::key::{KEYS, Key, Kind, Takes};
 use crate::mistake::{Lines, Mistake, Mistakes};
@@ -358,132 +359,147 @@ fn did_you_mean<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -
 /// What is wrong with a value, and what to write instead.
 type Wrong = (String, Option<String>);
 
+/// Reads the value of a key.
 fn value_of(key: &Key, raw: &DeValue<'_>) -> Result<Value, Wrong> {
     let (name, takes) = (key.path, &key.takes);
-    let kind_is_wrong = || (format!("`{name}` takes {}, not {}", takes.example(), described(raw)), None);
-    if let Takes::Number { min, max, make } = takes {
-        let DeValue::Integer(integer) = raw else { return Err(kind_is_wrong()) };
-        let number = u32::from_str_radix(&integer.as_str().replace('_', ""), integer.radix()).ok();
-        return match number.filter(|number| (min..=max).contains(&number)) {
-            Some(number) => Ok(make(number)),
-            None => Err((format!("`{name}` must be from {min} to {max}"), None)),
-        };
+    match (takes, raw) {
+        (Takes::Number { min, max, make }, DeValue::Integer(integer)) => {
+            number(name, integer, *min..=*max).map(make)
+        }
+        (Takes::Switch(make), DeValue::Boolean(on)) => Ok(make(*on)),
+        (Takes::Switch(_), DeValue::String(text)) if matches!(text.as_ref(), "on" | "off") => {
+            let help = format!("write {}", text.as_ref() == "on");
+            Err((format!("`{name}` must be true or false"), Some(help)))
+        }
+        (Takes::Sample(_), DeValue::Integer(integer)) => {
+            Err(without_unit(name, integer, "milliseconds", "ms"))
+        }
+        (Takes::Within { .. }, DeValue::Integer(integer)) => Err(without_unit(name, integer, "seconds", "s")),
+        (Takes::Span(_) | Takes::PositiveSpan(_), DeValue::Integer(integer)) => {
+            Err(without_unit(name, integer, "microseconds", "us"))
+        }
+        (Takes::Patterns(make), DeValue::Array(list)) => {
+            let texts: Option<Vec<&str>> = list.iter().map(|item| item.get_ref().as_str()).collect();
+            let texts = texts.ok_or_else(|| (format!("`{name}` must be a list of quoted strings"), None))?;
+            Patterns::of(texts).map(make).map_err(|wrong| named(name, wrong))
+        }
+        (_, DeValue::String(text)) => value_of_text(name, takes, text),
+        _ => Err(wrong_type(name, takes, raw)),
     }
-    if let Takes::Switch(make) = takes {
-        return match raw {
-            DeValue::Boolean(on) => Ok(make(*on)),
-            DeValue::String(text) if matches!(text.as_ref(), "on" | "off") => Err((
-                format!("`{name}` must be true or false"),
-                Some(format!("write {}", text.as_ref() == "on")),
-            )),
-            _ => Err(kind_is_wrong()),
-        };
-    }
-    if let (Takes::Sample(_), DeValue::Integer(integer)) = (takes, raw) {
-        let help = format!("in milliseconds, write \"{}ms\"", integer.as_str());
-        return Err((format!("`{name}` must be a span with a unit, in quotes"), Some(help)));
-    }
-    if let (Takes::Within { .. }, DeValue::Integer(integer)) = (takes, raw) {
-        let help = format!("in seconds, write \"{}s\"", integer.as_str());
-        return Err((format!("`{name}` must be a span with a unit, in quotes"), Some(help)));
-    }
-    if let (Takes::Span(_) | Takes::PositiveSpan(_), DeValue::Integer(integer)) = (takes, raw) {
-        let help = format!("in microseconds, write \"{}us\"", integer.as_str());
-        return Err((format!("`{name}` must be a span with a unit, in quotes"), Some(help)));
-    }
-    if let (Takes::Patterns(make), DeValue::Array(list)) = (takes, raw) {
-        let texts: Option<Vec<&str>> = list.iter().map(|item| item.get_ref().as_str()).collect();
-        let texts = texts.ok_or_else(|| (format!("`{name}` must be a list of quoted strings"), None))?;
-        return Patterns::of(texts).map(make).map_err(|wrong| (format!("`{name}`: {wrong}"), None));
-    }
-    let DeValue::String(text) = raw else { return Err(kind_is_wrong()) };
-    let text = text.as_ref();
+}
+
+/// Reads a value in quotes.
+fn value_of_text(name: &str, takes: &Takes, text: &str) -> Result<Value, Wrong> {
     match takes {
-        Takes::Policy(make) => text.parse::<PolicyName>().map(make).map_err(|wrong| {
-            let modes = text
-                .parse::<DeliveryMode>()
-                .ok()
-                .map(|mode| format!("for a delivery mode, write delivery = \"{mode}\""));
-            (wrong.to_string(), modes.or_else(|| did_you_mean(text, PolicyName::ALL.map(PolicyName::as_str))))
-        }),
-        Takes::Delivery(make) => text.parse::<DeliveryMode>().map(make).map_err(|wrong| {
-            let policy = text
-                .parse::<PolicyName>()
-                .ok()
-                .map(|policy| format!("for a policy, write policy = \"{policy}\""));
-            (wrong.to_string(), policy.or_else(|| nearest_mode(text)))
-        }),
+        Takes::Policy(make) => policy(text).map(make),
+        Takes::Delivery(make) => delivery(text).map(make),
         Takes::Span(make) => span(name, text, false).map(make),
         Takes::PositiveSpan(make) => span(name, text, true).map(make),
-        Takes::Sample(make) => text
-            .parse::<PartOfSecond>()
-            .map(make)
-            .map_err(|wrong| (format!("`{name}`: {wrong}"), nearest_unit(text))),
-        Takes::Cpus(make) => match text.parse::<CpuSet>() {
-            Ok(cpus) if cpus.is_empty() => Err((format!("`{name}` names no CPU"), None)),
-            Ok(cpus) => Ok(make(cpus)),
-            Err(wrong) => Err((wrong.to_string(), None)),
-        },
-        Takes::Kthread(key) => {
-            (key.read)(text).map(Value::Kthread).map_err(|wrong| (wrong.to_string(), None))
+        Takes::Within { least, most, make } => within(name, text, *least..=*most).map(make),
+        Takes::Sample(make) => {
+            let sample = text.parse::<PartOfSecond>().map(make);
+            sample.map_err(|wrong| (format!("`{name}`: {wrong}"), nearest_unit(text)))
         }
-        Takes::Layout(make) => text.parse::<Layout>().map(make).map_err(|wrong| {
-            let layouts = ["one-to-one", "rx-per-core", "local-numa", "shared:2"];
-            (wrong.to_string(), did_you_mean(text, layouts))
-        }),
-        Takes::Patterns(_) if text.is_empty() => Err((format!("`{name}` is empty"), None)),
-        Takes::Patterns(make) => {
-            text.parse::<Patterns>().map(make).map_err(|wrong| (format!("`{name}`: {wrong}"), None))
-        }
-        Takes::Carries(make) => {
-            let all = Carries::ALL.map(Carries::as_str);
-            let found = Carries::ALL.into_iter().find(|what| what.as_str() == text);
-            found.map(make).ok_or_else(|| {
-                (format!("`{name}` must be one of {}", all.join(", ")), did_you_mean(text, all))
-            })
-        }
-        Takes::Growth(guarded) => {
-            let growth = text.parse::<Growth>().map_err(|wrong| (wrong, None))?;
-            Ok(Value::Guard(*guarded, growth))
-        }
-        Takes::Holdback(make) => text.parse::<Holdback>().map(make).map_err(|wrong| (wrong, None)),
-        Takes::Within { least, most, make } => {
-            let wrong = |(message, help): Wrong| (message, in_seconds(text).or(help));
-            let within = span(name, text, true).map_err(wrong)?;
-            match (least..=most).contains(&&within) {
-                true => Ok(make(within)),
-                false => Err((format!("`{name}` is {least} to {most}"), None)),
-            }
-        }
-        Takes::OnMissed(make) => {
-            let all = OnMissed::ALL.map(OnMissed::as_str);
-            let found = OnMissed::ALL.into_iter().find(|what| what.as_str() == text);
-            found.map(make).ok_or_else(|| {
-                (format!("`{name}` must be one of {}", all.join(", ")), did_you_mean(text, all))
-            })
-        }
-        Takes::Speed(make) => text.parse::<SpeedBound>().map(make).map_err(|wrong| (wrong.to_string(), None)),
+        Takes::Cpus(make) => cpus(name, text, None).map(make),
         Takes::CpusOrNone(make) if text == "none" => Ok(make(CpuSet::new())),
-        Takes::CpusOrNone(make) => match text.parse::<CpuSet>() {
-            Ok(cpus) if cpus.is_empty() => {
-                Err((format!("`{name}` names no CPU"), Some("write \"none\"".to_owned())))
-            }
-            Ok(cpus) => Ok(make(cpus)),
-            Err(wrong) => Err((wrong.to_string(), None)),
-        },
+        Takes::CpusOrNone(make) => cpus(name, text, Some("write \"none\"")).map(make),
+        Takes::Kthread(key) => (key.read)(text).map(Value::Kthread).map_err(unhelped),
+        Takes::Layout(make) => {
+            let examples = ["one-to-one", "rx-per-core", "local-numa", "shared:2"];
+            let layout = text.parse::<Layout>().map(make);
+            layout.map_err(|wrong| (wrong.to_string(), did_you_mean(text, examples)))
+        }
+        Takes::Patterns(_) if text.is_empty() => Err((format!("`{name}` is empty"), None)),
+        Takes::Patterns(make) => text.parse::<Patterns>().map(make).map_err(|wrong| named(name, wrong)),
+        Takes::Carries(make) => one_of(name, text, Carries::ALL, Carries::as_str).map(make),
+        Takes::OnMissed(make) => one_of(name, text, OnMissed::ALL, OnMissed::as_str).map(make),
+        Takes::Qdisc(make) => one_of(name, text, QdiscKind::ALL.iter().copied(), QdiscKind::as_str).map(make),
+        Takes::Growth(guarded) => {
+            text.parse::<Growth>().map(|growth| Value::Guard(*guarded, growth)).map_err(unhelped)
+        }
+        Takes::Holdback(make) => text.parse::<Holdback>().map(make).map_err(unhelped),
+        Takes::Speed(make) => text.parse::<SpeedBound>().map(make).map_err(unhelped),
         Takes::PrivateFlags(make) => private_flags(name, text).map(make),
         Takes::QueueSpans(make) => listed(name, text).map(make),
         Takes::FlowRules(make) => listed(name, text).map(make),
-        Takes::Qdisc(make) => QdiscKind::named(text).map(make).ok_or_else(|| {
-            let all = QdiscKind::ALL.iter().map(|kind| kind.as_str());
-            let there = all.clone().collect::<Vec<_>>().join(", ");
-            (
-                format!("`{name}` must be one of {there}"),
-                nearest(text, all).map(|near| format!("did you mean `{near}`?")),
-            )
-        }),
-        Takes::Number { .. } | Takes::Switch(_) => Err(kind_is_wrong()),
+        Takes::Number { .. } | Takes::Switch(_) => {
+            Err(wrong_type(name, takes, &DeValue::String(text.into())))
+        }
     }
+}
+
+fn wrong_type(name: &str, takes: &Takes, raw: &DeValue<'_>) -> Wrong {
+    (format!("`{name}` takes {}, not {}", takes.example(), described(raw)), None)
+}
+
+/// A mistake in a value without its own help.
+fn unhelped(wrong: impl Display) -> Wrong {
+    (wrong.to_string(), None)
+}
+
+/// The same, for a message that does not name the key.
+fn named(name: &str, wrong: impl Display) -> Wrong {
+    (format!("`{name}`: {wrong}"), None)
+}
+
+fn without_unit(name: &str, integer: &DeInteger<'_>, units: &str, unit: &str) -> Wrong {
+    let help = format!("in {units}, write \"{}{unit}\"", integer.as_str());
+    (format!("`{name}` must be a span with a unit, in quotes"), Some(help))
+}
+
+fn number(name: &str, integer: &DeInteger<'_>, range: RangeInclusive<u32>) -> Result<u32, Wrong> {
+    let number = u32::from_str_radix(&integer.as_str().replace('_', ""), integer.radix()).ok();
+    let number = number.filter(|number| range.contains(number));
+    number.ok_or_else(|| (format!("`{name}` must be from {} to {}", range.start(), range.end()), None))
+}
+
+fn policy(text: &str) -> Result<PolicyName, Wrong> {
+    text.parse::<PolicyName>().map_err(|wrong| {
+        let mode = text.parse::<DeliveryMode>().ok();
+        let mode = mode.map(|mode| format!("for a delivery mode, write delivery = \"{mode}\""));
+        (wrong.to_string(), mode.or_else(|| did_you_mean(text, PolicyName::ALL.map(PolicyName::as_str))))
+    })
+}
+
+fn delivery(text: &str) -> Result<DeliveryMode, Wrong> {
+    text.parse::<DeliveryMode>().map_err(|wrong| {
+        let policy = text.parse::<PolicyName>().ok();
+        let policy = policy.map(|policy| format!("for a policy, write policy = \"{policy}\""));
+        (wrong.to_string(), policy.or_else(|| nearest_mode(text)))
+    })
+}
+
+/// Parses a list of CPUs that is not empty.
+fn cpus(name: &str, text: &str, help: Option<&str>) -> Result<CpuSet, Wrong> {
+    let cpus = text.parse::<CpuSet>().map_err(unhelped)?;
+    if cpus.is_empty() {
+        return Err((format!("`{name}` names no CPU"), help.map(str::to_owned)));
+    }
+    Ok(cpus)
+}
+
+/// Parses a word from a list.
+fn one_of<T: Copy>(
+    name: &str,
+    text: &str,
+    all: impl IntoIterator<Item = T>,
+    as_str: fn(T) -> &'static str,
+) -> Result<T, Wrong> {
+    let all: Vec<T> = all.into_iter().collect();
+    let words = || all.iter().map(|one| as_str(*one));
+    all.iter().copied().find(|one| as_str(*one) == text).ok_or_else(|| {
+        let there = words().collect::<Vec<_>>().join(", ");
+        (format!("`{name}` must be one of {there}"), did_you_mean(text, words()))
+    })
+}
+
+/// Parses a span in this range.
+fn within(name: &str, text: &str, range: RangeInclusive<Nanoseconds>) -> Result<Nanoseconds, Wrong> {
+    let span = span(name, text, true).map_err(|(message, help)| (message, in_seconds(text).or(help)))?;
+    if !range.contains(&span) {
+        return Err((format!("`{name}` is {} to {}", range.start(), range.end()), None));
+    }
+    Ok(span)
 }
 
 /// Parses a comma-separated list without duplicates.
