@@ -8,7 +8,9 @@
 
 use std::sync::LazyLock;
 
-use apply::{Asked, Begin, Ending, FORMAT, Fate, Moment, Record, Transaction, TransactionName, Why};
+use apply::{
+    Begin, Ending, FORMAT, Fate, Moment, Record, Transaction, TransactionName, TransactionOrigin, Why,
+};
 use model::{
     Change, DeviceId, EmptyPolls, IfIndex, Label, Nanoseconds, NapiKnob, NetnsId, Plan, QueueIndex, Reason,
     RxQueue, Setting, Step,
@@ -179,7 +181,7 @@ fn begin() -> Record {
     Record::Begin(Box::new(Begin {
         format: FORMAT,
         boot_id: BOOT.to_owned(),
-        asked: Asked {
+        asked: TransactionOrigin {
             at,
             command: "netpolicy set device eth0 latency".to_owned(),
             kernel_release: "6.18.44".to_owned(),

@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 use std::time::{Duration, Instant};
 
-use apply::{Allow, Asked, Journal, Knobs, Moment};
+use apply::{Allow, Journal, Knobs, Moment, TransactionOrigin};
 use model::{
     Change, DeviceId, IfIndex, Label, Nanoseconds, NapiKnob, NetnsId, Plan, QueueIndex, Reason, RxQueue,
     Setting, Step,
@@ -48,10 +48,10 @@ fn plan(steps: u32) -> Plan {
     Plan { steps: (0..steps).map(step).collect() }
 }
 
-fn asked() -> Asked {
+fn asked() -> TransactionOrigin {
     let at = Moment { unix_micros: 1_795_233_900_000_000, since_boot: Nanoseconds(1) };
     let command = "commit_cost".to_owned();
-    Asked { at, command, kernel_release: String::new(), netpolicy: String::new(), deadline: None }
+    TransactionOrigin { at, command, kernel_release: String::new(), netpolicy: String::new(), deadline: None }
 }
 
 #[expect(clippy::print_stdout, reason = "what it is for")]

@@ -13,7 +13,7 @@ use crate::held::{Held, Pending};
 use crate::journal::Journal;
 use crate::knobs::Knobs;
 use crate::log::JournalError;
-use crate::record::{Asked, Record, Why};
+use crate::record::{Record, TransactionOrigin, Why};
 use crate::transaction::Standing;
 use crate::transaction_name::TransactionName;
 use crate::undo::{HostState, Undone, read};
@@ -31,7 +31,7 @@ pub fn commit<'k, K: Knobs>(
     plan: Plan,
     kernel: &'k mut K,
     journal: &Journal,
-    asked: &Asked,
+    asked: &TransactionOrigin,
     allow: Allow,
 ) -> Result<Held<'k, K>, CommitError<K::Error>> {
     if plan.is_empty() {

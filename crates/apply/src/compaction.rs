@@ -15,7 +15,7 @@ use model::{Change, Object, Plan, Step};
 use crate::journal::Journal;
 use crate::lock::Lock;
 use crate::log::{JournalError, Log};
-use crate::record::{Asked, Begin, FORMAT, Record};
+use crate::record::{Begin, FORMAT, Record, TransactionOrigin};
 use crate::transaction::{Standing, Transaction};
 use crate::transaction_name::TransactionName;
 use crate::undo_script::undo_script;
@@ -46,7 +46,7 @@ impl Journal {
     /// old transactions remain next to the one that replaces them, and are ignored.
     pub fn fold(
         &self,
-        asked: &Asked,
+        asked: &TransactionOrigin,
         gone: impl Fn(&Change) -> bool,
     ) -> Result<Option<TransactionName>, JournalError> {
         let lock = self.lock()?;
@@ -57,7 +57,7 @@ impl Journal {
     pub(crate) fn fold_under(
         &self,
         lock: &Lock,
-        asked: &Asked,
+        asked: &TransactionOrigin,
         gone: impl Fn(&Change) -> bool,
     ) -> Result<Option<TransactionName>, JournalError> {
         let folded = self.foldable()?;

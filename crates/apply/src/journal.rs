@@ -13,7 +13,7 @@ use crate::held::Pending;
 use crate::knobs::ObjectCookies;
 use crate::lock::{LOCK_RETRIES_MAX, LOCK_RETRY_AFTER, Lock};
 use crate::log::{JournalError, Log, UNBORN, create_directory, io_error};
-use crate::record::{Asked, Begin, FORMAT};
+use crate::record::{Begin, FORMAT, TransactionOrigin};
 use crate::session_lock::{AtExit, SessionLock, is_held, own_pid};
 use crate::transaction::{Standing, Transaction};
 use crate::transaction_name::TransactionName;
@@ -250,7 +250,7 @@ impl Journal {
     pub(crate) fn begin(
         &self,
         lock: &Lock,
-        asked: &Asked,
+        asked: &TransactionOrigin,
         plan: Plan,
         object_cookies: ObjectCookies,
     ) -> Result<Pending, JournalError> {

@@ -50,7 +50,9 @@ pub use knobs::{
 pub use lock::{LOCK_RETRIES_MAX, LOCK_RETRY_AFTER};
 pub use log::{JOURNAL_BYTES_MAX, JournalError};
 pub use moment::Moment;
-pub use record::{Asked, Begin, Ending, FORMAT, LineError, Record, Why, decode_line, encode_line};
+pub use record::{
+    Begin, Ending, FORMAT, LineError, Record, TransactionOrigin, Why, decode_line, encode_line,
+};
 pub use recover::{ConfirmError, Expiry};
 pub use roll_back_error::RollBackError;
 pub use session_lock::AtExit;

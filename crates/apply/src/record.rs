@@ -80,7 +80,7 @@ pub struct Begin {
     /// survive a reboot.
     pub boot_id: String,
     /// Who requested it, when, and why.
-    pub asked: Asked,
+    pub asked: TransactionOrigin,
     /// The program that owns the transaction until it exits, if any.
     #[serde(default, skip_serializing_if = "Option::is_none", rename = "attended_by", alias = "owned_by")]
     pub owned_by: Option<Pid>,
@@ -106,7 +106,7 @@ pub struct Begin {
 /// Who requested a transaction, when, and why.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Asked {
+pub struct TransactionOrigin {
     /// The time of the request.
     pub at: Moment,
     /// The command as typed.

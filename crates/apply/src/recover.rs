@@ -10,7 +10,7 @@ use crate::journal::Journal;
 use crate::knobs::Knobs;
 use crate::log::JournalError;
 use crate::moment::Moment;
-use crate::record::{Asked, Record, Why};
+use crate::record::{Record, TransactionOrigin, Why};
 use crate::roll_back_error::RollBackError;
 use crate::transaction::{Standing, Transaction};
 use crate::transaction_name::TransactionName;
@@ -89,7 +89,7 @@ impl Journal {
     pub fn roll_back_daemons<K: Knobs>(
         &self,
         kernel: &mut K,
-        asked: &Asked,
+        asked: &TransactionOrigin,
     ) -> (Vec<(TransactionName, Undone)>, Option<RollBackError>) {
         let mut undone = Vec::new();
         let failed = self.undo_daemons(kernel, asked, &mut undone).err();
@@ -99,7 +99,7 @@ impl Journal {
     fn undo_daemons<K: Knobs>(
         &self,
         kernel: &mut K,
-        asked: &Asked,
+        asked: &TransactionOrigin,
         undone: &mut Vec<(TransactionName, Undone)>,
     ) -> Result<(), RollBackError> {
         let lock = self.lock()?;

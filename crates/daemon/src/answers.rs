@@ -5,7 +5,7 @@ use session::Fault;
 
 use crate::reconciler::Suppressed;
 use crate::rejections::Rejections;
-use crate::requests::Asked;
+use crate::requests::StoredRequest;
 use crate::status::{Answer, Phase};
 
 /// Maximum number of changes listed in an answer.
@@ -18,7 +18,7 @@ const NOTES_MAX: usize = 64;
 #[derive(Debug)]
 pub(crate) struct Before {
     /// The requests of clients.
-    pub(crate) asked: Vec<Asked>,
+    pub(crate) asked: Vec<StoredRequest>,
     /// The settings that were left alone.
     pub(crate) suppressed: Suppressed,
     /// The values that the kernel had refused.

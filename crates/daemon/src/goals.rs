@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use latency::live::{Estimate, Measured, Outcome, Pace, Percentiles, Rounds, Selection, Subject, Summary};
+use latency::live::{
+    Estimate, ListeningService, Measured, Outcome, Pace, Percentiles, Rounds, Selection, Summary,
+};
 use linux::Netns;
 use model::host::{Process, SocketState};
 use model::live::{LivePolls, PartOfSecond};
@@ -42,7 +44,7 @@ pub(crate) struct Goals {
     part: PartOfSecond,
     /// `None` while there is nothing to measure, and before the first request.
     rounds: Option<Rounds>,
-    subjects: Vec<Subject>,
+    subjects: Vec<ListeningService>,
     found: Vec<Measured>,
     /// All rules that have ever been reported: a finding is resolved when its rule no longer reports it.
     rules: BTreeSet<String>,
@@ -79,7 +81,7 @@ impl Goals {
     ///
     /// # Errors
     /// If no thread can be created for it.
-    pub(crate) fn follow(&mut self, subjects: Vec<Subject>, netns: &Netns) -> Result<(), Fault> {
+    pub(crate) fn follow(&mut self, subjects: Vec<ListeningService>, netns: &Netns) -> Result<(), Fault> {
         let Some(sample) = self.part.span().filter(|_| !subjects.is_empty()) else {
             self.rounds = None;
             self.found.clear();
@@ -249,9 +251,9 @@ fn packets(summary: &Summary) -> LivePolls {
 }
 
 /// The services that have a goal, exist, and listen.
-pub(crate) fn subjects(intents: &[Intent], members: &Members, host: &Host) -> Vec<Subject> {
+pub(crate) fn subjects(intents: &[Intent], members: &Members, host: &Host) -> Vec<ListeningService> {
     let with_goal = intents.iter().enumerate().filter(|(_, intent)| intent.goal.is_set());
-    let mut subjects: Vec<Subject> = Vec::new();
+    let mut subjects: Vec<ListeningService> = Vec::new();
     for (place, intent) in with_goal {
         let name = intent.target.to_string();
         if !matches!(intent.target, Target::Service(..)) || subjects.iter().any(|known| known.name == name) {
@@ -270,7 +272,7 @@ fn subject<'p>(
     pids: impl Iterator<Item = &'p Pid>,
     goal: Goal,
     host: &Host,
-) -> Option<Subject> {
+) -> Option<ListeningService> {
     let is_here = |process: &&Process| process.netns.is_none_or(|netns| netns == host.netns);
     let processes: Vec<_> = pids.filter_map(|pid| host.process(*pid)).filter(is_here).collect();
     let sockets = processes.iter().flat_map(|process| &process.sockets);
@@ -279,7 +281,12 @@ fn subject<'p>(
         .filter_map(|socket| Some(socket.local?.port()))
         .collect();
     let processes = processes.iter().map(|process| process.id).collect();
-    (!ports.is_empty()).then(|| Subject { name, processes, ports: ports.into_iter().collect(), goal })
+    (!ports.is_empty()).then(|| ListeningService {
+        name,
+        processes,
+        ports: ports.into_iter().collect(),
+        goal,
+    })
 }
 
 /// Selects a service of the policy by name, using the daemon's knowledge: the daemon may lack the permission

@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use apply::{Allow, Asked, Journal, Knob, Knobs, Ledger, Moment, RollBackError, TransactionName, Undone};
+use apply::{
+    Allow, Journal, Knob, Knobs, Ledger, Moment, RollBackError, TransactionName, TransactionOrigin, Undone,
+};
 use linux::{Kernel, KernelError};
 use model::{Change, DeviceId, Host, Object, Plan, Reason, Setting, Step};
 use session::cycle::{self, NotInForce};
@@ -199,7 +201,7 @@ impl Held {
     pub(crate) fn commit(
         &mut self,
         plan: Plan,
-        asked: &Asked,
+        asked: &TransactionOrigin,
         allow: Allow,
     ) -> Result<Option<TransactionName>, NotInForce> {
         cycle::commit(plan, &mut self.kernel, &self.journal, asked, allow, None)
@@ -293,7 +295,7 @@ impl Held {
     ///
     /// # Errors
     /// The journal could not be compacted; the settings are forgotten anyway.
-    pub(crate) fn forget_ended(&mut self, host: &Host, asked: &Asked) -> Result<(), Fault> {
+    pub(crate) fn forget_ended(&mut self, host: &Host, asked: &TransactionOrigin) -> Result<(), Fault> {
         if self.ended(host).is_empty() {
             return Ok(());
         }
@@ -310,7 +312,7 @@ impl Held {
     ///
     /// # Errors
     /// The same as [`Held::forget_ended`].
-    pub(crate) fn forget_foreign(&mut self, host: &Host, asked: &Asked) -> Result<(), Fault> {
+    pub(crate) fn forget_foreign(&mut self, host: &Host, asked: &TransactionOrigin) -> Result<(), Fault> {
         if self.foreign.is_empty() {
             return Ok(());
         }
@@ -325,11 +327,11 @@ impl Held {
     ///
     /// # Errors
     /// The journal could not be compacted.
-    pub(crate) fn fold_if_many(&mut self, host: &Host, asked: &Asked) -> Result<(), Fault> {
+    pub(crate) fn fold_if_many(&mut self, host: &Host, asked: &TransactionOrigin) -> Result<(), Fault> {
         if self.own.len() > apply::FOLD_MAX { self.fold(host, asked) } else { Ok(()) }
     }
 
-    fn fold(&mut self, host: &Host, asked: &Asked) -> Result<(), Fault> {
+    fn fold(&mut self, host: &Host, asked: &TransactionOrigin) -> Result<(), Fault> {
         let ended = self.ended(host);
         let foreign = &self.foreign;
         // A renamed device is the same device.
@@ -372,7 +374,7 @@ impl Held {
     /// Rolls back everything that the daemons have set. Read the journal afterwards: [`Held::news`].
     pub(crate) fn roll_back_all(
         &mut self,
-        asked: &Asked,
+        asked: &TransactionOrigin,
     ) -> (Vec<(TransactionName, Undone)>, Option<RollBackError>) {
         self.journal.rely_on([]);
         self.journal.roll_back_daemons(&mut self.kernel, asked)

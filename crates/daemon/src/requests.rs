@@ -35,7 +35,7 @@ const FILE_BYTES_MAX: u64 = 8 << 20;
 /// A request to the running daemon.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Asked {
+pub(crate) struct StoredRequest {
     intent: Intent,
     /// The process, for a request that names one: its pid may have been reused.
     process: Option<ProcessId>,
@@ -65,7 +65,7 @@ pub(crate) struct Requests {
     disruptive: bool,
     /// Whether interrupts may be pinned whose queue the driver does not report.
     inferred: bool,
-    asked: Vec<Asked>,
+    asked: Vec<StoredRequest>,
     /// The file that stores `asked`.
     path: PathBuf,
     boot: String,
@@ -184,17 +184,17 @@ impl Requests {
         if let Some(process) = process {
             self.trees.insert(process.pid, process.pid);
         }
-        self.asked.push(Asked { intent, process, boot: self.boot.clone() });
+        self.asked.push(StoredRequest { intent, process, boot: self.boot.clone() });
         self.save().map(|()| full)
     }
 
     /// The requests of clients, for [`Requests::go_back_to`] to restore.
-    pub(crate) fn remembered(&self) -> Vec<Asked> {
+    pub(crate) fn remembered(&self) -> Vec<StoredRequest> {
         self.asked.clone()
     }
 
     /// Restores the requests of clients.
-    pub(crate) fn go_back_to(&mut self, asked: Vec<Asked>) -> std::io::Result<()> {
+    pub(crate) fn go_back_to(&mut self, asked: Vec<StoredRequest>) -> std::io::Result<()> {
         self.asked = asked;
         let roots: BTreeSet<Pid> = self.asked.iter().filter_map(|asked| Some(asked.process?.pid)).collect();
         self.trees.retain(|_, root| roots.contains(root));
@@ -425,7 +425,7 @@ fn criteria(matching: &Match) -> Criteria {
     Criteria { exe, cgroup, unit, pod, container, port, uid, netns: None }
 }
 
-fn read(path: &Path) -> std::io::Result<Vec<Asked>> {
+fn read(path: &Path) -> std::io::Result<Vec<StoredRequest>> {
     use std::io::Read;
     let mut text = Vec::new();
     match fs::File::open(path) {

@@ -12,7 +12,7 @@ use std::os::fd::OwnedFd;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use apply::{Allow, Asked, Journal, Knobs, Moment};
+use apply::{Allow, Journal, Knobs, Moment, TransactionOrigin};
 use linux::lab::{Lab, LabOptions, MemcachedOptions};
 use linux::{Kernel, KernelError, Netns, Processes};
 use model::{DeliveryMode, Intent, Nanoseconds, Policy, PolicyName, Setting, Target};
@@ -147,8 +147,8 @@ fn device_plan(netns: &Netns) -> Done<model::Plan> {
     Ok(plan::diff(&desired, &host).map_err(|r| r.message)?)
 }
 
-fn asked() -> Asked {
-    Asked {
+fn asked() -> TransactionOrigin {
+    TransactionOrigin {
         at: Moment { unix_micros: 0, since_boot: Nanoseconds(0) },
         command: "bench".to_owned(),
         kernel_release: String::new(),

@@ -14,7 +14,7 @@ use crate::completing;
 pub use crate::daemon_args::{AttachService, Daemon, OnStop};
 pub use crate::init_args::{Init, SupportMatrix};
 use crate::request_args::word;
-pub use crate::request_args::{Asked, Cost, Kthread, Word};
+pub use crate::request_args::{Cost, DeliveryChoice, Kthread, Word};
 pub use crate::schema_args::SchemaOf;
 pub use crate::sockets_args::{SocketPolicies, SocketsCommand, SocketsDisable, SocketsEnable, UserChoice};
 pub use crate::tune_args::Tune;
@@ -434,7 +434,7 @@ pub struct Attach {
     pub port: Option<u16>,
     /// The policy or mode.
     #[command(flatten)]
-    pub asked: Asked,
+    pub asked: DeliveryChoice,
     /// The budget.
     #[command(flatten)]
     pub cost: Cost,
@@ -483,7 +483,7 @@ Examples:
 pub struct Run {
     /// The policy or mode.
     #[command(flatten)]
-    pub asked: Asked,
+    pub asked: DeliveryChoice,
     /// The budget.
     #[command(flatten)]
     pub cost: Cost,

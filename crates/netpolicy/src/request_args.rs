@@ -29,7 +29,7 @@ fn delivery(text: &str) -> Result<DeliveryMode, String> {
 /// The policy or delivery mode of `attach` and `run`.
 #[derive(Clone, Debug, Args)]
 #[group(required = true, multiple = false)]
-pub struct Asked {
+pub struct DeliveryChoice {
     /// Goal for the traffic, as in latency: netpolicy derives the delivery mode and everything else (CPUs,
     /// interrupts, rings).
     #[arg(long, value_name = "POLICY", value_parser = policy, add = ArgValueCandidates::new(completing::policies))]
@@ -103,7 +103,7 @@ impl Cost {
     }
 }
 
-impl Asked {
+impl DeliveryChoice {
     /// The given policy or mode.
     pub fn word(&self) -> Word {
         // The group of arguments admits exactly one.

@@ -388,7 +388,7 @@ fn a_plan_says_what_the_driver_does_with_moderation_and_what_it_refuses() {
 }
 
 /// The findings about known faults on a host, as rule and severity.
-fn known_faults(host: &Host, asked: &[plan::Asked], bpf_programs: Option<u32>) -> Vec<model::Finding> {
+fn known_faults(host: &Host, asked: &[plan::RequestFacts], bpf_programs: Option<u32>) -> Vec<model::Finding> {
     let context = plan::doctor::HostContext {
         recipes: shipped(),
         bpf_programs,

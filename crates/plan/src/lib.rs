@@ -67,7 +67,7 @@ pub use chosen::Chosen;
 pub use desired::desired;
 pub use diff::diff;
 pub use division::{Division, Share};
-pub use doctor::{Asked, doctor, doctor_with};
+pub use doctor::{RequestFacts, doctor, doctor_with};
 pub use engaged::engaged_share;
 pub use evidence::{Evidence, evidence_on};
 pub use holders::HELD;

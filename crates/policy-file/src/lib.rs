@@ -27,7 +27,7 @@ pub use merge::{Merged, MergedSection, merge};
 pub use mistake::{Lines, Mistake, Mistakes};
 pub use nearest::nearest;
 pub use nic_facts::nic_facts;
-pub use parse::{Asked, FILE_BYTES_MAX, PolicyFile, Section, device_name, parse, setting};
+pub use parse::{FILE_BYTES_MAX, KeyValue, PolicyFile, Section, device_name, parse, setting};
 pub use recipe_file::{RECIPE_DIRS, RecipeFile, SHIPPED, parse_recipes, recipes};
 pub use recipe_schema::recipe_json_schema;
 pub use schema::json_schema;

@@ -12,7 +12,7 @@ use model::{
 
 use crate::key::Kind;
 use crate::mistake::{Mistake, Mistakes};
-use crate::parse::{Asked, PolicyFile, Section};
+use crate::parse::{KeyValue, PolicyFile, Section};
 use crate::value::Value;
 
 /// The merged files, with the origin of every value.
@@ -167,7 +167,7 @@ struct Merging<'a> {
     name: &'a str,
     /// The places that name it.
     at: Vec<Place<'a>>,
-    asks: Vec<(&'a Asked, &'a PolicyFile)>,
+    asks: Vec<(&'a KeyValue, &'a PolicyFile)>,
 }
 
 type Place<'a> = (&'a PolicyFile, Range<usize>);
@@ -246,7 +246,7 @@ impl<'a> Merging<'a> {
     /// Options for a missed goal without a goal, or without anything to search.
     fn goal_that_contradicts(&self) -> Option<(Place<'a>, String, &'static str)> {
         let find = |is: fn(&Value) -> bool| self.asks.iter().find(|(asked, _)| is(&asked.value));
-        let place = |(asked, file): &(&'a Asked, &'a PolicyFile)| (*file, asked.at.clone());
+        let place = |(asked, file): &(&'a KeyValue, &'a PolicyFile)| (*file, asked.at.clone());
         let searches = find(|value| *value == Value::GoalOnMissed(OnMissed::Search));
         if find(|value| matches!(value, Value::GoalP50(_) | Value::GoalP99(_))).is_none() {
             let said = find(|value| matches!(value, Value::GoalFor(_) | Value::GoalOnMissed(_)))?;

@@ -42,12 +42,12 @@ pub struct Section {
     /// The bytes of the text that name it.
     pub at: Range<usize>,
     /// The values, in the order of the text.
-    pub asks: Vec<Asked>,
+    pub asks: Vec<KeyValue>,
 }
 
 /// A key with its value.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Asked {
+pub struct KeyValue {
     /// Key and value.
     pub value: Value,
     /// The bytes of the value.
@@ -250,7 +250,7 @@ impl Reader<'_> {
         }
     }
 
-    fn section(&mut self, kind: Kind, keys: &DeTable<'_>) -> Vec<Asked> {
+    fn section(&mut self, kind: Kind, keys: &DeTable<'_>) -> Vec<KeyValue> {
         let mut asks = Vec::new();
         for (name, value) in keys {
             self.key(kind, None, name, value, &mut asks);
@@ -266,7 +266,7 @@ impl Reader<'_> {
         table: Option<&str>,
         name: &Name<'_>,
         value: &Raw<'_>,
-        asks: &mut Vec<Asked>,
+        asks: &mut Vec<KeyValue>,
     ) {
         let word = name.get_ref().as_ref();
         let path = table.map_or_else(|| word.to_owned(), |table| format!("{table}.{word}"));
@@ -298,7 +298,13 @@ impl Reader<'_> {
         }
     }
 
-    fn asked(&mut self, kind: Kind, table: Option<&str>, name: &Name<'_>, value: &Raw<'_>) -> Option<Asked> {
+    fn asked(
+        &mut self,
+        kind: Kind,
+        table: Option<&str>,
+        name: &Name<'_>,
+        value: &Raw<'_>,
+    ) -> Option<KeyValue> {
         let path =
             table.map_or_else(|| name.get_ref().to_string(), |table| format!("{table}.{}", name.get_ref()));
         let Some(key) = KEYS.iter().find(|key| key.path == path) else {
@@ -316,7 +322,7 @@ impl Reader<'_> {
             return None;
         }
         match value_of(key, value.get_ref()) {
-            Ok(value_read) => Some(Asked { value: value_read, at: value.span() }),
+            Ok(value_read) => Some(KeyValue { value: value_read, at: value.span() }),
             Err((message, help)) => {
                 self.wrong(value.span(), message, help);
                 None

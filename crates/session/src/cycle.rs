@@ -1,7 +1,7 @@
 //! The main cycle: observe → place → plan → commit → keep or roll back. Each type has one producer; read from
 //! the top.
 
-use apply::{Allow, Asked, CommitError, Journal, KeepError, TransactionName};
+use apply::{Allow, CommitError, Journal, KeepError, TransactionName, TransactionOrigin};
 use linux::{Kernel, KernelError, Netns};
 use model::{EpollId, Host, Nanoseconds, Object, Plan, Policy};
 use plan::{Desired, Placement, Refusal, Resolved, Running};
@@ -144,7 +144,7 @@ pub fn commit(
     plan: Plan,
     kernel: &mut Kernel,
     journal: &Journal,
-    asked: &Asked,
+    asked: &TransactionOrigin,
     allow: Allow,
     until: Option<Nanoseconds>,
 ) -> Result<Option<TransactionName>, NotInForce> {
@@ -165,7 +165,7 @@ pub fn commit(
 pub fn keep(
     plan: Plan,
     journal: &Journal,
-    asked: &Asked,
+    asked: &TransactionOrigin,
     allow: Allow,
 ) -> Result<Option<TransactionName>, Fault> {
     Ok(commit(plan, &mut Kernel::new(), journal, asked, allow, None)?)
@@ -178,7 +178,7 @@ pub fn keep(
 pub fn hold(
     plan: Plan,
     journal: &Journal,
-    asked: &Asked,
+    asked: &TransactionOrigin,
     allow: Allow,
     deadline: Nanoseconds,
 ) -> Result<Option<TransactionName>, Fault> {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use apply::{Asked, Journal, Standing};
+use apply::{Journal, Standing, TransactionOrigin};
 use linux::bpf::app_requests::RequestStore;
 use linux::{Netns, Processes};
 use model::{Intent, Nanoseconds, Pid, Policy, Recipes};
@@ -205,8 +205,8 @@ impl Session {
     }
 
     /// The journal's record of this command.
-    pub fn asked(&self, deadline: Option<Nanoseconds>) -> Asked {
-        Asked {
+    pub fn asked(&self, deadline: Option<Nanoseconds>) -> TransactionOrigin {
+        TransactionOrigin {
             at: clock::now(),
             command: self.command.clone(),
             kernel_release: rustix::system::uname().release().to_string_lossy().into_owned(),

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use apply::{Allow, Asked, Journal, Moment, Standing};
+use apply::{Allow, Journal, Moment, Standing, TransactionOrigin};
 use libtest_mimic::{Failed, Trial};
 use model::{
     Change, DeviceId, EmptyPolls, IfIndex, IrqKnob, IrqNumber, Label, Nanoseconds, NapiKnob, NetnsId, Plan,
@@ -47,10 +47,16 @@ pub(crate) fn plan() -> Plan {
     Plan { steps: vec![affinity, of_queue(0), of_queue(1), of_queue(2)] }
 }
 
-pub(crate) fn asked() -> Asked {
+pub(crate) fn asked() -> TransactionOrigin {
     let at = Moment { unix_micros: 1_795_233_900_000_000, since_boot: Nanoseconds(1) };
     let text = |text: &str| text.to_owned();
-    Asked { at, command: text("test"), kernel_release: text("test"), netpolicy: text("test"), deadline: None }
+    TransactionOrigin {
+        at,
+        command: text("test"),
+        kernel_release: text("test"),
+        netpolicy: text("test"),
+        deadline: None,
+    }
 }
 
 pub(crate) fn journal(directory: &Path) -> Journal {

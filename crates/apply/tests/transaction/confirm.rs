@@ -3,7 +3,7 @@
 use std::sync::Barrier;
 use std::time::Duration;
 
-use apply::{Allow, Asked, CommitFault, ConfirmError, Expiry, Standing, TransactionName};
+use apply::{Allow, CommitFault, ConfirmError, Expiry, Standing, TransactionName, TransactionOrigin};
 use model::{Nanoseconds, Plan, Setting, Step};
 
 use crate::faulty_host::FaultyHost;
@@ -111,7 +111,7 @@ fn a_trial_whose_program_is_killed_half_way_expires_too() {
     let (scene, plan) = (Scene::new(), latency_plan());
     let before = host_for(&plan);
     let mut host = FaultyHost::new(&before);
-    let asked = Asked { deadline: Some(second(60).since_boot), ..asked() };
+    let asked = TransactionOrigin { deadline: Some(second(60).since_boot), ..asked() };
     let held = apply::commit(plan, &mut host, &scene.journal, &asked, Allow::default()).expect("commits");
     let name = held.transaction().expect("a transaction");
     held.keep().expect("keeps");

@@ -1,6 +1,6 @@
 //! The journal runs full at any of its lines, and the host is still restored.
 
-use apply::{Allow, Asked, CommitFault, HostState, JOURNAL_BYTES_MAX, JournalError, KeepError};
+use apply::{Allow, CommitFault, HostState, JOURNAL_BYTES_MAX, JournalError, KeepError, TransactionOrigin};
 use model::{Plan, Setting, Step};
 
 use crate::faulty_host::{FaultyHost, HostError, journal_file};
@@ -24,7 +24,7 @@ fn with_room_for(lines: usize) -> (Result<(), Failed>, Vec<Setting>) {
     let journal = std::fs::read(journal_file(scene.journal.directory()).expect("a journal")).expect("reads");
     let length: usize = journal.split_inclusive(|&b| b == b'\n').take(lines).map(<[u8]>::len).sum();
     let filler = usize::try_from(JOURNAL_BYTES_MAX).expect("a length") - length;
-    let asked = Asked { command: asked().command + &"x".repeat(filler), ..asked() };
+    let asked = TransactionOrigin { command: asked().command + &"x".repeat(filler), ..asked() };
 
     let scene = Scene::new();
     let mut host = FaultyHost::new(&host_for(&plan()));

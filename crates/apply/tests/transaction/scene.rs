@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use apply::{Allow, Asked, CommitError, Held, Journal, Moment, TransactionName};
+use apply::{Allow, CommitError, Held, Journal, Moment, TransactionName, TransactionOrigin};
 use model::{
     Change, Cpu, CpuSet, DeviceId, EmptyPolls, EpollId, EpollParams, Fd, IfIndex, IrqKnob, IrqNumber, Label,
     Nanoseconds, NapiKnob, NetnsId, Pid, Plan, ProcessId, ProcessKnob, QueueIndex, Reason, RxQueue, Setting,
@@ -58,8 +58,8 @@ pub(crate) fn second(second: u64) -> Moment {
     Moment { unix_micros, since_boot: Nanoseconds((1_000 + second) * 1_000_000_000) }
 }
 
-pub(crate) fn asked() -> Asked {
-    Asked {
+pub(crate) fn asked() -> TransactionOrigin {
+    TransactionOrigin {
         at: second(0),
         command: "netpolicy set device eth0 latency".to_owned(),
         kernel_release: "6.18.44".to_owned(),

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use apply::{Asked, TransactionName};
+use apply::{TransactionName, TransactionOrigin};
 use linux::bpf::process_events::{ListenedPort, ProcessEvent};
 use linux::events::Notice;
 use linux::process::{Criteria, meets};
@@ -496,7 +496,7 @@ impl<'a> Daemon<'a> {
     }
 
     /// The journal's record of the daemon's transactions.
-    pub(crate) fn asked(&self) -> Asked {
+    pub(crate) fn asked(&self) -> TransactionOrigin {
         self.session.asked(None)
     }
 

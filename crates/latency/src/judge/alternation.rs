@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::time::{Duration, Instant};
 
-use crate::live::Target;
+use crate::live::MeasuredService;
 use apply::{Allow, Journal, Knobs, RollBackError, TransactionName};
 use linux::{Kernel, Netns};
 use measure::switchback::Unfair;
@@ -64,7 +64,7 @@ impl<'a> Alternation<'a> {
     /// be undone.
     pub fn plan(
         candidates: &[Candidate],
-        target: &Target,
+        target: &MeasuredService,
         session: &'a Session,
         operator: &dyn Operator,
         journal: &Journal,
@@ -283,7 +283,7 @@ pub(crate) struct OnHost {
 /// Plans a candidate on the current host, with the allowed disruption.
 pub(crate) fn on_host(
     candidate: &Candidate,
-    target: &Target,
+    target: &MeasuredService,
     session: &Session,
     operator: &dyn Operator,
     allow: Allow,
@@ -333,7 +333,7 @@ const ONCE: &str = "compare settings that stop neither queue nor link; or use --
 fn device_steps(
     settings: &[(String, model::NicRequest)],
     name: &str,
-    target: &Target,
+    target: &MeasuredService,
     session: &Session,
     (before, allow): (&Plan, Allow),
 ) -> Result<Vec<Step>, Fault> {

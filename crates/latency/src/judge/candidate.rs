@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::live::Target;
+use crate::live::MeasuredService;
 use model::keys::OF_DELIVERY;
 use model::{Intent, NicRequest, Target as Subject};
 use policy_file::{Mistakes, Word, merge, parse, setting, word};
@@ -92,7 +92,7 @@ impl Candidate {
     ///
     /// # Errors
     /// If a policy file cannot be read or is invalid, or a setting of a device is unknown.
-    pub(crate) fn requests(&self, target: &Target) -> Result<Requests, Fault> {
+    pub(crate) fn requests(&self, target: &MeasuredService) -> Result<Requests, Fault> {
         match &self.wanted {
             Wanted::Current => Ok(Requests::default()),
             Wanted::File(path) => Ok(Requests { whole: from_file(path)?, nic: Vec::new() }),
@@ -104,7 +104,7 @@ impl Candidate {
         &self,
         word: Option<Word>,
         settings: &[(String, String)],
-        target: &Target,
+        target: &MeasuredService,
     ) -> Result<Requests, Fault> {
         let usage = |why: String| Fault::new(Exit::Usage, format!("candidate {}: {why}", self.name));
         let (of_service, of_device): (Vec<_>, Vec<_>) =
@@ -148,7 +148,7 @@ fn overrides(settings: &[&(String, String)]) -> Result<model::policy::Overrides,
 }
 
 /// The host's device with queues, if there is only one.
-fn only_device(target: &Target) -> Result<String, String> {
+fn only_device(target: &MeasuredService) -> Result<String, String> {
     let mut devices = target.host.devices.iter().filter(|device| device.id.name.as_str() != "lo");
     match (devices.next(), devices.next()) {
         (Some(device), None) => Ok(device.id.name.to_string()),

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::live::{Estimator, Selection, Target, Turn, Watcher, moderation_differs};
+use crate::live::{Estimator, MeasuredService, Selection, Turn, Watcher, moderation_differs};
 use apply::{AtExit, JournalError, TransactionName};
 use linux::Signals;
 use measure::live::series::requests_for;
@@ -213,7 +213,7 @@ pub struct Comparison<'a> {
     selection: Selection,
     pub(crate) session: &'a Session,
     operator: &'a dyn Operator,
-    target: Target,
+    target: MeasuredService,
     pub(crate) watcher: Watcher,
     alternation: Alternation<'a>,
     /// The second candidate, if it disturbs traffic: then nothing alternates.
@@ -254,7 +254,7 @@ impl<'a> Comparison<'a> {
         {
             return Err(Fault::new(Exit::Usage, format!("candidate {twice} is given twice")));
         }
-        let target = Target::of(selection, session, operator)?;
+        let target = MeasuredService::of(selection, session, operator)?;
         let lock = ComparisonLock::take(session, &target.netns)?;
         let turn = options.window + options.guard;
         let once = match options.disruptive {
@@ -287,7 +287,7 @@ impl<'a> Comparison<'a> {
     }
 
     /// The service.
-    pub const fn target(&self) -> &Target {
+    pub const fn target(&self) -> &MeasuredService {
         &self.target
     }
 
@@ -562,7 +562,9 @@ impl<'a> Comparison<'a> {
                 return Ok(Some(Ended::Interrupted));
             }
             std::thread::sleep(RESTART_EVERY);
-            let Ok(target) = Target::of(&self.selection, self.session, self.operator) else { continue };
+            let Ok(target) = MeasuredService::of(&self.selection, self.session, self.operator) else {
+                continue;
+            };
             // Give clients time to reconnect, and the service time to create its epolls.
             std::thread::sleep(RESTART_SETTLES);
             let turn = self.options.window + self.options.guard;

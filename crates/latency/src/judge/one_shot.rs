@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::live::Target;
+use crate::live::MeasuredService;
 use apply::Allow;
 use model::Nanoseconds;
 use session::{Exit, Fault, Operator, Session, clock};
@@ -39,7 +39,7 @@ impl<'a> OneShot<'a> {
     /// too short.
     pub(crate) fn plan(
         options: &Options,
-        target: &Target,
+        target: &MeasuredService,
         session: &'a Session,
         operator: &dyn Operator,
     ) -> Result<Option<(Self, Alternation<'a>)>, Fault> {

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-use crate::live::Target;
+use crate::live::MeasuredService;
 use linux::machine::{Machine, seconds_since_1970};
 use measure::switchback::{Figures, Limit, Rule, Switchback, Unfair};
 use model::live::LiveWindow;
@@ -80,7 +80,12 @@ impl PairRecord {
     ///
     /// # Errors
     /// The same as [`crate::live::new_file`].
-    pub fn create(path: &Path, target: &Target, options: &Options, by: JudgedBy) -> Result<Self, Fault> {
+    pub fn create(
+        path: &Path,
+        target: &MeasuredService,
+        options: &Options,
+        by: JudgedBy,
+    ) -> Result<Self, Fault> {
         let file = crate::live::new_file(path)?;
         let mut record = Self { path: path.to_owned(), file: BufWriter::new(file) };
         let Machine { host, kernel, .. } = Machine::this();

@@ -14,7 +14,7 @@ use session::replaced_file::{Durability, replace_file};
 use session::{Fault, Session};
 
 use crate::judge::tuning::Offer;
-use crate::live::Target;
+use crate::live::MeasuredService;
 
 /// The age from which an unfinished search does not resume: traffic and hosts have changed.
 pub const RESUMES_WITHIN_SECONDS: u64 = 24 * 3_600;
@@ -65,7 +65,7 @@ pub struct Setup {
 
 impl Setup {
     /// The setup of a search for a service. The caller fills in the options.
-    pub fn of(target: &Target, goal: Metric, limits: Limits, offers: &[Offer]) -> Self {
+    pub fn of(target: &MeasuredService, goal: Metric, limits: Limits, offers: &[Offer]) -> Self {
         let devices = target.host.devices.iter().filter(|device| device.id.name.as_str() != "lo");
         let settings = |offer: &Offer| {
             let plan = offer.plan.as_ref().ok()?;

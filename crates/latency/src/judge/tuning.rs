@@ -12,7 +12,7 @@ use session::Session;
 
 use crate::judge::alternation::on_host;
 use crate::judge::candidate::{Candidate, Wanted};
-use crate::live::Target;
+use crate::live::MeasuredService;
 use apply::Allow;
 
 /// The maximum number of variants of the best candidate.
@@ -56,7 +56,7 @@ fn tried(more: &[Candidate]) -> Vec<Candidate> {
 }
 
 /// The candidates for a service, in order. With `only`, the built-in candidates are omitted.
-pub fn offers(more: &[Candidate], only: bool, target: &Target, session: &Session) -> Vec<Offer> {
+pub fn offers(more: &[Candidate], only: bool, target: &MeasuredService, session: &Session) -> Vec<Offer> {
     let candidates = if only { more.to_vec() } else { tried(more) };
     let mut offers: Vec<Offer> = Vec::new();
     for candidate in candidates {

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use session::Fault;
 
-use crate::live::target::Target;
+use crate::live::target::MeasuredService;
 
 /// The first line.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -64,7 +64,7 @@ impl Record {
     ///
     /// # Errors
     /// The same as [`new_file`].
-    pub fn create(path: &Path, target: &Target) -> Result<Self, Fault> {
+    pub fn create(path: &Path, target: &MeasuredService) -> Result<Self, Fault> {
         let file = new_file(path)?;
         let (started, began) = (seconds_since_1970(), Instant::now());
         let (path, file) = (path.to_owned(), BufWriter::new(file));
@@ -86,7 +86,7 @@ impl Record {
     ///
     /// # Errors
     /// If it cannot be written.
-    pub fn add(&mut self, window: &LiveWindow, target: &Target) -> Result<(), Fault> {
+    pub fn add(&mut self, window: &LiveWindow, target: &MeasuredService) -> Result<(), Fault> {
         let now = settings(&linux::observe(&target.netns, &Processes::None)?);
         let changed = (now != self.settings).then(|| now.clone());
         self.settings = now;

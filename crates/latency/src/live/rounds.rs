@@ -13,8 +13,8 @@ use session::{Exit, Fault};
 use crate::live::cost::Cost;
 use crate::live::recent::Recent;
 use crate::live::sampler::{Sample, Sampler};
-use crate::live::subject::Subject;
-use crate::live::target::Target;
+use crate::live::subject::ListeningService;
+use crate::live::target::MeasuredService;
 use crate::live::thread_names::ThreadNames;
 use crate::live::totals::Totals;
 use crate::live::watcher::{INTERVAL, summary};
@@ -101,7 +101,7 @@ struct Desk {
 
 #[derive(Debug, Default)]
 struct State {
-    subjects: Vec<Subject>,
+    subjects: Vec<ListeningService>,
     found: Vec<Measured>,
     /// Services whose measurements are to be discarded.
     again: BTreeSet<String>,
@@ -151,7 +151,7 @@ impl Rounds {
     }
 
     /// Measures these services from the next round on; at most the first [`Rounds::services_max`].
-    pub fn measure(&self, subjects: Vec<Subject>) {
+    pub fn measure(&self, subjects: Vec<ListeningService>) {
         self.desk.state().subjects = subjects;
     }
 
@@ -185,7 +185,7 @@ struct Worker {
 
 /// A service that is being measured.
 struct Service {
-    subject: Subject,
+    subject: ListeningService,
     loaded: Option<Loaded>,
     recent: Recent,
     totals: Totals,
@@ -196,7 +196,7 @@ struct Service {
 }
 
 struct Loaded {
-    target: Target,
+    target: MeasuredService,
     sampler: Sampler,
     names: ThreadNames,
     /// When the host was last read.
@@ -246,7 +246,7 @@ impl Worker {
     }
 
     /// Replaces the list of services.
-    fn take(&mut self, subjects: Vec<Subject>) {
+    fn take(&mut self, subjects: Vec<ListeningService>) {
         let mut before = std::mem::take(&mut self.services);
         for subject in subjects.into_iter().take(Rounds::services_max()) {
             let name = subject.name.clone();
@@ -258,7 +258,7 @@ impl Worker {
 }
 
 impl Service {
-    fn of(subject: Subject) -> Self {
+    fn of(subject: ListeningService) -> Self {
         Self {
             subject,
             loaded: None,
@@ -271,7 +271,7 @@ impl Service {
     }
 
     /// Takes over a changed subject. New ports require reloading the programs; new processes do not.
-    fn becomes(&mut self, subject: Subject) {
+    fn becomes(&mut self, subject: ListeningService) {
         if subject == self.subject {
             return;
         }
@@ -300,8 +300,8 @@ impl Service {
         let loaded = match &mut self.loaded {
             Some(loaded) => loaded,
             None => {
-                let Subject { name, processes, ports, goal } = self.subject.clone();
-                let (target, _) = Target::at_ports(name, netns.again()?, processes, goal, ports)?;
+                let ListeningService { name, processes, ports, goal } = self.subject.clone();
+                let (target, _) = MeasuredService::at_ports(name, netns.again()?, processes, goal, ports)?;
                 let sampler = Sampler::load_with(&target, pace.sample, Rounds::SOCKETS_MAX)?;
                 let names = ThreadNames::of_processes(&target.processes);
                 self.loaded.insert(Loaded { target, sampler, names, read: Instant::now() })
@@ -367,7 +367,7 @@ mod test {
         let service = |name: &str| {
             let (name, processes, ports) = (name.to_owned(), Vec::new(), vec![11_211]);
             let mut service =
-                Service::of(Subject { name: name.clone(), processes, ports, goal: Goal::default() });
+                Service::of(ListeningService { name: name.clone(), processes, ports, goal: Goal::default() });
             let outcome = Measured::of_window(&name, LiveWindow::default()).outcome;
             (service.outcome, service.retry) = (Some(outcome), None);
             (name, service)

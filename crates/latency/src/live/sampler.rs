@@ -11,7 +11,7 @@ use model::ProcessId;
 use model::live::LiveWindow;
 use session::{Exit, Fault};
 
-use crate::live::target::Target;
+use crate::live::target::MeasuredService;
 
 /// The result of one window.
 #[derive(Clone, Debug)]
@@ -41,7 +41,7 @@ impl Sampler {
     ///
     /// # Errors
     /// Exit 6 if the kernel lacks a feature or rejects the programs, with its error.
-    pub fn load(target: &Target, window_len: Duration) -> Result<Self, Fault> {
+    pub fn load(target: &MeasuredService, window_len: Duration) -> Result<Self, Fault> {
         Self::load_with(target, window_len, LiveMeter::SOCKETS_MAX)
     }
 
@@ -49,7 +49,11 @@ impl Sampler {
     ///
     /// # Errors
     /// The same as [`Sampler::load`].
-    pub fn load_with(target: &Target, window_len: Duration, sockets_max: u32) -> Result<Self, Fault> {
+    pub fn load_with(
+        target: &MeasuredService,
+        window_len: Duration,
+        sockets_max: u32,
+    ) -> Result<Self, Fault> {
         let ports = LiveTarget { netns: target.netns.id(), ports: target.ports.clone(), sockets_max };
         Self::of_ports(&ports, target.processes.clone(), window_len)
     }

@@ -7,7 +7,7 @@ use model::{Goal, Policy, ProcessId, Target as Asked};
 
 /// A service to measure.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Subject {
+pub struct ListeningService {
     /// Its name, which is unique.
     pub name: String,
     /// Its processes.
@@ -18,7 +18,7 @@ pub struct Subject {
     pub goal: Goal,
 }
 
-impl Subject {
+impl ListeningService {
     /// The services of a policy that listen on TCP in a namespace, named by their sections. Processes that
     /// cannot be inspected are skipped.
     pub fn of_policy(policy: &Policy, netns: &Netns) -> Vec<Self> {

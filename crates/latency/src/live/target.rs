@@ -10,7 +10,7 @@ use model::{Finding, Goal, Host, NapiId, Patterns, Pid, ProcessId, Severity, Tar
 
 use session::{Exit, Fault, Operator, Session, count, nearest, privileges, quoted};
 
-use crate::live::subject::Subject;
+use crate::live::subject::ListeningService;
 
 /// An operator's choice of service.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,12 +25,12 @@ pub enum Selection {
     Unit(String),
     /// A service that was already found, in the namespace of the session, for a caller that may not inspect
     /// processes.
-    Known(Subject),
+    Known(ListeningService),
 }
 
 /// A service that was found.
 #[derive(Debug)]
-pub struct Target {
+pub struct MeasuredService {
     /// Its name.
     pub name: String,
     /// The namespace of its sockets.
@@ -76,14 +76,14 @@ impl Selection {
     }
 }
 
-impl Target {
+impl MeasuredService {
     /// Finds the selected service.
     ///
     /// # Errors
     /// If there is no such process, none of them listens, or they are in several namespaces.
     pub fn of(selection: &Selection, session: &Session, operator: &dyn Operator) -> Result<Self, Fault> {
         let (name, processes, goal) = match selection {
-            Selection::Known(Subject { name, processes, ports, goal }) => {
+            Selection::Known(ListeningService { name, processes, ports, goal }) => {
                 let (name, processes, ports) = (name.clone(), processes.clone(), ports.clone());
                 let (target, _) = Self::at_ports(name, session.netns()?, processes, *goal, ports)?;
                 return Ok(target);
@@ -206,7 +206,7 @@ fn processes(
             }
             Ok((unit.clone(), found, Goal::default()))
         }
-        Selection::Known(Subject { name, processes, goal, .. }) => {
+        Selection::Known(ListeningService { name, processes, goal, .. }) => {
             Ok((name.clone(), processes.clone(), *goal))
         }
         Selection::Service(name) => {

@@ -10,7 +10,7 @@ use session::Fault;
 
 use crate::live::cost::{Cost, Spent};
 use crate::live::sampler::{Sample, Sampler};
-use crate::live::target::Target;
+use crate::live::target::MeasuredService;
 use crate::live::thread_names::ThreadNames;
 
 /// The interval between the starts of windows.
@@ -55,7 +55,7 @@ impl Watcher {
     ///
     /// # Errors
     /// Exit 6 if the kernel lacks a feature or rejects the programs, with its error.
-    pub fn load(target: &Target, sample: Duration) -> Result<Self, Fault> {
+    pub fn load(target: &MeasuredService, sample: Duration) -> Result<Self, Fault> {
         let sampler = Sampler::load(target, sample)?;
         let names = ThreadNames::of_processes(&target.processes);
         Ok(Self { sampler, series: Series::new(), spent: Spent::default(), names })
@@ -121,7 +121,7 @@ impl Watcher {
     }
 
     /// The summary of all windows.
-    pub fn summary(&self, target: &Target) -> Summary {
+    pub fn summary(&self, target: &MeasuredService) -> Summary {
         summary(target, &self.series, &self.names, self.sampler.answers_late())
     }
 
@@ -144,7 +144,12 @@ impl Watcher {
 
 /// The summary of these windows of a service, with findings about the service and about the validity of the
 /// figures.
-pub(crate) fn summary(target: &Target, series: &Series, names: &ThreadNames, answers_late: bool) -> Summary {
+pub(crate) fn summary(
+    target: &MeasuredService,
+    series: &Series,
+    names: &ThreadNames,
+    answers_late: bool,
+) -> Summary {
     let mut findings: Vec<Finding> = target.findings.clone();
     let queue =
         |at: usize| series.napis().get(at).map_or_else(String::new, |(napi, _)| target.queue_of(*napi));

@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use crate::live::text::{short, span};
-use crate::live::{Cost, Header, Shown, Target, ThreadNames};
+use crate::live::{Cost, Header, MeasuredService, Shown, ThreadNames};
 use measure::live::summary::PartSummary;
 use measure::live::{Estimate, Percentiles, Summary, Unit};
 use measure::switchback::LOSS_MATTERS;
@@ -65,7 +65,7 @@ pub struct WatchWindowReport<'a>(WatchReport<'a>);
 impl<'a> WatchReport<'a> {
     /// From these windows of a service.
     pub fn of(
-        target: &'a Target,
+        target: &'a MeasuredService,
         names: &ThreadNames,
         summary: &'a Summary,
         cost: Cost,
@@ -115,7 +115,7 @@ fn thread(names: &ThreadNames, tid: Option<u32>) -> String {
 
 impl<'a> WatchWindowReport<'a> {
     /// From a single window.
-    pub fn of(target: &'a Target, names: &ThreadNames, shown: &'a Shown, watched: Duration) -> Self {
+    pub fn of(target: &'a MeasuredService, names: &ThreadNames, shown: &'a Shown, watched: Duration) -> Self {
         Self(WatchReport::of(target, names, &shown.summary, shown.cost, watched))
     }
 }

@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use apply::{Allow, Asked, CommitFault, HostState, Journal, Knobs, Moment};
+use apply::{Allow, CommitFault, HostState, Journal, Knobs, Moment, TransactionOrigin};
 use libtest_mimic::{Failed, Trial};
 use linux::Kernel;
 use linux::process::identify;
@@ -83,7 +83,7 @@ fn commit(
     scratch: &Scratch,
     kernel: &mut Counting,
 ) -> Result<(), CommitFault<linux::KernelError>> {
-    let asked = Asked {
+    let asked = TransactionOrigin {
         at: Moment { unix_micros: 1, since_boot: Nanoseconds(1) },
         command: "a test".to_owned(),
         kernel_release: String::new(),

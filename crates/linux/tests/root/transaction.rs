@@ -1,11 +1,17 @@
 //! The description of a test's transaction.
 
-use apply::{Asked, Moment};
+use apply::{Moment, TransactionOrigin};
 use model::Nanoseconds;
 
 /// The request of a test's transaction.
-pub(crate) fn asked() -> Asked {
+pub(crate) fn asked() -> TransactionOrigin {
     let at = Moment { unix_micros: 1_795_233_900_000_000, since_boot: Nanoseconds(1) };
     let text = |text: &str| text.to_owned();
-    Asked { at, command: text("test"), kernel_release: text("test"), netpolicy: text("test"), deadline: None }
+    TransactionOrigin {
+        at,
+        command: text("test"),
+        kernel_release: text("test"),
+        netpolicy: text("test"),
+        deadline: None,
+    }
 }

@@ -5,7 +5,7 @@ use std::net::TcpStream;
 use std::process::Command;
 use std::time::Duration;
 
-use apply::{Asked, Begin, FORMAT, Moment, ObjectCookies, undo_script};
+use apply::{Begin, FORMAT, Moment, ObjectCookies, TransactionOrigin, undo_script};
 use bpf::delivery::{DeliveryCounter, between};
 use libtest_mimic::{Failed, Trial};
 use linux::process::{identify, read_ring_napi, write_ring_napi};
@@ -131,7 +131,7 @@ fn put_back_by_shell(scratch: &Scratch, id: RingId) -> Result<(), Failed> {
         Setting::Process(ProcessKnob::IoUring(id, Some(NAPI))),
     );
     let change = Change::new(was, is, Reason::new("it polls", "a test"));
-    let asked = Asked {
+    let asked = TransactionOrigin {
         at: Moment { unix_micros: 0, since_boot: Nanoseconds::ZERO },
         command: "test".to_owned(),
         kernel_release: String::new(),

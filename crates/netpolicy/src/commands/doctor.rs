@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use apply::Standing;
-use latency::live::{Measured, Outcome, Pace, Rounds, Subject};
+use latency::live::{ListeningService, Measured, Outcome, Pace, Rounds};
 use linux::bpf::batches::BatchMeter;
 use linux::bpf::delivery::Sampler;
 use linux::pressure::PressureSource;
@@ -119,7 +119,7 @@ const SAMPLE: Duration = Duration::from_millis(400);
 /// Starts measuring the services of the policy files, if there are any.
 fn measure(context: &Context, netns: &Netns) -> Option<Rounds> {
     // Files that cannot be followed are reported where they are followed.
-    let subjects = Subject::of_policy(&context.policy().ok()?.policy(), netns);
+    let subjects = ListeningService::of_policy(&context.policy().ok()?.policy(), netns);
     if subjects.is_empty() {
         return None;
     }
@@ -240,7 +240,7 @@ fn asked(
     netns: &Netns,
     host: &mut Host,
     pending: &mut Plan,
-) -> Result<Vec<plan::Asked>, Fault> {
+) -> Result<Vec<plan::RequestFacts>, Fault> {
     let placed = context.session.requested(&context.console).and_then(|policy| {
         let policy = app_requests::joined(policy, netns, &context.session.app_requests(), &context.console)?;
         let (resolved, processes) = services::resolve(&policy)?;

@@ -19,7 +19,7 @@ use cli::Context;
 const GUARD_STAYS: Duration = Duration::from_secs(60);
 
 /// The guard of `try --guard`.
-pub(crate) struct Asked<'a> {
+pub(crate) struct GuardRequest<'a> {
     /// The limits.
     pub(crate) limits: Limits,
     /// The services to judge by; empty for all services of the policy files.
@@ -32,7 +32,7 @@ pub(crate) struct Asked<'a> {
 ///
 /// # Errors
 /// Exit 2 if the time is too short for a decision; exit 7 if no service is named.
-pub(crate) fn asked(asked: &Asked<'_>, policy: &Policy, planned: &Planned) -> Result<Guards, Fault> {
+pub(crate) fn asked(asked: &GuardRequest<'_>, policy: &Policy, planned: &Planned) -> Result<Guards, Fault> {
     let within = Nanoseconds(asked.seconds.saturating_mul(1_000_000_000));
     if !(Guard::WITHIN_LEAST..=Guard::WITHIN_MOST).contains(&within) {
         return Err(Fault::new(

@@ -18,7 +18,7 @@ pub(crate) fn run(arguments: &Try, context: &Context) -> Result<Exit, Fault> {
     if let Some(limits) = arguments.guard {
         policy.disruptive = arguments.allow.disruptive;
         policy.inferred = arguments.allow.allow_inferred;
-        let asked = guarded::Asked { limits, on: &arguments.on, seconds: arguments.seconds };
+        let asked = guarded::GuardRequest { limits, on: &arguments.on, seconds: arguments.seconds };
         let guards = guarded::asked(&asked, &policy, &cycle::plan(&policy, &netns)?)?;
         return guarded::run(&policy, netns, arguments.allow, guards, context);
     }

@@ -12,7 +12,7 @@ use latency::judge::{
     ordered, progress_words, section, variants,
 };
 use latency::live::text::ago;
-use latency::live::{Selection, Target, Turn, Watcher};
+use latency::live::{MeasuredService, Selection, Turn, Watcher};
 use latency::reports::TuneReport;
 use linux::Signals;
 use linux::machine::seconds_since_1970;
@@ -29,7 +29,7 @@ const RATE_WINDOW: Duration = Duration::from_secs(1);
 /// Tunes, and prints the result.
 pub(crate) fn run(arguments: &Tune, context: &Context) -> Result<Exit, Fault> {
     let selection = arguments.service.selection();
-    let target = Target::of(&selection, &context.session, &session::Silent)?;
+    let target = MeasuredService::of(&selection, &context.session, &session::Silent)?;
     running_daemon::refuse_beside_any(&context.session, &target.netns)?;
     let mut tuning = Tuning::new(arguments, selection, target, context);
     let offers = tuning.offers()?;
@@ -101,7 +101,7 @@ struct Tuning<'a> {
     arguments: &'a Tune,
     aim: Aim,
     selection: Selection,
-    target: Target,
+    target: MeasuredService,
     context: &'a Context,
     began: Instant,
     /// The time that an unfinished search has spent already.
@@ -112,7 +112,7 @@ struct Tuning<'a> {
 }
 
 impl<'a> Tuning<'a> {
-    fn new(arguments: &'a Tune, selection: Selection, target: Target, context: &'a Context) -> Self {
+    fn new(arguments: &'a Tune, selection: Selection, target: MeasuredService, context: &'a Context) -> Self {
         let aim = Aim { metric: arguments.goal, limits: arguments.guard };
         let seed = arguments.seed.unwrap_or_else(|| clock::now().unix_micros);
         let (began, spent) = (Instant::now(), Duration::ZERO);

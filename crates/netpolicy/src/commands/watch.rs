@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use latency::live::{LastMeasured, Percentiles, Record, Target, Turn, Watcher};
+use latency::live::{LastMeasured, MeasuredService, Percentiles, Record, Turn, Watcher};
 use latency::reports::{WatchReport, WatchRow, WatchWindowReport};
 use linux::Signals;
 use linux::machine::seconds_since_1970;
@@ -13,7 +13,7 @@ use cli::Context;
 
 /// Measures until the time limit, the exit of the service, or a signal; then prints a summary.
 pub(crate) fn run(arguments: &Watch, context: &Context) -> Result<Exit, Fault> {
-    let target = Target::of(&arguments.service.selection(), &context.session, &context.console)?;
+    let target = MeasuredService::of(&arguments.service.selection(), &context.session, &context.console)?;
     let sample = Duration::from_nanos(arguments.sample.0);
     let mut watcher = Watcher::load(&target, sample)?;
     let mut record = arguments.record.as_deref().map(|path| Record::create(path, &target)).transpose()?;
@@ -68,7 +68,7 @@ pub(crate) fn run(arguments: &Watch, context: &Context) -> Result<Exit, Fault> {
 }
 
 /// Saves the time of the measurement, for `show`.
-pub(super) fn keep(target: &Target, by: &str, response: Option<Percentiles>, context: &Context) {
+pub(super) fn keep(target: &MeasuredService, by: &str, response: Option<Percentiles>, context: &Context) {
     let (service, netns, at) = (target.name.clone(), target.netns.id(), seconds_since_1970());
     let kept = LastMeasured { service, netns, at, by: by.to_owned(), response }.keep(&context.session);
     if let Err(fault) = kept {

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use latency::live::{Pace, Rounds, Subject};
+use latency::live::{ListeningService, Pace, Rounds};
 use linux::bpf::delivery::Sampler;
 use linux::counters::CounterSource;
 use linux::observe::Observer;
@@ -90,7 +90,7 @@ impl Reader {
     /// Measures the current services.
     fn measure(&mut self) -> Result<(), Fault> {
         let netns = self.observer.netns();
-        let subjects = Subject::of_policy(&self.policy, netns);
+        let subjects = ListeningService::of_policy(&self.policy, netns);
         if self.rounds.is_none() && !subjects.is_empty() {
             self.rounds = Some(Rounds::start(netns.again()?, PACE, || {})?);
         }

@@ -289,9 +289,12 @@ fn switchbacks() -> Result<(), Failed> {
         ..session::Session::default()
     };
     let failed = |fault: session::Fault| fault.cause.to_string();
-    let target =
-        latency::live::Target::of(&latency::live::Selection::Port(11_211), &session, &session::Silent)
-            .map_err(failed)?;
+    let target = latency::live::MeasuredService::of(
+        &latency::live::Selection::Port(11_211),
+        &session,
+        &session::Silent,
+    )
+    .map_err(failed)?;
     let candidates = [latency::judge::Candidate::current(), file.parse()?];
     let journal = session.journal().map_err(failed)?;
     let journal = journal.owned_by_session(apply::AtExit::RollBack)?;

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use apply::{Asked, Begin, FORMAT, Moment, ObjectCookies, undo_script};
+use apply::{Begin, FORMAT, Moment, ObjectCookies, TransactionOrigin, undo_script};
 use libtest_mimic::{Failed, Trial};
 use model::{
     Change, Fd, Nanoseconds, Pid, Plan, ProcessKnob, Reason, Setting, SocketId, SocketPolling, Step, ThreadId,
@@ -375,7 +375,7 @@ fn holds_a_lock_of_undo(languages: &[&str]) -> Result<(), Failed> {
 
 /// The undo script of a plan, in a file.
 fn undo_script_of(operator: &Operator, plan: Plan) -> Result<String, Failed> {
-    let asked = Asked {
+    let asked = TransactionOrigin {
         at: Moment { unix_micros: 0, since_boot: Nanoseconds::ZERO },
         command: "test".to_owned(),
         kernel_release: String::new(),

@@ -14,7 +14,7 @@ use crate::placement::{Part, Placement};
 
 /// A request, as far as the rules need it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Asked {
+pub struct RequestFacts {
     /// Its origin.
     pub origin: String,
     /// Its delivery mode.
@@ -31,12 +31,12 @@ pub struct Asked {
 
 impl Placement {
     /// The requests, as far as [`super::doctor()`] needs them.
-    pub fn asked(&self) -> Vec<Asked> {
-        self.parts.iter().map(|part| Asked::of(part, &self.recipes)).collect()
+    pub fn asked(&self) -> Vec<RequestFacts> {
+        self.parts.iter().map(|part| RequestFacts::of(part, &self.recipes)).collect()
     }
 }
 
-impl Asked {
+impl RequestFacts {
     /// From a placed request.
     pub fn of(part: &Part, recipes: &Recipes) -> Self {
         let named = recipes.agreed(part.intent.policy, Mechanism::WakeLatency, &part.circumstances);
@@ -65,7 +65,7 @@ pub(super) struct Case<'h> {
     /// The counts; `None` if counters were not read or no time passed.
     pub(super) delivered: Option<&'h Delivered>,
     /// The requests.
-    pub(super) asked: &'h [Asked],
+    pub(super) asked: &'h [RequestFacts],
     /// Facts that are not part of the host.
     pub(super) context: &'h HostContext,
     /// The NAPIs, by id.
@@ -81,7 +81,7 @@ pub(super) struct NapiCase<'h> {
     pub(super) napi: &'h Napi,
     pub(super) queues: Vec<RxQueue>,
     /// The requested mode of its queues.
-    pub(super) asked: Option<&'h Asked>,
+    pub(super) asked: Option<&'h RequestFacts>,
     /// Its counts; all zero if it was never polled, `None` if counters were not read.
     pub(super) counts: Option<NapiDelivered>,
     /// The epolls that watch its connections, with their number.
@@ -117,7 +117,7 @@ impl Sending<'_> {
 pub(super) struct ProcessCase<'h> {
     pub(super) process: &'h Process,
     /// The requested mode.
-    pub(super) asked: Option<&'h Asked>,
+    pub(super) asked: Option<&'h RequestFacts>,
     /// Its epolls.
     pub(super) epolls: Vec<EpollCase<'h>>,
     /// Its connections by NAPI, if a device here has that NAPI.
@@ -152,14 +152,14 @@ impl<'h> Case<'h> {
     pub(super) fn new(
         host: &'h Host,
         delivered: Option<&'h Delivered>,
-        asked: &'h [Asked],
+        asked: &'h [RequestFacts],
         context: &'h HostContext,
     ) -> Self {
         let delivered = delivered.filter(|d| !d.interval.is_zero());
         let counted: BTreeMap<NapiId, &NapiDelivered> =
             delivered.iter().flat_map(|d| &d.napis).map(|n| (n.napi, n)).collect();
-        let mut asked_of_queue: BTreeMap<RxQueue, &Asked> = BTreeMap::new();
-        let mut asked_of_process: BTreeMap<Pid, &Asked> = BTreeMap::new();
+        let mut asked_of_queue: BTreeMap<RxQueue, &RequestFacts> = BTreeMap::new();
+        let mut asked_of_process: BTreeMap<Pid, &RequestFacts> = BTreeMap::new();
         for request in asked {
             asked_of_queue.extend(request.queues.iter().map(|&queue| (queue, request)));
             asked_of_process.extend(request.processes.iter().map(|process| (process.pid, request)));
@@ -315,7 +315,11 @@ impl NapiCase<'_> {
 }
 
 impl<'h> ProcessCase<'h> {
-    fn new(process: &'h Process, asked: Option<&'h Asked>, known: &BTreeMap<NapiId, NapiCase<'h>>) -> Self {
+    fn new(
+        process: &'h Process,
+        asked: Option<&'h RequestFacts>,
+        known: &BTreeMap<NapiId, NapiCase<'h>>,
+    ) -> Self {
         let mut case = Self {
             process,
             asked,

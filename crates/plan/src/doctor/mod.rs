@@ -38,7 +38,7 @@ use model::{Delivered, Finding, Host};
 use case::Case;
 use rule::Causes;
 
-pub use case::Asked;
+pub use case::RequestFacts;
 pub use context::{CommandPrefix, Held, HostContext, Peer, Pending};
 pub use not_known::not_known;
 pub use rule::Rule;
@@ -69,7 +69,7 @@ pub const RULES: [(&str, &[Rule]); 16] = [
 /// could engage, and nothing prevents it. `delivered` has the counts over some seconds of the usual traffic;
 /// without it there are no findings about engagement. `asked` are the requests that should be in force;
 /// without it the rules use the settings in force.
-pub fn doctor(host: &Host, delivered: Option<&Delivered>, asked: &[Asked]) -> Vec<Finding> {
+pub fn doctor(host: &Host, delivered: Option<&Delivered>, asked: &[RequestFacts]) -> Vec<Finding> {
     doctor_with(host, delivered, asked, &HostContext::default())
 }
 
@@ -77,7 +77,7 @@ pub fn doctor(host: &Host, delivered: Option<&Delivered>, asked: &[Asked]) -> Ve
 pub fn doctor_with(
     host: &Host,
     delivered: Option<&Delivered>,
-    asked: &[Asked],
+    asked: &[RequestFacts],
     context: &HostContext,
 ) -> Vec<Finding> {
     let case = Case::new(host, delivered, asked, context);

@@ -273,7 +273,7 @@ fn busy_poll_everywhere(case: &Case<'_>, _: &Causes) -> Vec<Found> {
 fn napi_threaded(case: &Case<'_>, _: &Causes) -> Vec<Found> {
     let threaded = |napi: &&NapiCase<'_>| {
         let thread = napi.napi.threaded.is_some_and(|threaded| threaded != Threading::Off);
-        let asked_for = |asked: &crate::Asked| asked.mode.threading() == Threading::Off;
+        let asked_for = |asked: &crate::RequestFacts| asked.mode.threading() == Threading::Off;
         thread && (napi.suspends() || napi.preferred || napi.asked.is_some_and(asked_for))
     };
     let found = |napi: &NapiCase<'_>| {

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use model::host::IdleState;
 use model::{CpuSet, Nanoseconds, Severity};
 
-use super::case::Asked;
 use super::case::Case;
+use super::case::RequestFacts;
 use super::rule::{Causes, Found, Rule};
 
 /// The rules of this family.
@@ -69,7 +69,7 @@ fn too_deep(case: &Case<'_>, _: &Causes) -> Vec<Found> {
 }
 
 /// The maximum wake-up latency.
-fn limit(asked: &Asked) -> Option<Nanoseconds> {
+fn limit(asked: &RequestFacts) -> Option<Nanoseconds> {
     asked.goal.into_iter().chain(asked.wake_within).min()
 }
 
@@ -79,7 +79,7 @@ fn longer(exit: u32, limit: Nanoseconds) -> bool {
 
 /// Where its packets are waited for: the CPUs of its processes, or else of its queues' interrupts, or else
 /// all.
-fn cpus(case: &Case<'_>, asked: &Asked) -> CpuSet {
+fn cpus(case: &Case<'_>, asked: &RequestFacts) -> CpuSet {
     let online = &case.host.topology.online;
     let processes = asked.processes.iter().filter_map(|process| case.processes.get(&process.pid));
     let own: CpuSet = processes.flat_map(|process| process.cpus().iter().collect::<Vec<_>>()).collect();

@@ -10,7 +10,7 @@ use model::{
     NetnsId, Pid, PolicyName, PollCounts, RingId, RingNapi, Severity, Sysctl, Threading,
 };
 use plan::doctor::{CommandPrefix, HostContext, Peer};
-use plan::{Asked, Resolved, doctor, doctor_with, place};
+use plan::{RequestFacts, Resolved, doctor, doctor_with, place};
 
 use crate::made::{
     Counted, defer, delivered, device, host, named, on_task, policy, server, set_epolls, set_napis, suspend,
@@ -56,7 +56,7 @@ pub(crate) const SOFTIRQ: Counted = Counted {
 };
 
 /// The request in the form that a placement has.
-fn asked(host: &Host, mode: DeliveryMode) -> Vec<Asked> {
+fn asked(host: &Host, mode: DeliveryMode) -> Vec<RequestFacts> {
     let request = policy([named(mode, on_task(2, 812, PolicyName::None))]);
     place(&request, host, &Resolved::default()).expect("placed").asked()
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use model::host::{ConflictingTool, ConflictingToolKind, Pair, Rings, RunningIrqbalance};
 use model::{Finding, Host, IrqNumber, NicKnob, Pid, RingKind, Setting, Severity, Sysctl};
 use plan::doctor::HostContext;
-use plan::{Asked, doctor_with};
+use plan::{RequestFacts, doctor_with};
 
 use crate::made::{device, host, with_irqs};
 
@@ -21,9 +21,9 @@ fn nic(banned: Option<&[u32]>) -> Host {
     host
 }
 
-fn asked(host: &Host) -> Asked {
+fn asked(host: &Host) -> RequestFacts {
     let queues = host.devices[0].rx_queues.iter().map(|queue| queue.id).collect();
-    Asked {
+    RequestFacts {
         origin: "test".to_owned(),
         mode: "defer50".parse().expect("a mode"),
         queues,
@@ -33,7 +33,7 @@ fn asked(host: &Host) -> Asked {
     }
 }
 
-fn found(host: &Host, asked: &[Asked], others: Vec<ConflictingTool>, rule: &str) -> Option<Finding> {
+fn found(host: &Host, asked: &[RequestFacts], others: Vec<ConflictingTool>, rule: &str) -> Option<Finding> {
     let context = HostContext { others, ..HostContext::default() };
     doctor_with(host, None, asked, &context).into_iter().find(|finding| finding.rule == rule)
 }

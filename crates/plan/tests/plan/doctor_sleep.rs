@@ -3,7 +3,7 @@
 use model::host::{CpuIdle, IdleDepth, IdleState};
 use model::{Cpu, Finding, Host, Nanoseconds, Severity};
 use plan::doctor::HostContext;
-use plan::{Asked, doctor_with};
+use plan::{RequestFacts, doctor_with};
 
 use crate::made::{device, host, with_irqs};
 
@@ -27,7 +27,7 @@ fn depth(bound: u32) -> IdleDepth {
 fn found(goal: Option<u64>, wake_within: Option<u64>, idle: Option<IdleDepth>) -> Option<Finding> {
     let host = nic();
     let micros = |micros| Nanoseconds(micros * 1_000);
-    let asked = Asked {
+    let asked = RequestFacts {
         origin: "policy.toml:3".to_owned(),
         mode: "defer50".parse().expect("a mode"),
         queues: host.devices[0].rx_queues.iter().map(|queue| queue.id).collect(),

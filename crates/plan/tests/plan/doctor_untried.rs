@@ -9,7 +9,7 @@ use model::{
     Reason, Recipes, Ruling, Setting,
 };
 use plan::doctor::{HostContext, Pending, not_known};
-use plan::{Asked, Resolved, doctor_with};
+use plan::{RequestFacts, Resolved, doctor_with};
 
 use crate::doctor::SOFTIRQ;
 use crate::made::{Counted, delivered, device, host, listen, named, on_device, policy, server, veth};
@@ -36,7 +36,7 @@ fn counts() -> Delivered {
     delivered([SOFTIRQ.on(300), SOFTIRQ.on(301), quiet.on(302), some.on(303)])
 }
 
-fn proposed(host: &Host, counts: Option<&Delivered>, asked: &[Asked], proposes: bool) -> Vec<Finding> {
+fn proposed(host: &Host, counts: Option<&Delivered>, asked: &[RequestFacts], proposes: bool) -> Vec<Finding> {
     let context = HostContext { proposes, ..HostContext::default() };
     let findings = doctor_with(host, counts, asked, &context).into_iter();
     findings.filter(|finding| ["no-policy", "policy-untried"].contains(&&*finding.rule)).collect()
@@ -120,7 +120,7 @@ fn without_counts_every_process_that_waits_in_epolls_is_proposed() {
 fn where_something_is_asked_for_or_set_nothing_is_proposed() {
     let host = unprepared();
     assert!(proposed(&host, Some(&counts()), &[], false).is_empty(), "unless that is asked for");
-    let asked = Asked {
+    let asked = RequestFacts {
         origin: "policy.toml:3".to_owned(),
         mode: "defer50".parse().expect("a mode"),
         queues: Vec::new(),

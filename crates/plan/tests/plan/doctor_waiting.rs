@@ -1,7 +1,7 @@
 //! `doctor` on applications that busy-wait for events and poll no NAPI.
 
 use model::{CpuSet, DeliveryMode, Host, PolicyName, Severity};
-use plan::{Asked, Resolved, doctor, place};
+use plan::{RequestFacts, Resolved, doctor, place};
 
 use crate::doctor::{SOFTIRQ, found, memcached, rules};
 use crate::made::{delivered, named, on_task, policy, set_epolls, set_napis};
@@ -16,7 +16,7 @@ fn waiting(mode: DeliveryMode, workers: &[&[u32]]) -> Host {
 }
 
 /// A request that allows every worker to keep a CPU busy.
-fn asked_to_wait(host: &Host, mode: DeliveryMode) -> Vec<Asked> {
+fn asked_to_wait(host: &Host, mode: DeliveryMode) -> Vec<RequestFacts> {
     let mut request = named(mode, on_task(2, 812, PolicyName::None));
     request.budget.polling_cpus = Some(64);
     place(&policy([request]), host, &Resolved::default()).expect("placed").asked()

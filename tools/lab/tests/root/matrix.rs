@@ -11,7 +11,7 @@ use model::{
     Cpu, DeliveryMode, DeliveryParams, EmptyPolls, EpollParams, Finding, Host, Nanoseconds, OfferedLoad,
     RxQueue, Threading,
 };
-use plan::Asked;
+use plan::RequestFacts;
 use testkit::{Need, test};
 
 use super::stage::{Seen, Stage};
@@ -199,11 +199,11 @@ fn drive(stage: &Stage, load: OfferedLoad) -> Result<Seen, Failed> {
     stage.under(load, 20, 32)
 }
 
-fn asked_of(host: &Host) -> Asked {
+fn asked_of(host: &Host) -> RequestFacts {
     let queues: Vec<RxQueue> =
         host.devices.iter().flat_map(|device| &device.rx_queues).map(|queue| queue.id).collect();
     let processes = host.processes.iter().map(|process| process.id).collect();
-    Asked { origin: "matrix".to_owned(), mode: MODE, queues, processes, goal: None, wake_within: None }
+    RequestFacts { origin: "matrix".to_owned(), mode: MODE, queues, processes, goal: None, wake_within: None }
 }
 
 const ENGAGEMENT: [&str; 4] = ["engaged", "partly-engaged", "idle", "not-engaged"];

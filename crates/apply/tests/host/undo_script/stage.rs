@@ -6,7 +6,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use apply::{Asked, Begin, FORMAT, Moment, ObjectCookies, undo_script};
+use apply::{Begin, FORMAT, Moment, ObjectCookies, TransactionOrigin, undo_script};
 use libtest_mimic::Failed;
 use model::{Change, Label, Nanoseconds, Pid, Plan, ProcessId, Step, ThreadId};
 use tempfile::TempDir;
@@ -55,7 +55,8 @@ impl Stage {
         fs::create_dir(directory.path().join("bin"))?;
         let at = Moment { unix_micros: 1_795_233_900_000_000, since_boot: Nanoseconds(1) };
         let (kernel_release, netpolicy) = ("6.18.44".to_owned(), "0.1.0".to_owned());
-        let asked = Asked { at, command: command.to_owned(), kernel_release, netpolicy, deadline: None };
+        let asked =
+            TransactionOrigin { at, command: command.to_owned(), kernel_release, netpolicy, deadline: None };
         let plan = Plan { steps: changes.iter().map(|c| Step::new(vec![c.clone()])).collect() };
         let begin = Begin {
             format: FORMAT,

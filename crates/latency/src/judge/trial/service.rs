@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use crate::live::{Sampler, Selection, Target};
+use crate::live::{MeasuredService, Sampler, Selection};
 use measure::sequential::mean_of_logs;
 use measure::switchback::{Figures, Metric, Rule, Switchback};
 use measure::tuning::metric_of;
@@ -67,7 +67,7 @@ pub(super) fn refused(words: impl Into<String>) -> Fault {
 
 /// A service that is measured.
 pub(super) struct Service {
-    pub(super) target: Target,
+    pub(super) target: MeasuredService,
     pub(super) sampler: Sampler,
     /// The named metrics, with their limits.
     pub(super) limits: Vec<(Metric, f64)>,
@@ -102,11 +102,12 @@ impl Silence {
 
 impl Service {
     pub(super) fn find(watched: &Watched, session: &Session, operator: &dyn Operator) -> Result<Self, Fault> {
-        let target = Target::of(&watched.selection, session, operator).map_err(|fault| match fault.exit {
-            // Like a service of the policy files that is not running: there is no traffic to judge by.
-            Exit::Failed => Fault { exit: Exit::Refused, ..fault },
-            _ => fault,
-        })?;
+        let target =
+            MeasuredService::of(&watched.selection, session, operator).map_err(|fault| match fault.exit {
+                // Like a service of the policy files that is not running: there is no traffic to judge by.
+                Exit::Failed => Fault { exit: Exit::Refused, ..fault },
+                _ => fault,
+            })?;
         let sampler = Sampler::load(&target, WINDOW_LONGEST)?;
         let limits: Vec<(Metric, f64)> =
             watched.limits.iter().map(|(guarded, growth)| (metric_of(guarded), growth.share())).collect();
