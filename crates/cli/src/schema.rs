@@ -11,7 +11,7 @@ use session::{Exit, Fault};
 use crate::{Context, Output};
 
 /// A report's document and records.
-pub type Part = fn(&mut SchemaGenerator) -> Vec<Kind>;
+pub type SchemaPart = fn(&mut SchemaGenerator) -> Vec<Kind>;
 
 /// The document of a report and its records.
 pub fn part<R: Report>(generator: &mut SchemaGenerator) -> Vec<Kind> {
@@ -22,7 +22,7 @@ pub fn part<R: Report>(generator: &mut SchemaGenerator) -> Vec<Kind> {
 
 /// The schema of a command's output with `-o json`, and of each line with `-o jsonl`.
 #[must_use]
-pub fn of_command(name: &str, parts: &[Part]) -> Value {
+pub fn of_command(name: &str, parts: &[SchemaPart]) -> Value {
     let mut generator = SchemaSettings::draft2020_12().for_serialize().into_generator();
     let mut documents: Vec<Value> = Vec::new();
     for (kind, data) in parts.iter().flat_map(|part| part(&mut generator)).collect::<Vec<_>>() {

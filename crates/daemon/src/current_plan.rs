@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use apply::{Knob, Ledger};
 use model::{Change, DeviceId, Host, Intent, Label, Object, Plan, Policy, Setting, Target};
-use plan::{Part, PlacedProcess, Refusal, Running, Selection};
+use plan::{PlacedProcess, PlacedRequest, Refusal, Selection, ServiceState};
 use session::wake::HeldWake;
 
 use crate::app_requests::{self, Asker};
@@ -52,7 +52,7 @@ impl CurrentPlan {
     pub(crate) fn guarded(&self) -> BTreeMap<String, GuardedService> {
         let mut guarded = BTreeMap::new();
         let parts = self.placed.placement.iter().flat_map(|placement| &placement.parts);
-        for part in parts.filter(|part| part.runs != Running::No) {
+        for part in parts.filter(|part| part.runs != ServiceState::No) {
             let (Target::Service(name, _), Some(guard)) = (&part.intent.target, part.intent.guard) else {
                 continue;
             };
@@ -64,7 +64,7 @@ impl CurrentPlan {
     }
 
     /// The request for a target with its objects; `None` if it is not followed.
-    pub(crate) fn part(&self, target: &Target) -> Option<&Part> {
+    pub(crate) fn part(&self, target: &Target) -> Option<&PlacedRequest> {
         let parts = self.placed.placement.iter().flat_map(|placement| &placement.parts);
         parts.into_iter().find(|part| part.intent.target == *target)
     }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use model::{Host, Intent, Object, Pid, Policy, Target, Threading};
-use plan::Part;
+use plan::PlacedRequest;
 
 use crate::placing::Placed;
 use crate::status::{Polling, RequestExtent, RequestStatus};
@@ -11,7 +11,7 @@ use crate::status::{Polling, RequestExtent, RequestStatus};
 /// The status of each request of a policy.
 pub(crate) fn requests(policy: &Policy, placed: &Placed) -> Vec<RequestStatus> {
     let parts = placed.placement.iter().flat_map(|placement| &placement.parts);
-    let by_place: BTreeMap<usize, &Part> = placed.followed.iter().copied().zip(parts).collect();
+    let by_place: BTreeMap<usize, &PlacedRequest> = placed.followed.iter().copied().zip(parts).collect();
     let mut wanted: BTreeMap<Object, usize> = BTreeMap::new();
     for knob in &placed.desired.wanted {
         *wanted.entry(knob.setting.object()).or_default() += 1;
@@ -30,7 +30,7 @@ pub(crate) fn requests(policy: &Policy, placed: &Placed) -> Vec<RequestStatus> {
 
 fn followed(
     intent: &Intent,
-    part: &Part,
+    part: &PlacedRequest,
     objects: &BTreeSet<Object>,
     wanted: &BTreeMap<Object, usize>,
     differing: &BTreeMap<Object, usize>,
@@ -62,7 +62,7 @@ fn followed(
 
 /// The objects of a request, including those without queues of the request: a device without a NAPI, or one
 /// below it.
-fn objects_of(part: &Part, placed: &Placed) -> BTreeSet<Object> {
+fn objects_of(part: &PlacedRequest, placed: &Placed) -> BTreeSet<Object> {
     let wanted = placed.desired.wanted.iter();
     let own = wanted.filter(|wanted| is_of(&wanted.because.source, &part.intent.origin));
     own.map(|wanted| wanted.setting.object()).chain(part.all_objects()).collect()

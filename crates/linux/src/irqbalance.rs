@@ -60,7 +60,7 @@ pub struct Irqbalance {
 
 /// A running irqbalance that answers.
 #[derive(Clone, Debug)]
-pub struct Running {
+pub struct IrqbalanceSocket {
     address: SocketAddrUnix,
     pid: Pid,
     patience: Duration,
@@ -92,7 +92,7 @@ impl Irqbalance {
     /// # Errors
     /// EPERM for users other than root, ETIMEDOUT if it does not answer, [`Cause::Malformed`] for a malformed
     /// answer.
-    pub fn running(&self) -> Result<Option<Running>, KernelError> {
+    pub fn running(&self) -> Result<Option<IrqbalanceSocket>, KernelError> {
         let patience = self.patience.unwrap_or(PATIENCE);
         for address in self.addresses() {
             let failed = |cause| KernelError { what: "irqbalance: setup".to_owned(), cause }.needing("root");
@@ -108,7 +108,7 @@ impl Irqbalance {
             }
             let bans = ask(&connection, "setup", patience).and_then(|said| bans_said(&said));
             let bans = bans.map_err(|cause| about(peer.pid, "setup", cause))?;
-            return Ok(Some(Running { address, pid: peer.pid, patience, bans }));
+            return Ok(Some(IrqbalanceSocket { address, pid: peer.pid, patience, bans }));
         }
         Ok(None)
     }
@@ -144,7 +144,7 @@ impl Irqbalance {
         self.needed()?.ban(irq, banned)
     }
 
-    fn needed(&self) -> Result<Running, KernelError> {
+    fn needed(&self) -> Result<IrqbalanceSocket, KernelError> {
         self.running()?.ok_or_else(|| KernelError::gone("irqbalance", "not running"))
     }
 
@@ -159,7 +159,7 @@ impl Irqbalance {
     }
 }
 
-impl Running {
+impl IrqbalanceSocket {
     /// Its process.
     pub fn pid(&self) -> Pid {
         self.pid

@@ -11,9 +11,9 @@ use model::setting::{
 use model::{DeliveryMode, DeliveryParams, EpollParams, Nanoseconds, PolicyName, Setting, since};
 use policy_file::{Kind, key_table};
 use session::Exit;
-use testkit::markdown::{Part, cell};
+use testkit::markdown::{PagePart, cell};
 
-const PARTS: [Part; 9] = [
+const PARTS: [PagePart; 9] = [
     ("settings.md", "settings", settings),
     ("policy-file.md", "keys", keys),
     ("policy-file.md", "device-settings", device_settings),

@@ -9,7 +9,7 @@ use model::{
 
 use crate::cpu_locality;
 use crate::index::Index;
-use crate::placement::Part;
+use crate::placement::PlacedRequest;
 use crate::queue_object::Objects;
 use crate::refusal::Refusal;
 use crate::wanted::Collected;
@@ -40,7 +40,7 @@ impl Deal {
 
 /// The CPUs of one part: for its interrupts, threads and wake latency.
 pub(crate) struct PartCpus<'a> {
-    pub(crate) part: &'a Part,
+    pub(crate) part: &'a PlacedRequest,
     pub(crate) index: &'a Index<'a>,
     pub(crate) recipes: &'a Recipes,
     /// Whether to pin interrupts whose queue the driver does not report.

@@ -79,7 +79,7 @@ struct Owner {
 
 /// The result of a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Claimed {
+pub(crate) enum QueueClaim {
     /// The claimant owns the queue.
     Own,
     /// Another part owns it and has the same values.
@@ -121,22 +121,22 @@ impl Claims {
         process: Option<ProcessId>,
         requests: &[ResolvedRequest<'_>],
         queue: &PlacedQueue,
-    ) -> Result<Claimed, Refusal> {
+    ) -> Result<QueueClaim, Refusal> {
         let Some(owner) = self.owners[slot] else {
             self.owners[slot] = Some(Owner { part, process, by_division: false });
-            return Ok(Claimed::Own);
+            return Ok(QueueClaim::Own);
         };
         if owner.part == part {
-            return Ok(Claimed::Own);
+            return Ok(QueueClaim::Own);
         }
         let (theirs, ours) = (&requests[owner.part], &requests[part]);
         let same_cpus = queue.irq.is_none() || theirs.cpus() == ours.cpus();
         let same = theirs.of_queue() == ours.of_queue() && theirs.of_kthread() == ours.of_kthread();
         if same && same_cpus {
-            return Ok(Claimed::Shared(owner.part));
+            return Ok(QueueClaim::Shared(owner.part));
         }
         if process.is_none() && (owner.process.is_some() || owner.by_division) {
-            return Ok(Claimed::Yielded);
+            return Ok(QueueClaim::Yielded);
         }
         let mut refusal =
             conflict(queue.queue, theirs, ours).nearest("the same policy for both, or separate devices");

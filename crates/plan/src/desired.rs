@@ -19,11 +19,11 @@ use crate::known_bad;
 use crate::kthread;
 use crate::nic;
 use crate::placed::{PlacedProcess, PlacedQueue};
-use crate::placement::{Part, Placement};
+use crate::placement::{PlacedRequest, Placement};
 use crate::recipe::of_device;
 use crate::refusal::{Refusal, RefusalKind};
 use crate::reuseport;
-use crate::wanted::{Collected, Desired, Wanted};
+use crate::wanted::{Collected, Desired, DesiredSetting};
 
 /// The desired settings of a placement.
 ///
@@ -134,7 +134,7 @@ fn want_of_devices(
         nic::want(part, device, index, &placement.queues_after, !remaking.is_empty(), collected)?;
     }
     for (part, device, of_recipe) in parts {
-        for Wanted { setting, because } in of_recipe.wanted {
+        for DesiredSetting { setting, because } in of_recipe.wanted {
             if remaking.is_empty() || nic::remakes(&setting, device) {
                 collected.want_unless_wanted(setting, because);
             }
@@ -155,7 +155,7 @@ fn want_of_devices(
 }
 
 /// Whether a request sets nothing itself because each of its devices has a separate request.
-fn is_for_others(part: &Part, host: &Host) -> bool {
+fn is_for_others(part: &PlacedRequest, host: &Host) -> bool {
     match &part.intent.target {
         Target::Devices(..) => true,
         Target::Device(name) => host.device_named(name).is_some_and(|device| host.is_upper(device)),
@@ -164,7 +164,7 @@ fn is_for_others(part: &Part, host: &Host) -> bool {
 }
 
 /// The devices of a request: its own, or those of its queues.
-fn devices_of<'h>(part: &Part, index: &Index<'h>) -> Vec<&'h Device> {
+fn devices_of<'h>(part: &PlacedRequest, index: &Index<'h>) -> Vec<&'h Device> {
     if let Target::Device(name) = &part.intent.target {
         let own = index.host.device_named(name).filter(|device| !index.host.is_upper(device));
         return own.into_iter().collect();
@@ -174,7 +174,7 @@ fn devices_of<'h>(part: &Part, index: &Index<'h>) -> Vec<&'h Device> {
 }
 
 /// Checks that the kernel has what the mode needs.
-fn check_kernel(part: &Part, host: &Host) -> Result<(), Refusal> {
+fn check_kernel(part: &PlacedRequest, host: &Host) -> Result<(), Refusal> {
     let lacks = |what: &str, since: KernelVersion| {
         Refusal::new(
             RefusalKind::Unsupported,
@@ -206,7 +206,7 @@ fn check_kernel(part: &Part, host: &Host) -> Result<(), Refusal> {
 
 /// The refusal of events-only waiting. No Linux release has it, so the kernel was tested with an epoll
 /// instead of a version check.
-fn no_events_only(part: &Part, host: &Host) -> Refusal {
+fn no_events_only(part: &PlacedRequest, host: &Host) -> Refusal {
     let answer = if host.capabilities.epoll_params {
         "EPIOCSPARAMS refuses EPOLL_PARAMS_F_EVENTS_ONLY"
     } else {
@@ -227,7 +227,7 @@ fn no_events_only(part: &Part, host: &Host) -> Refusal {
 
 /// The desired settings of one part.
 struct Wants<'a> {
-    part: &'a Part,
+    part: &'a PlacedRequest,
     index: &'a Index<'a>,
 }
 

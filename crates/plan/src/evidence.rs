@@ -4,7 +4,7 @@ use model::{Ruling, Setting};
 
 /// A verdict in the journal on the settings of a transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Evidence {
+pub struct JournalVerdict {
     /// The transaction that set them.
     pub transaction: String,
     /// The command of that transaction.
@@ -19,7 +19,7 @@ pub struct Evidence {
     pub measured: String,
 }
 
-impl Evidence {
+impl JournalVerdict {
     /// Whether it is negative.
     pub const fn is_against(&self) -> bool {
         matches!(self.ruling, Ruling::Worse | Ruling::BeyondLimit | Ruling::Stalled)
@@ -61,6 +61,6 @@ impl Evidence {
 }
 
 /// The newest conclusive evidence on these settings; `known` is sorted newest first.
-pub fn evidence_on<'e>(settings: &[&Setting], known: &'e [Evidence]) -> Option<&'e Evidence> {
+pub fn evidence_on<'e>(settings: &[&Setting], known: &'e [JournalVerdict]) -> Option<&'e JournalVerdict> {
     known.iter().find(|evidence| evidence.is_conclusive() && evidence.is_on(settings))
 }

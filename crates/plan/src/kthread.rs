@@ -10,7 +10,7 @@ use model::{
 use crate::in_force;
 use crate::index::Index;
 use crate::placed::PlacedQueue;
-use crate::placement::Part;
+use crate::placement::PlacedRequest;
 use crate::refusal::{Refusal, RefusalKind};
 use crate::wanted::Collected;
 
@@ -19,7 +19,7 @@ use crate::wanted::Collected;
 /// # Errors
 /// [`RefusalKind::Unsupported`] if the kernel lacks them, [`RefusalKind::Safety`] for a real-time class
 /// without a bound, [`RefusalKind::Usage`] for thread settings in a mode without threads.
-pub(crate) fn check(part: &Part, index: &Index<'_>) -> Result<(), Refusal> {
+pub(crate) fn check(part: &PlacedRequest, index: &Index<'_>) -> Result<(), Refusal> {
     let (mode, request) = (part.delivery.mode, &part.intent.kthread);
     let refuse = |kind, message: String| {
         Refusal::new(kind, &part.intent.target, message)
@@ -42,7 +42,7 @@ pub(crate) fn check(part: &Part, index: &Index<'_>) -> Result<(), Refusal> {
 }
 
 fn supported(
-    part: &Part,
+    part: &PlacedRequest,
     index: &Index<'_>,
     refuse: &impl Fn(RefusalKind, String) -> Refusal,
 ) -> Result<(), Refusal> {
@@ -110,7 +110,7 @@ fn within_bound(intent: &Intent, class: Scheduling, priority: u8) -> Result<(), 
 
 /// Checks that a real-time thread stays within the bound and cannot monopolise its CPU.
 fn real_time(
-    part: &Part,
+    part: &PlacedRequest,
     index: &Index<'_>,
     class: Scheduling,
     refuse: &impl Fn(RefusalKind, String) -> Refusal,
@@ -149,7 +149,11 @@ fn real_time(
 }
 
 /// Collects the desired settings of the queues' kernel threads. Call it after the interrupts' affinity.
-pub(crate) fn want(part: &Part, index: &Index<'_>, collected: &mut Collected) -> Result<(), Refusal> {
+pub(crate) fn want(
+    part: &PlacedRequest,
+    index: &Index<'_>,
+    collected: &mut Collected,
+) -> Result<(), Refusal> {
     let request = &part.intent.kthread;
     if part.delivery.mode.threading() == Threading::Off {
         return Ok(());
@@ -188,7 +192,7 @@ pub(crate) fn want(part: &Part, index: &Index<'_>, collected: &mut Collected) ->
 }
 
 /// Checks that a queue's kernel thread can have its own slice.
-fn has_slices(part: &Part, queue: RxQueue, slice: Slice, index: &Index<'_>) -> Result<(), Refusal> {
+fn has_slices(part: &PlacedRequest, queue: RxQueue, slice: Slice, index: &Index<'_>) -> Result<(), Refusal> {
     let asked = format!("requested at {}", part.intent.origin);
     if index.host.kthread_begins.as_ref().is_some_and(|begins| begins.slice.is_none()) {
         let message = format!(
@@ -226,7 +230,7 @@ fn has_slices(part: &Part, queue: RxQueue, slice: Slice, index: &Index<'_>) -> R
 
 /// The CPUs of one queue's kernel thread, and why; `None` to leave them unchanged.
 fn cpus(
-    part: &Part,
+    part: &PlacedRequest,
     placed: &PlacedQueue,
     index: &Index<'_>,
     collected: &Collected,

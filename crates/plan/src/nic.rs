@@ -13,7 +13,7 @@ use model::{
 use crate::holders::HELD;
 use crate::in_force;
 use crate::index::Index;
-use crate::placement::Part;
+use crate::placement::PlacedRequest;
 use crate::queues_after::{QueuesAfter, channels_after};
 use crate::refusal::{Refusal, RefusalKind};
 use crate::selection;
@@ -22,7 +22,7 @@ use crate::wanted::Collected;
 /// Whether a request that is not in force yet recreates the device's queues. Settings of the queues can only
 /// be planned once they exist.
 pub(crate) fn remakes_queues(
-    part: &Part,
+    part: &PlacedRequest,
     device: &Device,
     index: &Index<'_>,
     after: &QueuesAfter,
@@ -51,7 +51,7 @@ pub(crate) fn remakes(setting: &Setting, device: &Device) -> bool {
 /// Collects the desired device settings of the part's request; if `remaking`, only those that recreate
 /// queues.
 pub(crate) fn want(
-    part: &Part,
+    part: &PlacedRequest,
     device: &Device,
     index: &Index<'_>,
     after: &QueuesAfter,
@@ -73,7 +73,7 @@ pub(crate) fn want(
 /// The settings of a request on a device.
 fn settings(
     request: &NicRequest,
-    part: &Part,
+    part: &PlacedRequest,
     device: &Device,
     index: &Index<'_>,
     after: &QueuesAfter,
@@ -175,7 +175,12 @@ pub(crate) fn xps(spread: bool, device: &Device, online: &CpuSet) -> Vec<Setting
 
 /// Entry i selects queue i modulo their number. Kernel: `include/linux/ethtool.h`
 /// `ethtool_rxfh_indir_default()`.
-fn even_table(queues: u32, part: &Part, device: &Device, after: &QueuesAfter) -> Result<Vec<u32>, Refusal> {
+fn even_table(
+    queues: u32,
+    part: &PlacedRequest,
+    device: &Device,
+    after: &QueuesAfter,
+) -> Result<Vec<u32>, Refusal> {
     let refuse = |kind, message: String| {
         Refusal::new(kind, device.id, message).because(format!("requested at {}", part.intent.origin))
     };
@@ -202,7 +207,12 @@ fn even_table(queues: u32, part: &Part, device: &Device, after: &QueuesAfter) ->
     Ok((0..queues).cycle().take(rss.table.len()).collect())
 }
 
-fn check_channels(kind: ChannelKind, count: u32, part: &Part, device: &Device) -> Result<(), Refusal> {
+fn check_channels(
+    kind: ChannelKind,
+    count: u32,
+    part: &PlacedRequest,
+    device: &Device,
+) -> Result<(), Refusal> {
     let Some(channels) = device.channels else { return Ok(()) };
     let separate = [ChannelKind::Rx, ChannelKind::Tx].map(|kind| (kind, channels.of(kind)));
     check_max(kind.as_str(), count, channels.of(kind).max, part, device).map_err(|refusal| {
@@ -229,7 +239,11 @@ fn check_channels(kind: ChannelKind, count: u32, part: &Part, device: &Device) -
 }
 
 /// Refuses to remove queues whose values would be lost: nothing could restore them.
-fn check_that_nothing_is_lost(part: &Part, device: &Device, index: &Index<'_>) -> Result<(), Refusal> {
+fn check_that_nothing_is_lost(
+    part: &PlacedRequest,
+    device: &Device,
+    index: &Index<'_>,
+) -> Result<(), Refusal> {
     let Some(channels) = device.channels else { return Ok(()) };
     let after = |kind| channels_after(kind, &part.intent.nic, channels);
     let left = after(ChannelKind::Rx) + after(ChannelKind::Combined);
@@ -237,13 +251,17 @@ fn check_that_nothing_is_lost(part: &Part, device: &Device, index: &Index<'_>) -
 }
 
 /// Refuses to turn off the GRO of a veth while its NAPIs have values that would be lost.
-fn check_that_no_napi_is_lost(part: &Part, device: &Device, index: &Index<'_>) -> Result<(), Refusal> {
+fn check_that_no_napi_is_lost(
+    part: &PlacedRequest,
+    device: &Device,
+    index: &Index<'_>,
+) -> Result<(), Refusal> {
     let mut queues = device.rx_queues.iter();
     let lost = queues.find_map(|queue| Some((queue.id, vec![values_of_napi(queue, device, index)?])));
     lost.map_or(Ok(()), |lost| Err(losing(lost, part, device)))
 }
 
-fn losing((queue, values): (RxQueue, Vec<String>), part: &Part, device: &Device) -> Refusal {
+fn losing((queue, values): (RxQueue, Vec<String>), part: &PlacedRequest, device: &Device) -> Refusal {
     let message = format!("it would go away with {}, which nothing could restore", values.join(", "));
     Refusal::new(RefusalKind::Safety, queue, message)
         .because(format!("requested at {}", part.intent.origin))
@@ -287,7 +305,7 @@ fn values_of_napi(queue: &RxQueueState, device: &Device, index: &Index<'_>) -> O
     (defers || own_thread).then(|| "settings of its NAPI".to_owned())
 }
 
-fn check_ring(kind: RingKind, size: u32, part: &Part, device: &Device) -> Result<(), Refusal> {
+fn check_ring(kind: RingKind, size: u32, part: &PlacedRequest, device: &Device) -> Result<(), Refusal> {
     match device.rings {
         Some(rings) => check_max(kind.as_str(), size, rings.of(kind).max, part, device),
         None => Ok(()),
@@ -295,7 +313,12 @@ fn check_ring(kind: RingKind, size: u32, part: &Part, device: &Device) -> Result
 }
 
 /// Checks that packets are no larger than the driver accepts, as the kernel requires.
-fn check_packet_size(size: PacketSize, bytes: u32, part: &Part, device: &Device) -> Result<(), Refusal> {
+fn check_packet_size(
+    size: PacketSize,
+    bytes: u32,
+    part: &PlacedRequest,
+    device: &Device,
+) -> Result<(), Refusal> {
     let sent = matches!(size, PacketSize::Gso | PacketSize::GsoIpv4);
     match device.packet_sizes.tso_max_size.filter(|_| sent) {
         Some(max) => check_max(size.as_str(), bytes, max, part, device),
@@ -303,7 +326,13 @@ fn check_packet_size(size: PacketSize, bytes: u32, part: &Part, device: &Device)
     }
 }
 
-fn check_max(word: &str, wanted: u32, max: u32, part: &Part, device: &Device) -> Result<(), Refusal> {
+fn check_max(
+    word: &str,
+    wanted: u32,
+    max: u32,
+    part: &PlacedRequest,
+    device: &Device,
+) -> Result<(), Refusal> {
     if wanted <= max {
         return Ok(());
     }

@@ -19,8 +19,8 @@ use crate::listeners::{Listeners, Role};
 use crate::objects::{check_queues, objects};
 use crate::other_netns::{Path, is_in_other_netns, receives_here};
 use crate::parameters;
-use crate::placed::{PlacedProcess, PlacedQueue, Running};
-use crate::placement::{Part, Placement};
+use crate::placed::{PlacedProcess, PlacedQueue, ServiceState};
+use crate::placement::{PlacedRequest, Placement};
 use crate::queue_claims::QueueClaims;
 use crate::queue_object::Objects;
 use crate::queues_after::QueuesAfter;
@@ -28,7 +28,7 @@ use crate::recipe;
 use crate::recreated_queues::recreated_queues;
 use crate::refusal::{Refusal, RefusalKind};
 use crate::resolved::Resolved;
-use crate::share::Shares;
+use crate::share::EpollShares;
 
 /// Finds the objects of every request.
 ///
@@ -47,8 +47,18 @@ pub fn place(policy: &Policy, host: &Host, resolved: &Resolved) -> Result<Placem
         notes.extend(recipe::notes(intent, &delivery, &policy.recipes, &circumstances));
         notes.extend(resolved.notes_of(part).iter().cloned());
         let (queues, processes, objects) = (Vec::new(), Vec::new(), None);
-        let (intent, runs) = (intent.clone(), Running::Yes);
-        parts.push(Part { intent, circumstances, delivery, params, queues, processes, objects, notes, runs });
+        let (intent, runs) = (intent.clone(), ServiceState::Yes);
+        parts.push(PlacedRequest {
+            intent,
+            circumstances,
+            delivery,
+            params,
+            queues,
+            processes,
+            objects,
+            notes,
+            runs,
+        });
     }
     let requests: Vec<ResolvedRequest<'_>> = policy
         .intents
@@ -65,7 +75,7 @@ pub fn place(policy: &Policy, host: &Host, resolved: &Resolved) -> Result<Placem
     let after = recreated_queues(&parts, &policy.recipes, policy.disruptive, &index);
     let mut queues = QueueClaims::new(&index, &after);
     let mut owned: BTreeMap<Pid, usize> = BTreeMap::new();
-    let shares = Shares::of(policy, &index);
+    let shares = EpollShares::of(policy, &index);
     for (part, share) in &shares.shares {
         queues.claim_for_process(*part, share, &requests, &mut parts[*part])?;
         let placed = placed_process(share, &mut parts[*part])?;
@@ -130,7 +140,7 @@ pub fn place(policy: &Policy, host: &Host, resolved: &Resolved) -> Result<Placem
 }
 
 /// The number of NAPIs that a part sets; for a recreated device, its future number of queues.
-fn napis_after(part: &Part, host: &Host, after: &QueuesAfter) -> usize {
+fn napis_after(part: &PlacedRequest, host: &Host, after: &QueuesAfter) -> usize {
     let device = match &part.intent.target {
         Target::Device(name) => host.device_named(name).filter(|device| after.remakes(device.id)),
         Target::Devices(..) | Target::Service(..) | Target::Task(_) | Target::Epolls(..) => None,
@@ -165,7 +175,7 @@ fn laid_out(mut placement: Placement, index: &Index<'_>) -> Result<Placement, Re
             continue;
         }
         let allowed = cpu_locality::allowed(&part.intent, index.host);
-        let own = |(other, part): &(usize, &Part)| *other == at || part.intent.cpus.is_none();
+        let own = |(other, part): &(usize, &PlacedRequest)| *other == at || part.intent.cpus.is_none();
         let mut queues: Vec<&PlacedQueue> = placement
             .parts
             .iter()
@@ -211,7 +221,7 @@ fn owners_of_processes<'h>(
     resolved: &Resolved,
     (index, listeners): (&Index<'h>, &Listeners<'h>),
     requests: &[ResolvedRequest<'_>],
-    parts: &mut [Part],
+    parts: &mut [PlacedRequest],
 ) -> Result<Vec<(usize, &'h Process)>, Refusal> {
     let mut owners: BTreeMap<Pid, (u8, usize)> = BTreeMap::new();
     for (part, intent) in policy.intents.iter().enumerate() {
@@ -250,20 +260,20 @@ fn owners_of_processes<'h>(
             parts[part].notes.push(format!("and so are {others_away} more"));
         }
         if pids.is_empty() && left_out {
-            parts[part].runs = Running::No;
+            parts[part].runs = ServiceState::No;
         } else if pids.is_empty() {
             let none = format!(
                 "no process of this service runs{}: nothing is set until one does",
                 by(&intent.target)
             );
             let (runs, note) = match resolved.unjudged_of(part) {
-                None => (Running::No, none),
+                None => (ServiceState::No, none),
                 // With the right to inspect processes, a matching service would have been found.
                 Some((processes, first)) if index.host.capabilities.ptrace => {
-                    (Running::No, format!("{none}; {processes} could not be inspected ({first})"))
+                    (ServiceState::No, format!("{none}; {processes} could not be inspected ({first})"))
                 }
                 Some((processes, first)) => (
-                    Running::NotKnown,
+                    ServiceState::NotKnown,
                     format!(
                         "whether a process of this service runs{} is not known: {processes} could not be inspected \
                          ({first})",
@@ -429,7 +439,7 @@ fn notes_on_cpus(intent: &Intent, host: &Host) -> Result<Vec<String>, Refusal> {
 
 /// Notes processes in which busy polling cannot begin yet. Excludes masters whose workers wait, and processes
 /// that wait with io_uring.
-fn note_those_without_epolls(index: &Index<'_>, parts: &mut [Part]) {
+fn note_those_without_epolls(index: &Index<'_>, parts: &mut [PlacedRequest]) {
     let waits = |process: &PlacedProcess| {
         let known = index.processes.get(&process.id.pid);
         !process.sockets.is_empty()
@@ -456,7 +466,7 @@ fn note_those_without_epolls(index: &Index<'_>, parts: &mut [Part]) {
 }
 
 /// The objects of a process that are set.
-fn placed_process(process: &Process, part: &mut Part) -> Result<PlacedProcess, Refusal> {
+fn placed_process(process: &Process, part: &mut PlacedRequest) -> Result<PlacedProcess, Refusal> {
     let busy = part.params.epoll.waits_busily();
     let closed: Vec<String> = process
         .rings
@@ -504,7 +514,7 @@ pub(crate) const SOCKETS_MAX: usize = 256;
 /// The sockets of a process that are read without an epoll: connections that receive on a NAPI, and UDP
 /// sockets that do so or have not received yet. None for a process with an io_uring, whose waits do the
 /// polling.
-fn sockets_by_themselves(process: &Process, part: &mut Part) -> Vec<SocketId> {
+fn sockets_by_themselves(process: &Process, part: &mut PlacedRequest) -> Vec<SocketId> {
     let receives = |socket: &&Socket| {
         let awaits = || {
             let local = socket.local.is_some_and(|local| !local.ip().to_canonical().is_loopback());
@@ -533,7 +543,7 @@ fn place_epolls_of_devices(
     queues: &QueueClaims<'_>,
     owned: &BTreeMap<Pid, usize>,
     requests: &[ResolvedRequest<'_>],
-    parts: &mut [Part],
+    parts: &mut [PlacedRequest],
 ) -> Result<(), Refusal> {
     let mut part_of: BTreeMap<DeviceId, usize> = BTreeMap::new();
     for (part, request) in requests.iter().enumerate() {
@@ -582,9 +592,9 @@ fn place_epolls_of_devices(
 
 /// Other requests that set the application's half for a device's request: those whose processes receive on
 /// its queues.
-fn set_by_others(part: &Part, parts: &[Part]) -> Vec<String> {
+fn set_by_others(part: &PlacedRequest, parts: &[PlacedRequest]) -> Vec<String> {
     let Target::Device(name) = &part.intent.target else { return Vec::new() };
-    let here = |other: &&Part| {
+    let here = |other: &&PlacedRequest| {
         let sets = other.params.epoll.waits_busily() && other.processes.iter().any(|p| !p.epolls.is_empty());
         let on_it = other.queues.iter().any(|placed| placed.queue.device.name.as_str() == name);
         other.intent != part.intent && sets && on_it
@@ -593,7 +603,7 @@ fn set_by_others(part: &Part, parts: &[Part]) -> Vec<String> {
 }
 
 /// Notes missing halves: busy polling has two, and full busy polling three.
-fn note_halves(part: &mut Part, set_by: &[String], host: &Host) {
+fn note_halves(part: &mut PlacedRequest, set_by: &[String], host: &Host) {
     let is_upper = |name: &str| host.device_named(name).is_some_and(|device| host.is_upper(device));
     match &part.intent.target {
         // The requests for the individual devices report it.

@@ -4,7 +4,7 @@ use model::{CpuSet, EpollId, IrqNumber, NapiId, ProcessId, RingId, RxQueue, Sock
 
 /// Whether a request's service is running.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Running {
+pub enum ServiceState {
     /// It is running, or the request is not for a service.
     #[default]
     Yes,

@@ -7,7 +7,7 @@ use model::{Circumstances, DeliveryParams, DeviceId, Intent, Object, Recipes};
 
 use crate::chosen::Chosen;
 use crate::division::Division;
-use crate::placed::{PlacedProcess, PlacedQueue, Running};
+use crate::placed::{PlacedProcess, PlacedQueue, ServiceState};
 use crate::queue_object::Objects;
 use crate::queues_after::QueuesAfter;
 
@@ -15,7 +15,7 @@ use crate::queues_after::QueuesAfter;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Placement {
     /// One for each request, in the policy's order.
-    pub parts: Vec<Part>,
+    pub parts: Vec<PlacedRequest>,
     /// The devices whose queues are divided between requests.
     pub divisions: Vec<Division>,
     /// The recipes of the policies.
@@ -31,14 +31,14 @@ pub struct Placement {
 impl Placement {
     /// Whether no two requests share this device's queues.
     pub(crate) fn is_undivided(&self, device: DeviceId) -> bool {
-        let on_it = |part: &&Part| part.queues.iter().any(|placed| placed.queue.device == device);
+        let on_it = |part: &&PlacedRequest| part.queues.iter().any(|placed| placed.queue.device == device);
         self.parts.iter().filter(on_it).count() <= 1
     }
 }
 
 /// One request with the objects that it sets.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Part {
+pub struct PlacedRequest {
     /// The request.
     pub intent: Intent,
     /// The circumstances of its use, which select the recipe's case.
@@ -56,10 +56,10 @@ pub struct Part {
     /// Notes for the operator on this placement.
     pub notes: Vec<String>,
     /// Whether a matching process is running.
-    pub runs: Running,
+    pub runs: ServiceState,
 }
 
-impl Part {
+impl PlacedRequest {
     /// All objects that it may set: its queues with their devices and interrupts, and the epolls, io_urings,
     /// sockets and threads of its processes.
     pub fn all_objects(&self) -> BTreeSet<Object> {

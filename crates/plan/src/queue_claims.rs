@@ -5,13 +5,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use model::host::{Device, Process, Socket, SocketState};
 use model::{DeliveryMode, DeviceId, NapiId, PolicyName};
 
-use crate::claim::{Claimed, Claims, ResolvedRequest};
+use crate::claim::{Claims, QueueClaim, ResolvedRequest};
 use crate::divide::{self, Claimant};
 use crate::division::Division;
 use crate::index::Index;
 use crate::no_napi::why_no_napi;
 use crate::placed::PlacedQueue;
-use crate::placement::Part;
+use crate::placement::PlacedRequest;
 use crate::queues_after::QueuesAfter;
 use crate::refusal::{Refusal, RefusalKind};
 
@@ -128,7 +128,7 @@ impl<'h> QueueClaims<'h> {
     }
 
     /// Assigns the queues of a division to its parts.
-    pub(crate) fn give(&mut self, division: &Division, parts: &mut [Part]) {
+    pub(crate) fn give(&mut self, division: &Division, parts: &mut [PlacedRequest]) {
         self.divided.insert(division.device);
         for share in &division.shares {
             let Some(&owner) = share.parts.first() else { continue };
@@ -150,7 +150,7 @@ impl<'h> QueueClaims<'h> {
     }
 
     /// The queues of a process's sockets; all of the likely devices if none is known.
-    fn of_process(&self, process: &Process, part: &mut Part) -> Result<Vec<usize>, Refusal> {
+    fn of_process(&self, process: &Process, part: &mut PlacedRequest) -> Result<Vec<usize>, Refusal> {
         let mut slots: BTreeSet<usize> = BTreeSet::new();
         let mut astray = 0_usize;
         for id in process.sockets.iter().filter_map(|socket| socket.napi) {
@@ -200,7 +200,7 @@ impl<'h> QueueClaims<'h> {
     }
 
     /// The refusal for a process whose connections have no NAPI, if no device has one.
-    fn off_every_napi(&self, process: &Process, part: &Part) -> Refusal {
+    fn off_every_napi(&self, process: &Process, part: &PlacedRequest) -> Refusal {
         let connections = Connections::of(process);
         let id = process.id;
         match connections {
@@ -234,7 +234,7 @@ impl<'h> QueueClaims<'h> {
         part: usize,
         process: &Process,
         requests: &[ResolvedRequest<'_>],
-        placed: &mut Part,
+        placed: &mut PlacedRequest,
     ) -> Result<(), Refusal> {
         let mut shared: BTreeMap<usize, usize> = BTreeMap::new();
         for slot in self.of_process(process, placed)? {
@@ -242,8 +242,8 @@ impl<'h> QueueClaims<'h> {
                 continue;
             }
             match self.claims.claim(slot, part, Some(process.id), requests, &self.queues[slot])? {
-                Claimed::Own | Claimed::Yielded => {}
-                Claimed::Shared(with) => *shared.entry(with).or_default() += 1,
+                QueueClaim::Own | QueueClaim::Yielded => {}
+                QueueClaim::Shared(with) => *shared.entry(with).or_default() += 1,
             }
         }
         note_shared(&shared, requests, placed);
@@ -256,7 +256,7 @@ impl<'h> QueueClaims<'h> {
         part: usize,
         device: &Device,
         requests: &[ResolvedRequest<'_>],
-        placed: &mut Part,
+        placed: &mut PlacedRequest,
     ) -> Result<(), Refusal> {
         let slots = self.of_device(device.id).to_vec();
         let none = slots.is_empty() && !self.after.gives_napis(device.id);
@@ -287,9 +287,9 @@ impl<'h> QueueClaims<'h> {
         let (mut shared, mut yielded) = (BTreeMap::<usize, usize>::new(), 0_usize);
         for slot in slots {
             match self.claims.claim(slot, part, None, requests, &self.queues[slot])? {
-                Claimed::Own => {}
-                Claimed::Shared(with) => *shared.entry(with).or_default() += 1,
-                Claimed::Yielded => yielded += 1,
+                QueueClaim::Own => {}
+                QueueClaim::Shared(with) => *shared.entry(with).or_default() += 1,
+                QueueClaim::Yielded => yielded += 1,
             }
         }
         note_shared(&shared, requests, placed);
@@ -308,7 +308,7 @@ impl<'h> QueueClaims<'h> {
     }
 
     /// Assigns each part its queues.
-    pub(crate) fn settle(self, parts: &mut [Part]) {
+    pub(crate) fn settle(self, parts: &mut [PlacedRequest]) {
         let Self { per_napi, queues, claims, .. } = self;
         for (slot, queue) in queues.into_iter().enumerate() {
             if let Some(part) = claims.owner(slot) {
@@ -354,7 +354,7 @@ fn receives_nothing(process: &Process) -> bool {
         && process.rings.iter().all(|ring| ring.registered_sockets == 0)
 }
 
-fn note_shared(shared: &BTreeMap<usize, usize>, requests: &[ResolvedRequest<'_>], part: &mut Part) {
+fn note_shared(shared: &BTreeMap<usize, usize>, requests: &[ResolvedRequest<'_>], part: &mut PlacedRequest) {
     for (&with, queues) in shared {
         let origin = &requests[with].intent.origin;
         // An attachment makes a request for each of its processes: to the user these are one.
@@ -365,7 +365,7 @@ fn note_shared(shared: &BTreeMap<usize, usize>, requests: &[ResolvedRequest<'_>]
     }
 }
 
-fn no_napi(what: String, part: &Part) -> Refusal {
+fn no_napi(what: String, part: &PlacedRequest) -> Refusal {
     Refusal::new(
         RefusalKind::Missing,
         &part.intent.target,

@@ -5,14 +5,14 @@ use model::nic::NicRequest;
 use model::{ChannelKind, Offload, Recipes, Target};
 
 use crate::index::Index;
-use crate::placement::Part;
+use crate::placement::PlacedRequest;
 use crate::queues_after::{QueuesAfter, by_name};
 use crate::recipe::of_device;
 
 /// The future number of queues of devices, according to their requests: by experts, and by recipes if they
 /// may stop a queue.
 pub(crate) fn recreated_queues(
-    parts: &[Part],
+    parts: &[PlacedRequest],
     recipes: &Recipes,
     disruptive: bool,
     index: &Index<'_>,
@@ -49,7 +49,7 @@ pub(crate) fn recreated_queues(
 }
 
 /// Whether the request turns on the GRO of a veth without NAPIs.
-fn gives_napis(part: &Part, device: &Device) -> bool {
+fn gives_napis(part: &PlacedRequest, device: &Device) -> bool {
     let requested =
         || part.intent.nic.iter().any(|request| matches!(request, NicRequest::Offload(Offload::Gro, true)));
     let off = device.offloads.get(&Offload::Gro) == Some(&false);

@@ -5,7 +5,7 @@ use model::{DeliveryMode, Nanoseconds, Rung, Search};
 
 /// The inputs of a decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Moment {
+pub struct SearchInputs {
     /// The moment, in microseconds since 1970.
     pub unix_micros: u64,
     /// How long the goal has been missed; `None` if it is met.
@@ -35,7 +35,7 @@ pub fn next_try<'l, T>(
     search: &mut Search,
     ladder: &'l [Rung],
     in_force: DeliveryMode,
-    moment: Moment,
+    moment: SearchInputs,
     mut can: impl FnMut(&Rung) -> Result<T, String>,
 ) -> Next<'l, T> {
     if moment.missed.is_none_or(|missed| missed < moment.patience) {
@@ -70,7 +70,7 @@ mod test {
 
     use super::*;
 
-    const MISSED: Moment = Moment {
+    const MISSED: SearchInputs = SearchInputs {
         unix_micros: 1_000_000,
         missed: Some(Nanoseconds::from_millis(400_000)),
         patience: Nanoseconds::from_millis(300_000),
@@ -96,7 +96,7 @@ mod test {
         BTreeSet::from([ProcessId { pid: Pid(pid), started: 1, comm: Label::new("cache") }])
     }
 
-    fn next<'l>(search: &mut Search, ladder: &'l [Rung], moment: Moment) -> Next<'l, ()> {
+    fn next<'l>(search: &mut Search, ladder: &'l [Rung], moment: SearchInputs) -> Next<'l, ()> {
         next_try(search, ladder, DeliveryMode::Interrupt, moment, |_| Ok(()))
     }
 
@@ -104,7 +104,7 @@ mod test {
     fn nothing_is_tried_for_a_goal_that_is_met_or_not_missed_for_long_enough() {
         let ladder = rungs(&["suspend20"]);
         for missed in [None, Some(Nanoseconds::from_millis(299_999))] {
-            assert_eq!(next(&mut search(), &ladder, Moment { missed, ..MISSED }), Next::NotDue);
+            assert_eq!(next(&mut search(), &ladder, SearchInputs { missed, ..MISSED }), Next::NotDue);
         }
         assert!(matches!(next(&mut search(), &ladder, MISSED), Next::Try(..)));
     }
@@ -158,7 +158,7 @@ mod test {
             search.begin(ladder[0].mode, DeliveryMode::Interrupt, MISSED.unix_micros);
             search.end(ladder[0].mode, Ruling::Interrupted, None);
         }
-        let at = |unix_micros| Moment { unix_micros, ..MISSED };
+        let at = |unix_micros| SearchInputs { unix_micros, ..MISSED };
         let tomorrow = MISSED.unix_micros + Searches::DAY_MICROS;
         assert_eq!(next(&mut search.clone(), &ladder, MISSED), Next::EnoughToday(tomorrow));
         assert_eq!(next(&mut search.clone(), &ladder, at(tomorrow - 1)), Next::EnoughToday(tomorrow));
@@ -174,7 +174,7 @@ mod test {
     #[test]
     fn a_daemon_that_may_not_try_says_when_and_never_that_nothing_is_left() {
         let ladder = rungs(&["suspend20"]);
-        let none = Moment { a_day: 0, ..MISSED };
+        let none = SearchInputs { a_day: 0, ..MISSED };
         assert_eq!(next(&mut search(), &ladder, none), Next::EnoughToday(u64::MAX));
     }
 
@@ -234,7 +234,7 @@ mod test {
                     }
                     event => {
                         now += 60_000_000;
-                        let moment = Moment { unix_micros: now, a_day, ..MISSED };
+                        let moment = SearchInputs { unix_micros: now, a_day, ..MISSED };
                         let chosen = next_try(&mut search, &ladder, in_force, moment, |_| match event {
                             Happens::Refused => Err("refused".to_owned()),
                             _ => Ok(()),
@@ -278,7 +278,7 @@ mod test {
             // A ladder ends: twice as many days as rungs are enough, at one try per day.
             for _ in 0..ladder.len() * 2 * 24 {
                 now += 3_600_000_000;
-                match next_try(&mut search, &ladder, in_force, Moment { unix_micros: now, a_day, ..MISSED }, |_| Ok(())) {
+                match next_try(&mut search, &ladder, in_force, SearchInputs { unix_micros: now, a_day, ..MISSED }, |_| Ok(())) {
                     Next::Try(rung, ()) => {
                         tries += 1;
                         search.begin(rung.mode, in_force, now);

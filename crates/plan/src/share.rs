@@ -9,14 +9,14 @@ use crate::index::Index;
 
 /// The processes with separate requests for some of their epolls.
 #[derive(Debug, Default)]
-pub(crate) struct Shares {
+pub(crate) struct EpollShares {
     /// Each share: a process with only those epolls and what they watch, and its request.
     pub(crate) shares: Vec<(usize, Process)>,
     /// The remainder of each process.
     rests: BTreeMap<Pid, Process>,
 }
 
-impl Shares {
+impl EpollShares {
     /// The shares that a policy requests. Processes and epolls that no longer exist have none.
     pub(crate) fn of(policy: &Policy, index: &Index<'_>) -> Self {
         let mut shares = Self::default();

@@ -11,7 +11,7 @@ use crate::refusal::{Refusal, RefusalKind};
 
 /// A knob with its desired value.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wanted {
+pub struct DesiredSetting {
     /// The knob and its value.
     pub setting: Setting,
     /// The reason and its rule.
@@ -22,7 +22,7 @@ pub struct Wanted {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Desired {
     /// The knobs, by part, and within it queues, epolls, io_urings, affinity.
-    pub wanted: Vec<Wanted>,
+    pub wanted: Vec<DesiredSetting>,
     /// Whether this is only the first stage: it recreates queues, whose settings can be planned once they
     /// exist. Observing and planning again gives the rest.
     pub first_stage: bool,
@@ -30,7 +30,7 @@ pub struct Desired {
     pub notes: Vec<String>,
     /// Settings of recipes that are not made because they stop a queue or take down the link, and no policy
     /// file allows that.
-    pub proposed: Vec<Wanted>,
+    pub proposed: Vec<DesiredSetting>,
     /// Mechanisms of recipes that the host lacks.
     pub left_out: Vec<String>,
     /// The maximum wake-up latency of a CPU, in microseconds, in force as long as a process holds it: no file
@@ -53,7 +53,7 @@ impl Desired {
     /// Each knob with the value in force, in the order of [`Desired::wanted`].
     pub fn explain(&self, host: &Host) -> Vec<Explained> {
         let index = Index::new(host);
-        let explain = |wanted: &Wanted| Explained {
+        let explain = |wanted: &DesiredSetting| Explained {
             in_force: in_force::value(&wanted.setting, &index).ok(),
             wanted: wanted.setting.clone(),
             because: wanted.because.clone(),
@@ -108,7 +108,7 @@ impl Collected {
         let knob = (setting.object(), setting.knob());
         if let Entry::Vacant(free) = self.by_knob.entry(knob) {
             free.insert(self.desired.wanted.len());
-            self.desired.wanted.push(Wanted { setting, because });
+            self.desired.wanted.push(DesiredSetting { setting, because });
         }
     }
 
@@ -120,7 +120,7 @@ impl Collected {
         let knob = (setting.object(), setting.knob());
         let Some(&earlier) = self.by_knob.get(&knob) else {
             self.by_knob.insert(knob, self.desired.wanted.len());
-            self.desired.wanted.push(Wanted { setting, because });
+            self.desired.wanted.push(DesiredSetting { setting, because });
             return Ok(());
         };
         let earlier = &self.desired.wanted[earlier];

@@ -4,7 +4,7 @@
 use apply::{Allow, CommitError, Journal, KeepError, TransactionName, TransactionOrigin};
 use linux::{Kernel, KernelError, Netns};
 use model::{EpollId, Host, Nanoseconds, Object, Plan, Policy};
-use plan::{Desired, Placement, Refusal, Resolved, Running};
+use plan::{Desired, Placement, Refusal, Resolved, ServiceState};
 
 use crate::fault::{Fault, privileges};
 use crate::services;
@@ -29,12 +29,12 @@ impl Planned {
     /// If that is unknown, because a matching service may run that could not be inspected.
     pub fn as_asked(&self) -> Result<&'static str, Fault> {
         let has = |runs| self.placement.parts.iter().any(|part| part.runs == runs);
-        if has(Running::NotKnown) {
+        if has(ServiceState::NotKnown) {
             let words =
                 "cannot tell whether the host matches the policy: some processes could not be inspected";
             return Err(Fault::failed(words).hint(privileges()));
         }
-        Ok(match (self.wants_defaults(), has(Running::No)) {
+        Ok(match (self.wants_defaults(), has(ServiceState::No)) {
             (true, _) => "the policy results in the kernel's defaults here, and they are in force",
             (false, true) => "the host already matches the policy for all running services",
             (false, false) => "the host already matches the policy",
@@ -46,7 +46,7 @@ impl Planned {
         let parts = &self.placement.parts;
         !parts.is_empty()
             && parts.iter().all(|part| {
-                part.runs != Running::No
+                part.runs != ServiceState::No
                     && part.intent.nic.is_empty()
                     && part.delivery.is_default_despite(&part.intent)
             })

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use linux::Kernel;
 use model::{Intent, Object, Target};
-use plan::Part;
+use plan::PlacedRequest;
 
 use crate::operator::Operator;
 use crate::report::ExplainedReport;
@@ -31,7 +31,7 @@ pub fn explained(asked: &str, session: &Session, operator: &dyn Operator) -> Res
         .filter(|part| is_named(&part.intent.target, asked))
         .map(|part| part.intent.origin.as_str())
         .collect();
-    let is_meant = |part: &&Part| {
+    let is_meant = |part: &&PlacedRequest| {
         let rest = of_section.iter().find_map(|origin| part.intent.origin.strip_prefix(origin));
         is_named(&part.intent.target, asked) || rest.is_some_and(|rest| rest.starts_with(" ("))
     };

@@ -8,7 +8,7 @@ use apply::{Journal, Standing, TransactionOrigin};
 use linux::bpf::app_requests::RequestStore;
 use linux::{Netns, Processes};
 use model::{Intent, Nanoseconds, Pid, Policy, Recipes};
-use plan::Evidence;
+use plan::JournalVerdict;
 use policy_file::{Merged, Mistakes, PolicyFile, RECIPE_DIRS, merge, parse};
 
 use crate::app_requests;
@@ -153,12 +153,12 @@ impl Session {
 
     /// The verdicts of measurements on the settings of transactions, newest first. Empty if the journal
     /// cannot be read.
-    pub fn evidence(&self) -> Vec<Evidence> {
+    pub fn evidence(&self) -> Vec<JournalVerdict> {
         let history = self.journal().and_then(|journal| Ok(journal.history()?));
         let transactions = history.map(|history| history.transactions).unwrap_or_default();
         let mut known = Vec::new();
         for transaction in transactions.iter().rev() {
-            known.extend(transaction.judgements().iter().rev().map(|verdict| Evidence {
+            known.extend(transaction.judgements().iter().rev().map(|verdict| JournalVerdict {
                 transaction: transaction.name().to_string(),
                 command: transaction.begin().asked.command.clone(),
                 settings: transaction.begin().plan.changes().map(|change| change.to().clone()).collect(),

@@ -8,9 +8,9 @@ use clap::{Arg, CommandFactory};
 use cli::programs::TOOLS;
 use netpolicy::args::Arguments;
 use sim::scenario::{Costs, KEYS, Parameter, Takes};
-use testkit::markdown::{Part, cell};
+use testkit::markdown::{PagePart, cell};
 
-const PARTS: [Part; 3] = [
+const PARTS: [PagePart; 3] = [
     ("commands.md", "commands", commands),
     ("scenario-files.md", "scenario-keys", scenario_keys),
     ("scenario-files.md", "parameters", parameters),

@@ -95,14 +95,14 @@ pub fn markdown_below(directory: &Path) -> Vec<PathBuf> {
 }
 
 /// A part of a reference page: the page, the part's name, and the function that generates it.
-pub type Part = (&'static str, &'static str, fn() -> String);
+pub type PagePart = (&'static str, &'static str, fn() -> String);
 
 /// Compares parts of the reference pages with the generated text, and with `UPDATE` in the environment writes
 /// them.
 ///
 /// # Panics
 /// If a part is missing or out of date.
-pub fn check_parts(parts: &[Part], package: &str) {
+pub fn check_parts(parts: &[PagePart], package: &str) {
     let write = std::env::var_os("UPDATE").is_some();
     let mut stale = Vec::new();
     for (page, name, make) in parts {

@@ -9,7 +9,7 @@ use model::{
     Change, DeliveryMode, Intent, Nanoseconds, OnMissed, Plan, Policy, ProcessId, Ruling, Rung, Search,
     Searches, Step, Target,
 };
-use plan::{Moment, Next};
+use plan::{Next, SearchInputs};
 use session::{Fault, clock};
 
 use super::{Daemon, now};
@@ -76,7 +76,7 @@ impl Daemon<'_> {
         let (in_force, circumstances) = (part.delivery.mode, part.circumstances.clone());
         let known = self.quality.search.searches.services.get(&name).cloned();
         let mut search = known.unwrap_or_else(|| Search::of(intent, processes));
-        let moment = Moment {
+        let moment = SearchInputs {
             unix_micros: clock::steady_unix_micros(),
             missed: Some(Nanoseconds(now.0.saturating_sub(since.0))),
             patience: intent.goal.missed_for.unwrap_or(model::Goal::FOR),

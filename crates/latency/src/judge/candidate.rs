@@ -13,12 +13,12 @@ use session::{Exit, Fault};
 pub struct Candidate {
     /// Its text, which names it in reports.
     pub name: String,
-    wanted: Wanted,
+    wanted: CandidateSettings,
 }
 
 /// What a candidate wants.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Wanted {
+pub enum CandidateSettings {
     /// The unchanged host.
     Current,
     /// A policy file.
@@ -40,11 +40,11 @@ impl std::str::FromStr for Candidate {
     fn from_str(text: &str) -> Result<Self, String> {
         let name = text.to_owned();
         if text == "current" {
-            return Ok(Self { name, wanted: Wanted::Current });
+            return Ok(Self { name, wanted: CandidateSettings::Current });
         }
         let is_file = Path::new(text).extension().is_some_and(|extension| extension == "toml");
         if is_file || (text.contains('/') && !text.contains('=')) {
-            return Ok(Self { name, wanted: Wanted::File(text.into()) });
+            return Ok(Self { name, wanted: CandidateSettings::File(text.into()) });
         }
         let (mut first, mut settings) = (None, Vec::new());
         for (at, part) in text.split(',').enumerate() {
@@ -64,7 +64,7 @@ impl std::str::FromStr for Candidate {
                 None => return Err(format!("`{part}` gives no value: write NAME=VALUE, as in rx-usecs=8")),
             }
         }
-        Ok(Self { name, wanted: Wanted::Settings(first, settings) })
+        Ok(Self { name, wanted: CandidateSettings::Settings(first, settings) })
     }
 }
 
@@ -80,11 +80,11 @@ pub(crate) struct Requests {
 impl Candidate {
     /// The unchanged host.
     pub fn current() -> Self {
-        Self { name: "current".to_owned(), wanted: Wanted::Current }
+        Self { name: "current".to_owned(), wanted: CandidateSettings::Current }
     }
 
     /// The parsed candidate.
-    pub const fn wanted(&self) -> &Wanted {
+    pub const fn wanted(&self) -> &CandidateSettings {
         &self.wanted
     }
 
@@ -94,9 +94,9 @@ impl Candidate {
     /// If a policy file cannot be read or is invalid, or a setting of a device is unknown.
     pub(crate) fn requests(&self, target: &MeasuredService) -> Result<Requests, Fault> {
         match &self.wanted {
-            Wanted::Current => Ok(Requests::default()),
-            Wanted::File(path) => Ok(Requests { whole: from_file(path)?, nic: Vec::new() }),
-            Wanted::Settings(word, settings) => self.of_settings(*word, settings, target),
+            CandidateSettings::Current => Ok(Requests::default()),
+            CandidateSettings::File(path) => Ok(Requests { whole: from_file(path)?, nic: Vec::new() }),
+            CandidateSettings::Settings(word, settings) => self.of_settings(*word, settings, target),
         }
     }
 
@@ -173,24 +173,25 @@ mod test {
     use super::*;
     use model::PolicyName;
 
-    fn read(text: &str) -> Result<Wanted, String> {
+    fn read(text: &str) -> Result<CandidateSettings, String> {
         text.parse::<Candidate>().map(|candidate| candidate.wanted)
     }
 
     #[test]
     fn a_candidate_is_the_host_as_it_is_a_word_settings_or_a_file() {
-        assert_eq!(read("current"), Ok(Wanted::Current));
+        assert_eq!(read("current"), Ok(CandidateSettings::Current));
         assert_eq!(
             read("latency"),
-            Ok(Wanted::Settings(Some(Word::Policy(PolicyName::Latency)), Vec::new()))
+            Ok(CandidateSettings::Settings(Some(Word::Policy(PolicyName::Latency)), Vec::new()))
         );
-        assert_eq!(read("./a.toml"), Ok(Wanted::File("./a.toml".into())));
-        let Ok(Wanted::Settings(Some(Word::Delivery(_)), settings)) = read("defer50,gro_flush_timeout=80us")
+        assert_eq!(read("./a.toml"), Ok(CandidateSettings::File("./a.toml".into())));
+        let Ok(CandidateSettings::Settings(Some(Word::Delivery(_)), settings)) =
+            read("defer50,gro_flush_timeout=80us")
         else {
             panic!("{:?}", read("defer50,gro_flush_timeout=80us"));
         };
         assert_eq!(settings, [("gro_flush_timeout".to_owned(), "80us".to_owned())]);
-        assert!(matches!(read("eth0:rx-usecs=8"), Ok(Wanted::Settings(None, _))));
+        assert!(matches!(read("eth0:rx-usecs=8"), Ok(CandidateSettings::Settings(None, _))));
         assert_eq!(read("defer50,gro-flush-timeout=80us"), read("defer50,gro_flush_timeout=80us"));
     }
 

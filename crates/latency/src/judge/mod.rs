@@ -29,7 +29,7 @@ mod tune_record;
 mod tuning;
 
 pub use alternation::{Alternation, Switched};
-pub use candidate::{Candidate, Wanted};
+pub use candidate::{Candidate, CandidateSettings};
 pub use comparison::{Chooser, Comparison, Ended, Progress, Round, Shown};
 pub use judgement::judgement;
 pub use lock::ComparisonLock;

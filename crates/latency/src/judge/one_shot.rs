@@ -8,7 +8,7 @@ use model::Nanoseconds;
 use session::{Exit, Fault, Operator, Session, clock};
 
 use crate::judge::alternation::{Alternation, on_host};
-use crate::judge::candidate::Wanted;
+use crate::judge::candidate::CandidateSettings;
 use crate::judge::held::HeldChange;
 use crate::judge::options::Options;
 
@@ -58,7 +58,7 @@ impl<'a> OneShot<'a> {
             )
             .hint("give one --b at a time, to compare it with the current host"));
         };
-        if *first.wanted() != Wanted::Current {
+        if *first.wanted() != CandidateSettings::Current {
             return Err(refused(format!(
                 "a change that disturbs traffic can only be compared with the current host, not with {}",
                 first.name

@@ -14,7 +14,7 @@ use model::{
     Chance, Change, Finding, Guarded, JudgedBy, Judgement, Limits, Nanoseconds, Plan, Policy, Ruling,
     Target as Subject,
 };
-use plan::{Part, Placement, Running};
+use plan::{PlacedRequest, Placement, ServiceState};
 use session::{Exit, Fault, HostState, Operator, Session, cycle};
 
 use crate::judge::alternation::Alternation;
@@ -618,10 +618,10 @@ pub fn guards(policy: &Policy, placement: &Placement, limits: Option<Limits>) ->
     for intent in &policy.intents {
         let Subject::Service(name, _) = &intent.target else { continue };
         let Some(limits) = limits.or_else(|| intent.guard.map(|guard| guard.limits)) else { continue };
-        let is_it = |part: &&Part| matches!(&part.intent.target, Subject::Service(other, _) if other == name);
+        let is_it = |part: &&PlacedRequest| matches!(&part.intent.target, Subject::Service(other, _) if other == name);
         let mut parts = placement.parts.iter().filter(is_it).peekable();
         let selection = Selection::Service(name.clone());
-        if parts.peek().is_some() && parts.all(|part| part.runs == Running::No) {
+        if parts.peek().is_some() && parts.all(|part| part.runs == ServiceState::No) {
             guards.absent.push(name.clone());
         } else if guards.watched.iter().all(|known| known.selection != selection) {
             guards.within = guards.within.max(intent.guard.map(|guard| guard.within));

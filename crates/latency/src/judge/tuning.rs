@@ -11,7 +11,7 @@ use model::{
 use session::Session;
 
 use crate::judge::alternation::on_host;
-use crate::judge::candidate::{Candidate, Wanted};
+use crate::judge::candidate::{Candidate, CandidateSettings};
 use crate::live::MeasuredService;
 use apply::Allow;
 
@@ -89,7 +89,7 @@ pub fn variants(
     plan: &Plan,
     coalesce_of: impl Fn(DeviceId) -> Option<Coalesce>,
 ) -> Vec<Candidate> {
-    if !matches!(candidate.wanted(), Wanted::Settings(Some(_), given) if given.is_empty()) {
+    if !matches!(candidate.wanted(), CandidateSettings::Settings(Some(_), given) if given.is_empty()) {
         return Vec::new();
     }
     let timeout = |of: fn(&NapiKnob) -> Option<Nanoseconds>| {
@@ -154,7 +154,7 @@ fn moderations(plan: &Plan, coalesce_of: impl Fn(DeviceId) -> Option<Coalesce>) 
 /// The sections of a policy file for a candidate and a service that listens on a port; `None` for candidates
 /// that are a file, or set a device without a name.
 pub fn section(candidate: &Candidate, service: &str, port: u16) -> Option<String> {
-    let Wanted::Settings(Some(word), settings) = candidate.wanted() else { return None };
+    let CandidateSettings::Settings(Some(word), settings) = candidate.wanted() else { return None };
     let name: String =
         service.chars().map(|c| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' }).collect();
     let mut text = format!("[service.{name}]\nmatch = {{ port = {port} }}\n");

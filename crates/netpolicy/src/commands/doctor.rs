@@ -13,7 +13,7 @@ use linux::process::CpuWaits;
 use linux::{Netns, Processes};
 use model::{Delivered, DeviceId, Finding, Host, Nanoseconds, Plan, Severity};
 use plan::RefusalKind;
-use plan::doctor::{Held, HostContext, Peer, Pending};
+use plan::doctor::{HeldObject, HostContext, PendingChanges, VethPeer};
 use session::{Exit, Fault, app_requests, cycle, quoted, services};
 
 use crate::args::Doctor;
@@ -162,7 +162,7 @@ fn of_response_times(measured: Vec<Measured>, context: &Context) -> Vec<Finding>
 
 /// The settings that transactions have in force, newest first, and the state of the newest transaction. An
 /// unreadable journal is not an error here.
-fn held(context: &Context) -> (Vec<Held>, Pending) {
+fn held(context: &Context) -> (Vec<HeldObject>, PendingChanges) {
     let read = context.session.journal().and_then(|journal| Ok((journal.history()?, journal)));
     let (history, journal) = match read {
         Ok(read) => read,
@@ -174,11 +174,11 @@ fn held(context: &Context) -> (Vec<Held>, Pending) {
         }
     };
     let newest = history.transactions.last().filter(|newest| newest.standing() == Standing::RolledBack);
-    let pending = Pending {
+    let pending = PendingChanges {
         rolled_back: newest.map(|newest| newest.name().to_string()),
         evidence: context.session.evidence(),
         daemon: journal.daemon(),
-        ..Pending::default()
+        ..PendingChanges::default()
     };
     let mut held = Vec::new();
     for transaction in
@@ -193,7 +193,7 @@ fn held(context: &Context) -> (Vec<Held>, Pending) {
             ),
             None => (format!("the transaction {name}"), format!("netpolicy rollback {name}"), false),
         };
-        held.extend(transaction.live_changes().map(|change| Held {
+        held.extend(transaction.live_changes().map(|change| HeldObject {
             object: change.to().object(),
             by: by.clone(),
             end: end.clone(),
@@ -215,13 +215,13 @@ const NEEDS_PEER: [&str; 2] = ["packets-on-no-napi", "veth-without-napi"];
 const PEERS_MAX: usize = 64;
 
 /// The peers of veths, if they are in another namespace that can be found.
-fn peers(netns: &Netns, host: &Host, context: &Context) -> BTreeMap<DeviceId, Peer> {
+fn peers(netns: &Netns, host: &Host, context: &Context) -> BTreeMap<DeviceId, VethPeer> {
     let veths = host.devices.iter().filter(|device| device.kind == "veth" && device.up).take(PEERS_MAX);
     let found = veths.filter_map(|device| match linux::observe::peer_end(netns, device.id) {
         Ok(end) => {
             let end = end?;
             let netns = quoted(&end.netns.to_string_lossy());
-            Some((device.id, Peer { name: end.name, netns, tso: end.tso }))
+            Some((device.id, VethPeer { name: end.name, netns, tso: end.tso }))
         }
         Err(error) => {
             context.console.detail(&format!("the other end of {} was not found: {error}", device.id));

@@ -1,6 +1,6 @@
 //! JSON Schemas of JSON output, derived from the printed types.
 
-use cli::schema::{Part, of_command, part as of};
+use cli::schema::{SchemaPart, of_command, part as of};
 use latency::judge::GuardReport;
 use latency::reports::{CompareReport, CompareRoundReport, TuneReport, WatchReport, WatchWindowReport};
 use serde_json::Value;
@@ -11,7 +11,7 @@ use crate::schema_args::SchemaOf;
 /// The schema of a command's output with `-o json`, and of each line with `-o jsonl`. `None` for policy files
 /// and recipe files, which are not output, and for commands of other programs.
 pub(crate) fn output_schema(what: SchemaOf) -> Option<Value> {
-    let (name, parts): (&str, &[Part]) = match what {
+    let (name, parts): (&str, &[SchemaPart]) = match what {
         SchemaOf::PolicyFile | SchemaOf::RecipeFile => return None,
         SchemaOf::Lab | SchemaOf::Bench | SchemaOf::Tc | SchemaOf::Sim => return None,
         SchemaOf::Show => ("show", &[of::<HostReport<'_>>]),

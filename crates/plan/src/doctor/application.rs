@@ -8,46 +8,46 @@ use crate::other_netns::Path;
 
 use super::case::{Case, EpollCase, NapiCase, ProcessCase};
 use super::remedy;
-use super::rule::{Causes, Found, Rule};
+use super::rule::{Causes, DoctorRule, Found};
 
 /// The rules of this family.
-pub(super) const RULES: &[Rule] = &[
-    Rule {
+pub(super) const RULES: &[DoctorRule] = &[
+    DoctorRule {
         id: "epoll-mixes-napis",
         doc: "One epoll watches connections of several NAPIs: it polls only one at a time, so the others do not stay suspended.",
         find: epoll_mixes_napis,
     },
-    Rule {
+    DoctorRule {
         id: "napi-shared-by-epolls",
         doc: "Several epolls receive from one NAPI: each resumes the IRQ that another one suspended.",
         find: napi_shared_by_epolls,
     },
-    Rule {
+    DoctorRule {
         id: "pollers-share-a-cpu",
         doc: "More epolls busy-poll than their threads have CPUs: while one runs, the NAPIs of the others wait.",
         find: pollers_share_a_cpu,
     },
-    Rule {
+    DoctorRule {
         id: "never-waits",
         doc: "The application calls epoll_wait with timeout 0, which never polls the NAPI.",
         find: never_waits,
     },
-    Rule {
+    DoctorRule {
         id: "no-epoll",
         doc: "The process waits in select, poll or a blocking read; only epoll_wait suspends IRQs.",
         find: no_epoll,
     },
-    Rule {
+    DoctorRule {
         id: "io-uring",
         doc: "The process waits with io_uring, which busy-polls but never suspends IRQs.",
         find: io_uring,
     },
-    Rule {
+    DoctorRule {
         id: "another-namespace",
         doc: "The process is in another network namespace than the devices: the path of its packets, and whether its epolls can suspend an interrupt here.",
         find: another_namespace,
     },
-    Rule {
+    DoctorRule {
         id: "not-readable",
         doc: "A part of the host could not be read, mostly for lack of permission.",
         find: not_readable,

@@ -10,16 +10,16 @@
 use model::{BatchesOf, DeliveryMode, EventBatches, Nanoseconds, Severity, keys};
 
 use super::case::{Case, NapiCase, ProcessCase};
-use super::rule::{Causes, Found, Rule};
+use super::rule::{Causes, DoctorRule, Found};
 
 /// The rules of this family.
-pub(super) const RULES: &[Rule] = &[
-    Rule {
+pub(super) const RULES: &[DoctorRule] = &[
+    DoctorRule {
         id: "suspension-shorter-than-batch",
         doc: "irq-suspend-timeout ends while the application still handles the events of one epoll_wait: the timer polls, and interrupts return, in the middle of a batch.",
         find: shorter_than_batch,
     },
-    Rule {
+    DoctorRule {
         id: "suspension-longer-than-needed",
         doc: "irq-suspend-timeout is many times longer than the application's longest batch: if the application stalls, packets wait for that long.",
         find: longer_than_needed,

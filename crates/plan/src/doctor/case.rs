@@ -8,9 +8,9 @@ use model::{
     PollCounts, ProcessId, RecipeValue, Recipes, RxQueue,
 };
 
-use super::{HostContext, Peer};
+use super::{HostContext, VethPeer};
 use crate::index::Index;
-use crate::placement::{Part, Placement};
+use crate::placement::{PlacedRequest, Placement};
 
 /// A request, as far as the rules need it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,7 +38,7 @@ impl Placement {
 
 impl RequestFacts {
     /// From a placed request.
-    pub fn of(part: &Part, recipes: &Recipes) -> Self {
+    pub fn of(part: &PlacedRequest, recipes: &Recipes) -> Self {
         let named = recipes.agreed(part.intent.policy, Mechanism::WakeLatency, &part.circumstances);
         let wakes = named.entry.map(|named| &named.value);
         let wakes = wakes.filter(|_| part.intent.delivery.is_none());
@@ -96,7 +96,7 @@ pub(super) enum Sending<'h> {
     /// A device in this namespace.
     Here(&'h Device),
     /// A device in another namespace, where it was found.
-    Elsewhere(&'h Peer),
+    Elsewhere(&'h VethPeer),
     /// A device in another namespace, of which only the netnsid is known.
     Unknown(String),
 }

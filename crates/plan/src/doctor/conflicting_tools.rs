@@ -6,28 +6,28 @@ use model::host::{ConflictingTool, ConflictingToolKind};
 use model::{CpuSet, IrqNumber, Severity};
 
 use super::case::Case;
-use super::rule::{Causes, Found, Rule};
+use super::rule::{Causes, DoctorRule, Found};
 use crate::in_force;
 use crate::index::Index;
 
 /// The rules of this family.
-pub(super) const RULES: &[Rule] = &[
-    Rule {
+pub(super) const RULES: &[DoctorRule] = &[
+    DoctorRule {
         id: "irqbalance-moves-placed",
         doc: "irqbalance is running, and does not ban an interrupt that a request has placed on CPUs.",
         find: irqbalance_moves_placed,
     },
-    Rule {
+    DoctorRule {
         id: "irqbalance-runs",
         doc: "irqbalance is running: the interrupts of devices that it may move.",
         find: irqbalance_runs,
     },
-    Rule {
+    DoctorRule {
         id: "others-set-sysctl",
         doc: "A file of another program sets a number of /proc/sys/net/core.",
         find: others_set_sysctl,
     },
-    Rule {
+    DoctorRule {
         id: "others-set-device",
         doc: "systemd, NetworkManager, ifupdown, tuned, a cloud's agent, cloud-init, perftune or a script sets settings of a device.",
         find: others_set_device,

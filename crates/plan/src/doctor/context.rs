@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::evidence::Evidence;
+use crate::evidence::JournalVerdict;
 use model::host::{ConflictingTool, IdleDepth};
 use model::{
     BatchesOf, CpuWait, DeviceId, EventBatches, Finding, Label, Nanoseconds, NetnsId, Object, Pid, Plan,
@@ -15,7 +15,7 @@ use model::{
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HostContext {
     /// The peers of veths in other namespaces, if they were found.
-    pub peers: BTreeMap<DeviceId, Peer>,
+    pub peers: BTreeMap<DeviceId, VethPeer>,
     /// The length of the observation for [`HostContext::cpu_waits`]. Longer than that of the counts, which
     /// are samples.
     pub watched: Nanoseconds,
@@ -31,9 +31,9 @@ pub struct HostContext {
     /// The recipes, and facts about NIC drivers from the kernel's source.
     pub recipes: Arc<Recipes>,
     /// The settings that transactions have in force, newest first.
-    pub held: Vec<Held>,
+    pub held: Vec<HeldObject>,
     /// The requests of the policy files that are not in force.
-    pub pending: Pending,
+    pub pending: PendingChanges,
     /// Whether to propose a policy if nothing is requested and nothing is in force.
     pub proposes: bool,
     /// The loaded BPF programs; `None` if they were not counted.
@@ -46,7 +46,7 @@ pub struct HostContext {
 
 /// The requests of the policy files that are not in force.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Pending {
+pub struct PendingChanges {
     /// The changes that `netpolicy apply` would make.
     pub plan: Plan,
     /// Why the policy files are refused, if so.
@@ -54,14 +54,14 @@ pub struct Pending {
     /// The newest transaction, if it was rolled back.
     pub rolled_back: Option<String>,
     /// Measured verdicts on settings, newest first.
-    pub evidence: Vec<Evidence>,
+    pub evidence: Vec<JournalVerdict>,
     /// The daemon that keeps these files in force, if one is running.
     pub daemon: Option<Pid>,
 }
 
 /// An object with a value set by a transaction in force.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Held {
+pub struct HeldObject {
     /// The object.
     pub object: Object,
     /// Its owner, in words.
@@ -74,7 +74,7 @@ pub struct Held {
 
 /// The peer of a veth, in another namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Peer {
+pub struct VethPeer {
     /// Its name there.
     pub name: Label,
     /// A file that refers to the namespace.
@@ -141,7 +141,7 @@ impl HostContext {
     }
 }
 
-impl Held {
+impl HeldObject {
     fn is_hit_by(&self, command: &str, netns: NetnsId) -> bool {
         let device = self.object.device().filter(|device| device.netns == netns);
         let is = |name: &str| device.is_some_and(|device| device.name.as_str() == name);
@@ -176,11 +176,11 @@ mod test {
     use super::*;
     use model::{IfIndex, QueueIndex, RxQueue, Severity};
 
-    fn held(index: u32, has_owner: bool) -> Held {
+    fn held(index: u32, has_owner: bool) -> HeldObject {
         let device = DeviceId { netns: NetnsId(1), ifindex: IfIndex(2), name: Label::new("eth0") };
         let object = Object::Queue(RxQueue { device, index: QueueIndex(index) });
         let (by, end) = ("netpolicy attach".to_owned(), "kill 7; tail --pid=7 -f /dev/null".to_owned());
-        Held { object, by, end, has_owner }
+        HeldObject { object, by, end, has_owner }
     }
 
     #[test]

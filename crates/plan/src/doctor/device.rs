@@ -6,81 +6,81 @@ use model::{CoalesceParam, CpuSet, NicKnob, RingKind, RxQueueKnob, Setting, Seve
 
 use super::case::{Case, NapiCase};
 use super::remedy;
-use super::rule::{Causes, Found, Rule};
+use super::rule::{Causes, DoctorRule, Found};
 
 /// The rules of this family.
-pub(super) const RULES: &[Rule] = &[
-    Rule {
+pub(super) const RULES: &[DoctorRule] = &[
+    DoctorRule {
         id: "irqs-piled-up",
         doc: "All interrupts of a device go to one CPU although others are online.",
         find: irqs_piled_up,
     },
-    Rule {
+    DoctorRule {
         id: "irq-inferred",
         doc: "The driver does not report the interrupts of its queues: they were found by name or order, and are pinned only if allowed.",
         find: irq_inferred,
     },
-    Rule {
+    DoctorRule {
         id: "driver-forgets-napi",
         doc: "According to its source, the driver does not restore NAPI settings when it recreates its queues.",
         find: driver_forgets_napi,
     },
-    Rule {
+    DoctorRule {
         id: "driver-forgets-affinity",
         doc: "According to its source, the driver does not preserve interrupt affinity when it requests its interrupts again.",
         find: driver_forgets_affinity,
     },
-    Rule {
+    DoctorRule {
         id: "irq-on-isolated-cpu",
         doc: "An interrupt goes to an isolated CPU (isolcpus).",
         find: irq_on_isolated_cpu,
     },
-    Rule {
+    DoctorRule {
         id: "ring-shorter-than-suspension",
         doc: "At the observed rate the ring is full before irq-suspend-timeout ends: an application that stalls loses packets.",
         find: ring_shorter_than_suspension,
     },
-    Rule {
+    DoctorRule {
         id: "rx-drops",
         doc: "The device or its driver dropped packets during the observation.",
         find: rx_drops,
     },
-    Rule {
+    DoctorRule {
         id: "backlog-full",
         doc: "A CPU's backlog was full and dropped packets during the observation.",
         find: backlog_full,
     },
-    Rule {
+    DoctorRule {
         id: "time-squeeze",
         doc: "Receive softirqs repeatedly exhausted their budget during the observation.",
         find: time_squeeze,
     },
-    Rule {
+    DoctorRule {
         id: "ksoftirqd-starved",
         doc: "ksoftirqd had packets to deliver and waited for its CPU.",
         find: ksoftirqd_starved,
     },
-    Rule {
+    DoctorRule {
         id: "adaptive-coalescing",
         doc: "The driver adapts interrupt moderation while the kernel defers the same interrupts.",
         find: adaptive_coalescing,
     },
-    Rule {
+    DoctorRule {
         id: "rps-needless",
         doc: "RPS forwards packets although the device has a queue for every CPU.",
         find: rps_needless,
     },
-    Rule {
+    DoctorRule {
         id: "xps-missing",
         doc: "The device has several transmit queues, but no CPU has a dedicated one.",
         find: xps_missing,
     },
-    Rule {
+    DoctorRule {
         id: "offload-not-as-requested",
         doc: "An offload is not as requested, because the driver or another offload does not allow it.",
         find: offload_not_as_requested,
     },
-    Rule {
+    DoctorRule {
         id: "napi-shared",
         doc: "One NAPI serves several receive queues: they cannot be given to different applications.",
         find: napi_shared,

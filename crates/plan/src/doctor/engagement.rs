@@ -7,7 +7,7 @@
 use model::{DeliveryMode, NapiDelivered, Severity, Threading};
 
 use super::case::{Case, EpollCase, NapiCase};
-use super::rule::{Causes, Found, Rule};
+use super::rule::{Causes, DoctorRule, Found};
 
 /// From this share of packets delivered by the application, suspension is engaged. Measured: 88–98 %.
 pub const ENGAGED_PERCENT_MIN: u64 = 80;
@@ -38,63 +38,63 @@ const SUSPENDED_PERCENT_MIN: u64 = 1;
 const TIMER_POLLS_PER_PACKET_MAX: u64 = 2;
 
 /// The rules of this family. Each NAPI with a setting or a request gets one of them.
-pub(super) const RULES: &[Rule] = &[
-    Rule {
+pub(super) const RULES: &[DoctorRule] = &[
+    DoctorRule {
         id: "engaged",
         doc: "Suspension is set and engaged: the application delivers its own packets.",
         find: |case, causes| all(case, causes, Verdict::Engaged),
     },
-    Rule {
+    DoctorRule {
         id: "partly-engaged",
         doc: "Suspension is set and partly engaged: softirq still delivers many of the packets.",
         find: |case, causes| all(case, causes, Verdict::Partly),
     },
-    Rule {
+    DoctorRule {
         id: "idle",
         doc: "Suspension is set, and the application finishes before the next packets arrive: deferral delivers them, as it should. Or a mode is set and no packet arrived, so engagement cannot be observed.",
         find: |case, causes| all(case, causes, Verdict::Idle),
     },
-    Rule {
+    DoctorRule {
         id: "waits-for-cpu",
         doc: "Suspension is set, and the timer delivers while the application waits for a CPU.",
         find: |case, causes| all(case, causes, Verdict::Waits),
     },
-    Rule {
+    DoctorRule {
         id: "polled-not-suspended",
         doc: "Suspension is set, and the application busy-polls without it: no IRQ is suspended.",
         find: |case, causes| all(case, causes, Verdict::NotSuspended),
     },
-    Rule {
+    DoctorRule {
         id: "not-engaged",
         doc: "Suspension is set or requested, but softirq delivers the packets.",
         find: not_engaged,
     },
-    Rule {
+    DoctorRule {
         id: "not-counted",
         doc: "A mode is set, but whether it is engaged was not counted.",
         find: |case, causes| all(case, causes, Verdict::NotCounted),
     },
-    Rule {
+    DoctorRule {
         id: "busy-polled",
         doc: "Epolls busy-poll without suspension; the share that the application delivered.",
         find: |case, causes| all(case, causes, Verdict::BusyPolled),
     },
-    Rule {
+    DoctorRule {
         id: "kthread-polls",
         doc: "A kernel thread polls the NAPI, as set; the share of packets that it delivered.",
         find: |case, causes| all(case, causes, Verdict::Threaded),
     },
-    Rule {
+    DoctorRule {
         id: "kthread-does-not-poll",
         doc: "A kernel thread should poll the NAPI, but softirq delivers the packets.",
         find: |case, causes| all(case, causes, Verdict::NotThreaded),
     },
-    Rule {
+    DoctorRule {
         id: "deferred",
         doc: "IRQs are deferred: the timer delivers the packets instead.",
         find: |case, causes| all(case, causes, Verdict::Deferred),
     },
-    Rule {
+    DoctorRule {
         id: "not-deferred",
         doc: "Deferral is set, but the timer does not deliver most of the packets.",
         find: |case, causes| all(case, causes, Verdict::NotDeferred),

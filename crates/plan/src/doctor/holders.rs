@@ -6,16 +6,16 @@ use model::Severity;
 use model::host::{Device, HolderKind};
 
 use super::case::Case;
-use super::rule::{Causes, Found, Rule};
+use super::rule::{Causes, DoctorRule, Found};
 
 /// The rules of this family.
-pub(super) const RULES: &[Rule] = &[
-    Rule {
+pub(super) const RULES: &[DoctorRule] = &[
+    DoctorRule {
         id: "queue-held",
         doc: "A lease, a memory provider or an AF_XDP socket holds a queue: changes that would take it away are refused.",
         find: queue_held,
     },
-    Rule {
+    DoctorRule {
         id: "provider-in-rss",
         doc: "The receive hash sends packets to a queue whose memory belongs to another program: ordinary packets are lost there.",
         find: provider_in_rss,

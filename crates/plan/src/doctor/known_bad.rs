@@ -4,17 +4,17 @@ use model::Severity;
 use model::known_bad::{When, housekeeping_cpus};
 
 use super::case::Case;
-use super::rule::{Causes, Found, Rule};
+use super::rule::{Causes, DoctorRule, Found};
 use crate::known_bad::{Harm, Uses, harms};
 
 /// The rules of this family.
-pub(super) const RULES: &[Rule] = &[
-    Rule {
+pub(super) const RULES: &[DoctorRule] = &[
+    DoctorRule {
         id: "known-bad-kernel",
         doc: "The running kernel has a fault that affects packet delivery, according to its release.",
         find: known_bad_kernel,
     },
-    Rule {
+    DoctorRule {
         id: "known-bad-driver",
         doc: "The device's driver has a fault that this host provokes.",
         find: known_bad_driver,

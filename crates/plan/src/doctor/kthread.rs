@@ -4,26 +4,26 @@ use model::{CpuSet, KthreadState, Object, Severity, Threading};
 
 use super::case::{Case, NapiCase};
 use super::remedy;
-use super::rule::{Causes, Found, Rule};
+use super::rule::{Causes, DoctorRule, Found};
 
 /// The rules of this family.
-pub(super) const RULES: &[Rule] = &[
-    Rule {
+pub(super) const RULES: &[DoctorRule] = &[
+    DoctorRule {
         id: "kthread-far-from-irq",
         doc: "A NAPI's kernel thread runs on CPUs that share no cache with those that its interrupt goes to.",
         find: far_from_irq,
     },
-    Rule {
+    DoctorRule {
         id: "kthread-rt-throttled",
         doc: "A NAPI's kernel thread is real-time, and RT throttling stops it.",
         find: rt_throttled,
     },
-    Rule {
+    DoctorRule {
         id: "kthread-rt-unbounded",
         doc: "A NAPI's kernel thread is real-time, and no RT throttling bounds it.",
         find: rt_unbounded,
     },
-    Rule {
+    DoctorRule {
         id: "sched-ext",
         doc: "A BPF scheduler (sched_ext) schedules threads that are not real-time: it ignores slices, and may ignore clamps.",
         find: bpf_scheduler,

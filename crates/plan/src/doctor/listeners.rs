@@ -6,16 +6,16 @@ use model::host::SharedListeners;
 use model::{Label, NapiId, Pid, Severity, Spread};
 
 use super::case::Case;
-use super::rule::{Causes, Found, Rule};
+use super::rule::{Causes, DoctorRule, Found};
 
 /// The rules of this family.
-pub(super) const RULES: &[Rule] = &[
-    Rule {
+pub(super) const RULES: &[DoctorRule] = &[
+    DoctorRule {
         id: "listeners-mix-queues",
         doc: "The kernel's hash gives workers that listen on one address connections of several queues: none of their epolls polls all of them.",
         find: mix_queues,
     },
-    Rule {
+    DoctorRule {
         id: "listeners-chosen-by-another",
         doc: "Another program's BPF program chooses the listener of a connection, and is left alone.",
         find: chosen_by_another,

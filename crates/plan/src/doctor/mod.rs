@@ -39,14 +39,14 @@ use case::Case;
 use rule::Causes;
 
 pub use case::RequestFacts;
-pub use context::{CommandPrefix, Held, HostContext, Peer, Pending};
+pub use context::{CommandPrefix, HeldObject, HostContext, PendingChanges, VethPeer};
 pub use not_known::not_known;
-pub use rule::Rule;
+pub use rule::DoctorRule;
 
 pub use engagement::{EMPTY_PERCENT_MIN, ENGAGED_PERCENT_MIN, NOT_ENGAGED_PERCENT_MAX};
 
 /// All rules by family, in the order of evaluation.
-pub const RULES: [(&str, &[Rule]); 16] = [
+pub const RULES: [(&str, &[DoctorRule]); 16] = [
     ("policy", policy::RULES),
     ("known", known_bad::RULES),
     ("settings", settings::RULES),

@@ -3,10 +3,10 @@
 use model::Severity;
 
 use super::case::Case;
-use super::rule::{Causes, Found, Rule};
+use super::rule::{Causes, DoctorRule, Found};
 
 /// The rules of this family.
-pub(super) const RULES: &[Rule] = &[Rule {
+pub(super) const RULES: &[DoctorRule] = &[DoctorRule {
     id: "policy-refused",
     doc: "The policy files are refused, so nothing in them is applied; `plan` exits with the same code.",
     find: refused,

@@ -8,7 +8,7 @@ use super::case::Case;
 
 /// A kind of finding.
 #[derive(Clone, Copy, Debug)]
-pub struct Rule {
+pub struct DoctorRule {
     /// Its name in [`Finding::rule`]; stable, for scripts.
     pub id: &'static str,
     /// Its meaning, in one line.
@@ -57,7 +57,7 @@ impl Found {
         self
     }
 
-    pub(super) fn by(mut self, rule: &Rule) -> Self {
+    pub(super) fn by(mut self, rule: &DoctorRule) -> Self {
         rule.id.clone_into(&mut self.finding.rule);
         self
     }

@@ -6,61 +6,61 @@ use model::{DeliveryMode, DeviceId, Object, Severity, Sysctl, Threading, quoted,
 
 use super::case::{Case, EpollCase, NapiCase, ProcessCase};
 use super::remedy;
-use super::rule::{Causes, Found, Rule};
+use super::rule::{Causes, DoctorRule, Found};
 
 /// The rules of this family.
-pub(super) const RULES: &[Rule] = &[
-    Rule {
+pub(super) const RULES: &[DoctorRule] = &[
+    DoctorRule {
         id: "kernel-too-old",
         doc: "The requested mode needs a feature that this kernel lacks.",
         find: kernel_too_old,
     },
-    Rule {
+    DoctorRule {
         id: "suspension-without-deferral",
         doc: "irq-suspend-timeout is set while defer-hard-irqs or gro-flush-timeout is 0: the IRQ is enabled again at every epoll_wait.",
         find: suspension_without_deferral,
     },
-    Rule {
+    DoctorRule {
         id: "suspension-too-short",
         doc: "irq-suspend-timeout is not longer than gro-flush-timeout: it ends before one iteration of the application's loop.",
         find: suspension_too_short,
     },
-    Rule {
+    DoctorRule {
         id: "irq-suspend-zero",
         doc: "irq-suspend-timeout is 0 although epolls prefer busy polling: only ordinary preferred busy polling.",
         find: irq_suspend_zero,
     },
-    Rule {
+    DoctorRule {
         id: "deferral-half-set",
         doc: "Only one of defer-hard-irqs and gro-flush-timeout is set: IRQs are not deferred.",
         find: deferral_half_set,
     },
-    Rule {
+    DoctorRule {
         id: "prefer-without-deferral",
         doc: "prefer_busy_poll is set on epolls whose NAPI has no deferral: the IRQ still fires.",
         find: prefer_without_deferral,
     },
-    Rule {
+    DoctorRule {
         id: "prefer-off",
         doc: "irq-suspend-timeout is set, but an epoll that receives from the NAPI has prefer_busy_poll off.",
         find: prefer_off,
     },
-    Rule {
+    DoctorRule {
         id: "busy-poll-everywhere",
         doc: "net.core.busy_poll makes every epoll of the host without its own busy_poll_usecs busy-poll, as well as poll and select.",
         find: busy_poll_everywhere,
     },
-    Rule {
+    DoctorRule {
         id: "napi-threaded",
         doc: "A kernel thread polls the NAPI as well as the application.",
         find: napi_threaded,
     },
-    Rule {
+    DoctorRule {
         id: "set-on-another-device",
         doc: "Suspension is set on one device, and the process receives on another.",
         find: set_on_another_device,
     },
-    Rule {
+    DoctorRule {
         id: "queue-not-set",
         doc: "Suspension is set on some queues of a device, and the process also receives on others.",
         find: queue_not_set,

@@ -7,10 +7,10 @@ use model::{CpuSet, Nanoseconds, Severity};
 
 use super::case::Case;
 use super::case::RequestFacts;
-use super::rule::{Causes, Found, Rule};
+use super::rule::{Causes, DoctorRule, Found};
 
 /// The rules of this family.
-pub(super) const RULES: &[Rule] = &[Rule {
+pub(super) const RULES: &[DoctorRule] = &[DoctorRule {
     id: "idle-states-too-deep",
     doc: "CPUs that wait for packets may enter an idle state whose exit latency exceeds the goal.",
     find: too_deep,

@@ -5,10 +5,10 @@ use model::{DeliveryMode, Nanoseconds, Severity};
 use super::case::{Case, NapiCase, WaitedForCpu};
 use super::engagement::{ENGAGED_PERCENT_MIN, idles, percent, taken_up};
 use super::remedy;
-use super::rule::{Causes, Found, Rule};
+use super::rule::{Causes, DoctorRule, Found};
 
 /// The rules of this family, which apply if no earlier family has found a cause.
-pub(super) const RULES: &[Rule] = &[Rule {
+pub(super) const RULES: &[DoctorRule] = &[DoctorRule {
     id: "timer-before-application",
     doc: "gro-flush-timeout expires before the application gets a CPU: the timer delivers what the application would have polled.",
     find: timer_before_application,

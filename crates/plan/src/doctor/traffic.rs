@@ -6,41 +6,41 @@ use model::host::Device;
 use super::case::{Case, NapiCase, ProcessCase, Sending};
 use super::context::THEN;
 use super::remedy;
-use super::rule::{Causes, Found, Rule};
+use super::rule::{Causes, DoctorRule, Found};
 
 /// The rules of this family.
-pub(super) const RULES: &[Rule] = &[
-    Rule {
+pub(super) const RULES: &[DoctorRule] = &[
+    DoctorRule {
         id: "packets-on-no-napi",
         doc: "Packets arrive through the per-CPU backlog instead of a NAPI (incoming NAPI id 0), as on a veth whose sender has TSO on.",
         find: packets_on_no_napi,
     },
-    Rule {
+    DoctorRule {
         id: "veth-without-napi",
         doc: "A veth under load delivers through the per-CPU backlog, because it has no NAPI or its sender has TSO on: no delivery policy affects its packets.",
         find: veth_without_napi,
     },
-    Rule {
+    DoctorRule {
         id: "rps-on",
         doc: "Receive packet steering forwards the queue's packets to other CPUs, whose softirqs do the work again.",
         find: rps_on,
     },
-    Rule {
+    DoctorRule {
         id: "loopback-only",
         doc: "All connections of the process are over loopback, which has no NAPI.",
         find: loopback_only,
     },
-    Rule {
+    DoctorRule {
         id: "napi-not-here",
         doc: "Connections have the id of a NAPI that no observed device has: it was replaced by a reset, or is in another namespace.",
         find: napi_not_here,
     },
-    Rule {
+    DoctorRule {
         id: "counts-lost",
         doc: "Some events were not counted because a table was full: every count is a lower bound.",
         find: counts_lost,
     },
-    Rule {
+    DoctorRule {
         id: "timers-hidden",
         doc: "The NAPI timers could not be watched, so polls after a timer count as polls after an interrupt.",
         find: timers_hidden,

@@ -6,27 +6,27 @@ use std::collections::{BTreeMap, BTreeSet};
 use model::recipe::{Mechanism, PaysFrom, RecipeEntry, RecipeValue};
 use model::{NapiId, PolicyName, Setting, Severity};
 
-use crate::evidence::{Evidence, evidence_on};
+use crate::evidence::{JournalVerdict, evidence_on};
 use crate::recipe::circumstances;
 
 use super::batches::evidence;
 use super::case::{Case, ProcessCase};
-use super::context::{Pending, THEN};
-use super::rule::{Causes, Found, Rule};
+use super::context::{PendingChanges, THEN};
+use super::rule::{Causes, DoctorRule, Found};
 
 /// The rules of this family.
-pub(super) const RULES: &[Rule] = &[
-    Rule {
+pub(super) const RULES: &[DoctorRule] = &[
+    DoctorRule {
         id: "no-policy",
         doc: "No policy file requests anything on this host, and no transaction is in force.",
         find: no_policy,
     },
-    Rule {
+    DoctorRule {
         id: "policy-not-in-force",
         doc: "The policy files request settings that are not in force, as after a rollback or before they are applied.",
         find: not_in_force,
     },
-    Rule {
+    DoctorRule {
         id: "policy-untried",
         doc: "A process receives on queues without settings: a comparison on its own traffic shows whether a policy helps.",
         find: policy_untried,
@@ -64,7 +64,7 @@ fn no_policy(case: &Case<'_>, _: &Causes) -> Vec<Found> {
 }
 
 fn not_in_force(case: &Case<'_>, _: &Causes) -> Vec<Found> {
-    let Pending { plan, rolled_back, daemon, evidence, .. } = &case.context.pending;
+    let PendingChanges { plan, rolled_back, daemon, evidence, .. } = &case.context.pending;
     let changes: Vec<String> = plan.changes().map(ToString::to_string).collect();
     if changes.is_empty() {
         return Vec::new();
@@ -74,7 +74,7 @@ fn not_in_force(case: &Case<'_>, _: &Causes) -> Vec<Found> {
     let are = if changes.len() == 1 { "is" } else { "are" };
     let wanted: Vec<&Setting> = plan.changes().map(|change| change.to()).collect();
     let evidence = evidence_on(&wanted, evidence);
-    let was_worse = evidence.is_some_and(Evidence::is_against);
+    let was_worse = evidence.is_some_and(JournalVerdict::is_against);
     let worse = if was_worse { ", and were measured as worse" } else { "" };
     let mut found = Found::new(
         Severity::Warning,
@@ -235,9 +235,10 @@ fn against<'c>(
     process: &ProcessCase<'_>,
     napis: &BTreeMap<NapiId, usize>,
     case: &Case<'c>,
-) -> Option<&'c Evidence> {
+) -> Option<&'c JournalVerdict> {
     let word = policy.to_string();
-    let is_tried = |evidence: &&Evidence| evidence.command.split_whitespace().any(|given| given == word);
+    let is_tried =
+        |evidence: &&JournalVerdict| evidence.command.split_whitespace().any(|given| given == word);
     let is_own = |setting: &Setting| {
         let object = setting.object();
         let device = |id: &NapiId| case.napis.get(id).map(|napi| napi.device.id.ifindex);

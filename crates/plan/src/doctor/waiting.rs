@@ -6,26 +6,26 @@ use model::{DeliveryMode, NapiId, Severity};
 
 use super::case::{Case, EpollCase, NapiCase, ProcessCase};
 use super::remedy;
-use super::rule::{Causes, Found, Rule};
+use super::rule::{Causes, DoctorRule, Found};
 
 /// The rules of this family.
-pub(super) const RULES: &[Rule] = &[
-    Rule {
+pub(super) const RULES: &[DoctorRule] = &[
+    DoctorRule {
         id: "events-only",
         doc: "Epolls busy-wait for events and leave polling to softirq.",
         find: events_only,
     },
-    Rule {
+    DoctorRule {
         id: "events-only-deferred",
         doc: "An epoll busy-waits for events of a NAPI whose IRQs are deferred: only the timer polls it.",
         find: events_only_deferred,
     },
-    Rule {
+    DoctorRule {
         id: "events-only-crowded",
         doc: "More epolls busy-wait for events than their threads have CPUs.",
         find: crowded,
     },
-    Rule {
+    DoctorRule {
         id: "userbusy-sleeps",
         doc: "userbusy was requested, but the process sleeps in epoll_wait: it runs without the library.",
         find: sleeps,

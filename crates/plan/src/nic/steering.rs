@@ -5,11 +5,11 @@ use model::nic::NicRequest;
 use model::qdisc::{Qdisc, QdiscKind, Qdiscs};
 use model::{FlowMatch, FlowRule, NicKnob, Offload, QueueSpan, Setting, SteerTo};
 
-use crate::placement::Part;
+use crate::placement::PlacedRequest;
 use crate::queues_after::QueuesAfter;
 use crate::refusal::{Refusal, RefusalKind};
 
-fn refused(part: &Part, device: &Device, message: String) -> Refusal {
+fn refused(part: &PlacedRequest, device: &Device, message: String) -> Refusal {
     Refusal::new(RefusalKind::Usage, device.id, message)
         .because(format!("requested at {}", part.intent.origin))
 }
@@ -17,7 +17,7 @@ fn refused(part: &Part, device: &Device, message: String) -> Refusal {
 /// The desired contexts, each over existing receive queues.
 pub(super) fn contexts(
     spans: &[QueueSpan],
-    part: &Part,
+    part: &PlacedRequest,
     device: &Device,
     after: &QueuesAfter,
 ) -> Result<Vec<Setting>, Refusal> {
@@ -33,7 +33,7 @@ pub(super) fn contexts(
 /// The desired rules, each to an existing queue, or to a context that exists or is desired.
 pub(super) fn rules(
     rules: &[FlowRule],
-    part: &Part,
+    part: &PlacedRequest,
     device: &Device,
     after: &QueuesAfter,
 ) -> Result<Vec<Setting>, Refusal> {
@@ -69,7 +69,12 @@ pub(super) fn rules(
         .collect())
 }
 
-fn check_context(span: QueueSpan, flow: &FlowMatch, part: &Part, device: &Device) -> Result<(), Refusal> {
+fn check_context(
+    span: QueueSpan,
+    flow: &FlowMatch,
+    part: &PlacedRequest,
+    device: &Device,
+) -> Result<(), Refusal> {
     let there = device.rss_contexts.iter().flatten().any(|context| context.queues == Some(span));
     let requested = part
         .intent

@@ -15,24 +15,29 @@ use crate::cpu_locality::{self, NearCores};
 use crate::in_force;
 use crate::index::Index;
 use crate::nic::{self, remakes};
-use crate::placement::{Part, Placement};
+use crate::placement::{PlacedRequest, Placement};
 use crate::recipe::circumstances;
-use crate::wanted::Wanted;
+use crate::wanted::DesiredSetting;
 
 /// The settings of a part's recipe on a device.
 #[derive(Debug, Default)]
 pub(crate) struct OfDevice {
     /// The desired settings.
-    pub(crate) wanted: Vec<Wanted>,
+    pub(crate) wanted: Vec<DesiredSetting>,
     /// Settings that would stop queues, and so are only proposed.
-    pub(crate) proposed: Vec<Wanted>,
+    pub(crate) proposed: Vec<DesiredSetting>,
     /// What the device lacks, in words.
     pub(crate) lacks: BTreeSet<&'static str>,
 }
 
 /// The settings of a part's recipe on one device: all of it if the part is the device's request, otherwise on
 /// its own queues.
-pub(crate) fn wanted(part: &Part, device: &Device, placement: &Placement, index: &Index<'_>) -> OfDevice {
+pub(crate) fn wanted(
+    part: &PlacedRequest,
+    device: &Device,
+    placement: &Placement,
+    index: &Index<'_>,
+) -> OfDevice {
     let mut found = OfDevice::default();
     let of_device = matches!(&part.intent.target, Target::Device(name) if name == device.id.name.as_str());
     let scope =
@@ -61,7 +66,7 @@ pub(crate) fn wanted(part: &Part, device: &Device, placement: &Placement, index:
             };
             let proposed = now != setting && remakes(&setting, device) && !placement.disruptive;
             let list = if proposed { &mut found.proposed } else { &mut found.wanted };
-            list.push(Wanted { setting, because: because.clone() });
+            list.push(DesiredSetting { setting, because: because.clone() });
         }
     }
     // A recipe removes nothing that cannot be restored.
@@ -70,7 +75,7 @@ pub(crate) fn wanted(part: &Part, device: &Device, placement: &Placement, index:
     if let Some(table) = scope.spread().filter(can_be_put_back) {
         let why = "the hash sends no packets to receive queues beyond the usable cores";
         let because = Reason::new(why, format!("{}: layout", part.intent.origin));
-        found.wanted.push(Wanted { setting: table, because });
+        found.wanted.push(DesiredSetting { setting: table, because });
     }
     found
 }
@@ -78,7 +83,7 @@ pub(crate) fn wanted(part: &Part, device: &Device, placement: &Placement, index:
 /// The number of queues of a kind in the recipe of a device's request.
 pub(crate) fn channels_wanted(
     kind: ChannelKind,
-    part: &Part,
+    part: &PlacedRequest,
     device: &Device,
     recipes: &Recipes,
     index: &Index<'_>,
@@ -95,7 +100,7 @@ fn names(request: &NicRequest, mechanism: Mechanism) -> bool {
 }
 
 struct Scope<'a> {
-    part: &'a Part,
+    part: &'a PlacedRequest,
     device: &'a Device,
     index: &'a Index<'a>,
     /// Whether the part is the device's own request.
@@ -290,7 +295,11 @@ fn number(value: &RecipeValue) -> Option<u32> {
 }
 
 /// One line for everything that a device lacks.
-pub(crate) fn note_of_lacks(device: DeviceId, part: &Part, lacks: &BTreeSet<&'static str>) -> Option<String> {
+pub(crate) fn note_of_lacks(
+    device: DeviceId,
+    part: &PlacedRequest,
+    lacks: &BTreeSet<&'static str>,
+) -> Option<String> {
     let words: Vec<&str> = lacks.iter().copied().collect();
     (!words.is_empty())
         .then(|| format!("{device} has no {}: left out of policy {}", words.join(", "), part.intent.policy))

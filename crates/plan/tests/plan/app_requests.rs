@@ -31,8 +31,9 @@ fn placed(joined: &Joined, host: &Host, resolved: &Resolved) -> Placement {
 
 /// The epolls and the queues of every request, in the policy's order.
 fn owned(placement: &Placement) -> Vec<(PolicyName, Vec<Fd>, Vec<u32>)> {
-    let epolls = |part: &plan::Part| part.processes.iter().flat_map(|p| &p.epolls).map(|e| e.fd).collect();
-    let queues = |part: &plan::Part| part.queues.iter().map(|q| q.queue.index.0).collect();
+    let epolls =
+        |part: &plan::PlacedRequest| part.processes.iter().flat_map(|p| &p.epolls).map(|e| e.fd).collect();
+    let queues = |part: &plan::PlacedRequest| part.queues.iter().map(|q| q.queue.index.0).collect();
     placement.parts.iter().map(|part| (part.intent.policy, epolls(part), queues(part))).collect()
 }
 

@@ -9,7 +9,7 @@ use model::{
     BatchesOf, CpuWait, Delivered, DeliveryMode, EventBatches, Fd, Finding, Host, Label, Nanoseconds, NapiId,
     NetnsId, Pid, PolicyName, PollCounts, RingId, RingNapi, Severity, Sysctl, Threading,
 };
-use plan::doctor::{CommandPrefix, HostContext, Peer};
+use plan::doctor::{CommandPrefix, HostContext, VethPeer};
 use plan::{RequestFacts, Resolved, doctor, doctor_with, place};
 
 use crate::made::{
@@ -165,7 +165,8 @@ fn both_ends_of_a_veth_are_named_where_both_are_here() {
 fn a_peer_in_another_namespace_is_named_with_the_way_there() {
     let host = memcached(&[328], &[&[0; 20]]);
     let mut context = HostContext::default();
-    let mut peer = Peer { name: Label::new("client0"), netns: "/proc/77/ns/net".to_owned(), tso: Some(true) };
+    let mut peer =
+        VethPeer { name: Label::new("client0"), netns: "/proc/77/ns/net".to_owned(), tso: Some(true) };
     context.peers.insert(host.devices[0].id, peer.clone());
     context.command_prefix =
         CommandPrefix { options: "--netns web".to_owned(), netns: Some("/run/netns/web".to_owned()) };

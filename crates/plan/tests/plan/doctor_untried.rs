@@ -8,7 +8,7 @@ use model::{
     Delivered, DeliveryMode, EmptyPolls, Finding, Host, IrqNumber, Nanoseconds, NapiKnob, Pid, PolicyName,
     Reason, Recipes, Ruling, Setting,
 };
-use plan::doctor::{HostContext, Pending, not_known};
+use plan::doctor::{HostContext, PendingChanges, not_known};
 use plan::{RequestFacts, Resolved, doctor_with};
 
 use crate::doctor::SOFTIRQ;
@@ -52,7 +52,7 @@ fn on_a_host_without_a_policy_the_busiest_processes_are_proposed_first() {
 fn a_word_that_was_measured_as_worse_is_not_proposed_again() {
     let host = unprepared();
     let queue = host.devices[1].rx_queues[0].id;
-    let tried = |word: &str, ruling| plan::Evidence {
+    let tried = |word: &str, ruling| plan::JournalVerdict {
         transaction: "20261122T030000.000000Z-0c01".to_owned(),
         command: format!("netpolicy compare --pid 814 --b {word}"),
         settings: vec![Setting::Napi(queue, NapiKnob::DeferHardIrqs(EmptyPolls(100)))],
@@ -60,8 +60,8 @@ fn a_word_that_was_measured_as_worse_is_not_proposed_again() {
         ruling,
         measured: "cpu +19.6 %, 40 pairs, switchback".to_owned(),
     };
-    let of_proxy = |evidence: Vec<plan::Evidence>| {
-        let pending = Pending { evidence, ..Pending::default() };
+    let of_proxy = |evidence: Vec<plan::JournalVerdict>| {
+        let pending = PendingChanges { evidence, ..PendingChanges::default() };
         let context = HostContext { proposes: true, pending, ..HostContext::default() };
         let findings = doctor_with(&host, Some(&counts()), &[], &context);
         findings.into_iter().find(|finding| finding.object == "proxy[814]").expect("it is busy")
@@ -168,14 +168,14 @@ fn settings_that_are_asked_for_and_not_in_force_are_counted_with_what_brings_the
     let intent = named("suspend20".parse().expect("a mode"), on_device(2, "eth0", PolicyName::None));
     let plan = read_aloud::planned(&policy([intent]), &host, &Resolved::default()).expect("planned");
     let rolled_back = Some("20261122T030000.000000Z-0c01".to_owned());
-    let said = |pending: Pending| {
+    let said = |pending: PendingChanges| {
         let context = HostContext { pending, ..HostContext::default() };
         let findings = doctor_with(&host, None, &[], &context).into_iter();
         findings.filter(|finding| finding.rule == "policy-not-in-force").collect::<Vec<_>>()
     };
-    let pending = Pending { plan, rolled_back, ..Pending::default() };
+    let pending = PendingChanges { plan, rolled_back, ..PendingChanges::default() };
     insta::assert_snapshot!(read_aloud::findings(&said(pending.clone())));
-    let measured = |ruling, transaction: &str| plan::Evidence {
+    let measured = |ruling, transaction: &str| plan::JournalVerdict {
         transaction: transaction.to_owned(),
         command: "netpolicy compare --pid 812 --b policy".to_owned(),
         settings: pending.plan.changes().map(|change| change.to().clone()).collect(),
@@ -183,7 +183,7 @@ fn settings_that_are_asked_for_and_not_in_force_are_counted_with_what_brings_the
         ruling,
         measured: "p50 10 → 200 µs (+1900 %, +1500…+2300), 40 pairs, switchback".to_owned(),
     };
-    let worse = Pending {
+    let worse = PendingChanges {
         evidence: vec![measured(Ruling::CannotTell, "newest"), measured(Ruling::Worse, "the-one-before")],
         ..pending.clone()
     };
@@ -191,7 +191,7 @@ fn settings_that_are_asked_for_and_not_in_force_are_counted_with_what_brings_the
     assert!(found.summary.ends_with("not in force, and were measured as worse"), "{}", found.summary);
     assert!(found.evidence[0].starts_with("measured on memcached as worse: p50 10"), "{:?}", found.evidence);
     assert!(!found.remedy.expect("one").contains("apply"), "what was worse is not recommended");
-    let better = Pending {
+    let better = PendingChanges {
         evidence: vec![measured(Ruling::Better, "newest"), measured(Ruling::Worse, "before")],
         ..worse
     };
@@ -201,10 +201,10 @@ fn settings_that_are_asked_for_and_not_in_force_are_counted_with_what_brings_the
     );
     let mut other = measured(Ruling::Worse, "of-other-values");
     other.settings.clear();
-    assert!(!said(Pending { evidence: vec![other], ..pending.clone() })[0].summary.contains("worse"));
-    let by_daemon = said(Pending { daemon: Some(Pid(812)), ..pending });
+    assert!(!said(PendingChanges { evidence: vec![other], ..pending.clone() })[0].summary.contains("worse"));
+    let by_daemon = said(PendingChanges { daemon: Some(Pid(812)), ..pending });
     assert_eq!(by_daemon[0].remedy.as_deref(), Some("kill -HUP 812"));
-    assert!(said(Pending::default()).is_empty(), "all of it is in force");
+    assert!(said(PendingChanges::default()).is_empty(), "all of it is in force");
 }
 
 #[test]
@@ -212,7 +212,7 @@ fn refused_policy_files_are_the_first_finding_and_nothing_is_proposed() {
     let host = unprepared();
     let context = HostContext {
         proposes: true,
-        pending: Pending {
+        pending: PendingChanges {
             refused: Some("two sections are for process nginx\n --> 10-host.toml:7:1".to_owned()),
             ..Default::default()
         },

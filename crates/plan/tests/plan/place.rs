@@ -10,7 +10,7 @@ use model::{
     Budget, CpuSet, DeliveryMode, EpollParams, Fd, Host, Intent, Nanoseconds, NapiId, NapiKnob, NetnsId, Pid,
     Policy, PolicyName, ProcessKnob, RingId, Setting, Target,
 };
-use plan::{Refusal, RefusalKind, Resolved, Running, desired, place};
+use plan::{Refusal, RefusalKind, Resolved, ServiceState, desired, place};
 
 use crate::made::{
     defer, device, host, listen, named, on_device, on_service, on_task, policy, server, set_epolls, suspend,
@@ -68,7 +68,7 @@ fn a_pod_that_receives_by_queues_here_is_placed_and_one_that_does_not_is_explain
         socket.napi = None;
     }
     let left = place(&policy, &host, &resolved).expect("placed");
-    assert!(left.parts[0].queues.is_empty() && left.parts[0].runs == Running::No);
+    assert!(left.parts[0].queues.is_empty() && left.parts[0].runs == ServiceState::No);
     assert!(left.parts[0].notes[0].contains("is left alone"), "{:?}", left.parts[0].notes);
 }
 
@@ -392,7 +392,7 @@ fn an_idle_service_is_no_fault() {
     assert!(
         placement.parts[0].notes[0].contains("no process of this service runs (exe memcached, port 11211)")
     );
-    assert_eq!(placement.parts[0].runs, Running::No);
+    assert_eq!(placement.parts[0].runs, ServiceState::No);
 }
 
 #[test]
@@ -402,7 +402,11 @@ fn a_service_that_could_not_be_looked_for_is_not_said_not_to_run() {
     let mut host = two_services();
     host.capabilities.ptrace = true;
     let placement = place(&policy, &host, &resolved).expect("placed");
-    assert_eq!(placement.parts[0].runs, Running::No, "what not even root may look into is not a service");
+    assert_eq!(
+        placement.parts[0].runs,
+        ServiceState::No,
+        "what not even root may look into is not a service"
+    );
     host.capabilities.ptrace = false;
     let placement = place(&policy, &host, &resolved).expect("placed");
     let note = &placement.parts[0].notes[0];
@@ -410,7 +414,7 @@ fn a_service_that_could_not_be_looked_for_is_not_said_not_to_run() {
         note.contains("is not known: 148 could not be inspected (process 1: Permission denied"),
         "{note}"
     );
-    assert_eq!(placement.parts[0].runs, Running::NotKnown);
+    assert_eq!(placement.parts[0].runs, ServiceState::NotKnown);
 }
 
 #[test]

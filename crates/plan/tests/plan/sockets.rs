@@ -50,7 +50,7 @@ fn wanted(host: &Host, mode: DeliveryMode) -> Desired {
 }
 
 fn of_sockets(desired: &Desired) -> Vec<(u32, String)> {
-    let of = |wanted: &plan::Wanted| match &wanted.setting {
+    let of = |wanted: &plan::DesiredSetting| match &wanted.setting {
         Setting::Process(ProcessKnob::Socket(socket, polling)) => Some((socket.fd.0, polling.to_string())),
         _ => None,
     };
