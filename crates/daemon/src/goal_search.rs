@@ -10,7 +10,7 @@ use model::{
 };
 use session::{clock, quoted};
 
-use crate::goals::Standing;
+use crate::goals::GoalState;
 use crate::guards::Attempt;
 use crate::status::{RequestStatus, SearchStatus, TriedStatus};
 
@@ -102,14 +102,14 @@ impl GoalSearch {
     }
 
     /// Records the state of goals.
-    pub(crate) fn note(&mut self, standings: &BTreeMap<String, Standing>, now: Nanoseconds) {
-        self.missed.retain(|name, _| standings.get(name).is_some_and(|standing| *standing != Standing::Met));
+    pub(crate) fn note(&mut self, standings: &BTreeMap<String, GoalState>, now: Nanoseconds) {
+        self.missed.retain(|name, _| standings.get(name).is_some_and(|standing| *standing != GoalState::Met));
         for (name, standing) in standings {
             match (standing, self.missed.get_mut(name)) {
-                (Standing::Missed(what), Some(known)) => known.1 = Some(*what),
-                (Standing::Missed(what), None) => drop(self.missed.insert(name.clone(), (now, Some(*what)))),
-                (Standing::Open, Some(known)) => known.1 = None,
-                (Standing::Open | Standing::Met, _) => {}
+                (GoalState::Missed(what), Some(known)) => known.1 = Some(*what),
+                (GoalState::Missed(what), None) => drop(self.missed.insert(name.clone(), (now, Some(*what)))),
+                (GoalState::Open, Some(known)) => known.1 = None,
+                (GoalState::Open | GoalState::Met, _) => {}
             }
         }
     }
@@ -225,7 +225,7 @@ mod test {
 
     const SECOND: u64 = 1_000_000_000;
 
-    fn standings(standing: Standing) -> BTreeMap<String, Standing> {
+    fn standings(standing: GoalState) -> BTreeMap<String, GoalState> {
         BTreeMap::from([("service cache".to_owned(), standing)])
     }
 
@@ -238,12 +238,12 @@ mod test {
         let mut search = searching();
         let missed = |search: &GoalSearch| search.missed.get("service cache").copied();
         for (second, standing, since) in [
-            (1, Standing::Open, None),
-            (2, Standing::Missed(Guarded::P99), Some((2, Some(Guarded::P99)))),
-            (3, Standing::Open, Some((2, None))),
-            (4, Standing::Missed(Guarded::P50), Some((2, Some(Guarded::P50)))),
-            (5, Standing::Met, None),
-            (6, Standing::Missed(Guarded::P99), Some((6, Some(Guarded::P99)))),
+            (1, GoalState::Open, None),
+            (2, GoalState::Missed(Guarded::P99), Some((2, Some(Guarded::P99)))),
+            (3, GoalState::Open, Some((2, None))),
+            (4, GoalState::Missed(Guarded::P50), Some((2, Some(Guarded::P50)))),
+            (5, GoalState::Met, None),
+            (6, GoalState::Missed(Guarded::P99), Some((6, Some(Guarded::P99)))),
         ] {
             search.note(&standings(standing), Nanoseconds(second * SECOND));
             let since = since.map(|(second, what)| (Nanoseconds(second * SECOND), what));

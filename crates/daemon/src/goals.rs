@@ -21,7 +21,7 @@ use crate::status::{MeasuredWindows, RequestStatus, ResponseTimes};
 
 /// The state of a goal after the last measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Standing {
+pub(crate) enum GoalState {
     /// The whole interval of this percentile is above the goal.
     Missed(Guarded),
     /// The whole interval of each percentile is within the goal.
@@ -126,7 +126,7 @@ impl Goals {
     }
 
     /// The state of the services' goals after the last measurement.
-    pub(crate) fn standings(&self) -> BTreeMap<String, Standing> {
+    pub(crate) fn standings(&self) -> BTreeMap<String, GoalState> {
         let of = |measured: &Measured| {
             let subject = self.subjects.iter().find(|subject| subject.name == measured.name)?;
             let Outcome::Windows { summary, .. } = &measured.outcome else { return None };
@@ -214,7 +214,7 @@ impl Goals {
 }
 
 /// The state of a goal: by the whole interval of each percentile, like the finding `live-goal-missed`.
-fn standing(goal: &Goal, response: &Percentiles) -> Standing {
+fn standing(goal: &Goal, response: &Percentiles) -> GoalState {
     let nanoseconds = |span: Nanoseconds| Duration::from_nanos(span.0).as_secs_f64() * 1e9;
     let wanted = [(Guarded::P99, goal.p99, response.p99), (Guarded::P50, goal.p50, response.p50)];
     let wanted: Vec<_> =
@@ -226,9 +226,9 @@ fn standing(goal: &Goal, response: &Percentiles) -> Standing {
         found.is_some_and(|found| !found.open_end && found.interval.high <= nanoseconds(*goal))
     };
     match missed {
-        Some((what, ..)) => Standing::Missed(*what),
-        None if wanted.iter().all(is_met) => Standing::Met,
-        None => Standing::Open,
+        Some((what, ..)) => GoalState::Missed(*what),
+        None if wanted.iter().all(is_met) => GoalState::Met,
+        None => GoalState::Open,
     }
 }
 

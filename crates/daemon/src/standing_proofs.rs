@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
-use model::proof::Standing;
+use model::proof::ProofState;
 use model::{Chance, Finding, Holdback, Intent, Nanoseconds, Proof, Proofs, Severity};
 use session::{clock, quoted};
 
@@ -131,11 +131,13 @@ impl StandingProofs {
                 format!("{quantity} lately {}, since it began {}", effect.recent, effect.change)
             });
             let (rule, summary) = match proof.standing() {
-                Standing::Reversed => (REVERSED, "its policy makes it worse, by the last pairs of its proof"),
-                Standing::NoEffect => {
+                ProofState::Reversed => {
+                    (REVERSED, "its policy makes it worse, by the last pairs of its proof")
+                }
+                ProofState::NoEffect => {
                     (NO_EFFECT, "its policy makes no difference above 5 %, by the last pairs of its proof")
                 }
-                Standing::Helps | Standing::Open => return None,
+                ProofState::Helps | ProofState::Open => return None,
             };
             Some(Finding {
                 rule: rule.to_owned(),

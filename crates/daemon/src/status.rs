@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use latency::live::{Cost, Estimator, Measured, Percentiles, Unit};
-use model::proof::Standing;
+use model::proof::ProofState;
 use model::{Effect, Finding, Goal, Intent, Judgement, NetnsId, Ruling, Target};
 use rustix::io::Errno;
 use schemars::JsonSchema;
@@ -166,7 +166,7 @@ pub struct ProofStatus {
     /// The share of the time without the policy, from 0 to 1.
     pub share_without: f64,
     /// What it shows by the last pairs.
-    pub standing: Standing,
+    pub standing: ProofState,
     /// The effect on each quantity, as a share of its value without the policy.
     pub effects: Vec<Effect>,
     /// When the policy was withdrawn last, in microseconds since 1970-01-01 00:00 UTC.

@@ -48,7 +48,7 @@ struct Reload {
 }
 
 /// The reports of the daemon's other parts.
-pub(crate) struct Standing {
+pub(crate) struct StatusParts {
     /// The number of requests from clients.
     pub(crate) asked: usize,
     /// How each kind of event is detected.
@@ -283,8 +283,8 @@ impl<'a> Telemetry<'a> {
     }
 
     /// Publishes the status.
-    pub(crate) fn publish(&self, standing: Standing) {
-        let Standing { asked, event_sources, requests, settings, polling, services } = standing;
+    pub(crate) fn publish(&self, standing: StatusParts) {
+        let StatusParts { asked, event_sources, requests, settings, polling, services } = standing;
         self.shared.note_services(services);
         self.shared.update(|status| {
             status.phase = self.phase;

@@ -168,7 +168,7 @@ pub const fn metric_of(guarded: Guarded) -> Metric {
 
 /// The rank of a candidate after a stage.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Standing {
+pub struct Ranking {
     /// Its number in the stage, from 1.
     pub candidate: usize,
     /// The improvement of the metric, as a logarithm; 0 if it was not measured.
@@ -305,9 +305,9 @@ impl Heat {
     }
 
     /// The candidates of the stage, the best first.
-    pub fn standings(&self, metric: Metric) -> Vec<Standing> {
-        let mut all: Vec<Standing> = (1..self.candidates.len())
-            .map(|candidate| Standing {
+    pub fn standings(&self, metric: Metric) -> Vec<Ranking> {
+        let mut all: Vec<Ranking> = (1..self.candidates.len())
+            .map(|candidate| Ranking {
                 candidate,
                 gain: self.gain(candidate, metric),
                 out: self.out[candidate].clone(),

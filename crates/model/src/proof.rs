@@ -124,7 +124,7 @@ impl fmt::Display for Interval {
 /// What a proof shows at present.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Standing {
+pub enum ProofState {
     /// A quantity that the policy is for is smaller with it.
     Helps,
     /// The effect on every quantity that the policy is for is below [`Proof::MARGIN`].
@@ -135,7 +135,7 @@ pub enum Standing {
     Open,
 }
 
-impl Standing {
+impl ProofState {
     /// All of them.
     pub const ALL: [Self; 4] = [Self::Helps, Self::NoEffect, Self::Reversed, Self::Open];
 
@@ -204,7 +204,7 @@ impl Proof {
     }
 
     /// What it shows at present, by the recent pairs.
-    pub fn standing(&self) -> Standing {
+    pub fn standing(&self) -> ProofState {
         let meant = quantities_of(&self.intent);
         let recent: Vec<&Interval> = self
             .effects
@@ -213,16 +213,16 @@ impl Proof {
             .map(|effect| &effect.recent)
             .collect();
         if recent.is_empty() {
-            return Standing::Open;
+            return ProofState::Open;
         }
         if recent.iter().any(|interval| interval.is_less()) {
-            return Standing::Helps;
+            return ProofState::Helps;
         }
         if recent.iter().any(|interval| interval.is_more()) {
-            return Standing::Reversed;
+            return ProofState::Reversed;
         }
         let is_nothing = recent.iter().all(|interval| interval.is_within(Self::MARGIN));
-        if is_nothing { Standing::NoEffect } else { Standing::Open }
+        if is_nothing { ProofState::NoEffect } else { ProofState::Open }
     }
 }
 
@@ -275,7 +275,7 @@ mod test {
         Interval { estimate: f64::midpoint(low, high), low: Some(low), high: Some(high) }
     }
 
-    fn shows(policy: PolicyName, recent: &[(Guarded, Interval)]) -> Standing {
+    fn shows(policy: PolicyName, recent: &[(Guarded, Interval)]) -> ProofState {
         let mut proof = Proof::of(&intent(policy), "suspend20", 5);
         proof.effects = recent
             .iter()
@@ -305,13 +305,13 @@ mod test {
         let (less, more, nothing) = (interval(-0.3, -0.1), interval(0.1, 0.3), interval(-0.01, 0.02));
         let unknown = interval(-0.2, 0.2);
         for (policy, recent, standing) in [
-            (PolicyName::Cpu, vec![(Guarded::Cpu, less), (Guarded::P99, more)], Standing::Helps),
-            (PolicyName::Latency, vec![(Guarded::Cpu, less), (Guarded::P99, more)], Standing::Reversed),
-            (PolicyName::Latency, vec![(Guarded::P50, less), (Guarded::P99, more)], Standing::Helps),
-            (PolicyName::Cpu, vec![(Guarded::Cpu, nothing)], Standing::NoEffect),
-            (PolicyName::Latency, vec![(Guarded::P50, nothing), (Guarded::P99, unknown)], Standing::Open),
-            (PolicyName::Latency, vec![(Guarded::Cpu, less)], Standing::Open),
-            (PolicyName::None, vec![(Guarded::P90, more)], Standing::Reversed),
+            (PolicyName::Cpu, vec![(Guarded::Cpu, less), (Guarded::P99, more)], ProofState::Helps),
+            (PolicyName::Latency, vec![(Guarded::Cpu, less), (Guarded::P99, more)], ProofState::Reversed),
+            (PolicyName::Latency, vec![(Guarded::P50, less), (Guarded::P99, more)], ProofState::Helps),
+            (PolicyName::Cpu, vec![(Guarded::Cpu, nothing)], ProofState::NoEffect),
+            (PolicyName::Latency, vec![(Guarded::P50, nothing), (Guarded::P99, unknown)], ProofState::Open),
+            (PolicyName::Latency, vec![(Guarded::Cpu, less)], ProofState::Open),
+            (PolicyName::None, vec![(Guarded::P90, more)], ProofState::Reversed),
         ] {
             assert_eq!(shows(policy, &recent), standing, "{policy} {recent:?}");
         }

@@ -23,7 +23,7 @@ pub(crate) use head::Head;
 pub use listing::Listings;
 pub(crate) use listing::only_lists;
 pub use qdisc::Qdisc;
-pub use standing::Standing;
+pub use standing::StandaloneActions;
 pub(crate) use standing::index_of;
 pub(crate) use tcmsg::{ACT_TAB, KIND, OPTIONS};
 pub use tcmsg::{EGRESS, Group, Hook, INGRESS, Verb, message};
@@ -58,7 +58,7 @@ pub enum Command {
     /// A queueing discipline.
     Qdisc(Qdisc),
     /// Actions.
-    Actions(Standing),
+    Actions(StandaloneActions),
     /// A line for tc, if enabled ([`crate::Batch::with_foreign`]). It has no message.
     Foreign(Foreign),
 }
@@ -89,7 +89,7 @@ impl Command {
         let of_actions = matches!(about, About::Actions | About::Action);
         if of_actions && words.peek().is_some_and(|word| abbreviates(word, "flush")) {
             words.skip();
-            *self = Self::Actions(Standing::parse_flushed(words)?);
+            *self = Self::Actions(StandaloneActions::parse_flushed(words)?);
             return at_end(words, None);
         }
         let verb =
@@ -114,7 +114,9 @@ impl Command {
                 self.parse_behind(head, words, lookup)?;
             }
             About::Qdisc => *self = Self::Qdisc(Qdisc::parse(verb, words, lookup)?),
-            About::Actions | About::Action => *self = Self::Actions(Standing::parse(verb, words, lookup)?),
+            About::Actions | About::Action => {
+                *self = Self::Actions(StandaloneActions::parse(verb, words, lookup)?)
+            }
         }
         at_end(words, found)
     }
@@ -148,7 +150,9 @@ impl Command {
         match self {
             Self::Filter(filter) => filter.verb == Verb::Delete,
             Self::Qdisc(qdisc) => qdisc.verb == Verb::Delete,
-            Self::Actions(standing) => matches!(standing, Standing::Removed(_) | Standing::Flushed(_)),
+            Self::Actions(standing) => {
+                matches!(standing, StandaloneActions::Removed(_) | StandaloneActions::Flushed(_))
+            }
             Self::Foreign(foreign) => foreign.removes,
         }
     }
@@ -159,7 +163,7 @@ impl Command {
     pub fn bursts_cut(&self) -> u64 {
         let (actions, of_rule) = match self {
             Self::Filter(rule) => (&*rule.actions, rule.classifier.police()),
-            Self::Actions(Standing::Made(actions, _)) => (&**actions, None),
+            Self::Actions(StandaloneActions::Made(actions, _)) => (&**actions, None),
             Self::Actions(_) | Self::Qdisc(_) | Self::Foreign(_) => return 0,
         };
         let of_actions = actions.iter().filter_map(|action| match &action.kind {

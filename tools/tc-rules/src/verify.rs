@@ -15,7 +15,7 @@ use crate::classifier::u32::Part;
 use crate::classifier::{Classifier, flower_field::Field};
 use netlink::attr::{AttrBuf, Attrs, Malformed};
 
-use crate::command::{ACT_TAB, Filter, KIND, OPTIONS, Standing, message};
+use crate::command::{ACT_TAB, Filter, KIND, OPTIONS, StandaloneActions, message};
 use crate::fingerprint::Fingerprinter;
 
 /// Sizes of `struct tcmsg` and of `struct tcamsg`.
@@ -219,7 +219,7 @@ fn altered_actions(sent: &[u8], echo: &[u8]) -> Result<Option<Altered>, Malforme
     }
     let made = stands.iter().map(|action| (action.kind.name().to_owned(), action.kind.instance().index));
     let mut out = AttrBuf::new();
-    Standing::Removed(made.collect()).encode(0, 0, &mut out);
+    StandaloneActions::Removed(made.collect()).encode(0, 0, &mut out);
     Ok(Some(Altered { words: describe("", others), removal: Some(Removal(out)) }))
 }
 

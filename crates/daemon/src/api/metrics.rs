@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 
 use latency::live::{Measured, Outcome, Totals};
 use model::live::{LiveCounts, LivePolls};
-use model::proof::Standing;
+use model::proof::ProofState;
 use model::{Interval, Nanoseconds, Ruling};
 
 use super::connection_stats::Tally;
@@ -358,7 +358,7 @@ impl Page {
             "What a standing proof shows by its last pairs: 1 for one of the values.",
         );
         for (request, proof) in proofs() {
-            for standing in Standing::ALL {
+            for standing in ProofState::ALL {
                 let labels = [("target", request.target.as_str()), ("standing", standing.as_str())];
                 self.sample(name, &labels, u64::from(standing == proof.standing));
             }

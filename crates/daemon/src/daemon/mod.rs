@@ -38,7 +38,7 @@ use crate::rejections::Rejections;
 use crate::requests::{Requests, Serves};
 use crate::standing_proofs::StandingProofs;
 use crate::status::{Phase, RequestStatus, Shared};
-use crate::telemetry::{Standing, Telemetry};
+use crate::telemetry::{StatusParts, Telemetry};
 
 /// Maximum number of settings left to other programs that are logged individually.
 const LEFT_ALONE_MAX: usize = 100;
@@ -504,7 +504,7 @@ impl<'a> Daemon<'a> {
     pub(crate) fn publish(&self) {
         let mut event_sources = self.sources.event_sources();
         event_sources.extend(self.requests.event_source_of_apps());
-        self.telemetry.publish(Standing {
+        self.telemetry.publish(StatusParts {
             asked: self.requests.asked(),
             event_sources,
             requests: self.filled(self.plan.statuses().to_vec()),

@@ -86,7 +86,7 @@ impl Daemon<'_> {
                 self.session.proofs_file().display()
             ));
         }
-        if let Some(goals::Standing::Missed(what)) = self.quality.goals.standings().get(&target) {
+        if let Some(goals::GoalState::Missed(what)) = self.quality.goals.standings().get(&target) {
             return Err(format!("it misses its goal for {} now", what.as_str()));
         }
         let is_of_it = |object: &str| object.split(", ").any(|one| one == target);

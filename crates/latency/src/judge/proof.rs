@@ -30,7 +30,7 @@ mod test {
     use std::collections::BTreeMap;
 
     use model::policy::Match;
-    use model::proof::Standing;
+    use model::proof::ProofState;
     use model::{Chance, Guarded, Intent, PolicyName, Target};
 
     use super::*;
@@ -50,7 +50,7 @@ mod test {
     #[test]
     fn an_effect_is_estimated_and_what_is_gone_or_reversed_lately_shows() {
         for (lately, standing) in
-            [(-0.2, Standing::Helps), (0.0, Standing::NoEffect), (0.1, Standing::Reversed)]
+            [(-0.2, ProofState::Helps), (0.0, ProofState::NoEffect), (0.1, ProofState::Reversed)]
         {
             let (mut proof, mut chance) = (proof(), Chance::stream(1, &[]));
             proof.add(&drawn(&mut chance, -0.2, 600));

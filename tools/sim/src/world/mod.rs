@@ -37,7 +37,7 @@ use crate::slots::{Owner, Slots};
 use crate::watch::{Class, Watch};
 use crate::wire::Link;
 use clients::{ClientHost, Clients, Connection, Home};
-use parts::{Cpu, Napi, Queue, Standing, State, Step, Task, Thread, Topology, Use, list_length};
+use parts::{Cpu, CpusByState, Napi, Queue, State, Step, Task, Thread, Topology, Use, list_length};
 use state::Spans;
 pub(crate) use state::{Tally, World};
 
@@ -68,7 +68,7 @@ impl<W: Watch> World<W> {
             chance: Stream::new(chance),
             slots,
             topology: Topology::of(hardware),
-            standing: Standing::default(),
+            standing: CpusByState::default(),
             kernel: hardware.kernel,
             list_length: list_length(hardware.kernel),
             costs: Spans::of(scenario),

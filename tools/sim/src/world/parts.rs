@@ -479,7 +479,7 @@ impl Topology {
 
 /// Sets of CPUs by their present state.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Standing {
+pub(crate) struct CpusByState {
     /// CPUs that run no task and have none waiting.
     pub(super) idle: CpuMask,
     /// CPUs with waiting tasks.

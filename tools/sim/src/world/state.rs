@@ -3,7 +3,7 @@
 use model::KernelVersion;
 
 use super::clients::{ClientHost, Clients};
-use super::parts::{Cpu, Napi, Occasion, Packet, Queue, Running, Standing, Task, Thread, Topology, Use};
+use super::parts::{Cpu, CpusByState, Napi, Occasion, Packet, Queue, Running, Task, Thread, Topology, Use};
 use crate::calendar::Calendar;
 use crate::chance::{Draws, Stream};
 use crate::histogram::Histogram;
@@ -21,7 +21,7 @@ pub(crate) struct World<W> {
     pub(crate) chance: Stream,
     pub(crate) slots: Slots,
     pub(crate) topology: Topology,
-    pub(crate) standing: Standing,
+    pub(crate) standing: CpusByState,
     pub(crate) kernel: KernelVersion,
     pub(crate) list_length: u32,
     pub(crate) costs: Spans,

@@ -10,7 +10,7 @@ use super::tcmsg::{ACT_INDEX, ACT_TAB, KIND, LARGE_DUMP, ROOT_FLAGS, Verb, flag,
 
 /// Actions without a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum StandaloneActions {
     /// Creates these; `replace` allows them to exist.
     Made(Vec<Action>, Verb),
     /// Deletes these, by kind and index.
@@ -19,7 +19,7 @@ pub enum Standing {
     Flushed(String),
 }
 
-impl Standing {
+impl StandaloneActions {
     pub(super) fn parse(verb: Verb, words: &mut Words<'_>, lookup: &mut dyn Lookup) -> Read<Self> {
         if verb != Verb::Delete {
             let mut actions = Vec::new();
