@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use latency::live::{
-    Estimate, ListeningService, Measured, Outcome, Pace, Percentiles, Rounds, Selection, Summary,
+    Estimate, ListeningService, Measured, MeasuredOutcome, Percentiles, Rounds, SamplingPace,
+    ServiceSelection, Summary,
 };
 use linux::Netns;
 use model::host::{Process, SocketState};
@@ -93,8 +94,10 @@ impl Goals {
                 rounds.measure(subjects.clone());
             }
         } else {
-            let pace =
-                Pace { sample: Duration::from_nanos(sample.0), windows_per_summary: WINDOWS_PER_SUMMARY };
+            let pace = SamplingPace {
+                sample: Duration::from_nanos(sample.0),
+                windows_per_summary: WINDOWS_PER_SUMMARY,
+            };
             let new = Arc::clone(&self.new);
             let rounds = Rounds::start(netns.again()?, pace, move || {
                 new.ring();
@@ -129,7 +132,7 @@ impl Goals {
     pub(crate) fn standings(&self) -> BTreeMap<String, GoalState> {
         let of = |measured: &Measured| {
             let subject = self.subjects.iter().find(|subject| subject.name == measured.name)?;
-            let Outcome::Windows { summary, .. } = &measured.outcome else { return None };
+            let MeasuredOutcome::Windows { summary, .. } = &measured.outcome else { return None };
             Some((measured.name.clone(), standing(&subject.goal, &summary.response)))
         };
         self.found.iter().filter_map(of).collect()
@@ -146,15 +149,15 @@ impl Goals {
         let mut refused_all = None;
         for Measured { name, outcome } in &self.found {
             match outcome {
-                Outcome::Windows { summary, .. } => {
+                MeasuredOutcome::Windows { summary, .. } => {
                     let wrong = summary.findings.iter().filter(|found| found.severity >= Severity::Warning);
                     findings.extend(wrong.cloned());
                 }
                 // A feature that the kernel lacks is missing for every service.
-                Outcome::Refused { exit: Exit::Unsupported, why, hint } => {
+                MeasuredOutcome::Refused { exit: Exit::Unsupported, why, hint } => {
                     refused_all = Some(not_measured("daemon", NOT_HERE, why, hint.as_deref()));
                 }
-                Outcome::Refused { why, hint, .. } => {
+                MeasuredOutcome::Refused { why, hint, .. } => {
                     let summary = "its response times cannot be measured";
                     findings.push(not_measured(name, summary, why, hint.as_deref()));
                 }
@@ -184,7 +187,9 @@ impl Goals {
             let Some(measured) = self.found.iter().find(|measured| measured.name == request.target) else {
                 continue;
             };
-            let Outcome::Windows { unix_micros, summary, cost, .. } = &measured.outcome else { continue };
+            let MeasuredOutcome::Windows { unix_micros, summary, cost, .. } = &measured.outcome else {
+                continue;
+            };
             let mode: Option<DeliveryMode> = request.delivery.parse().ok();
             request.engaged = mode.and_then(|mode| plan::engaged_share(mode, &packets(summary)));
             let Summary { windows, measured_seconds, unit, requests, rate, estimator, .. } = **summary;
@@ -291,10 +296,10 @@ fn subject<'p>(
 
 /// Selects a service of the policy by name, using the daemon's knowledge: the daemon may lack the permission
 /// to inspect its processes.
-pub(crate) fn selection(name: &str, intents: &[Intent], members: &Members, host: &Host) -> Selection {
+pub(crate) fn selection(name: &str, intents: &[Intent], members: &Members, host: &Host) -> ServiceSelection {
     let is_it = |intent: &Intent| matches!(&intent.target, Target::Service(other, _) if other == name);
     let places = (0..intents.len()).filter(|place| is_it(&intents[*place]));
     let pids = places.filter_map(|place| members.get(&place)).flatten();
     let known = subject(name.to_owned(), pids, Goal::default(), host);
-    known.map_or_else(|| Selection::Service(name.to_owned()), Selection::Known)
+    known.map_or_else(|| ServiceSelection::Service(name.to_owned()), ServiceSelection::Known)
 }

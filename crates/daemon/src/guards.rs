@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use apply::{Allow, Knob};
-use latency::judge::{Outcome, Proposal, Trial, Watched};
+use latency::judge::{GuardedTrial, JudgedService, Proposal, TrialOutcome};
 use linux::Netns;
 use model::{
     DeliveryMode, Episode, Finding, Guarded, Judgement, Nanoseconds, Plan, Policy, ProcessId, Proof, Ruling,
@@ -37,7 +37,7 @@ const DEADLINE_AFTER: Duration = Duration::from_secs(60);
 pub(crate) type Members = BTreeMap<String, BTreeSet<ProcessId>>;
 
 /// The result of a trial, and the proof that it was for; `None` if there was nothing to change.
-type Outcomes = Result<Option<(Outcome, Option<Box<Proof>>)>, Fault>;
+type Outcomes = Result<Option<(TrialOutcome, Option<Box<Proof>>)>, Fault>;
 
 /// What changes are judged for.
 #[derive(Clone, Debug, PartialEq)]
@@ -96,7 +96,7 @@ struct RunningTrial {
 pub(crate) struct Judging {
     pub(crate) policy: Policy,
     pub(crate) netns: Netns,
-    pub(crate) watched: Vec<Watched>,
+    pub(crate) watched: Vec<JudgedService>,
     pub(crate) within: Nanoseconds,
     pub(crate) members: Members,
     pub(crate) purpose: Purpose,
@@ -248,7 +248,7 @@ impl Guards {
                 within,
                 seed: clock::now().unix_micros,
             };
-            let outcome = Trial::prepare(proposal, &session, &Silent).and_then(|trial| {
+            let outcome = GuardedTrial::prepare(proposal, &session, &Silent).and_then(|trial| {
                 let Some(mut trial) = trial else { return Ok(None) };
                 trial.measure_before(&mut is_stopped)?;
                 let most = u64::try_from((trial.takes() + DEADLINE_AFTER).as_nanos()).unwrap_or(u64::MAX);
@@ -287,7 +287,7 @@ impl Guards {
         if let Purpose::Attempt(attempt) = purpose {
             let wrote = wrote.load(Ordering::Relaxed);
             let outcome = match judged {
-                Ok(Some((Outcome { ruling, judgements, .. }, _))) => {
+                Ok(Some((TrialOutcome { ruling, judgements, .. }, _))) => {
                     if matches!(ruling, Ruling::Better | Ruling::Kept) {
                         self.keep(settings, &judgements);
                     }
@@ -370,7 +370,7 @@ impl Drop for Guards {
 
 /// A proof with the pairs of an episode. The episode's transactions leave the journal: there would be dozens a
 /// day.
-fn with_pairs(mut proof: Box<Proof>, outcome: &Outcome, session: &Session) -> Box<Proof> {
+fn with_pairs(mut proof: Box<Proof>, outcome: &TrialOutcome, session: &Session) -> Box<Proof> {
     if let Some(differences) = outcome.differences.first() {
         // They are those of the withdrawal.
         let of_policy =

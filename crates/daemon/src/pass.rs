@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use apply::{Allow, CommitError, CommitFault, Drift, JournalError, Knob, Knobs, TransactionName};
-use latency::judge::Watched;
+use latency::judge::JudgedService;
 use linux::{Cause, Kernel, KernelError};
 use model::setting::Disruption;
 use model::{Change, Finding, Guard, Nanoseconds, Object, Plan, Setting, Severity, Step, Target};
@@ -243,7 +243,7 @@ impl Daemon<'_> {
             return;
         }
         let services = || group.services.iter().filter_map(|target| guarded.get(target));
-        let watched = services().map(|GuardedService { name, guard, .. }| Watched {
+        let watched = services().map(|GuardedService { name, guard, .. }| JudgedService {
             selection: goals::selection(name, &policy.intents, &placed, host),
             limits: guard.limits,
             gain: None,

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use apply::AtExit;
 use latency::judge::{Alternation, Candidate};
-use latency::live::{MeasuredService, Selection};
+use latency::live::{MeasuredService, ServiceSelection};
 use linux::lab::{Lab, LabOptions, Memcached, MemcachedOptions, SERVER_ADDRESS, SERVER_DEVICE};
 use linux::{Processes, observe};
 use model::Chance;
@@ -225,7 +225,7 @@ fn switch(switchbacks: usize) -> Done<()> {
         ..Session::default()
     };
     let failed = |fault: session::Fault| fault.cause.to_string();
-    let target = MeasuredService::of(&Selection::Port(PORT), &session, &Silent).map_err(failed)?;
+    let target = MeasuredService::of(&ServiceSelection::Port(PORT), &session, &Silent).map_err(failed)?;
     let candidates = vec![Candidate::current(), file.display().to_string().parse()?];
     let journal = session.journal().map_err(failed)?.owned_by_session(AtExit::RollBack)?;
     let turn = Duration::from_secs(60);

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use clap_complete::ArgValueCandidates;
-use latency::live::Selection;
+use latency::live::ServiceSelection;
 use model::{Nanoseconds, Pid};
 
 use crate::completing;
@@ -58,12 +58,12 @@ pub struct ServiceChoice {
 
 impl ServiceChoice {
     /// The selected service. The arguments admit exactly one.
-    pub(crate) fn selection(&self) -> Selection {
+    pub(crate) fn selection(&self) -> ServiceSelection {
         match (self.pid, self.port, &self.unit) {
-            (Some(pid), ..) => Selection::Process(Pid(pid)),
-            (None, Some(port), _) => Selection::Port(port),
-            (None, None, Some(unit)) => Selection::Unit(unit.clone()),
-            (None, None, None) => Selection::named(self.service.as_deref().unwrap_or_default()),
+            (Some(pid), ..) => ServiceSelection::Process(Pid(pid)),
+            (None, Some(port), _) => ServiceSelection::Port(port),
+            (None, None, Some(unit)) => ServiceSelection::Unit(unit.clone()),
+            (None, None, None) => ServiceSelection::named(self.service.as_deref().unwrap_or_default()),
         }
     }
 }

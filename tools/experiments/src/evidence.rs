@@ -5,7 +5,7 @@ use std::io::{self, BufRead, Read};
 use std::path::Path;
 
 use flate2::bufread::MultiGzDecoder;
-use latency::live::Recording;
+use latency::live::RecordedWindows;
 use runs::{Grid, Results};
 use session::{Exit, Fault};
 
@@ -22,9 +22,9 @@ pub(crate) enum Written {
     Results(Box<Results>),
     Grid(Box<Grid>),
     /// Written by `watch --record`.
-    Watch(Box<Recording>),
+    Watch(Box<RecordedWindows>),
     /// Written by `compare --record`.
-    Compare(Box<latency::judge::Recording>),
+    Compare(Box<latency::judge::RecordedComparison>),
 }
 
 /// Reads what a bench wrote with `--json` or printed with `-o json`, where the evidence is one part of the
@@ -64,13 +64,15 @@ fn written(path: &Path, text: &str) -> Result<Written, Fault> {
         |error: serde_json::Error| error.to_string().chars().take(ERROR_CHARS_MAX).collect::<String>();
     let no_evidence = |error| wrong(format!("not bench evidence: {}", shortened(error)));
     let text = text.strip_prefix(MARK).unwrap_or(text);
-    if latency::judge::Recording::begins(text) {
-        return latency::judge::Recording::parse(text)
+    if latency::judge::RecordedComparison::begins(text) {
+        return latency::judge::RecordedComparison::parse(text)
             .map(|read| Written::Compare(Box::new(read)))
             .map_err(wrong);
     }
-    if Recording::begins(text) {
-        return Recording::parse(text).map(|recording| Written::Watch(Box::new(recording))).map_err(wrong);
+    if RecordedWindows::begins(text) {
+        return RecordedWindows::parse(text)
+            .map(|recording| Written::Watch(Box::new(recording)))
+            .map_err(wrong);
     }
     let Unique(mut value) = serde_json::from_str(text).map_err(no_evidence)?;
     if !value.is_object() {

@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-use latency::live::{Measured, Outcome, Totals};
+use latency::live::{Measured, MeasuredOutcome, Totals};
 use model::live::{LiveCounts, LivePolls};
 use model::proof::ProofState;
 use model::{Interval, Nanoseconds, Ruling};
@@ -221,8 +221,8 @@ impl Page {
         let measured: Vec<(&str, &Totals)> = services
             .iter()
             .filter_map(|measured| match &measured.outcome {
-                Outcome::Windows { totals, .. } => Some((measured.name.as_str(), &**totals)),
-                Outcome::Refused { .. } => None,
+                MeasuredOutcome::Windows { totals, .. } => Some((measured.name.as_str(), &**totals)),
+                MeasuredOutcome::Refused { .. } => None,
             })
             .collect();
         if measured.is_empty() {

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use apply::Knob;
-use latency::judge::{SERVICES_MAX, Watched};
+use latency::judge::{JudgedService, SERVICES_MAX};
 use model::{Change, Growth, Intent, Limits, Nanoseconds, Plan, Policy, Proof, Proofs, Reason, Step, Target};
 use session::Fault;
 
@@ -98,12 +98,12 @@ impl Daemon<'_> {
         let selection = |name: &str| goals::selection(name, &policy.intents, &members, self.known.host());
         let most = Some(Growth::MOST);
         let limits = Limits { p50: most, cpu: most, ..Limits::default() };
-        let mut watched = vec![Watched { selection: selection(name), limits, gain: None }];
+        let mut watched = vec![JudgedService { selection: selection(name), limits, gain: None }];
         let objects: BTreeSet<_> = changes.changes().map(|change| change.to().object()).collect();
         for (other, service) in self.plan.guarded() {
             if other != target && !service.objects.is_disjoint(&objects) {
                 let selection = selection(&service.name);
-                watched.push(Watched { selection, limits: service.guard.limits, gain: None });
+                watched.push(JudgedService { selection, limits: service.guard.limits, gain: None });
             }
         }
         if watched.len() > SERVICES_MAX {

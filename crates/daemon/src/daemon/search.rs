@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use latency::judge::{SERVICES_MAX, Watched};
+use latency::judge::{JudgedService, SERVICES_MAX};
 use model::setting::Disruption;
 use model::{
     Change, DeliveryMode, Intent, Nanoseconds, OnMissed, Plan, Policy, ProcessId, Ruling, Rung, Search,
@@ -212,12 +212,12 @@ impl Daemon<'_> {
         let members = self.requests.members(policy);
         let found = |name: &str| goals::selection(name, &policy.intents, &members, self.known.host());
         let selection = found(name);
-        let mut watched = vec![Watched { selection, limits: guard.limits, gain: Some(attempt.what) }];
+        let mut watched = vec![JudgedService { selection, limits: guard.limits, gain: Some(attempt.what) }];
         let mut within = guard.within;
         for GuardedService { name: other, guard, .. } in others {
             within = within.max(guard.within);
             let selection = found(&other);
-            watched.push(Watched { selection, limits: guard.limits, gain: None });
+            watched.push(JudgedService { selection, limits: guard.limits, gain: None });
         }
         let netns = self.known.netns().again().map_err(|error| error.to_string())?;
         let members = Members::from([(attempt.service.clone(), search.processes.clone())]);

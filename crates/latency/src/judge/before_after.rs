@@ -7,7 +7,7 @@ use measure::switchback::{Figures, Switchback, Unfair};
 use model::live::LiveWindow;
 use session::Fault;
 
-use crate::judge::comparison::{Broken, Comparison, Ended, LATE, Progress, Round};
+use crate::judge::comparison::{Broken, Comparison, ComparisonProgress, Ended, LATE, Round};
 use crate::judge::one_shot::{OneShot, SETTLING};
 
 /// Consecutive windows in which nothing is written.
@@ -30,7 +30,7 @@ impl Comparison<'_> {
         once: &mut OneShot<'_>,
         switchback: &mut Switchback,
         signals: &mut Signals,
-        progress: &mut dyn Progress,
+        progress: &mut dyn ComparisonProgress,
     ) -> Result<Ended, Fault> {
         let began = Instant::now();
         let before = self.stretch("before", WITHOUT, once.windows, signals, progress)?;
@@ -70,7 +70,7 @@ impl Comparison<'_> {
         candidate: usize,
         windows: usize,
         signals: &mut Signals,
-        progress: &mut dyn Progress,
+        progress: &mut dyn ComparisonProgress,
     ) -> Result<Stretch, Fault> {
         let mut stretch = Stretch::default();
         let mut newest = self.session.journal()?.newest()?;

@@ -70,7 +70,7 @@ impl std::str::FromStr for Candidate {
 
 /// The requests of a candidate.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Requests {
+pub(crate) struct CandidateRequests {
     /// For the service, or a whole policy file.
     pub(crate) whole: Vec<Intent>,
     /// Settings of devices; all other settings of these devices are kept.
@@ -92,10 +92,12 @@ impl Candidate {
     ///
     /// # Errors
     /// If a policy file cannot be read or is invalid, or a setting of a device is unknown.
-    pub(crate) fn requests(&self, target: &MeasuredService) -> Result<Requests, Fault> {
+    pub(crate) fn requests(&self, target: &MeasuredService) -> Result<CandidateRequests, Fault> {
         match &self.wanted {
-            CandidateSettings::Current => Ok(Requests::default()),
-            CandidateSettings::File(path) => Ok(Requests { whole: from_file(path)?, nic: Vec::new() }),
+            CandidateSettings::Current => Ok(CandidateRequests::default()),
+            CandidateSettings::File(path) => {
+                Ok(CandidateRequests { whole: from_file(path)?, nic: Vec::new() })
+            }
             CandidateSettings::Settings(word, settings) => self.of_settings(*word, settings, target),
         }
     }
@@ -105,11 +107,11 @@ impl Candidate {
         word: Option<Word>,
         settings: &[(String, String)],
         target: &MeasuredService,
-    ) -> Result<Requests, Fault> {
+    ) -> Result<CandidateRequests, Fault> {
         let usage = |why: String| Fault::new(Exit::Usage, format!("candidate {}: {why}", self.name));
         let (of_service, of_device): (Vec<_>, Vec<_>) =
             settings.iter().partition(|(key, _)| OF_DELIVERY.contains(&key.as_str()));
-        let mut requests = Requests::default();
+        let mut requests = CandidateRequests::default();
         if let Some(word) = word {
             let overrides = overrides(&of_service).map_err(usage)?;
             for process in &target.processes {

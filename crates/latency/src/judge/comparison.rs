@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::live::{Estimator, MeasuredService, Selection, Turn, Watcher, moderation_differs};
+use crate::live::{Estimator, MeasuredService, ServiceSelection, Turn, Watcher, moderation_differs};
 use apply::{AtExit, JournalError, TransactionName};
 use linux::Signals;
 use measure::live::series::requests_for;
@@ -16,7 +16,7 @@ use crate::judge::candidate::Candidate;
 use crate::judge::judgement::judgement;
 use crate::judge::lock::ComparisonLock;
 use crate::judge::one_shot::OneShot;
-use crate::judge::options::Options;
+use crate::judge::options::ComparisonOptions;
 
 /// The maximum number of rounds: further ones would not change the verdict.
 const ROUNDS_MAX: usize = measure::sequential::PAIRS_MAX;
@@ -158,7 +158,7 @@ impl Chooser for Together {
 }
 
 /// Receives the progress of a comparison.
-pub trait Progress {
+pub trait ComparisonProgress {
     /// A round has ended.
     ///
     /// # Errors
@@ -168,7 +168,7 @@ pub trait Progress {
     /// A candidate is in force, and its window is about to begin.
     ///
     /// # Errors
-    /// The same as [`Progress::round`].
+    /// The same as [`ComparisonProgress::round`].
     fn window_begins(&mut self, _candidate: usize) -> Result<(), Fault> {
         Ok(())
     }
@@ -176,7 +176,7 @@ pub trait Progress {
     /// The progress of consecutive windows without a write.
     ///
     /// # Errors
-    /// The same as [`Progress::round`].
+    /// The same as [`ComparisonProgress::round`].
     fn stretch(&mut self, _words: &str) -> Result<(), Fault> {
         Ok(())
     }
@@ -184,7 +184,7 @@ pub trait Progress {
     /// Its window has ended, after this many seconds.
     ///
     /// # Errors
-    /// The same as [`Progress::round`].
+    /// The same as [`ComparisonProgress::round`].
     fn window_ended(&mut self, _candidate: usize, _seconds: f64) -> Result<(), Fault> {
         Ok(())
     }
@@ -192,7 +192,7 @@ pub trait Progress {
 
 /// The result of a comparison.
 #[derive(Debug)]
-pub struct Shown {
+pub struct ComparisonResult {
     /// The rounds.
     pub switchback: Switchback,
     /// Why it ended.
@@ -209,8 +209,8 @@ pub struct Shown {
 
 /// A prepared comparison.
 pub struct Comparison<'a> {
-    pub(crate) options: Options,
-    selection: Selection,
+    pub(crate) options: ComparisonOptions,
+    selection: ServiceSelection,
     pub(crate) session: &'a Session,
     operator: &'a dyn Operator,
     target: MeasuredService,
@@ -243,8 +243,8 @@ impl<'a> Comparison<'a> {
     /// # Errors
     /// If the service cannot be measured, a candidate cannot alternate, or another comparison is running.
     pub fn prepare(
-        options: Options,
-        selection: &Selection,
+        options: ComparisonOptions,
+        selection: &ServiceSelection,
         session: &'a Session,
         operator: &'a dyn Operator,
     ) -> Result<Self, Fault> {
@@ -328,7 +328,11 @@ impl<'a> Comparison<'a> {
     ///
     /// # Errors
     /// If a setting cannot be written or restored, with the state of the host.
-    pub fn run(&mut self, signals: &mut Signals, progress: &mut dyn Progress) -> Result<Shown, Fault> {
+    pub fn run(
+        &mut self,
+        signals: &mut Signals,
+        progress: &mut dyn ComparisonProgress,
+    ) -> Result<ComparisonResult, Fault> {
         let began = Instant::now();
         let names = self.options.candidates.iter().map(|candidate| candidate.name.clone()).collect();
         let mut switchback = Switchback::judged_by(names, self.options.rule(), self.by());
@@ -358,7 +362,14 @@ impl<'a> Comparison<'a> {
         let took = began.elapsed();
         let findings = self.findings(&switchback);
         let unnoted = self.note(&switchback, took).err().map(|error| error.to_string());
-        Ok(Shown { ended, took, unnoted, switches: std::mem::take(&mut self.switches), findings, switchback })
+        Ok(ComparisonResult {
+            ended,
+            took,
+            unnoted,
+            switches: std::mem::take(&mut self.switches),
+            findings,
+            switchback,
+        })
     }
 
     /// Measures what is chosen, until no further round is needed, the time limit is reached or a signal
@@ -370,7 +381,7 @@ impl<'a> Comparison<'a> {
         &mut self,
         chooser: &mut dyn Chooser,
         signals: &mut Signals,
-        progress: &mut dyn Progress,
+        progress: &mut dyn ComparisonProgress,
     ) -> Result<Ended, Fault> {
         let began = Instant::now();
         let ended = self.rounds(chooser, began, signals, progress);
@@ -417,7 +428,7 @@ impl<'a> Comparison<'a> {
         chooser: &mut dyn Chooser,
         began: Instant,
         signals: &mut Signals,
-        progress: &mut dyn Progress,
+        progress: &mut dyn ComparisonProgress,
     ) -> Result<Ended, Fault> {
         // Take one window of the unchanged host first: it shows which NAPIs are polled, and when clients
         // reconnect.
@@ -506,7 +517,7 @@ impl<'a> Comparison<'a> {
         candidate: usize,
         round: &mut Round,
         signals: &mut Signals,
-        progress: &mut dyn Progress,
+        progress: &mut dyn ComparisonProgress,
     ) -> Result<Option<Broken>, Fault> {
         let began = Instant::now();
         let switched = match self.alternation.switch_to(candidate) {

@@ -3,7 +3,7 @@
 //! This module parses candidates ([`Candidate`]), applies each by an ordinary transaction ([`Alternation`]),
 //! measures windows until the verdict is known ([`Comparison`]), and records the measurements
 //! ([`PairRecord`]). It prints nothing, and serves commands and the daemon alike. The statistics are in
-//! `measure::switchback`. A [`Trial`] judges a change that is to be kept, and reverts it if it harms a
+//! `measure::switchback`. A [`GuardedTrial`] judges a change that is to be kept, and reverts it if it harms a
 //! service.
 //!
 //! However a comparison ends, the host is restored: each switch is a transaction that the journal can undo,
@@ -30,19 +30,20 @@ mod tuning;
 
 pub use alternation::{Alternation, Switched};
 pub use candidate::{Candidate, CandidateSettings};
-pub use comparison::{Chooser, Comparison, Ended, Progress, Round, Shown};
+pub use comparison::{Chooser, Comparison, ComparisonProgress, ComparisonResult, Ended, Round};
 pub use judgement::judgement;
 pub use lock::ComparisonLock;
 pub use measure::tuning::{Aim, FINALISTS, Out, Ranking, Stage, Step, Tuner, metric_of};
-pub use options::Options;
+pub use options::ComparisonOptions;
 pub use progress::{pairs, progress_words};
 pub use proof::effects;
-pub use record::{Header, PairRecord, Recorded, Recording};
+pub use record::{ComparisonHeader, PairRecord, RecordedComparison, RecordedRound};
 pub use replay::Replayed;
 pub use report::GuardReport;
-pub use trial::{Guards, Outcome, Proposal, SERVICES_MAX, Trial, Watched, guards};
+pub use trial::{GuardedTrial, JudgedService, PolicyGuards, Proposal, SERVICES_MAX, TrialOutcome, guards};
 pub use truth_report::{JudgeBenchReport, JudgedScenario};
 pub use tune_record::{
-    RESUMES_WITHIN_SECONDS, Setup, Trial as Tuned, TuneRecord, TunedRound, Unfinished, is_same_load, ordered,
+    FinishedSearch as Tuned, RESUMES_WITHIN_SECONDS, Setup, TuneRecord, TunedRound, Unfinished, is_same_load,
+    ordered,
 };
 pub use tuning::{Offer, VARIANTS_MAX, offers, section, variants};

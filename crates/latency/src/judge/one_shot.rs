@@ -10,7 +10,7 @@ use session::{Exit, Fault, Operator, Session, clock};
 use crate::judge::alternation::{Alternation, on_host};
 use crate::judge::candidate::CandidateSettings;
 use crate::judge::held::HeldChange;
-use crate::judge::options::Options;
+use crate::judge::options::ComparisonOptions;
 
 /// The minimum and maximum number of windows in each of the three stretches: before, with and after the
 /// candidate.
@@ -38,7 +38,7 @@ impl<'a> OneShot<'a> {
     /// If the planner refuses; exit 7 if a candidate disturbs traffic and is not the only one, or the time is
     /// too short.
     pub(crate) fn plan(
-        options: &Options,
+        options: &ComparisonOptions,
         target: &MeasuredService,
         session: &'a Session,
         operator: &dyn Operator,

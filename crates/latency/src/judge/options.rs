@@ -8,7 +8,7 @@ use crate::judge::candidate::Candidate;
 
 /// The options of a comparison.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct ComparisonOptions {
     /// The candidates; all others are compared with the first.
     pub candidates: Vec<Candidate>,
     /// The metrics that decide.
@@ -30,7 +30,7 @@ pub struct Options {
     pub disruptive: bool,
 }
 
-impl Options {
+impl ComparisonOptions {
     /// The rule that decides: metrics, margin and error rate.
     pub fn rule(&self) -> Rule {
         let mut deciding = self.deciding.clone();

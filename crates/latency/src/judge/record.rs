@@ -13,12 +13,12 @@ use serde::{Deserialize, Serialize};
 use session::Fault;
 
 use crate::judge::comparison::Round;
-use crate::judge::options::Options;
+use crate::judge::options::ComparisonOptions;
 
 /// The first line.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Header {
+pub struct ComparisonHeader {
     /// The format.
     pub schema: Schema,
     /// `compare-record`.
@@ -54,7 +54,7 @@ pub struct Header {
 /// Any other line: one round.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Recorded {
+pub struct RecordedRound {
     /// When the round ended, in seconds since the start.
     pub at: f64,
     /// The candidates in the order in which they were measured, by index.
@@ -83,13 +83,13 @@ impl PairRecord {
     pub fn create(
         path: &Path,
         target: &MeasuredService,
-        options: &Options,
+        options: &ComparisonOptions,
         by: JudgedBy,
     ) -> Result<Self, Fault> {
         let file = crate::live::new_file(path)?;
         let mut record = Self { path: path.to_owned(), file: BufWriter::new(file) };
         let Machine { host, kernel, .. } = Machine::this();
-        record.line(&Header {
+        record.line(&ComparisonHeader {
             schema: Schema,
             kind: KIND.to_owned(),
             service: target.name.clone(),
@@ -113,7 +113,7 @@ impl PairRecord {
     /// # Errors
     /// If it cannot be written.
     pub fn add(&mut self, round: &Round, at: f64) -> Result<(), Fault> {
-        self.line(&Recorded {
+        self.line(&RecordedRound {
             at,
             order: round.order.clone(),
             figures: round.windows.iter().map(|(_, figures, _)| *figures).collect(),
@@ -133,19 +133,19 @@ const KIND: &str = "compare-record";
 
 /// A record that was read back.
 #[derive(Clone, Debug)]
-pub struct Recording {
+pub struct RecordedComparison {
     /// The first line.
-    pub header: Header,
+    pub header: ComparisonHeader,
     /// The others.
-    pub rounds: Vec<Recorded>,
+    pub rounds: Vec<RecordedRound>,
 }
 
-impl Recording {
+impl RecordedComparison {
     /// Whether a text starts like a record.
     pub fn begins(text: &str) -> bool {
-        text.lines()
-            .next()
-            .is_some_and(|line| serde_json::from_str::<Header>(line).is_ok_and(|header| header.kind == KIND))
+        text.lines().next().is_some_and(|line| {
+            serde_json::from_str::<ComparisonHeader>(line).is_ok_and(|header| header.kind == KIND)
+        })
     }
 
     /// Reads a record. Its last line may be incomplete: the process that wrote it may have been killed.
@@ -156,7 +156,7 @@ impl Recording {
         let mut lines = text.lines().enumerate().peekable();
         let wrong = |line: usize, error: serde_json::Error| format!("line {}: {error}", line + 1);
         let Some((at, first)) = lines.next() else { return Err("it is empty".to_owned()) };
-        let header: Header = serde_json::from_str(first).map_err(|error| wrong(at, error))?;
+        let header: ComparisonHeader = serde_json::from_str(first).map_err(|error| wrong(at, error))?;
         if header.candidates.len() < 2 {
             return Err("line 1: a comparison has at least two candidates".to_owned());
         }
@@ -173,7 +173,7 @@ impl Recording {
 
     /// The combined result of its rounds.
     pub fn switchback(&self) -> Switchback {
-        let Header { candidates, rule, by, .. } = &self.header;
+        let ComparisonHeader { candidates, rule, by, .. } = &self.header;
         let mut all = Switchback::judged_by(candidates.clone(), rule.clone(), *by);
         for round in &self.rounds {
             match round.void {
@@ -207,7 +207,7 @@ mod test {
 
     /// The verdicts other than `cannot-tell` of 100 comparisons of random rounds, each of which ends as soon
     /// as it is decided.
-    fn verdicts(recording: &Recording, deciding: Metric, knows_loss: bool) -> Vec<Verdict> {
+    fn verdicts(recording: &RecordedComparison, deciding: Metric, knows_loss: bool) -> Vec<Verdict> {
         const TRIALS: u64 = 100;
         const ROUNDS: usize = 40;
         let rule = Rule { deciding: vec![deciding], ..recording.header.rule.clone() };
@@ -237,7 +237,7 @@ mod test {
     fn one_percent_of_loss_with_one_candidate_is_never_blamed_on_it() {
         let mut blamed = 0;
         for (rate, text) in RECORDED {
-            let recording = Recording::parse(text).expect("a record");
+            let recording = RecordedComparison::parse(text).expect("a record");
             assert!(recording.rounds.len() >= 50, "{rate}");
             for deciding in [Metric::P50, Metric::P90, Metric::P99, Metric::Cpu] {
                 let found = verdicts(&recording, deciding, true);

@@ -6,7 +6,7 @@ use page::{Page, Report, Style};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::judge::trial::Outcome;
+use crate::judge::trial::TrialOutcome;
 use crate::reports::found;
 
 /// The outcome of a change under guard.
@@ -36,7 +36,7 @@ pub struct GuardReport {
 
 impl GuardReport {
     /// The report on a trial; `kept` are the transactions in force.
-    pub fn of(outcome: &Outcome, by: JudgedBy, kept: Option<Vec<TransactionName>>) -> Self {
+    pub fn of(outcome: &TrialOutcome, by: JudgedBy, kept: Option<Vec<TransactionName>>) -> Self {
         let longest = outcome.switches.iter().max().map_or(0.0, |took| took.as_secs_f64() * 1e3);
         Self {
             kept: kept.is_some(),

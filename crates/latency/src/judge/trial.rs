@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use crate::live::{Cost, Selection};
+use crate::live::{Cost, ServiceSelection};
 use apply::{Allow, AtExit, TransactionName};
 use linux::{Kernel, Netns};
 use measure::sequential::PAIRS_MAX;
@@ -23,7 +23,7 @@ use crate::judge::lock::ComparisonLock;
 
 mod service;
 
-pub use service::Watched;
+pub use service::JudgedService;
 use service::{CHANGED, SETTLES_MOST, Service, UNCHANGED, WINDOW_LONGEST, WINDOW_SETTLES, refused};
 pub(crate) use service::{PAIRS_MIN, is_refused, windows_of};
 
@@ -39,7 +39,7 @@ pub struct Proposal<'a> {
     /// The allowed disruption.
     pub allow: Allow,
     /// The services whose traffic judges it.
-    pub watched: Vec<Watched>,
+    pub watched: Vec<JudgedService>,
     /// How long to judge it.
     pub within: Duration,
     /// The seed for the order of windows.
@@ -66,7 +66,7 @@ const NAP: Duration = Duration::from_millis(20);
 
 /// The outcome of a trial.
 #[derive(Clone, Debug)]
-pub struct Outcome {
+pub struct TrialOutcome {
     /// Why the change was kept or not.
     pub ruling: Ruling,
     /// The judgement for each service, with its measurements.
@@ -89,7 +89,7 @@ pub struct Outcome {
     pub findings: Vec<Finding>,
 }
 
-impl Outcome {
+impl TrialOutcome {
     /// Whether the change was kept.
     pub fn is_kept(&self) -> bool {
         matches!(self.ruling, Ruling::Kept | Ruling::Better)
@@ -117,7 +117,7 @@ enum Early {
 }
 
 /// A prepared trial. Dropping it restores the host.
-pub struct Trial<'a> {
+pub struct GuardedTrial<'a> {
     services: Vec<Service>,
     way: Way<'a>,
     plan: Plan,
@@ -133,13 +133,13 @@ pub struct Trial<'a> {
     _lock: ComparisonLock,
 }
 
-impl std::fmt::Debug for Trial<'_> {
+impl std::fmt::Debug for GuardedTrial<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Trial").field("within", &self.within).finish_non_exhaustive()
     }
 }
 
-impl<'a> Trial<'a> {
+impl<'a> GuardedTrial<'a> {
     /// Finds the services, plans the change and loads the meter. Writes nothing. `None` if there is nothing
     /// to change.
     ///
@@ -309,7 +309,7 @@ impl<'a> Trial<'a> {
     }
 
     /// Applies the change, judges it, and restores the host whatever the outcome: if it alternates,
-    /// [`Trial::keep`] is a separate step. A change that stays in force is rolled back if the outcome is
+    /// [`GuardedTrial::keep`] is a separate step. A change that stays in force is rolled back if the outcome is
     /// negative, and otherwise stays on trial until `deadline`.
     ///
     /// # Errors
@@ -319,7 +319,7 @@ impl<'a> Trial<'a> {
         deadline: Nanoseconds,
         stop: &mut dyn FnMut() -> bool,
         progress: &mut dyn FnMut(&str),
-    ) -> Result<Outcome, Fault> {
+    ) -> Result<TrialOutcome, Fault> {
         let began = Instant::now();
         let judged = match self.way {
             Way::Alternates(_) => self.alternate(began, stop, progress),
@@ -371,7 +371,7 @@ impl<'a> Trial<'a> {
             self.services.iter().filter_map(|one| one.rounds.loss_differs(&one.target.name)).collect();
         let differences = self.services.iter().map(Service::differences).collect();
         let changed_for = self.changed_for;
-        let mut outcome = Outcome {
+        let mut outcome = TrialOutcome {
             ruling,
             judgements,
             took,
@@ -392,7 +392,7 @@ impl<'a> Trial<'a> {
     ///
     /// # Errors
     /// If a setting cannot be written.
-    pub fn keep(&mut self, outcome: &mut Outcome) -> Result<Vec<TransactionName>, Fault> {
+    pub fn keep(&mut self, outcome: &mut TrialOutcome) -> Result<Vec<TransactionName>, Fault> {
         let kept: Vec<TransactionName> = match &mut self.way {
             Way::Alternates(alternation) => alternation.keep(CHANGED)?.into_iter().collect(),
             Way::Stays(held) => held.confirm()?,
@@ -603,9 +603,9 @@ fn stops_traffic(change: &Change) -> bool {
 
 /// The guards of a policy on this host.
 #[derive(Clone, Debug, Default)]
-pub struct Guards {
+pub struct PolicyGuards {
     /// Running services with a guard.
-    pub watched: Vec<Watched>,
+    pub watched: Vec<JudgedService>,
     /// Services with a guard that are not running: no change can harm them now.
     pub absent: Vec<String>,
     /// The longest duration of these guards.
@@ -613,19 +613,19 @@ pub struct Guards {
 }
 
 /// The guards of a policy's services; with these limits, of all its services.
-pub fn guards(policy: &Policy, placement: &Placement, limits: Option<Limits>) -> Guards {
-    let mut guards = Guards::default();
+pub fn guards(policy: &Policy, placement: &Placement, limits: Option<Limits>) -> PolicyGuards {
+    let mut guards = PolicyGuards::default();
     for intent in &policy.intents {
         let Subject::Service(name, _) = &intent.target else { continue };
         let Some(limits) = limits.or_else(|| intent.guard.map(|guard| guard.limits)) else { continue };
         let is_it = |part: &&PlacedRequest| matches!(&part.intent.target, Subject::Service(other, _) if other == name);
         let mut parts = placement.parts.iter().filter(is_it).peekable();
-        let selection = Selection::Service(name.clone());
+        let selection = ServiceSelection::Service(name.clone());
         if parts.peek().is_some() && parts.all(|part| part.runs == ServiceState::No) {
             guards.absent.push(name.clone());
         } else if guards.watched.iter().all(|known| known.selection != selection) {
             guards.within = guards.within.max(intent.guard.map(|guard| guard.within));
-            guards.watched.push(Watched { selection, limits, gain: None });
+            guards.watched.push(JudgedService { selection, limits, gain: None });
         }
     }
     guards

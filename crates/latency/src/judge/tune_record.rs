@@ -322,7 +322,7 @@ pub struct TrialOf {
 /// A finished search.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Trial {
+pub struct FinishedSearch {
     /// The service.
     pub service: String,
     /// The kernel.
@@ -343,7 +343,7 @@ pub struct Trial {
     pub candidates: Vec<TrialOf>,
 }
 
-impl Trial {
+impl FinishedSearch {
     /// The result of a search; `None` if no round counts.
     pub fn of(setup: &Setup, tuner: &Tuner) -> Option<Self> {
         let mut candidates: Vec<TrialOf> = Vec::new();
@@ -414,7 +414,7 @@ fn file_of_trials(session: &Session) -> Result<PathBuf, Fault> {
 /// Orders candidates by these earlier searches, newest first: their winners, then what they did not measure or
 /// dropped only because others were better. What was clearly worse or beyond a limit is left out, unless the
 /// operator named it.
-pub fn ordered(offers: Vec<Offer>, trials: &[&Trial], named: &[String], now: u64) -> Vec<Offer> {
+pub fn ordered(offers: Vec<Offer>, trials: &[&FinishedSearch], named: &[String], now: u64) -> Vec<Offer> {
     let result = |name: &str| {
         trials
             .iter()
@@ -485,13 +485,13 @@ mod test {
         Offer { candidate, plan: Ok(model::Plan::default()), earlier: None }
     }
 
-    fn trial(at: u64, winner: Option<&str>, candidates: &[(&str, Option<Out>)]) -> Trial {
+    fn trial(at: u64, winner: Option<&str>, candidates: &[(&str, Option<Out>)]) -> FinishedSearch {
         let of = |(name, out): &(&str, Option<Out>)| TrialOf {
             candidate: (*name).to_owned(),
             change: Some(-0.2),
             out: out.clone(),
         };
-        Trial {
+        FinishedSearch {
             service: setup().service,
             kernel: setup().kernel,
             devices: setup().devices,
@@ -504,7 +504,7 @@ mod test {
         }
     }
 
-    fn order(trials: &[&Trial], named: &[&str]) -> Vec<(String, bool)> {
+    fn order(trials: &[&FinishedSearch], named: &[&str]) -> Vec<(String, bool)> {
         let offers = ["defer20", "defer50", "power", "latency"].map(offer).to_vec();
         let named: Vec<String> = named.iter().map(|name| (*name).to_owned()).collect();
         let ordered = ordered(offers, trials, &named, 1_000).into_iter();
@@ -606,9 +606,9 @@ mod test {
         for at in 0..80 {
             trial(at, None, &[]).keep(&session).expect("kept");
         }
-        let all = Trial::all(&session);
+        let all = FinishedSearch::all(&session);
         assert_eq!((all.len(), all[0].at), (TRIALS_MAX, 79));
         fs::write(session.state_dir.join(TRIALS), "damaged").expect("written");
-        assert_eq!(Trial::all(&session), []);
+        assert_eq!(FinishedSearch::all(&session), []);
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! This module finds the ports of a service in its namespace ([`Target`]), measures them ([`Sampler`];
 //! [`Watcher`] for one service in the foreground, [`Rounds`] for several in the background) and records the
-//! windows ([`Record`], [`Recording`]). It prints and judges nothing: estimates and their caveats are in
+//! windows ([`WatchRecord`], [`RecordedWindows`]). It prints and judges nothing: estimates and their caveats are in
 //! `measure::live`, the BPF programs in `linux::bpf::live`.
 
 mod cost;
@@ -24,12 +24,12 @@ pub use cost::Cost;
 pub use last_measured::LastMeasured;
 pub use measure::live::{Estimate, Estimator, Percentiles, Summary, Unit};
 pub use moderation::moderation_differs;
-pub use record::{Header, Record, Recorded, Recording, new_file};
-pub use rounds::{Measured, Outcome, Pace, Rounds};
+pub use record::{RecordedWindow, RecordedWindows, WatchHeader, WatchRecord, new_file};
+pub use rounds::{Measured, MeasuredOutcome, Rounds, SamplingPace};
 pub use rules::RULES;
 pub use sampler::{Sample, Sampler};
 pub use subject::ListeningService;
-pub use target::{MeasuredService, Selection};
+pub use target::{MeasuredService, ServiceSelection};
 pub use thread_names::ThreadNames;
-pub use totals::{Spans, Totals};
-pub use watcher::{INTERVAL, Shown, Turn, Watcher};
+pub use totals::{SpanTotals, Totals};
+pub use watcher::{INTERVAL, MeasuredWindow, Turn, Watcher};

@@ -18,7 +18,7 @@ use crate::live::target::MeasuredService;
 /// The first line.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Header {
+pub struct WatchHeader {
     /// The format.
     pub schema: Schema,
     /// `watch-record`.
@@ -38,7 +38,7 @@ pub struct Header {
 /// Any other line: one window.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Recorded {
+pub struct RecordedWindow {
     /// When the window ended, in seconds since 1970 by the clock at the start of the record, so that setting
     /// the clock moves no window.
     pub at: u64,
@@ -51,7 +51,7 @@ pub struct Recorded {
 
 /// A file to which windows are written.
 #[derive(Debug)]
-pub struct Record {
+pub struct WatchRecord {
     path: PathBuf,
     file: BufWriter<File>,
     started: u64,
@@ -59,7 +59,7 @@ pub struct Record {
     settings: Vec<String>,
 }
 
-impl Record {
+impl WatchRecord {
     /// Creates the file.
     ///
     /// # Errors
@@ -70,7 +70,7 @@ impl Record {
         let (path, file) = (path.to_owned(), BufWriter::new(file));
         let mut record = Self { path, file, started, began, settings: Vec::new() };
         let Machine { host, kernel, .. } = Machine::this();
-        record.line(&Header {
+        record.line(&WatchHeader {
             schema: Schema,
             kind: "watch-record".to_owned(),
             service: target.name.clone(),
@@ -91,7 +91,7 @@ impl Record {
         let changed = (now != self.settings).then(|| now.clone());
         self.settings = now;
         let at = self.started.saturating_add(self.began.elapsed().as_secs());
-        self.line(&Recorded { at, window: window.clone(), settings: changed })
+        self.line(&RecordedWindow { at, window: window.clone(), settings: changed })
     }
 
     fn line(&mut self, document: &impl Serialize) -> Result<(), Fault> {
@@ -131,17 +131,17 @@ fn settings(host: &Host) -> Vec<String> {
 
 /// A record that was read back.
 #[derive(Clone, Debug)]
-pub struct Recording {
+pub struct RecordedWindows {
     /// The first line.
-    pub header: Header,
+    pub header: WatchHeader,
     /// The others.
-    pub windows: Vec<Recorded>,
+    pub windows: Vec<RecordedWindow>,
 }
 
-impl Recording {
+impl RecordedWindows {
     /// Whether a text starts like a record.
     pub fn begins(text: &str) -> bool {
-        text.lines().next().is_some_and(|line| serde_json::from_str::<Header>(line).is_ok())
+        text.lines().next().is_some_and(|line| serde_json::from_str::<WatchHeader>(line).is_ok())
     }
 
     /// Reads a record. Its last line may be incomplete: the process that wrote it may have been killed.
@@ -152,7 +152,7 @@ impl Recording {
         let mut lines = text.lines().enumerate().peekable();
         let wrong = |line: usize, error: serde_json::Error| format!("line {}: {error}", line + 1);
         let Some((at, first)) = lines.next() else { return Err("it is empty".to_owned()) };
-        let header: Header = serde_json::from_str(first).map_err(|error| wrong(at, error))?;
+        let header: WatchHeader = serde_json::from_str(first).map_err(|error| wrong(at, error))?;
         let mut windows = Vec::new();
         while let Some((at, line)) = lines.next() {
             match serde_json::from_str(line) {
@@ -188,7 +188,7 @@ mod test {
 
     #[test]
     fn a_record_whose_writer_was_killed_is_read_without_its_last_line() {
-        let header = Header {
+        let header = WatchHeader {
             schema: Schema,
             kind: "watch-record".to_owned(),
             service: "cache".to_owned(),
@@ -197,12 +197,12 @@ mod test {
             kernel: "6.18".to_owned(),
             started: 1,
         };
-        let window = Recorded { at: 2, window: LiveWindow::default(), settings: None };
+        let window = RecordedWindow { at: 2, window: LiveWindow::default(), settings: None };
         let text = format!("{}\n{}\n{{\"at\": 3, \"win", to_text(&header), to_text(&window));
-        let read = Recording::parse(&text).expect("reads");
+        let read = RecordedWindows::parse(&text).expect("reads");
         assert_eq!((read.header, read.windows), (header.clone(), vec![window]));
-        assert!(Recording::begins(&text) && !Recording::begins("{}"));
+        assert!(RecordedWindows::begins(&text) && !RecordedWindows::begins("{}"));
         let broken = format!("{}\n{{}}\n{{}}\n", to_text(&header));
-        assert!(Recording::parse(&broken).expect_err("is none").starts_with("line 2: "));
+        assert!(RecordedWindows::parse(&broken).expect_err("is none").starts_with("line 2: "));
     }
 }

@@ -30,7 +30,7 @@ const HOST_EVERY: Duration = Duration::from_secs(60);
 
 /// How much is measured, and how often it is summarised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Pace {
+pub struct SamplingPace {
     /// The length of each window.
     pub sample: Duration,
     /// How many windows each summary of percentiles covers; counts are always current.
@@ -43,7 +43,7 @@ pub struct Measured {
     /// Its name.
     pub name: String,
     /// Its result.
-    pub outcome: Outcome,
+    pub outcome: MeasuredOutcome,
 }
 
 impl Measured {
@@ -54,15 +54,19 @@ impl Measured {
         let mut totals = Totals::default();
         totals.add(&Sample { window, usage: None }, &series);
         let summary = Arc::new(Summary::of(&series, Vec::new()));
-        let outcome =
-            Outcome::Windows { unix_micros: 0, summary, cost: Cost::default(), totals: Arc::new(totals) };
+        let outcome = MeasuredOutcome::Windows {
+            unix_micros: 0,
+            summary,
+            cost: Cost::default(),
+            totals: Arc::new(totals),
+        };
         Self { name: name.to_owned(), outcome }
     }
 }
 
 /// The result of measuring a service.
 #[derive(Clone, Debug)]
-pub enum Outcome {
+pub enum MeasuredOutcome {
     /// It was measured.
     Windows {
         /// When the last window ended, in microseconds since 1970-01-01 00:00 UTC.
@@ -90,11 +94,11 @@ pub enum Outcome {
 /// attached.
 #[derive(Debug)]
 pub struct Rounds {
-    desk: Arc<Desk>,
+    desk: Arc<SharedResults>,
 }
 
 #[derive(Debug, Default)]
-struct Desk {
+struct SharedResults {
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -108,7 +112,7 @@ struct State {
     ends: bool,
 }
 
-impl Desk {
+impl SharedResults {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -140,8 +144,12 @@ impl Rounds {
     ///
     /// # Errors
     /// If the kernel cannot create a thread.
-    pub fn start(netns: Netns, pace: Pace, notify: impl Fn() + Send + 'static) -> Result<Self, Fault> {
-        let desk = Arc::new(Desk::default());
+    pub fn start(
+        netns: Netns,
+        pace: SamplingPace,
+        notify: impl Fn() + Send + 'static,
+    ) -> Result<Self, Fault> {
+        let desk = Arc::new(SharedResults::default());
         let of_thread = Arc::clone(&desk);
         std::thread::Builder::new()
             .name(THREAD.to_owned())
@@ -179,7 +187,7 @@ impl Drop for Rounds {
 /// The state of the thread.
 struct Worker {
     netns: Netns,
-    pace: Pace,
+    pace: SamplingPace,
     services: BTreeMap<String, Service>,
 }
 
@@ -190,7 +198,7 @@ struct Service {
     recent: Recent,
     totals: Totals,
     summary: Option<Arc<Summary>>,
-    outcome: Option<Outcome>,
+    outcome: Option<MeasuredOutcome>,
     /// When to retry it; `None` for never.
     retry: Option<Instant>,
 }
@@ -204,7 +212,7 @@ struct Loaded {
 }
 
 impl Worker {
-    fn run(&mut self, desk: &Desk, notify: &(impl Fn() + Send)) {
+    fn run(&mut self, desk: &SharedResults, notify: &(impl Fn() + Send)) {
         loop {
             let next = Instant::now() + INTERVAL;
             self.take(desk.state().subjects.clone());
@@ -292,7 +300,7 @@ impl Service {
     }
 
     /// Measures a window if there is a service to measure. Returns whether it did.
-    fn turn(&mut self, netns: &Netns, pace: Pace, desk: &Desk) -> Result<bool, Fault> {
+    fn turn(&mut self, netns: &Netns, pace: SamplingPace, desk: &SharedResults) -> Result<bool, Fault> {
         let is_due = self.retry.is_some_and(|retry| retry <= Instant::now());
         if self.loaded.is_none() && (!is_due || self.subject.ports.is_empty()) {
             return Ok(false);
@@ -332,7 +340,7 @@ impl Service {
             }
         };
         self.summary = Some(Arc::clone(&summary));
-        self.outcome = Some(Outcome::Windows {
+        self.outcome = Some(MeasuredOutcome::Windows {
             unix_micros: linux::clock::since_1970().0 / 1_000,
             summary,
             cost: self.recent.cost(),
@@ -344,7 +352,7 @@ impl Service {
     fn refused(&mut self, fault: &Fault) {
         self.loaded = None;
         self.retry = (fault.exit != Exit::Unsupported).then(|| Instant::now() + RETRY_AFTER);
-        self.outcome = Some(Outcome::Refused {
+        self.outcome = Some(MeasuredOutcome::Refused {
             exit: fault.exit,
             why: fault.cause.to_string(),
             hint: fault.hint.clone(),
@@ -372,7 +380,7 @@ mod test {
             (service.outcome, service.retry) = (Some(outcome), None);
             (name, service)
         };
-        let pace = Pace { sample: Duration::from_millis(20), windows_per_summary: 1 };
+        let pace = SamplingPace { sample: Duration::from_millis(20), windows_per_summary: 1 };
         let netns = Netns::own().expect("a namespace");
         let services = ["cache", "store"].map(service).into_iter().collect();
         let mut worker = Worker { netns, pace, services };

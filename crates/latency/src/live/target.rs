@@ -14,7 +14,7 @@ use crate::live::subject::ListeningService;
 
 /// An operator's choice of service.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Selection {
+pub enum ServiceSelection {
     /// A service of the policy files, a unit, or an executable.
     Service(String),
     /// A process and its children.
@@ -47,7 +47,7 @@ pub struct MeasuredService {
     pub goal: Goal,
 }
 
-impl Selection {
+impl ServiceSelection {
     /// Parses an operator's word: a number is a TCP port, everything else a name.
     pub fn named(word: &str) -> Self {
         match word.parse() {
@@ -81,9 +81,13 @@ impl MeasuredService {
     ///
     /// # Errors
     /// If there is no such process, none of them listens, or they are in several namespaces.
-    pub fn of(selection: &Selection, session: &Session, operator: &dyn Operator) -> Result<Self, Fault> {
+    pub fn of(
+        selection: &ServiceSelection,
+        session: &Session,
+        operator: &dyn Operator,
+    ) -> Result<Self, Fault> {
         let (name, processes, goal) = match selection {
-            Selection::Known(ListeningService { name, processes, ports, goal }) => {
+            ServiceSelection::Known(ListeningService { name, processes, ports, goal }) => {
                 let (name, processes, ports) = (name.clone(), processes.clone(), ports.clone());
                 let (target, _) = Self::at_ports(name, session.netns()?, processes, *goal, ports)?;
                 return Ok(target);
@@ -93,7 +97,7 @@ impl MeasuredService {
         let netns = namespace(&name, &processes, selection, session, operator)?;
         let processes = inside(processes, &netns)?;
         let port = match selection {
-            Selection::Port(port) => Some(*port),
+            ServiceSelection::Port(port) => Some(*port),
             _ => None,
         };
         let (target, left_out) = Self::of_processes(name, netns, processes, goal, port)?;
@@ -178,17 +182,17 @@ impl MeasuredService {
 
 /// The selected processes, and their common name.
 fn processes(
-    selection: &Selection,
+    selection: &ServiceSelection,
     session: &Session,
     operator: &dyn Operator,
 ) -> Result<(String, Vec<ProcessId>, Goal), Fault> {
     match selection {
-        Selection::Process(pid) => {
+        ServiceSelection::Process(pid) => {
             let first = identify(*pid)?;
             let family = family(first.pid).into_iter().filter_map(|pid| identify(pid).ok());
             Ok((first.to_string(), family.collect(), Goal::default()))
         }
-        Selection::Port(port) => {
+        ServiceSelection::Port(port) => {
             let netns = Some(session.netns()?.id());
             let (found, unread) = search(&Criteria { port: Some(*port), netns, ..Criteria::default() })?;
             if found.is_empty() {
@@ -198,7 +202,7 @@ fn processes(
             }
             Ok((format!("port {port}"), found, Goal::default()))
         }
-        Selection::Unit(unit) => {
+        ServiceSelection::Unit(unit) => {
             let (found, unread) =
                 search(&Criteria { unit: Some(Patterns::exactly(unit)), ..Criteria::default() })?;
             if found.is_empty() {
@@ -206,10 +210,10 @@ fn processes(
             }
             Ok((unit.clone(), found, Goal::default()))
         }
-        Selection::Known(ListeningService { name, processes, goal, .. }) => {
+        ServiceSelection::Known(ListeningService { name, processes, goal, .. }) => {
             Ok((name.clone(), processes.clone(), *goal))
         }
-        Selection::Service(name) => {
+        ServiceSelection::Service(name) => {
             let (_, found, goal) = by_name(name, session, operator)?;
             Ok((name.clone(), found, goal))
         }
@@ -308,11 +312,11 @@ fn not_found(what: String, unread: usize, hint: Option<&str>) -> Fault {
 fn namespace(
     name: &str,
     processes: &[ProcessId],
-    selection: &Selection,
+    selection: &ServiceSelection,
     session: &Session,
     operator: &dyn Operator,
 ) -> Result<Netns, Fault> {
-    if session.netns.is_some() || matches!(selection, Selection::Port(_)) {
+    if session.netns.is_some() || matches!(selection, ServiceSelection::Port(_)) {
         return session.netns();
     }
     let mut found: BTreeMap<u64, Netns> = BTreeMap::new();

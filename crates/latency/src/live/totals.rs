@@ -22,11 +22,11 @@ pub struct Totals {
     /// The same by estimate C.
     conditional: SpanCounts,
     /// In the ring.
-    pub ring: Spans,
+    pub ring: SpanTotals,
     /// From TCP to the read.
-    pub wakeup: Spans,
+    pub wakeup: SpanTotals,
     /// From the read to the answer.
-    pub service: Spans,
+    pub service: SpanTotals,
     /// Polls of its NAPIs, by who polled.
     pub polls: LivePolls,
     /// Their packets.
@@ -41,14 +41,14 @@ pub struct Totals {
 
 /// Spans and their sum.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Spans {
+pub struct SpanTotals {
     /// By size.
     pub counts: SpanCounts,
     /// Their sum.
     pub sum: Nanoseconds,
 }
 
-impl Spans {
+impl SpanTotals {
     /// The number of spans that do not exceed this one, which is the edge of a bucket.
     pub fn within(&self, span: Nanoseconds) -> u64 {
         within(&self.counts, span)

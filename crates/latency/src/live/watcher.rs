@@ -32,7 +32,7 @@ pub struct Watcher {
 #[derive(Debug)]
 pub enum Turn {
     /// A window.
-    Window(Box<Shown>),
+    Window(Box<MeasuredWindow>),
     /// All processes of the service have exited.
     Ended,
     /// A signal came.
@@ -41,7 +41,7 @@ pub enum Turn {
 
 /// One window, for display.
 #[derive(Debug)]
-pub struct Shown {
+pub struct MeasuredWindow {
     /// The summary of this window.
     pub summary: Summary,
     /// The cost of its requests.
@@ -87,7 +87,7 @@ impl Watcher {
     }
 
     /// Adds a window, and returns its own summary.
-    fn take(&mut self, sample: Sample) -> Shown {
+    fn take(&mut self, sample: Sample) -> MeasuredWindow {
         let Sample { window, usage } = sample;
         self.series.add(&window);
         self.spent.add(&window, usage.as_ref());
@@ -95,7 +95,7 @@ impl Watcher {
         let mut own = Series::new();
         own.add(&window);
         let cost = Cost::of(&Sample { window: window.clone(), usage });
-        Shown { summary: Summary::of(&own, Vec::new()), cost, window }
+        MeasuredWindow { summary: Summary::of(&own, Vec::new()), cost, window }
     }
 
     /// Waits until a moment, unless the service exits or a signal arrives.

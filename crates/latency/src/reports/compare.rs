@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::judge::{Header, Recording, Round};
+use crate::judge::{ComparisonHeader, RecordedComparison, Round};
 use measure::live::Unit;
 use measure::sequential::Bounds;
 use measure::switchback::{Change, Figures, Limit, Metric, Network, Seen, Switchback, Unfair, Verdict, Word};
@@ -158,11 +158,11 @@ impl CompareReport {
     }
 
     /// Of a record.
-    pub fn of_record(recording: &Recording) -> Self {
+    pub fn of_record(recording: &RecordedComparison) -> Self {
         let took = recording.rounds.last().map_or(0.0, |round| round.at);
         let took = Duration::try_from_secs_f64(took).unwrap_or_default();
         let switchback = recording.switchback();
-        let Header { service, limits, .. } = &recording.header;
+        let ComparisonHeader { service, limits, .. } = &recording.header;
         let findings = switchback.loss_differs(service).into_iter().collect();
         let report = Self::of(service, &switchback, took, "recorded").within(&switchback, limits);
         Self { findings, ..report }
@@ -461,14 +461,14 @@ mod test {
                 network: None,
             }
         };
-        let rounds = (0..200_u32).map(|nth| crate::judge::Recorded {
+        let rounds = (0..200_u32).map(|nth| crate::judge::RecordedRound {
             at: f64::from(nth),
             order: vec![0, 1],
             figures: vec![figures(2e5, nth), figures(1e5, nth + 3)],
             windows: Vec::new(),
             void: None,
         });
-        let header = |limits| Header {
+        let header = |limits| ComparisonHeader {
             schema: model::Schema,
             kind: "compare-record".to_owned(),
             service: "redis".to_owned(),
@@ -485,7 +485,7 @@ mod test {
             started: 0,
         };
         let of = |limits| {
-            let recording = Recording { header: header(limits), rounds: rounds.clone().collect() };
+            let recording = RecordedComparison { header: header(limits), rounds: rounds.clone().collect() };
             let report = CompareReport::of_record(&recording);
             (report.winner, report.comparisons[0].exceeds.len())
         };

@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use crate::live::text::{short, span};
-use crate::live::{Cost, Header, MeasuredService, Shown, ThreadNames};
+use crate::live::{Cost, MeasuredService, MeasuredWindow, ThreadNames, WatchHeader};
 use measure::live::summary::PartSummary;
 use measure::live::{Estimate, Percentiles, Summary, Unit};
 use measure::switchback::LOSS_MATTERS;
@@ -90,7 +90,7 @@ impl<'a> WatchReport<'a> {
 
 impl<'a> WatchReport<'a> {
     /// From a record of a watch. Its queues and threads are only known by number.
-    pub fn of_record(header: &'a Header, summary: &'a Summary) -> Self {
+    pub fn of_record(header: &'a WatchHeader, summary: &'a Summary) -> Self {
         let numbered = |parts: &[PartSummary], word: &str| {
             let name = |id: Option<u32>| id.map_or_else(|| "others".to_owned(), |id| format!("{word} {id}"));
             parts.iter().map(|part| Part { name: name(part.id), part: *part }).collect()
@@ -115,7 +115,12 @@ fn thread(names: &ThreadNames, tid: Option<u32>) -> String {
 
 impl<'a> WatchWindowReport<'a> {
     /// From a single window.
-    pub fn of(target: &'a MeasuredService, names: &ThreadNames, shown: &'a Shown, watched: Duration) -> Self {
+    pub fn of(
+        target: &'a MeasuredService,
+        names: &ThreadNames,
+        shown: &'a MeasuredWindow,
+        watched: Duration,
+    ) -> Self {
         Self(WatchReport::of(target, names, &shown.summary, shown.cost, watched))
     }
 }

@@ -13,7 +13,7 @@ use crate::statistics::median;
 /// A run: a mode under a load, with the measurement on the wire.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Trial {
+pub struct AgreementRun {
     /// The mode.
     pub mode: String,
     /// The load.
@@ -42,7 +42,7 @@ pub struct Trial {
     pub stamped: [Option<f64>; 3],
 }
 
-impl Trial {
+impl AgreementRun {
     /// The percentiles by one estimator.
     pub fn by(&self, estimator: Estimator) -> [Option<f64>; 3] {
         match estimator {
@@ -87,7 +87,7 @@ pub struct Errors {
 
 impl Errors {
     /// Computes the errors of an estimator over these runs.
-    pub fn of<'a>(trials: impl IntoIterator<Item = &'a Trial>, estimator: Estimator) -> Self {
+    pub fn of<'a>(trials: impl IntoIterator<Item = &'a AgreementRun>, estimator: Estimator) -> Self {
         let (mut errors, mut count): ([Vec<f64>; 3], usize) = Default::default();
         for trial in trials {
             count += 1;
@@ -119,10 +119,10 @@ pub const APART: f64 = 0.1;
 
 impl Ordered {
     /// Compares pairs of modes with the same load and round.
-    pub fn of(trials: &[Trial], estimator: Estimator) -> Self {
+    pub fn of(trials: &[AgreementRun], estimator: Estimator) -> Self {
         let mut ordered = Self::default();
         for (at, one) in trials.iter().enumerate() {
-            let alike = |other: &&Trial| other.load == one.load && other.round == one.round;
+            let alike = |other: &&AgreementRun| other.load == one.load && other.round == one.round;
             for other in trials.iter().skip(at + 1).filter(alike) {
                 for share in 0..3 {
                     let (Some(wire), Some(found)) = (
@@ -146,8 +146,8 @@ impl Ordered {
 mod test {
     use super::*;
 
-    fn trial(mode: &str, wire: f64, uniform: f64) -> Trial {
-        Trial {
+    fn trial(mode: &str, wire: f64, uniform: f64) -> AgreementRun {
+        AgreementRun {
             mode: mode.to_owned(),
             load: "8K".to_owned(),
             closed: false,

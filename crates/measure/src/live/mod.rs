@@ -13,7 +13,7 @@ pub mod summary;
 pub mod survival;
 pub mod turnaround;
 
-pub use agreement::{Errors, Ordered, Trial};
+pub use agreement::{AgreementRun, Errors, Ordered};
 pub use caveats::caveats;
 pub use findings::findings;
 pub use series::{Estimate, Estimator, Series, Unit};

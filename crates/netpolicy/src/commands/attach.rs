@@ -1,7 +1,7 @@
 //! `attach`: gives a running process and its queues a policy.
 
 use apply::AtExit;
-use latency::live::Selection;
+use latency::live::ServiceSelection;
 use linux::Signals;
 use model::{Intent, Pid, Policy, ProcessId, Target};
 use session::{Exit, Fault, fullbusy, wake};
@@ -52,7 +52,7 @@ fn pid_of(arguments: &Attach, context: &Context) -> Result<Pid, Fault> {
         (Some(Attached::Service(name)), _) => name.clone(),
         (None, port) => port.unwrap_or_default().to_string(),
     };
-    let (_, found) = Selection::conditions(&word, &context.session, &context.console)?;
+    let (_, found) = ServiceSelection::conditions(&word, &context.session, &context.console)?;
     match found.as_slice() {
         [process] => Ok(process.pid),
         several => {

@@ -4,7 +4,10 @@ use std::time::Duration;
 
 use apply::TransactionName;
 use daemon::running_daemon;
-use latency::judge::{Candidate, Comparison, Options, PairRecord, Progress, Round, Shown, progress_words};
+use latency::judge::{
+    Candidate, Comparison, ComparisonOptions, ComparisonProgress, ComparisonResult, PairRecord, Round,
+    progress_words,
+};
 use latency::reports::{CERTAINTY, CompareReport, CompareRoundReport, SwitchCost};
 use linux::Signals;
 use measure::switchback::Switchback;
@@ -24,7 +27,7 @@ pub(crate) fn run(arguments: &Compare, context: &Context) -> Result<Exit, Fault>
     let mut candidates: Vec<Candidate> = vec![arguments.a.clone()];
     candidates.extend(arguments.b.iter().cloned());
     let span = |span: Nanoseconds| Duration::from_nanos(span.0);
-    let options = Options {
+    let options = ComparisonOptions {
         candidates,
         deciding: arguments.metric.clone(),
         limits: arguments.at_most.clone(),
@@ -49,7 +52,7 @@ pub(crate) fn run(arguments: &Compare, context: &Context) -> Result<Exit, Fault>
     let guard = guardian(&mut comparison, options.most, context)?;
     let shown = comparison.run(&mut signals, &mut listener);
     context.console.progress("");
-    if let Ok(Shown { unnoted: Some(why), .. }) = &shown {
+    if let Ok(ComparisonResult { unnoted: Some(why), .. }) = &shown {
         context.console.say(&format!("The verdict is not in the journal: {why}"));
     }
     let kept = match &shown {
@@ -101,7 +104,7 @@ pub(crate) fn guardian(
 }
 
 /// Prints what is compared, and the changes of each candidate.
-fn announce(comparison: &mut Comparison<'_>, options: &Options, context: &Context) {
+fn announce(comparison: &mut Comparison<'_>, options: &ComparisonOptions, context: &Context) {
     let ports: Vec<String> = comparison.target().ports.iter().map(ToString::to_string).collect();
     let name = comparison.target().name.clone();
     let name = if name.starts_with("port ") { name } else { format!("{name}, port {}", ports.join(", ")) };
@@ -136,8 +139,8 @@ fn announce(comparison: &mut Comparison<'_>, options: &Options, context: &Contex
 fn keep_winner(
     winner: Option<usize>,
     comparison: &mut Comparison<'_>,
-    shown: &Shown,
-    options: &Options,
+    shown: &ComparisonResult,
+    options: &ComparisonOptions,
     context: &Context,
 ) -> Result<Vec<TransactionName>, Fault> {
     match winner {
@@ -169,7 +172,7 @@ struct Listener<'a> {
     most: Duration,
 }
 
-impl Progress for Listener<'_> {
+impl ComparisonProgress for Listener<'_> {
     fn stretch(&mut self, words: &str) -> Result<(), Fault> {
         self.context.console.progress(words);
         Ok(())

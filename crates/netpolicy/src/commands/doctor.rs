@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use apply::Standing;
-use latency::live::{ListeningService, Measured, Outcome, Pace, Rounds};
+use latency::live::{ListeningService, Measured, MeasuredOutcome, Rounds, SamplingPace};
 use linux::bpf::batches::BatchMeter;
 use linux::bpf::delivery::Sampler;
 use linux::pressure::PressureSource;
@@ -93,7 +93,7 @@ pub(crate) fn run(arguments: &Doctor, context: &Context) -> Result<Exit, Fault> 
     }
     if let Some(rounds) = response_times {
         let found = rounds.found();
-        host_context.timed = found.iter().any(|one| matches!(one.outcome, Outcome::Windows { .. }));
+        host_context.timed = found.iter().any(|one| matches!(one.outcome, MeasuredOutcome::Windows { .. }));
         findings.extend(of_response_times(found, context));
     }
     let not_known = plan::doctor::not_known(&host, delivered.as_ref(), &host_context);
@@ -124,7 +124,7 @@ fn measure(context: &Context, netns: &Netns) -> Option<Rounds> {
         return None;
     }
     let begun = netns.again().map_err(Fault::from).and_then(|netns| {
-        let rounds = Rounds::start(netns, Pace { sample: SAMPLE, windows_per_summary: 1 }, || {})?;
+        let rounds = Rounds::start(netns, SamplingPace { sample: SAMPLE, windows_per_summary: 1 }, || {})?;
         rounds.measure(subjects);
         Ok(rounds)
     });
@@ -141,7 +141,7 @@ fn of_response_times(measured: Vec<Measured>, context: &Context) -> Vec<Finding>
     let mut findings = Vec::new();
     for Measured { name, outcome } in measured {
         match outcome {
-            Outcome::Windows { summary, .. } => {
+            MeasuredOutcome::Windows { summary, .. } => {
                 let found = summary.findings.iter();
                 findings.extend(
                     found.filter(|found| !OF_A_MOMENT.contains(&found.rule.as_str())).cloned().map(|found| {
@@ -152,7 +152,7 @@ fn of_response_times(measured: Vec<Measured>, context: &Context) -> Vec<Finding>
                     }),
                 );
             }
-            Outcome::Refused { why, .. } => {
+            MeasuredOutcome::Refused { why, .. } => {
                 context.console.say(&format!("Response times of {name} are not measured: {why}"));
             }
         }

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use daemon::running_daemon;
-use latency::judge::{GuardReport, Guards, Proposal, Trial, Watched};
-use latency::live::Selection;
+use latency::judge::{GuardReport, GuardedTrial, JudgedService, PolicyGuards, Proposal};
+use latency::live::ServiceSelection;
 use linux::{Netns, Signals};
 use model::{Guard, Limits, Nanoseconds, Policy};
 use session::cycle::Planned;
@@ -32,7 +32,11 @@ pub(crate) struct GuardRequest<'a> {
 ///
 /// # Errors
 /// Exit 2 if the time is too short for a decision; exit 7 if no service is named.
-pub(crate) fn asked(asked: &GuardRequest<'_>, policy: &Policy, planned: &Planned) -> Result<Guards, Fault> {
+pub(crate) fn asked(
+    asked: &GuardRequest<'_>,
+    policy: &Policy,
+    planned: &Planned,
+) -> Result<PolicyGuards, Fault> {
     let within = Nanoseconds(asked.seconds.saturating_mul(1_000_000_000));
     if !(Guard::WITHIN_LEAST..=Guard::WITHIN_MOST).contains(&within) {
         return Err(Fault::new(
@@ -47,12 +51,12 @@ pub(crate) fn asked(asked: &GuardRequest<'_>, policy: &Policy, planned: &Planned
     }
     let mut guards = latency::judge::guards(policy, &planned.placement, Some(asked.limits));
     if !asked.on.is_empty() {
-        let named = asked.on.iter().map(|name| Watched {
-            selection: Selection::named(name),
+        let named = asked.on.iter().map(|name| JudgedService {
+            selection: ServiceSelection::named(name),
             limits: asked.limits,
             gain: None,
         });
-        guards = Guards { watched: named.collect(), ..Guards::default() };
+        guards = PolicyGuards { watched: named.collect(), ..PolicyGuards::default() };
     }
     if guards.watched.is_empty() {
         let absent = guards.absent.join(", ");
@@ -65,7 +69,7 @@ pub(crate) fn asked(asked: &GuardRequest<'_>, policy: &Policy, planned: &Planned
             "name a running one: --on memcached, or --on 11211 for the process that listens on this port",
         ));
     }
-    Ok(Guards { within: Some(within), ..guards })
+    Ok(PolicyGuards { within: Some(within), ..guards })
 }
 
 /// Tries the change, and keeps it unless it harms a service.
@@ -73,7 +77,7 @@ pub(crate) fn run(
     policy: &Policy,
     netns: Netns,
     allow: Allow,
-    guards: Guards,
+    guards: PolicyGuards,
     context: &Context,
 ) -> Result<Exit, Fault> {
     running_daemon::refuse_beside_any(&context.session, &netns)?;
@@ -87,7 +91,7 @@ pub(crate) fn run(
         within,
         seed: clock::now().unix_micros,
     };
-    let Some(mut trial) = Trial::prepare(proposal, &context.session, &context.console)? else {
+    let Some(mut trial) = GuardedTrial::prepare(proposal, &context.session, &context.console)? else {
         context.console.report_done(&PlanReport::of(&model::Plan::default()))?;
         context.console.say("Nothing to change: the host already matches the policy.");
         return Ok(Exit::Done);

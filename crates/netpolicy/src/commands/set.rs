@@ -1,7 +1,7 @@
 //! `set`: gives one device, service or process a policy, without a file.
 
 use daemon::running_daemon;
-use latency::live::Selection;
+use latency::live::ServiceSelection;
 use model::{Intent, Pid, PolicyName, Target};
 use session::{Exit, Fault, fullbusy, staged};
 
@@ -21,7 +21,7 @@ pub(crate) fn run(arguments: &Set, context: &Context) -> Result<Exit, Fault> {
             (Target::Device(name.clone()), *request, context.session.netns()?)
         }
         SetTarget::Service { name, request } => {
-            let (matching, _) = Selection::conditions(name, &context.session, &context.console)?;
+            let (matching, _) = ServiceSelection::conditions(name, &context.session, &context.console)?;
             (Target::Service(name.clone(), matching), *request, context.session.netns()?)
         }
         SetTarget::Task { pid, request } => {

@@ -7,12 +7,12 @@ use apply::TransactionName;
 use cli::Context;
 use daemon::running_daemon;
 use latency::judge::{
-    Aim, Candidate, Chooser, Comparison, Ended, Offer, Options, Progress, RESUMES_WITHIN_SECONDS, Round,
-    Setup, Stage, Step, TuneRecord, Tuned, TunedRound, Tuner, Unfinished, VARIANTS_MAX, is_same_load, offers,
-    ordered, progress_words, section, variants,
+    Aim, Candidate, Chooser, Comparison, ComparisonOptions, ComparisonProgress, Ended, Offer,
+    RESUMES_WITHIN_SECONDS, Round, Setup, Stage, Step, TuneRecord, Tuned, TunedRound, Tuner, Unfinished,
+    VARIANTS_MAX, is_same_load, offers, ordered, progress_words, section, variants,
 };
 use latency::live::text::ago;
-use latency::live::{MeasuredService, Selection, Turn, Watcher};
+use latency::live::{MeasuredService, ServiceSelection, Turn, Watcher};
 use latency::reports::TuneReport;
 use linux::Signals;
 use linux::machine::seconds_since_1970;
@@ -100,7 +100,7 @@ struct Found {
 struct Tuning<'a> {
     arguments: &'a Tune,
     aim: Aim,
-    selection: Selection,
+    selection: ServiceSelection,
     target: MeasuredService,
     context: &'a Context,
     began: Instant,
@@ -112,7 +112,12 @@ struct Tuning<'a> {
 }
 
 impl<'a> Tuning<'a> {
-    fn new(arguments: &'a Tune, selection: Selection, target: MeasuredService, context: &'a Context) -> Self {
+    fn new(
+        arguments: &'a Tune,
+        selection: ServiceSelection,
+        target: MeasuredService,
+        context: &'a Context,
+    ) -> Self {
         let aim = Aim { metric: arguments.goal, limits: arguments.guard };
         let seed = arguments.seed.unwrap_or_else(|| clock::now().unix_micros);
         let (began, spent) = (Instant::now(), Duration::ZERO);
@@ -187,8 +192,8 @@ impl<'a> Tuning<'a> {
         }
     }
 
-    fn options(&self, candidates: &[Candidate]) -> Options {
-        Options {
+    fn options(&self, candidates: &[Candidate]) -> ComparisonOptions {
+        ComparisonOptions {
             candidates: candidates.to_vec(),
             deciding: vec![self.aim.metric],
             limits: Vec::new(),
@@ -474,7 +479,7 @@ struct Watched<'a> {
     most: Duration,
 }
 
-impl Progress for Watched<'_> {
+impl ComparisonProgress for Watched<'_> {
     fn stretch(&mut self, words: &str) -> Result<(), Fault> {
         self.context.console.progress(words);
         Ok(())

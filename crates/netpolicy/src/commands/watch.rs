@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use latency::live::{LastMeasured, MeasuredService, Percentiles, Record, Turn, Watcher};
+use latency::live::{LastMeasured, MeasuredService, Percentiles, Turn, WatchRecord, Watcher};
 use latency::reports::{WatchReport, WatchRow, WatchWindowReport};
 use linux::Signals;
 use linux::machine::seconds_since_1970;
@@ -16,7 +16,8 @@ pub(crate) fn run(arguments: &Watch, context: &Context) -> Result<Exit, Fault> {
     let target = MeasuredService::of(&arguments.service.selection(), &context.session, &context.console)?;
     let sample = Duration::from_nanos(arguments.sample.0);
     let mut watcher = Watcher::load(&target, sample)?;
-    let mut record = arguments.record.as_deref().map(|path| Record::create(path, &target)).transpose()?;
+    let mut record =
+        arguments.record.as_deref().map(|path| WatchRecord::create(path, &target)).transpose()?;
     let mut signals = Signals::catch()?;
     let ports: Vec<String> = target.ports.iter().map(ToString::to_string).collect();
     let ports = format!("port {}", ports.join(", "));

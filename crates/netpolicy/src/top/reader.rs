@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use latency::live::{ListeningService, Pace, Rounds};
+use latency::live::{ListeningService, Rounds, SamplingPace};
 use linux::bpf::delivery::Sampler;
 use linux::counters::CounterSource;
 use linux::observe::Observer;
@@ -25,7 +25,7 @@ const REST_MAX: Duration = Duration::from_secs(10);
 const WORK_MAX: u32 = 20;
 
 /// A tenth of each second is measured, as by `watch`.
-const PACE: Pace = Pace { sample: Duration::from_millis(100), windows_per_summary: 1 };
+const PACE: SamplingPace = SamplingPace { sample: Duration::from_millis(100), windows_per_summary: 1 };
 
 /// How long to rest after work of this duration.
 fn rest(took: Duration) -> Duration {

@@ -1,6 +1,6 @@
 //! One sample of a host: who delivered how many packets per second since the previous sample.
 
-use latency::live::{Estimate, Measured, Outcome};
+use latency::live::{Estimate, Measured, MeasuredOutcome};
 use model::delivered::PollCounts;
 use model::evidence::{Counters, CpuTicks};
 use model::host::Napi;
@@ -152,7 +152,7 @@ pub(crate) fn services(measured: Vec<Measured>) -> (Vec<ServiceLine>, Vec<String
     let (mut lines, mut refused) = (Vec::new(), Vec::new());
     for Measured { name, outcome } in measured {
         match outcome {
-            Outcome::Windows { summary, .. } => lines.push(ServiceLine {
+            MeasuredOutcome::Windows { summary, .. } => lines.push(ServiceLine {
                 name,
                 rate: summary.rate,
                 p50: summary.response.p50,
@@ -162,7 +162,7 @@ pub(crate) fn services(measured: Vec<Measured>) -> (Vec<ServiceLine>, Vec<String
                 service: summary.service_time.p50,
                 waiting: summary.waiting,
             }),
-            Outcome::Refused { why, .. } => refused.push(format!("{name} is not measured: {why}")),
+            MeasuredOutcome::Refused { why, .. } => refused.push(format!("{name} is not measured: {why}")),
         }
     }
     (lines, refused)

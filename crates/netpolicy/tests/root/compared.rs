@@ -290,7 +290,7 @@ fn switchbacks() -> Result<(), Failed> {
     };
     let failed = |fault: session::Fault| fault.cause.to_string();
     let target = latency::live::MeasuredService::of(
-        &latency::live::Selection::Port(11_211),
+        &latency::live::ServiceSelection::Port(11_211),
         &session,
         &session::Silent,
     )

@@ -12,7 +12,7 @@ use linux::lab::{Lab, LabOptions, Memcached as Server, MemcachedOptions, SERVER_
 use linux::{Kernel, KernelError, Netns, Signals};
 use load::{Edge, Environment};
 use measure::live::agreement::{estimates_of, percentiles_of};
-use measure::live::{Estimator, Series, Trial, Turnarounds};
+use measure::live::{AgreementRun, Estimator, Series, Turnarounds};
 use model::live::LiveWindow;
 use model::{CpuSet, DeliveryMode, Evidence, Nanoseconds, Origin, Pid, SimulatedFrom};
 use rustix::process::setpriority_process;
@@ -115,7 +115,7 @@ impl<'a> LiveStage<'a> {
         mode: DeliveryMode,
         load: LiveLoad,
         round: u32,
-    ) -> Result<Trial, BenchError> {
+    ) -> Result<AgreementRun, BenchError> {
         let words = load.to_string();
         if self.turnarounds.as_ref().is_none_or(|(learned, _)| *learned != words) {
             // The turnaround times of other clients differ.
@@ -283,13 +283,13 @@ fn trial(
     window: &LiveWindow,
     seen: &Seen,
     evidence: &Evidence,
-) -> Trial {
+) -> AgreementRun {
     let mut series = Series::new();
     series.add(window);
     let latency = &evidence.latency;
     #[expect(clippy::cast_precision_loss, reason = "spans of a run, below 2^53 ns")]
     let client = [latency.p50, latency.p90, latency.p99].map(|span| Some(span.0 as f64));
-    Trial {
+    AgreementRun {
         mode: label(mode),
         load: load.to_string(),
         closed: load.is_closed(),

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use latency::judge::{Header, Recording, pairs};
+use latency::judge::{ComparisonHeader, RecordedComparison, pairs};
 use measure::sequential::Sequence;
 use measure::switchback::Metric;
 use model::JudgedBy;
@@ -14,13 +14,13 @@ use latency::reports::{CompareReport, in_percent};
 
 /// Prints a recorded comparison and writes its plot.
 pub(super) fn report(
-    recording: &Recording,
+    recording: &RecordedComparison,
     into: Option<&Path>,
     context: &Context<'_>,
 ) -> Result<Exit, Fault> {
     context.console.report(&CompareReport::of_record(recording))?;
     let Some(path) = into else { return Ok(Exit::Done) };
-    let Header { service, host, kernel, candidates, rule, .. } = &recording.header;
+    let ComparisonHeader { service, host, kernel, candidates, rule, .. } = &recording.header;
     let switchback = recording.switchback();
     let (mut charts, mut verdicts, mut places) = (Vec::new(), Vec::new(), Vec::new());
     let place = |name: &str, cpu: Option<f64>, p99: Option<f64>| {

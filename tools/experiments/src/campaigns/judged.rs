@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
 use latency::judge::{
-    Candidate, Comparison, JudgeBenchReport, JudgedScenario, Options, Progress, Replayed, Round,
+    Candidate, Comparison, ComparisonOptions, ComparisonProgress, JudgeBenchReport, JudgedScenario, Replayed,
+    Round,
 };
-use latency::live::Selection;
+use latency::live::ServiceSelection;
 use linux::bpf::wire::{Seen, Wire};
 use linux::lab::{Lab, LabOptions, Memcached, MemcachedOptions, SERVER_ADDRESS};
 use linux::{Netns, Signals};
@@ -95,7 +96,7 @@ fn compared(
         Scenario::SameShort => Replayed::windows(rate(arguments)),
         _ => (Duration::from_secs(1), Duration::from_millis(100)),
     };
-    let options = Options {
+    let options = ComparisonOptions {
         candidates: vec![Candidate::current(), candidate(scenario.candidate())?],
         deciding: vec![Metric::P50, Metric::P90],
         limits: Vec::new(),
@@ -132,7 +133,7 @@ fn compared(
             server: &mut server,
             start: &start,
         };
-        let judged = Comparison::prepare(options.clone(), &Selection::Port(PORT), &session, &Silent)
+        let judged = Comparison::prepare(options.clone(), &ServiceSelection::Port(PORT), &session, &Silent)
             .and_then(|mut comparison| comparison.run(signals, &mut witness));
         stop.store(true, Ordering::Relaxed);
         let shown = judged?;
@@ -194,7 +195,7 @@ struct Witness<'a> {
     start: &'a dyn Fn() -> Result<Memcached, Fault>,
 }
 
-impl Progress for Witness<'_> {
+impl ComparisonProgress for Witness<'_> {
     fn window_begins(&mut self, candidate: usize) -> Result<(), Fault> {
         self.hog.store(candidate == 1, Ordering::Relaxed);
         if self.restart_at.is_some_and(|at| Instant::now() >= at) {

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use latency::live::{Header, Recording};
+use latency::live::{RecordedWindows, WatchHeader};
 use measure::live::series::requests_for;
 use measure::live::{Estimate, Series, Summary, caveats};
 use runs::html::{Mark, POINTS_MAX, WatchPoint, html_of_watch};
@@ -17,11 +17,11 @@ const POINTS_MIN: usize = 20;
 
 /// Prints a recorded watch and writes its plot.
 pub(super) fn report(
-    recording: &Recording,
+    recording: &RecordedWindows,
     into: Option<&Path>,
     context: &Context<'_>,
 ) -> Result<Exit, Fault> {
-    let Header { service, host, kernel, started, .. } = &recording.header;
+    let WatchHeader { service, host, kernel, started, .. } = &recording.header;
     let mut all = Series::new();
     recording.windows.iter().for_each(|recorded| all.add(&recorded.window));
     let summary = Summary::of(&all, caveats(service, &all, false));

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use apply::{Allow, Journal, TransactionName};
-use latency::live::{MeasuredService, Selection};
+use latency::live::{MeasuredService, ServiceSelection};
 use linux::bpf::delivery::Sampler;
 use linux::counters::CounterSource;
 use linux::cycles::Cycles;
@@ -667,7 +667,8 @@ impl<'a> BenchHost<'a> {
             let why = format!("{configuration} needs a library that is preloaded when the server starts");
             return Err(Fault::new(Exit::Unsupported, why));
         }
-        let found = MeasuredService::of(&Selection::named(name), self.context.session, self.context.console)?;
+        let found =
+            MeasuredService::of(&ServiceSelection::named(name), self.context.session, self.context.console)?;
         let port = match (self.port, found.ports.as_slice()) {
             (Some(port), ports) if ports.contains(&port) => port,
             (None, [port]) => *port,

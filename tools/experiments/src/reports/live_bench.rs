@@ -1,6 +1,6 @@
 //! The errors of response-time estimates against the ground truth on the wire, and the cost of measuring.
 
-use measure::live::{Errors, Estimator, Ordered, Trial};
+use measure::live::{AgreementRun, Errors, Estimator, Ordered};
 use measure::statistics::{Interval, median, paired_ratio};
 use page::{Cell, Page, Report, Style, Table};
 use schemars::JsonSchema;
@@ -16,7 +16,7 @@ pub struct LiveBenchReport<'a> {
     /// By mode, with open and closed loops separate.
     by_mode: Vec<ByMode>,
     /// The runs.
-    trials: &'a [Trial],
+    trials: &'a [AgreementRun],
 }
 
 #[derive(Debug, JsonSchema, Serialize)]
@@ -43,7 +43,7 @@ struct ByMode {
 
 impl<'a> LiveBenchReport<'a> {
     /// Creates the report of these runs.
-    pub(crate) fn of(trials: &'a [Trial]) -> Self {
+    pub(crate) fn of(trials: &'a [AgreementRun]) -> Self {
         let overall = Estimator::ALL.map(|estimator| Overall {
             estimator,
             errors: Errors::of(trials, estimator),
@@ -60,7 +60,7 @@ impl<'a> LiveBenchReport<'a> {
         let mut by_mode = Vec::new();
         for closed in [false, true] {
             for mode in &modes {
-                let of_mode: Vec<&Trial> =
+                let of_mode: Vec<&AgreementRun> =
                     trials.iter().filter(|trial| trial.mode == *mode && trial.closed == closed).collect();
                 if of_mode.is_empty() {
                     continue;

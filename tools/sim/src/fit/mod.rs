@@ -52,7 +52,7 @@ pub struct Fit {
 
 /// A point to evaluate once.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Trial {
+pub struct TrialPoint {
     /// The parameters.
     pub costs: Costs,
     /// The seed for all of its rows.
@@ -156,7 +156,7 @@ impl Fit {
     }
 
     /// The next points to evaluate; none when the fit is finished.
-    pub fn propose(&mut self) -> Vec<Trial> {
+    pub fn propose(&mut self) -> Vec<TrialPoint> {
         self.proposed = match &self.stage {
             Stage::Around => {
                 self.round = Round::of(self.left, self.rounds, self.at.len());
@@ -177,7 +177,7 @@ impl Fit {
         self.proposed
             .iter()
             .zip(seeds)
-            .map(|(point, seed)| Trial { costs: self.costs(point), seed })
+            .map(|(point, seed)| TrialPoint { costs: self.costs(point), seed })
             .collect()
     }
 
@@ -397,7 +397,7 @@ mod test {
 
     /// Each residual mixes two neighbouring parameters, as rows do, and scatters by this much from run to
     /// run.
-    fn missed(trial: &Trial, scatter: f64) -> Vec<f64> {
+    fn missed(trial: &TrialPoint, scatter: f64) -> Vec<f64> {
         let mut chance = Chance::new(trial.seed);
         let off = |i: usize| {
             let (name, value) = WANTED[i % WANTED.len()];
@@ -406,7 +406,7 @@ mod test {
         (0..WANTED.len()).map(|i| off(i) + 0.3 * off(i + 1) + scatter * chance.normal()).collect()
     }
 
-    fn fit(names: &[&str], evaluations: usize, missed: impl Fn(&Trial) -> Vec<f64>) -> Fit {
+    fn fit(names: &[&str], evaluations: usize, missed: impl Fn(&TrialPoint) -> Vec<f64>) -> Fit {
         let mut fit = Fit::new(names, &Costs::default(), evaluations, 1).expect("parameters");
         let mut evaluated = 0;
         loop {
@@ -471,7 +471,7 @@ mod test {
     #[test]
     fn a_best_value_beyond_its_bounds_ends_on_the_bound() {
         for (wanted, bound) in [(40.0, 10.0), (0.02, 0.3)] {
-            let off = |trial: &Trial| 10.0 * ln(trial.costs.get("irq").expect("named") / wanted);
+            let off = |trial: &TrialPoint| 10.0 * ln(trial.costs.get("irq").expect("named") / wanted);
             let fit = fit(&["irq"], 400, |trial| vec![off(trial) + 2.0 * Chance::new(trial.seed).normal()]);
             let irq = fit.best().1.get("irq").expect("named");
             assert!((irq / bound - 1.0).abs() < 0.01, "{irq} instead of {bound}");

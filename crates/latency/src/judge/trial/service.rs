@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use crate::live::{MeasuredService, Sampler, Selection};
+use crate::live::{MeasuredService, Sampler, ServiceSelection};
 use measure::sequential::mean_of_logs;
 use measure::switchback::{Figures, Metric, Rule, Switchback};
 use measure::tuning::metric_of;
@@ -14,9 +14,9 @@ use crate::judge::judgement::changes_of;
 
 /// A service whose traffic judges a change, with its limits.
 #[derive(Clone, Debug)]
-pub struct Watched {
+pub struct JudgedService {
     /// The service.
-    pub selection: Selection,
+    pub selection: ServiceSelection,
     /// The quantities that may grow, and their limits.
     pub limits: Limits,
     /// The metric that must decrease for the change to be kept; `None` if staying within the limits is
@@ -101,7 +101,11 @@ impl Silence {
 }
 
 impl Service {
-    pub(super) fn find(watched: &Watched, session: &Session, operator: &dyn Operator) -> Result<Self, Fault> {
+    pub(super) fn find(
+        watched: &JudgedService,
+        session: &Session,
+        operator: &dyn Operator,
+    ) -> Result<Self, Fault> {
         let target =
             MeasuredService::of(&watched.selection, session, operator).map_err(|fault| match fault.exit {
                 // Like a service of the policy files that is not running: there is no traffic to judge by.
