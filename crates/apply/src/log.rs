@@ -1,5 +1,5 @@
-//! The files of a transaction: a journal to which lines are appended, and a script that undoes it without
-//! netpolicy.
+//! The files of a transaction: a write-ahead log with the undo values, to which lines are appended, and a
+//! script that undoes it without netpolicy.
 //!
 //! docs/decisions/0002-journal.md explains which writes must be durable, and why the others need not be.
 

@@ -1,5 +1,5 @@
-//! The work of a turn: plans on the known host, commits what is permitted, and restores what is no longer
-//! requested.
+//! One pass of a level-triggered reconciliation loop: plans on the known host, commits what is permitted, and
+//! restores what is no longer requested.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,4 +1,5 @@
-//! A sequential test: it can be evaluated after every pair, and stopped at any time.
+//! A betting confidence sequence (an e-process, inverted): it can be evaluated after every pair, and stopped at
+//! any time.
 //!
 //! Two settings are measured in alternation, in pairs, and a coin toss decides which comes first. Suppose
 //! that the settings differ by a constant. After subtracting that constant, the sign of a pair's difference

@@ -1,4 +1,5 @@
-//! The objects of each request: queues, interrupts, processes and epolls.
+//! Placement, a deterministic greedy assignment: the objects of each request (queues, interrupts, processes,
+//! epolls), with their owners from [`crate::claim`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! The next event of each source.
+//! A priority queue of events, as a tournament tree (Knuth, volume 3, 5.4.1): the next event of each source.
 
 use crate::ids::SourceId;
 

@@ -1,4 +1,5 @@
-//! `tc load`: loads rules from a file into the kernel, and reports the result of each.
+//! `tc load`, like `tc -batch`: pipelines the rules of a file to rtnetlink, and reports the acknowledgement of
+//! each.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Estimates when an arrival entered the ring (U and C, and T by the client's
- * timestamp), and counts answered exchanges by each estimate.
+ * Imputes interval-censored arrival times: a packet entered the ring between
+ * two polls. U draws uniformly from the interval, C from the distribution of
+ * turnarounds conditioned on it, T computes it from the client's timestamp.
+ * Counts answered exchanges by each estimate.
  */
 #ifndef __LIVE_ESTIMATE_H__
 #define __LIVE_ESTIMATE_H__

@@ -1,5 +1,6 @@
-//! Keeps goals: for a service that misses its goal, the daemon tries the modes of its policy's ladder, under
-//! guard and one at a time, and keeps the one that the service's own traffic shows to be better.
+//! Keeps goals by online tuning: for a service that misses its goal, the daemon tries the modes of its
+//! policy's ladder in order, each as a guarded switchback experiment, and keeps the one that the service's own
+//! traffic shows to be better.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,5 @@
-//! A change of settings under guard: it is judged on the traffic of services, and reverted if it harms one.
+//! A guarded change, as a canary: a switchback experiment on the traffic of services, stopped by an e-process
+//! ([`measure::sequential`]) and rolled back if it harms one.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;

@@ -1,6 +1,6 @@
 //! `pedit`: changes bytes of the packet, 32 bits at a time.
 //!
-//! Kernel: 6.18, `include/uapi/linux/tc_act/tc_pedit.h`, `net/sched/act_pedit.c`.
+//! Kernel: 6.18, `include/uapi/linux/tc_act/tc_pedit.h`, `net/sched/act_pedit.c` `tcf_pedit_init()`.
 
 use super::control::Control;
 use super::instance::{Instance, index};

@@ -1,6 +1,6 @@
 //! `u32`: matches 32 bits of the packet at a time, and hashes into tables of rules.
 //!
-//! Kernel: 6.18, `include/uapi/linux/pkt_cls.h` `TCA_U32_*`, `net/sched/cls_u32.c`.
+//! Kernel: 6.18, `include/uapi/linux/pkt_cls.h` `TCA_U32_*`, `net/sched/cls_u32.c` `u32_change()`.
 
 use super::flower::{NAME_BYTES, device_name};
 use super::offload::Offload;
