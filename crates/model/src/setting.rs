@@ -7,7 +7,6 @@
 
 mod call;
 mod family;
-mod flat;
 mod host;
 mod irq;
 mod kthread;
@@ -39,7 +38,7 @@ use crate::units::KernelVersion;
 
 /// The value of one knob of one object.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case", from = "flat::Either")]
+#[serde(rename_all = "kebab-case")]
 pub enum Setting {
     /// A setting of the NAPI that polls a receive queue.
     Napi(RxQueue, NapiKnob),
