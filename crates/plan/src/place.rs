@@ -216,6 +216,63 @@ fn queues_without_irq(objects: &Objects, index: &Index<'_>) -> usize {
     rx.filter(|queue| index.napi_of(**queue).is_none_or(|napi| napi.irq.is_none())).count()
 }
 
+/// Notes the processes of a service that are not set: they hold sockets for others, or are in another
+/// namespace.
+fn note_left_out(holders: Vec<String>, away: &[&Process], part: &mut PlacedRequest) {
+    let more = holders.len().saturating_sub(ELSEWHERE_MAX);
+    part.notes.extend(holders.into_iter().take(ELSEWHERE_MAX));
+    if more > 0 {
+        part.notes.push(format!("and so do {more} more"));
+    }
+    let others_away = away.len().saturating_sub(ELSEWHERE_MAX);
+    for process in away.iter().take(ELSEWHERE_MAX) {
+        let path = Path::of(process);
+        part.notes.push(format!(
+            "{}{} is in another network namespace and is left alone: {}; {} (`netpolicy --netns pid:{} …` works there)",
+            process.id,
+            process.container.as_ref().map(|name| format!(" (container {name})")).unwrap_or_default(),
+            path.why(),
+            path.way(),
+            process.id.pid
+        ));
+    }
+    if others_away > 0 {
+        part.notes.push(format!("and so are {others_away} more"));
+    }
+}
+
+/// Notes that no process of a service runs, as far as could be seen. `left_out`: some were left out.
+fn note_absent(
+    left_out: bool,
+    unjudged: Option<&(usize, String)>,
+    index: &Index<'_>,
+    part: &mut PlacedRequest,
+) {
+    if left_out {
+        part.runs = ServiceState::No;
+        return;
+    }
+    let none =
+        format!("no process of this service runs{}: nothing is set until one does", by(&part.intent.target));
+    let (runs, note) = match unjudged {
+        None => (ServiceState::No, none),
+        // With the right to inspect processes, a matching service would have been found.
+        Some((processes, first)) if index.host.capabilities.ptrace => {
+            (ServiceState::No, format!("{none}; {processes} could not be inspected ({first})"))
+        }
+        Some((processes, first)) => (
+            ServiceState::NotKnown,
+            format!(
+                "whether a process of this service runs{} is not known: {processes} could not be inspected \
+                 ({first})",
+                by(&part.intent.target)
+            ),
+        ),
+    };
+    part.runs = runs;
+    part.notes.push(note);
+}
+
 /// Each process with its part: the most specific request that matches it.
 fn owners_of_processes<'h>(
     policy: &Policy,
@@ -239,51 +296,10 @@ fn owners_of_processes<'h>(
             Target::Service(..) => without_holders(pids, index, listeners),
             _ => (pids, Vec::new()),
         };
-        let more = holders.len().saturating_sub(ELSEWHERE_MAX);
         let left_out = !away.is_empty() || !holders.is_empty();
-        parts[part].notes.extend(holders.into_iter().take(ELSEWHERE_MAX));
-        if more > 0 {
-            parts[part].notes.push(format!("and so do {more} more"));
-        }
-        let others_away = away.len().saturating_sub(ELSEWHERE_MAX);
-        for process in away.iter().take(ELSEWHERE_MAX) {
-            let path = Path::of(process);
-            parts[part].notes.push(format!(
-                "{}{} is in another network namespace and is left alone: {}; {} (`netpolicy --netns pid:{} …` works there)",
-                process.id,
-                process.container.as_ref().map(|name| format!(" (container {name})")).unwrap_or_default(),
-                path.why(),
-                path.way(),
-                process.id.pid
-            ));
-        }
-        if others_away > 0 {
-            parts[part].notes.push(format!("and so are {others_away} more"));
-        }
-        if pids.is_empty() && left_out {
-            parts[part].runs = ServiceState::No;
-        } else if pids.is_empty() {
-            let none = format!(
-                "no process of this service runs{}: nothing is set until one does",
-                by(&intent.target)
-            );
-            let (runs, note) = match resolved.unjudged_of(part) {
-                None => (ServiceState::No, none),
-                // With the right to inspect processes, a matching service would have been found.
-                Some((processes, first)) if index.host.capabilities.ptrace => {
-                    (ServiceState::No, format!("{none}; {processes} could not be inspected ({first})"))
-                }
-                Some((processes, first)) => (
-                    ServiceState::NotKnown,
-                    format!(
-                        "whether a process of this service runs{} is not known: {processes} could not be inspected \
-                         ({first})",
-                        by(&intent.target)
-                    ),
-                ),
-            };
-            parts[part].runs = runs;
-            parts[part].notes.push(note);
+        note_left_out(holders, &away, &mut parts[part]);
+        if pids.is_empty() {
+            note_absent(left_out, resolved.unjudged_of(part), index, &mut parts[part]);
         }
         for pid in pids {
             let Some(&(other_rank, other)) = owners.get(&pid) else {

@@ -64,8 +64,22 @@ struct Claim {
 /// Resolves the devices of each request.
 pub fn select(policy: &Policy, host: &Host) -> Selection {
     let mut selection = Selection { policy: policy.clone(), ..Selection::default() };
-    let mut claims: BTreeMap<DeviceId, Vec<(Claim, usize)>> = BTreeMap::new();
-    let mut left_out: BTreeMap<usize, Vec<String>> = BTreeMap::new();
+    let (claims, left_out) = claims(policy, host);
+    let passed = settle(&claims, policy, host, &mut selection);
+    note(policy, host, passed, left_out, &mut selection);
+    selection
+}
+
+/// The requests that match each device.
+type Claims = BTreeMap<DeviceId, Vec<(Claim, usize)>>;
+
+/// Notes for operators by request: why devices are not set.
+type Notes = BTreeMap<usize, Vec<String>>;
+
+/// Finds the requests that match each device, and why others do not.
+fn claims(policy: &Policy, host: &Host) -> (Claims, Notes) {
+    let mut claims: Claims = BTreeMap::new();
+    let mut left_out: Notes = BTreeMap::new();
     for (at, intent) in policy.intents.iter().enumerate() {
         let Some(precedence) = precedence(&intent.target) else { continue };
         for device in host.devices.iter().filter(|device| is_meant(&intent.target, device)) {
@@ -103,7 +117,12 @@ pub fn select(policy: &Policy, host: &Host) -> Selection {
             }
         }
     }
-    let mut passed: BTreeMap<usize, Vec<String>> = BTreeMap::new();
+    (claims, left_out)
+}
+
+/// Gives each device to its greatest claim; equal claims clash. Returns why the other requests pass it by.
+fn settle(claims: &Claims, policy: &Policy, host: &Host, selection: &mut Selection) -> Notes {
+    let mut passed: Notes = BTreeMap::new();
     for device in &host.devices {
         let Some(of_device) = claims.get(&device.id) else { continue };
         let Some((best, at)) = of_device.iter().max_by_key(|(claim, at)| (*claim, Reverse(*at))).copied()
@@ -133,6 +152,11 @@ pub fn select(policy: &Policy, host: &Host) -> Selection {
             selection.policy.intents.push(for_device(intent, device, host));
         }
     }
+    passed
+}
+
+/// Notes what each selector, and each request for a stacked device, means on this host.
+fn note(policy: &Policy, host: &Host, mut passed: Notes, mut left_out: Notes, selection: &mut Selection) {
     for (at, intent) in policy.intents.iter().enumerate() {
         let of_selector = matches!(intent.target, Target::Devices(..));
         let of_upper = matches!(&intent.target, Target::Device(name)
@@ -160,7 +184,6 @@ pub fn select(policy: &Policy, host: &Host) -> Selection {
         notes.extend(first_of(passed.unwrap_or_default()));
         notes.extend(first_of(left_out.unwrap_or_default()));
     }
-    selection
 }
 
 /// The maximum number of devices to name in a note.

@@ -121,7 +121,7 @@ enum Verdict {
 /// The NAPIs with this verdict.
 fn all(case: &Case<'_>, causes: &Causes, verdict: Verdict) -> Vec<Found> {
     let of = |napi: &&NapiCase<'_>| verdict_of(case, causes, napi) == Some(verdict);
-    case.napis.values().filter(of).map(|napi| said(case, causes, napi, verdict)).collect()
+    case.napis.values().filter(of).map(|napi| finding(case, causes, napi, verdict)).collect()
 }
 
 /// The NAPIs whose suspension is not engaged, and processes that have no NAPI for it.
@@ -239,17 +239,50 @@ pub(super) fn percent(part: u64, whole: u64) -> Option<u64> {
     u64::try_from(share).ok()
 }
 
-fn said(case: &Case<'_>, causes: &Causes, napi: &NapiCase<'_>, verdict: Verdict) -> Found {
+/// The finding on a NAPI: the verdict, its evidence, and what to do.
+fn finding(case: &Case<'_>, causes: &Causes, napi: &NapiCase<'_>, verdict: Verdict) -> Found {
     let causes = causes.of(napi.napi.id);
-    let share = napi.counts.as_ref().and_then(|c| percent(c.application.packets, c.total().packets));
-    let share = share.map_or_else(|| "no packets".to_owned(), |share| format!("{share} % of its packets"));
     let why = match causes.first() {
         Some(cause) if cause.object == napi.name() => format!("; cause: {}", cause.rule),
         Some(cause) => format!("; cause: {} of {}", cause.rule, cause.object),
         None if verdict == Verdict::Partly => rest(case, napi),
         None => String::new(),
     };
-    let (severity, summary) = match verdict {
+    let (severity, summary) = summary(case, napi, verdict, &why);
+    let mut found = Found::new(severity, napi.name(), summary).evidence(napi.values());
+    if let Some(counts) = &napi.counts {
+        for line in counted(case, counts) {
+            found = found.evidence(line);
+        }
+    }
+    for line in super::batches::evidence(case, napi) {
+        found = found.evidence(line);
+    }
+    if verdict == Verdict::Idle
+        && let Some(line) = napi.counts.as_ref().and_then(|counts| often(case, counts))
+    {
+        found = found.evidence(line);
+    }
+    if matches!(verdict, Verdict::Engaged | Verdict::Idle | Verdict::Deferred | Verdict::Threaded) {
+        return found;
+    }
+    if verdict == Verdict::Waits {
+        return found.remedy(CPU_OF_ITS_OWN);
+    }
+    for cause in causes {
+        found = found.evidence(format!("cause: {} of {}", cause.rule, cause.object));
+    }
+    match causes.iter().find_map(|cause| cause.remedy.clone()) {
+        Some(remedy) => found.remedy(remedy),
+        None => found,
+    }
+}
+
+/// The severity and the sentence of a verdict; `why` follows where something is not engaged.
+fn summary(case: &Case<'_>, napi: &NapiCase<'_>, verdict: Verdict, why: &str) -> (Severity, String) {
+    let share = napi.counts.as_ref().and_then(|c| percent(c.application.packets, c.total().packets));
+    let share = share.map_or_else(|| "no packets".to_owned(), |share| format!("{share} % of its packets"));
+    match verdict {
         Verdict::Engaged => {
             (Severity::Ok, format!("suspension is set and engaged: the application delivers {share}"))
         }
@@ -311,33 +344,6 @@ fn said(case: &Case<'_>, causes: &Causes, napi: &NapiCase<'_>, verdict: Verdict)
             let set = if napi.defers() { "set but not engaged" } else { "not set" };
             (Severity::Warning, format!("deferral is {set}: the timer delivers {}{why}", by_timer(napi)))
         }
-    };
-    let mut found = Found::new(severity, napi.name(), summary).evidence(napi.values());
-    if let Some(counts) = &napi.counts {
-        for line in counted(case, counts) {
-            found = found.evidence(line);
-        }
-    }
-    for line in super::batches::evidence(case, napi) {
-        found = found.evidence(line);
-    }
-    if verdict == Verdict::Idle
-        && let Some(line) = napi.counts.as_ref().and_then(|counts| often(case, counts))
-    {
-        found = found.evidence(line);
-    }
-    if matches!(verdict, Verdict::Engaged | Verdict::Idle | Verdict::Deferred | Verdict::Threaded) {
-        return found;
-    }
-    if verdict == Verdict::Waits {
-        return found.remedy(CPU_OF_ITS_OWN);
-    }
-    for cause in causes {
-        found = found.evidence(format!("cause: {} of {}", cause.rule, cause.object));
-    }
-    match causes.iter().find_map(|cause| cause.remedy.clone()) {
-        Some(remedy) => found.remedy(remedy),
-        None => found,
     }
 }
 
