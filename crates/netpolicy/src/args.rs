@@ -12,6 +12,7 @@ pub use crate::api_args::{Sockets, Status, Unset, UnsetTarget};
 pub use crate::compare_args::Compare;
 use crate::completing;
 pub use crate::daemon_args::{AttachService, Daemon, OnStop};
+pub use crate::fleet_args::{Audit, Report};
 pub use crate::init_args::{Init, SupportMatrix};
 use crate::request_args::word;
 pub use crate::request_args::{Cost, DeliveryChoice, Kthread, Word};
@@ -71,6 +72,8 @@ impl Arguments {
 pub enum Command {
     Show(Show),
     Doctor(Doctor),
+    Report(Report),
+    Audit(Audit),
     Init(Init),
     SupportMatrix(SupportMatrix),
     Top(Top),

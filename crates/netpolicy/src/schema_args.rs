@@ -15,6 +15,10 @@ pub enum SchemaOf {
     Top,
     /// What doctor prints.
     Doctor,
+    /// What report prints.
+    Report,
+    /// What audit prints.
+    Audit,
     /// What init prints.
     Init,
     /// What support-matrix prints.

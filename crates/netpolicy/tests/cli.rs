@@ -585,3 +585,50 @@ fn a_program_is_found_where_packages_install_it() {
     let offered = shell.args(["--", "netpolicy", "tc", "lo"]).output().expect("runs");
     assert_eq!(text(&offered.stdout), "load");
 }
+
+/// A report as `netpolicy -o json report` prints it.
+fn report_of(host: &str, change: &serde_json::Value) -> String {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("a clock");
+    let mut report = serde_json::json!({ "schema": page::SCHEMA, "kind": "report", "data": {
+        "host": host, "at_unix_seconds": now.as_secs(), "version": "0.1.0", "release": "6.18.44" } });
+    report["data"]
+        .as_object_mut()
+        .expect("an object")
+        .extend(change.as_object().cloned().unwrap_or_default());
+    report.to_string()
+}
+
+#[test]
+fn an_audit_ends_with_3_for_its_gate_and_worse_and_names_who_did_not_report() {
+    let scratch = Scratch::new("audit");
+    std::fs::create_dir(scratch.path("reports")).expect("a directory");
+    scratch.file("reports/a.json", &report_of("a", &serde_json::json!({})));
+    let warning = serde_json::json!({ "findings": [{ "rule": "rps-needless", "severity": "warning" }] });
+    scratch.file("reports/b.json", &report_of("b", &warning));
+    scratch.file("reports/README", "this is not a report, and is not read");
+    let reports = scratch.path("reports");
+    let code = |arguments: &[&str]| {
+        let output = netpolicy(&[&["audit"], arguments].concat());
+        (output.status.code(), text(&output.stdout))
+    };
+    assert_eq!(code(&[&reports]).0, Some(0), "a warning is not worse than the gate");
+    assert_eq!(code(&[&reports, "--gate", "warning"]).0, Some(3));
+    let expect = scratch.file("hosts", "a\nb # in rack 3\n\nc\n");
+    let (ended, words) = code(&[&reports, "--expect", &expect]);
+    assert_eq!(ended, Some(3));
+    assert!(words.starts_with("2 of 3 expected hosts reported; 1 without any issue.\n"), "{words}");
+    assert!(words.lines().any(|line| line.starts_with("missing") && line.ends_with(" c")), "{words}");
+    let cut = scratch.file("cut.json", &report_of("d", &serde_json::json!({}))[..60]);
+    let (ended, words) = code(&[&reports, &cut]);
+    assert_eq!(ended, Some(3));
+    assert!(words.contains("unreadable") && words.contains("it is cut off"), "{words}");
+    let html = scratch.path("audit.html");
+    assert_eq!(code(&[&reports, "--html", &html]).0, Some(0));
+    let html = std::fs::read_to_string(&html).expect("a page");
+    assert!(html.contains("rps-needless") && html.ends_with("</html>\n"));
+    assert_eq!(code(&[&scratch.path("absent")]).0, Some(1));
+    std::fs::create_dir(scratch.path("empty")).expect("a directory");
+    assert_eq!(code(&[&scratch.path("empty")]).0, Some(2));
+    assert_eq!(code(&[&reports, "--expect", &scratch.path("absent")]).0, Some(2));
+    assert_eq!(code(&[]).0, Some(2));
+}

@@ -2,6 +2,7 @@
 //! crate's data.
 #![forbid(unsafe_code)]
 
+pub mod html;
 mod report;
 mod schema;
 mod screen;

@@ -47,7 +47,7 @@ impl Style {
 
 /// A text without any characters that control the terminal, including our own colours.
 pub fn plain(text: &str) -> String {
-    text.replace(char::is_control, "\u{fffd}")
+    text.replace(crate::is_misleading, "\u{fffd}")
 }
 
 /// A cell.

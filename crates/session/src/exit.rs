@@ -52,6 +52,7 @@ impl Exit {
             Self::Pending => {
                 "`plan`, `apply --dry-run`: changes are pending. `verify`: there is drift. `doctor`: there are problems. \
                  `tc diff`, `tc load --check`: rules differ. `status`: a request is not in force, or there are problems. \
+                 `audit`: a host has the issue of `--gate` or a worse one. \
                  `set` through a daemon: the request is stored, and a part of it is not in force yet. \
                  `bench selfcheck`: a comparison is undecided."
             }

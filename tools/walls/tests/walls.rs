@@ -12,6 +12,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     // Crates that decide and do no I/O: no crate below them could.
     ("model", &[]),
     ("page", &[]),
+    ("fleet", &["model", "page"]),
     ("plan", &["model"]),
     ("measure", &["model"]),
     ("policy-file", &["model"]),
@@ -35,6 +36,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
             "apply",
             "cli",
             "daemon",
+            "fleet",
             "latency",
             "linux",
             "measure",
@@ -85,6 +87,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
 const OTHERS: &[(&str, &[&str])] = &[
     ("netpolicy-model", &["schemars", "serde"]),
     ("netpolicy-page", &["schemars", "serde", "serde_json"]),
+    ("netpolicy-fleet", &["schemars", "serde", "serde_json"]),
     ("netpolicy-plan", &["thiserror"]),
     ("netpolicy-measure", &["base64", "hdrhistogram", "schemars", "serde", "thiserror"]),
     ("netpolicy-policy-file", &["serde_json", "strsim", "toml"]),

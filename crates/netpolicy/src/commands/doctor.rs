@@ -23,10 +23,51 @@ use cli::Context;
 /// Counting that takes longer shows its progress.
 const PROGRESS_AFTER: Duration = Duration::from_secs(2);
 
+/// What `doctor` found on this host.
+#[derive(Debug)]
+pub(crate) struct Examined {
+    /// The host.
+    pub(crate) host: Host,
+    /// The findings.
+    pub(crate) findings: Vec<Finding>,
+    /// The counts; `None` if only the settings were checked.
+    pub(crate) delivered: Option<Delivered>,
+    /// What could not be determined on this host.
+    pub(crate) not_known: Vec<String>,
+    /// The number of requests of the policy files.
+    pub(crate) requests: usize,
+    /// The number of changes that `netpolicy apply` would make.
+    pub(crate) pending: usize,
+    /// Why the policy files are refused, if so.
+    pub(crate) refused: Option<Fault>,
+}
+
 /// Checks the host: its settings and its counts.
 pub(crate) fn run(arguments: &Doctor, context: &Context) -> Result<Exit, Fault> {
+    let examined = examine(&Processes::from(&arguments.processes), arguments.seconds, context)?;
+    let Examined { findings, delivered, not_known, refused, .. } = examined;
+    context.console.report(&FindingsReport::of(&findings, delivered.as_ref(), &not_known, arguments.all))?;
+    let count = |severity| findings.iter().filter(|finding| finding.severity == severity).count();
+    let problems = count(Severity::Problem);
+    let shown = |severity| count_shown(&findings, severity);
+    context.console.say(&format!(
+        "{}, {}.",
+        counted(shown(Severity::Problem), "problem"),
+        counted(shown(Severity::Warning), "warning")
+    ));
+    Ok(match refused {
+        Some(fault) => fault.exit,
+        None if problems > 0 => Exit::Pending,
+        None => Exit::Done,
+    })
+}
+
+/// Observes the host, counts for some seconds, and evaluates the rules.
+///
+/// # Errors
+/// The host could not be read. Refused policy files are part of the result.
+pub(crate) fn examine(processes: &Processes, seconds: u64, context: &Context) -> Result<Examined, Fault> {
     let netns = context.session.netns()?;
-    let processes = Processes::from(&arguments.processes);
     let idle = linux::idle_depth().unwrap_or_else(|error| {
         context.console.detail(&format!("Ignoring the idle states of CPUs: {error}"));
         None
@@ -48,15 +89,15 @@ pub(crate) fn run(arguments: &Doctor, context: &Context) -> Result<Exit, Fault> 
         proposes: true,
         ..HostContext::default()
     };
-    let watched = match arguments.seconds {
+    let watched = match seconds {
         0 => None,
         _ => begin(&netns).map_err(|error| context.console.say(&format!("{error}"))).ok(),
     };
-    let response_times = (arguments.seconds > 0).then(|| measure(context, &netns)).flatten();
-    let delivered = match arguments.seconds {
+    let response_times = (seconds > 0).then(|| measure(context, &netns)).flatten();
+    let delivered = match seconds {
         0 => None,
         seconds => {
-            let observed = linux::observe(&netns, &processes)?;
+            let observed = linux::observe(&netns, processes)?;
             let waits = CpuWaits::of(&observed);
             let mut napis = observed.devices.iter().flat_map(|device| &device.napis);
             let suspends = napis.any(|napi| napi.irq_suspend_timeout.is_some_and(|span| !span.is_zero()));
@@ -73,7 +114,7 @@ pub(crate) fn run(arguments: &Doctor, context: &Context) -> Result<Exit, Fault> 
             delivered
         }
     };
-    let mut host = linux::observe(&netns, &processes)?;
+    let mut host = linux::observe(&netns, processes)?;
     host_context.others = linux::conflicting_tools(&netns, &host.devices);
     host.pressure = watched
         .and_then(|source| source.end(&host).map_err(|error| context.console.say(&format!("{error}"))).ok());
@@ -97,20 +138,8 @@ pub(crate) fn run(arguments: &Doctor, context: &Context) -> Result<Exit, Fault> 
         findings.extend(of_response_times(found, context));
     }
     let not_known = plan::doctor::not_known(&host, delivered.as_ref(), &host_context);
-    context.console.report(&FindingsReport::of(&findings, delivered.as_ref(), &not_known, arguments.all))?;
-    let count = |severity| findings.iter().filter(|finding| finding.severity == severity).count();
-    let problems = count(Severity::Problem);
-    let shown = |severity| count_shown(&findings, severity);
-    context.console.say(&format!(
-        "{}, {}.",
-        counted(shown(Severity::Problem), "problem"),
-        counted(shown(Severity::Warning), "warning")
-    ));
-    Ok(match refused {
-        Some(fault) => fault.exit,
-        None if problems > 0 => Exit::Pending,
-        None => Exit::Done,
-    })
+    let (requests, pending) = (asked.len(), host_context.pending.plan.changes().count());
+    Ok(Examined { host, findings, delivered, not_known, requests, pending, refused })
 }
 
 /// How much of each second is measured: more than for a service that is watched all day.

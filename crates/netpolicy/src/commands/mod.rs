@@ -3,6 +3,7 @@
 mod apply;
 mod attach;
 mod attachment;
+mod audit;
 mod by_daemon;
 mod cat;
 mod compare;
@@ -17,6 +18,7 @@ mod history;
 mod init;
 mod man;
 mod plan;
+mod report;
 pub(crate) mod rollback;
 mod run;
 mod schema;
@@ -84,6 +86,8 @@ fn dispatch(command: &Command, context: &Context) -> Result<Exit, Fault> {
     match command {
         Command::Show(arguments) => show::run(arguments, context),
         Command::Doctor(arguments) => doctor::run(arguments, context),
+        Command::Report(arguments) => report::run(arguments, context),
+        Command::Audit(arguments) => audit::run(arguments, context),
         Command::Init(arguments) => init::run(arguments, context),
         Command::SupportMatrix(_) => support_matrix::run(context),
         Command::Plan(_) => plan::run(context),
@@ -134,6 +138,7 @@ fn looks_at_host(command: &Command) -> bool {
     match command {
         Command::Show(_)
         | Command::Doctor(_)
+        | Command::Report(_)
         | Command::Top(_)
         | Command::Plan(_)
         | Command::Apply(_)
@@ -151,6 +156,7 @@ fn looks_at_host(command: &Command) -> bool {
         | Command::Daemon(_) => true,
         // Their lab is a separate host.
         Command::SocketPolicies(_)
+        | Command::Audit(_)
         | Command::Init(_)
         | Command::SupportMatrix(_)
         | Command::Watch(_)

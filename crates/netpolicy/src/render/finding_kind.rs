@@ -39,6 +39,11 @@ impl FindingKindReport {
         Self::all().find(|kind| kind.finding == code)
     }
 
+    /// Its family.
+    pub(crate) const fn family(&self) -> &'static str {
+        self.family
+    }
+
     /// Its code.
     pub(crate) const fn code(&self) -> &'static str {
         self.finding

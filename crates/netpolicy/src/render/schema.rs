@@ -17,6 +17,8 @@ pub(crate) fn output_schema(what: SchemaOf) -> Option<Value> {
         SchemaOf::Show => ("show", &[of::<HostReport<'_>>]),
         SchemaOf::Top => ("top", &[of::<ReadingReport<'_>>]),
         SchemaOf::Doctor => ("doctor", &[of::<FindingsReport<'_>>]),
+        SchemaOf::Report => ("report", &[of::<fleet::HostReport>]),
+        SchemaOf::Audit => ("audit", &[of::<fleet::AuditReport>]),
         SchemaOf::Init => ("init", &[of::<primer::FirstFile>]),
         SchemaOf::SupportMatrix => ("support-matrix", &[of::<primer::SupportMatrix>]),
         SchemaOf::Plan => ("plan", &[of::<PlanReport>, of::<GuardReport>]),

@@ -19,6 +19,7 @@ mod datagrams;
 mod desk;
 mod driver_facts;
 mod engaged;
+mod fleet;
 mod goals;
 mod guarded;
 mod judged;
@@ -72,6 +73,7 @@ fn main() {
         datagrams::tests(),
         driver_facts::tests(),
         engaged::tests(),
+        fleet::tests(),
         goals::tests(),
         judged::tests(),
         kthreads::tests(),

@@ -124,6 +124,11 @@ impl DriftReport {
         self.as_applied
     }
 
+    /// The changed settings: object, setting, and `drifted`, `gone`, `recreated` or `unreadable`.
+    pub fn changed(&self) -> impl Iterator<Item = (&str, &'static str, &'static str)> {
+        self.drifted.iter().map(|line| (line.object.as_str(), line.knob, line.note))
+    }
+
     /// Whether any setting has changed or was lost on an existing object. Settings of objects that no longer
     /// exist are not drift.
     pub fn is_drift(&self) -> bool {

@@ -1,0 +1,10 @@
+//! The report of one host, and the audit of many. This crate opens nothing.
+#![forbid(unsafe_code)]
+
+mod audit;
+mod host_report;
+
+pub use audit::{
+    Audit, AuditReport, Coverage, Duplicate, Group, HOSTS_MAX, Issue, REPORT_BYTES_MAX, UnreadableReport,
+};
+pub use host_report::{Drifted, FindingOnHost, HostReport, PolicyState, Refused, Service};
