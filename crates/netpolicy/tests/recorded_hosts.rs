@@ -7,7 +7,7 @@ mod made;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use model::host::{Confidence, Device};
+use model::host::{AppRequest, Confidence, Device, Requester};
 use model::policy::Match;
 use model::{Host, Intent, IrqKnob, Offload, Pid, Policy, PolicyName, Recipes, Rss, Setting, Target};
 use plan::{Refusal, Resolved, desired, diff, place};
@@ -109,6 +109,51 @@ fn a_recorded_host_is_divided_between_memcached_and_nginx() {
         format!("{refusal}\n  {evidence}\n  nearest: {}", refusal.nearest.as_deref().unwrap_or_default())
     });
     insta::assert_snapshot!("eth0_mixed_without_rules", refused);
+}
+
+/// The requests of all sockets of memcached and nginx.
+fn requests_of_sockets(host: &Host) -> Vec<AppRequest> {
+    let of = |(pid, policy): (u32, PolicyName)| {
+        let sockets = &host.process(Pid(pid)).expect("it was recorded").sockets;
+        let request = move |inode| AppRequest { of: Requester::Socket(inode), number: policy.number() };
+        sockets.iter().map(move |socket| request(socket.inode))
+    };
+    [(812, PolicyName::Latency), (900, PolicyName::Bulk)].into_iter().flat_map(of).collect()
+}
+
+#[test]
+fn sockets_of_a_recorded_host_get_queues_or_say_why_not() {
+    let asked = policy(vec![intent(Target::Device("eth0".to_owned()), PolicyName::Mix, 2)]);
+    let mut host = with_rules();
+    let requests = requests_of_sockets(&host);
+    let joined = |host: &Host| {
+        let joined = plan::app_requests::join(&asked, &requests, host, &Resolved::default());
+        assert_eq!(joined.notes, [""; 0]);
+        joined.policy
+    };
+    let planned = |host: &Host| {
+        let placement = place(&joined(host), host, &Resolved::default()).expect("placed");
+        diff(&desired(&placement, host).expect("desired"), host).expect("a plan")
+    };
+    let placement = place(&joined(&host), &host, &Resolved::default()).expect("placed");
+    let rules: Vec<String> = placement.divisions[0]
+        .shares
+        .iter()
+        .flat_map(|share| share.rules.iter().map(|rule| rule.flow.to_string()))
+        .collect();
+    // Each epoll watches its listener, so that no connection needs a rule.
+    assert_eq!(rules, ["tcp4 dst-port 11211", "tcp4 dst-port 80"]);
+    for change in planned(&host).changes() {
+        made::write(&mut host, change.to());
+    }
+    assert!(planned(&host).is_empty(), "applying twice changes nothing");
+
+    let host = cache_server();
+    let placement = place(&joined(&host), &host, &Resolved::default()).expect("placed");
+    for part in placement.parts.iter().filter(|part| matches!(part.intent.target, Target::Epolls(..))) {
+        let why = "it gets no queues of its own on eth0: its driver has no ntuple rules";
+        assert!(part.notes.iter().any(|note| note == why), "{:?}", part.notes);
+    }
 }
 
 /// A host with a NIC according to its driver's source, not a capture: four queues, whose NAPIs and interrupts

@@ -17,10 +17,13 @@ pub(crate) fn pollers(process: &Process, mode: DeliveryMode) -> usize {
 }
 
 /// How many threads of a process can poll a NAPI, each its own. An epoll that [only waits for new
-/// connections](is_dispatcher) has no NAPI, whatever its parameters.
+/// connections](is_dispatcher) has no NAPI, whatever its parameters. The part of a process whose epolls have a
+/// separate request has no threads of its own: any of the process's may wait.
 pub(crate) fn napi_pollers(process: &Process) -> usize {
     let polling = process.epolls.iter().filter(|epoll| !is_dispatcher(process, epoll)).count();
-    (polling + process.rings.len()).min(process.threads.len()).max(1)
+    let waits = polling + process.rings.len();
+    let threads = if process.threads.is_empty() { waits } else { process.threads.len() };
+    waits.min(threads).max(1)
 }
 
 /// Whether `fullbusy` skips an epoll because it [only waits for new connections](is_dispatcher). The other

@@ -3,11 +3,13 @@
 //! A device is divided if its own request is `mix`, if two requests would share a queue with different
 //! values, or if rules for a request's ports already exist, so that a division persists. The parts are
 //! contiguous. The first one is unclaimed and uses the main RSS table; an RSS context spreads packets over
-//! each other part, and rules for the ports of its processes direct packets there.
+//! each other part, and rules for the ports of its processes direct packets there. Requests of sockets and
+//! tasks also get rules for their connections: a client listens on no port.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
 
-use model::host::{Device, Process, SocketState};
+use model::host::{Device, Process, Socket, SocketState};
 use model::{
     ChannelKind, FlowMatch, FlowRule, IpFlow, NicKnob, Offload, PolicyName, QueueIndex, QueueSpan, Reason,
     Setting, SteerTo, Target, Transport, TxQueue, TxQueueKnob,
@@ -34,6 +36,8 @@ struct Group<'w, 'p> {
     /// Their needs, in the same order.
     needs: Vec<Need<'p>>,
     ports: BTreeSet<Port>,
+    /// Their connections, each with its request.
+    connections: BTreeMap<Connection, usize>,
 }
 
 impl Group<'_, '_> {
@@ -70,6 +74,59 @@ struct Port {
     number: u16,
 }
 
+/// A connection as its packets arrive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Connection {
+    transport: Transport,
+    remote: SocketAddr,
+    local: SocketAddr,
+}
+
+impl Connection {
+    /// The connection of a socket, if it is one and its packets come from a device.
+    fn of(socket: &Socket) -> Option<Self> {
+        let transport = match socket.state {
+            SocketState::TcpEstablished => Transport::Tcp,
+            SocketState::Udp => Transport::Udp,
+            SocketState::TcpListen | SocketState::TcpOther | SocketState::Other => return None,
+        };
+        // An IPv4-mapped address is IPv4 on the wire.
+        let plain = |address: SocketAddr| SocketAddr::new(address.ip().to_canonical(), address.port());
+        let (remote, local) = socket.remote.zip(socket.local)?;
+        (!socket.is_loopback()).then(|| Self { transport, remote: plain(remote), local: plain(local) })
+    }
+
+    /// The port on which the connection arrives.
+    fn port(self) -> Port {
+        Port { transport: self.transport, six: self.local.is_ipv6(), number: self.local.port() }
+    }
+
+    /// What its packets match: all four values.
+    fn flow(self) -> Option<FlowMatch> {
+        fn whole<A>(connection: Connection, source: A, destination: A) -> IpFlow<A> {
+            IpFlow {
+                transport: connection.transport,
+                source: Some(source),
+                destination: Some(destination),
+                source_port: Some(connection.remote.port()),
+                destination_port: Some(connection.local.port()),
+            }
+        }
+        match (self.remote.ip(), self.local.ip()) {
+            (IpAddr::V4(from), IpAddr::V4(to)) => Some(FlowMatch::Ip4(whole(self, from, to))),
+            (IpAddr::V6(from), IpAddr::V6(to)) => Some(FlowMatch::Ip6(whole(self, from, to))),
+            (IpAddr::V4(_), IpAddr::V6(_)) | (IpAddr::V6(_), IpAddr::V4(_)) => None,
+        }
+    }
+}
+
+/// A divided device, and what its requests must know.
+pub(crate) struct Divided {
+    pub(crate) division: Division,
+    /// Notes, each with the request that it belongs to.
+    pub(crate) notes: Vec<(usize, String)>,
+}
+
 /// Whether the policy of the device's request is `mix`.
 pub(crate) fn is_mixed(device: &Device, requests: &[ResolvedRequest<'_>]) -> bool {
     requests.iter().any(|request| of_device(request, device) && request.intent.policy == PolicyName::Mix)
@@ -79,19 +136,18 @@ fn of_device(request: &ResolvedRequest<'_>, device: &Device) -> bool {
     matches!(&request.intent.target, Target::Device(name) if name == device.id.name.as_str())
 }
 
-/// Whether rules for a claimant's ports already lead to queues outside the main RSS table: the device is
+/// Whether rules for a claimant's ports or connections already lead to queues outside the main RSS table: the device is
 /// divided.
-pub(crate) fn is_divided_already(device: &Device, claimants: &[Claimant<'_>]) -> bool {
+pub(crate) fn is_divided_already(
+    device: &Device,
+    claimants: &[Claimant<'_>],
+    requests: &[ResolvedRequest<'_>],
+) -> bool {
     let Some(rules) = device.flow_rules.as_ref().filter(|rules| !rules.is_empty()) else { return false };
-    let listened: BTreeSet<FlowMatch> = claimants
-        .iter()
-        .flat_map(|claimant| claimant.processes.iter().flat_map(|p| ports(p)))
-        .map(flow)
-        .collect();
+    let own: BTreeSet<FlowMatch> =
+        claimants.iter().flat_map(|claimant| flows(claimant, &requests[claimant.part])).collect();
     let spread: BTreeSet<u32> = device.rss.iter().flat_map(|rss| rss.table.iter().copied()).collect();
-    rules.iter().filter(|rule| rule.flow.is_some_and(|flow| listened.contains(&flow))).any(|rule| match rule
-        .to
-    {
+    rules.iter().filter(|rule| rule.flow.is_some_and(|flow| own.contains(&flow))).any(|rule| match rule.to {
         SteerTo::Queue(queue) => !spread.contains(&queue.0),
         SteerTo::Context(queues) => (queues.first..=queues.last()).all(|queue| !spread.contains(&queue)),
         SteerTo::Drop | SteerTo::Other => false,
@@ -103,14 +159,15 @@ pub(crate) fn is_divided_already(device: &Device, claimants: &[Claimant<'_>]) ->
 ///
 /// # Errors
 /// [`RefusalKind::Conflict`] if there are too few queues or rules, if the driver cannot match packets, or if
-/// a process listens on no port; each with the nearest plan that works.
+/// a request's packets cannot be distinguished; each with the nearest plan that works.
 pub(crate) fn divide(
     device: &Device,
     claimants: &[Claimant<'_>],
     requests: &[ResolvedRequest<'_>],
     index: &Index<'_>,
     after: &QueuesAfter,
-) -> Result<Division, Refusal> {
+) -> Result<Divided, Refusal> {
+    let mut notes = Vec::new();
     let own = requests.iter().find(|request| of_device(request, device));
     let mut groups: Vec<Group<'_, '_>> = Vec::new();
     for claimant in claimants {
@@ -119,17 +176,29 @@ pub(crate) fn divide(
             continue;
         }
         let ports = ports_of(claimant, request);
+        let connections = connections_of(claimant, request, device, index);
+        if is_of_sockets(request) && ports.is_empty() && connections.is_empty() {
+            let none = "none of its sockets listens on a port or is connected to another host";
+            notes.push((claimant.part, no_own_queues(device, none)));
+            continue;
+        }
         let need = need(claimant, request);
         match groups.iter_mut().find(|group| group.request.shares_queues_with(request)) {
             Some(group) => {
                 group.parts.push(claimant.part);
                 group.ports.extend(ports);
+                group.connections.extend(connections);
                 group.needs.push(need);
             }
-            None => groups.push(Group { request, parts: vec![claimant.part], needs: vec![need], ports }),
+            None => {
+                let parts = vec![claimant.part];
+                groups.push(Group { request, parts, needs: vec![need], ports, connections });
+            }
         }
     }
     check(device, &groups, index)?;
+    drop_connections_on_ports(device, &mut groups, &mut notes);
+    drop_connections_beyond_the_limit(device, &mut groups, &mut notes);
     let there = device.ordinary_rx_queues(after.rx(device));
     let contexts = device.rss_contexts.is_some();
     let needed: u32 = groups.iter().map(Group::need).sum();
@@ -152,10 +221,97 @@ pub(crate) fn divide(
         let queues = QueueSpan { first, count };
         first += count;
         let to = if count > 1 { SteerTo::Context(queues) } else { SteerTo::Queue(QueueIndex(queues.first)) };
-        let rules = group.ports.iter().map(|port| FlowRule { flow: flow(*port), to }).collect();
+        let connections = group.connections.keys().filter_map(|connection| connection.flow());
+        let flows = group.ports.iter().map(|port| flow(*port)).chain(connections);
+        let rules = flows.map(|flow| FlowRule { flow, to }).collect();
         shares.push(Share { parts: group.parts, queues, rules, origin: group.request.intent.origin.clone() });
     }
-    Ok(Division { device: device.id, rest, shares })
+    Ok(Divided { division: Division { device: device.id, rest, shares }, notes })
+}
+
+/// Whether sockets made the request themselves. It is met as far as possible, and never refused for its
+/// queues.
+pub(crate) fn is_of_sockets(request: &ResolvedRequest<'_>) -> bool {
+    matches!(request.intent.target, Target::Epolls(..))
+}
+
+/// The note on a request whose packets stay among those of others.
+pub(crate) fn no_own_queues(device: &Device, why: impl std::fmt::Display) -> String {
+    format!("it gets no queues of its own on {}: {why}", device.id)
+}
+
+/// Leaves out the connections that arrive on a port for which there is a rule: the group's own packets need no
+/// second rule, and of two rules for a packet the NIC decides which one applies.
+fn drop_connections_on_ports(
+    device: &Device,
+    groups: &mut [Group<'_, '_>],
+    notes: &mut Vec<(usize, String)>,
+) {
+    let ports: BTreeMap<Port, usize> = groups
+        .iter()
+        .enumerate()
+        .flat_map(|(at, group)| group.ports.iter().map(move |port| (*port, at)))
+        .collect();
+    let mut others: BTreeMap<(usize, Port), usize> = BTreeMap::new();
+    for (at, group) in groups.iter_mut().enumerate() {
+        group.connections.retain(|connection, part| match ports.get(&connection.port()) {
+            None => true,
+            Some(of) => {
+                if *of != at {
+                    *others.entry((*part, connection.port())).or_default() += 1;
+                }
+                false
+            }
+        });
+    }
+    notes.extend(others.into_iter().map(|((part, port), count)| {
+        let on = port.number;
+        (
+            part,
+            no_own_queues(
+                device,
+                format!("{count} connection(s) arrive on port {on}, whose rule is for another request"),
+            ),
+        )
+    }));
+}
+
+/// Leaves out connections beyond the number of rules that netpolicy adds to a device. Those with a rule keep
+/// it.
+fn drop_connections_beyond_the_limit(
+    device: &Device,
+    groups: &mut [Group<'_, '_>],
+    notes: &mut Vec<(usize, String)>,
+) {
+    let placed: BTreeSet<FlowMatch> =
+        device.flow_rules.iter().flatten().filter_map(|rule| rule.flow).collect();
+    let ports: usize = groups.iter().map(|group| group.ports.len()).sum();
+    let mut all: Vec<(bool, Connection)> = groups
+        .iter()
+        .flat_map(|group| group.connections.keys())
+        .map(|connection| (connection.flow().is_none_or(|flow| !placed.contains(&flow)), *connection))
+        .collect();
+    all.sort_unstable();
+    let kept: BTreeSet<Connection> = all
+        .into_iter()
+        .take(FlowRule::OF_A_DEVICE_MAX.saturating_sub(ports))
+        .map(|(_, connection)| connection)
+        .collect();
+    let mut left_out: BTreeMap<usize, usize> = BTreeMap::new();
+    for group in groups {
+        group.connections.retain(|connection, part| {
+            let is_kept = kept.contains(connection);
+            *left_out.entry(*part).or_default() += usize::from(!is_kept);
+            is_kept
+        });
+    }
+    let max = FlowRule::OF_A_DEVICE_MAX;
+    notes.extend(left_out.into_iter().filter(|(_, count)| *count > 0).map(|(part, count)| {
+        let why = format!(
+            "{count} of its connections get no rule, because netpolicy adds at most {max} per device"
+        );
+        (part, format!("{}: {why}", device.id))
+    }));
 }
 
 fn need<'p>(claimant: &Claimant<'_>, request: &ResolvedRequest<'p>) -> Need<'p> {
@@ -188,10 +344,11 @@ fn check(device: &Device, groups: &[Group<'_, '_>], index: &Index<'_>) -> Result
         );
     }
     for group in groups {
-        if group.ports.is_empty() {
+        if group.ports.is_empty() && group.connections.is_empty() {
             let message = format!(
-                "packets for {} cannot be distinguished from others: it listens on no port",
-                group.request.intent.target
+                "packets for {} cannot be distinguished from others: it listens on no port{}",
+                group.request.intent.target,
+                if by_connection(group.request) { ", and has no connection to another host" } else { "" }
             );
             return Err(refuse(message).nearest("`match = { port = N }`, or the same policy as the rest"));
         }
@@ -302,6 +459,39 @@ fn ports_of(claimant: &Claimant<'_>, request: &ResolvedRequest<'_>) -> BTreeSet<
     found
 }
 
+/// Whether a request gets rules for its connections. A service is known by its ports, and a rule for each of
+/// its connections would fill a NIC's table.
+pub(crate) fn by_connection(request: &ResolvedRequest<'_>) -> bool {
+    matches!(request.intent.target, Target::Epolls(..) | Target::Task(_))
+}
+
+/// The connections of a request whose packets arrive on a device, as far as that is known.
+fn connections_of(
+    claimant: &Claimant<'_>,
+    request: &ResolvedRequest<'_>,
+    device: &Device,
+    index: &Index<'_>,
+) -> BTreeMap<Connection, usize> {
+    if !by_connection(request) {
+        return BTreeMap::new();
+    }
+    let elsewhere = |socket: &&Socket| {
+        let napi = socket.napi.and_then(|id| index.napis.get(&id));
+        napi.is_some_and(|napi| napi.device.id != device.id)
+    };
+    let sockets = claimant.processes.iter().flat_map(|process| &process.sockets);
+    let here = sockets.filter(|socket| !elsewhere(socket));
+    here.filter_map(Connection::of).map(|connection| (connection, claimant.part)).collect()
+}
+
+/// The packets for which a claimant could have a rule.
+fn flows(claimant: &Claimant<'_>, request: &ResolvedRequest<'_>) -> Vec<FlowMatch> {
+    let sockets = claimant.processes.iter().flat_map(|process| &process.sockets);
+    let connections = sockets.filter(|_| by_connection(request)).filter_map(Connection::of);
+    let ports = claimant.processes.iter().flat_map(|process| ports(process)).map(flow);
+    ports.chain(connections.filter_map(Connection::flow)).collect()
+}
+
 /// The ports on which a process listens. An IPv6 socket for any address receives packets of both versions.
 fn ports(process: &Process) -> impl Iterator<Item = Port> {
     process.sockets.iter().flat_map(|socket| {
@@ -332,6 +522,15 @@ fn flow(port: Port) -> FlowMatch {
     if port.six { FlowMatch::Ip6(to(port)) } else { FlowMatch::Ip4(to(port)) }
 }
 
+/// Whether a rule is for one connection.
+fn is_connection(flow: FlowMatch) -> bool {
+    match flow {
+        FlowMatch::Ip4(flow) => flow.source_port.is_some(),
+        FlowMatch::Ip6(flow) => flow.source_port.is_some(),
+        FlowMatch::Ether(_) => false,
+    }
+}
+
 /// Collects the settings of a division.
 pub(crate) fn want(division: &Division, index: &Index<'_>, collected: &mut Collected) -> Result<(), Refusal> {
     let Some(&device) = index.devices.get(&division.device) else { return Ok(()) };
@@ -358,7 +557,8 @@ pub(crate) fn want(division: &Division, index: &Index<'_>, collected: &mut Colle
             )?;
         }
         for rule in &share.rules {
-            let why = format!("packets for this port go only to queues {}", share.queues);
+            let what = if is_connection(rule.flow) { "of this connection" } else { "for this port" };
+            let why = format!("packets {what} go only to queues {}", share.queues);
             collected.want(
                 Setting::Nic(id, NicKnob::FlowRule(rule.flow, Some(rule.to))),
                 reason(why, &share.origin),

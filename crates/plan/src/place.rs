@@ -14,7 +14,8 @@ use model::{
 use crate::budget;
 use crate::claim::{self, ResolvedRequest};
 use crate::cpu_locality::{self, NearCores};
-use crate::divide;
+use crate::divide::{self, Claimant};
+use crate::division::Division;
 use crate::index::Index;
 use crate::listeners::{Listeners, Role};
 use crate::objects::{check_queues, objects};
@@ -77,16 +78,14 @@ pub fn place(policy: &Policy, host: &Host, resolved: &Resolved) -> Result<Placem
     let mut queues = QueueClaims::new(&index, &after);
     let mut owned: BTreeMap<Pid, usize> = BTreeMap::new();
     let shares = EpollShares::of(policy, &index);
-    for (part, share) in &shares.shares {
-        queues.claim_for_process(*part, share, &requests, &mut parts[*part])?;
-        let placed = placed_process(share, &mut parts[*part])?;
-        parts[*part].processes.push(placed);
-    }
     let listeners = Listeners::new(&host.processes);
     let owners = owners_of_processes(policy, resolved, (&index, &listeners), &requests, &mut parts)?;
     let mut divisions = Vec::new();
-    for (device, claimants) in queues.to_divide(&owners, &requests, &index) {
-        let division = divide::divide(device, &claimants, &requests, &index, &after)?;
+    let of_sockets = shares.shares.iter().map(|(part, share)| (*part, share));
+    let rests = owners.iter().map(|(part, process)| (*part, shares.rest(process)));
+    let claiming: Vec<(usize, &Process)> = of_sockets.chain(rests).collect();
+    for (device, claimants) in queues.to_divide(&claiming, &requests, &index, &mut parts) {
+        let division = divided(device, claimants, &requests, (&index, &after), &mut parts)?;
         if after.remakes(device.id) {
             // The queues do not exist yet: only their number was checked.
             queues.keep_back(device.id);
@@ -94,6 +93,11 @@ pub fn place(policy: &Policy, host: &Host, resolved: &Resolved) -> Result<Placem
         }
         queues.give(&division, &mut parts);
         divisions.push(division);
+    }
+    for (part, share) in &shares.shares {
+        queues.claim_for_process(*part, share, &requests, &mut parts[*part])?;
+        let placed = placed_process(share, &mut parts[*part])?;
+        parts[*part].processes.push(placed);
     }
     for (part, process) in owners {
         owned.insert(process.id.pid, part);
@@ -138,6 +142,34 @@ pub fn place(policy: &Policy, host: &Host, resolved: &Resolved) -> Result<Placem
     let (disruptive, inferred) = (policy.disruptive, policy.inferred);
     let placement = Placement { parts, divisions, recipes, disruptive, inferred, queues_after: after };
     laid_out(placement, &index)
+}
+
+/// Divides a device. If it is `mix`, requests of sockets for which there are too few queues do without, the
+/// latest first, with a note.
+fn divided(
+    device: &Device,
+    mut claimants: Vec<Claimant<'_>>,
+    requests: &[ResolvedRequest<'_>],
+    (index, after): (&Index<'_>, &QueuesAfter),
+    parts: &mut [PlacedRequest],
+) -> Result<Division, Refusal> {
+    let mut without = Vec::new();
+    loop {
+        let refusal = match divide::divide(device, &claimants, requests, index, after) {
+            Ok(divided) => {
+                for (part, note) in divided.notes.into_iter().chain(without) {
+                    parts[part].notes.push(note);
+                }
+                return Ok(divided.division);
+            }
+            Err(refusal) => refusal,
+        };
+        let of_sockets = |claimant: &Claimant<'_>| divide::is_of_sockets(&requests[claimant.part]);
+        let last = claimants.iter().rposition(of_sockets).filter(|_| divide::is_mixed(device, requests));
+        let Some(last) = last else { return Err(refusal) };
+        let claimant = claimants.remove(last);
+        without.push((claimant.part, divide::no_own_queues(device, &refusal.message)));
+    }
 }
 
 /// The number of NAPIs that a part sets; for a recreated device, its future number of queues.

@@ -82,19 +82,21 @@ impl<'h> QueueClaims<'h> {
         self.likely.iter().flat_map(|device| self.of_device(device.id)).copied().collect()
     }
 
-    /// The devices to divide, each with the parts that get dedicated queues.
-    pub(crate) fn to_divide(
+    /// The devices to divide, each with the parts that get dedicated queues. A device whose request is `mix`
+    /// and whose driver has no rules is not divided, which is noted.
+    pub(crate) fn to_divide<'p>(
         &self,
-        owners: &[(usize, &'h Process)],
+        owners: &[(usize, &'p Process)],
         requests: &[ResolvedRequest<'_>],
         index: &Index<'h>,
-    ) -> Vec<(&'h Device, Vec<Claimant<'h>>)> {
+        parts: &mut [PlacedRequest],
+    ) -> Vec<(&'h Device, Vec<Claimant<'p>>)> {
         if !self.per_napi {
             return Vec::new();
         }
         let mut first: BTreeMap<usize, usize> = BTreeMap::new();
         let mut disputed: BTreeSet<DeviceId> = BTreeSet::new();
-        let mut here: BTreeMap<DeviceId, BTreeMap<usize, Vec<&'h Process>>> = BTreeMap::new();
+        let mut here: BTreeMap<DeviceId, BTreeMap<usize, Vec<&'p Process>>> = BTreeMap::new();
         for &(part, process) in owners {
             let mut devices = BTreeSet::new();
             for slot in self.touched_by(process) {
@@ -108,15 +110,22 @@ impl<'h> QueueClaims<'h> {
                 here.entry(device).or_default().entry(part).or_default().push(process);
             }
         }
-        let claimants = |by_part: BTreeMap<usize, Vec<&'h Process>>| -> Vec<Claimant<'h>> {
+        let claimants = |by_part: BTreeMap<usize, Vec<&'p Process>>| -> Vec<Claimant<'p>> {
             by_part.into_iter().map(|(part, processes)| Claimant { part, processes }).collect()
         };
         let found = here.into_iter().filter_map(|(id, by_part)| {
-            let device = index.devices.get(&id).copied().filter(|device| device.flow_rules.is_some())?;
+            let device = index.devices.get(&id).copied()?;
+            if device.flow_rules.is_none() {
+                let on_its_own = |part: &&usize| divide::by_connection(&requests[**part]);
+                for part in by_part.keys().filter(on_its_own).filter(|_| divide::is_mixed(device, requests)) {
+                    parts[*part].notes.push(divide::no_own_queues(device, "its driver has no ntuple rules"));
+                }
+                return None;
+            }
             let claimants = claimants(by_part);
             let wanted = disputed.contains(&id)
                 || divide::is_mixed(device, requests)
-                || divide::is_divided_already(device, &claimants);
+                || divide::is_divided_already(device, &claimants, requests);
             wanted.then_some((device, claimants))
         });
         found.collect()

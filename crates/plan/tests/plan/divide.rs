@@ -15,7 +15,7 @@ use crate::made::{
 use crate::read_aloud::{self, planned};
 
 /// A NIC with this many queue pairs, whose driver has RSS contexts and rules.
-fn with_nic(queues: u32) -> Host {
+pub(crate) fn with_nic(queues: u32) -> Host {
     let mut host = host();
     let napis: Vec<u32> = (300..300 + queues).collect();
     let mut nic = device(2, "eth0", &napis);

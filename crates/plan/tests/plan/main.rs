@@ -24,4 +24,5 @@ mod read_aloud;
 mod recipe;
 mod reuseport;
 mod selection;
+mod socket_queues;
 mod sockets;
