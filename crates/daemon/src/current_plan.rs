@@ -132,6 +132,22 @@ impl CurrentPlan {
         processes.filter(waits).map(|process| process.id.pid).collect()
     }
 
+    /// Whether rules direct packets of single connections, so that the sockets of the processes that request
+    /// anything matter: the device's request is `mix`, or it is divided already.
+    pub(crate) fn follows_connections(&self) -> bool {
+        self.placed.placement.iter().any(|placement| {
+            let is_mix = |part: &plan::PlacedRequest| part.intent.policy == model::PolicyName::Mix;
+            !placement.divisions.is_empty() || placement.parts.iter().any(is_mix)
+        })
+    }
+
+    /// The processes whose connections get rules: a task's, and those of sockets with a request.
+    pub(crate) fn processes_with_connections(&self) -> BTreeSet<model::Pid> {
+        let parts = self.placed.placement.iter().flat_map(|placement| &placement.parts);
+        let own = parts.filter(|part| matches!(part.intent.target, Target::Task(_) | Target::Epolls(..)));
+        own.flat_map(|part| part.processes.iter().map(|process| process.id.pid)).collect()
+    }
+
     /// The settings that differ.
     pub(crate) fn differing(&self) -> BTreeSet<Knob> {
         self.placed.plan.changes().map(|change| knob_of(change.to())).collect()

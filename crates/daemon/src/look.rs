@@ -153,9 +153,16 @@ impl Daemon<'_> {
         for device in devices {
             self.known.napis(device)?;
         }
-        let processes = self.plan.processes_with_epolls();
-        for pid in processes.into_iter().chain(self.requests.requesters()).collect::<BTreeSet<_>>() {
-            self.look_at_process(pid, Scope::Epolls)?;
+        let mut processes: BTreeMap<Pid, Scope> = BTreeMap::new();
+        processes.extend(self.plan.processes_with_epolls().into_iter().map(|pid| (pid, Scope::Epolls)));
+        // No event reports that a connection begins or ends, and each has its own rule.
+        let scope = if self.plan.follows_connections() { Scope::Whole } else { Scope::Epolls };
+        processes.extend(self.requests.requesters().into_iter().map(|pid| (pid, scope)));
+        if scope == Scope::Whole {
+            processes.extend(self.plan.processes_with_connections().into_iter().map(|pid| (pid, scope)));
+        }
+        for (pid, scope) in processes {
+            self.look_at_process(pid, scope)?;
         }
         for pid in self.plan.processes_without_epolls() {
             self.look_at_process(pid, Scope::Whole)?;

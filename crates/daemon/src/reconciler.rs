@@ -311,8 +311,8 @@ impl Reconciler {
                 self.work.app_requests = true;
                 if let Some(pid) = pid {
                     self.work.process(*pid, Scope::Whole);
-                    // No event reports that the requesting socket joins an epoll.
-                    self.watch_young(*pid, Scope::Epolls, now);
+                    // No event reports that the requesting socket connects or joins an epoll.
+                    self.watch_young(*pid, Scope::Whole, now);
                 }
             }
             Event::Policy => self.work.policy = true,

@@ -156,8 +156,7 @@ fn the_epolls_of_a_young_process_are_looked_for_where_bpf_does_not_report_them()
 }
 
 #[test]
-fn a_requesting_process_is_looked_at_immediately_and_then_often_for_no_event_reports_its_socket_joining_an_epoll()
- {
+fn a_requesting_process_is_looked_at_immediately_and_then_often_for_no_event_reports_what_its_socket_does() {
     let mut reconciler = settled(true);
     reconciler.note(&Event::AppRequest(Some(Pid(7))), at(20), at(20));
     let work = reconciler.take_due(at(21)).expect("due");
@@ -166,7 +165,7 @@ fn a_requesting_process_is_looked_at_immediately_and_then_often_for_no_event_rep
     assert_eq!(reconciler.next_wake(), at(25));
     assert_eq!(
         reconciler.take_due(at(25)).expect("again").observe.processes,
-        [(Pid(7), Scope::Epolls)].into()
+        [(Pid(7), Scope::Whole)].into()
     );
     reconciler.note(&Event::AppRequest(None), at(30), at(30));
     let work = reconciler.take_due(at(31)).expect("due");

@@ -56,7 +56,8 @@ fn shares(placement: &Placement) -> Vec<(String, Vec<String>)> {
 }
 
 fn notes(placement: &Placement, pid: u32) -> Vec<String> {
-    let of = |part: &&plan::PlacedRequest| matches!(part.intent.target, Target::Epolls(Pid(p), _) if p == pid);
+    let of =
+        |part: &&plan::PlacedRequest| matches!(part.intent.target, Target::Epolls(Pid(p), _) if p == pid);
     placement.parts.iter().filter(of).flat_map(|part| part.notes.clone()).collect()
 }
 
