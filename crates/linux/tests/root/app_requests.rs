@@ -32,6 +32,8 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("app_requests/the_example_in_rust", NEEDS, example_in_rust),
         test("app_requests/the_numbers_are_those_of_the_header", CC, numbers_of_the_header),
         test("app_requests/a_process_asks_for_itself_by_prctl", PRCTL, prctl_answers),
+        test("app_requests/a_full_table_of_processes_is_enomem", PRCTL, full_of_processes),
+        test("app_requests/a_socket_without_room_for_its_policy_is_enomem", NEEDS, socket_without_room),
         test(
             "app_requests/where_prctl_is_unavailable_the_reason_is_reported",
             NEEDS,
@@ -432,6 +434,47 @@ fn prctl_answers() -> Result<(), Failed> {
     store.disable(Cgroup::open(&ground.cgroup)?.id())?;
     // The kernel detaches a program from a function asynchronously.
     eventually("prctl is not answered any more", || (ground.says(0, "own").ok()? == invalid).then_some(()))?;
+    Ok(())
+}
+
+/// The maximum number of processes with a policy: `TASKS_MAX` in `app_requests.bpf.c`.
+const TASKS_MAX: u32 = 65_536;
+
+fn full_of_processes() -> Result<(), Failed> {
+    use libbpf_rs::{MapCore, MapFlags, MapHandle};
+    /// Above `PID_MAX_LIMIT`: no process has such a pid.
+    const FIRST: u32 = 1 << 23;
+    let ground = Ground::new("full")?;
+    let store = ground.enabled(ANYTHING)?;
+    let tasks = MapHandle::from_pinned_path(ground.pins.join("netpolicy/registry/tasks"))?;
+    let add = |pid: u32| tasks.update(&pid.to_ne_bytes(), &LATENCY.to_ne_bytes(), MapFlags::NO_EXIST);
+    (FIRST..FIRST + TASKS_MAX).try_for_each(add)?;
+    assert!(add(FIRST + TASKS_MAX).is_err(), "the table is full");
+    let full = format!("errno:{}", Errno::NOMEM.raw_os_error());
+    assert_eq!(
+        ground.says(0, "task:3 own set:3 get")?,
+        format!("{full} 0 ok 3"),
+        "a socket needs no room there"
+    );
+    tasks.delete(&FIRST.to_ne_bytes())?;
+    assert_eq!(ground.says(0, "task:3 own")?, "ok 3");
+    store.disable(Cgroup::open(&ground.cgroup)?.id())?;
+    Ok(())
+}
+
+/// Kernel: 6.18, `net/core/bpf_sk_storage.c` `bpf_sk_storage_charge()`.
+fn socket_without_room() -> Result<(), Failed> {
+    let ground = Ground::new("room")?;
+    let store = ground.enabled(ANYTHING)?;
+    let role = ground.role(0, "set:3 get")?;
+    let mut inside = Command::new("unshare");
+    inside.args(["--net", "sh", "-c"]);
+    inside.arg("ip link set lo up && echo 0 > /proc/sys/net/core/optmem_max && exec \"$@\"");
+    inside.arg("sh").arg(role.get_program()).args(role.get_args());
+    inside.envs(role.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    let full = format!("errno:{}", Errno::NOMEM.raw_os_error());
+    assert_eq!(said(&mut inside)?, format!("{full} 0"));
+    store.disable(Cgroup::open(&ground.cgroup)?.id())?;
     Ok(())
 }
 
