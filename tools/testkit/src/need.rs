@@ -102,6 +102,8 @@ pub enum Need {
     Vectors,
     /// NICs that netdevsim simulates: they accept rules like hardware.
     Netdevsim,
+    /// The same, which also obey ntuple rules and RSS contexts, as in the patched guest.
+    SimulatedRules,
     /// The emulated guest's connected virtio NICs.
     VirtioNics,
     /// The emulated guest's connected igb NICs.
@@ -201,6 +203,9 @@ impl Need {
             }
             Self::Vectors => (a_device_has_vectors(), "needs a network device with MSI vectors"),
             Self::Netdevsim => (exists("/sys/bus/netdevsim/new_device"), "needs netdevsim"),
+            Self::SimulatedRules => {
+                (has_symbol("nsim_steer"), "needs a netdevsim that obeys rules for flows")
+            }
             Self::VirtioNics => (are_devices(["virtio0", "virtio1"]), "needs a guest's virtio NICs"),
             Self::IgbNics => (are_devices(["igb0", "igb1"]), "needs a guest's igb NICs"),
             Self::IgbRules => {
@@ -386,6 +391,12 @@ fn a_device_has_vectors() -> bool {
 
 fn are_devices(names: [&str; 2]) -> bool {
     names.iter().all(|name| Path::new("/sys/class/net").join(name).exists())
+}
+
+/// Whether the kernel, without its modules, has this function.
+fn has_symbol(name: &str) -> bool {
+    let symbols = std::fs::read_to_string("/proc/kallsyms").unwrap_or_default();
+    symbols.lines().any(|line| line.split_whitespace().nth(2) == Some(name))
 }
 
 /// Whether the driver of a guest's igb NICs has ntuple rules; `None` without such NICs.

@@ -96,11 +96,16 @@ impl Operator {
     /// Makes `latency` on the lab's veth mean the same as on devices with interrupts: for tests of what a
     /// suspending mode sets, not of its benefit.
     pub fn means_what_it_does_on_a_nic(&self) -> Result<(), Failed> {
-        let recipes = self.scratch.path("recipe.d");
-        std::fs::create_dir_all(&recipes)?;
         let text = "[driver.veth.latency.delivery]\nvalue = \"suspend20\"\n\
                     [driver.veth.latency.reuseport]\nvalue = \"by-queue\"\n\
                     why = \"an epoll's sockets share one NAPI; the hash deals them out\"\n";
+        self.has_recipes(text)
+    }
+
+    /// Overrides recipes.
+    pub fn has_recipes(&self, text: &str) -> Result<(), Failed> {
+        let recipes = self.scratch.path("recipe.d");
+        std::fs::create_dir_all(&recipes)?;
         Ok(std::fs::write(recipes.join("10-as-on-a-nic.toml"), text)?)
     }
 

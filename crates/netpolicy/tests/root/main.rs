@@ -29,6 +29,7 @@ mod monitored;
 mod pages;
 mod pods;
 mod proven;
+mod queues;
 mod remedy;
 mod requests;
 mod rollout;
@@ -81,6 +82,7 @@ fn main() {
         monitored::tests(),
         remedy::tests(),
         proven::tests(),
+        queues::tests(),
         rollout::tests(),
         searched::tests(),
         selected::tests(),
