@@ -14,7 +14,7 @@ use crate::Context;
 
 /// Wait for the deadline of a trial, and roll back what is not confirmed by then. Started by `try`.
 #[derive(Debug, Args)]
-pub struct Guard {
+pub struct GuardArgs {
     /// The deadline, in nanoseconds since boot.
     #[arg(long, value_name = "NS")]
     pub deadline: u64,
@@ -36,7 +36,7 @@ pub struct Guard {
 ///
 /// # Errors
 /// The settings that could not be restored.
-pub fn run(arguments: &Guard, context: &Context) -> Result<Exit, Fault> {
+pub fn run(arguments: &GuardArgs, context: &Context) -> Result<Exit, Fault> {
     let watch = Watch {
         deadline: Nanoseconds(arguments.deadline),
         holding: arguments.holding.clone(),

@@ -7,11 +7,11 @@ use clap::{Args, CommandFactory, Parser, Subcommand};
 use serde_json::Value;
 use session::{Exit, Fault};
 
-use crate::guard::{self, Guard};
+use crate::guard::{self, GuardArgs};
 use crate::{Context, Globals, man, missing_privileges, say_if_denied, schema};
 
 /// A command with its output's schema.
-pub type Schema = (&'static str, fn() -> Value);
+pub type CommandSchema = (&'static str, fn() -> Value);
 
 /// netpolicy's command line, with the commands of one program.
 #[derive(Debug, Parser)]
@@ -32,7 +32,7 @@ enum Words<C: Subcommand> {
     #[command(hide = true)]
     Schema(Schemas),
     #[command(hide = true)]
-    Guard(Guard),
+    Guard(GuardArgs),
 }
 
 /// Like `netpolicy man`, for this program's commands.
@@ -52,7 +52,10 @@ struct Schemas {
 
 /// Runs such a program.
 #[must_use]
-pub fn main<C: Subcommand>(schemas: &[Schema], run: fn(&C, &Context) -> Result<Exit, Fault>) -> ExitCode {
+pub fn main<C: Subcommand>(
+    schemas: &[CommandSchema],
+    run: fn(&C, &Context) -> Result<Exit, Fault>,
+) -> ExitCode {
     // Answers a shell's completion request and exits.
     clap_complete::CompleteEnv::with_factory(Line::<C>::command).complete();
     let line: Line<C> = crate::parse(Line::<C>::command());
@@ -74,7 +77,7 @@ pub fn main<C: Subcommand>(schemas: &[Schema], run: fn(&C, &Context) -> Result<E
             )
         }
         Words::Schema(Schemas { dir: Some(dir), .. }) => {
-            let write = |(name, make): &Schema| schema::write(name, &make(), dir);
+            let write = |(name, make): &CommandSchema| schema::write(name, &make(), dir);
             schemas.iter().try_for_each(write).map(|()| Exit::Done)
         }
     };

@@ -4,7 +4,7 @@ use clap::Args;
 
 /// What requires an explicit option.
 #[derive(Clone, Copy, Debug, Args)]
-pub struct Allow {
+pub struct AllowArgs {
     /// Also change settings whose old value the kernel would not accept back.
     #[arg(long, global = true)]
     pub allow_irreversible: bool,
@@ -16,8 +16,8 @@ pub struct Allow {
     pub allow_inferred: bool,
 }
 
-impl From<Allow> for apply::Allow {
-    fn from(allow: Allow) -> Self {
+impl From<AllowArgs> for apply::Allow {
+    fn from(allow: AllowArgs) -> Self {
         Self { irreversible: allow.allow_irreversible, disruptive: allow.disruptive }
     }
 }

@@ -12,7 +12,7 @@ use crate::completing;
 /// The sockets on which the daemon serves, and for whom.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Sockets")]
-pub struct Sockets {
+pub struct SocketArgs {
     /// Varlink socket (interface io.netpolicy) [default: /run/netpolicy/io.netpolicy; with a --state-dir, in
     /// that].
     #[arg(long, value_name = "PATH")]
@@ -36,9 +36,9 @@ pub struct Sockets {
     pub attach_socket: PathBuf,
 }
 
-impl From<Sockets> for daemon::Sockets {
-    fn from(sockets: Sockets) -> Self {
-        let Sockets { socket, api_group, metrics_socket, metrics_file, metrics_listen, attach_socket } =
+impl From<SocketArgs> for daemon::Sockets {
+    fn from(sockets: SocketArgs) -> Self {
+        let SocketArgs { socket, api_group, metrics_socket, metrics_file, metrics_listen, attach_socket } =
             sockets;
         Self {
             api: socket,
@@ -56,7 +56,7 @@ impl From<Sockets> for daemon::Sockets {
 /// Any user may run it; users other than root see only the requests for their own processes. Exits with 3 if
 /// a request is not in force, or there are problems.
 #[derive(Clone, Debug, Args)]
-pub struct Status {
+pub struct StatusArgs {
     /// Exit code 0 if the daemon answers at all, for health checks.
     #[arg(long)]
     pub alive: bool,

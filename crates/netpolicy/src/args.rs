@@ -7,19 +7,19 @@ use apply::TransactionName;
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use clap_complete::ArgValueCandidates;
 
-pub use crate::allow_args::Allow;
-pub use crate::api_args::{Sockets, Status, Unset, UnsetTarget};
+pub use crate::allow_args::AllowArgs;
+pub use crate::api_args::{SocketArgs, StatusArgs, Unset, UnsetTarget};
 pub use crate::compare_args::Compare;
 use crate::completing;
-pub use crate::daemon_args::{AttachService, Daemon, OnStop};
+pub use crate::daemon_args::{AttachService, DaemonArgs, OnStopArg};
 pub use crate::fleet_args::{Audit, Report};
-pub use crate::init_args::{Init, SupportMatrix};
+pub use crate::init_args::{Init, SupportMatrixArgs};
 use crate::request_args::word;
-pub use crate::request_args::{Cost, DeliveryChoice, Kthread, Word};
+pub use crate::request_args::{BudgetArgs, DeliveryChoice, Kthread, Word};
 pub use crate::schema_args::SchemaOf;
 pub use crate::sockets_args::{SocketPolicies, SocketsCommand, SocketsDisable, SocketsEnable, UserChoice};
 pub use crate::tune_args::Tune;
-pub use crate::watch_args::Watch;
+pub use crate::watch_args::WatchArgs;
 pub use cli::{Color, Globals, Output};
 use model::Limits;
 
@@ -75,26 +75,26 @@ pub enum Command {
     Report(Report),
     Audit(Audit),
     Init(Init),
-    SupportMatrix(SupportMatrix),
+    SupportMatrix(SupportMatrixArgs),
     Top(Top),
-    Watch(Box<Watch>),
+    Watch(Box<WatchArgs>),
     Compare(Box<Compare>),
     Tune(Box<Tune>),
-    Plan(Plan),
-    Apply(Apply),
+    Plan(PlanArgs),
+    Apply(ApplyArgs),
     Try(Try),
     Confirm(Confirm),
     Verify(Verify),
     #[command(alias = "undo")]
     Rollback(Rollback),
-    History(History),
+    History(HistoryArgs),
     Explain(Explain),
     Set(Set),
     Unset(Unset),
-    Status(Status),
-    Attach(Attach),
-    Run(Run),
-    Daemon(Daemon),
+    Status(StatusArgs),
+    Attach(AttachArgs),
+    Run(RunArgs),
+    Daemon(DaemonArgs),
     /// Measure delivery modes with an application.
     Bench(OfTool),
     /// Predict response times, throughput and CPU use with a model of the receive path. Touches no host.
@@ -106,13 +106,13 @@ pub enum Command {
     Cat(Cat),
     /// Load filter rules from batch files of tc, several times faster than tc, with a result for every rule.
     Tc(OfTool),
-    Schema(Schema),
+    Schema(SchemaArgs),
     Completions(Completions),
     Man(Man),
     #[command(hide = true)]
     AttachService(AttachService),
     #[command(hide = true)]
-    Guard(cli::guard::Guard),
+    Guard(cli::guard::GuardArgs),
 }
 
 /// The arguments of a command that another program implements ([`cli::programs`]).
@@ -200,11 +200,11 @@ pub struct Doctor {
 /// Print what the policy files would change, and why. Changes nothing; exits with 3 if there is something to
 /// change.
 #[derive(Debug, Args)]
-pub struct Plan {}
+pub struct PlanArgs {}
 
 /// Apply the policy files, as one transaction.
 #[derive(Debug, Args)]
-pub struct Apply {
+pub struct ApplyArgs {
     /// Print the plan and stop.
     #[arg(long)]
     pub dry_run: bool,
@@ -213,7 +213,7 @@ pub struct Apply {
     pub no_guard: bool,
     /// What else may be done.
     #[command(flatten)]
-    pub allow: Allow,
+    pub allow: AllowArgs,
 }
 
 /// Apply the policy files, and roll back unless `confirm` is called in time.
@@ -244,7 +244,7 @@ pub struct Try {
     pub on: Vec<String>,
     /// What else may be done.
     #[command(flatten)]
-    pub allow: Allow,
+    pub allow: AllowArgs,
 }
 
 /// Keep what `try` applied.
@@ -289,7 +289,7 @@ States of a transaction:
   rollback incomplete  undone, except for some settings
   rebooted since       ended by a reboot
   unreadable           its journal is damaged; its undo.sh still works")]
-pub struct History {}
+pub struct HistoryArgs {}
 
 /// Explain why each setting has its value: who requested it, by which rule, in which transaction.
 #[derive(Debug, Args)]
@@ -326,10 +326,10 @@ pub struct Set {
     pub target: SetTarget,
     /// What else may be done.
     #[command(flatten)]
-    pub allow: Allow,
+    pub allow: AllowArgs,
     /// The budget.
     #[command(flatten)]
-    pub cost: Cost,
+    pub cost: BudgetArgs,
     /// How kernel threads are scheduled.
     #[command(flatten)]
     pub kthread: Kthread,
@@ -428,7 +428,7 @@ Examples:
   netpolicy attach memcached --policy latency
   netpolicy attach --port 11211 --policy latency
   netpolicy attach 812 --policy latency --once  set it and exit; `netpolicy rollback` undoes it")]
-pub struct Attach {
+pub struct AttachArgs {
     /// The process, by pid; or its service: of the policy files, a unit, an executable.
     #[arg(value_name = "PID|SERVICE", add = ArgValueCandidates::new(completing::attachable), value_parser = attached, required_unless_present = "port", conflicts_with = "port")]
     pub process: Option<Attached>,
@@ -440,7 +440,7 @@ pub struct Attach {
     pub asked: DeliveryChoice,
     /// The budget.
     #[command(flatten)]
-    pub cost: Cost,
+    pub cost: BudgetArgs,
     /// How kernel threads are scheduled.
     #[command(flatten)]
     pub kthread: Kthread,
@@ -483,13 +483,13 @@ fn attached(text: &str) -> Result<Attached, String> {
 Examples:
   netpolicy run --delivery suspend20 -- memcached -t 4
   netpolicy run --delivery fullbusy --polling-cpus 1 -- redis-server")]
-pub struct Run {
+pub struct RunArgs {
     /// The policy or mode.
     #[command(flatten)]
     pub asked: DeliveryChoice,
     /// The budget.
     #[command(flatten)]
-    pub cost: Cost,
+    pub cost: BudgetArgs,
     /// How kernel threads are scheduled.
     #[command(flatten)]
     pub kthread: Kthread,
@@ -511,7 +511,7 @@ pub struct Cat {
 
 /// Print the JSON Schema of policy files, of recipe files, or of JSON output.
 #[derive(Debug, Args)]
-pub struct Schema {
+pub struct SchemaArgs {
     /// What to describe.
     #[arg(value_enum, value_name = "WHAT", default_value_t = SchemaOf::PolicyFile)]
     pub of: SchemaOf,

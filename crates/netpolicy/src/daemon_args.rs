@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
-use crate::allow_args::Allow;
-use crate::api_args::Sockets;
+use crate::allow_args::AllowArgs;
+use crate::api_args::SocketArgs;
 
 /// Keep the policy in force through restarts, hotplug and resets.
 ///
@@ -21,24 +21,24 @@ Examples:
   netpolicy daemon                        keep /etc/netpolicy/policy.d in force
   netpolicy daemon --on-stop revert       restore everything at the end
   netpolicy rollback                      restore all that the daemon has set; it manages nothing until SIGHUP")]
-pub struct Daemon {
+pub struct DaemonArgs {
     /// What happens to the settings when the daemon is stopped. SIGKILL always leaves them.
     #[arg(long, value_enum, value_name = "WHAT")]
-    pub on_stop: Option<OnStop>,
+    pub on_stop: Option<OnStopArg>,
     /// Read the daemon's own settings from this file instead of /etc/netpolicy/daemon.toml.
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// What else may be done.
     #[command(flatten)]
-    pub allow: Allow,
+    pub allow: AllowArgs,
     /// The sockets on which it serves.
     #[command(flatten)]
-    pub sockets: Sockets,
+    pub sockets: SocketArgs,
 }
 
 /// What happens to the daemon's settings when it is terminated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum OnStop {
+pub enum OnStopArg {
     /// They stay in force.
     #[default]
     Keep,
@@ -46,11 +46,11 @@ pub enum OnStop {
     Revert,
 }
 
-impl From<OnStop> for daemon::OnStop {
-    fn from(on_stop: OnStop) -> Self {
+impl From<OnStopArg> for daemon::OnStop {
+    fn from(on_stop: OnStopArg) -> Self {
         match on_stop {
-            OnStop::Keep => Self::Keep,
-            OnStop::Revert => Self::Revert,
+            OnStopArg::Keep => Self::Keep,
+            OnStopArg::Revert => Self::Revert,
         }
     }
 }

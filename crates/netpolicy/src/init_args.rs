@@ -39,7 +39,7 @@ pub struct Init {
 Examples:
   netpolicy support-matrix                of this host and this user
   netpolicy -o json support-matrix | jq -r '.data.mechanisms[] | select(.usable | not).name'")]
-pub struct SupportMatrix {}
+pub struct SupportMatrixArgs {}
 
 fn policy(text: &str) -> Result<PolicyName, String> {
     let all = PolicyName::ALL.map(PolicyName::as_str);

@@ -41,7 +41,7 @@ pub struct DeliveryChoice {
 
 /// The budget of a request without a policy file.
 #[derive(Clone, Copy, Debug, Args)]
-pub struct Cost {
+pub struct BudgetArgs {
     /// The maximum number of CPUs that may poll without traffic; fullbusy, eventbusy and userbusy need one
     /// per thread that waits in epoll_wait, threaded-busy one per NAPI.
     #[arg(long, global = true, value_name = "N")]
@@ -96,7 +96,7 @@ impl Kthread {
     }
 }
 
-impl Cost {
+impl BudgetArgs {
     /// The given limits, as part of a policy.
     pub const fn budget(self) -> model::Budget {
         model::Budget { polling_cpus: self.polling_cpus, added_delay: None, rt_priority: self.rt_priority }

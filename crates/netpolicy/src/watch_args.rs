@@ -23,7 +23,7 @@ Examples:
   netpolicy watch redis --sample 1s       continuously: for a service with few requests
   netpolicy -o jsonl watch --port 80 | jq '.data.response.p99'
   netpolicy watch nginx --record day.jsonl")]
-pub struct Watch {
+pub struct WatchArgs {
     /// The service whose requests are measured.
     #[command(flatten)]
     pub service: ServiceChoice,

@@ -16,7 +16,7 @@ Examples:
   netpolicy lab --queues 2 --threads 2    inspect it from another terminal with the printed commands
   netpolicy lab -- memcstat --servers=192.0.2.1
                                           query memcached from the client")]
-pub struct Lab {
+pub struct LabArgs {
     /// Queues of the network devices.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub queues: u32,

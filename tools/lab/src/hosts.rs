@@ -10,7 +10,7 @@ use linux::{Processes, Signals, observe};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use session::{Exit, Fault};
 
-use crate::args::Lab;
+use crate::args::LabArgs;
 use crate::report::LabReport;
 use cli::Context;
 use cli::child::{code, forward};
@@ -19,7 +19,7 @@ use cli::child::{code, forward};
 const TURN: Duration = Duration::from_millis(50);
 
 /// Creates the lab, prints how to inspect it, and waits for a signal, the server's exit, or the command's.
-pub(crate) fn run(arguments: &Lab, context: &Context) -> Result<Exit, Fault> {
+pub(crate) fn run(arguments: &LabArgs, context: &Context) -> Result<Exit, Fault> {
     let online = observe(&context.session.netns()?, &Processes::None)?.topology.online;
     let mut signals = Signals::catch()?;
     let lab = TwoHosts::new(&LabOptions::with_queues(arguments.queues))?;

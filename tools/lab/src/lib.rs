@@ -26,7 +26,7 @@ use latency::reports::{CompareReport, WatchReport};
 use serde_json::Value;
 use session::{Exit, Fault};
 
-use self::args::Lab;
+use self::args::LabArgs;
 
 /// The commands of this program.
 #[derive(Debug, Subcommand)]
@@ -34,7 +34,7 @@ use self::args::Lab;
 pub enum Commands {
     Bench(Bench),
     Sim(Sim),
-    Lab(Lab),
+    Lab(LabArgs),
 }
 
 /// Runs the command line of this process.

@@ -4,12 +4,12 @@ use daemon::running_daemon;
 use session::{Exit, Fault, cycle, fullbusy, staged};
 
 use super::guarded;
-use crate::args::Apply;
+use crate::args::ApplyArgs;
 use crate::render::PlanReport;
 use cli::Context;
 
 /// Commits the plan, and keeps it.
-pub(crate) fn run(arguments: &Apply, context: &Context) -> Result<Exit, Fault> {
+pub(crate) fn run(arguments: &ApplyArgs, context: &Context) -> Result<Exit, Fault> {
     let netns = context.session.netns()?;
     let mut policy = context.whole_policy(&netns)?;
     policy.disruptive = arguments.allow.disruptive;

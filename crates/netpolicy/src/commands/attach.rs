@@ -7,11 +7,11 @@ use model::{Intent, Pid, Policy, ProcessId, Target};
 use session::{Exit, Fault, fullbusy, wake};
 
 use super::attachment::{Attachment, EventOutput};
-use crate::args::{Attach, Attached};
+use crate::args::{AttachArgs, Attached};
 use cli::Context;
 
 /// Attaches, and stays until it is interrupted or the process exits.
-pub(crate) fn run(arguments: &Attach, context: &Context) -> Result<Exit, Fault> {
+pub(crate) fn run(arguments: &AttachArgs, context: &Context) -> Result<Exit, Fault> {
     let pid = pid_of(arguments, context)?;
     let process = another_process(pid)?;
     let netns = context.session.netns_of(pid)?;
@@ -46,7 +46,7 @@ pub(crate) fn run(arguments: &Attach, context: &Context) -> Result<Exit, Fault> 
 ///
 /// # Errors
 /// If there is none, or several: only one can be attached to.
-fn pid_of(arguments: &Attach, context: &Context) -> Result<Pid, Fault> {
+fn pid_of(arguments: &AttachArgs, context: &Context) -> Result<Pid, Fault> {
     let word = match (&arguments.process, arguments.port) {
         (Some(Attached::Pid(pid)), _) => return Ok(Pid(*pid)),
         (Some(Attached::Service(name)), _) => name.clone(),
@@ -84,7 +84,7 @@ pub(super) fn another_process(pid: Pid) -> Result<ProcessId, Fault> {
 
 /// Waits for a signal or the exit of the process. Returns which one came.
 fn stay(
-    arguments: &Attach,
+    arguments: &AttachArgs,
     context: &Context,
     mut signals: Signals,
     attachment: &mut Attachment<'_>,

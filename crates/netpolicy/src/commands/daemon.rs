@@ -3,11 +3,11 @@
 use daemon::{Options, run as run_daemon};
 use session::{Exit, Fault};
 
-use crate::args::Daemon;
+use crate::args::DaemonArgs;
 use cli::Context;
 
 /// Runs until it is terminated.
-pub(crate) fn run(arguments: &Daemon, context: &Context) -> Result<Exit, Fault> {
+pub(crate) fn run(arguments: &DaemonArgs, context: &Context) -> Result<Exit, Fault> {
     let on_stop = arguments.on_stop.map(daemon::OnStop::from);
     let options = Options::read(
         arguments.config.as_deref(),

@@ -1,12 +1,12 @@
 //! The guard process of a trial: a hidden command that `try`, `compare` and the daemon start.
 
 use cli::Context;
-use cli::guard::Guard;
+use cli::guard::GuardArgs;
 use daemon::attach_service;
 use session::{Exit, Fault};
 
 /// Waits for the deadline, and rolls back what is unconfirmed by then.
-pub(crate) fn run(arguments: &Guard, context: &Context) -> Result<Exit, Fault> {
+pub(crate) fn run(arguments: &GuardArgs, context: &Context) -> Result<Exit, Fault> {
     if let Some(socket) = &arguments.attach_socket {
         attach_service::go_through_once_it_answers(socket);
     }

@@ -11,7 +11,7 @@ use session::cycle::Planned;
 use session::guard_process::Guardian;
 use session::{Exit, Fault, clock};
 
-use crate::args::{Allow, Output};
+use crate::args::{AllowArgs, Output};
 use crate::render::PlanReport;
 use cli::Context;
 
@@ -76,7 +76,7 @@ pub(crate) fn asked(
 pub(crate) fn run(
     policy: &Policy,
     netns: Netns,
-    allow: Allow,
+    allow: AllowArgs,
     guards: PolicyGuards,
     context: &Context,
 ) -> Result<Exit, Fault> {

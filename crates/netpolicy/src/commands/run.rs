@@ -11,7 +11,7 @@ use model::{Intent, Pid, Target};
 use session::{Exit, Fault, HostState, fullbusy, wake};
 
 use super::attachment::{Attachment, EventOutput, TURN};
-use crate::args::Run;
+use crate::args::RunArgs;
 use cli::Context;
 
 /// The directory for the library that caps `epoll_wait`.
@@ -22,7 +22,7 @@ const NOTHING_SET: &str =
     "Nothing was set for the command: it never had an epoll, or a connection on a queue.";
 
 /// Starts the command, follows it until it exits, and restores everything.
-pub(crate) fn run(arguments: &Run, context: &Context) -> Result<Exit, Fault> {
+pub(crate) fn run(arguments: &RunArgs, context: &Context) -> Result<Exit, Fault> {
     let kthread = arguments.kthread.request();
     let intent = Intent {
         kthread,
@@ -102,7 +102,7 @@ fn to_its_end(
 }
 
 /// The command, with the library that caps its `epoll_wait` if the mode needs one.
-fn command(arguments: &Run, intent: &Intent) -> Result<Command, Fault> {
+fn command(arguments: &RunArgs, intent: &Intent) -> Result<Command, Fault> {
     let (name, rest) = arguments
         .command
         .split_first()
@@ -141,7 +141,7 @@ fn found(name: &Path) -> Option<PathBuf> {
     std::env::split_paths(&path).map(|directory| directory.join(name)).find(|file| file.is_file())
 }
 
-fn not_started(arguments: &Run, error: std::io::Error) -> Fault {
+fn not_started(arguments: &RunArgs, error: std::io::Error) -> Fault {
     let name = arguments.command.first().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     Fault::file(name, error)
 }

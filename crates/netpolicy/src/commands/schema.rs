@@ -7,12 +7,12 @@ use cli::programs::{TOOLS, Tool};
 use policy_file::{json_schema, recipe_json_schema};
 use session::{Exit, Fault};
 
-use crate::args::{Schema, SchemaOf};
+use crate::args::{SchemaArgs, SchemaOf};
 use crate::render::output_schema;
 use cli::Context;
 
 /// Prints the JSON Schema, or writes all of them.
-pub(crate) fn run(arguments: &Schema, context: &Context) -> Result<Exit, Fault> {
+pub(crate) fn run(arguments: &SchemaArgs, context: &Context) -> Result<Exit, Fault> {
     if let Some(directory) = &arguments.dir {
         return write_all(directory, context);
     }

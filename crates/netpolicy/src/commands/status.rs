@@ -5,7 +5,7 @@ use model::{Change, Setting};
 use serde_json::{Map, Value};
 use session::{Exit, Fault};
 
-use crate::args::Status;
+use crate::args::StatusArgs;
 use crate::render::StatusReport;
 use cli::Context;
 
@@ -24,7 +24,7 @@ fn say_what_was_worse(context: &Context) {
 }
 
 /// Queries the daemon, and prints its answer.
-pub(crate) fn run(arguments: &Status, context: &Context) -> Result<Exit, Fault> {
+pub(crate) fn run(arguments: &StatusArgs, context: &Context) -> Result<Exit, Fault> {
     let socket = match &arguments.socket {
         Some(socket) => socket.clone(),
         None => context.session.trusted_api_socket()?,

@@ -8,11 +8,11 @@ use linux::Signals;
 use linux::machine::seconds_since_1970;
 use session::{Exit, Fault};
 
-use crate::args::Watch;
+use crate::args::WatchArgs;
 use cli::Context;
 
 /// Measures until the time limit, the exit of the service, or a signal; then prints a summary.
-pub(crate) fn run(arguments: &Watch, context: &Context) -> Result<Exit, Fault> {
+pub(crate) fn run(arguments: &WatchArgs, context: &Context) -> Result<Exit, Fault> {
     let target = MeasuredService::of(&arguments.service.selection(), &context.session, &context.console)?;
     let sample = Duration::from_nanos(arguments.sample.0);
     let mut watcher = Watcher::load(&target, sample)?;

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::state::Key;
+use super::state::KeyPress;
 
 /// The size of one read, in bytes.
 const READ_BYTES: usize = 256;
@@ -28,7 +28,7 @@ const ESCAPE: u8 = 0x1b;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Input {
     /// These keys; none after a timeout or another wake-up.
-    Keys(Vec<Key>),
+    Keys(Vec<KeyPress>),
     /// The terminal is closed.
     HangUp,
 }
@@ -86,13 +86,13 @@ impl Keyboard {
 }
 
 /// Removes the complete keys from the bytes; all of them if nothing more will follow.
-fn keys(bytes: &mut Vec<u8>, complete: bool) -> Vec<Key> {
+fn keys(bytes: &mut Vec<u8>, complete: bool) -> Vec<KeyPress> {
     let (mut found, mut at) = (Vec::new(), 0);
     while let Some(rest) = bytes.get(at..).filter(|rest| !rest.is_empty()) {
         let (key, used) = match next(rest) {
             Some(next) => next,
             None if complete || rest.len() > SEQUENCE_BYTES_MAX => {
-                let key = if rest == [ESCAPE] { Some(Key::Escape) } else { None };
+                let key = if rest == [ESCAPE] { Some(KeyPress::Escape) } else { None };
                 (key, rest.len())
             }
             None => break,
@@ -105,14 +105,14 @@ fn keys(bytes: &mut Vec<u8>, complete: bool) -> Vec<Key> {
 }
 
 /// The first key and its length in bytes; `None` if it may be incomplete. An unused key is `(None, length)`.
-fn next(bytes: &[u8]) -> Option<(Option<Key>, usize)> {
+fn next(bytes: &[u8]) -> Option<(Option<KeyPress>, usize)> {
     const INTERRUPT: u8 = 0x03;
     let first = *bytes.first()?;
     let single = |key| Some((Some(key), 1));
     match first {
-        INTERRUPT => single(Key::Interrupt),
-        b'\r' | b'\n' => single(Key::Enter),
-        0x7f | 0x08 => single(Key::Backspace),
+        INTERRUPT => single(KeyPress::Interrupt),
+        b'\r' | b'\n' => single(KeyPress::Enter),
+        0x7f | 0x08 => single(KeyPress::Backspace),
         ESCAPE => sequence(bytes),
         0..=0x1f => Some((None, 1)),
         _ => character(bytes),
@@ -120,34 +120,34 @@ fn next(bytes: &[u8]) -> Option<(Option<Key>, usize)> {
 }
 
 /// ECMA-48: `ESC [` with parameters and a last byte of `@` to `~`; `ESC O` with one byte.
-fn sequence(bytes: &[u8]) -> Option<(Option<Key>, usize)> {
+fn sequence(bytes: &[u8]) -> Option<(Option<KeyPress>, usize)> {
     match bytes.get(1)? {
         b'[' => {
             let last = bytes[2..].iter().position(|byte| (b'@'..=b'~').contains(byte))?;
             let key = match (&bytes[2..2 + last], bytes[2 + last]) {
-                (_, b'A') => Some(Key::Up),
-                (_, b'B') => Some(Key::Down),
-                (b"5", b'~') => Some(Key::PageUp),
-                (b"6", b'~') => Some(Key::PageDown),
+                (_, b'A') => Some(KeyPress::Up),
+                (_, b'B') => Some(KeyPress::Down),
+                (b"5", b'~') => Some(KeyPress::PageUp),
+                (b"6", b'~') => Some(KeyPress::PageDown),
                 _ => None,
             };
             Some((key, last + 3))
         }
         b'O' => {
             let key = match bytes.get(2)? {
-                b'A' => Some(Key::Up),
-                b'B' => Some(Key::Down),
-                b'M' => Some(Key::Enter),
+                b'A' => Some(KeyPress::Up),
+                b'B' => Some(KeyPress::Down),
+                b'M' => Some(KeyPress::Enter),
                 _ => None,
             };
             Some((key, 3))
         }
         // Escape, directly followed by another key.
-        _ => Some((Some(Key::Escape), 1)),
+        _ => Some((Some(KeyPress::Escape), 1)),
     }
 }
 
-fn character(bytes: &[u8]) -> Option<(Option<Key>, usize)> {
+fn character(bytes: &[u8]) -> Option<(Option<KeyPress>, usize)> {
     let length = match bytes[0] {
         0..=0x7f => 1,
         0xc0..=0xdf => 2,
@@ -157,7 +157,7 @@ fn character(bytes: &[u8]) -> Option<(Option<Key>, usize)> {
     };
     let whole = bytes.get(..length)?;
     match std::str::from_utf8(whole) {
-        Ok(text) => Some((text.chars().next().map(Key::Char), length)),
+        Ok(text) => Some((text.chars().next().map(KeyPress::Char), length)),
         Err(_) => Some((None, 1)),
     }
 }
@@ -168,7 +168,7 @@ mod test {
 
     use super::*;
 
-    fn all(bytes: &[u8]) -> Vec<Key> {
+    fn all(bytes: &[u8]) -> Vec<KeyPress> {
         let mut bytes = bytes.to_vec();
         let found = keys(&mut bytes, true);
         assert!(bytes.is_empty(), "{bytes:?} is left");
@@ -177,7 +177,7 @@ mod test {
 
     #[test]
     fn keys_are_decoded_and_unknown_sequences_are_skipped() {
-        use Key::{Backspace, Char, Down, Enter, Escape, Interrupt, PageDown, PageUp, Up};
+        use KeyPress::{Backspace, Char, Down, Enter, Escape, Interrupt, PageDown, PageUp, Up};
         assert_eq!(all("s/eß€\r".as_bytes()), [Char('s'), Char('/'), Char('e'), Char('ß'), Char('€'), Enter]);
         assert_eq!(all(b"\x1b[A\x1bOB\x1b[5~\x1b[6~\x1b[1;5A"), [Up, Down, PageUp, PageDown, Up]);
         assert_eq!(all(b"\x1b[15~\x01\x7f\x03"), [Backspace, Interrupt]);
@@ -191,7 +191,7 @@ mod test {
         let mut bytes = b"\x1b[".to_vec();
         assert_eq!(keys(&mut bytes, false), []);
         bytes.push(b'A');
-        assert_eq!((keys(&mut bytes, false), bytes.len()), (vec![Key::Up], 0));
+        assert_eq!((keys(&mut bytes, false), bytes.len()), (vec![KeyPress::Up], 0));
     }
 
     #[test]
@@ -206,7 +206,7 @@ mod test {
         let mut keyboard = Keyboard::new(File::from(reader));
         rustix::io::write(&writer, b"q").expect("written");
         let wait = Duration::from_secs(10);
-        assert_eq!(keyboard.wait(wait, quiet.as_fd()), Input::Keys(vec![Key::Char('q')]));
+        assert_eq!(keyboard.wait(wait, quiet.as_fd()), Input::Keys(vec![KeyPress::Char('q')]));
         drop(writer);
         assert_eq!(keyboard.wait(wait, quiet.as_fd()), Input::HangUp);
     }

@@ -16,7 +16,7 @@ use session::{Exit, Fault};
 use super::keyboard::{Input, Keyboard};
 use super::reader::Reader;
 use super::reading::{CpuLine, ProcessLine, QueueLine, Reading};
-use super::state::State;
+use super::state::TopState;
 
 /// How long to wait for a key before the terminal's size is checked.
 const TICK: Duration = Duration::from_millis(100);
@@ -61,7 +61,7 @@ fn look(
     signals: &mut Signals,
 ) -> Result<(), Fault> {
     let of_terminal = |error: std::io::Error| Fault::failed(format!("the terminal: {error}"));
-    let (mut state, mut reading, mut next) = (State::default(), Reading::default(), Instant::now());
+    let (mut state, mut reading, mut next) = (TopState::default(), Reading::default(), Instant::now());
     let mut keyboard = Keyboard::of_standard_input().map_err(of_terminal)?;
     let (mut stale, mut shown_at) = (true, None);
     loop {
@@ -95,7 +95,7 @@ fn look(
 }
 
 /// Draws a reading.
-fn draw(frame: &mut Frame<'_>, reading: &Reading, state: &mut State, colour: bool) {
+fn draw(frame: &mut Frame<'_>, reading: &Reading, state: &mut TopState, colour: bool) {
     let cpus = u16::try_from(reading.cpus.len().min(CPUS_MAX)).unwrap_or(0);
     let processes = state.processes(reading);
     let rows = u16::try_from(processes.len().min(PROCESSES_MAX)).unwrap_or(0);
@@ -195,7 +195,7 @@ fn cpu_lines<'a>(reading: &Reading, width: u16, paint: &Paint) -> Vec<Line<'a>> 
     cpus.into_iter().take(CPUS_MAX).map(words).collect()
 }
 
-fn draw_queues(frame: &mut Frame<'_>, area: Rect, reading: &Reading, state: &mut State, paint: &Paint) {
+fn draw_queues(frame: &mut Frame<'_>, area: Rect, reading: &Reading, state: &mut TopState, paint: &Paint) {
     let lines = state.queues(reading);
     let room = usize::from(area.height.saturating_sub(1));
     state.skipped = state.skipped.min(lines.len().saturating_sub(room));
@@ -368,7 +368,7 @@ fn draw_processes(frame: &mut Frame<'_>, area: Rect, lines: &[&ProcessLine], pai
     frame.render_widget(table(&PROCESS_COLUMNS, rows.collect(), area.width, paint), area);
 }
 
-fn footline<'a>(reading: &Reading, state: &State, paint: &Paint) -> Line<'a> {
+fn footline<'a>(reading: &Reading, state: &TopState, paint: &Paint) -> Line<'a> {
     if state.typing {
         return Line::from(format!("filter: {}_", state.filter));
     }
@@ -428,7 +428,7 @@ mod test {
     use ratatui::backend::TestBackend;
 
     use super::super::reading::Shares;
-    use super::super::state::Key;
+    use super::super::state::KeyPress;
     use latency::live::Estimate;
     use measure::Interval;
 
@@ -470,7 +470,7 @@ mod test {
         }
     }
 
-    fn drawn(reading: &Reading, state: &mut State) -> String {
+    fn drawn(reading: &Reading, state: &mut TopState) -> String {
         let mut terminal = Terminal::new(TestBackend::new(80, 24)).expect("a backend in memory");
         terminal.draw(|frame| draw(frame, reading, state, true)).expect("draws");
         terminal.backend().to_string()
@@ -478,7 +478,7 @@ mod test {
 
     #[test]
     fn eighty_columns_and_twenty_four_lines_are_enough() {
-        insta::assert_snapshot!("top", drawn(&reading(40), &mut State::default()));
+        insta::assert_snapshot!("top", drawn(&reading(40), &mut TopState::default()));
     }
 
     #[test]
@@ -498,14 +498,14 @@ mod test {
             service: estimate(9_300.0),
             waiting: 3,
         });
-        insta::assert_snapshot!("top_services", drawn(&reading, &mut State::default()));
+        insta::assert_snapshot!("top_services", drawn(&reading, &mut TopState::default()));
     }
 
     #[test]
     fn scrolling_ends_at_the_last_queue() {
-        let mut state = State::default();
+        let mut state = TopState::default();
         (0..100).for_each(|_| {
-            state.press(Key::PageDown);
+            state.press(KeyPress::PageDown);
         });
         let screen = drawn(&reading(40), &mut state);
         assert!(screen.contains("rx-39") && !screen.contains("rx-2 "), "{screen}");
@@ -515,7 +515,7 @@ mod test {
     fn a_terminal_of_any_size_is_drawn_on() {
         for (width, height) in [(1, 1), (3, 40), (200, 2), (20, 5)] {
             let mut terminal = Terminal::new(TestBackend::new(width, height)).expect("a backend in memory");
-            let mut state = State { help: true, ..State::default() };
+            let mut state = TopState { help: true, ..TopState::default() };
             terminal.draw(|frame| draw(frame, &reading(3), &mut state, false)).expect("draws");
         }
     }
@@ -534,7 +534,7 @@ mod test {
         ];
         for width in 1..=140 {
             let mut terminal = Terminal::new(TestBackend::new(width, 24)).expect("a backend in memory");
-            terminal.draw(|frame| draw(frame, &reading, &mut State::default(), false)).expect("draws");
+            terminal.draw(|frame| draw(frame, &reading, &mut TopState::default(), false)).expect("draws");
             let screen = terminal.backend().to_string();
             let mut tables = 0;
             for line in screen.lines().map(|line| line.trim_matches('"').trim_end()) {

@@ -37,7 +37,7 @@ impl Sort {
 
 /// A key with a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Key {
+pub(crate) enum KeyPress {
     /// A character.
     Char(char),
     /// One line up.
@@ -66,7 +66,7 @@ const PAGE: usize = 10;
 
 /// The state of the display.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct State {
+pub(crate) struct TopState {
     /// The sort order of queues.
     pub(crate) sort: Sort,
     /// Only lines with this text are shown.
@@ -81,42 +81,47 @@ pub(crate) struct State {
     pub(crate) help: bool,
 }
 
-impl State {
+impl TopState {
     /// Handles a key. Returns whether to continue.
-    pub(crate) fn press(&mut self, key: Key) -> bool {
-        if key == Key::Interrupt {
+    pub(crate) fn press(&mut self, key: KeyPress) -> bool {
+        if key == KeyPress::Interrupt {
             return false;
         }
         if self.typing {
             match key {
-                Key::Enter => self.typing = false,
-                Key::Escape => {
+                KeyPress::Enter => self.typing = false,
+                KeyPress::Escape => {
                     self.typing = false;
                     self.filter.clear();
                 }
-                Key::Backspace => {
+                KeyPress::Backspace => {
                     self.filter.pop();
                 }
-                Key::Char(c) if self.filter.chars().count() < FILTER_CHARS_MAX => self.filter.push(c),
-                Key::Char(_) | Key::Up | Key::Down | Key::PageUp | Key::PageDown | Key::Interrupt => {}
+                KeyPress::Char(c) if self.filter.chars().count() < FILTER_CHARS_MAX => self.filter.push(c),
+                KeyPress::Char(_)
+                | KeyPress::Up
+                | KeyPress::Down
+                | KeyPress::PageUp
+                | KeyPress::PageDown
+                | KeyPress::Interrupt => {}
             }
             self.skipped = 0;
             return true;
         }
         match key {
-            Key::Char('q') => return false,
-            Key::Escape if self.help => self.help = false,
-            Key::Escape if !self.filter.is_empty() => self.filter.clear(),
-            Key::Escape => return false,
-            Key::Char('s') => self.sort = self.sort.next(),
-            Key::Char('/') => self.typing = true,
-            Key::Char('p' | ' ') => self.paused = !self.paused,
-            Key::Char('h' | '?') => self.help = !self.help,
-            Key::Up | Key::Char('k') => self.skipped = self.skipped.saturating_sub(1),
-            Key::Down | Key::Char('j') => self.skipped += 1,
-            Key::PageUp => self.skipped = self.skipped.saturating_sub(PAGE),
-            Key::PageDown => self.skipped += PAGE,
-            Key::Char(_) | Key::Enter | Key::Backspace | Key::Interrupt => {}
+            KeyPress::Char('q') => return false,
+            KeyPress::Escape if self.help => self.help = false,
+            KeyPress::Escape if !self.filter.is_empty() => self.filter.clear(),
+            KeyPress::Escape => return false,
+            KeyPress::Char('s') => self.sort = self.sort.next(),
+            KeyPress::Char('/') => self.typing = true,
+            KeyPress::Char('p' | ' ') => self.paused = !self.paused,
+            KeyPress::Char('h' | '?') => self.help = !self.help,
+            KeyPress::Up | KeyPress::Char('k') => self.skipped = self.skipped.saturating_sub(1),
+            KeyPress::Down | KeyPress::Char('j') => self.skipped += 1,
+            KeyPress::PageUp => self.skipped = self.skipped.saturating_sub(PAGE),
+            KeyPress::PageDown => self.skipped += PAGE,
+            KeyPress::Char(_) | KeyPress::Enter | KeyPress::Backspace | KeyPress::Interrupt => {}
         }
         true
     }
@@ -179,7 +184,7 @@ mod test {
         }
     }
 
-    fn shown(state: &State) -> Vec<String> {
+    fn shown(state: &TopState) -> Vec<String> {
         let reading = Reading {
             queues: vec![line("eth0", 1, 10.0, 0.9), line("eth1", 0, 30.0, 0.1), line("eth0", 0, 20.0, 0.5)],
             ..Reading::default()
@@ -189,34 +194,34 @@ mod test {
 
     #[test]
     fn the_busiest_queue_is_first_until_another_order_is_chosen() {
-        let mut state = State::default();
+        let mut state = TopState::default();
         assert_eq!(shown(&state), ["eth1 0", "eth0 0", "eth0 1"]);
-        state.press(Key::Char('s'));
-        state.press(Key::Char('s'));
+        state.press(KeyPress::Char('s'));
+        state.press(KeyPress::Char('s'));
         assert_eq!((state.sort.word(), shown(&state)[0].as_str()), ("application", "eth0 1"));
-        state.press(Key::Char('s'));
+        state.press(KeyPress::Char('s'));
         assert_eq!(shown(&state), ["eth0 0", "eth0 1", "eth1 0"]);
     }
 
     #[test]
     fn what_is_typed_after_a_slash_filters_and_is_no_command() {
-        let mut state = State::default();
+        let mut state = TopState::default();
         for key in "/ETH0q".chars() {
-            assert!(state.press(Key::Char(key)), "q is typed");
+            assert!(state.press(KeyPress::Char(key)), "q is typed");
         }
         assert_eq!((state.filter.as_str(), shown(&state).len()), ("ETH0q", 0));
-        state.press(Key::Backspace);
-        state.press(Key::Enter);
+        state.press(KeyPress::Backspace);
+        state.press(KeyPress::Enter);
         assert_eq!(shown(&state), ["eth0 0", "eth0 1"]);
-        assert!(state.press(Key::Escape), "the first escape takes the filter away");
+        assert!(state.press(KeyPress::Escape), "the first escape takes the filter away");
         assert_eq!(shown(&state).len(), 3);
-        assert!(!state.press(Key::Escape), "the next one ends");
+        assert!(!state.press(KeyPress::Escape), "the next one ends");
     }
 
     #[test]
     fn q_and_ctrl_c_end() {
-        assert!(!State::default().press(Key::Char('q')));
-        let mut typing = State { typing: true, ..State::default() };
-        assert!(!typing.press(Key::Interrupt));
+        assert!(!TopState::default().press(KeyPress::Char('q')));
+        let mut typing = TopState { typing: true, ..TopState::default() };
+        assert!(!typing.press(KeyPress::Interrupt));
     }
 }
