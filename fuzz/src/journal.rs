@@ -9,7 +9,7 @@
 use std::sync::LazyLock;
 
 use apply::{
-    Begin, Ending, FORMAT, Fate, Moment, Record, Transaction, TransactionName, TransactionOrigin, Why,
+    Begin, Ending, FORMAT, Fate, JournalRecord, Moment, Transaction, TransactionName, TransactionOrigin, Why,
 };
 use model::{
     Change, DeviceId, EmptyPolls, IfIndex, Label, Nanoseconds, NapiKnob, NetnsId, Plan, QueueIndex, Reason,
@@ -38,7 +38,7 @@ fn line(bytes: &[u8]) {
     }
     let _ = read(bytes).map(|transaction| state_of(&transaction));
     // The checksum keeps most inputs from the decoder, so fuzz the decoder directly, too.
-    let _ = serde_json::from_slice::<Record>(bytes);
+    let _ = serde_json::from_slice::<JournalRecord>(bytes);
 }
 
 /// Edits one of [`JOURNALS`]: the first byte chooses it, and every four bytes after that are an edit.
@@ -133,7 +133,7 @@ struct Known {
 }
 
 impl Known {
-    fn new(records: &[Record]) -> Self {
+    fn new(records: &[JournalRecord]) -> Self {
         let (mut bytes, mut states) = (Vec::new(), Vec::new());
         for (record, seq) in records.iter().zip(0..) {
             bytes.extend(apply::encode_line(seq, record));
@@ -147,27 +147,30 @@ impl Known {
 static JOURNALS: LazyLock<[Known; 3]> = LazyLock::new(|| {
     let at = Moment { unix_micros: 1_795_233_900_123_456, since_boot: Nanoseconds(1_000_000_000) };
     let wrote = || {
-        let steps = (0..plan().steps.len()).flat_map(|step| [Record::Tried { step }, Record::Done { step }]);
+        let steps = (0..plan().steps.len())
+            .flat_map(|step| [JournalRecord::Tried { step }, JournalRecord::Done { step }]);
         std::iter::once(begin()).chain(steps)
     };
-    let undone =
-        |step, fate: Fate| Record::Undone { step, fates: vec![fate; plan().steps[step].changes().len()] };
+    let undone = |step, fate: Fate| JournalRecord::Undone {
+        step,
+        fates: vec![fate; plan().steps[step].changes().len()],
+    };
     let stuck = Fate::Stuck { found: None, written: true, cause: "EBUSY".to_owned() };
-    let kept = wrote().chain([Record::Committed]);
+    let kept = wrote().chain([JournalRecord::Committed]);
     let rolled_back = wrote().chain([
-        Record::HeldUntil { deadline: Nanoseconds(2_000_000_000) },
-        Record::Confirmed { at },
-        Record::Undoing { why: Why::Asked { at } },
+        JournalRecord::HeldUntil { deadline: Nanoseconds(2_000_000_000) },
+        JournalRecord::Confirmed { at },
+        JournalRecord::Undoing { why: Why::Asked { at } },
         undone(1, Fate::Restored),
         undone(0, Fate::AlreadyBack),
-        Record::Closed { ending: Ending::RolledBack },
+        JournalRecord::Closed { ending: Ending::RolledBack },
     ]);
     let incomplete = wrote().take(4).chain([
-        Record::Undoing { why: Why::Failed { cause: "EINVAL".to_owned() } },
+        JournalRecord::Undoing { why: Why::Failed { cause: "EINVAL".to_owned() } },
         undone(1, stuck),
         undone(0, Fate::Gone),
-        Record::Closed { ending: Ending::Incomplete },
-        Record::Undoing { why: Why::NotKept },
+        JournalRecord::Closed { ending: Ending::Incomplete },
+        JournalRecord::Undoing { why: Why::NotKept },
     ]);
     [
         Known::new(&kept.collect::<Vec<_>>()),
@@ -176,9 +179,9 @@ static JOURNALS: LazyLock<[Known; 3]> = LazyLock::new(|| {
     ]
 });
 
-fn begin() -> Record {
+fn begin() -> JournalRecord {
     let at = Moment { unix_micros: 1_795_233_900_000_000, since_boot: Nanoseconds(900_000_000) };
-    Record::Begin(Box::new(Begin {
+    JournalRecord::Begin(Box::new(Begin {
         format: FORMAT,
         boot_id: BOOT.to_owned(),
         asked: TransactionOrigin {

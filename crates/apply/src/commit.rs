@@ -9,14 +9,14 @@ use model::setting::Disruption;
 use model::{Change, Pid, Plan, Setting, Step};
 
 use crate::compaction::{Knob, knob};
-use crate::held::{Held, Pending};
+use crate::held::{HeldPlan, OpenTransaction};
 use crate::journal::Journal;
 use crate::knobs::Knobs;
 use crate::log::JournalError;
-use crate::record::{Record, TransactionOrigin, Why};
+use crate::record::{JournalRecord, TransactionOrigin, Why};
 use crate::transaction::Standing;
 use crate::transaction_name::TransactionName;
-use crate::undo::{HostState, Undone, read};
+use crate::undo::{UndoState, Undone, read};
 use crate::unreadable::Unreadable;
 
 /// Applies a plan step by step, and holds it for a decision.
@@ -33,9 +33,9 @@ pub fn commit<'k, K: Knobs>(
     journal: &Journal,
     asked: &TransactionOrigin,
     allow: Allow,
-) -> Result<Held<'k, K>, CommitError<K::Error>> {
+) -> Result<HeldPlan<'k, K>, CommitError<K::Error>> {
     if plan.is_empty() {
-        return Ok(Held::nothing(kernel));
+        return Ok(HeldPlan::nothing(kernel));
     }
     allow.check(&plan).map_err(CommitError::untouched)?;
     let lock = journal.lock().map_err(|e| CommitError::untouched(e.into()))?;
@@ -46,7 +46,7 @@ pub fn commit<'k, K: Knobs>(
     let pending =
         journal.begin(&lock, asked, plan, object_cookies).map_err(|e| CommitError::untouched(e.into()))?;
     // From here on, even a panic in the host's code leads to an undo.
-    let mut held = Held::begun(kernel, lock, pending);
+    let mut held = HeldPlan::begun(kernel, lock, pending);
     match held.take_steps() {
         Ok(()) => Ok(held),
         Err(fault) => Err(held.fail(fault)),
@@ -69,7 +69,7 @@ pub fn refuse_early<K: Knobs>(
     check_that_no_queue_is_taken(plan, kernel).map_err(CommitError::untouched)
 }
 
-impl<K: Knobs> Held<'_, K> {
+impl<K: Knobs> HeldPlan<'_, K> {
     fn take_steps(&mut self) -> Result<(), CommitFault<K::Error>> {
         let Some(pending) = &mut self.pending else { return Ok(()) };
         (0..pending.steps()).try_for_each(|index| take_step(pending, self.kernel, index))?;
@@ -89,7 +89,7 @@ impl<K: Knobs> Held<'_, K> {
 
 /// One step: read again, record, write, read back, compare, record.
 fn take_step<K: Knobs>(
-    pending: &mut Pending,
+    pending: &mut OpenTransaction,
     kernel: &mut K,
     step: usize,
 ) -> Result<(), CommitFault<K::Error>> {
@@ -97,31 +97,33 @@ fn take_step<K: Knobs>(
     let (from, to) = (pending.step(step).from(), pending.step(step).to());
     let host = |doing| move |cause| CommitFault::Host { step, of, doing, cause };
 
-    let drifts = drifts(&from, read(kernel, &from).map_err(host(Doing::Reading))?);
+    let drifts = drifts(&from, read(kernel, &from).map_err(host(HostOperation::Reading))?);
     if !drifts.is_empty() {
         return Err(CommitFault::Drifted(drifts));
     }
-    pending.note(Record::Tried { step })?;
-    kernel.write(&to).map_err(host(Doing::Writing))?;
-    let found = read(kernel, &to).map_err(host(Doing::ReadingBack))?;
+    pending.note(JournalRecord::Tried { step })?;
+    kernel.write(&to).map_err(host(HostOperation::Writing))?;
+    let found = read(kernel, &to).map_err(host(HostOperation::ReadingBack))?;
     if let Some((wrote, found)) = to.into_iter().zip(found).find(|(wrote, found)| wrote != found) {
         let (wrote, found) = (Box::new(wrote), Box::new(found));
         return Err(CommitFault::ReadBack { step, of, wrote, found });
     }
-    pending.note(Record::Done { step })?;
+    pending.note(JournalRecord::Done { step })?;
     Ok(())
 }
 
 /// Reads every setting again after the last step: a driver may have reset its device for a later step, and
 /// lost what an earlier step had set. An object that has disappeared meanwhile is not an error.
-fn verify_all<K: Knobs>(pending: &Pending, kernel: &mut K) -> Result<(), CommitFault<K::Error>> {
+fn verify_all<K: Knobs>(pending: &OpenTransaction, kernel: &mut K) -> Result<(), CommitFault<K::Error>> {
     let of = pending.steps();
     for step in 0..of {
         let to = pending.step(step).to();
         let found = match read(kernel, &to) {
             Ok(found) => found,
             Err(error) if K::is_gone(&error) => continue,
-            Err(cause) => return Err(CommitFault::Host { step, of, doing: Doing::ReadingBack, cause }),
+            Err(cause) => {
+                return Err(CommitFault::Host { step, of, doing: HostOperation::ReadingBack, cause });
+            }
         };
         for (wrote, found) in to.into_iter().zip(found) {
             let changed_again = || {
@@ -212,7 +214,7 @@ fn check_that_no_queue_is_taken<K: Knobs>(plan: &Plan, kernel: &mut K) -> Result
             Ok(None) => {}
             Ok(Some(taken)) => return Err(CommitFault::QueueConflict(Box::new(taken))),
             Err(cause) => {
-                let (of, doing) = (plan.steps.len(), Doing::Reading);
+                let (of, doing) = (plan.steps.len(), HostOperation::Reading);
                 return Err(CommitFault::Host { step, of, doing, cause });
             }
         }
@@ -226,7 +228,7 @@ fn check_that_nothing_drifted<K: Knobs>(plan: &Plan, kernel: &mut K) -> Result<(
     let mut drifted = Vec::new();
     for (index, step) in plan.steps.iter().enumerate() {
         let from = step.from();
-        let doing = Doing::Reading;
+        let doing = HostOperation::Reading;
         let mut found = read(kernel, &from).map_err(|cause| CommitFault::Host {
             step: index,
             of: plan.steps.len(),
@@ -301,7 +303,7 @@ pub struct CommitError<E> {
     /// What failed.
     pub fault: Box<CommitFault<E>>,
     /// The state of the host.
-    pub host: HostState,
+    pub host: UndoState,
     /// The result of the undo, change by change; empty if nothing had been written.
     pub undone: Undone,
     /// The transaction, if one was started.
@@ -359,7 +361,7 @@ pub enum CommitFault<E> {
         /// The number of steps in the plan.
         of: usize,
         /// The operation that failed.
-        doing: Doing,
+        doing: HostOperation,
         /// The host's error.
         cause: E,
     },
@@ -380,7 +382,7 @@ pub enum CommitFault<E> {
 
 /// An operation on a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Doing {
+pub enum HostOperation {
     /// Reading the values before the step.
     Reading,
     /// Writing the step.
@@ -397,7 +399,7 @@ impl<E> From<JournalError> for CommitFault<E> {
 
 impl<E: std::error::Error + Send + Sync + 'static> CommitError<E> {
     fn untouched(fault: CommitFault<E>) -> Self {
-        let (host, undone) = (HostState::Unchanged, Undone::default());
+        let (host, undone) = (UndoState::Unchanged, Undone::default());
         Self { fault: Box::new(fault), host, undone, transaction: None, undo_script: None }
     }
 }
@@ -448,9 +450,9 @@ impl<E: fmt::Display> fmt::Display for CommitFault<E> {
             }
             Self::Host { step, of, doing, cause } => {
                 let doing = match doing {
-                    Doing::Reading => "cannot be read",
-                    Doing::Writing => "refused",
-                    Doing::ReadingBack => "cannot be read back",
+                    HostOperation::Reading => "cannot be read",
+                    HostOperation::Writing => "refused",
+                    HostOperation::ReadingBack => "cannot be read back",
                 };
                 write!(f, "step {} of {of} {doing}: {cause}", step + 1)
             }
@@ -473,10 +475,10 @@ impl<E: fmt::Display> fmt::Display for CommitError<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}\n{}", self.fault, self.undone)?;
         match (&self.host, &self.undo_script) {
-            (HostState::NotRestored(_), Some(script)) => {
+            (UndoState::NotRestored(_), Some(script)) => {
                 write!(f, "\nTo undo the rest by hand: {}", script.display())
             }
-            (HostState::NotRestored(_) | HostState::Restored | HostState::Unchanged, _) => Ok(()),
+            (UndoState::NotRestored(_) | UndoState::Restored | UndoState::Unchanged, _) => Ok(()),
         }
     }
 }

@@ -14,8 +14,8 @@ use model::{Change, Object, Plan, Step};
 
 use crate::journal::Journal;
 use crate::lock::Lock;
-use crate::log::{JournalError, Log};
-use crate::record::{Begin, FORMAT, Record, TransactionOrigin};
+use crate::log::{JournalError, JournalFiles};
+use crate::record::{Begin, FORMAT, JournalRecord, TransactionOrigin};
 use crate::transaction::{Standing, Transaction};
 use crate::transaction_name::TransactionName;
 use crate::undo_script::undo_script;
@@ -87,9 +87,10 @@ impl Journal {
                 plan,
             };
             let script = undo_script(name, &begin);
-            let each = (0..steps).flat_map(|step| [Record::Tried { step }, Record::Done { step }]);
-            let records: Vec<Record> = each.chain([Record::Committed]).collect();
-            Log::create_decided(self.directory(), name, Box::new(begin), &script, &records)?;
+            let each =
+                (0..steps).flat_map(|step| [JournalRecord::Tried { step }, JournalRecord::Done { step }]);
+            let records: Vec<JournalRecord> = each.chain([JournalRecord::Committed]).collect();
+            JournalFiles::create_decided(self.directory(), name, Box::new(begin), &script, &records)?;
             let verdicts: Vec<_> =
                 folded.iter().flat_map(|transaction| transaction.judgements().iter().cloned()).collect();
             if !verdicts.is_empty() {

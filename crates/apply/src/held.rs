@@ -6,23 +6,23 @@ use model::{Change, Nanoseconds, Plan, Step};
 
 use crate::knobs::Knobs;
 use crate::lock::Lock;
-use crate::log::{JournalError, Log};
-use crate::progress::Progress;
-use crate::record::{Ending, Record, Why};
+use crate::log::{JournalError, JournalFiles};
+use crate::progress::TransactionProgress;
+use crate::record::{Ending, JournalRecord, Why};
 use crate::roll_back_error::RollBackError;
 use crate::transaction::Transaction;
 use crate::transaction_name::TransactionName;
-use crate::undo::{HostState, Undone, UndoneChange, in_force_unrecorded, undo_step};
+use crate::undo::{UndoState, Undone, UndoneChange, in_force_unrecorded, undo_step};
 
 /// A plan that is in force and waits for a decision: [`keep`](Self::keep), [`hold_until`](Self::hold_until) or
 /// [`roll_back`](Self::roll_back). Dropping it rolls back, so `?` and panics cannot leave it behind.
 /// While it exists, no other transaction can be written on this host.
 /// While it lives, no other transaction can be written on this host.
 #[must_use = "a plan that was not kept is rolled back"]
-pub struct Held<'k, K: Knobs> {
+pub struct HeldPlan<'k, K: Knobs> {
     pub(crate) kernel: &'k mut K,
     /// `None` for an empty plan, and once decided.
-    pub(crate) pending: Option<Pending>,
+    pub(crate) pending: Option<OpenTransaction>,
     /// Held until drop: other writers may proceed once the plan is decided.
     _lock: Option<Lock>,
 }
@@ -36,28 +36,28 @@ pub struct KeepError {
     /// The result of the rollback.
     pub undone: Undone,
     /// The state of the host.
-    pub host: HostState,
+    pub host: UndoState,
 }
 
-impl<'k, K: Knobs> Held<'k, K> {
+impl<'k, K: Knobs> HeldPlan<'k, K> {
     /// An empty plan: nothing to keep and nothing to undo.
     pub(crate) fn nothing(kernel: &'k mut K) -> Self {
         Self { kernel, pending: None, _lock: None }
     }
 
     /// A transaction that has begun. Its steps are executed under this guard.
-    pub(crate) fn begun(kernel: &'k mut K, lock: Lock, pending: Pending) -> Self {
+    pub(crate) fn begun(kernel: &'k mut K, lock: Lock, pending: OpenTransaction) -> Self {
         Self { kernel, pending: Some(pending), _lock: Some(lock) }
     }
 
     /// The transaction; `None` for an empty plan, which needs none.
     pub fn transaction(&self) -> Option<TransactionName> {
-        self.pending.as_ref().map(Pending::name)
+        self.pending.as_ref().map(OpenTransaction::name)
     }
 
     /// The script that undoes it without netpolicy; `None` for an empty plan.
     pub fn undo_script(&self) -> Option<PathBuf> {
-        self.pending.as_ref().map(Pending::undo_script)
+        self.pending.as_ref().map(OpenTransaction::undo_script)
     }
 
     /// The host, for measurements and observation. Writing outside the transaction would look like another
@@ -71,7 +71,7 @@ impl<'k, K: Knobs> Held<'k, K> {
     /// # Errors
     /// If this cannot be recorded; the plan is then rolled back.
     pub fn keep(self) -> Result<(), KeepError> {
-        self.decide(Record::Committed)
+        self.decide(JournalRecord::Committed)
     }
 
     /// Keeps the plan until a time since boot; [`crate::Journal::confirm`] keeps it permanently. A guard
@@ -80,10 +80,10 @@ impl<'k, K: Knobs> Held<'k, K> {
     /// # Errors
     /// If this cannot be recorded; the plan is then rolled back.
     pub fn hold_until(self, deadline: Nanoseconds) -> Result<(), KeepError> {
-        self.decide(Record::HeldUntil { deadline })
+        self.decide(JournalRecord::HeldUntil { deadline })
     }
 
-    fn decide(mut self, decision: Record) -> Result<(), KeepError> {
+    fn decide(mut self, decision: JournalRecord) -> Result<(), KeepError> {
         let Some(mut pending) = self.pending.take() else { return Ok(()) };
         pending.note_durably(decision).map_err(|cause| {
             let undone = pending.undo(self.kernel, Why::Failed { cause: cause.to_string() });
@@ -103,7 +103,7 @@ impl<'k, K: Knobs> Held<'k, K> {
     }
 }
 
-impl<K: Knobs> Drop for Held<'_, K> {
+impl<K: Knobs> Drop for HeldPlan<'_, K> {
     fn drop(&mut self) {
         if let Some(mut pending) = self.pending.take() {
             // The journal has the result; drop cannot return it.
@@ -112,7 +112,7 @@ impl<K: Knobs> Drop for Held<'_, K> {
     }
 }
 
-impl<K: Knobs> std::fmt::Debug for Held<'_, K> {
+impl<K: Knobs> std::fmt::Debug for HeldPlan<'_, K> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Held").field("pending", &self.pending).finish_non_exhaustive()
     }
@@ -121,18 +121,18 @@ impl<K: Knobs> std::fmt::Debug for Held<'_, K> {
 /// A transaction that this process is writing: its open journal, and its progress. The state on disk and in
 /// memory change together. The owner holds the journal's lock.
 #[derive(Debug)]
-pub(crate) struct Pending {
+pub(crate) struct OpenTransaction {
     name: TransactionName,
-    log: Log,
+    log: JournalFiles,
     plan: Plan,
-    progress: Progress,
+    progress: TransactionProgress,
     /// Changes of steps that the journal does not record, but that may have been written.
     unrecorded: Vec<Change>,
 }
 
-impl Pending {
-    pub(crate) fn begun(name: TransactionName, log: Log, plan: Plan) -> Self {
-        Self { name, log, plan, progress: Progress::begun(), unrecorded: Vec::new() }
+impl OpenTransaction {
+    pub(crate) fn begun(name: TransactionName, log: JournalFiles, plan: Plan) -> Self {
+        Self { name, log, plan, progress: TransactionProgress::begun(), unrecorded: Vec::new() }
     }
 
     /// Continues another process's transaction, which must have been read under the lock.
@@ -170,7 +170,7 @@ impl Pending {
     }
 
     /// Adds a record that survives a kill of this process.
-    pub(crate) fn note(&mut self, record: Record) -> Result<(), JournalError> {
+    pub(crate) fn note(&mut self, record: JournalRecord) -> Result<(), JournalError> {
         self.log.append(&record)?;
         let follows = self.progress.follow(&self.plan, &record);
         assert_eq!(follows, Ok(()), "a transaction must move by its own rules");
@@ -178,7 +178,7 @@ impl Pending {
     }
 
     /// Adds a record that survives a power loss.
-    pub(crate) fn note_durably(&mut self, record: Record) -> Result<(), JournalError> {
+    pub(crate) fn note_durably(&mut self, record: JournalRecord) -> Result<(), JournalError> {
         self.note(record)?;
         self.log.sync()
     }
@@ -189,7 +189,7 @@ impl Pending {
         let steps = self.progress.to_undo();
         let mut undone = Undone {
             changes: Vec::new(),
-            unrecorded: self.note(Record::Undoing { why }).err().map(Box::new),
+            unrecorded: self.note(JournalRecord::Undoing { why }).err().map(Box::new),
         };
         undone
             .changes
@@ -200,10 +200,10 @@ impl Pending {
             for (change, fate) in step.changes().iter().zip(&fates) {
                 undone.changes.push(UndoneChange { change: change.clone(), fate: fate.clone() });
             }
-            self.note_if_recording(Record::Undone { step: begun.step, fates }, &mut undone);
+            self.note_if_recording(JournalRecord::Undone { step: begun.step, fates }, &mut undone);
         }
         let ending = if undone.is_complete() { Ending::RolledBack } else { Ending::Incomplete };
-        self.note_if_recording(Record::Closed { ending }, &mut undone);
+        self.note_if_recording(JournalRecord::Closed { ending }, &mut undone);
         if undone.unrecorded.is_none() {
             undone.unrecorded = self.log.sync().err().map(Box::new);
         }
@@ -211,7 +211,7 @@ impl Pending {
     }
 
     /// A gap would make the journal unreadable: after the first lost record, none is written.
-    fn note_if_recording(&mut self, record: Record, undone: &mut Undone) {
+    fn note_if_recording(&mut self, record: JournalRecord, undone: &mut Undone) {
         if undone.unrecorded.is_none() {
             undone.unrecorded = self.note(record).err().map(Box::new);
         }

@@ -9,10 +9,10 @@ use std::time::Duration;
 use model::{Pid, Plan};
 
 use crate::daemon_lock::DaemonLock;
-use crate::held::Pending;
+use crate::held::OpenTransaction;
 use crate::knobs::ObjectCookies;
 use crate::lock::{LOCK_RETRIES_MAX, LOCK_RETRY_AFTER, Lock};
-use crate::log::{JournalError, Log, UNBORN, create_directory, io_error};
+use crate::log::{JournalError, JournalFiles, UNBORN, create_directory, io_error};
 use crate::record::{Begin, FORMAT, TransactionOrigin};
 use crate::session_lock::{AtExit, SessionLock, is_held, own_pid};
 use crate::transaction::{Standing, Transaction};
@@ -253,7 +253,7 @@ impl Journal {
         asked: &TransactionOrigin,
         plan: Plan,
         object_cookies: ObjectCookies,
-    ) -> Result<Pending, JournalError> {
+    ) -> Result<OpenTransaction, JournalError> {
         self.sweep(lock)?;
         let newest = self.names()?.last().copied();
         // Distinguishes programs that begin in the same microsecond.
@@ -272,8 +272,8 @@ impl Journal {
         };
         let script = undo_script(name, &begin);
         let plan = begin.plan.clone();
-        let log = Log::create(&self.directory, name, Box::new(begin), &script)?;
-        Ok(Pending::begun(name, log, plan))
+        let log = JournalFiles::create(&self.directory, name, Box::new(begin), &script)?;
+        Ok(OpenTransaction::begun(name, log, plan))
     }
 
     /// The current boot's id.

@@ -38,10 +38,10 @@ mod undo_script;
 mod unreadable;
 mod verdicts;
 
-pub use commit::{Allow, CommitError, CommitFault, Doing, Drift, commit, refuse_early};
+pub use commit::{Allow, CommitError, CommitFault, Drift, HostOperation, commit, refuse_early};
 pub use compaction::{FOLD_MAX, Knob, Ledger};
 pub use fate::Fate;
-pub use held::{Held, KeepError};
+pub use held::{HeldPlan, KeepError};
 pub use journal::{History, Journal};
 pub use knobs::{
     Knobs, ObjectCookies, device_address_name, device_cookie_name, device_of_address_name,
@@ -51,14 +51,14 @@ pub use lock::{LOCK_RETRIES_MAX, LOCK_RETRY_AFTER};
 pub use log::{JOURNAL_BYTES_MAX, JournalError};
 pub use moment::Moment;
 pub use record::{
-    Begin, Ending, FORMAT, LineError, Record, TransactionOrigin, Why, decode_line, encode_line,
+    Begin, Ending, FORMAT, JournalRecord, LineError, TransactionOrigin, Why, decode_line, encode_line,
 };
 pub use recover::{ConfirmError, Expiry};
 pub use roll_back_error::RollBackError;
 pub use session_lock::AtExit;
 pub use transaction::{Standing, Transaction};
 pub use transaction_name::{NotATransaction, TransactionName};
-pub use undo::{HostState, Stuck, Undone, UndoneChange};
+pub use undo::{Stuck, UndoState, Undone, UndoneChange};
 pub use undo_script::undo_script;
 pub use unreadable::Unreadable;
 pub use verdicts::VERDICTS_MAX;

@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use model::Pid;
 
-use crate::progress::Progress;
-use crate::record::{Begin, LineError, Record, decode_line, encode_line};
+use crate::progress::TransactionProgress;
+use crate::record::{Begin, JournalRecord, LineError, decode_line, encode_line};
 use crate::regular;
 use crate::transaction_name::TransactionName;
 
@@ -136,7 +136,7 @@ impl std::fmt::Display for Holder {
 
 /// A journal that is open for writing.
 #[derive(Debug)]
-pub(crate) struct Log {
+pub(crate) struct JournalFiles {
     path: PathBuf,
     file: File,
     /// The number of the next line.
@@ -151,10 +151,10 @@ pub(crate) struct Log {
     script: Option<File>,
 }
 
-impl Log {
+impl JournalFiles {
     /// Creates a transaction's directory with its script and the first line of its journal. On return, other
     /// processes can read all of it, and the first line is on disk, which is enough to undo; before that, the
-    /// transaction does not exist. [`Log::sync`] makes the rest survive a power loss.
+    /// transaction does not exist. [`JournalFiles::sync`] makes the rest survive a power loss.
     pub(crate) fn create(
         state: &Path,
         name: TransactionName,
@@ -175,13 +175,13 @@ impl Log {
         log
     }
 
-    /// Like [`Log::create`], for a transaction that is already decided: with these records after the first.
+    /// Like [`JournalFiles::create`], for a transaction that is already decided: with these records after the first.
     pub(crate) fn create_decided(
         state: &Path,
         name: TransactionName,
         begin: Box<Begin>,
         script: &str,
-        records: &[Record],
+        records: &[JournalRecord],
     ) -> Result<(), JournalError> {
         let unborn = state.join(format!("{UNBORN}{name}"));
         let created = Self::create_in(&unborn, begin, script).and_then(|mut log| {
@@ -224,7 +224,7 @@ impl Log {
             read_only: false,
             script: Some(script_file),
         };
-        log.append(&Record::Begin(begin))?;
+        log.append(&JournalRecord::Begin(begin))?;
         log.file.sync_data().map_err(io_error(&log.path, "sync"))?;
         Ok(log)
     }
@@ -248,7 +248,7 @@ impl Log {
     }
 
     /// Appends a record. On return, other processes can read it even if this process is killed.
-    pub(crate) fn append(&mut self, record: &Record) -> Result<(), JournalError> {
+    pub(crate) fn append(&mut self, record: &JournalRecord) -> Result<(), JournalError> {
         if self.read_only {
             return Err(io_error(&self.path, "write")(io::ErrorKind::ReadOnlyFilesystem.into()));
         }
@@ -279,7 +279,7 @@ impl Log {
         }
     }
 
-    /// Like [`Log::sync`], except for the transaction's name.
+    /// Like [`JournalFiles::sync`], except for the transaction's name.
     fn sync_inside(&mut self) -> Result<(), JournalError> {
         if let Some(script) = &self.script {
             script.sync_all().map_err(io_error(&self.directory().join(UNDO_SCRIPT), "sync"))?;
@@ -301,7 +301,7 @@ impl Log {
 #[derive(Debug)]
 pub(crate) struct Transcript {
     pub(crate) begin: Begin,
-    pub(crate) progress: Progress,
+    pub(crate) progress: TransactionProgress,
     pub(crate) lines: u64,
     pub(crate) whole_bytes: u64,
     pub(crate) torn_bytes: u64,
@@ -330,7 +330,7 @@ impl Transcript {
         let mut line = Vec::new();
         BufReader::new(file).take(JOURNAL_BYTES_MAX).read_until(b'\n', &mut line).ok()?;
         match decode_line(line.strip_suffix(b"\n")?) {
-            Ok((0, Record::Begin(begin))) => Some(*begin),
+            Ok((0, JournalRecord::Begin(begin))) => Some(*begin),
             Ok(_) | Err(_) => None,
         }
     }
@@ -348,10 +348,10 @@ impl Transcript {
                 return Err((number, LineError::Sequence { found, expected }));
             }
             match (&mut transcript, record) {
-                (None, Record::Begin(begin)) => {
+                (None, JournalRecord::Begin(begin)) => {
                     transcript = Some(Self {
                         begin: *begin,
-                        progress: Progress::begun(),
+                        progress: TransactionProgress::begun(),
                         lines: 1,
                         whole_bytes: length(whole),
                         torn_bytes: length(torn),

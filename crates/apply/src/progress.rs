@@ -5,24 +5,24 @@ use std::collections::BTreeMap;
 use model::{Nanoseconds, Plan};
 
 use crate::fate::{Begun, Fate};
-use crate::record::{Ending, LineError, Record, Why};
+use crate::record::{Ending, JournalRecord, LineError, Why};
 
 /// The progress of a transaction. Each record advances it, or is invalid at its position.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Progress {
+pub(crate) struct TransactionProgress {
     /// The number of steps that were tried, in order.
     pub(crate) tried: usize,
     /// The number of steps that are done: all that were tried, or all but the last.
     pub(crate) done: usize,
     /// The results of the steps that were undone.
     pub(crate) undone: BTreeMap<usize, Vec<Fate>>,
-    pub(crate) phase: Phase,
+    pub(crate) phase: TransactionPhase,
     pub(crate) why: Option<Why>,
 }
 
 /// The current phase of a transaction, or its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Phase {
+pub(crate) enum TransactionPhase {
     Writing,
     Kept,
     HeldUntil(Nanoseconds),
@@ -31,54 +31,54 @@ pub(crate) enum Phase {
     Closed(Ending),
 }
 
-impl Progress {
+impl TransactionProgress {
     /// A transaction that has begun but not done anything yet.
     pub(crate) fn begun() -> Self {
-        Self { tried: 0, done: 0, undone: BTreeMap::new(), phase: Phase::Writing, why: None }
+        Self { tried: 0, done: 0, undone: BTreeMap::new(), phase: TransactionPhase::Writing, why: None }
     }
 
     /// Advances by one record after the first.
-    pub(crate) fn follow(&mut self, plan: &Plan, record: &Record) -> Result<(), LineError> {
-        let all_done = self.phase == Phase::Writing && self.done == plan.steps.len();
+    pub(crate) fn follow(&mut self, plan: &Plan, record: &JournalRecord) -> Result<(), LineError> {
+        let all_done = self.phase == TransactionPhase::Writing && self.done == plan.steps.len();
         let follows = match record {
-            Record::Begin(_) => false,
-            Record::Tried { step } => {
-                self.phase == Phase::Writing
+            JournalRecord::Begin(_) => false,
+            JournalRecord::Tried { step } => {
+                self.phase == TransactionPhase::Writing
                     && *step == self.tried
                     && *step == self.done
                     && *step < plan.steps.len()
             }
-            Record::Done { step } => {
-                self.phase == Phase::Writing && *step == self.done && self.done + 1 == self.tried
+            JournalRecord::Done { step } => {
+                self.phase == TransactionPhase::Writing && *step == self.done && self.done + 1 == self.tried
             }
-            Record::Committed | Record::HeldUntil { .. } => all_done,
-            Record::Confirmed { .. } => matches!(self.phase, Phase::HeldUntil(_)),
-            Record::Undoing { .. } => self.phase != Phase::Closed(Ending::RolledBack),
-            Record::Undone { step, fates } => {
-                self.phase == Phase::Undoing
+            JournalRecord::Committed | JournalRecord::HeldUntil { .. } => all_done,
+            JournalRecord::Confirmed { .. } => matches!(self.phase, TransactionPhase::HeldUntil(_)),
+            JournalRecord::Undoing { .. } => self.phase != TransactionPhase::Closed(Ending::RolledBack),
+            JournalRecord::Undone { step, fates } => {
+                self.phase == TransactionPhase::Undoing
                     && *step < self.tried
                     && fates.len() == plan.steps[*step].changes().len()
             }
-            Record::Closed { .. } => self.phase == Phase::Undoing,
+            JournalRecord::Closed { .. } => self.phase == TransactionPhase::Undoing,
         };
         if !follows {
             return Err(LineError::OutOfPlace(record.name()));
         }
         match record {
-            Record::Begin(_) => {}
-            Record::Tried { .. } => self.tried += 1,
-            Record::Done { .. } => self.done += 1,
-            Record::Committed => self.phase = Phase::Kept,
-            Record::HeldUntil { deadline } => self.phase = Phase::HeldUntil(*deadline),
-            Record::Confirmed { .. } => self.phase = Phase::Confirmed,
-            Record::Undoing { why } => {
-                self.phase = Phase::Undoing;
+            JournalRecord::Begin(_) => {}
+            JournalRecord::Tried { .. } => self.tried += 1,
+            JournalRecord::Done { .. } => self.done += 1,
+            JournalRecord::Committed => self.phase = TransactionPhase::Kept,
+            JournalRecord::HeldUntil { deadline } => self.phase = TransactionPhase::HeldUntil(*deadline),
+            JournalRecord::Confirmed { .. } => self.phase = TransactionPhase::Confirmed,
+            JournalRecord::Undoing { why } => {
+                self.phase = TransactionPhase::Undoing;
                 self.why = Some(why.clone());
             }
-            Record::Undone { step, fates } => {
+            JournalRecord::Undone { step, fates } => {
                 self.undone.insert(*step, fates.clone());
             }
-            Record::Closed { ending } => self.phase = Phase::Closed(*ending),
+            JournalRecord::Closed { ending } => self.phase = TransactionPhase::Closed(*ending),
         }
         Ok(())
     }

@@ -26,7 +26,7 @@ pub const FORMAT: u32 = 1;
 /// One entry of a journal.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
-pub enum Record {
+pub enum JournalRecord {
     /// The planned changes with their old values. Durable before the first write.
     Begin(Box<Begin>),
     /// A step is about to be written.
@@ -199,14 +199,14 @@ const CRC_DIGITS: usize = 8;
 #[derive(Serialize)]
 struct LineOut<'a> {
     seq: u64,
-    record: &'a Record,
+    record: &'a JournalRecord,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct LineIn {
     seq: u64,
-    record: Record,
+    record: JournalRecord,
 }
 
 /// The fields that the first line has in every format of the journal.
@@ -226,7 +226,7 @@ struct AnyBegin {
 }
 
 /// A record as a line, with a trailing newline.
-pub fn encode_line(seq: u64, record: &Record) -> Vec<u8> {
+pub fn encode_line(seq: u64, record: &JournalRecord) -> Vec<u8> {
     let mut line = serde_json::to_vec(&LineOut { seq, record }).expect("records serialize to JSON");
     line.pop(); // The closing brace comes after the checksum.
     let crc = crc32fast::hash(&line);
@@ -241,7 +241,7 @@ pub fn encode_line(seq: u64, record: &Record) -> Vec<u8> {
 ///
 /// # Errors
 /// If the bytes are not a line that [`encode_line`] could have written.
-pub fn decode_line(line: &[u8]) -> Result<(u64, Record), LineError> {
+pub fn decode_line(line: &[u8]) -> Result<(u64, JournalRecord), LineError> {
     let (head, found) = split_check_sum(line).ok_or(LineError::NoCheckSum)?;
     let computed = crc32fast::hash(head);
     if found != computed {
@@ -271,7 +271,7 @@ fn split_check_sum(line: &[u8]) -> Option<(&[u8], u32)> {
     Some((head, u32::from_str_radix(digits, 16).ok()?))
 }
 
-impl Record {
+impl JournalRecord {
     /// The record's name in the journal.
     pub fn name(&self) -> &'static str {
         match self {
@@ -307,16 +307,16 @@ mod test {
 
     #[test]
     fn a_line_is_json_with_its_check_sum_last() {
-        let line = encode_line(2, &Record::Done { step: 0 });
+        let line = encode_line(2, &JournalRecord::Done { step: 0 });
         let text = std::str::from_utf8(&line).expect("text");
         insta::assert_snapshot!(text, @r#"{"seq":2,"record":{"done":{"step":0}},"crc":"dc1c081a"}"#);
         assert!(serde_json::from_str::<serde_json::Value>(text).is_ok());
-        assert_eq!(decode_line(&line[..line.len() - 1]), Ok((2, Record::Done { step: 0 })));
+        assert_eq!(decode_line(&line[..line.len() - 1]), Ok((2, JournalRecord::Done { step: 0 })));
     }
 
     #[test]
     fn a_single_flipped_bit_anywhere_in_a_line_is_noticed() {
-        let line = encode_line(7, &Record::HeldUntil { deadline: Nanoseconds(60_000_000_000) });
+        let line = encode_line(7, &JournalRecord::HeldUntil { deadline: Nanoseconds(60_000_000_000) });
         let line = &line[..line.len() - 1];
         for bit in 0..line.len() * 8 {
             let mut broken = line.to_vec();

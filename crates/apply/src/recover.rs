@@ -5,12 +5,12 @@
 
 use model::{Change, Judgement, Nanoseconds};
 
-use crate::held::Pending;
+use crate::held::OpenTransaction;
 use crate::journal::Journal;
 use crate::knobs::Knobs;
 use crate::log::JournalError;
 use crate::moment::Moment;
-use crate::record::{Record, TransactionOrigin, Why};
+use crate::record::{JournalRecord, TransactionOrigin, Why};
 use crate::roll_back_error::RollBackError;
 use crate::transaction::{Standing, Transaction};
 use crate::transaction_name::TransactionName;
@@ -139,7 +139,7 @@ impl Journal {
         match transaction.standing() {
             Standing::Confirmed => Ok(()),
             Standing::HeldUntil(deadline) if deadline > at.since_boot => {
-                Ok(Pending::reopen(transaction)?.note_durably(Record::Confirmed { at })?)
+                Ok(OpenTransaction::reopen(transaction)?.note_durably(JournalRecord::Confirmed { at })?)
             }
             Standing::HeldUntil(deadline) => {
                 let late = Nanoseconds(at.since_boot.0 - deadline.0);
@@ -187,7 +187,7 @@ impl Journal {
         }
         kernel.recall(&transaction.begin().object_cookies);
         let unrecorded = self.unrecorded(&transaction)?;
-        let mut pending = Pending::reopen(transaction)?.with_unrecorded(unrecorded);
+        let mut pending = OpenTransaction::reopen(transaction)?.with_unrecorded(unrecorded);
         let undone = pending.undo(kernel, why);
         pending.answer(undone)
     }

@@ -9,9 +9,9 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::fate::Fate;
-use crate::log::{JournalError, Log, Transcript};
+use crate::log::{JournalError, JournalFiles, Transcript};
 use crate::moment::Moment;
-use crate::progress::{Phase, Progress};
+use crate::progress::{TransactionPhase, TransactionProgress};
 use crate::record::{Begin, Ending, Why};
 use crate::transaction_name::TransactionName;
 use crate::undo::{Undone, UndoneChange};
@@ -71,7 +71,7 @@ pub struct Transaction {
     name: TransactionName,
     directory: PathBuf,
     begin: Arc<Begin>,
-    progress: Progress,
+    progress: TransactionProgress,
     lines: u64,
     whole_bytes: u64,
     torn_bytes: u64,
@@ -122,12 +122,12 @@ impl Transaction {
             return Standing::Rebooted;
         }
         match self.progress.phase {
-            Phase::Writing | Phase::Undoing => Standing::Unfinished,
-            Phase::Kept => Standing::Kept,
-            Phase::HeldUntil(deadline) => Standing::HeldUntil(deadline),
-            Phase::Confirmed => Standing::Confirmed,
-            Phase::Closed(Ending::RolledBack) => Standing::RolledBack,
-            Phase::Closed(Ending::Incomplete) => Standing::RollbackIncomplete,
+            TransactionPhase::Writing | TransactionPhase::Undoing => Standing::Unfinished,
+            TransactionPhase::Kept => Standing::Kept,
+            TransactionPhase::HeldUntil(deadline) => Standing::HeldUntil(deadline),
+            TransactionPhase::Confirmed => Standing::Confirmed,
+            TransactionPhase::Closed(Ending::RolledBack) => Standing::RolledBack,
+            TransactionPhase::Closed(Ending::Incomplete) => Standing::RollbackIncomplete,
         }
     }
 
@@ -228,8 +228,8 @@ impl Transaction {
     }
 
     /// Its open journal, plan and progress, to continue it.
-    pub(crate) fn reopen(self) -> Result<(Log, Plan, Progress), JournalError> {
-        let log = Log::reopen(&self.directory, self.lines, self.whole_bytes, self.torn_bytes)?;
+    pub(crate) fn reopen(self) -> Result<(JournalFiles, Plan, TransactionProgress), JournalError> {
+        let log = JournalFiles::reopen(&self.directory, self.lines, self.whole_bytes, self.torn_bytes)?;
         Ok((log, self.begin.plan.clone(), self.progress))
     }
 }

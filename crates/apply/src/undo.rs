@@ -47,7 +47,7 @@ pub struct Stuck {
 
 /// The state of the host after a failed transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum HostState {
+pub enum UndoState {
     /// Nothing was written, or nothing took effect.
     Unchanged,
     /// Everything that was written has been undone.
@@ -252,15 +252,15 @@ impl Undone {
     }
 
     /// The state of the host.
-    pub fn host(&self) -> HostState {
+    pub fn host(&self) -> UndoState {
         let stuck: Vec<Stuck> = self.stuck().collect();
         // A step that was begun may have failed before it changed anything.
         if self.changes.iter().all(|change| change.fate == Fate::AlreadyBack) {
-            HostState::Unchanged
+            UndoState::Unchanged
         } else if stuck.is_empty() {
-            HostState::Restored
+            UndoState::Restored
         } else {
-            HostState::NotRestored(stuck)
+            UndoState::NotRestored(stuck)
         }
     }
 }
@@ -278,7 +278,7 @@ impl fmt::Display for Stuck {
     }
 }
 
-impl fmt::Display for HostState {
+impl fmt::Display for UndoState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unchanged => f.write_str("Nothing was changed."),

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use model::{Nanoseconds, Pid};
-use session::guard_process::{READY, Watch};
+use session::guard_process::{GuardParams, READY};
 use session::{Exit, Fault, guard_process};
 
 use crate::Context;
@@ -37,7 +37,7 @@ pub struct GuardArgs {
 /// # Errors
 /// The settings that could not be restored.
 pub fn run(arguments: &GuardArgs, context: &Context) -> Result<Exit, Fault> {
-    let watch = Watch {
+    let watch = GuardParams {
         deadline: Nanoseconds(arguments.deadline),
         holding: arguments.holding.clone(),
         until_closed: arguments.until_closed.zip(arguments.program.map(Pid)),

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use page::{Kind, Report, SCHEMA, record};
+use page::{RecordSchema, Report, SCHEMA, record};
 use schemars::SchemaGenerator;
 use schemars::generate::SchemaSettings;
 use serde_json::{Value, json};
@@ -11,10 +11,10 @@ use session::{Exit, Fault};
 use crate::{Context, Output};
 
 /// A report's document and records.
-pub type SchemaPart = fn(&mut SchemaGenerator) -> Vec<Kind>;
+pub type SchemaPart = fn(&mut SchemaGenerator) -> Vec<RecordSchema>;
 
 /// The document of a report and its records.
-pub fn part<R: Report>(generator: &mut SchemaGenerator) -> Vec<Kind> {
+pub fn part<R: Report>(generator: &mut SchemaGenerator) -> Vec<RecordSchema> {
     let mut kinds = vec![record::<R>(R::KIND, generator)];
     kinds.extend(R::records_as(generator));
     kinds

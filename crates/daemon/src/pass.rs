@@ -411,7 +411,7 @@ impl Daemon<'_> {
                 // If others own a setting, or have changed it since, no transaction was begun.
                 let begun = u64::from(error.transaction.is_some());
                 self.telemetry.count(|counters| counters.passes.failures += begun);
-                if matches!(error.host, apply::HostState::NotRestored(_)) {
+                if matches!(error.host, apply::UndoState::NotRestored(_)) {
                     return Err(error.into());
                 }
                 return self.trouble(error, &steps).map(Err);

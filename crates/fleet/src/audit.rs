@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use model::Severity;
 use page::html::{Bar, Document, Tone};
-use page::{Cell, Kind, Page, Report, SCHEMA, Style, Table, record, to_json};
+use page::{Cell, Page, RecordSchema, Report, SCHEMA, Style, Table, record, to_json};
 use schemars::{JsonSchema, SchemaGenerator};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -550,7 +550,7 @@ impl Report for AuditReport {
         self.groups.iter().map(|group| ("group", to_json(group))).collect()
     }
 
-    fn records_as(generator: &mut SchemaGenerator) -> Vec<Kind> {
+    fn records_as(generator: &mut SchemaGenerator) -> Vec<RecordSchema> {
         vec![record::<Group>("group", generator)]
     }
 }

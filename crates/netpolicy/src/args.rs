@@ -15,7 +15,7 @@ pub use crate::daemon_args::{AttachService, DaemonArgs, OnStopArg};
 pub use crate::fleet_args::{Audit, Report};
 pub use crate::init_args::{Init, SupportMatrixArgs};
 use crate::request_args::word;
-pub use crate::request_args::{BudgetArgs, DeliveryChoice, Kthread, Word};
+pub use crate::request_args::{BudgetArgs, DeliveryChoice, Kthread, PolicyWord};
 pub use crate::schema_args::SchemaOf;
 pub use crate::sockets_args::{SocketPolicies, SocketsCommand, SocketsDisable, SocketsEnable, UserChoice};
 pub use crate::tune_args::Tune;
@@ -358,7 +358,7 @@ pub enum SetTarget {
         name: String,
         /// A policy or a delivery mode.
         #[arg(value_name = "POLICY|MODE", value_parser = word, add = ArgValueCandidates::new(completing::words))]
-        request: Word,
+        request: PolicyWord,
         /// Another setting of the device, as in `settings` of a policy file: rx-usecs=8, rx-gro=off.
         #[arg(long = "setting", value_name = "NAME=VALUE", value_parser = nic_word)]
         settings: Vec<NicWord>,
@@ -370,7 +370,7 @@ pub enum SetTarget {
         name: String,
         /// A policy or a delivery mode.
         #[arg(value_name = "POLICY|MODE", value_parser = word, add = ArgValueCandidates::new(completing::words))]
-        request: Word,
+        request: PolicyWord,
     },
     /// A process and its receive queues.
     Task {
@@ -379,7 +379,7 @@ pub enum SetTarget {
         pid: u32,
         /// A policy or a delivery mode.
         #[arg(value_name = "POLICY|MODE", value_parser = word, add = ArgValueCandidates::new(completing::words))]
-        request: Word,
+        request: PolicyWord,
     },
 }
 

@@ -6,23 +6,23 @@ use clap_complete::ArgValueCandidates;
 use model::{
     Budget, DeliveryMode, KthreadCpus, KthreadRequest, KthreadValue, PolicyName, Scheduling, Slice, UtilClamp,
 };
-pub use policy_file::{Word, word};
+pub use policy_file::{PolicyWord, word};
 
 use crate::completing;
 
 /// Parses `--policy`.
 fn policy(text: &str) -> Result<PolicyName, String> {
     match word(text)? {
-        Word::Policy(policy) => Ok(policy),
-        Word::Delivery(mode) => Err(format!("`{mode}` is a delivery mode: write --delivery {mode}")),
+        PolicyWord::Policy(policy) => Ok(policy),
+        PolicyWord::Delivery(mode) => Err(format!("`{mode}` is a delivery mode: write --delivery {mode}")),
     }
 }
 
 /// Parses `--delivery`.
 fn delivery(text: &str) -> Result<DeliveryMode, String> {
     match word(text)? {
-        Word::Delivery(mode) => Ok(mode),
-        Word::Policy(policy) => Err(format!("`{policy}` is a policy: write --policy {policy}")),
+        PolicyWord::Delivery(mode) => Ok(mode),
+        PolicyWord::Policy(policy) => Err(format!("`{policy}` is a policy: write --policy {policy}")),
     }
 }
 
@@ -105,10 +105,10 @@ impl BudgetArgs {
 
 impl DeliveryChoice {
     /// The given policy or mode.
-    pub fn word(&self) -> Word {
+    pub fn word(&self) -> PolicyWord {
         // The group of arguments admits exactly one.
         let policy = self.policy.unwrap_or(PolicyName::None);
-        self.delivery.map_or(Word::Policy(policy), Word::Delivery)
+        self.delivery.map_or(PolicyWord::Policy(policy), PolicyWord::Delivery)
     }
 }
 

@@ -9,7 +9,7 @@ use model::setting::{
     RxQueueKnob, TxQueueKnob,
 };
 use model::{DeliveryMode, DeliveryParams, EpollParams, Nanoseconds, PolicyName, Setting, since};
-use policy_file::{Kind, key_table};
+use policy_file::{SectionKind, key_table};
 use session::Exit;
 use testkit::markdown::{PagePart, cell};
 
@@ -94,11 +94,11 @@ fn keys() -> String {
     let mut page = String::new();
     let table = key_table();
     let paths: BTreeSet<&str> = table.iter().map(|row| row.path).collect();
-    let sections: [(&str, &[Kind]); 4] = [
-        ("Keys of device and service sections", &Kind::OF_TRAFFIC),
-        ("Keys of device sections", &[Kind::Device]),
-        ("Keys of service sections", &[Kind::Service]),
-        ("Keys of `[daemon]`", &[Kind::Daemon]),
+    let sections: [(&str, &[SectionKind]); 4] = [
+        ("Keys of device and service sections", &SectionKind::OF_TRAFFIC),
+        ("Keys of device sections", &[SectionKind::Device]),
+        ("Keys of service sections", &[SectionKind::Service]),
+        ("Keys of `[daemon]`", &[SectionKind::Daemon]),
     ];
     let mut listed = 0;
     for (heading, of) in sections {

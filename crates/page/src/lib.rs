@@ -9,6 +9,6 @@ mod screen;
 mod table;
 
 pub use report::{Page, Report, SCHEMA, is_misleading, to_json};
-pub use schema::{Kind, record};
+pub use schema::{RecordSchema, record};
 pub use screen::{Entry, SCREEN_COLUMNS, SCREEN_ROWS, Shown, fit, rows_of};
 pub use table::{Cell, Style, Table, plain};

@@ -4,7 +4,7 @@ use schemars::{JsonSchema, SchemaGenerator};
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::schema::{Kind, record};
+use crate::schema::{RecordSchema, record};
 use crate::table::{Style, Table};
 
 /// The version of every document and record. Fields are added; they are never removed or given another
@@ -26,7 +26,7 @@ pub trait Report: Serialize + JsonSchema {
     }
 
     /// The kinds of records that [`Report::lines`] returns, with their schemas.
-    fn records_as(generator: &mut SchemaGenerator) -> Vec<Kind> {
+    fn records_as(generator: &mut SchemaGenerator) -> Vec<RecordSchema> {
         vec![record::<Self>(Self::KIND, generator)]
     }
 

@@ -3,10 +3,10 @@
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 
 /// A document or a record: its kind, and the schema of its data.
-pub type Kind = (&'static str, Schema);
+pub type RecordSchema = (&'static str, Schema);
 
 /// The kind of a record and the schema of its data, `T`.
-pub fn record<T: JsonSchema + ?Sized>(kind: &'static str, generator: &mut SchemaGenerator) -> Kind {
+pub fn record<T: JsonSchema + ?Sized>(kind: &'static str, generator: &mut SchemaGenerator) -> RecordSchema {
     (kind, generator.subschema_for::<T>())
 }
 

@@ -20,7 +20,7 @@ use crate::value::Value;
 
 /// The kind of a section.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Kind {
+pub enum SectionKind {
     /// `[device.NAME]`: a network device, or the devices that a pattern or its `match` selects.
     Device,
     /// `[service.NAME]`: the processes that its `match` selects.
@@ -29,7 +29,7 @@ pub enum Kind {
     Daemon,
 }
 
-impl Kind {
+impl SectionKind {
     /// All kinds.
     pub const ALL: [Self; 3] = [Self::Device, Self::Service, Self::Daemon];
 
@@ -50,7 +50,7 @@ impl Kind {
 type Make<T> = Box<dyn Fn(T) -> Value + Send + Sync>;
 
 /// The type of a key's value, and how to create a [`Value`] from it.
-pub(crate) enum Takes {
+pub(crate) enum KeyType {
     Policy(fn(PolicyName) -> Value),
     Delivery(fn(DeliveryMode) -> Value),
     Span(fn(Nanoseconds) -> Value),
@@ -90,7 +90,7 @@ pub(crate) enum Takes {
     Qdisc(fn(QdiscKind) -> Value),
 }
 
-impl Takes {
+impl KeyType {
     /// An example for error messages.
     pub(crate) fn example(&self) -> Cow<'static, str> {
         Cow::Borrowed(match self {
@@ -120,28 +120,37 @@ impl Takes {
 }
 
 /// A key: where it is allowed, what it accepts, what it means.
-pub(crate) struct Key {
+pub(crate) struct PolicyKey {
     /// The key's full name, with its table: `goal.p99`.
     pub(crate) path: &'static str,
-    pub(crate) of: &'static [Kind],
-    pub(crate) takes: Takes,
+    pub(crate) of: &'static [SectionKind],
+    pub(crate) takes: KeyType,
     pub(crate) meaning: Cow<'static, str>,
 }
 
-const DEVICE: &[Kind] = &[Kind::Device];
-const BOTH: &[Kind] = &Kind::OF_TRAFFIC;
-const DAEMON: &[Kind] = &[Kind::Daemon];
-const SERVICE: &[Kind] = &[Kind::Service];
+const DEVICE: &[SectionKind] = &[SectionKind::Device];
+const BOTH: &[SectionKind] = &SectionKind::OF_TRAFFIC;
+const DAEMON: &[SectionKind] = &[SectionKind::Daemon];
+const SERVICE: &[SectionKind] = &[SectionKind::Service];
 
-fn key(path: &'static str, of: &'static [Kind], takes: Takes, meaning: impl Into<Cow<'static, str>>) -> Key {
-    Key { path, of, takes, meaning: meaning.into() }
+fn key(
+    path: &'static str,
+    of: &'static [SectionKind],
+    takes: KeyType,
+    meaning: impl Into<Cow<'static, str>>,
+) -> PolicyKey {
+    PolicyKey { path, of, takes, meaning: meaning.into() }
 }
 
 /// The key of a knob, with the range and meaning in the table of knobs.
-fn of_knob(path: &'static str, of: &'static [Kind], takes: impl FnOnce(&Facts) -> Takes) -> Key {
+fn of_knob(
+    path: &'static str,
+    of: &'static [SectionKind],
+    takes: impl FnOnce(&Facts) -> KeyType,
+) -> PolicyKey {
     let facts =
         Setting::facts_of_key(path).unwrap_or_else(|| panic!("no knob of the table has the key {path}"));
-    Key { path, of, takes: takes(facts), meaning: facts.meaning_of_key().into() }
+    PolicyKey { path, of, takes: takes(facts), meaning: facts.meaning_of_key().into() }
 }
 
 /// A key's meaning, with its default.
@@ -150,76 +159,78 @@ fn or_default(meaning: &str, default: impl Display) -> Cow<'static, str> {
 }
 
 /// A number in the range of its knob.
-fn number(make: fn(u32) -> Value) -> impl FnOnce(&Facts) -> Takes {
+fn number(make: fn(u32) -> Value) -> impl FnOnce(&Facts) -> KeyType {
     move |facts| {
         let (min, max) = facts.range.unwrap_or((0, u64::MAX));
-        Takes::Number { min: bound(min), max: bound(max), make: Box::new(make) }
+        KeyType::Number { min: bound(min), max: bound(max), make: Box::new(make) }
     }
 }
 
 /// Keys that replace values of a request's delivery mode.
-fn of_delivery() -> impl Iterator<Item = Key> {
+fn of_delivery() -> impl Iterator<Item = PolicyKey> {
     let keys = [
         of_knob(keys::DEFER_HARD_IRQS, BOTH, number(Value::DeferHardIrqs)),
-        of_knob(keys::GRO_FLUSH_TIMEOUT, BOTH, |_| Takes::Span(Value::GroFlushTimeout)),
-        of_knob(keys::IRQ_SUSPEND_TIMEOUT, BOTH, |_| Takes::Span(Value::IrqSuspendTimeout)),
+        of_knob(keys::GRO_FLUSH_TIMEOUT, BOTH, |_| KeyType::Span(Value::GroFlushTimeout)),
+        of_knob(keys::IRQ_SUSPEND_TIMEOUT, BOTH, |_| KeyType::Span(Value::IrqSuspendTimeout)),
     ];
-    keys.into_iter()
-        .map(|key| Key { meaning: format!("{} Replaces the mode's own value.", key.meaning).into(), ..key })
+    keys.into_iter().map(|key| PolicyKey {
+        meaning: format!("{} Replaces the mode's own value.", key.meaning).into(),
+        ..key
+    })
 }
 
 /// Keys for policies and delivery modes.
-fn of_policies() -> Vec<Key> {
+fn of_policies() -> Vec<PolicyKey> {
     vec![
-        key("policy", BOTH, Takes::Policy(Value::Policy), "Goal for the traffic."),
+        key("policy", BOTH, KeyType::Policy(Value::Policy), "Goal for the traffic."),
         key(
             "delivery",
             BOTH,
-            Takes::Delivery(Value::Delivery),
+            KeyType::Delivery(Value::Delivery),
             "How packets are delivered: a delivery mode instead of the one that the policy would choose, for experts.",
         ),
     ]
 }
 
 /// Keys for CPUs and queues.
-fn of_resources() -> Vec<Key> {
+fn of_resources() -> Vec<PolicyKey> {
     vec![
-        key("cpus", BOTH, Takes::Cpus(Value::Cpus), "The CPUs for interrupts and threads."),
+        key("cpus", BOTH, KeyType::Cpus(Value::Cpus), "The CPUs for interrupts and threads."),
         key(
             "layout",
             DEVICE,
-            Takes::Layout(Value::Layout),
+            KeyType::Layout(Value::Layout),
             "How queues, interrupts and CPUs are combined, instead of the policy's layout.",
         ),
         key(
             "queues",
             SERVICE,
-            Takes::Number { min: 1, max: QUEUES_MAX, make: Box::new(Value::Queues) },
+            KeyType::Number { min: 1, max: QUEUES_MAX, make: Box::new(Value::Queues) },
             "How many dedicated receive queues the service has on a divided device.",
         ),
     ]
 }
 
 /// Keys for goals.
-fn of_goals() -> Vec<Key> {
+fn of_goals() -> Vec<PolicyKey> {
     vec![
-        key("goal.p50", BOTH, Takes::PositiveSpan(Value::GoalP50), "The maximum median response time."),
+        key("goal.p50", BOTH, KeyType::PositiveSpan(Value::GoalP50), "The maximum median response time."),
         key(
             "goal.p99",
             BOTH,
-            Takes::PositiveSpan(Value::GoalP99),
+            KeyType::PositiveSpan(Value::GoalP99),
             "The maximum 99th percentile of response times.",
         ),
         key(
             "goal.for",
             SERVICE,
-            Takes::Within { least: Goal::FOR_LEAST, most: Goal::FOR_MOST, make: Value::GoalFor },
+            KeyType::Within { least: Goal::FOR_LEAST, most: Goal::FOR_MOST, make: Value::GoalFor },
             or_default("How long the goal must be missed before netpolicy reacts.", Goal::FOR),
         ),
         key(
             "goal.on_missed",
             SERVICE,
-            Takes::OnMissed(Value::GoalOnMissed),
+            KeyType::OnMissed(Value::GoalOnMissed),
             or_default(
                 "The reaction: a finding (`report`), or the daemon tries the modes of the policy's ladder under guard (`search`).",
                 OnMissed::default().as_str(),
@@ -229,111 +240,115 @@ fn of_goals() -> Vec<Key> {
 }
 
 /// Keys for guards and holdbacks.
-fn of_guards() -> Vec<Key> {
+fn of_guards() -> Vec<PolicyKey> {
     vec![
         key(
             "guard.p50",
             SERVICE,
-            Takes::Growth(Guarded::P50),
+            KeyType::Growth(Guarded::P50),
             "How much a change may increase the median response time before it is reverted.",
         ),
-        key("guard.p90", SERVICE, Takes::Growth(Guarded::P90), "The same for the 90th percentile."),
-        key("guard.p99", SERVICE, Takes::Growth(Guarded::P99), "The same for the 99th percentile."),
-        key("guard.cpu", SERVICE, Takes::Growth(Guarded::Cpu), "The same for CPU time per request."),
+        key("guard.p90", SERVICE, KeyType::Growth(Guarded::P90), "The same for the 90th percentile."),
+        key("guard.p99", SERVICE, KeyType::Growth(Guarded::P99), "The same for the 99th percentile."),
+        key("guard.cpu", SERVICE, KeyType::Growth(Guarded::Cpu), "The same for CPU time per request."),
         key(
             "guard.within",
             SERVICE,
-            Takes::Within { least: Guard::WITHIN_LEAST, most: Guard::WITHIN_MOST, make: Value::GuardWithin },
+            KeyType::Within {
+                least: Guard::WITHIN_LEAST,
+                most: Guard::WITHIN_MOST,
+                make: Value::GuardWithin,
+            },
             or_default("How long a change is judged on the service's traffic.", Guard::WITHIN),
         ),
         key(
             "holdback",
             SERVICE,
-            Takes::Holdback(Value::Holdback),
+            KeyType::Holdback(Value::Holdback),
             "The share of the time in which the daemon withdraws the policy in short windows, to measure what it gains.",
         ),
     ]
 }
 
 /// Keys for budgets.
-fn of_budgets() -> Vec<Key> {
+fn of_budgets() -> Vec<PolicyKey> {
     vec![
         key(
             "budget.polling_cpus",
             BOTH,
-            Takes::Number { min: 0, max: CpuSet::CPUS_MAX, make: Box::new(Value::PollingCpus) },
+            KeyType::Number { min: 0, max: CpuSet::CPUS_MAX, make: Box::new(Value::PollingCpus) },
             "The maximum number of CPUs that may poll without traffic.",
         ),
         key(
             "budget.added_delay",
             BOTH,
-            Takes::Span(Value::AddedDelay),
+            KeyType::Span(Value::AddedDelay),
             "The maximum delay that deferral may add to a packet of an idle application.",
         ),
         key(
             "budget.rt_priority",
             BOTH,
-            Takes::Number { min: 1, max: 99, make: Box::new(Value::RtPriority) },
+            KeyType::Number { min: 1, max: 99, make: Box::new(Value::RtPriority) },
             or_default("The maximum real-time priority of a kernel thread.", Budget::RT_PRIORITY_UNASKED),
         ),
     ]
 }
 
 /// Keys that find the processes of a service.
-fn of_processes() -> Vec<Key> {
+fn of_processes() -> Vec<PolicyKey> {
     vec![
         key(
             "match.unit",
             SERVICE,
-            Takes::Patterns(Value::MatchUnit),
+            KeyType::Patterns(Value::MatchUnit),
             "The systemd unit of the service's processes.",
         ),
         key(
             "match.cgroup",
             SERVICE,
-            Takes::Patterns(Value::MatchCgroup),
+            KeyType::Patterns(Value::MatchCgroup),
             "The cgroup of the service's processes, relative to the cgroup root; descendants match, too.",
         ),
         key(
             "match.exe",
             SERVICE,
-            Takes::Patterns(Value::MatchExe),
+            KeyType::Patterns(Value::MatchExe),
             "The executable of the service's processes: a path, or a bare file name.",
         ),
         key(
             "match.pod",
             SERVICE,
-            Takes::Patterns(Value::MatchPod),
+            KeyType::Patterns(Value::MatchPod),
             "The pod of the service's processes: its name, its namespace and name as in `shop/cart-*`, or its uid.",
         ),
         key(
             "match.container",
             SERVICE,
-            Takes::Patterns(Value::MatchContainer),
+            KeyType::Patterns(Value::MatchContainer),
             "The container of the service's processes: its name, or at least 12 characters of its id.",
         ),
         key(
             "match.port",
             SERVICE,
-            Takes::Number { min: 1, max: 65_535, make: Box::new(Value::MatchPort) },
+            KeyType::Number { min: 1, max: 65_535, make: Box::new(Value::MatchPort) },
             "A port that the service's processes listen on.",
         ),
         key(
             "match.uid",
             SERVICE,
-            Takes::Number { min: 0, max: u32::MAX - 1, make: Box::new(Value::MatchUid) },
+            KeyType::Number { min: 0, max: u32::MAX - 1, make: Box::new(Value::MatchUid) },
             "The uid of the service's processes.",
         ),
     ]
 }
 
 /// Keys of the daemon.
-fn of_daemon() -> Vec<Key> {
+fn of_daemon() -> Vec<PolicyKey> {
     vec![
         key(
             "sample",
             DAEMON,
-            Takes::Sample(Value::Sample),
+            KeyType::Sample(Value::Sample),
             or_default(
                 "How much of each second the daemon measures of each service that has a `goal`.",
                 PartOfSecond::OF_DAEMON,
@@ -342,7 +357,7 @@ fn of_daemon() -> Vec<Key> {
         key(
             "searches",
             DAEMON,
-            Takes::Number { min: 0, max: Searches::A_DAY_MOST, make: Box::new(Value::Searches) },
+            KeyType::Number { min: 0, max: Searches::A_DAY_MOST, make: Box::new(Value::Searches) },
             or_default(
                 "How many modes per day the daemon may try for each service with `on_missed = \"search\"`; 0 for none.",
                 Searches::A_DAY,
@@ -352,67 +367,67 @@ fn of_daemon() -> Vec<Key> {
 }
 
 /// Keys that select devices, if the section's name does not: each condition, and its counterpart under `not`.
-fn of_selectors() -> Vec<Key> {
+fn of_selectors() -> Vec<PolicyKey> {
     let key = |path, takes, meaning: &'static str| key(path, DEVICE, takes, meaning);
     vec![
         key(
             "match.name",
-            Takes::Patterns(|names| Value::MatchDevice(DeviceCondition::Name(names))),
+            KeyType::Patterns(|names| Value::MatchDevice(DeviceCondition::Name(names))),
             "The devices with these names.",
         ),
         key(
             "match.driver",
-            Takes::Patterns(|drivers| Value::MatchDevice(DeviceCondition::Driver(drivers))),
+            KeyType::Patterns(|drivers| Value::MatchDevice(DeviceCondition::Driver(drivers))),
             "The devices with these drivers; for virtual devices their kind, as in `veth`.",
         ),
         key(
             "match.pci",
-            Takes::Patterns(|addresses| Value::MatchDevice(DeviceCondition::Pci(addresses))),
+            KeyType::Patterns(|addresses| Value::MatchDevice(DeviceCondition::Pci(addresses))),
             "The devices at these PCI addresses.",
         ),
         key(
             "match.mac",
-            Takes::Patterns(|addresses| Value::MatchDevice(DeviceCondition::Mac(lowercase(&addresses)))),
+            KeyType::Patterns(|addresses| Value::MatchDevice(DeviceCondition::Mac(lowercase(&addresses)))),
             "The devices with these MAC addresses, in upper or lower case.",
         ),
         key(
             "match.carries",
-            Takes::Carries(|what| Value::MatchDevice(DeviceCondition::Carries(what))),
+            KeyType::Carries(|what| Value::MatchDevice(DeviceCondition::Carries(what))),
             "The devices of the default route in the main table, and their lower devices.",
         ),
         key(
             "match.speed",
-            Takes::Speed(|bound| Value::MatchDevice(DeviceCondition::Speed(bound))),
+            KeyType::Speed(|bound| Value::MatchDevice(DeviceCondition::Speed(bound))),
             "The devices with this link speed; a link without a carrier has none.",
         ),
         key(
             "match.not.name",
-            Takes::Patterns(|names| Value::MatchNotDevice(DeviceCondition::Name(names))),
+            KeyType::Patterns(|names| Value::MatchNotDevice(DeviceCondition::Name(names))),
             "Excludes the devices with these names.",
         ),
         key(
             "match.not.driver",
-            Takes::Patterns(|drivers| Value::MatchNotDevice(DeviceCondition::Driver(drivers))),
+            KeyType::Patterns(|drivers| Value::MatchNotDevice(DeviceCondition::Driver(drivers))),
             "Excludes the devices with these drivers.",
         ),
         key(
             "match.not.pci",
-            Takes::Patterns(|addresses| Value::MatchNotDevice(DeviceCondition::Pci(addresses))),
+            KeyType::Patterns(|addresses| Value::MatchNotDevice(DeviceCondition::Pci(addresses))),
             "Excludes the devices at these PCI addresses.",
         ),
         key(
             "match.not.mac",
-            Takes::Patterns(|addresses| Value::MatchNotDevice(DeviceCondition::Mac(lowercase(&addresses)))),
+            KeyType::Patterns(|addresses| Value::MatchNotDevice(DeviceCondition::Mac(lowercase(&addresses)))),
             "Excludes the devices with these MAC addresses.",
         ),
         key(
             "match.not.carries",
-            Takes::Carries(|what| Value::MatchNotDevice(DeviceCondition::Carries(what))),
+            KeyType::Carries(|what| Value::MatchNotDevice(DeviceCondition::Carries(what))),
             "Excludes the devices of the default route.",
         ),
         key(
             "match.not.speed",
-            Takes::Speed(|bound| Value::MatchNotDevice(DeviceCondition::Speed(bound))),
+            KeyType::Speed(|bound| Value::MatchNotDevice(DeviceCondition::Speed(bound))),
             "Excludes the devices with this link speed.",
         ),
     ]
@@ -425,30 +440,30 @@ fn lowercase(addresses: &Patterns) -> Patterns {
 }
 
 /// Keys that schedule the kernel threads of NAPIs.
-fn of_kthreads() -> impl Iterator<Item = Key> {
-    let key = |key: &'static KthreadKey| of_knob(key.path(), BOTH, |_| Takes::Kthread(key));
+fn of_kthreads() -> impl Iterator<Item = PolicyKey> {
+    let key = |key: &'static KthreadKey| of_knob(key.path(), BOTH, |_| KeyType::Kthread(key));
     KthreadValue::KEYS.iter().map(key)
 }
 
 /// Keys for a device's settings that are not a single number or switch.
-fn of_device() -> impl Iterator<Item = Key> {
+fn of_device() -> impl Iterator<Item = PolicyKey> {
     let key = |path, takes| of_knob(path, DEVICE, |_| takes);
     [
-        key(keys::PRIVATE_FLAGS, Takes::PrivateFlags(|flags| Value::Nic(NicRequest::PrivateFlags(flags)))),
+        key(keys::PRIVATE_FLAGS, KeyType::PrivateFlags(|flags| Value::Nic(NicRequest::PrivateFlags(flags)))),
         key(
             keys::RSS_QUEUES,
-            Takes::Number {
+            KeyType::Number {
                 min: 1,
                 max: QUEUES_MAX,
                 make: Box::new(|count| Value::Nic(NicRequest::RssQueues(count))),
             },
         ),
-        key(keys::RSS_CONTEXTS, Takes::QueueSpans(|spans| Value::Nic(NicRequest::RssContexts(spans)))),
-        key(keys::FLOW_RULES, Takes::FlowRules(|rules| Value::Nic(NicRequest::FlowRules(rules)))),
-        key(keys::QDISC, Takes::Qdisc(|kind| Value::Nic(NicRequest::Qdisc(kind)))),
-        key(keys::RPS_CPUS, Takes::CpusOrNone(|cpus| Value::Nic(NicRequest::RpsCpus(cpus)))),
+        key(keys::RSS_CONTEXTS, KeyType::QueueSpans(|spans| Value::Nic(NicRequest::RssContexts(spans)))),
+        key(keys::FLOW_RULES, KeyType::FlowRules(|rules| Value::Nic(NicRequest::FlowRules(rules)))),
+        key(keys::QDISC, KeyType::Qdisc(|kind| Value::Nic(NicRequest::Qdisc(kind)))),
+        key(keys::RPS_CPUS, KeyType::CpusOrNone(|cpus| Value::Nic(NicRequest::RpsCpus(cpus)))),
         of_knob(keys::RPS_FLOW_COUNT, DEVICE, number(|count| Value::Nic(NicRequest::RpsFlowCount(count)))),
-        key(keys::XPS, Takes::Switch(Box::new(|on| Value::Nic(NicRequest::Xps(on))))),
+        key(keys::XPS, KeyType::Switch(Box::new(|on| Value::Nic(NicRequest::Xps(on))))),
     ]
     .into_iter()
 }
@@ -459,15 +474,15 @@ macro_rules! of_knobs {
         $kind::ALL.iter().map(|&knob| {
             let facts = knob.facts();
             let takes = match (facts.unit, facts.range) {
-                (Unit::Switch, _) | (_, None) => Takes::Switch(Box::new(move |on| {
+                (KnobUnit::Switch, _) | (_, None) => KeyType::Switch(Box::new(move |on| {
                     Value::Nic(NicRequest::$variant(knob, <$number>::from(on)))
                 })),
                 (_, Some((min, max))) => {
                     let make = move |n: u32| Value::Nic(NicRequest::$variant(knob, <$number>::of_number(n)));
-                    Takes::Number { min: bound(min), max: bound(max), make: Box::new(make) }
+                    KeyType::Number { min: bound(min), max: bound(max), make: Box::new(make) }
                 }
             };
-            Key { path: knob.key(), of: DEVICE, takes, meaning: facts.meaning().into() }
+            PolicyKey { path: knob.key(), of: DEVICE, takes, meaning: facts.meaning().into() }
         })
     };
 }
@@ -501,7 +516,7 @@ fn bound(number: u64) -> u32 {
 }
 
 /// All keys.
-pub(crate) static KEYS: LazyLock<Vec<Key>> = LazyLock::new(|| {
+pub(crate) static KEYS: LazyLock<Vec<PolicyKey>> = LazyLock::new(|| {
     let mut keys = of_policies();
     keys.extend(of_delivery());
     keys.extend(of_resources());
@@ -528,7 +543,7 @@ pub struct KeyRow {
     /// The key's full name, with its table: `goal.p99`.
     pub path: &'static str,
     /// The sections in which it is allowed.
-    pub of: &'static [Kind],
+    pub of: &'static [SectionKind],
     /// What it accepts, as Markdown.
     pub takes: String,
     /// Its meaning, in one sentence.
@@ -537,7 +552,7 @@ pub struct KeyRow {
 
 /// All keys, in the order of the reference page.
 pub fn key_table() -> Vec<KeyRow> {
-    let row = |key: &'static Key| KeyRow {
+    let row = |key: &'static PolicyKey| KeyRow {
         path: key.path,
         of: key.of,
         takes: key.takes.listed(),
@@ -546,7 +561,7 @@ pub fn key_table() -> Vec<KeyRow> {
     KEYS.iter().map(row).collect()
 }
 
-impl Takes {
+impl KeyType {
     /// What to write, as briefly as possible but complete, as Markdown.
     fn listed(&self) -> String {
         let words =

@@ -21,10 +21,10 @@ mod spelling;
 mod value;
 mod word;
 
-pub use key::{KeyRow, Kind, key_table};
+pub use key::{KeyRow, SectionKind, key_table};
 pub use known_faults::known_faults;
 pub use merge::{Merged, MergedSection, merge};
-pub use mistake::{Lines, Mistake, Mistakes};
+pub use mistake::{LineIndex, Mistake, Mistakes};
 pub use nearest::nearest;
 pub use nic_facts::nic_facts;
 pub use parse::{FILE_BYTES_MAX, KeyValue, PolicyFile, Section, device_name, parse, setting};
@@ -33,4 +33,4 @@ pub use recipe_schema::recipe_json_schema;
 pub use schema::json_schema;
 pub use spelling::{key, quoted};
 pub use value::Value;
-pub use word::{Word, word};
+pub use word::{PolicyWord, word};

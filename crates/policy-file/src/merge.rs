@@ -10,7 +10,7 @@ use model::{
     DeviceSelector, EmptyPolls, Glob, Intent, OnMissed, Policy, PolicyName, Recipes, Searches, Target,
 };
 
-use crate::key::Kind;
+use crate::key::SectionKind;
 use crate::mistake::{Mistake, Mistakes};
 use crate::parse::{KeyValue, PolicyFile, Section};
 use crate::value::Value;
@@ -28,7 +28,7 @@ pub struct Merged {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MergedSection {
     /// The section's kind.
-    pub kind: Kind,
+    pub kind: SectionKind,
     /// The section's name; empty for `[daemon]`.
     pub name: String,
     /// The values and their origins: `file:line`.
@@ -44,7 +44,7 @@ pub struct MergedSection {
 /// Sections that request nothing, services that match nothing, values that contradict each other.
 pub fn merge(files: &[PolicyFile]) -> Result<Merged, Mistakes> {
     let mut merging: Vec<Merging<'_>> = Vec::new();
-    let mut known: BTreeMap<(Kind, &str), usize> = BTreeMap::new();
+    let mut known: BTreeMap<(SectionKind, &str), usize> = BTreeMap::new();
     for file in files {
         for section in &file.sections {
             let index = *known.entry((section.kind, &section.name)).or_insert_with(|| {
@@ -70,7 +70,7 @@ pub fn merge(files: &[PolicyFile]) -> Result<Merged, Mistakes> {
 impl Merged {
     /// The requests, one per section that requests something for traffic.
     pub fn policy(&self) -> Policy {
-        let of_traffic = self.sections.iter().filter(|section| section.kind != Kind::Daemon);
+        let of_traffic = self.sections.iter().filter(|section| section.kind != SectionKind::Daemon);
         let intents = of_traffic.map(MergedSection::intent).collect();
         Policy { intents, recipes: Arc::clone(&self.recipes), disruptive: false, inferred: false }
     }
@@ -144,12 +144,12 @@ impl MergedSection {
         let name = self.name.clone();
         match self.kind {
             // It requests nothing for traffic, see [`Merged::policy`].
-            Kind::Daemon => {}
-            Kind::Service => intent.target = Target::Service(name, matches),
-            Kind::Device if selector != DeviceSelector::default() => {
+            SectionKind::Daemon => {}
+            SectionKind::Service => intent.target = Target::Service(name, matches),
+            SectionKind::Device if selector != DeviceSelector::default() => {
                 intent.target = Target::Devices(name, selector);
             }
-            Kind::Device => {
+            SectionKind::Device => {
                 if let Ok(glob) = self.name.parse::<Glob>()
                     && Glob::is_pattern(&self.name)
                 {
@@ -163,7 +163,7 @@ impl MergedSection {
 
 /// A section during merging.
 struct Merging<'a> {
-    kind: Kind,
+    kind: SectionKind,
     name: &'a str,
     /// The places that name it.
     at: Vec<Place<'a>>,
@@ -197,7 +197,7 @@ impl<'a> Merging<'a> {
         };
         let named = self.at[0].clone();
         let find = |is: fn(&Value) -> bool| self.asks.iter().find(|(asked, _)| is(&asked.value));
-        if self.kind == Kind::Daemon {
+        if self.kind == SectionKind::Daemon {
             return mistakes;
         }
         if find(|value| matches!(value, Value::Policy(_) | Value::Delivery(_))).is_none() {
@@ -205,7 +205,7 @@ impl<'a> Merging<'a> {
             wrong(named.clone(), message, "give it a `policy` or a `delivery`");
         }
         let selected = |value: &Value| matches!(value, Value::MatchDevice(_) | Value::MatchNotDevice(_));
-        if self.kind == Kind::Device && find(selected).is_some() {
+        if self.kind == SectionKind::Device && find(selected).is_some() {
             if Glob::is_pattern(self.name) {
                 let message = format!("device {} has a pattern for its name and a `match`", self.name);
                 wrong(named.clone(), message, "write the pattern as match.name, and any word as the name");
@@ -218,7 +218,7 @@ impl<'a> Merging<'a> {
                 );
             }
         }
-        if self.kind == Kind::Service {
+        if self.kind == SectionKind::Service {
             if find(|value| value.path().starts_with("match.")).is_none() {
                 let message = format!("service {}: `match` selects no process", self.name);
                 wrong(named, message, "give it a `match`, as in match = { unit = \"memcached.service\" }");
@@ -320,7 +320,7 @@ fn origin(file: &PolicyFile, at: usize) -> String {
 impl MergedSection {
     /// The section's header in a policy file, without brackets: `device.eth0`.
     pub fn header(&self) -> String {
-        if self.kind == Kind::Daemon {
+        if self.kind == SectionKind::Daemon {
             return self.kind.word().to_owned();
         }
         format!("{}.{}", self.kind.word(), crate::spelling::key(&self.name))

@@ -29,11 +29,11 @@ const DRAWN_CHARS_MAX: usize = 160;
 
 /// Line starts of a text, computed once, to find a byte's line without scanning the text again.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Lines {
+pub struct LineIndex {
     starts: Vec<usize>,
 }
 
-impl Lines {
+impl LineIndex {
     /// Finds the lines of this text.
     pub fn of(text: &str) -> Self {
         let after = text.match_indices('\n').map(|(newline, _)| newline + 1);

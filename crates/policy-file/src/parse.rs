@@ -14,8 +14,8 @@ use model::{
 use toml::Spanned;
 use toml::de::{DeInteger, DeString, DeTable, DeValue};
 
-use crate::key::{KEYS, Key, Kind, Takes};
-use crate::mistake::{Lines, Mistake, Mistakes};
+use crate::key::{KEYS, KeyType, PolicyKey, SectionKind};
+use crate::mistake::{LineIndex, Mistake, Mistakes};
 use crate::nearest::nearest;
 use crate::value::Value;
 
@@ -27,7 +27,7 @@ pub struct PolicyFile {
     /// Its text.
     pub text: String,
     /// The starts of its lines.
-    pub lines: Lines,
+    pub lines: LineIndex,
     /// The sections, in the order of the text.
     pub sections: Vec<Section>,
 }
@@ -36,7 +36,7 @@ pub struct PolicyFile {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Section {
     /// The section's kind.
-    pub kind: Kind,
+    pub kind: SectionKind,
     /// The section's name; empty for `[daemon]`.
     pub name: String,
     /// The bytes of the text that name it.
@@ -89,7 +89,7 @@ const DEVICE_NAME_BYTES_MAX: usize = 15;
 /// # Errors
 /// Every mistake of the text, each with its place.
 pub fn parse(name: &str, text: &str) -> Result<PolicyFile, Mistakes> {
-    let mut reader = Reader { name, text, lines: Lines::of(text), mistakes: Vec::new() };
+    let mut reader = Reader { name, text, lines: LineIndex::of(text), mistakes: Vec::new() };
     if text.len() > FILE_BYTES_MAX {
         reader.wrong(0..0, format!("the file is larger than {FILE_BYTES_MAX} bytes"), None);
         return Err(Mistakes(reader.mistakes));
@@ -150,7 +150,7 @@ pub fn setting(text: &str) -> Result<NicRequest, String> {
     let Some((name, given)) = text.split_once('=') else {
         return Err(format!("`{text}` gives no value: write NAME=VALUE, as in rx-usecs=8"));
     };
-    let valid = names(Kind::Device, Some("settings"));
+    let valid = names(SectionKind::Device, Some("settings"));
     let path = format!("settings.{name}");
     let Some(key) = KEYS.iter().find(|key| key.path == path) else {
         let help =
@@ -158,9 +158,9 @@ pub fn setting(text: &str) -> Result<NicRequest, String> {
         return Err(format!("`{name}` is not a setting of a device: there are {}{help}", valid.join(", ")));
     };
     let toml = match (&key.takes, given) {
-        (Takes::Switch(_), "on" | "true") => "true".to_owned(),
-        (Takes::Switch(_), "off" | "false") => "false".to_owned(),
-        (Takes::Number { .. } | Takes::Switch(_), _) => given.to_owned(),
+        (KeyType::Switch(_), "on" | "true") => "true".to_owned(),
+        (KeyType::Switch(_), "off" | "false") => "false".to_owned(),
+        (KeyType::Number { .. } | KeyType::Switch(_), _) => given.to_owned(),
         _ => crate::spelling::toml_string(given),
     };
     let value = DeValue::parse(&toml).map_err(|_| format!("`{name}` takes {}", key.takes.example()))?;
@@ -177,7 +177,7 @@ pub fn setting(text: &str) -> Result<NicRequest, String> {
 struct Reader<'a> {
     name: &'a str,
     text: &'a str,
-    lines: Lines,
+    lines: LineIndex,
     mistakes: Vec<Mistake>,
 }
 
@@ -192,26 +192,26 @@ impl Reader<'_> {
     fn file(&mut self, table: &DeTable<'_>) -> Vec<Section> {
         let mut sections = Vec::new();
         for (word, value) in table {
-            let Some(kind) = Kind::ALL.into_iter().find(|kind| kind.word() == word.get_ref()) else {
+            let Some(kind) = SectionKind::ALL.into_iter().find(|kind| kind.word() == word.get_ref()) else {
                 let message = format!(
                     "`{}` is not a kind of section: there are device, service and daemon",
                     word.get_ref()
                 );
-                let near = did_you_mean(word.get_ref(), Kind::ALL.map(Kind::word));
+                let near = did_you_mean(word.get_ref(), SectionKind::ALL.map(SectionKind::word));
                 self.wrong(word.span(), message, near.or_else(or_later));
                 continue;
             };
             let Some(named) = value.get_ref().as_table() else {
                 let message = match kind {
-                    Kind::Daemon => "`daemon` is a section: write [daemon]".to_owned(),
-                    Kind::Device | Kind::Service => {
+                    SectionKind::Daemon => "`daemon` is a section: write [daemon]".to_owned(),
+                    SectionKind::Device | SectionKind::Service => {
                         format!("`{}` takes a name: write [{0}.NAME]", kind.word())
                     }
                 };
                 self.wrong(value.span(), message, None);
                 continue;
             };
-            if kind == Kind::Daemon {
+            if kind == SectionKind::Daemon {
                 let asks = self.section(kind, named);
                 sections.push(Section { kind, name: String::new(), at: word.span(), asks });
                 continue;
@@ -234,23 +234,23 @@ impl Reader<'_> {
 
     /// Checks a section's name: for devices, a device name, a pattern for names, or any name if there is a
     /// `match`.
-    fn section_name(&mut self, kind: Kind, name: &Name<'_>, is_selected: bool) {
+    fn section_name(&mut self, kind: SectionKind, name: &Name<'_>, is_selected: bool) {
         let text = name.get_ref();
         let wrong = match kind {
-            Kind::Device if is_selected => text.is_empty().then(|| EMPTY_NAME.to_owned()),
-            Kind::Device if Glob::is_pattern(text) => {
+            SectionKind::Device if is_selected => text.is_empty().then(|| EMPTY_NAME.to_owned()),
+            SectionKind::Device if Glob::is_pattern(text) => {
                 text.parse::<Glob>().err().map(|wrong| wrong.to_string())
             }
-            Kind::Device => device_name(text).err(),
-            Kind::Service => text.is_empty().then(|| EMPTY_NAME.to_owned()),
-            Kind::Daemon => None,
+            SectionKind::Device => device_name(text).err(),
+            SectionKind::Service => text.is_empty().then(|| EMPTY_NAME.to_owned()),
+            SectionKind::Daemon => None,
         };
         if let Some(message) = wrong {
             self.wrong(name.span(), message, None);
         }
     }
 
-    fn section(&mut self, kind: Kind, keys: &DeTable<'_>) -> Vec<KeyValue> {
+    fn section(&mut self, kind: SectionKind, keys: &DeTable<'_>) -> Vec<KeyValue> {
         let mut asks = Vec::new();
         for (name, value) in keys {
             self.key(kind, None, name, value, &mut asks);
@@ -262,7 +262,7 @@ impl Reader<'_> {
     /// of keys.
     fn key(
         &mut self,
-        kind: Kind,
+        kind: SectionKind,
         table: Option<&str>,
         name: &Name<'_>,
         value: &Raw<'_>,
@@ -270,7 +270,7 @@ impl Reader<'_> {
     ) {
         let word = name.get_ref().as_ref();
         let path = table.map_or_else(|| word.to_owned(), |table| format!("{table}.{word}"));
-        let inside = |key: &Key| key.path.strip_prefix(&path).is_some_and(|rest| rest.starts_with('.'));
+        let inside = |key: &PolicyKey| key.path.strip_prefix(&path).is_some_and(|rest| rest.starts_with('.'));
         // A table that is only allowed in other sections is reported as such.
         let is_table = KEYS.iter().any(|key| inside(key) && (table.is_none() || key.of.contains(&kind)));
         match value.get_ref().as_table() {
@@ -300,7 +300,7 @@ impl Reader<'_> {
 
     fn asked(
         &mut self,
-        kind: Kind,
+        kind: SectionKind,
         table: Option<&str>,
         name: &Name<'_>,
         value: &Raw<'_>,
@@ -332,7 +332,7 @@ impl Reader<'_> {
 }
 
 /// The valid names here: the keys of a section or of one of its tables, and the tables themselves.
-fn names(kind: Kind, table: Option<&str>) -> Vec<&'static str> {
+fn names(kind: SectionKind, table: Option<&str>) -> Vec<&'static str> {
     let mut names = Vec::new();
     for key in KEYS.iter().filter(|key| key.of.contains(&kind)) {
         let within = match table {
@@ -349,7 +349,7 @@ fn names(kind: Kind, table: Option<&str>) -> Vec<&'static str> {
 }
 
 /// An example key of a table.
-fn first_name(kind: Kind, table: &str) -> &'static str {
+fn first_name(kind: SectionKind, table: &str) -> &'static str {
     names(kind, Some(table)).first().copied().unwrap_or("")
 }
 
@@ -366,25 +366,27 @@ fn did_you_mean<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -
 type Wrong = (String, Option<String>);
 
 /// Reads the value of a key.
-fn value_of(key: &Key, raw: &DeValue<'_>) -> Result<Value, Wrong> {
+fn value_of(key: &PolicyKey, raw: &DeValue<'_>) -> Result<Value, Wrong> {
     let (name, takes) = (key.path, &key.takes);
     match (takes, raw) {
-        (Takes::Number { min, max, make }, DeValue::Integer(integer)) => {
+        (KeyType::Number { min, max, make }, DeValue::Integer(integer)) => {
             number(name, integer, *min..=*max).map(make)
         }
-        (Takes::Switch(make), DeValue::Boolean(on)) => Ok(make(*on)),
-        (Takes::Switch(_), DeValue::String(text)) if matches!(text.as_ref(), "on" | "off") => {
+        (KeyType::Switch(make), DeValue::Boolean(on)) => Ok(make(*on)),
+        (KeyType::Switch(_), DeValue::String(text)) if matches!(text.as_ref(), "on" | "off") => {
             let help = format!("write {}", text.as_ref() == "on");
             Err((format!("`{name}` must be true or false"), Some(help)))
         }
-        (Takes::Sample(_), DeValue::Integer(integer)) => {
+        (KeyType::Sample(_), DeValue::Integer(integer)) => {
             Err(without_unit(name, integer, "milliseconds", "ms"))
         }
-        (Takes::Within { .. }, DeValue::Integer(integer)) => Err(without_unit(name, integer, "seconds", "s")),
-        (Takes::Span(_) | Takes::PositiveSpan(_), DeValue::Integer(integer)) => {
+        (KeyType::Within { .. }, DeValue::Integer(integer)) => {
+            Err(without_unit(name, integer, "seconds", "s"))
+        }
+        (KeyType::Span(_) | KeyType::PositiveSpan(_), DeValue::Integer(integer)) => {
             Err(without_unit(name, integer, "microseconds", "us"))
         }
-        (Takes::Patterns(make), DeValue::Array(list)) => {
+        (KeyType::Patterns(make), DeValue::Array(list)) => {
             let texts: Option<Vec<&str>> = list.iter().map(|item| item.get_ref().as_str()).collect();
             let texts = texts.ok_or_else(|| (format!("`{name}` must be a list of quoted strings"), None))?;
             Patterns::of(texts).map(make).map_err(|wrong| named(name, wrong))
@@ -395,46 +397,48 @@ fn value_of(key: &Key, raw: &DeValue<'_>) -> Result<Value, Wrong> {
 }
 
 /// Reads a value in quotes.
-fn value_of_text(name: &str, takes: &Takes, text: &str) -> Result<Value, Wrong> {
+fn value_of_text(name: &str, takes: &KeyType, text: &str) -> Result<Value, Wrong> {
     match takes {
-        Takes::Policy(make) => policy(text).map(make),
-        Takes::Delivery(make) => delivery(text).map(make),
-        Takes::Span(make) => span(name, text, false).map(make),
-        Takes::PositiveSpan(make) => span(name, text, true).map(make),
-        Takes::Within { least, most, make } => within(name, text, *least..=*most).map(make),
-        Takes::Sample(make) => {
+        KeyType::Policy(make) => policy(text).map(make),
+        KeyType::Delivery(make) => delivery(text).map(make),
+        KeyType::Span(make) => span(name, text, false).map(make),
+        KeyType::PositiveSpan(make) => span(name, text, true).map(make),
+        KeyType::Within { least, most, make } => within(name, text, *least..=*most).map(make),
+        KeyType::Sample(make) => {
             let sample = text.parse::<PartOfSecond>().map(make);
             sample.map_err(|wrong| (format!("`{name}`: {wrong}"), nearest_unit(text)))
         }
-        Takes::Cpus(make) => cpus(name, text, None).map(make),
-        Takes::CpusOrNone(make) if text == "none" => Ok(make(CpuSet::new())),
-        Takes::CpusOrNone(make) => cpus(name, text, Some("write \"none\"")).map(make),
-        Takes::Kthread(key) => (key.read)(text).map(Value::Kthread).map_err(unhelped),
-        Takes::Layout(make) => {
+        KeyType::Cpus(make) => cpus(name, text, None).map(make),
+        KeyType::CpusOrNone(make) if text == "none" => Ok(make(CpuSet::new())),
+        KeyType::CpusOrNone(make) => cpus(name, text, Some("write \"none\"")).map(make),
+        KeyType::Kthread(key) => (key.read)(text).map(Value::Kthread).map_err(unhelped),
+        KeyType::Layout(make) => {
             let examples = ["one-to-one", "rx-per-core", "local-numa", "shared:2"];
             let layout = text.parse::<Layout>().map(make);
             layout.map_err(|wrong| (wrong.to_string(), did_you_mean(text, examples)))
         }
-        Takes::Patterns(_) if text.is_empty() => Err((format!("`{name}` is empty"), None)),
-        Takes::Patterns(make) => text.parse::<Patterns>().map(make).map_err(|wrong| named(name, wrong)),
-        Takes::Carries(make) => one_of(name, text, Carries::ALL, Carries::as_str).map(make),
-        Takes::OnMissed(make) => one_of(name, text, OnMissed::ALL, OnMissed::as_str).map(make),
-        Takes::Qdisc(make) => one_of(name, text, QdiscKind::ALL.iter().copied(), QdiscKind::as_str).map(make),
-        Takes::Growth(guarded) => {
+        KeyType::Patterns(_) if text.is_empty() => Err((format!("`{name}` is empty"), None)),
+        KeyType::Patterns(make) => text.parse::<Patterns>().map(make).map_err(|wrong| named(name, wrong)),
+        KeyType::Carries(make) => one_of(name, text, Carries::ALL, Carries::as_str).map(make),
+        KeyType::OnMissed(make) => one_of(name, text, OnMissed::ALL, OnMissed::as_str).map(make),
+        KeyType::Qdisc(make) => {
+            one_of(name, text, QdiscKind::ALL.iter().copied(), QdiscKind::as_str).map(make)
+        }
+        KeyType::Growth(guarded) => {
             text.parse::<Growth>().map(|growth| Value::Guard(*guarded, growth)).map_err(unhelped)
         }
-        Takes::Holdback(make) => text.parse::<Holdback>().map(make).map_err(unhelped),
-        Takes::Speed(make) => text.parse::<SpeedBound>().map(make).map_err(unhelped),
-        Takes::PrivateFlags(make) => private_flags(name, text).map(make),
-        Takes::QueueSpans(make) => listed(name, text).map(make),
-        Takes::FlowRules(make) => listed(name, text).map(make),
-        Takes::Number { .. } | Takes::Switch(_) => {
+        KeyType::Holdback(make) => text.parse::<Holdback>().map(make).map_err(unhelped),
+        KeyType::Speed(make) => text.parse::<SpeedBound>().map(make).map_err(unhelped),
+        KeyType::PrivateFlags(make) => private_flags(name, text).map(make),
+        KeyType::QueueSpans(make) => listed(name, text).map(make),
+        KeyType::FlowRules(make) => listed(name, text).map(make),
+        KeyType::Number { .. } | KeyType::Switch(_) => {
             Err(wrong_type(name, takes, &DeValue::String(text.into())))
         }
     }
 }
 
-fn wrong_type(name: &str, takes: &Takes, raw: &DeValue<'_>) -> Wrong {
+fn wrong_type(name: &str, takes: &KeyType, raw: &DeValue<'_>) -> Wrong {
     (format!("`{name}` takes {}, not {}", takes.example(), described(raw)), None)
 }
 

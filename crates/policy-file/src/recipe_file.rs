@@ -13,7 +13,7 @@ use model::{CpuSet, DeliveryMode, Layout, Nanoseconds, PolicyName, Reason};
 use toml::Spanned;
 use toml::de::{DeString, DeTable, DeValue};
 
-use crate::mistake::{Lines, Mistake, Mistakes};
+use crate::mistake::{LineIndex, Mistake, Mistakes};
 use crate::nearest::nearest;
 
 /// The shipped recipe files, those of `recipes/`: name and text.
@@ -100,7 +100,7 @@ pub fn parse_recipes(name: &str, text: &str) -> Result<RecipeFile, Mistakes> {
     let mut reader = Reader {
         name,
         text,
-        lines: Lines::of(text),
+        lines: LineIndex::of(text),
         mistakes: Vec::new(),
         entries: Vec::new(),
         whens: Vec::new(),
@@ -124,7 +124,7 @@ pub fn parse_recipes(name: &str, text: &str) -> Result<RecipeFile, Mistakes> {
 struct Reader<'a> {
     name: &'a str,
     text: &'a str,
-    lines: Lines,
+    lines: LineIndex,
     mistakes: Vec<Mistake>,
     entries: Vec<Entry>,
     whens: Vec<(String, When)>,

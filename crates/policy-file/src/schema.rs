@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 use model::{Carries, CpuSet, DeliveryMode, OnMissed, Patterns, PolicyName, QdiscKind};
 use serde_json::{Map, Value as Json, json};
 
-use crate::key::{KEYS, Key, Kind, Takes};
+use crate::key::{KEYS, KeyType, PolicyKey, SectionKind};
 
 /// The pattern of a delivery mode, with its time if it has one.
 pub(crate) static DELIVERY: LazyLock<String> = LazyLock::new(|| {
@@ -35,14 +35,14 @@ pub(crate) const LAYOUT: &str = "^(one-to-one|rx-per-core|local-numa|shared:[0-9
 
 /// The schema of policy files.
 pub fn json_schema() -> Json {
-    let mut kinds: Map<String, Json> = Kind::OF_TRAFFIC
+    let mut kinds: Map<String, Json> = SectionKind::OF_TRAFFIC
         .into_iter()
         .map(|kind| {
             let sections = json!({ "type": "object", "additionalProperties": section(kind) });
             (kind.word().to_owned(), sections)
         })
         .collect();
-    kinds.insert(Kind::Daemon.word().to_owned(), section(Kind::Daemon));
+    kinds.insert(SectionKind::Daemon.word().to_owned(), section(SectionKind::Daemon));
     json!({
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "$id": "netpolicy/v1/policy-file",
@@ -53,7 +53,7 @@ pub fn json_schema() -> Json {
     })
 }
 
-fn section(kind: Kind) -> Json {
+fn section(kind: SectionKind) -> Json {
     let mut properties = Map::new();
     for key in KEYS.iter().filter(|key| key.of.contains(&kind)) {
         match key.path.split_once('.') {
@@ -82,26 +82,26 @@ fn no_keys_yet() -> Json {
     json!({ "type": "object", "properties": {}, "additionalProperties": false })
 }
 
-fn value(key: &Key) -> Json {
+fn value(key: &PolicyKey) -> Json {
     let mut schema = match key.takes {
-        Takes::Policy(_) => json!({ "enum": PolicyName::ALL.map(PolicyName::as_str) }),
-        Takes::Delivery(_) => json!({ "type": "string", "pattern": *DELIVERY }),
-        Takes::Growth(_) => json!({ "type": "string", "pattern": "^\\+?[0-9]{1,4}(\\.[0-9])? *%$" }),
-        Takes::Holdback(_) => json!({ "type": "string", "pattern": "^[0-9]{1,2}(\\.[0-9])?%$" }),
-        Takes::Span(_) | Takes::PositiveSpan(_) | Takes::Within { .. } => {
+        KeyType::Policy(_) => json!({ "enum": PolicyName::ALL.map(PolicyName::as_str) }),
+        KeyType::Delivery(_) => json!({ "type": "string", "pattern": *DELIVERY }),
+        KeyType::Growth(_) => json!({ "type": "string", "pattern": "^\\+?[0-9]{1,4}(\\.[0-9])? *%$" }),
+        KeyType::Holdback(_) => json!({ "type": "string", "pattern": "^[0-9]{1,2}(\\.[0-9])?%$" }),
+        KeyType::Span(_) | KeyType::PositiveSpan(_) | KeyType::Within { .. } => {
             json!({ "type": "string", "pattern": SPAN })
         }
-        Takes::OnMissed(_) => json!({ "enum": OnMissed::ALL.map(OnMissed::as_str) }),
-        Takes::Sample(_) => json!({ "type": "string", "pattern": SAMPLE }),
-        Takes::Number { min, max, .. } => json!({ "type": "integer", "minimum": min, "maximum": max }),
-        Takes::Cpus(_) => json!({
+        KeyType::OnMissed(_) => json!({ "enum": OnMissed::ALL.map(OnMissed::as_str) }),
+        KeyType::Sample(_) => json!({ "type": "string", "pattern": SAMPLE }),
+        KeyType::Number { min, max, .. } => json!({ "type": "integer", "minimum": min, "maximum": max }),
+        KeyType::Cpus(_) => json!({
             "type": "string",
             "pattern": CPUS,
             "$comment": format!("CPU numbers are below {}", CpuSet::CPUS_MAX),
         }),
-        Takes::Kthread(key) => json!({ "type": "string", "pattern": key.pattern }),
-        Takes::Layout(_) => json!({ "type": "string", "pattern": LAYOUT }),
-        Takes::Patterns(_) => json!({
+        KeyType::Kthread(key) => json!({ "type": "string", "pattern": key.pattern }),
+        KeyType::Layout(_) => json!({ "type": "string", "pattern": LAYOUT }),
+        KeyType::Patterns(_) => json!({
             "anyOf": [
                 { "type": "string", "minLength": 1 },
                 {
@@ -110,29 +110,29 @@ fn value(key: &Key) -> Json {
                 },
             ]
         }),
-        Takes::Carries(_) => json!({ "enum": Carries::ALL.map(Carries::as_str) }),
-        Takes::Speed(_) => json!({ "type": "string", "pattern": "^(>=|<=|>|<|=)? *[0-9]+[GM]$" }),
-        Takes::Switch(_) => json!({ "type": "boolean" }),
-        Takes::CpusOrNone(_) => {
+        KeyType::Carries(_) => json!({ "enum": Carries::ALL.map(Carries::as_str) }),
+        KeyType::Speed(_) => json!({ "type": "string", "pattern": "^(>=|<=|>|<|=)? *[0-9]+[GM]$" }),
+        KeyType::Switch(_) => json!({ "type": "boolean" }),
+        KeyType::CpusOrNone(_) => {
             json!({ "type": "string", "pattern": "^(none|[0-9]+(-[0-9]+)?(,[0-9]+(-[0-9]+)?)*)$" })
         }
-        Takes::QueueSpans(_) => {
+        KeyType::QueueSpans(_) => {
             json!({ "type": "string", "pattern": "^[0-9]+(-[0-9]+)?( *, *[0-9]+(-[0-9]+)?)*$" })
         }
-        Takes::FlowRules(_) => json!({
+        KeyType::FlowRules(_) => json!({
             "type": "string",
             "pattern": "^(tcp4|udp4|tcp6|udp6|ether)( .*)? (queue [0-9]+|context [0-9]+(-[0-9]+)?|drop)$",
         }),
-        Takes::Qdisc(_) => {
+        KeyType::Qdisc(_) => {
             json!({ "enum": QdiscKind::ALL.iter().map(|kind| kind.as_str()).collect::<Vec<_>>() })
         }
-        Takes::PrivateFlags(_) => {
+        KeyType::PrivateFlags(_) => {
             json!({ "type": "string", "pattern": "^[^,=]+=(on|off)(,[^,=]+=(on|off))*$" })
         }
     };
     let mut description = key.meaning.clone().into_owned();
     // The pattern of a span does not include the range.
-    if let Takes::Within { least, most, .. } = key.takes {
+    if let KeyType::Within { least, most, .. } = key.takes {
         description += &format!(" From {least} to {most}.");
     }
     schema["description"] = Json::String(description);

@@ -6,7 +6,7 @@ use crate::nearest::nearest;
 
 /// The word of a request: a policy or a delivery mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Word {
+pub enum PolicyWord {
     /// The goal for the traffic.
     Policy(PolicyName),
     /// How packets are delivered.
@@ -17,11 +17,11 @@ pub enum Word {
 ///
 /// # Errors
 /// One sentence: the valid words, and which was probably meant.
-pub fn word(word: &str) -> Result<Word, String> {
+pub fn word(word: &str) -> Result<PolicyWord, String> {
     if let Ok(policy) = word.parse() {
-        return Ok(Word::Policy(policy));
+        return Ok(PolicyWord::Policy(policy));
     }
-    word.parse().map(Word::Delivery).map_err(|_| {
+    word.parse().map(PolicyWord::Delivery).map_err(|_| {
         let modes = DeliveryMode::EACH.map(|mode| mode.to_string());
         let names = PolicyName::ALL.map(PolicyName::as_str);
         let meant = nearest(word, names.into_iter().chain(modes.iter().map(String::as_str)));
@@ -34,7 +34,7 @@ pub fn word(word: &str) -> Result<Word, String> {
     })
 }
 
-impl Word {
+impl PolicyWord {
     /// The request for this word, for a target.
     pub fn intent(self, target: model::Target, origin: impl Into<String>, budget: Budget) -> Intent {
         let (policy, delivery) = match self {
@@ -51,8 +51,8 @@ mod test {
 
     #[test]
     fn a_word_is_a_policy_or_a_delivery_mode() {
-        assert_eq!(word("latency"), Ok(Word::Policy(PolicyName::Latency)));
-        assert_eq!(word("suspend20").map(|w| matches!(w, Word::Delivery(_))), Ok(true));
+        assert_eq!(word("latency"), Ok(PolicyWord::Policy(PolicyName::Latency)));
+        assert_eq!(word("suspend20").map(|w| matches!(w, PolicyWord::Delivery(_))), Ok(true));
         assert!(word("supsend20").expect_err("misspelt").contains("did you mean `suspend20`?"));
     }
 }

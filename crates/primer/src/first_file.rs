@@ -11,8 +11,8 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use session::count;
 
-use crate::found::{Found, Listening};
-use crate::service::{Group, How, groups, pattern};
+use crate::found::{Found, ListeningSocket};
+use crate::service::{FoundBy, ServiceProcesses, groups, pattern};
 
 /// The maximum number of devices, and of services, that get a section. A host with more has containers or
 /// tunnels, for which individual sections would be of little use.
@@ -141,7 +141,7 @@ impl FirstFile {
         let mut groups = groups(found);
         let elsewhere: BTreeSet<(bool, u16)> = groups
             .iter()
-            .filter(|group| group.how != How::SystemdItself)
+            .filter(|group| group.how != FoundBy::SystemdItself)
             .flat_map(|group| group.listening.iter().copied())
             .collect();
         groups.sort_by_key(|group| {
@@ -152,7 +152,7 @@ impl FirstFile {
         let mut more = Vec::new();
         for group in &mut groups {
             let name = name_of(group);
-            if group.how == How::SystemdItself {
+            if group.how == FoundBy::SystemdItself {
                 // Running services hold copies of their sockets.
                 group.listening.retain(|port| !elsewhere.contains(port));
                 if !group.listening.is_empty() {
@@ -181,7 +181,7 @@ impl FirstFile {
         }
     }
 
-    fn service(&self, group: &Group<'_>, name: String, host: &Host) -> ServiceSection {
+    fn service(&self, group: &ServiceProcesses<'_>, name: String, host: &Host) -> ServiceSection {
         let mut unique = name.clone();
         let mut number = 1;
         while self.services.iter().any(|other| other.name == unique) {
@@ -189,14 +189,14 @@ impl FirstFile {
             unique = format!("{name}-{number}");
         }
         let keys = match &group.how {
-            How::Unit(unit) => vec![("unit", patterned(unit))],
-            How::Container { pod, name } => {
+            FoundBy::Unit(unit) => vec![("unit", patterned(unit))],
+            FoundBy::Container { pod, name } => {
                 let pod = pod.as_ref().map(|pod| ("pod", patterned(pod)));
                 pod.into_iter().chain([("container", patterned(name))]).collect()
             }
-            How::Exe(exe) => vec![("exe", patterned(exe))],
-            How::Port(port) => vec![("port", port.to_string())],
-            How::SystemdItself => Vec::new(),
+            FoundBy::Exe(exe) => vec![("exe", patterned(exe))],
+            FoundBy::Port(port) => vec![("port", port.to_string())],
+            FoundBy::SystemdItself => Vec::new(),
         };
         ServiceSection {
             name: unique,
@@ -206,7 +206,8 @@ impl FirstFile {
     }
 
     fn add_not_seen(&mut self, found: &Found) {
-        let unheld: Vec<Listening> = found.unheld().into_iter().filter(Listening::is_reachable).collect();
+        let unheld: Vec<ListeningSocket> =
+            found.unheld().into_iter().filter(ListeningSocket::is_reachable).collect();
         let ports: BTreeSet<(bool, u16)> =
             unheld.iter().map(|socket| (!socket.tcp, socket.at.port())).collect();
         let ports: Vec<String> =
@@ -345,13 +346,13 @@ fn short(ports: &str) -> String {
 }
 
 /// The name of a service's section: the service's common name.
-fn name_of(group: &Group<'_>) -> String {
+fn name_of(group: &ServiceProcesses<'_>) -> String {
     let name = match &group.how {
-        How::Unit(unit) => unit.strip_suffix(".service").unwrap_or(unit).to_owned(),
-        How::Container { name, .. } => name.clone(),
-        How::Exe(exe) => exe.rsplit('/').next().unwrap_or(exe).to_owned(),
-        How::Port(port) => format!("port-{port}"),
-        How::SystemdItself => "systemd".to_owned(),
+        FoundBy::Unit(unit) => unit.strip_suffix(".service").unwrap_or(unit).to_owned(),
+        FoundBy::Container { name, .. } => name.clone(),
+        FoundBy::Exe(exe) => exe.rsplit('/').next().unwrap_or(exe).to_owned(),
+        FoundBy::Port(port) => format!("port-{port}"),
+        FoundBy::SystemdItself => "systemd".to_owned(),
     };
     match plain(&name) {
         name if name.is_empty() => "service".to_owned(),
@@ -382,7 +383,7 @@ fn device_facts(device: &Device, host: &Host, received: Option<u64>) -> Vec<Stri
     vec![facts.join(", ")]
 }
 
-fn service_facts(group: &Group<'_>, host: &Host) -> Vec<String> {
+fn service_facts(group: &ServiceProcesses<'_>, host: &Host) -> Vec<String> {
     let pids: Vec<String> = group.processes.iter().map(|process| process.id.to_string()).collect();
     let mut facts = vec![format!("{}: {}", listed(&pids), short(&group.ports()))];
     let connections = group.connections(host);

@@ -10,7 +10,7 @@ use model::{DeviceId, Host, Pid};
 
 /// A socket that accepts traffic from any peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Listening {
+pub struct ListeningSocket {
     /// The socket's inode.
     pub inode: u64,
     /// Whether it is a TCP socket; otherwise it is UDP.
@@ -19,7 +19,7 @@ pub struct Listening {
     pub at: SocketAddr,
 }
 
-impl Listening {
+impl ListeningSocket {
     /// Returns the listening socket; `None` if this socket does not listen.
     pub fn of(inode: u64, state: SocketState, local: Option<SocketAddr>, connected: bool) -> Option<Self> {
         let tcp = match state {
@@ -55,7 +55,7 @@ pub struct Found {
     /// The number of packets that each device has received since it was created.
     pub received: BTreeMap<DeviceId, u64>,
     /// Every listening socket, even if its process is not visible.
-    pub listening: Vec<Listening>,
+    pub listening: Vec<ListeningSocket>,
 }
 
 impl Found {
@@ -80,13 +80,13 @@ impl Found {
         let received = linux::observe::received(netns, &host)?;
         let sockets = InetSockets::of(netns)?;
         let listening = sockets.iter().filter_map(|socket| {
-            Listening::of(socket.inode, socket.state, socket.local, socket.remote.is_some())
+            ListeningSocket::of(socket.inode, socket.state, socket.local, socket.remote.is_some())
         });
         Ok(Self { cgroups, started_as, received, listening: listening.collect(), host })
     }
 
     /// The listening sockets that no observed process holds.
-    pub(crate) fn unheld(&self) -> Vec<Listening> {
+    pub(crate) fn unheld(&self) -> Vec<ListeningSocket> {
         let sockets = self.host.processes.iter().flat_map(|process| &process.sockets);
         let held: BTreeSet<u64> = sockets.map(|socket| socket.inode).collect();
         self.listening.iter().filter(|socket| !held.contains(&socket.inode)).copied().collect()

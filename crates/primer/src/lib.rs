@@ -12,5 +12,5 @@ mod service;
 mod support;
 
 pub use first_file::{DeviceSection, FirstFile, ServiceSection};
-pub use found::{Found, Listening};
-pub use support::{MECHANISMS, Mechanism, Need, SupportMatrix, Supported};
+pub use found::{Found, ListeningSocket};
+pub use support::{MECHANISMS, MechanismNeed, MechanismRow, SupportMatrix, Supported};

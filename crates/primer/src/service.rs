@@ -5,11 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use model::host::Process;
 use model::{Glob, Host, NapiId};
 
-use crate::found::{Found, Listening};
+use crate::found::{Found, ListeningSocket};
 
 /// How to find the processes of a service, in terms of the keys of `match`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum How {
+pub(crate) enum FoundBy {
     /// A systemd service.
     Unit(String),
     /// A container, and its pod as `namespace/name`.
@@ -24,8 +24,8 @@ pub(crate) enum How {
 
 /// The processes of one service, in ascending order of pid.
 #[derive(Clone, Debug)]
-pub(crate) struct Group<'a> {
-    pub(crate) how: How,
+pub(crate) struct ServiceProcesses<'a> {
+    pub(crate) how: FoundBy,
     pub(crate) processes: Vec<&'a Process>,
     /// Its ports, TCP first, without duplicates.
     pub(crate) listening: BTreeSet<(bool, u16)>,
@@ -33,7 +33,7 @@ pub(crate) struct Group<'a> {
     pub(crate) reachable: bool,
 }
 
-impl Group<'_> {
+impl ServiceProcesses<'_> {
     /// The number of its sockets that receive on each device, except the loopback device and the backlog.
     pub(crate) fn connections(&self, host: &Host) -> BTreeMap<String, usize> {
         let sockets = self.processes.iter().flat_map(|process| &process.sockets);
@@ -66,25 +66,25 @@ impl Group<'_> {
 }
 
 /// The listening services.
-pub(crate) fn groups(found: &Found) -> Vec<Group<'_>> {
-    let mut groups: BTreeMap<How, Group<'_>> = BTreeMap::new();
+pub(crate) fn groups(found: &Found) -> Vec<ServiceProcesses<'_>> {
+    let mut groups: BTreeMap<FoundBy, ServiceProcesses<'_>> = BTreeMap::new();
     for process in &found.host.processes {
-        let listening: Vec<Listening> = process
+        let listening: Vec<ListeningSocket> = process
             .sockets
             .iter()
-            .filter_map(|s| Listening::of(s.inode, s.state, s.local, s.remote.is_some()))
+            .filter_map(|s| ListeningSocket::of(s.inode, s.state, s.local, s.remote.is_some()))
             .collect();
         let cgroup = found.cgroups.get(&process.id.pid).map(String::as_str);
         let started_as = found.started_as.get(&process.id.pid).map(String::as_str);
         let Some(how) = how(process, cgroup, started_as, &listening) else { continue };
-        let group = groups.entry(how.clone()).or_insert_with(|| Group {
+        let group = groups.entry(how.clone()).or_insert_with(|| ServiceProcesses {
             how,
             processes: Vec::new(),
             listening: BTreeSet::new(),
             reachable: false,
         });
         group.processes.push(process);
-        group.reachable |= listening.iter().any(Listening::is_reachable);
+        group.reachable |= listening.iter().any(ListeningSocket::is_reachable);
         group.listening.extend(listening.iter().map(|socket| (!socket.tcp, socket.at.port())));
     }
     groups.into_values().filter(|group| !group.listening.is_empty()).collect()
@@ -95,8 +95,8 @@ fn how(
     process: &Process,
     cgroup: Option<&str>,
     started_as: Option<&str>,
-    listening: &[Listening],
-) -> Option<How> {
+    listening: &[ListeningSocket],
+) -> Option<FoundBy> {
     let can_be_named = |text: &str| pattern(text).is_some();
     if let Some(container) = &process.container {
         // `shop/cart-7d9f server` is a container in a pod.
@@ -105,19 +105,19 @@ fn how(
             None => (None, container.as_str()),
         };
         if can_be_named(name) && pod.is_none_or(can_be_named) {
-            return Some(How::Container { pod: pod.map(str::to_owned), name: name.to_owned() });
+            return Some(FoundBy::Container { pod: pod.map(str::to_owned), name: name.to_owned() });
         }
     }
     match cgroup.and_then(unit) {
-        Some(Unit::Service(unit)) if can_be_named(&unit) => return Some(How::Unit(unit)),
-        Some(Unit::SystemdItself) => return Some(How::SystemdItself),
+        Some(Unit::Service(unit)) if can_be_named(&unit) => return Some(FoundBy::Unit(unit)),
+        Some(Unit::SystemdItself) => return Some(FoundBy::SystemdItself),
         Some(Unit::Service(_) | Unit::Passing) | None => {}
     }
     let exe = started_as.unwrap_or(&process.exe);
     if can_be_named(exe) {
-        return Some(How::Exe(exe.to_owned()));
+        return Some(FoundBy::Exe(exe.to_owned()));
     }
-    listening.iter().map(|socket| socket.at.port()).min().map(How::Port)
+    listening.iter().map(|socket| socket.at.port()).min().map(FoundBy::Port)
 }
 
 /// The unit in a cgroup's path.

@@ -4,13 +4,13 @@
 use linux::{KernelError, Netns, Processes};
 use model::host::Device;
 use model::{Host, KernelVersion, KthreadKnob, KthreadState, Prerequisites, Slice, since};
-use page::{Cell, Kind, Page, Report, Style, Table, record, to_json};
+use page::{Cell, Page, RecordSchema, Report, Style, Table, record, to_json};
 use schemars::{JsonSchema, SchemaGenerator};
 use serde::Serialize;
 
 /// A mechanism and its requirements.
 #[derive(Clone, Copy, Debug)]
-pub struct Mechanism {
+pub struct MechanismRow {
     /// Its name; stable, for scripts.
     pub name: &'static str,
     /// What it does.
@@ -18,12 +18,12 @@ pub struct Mechanism {
     /// The first kernel release with it; `None` if there is none.
     pub since: Option<KernelVersion>,
     /// Its other requirements.
-    pub needs: &'static [Need],
+    pub needs: &'static [MechanismNeed],
 }
 
 /// A requirement of a mechanism.
 #[derive(Clone, Copy, Debug)]
-pub enum Need {
+pub enum MechanismNeed {
     /// A kernel feature that can be queried.
     Kernel(&'static str, fn(&Host) -> bool),
     /// A kernel feature that is visible in its threads.
@@ -34,7 +34,7 @@ pub enum Need {
     Device(&'static str, fn(&Device) -> bool),
 }
 
-impl Need {
+impl MechanismNeed {
     /// The requirement in words.
     pub const fn words(&self) -> &'static str {
         match self {
@@ -46,222 +46,234 @@ impl Need {
     }
 }
 
-const NET_ADMIN: Need = Need::Held("CAP_NET_ADMIN", |host, _| host.capabilities.net_admin);
-const PTRACE: Need = Need::Held("CAP_SYS_PTRACE", |host, _| host.capabilities.ptrace);
-const SYS_ADMIN: Need = Need::Held("CAP_SYS_ADMIN", |_, has| has.cap_sys_admin);
-const BPF: Need = Need::Held("CAP_BPF", |_, has| has.cap_bpf);
-const PERFMON: Need = Need::Held("CAP_PERFMON", |_, has| has.cap_perfmon);
-const BTF: Need = Need::Held("kernel BTF", |_, has| has.btf);
-const NO_RT: Need = Need::Held("a kernel without PREEMPT_RT", |_, has| !has.preempt_rt);
-const NAPIS: Need = Need::Device("a device with NAPIs", |device| !device.napis.is_empty());
+const NET_ADMIN: MechanismNeed = MechanismNeed::Held("CAP_NET_ADMIN", |host, _| host.capabilities.net_admin);
+const PTRACE: MechanismNeed = MechanismNeed::Held("CAP_SYS_PTRACE", |host, _| host.capabilities.ptrace);
+const SYS_ADMIN: MechanismNeed = MechanismNeed::Held("CAP_SYS_ADMIN", |_, has| has.cap_sys_admin);
+const BPF: MechanismNeed = MechanismNeed::Held("CAP_BPF", |_, has| has.cap_bpf);
+const PERFMON: MechanismNeed = MechanismNeed::Held("CAP_PERFMON", |_, has| has.cap_perfmon);
+const BTF: MechanismNeed = MechanismNeed::Held("kernel BTF", |_, has| has.btf);
+const NO_RT: MechanismNeed = MechanismNeed::Held("a kernel without PREEMPT_RT", |_, has| !has.preempt_rt);
+const NAPIS: MechanismNeed = MechanismNeed::Device("a device with NAPIs", |device| !device.napis.is_empty());
 
 /// All mechanisms: packet delivery, threads, NIC, measurement, applications.
-pub const MECHANISMS: &[Mechanism] = &[
-    Mechanism {
+pub const MECHANISMS: &[MechanismRow] = &[
+    MechanismRow {
         name: "defer-device",
         meaning: "interrupts deferred for all queues of a device together",
         since: Some(since::DEVICE_DEFER_HARD_IRQS),
         needs: &[
             NET_ADMIN,
-            Need::Device("a device with napi_defer_hard_irqs", |device| {
+            MechanismNeed::Device("a device with napi_defer_hard_irqs", |device| {
                 device.defer_hard_irqs.is_some() && !device.napis.is_empty()
             }),
         ],
     },
-    Mechanism {
+    MechanismRow {
         name: "defer-queue",
         meaning: "interrupts deferred for individual queues",
         since: Some(since::NAPI_SET),
-        needs: &[Need::Kernel("napi-set", |host| host.capabilities.napi_set), NET_ADMIN, NAPIS],
+        needs: &[MechanismNeed::Kernel("napi-set", |host| host.capabilities.napi_set), NET_ADMIN, NAPIS],
     },
-    Mechanism {
+    MechanismRow {
         name: "suspend",
         meaning: "interrupts masked while a running process's epoll_wait finds events",
         since: Some(since::NAPI_SET),
         needs: &[
-            Need::Kernel("irq-suspend-timeout", |host| host.capabilities.irq_suspend),
-            Need::Kernel("EPIOCSPARAMS", |host| host.capabilities.epoll_params),
+            MechanismNeed::Kernel("irq-suspend-timeout", |host| host.capabilities.irq_suspend),
+            MechanismNeed::Kernel("EPIOCSPARAMS", |host| host.capabilities.epoll_params),
             NET_ADMIN,
             PTRACE,
             NAPIS,
         ],
     },
-    Mechanism {
+    MechanismRow {
         name: "epoll-busy-poll",
         meaning: "busy polling in the epolls of a running process",
         since: Some(since::EPOLL_PARAMS),
         needs: &[
-            Need::Kernel("EPIOCSPARAMS", |host| host.capabilities.epoll_params),
+            MechanismNeed::Kernel("EPIOCSPARAMS", |host| host.capabilities.epoll_params),
             NET_ADMIN,
             PTRACE,
             NAPIS,
         ],
     },
-    Mechanism {
+    MechanismRow {
         name: "eventbusy",
         meaning: "epoll_wait that busy-waits for events only",
         since: None,
         needs: &[
-            Need::Kernel("the patches in kernel/epoll-event-busy-loop", |host| {
+            MechanismNeed::Kernel("the patches in kernel/epoll-event-busy-loop", |host| {
                 host.capabilities.epoll_events_only
             }),
             PTRACE,
         ],
     },
-    Mechanism {
+    MechanismRow {
         name: "threads-device",
         meaning: "kernel threads that poll for all queues of a device together",
         since: Some(since::NAPI_THREADS),
         needs: &[
             NET_ADMIN,
-            Need::Device("a device with threaded", |device| {
+            MechanismNeed::Device("a device with threaded", |device| {
                 device.threaded.is_some() && !device.napis.is_empty()
             }),
         ],
     },
-    Mechanism {
+    MechanismRow {
         name: "threads-queue",
         meaning: "kernel threads that poll for individual queues",
         since: Some(since::QUEUE_THREADS),
         needs: &[
-            Need::Kernel("napi-set with threaded", |host| host.capabilities.napi_threaded),
+            MechanismNeed::Kernel("napi-set with threaded", |host| host.capabilities.napi_threaded),
             NET_ADMIN,
             NAPIS,
         ],
     },
-    Mechanism {
+    MechanismRow {
         name: "threads-busy",
         meaning: "kernel threads that poll continuously",
         since: Some(since::BUSY_THREADS),
         needs: &[
-            Need::Kernel("threaded: busy-poll", |host| host.capabilities.napi_threaded_busy),
+            MechanismNeed::Kernel("threaded: busy-poll", |host| host.capabilities.napi_threaded_busy),
             NET_ADMIN,
             NAPIS,
         ],
     },
-    Mechanism {
+    MechanismRow {
         name: "thread-class",
         meaning: "scheduling class and CPUs of the kernel threads that poll",
         since: Some(since::NAPI_THREADS),
         needs: &[
-            Need::Thread("sched_getattr", |begins| begins.scheduling.is_some()),
-            Need::Held("CAP_SYS_NICE", |_, has| has.cap_sys_nice),
+            MechanismNeed::Thread("sched_getattr", |begins| begins.scheduling.is_some()),
+            MechanismNeed::Held("CAP_SYS_NICE", |_, has| has.cap_sys_nice),
         ],
     },
-    Mechanism {
+    MechanismRow {
         name: "thread-slice",
         meaning: "how long these threads run before another thread on their CPU",
         since: Some(KthreadKnob::Slice(Slice::Default).facts().since),
-        needs: &[Need::Thread("sched_attr with a slice", |begins| begins.slice.is_some())],
+        needs: &[MechanismNeed::Thread("sched_attr with a slice", |begins| begins.slice.is_some())],
     },
-    Mechanism {
+    MechanismRow {
         name: "thread-util-clamp",
         meaning: "the CPU utilisation that the scheduler assumes for these threads",
         since: Some(since::NAPI_THREADS),
-        needs: &[Need::Thread("CONFIG_UCLAMP_TASK", |begins| begins.util_clamp.is_some())],
+        needs: &[MechanismNeed::Thread("CONFIG_UCLAMP_TASK", |begins| begins.util_clamp.is_some())],
     },
-    Mechanism {
+    MechanismRow {
         name: "irq-affinity",
         meaning: "interrupts placed on CPUs",
         since: Some(since::IRQ_AFFINITY_LIST),
         needs: &[
-            Need::Device("a device whose queues' interrupts are known", |device| {
+            MechanismNeed::Device("a device whose queues' interrupts are known", |device| {
                 device.napis.iter().any(|napi| napi.irq.is_some())
             }),
-            Need::Held("root's files of /proc/irq", |_, has| has.cap_sys_admin),
+            MechanismNeed::Held("root's files of /proc/irq", |_, has| has.cap_sys_admin),
         ],
     },
-    Mechanism {
+    MechanismRow {
         name: "channels",
         meaning: "how many queues a device has",
         since: Some(since::ETHTOOL_NETLINK_SET),
-        needs: &[NET_ADMIN, Need::Device("a driver with channels", |device| device.channels.is_some())],
+        needs: &[
+            NET_ADMIN,
+            MechanismNeed::Device("a driver with channels", |device| device.channels.is_some()),
+        ],
     },
-    Mechanism {
+    MechanismRow {
         name: "rings",
         meaning: "how many descriptors a ring has",
         since: Some(since::ETHTOOL_NETLINK_SET),
-        needs: &[NET_ADMIN, Need::Device("a driver with ring sizes", |device| device.rings.is_some())],
+        needs: &[
+            NET_ADMIN,
+            MechanismNeed::Device("a driver with ring sizes", |device| device.rings.is_some()),
+        ],
     },
-    Mechanism {
+    MechanismRow {
         name: "coalescing",
         meaning: "interrupt moderation of a device",
         since: Some(since::ETHTOOL_NETLINK_SET),
-        needs: &[NET_ADMIN, Need::Device("a driver with coalescing", |device| device.coalesce.is_some())],
+        needs: &[
+            NET_ADMIN,
+            MechanismNeed::Device("a driver with coalescing", |device| device.coalesce.is_some()),
+        ],
     },
-    Mechanism {
+    MechanismRow {
         name: "coalescing-queue",
         meaning: "interrupt moderation of individual queues",
         since: Some(since::QUEUE_COALESCING),
         needs: &[
             NET_ADMIN,
-            Need::Device("a driver with ETHTOOL_PERQUEUE", |device| {
+            MechanismNeed::Device("a driver with ETHTOOL_PERQUEUE", |device| {
                 device.rx_queues.iter().any(|queue| queue.coalesce.is_some())
             }),
         ],
     },
-    Mechanism {
+    MechanismRow {
         name: "rss",
         meaning: "the queues over which the receive hash spreads packets",
         since: Some(since::RSS),
         needs: &[
             NET_ADMIN,
-            Need::Device("a driver with an RSS indirection table", |device| device.rss.is_some()),
+            MechanismNeed::Device("a driver with an RSS indirection table", |device| device.rss.is_some()),
         ],
     },
-    Mechanism {
+    MechanismRow {
         name: "rss-contexts",
         meaning: "groups of queues with a separate receive hash",
         since: Some(since::RSS_CONTEXTS),
         needs: &[
             NET_ADMIN,
-            Need::Device("a driver with RSS contexts", |device| device.rss_contexts.is_some()),
+            MechanismNeed::Device("a driver with RSS contexts", |device| device.rss_contexts.is_some()),
         ],
     },
-    Mechanism {
+    MechanismRow {
         name: "flow-rules",
         meaning: "single flows directed to a queue by the NIC (ntuple)",
         since: Some(since::ALWAYS),
-        needs: &[NET_ADMIN, Need::Device("a driver with ntuple rules", |device| device.flow_rules.is_some())],
+        needs: &[
+            NET_ADMIN,
+            MechanismNeed::Device("a driver with ntuple rules", |device| device.flow_rules.is_some()),
+        ],
     },
-    Mechanism {
+    MechanismRow {
         name: "big-tcp",
         meaning: "packets above 64 KiB inside the host: BIG TCP",
         since: Some(since::BIG_TCP),
         needs: &[
             NET_ADMIN,
-            Need::Device("a driver that accepts more than 64 KiB", |device| {
+            MechanismNeed::Device("a driver that accepts more than 64 KiB", |device| {
                 device.packet_sizes.tso_max_size.is_some_and(|size| size > SMALL_TCP_MAX)
             }),
         ],
     },
-    Mechanism {
+    MechanismRow {
         name: "counting",
         meaning: "who polls each NAPI: doctor, top, engaged",
         since: Some(since::COUNTING),
         needs: &[BTF, BPF, PERFMON, NO_RT],
     },
-    Mechanism {
+    MechanismRow {
         name: "response-times",
         meaning: "how long a service's requests take: watch, compare, goals",
         since: Some(since::RESPONSE_TIMES),
         needs: &[BTF, BPF, PERFMON, NO_RT],
     },
-    Mechanism {
+    MechanismRow {
         name: "reuseport",
         meaning: "connections assigned to the worker of their queue",
         since: Some(since::REUSEPORT_BY_QUEUE),
         needs: &[BTF, SYS_ADMIN, PTRACE],
     },
-    Mechanism {
+    MechanismRow {
         name: "sockets",
         meaning: "applications ask for a policy: SO_NETPOLICY, PR_SET_NETPOLICY",
         since: Some(since::SOCKET_REQUESTS),
         needs: &[
             BTF,
             SYS_ADMIN,
-            Need::Held("the unified cgroup hierarchy", |_, has| has.cgroup2),
-            Need::Held("a BPF file system at /sys/fs/bpf", |_, has| has.bpf_fs),
+            MechanismNeed::Held("the unified cgroup hierarchy", |_, has| has.cgroup2),
+            MechanismNeed::Held("a BPF file system at /sys/fs/bpf", |_, has| has.bpf_fs),
         ],
     },
 ];
@@ -313,23 +325,25 @@ impl SupportMatrix {
     }
 }
 
-impl Mechanism {
+impl MechanismRow {
     fn on(&self, host: &Host, has: &Prerequisites) -> Supported {
         let mut lacks = Vec::new();
         let mut devices: Option<Vec<&Device>> = None;
         for need in self.needs {
             match need {
-                Need::Kernel(words, has_it) if !has_it(host) => lacks.push(self.without(words, host)),
-                Need::Thread(words, has_it) => match &host.kthread_begins {
+                MechanismNeed::Kernel(words, has_it) if !has_it(host) => {
+                    lacks.push(self.without(words, host))
+                }
+                MechanismNeed::Thread(words, has_it) => match &host.kthread_begins {
                     Some(begins) if has_it(begins) => {}
                     None if self.since.is_none_or(|since| host.kernel >= since) => {
                         lacks.push(NO_THREAD.to_owned());
                     }
                     _ => lacks.push(self.without(words, host)),
                 },
-                Need::Held(words, has_it) if !has_it(host, has) => lacks.push((*words).to_owned()),
-                Need::Kernel(..) | Need::Held(..) => {}
-                Need::Device(words, has_it) => {
+                MechanismNeed::Held(words, has_it) if !has_it(host, has) => lacks.push((*words).to_owned()),
+                MechanismNeed::Kernel(..) | MechanismNeed::Held(..) => {}
+                MechanismNeed::Device(words, has_it) => {
                     let known = host.devices.iter().filter(|device| device.id.name.as_str() != LOOPBACK);
                     let found: Vec<&Device> = known.filter(|device| has_it(device)).collect();
                     if found.is_empty() {
@@ -369,12 +383,12 @@ impl Mechanism {
     pub fn needed(&self) -> Vec<&'static str> {
         let beside = self.needs.iter().filter(|need| match need {
             // A kernel may be built without it, whatever its version.
-            Need::Kernel(words, _) | Need::Thread(words, _) => {
+            MechanismNeed::Kernel(words, _) | MechanismNeed::Thread(words, _) => {
                 self.since.is_none() || words.starts_with("CONFIG_")
             }
-            Need::Held(..) | Need::Device(..) => true,
+            MechanismNeed::Held(..) | MechanismNeed::Device(..) => true,
         });
-        beside.map(Need::words).collect()
+        beside.map(MechanismNeed::words).collect()
     }
 }
 
@@ -412,7 +426,7 @@ impl Report for SupportMatrix {
         page.table(&table);
     }
 
-    fn records_as(generator: &mut SchemaGenerator) -> Vec<Kind> {
+    fn records_as(generator: &mut SchemaGenerator) -> Vec<RecordSchema> {
         vec![record::<Supported>("mechanism", generator)]
     }
 

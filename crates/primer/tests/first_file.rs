@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 use made::{device, host, process_id, server, veth};
 use model::host::{Process, Socket, SocketState, Unread};
 use model::{Fd, Host, Label, Pid, PolicyName};
-use primer::{FirstFile, Found, Listening};
+use primer::{FirstFile, Found, ListeningSocket};
 use proptest::prelude::*;
 
 /// Makes a process listen.
@@ -38,8 +38,8 @@ const UDP: SocketState = SocketState::Udp;
 /// What would be found on a fully visible host.
 fn found(host: Host, cgroups: &[(u32, &str)]) -> Found {
     let sockets = host.processes.iter().flat_map(|process| &process.sockets);
-    let listening: Vec<Listening> =
-        sockets.filter_map(|s| Listening::of(s.inode, s.state, s.local, s.remote.is_some())).collect();
+    let listening: Vec<ListeningSocket> =
+        sockets.filter_map(|s| ListeningSocket::of(s.inode, s.state, s.local, s.remote.is_some())).collect();
     let received = host.devices.iter().map(|device| (device.id, 1_000)).collect();
     let cgroups = cgroups.iter().map(|(pid, path)| (Pid(*pid), (*path).to_owned())).collect();
     Found { host, cgroups, started_as: BTreeMap::new(), received, listening }
@@ -140,7 +140,7 @@ fn without_privileges_the_file_says_whose_ports_it_does_not_know() {
 fn a_socket_that_no_process_holds_is_the_kernels() {
     let mut seen = cache_server();
     let at = "0.0.0.0:51820".parse().expect("an address");
-    seen.listening.push(Listening { inode: 7, tcp: false, at });
+    seen.listening.push(ListeningSocket { inode: 7, tcp: false, at });
     let file = FirstFile::of(&seen, PolicyName::None);
     assert!(
         file.not_seen.iter().any(|line| line.contains("udp 51820: the kernel (a tunnel")),

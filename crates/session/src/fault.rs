@@ -149,11 +149,11 @@ impl Fault {
 
 impl HostState {
     /// The state after an undo, and the script for the settings that are not restored.
-    pub fn after_undo(host: apply::HostState, undo: Option<PathBuf>) -> Self {
+    pub fn after_undo(host: apply::UndoState, undo: Option<PathBuf>) -> Self {
         match host {
-            apply::HostState::Unchanged => Self::Unchanged,
-            apply::HostState::Restored => Self::Restored,
-            apply::HostState::NotRestored(stuck) => {
+            apply::UndoState::Unchanged => Self::Unchanged,
+            apply::UndoState::Restored => Self::Restored,
+            apply::UndoState::NotRestored(stuck) => {
                 Self::NotRestored { stuck: stuck.iter().map(ToString::to_string).collect(), undo }
             }
         }

@@ -46,7 +46,7 @@ const ATTEMPTS_AT_ONCE: u32 = 20;
 
 /// The parameters of a guard process.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Watch {
+pub struct GuardParams {
     /// The deadline, in time since boot; zero to immediately restore what other programs have left on trial.
     pub deadline: Nanoseconds,
     /// Descriptors of the namespaces that the trial changes.
@@ -186,7 +186,7 @@ fn log(state_dir: &Path) -> Result<File, Fault> {
 /// # Errors
 /// The settings that could not be restored.
 pub fn run(
-    watch: &Watch,
+    watch: &GuardParams,
     session: &Session,
     operator: &dyn Operator,
     announce: impl FnOnce() -> std::io::Result<()>,

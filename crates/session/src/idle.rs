@@ -11,11 +11,11 @@ use crate::operator::Operator;
 const WATCHED: Duration = Duration::from_secs(2);
 
 /// The idle states before a change, for policies that are judged by them.
-pub(crate) struct Watch {
+pub(crate) struct IdleComparison {
     before: Option<String>,
 }
 
-impl Watch {
+impl IdleComparison {
     /// Measures for a while if any request is for `power`. Reports if the machine has no idle states.
     pub(crate) fn before(policy: &Policy, operator: &dyn Operator) -> Self {
         let asked = policy.intents.iter().any(|intent| intent.policy == PolicyName::Power);

@@ -14,7 +14,7 @@ use crate::clock;
 use crate::cycle;
 use crate::exit::Exit;
 use crate::fault::{Fault, HostState};
-use crate::idle::Watch;
+use crate::idle::IdleComparison;
 use crate::operator::Operator;
 use crate::session::Session;
 
@@ -24,7 +24,7 @@ const STAGES_MAX: usize = 2;
 
 /// The wording of a command's outcome.
 #[derive(Clone, Copy, Debug)]
-pub struct Words<'a> {
+pub struct OutcomeWords<'a> {
     /// Why there is nothing to change; `None` for the default message of the policy files.
     pub nothing: Option<&'a str>,
     /// What was done, in one word.
@@ -36,11 +36,11 @@ pub fn keep(
     policy: &Policy,
     netns: &Netns,
     allow: Allow,
-    words: &Words<'_>,
+    words: &OutcomeWords<'_>,
     session: &Session,
     operator: &dyn Operator,
 ) -> Result<Exit, Fault> {
-    let idle = Watch::before(policy, operator);
+    let idle = IdleComparison::before(policy, operator);
     let (mut earlier, mut so_far) = (None, SoFar::default());
     for _ in 0..STAGES_MAX {
         match stage(policy, netns, allow, words, session, operator, &mut so_far) {
@@ -116,7 +116,7 @@ fn stage(
     policy: &Policy,
     netns: &Netns,
     allow: Allow,
-    words: &Words<'_>,
+    words: &OutcomeWords<'_>,
     session: &Session,
     operator: &dyn Operator,
     so_far: &mut SoFar,

@@ -4,7 +4,7 @@ use apply::{Journal, Knobs, Transaction};
 use model::Change;
 
 use crate::Fault;
-use crate::report::{DriftReport, Unread};
+use crate::report::{DriftReport, UnreadCause};
 
 /// A change in force, and the transaction that made it.
 #[derive(Clone, Debug)]
@@ -54,9 +54,9 @@ fn compare(in_force: &[InForce], kernel: &mut linux::Kernel) -> DriftReport {
             // Object and setting have their own columns.
             Err(error) => {
                 let state = match change.to().object().device() {
-                    _ if !linux::Kernel::is_gone(&error) => Unread::Unreadable,
-                    Some(device) if kernel.has_device_named_as(device) => Unread::Recreated,
-                    _ => Unread::Gone,
+                    _ if !linux::Kernel::is_gone(&error) => UnreadCause::Unreadable,
+                    Some(device) if kernel.has_device_named_as(device) => UnreadCause::Recreated,
+                    _ => UnreadCause::Gone,
                 };
                 report.unreadable(name, change, state, error.cause.to_string());
             }

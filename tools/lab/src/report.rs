@@ -2,7 +2,7 @@
 
 use linux::lab::{CLIENT_ADDRESS, Lab, Memcached, SERVER_ADDRESS, SERVER_DEVICE};
 use model::Pid;
-use page::{Kind, Page, Report, record, to_json};
+use page::{Page, RecordSchema, Report, record, to_json};
 use schemars::{JsonSchema, SchemaGenerator};
 use serde::Serialize;
 use serde_json::Value;
@@ -78,7 +78,7 @@ impl Report for LabReport {
         page.line(self.introduction());
     }
 
-    fn records_as(generator: &mut SchemaGenerator) -> Vec<Kind> {
+    fn records_as(generator: &mut SchemaGenerator) -> Vec<RecordSchema> {
         vec![record::<ServerHost>("server", generator), record::<ClientHost>("client", generator)]
     }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use page::{Kind, Page, Report, Style, record, to_json};
+use page::{Page, RecordSchema, Report, Style, record, to_json};
 use schemars::{JsonSchema, SchemaGenerator};
 use serde::Serialize;
 use serde_json::Value;
@@ -220,7 +220,7 @@ impl Report for LoadReport {
         }
     }
 
-    fn records_as(generator: &mut SchemaGenerator) -> Vec<Kind> {
+    fn records_as(generator: &mut SchemaGenerator) -> Vec<RecordSchema> {
         vec![record::<RefusedLine>("tc-refused", generator)]
     }
 

@@ -2,7 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use apply::{CommitFault, Doing, HostState, RollBackError, Standing};
+use apply::{CommitFault, HostOperation, RollBackError, Standing, UndoState};
 use model::{Change, IrqKnob, Plan, Setting, Step};
 
 use crate::faulty_host::{Fault, FaultyHost, nudged};
@@ -62,7 +62,7 @@ fn a_commit_that_is_kept_is_in_force_and_can_be_rolled_back_later() {
     assert_eq!(host.settings, host_after(&plan, &before));
     assert_eq!(scene.journal.transaction(name).expect("reads").standing(), Standing::Kept);
     let undone = scene.journal.roll_back(name, &mut host, second(1)).expect("rolls back");
-    assert_eq!(undone.host(), HostState::Restored);
+    assert_eq!(undone.host(), UndoState::Restored);
     assert_eq!(host.settings, before);
 }
 
@@ -81,7 +81,7 @@ fn a_commit_failing_at_any_step_in_any_way_leaves_the_host_as_it_was() {
         assert_eq!(host.settings, before, "{fault:?}");
         // A rejected write changed nothing; the journal and the undo agree.
         let wrote = host.writes > 0 && !matches!(fault, Fault::RefuseWrite(0));
-        let expected = if wrote { HostState::Restored } else { HostState::Unchanged };
+        let expected = if wrote { UndoState::Restored } else { UndoState::Unchanged };
         assert_eq!(error.host, expected, "{fault:?}");
         for transaction in scene.journal.history().expect("reads").transactions {
             assert_eq!(transaction.standing(), Standing::RolledBack, "{fault:?}");
@@ -117,7 +117,7 @@ fn an_undo_that_cannot_finish_names_every_setting_left_wrong() {
         for setting in &wrong {
             assert!(named.contains(setting), "{fault:?}: {setting} is wrong and not named");
         }
-        assert_eq!(matches!(error.host, HostState::NotRestored(_)), !named.is_empty(), "{fault:?}");
+        assert_eq!(matches!(error.host, UndoState::NotRestored(_)), !named.is_empty(), "{fault:?}");
 
         // When the host works again, the rest is restored from the journal.
         let mut host = host.healed();
@@ -260,7 +260,7 @@ fn a_refusal_carries_the_hosts_own_error() {
     let (scene, plan) = (Scene::new(), latency_plan());
     let mut host = FaultyHost::new(&host_for(&plan)).with(Fault::RefuseWrite(3));
     let error = scene.commit(plan, &mut host).expect_err("refuses");
-    let CommitFault::Host { step: 3, of: 5, doing: Doing::Writing, cause } = &*error.fault else {
+    let CommitFault::Host { step: 3, of: 5, doing: HostOperation::Writing, cause } = &*error.fault else {
         panic!("{error}")
     };
     assert_eq!(
@@ -309,7 +309,7 @@ fn a_change_that_cannot_be_undone_is_refused_unless_allowed() {
     let mut host = FaultyHost::new(&host_for(&plan));
     let error = scene.commit(plan.clone(), &mut host).expect_err("refuses");
     assert!(matches!(&*error.fault, CommitFault::Irreversible(changes) if changes.len() == 1), "{error}");
-    assert_eq!((error.host, host.reads, host.writes), (HostState::Unchanged, 0, 0));
+    assert_eq!((error.host, host.reads, host.writes), (UndoState::Unchanged, 0, 0));
 
     let allow = apply::Allow { irreversible: true, disruptive: false };
     let held = apply::commit(plan, &mut host, &scene.journal, &asked(), allow).expect("commits");
@@ -338,7 +338,7 @@ fn a_plan_that_cannot_be_journalled_changes_nothing() {
     let mut host = FaultyHost::new(&before);
     let error = scene.commit(plan, &mut host).expect_err("refuses");
     assert!(matches!(&*error.fault, CommitFault::Journal(_)), "{error}");
-    assert_eq!((error.host, host.settings, host.writes), (HostState::Unchanged, before, 0));
+    assert_eq!((error.host, host.settings, host.writes), (UndoState::Unchanged, before, 0));
 }
 
 #[test]

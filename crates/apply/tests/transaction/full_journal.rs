@@ -1,6 +1,6 @@
 //! The journal runs full at any of its lines, and the host is still restored.
 
-use apply::{Allow, CommitFault, HostState, JOURNAL_BYTES_MAX, JournalError, KeepError, TransactionOrigin};
+use apply::{Allow, CommitFault, JOURNAL_BYTES_MAX, JournalError, KeepError, TransactionOrigin, UndoState};
 use model::{Plan, Setting, Step};
 
 use crate::faulty_host::{FaultyHost, HostError, journal_file};
@@ -12,7 +12,7 @@ fn plan() -> Plan {
 
 #[derive(Debug)]
 enum Failed {
-    Commit(CommitFault<HostError>, HostState),
+    Commit(CommitFault<HostError>, UndoState),
     Keep(KeepError),
 }
 
@@ -50,13 +50,13 @@ fn a_journal_that_is_full_at_any_line_lets_nothing_stay() {
         match (lines, outcome.expect_err("there is no room")) {
             // Nothing is on disk, or the first step was not recorded: nothing was written.
             (0 | 1, Failed::Commit(CommitFault::Journal(JournalError::TooLong { .. }), host)) => {
-                assert_eq!(host, HostState::Unchanged);
+                assert_eq!(host, UndoState::Unchanged);
             }
             (2..5, Failed::Commit(CommitFault::Journal(JournalError::TooLong { .. }), host)) => {
-                assert_eq!(host, HostState::Restored);
+                assert_eq!(host, UndoState::Restored);
             }
             (5, Failed::Keep(KeepError { cause: JournalError::TooLong { .. }, undone, host })) => {
-                assert_eq!(host, HostState::Restored);
+                assert_eq!(host, UndoState::Restored);
                 assert!(matches!(undone.unrecorded.as_deref(), Some(JournalError::TooLong { .. })));
             }
             other => panic!("{other:?}"),

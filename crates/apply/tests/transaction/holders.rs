@@ -1,6 +1,6 @@
 //! Held queues: every kind of holder against every change that would take a queue away.
 
-use apply::{Allow, CommitFault, Fate, HostState, RollBackError, TransactionName};
+use apply::{Allow, CommitFault, Fate, RollBackError, TransactionName, UndoState};
 use model::host::{Confidence, HolderKind, HolderProcess, QueueHolder};
 use model::steering::Transport;
 use model::{
@@ -105,7 +105,7 @@ fn no_change_takes_a_queue_from_what_holds_it_and_nothing_is_tried() {
             let error = apply::commit(plan(&change), &mut host, &scene.journal, &asked(), EVERYTHING)
                 .expect_err(&format!("{} holds, and {change} took it", holder.sentence()));
             assert!(matches!(&*error.fault, CommitFault::QueueConflict(_)), "{holder:?}: {error}");
-            assert_eq!((error.host, error.transaction), (HostState::Unchanged, None));
+            assert_eq!((error.host, error.transaction), (UndoState::Unchanged, None));
             assert!(error.fault.to_string().contains("memcached[812]"), "{}", error.fault);
             assert_eq!(host.settings, before);
             refused += 1;

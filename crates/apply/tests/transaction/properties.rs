@@ -1,6 +1,6 @@
 //! Property tests: any plan, on any host, with any faults.
 
-use apply::{Allow, CommitFault, HostState};
+use apply::{Allow, CommitFault, UndoState};
 use model::setting::Threading;
 use model::{
     Change, DeviceId, DeviceNapiKnob, EmptyPolls, EpollParams, Fd, IfIndex, IrqKnob, IrqNumber, KthreadKnob,
@@ -115,7 +115,7 @@ proptest! {
         // Faults that did not occur in the commit occur in the rollback.
         let outcome = match scene.commit(plan.clone(), &mut host) {
             Ok(held) => held.roll_back().map_or_else(|_| "incomplete", |_| "restored"),
-            Err(error) => if matches!(error.host, HostState::NotRestored(_)) { "incomplete" } else { "restored" },
+            Err(error) => if matches!(error.host, UndoState::NotRestored(_)) { "incomplete" } else { "restored" },
         };
         prop_assert!(outcome == "incomplete" || host.settings == before);
         // The rest is retried on a host with other faults, and then on one without.

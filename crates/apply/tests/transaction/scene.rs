@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use apply::{Allow, CommitError, Held, Journal, Moment, TransactionName, TransactionOrigin};
+use apply::{Allow, CommitError, HeldPlan, Journal, Moment, TransactionName, TransactionOrigin};
 use model::{
     Change, Cpu, CpuSet, DeviceId, EmptyPolls, EpollId, EpollParams, Fd, IfIndex, IrqKnob, IrqNumber, Label,
     Nanoseconds, NapiKnob, NetnsId, Pid, Plan, ProcessId, ProcessKnob, QueueIndex, Reason, RxQueue, Setting,
@@ -39,7 +39,7 @@ impl Scene {
         &self,
         plan: Plan,
         host: &'k mut FaultyHost,
-    ) -> Result<Held<'k, FaultyHost>, CommitError<HostError>> {
+    ) -> Result<HeldPlan<'k, FaultyHost>, CommitError<HostError>> {
         apply::commit(plan, host, &self.journal, &asked(), Allow::default())
     }
 

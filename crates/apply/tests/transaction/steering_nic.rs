@@ -1,7 +1,7 @@
 //! A NIC whose contexts and rules are created, numbered and removed as by a kernel and its driver, with their
 //! faults. A plan that creates them fails at each step in each way, and the NIC is restored.
 
-use apply::{HostState, Knobs};
+use apply::{Knobs, UndoState};
 use model::{
     DeviceId, FlowMatch, FlowRule, IfIndex, Label, NetnsId, NicKnob, Plan, QueueIndex, QueueSpan, Setting,
     SteerTo, Step,
@@ -257,7 +257,7 @@ fn contexts_and_rules_are_made_and_go_in_an_order_that_the_nic_takes() {
         action: Action::Context(3)
     }));
     let undone = scene.journal.roll_back(name, &mut nic, second(1)).expect("rolls back");
-    assert_eq!(undone.host(), HostState::Restored);
+    assert_eq!(undone.host(), UndoState::Restored);
     assert_eq!(nic.state(), before().state());
 }
 

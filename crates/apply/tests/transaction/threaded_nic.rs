@@ -3,7 +3,7 @@
 //! itself or drops the link in the middle. A plan for `threaded-busy` fails at each step in each way, and the
 //! whole NIC is restored.
 
-use apply::{HostState, Knobs};
+use apply::{Knobs, UndoState};
 use model::{
     Change, CpuSet, EmptyPolls, KthreadKnob, Nanoseconds, NapiKnob, Plan, RxQueue, Scheduling, Setting, Step,
     Threading,
@@ -284,7 +284,7 @@ fn threads_that_appear_late_are_placed_and_the_nic_goes_back_whole() {
     held.keep().expect("keeps");
     assert!(are_busy(&nic), "{nic:?}");
     let undone = scene.journal.roll_back(name, &mut nic, second(1)).expect("rolls back");
-    assert_eq!(undone.host(), HostState::Restored);
+    assert_eq!(undone.host(), UndoState::Restored);
     assert_eq!(nic.napis, before().napis, "also the thread that another program had placed");
 }
 
@@ -364,7 +364,7 @@ fn a_link_that_drops_meanwhile_leaves_what_is_named_until_it_is_back() {
         };
         let changed = nic.napis != before().napis;
         // An unreadable setting may be reported as wrong although it is not; never the reverse.
-        assert!(!changed || matches!(error.host, HostState::NotRestored(_)), "call {n}: {error}");
+        assert!(!changed || matches!(error.host, UndoState::NotRestored(_)), "call {n}: {error}");
         nic.up = true;
         for transaction in scene.journal.history().expect("reads").transactions {
             if transaction.standing().is_live() {

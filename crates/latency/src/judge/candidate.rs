@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use crate::live::MeasuredService;
 use model::keys::OF_DELIVERY;
 use model::{Intent, NicRequest, Target as Subject};
-use policy_file::{Mistakes, Word, merge, parse, setting, word};
+use policy_file::{Mistakes, PolicyWord, merge, parse, setting, word};
 use session::{Exit, Fault};
 
 /// A candidate of a comparison, as the operator wrote it.
@@ -24,7 +24,7 @@ pub enum CandidateSettings {
     /// A policy file.
     File(PathBuf),
     /// A policy or a mode for the service, with settings of the service or its device.
-    Settings(Option<Word>, Vec<(String, String)>),
+    Settings(Option<PolicyWord>, Vec<(String, String)>),
 }
 
 /// A service's key in the spelling of policy files; plans and the kernel write `gro-flush-timeout`.
@@ -104,7 +104,7 @@ impl Candidate {
 
     fn of_settings(
         &self,
-        word: Option<Word>,
+        word: Option<PolicyWord>,
         settings: &[(String, String)],
         target: &MeasuredService,
     ) -> Result<CandidateRequests, Fault> {
@@ -184,10 +184,10 @@ mod test {
         assert_eq!(read("current"), Ok(CandidateSettings::Current));
         assert_eq!(
             read("latency"),
-            Ok(CandidateSettings::Settings(Some(Word::Policy(PolicyName::Latency)), Vec::new()))
+            Ok(CandidateSettings::Settings(Some(PolicyWord::Policy(PolicyName::Latency)), Vec::new()))
         );
         assert_eq!(read("./a.toml"), Ok(CandidateSettings::File("./a.toml".into())));
-        let Ok(CandidateSettings::Settings(Some(Word::Delivery(_)), settings)) =
+        let Ok(CandidateSettings::Settings(Some(PolicyWord::Delivery(_)), settings)) =
             read("defer50,gro_flush_timeout=80us")
         else {
             panic!("{:?}", read("defer50,gro_flush_timeout=80us"));

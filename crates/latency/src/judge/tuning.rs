@@ -159,8 +159,8 @@ pub fn section(candidate: &Candidate, service: &str, port: u16) -> Option<String
         service.chars().map(|c| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' }).collect();
     let mut text = format!("[service.{name}]\nmatch = {{ port = {port} }}\n");
     let _ = match word {
-        policy_file::Word::Policy(policy) => writeln!(text, "policy = \"{policy}\""),
-        policy_file::Word::Delivery(mode) => writeln!(text, "policy = \"none\"\ndelivery = \"{mode}\""),
+        policy_file::PolicyWord::Policy(policy) => writeln!(text, "policy = \"{policy}\""),
+        policy_file::PolicyWord::Delivery(mode) => writeln!(text, "policy = \"none\"\ndelivery = \"{mode}\""),
     };
     let assignment = |key: &str, value: &str| match value {
         "on" => format!("{key} = true"),

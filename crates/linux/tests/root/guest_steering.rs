@@ -221,7 +221,7 @@ fn put_back_from(wire: &Wire, before: &[u32]) -> Result<(), Failed> {
     let plan = Plan { steps: vec![two(), refused] };
     let error = apply::commit(plan, &mut kernel, &journal, &asked(), Allow::default());
     let error = error.map(drop).expect_err("the driver refuses the rule");
-    assert_eq!(error.host, apply::HostState::Restored, "{error}");
+    assert_eq!(error.host, apply::UndoState::Restored, "{error}");
     assert_eq!(table_of(wire)?, before);
 
     let held = apply::commit(Plan { steps: vec![two()] }, &mut kernel, &journal, &asked(), Allow::default())?;

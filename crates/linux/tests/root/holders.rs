@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use apply::{Allow, CommitFault, HostState, Journal, Knobs, Moment, TransactionOrigin};
+use apply::{Allow, CommitFault, Journal, Knobs, Moment, TransactionOrigin, UndoState};
 use libtest_mimic::{Failed, Trial};
 use linux::Kernel;
 use linux::process::identify;
@@ -96,7 +96,7 @@ fn commit(
     match apply::commit(plan, kernel, &journal, &asked, allow) {
         Ok(held) => drop(held), // and thereby rolled back
         Err(error) => {
-            assert_eq!(error.host, HostState::Unchanged);
+            assert_eq!(error.host, UndoState::Unchanged);
             return Err(*error.fault);
         }
     }

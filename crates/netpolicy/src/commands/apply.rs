@@ -36,6 +36,6 @@ pub(crate) fn run(arguments: &ApplyArgs, context: &Context) -> Result<Exit, Faul
         }
     }
     running_daemon::refuse_beside_another(&context.session, &netns)?;
-    let words = staged::Words { nothing: None, done: "Applied" };
+    let words = staged::OutcomeWords { nothing: None, done: "Applied" };
     staged::keep(&policy, &netns, arguments.allow.into(), &words, &context.session, &context.console)
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use linux::Processes;
 use model::{Host, Target};
-use policy_file::{Kind, Merged};
+use policy_file::{Merged, SectionKind};
 use session::{Exit, Fault, services};
 
 use crate::args::Cat;
@@ -40,7 +40,8 @@ fn meant(merged: &Merged, context: &Context) -> Result<BTreeMap<usize, MeantBySe
     let mut meant = BTreeMap::new();
     // The sections that request something for traffic are the policy's requests, in the same order.
     let sections = merged.sections.iter().enumerate();
-    let of_traffic = sections.filter(|(_, section)| section.kind != Kind::Daemon).map(|(place, _)| place);
+    let of_traffic =
+        sections.filter(|(_, section)| section.kind != SectionKind::Daemon).map(|(place, _)| place);
     for (place, (at, intent)) in of_traffic.zip(policy.intents.iter().enumerate()) {
         let means = match &intent.target {
             Target::Device(_) | Target::Devices(..) => {

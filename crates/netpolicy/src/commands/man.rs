@@ -4,7 +4,7 @@ use clap::CommandFactory;
 use clap_mangen::roff::{Roff, bold, roman};
 use cli::man::{COMMANDS, DOCUMENTS, FORMATS, POLICY_FILE, entry, files, inlines, pages, source};
 use cli::programs::{TOOLS, Tool};
-use policy_file::{KeyRow, Kind, key_table};
+use policy_file::{KeyRow, SectionKind, key_table};
 use session::drop_in::DROP_IN_DIRS;
 use session::{Exit, Fault};
 
@@ -77,7 +77,7 @@ fn policy_file_page() -> Vec<u8> {
 
 /// Formats a key of a policy file as in docs/reference/policy-file.md.
 fn key(roff: &mut Roff, row: &KeyRow) {
-    let sections = if row.of == Kind::OF_TRAFFIC.as_slice() {
+    let sections = if row.of == SectionKind::OF_TRAFFIC.as_slice() {
         "device, service".to_owned()
     } else {
         row.of.iter().map(|kind| kind.word()).collect::<Vec<_>>().join(", ")

@@ -8,7 +8,7 @@ use session::{Exit, Fault, fullbusy, staged};
 use super::attach::another_process;
 use super::by_daemon;
 use crate::args::{Set, SetTarget};
-use crate::request_args::Word;
+use crate::request_args::PolicyWord;
 use cli::Context;
 
 /// Commits the request, and keeps it.
@@ -45,10 +45,10 @@ pub(crate) fn run(arguments: &Set, context: &Context) -> Result<Exit, Fault> {
         return by_daemon::set(&mut daemon, &policy.intents[0], &typed, &netns, context);
     }
     running_daemon::refuse_beside_another(&context.session, &netns)?;
-    let words = staged::Words { nothing: Some("it is set already"), done: "Set" };
+    let words = staged::OutcomeWords { nothing: Some("it is set already"), done: "Set" };
     let done =
         staged::keep(&policy, &netns, arguments.allow.into(), &words, &context.session, &context.console)?;
-    if let SetTarget::Task { pid, request: Word::Policy(policy) } = &arguments.target {
+    if let SetTarget::Task { pid, request: PolicyWord::Policy(policy) } = &arguments.target {
         bequeath(Pid(*pid), *policy, context);
     }
     Ok(done)

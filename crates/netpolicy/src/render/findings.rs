@@ -2,7 +2,8 @@
 
 use model::{Delivered, Finding, Severity};
 use page::{
-    Entry, Kind, Page, Report, SCREEN_COLUMNS, SCREEN_ROWS, Shown, Style, fit, record, rows_of, to_json,
+    Entry, Page, RecordSchema, Report, SCREEN_COLUMNS, SCREEN_ROWS, Shown, Style, fit, record, rows_of,
+    to_json,
 };
 use schemars::{JsonSchema, SchemaGenerator};
 use serde::Serialize;
@@ -158,7 +159,7 @@ impl Report for FindingsReport<'_> {
         }
     }
 
-    fn records_as(generator: &mut SchemaGenerator) -> Vec<Kind> {
+    fn records_as(generator: &mut SchemaGenerator) -> Vec<RecordSchema> {
         vec![record::<Finding>("finding", generator)]
     }
 

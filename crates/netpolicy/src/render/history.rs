@@ -2,7 +2,7 @@
 
 use apply::{History, Journal, Standing, Transaction, TransactionName, Unreadable};
 use model::{Judgement, Pid};
-use page::{Cell, Kind, Page, Report, Style, Table, record, to_json};
+use page::{Cell, Page, RecordSchema, Report, Style, Table, record, to_json};
 use schemars::{JsonSchema, SchemaGenerator};
 use serde::Serialize;
 use serde_json::Value;
@@ -140,7 +140,7 @@ impl Report for HistoryReport {
         }
     }
 
-    fn records_as(generator: &mut SchemaGenerator) -> Vec<Kind> {
+    fn records_as(generator: &mut SchemaGenerator) -> Vec<RecordSchema> {
         vec![record::<Entry>("transaction", generator), record::<Damaged>("unreadable", generator)]
     }
 

@@ -6,7 +6,7 @@ use model::host::{
     Channels, Coalesce, Confidence, Device, Irq, Napi, NapiEdge, Pair, Process, Rings, RxQueueState,
 };
 use model::{CpuSet, Fd, Host, KthreadState, NapiId, Slice, UtilClamp};
-use page::{Cell, Kind, Page, Report, Style, Table, record, to_json};
+use page::{Cell, Page, RecordSchema, Report, Style, Table, record, to_json};
 use schemars::{JsonSchema, SchemaGenerator};
 use serde::Serialize;
 use serde_json::Value;
@@ -50,7 +50,7 @@ impl Report for HostReport<'_> {
         unread(page, host);
     }
 
-    fn records_as(generator: &mut SchemaGenerator) -> Vec<Kind> {
+    fn records_as(generator: &mut SchemaGenerator) -> Vec<RecordSchema> {
         vec![
             record::<model::host::Device>("device", generator),
             record::<model::host::Irq>("irq", generator),

@@ -1,6 +1,6 @@
 //! One sample of `top`, as printed by `top --once`.
 
-use page::{Cell, Kind, Page, Report, Table, record, to_json};
+use page::{Cell, Page, RecordSchema, Report, Table, record, to_json};
 use schemars::{JsonSchema, SchemaGenerator};
 use serde::Serialize;
 use serde_json::Value;
@@ -107,7 +107,7 @@ impl Report for ReadingReport<'_> {
         }
     }
 
-    fn records_as(generator: &mut SchemaGenerator) -> Vec<Kind> {
+    fn records_as(generator: &mut SchemaGenerator) -> Vec<RecordSchema> {
         vec![
             record::<QueueLine>("queue", generator),
             record::<ProcessLine>("process", generator),

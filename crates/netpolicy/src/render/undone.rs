@@ -1,7 +1,7 @@
 //! The result of a rollback.
 
 use apply::{Fate, TransactionName, Undone, UndoneChange};
-use page::{Cell, Kind, Page, Report, Style, Table, record, to_json};
+use page::{Cell, Page, RecordSchema, Report, Style, Table, record, to_json};
 use schemars::{JsonSchema, SchemaGenerator};
 use serde::Serialize;
 use serde_json::Value;
@@ -86,7 +86,7 @@ impl Report for UndoneReport {
         }
     }
 
-    fn records_as(generator: &mut SchemaGenerator) -> Vec<Kind> {
+    fn records_as(generator: &mut SchemaGenerator) -> Vec<RecordSchema> {
         vec![record::<Line>("setting", generator)]
     }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use apply::TransactionName;
 use model::{Change, Object, Setting};
-use page::{Cell, Kind, Page, Report, Style, Table, record, to_json};
+use page::{Cell, Page, RecordSchema, Report, Style, Table, record, to_json};
 use schemars::{JsonSchema, SchemaGenerator};
 use serde::Serialize;
 use serde_json::Value;
@@ -64,7 +64,7 @@ impl Subject {
 
 /// Why an applied setting cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unread {
+pub enum UnreadCause {
     /// Its object and therefore the setting no longer exist.
     Gone,
     /// Its device was removed, and another one now has its name, without the settings.
@@ -73,7 +73,7 @@ pub enum Unread {
     Unreadable,
 }
 
-impl Unread {
+impl UnreadCause {
     const fn word(self) -> &'static str {
         match self {
             Self::Gone => "gone",
@@ -99,7 +99,7 @@ impl DriftReport {
         &mut self,
         transaction: TransactionName,
         change: &Change,
-        state: Unread,
+        state: UnreadCause,
         cause: String,
     ) {
         self.line(transaction, change, None, state.word(), Some(cause));
@@ -132,7 +132,7 @@ impl DriftReport {
     /// Whether any setting has changed or was lost on an existing object. Settings of objects that no longer
     /// exist are not drift.
     pub fn is_drift(&self) -> bool {
-        self.drifted.iter().any(|line| line.note != Unread::Gone.word())
+        self.drifted.iter().any(|line| line.note != UnreadCause::Gone.word())
     }
 }
 
@@ -142,7 +142,7 @@ impl Report for DriftReport {
     fn page(&self, page: &mut Page) {
         let mut table = Table::new(&["OBJECT", "SETTING", "APPLIED", "FOUND", "", "TRANSACTION", "NOTE"]);
         // What went with its owner, or cannot be read for one reason, is one row.
-        let gone = Unread::Gone.word();
+        let gone = UnreadCause::Gone.word();
         let kind = |line: &Line| {
             (
                 line.transaction,
@@ -157,7 +157,8 @@ impl Report for DriftReport {
         }
         for line in &self.drifted {
             let count_alike = alike.get(&kind(line)).copied();
-            let folds = line.note == gone || line.note == Unread::Unreadable.word() && count_alike != Some(1);
+            let folds =
+                line.note == gone || line.note == UnreadCause::Unreadable.word() && count_alike != Some(1);
             if let Some((subject, went)) = line.subject.owner().filter(|_| folds) {
                 // The first of them stands for all.
                 let Some(settings) = alike.remove(&kind(line)) else { continue };
@@ -192,7 +193,7 @@ impl Report for DriftReport {
         }
     }
 
-    fn records_as(generator: &mut SchemaGenerator) -> Vec<Kind> {
+    fn records_as(generator: &mut SchemaGenerator) -> Vec<RecordSchema> {
         vec![record::<Line>("drift", generator)]
     }
 
@@ -220,11 +221,21 @@ mod test {
         let name: TransactionName = "20261122T030000.000000Z-0c01".parse().expect("a name");
         let mut report = DriftReport::default();
         for queue in 0..12 {
-            report.unreadable(name, &change("lxc12", 9, queue), Unread::Gone, "no such device".to_owned());
+            report.unreadable(
+                name,
+                &change("lxc12", 9, queue),
+                UnreadCause::Gone,
+                "no such device".to_owned(),
+            );
         }
-        report.unreadable(name, &change("eth0", 2, 0), Unread::Unreadable, "EPERM".to_owned());
+        report.unreadable(name, &change("eth0", 2, 0), UnreadCause::Unreadable, "EPERM".to_owned());
         for queue in 0..4 {
-            report.unreadable(name, &change("eth1", 3, queue), Unread::Unreadable, "it is down".to_owned());
+            report.unreadable(
+                name,
+                &change("eth1", 3, queue),
+                UnreadCause::Unreadable,
+                "it is down".to_owned(),
+            );
         }
         let mut page = Page::new(false);
         report.page(&mut page);

@@ -2,7 +2,7 @@
 
 use apply::{Transaction, TransactionName};
 use model::{Change, Judgement, Reason, Setting};
-use page::{Kind, Page, Report, Style, record, to_json};
+use page::{Page, RecordSchema, Report, Style, record, to_json};
 use schemars::{JsonSchema, SchemaGenerator};
 use serde::Serialize;
 use serde_json::Value;
@@ -135,7 +135,7 @@ impl Report for ExplainedReport {
         }
     }
 
-    fn records_as(generator: &mut SchemaGenerator) -> Vec<Kind> {
+    fn records_as(generator: &mut SchemaGenerator) -> Vec<RecordSchema> {
         vec![record::<Entry>("setting", generator)]
     }
 

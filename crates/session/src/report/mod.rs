@@ -9,7 +9,7 @@ mod plan;
 mod recipe;
 mod typed;
 
-pub use drift::{DriftReport, Unread};
+pub use drift::{DriftReport, UnreadCause};
 pub use event::EventReport;
 pub use explained::ExplainedReport;
 pub use fault::{printable, words};

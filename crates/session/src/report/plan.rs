@@ -1,7 +1,7 @@
 //! A plan, for people and for programs.
 
 use model::{Change, Plan, Reason};
-use page::{Cell, Kind, Page, Report, Style, Table, record, to_json};
+use page::{Cell, Page, RecordSchema, Report, Style, Table, record, to_json};
 use schemars::{JsonSchema, SchemaGenerator};
 use serde::Serialize;
 use serde_json::Value;
@@ -69,7 +69,7 @@ impl Report for PlanReport {
         }
     }
 
-    fn records_as(generator: &mut SchemaGenerator) -> Vec<Kind> {
+    fn records_as(generator: &mut SchemaGenerator) -> Vec<RecordSchema> {
         vec![record::<ChangeLine>("change", generator)]
     }
 

@@ -2,7 +2,7 @@
 
 use model::recipe::{Case, Mechanism, PaysFrom, RecipeValue, Rung, When};
 use model::{DeliveryMode, PolicyName, Reason, Recipes};
-use page::{Kind, Page, Report, Style, record, to_json};
+use page::{Page, RecordSchema, Report, Style, record, to_json};
 use schemars::{JsonSchema, SchemaGenerator};
 use serde::Serialize;
 use serde_json::Value;
@@ -204,7 +204,7 @@ impl Report for RecipeReport {
         }
     }
 
-    fn records_as(generator: &mut SchemaGenerator) -> Vec<Kind> {
+    fn records_as(generator: &mut SchemaGenerator) -> Vec<RecordSchema> {
         vec![
             record::<Entry>("mechanism", generator),
             record::<CaseEntry>("case", generator),

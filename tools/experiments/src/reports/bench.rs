@@ -1,7 +1,7 @@
 //! The report of an experiment.
 
 use model::{Evidence, OfferedLoad};
-use page::{Kind, Page, Report, record, schema_of, to_json};
+use page::{Page, RecordSchema, Report, record, schema_of, to_json};
 use runs::{Grid, Results};
 use schemars::SchemaGenerator;
 use serde::Serialize;
@@ -55,7 +55,7 @@ impl Report for BenchReport<'_> {
         }
     }
 
-    fn records_as(generator: &mut SchemaGenerator) -> Vec<Kind> {
+    fn records_as(generator: &mut SchemaGenerator) -> Vec<RecordSchema> {
         vec![record::<Evidence>("evidence", generator)]
     }
 
@@ -100,7 +100,7 @@ impl Report for GridReport<'_> {
         }
     }
 
-    fn records_as(generator: &mut SchemaGenerator) -> Vec<Kind> {
+    fn records_as(generator: &mut SchemaGenerator) -> Vec<RecordSchema> {
         vec![record::<Evidence>("evidence", generator)]
     }
 

@@ -1,6 +1,6 @@
 //! The report of a prediction.
 
-use page::{Cell, Kind, Page, Report, Style, Table, plain, record};
+use page::{Cell, Page, RecordSchema, Report, Style, Table, plain, record};
 use schemars::{JsonSchema, SchemaGenerator};
 use serde::Serialize;
 
@@ -94,7 +94,7 @@ impl Report for PredictionReport {
         page.table(&table);
     }
 
-    fn records_as(generator: &mut SchemaGenerator) -> Vec<Kind> {
+    fn records_as(generator: &mut SchemaGenerator) -> Vec<RecordSchema> {
         vec![record::<Prediction>("prediction", generator)]
     }
 

@@ -1,6 +1,6 @@
 //! Compares measurements and predictions side by side.
 
-use page::{Cell, Kind, Page, Report, Style, Table, plain, record};
+use page::{Cell, Page, RecordSchema, Report, Style, Table, plain, record};
 use schemars::{JsonSchema, SchemaGenerator};
 use serde::Serialize;
 
@@ -197,7 +197,7 @@ impl Report for ValidationReport {
         page.line(self.coverage_line());
     }
 
-    fn records_as(generator: &mut SchemaGenerator) -> Vec<Kind> {
+    fn records_as(generator: &mut SchemaGenerator) -> Vec<RecordSchema> {
         vec![record::<Row>("validation-row", generator)]
     }
 

@@ -1,6 +1,6 @@
 //! The report on the speed of rule loading.
 
-use page::{Cell, Kind, Page, Report, Style, Table, record, to_json};
+use page::{Cell, Page, RecordSchema, Report, Style, Table, record, to_json};
 use schemars::{JsonSchema, SchemaGenerator};
 use serde::Serialize;
 use serde_json::Value;
@@ -56,7 +56,7 @@ impl Report for RuleBenchReport {
         page.table(&table);
     }
 
-    fn records_as(generator: &mut SchemaGenerator) -> Vec<Kind> {
+    fn records_as(generator: &mut SchemaGenerator) -> Vec<RecordSchema> {
         vec![record::<BenchRow>("tc-bench", generator)]
     }
 
