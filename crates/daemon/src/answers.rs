@@ -6,7 +6,7 @@ use session::Fault;
 use crate::reconciler::Suppressed;
 use crate::rejections::Rejections;
 use crate::requests::StoredRequest;
-use crate::status::{Answer, Phase};
+use crate::status::{Answer, DaemonPhase};
 
 /// Maximum number of changes listed in an answer.
 const CHANGES_LISTED_MAX: usize = 4096;
@@ -31,7 +31,7 @@ struct Asking {
     target: Target,
     /// The state to restore on refusal; `None` once restored.
     before: Option<Before>,
-    phase: Phase,
+    phase: DaemonPhase,
     /// Whether the request has already overridden "left alone" for its objects.
     taken_up: bool,
     refused: Option<Fault>,
@@ -49,12 +49,12 @@ pub(crate) struct Answers {
 
 impl Answers {
     /// Begins a request for this target.
-    pub(crate) fn begin(&mut self, target: Target, before: Before, phase: Phase) {
+    pub(crate) fn begin(&mut self, target: Target, before: Before, phase: DaemonPhase) {
         self.asking = Some(Asking { target, before: Some(before), phase, taken_up: false, refused: None });
     }
 
     /// Ends the request. If it was refused, returns the reason and the phase to restore.
-    pub(crate) fn end(&mut self) -> Option<(Fault, Phase)> {
+    pub(crate) fn end(&mut self) -> Option<(Fault, DaemonPhase)> {
         let asking = self.asking.take()?;
         let phase = asking.phase;
         asking.refused.map(|fault| (fault, phase))
@@ -87,7 +87,7 @@ impl Answers {
 
     /// Whether the daemon managed nothing before the request in progress.
     pub(crate) fn was_released(&self) -> bool {
-        self.asking.as_ref().is_some_and(|asking| asking.phase == Phase::Released)
+        self.asking.as_ref().is_some_and(|asking| asking.phase == DaemonPhase::Released)
     }
 
     /// Clears the changes and notes so far.

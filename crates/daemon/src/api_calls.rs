@@ -8,8 +8,8 @@ use session::{Exit, Fault, fullbusy};
 
 use crate::answers::Before;
 use crate::daemon::{Daemon, now};
-use crate::reconciler::Event;
-use crate::status::{Answer, HeldSetting, Phase, Reply, Request};
+use crate::reconciler::HostEvent;
+use crate::status::{Answer, AnswerCallback, ApiRequest, DaemonPhase, HeldSetting};
 
 /// The result of a request.
 enum Outcome {
@@ -25,7 +25,7 @@ impl Daemon<'_> {
     /// Handles all waiting requests in this turn; returns whether there were any.
     pub(crate) fn answer_requests(&mut self) -> bool {
         self.telemetry.heard_requests();
-        let mut waiting: VecDeque<(Request, Reply)> = VecDeque::new();
+        let mut waiting: VecDeque<(ApiRequest, AnswerCallback)> = VecDeque::new();
         while let Some(request) = self.telemetry.next_request() {
             waiting.push_back(request);
         }
@@ -43,22 +43,22 @@ impl Daemon<'_> {
         any
     }
 
-    fn answer(&mut self, request: Request) -> Result<Answer, Fault> {
+    fn answer(&mut self, request: ApiRequest) -> Result<Answer, Fault> {
         match request {
-            Request::Set(intent) => self.set(*intent),
-            Request::Unset(target) => self.unset(&target),
-            Request::Reload => {
+            ApiRequest::Set(intent) => self.set(*intent),
+            ApiRequest::Unset(target) => self.unset(&target),
+            ApiRequest::Reload => {
                 self.take_up();
-                Ok(self.answer_now(&Event::Policy, "the policy files are read"))
+                Ok(self.answer_now(&HostEvent::Policy, "the policy files are read"))
             }
-            Request::RollBack => {
+            ApiRequest::RollBack => {
                 let settings = self.roll_back_all()?;
-                self.telemetry.enter(Phase::Released);
+                self.telemetry.enter(DaemonPhase::Released);
                 let at = now();
-                self.note(&Event::Lost, at);
+                self.note(&HostEvent::Lost, at);
                 Ok(done(format!("{settings} settings were restored, and nothing is managed until a reload")))
             }
-            Request::Settings => Ok(Answer::Settings(self.held_settings())),
+            ApiRequest::Settings => Ok(Answer::Settings(self.held_settings())),
         }
     }
 
@@ -87,11 +87,11 @@ impl Daemon<'_> {
             self.telemetry.count(|counters| counters.evictions += 1);
         }
         self.answers.begin(target.clone(), before, self.telemetry.phase());
-        self.telemetry.leave(Phase::Released, Phase::Managing);
-        let mut answer = self.answer_now(&Event::Asked, "it is set");
+        self.telemetry.leave(DaemonPhase::Released, DaemonPhase::Managing);
+        let mut answer = self.answer_now(&HostEvent::Asked, "it is set");
         if self.went_back() {
             // The earlier state has not been planned yet.
-            let _put_back = self.answer_now(&Event::Asked, "");
+            let _put_back = self.answer_now(&HostEvent::Asked, "");
         }
         if let Some((fault, phase)) = self.answers.end() {
             self.telemetry.enter(phase);
@@ -174,7 +174,7 @@ impl Daemon<'_> {
         if !self.takes_back_request(target)? && !forgotten {
             return Err(Fault::failed(format!("no request for {target} besides the policy files")));
         }
-        let mut answer = self.answer_now(&Event::Asked, "it is unset");
+        let mut answer = self.answer_now(&HostEvent::Asked, "it is unset");
         if let (Answer::Done { summary, .. }, kept @ 1..) = (&mut answer, self.plan.kept_for_refused()) {
             *summary = format!(
                 "it is unset; {kept} settings stay because they may belong to a refused request: netpolicy status"
@@ -196,7 +196,7 @@ impl Daemon<'_> {
     }
 
     /// Does the work of an event now, and returns what changed.
-    fn answer_now(&mut self, event: &Event, summary: &str) -> Answer {
+    fn answer_now(&mut self, event: &HostEvent, summary: &str) -> Answer {
         let before = self.held.transactions().clone();
         let at = now();
         self.note(event, at);

@@ -24,7 +24,7 @@ const PROCESSES_MAX: usize = 1024;
 
 /// A line about a setting.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Line {
+pub(crate) struct LogLine {
     pub(crate) object: Object,
     pub(crate) words: String,
 }
@@ -53,8 +53,8 @@ impl ChangeLog {
     }
 
     /// The lines about changes that one commit made. `user` returns the user of a process; `None` counts as root.
-    pub(crate) fn fold(&mut self, changes: &[Change], user: impl Fn(Pid) -> Option<u32>) -> Vec<Line> {
-        let line = |change: &Change, more: &str| Line {
+    pub(crate) fn fold(&mut self, changes: &[Change], user: impl Fn(Pid) -> Option<u32>) -> Vec<LogLine> {
+        let line = |change: &Change, more: &str| LogLine {
             object: change.to().object(),
             words: format!("{change}{more} ({})", change.because().source),
         };
@@ -180,7 +180,7 @@ mod test {
     #[test]
     fn objects_that_are_set_alike_share_a_line_that_says_how_many() {
         let mut log = ChangeLog::new(Instant::now());
-        let words = |lines: Vec<Line>| lines.into_iter().map(|line| line.words).collect::<Vec<_>>();
+        let words = |lines: Vec<LogLine>| lines.into_iter().map(|line| line.words).collect::<Vec<_>>();
         assert_eq!(words(log.fold(&epolls(812, 3..7), |_| None)).len(), 4);
         let folded = words(log.fold(&epolls(813, 3..515), |_| None));
         assert_eq!(

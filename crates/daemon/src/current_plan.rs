@@ -10,7 +10,7 @@ use session::wake::HeldWake;
 use crate::app_requests::{self, Asker};
 use crate::guard_groups::GuardedService;
 use crate::held::knob_of;
-use crate::placing::{self, Members, Placed};
+use crate::placing::{self, Placed, RequestMembers};
 use crate::request_status::{self, is_of};
 use crate::status::{Polling, RequestStatus};
 
@@ -33,7 +33,7 @@ pub(crate) struct CurrentPlan {
 
 impl CurrentPlan {
     /// Plans these requests, of which the first `own` are the operator's.
-    pub(crate) fn place(&mut self, selection: Selection, own: usize, host: &Host, members: &Members) {
+    pub(crate) fn place(&mut self, selection: Selection, own: usize, host: &Host, members: &RequestMembers) {
         self.placed = placing::place(&selection, own, host, members);
         let policy = selection.policy;
         self.previous = previous(&policy, &self.placed, std::mem::take(&mut self.previous));

@@ -17,7 +17,7 @@ use session::{Exit, Fault, quoted};
 use crate::bell::Bell;
 use crate::event_loop::EventLoop;
 use crate::event_sources::MEASURED;
-use crate::placing::Members;
+use crate::placing::RequestMembers;
 use crate::status::{MeasuredWindows, RequestStatus, ResponseTimes};
 
 /// The state of a goal after the last measurement.
@@ -256,7 +256,7 @@ fn packets(summary: &Summary) -> LivePolls {
 }
 
 /// The services that have a goal, exist, and listen.
-pub(crate) fn subjects(intents: &[Intent], members: &Members, host: &Host) -> Vec<ListeningService> {
+pub(crate) fn subjects(intents: &[Intent], members: &RequestMembers, host: &Host) -> Vec<ListeningService> {
     let with_goal = intents.iter().enumerate().filter(|(_, intent)| intent.goal.is_set());
     let mut subjects: Vec<ListeningService> = Vec::new();
     for (place, intent) in with_goal {
@@ -296,7 +296,12 @@ fn subject<'p>(
 
 /// Selects a service of the policy by name, using the daemon's knowledge: the daemon may lack the permission
 /// to inspect its processes.
-pub(crate) fn selection(name: &str, intents: &[Intent], members: &Members, host: &Host) -> ServiceSelection {
+pub(crate) fn selection(
+    name: &str,
+    intents: &[Intent],
+    members: &RequestMembers,
+    host: &Host,
+) -> ServiceSelection {
     let is_it = |intent: &Intent| matches!(&intent.target, Target::Service(other, _) if other == name);
     let places = (0..intents.len()).filter(|place| is_it(&intents[*place]));
     let pids = places.filter_map(|place| members.get(&place)).flatten();

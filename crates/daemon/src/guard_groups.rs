@@ -18,7 +18,7 @@ pub(crate) struct GuardedService {
 
 /// Changes that are judged together.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Group {
+pub(crate) struct GuardGroup {
     /// The targets of the affected services.
     pub(crate) services: BTreeSet<String>,
     /// The changes, in the order of the plan.
@@ -30,7 +30,7 @@ type Steps = Vec<(usize, Step)>;
 
 /// Groups the steps of a plan: two are judged together if they affect a common service, directly or through
 /// other steps. Steps that affect no guarded service are left out.
-pub(crate) fn grouped(changes: Plan, guarded: &BTreeMap<String, GuardedService>) -> Vec<Group> {
+pub(crate) fn grouped(changes: Plan, guarded: &BTreeMap<String, GuardedService>) -> Vec<GuardGroup> {
     let mut groups: Vec<(BTreeSet<String>, Steps)> = Vec::new();
     for (place, step) in changes.steps.into_iter().enumerate() {
         let object = step.object();
@@ -51,7 +51,7 @@ pub(crate) fn grouped(changes: Plan, guarded: &BTreeMap<String, GuardedService>)
     }
     let group = |(services, mut steps): (BTreeSet<String>, Steps)| {
         steps.sort_by_key(|(place, _)| *place);
-        Group { services, changes: Plan { steps: steps.into_iter().map(|(_, step)| step).collect() } }
+        GuardGroup { services, changes: Plan { steps: steps.into_iter().map(|(_, step)| step).collect() } }
     };
     groups.into_iter().map(group).collect()
 }
@@ -76,9 +76,9 @@ pub(crate) mod test {
     }
 
     /// The names of the services of each group, and its changes.
-    fn named(groups: &[Group]) -> Vec<(Vec<&str>, Plan)> {
+    fn named(groups: &[GuardGroup]) -> Vec<(Vec<&str>, Plan)> {
         let mut all = Vec::new();
-        for Group { services, changes } in groups {
+        for GuardGroup { services, changes } in groups {
             all.push((services.iter().map(|target| &target["service ".len()..]).collect(), changes.clone()));
         }
         all

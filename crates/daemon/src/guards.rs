@@ -20,7 +20,7 @@ use session::{Fault, Session, Silent, clock};
 use crate::bell::Bell;
 use crate::event_loop::EventLoop;
 use crate::event_sources::GUARDED;
-use crate::guard_groups::{Group, GuardedService, grouped};
+use crate::guard_groups::{GuardGroup, GuardedService, grouped};
 use crate::held::knob_of;
 
 /// The rules for the result of a change under guard.
@@ -34,7 +34,7 @@ const AGAIN_AFTER: Nanoseconds = Nanoseconds::from_millis(60_000);
 const DEADLINE_AFTER: Duration = Duration::from_secs(60);
 
 /// The processes of services, by service name.
-pub(crate) type Members = BTreeMap<String, BTreeSet<ProcessId>>;
+pub(crate) type ServiceMembers = BTreeMap<String, BTreeSet<ProcessId>>;
 
 /// The result of a trial, and the proof that it was for; `None` if there was nothing to change.
 type Outcomes = Result<Option<(TrialOutcome, Option<Box<Proof>>)>, Fault>;
@@ -89,7 +89,7 @@ struct RunningTrial {
     purpose: Purpose,
     judged: Arc<Mutex<Option<Outcomes>>>,
     settings: BTreeMap<Knob, Setting>,
-    members: Members,
+    members: ServiceMembers,
 }
 
 /// The services whose traffic judges changes, and for how long.
@@ -98,24 +98,24 @@ pub(crate) struct Judging {
     pub(crate) netns: Netns,
     pub(crate) watched: Vec<JudgedService>,
     pub(crate) within: Nanoseconds,
-    pub(crate) members: Members,
+    pub(crate) members: ServiceMembers,
     pub(crate) purpose: Purpose,
 }
 
 /// The results of judging changes.
-pub(crate) struct Guards {
+pub(crate) struct GuardedTrials {
     running: Option<RunningTrial>,
     /// The settings that were judged and may be made, with the verdict.
     kept: BTreeMap<Knob, (Setting, Vec<Judgement>)>,
     /// The settings that were rolled back, and the processes for which they are not retried.
-    reverted: BTreeMap<Knob, (Setting, Members)>,
+    reverted: BTreeMap<Knob, (Setting, ServiceMembers)>,
     /// When changes for these services that could not be judged may be retried.
     not_before: BTreeMap<BTreeSet<String>, Nanoseconds>,
     done: Arc<Bell>,
 }
 
 /// The result of judging a change.
-pub(crate) enum Judged {
+pub(crate) enum TrialResult {
     /// A change that the policy requests.
     Asked {
         /// The targets of the affected services.
@@ -133,7 +133,7 @@ pub(crate) enum Judged {
     Proof(Proved),
 }
 
-impl Guards {
+impl GuardedTrials {
     /// Creates it without results; the loop reports new ones as [`GUARDED`].
     pub(crate) fn watched_by(event_loop: &EventLoop) -> Result<Self, Fault> {
         let failed = |errno| Fault::failed(format!("the daemon's epoll: {errno}"));
@@ -182,9 +182,9 @@ impl Guards {
         plan: &mut Plan,
         guarded: &BTreeMap<String, GuardedService>,
         wants: impl Fn(&Setting) -> bool,
-        members: &Members,
+        members: &ServiceMembers,
         now: Nanoseconds,
-    ) -> Option<Group> {
+    ) -> Option<GuardGroup> {
         let mut unjudged = Plan::default();
         for step in std::mem::take(&mut plan.steps) {
             let object = step.object();
@@ -212,7 +212,7 @@ impl Guards {
         let is_known = |change: &model::Change| {
             self.reverted.get(&knob_of(change.to())).is_some_and(|(to, _)| to == change.to())
         };
-        let since = |group: &Group| self.not_before.get(&group.services).copied().unwrap_or_default();
+        let since = |group: &GuardGroup| self.not_before.get(&group.services).copied().unwrap_or_default();
         groups.retain(|group| !group.changes.changes().all(is_known) && since(group) <= now);
         let next = groups.into_iter().min_by_key(since)?;
         for change in next.changes.changes() {
@@ -271,7 +271,7 @@ impl Guards {
     }
 
     /// Takes the result, if there is one.
-    pub(crate) fn take(&mut self, now: Nanoseconds) -> Option<Judged> {
+    pub(crate) fn take(&mut self, now: Nanoseconds) -> Option<TrialResult> {
         self.done.silence();
         let judged = self.running.as_ref()?.judged.lock().unwrap_or_else(PoisonError::into_inner).take()?;
         let RunningTrial { thread, settings, members, stop, wrote, purpose, .. } = self.running.take()?;
@@ -282,7 +282,7 @@ impl Guards {
                 Ok(_) => Err("it changes nothing".to_owned()),
                 Err(fault) => Err(fault.cause.to_string()),
             };
-            return Some(Judged::Proof(Proved { target, outcome }));
+            return Some(TrialResult::Proof(Proved { target, outcome }));
         }
         if let Purpose::Attempt(attempt) = purpose {
             let wrote = wrote.load(Ordering::Relaxed);
@@ -296,7 +296,7 @@ impl Guards {
                 Ok(None) => Err(("it changes nothing".to_owned(), wrote)),
                 Err(fault) => Err((fault.cause.to_string(), wrote)),
             };
-            return Some(Judged::Attempt(Attempted { attempt, outcome }));
+            return Some(TrialResult::Attempt(Attempted { attempt, outcome }));
         }
         let of: BTreeSet<String> = members.keys().cloned().collect();
         let services = of.iter().cloned().collect::<Vec<_>>().join(", ");
@@ -307,7 +307,7 @@ impl Guards {
                 // The requests may have changed: check immediately.
                 let again_after = if stop.load(Ordering::Relaxed) { Nanoseconds::ZERO } else { AGAIN_AFTER };
                 self.not_before.insert(of.clone(), Nanoseconds(now.0.saturating_add(again_after.0)));
-                return Some(Judged::Asked {
+                return Some(TrialResult::Asked {
                     services: of,
                     said: format!("{services}: a change waits for its guard: {}", fault.cause),
                     finding: Some(finding(
@@ -326,7 +326,7 @@ impl Guards {
         let verdicts = outcome.judgements.clone();
         if outcome.is_kept() {
             self.keep(settings, &outcome.judgements);
-            return Some(Judged::Asked { services: of, said, finding: None, verdicts });
+            return Some(TrialResult::Asked { services: of, said, finding: None, verdicts });
         }
         if matches!(outcome.ruling, Ruling::Interrupted | Ruling::NotJudged | Ruling::ClientsLeft) {
             let again = match outcome.ruling {
@@ -335,11 +335,11 @@ impl Guards {
             };
             self.not_before.insert(of.clone(), again);
             let finding = Some(finding(WAITS, Severity::Warning, &services, words));
-            return Some(Judged::Asked { services: of, said, finding, verdicts });
+            return Some(TrialResult::Asked { services: of, said, finding, verdicts });
         }
         self.reverted.extend(settings.into_iter().map(|(knob, to)| (knob, (to, members.clone()))));
         let finding = Some(finding(REVERTED, Severity::Problem, &services, words));
-        Some(Judged::Asked { services: of, said, finding, verdicts })
+        Some(TrialResult::Asked { services: of, said, finding, verdicts })
     }
 
     /// Records that these settings were judged and may be made.
@@ -362,7 +362,7 @@ impl Guards {
     }
 }
 
-impl Drop for Guards {
+impl Drop for GuardedTrials {
     fn drop(&mut self) {
         self.finish();
     }
@@ -389,14 +389,14 @@ fn with_pairs(mut proof: Box<Proof>, outcome: &TrialOutcome, session: &Session) 
 }
 
 /// The processes of the services of a group.
-pub(crate) fn of_group(group: &Group, members: &Members) -> Members {
+pub(crate) fn of_group(group: &GuardGroup, members: &ServiceMembers) -> ServiceMembers {
     group.services.iter().map(|name| (name.clone(), members.get(name).cloned().unwrap_or_default())).collect()
 }
 
 /// Whether these are the services that a change was judged on: at least one process of each is still running.
 /// Workers come and go, and a service matched by its executable may have processes in containers that the
 /// change did not affect.
-fn are_the_same(judged: &Members, now: &Members) -> bool {
+fn are_the_same(judged: &ServiceMembers, now: &ServiceMembers) -> bool {
     judged.len() == now.len()
         && judged.iter().all(|(service, then)| {
             now.get(service).is_some_and(|now| then.is_empty() && now.is_empty() || !then.is_disjoint(now))
@@ -431,7 +431,7 @@ mod test {
     fn what_hurt_a_service_is_not_tried_again_because_one_of_its_workers_is_another() {
         let members = |pids: &[u32]| {
             let process = |pid: &u32| ProcessId { pid: Pid(*pid), started: 1, comm: Label::new("cache") };
-            Members::from([("service cache".to_owned(), pids.iter().map(process).collect())])
+            ServiceMembers::from([("service cache".to_owned(), pids.iter().map(process).collect())])
         };
         let judged = members(&[7, 8]);
         assert!(are_the_same(&judged, &judged) && are_the_same(&judged, &members(&[7, 9])));
@@ -443,7 +443,7 @@ mod test {
         assert!(are_the_same(&two, &two), "a service that does not run stays one");
     }
 
-    fn members(processes: &[(&str, u32)]) -> Members {
+    fn members(processes: &[(&str, u32)]) -> ServiceMembers {
         let process = |pid| ProcessId { pid: Pid(pid), started: 1, comm: Label::new("server") };
         processes
             .iter()
@@ -451,12 +451,17 @@ mod test {
             .collect()
     }
 
-    fn guards() -> Guards {
-        Guards::watched_by(&EventLoop::new().expect("an epoll")).expect("guards")
+    fn guards() -> GuardedTrials {
+        GuardedTrials::watched_by(&EventLoop::new().expect("an epoll")).expect("guards")
     }
 
     /// The changes whose turn it is.
-    fn sifted(guards: &mut Guards, queues: &[u32], members: &Members, now: u64) -> Option<Group> {
+    fn sifted(
+        guards: &mut GuardedTrials,
+        queues: &[u32],
+        members: &ServiceMembers,
+        now: u64,
+    ) -> Option<GuardGroup> {
         let guarded = BTreeMap::from([service("a", &[0, 1]), service("b", &[2])]);
         let mut plan = of_queues(queues);
         let group = guards.sift(&mut plan, &guarded, |_| true, members, Nanoseconds(now));
@@ -483,7 +488,7 @@ mod test {
         let (mut guards, then) = (guards(), members(&[("a", 7), ("b", 8)]));
         let group = sifted(&mut guards, &[0], &then, 100).expect("a group");
         let judged_on = of_group(&group, &then);
-        let put_back = |guards: &mut Guards| {
+        let put_back = |guards: &mut GuardedTrials| {
             let changes = of_queues(&[0]);
             let settings = changes.changes().map(|change| change.to().clone());
             guards.reverted.extend(settings.map(|to| (knob_of(&to), (to, judged_on.clone()))));

@@ -16,7 +16,7 @@ use crate::known::has_ended;
 const HISTORY_MAX: usize = 200;
 
 /// The settings that are held, and their journal.
-pub(crate) struct Held {
+pub(crate) struct HeldSettings {
     journal: Journal,
     kernel: Kernel,
     /// The daemons' transactions that are in force.
@@ -65,7 +65,7 @@ pub(crate) struct PutBack {
     pub(crate) foreign: Vec<(Change, Setting)>,
 }
 
-impl Held {
+impl HeldSettings {
     /// Holds the settings in a journal.
     pub(crate) fn of(journal: Journal) -> Self {
         Self {
@@ -311,7 +311,7 @@ impl Held {
     /// the daemon's settings.
     ///
     /// # Errors
-    /// The same as [`Held::forget_ended`].
+    /// The same as [`HeldSettings::forget_ended`].
     pub(crate) fn forget_foreign(&mut self, host: &Host, asked: &TransactionOrigin) -> Result<(), Fault> {
         if self.foreign.is_empty() {
             return Ok(());
@@ -371,7 +371,7 @@ impl Held {
         ended
     }
 
-    /// Rolls back everything that the daemons have set. Read the journal afterwards: [`Held::news`].
+    /// Rolls back everything that the daemons have set. Read the journal afterwards: [`HeldSettings::news`].
     pub(crate) fn roll_back_all(
         &mut self,
         asked: &TransactionOrigin,

@@ -29,7 +29,7 @@ pub(crate) struct InstanceLock {
 }
 
 /// The result of a claim.
-pub(crate) enum Claimed {
+pub(crate) enum LockClaim {
     /// This daemon has the lock.
     Locked(InstanceLock),
     /// It is unknown: the name is held by a process that is not a daemon.
@@ -41,15 +41,15 @@ impl InstanceLock {
     ///
     /// # Errors
     /// [`Exit::Refused`], with the pid, if another daemon is running there.
-    pub(crate) fn claim() -> Result<Claimed, Fault> {
+    pub(crate) fn claim() -> Result<LockClaim, Fault> {
         let failed = |error: std::io::Error| Fault::failed(format!("the daemon's instance lock: {error}"));
         let address = SocketAddr::from_abstract_name(NAME).map_err(failed)?;
         match UnixListener::bind_addr(&address) {
             Ok(listener) => {
                 listener.set_nonblocking(true).map_err(failed)?;
-                Ok(Claimed::Locked(Self { listener }))
+                Ok(LockClaim::Locked(Self { listener }))
             }
-            Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => taken().map(Claimed::Unknown),
+            Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => taken().map(LockClaim::Unknown),
             Err(error) => Err(failed(error)),
         }
     }

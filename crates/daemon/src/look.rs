@@ -7,8 +7,8 @@ use model::{Finding, IfIndex, Object, Pid, ProcessKnob, Setting, Severity};
 use session::{Fault, Silent, fullbusy};
 
 use crate::daemon::{Daemon, now};
-use crate::reconciler::{Event, Scope, Work};
-use crate::status::Phase;
+use crate::reconciler::{HostEvent, Scope, Work};
+use crate::status::DaemonPhase;
 
 impl Daemon<'_> {
     /// Observes what the work names. Returns false if there is nothing more to do for it.
@@ -113,7 +113,7 @@ impl Daemon<'_> {
         self.sources.tick();
         if self.sources.files().again() {
             let at = now();
-            self.note(&Event::Policy, at);
+            self.note(&HostEvent::Policy, at);
         }
         if self.held.is_any_taken() {
             // A process that owned settings may have been killed, which causes no event.
@@ -270,12 +270,12 @@ impl Daemon<'_> {
         self.telemetry.count(|counters| counters.rollbacks += rolled_back);
         self.reconciler.release(news.released);
         if news.all {
-            self.telemetry.enter(Phase::Released);
+            self.telemetry.enter(DaemonPhase::Released);
         }
         self.report_rolled_back(&news.rolled_back);
         // Observe what the rollback wrote.
         let at = now();
-        self.note(&Event::Lost, at);
+        self.note(&HostEvent::Lost, at);
         Ok(true)
     }
 }

@@ -10,7 +10,7 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::time::{Duration, Instant};
 
-use crate::status::Phase;
+use crate::status::DaemonPhase;
 use crate::{Interest, Ready, Registrar, Shared, Source, Stay};
 
 /// The notification socket of systemd.
@@ -59,7 +59,7 @@ pub(crate) struct Herald {
     /// The watchdog interval.
     every: Option<Duration>,
     next: Option<Instant>,
-    reported: Option<Phase>,
+    reported: Option<DaemonPhase>,
     reads: u64,
 }
 
@@ -85,13 +85,15 @@ impl Herald {
             let status = self.shared.status();
             (status.phase, status.policy.reads, status.requests.len(), status.settings)
         };
-        if phase == Phase::Starting || (self.reported == Some(phase) && self.reads == reads) {
+        if phase == DaemonPhase::Starting || (self.reported == Some(phase) && self.reads == reads) {
             return;
         }
         (self.reported, self.reads) = (Some(phase), reads);
         self.notifier.say(&match phase {
-            Phase::Ending => "STOPPING=1".to_owned(),
-            Phase::Released => "READY=1\nSTATUS=Everything was rolled back; reload to start over.".to_owned(),
+            DaemonPhase::Ending => "STOPPING=1".to_owned(),
+            DaemonPhase::Released => {
+                "READY=1\nSTATUS=Everything was rolled back; reload to start over.".to_owned()
+            }
             _ => format!("READY=1\nSTATUS={requests} requests, {settings} settings held."),
         });
     }
@@ -135,7 +137,7 @@ mod test {
         let mut herald = Herald::new(notifier, shared.clone());
         herald.interest();
         assert_eq!(received(), None, "it has not converged");
-        shared.update(|status| status.phase = Phase::Managing);
+        shared.update(|status| status.phase = DaemonPhase::Managing);
         herald.interest();
         assert!(received().is_some_and(|words| words.starts_with("READY=1\n")));
         herald.interest();
@@ -143,7 +145,7 @@ mod test {
         shared.update(|status| status.policy.reads += 1);
         herald.interest();
         assert!(received().is_some());
-        shared.update(|status| status.phase = Phase::Ending);
+        shared.update(|status| status.phase = DaemonPhase::Ending);
         herald.interest();
         assert_eq!(received().as_deref(), Some("STOPPING=1"));
     }

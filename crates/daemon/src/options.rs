@@ -24,7 +24,7 @@ pub enum OnStop {
 
 /// The daemon's options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Options {
+pub struct DaemonOptions {
     /// Whether settings stay in force when the daemon ends.
     pub on_stop: OnStop,
     /// Whether it may make disruptive or irreversible changes.
@@ -45,7 +45,7 @@ struct File {
     allow_inferred: bool,
 }
 
-impl Options {
+impl DaemonOptions {
     /// Reads the file and applies the caller's overrides; `config` names a file other than [`CONFIG_FILE`].
     ///
     /// # Errors

@@ -16,7 +16,7 @@ use crate::guard_groups::GuardedService;
 use crate::held::{Committed, PutBack};
 use crate::look::process_of;
 use crate::reconciler::{LeftAlone, Work};
-use crate::status::{Kind, Phase};
+use crate::status::{DaemonPhase, EventKind};
 use crate::{goals, guards};
 
 /// The message for transactions that could not be compacted into one.
@@ -86,7 +86,7 @@ impl Daemon<'_> {
                 self.reconciler.failed(work, span(begun), now());
             }
         }
-        self.telemetry.leave(Phase::Starting, Phase::Managing);
+        self.telemetry.leave(DaemonPhase::Starting, DaemonPhase::Managing);
         self.telemetry.summarize_set();
         if is_tick {
             self.prove();
@@ -104,7 +104,7 @@ impl Daemon<'_> {
 
     /// Plans and commits until nothing differs. Returns false if some work must be retried later.
     fn converge(&mut self, work: &Work) -> Result<bool, Fault> {
-        if self.telemetry.phase() == Phase::Released {
+        if self.telemetry.phase() == DaemonPhase::Released {
             self.plan.release_wake();
             // Nothing is changed, but the status of the requests is reported.
             self.place();
@@ -153,7 +153,7 @@ impl Daemon<'_> {
         let in_force = now();
         for (kind, at) in &work.first_events {
             let took = std::time::Duration::from_nanos(in_force.0.saturating_sub(at.0));
-            if *kind != Kind::Timer {
+            if *kind != EventKind::Timer {
                 self.telemetry.reacted(*kind, took);
             }
         }
@@ -230,7 +230,7 @@ impl Daemon<'_> {
         }
         let policy = self.policy();
         let (host, placed) = (self.known.host(), self.requests.members(&policy));
-        let mut members = guards::Members::new();
+        let mut members = guards::ServiceMembers::new();
         for (place, pids) in &placed {
             let target =
                 policy.intents.get(*place).map(|intent| intent.target.to_string()).unwrap_or_default();

@@ -29,11 +29,11 @@ pub(crate) struct Placed {
 }
 
 /// The processes of each request, by index in the policy.
-pub(crate) type Members = BTreeMap<usize, BTreeSet<Pid>>;
+pub(crate) type RequestMembers = BTreeMap<usize, BTreeSet<Pid>>;
 
 /// Plans as much of a policy as possible on this host, with a request for each device. The first `own`
 /// requests are the operator's; requests of applications never prevent these from being followed.
-pub(crate) fn place(selection: &Selection, own: usize, host: &Host, members: &Members) -> Placed {
+pub(crate) fn place(selection: &Selection, own: usize, host: &Host, members: &RequestMembers) -> Placed {
     let policy = &selection.policy;
     let mut refused = selection.clashes.clone();
     let mut followed: Vec<usize> = Vec::new();
@@ -89,7 +89,7 @@ fn attempt(
     selection: &Selection,
     followed: &[usize],
     host: &Host,
-    members: &Members,
+    members: &RequestMembers,
 ) -> Result<(Placement, Desired, Plan), Refusal> {
     let policy = &selection.policy;
     let mut resolved = Resolved::default();

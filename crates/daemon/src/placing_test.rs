@@ -7,7 +7,7 @@ use model::{
 };
 
 use crate::app_requests;
-use crate::placing::{Members, Placed, place};
+use crate::placing::{Placed, RequestMembers, place};
 use crate::request_status;
 
 /// The fixture's device with NAPIs and interrupts.
@@ -26,7 +26,7 @@ fn policy(intents: Vec<Intent>) -> Policy {
 }
 
 fn placed(policy: &Policy, host: &Host) -> Placed {
-    place(&plan::select(policy, host), policy.intents.len(), host, &Members::new())
+    place(&plan::select(policy, host), policy.intents.len(), host, &RequestMembers::new())
 }
 
 fn device(name: &str) -> Intent {
@@ -132,7 +132,7 @@ fn what_applications_cannot_have_keeps_no_request_of_the_operators_from_being_fo
     let mut without = joined;
     // A policy without its recipe cannot be placed.
     without.recipes = std::sync::Arc::default();
-    let placed = place(&plan::select(&without, &host), own.intents.len(), &host, &Members::new());
+    let placed = place(&plan::select(&without, &host), own.intents.len(), &host, &RequestMembers::new());
     assert_eq!(placed.followed, [0]);
     assert_eq!(placed.refused.len(), 200);
     assert_eq!(placed.own, 1);
@@ -146,7 +146,7 @@ fn a_request_of_a_process_is_followed_beside_the_operators_requests_and_behind_w
     let (joined, _) = app_requests::joined(policy(Vec::new()), &host, &[]);
     assert_eq!(joined.intents.len(), 1);
     assert_eq!(joined.intents[0].target, Target::Task(pid));
-    let placed = place(&plan::select(&joined, &host), 0, &host, &Members::new());
+    let placed = place(&plan::select(&joined, &host), 0, &host, &RequestMembers::new());
     assert_eq!(placed.followed, [0], "{:?}", placed.refused);
     let named = Intent::new(Target::Task(pid), PolicyName::None, "test:1");
     assert_eq!(app_requests::joined(policy(vec![named.clone()]), &host, &[]).0.intents, [named]);

@@ -10,14 +10,14 @@ use session::verify::compared;
 use session::{Fault, Session, Silent, cycle};
 
 use crate::api::QueryHandler;
-use crate::api::method::{Question, Refusal};
+use crate::api::method::{Question, VarlinkError};
 
 /// Creates the handler of queries for a daemon of this session. Each query observes the host, in a separate
 /// thread.
 pub(crate) fn handler(session: Session) -> QueryHandler {
     Arc::new(move |question| {
         let found = answer(question, &session);
-        found.map_err(|fault| Refusal::refused(fault.exit.code(), fault.cause.to_string(), fault.hint))
+        found.map_err(|fault| VarlinkError::refused(fault.exit.code(), fault.cause.to_string(), fault.hint))
     })
 }
 

@@ -1,6 +1,6 @@
 //! Decides what to do, and when: events in, work out. No kernel, no clock: the time is an argument.
 //!
-//! - Events that arrive together are handled together: a turn begins [`Kind::delay`] after the first event.
+//! - Events that arrive together are handled together: a turn begins [`EventKind::delay`] after the first event.
 //! - After work comes a pause as long as the work was, up to [`PAUSE_MAX`]: a storm of events costs at most
 //!   half a CPU.
 //! - Failed work is retried after [`RETRY_FIRST`], twice that, and so on up to [`TICK`], together with new
@@ -19,7 +19,7 @@ use std::time::Duration;
 use apply::{Knob, Ledger};
 use model::{Change, IfIndex, Nanoseconds, Object, Pid, Plan, Step};
 
-use crate::status::Kind;
+use crate::status::EventKind;
 
 /// The interval for observing state that causes no events.
 pub const TICK: Nanoseconds = Nanoseconds::from_millis(10_000);
@@ -50,7 +50,7 @@ pub const REPAIRED_MAX: usize = 65_536;
 
 /// An event, with the details that determine the work.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Event {
+pub enum HostEvent {
     /// A device appeared, disappeared or changed.
     Link(IfIndex),
     /// A setting of a device's driver changed.
@@ -83,30 +83,30 @@ pub enum Event {
     Lost,
 }
 
-impl Event {
+impl HostEvent {
     /// Its kind.
-    pub fn kind(&self) -> Kind {
+    pub fn kind(&self) -> EventKind {
         match self {
-            Self::Link(_) => Kind::Link,
-            Self::Ethtool(_) => Kind::Ethtool,
-            Self::Queues(_) => Kind::Queues,
-            Self::Cpu => Kind::Cpu,
-            Self::Exec(_) => Kind::Exec,
-            Self::Fork(_) => Kind::Fork,
-            Self::Exit(_) => Kind::Exit,
-            Self::Listener(_) => Kind::Listener,
-            Self::Connection(_) => Kind::Connection,
-            Self::Epoll(_) => Kind::Epoll,
-            Self::AppRequest(_) => Kind::AppRequest,
-            Self::Policy => Kind::Policy,
-            Self::Asked => Kind::Asked,
-            Self::Journal => Kind::Journal,
-            Self::Lost => Kind::Timer,
+            Self::Link(_) => EventKind::Link,
+            Self::Ethtool(_) => EventKind::Ethtool,
+            Self::Queues(_) => EventKind::Queues,
+            Self::Cpu => EventKind::Cpu,
+            Self::Exec(_) => EventKind::Exec,
+            Self::Fork(_) => EventKind::Fork,
+            Self::Exit(_) => EventKind::Exit,
+            Self::Listener(_) => EventKind::Listener,
+            Self::Connection(_) => EventKind::Connection,
+            Self::Epoll(_) => EventKind::Epoll,
+            Self::AppRequest(_) => EventKind::AppRequest,
+            Self::Policy => EventKind::Policy,
+            Self::Asked => EventKind::Asked,
+            Self::Journal => EventKind::Journal,
+            Self::Lost => EventKind::Timer,
         }
     }
 }
 
-impl Kind {
+impl EventKind {
     /// How long a turn waits for further events.
     pub fn delay(self) -> Nanoseconds {
         match self {
@@ -168,7 +168,7 @@ pub struct Work {
     /// Whether it includes work that failed before.
     pub again: bool,
     /// The kinds of events that led to this, each with the time of the first of them.
-    pub first_events: BTreeMap<Kind, Nanoseconds>,
+    pub first_events: BTreeMap<EventKind, Nanoseconds>,
 }
 
 impl Work {
@@ -214,7 +214,7 @@ impl Work {
         *known = (*known).max(scope);
     }
 
-    fn note(&mut self, kind: Kind, at: Nanoseconds) {
+    fn note(&mut self, kind: EventKind, at: Nanoseconds) {
         let first = self.first_events.entry(kind).or_insert(at);
         *first = (*first).min(at);
     }
@@ -247,7 +247,7 @@ pub struct Suppressed {
 
 /// The part of a plan that may be carried out.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Judged {
+pub struct PermittedPlan {
     /// The changes that may be made.
     pub plan: Plan,
     /// The objects that these changes repair.
@@ -277,37 +277,39 @@ impl Reconciler {
     /// Creates a reconciler: nothing has been observed yet, so everything is due now.
     pub fn begin(now: Nanoseconds, sees_new_epolls: bool) -> Self {
         let mut converge = Self { sees_new_epolls, tick_at: plus(now, TICK), ..Self::default() };
-        converge.note(&Event::Policy, now, now);
-        converge.note(&Event::Lost, now, now);
+        converge.note(&HostEvent::Policy, now, now);
+        converge.note(&HostEvent::Lost, now, now);
         converge.due = Some(now);
         converge
     }
 
     /// Records an event that happened at `at` and is noticed at `now`.
-    pub fn note(&mut self, event: &Event, at: Nanoseconds, now: Nanoseconds) {
+    pub fn note(&mut self, event: &HostEvent, at: Nanoseconds, now: Nanoseconds) {
         match event {
-            Event::Link(index) | Event::Ethtool(index) => drop(self.work.observe.devices.insert(*index)),
-            Event::Queues(name) => drop(self.work.observe.named.insert(name.clone())),
-            Event::Cpu => self.work.observe.cpus = true,
-            Event::Exec(pid) | Event::Fork(pid) => {
+            HostEvent::Link(index) | HostEvent::Ethtool(index) => {
+                self.work.observe.devices.insert(*index);
+            }
+            HostEvent::Queues(name) => drop(self.work.observe.named.insert(name.clone())),
+            HostEvent::Cpu => self.work.observe.cpus = true,
+            HostEvent::Exec(pid) | HostEvent::Fork(pid) => {
                 self.work.process(*pid, Scope::Whole);
                 self.watch_young_epolls(*pid, now);
             }
-            Event::Exit(pid) => {
+            HostEvent::Exit(pid) => {
                 self.young.remove(pid);
                 self.work.process(*pid, Scope::Whole);
             }
-            Event::Listener(pid) => {
+            HostEvent::Listener(pid) => {
                 self.work.process(*pid, Scope::Whole);
                 self.watch_young_epolls(*pid, now);
             }
-            Event::Connection(pid) => {
+            HostEvent::Connection(pid) => {
                 self.work.process(*pid, Scope::Whole);
                 // The accept of the connection causes no event.
                 self.watch_young(*pid, Scope::Whole, now);
             }
-            Event::Epoll(pid) => self.work.process(*pid, Scope::Epolls),
-            Event::AppRequest(pid) => {
+            HostEvent::Epoll(pid) => self.work.process(*pid, Scope::Epolls),
+            HostEvent::AppRequest(pid) => {
                 self.work.app_requests = true;
                 if let Some(pid) = pid {
                     self.work.process(*pid, Scope::Whole);
@@ -315,10 +317,10 @@ impl Reconciler {
                     self.watch_young(*pid, Scope::Whole, now);
                 }
             }
-            Event::Policy => self.work.policy = true,
-            Event::Asked => self.work.asked = true,
-            Event::Journal => self.work.journal = true,
-            Event::Lost => self.work.observe.everything = true,
+            HostEvent::Policy => self.work.policy = true,
+            HostEvent::Asked => self.work.asked = true,
+            HostEvent::Journal => self.work.journal = true,
+            HostEvent::Lost => self.work.observe.everything = true,
         }
         self.work.note(event.kind(), at);
         // An event noticed late is not delayed further.
@@ -370,17 +372,17 @@ impl Reconciler {
         if self.tick_at <= now {
             self.tick_at = plus(now, TICK);
             work.tick = true;
-            work.note(Kind::Timer, now);
+            work.note(EventKind::Timer, now);
         }
         if self.scan_at.is_some_and(|at| at <= now) {
             self.scan_at = Some(plus(now, SCAN_EVERY));
             work.scan = true;
-            work.note(Kind::Timer, now);
+            work.note(EventKind::Timer, now);
         }
         for (pid, young) in &mut self.young {
             if young.next <= now {
                 work.process(*pid, young.scope);
-                work.note(Kind::Timer, now);
+                work.note(EventKind::Timer, now);
                 young.pause = Nanoseconds(young.pause.0.saturating_mul(2)).min(YOUNG_EVERY);
                 young.next = plus(now, young.pause);
             }
@@ -419,8 +421,8 @@ impl Reconciler {
     }
 
     /// Decides which changes of a plan may be made now.
-    pub fn judge(&mut self, plan: Plan, ledger: &Ledger, now: Nanoseconds) -> Judged {
-        let mut judged = Judged::default();
+    pub fn judge(&mut self, plan: Plan, ledger: &Ledger, now: Nanoseconds) -> PermittedPlan {
+        let mut judged = PermittedPlan::default();
         for step in plan.steps {
             let object = step.object();
             let is_flapping = self.is_flapping(&object, now);

@@ -10,10 +10,10 @@ use model::{
 use proptest::prelude::*;
 
 use crate::reconciler::{
-    APP_REQUESTS_MAX, Event, LeftAlone, PAUSE_MAX, REPAIRS_MAX, REPAIRS_WITHIN, Reconciler, Scope, TICK,
+    APP_REQUESTS_MAX, HostEvent, LeftAlone, PAUSE_MAX, REPAIRS_MAX, REPAIRS_WITHIN, Reconciler, Scope, TICK,
     Work, YOUNG_FOR,
 };
-use crate::status::Kind;
+use crate::status::EventKind;
 
 const MS: u64 = 1_000_000;
 
@@ -54,10 +54,14 @@ fn held(change: &Change) -> Ledger {
 fn events_that_come_together_are_handled_together_and_within_a_millisecond() {
     let mut reconciler = settled(true);
     let noted = Nanoseconds(at(20).0);
-    reconciler.note(&Event::Link(IfIndex(2)), noted, noted);
-    reconciler.note(&Event::Link(IfIndex(2)), Nanoseconds(noted.0 + 100_000), Nanoseconds(noted.0 + 100_000));
+    reconciler.note(&HostEvent::Link(IfIndex(2)), noted, noted);
     reconciler.note(
-        &Event::Queues("eth0".to_owned()),
+        &HostEvent::Link(IfIndex(2)),
+        Nanoseconds(noted.0 + 100_000),
+        Nanoseconds(noted.0 + 100_000),
+    );
+    reconciler.note(
+        &HostEvent::Queues("eth0".to_owned()),
         Nanoseconds(noted.0 + 200_000),
         Nanoseconds(noted.0 + 200_000),
     );
@@ -67,17 +71,17 @@ fn events_that_come_together_are_handled_together_and_within_a_millisecond() {
     let work = reconciler.take_due(due).expect("due");
     assert_eq!(work.observe.devices, [IfIndex(2)].into());
     assert_eq!(work.observe.named, ["eth0".to_owned()].into());
-    assert_eq!(work.first_events[&Kind::Link], noted);
+    assert_eq!(work.first_events[&EventKind::Link], noted);
     assert_eq!(reconciler.take_due(due), None, "all of it together");
 }
 
 #[test]
 fn an_event_that_is_noticed_late_is_not_waited_for() {
     let mut reconciler = settled(true);
-    reconciler.note(&Event::Exec(Pid(7)), at(20), at(30));
+    reconciler.note(&HostEvent::Exec(Pid(7)), at(20), at(30));
     assert_eq!(reconciler.next_wake(), at(30));
     assert_eq!(
-        reconciler.take_due(at(30)).expect("due").first_events[&Kind::Exec],
+        reconciler.take_due(at(30)).expect("due").first_events[&EventKind::Exec],
         at(20),
         "but it counts from when it was"
     );
@@ -86,26 +90,26 @@ fn an_event_that_is_noticed_late_is_not_waited_for() {
 #[test]
 fn a_storm_leaves_as_much_time_to_others_as_it_takes() {
     let mut reconciler = settled(true);
-    reconciler.note(&Event::Exec(Pid(7)), at(20), at(20));
+    reconciler.note(&HostEvent::Exec(Pid(7)), at(20), at(20));
     let due = reconciler.next_wake();
     reconciler.take_due(due).expect("due");
-    reconciler.note(&Event::Exec(Pid(8)), due, due);
+    reconciler.note(&HostEvent::Exec(Pid(8)), due, due);
     reconciler.done(at(3), Nanoseconds(due.0 + 3 * MS));
     assert_eq!(reconciler.next_wake().0, due.0 + 6 * MS, "a pause as long as the work");
     reconciler.take_due(reconciler.next_wake()).expect("due");
     reconciler.done(at(4_000), at(5_000));
-    reconciler.note(&Event::Exec(Pid(9)), at(5_000), at(5_000));
+    reconciler.note(&HostEvent::Exec(Pid(9)), at(5_000), at(5_000));
     assert_eq!(reconciler.next_wake(), at(5_010), "but no longer than this");
 }
 
 #[test]
 fn what_failed_is_tried_again_later_and_later_with_what_is_new() {
     let mut reconciler = settled(true);
-    reconciler.note(&Event::Link(IfIndex(2)), at(20), at(20));
+    reconciler.note(&HostEvent::Link(IfIndex(2)), at(20), at(20));
     let work = reconciler.take_due(at(21)).expect("due");
     reconciler.failed(work, at(0), at(21));
     assert_eq!(reconciler.next_wake(), at(26));
-    reconciler.note(&Event::Link(IfIndex(3)), at(22), at(22));
+    reconciler.note(&HostEvent::Link(IfIndex(3)), at(22), at(22));
     let other = reconciler.take_due(at(23)).expect("the new one does not wait for it");
     assert_eq!(other.observe.devices, [IfIndex(3)].into());
     reconciler.done(at(0), at(23));
@@ -130,7 +134,7 @@ fn what_failed_is_tried_again_later_and_later_with_what_is_new() {
 #[test]
 fn the_epolls_of_a_young_process_are_looked_for_where_bpf_does_not_report_them() {
     let mut reconciler = settled(false);
-    reconciler.note(&Event::Exec(Pid(7)), at(20), at(20));
+    reconciler.note(&HostEvent::Exec(Pid(7)), at(20), at(20));
     let mut looks = Vec::new();
     loop {
         let now = reconciler.next_wake();
@@ -149,7 +153,7 @@ fn the_epolls_of_a_young_process_are_looked_for_where_bpf_does_not_report_them()
     assert!(looks.len() < 25 && *looks.last().expect("some") <= 11_000, "{looks:?}");
 
     let mut reconciler = settled(true);
-    reconciler.note(&Event::Exec(Pid(7)), at(20), at(20));
+    reconciler.note(&HostEvent::Exec(Pid(7)), at(20), at(20));
     reconciler.take_due(at(21)).expect("due");
     reconciler.done(at(0), at(21));
     assert_eq!(reconciler.next_wake(), at(10_000), "BPF reports epolls");
@@ -158,7 +162,7 @@ fn the_epolls_of_a_young_process_are_looked_for_where_bpf_does_not_report_them()
 #[test]
 fn a_requesting_process_is_looked_at_immediately_and_then_often_for_no_event_reports_what_its_socket_does() {
     let mut reconciler = settled(true);
-    reconciler.note(&Event::AppRequest(Some(Pid(7))), at(20), at(20));
+    reconciler.note(&HostEvent::AppRequest(Some(Pid(7))), at(20), at(20));
     let work = reconciler.take_due(at(21)).expect("due");
     assert!(work.app_requests && work.observe.processes == [(Pid(7), Scope::Whole)].into());
     reconciler.done(at(0), at(21));
@@ -167,7 +171,7 @@ fn a_requesting_process_is_looked_at_immediately_and_then_often_for_no_event_rep
         reconciler.take_due(at(25)).expect("again").observe.processes,
         [(Pid(7), Scope::Whole)].into()
     );
-    reconciler.note(&Event::AppRequest(None), at(30), at(30));
+    reconciler.note(&HostEvent::AppRequest(None), at(30), at(30));
     let work = reconciler.take_due(at(31)).expect("due");
     assert!(
         work.app_requests && work.observe.processes.is_empty(),
@@ -178,10 +182,10 @@ fn a_requesting_process_is_looked_at_immediately_and_then_often_for_no_event_rep
 #[test]
 fn a_process_is_looked_at_whole_until_its_first_connection_is_accepted() {
     let mut reconciler = settled(true);
-    reconciler.note(&Event::Listener(Pid(7)), at(10), at(10));
+    reconciler.note(&HostEvent::Listener(Pid(7)), at(10), at(10));
     reconciler.take_due(at(11)).expect("due");
     reconciler.done(at(0), at(11));
-    reconciler.note(&Event::Connection(Pid(7)), at(20), at(20));
+    reconciler.note(&HostEvent::Connection(Pid(7)), at(20), at(20));
     assert_eq!(reconciler.next_wake(), at(21));
     assert_eq!(reconciler.take_due(at(21)).expect("due").observe.processes, [(Pid(7), Scope::Whole)].into());
     reconciler.done(at(0), at(21));
@@ -193,9 +197,9 @@ fn a_process_is_looked_at_whole_until_its_first_connection_is_accepted() {
 
     // If its epolls are looked for anyway, the schedule is unchanged, but all of it is observed.
     let mut reconciler = settled(false);
-    reconciler.note(&Event::Listener(Pid(7)), at(10), at(10));
+    reconciler.note(&HostEvent::Listener(Pid(7)), at(10), at(10));
     reconciler.take_due(at(11)).expect("due");
-    reconciler.note(&Event::Connection(Pid(7)), at(20), at(20));
+    reconciler.note(&HostEvent::Connection(Pid(7)), at(20), at(20));
     assert_eq!(reconciler.take_due(at(25)).expect("due").observe.processes, [(Pid(7), Scope::Whole)].into());
 }
 
@@ -213,7 +217,7 @@ fn repeated_requests_are_followed_immediately_only_so_often() {
 #[test]
 fn a_write_to_the_journal_is_work_of_its_own_unless_something_failed_before() {
     let mut reconciler = settled(true);
-    reconciler.note(&Event::Journal, at(20), at(20));
+    reconciler.note(&HostEvent::Journal, at(20), at(20));
     let work = reconciler.take_due(at(20)).expect("work");
     assert!(
         work.is_of_the_journal_alone(),
@@ -223,8 +227,8 @@ fn a_write_to_the_journal_is_work_of_its_own_unless_something_failed_before() {
     let again = reconciler.take_due(at(40)).expect("the same again");
     assert!(!again.is_of_the_journal_alone(), "what failed is planned again");
     reconciler.done(Nanoseconds::ZERO, at(40));
-    reconciler.note(&Event::Journal, at(60), at(60));
-    reconciler.note(&Event::Link(IfIndex(2)), at(60), at(60));
+    reconciler.note(&HostEvent::Journal, at(60), at(60));
+    reconciler.note(&HostEvent::Link(IfIndex(2)), at(60), at(60));
     assert!(!reconciler.take_due(at(70)).expect("work").is_of_the_journal_alone());
 }
 
@@ -244,7 +248,7 @@ fn a_request_that_is_refused_leaves_what_was_left_alone_as_it_was() {
 fn a_cpu_that_goes_or_comes_is_planned_with_once_however_many_events_report_it() {
     let mut reconciler = settled(true);
     for noted in [at(20), at(20), Nanoseconds(at(20).0 + 300_000)] {
-        reconciler.note(&Event::Cpu, noted, noted);
+        reconciler.note(&HostEvent::Cpu, noted, noted);
     }
     let due = reconciler.next_wake();
     assert_eq!(due.0 - at(20).0, 500_000);
@@ -294,45 +298,45 @@ fn what_an_operator_rolled_back_is_left_alone_until_the_daemon_is_asked_again() 
     assert_eq!(reconciler.judge(plan(vec![rolled_back]), &Ledger::default(), at(1)).left_alone, []);
 }
 
-fn any_event() -> impl Strategy<Value = Event> {
+fn any_event() -> impl Strategy<Value = HostEvent> {
     prop_oneof![
-        (1_u32..4).prop_map(|index| Event::Link(IfIndex(index))),
-        (1_u32..4).prop_map(|index| Event::Ethtool(IfIndex(index))),
-        "eth[0-2]".prop_map(Event::Queues),
-        Just(Event::Cpu),
-        (1_u32..5).prop_map(|pid| Event::Exec(Pid(pid))),
-        (1_u32..5).prop_map(|pid| Event::Fork(Pid(pid))),
-        (1_u32..5).prop_map(|pid| Event::Exit(Pid(pid))),
-        (1_u32..5).prop_map(|pid| Event::Listener(Pid(pid))),
-        (1_u32..5).prop_map(|pid| Event::Connection(Pid(pid))),
-        (1_u32..5).prop_map(|pid| Event::Epoll(Pid(pid))),
-        proptest::option::of((1_u32..5).prop_map(Pid)).prop_map(Event::AppRequest),
-        Just(Event::Policy),
-        Just(Event::Asked),
-        Just(Event::Journal),
-        Just(Event::Lost),
+        (1_u32..4).prop_map(|index| HostEvent::Link(IfIndex(index))),
+        (1_u32..4).prop_map(|index| HostEvent::Ethtool(IfIndex(index))),
+        "eth[0-2]".prop_map(HostEvent::Queues),
+        Just(HostEvent::Cpu),
+        (1_u32..5).prop_map(|pid| HostEvent::Exec(Pid(pid))),
+        (1_u32..5).prop_map(|pid| HostEvent::Fork(Pid(pid))),
+        (1_u32..5).prop_map(|pid| HostEvent::Exit(Pid(pid))),
+        (1_u32..5).prop_map(|pid| HostEvent::Listener(Pid(pid))),
+        (1_u32..5).prop_map(|pid| HostEvent::Connection(Pid(pid))),
+        (1_u32..5).prop_map(|pid| HostEvent::Epoll(Pid(pid))),
+        proptest::option::of((1_u32..5).prop_map(Pid)).prop_map(HostEvent::AppRequest),
+        Just(HostEvent::Policy),
+        Just(HostEvent::Asked),
+        Just(HostEvent::Journal),
+        Just(HostEvent::Lost),
     ]
 }
 
 /// Whether work observes the subject of an event.
-fn handles(work: &Work, event: &Event) -> bool {
+fn handles(work: &Work, event: &HostEvent) -> bool {
     match event {
-        Event::Link(index) | Event::Ethtool(index) => work.observe.devices.contains(index),
-        Event::Queues(name) => work.observe.named.contains(name),
-        Event::Cpu => work.observe.cpus,
-        Event::Exec(pid)
-        | Event::Fork(pid)
-        | Event::Exit(pid)
-        | Event::Listener(pid)
-        | Event::Connection(pid) => work.observe.processes.get(pid) == Some(&Scope::Whole),
-        Event::Epoll(pid) => work.observe.processes.contains_key(pid),
-        Event::AppRequest(pid) => {
+        HostEvent::Link(index) | HostEvent::Ethtool(index) => work.observe.devices.contains(index),
+        HostEvent::Queues(name) => work.observe.named.contains(name),
+        HostEvent::Cpu => work.observe.cpus,
+        HostEvent::Exec(pid)
+        | HostEvent::Fork(pid)
+        | HostEvent::Exit(pid)
+        | HostEvent::Listener(pid)
+        | HostEvent::Connection(pid) => work.observe.processes.get(pid) == Some(&Scope::Whole),
+        HostEvent::Epoll(pid) => work.observe.processes.contains_key(pid),
+        HostEvent::AppRequest(pid) => {
             work.app_requests && pid.is_none_or(|pid| work.observe.processes.contains_key(&pid))
         }
-        Event::Policy => work.policy,
-        Event::Asked => work.asked,
-        Event::Journal => work.journal,
-        Event::Lost => work.observe.everything,
+        HostEvent::Policy => work.policy,
+        HostEvent::Asked => work.asked,
+        HostEvent::Journal => work.journal,
+        HostEvent::Lost => work.observe.everything,
     }
 }
 
@@ -346,7 +350,7 @@ proptest! {
     ) {
         let mut reconciler = settled(sees_new_epolls);
         let mut now = at(1);
-        let mut waiting: Vec<(Event, Nanoseconds)> = Vec::new();
+        let mut waiting: Vec<(HostEvent, Nanoseconds)> = Vec::new();
         let mut turns = 0_u32;
         let mut script = script.into_iter().peekable();
         let mut failed_ever = false;

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use session::replaced_file::{Durability, replace_file};
 
 use crate::app_requests::{AppRequests, Asker};
-use crate::placing::Members;
+use crate::placing::RequestMembers;
 use crate::status::EventSource;
 
 /// Maximum number of requests in addition to the policy files; a new one displaces the oldest.
@@ -55,7 +55,7 @@ pub(crate) enum Serves {
 }
 
 /// All requests.
-pub(crate) struct Requests {
+pub(crate) struct RequestTable {
     /// The requests of applications.
     apps: AppRequests,
     files: Vec<Intent>,
@@ -77,7 +77,7 @@ pub(crate) struct Requests {
     requesters: BTreeSet<Pid>,
 }
 
-impl Requests {
+impl RequestTable {
     /// Opens the stored requests, without those of policy files.
     pub(crate) fn open(
         path: PathBuf,
@@ -188,7 +188,7 @@ impl Requests {
         self.save().map(|()| full)
     }
 
-    /// The requests of clients, for [`Requests::go_back_to`] to restore.
+    /// The requests of clients, for [`RequestTable::go_back_to`] to restore.
     pub(crate) fn remembered(&self) -> Vec<StoredRequest> {
         self.asked.clone()
     }
@@ -243,8 +243,8 @@ impl Requests {
     }
 
     /// The processes of each request of this policy.
-    pub(crate) fn members(&self, policy: &Policy) -> Members {
-        let mut members = Members::new();
+    pub(crate) fn members(&self, policy: &Policy) -> RequestMembers {
+        let mut members = RequestMembers::new();
         for (index, intent) in policy.intents.iter().enumerate() {
             if let Target::Service(name, _) = &intent.target {
                 let of = self.services.iter().filter(|(_, names)| names.contains(name));

@@ -12,7 +12,7 @@ use crate::attach_service;
 use crate::daemon::Daemon;
 use crate::event_loop::EventLoop;
 use crate::notify::{Herald, Notifier};
-use crate::options::Options;
+use crate::options::DaemonOptions;
 use crate::query;
 use crate::status::Shared;
 
@@ -34,7 +34,7 @@ pub struct Sockets {
 }
 
 /// Receives log lines of the sockets.
-pub type Log = Box<dyn Fn(&str) + Send>;
+pub type LogSink = Box<dyn Fn(&str) + Send>;
 
 /// Runs until it is asked to end.
 ///
@@ -43,9 +43,9 @@ pub type Log = Box<dyn Fn(&str) + Send>;
 pub fn run(
     session: &Session,
     operator: &dyn Operator,
-    options: Options,
+    options: DaemonOptions,
     sockets: Sockets,
-    log: Log,
+    log: LogSink,
 ) -> Result<Exit, Fault> {
     if let Some(path) = &sockets.metrics_file
         && path.extension() != Some(OsStr::new("prom"))
@@ -80,11 +80,11 @@ pub fn run(
 fn admit(
     sockets: Sockets,
     session: &Session,
-    log: Log,
+    log: LogSink,
     shared: &Shared,
     event_loop: &mut EventLoop,
 ) -> Result<api::Serving, Fault> {
-    let options = api::Options {
+    let options = api::ApiOptions {
         socket: sockets.api.unwrap_or_else(|| session.api_socket()),
         group: sockets.api_group,
         metrics_socket: match sockets.metrics {
@@ -141,7 +141,8 @@ mod test {
         let odd = Sockets { metrics_file: Some("/m.txt".into()), ..usual };
         for (sockets, said) in [(far, "--metrics-listen 192.0.2.1:9100"), (odd, "--metrics-file /m.txt")] {
             let nowhere = Session { state_dir: "/proc/none".into(), ..Session::default() };
-            let options = Options { on_stop: OnStop::Keep, allow: apply::Allow::default(), inferred: false };
+            let options =
+                DaemonOptions { on_stop: OnStop::Keep, allow: apply::Allow::default(), inferred: false };
             let ended = run(&nowhere, &Silent, options, sockets, Box::new(|_| ()));
             let fault = ended.expect_err("refused");
             assert_eq!(fault.exit, Exit::Usage);

@@ -1,7 +1,7 @@
 //! The daemon's status, and the requests that it accepts.
 //!
 //! One thread keeps the policy, and another serves the API and the metrics; they share a [`Shared`]. The API
-//! and the metrics read [`Shared::status`] while the daemon works. The API submits [`Request`]s, each with a
+//! and the metrics read [`Shared::status`] while the daemon works. The API submits [`ApiRequest`]s, each with a
 //! function that the daemon calls with the answer at the end of the turn.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -31,7 +31,7 @@ pub struct Status {
     #[serde(flatten)]
     pub instance: Instance,
     /// What it is doing.
-    pub phase: Phase,
+    pub phase: DaemonPhase,
     /// The policy files.
     pub policy: PolicyStatus,
     /// How each kind of event is detected.
@@ -43,9 +43,9 @@ pub struct Status {
     /// Problems and notes. A resolved finding disappears.
     pub findings: Vec<Finding>,
     /// Counts since the daemon started.
-    pub counters: Counters,
+    pub counters: DaemonCounters,
     /// The time from an event to the policy in force, by kind of event.
-    pub reactions: BTreeMap<Kind, Reaction>,
+    pub reactions: BTreeMap<EventKind, Reaction>,
     /// The CPUs that poll without traffic.
     pub polling: Polling,
     /// The latest verdicts on changes that were judged on the traffic of services since the daemon started:
@@ -72,7 +72,7 @@ pub struct Instance {
 /// What the daemon is doing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Phase {
+pub enum DaemonPhase {
     /// It has not converged yet.
     #[default]
     Starting,
@@ -89,7 +89,7 @@ pub enum Phase {
 pub struct PolicyStatus {
     /// The number of sections with requests.
     pub sections: usize,
-    /// The number of requests by [`Request::Set`].
+    /// The number of requests by [`ApiRequest::Set`].
     pub asked: usize,
     /// The number of times the files were read.
     pub reads: u64,
@@ -253,9 +253,9 @@ pub struct ResponseTimes {
 
 /// Counts since the daemon started. They never decrease.
 #[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize)]
-pub struct Counters {
+pub struct DaemonCounters {
     /// Events that were noticed, by kind.
-    pub events: BTreeMap<Kind, u64>,
+    pub events: BTreeMap<EventKind, u64>,
     /// Events that were lost because they arrived faster than they were handled; everything is observed after
     /// each loss.
     pub lost: u64,
@@ -319,7 +319,7 @@ pub struct SettingCounters {
 /// A kind of event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Kind {
+pub enum EventKind {
     /// A device appeared, disappeared, was renamed, or changed its state.
     Link,
     /// A driver's settings changed: channels, rings, moderation, features, RSS.
@@ -393,7 +393,7 @@ pub struct Polling {
 
 /// A request to the running daemon.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Request {
+pub enum ApiRequest {
     /// Sets the policy of a target until it is unset. It replaces an earlier request for the same target,
     /// outlives the daemon, and overrides the policy files for this target.
     Set(Box<Intent>),
@@ -402,7 +402,7 @@ pub enum Request {
     /// Reads the policy files again, and ends "left alone" for all settings, whether after a rollback or
     /// after flapping.
     Reload,
-    /// Restores everything that the daemon has set, and manages nothing until the next [`Request::Reload`].
+    /// Restores everything that the daemon has set, and manages nothing until the next [`ApiRequest::Reload`].
     RollBack,
     /// Reports every held setting.
     Settings,
@@ -455,7 +455,7 @@ pub struct HeldSetting {
 }
 
 /// The function that receives a request's answer. The daemon's thread calls it.
-pub type Reply = Box<dyn FnOnce(Answer) + Send>;
+pub type AnswerCallback = Box<dyn FnOnce(Answer) + Send>;
 
 /// The daemon's state, and its queue of requests.
 #[derive(Clone)]
@@ -465,7 +465,7 @@ pub struct Shared(Arc<State>);
 struct State {
     status: Mutex<Status>,
     services: Mutex<Vec<Measured>>,
-    requests: Mutex<VecDeque<(Request, Reply)>>,
+    requests: Mutex<VecDeque<(ApiRequest, AnswerCallback)>>,
     /// Rings when there is a request.
     requested: Bell,
     /// Rings when the status has changed, or a request is answered.
@@ -516,7 +516,7 @@ impl Shared {
 
     /// Submits a request. The daemon handles it in its next turn, after all ready events; `reply` is called
     /// with the answer then, or immediately if too many requests are queued.
-    pub fn submit(&self, request: Request, reply: Reply) {
+    pub fn submit(&self, request: ApiRequest, reply: AnswerCallback) {
         let mut requests = lock(&self.0.requests);
         if requests.len() < REQUESTS_MAX {
             requests.push_back((request, reply));
@@ -534,7 +534,7 @@ impl Shared {
     }
 
     /// Takes the next request, for the daemon.
-    pub fn next_request(&self) -> Option<(Request, Reply)> {
+    pub fn next_request(&self) -> Option<(ApiRequest, AnswerCallback)> {
         lock(&self.0.requests).pop_front()
     }
 
@@ -592,7 +592,7 @@ mod test {
         for _ in 0..=REQUESTS_MAX {
             let refused = Arc::clone(&refused);
             shared.submit(
-                Request::Reload,
+                ApiRequest::Reload,
                 Box::new(move |answer| {
                     if matches!(answer, Answer::Refused { .. }) {
                         *lock(&refused) += 1;

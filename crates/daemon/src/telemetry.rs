@@ -10,8 +10,8 @@ use session::{Fault, Operator, count};
 
 use crate::change_log::ChangeLog;
 use crate::status::{
-    Counters, EventSource, Instance, Kind, Phase, PolicyStatus, Polling, Reaction, Reply, Request,
-    RequestStatus, Shared, VERDICTS_MAX,
+    AnswerCallback, ApiRequest, DaemonCounters, DaemonPhase, EventKind, EventSource, Instance, PolicyStatus,
+    Polling, Reaction, RequestStatus, Shared, VERDICTS_MAX,
 };
 
 /// Maximum number of findings reported at the same time.
@@ -25,12 +25,12 @@ const FINDINGS_WINDOW: Duration = Duration::from_secs(60);
 pub(crate) struct Telemetry<'a> {
     operator: &'a dyn Operator,
     shared: Shared,
-    phase: Phase,
+    phase: DaemonPhase,
     policy: PolicyStatus,
     /// The findings, by rule and object.
     findings: BTreeMap<(String, String), Finding>,
-    counters: Counters,
-    reactions: BTreeMap<Kind, Reaction>,
+    counters: DaemonCounters,
+    reactions: BTreeMap<EventKind, Reaction>,
     reload: Option<Reload>,
     /// The latest verdicts, newest first.
     verdicts: VecDeque<Judgement>,
@@ -69,10 +69,10 @@ impl<'a> Telemetry<'a> {
         Self {
             operator,
             shared,
-            phase: Phase::Starting,
+            phase: DaemonPhase::Starting,
             policy: PolicyStatus::default(),
             findings: BTreeMap::new(),
-            counters: Counters::default(),
+            counters: DaemonCounters::default(),
             reactions: BTreeMap::new(),
             reload: None,
             verdicts: VecDeque::new(),
@@ -118,17 +118,17 @@ impl<'a> Telemetry<'a> {
     }
 
     /// The present phase.
-    pub(crate) fn phase(&self) -> Phase {
+    pub(crate) fn phase(&self) -> DaemonPhase {
         self.phase
     }
 
     /// Sets the phase.
-    pub(crate) fn enter(&mut self, phase: Phase) {
+    pub(crate) fn enter(&mut self, phase: DaemonPhase) {
         self.phase = phase;
     }
 
     /// Changes the phase if it is `from`.
-    pub(crate) fn leave(&mut self, from: Phase, to: Phase) {
+    pub(crate) fn leave(&mut self, from: DaemonPhase, to: DaemonPhase) {
         if self.phase == from {
             self.phase = to;
         }
@@ -145,17 +145,17 @@ impl<'a> Telemetry<'a> {
     }
 
     /// Takes the next request.
-    pub(crate) fn next_request(&self) -> Option<(Request, Reply)> {
+    pub(crate) fn next_request(&self) -> Option<(ApiRequest, AnswerCallback)> {
         self.shared.next_request()
     }
 
     /// Updates the counters.
-    pub(crate) fn count(&mut self, count: impl FnOnce(&mut Counters)) {
+    pub(crate) fn count(&mut self, count: impl FnOnce(&mut DaemonCounters)) {
         count(&mut self.counters);
     }
 
     /// Records the time from an event of this kind to the policy in force.
-    pub(crate) fn reacted(&mut self, kind: Kind, took: Duration) {
+    pub(crate) fn reacted(&mut self, kind: EventKind, took: Duration) {
         self.reactions.entry(kind).or_default().note(took);
     }
 

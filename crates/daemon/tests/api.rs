@@ -7,7 +7,7 @@ use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use daemon::api::{CLIENTS_MAX, Options, Serving, method};
+use daemon::api::{ApiOptions, CLIENTS_MAX, Serving, method};
 use daemon::{Answer, Shared};
 use desk::{Desk, Talk};
 use model::{Finding, Severity};
@@ -82,7 +82,7 @@ fn a_set_is_done_by_the_daemon_and_a_refusal_keeps_its_words() {
 fn the_status_is_answered_while_the_daemon_is_at_work() {
     let directory = tempfile::TempDir::with_prefix("netpolicy-desk-").expect("a directory");
     let shared = Shared::new().expect("descriptors");
-    let options = Options {
+    let options = ApiOptions {
         socket: directory.path().join("io.netpolicy"),
         group: Some(rustix::process::getegid().as_raw()),
         metrics_socket: Some(directory.path().join("metrics")),
@@ -107,7 +107,7 @@ fn the_status_is_answered_while_the_daemon_is_at_work() {
     let (_, reply) = std::iter::repeat_with(|| shared.next_request()).flatten().next().expect("a request");
     let (summary, none) = ("it is read".to_owned(), Vec::new);
     reply(Answer::Done { summary, changes: none(), transactions: none(), notes: none(), pending: false });
-    shared.update(|status| status.phase = daemon::status::Phase::Managing);
+    shared.update(|status| status.phase = daemon::status::DaemonPhase::Managing);
     assert_eq!(asking.receive().expect("an answer")["parameters"]["summary"], "it is read");
     let said = other.ask(r#"{"method":"io.netpolicy.Status"}"#);
     assert_eq!(said["parameters"]["status"]["phase"], "managing");

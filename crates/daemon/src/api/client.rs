@@ -9,7 +9,7 @@ use linux::peer::Peer;
 use serde_json::{Map, Value};
 use session::{Exit, Fault};
 
-use super::wire::{Call, Reply, encode};
+use super::wire::{VarlinkCall, VarlinkReply, encode};
 use crate::socket_file;
 
 /// How long a command waits for a reply that does not require observing the host. A turn of the daemon may
@@ -45,7 +45,7 @@ pub enum CallError {
     Malformed(String),
     /// The daemon refused.
     #[error("{}", said(.0))]
-    Refused(Reply),
+    Refused(VarlinkReply),
 }
 
 impl Client {
@@ -92,7 +92,7 @@ impl Client {
 
     fn say(&mut self, method: &str, parameters: Map<String, Value>) -> Result<(), CallError> {
         let method = format!("{}.{method}", super::method::INTERFACE);
-        let call = Call { method, parameters, oneway: false, more: false, upgrade: false };
+        let call = VarlinkCall { method, parameters, oneway: false, more: false, upgrade: false };
         match self.stream.write_all(&encode(&call)) {
             // The daemon sends the reason for rejecting a client before it closes the connection: it is read
             // next.
@@ -110,7 +110,7 @@ impl Client {
         }
     }
 
-    fn hear_within(&mut self, patience: Duration) -> Result<Reply, CallError> {
+    fn hear_within(&mut self, patience: Duration) -> Result<VarlinkReply, CallError> {
         let mut looked = 0;
         let end = loop {
             if let Some(at) = self.rest[looked..].iter().position(|&byte| byte == 0) {
@@ -129,14 +129,14 @@ impl Client {
         };
         let rest = self.rest.split_off(end + 1);
         let message = std::mem::replace(&mut self.rest, rest);
-        let reply: Reply = serde_json::from_slice(&message[..end])
+        let reply: VarlinkReply = serde_json::from_slice(&message[..end])
             .map_err(|error| CallError::Malformed(error.to_string()))?;
         if reply.error.is_some() { Err(CallError::Refused(reply)) } else { Ok(reply) }
     }
 }
 
 /// Formats an error, with the daemon's own text if it has one.
-fn said(reply: &Reply) -> String {
+fn said(reply: &VarlinkReply) -> String {
     let error = reply.error.as_deref().unwrap_or_default();
     match (reply.parameters.get("why").and_then(Value::as_str), error.rsplit('.').next()) {
         (Some(why), _) => why.to_owned(),

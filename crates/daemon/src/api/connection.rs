@@ -15,11 +15,11 @@ use serde_json::{Map, Value, json};
 use super::connection_stats::{CLIENTS_MAX, Place};
 use super::job;
 use super::log_budget::Whose;
-use super::method::{self, DESCRIPTION, INTERFACE, Method, Refusal, SERVICE, SERVICE_DESCRIPTION};
+use super::method::{self, DESCRIPTION, INTERFACE, Method, SERVICE, SERVICE_DESCRIPTION, VarlinkError};
 use super::office::Office;
-use super::wire::{Call, Frames, MESSAGE_BYTES_MAX, Reply, decode_call, encode};
+use super::wire::{Frames, MESSAGE_BYTES_MAX, VarlinkCall, VarlinkReply, decode_call, encode};
 use crate::bell::lock;
-use crate::{Answer, Interest, Ready, Registrar, Request, Source, Stay};
+use crate::{Answer, ApiRequest, Interest, Ready, Registrar, Source, Stay};
 
 /// How long a client may take to send a complete message, or to read an answer.
 pub const PATIENCE: Duration = Duration::from_secs(5);
@@ -47,7 +47,7 @@ struct Outbox {
 }
 
 impl Outbox {
-    fn put(&mut self, reply: &Reply) {
+    fn put(&mut self, reply: &VarlinkReply) {
         self.bytes.extend_from_slice(&encode(reply));
         self.since.get_or_insert_with(Instant::now);
     }
@@ -187,13 +187,13 @@ impl Connection {
         self.window.1 < CALLS_MAX
     }
 
-    fn do_call(&mut self, call: &Call, registrar: &mut Registrar) {
+    fn do_call(&mut self, call: &VarlinkCall, registrar: &mut Registrar) {
         let origin = format!("{INTERFACE} by {}", self.who());
         // A client without permission for a method does not learn about its mistakes, either.
         if !method::is_for_everybody(&call.method) && !self.is_trusted() {
             self.office.stats.count(|tally| tally.denied += 1);
             self.office.stats.log(self.whose(), &format!("api: {} was refused {}", self.who(), call.method));
-            return self.answer(call, Err(Refusal::service("PermissionDenied", None)));
+            return self.answer(call, Err(VarlinkError::service("PermissionDenied", None)));
         }
         let method = match Method::of(call, &origin) {
             Ok(method) => method,
@@ -207,11 +207,11 @@ impl Connection {
                 self.answer(call, Ok(object(json!({ "status": state }))));
             }
             Method::Findings => self.findings(call),
-            Method::Settings => self.submit(call, Request::Settings),
-            Method::Set(intent) => self.submit(call, Request::Set(intent)),
-            Method::Unset(target) => self.submit(call, Request::Unset(target)),
-            Method::Rollback => self.submit(call, Request::RollBack),
-            Method::Reload => self.submit(call, Request::Reload),
+            Method::Settings => self.submit(call, ApiRequest::Settings),
+            Method::Set(intent) => self.submit(call, ApiRequest::Set(intent)),
+            Method::Unset(target) => self.submit(call, ApiRequest::Unset(target)),
+            Method::Rollback => self.submit(call, ApiRequest::RollBack),
+            Method::Reload => self.submit(call, ApiRequest::Reload),
             Method::Ask(question) => {
                 let (office, reply) = (Rc::clone(&self.office), self.later(call));
                 let jobs: &Rc<Cell<usize>> = &office.jobs;
@@ -224,8 +224,8 @@ impl Connection {
         }
     }
 
-    fn submit(&mut self, call: &Call, request: Request) {
-        let changes = !matches!(request, Request::Settings);
+    fn submit(&mut self, call: &VarlinkCall, request: ApiRequest) {
+        let changes = !matches!(request, ApiRequest::Settings);
         if changes {
             self.office.stats.log(self.whose(), &format!("api: {} calls {}", self.who(), call.method));
         }
@@ -234,7 +234,7 @@ impl Connection {
     }
 
     /// The function that sends a later reply to a call, and then allows the next call.
-    fn later(&mut self, call: &Call) -> Box<dyn FnOnce(job::Found) + Send> {
+    fn later(&mut self, call: &VarlinkCall) -> Box<dyn FnOnce(job::Found) + Send> {
         lock(&self.out).pending = true;
         let (out, oneway) = (Arc::clone(&self.out), call.oneway);
         Box::new(move |found| {
@@ -246,19 +246,19 @@ impl Connection {
         })
     }
 
-    fn answer(&mut self, call: &Call, found: job::Found) {
+    fn answer(&mut self, call: &VarlinkCall, found: job::Found) {
         if !call.oneway {
             lock(&self.out).put(&reply(found));
         }
     }
 
-    fn findings(&mut self, call: &Call) {
+    fn findings(&mut self, call: &VarlinkCall) {
         let (generation, findings) = {
             let status = self.office.shared.status();
             (status.generation, status.findings.clone())
         };
         let parameters = object(json!({ "findings": findings }));
-        lock(&self.out).put(&Reply { parameters, continues: call.more, error: None });
+        lock(&self.out).put(&VarlinkReply { parameters, continues: call.more, error: None });
         if call.more {
             self.listening = Some(Listening { generation, sent: findings });
         }
@@ -279,7 +279,7 @@ impl Connection {
         if status.findings != listening.sent {
             listening.sent.clone_from(&status.findings);
             let parameters = object(json!({ "findings": status.findings }));
-            out.put(&Reply { parameters, continues: true, error: None });
+            out.put(&VarlinkReply { parameters, continues: true, error: None });
         }
     }
 
@@ -372,10 +372,12 @@ impl Source for Connection {
     }
 }
 
-fn reply(found: job::Found) -> Reply {
+fn reply(found: job::Found) -> VarlinkReply {
     match found {
-        Ok(parameters) => Reply { parameters, ..Reply::default() },
-        Err(Refusal { error, parameters }) => Reply { error: Some(error), parameters, continues: false },
+        Ok(parameters) => VarlinkReply { parameters, ..VarlinkReply::default() },
+        Err(VarlinkError { error, parameters }) => {
+            VarlinkReply { error: Some(error), parameters, continues: false }
+        }
     }
 }
 
@@ -392,7 +394,7 @@ fn process_of(target: &str) -> Option<Pid> {
 pub(super) fn reject(mut stream: &UnixStream) {
     let words = format!("connection limit reached: {CLIENTS_MAX}, and fewer of one user");
     // As the first message it fits into the socket's buffer. Ignore errors: the client has left.
-    let _ = stream.write_all(&encode(&reply(Err(Refusal::busy(words)))));
+    let _ = stream.write_all(&encode(&reply(Err(VarlinkError::busy(words)))));
 }
 
 fn said(answer: Answer) -> job::Found {
@@ -405,7 +407,7 @@ fn said(answer: Answer) -> job::Found {
             "pending": pending,
         }))),
         Answer::Settings(settings) => Ok(object(json!({ "settings": settings }))),
-        Answer::Refused { exit, why, hint } => Err(Refusal::refused(exit, why, hint)),
+        Answer::Refused { exit, why, hint } => Err(VarlinkError::refused(exit, why, hint)),
     }
 }
 
@@ -430,7 +432,7 @@ fn description(interface: &str) -> job::Found {
     let text = match interface {
         INTERFACE => DESCRIPTION,
         SERVICE => SERVICE_DESCRIPTION,
-        _ => return Err(Refusal::service("InterfaceNotFound", Some(("interface", interface)))),
+        _ => return Err(VarlinkError::service("InterfaceNotFound", Some(("interface", interface)))),
     };
     Ok(object(json!({ "description": text })))
 }

@@ -10,17 +10,17 @@ use std::sync::mpsc::{Receiver, sync_channel};
 
 use serde_json::{Map, Value};
 
-use super::method::{Question, Refusal};
+use super::method::{Question, VarlinkError};
 use crate::{Interest, Ready, Registrar, Source, Stay};
 
 /// Maximum number of concurrent queries; further ones are refused.
 pub const JOBS_MAX: usize = 2;
 
 /// Answers a query, however long that takes, and returns the parameters of the reply.
-pub type QueryHandler = Arc<dyn Fn(&Question) -> Result<Map<String, Value>, Refusal> + Send + Sync>;
+pub type QueryHandler = Arc<dyn Fn(&Question) -> Result<Map<String, Value>, VarlinkError> + Send + Sync>;
 
 /// The answer to a query.
-pub(super) type Found = Result<Map<String, Value>, Refusal>;
+pub(super) type Found = Result<Map<String, Value>, VarlinkError>;
 
 /// A thread working on a query. It holds the other end of the pipe until it is done.
 struct Job {
@@ -46,11 +46,11 @@ pub(super) fn start(
     running: &Rc<Cell<usize>>,
     registrar: &mut Registrar,
     reply: Box<dyn FnOnce(Found) + Send>,
-) -> Result<(), Refusal> {
+) -> Result<(), VarlinkError> {
     if running.get() >= JOBS_MAX || registrar.room() == 0 {
-        return Err(Refusal::busy(format!("too many queries are running (limit {JOBS_MAX})")));
+        return Err(VarlinkError::busy(format!("too many queries are running (limit {JOBS_MAX})")));
     }
-    let (done, at_work) = std::io::pipe().map_err(|error| Refusal::busy(error.to_string()))?;
+    let (done, at_work) = std::io::pipe().map_err(|error| VarlinkError::busy(error.to_string()))?;
     let (sender, answer) = sync_channel(1);
     let answer_query = Arc::clone(answer_query);
     let work = move || {
@@ -59,7 +59,7 @@ pub(super) fn start(
         let _ = sender.send(answer_query(&question));
     };
     let thread = std::thread::Builder::new().name("question".to_owned());
-    thread.spawn(work).map_err(|error| Refusal::busy(error.to_string()))?;
+    thread.spawn(work).map_err(|error| VarlinkError::busy(error.to_string()))?;
     running.set(running.get() + 1);
     registrar.admit(Box::new(Job { done, answer, reply: Some(reply), running: Rc::clone(running) }));
     Ok(())
@@ -78,7 +78,7 @@ impl Source for Job {
         let found = self
             .answer
             .try_recv()
-            .unwrap_or_else(|_| Err(Refusal::refused(1, "observing the host failed", None)));
+            .unwrap_or_else(|_| Err(VarlinkError::refused(1, "observing the host failed", None)));
         if let Some(reply) = self.reply.take() {
             reply(found);
         }

@@ -5,7 +5,7 @@ use model::{Budget, CpuSet, Glob, Intent, KthreadValue, Patterns, Pid, Target};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::wire::Call;
+use super::wire::VarlinkCall;
 
 /// The interface of the daemon.
 pub const INTERFACE: &str = "io.netpolicy";
@@ -60,14 +60,14 @@ pub enum Question {
 
 /// Why a call is refused.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Refusal {
+pub struct VarlinkError {
     /// Interface and name of the error.
     pub error: String,
     /// The parameters of the error.
     pub parameters: Map<String, Value>,
 }
 
-impl Refusal {
+impl VarlinkError {
     /// One of Varlink's own errors, with a parameter.
     pub fn service(name: &str, about: Option<(&str, &str)>) -> Self {
         let parameters = about.into_iter().map(|(key, value)| (key.to_owned(), value.into())).collect();
@@ -284,11 +284,11 @@ impl Method {
     /// Parses a call; `origin` identifies the caller.
     ///
     /// # Errors
-    /// Varlink's own errors for an unknown method or parameter; [`Refusal::refused`] for an invalid value.
-    pub fn of(call: &Call, origin: &str) -> Result<Self, Refusal> {
+    /// Varlink's own errors for an unknown method or parameter; [`VarlinkError::refused`] for an invalid value.
+    pub fn of(call: &VarlinkCall, origin: &str) -> Result<Self, VarlinkError> {
         let (interface, name) = call.method.rsplit_once('.').unwrap_or(("", &call.method));
         if call.upgrade {
-            return Err(Refusal::service("MethodNotImplemented", Some(("method", &call.method))));
+            return Err(VarlinkError::service("MethodNotImplemented", Some(("method", &call.method))));
         }
         let parameters = &call.parameters;
         let method = match (interface, name) {
@@ -309,21 +309,21 @@ impl Method {
             }
             (INTERFACE, "Set") => {
                 let said: SetParams = read(parameters, &["target", "request"])?;
-                let intent = said.intent(origin).map_err(|why| Refusal::refused(2, why, None))?;
+                let intent = said.intent(origin).map_err(|why| VarlinkError::refused(2, why, None))?;
                 Self::Set(Box::new(intent))
             }
             (INTERFACE, "Unset") => {
                 let Some(target) = parameters.get("target") else {
-                    return Err(Refusal::service("InvalidParameter", Some(("parameter", "target"))));
+                    return Err(VarlinkError::service("InvalidParameter", Some(("parameter", "target"))));
                 };
                 let said: TargetParams = serde_json::from_value(target.clone())
-                    .map_err(|_| Refusal::service("InvalidParameter", Some(("parameter", "target"))))?;
-                Self::Unset(said.target().map_err(|why| Refusal::refused(2, why, None))?)
+                    .map_err(|_| VarlinkError::service("InvalidParameter", Some(("parameter", "target"))))?;
+                Self::Unset(said.target().map_err(|why| VarlinkError::refused(2, why, None))?)
             }
             (INTERFACE | SERVICE, _) => {
-                return Err(Refusal::service("MethodNotFound", Some(("method", &call.method))));
+                return Err(VarlinkError::service("MethodNotFound", Some(("method", &call.method))));
             }
-            _ => return Err(Refusal::service("InterfaceNotFound", Some(("interface", interface)))),
+            _ => return Err(VarlinkError::service("InterfaceNotFound", Some(("interface", interface)))),
         };
         Ok(method)
     }
@@ -339,17 +339,17 @@ pub fn is_for_everybody(method: &str) -> bool {
 }
 
 /// A text parameter.
-fn text(parameters: &Map<String, Value>, name: &str) -> Result<String, Refusal> {
+fn text(parameters: &Map<String, Value>, name: &str) -> Result<String, VarlinkError> {
     let value = parameters.get(name).and_then(Value::as_str).map(str::to_owned);
-    value.ok_or_else(|| Refusal::service("InvalidParameter", Some(("parameter", name))))
+    value.ok_or_else(|| VarlinkError::service("InvalidParameter", Some(("parameter", name))))
 }
 
 /// Parses all parameters. The error names the missing or invalid parameter.
 fn read<T: for<'de> Deserialize<'de>>(
     parameters: &Map<String, Value>,
     needed: &[&str],
-) -> Result<T, Refusal> {
-    let wrong = |name: &str| Refusal::service("InvalidParameter", Some(("parameter", name)));
+) -> Result<T, VarlinkError> {
+    let wrong = |name: &str| VarlinkError::service("InvalidParameter", Some(("parameter", name)));
     if let Some(missing) = needed.iter().find(|name| !parameters.contains_key(**name)) {
         return Err(wrong(missing));
     }
@@ -367,7 +367,7 @@ mod test {
     use super::*;
     use crate::api::wire::decode_call;
 
-    fn called(text: &str) -> Result<Method, Refusal> {
+    fn called(text: &str) -> Result<Method, VarlinkError> {
         Method::of(&decode_call(text.as_bytes()).expect("a call"), "test")
     }
 

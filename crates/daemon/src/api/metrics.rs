@@ -14,7 +14,7 @@ use model::{Interval, Nanoseconds, Ruling};
 
 use super::connection_stats::Tally;
 use crate::Status;
-use crate::status::{Phase, REACTION_MICROS, RequestStatus};
+use crate::status::{DaemonPhase, REACTION_MICROS, RequestStatus};
 
 /// Maximum number of requests with individual samples; the others are counted together.
 const REQUESTS_SHOWN_MAX: usize = 256;
@@ -32,10 +32,10 @@ pub fn open_metrics(status: &Status, services: &[Measured], tally: Tally) -> Str
     page.sample("netpolicy_build_info", &[("version", &status.instance.version)], 1);
     page.family("netpolicy_phase", "stateset", "", "What the daemon is doing.");
     for (phase, name) in [
-        (Phase::Starting, "starting"),
-        (Phase::Managing, "managing"),
-        (Phase::Released, "released"),
-        (Phase::Ending, "ending"),
+        (DaemonPhase::Starting, "starting"),
+        (DaemonPhase::Managing, "managing"),
+        (DaemonPhase::Released, "released"),
+        (DaemonPhase::Ending, "ending"),
     ] {
         page.sample("netpolicy_phase", &[("netpolicy_phase", name)], u64::from(phase == status.phase));
     }
@@ -532,7 +532,7 @@ mod test {
     use model::live::{LivePart, LiveSpans, LiveWindow};
 
     use super::*;
-    use crate::status::{Instance, Kind, Reaction, RequestExtent};
+    use crate::status::{EventKind, Instance, Reaction, RequestExtent};
 
     fn status() -> Status {
         let request = |target: &str| RequestStatus {
@@ -549,7 +549,7 @@ mod test {
             notes: Vec::new(),
         };
         let mut status = Status {
-            phase: Phase::Managing,
+            phase: DaemonPhase::Managing,
             instance: Instance {
                 version: "0.1.0".to_owned(),
                 started_unix_micros: 1_795_233_900_000_050,
@@ -561,8 +561,8 @@ mod test {
         let mut reaction = Reaction::default();
         reaction.note(Duration::from_micros(150));
         reaction.note(Duration::from_secs(2));
-        status.reactions.insert(Kind::Exec, reaction);
-        status.counters.events.insert(Kind::Exec, 7);
+        status.reactions.insert(EventKind::Exec, reaction);
+        status.counters.events.insert(EventKind::Exec, 7);
         status.counters.searches.put_back = 2;
         status.counters.verdicts.insert(Ruling::BeyondLimit, 2);
         status

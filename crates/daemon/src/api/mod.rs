@@ -53,7 +53,7 @@ use crate::{Interest, Ready, Registrar, Shared, Source, Stay};
 const ACCEPTS_MAX: usize = 16;
 
 /// The sockets to serve, and who may use them.
-pub struct Options {
+pub struct ApiOptions {
     /// The Varlink socket.
     pub socket: PathBuf,
     /// A group whose members may call every method, like root.
@@ -70,7 +70,7 @@ pub struct Options {
     pub answer_query: QueryHandler,
 }
 
-impl fmt::Debug for Options {
+impl fmt::Debug for ApiOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Options")
             .field("socket", &self.socket)
@@ -84,8 +84,9 @@ impl fmt::Debug for Options {
 ///
 /// # Errors
 /// If another daemon is serving there, or the kernel refuses.
-pub fn open(shared: &Shared, options: Options) -> Result<Vec<Box<dyn Source>>, OpenError> {
-    let Options { socket, group, metrics_socket, metrics_file, metrics_address, log, answer_query } = options;
+pub fn open(shared: &Shared, options: ApiOptions) -> Result<Vec<Box<dyn Source>>, OpenError> {
+    let ApiOptions { socket, group, metrics_socket, metrics_file, metrics_address, log, answer_query } =
+        options;
     let stats = ConnectionStats::new(log);
     // Anyone may connect: the credentials decide what is answered.
     let listener = listen(&socket, 0o666)?;

@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use rustix::io::Errno;
 
-use super::{OpenError, Options, open};
+use super::{ApiOptions, OpenError, open};
 use crate::event_loop::EventLoop;
 use crate::status::Shared;
 
@@ -30,7 +30,7 @@ impl Serving {
     ///
     /// # Errors
     /// The same as [`open`], and if a thread or an epoll cannot be created.
-    pub fn begin(shared: &Shared, options: Options) -> Result<Self, OpenError> {
+    pub fn begin(shared: &Shared, options: ApiOptions) -> Result<Self, OpenError> {
         let stop: Arc<AtomicBool> = Arc::default();
         let (opened, is_open) = sync_channel(1);
         let thread = {
@@ -63,7 +63,7 @@ impl Drop for Ending {
     }
 }
 
-fn serve(shared: Shared, options: Options, stop: &AtomicBool, opened: &SyncSender<Result<(), OpenError>>) {
+fn serve(shared: Shared, options: ApiOptions, stop: &AtomicBool, opened: &SyncSender<Result<(), OpenError>>) {
     let ending = Ending(shared);
     let shared = &ending.0;
     let mut event_loop = match begin(shared, options) {
@@ -84,7 +84,7 @@ fn serve(shared: Shared, options: Options, stop: &AtomicBool, opened: &SyncSende
     let _ = event_loop.wait(Some(Instant::now()));
 }
 
-fn begin(shared: &Shared, options: Options) -> Result<EventLoop, OpenError> {
+fn begin(shared: &Shared, options: ApiOptions) -> Result<EventLoop, OpenError> {
     let failed = |errno: Errno| OpenError::Thread(errno.into());
     let mut event_loop = EventLoop::new().map_err(failed)?;
     event_loop.watch(shared.changed(), CHANGED).map_err(failed)?;

@@ -11,7 +11,7 @@ pub const MESSAGE_BYTES_MAX: usize = 64 * 1024;
 
 /// A call.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
-pub struct Call {
+pub struct VarlinkCall {
     /// Interface and method: `io.netpolicy.Status`.
     pub method: String,
     /// The parameters; `null` counts as none.
@@ -34,7 +34,7 @@ fn nothing_or_more<'de, D: Deserializer<'de>>(said: D) -> Result<Map<String, Val
 
 /// An answer.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
-pub struct Reply {
+pub struct VarlinkReply {
     /// Interface and name of an error; `None` for success.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
@@ -61,7 +61,7 @@ pub enum BadMessage {
 ///
 /// # Errors
 /// If it is too long, not a JSON object, or has no method.
-pub fn decode_call(bytes: &[u8]) -> Result<Call, BadMessage> {
+pub fn decode_call(bytes: &[u8]) -> Result<VarlinkCall, BadMessage> {
     if bytes.len() > MESSAGE_BYTES_MAX {
         return Err(BadMessage::TooLong);
     }
@@ -137,7 +137,7 @@ mod test {
 
     #[test]
     fn messages_come_out_as_they_went_in_however_the_bytes_were_cut() {
-        let call = |method: &str| Call {
+        let call = |method: &str| VarlinkCall {
             method: method.to_owned(),
             parameters: Map::new(),
             oneway: false,

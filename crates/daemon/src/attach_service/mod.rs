@@ -57,7 +57,7 @@ enum Answer {
     Holders(BTreeMap<u64, Vec<Pid>>),
     Value(Setting),
     Written,
-    Failed(Failure),
+    Failed(SerializedError),
 }
 
 /// The serialised criteria for a process: [`Criteria`].
@@ -92,7 +92,7 @@ impl From<Wanted> for Criteria {
 
 /// A serialised error of the kernel layer.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Failure {
+pub(crate) struct SerializedError {
     what: String,
     kind: Kind,
     words: String,
@@ -111,7 +111,7 @@ enum Kind {
     Malformed,
 }
 
-impl From<KernelError> for Failure {
+impl From<KernelError> for SerializedError {
     fn from(error: KernelError) -> Self {
         let errno = error.number().map_or(0, Errno::raw_os_error);
         let (kind, words, since) = match error.cause {
@@ -128,9 +128,9 @@ impl From<KernelError> for Failure {
     }
 }
 
-impl From<Failure> for KernelError {
-    fn from(failure: Failure) -> Self {
-        let Failure { what, kind, words, errno, since } = failure;
+impl From<SerializedError> for KernelError {
+    fn from(failure: SerializedError) -> Self {
+        let SerializedError { what, kind, words, errno, since } = failure;
         // A number outside the range of errnos cannot come from the service.
         let errno = if (1..4096).contains(&errno) { Errno::from_raw_os_error(errno) } else { Errno::IO };
         let cause = match kind {
@@ -160,8 +160,8 @@ mod test {
             Cause::Malformed("x".to_owned()),
         ] {
             let error = KernelError { what: "memcached[812] epoll 5".to_owned(), cause };
-            let text = serde_json::to_string(&Failure::from(error.clone())).expect("text");
-            let back: Failure = serde_json::from_str(&text).expect("a failure");
+            let text = serde_json::to_string(&SerializedError::from(error.clone())).expect("text");
+            let back: SerializedError = serde_json::from_str(&text).expect("a failure");
             assert_eq!(KernelError::from(back), error);
         }
     }

@@ -9,7 +9,7 @@ use model::{Finding, Pid, Severity};
 use session::Fault;
 
 use super::{Daemon, now};
-use crate::reconciler::Event;
+use crate::reconciler::HostEvent;
 
 /// The rule of findings about applications' requests.
 const RULE: &str = "app-requests";
@@ -33,7 +33,7 @@ impl Daemon<'_> {
         self.telemetry.mended("app-requests-often", &BTreeSet::new());
         for pid in asked {
             if self.lives_here(pid) && self.add_asker(pid) {
-                self.note(&Event::AppRequest(Some(pid)), now());
+                self.note(&HostEvent::AppRequest(Some(pid)), now());
             }
         }
     }

@@ -28,16 +28,16 @@ use crate::event_sources::{
 };
 use crate::goal_search::GoalSearch;
 use crate::goals::Goals;
-use crate::guards::{Guards, Judged, REVERTED, WAITS};
-use crate::held::Held;
-use crate::instance_lock::{Claimed, InstanceLock};
+use crate::guards::{GuardedTrials, REVERTED, TrialResult, WAITS};
+use crate::held::HeldSettings;
+use crate::instance_lock::{InstanceLock, LockClaim};
 use crate::known::Known;
-use crate::options::{OnStop, Options};
-use crate::reconciler::{Event, Reconciler, until};
+use crate::options::{DaemonOptions, OnStop};
+use crate::reconciler::{HostEvent, Reconciler, until};
 use crate::rejections::Rejections;
-use crate::requests::{Requests, Serves};
+use crate::requests::{RequestTable, Serves};
 use crate::standing_proofs::StandingProofs;
-use crate::status::{Phase, RequestStatus, Shared};
+use crate::status::{DaemonPhase, RequestStatus, Shared};
 use crate::telemetry::{StatusParts, Telemetry};
 
 /// Maximum number of settings left to other programs that are logged individually.
@@ -56,7 +56,7 @@ const UNREADABLE: &str =
 /// The daemon: parts that own their state and do not know each other.
 pub(crate) struct Daemon<'a> {
     pub(crate) session: &'a Session,
-    pub(crate) options: Options,
+    pub(crate) options: DaemonOptions,
     /// Its status, findings and messages.
     pub(crate) telemetry: Telemetry<'a>,
     /// The pending work, and when it is due.
@@ -66,11 +66,11 @@ pub(crate) struct Daemon<'a> {
     /// The observed host.
     pub(crate) known: Known,
     /// All requests, and the processes that they match.
-    pub(crate) requests: Requests,
+    pub(crate) requests: RequestTable,
     /// The plan for all requests.
     pub(crate) plan: CurrentPlan,
     /// The settings in force.
-    pub(crate) held: Held,
+    pub(crate) held: HeldSettings,
     /// The values that the kernel refused.
     pub(crate) rejections: Rejections,
     /// The API request in progress.
@@ -84,7 +84,7 @@ pub(crate) struct ServiceMeasurement {
     /// The response times of services that have a goal.
     pub(crate) goals: Goals,
     /// Changes that are judged before they are made.
-    pub(crate) guards: Guards,
+    pub(crate) guards: GuardedTrials,
     /// Searches for services that miss their goal.
     pub(crate) search: GoalSearch,
     /// The standing proofs of policies.
@@ -100,7 +100,7 @@ impl<'a> Daemon<'a> {
     pub(crate) fn begin(
         session: &'a Session,
         operator: &'a dyn Operator,
-        options: Options,
+        options: DaemonOptions,
         shared: Shared,
         event_loop: &mut EventLoop,
     ) -> Result<Self, Fault> {
@@ -115,21 +115,21 @@ impl<'a> Daemon<'a> {
             .map_err(|errno| Fault::failed(format!("the daemon's epoll: {errno}")))?;
         let mut telemetry = Telemetry::new(operator, shared);
         match InstanceLock::claim()? {
-            Claimed::Locked(lock) => event_loop
+            LockClaim::Locked(lock) => event_loop
                 .admit(Box::new(lock))
                 .map_err(|errno| Fault::failed(format!("the daemon's instance lock: {errno}")))?,
-            Claimed::Unknown(finding) => telemetry.find(finding),
+            LockClaim::Unknown(finding) => telemetry.find(finding),
         }
         let path = session.state_dir.join("requests.json");
         let boot = linux::machine::boot_id()?;
         let apps = AppRequests::of(session.app_requests());
-        let requests = Requests::open(path, &boot, apps, options.allow.disruptive, options.inferred)
+        let requests = RequestTable::open(path, &boot, apps, options.allow.disruptive, options.inferred)
             .map_err(|(path, error)| Fault::file(path, error).hint(UNREADABLE))?;
         let files = Files::watch(watched_directories(session, journal.directory().to_owned()));
         let sources = EventSources::open(&netns, event_loop, files)?;
         let known = Known::open(netns, now())?;
         let goals = Goals::watched_by(event_loop)?;
-        let guards = Guards::watched_by(event_loop)?;
+        let guards = GuardedTrials::watched_by(event_loop)?;
         let mut daemon = Self {
             session,
             options,
@@ -139,7 +139,7 @@ impl<'a> Daemon<'a> {
             known,
             requests,
             plan: CurrentPlan::default(),
-            held: Held::of(journal),
+            held: HeldSettings::of(journal),
             rejections: Rejections::default(),
             answers: Answers::default(),
             quality: ServiceMeasurement {
@@ -197,9 +197,9 @@ impl<'a> Daemon<'a> {
     /// If the kernel refuses to wait for events.
     pub(crate) fn run(&mut self, event_loop: &mut EventLoop) -> Result<(), Fault> {
         let mut announced = false;
-        while self.telemetry.phase() != Phase::Ending {
+        while self.telemetry.phase() != DaemonPhase::Ending {
             self.turn(event_loop)?;
-            if !announced && self.telemetry.phase() != Phase::Starting {
+            if !announced && self.telemetry.phase() != DaemonPhase::Starting {
                 self.telemetry.say(AT_WORK);
                 announced = true;
             }
@@ -240,9 +240,9 @@ impl<'a> Daemon<'a> {
             for holds in changed {
                 self.note(
                     match holds {
-                        Holds::Policy => &Event::Policy,
-                        Holds::Journal => &Event::Journal,
-                        Holds::AppRequests | Holds::ParentOfAppRequests => &Event::AppRequest(None),
+                        Holds::Policy => &HostEvent::Policy,
+                        Holds::Journal => &HostEvent::Journal,
+                        Holds::AppRequests | Holds::ParentOfAppRequests => &HostEvent::AppRequest(None),
                     },
                     now,
                 );
@@ -272,7 +272,7 @@ impl<'a> Daemon<'a> {
         Ok(())
     }
 
-    pub(crate) fn note(&mut self, event: &Event, at: Nanoseconds) {
+    pub(crate) fn note(&mut self, event: &HostEvent, at: Nanoseconds) {
         self.telemetry.count(|counters| *counters.events.entry(event.kind()).or_default() += 1);
         self.reconciler.note(event, at, now());
     }
@@ -288,9 +288,9 @@ impl<'a> Daemon<'a> {
     fn take_judged(&mut self) {
         let Some(judged) = self.quality.guards.take(now()) else { return };
         match judged {
-            Judged::Attempt(attempted) => self.take_attempted(attempted),
-            Judged::Proof(proved) => self.take_proved(proved),
-            Judged::Asked { services, said, finding, verdicts } => {
+            TrialResult::Attempt(attempted) => self.take_attempted(attempted),
+            TrialResult::Proof(proved) => self.take_proved(proved),
+            TrialResult::Asked { services, said, finding, verdicts } => {
                 self.telemetry.say(&said);
                 self.telemetry.judged(&verdicts);
                 for rule in [REVERTED, WAITS] {
@@ -303,7 +303,7 @@ impl<'a> Daemon<'a> {
             }
         }
         // Settings alternated in the meantime: the known state of the host is out of date.
-        self.note(&Event::Lost, now());
+        self.note(&HostEvent::Lost, now());
     }
 
     /// Reports problems of services that have a goal.
@@ -321,13 +321,13 @@ impl<'a> Daemon<'a> {
         let at = now();
         for notice in notices {
             let event = match notice {
-                Notice::Link(index) => Event::Link(index),
-                Notice::Ethtool(index) => Event::Ethtool(index),
-                Notice::Queues(name) => Event::Queues(name),
-                Notice::Cpu => Event::Cpu,
+                Notice::Link(index) => HostEvent::Link(index),
+                Notice::Ethtool(index) => HostEvent::Ethtool(index),
+                Notice::Queues(name) => HostEvent::Queues(name),
+                Notice::Cpu => HostEvent::Cpu,
                 Notice::Lost => {
                     self.telemetry.count(|counters| counters.lost += 1);
-                    Event::Lost
+                    HostEvent::Lost
                 }
             };
             self.note(&event, at);
@@ -342,13 +342,13 @@ impl<'a> Daemon<'a> {
                 ProcessEvent::Exec(process) => {
                     let known = self.sources.is_watched(process.pid);
                     if self.judge(process.pid, Serves::AsBefore) || known {
-                        self.note(&Event::Exec(process.pid), event.at);
+                        self.note(&HostEvent::Exec(process.pid), event.at);
                     }
                 }
                 ProcessEvent::Child { child, parent } => {
                     if self.requests.born(child.pid, parent) || self.requests.any_device() {
                         self.sources.note_watched(child.pid);
-                        self.note(&Event::Fork(child.pid), event.at);
+                        self.note(&HostEvent::Fork(child.pid), event.at);
                     } else {
                         self.sources.ignore(child.pid)?;
                     }
@@ -356,7 +356,7 @@ impl<'a> Daemon<'a> {
                 ProcessEvent::Exit(process) => {
                     self.requests.ended(process.pid);
                     self.sources.note_ended(process.pid);
-                    self.note(&Event::Exit(process.pid), event.at);
+                    self.note(&HostEvent::Exit(process.pid), event.at);
                 }
                 ProcessEvent::Listener { process, port, netns } => {
                     let known = self.sources.is_watched(process.pid);
@@ -366,20 +366,20 @@ impl<'a> Daemon<'a> {
                     let left = meets(&there, process.pid) == Some(false);
                     let meant = !left && self.judge(process.pid, Serves::Port(port));
                     if meant || known || by_device {
-                        self.note(&Event::Listener(process.pid), event.at);
+                        self.note(&HostEvent::Listener(process.pid), event.at);
                     }
                 }
                 ProcessEvent::Connection(listened) => {
                     for pid in self.listeners_on(listened) {
-                        self.note(&Event::Connection(pid), event.at);
+                        self.note(&HostEvent::Connection(pid), event.at);
                     }
                 }
-                ProcessEvent::Epoll(epoll) => self.note(&Event::Epoll(epoll.process.pid), event.at),
+                ProcessEvent::Epoll(epoll) => self.note(&HostEvent::Epoll(epoll.process.pid), event.at),
             }
         }
         if lost {
             self.telemetry.count(|counters| counters.lost += 1);
-            self.note(&Event::Lost, now());
+            self.note(&HostEvent::Lost, now());
         }
         Ok(())
     }
@@ -407,9 +407,9 @@ impl<'a> Daemon<'a> {
                 Signal::HangUp => {
                     self.telemetry.reload(self.requests.of_files());
                     self.take_up();
-                    self.note(&Event::Policy, now());
+                    self.note(&HostEvent::Policy, now());
                 }
-                Signal::Interrupt | Signal::Terminate => self.telemetry.enter(Phase::Ending),
+                Signal::Interrupt | Signal::Terminate => self.telemetry.enter(DaemonPhase::Ending),
             }
         }
     }
@@ -420,7 +420,7 @@ impl<'a> Daemon<'a> {
         self.rejections.clear();
         self.quality.guards.take_up();
         self.take_up_searches();
-        self.telemetry.leave(Phase::Released, Phase::Managing);
+        self.telemetry.leave(DaemonPhase::Released, DaemonPhase::Managing);
         self.report_rolled_back(&[]);
     }
 
@@ -429,7 +429,7 @@ impl<'a> Daemon<'a> {
         const RULE: &str = "rolled-back";
         let settings = self.reconciler.released();
         let summary = match self.telemetry.phase() {
-            Phase::Released => {
+            DaemonPhase::Released => {
                 "everything it had set was rolled back: it manages nothing until a reload".to_owned()
             }
             _ if settings == 0 => return self.telemetry.mended(RULE, &BTreeSet::new()),

@@ -10,10 +10,10 @@ use session::Fault;
 
 use super::{Daemon, now};
 use crate::goals;
-use crate::guards::{Judging, Members, Proved, Purpose, REVERTED};
+use crate::guards::{Judging, Proved, Purpose, REVERTED, ServiceMembers};
 use crate::held::knob_of;
 use crate::standing_proofs::{NO_EFFECT, REVERSED, WAITS};
-use crate::status::Phase;
+use crate::status::DaemonPhase;
 
 /// How long an episode lasts. Half of it is without the policy.
 const EPISODE: Nanoseconds = Nanoseconds::from_millis(20_000);
@@ -56,7 +56,7 @@ impl Daemon<'_> {
         }
         if let Some(place) = due
             && !self.quality.guards.is_under_way()
-            && self.telemetry.phase() == Phase::Managing
+            && self.telemetry.phase() == DaemonPhase::Managing
         {
             let name = policy.intents[place].target.to_string();
             match self.episode(&policy, place) {
@@ -120,7 +120,7 @@ impl Daemon<'_> {
             netns,
             watched,
             within: EPISODE,
-            members: Members::new(),
+            members: ServiceMembers::new(),
             purpose: Purpose::Proof(target.clone(), Box::new(proof)),
         };
         self.quality.proofs.due.remove(&target);

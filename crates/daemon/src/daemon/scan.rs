@@ -4,7 +4,7 @@ use linux::process::pids;
 use session::Fault;
 
 use super::{Daemon, now};
-use crate::reconciler::{Event, Scope};
+use crate::reconciler::{HostEvent, Scope};
 use crate::requests::Serves;
 
 impl Daemon<'_> {
@@ -17,14 +17,14 @@ impl Daemon<'_> {
             for pid in self.sources.scans().take_new(running, at) {
                 if self.judge(pid, Serves::Unknown) {
                     self.sources.scans().settled(pid);
-                    self.note(&Event::Exec(pid), at);
+                    self.note(&HostEvent::Exec(pid), at);
                 }
             }
         }
         for pid in self.sources.scans().take_servers() {
             let gone = !self.known.process(pid, Scope::Whole);
             if gone || plan::without_packets([pid], self.known.host()).next().is_none() {
-                self.note(&Event::Connection(pid), at);
+                self.note(&HostEvent::Connection(pid), at);
             }
         }
         Ok(())

@@ -17,10 +17,10 @@ use super::{Daemon, now};
 use crate::goal_search::{EXHAUSTED, FOUND, WAITS, line_of};
 use crate::goals;
 use crate::guard_groups::GuardedService;
-use crate::guards::{Attempt, Attempted, Judging, Members, Purpose};
+use crate::guards::{Attempt, Attempted, Judging, Purpose, ServiceMembers};
 use crate::held::knob_of;
 use crate::placing::{self, Placed};
-use crate::status::Phase;
+use crate::status::DaemonPhase;
 
 impl Daemon<'_> {
     /// The operator's requests, with the search results for services.
@@ -44,7 +44,7 @@ impl Daemon<'_> {
         for (place, intent) in policy.intents.iter().enumerate().filter(|(_, intent)| searched(intent)) {
             self.quality.search.renew(intent, &self.processes(&members, place));
         }
-        if !self.quality.guards.is_under_way() && self.telemetry.phase() == Phase::Managing {
+        if !self.quality.guards.is_under_way() && self.telemetry.phase() == DaemonPhase::Managing {
             // Only one is tried at a time.
             let places: Vec<usize> =
                 (0..policy.intents.len()).filter(|at| searched(&&policy.intents[*at])).collect();
@@ -54,7 +54,7 @@ impl Daemon<'_> {
     }
 
     /// The processes of a request.
-    fn processes(&self, members: &placing::Members, place: usize) -> BTreeSet<ProcessId> {
+    fn processes(&self, members: &placing::RequestMembers, place: usize) -> BTreeSet<ProcessId> {
         let pids = members.get(&place).into_iter().flatten();
         pids.filter_map(|pid| Some(self.known.host().process(*pid)?.id)).collect()
     }
@@ -221,7 +221,7 @@ impl Daemon<'_> {
             watched.push(JudgedService { selection, limits: guard.limits, gain: None });
         }
         let netns = self.known.netns().again().map_err(|error| error.to_string())?;
-        let members = Members::from([(attempt.service.clone(), search.processes.clone())]);
+        let members = ServiceMembers::from([(attempt.service.clone(), search.processes.clone())]);
         Ok(Judging {
             policy: policy.clone(),
             netns,

@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 pub use client::install;
 pub use worker::serve;
 
-use crate::attach_service::Failure;
+use crate::attach_service::SerializedError;
 
 /// The only argument of a worker process.
 pub const WORKER: &str = "inspect-worker";
@@ -91,7 +91,7 @@ enum Answer {
     Same(bool),
     Value(Setting),
     Written,
-    Failed(Failure),
+    Failed(SerializedError),
 }
 
 /// Processes that are inspected together: those of a user, or those of foreign user namespaces, in which one

@@ -9,9 +9,9 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use daemon::api::{Options, QueryHandler, open};
-use daemon::status::{HeldSetting, Phase};
-use daemon::{Answer, EventLoop, Request, Shared, Status};
+use daemon::api::{ApiOptions, QueryHandler, open};
+use daemon::status::{DaemonPhase, HeldSetting};
+use daemon::{Answer, ApiRequest, EventLoop, Shared, Status};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -89,10 +89,10 @@ fn serve(
     });
     let shared = Shared::new().expect("descriptors");
     shared.update(|status| {
-        status.phase = Phase::Managing;
+        status.phase = DaemonPhase::Managing;
         status.instance.version = "0.1.0".to_owned();
     });
-    let options = Options {
+    let options = ApiOptions {
         socket,
         group,
         metrics_socket: Some(metrics),
@@ -119,28 +119,28 @@ fn serve(
 }
 
 /// Answers with the daemon's structure.
-fn answered(request: &Request) -> Answer {
+fn answered(request: &ApiRequest) -> Answer {
     match request {
-        Request::Set(intent) => Answer::Done {
+        ApiRequest::Set(intent) => Answer::Done {
             summary: format!("{} is set", intent.target),
             changes: vec![format!("asked by {}", intent.origin)],
             transactions: Vec::new(),
             notes: Vec::new(),
             pending: false,
         },
-        Request::Settings => Answer::Settings(vec![HeldSetting {
+        ApiRequest::Settings => Answer::Settings(vec![HeldSetting {
             object: "eth0 rx-0".to_owned(),
             knob: "defer-hard-irqs".to_owned(),
             before: "0".to_owned(),
             value: "100".to_owned(),
             left_alone: None,
         }]),
-        Request::Unset(target) => Answer::Refused {
+        ApiRequest::Unset(target) => Answer::Refused {
             exit: 2,
             why: format!("{target} was not set"),
             hint: Some("netpolicy status".to_owned()),
         },
-        Request::Reload | Request::RollBack => {
+        ApiRequest::Reload | ApiRequest::RollBack => {
             let (changes, transactions, notes) = (Vec::new(), Vec::new(), Vec::new());
             Answer::Done { summary: "done".to_owned(), changes, transactions, notes, pending: false }
         }

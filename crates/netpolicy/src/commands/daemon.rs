@@ -1,6 +1,6 @@
 //! `daemon`: keeps the policy in force while it runs.
 
-use daemon::{Options, run as run_daemon};
+use daemon::{DaemonOptions, run as run_daemon};
 use session::{Exit, Fault};
 
 use crate::args::DaemonArgs;
@@ -9,7 +9,7 @@ use cli::Context;
 /// Runs until it is terminated.
 pub(crate) fn run(arguments: &DaemonArgs, context: &Context) -> Result<Exit, Fault> {
     let on_stop = arguments.on_stop.map(daemon::OnStop::from);
-    let options = Options::read(
+    let options = DaemonOptions::read(
         arguments.config.as_deref(),
         on_stop,
         arguments.allow.into(),
