@@ -2,7 +2,7 @@
 
 use netlink::ethtool::{RawChannels, RawCoalesce, RawFeatures, RawRings};
 use netlink::link::RawLink;
-use netlink::message::{Messages, Reply};
+use netlink::message::{Messages, NetlinkReply};
 use netlink::netdev::{RawNapi, RawQueue};
 use netlink::sock_diag::RawInetDiag;
 
@@ -10,7 +10,7 @@ pub(crate) fn run(bytes: &[u8]) {
     objects(bytes);
     for message in Messages::new(bytes) {
         let Ok(message) = message else { break };
-        if let Ok(Reply::Object(object)) = message.reply() {
+        if let Ok(NetlinkReply::Object(object)) = message.reply() {
             objects(object);
         }
     }

@@ -9,7 +9,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-use model::{Judgement, Schema};
+use model::{FormatName, Judgement};
 use serde::{Deserialize, Serialize};
 
 use crate::log::{JournalError, io_error};
@@ -34,7 +34,7 @@ struct FileIn {
 
 #[derive(Serialize)]
 struct FileOut<'a> {
-    schema: Schema,
+    schema: FormatName,
     verdicts: &'a [Judgement],
 }
 
@@ -79,7 +79,7 @@ impl Verdicts {
     pub(crate) fn write(directory: &Path, verdicts: &[Judgement]) -> Result<(), JournalError> {
         let verdicts = &verdicts[verdicts.len().saturating_sub(VERDICTS_MAX)..];
         let (unfinished, path) = (directory.join(UNFINISHED), directory.join(VERDICTS));
-        let document = FileOut { schema: Schema, verdicts };
+        let document = FileOut { schema: FormatName, verdicts };
         let mut text = serde_json::to_vec(&document).expect("verdicts serialize to JSON");
         text.push(b'\n');
         let mut options = OpenOptions::new();

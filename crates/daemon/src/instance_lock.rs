@@ -9,7 +9,7 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
 
 use linux::Netns;
-use linux::peer::Peer;
+use linux::peer::UnixPeer;
 use model::{Finding, Pid, Severity};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use session::{Exit, Fault};
@@ -99,11 +99,11 @@ const OUTSIDE: Pid = Pid(0);
 
 /// The process that holds the lock in this thread's network namespace; also `None` if its backlog is full,
 /// like that of a stopped daemon: this function does not wait.
-fn holder() -> Option<Peer> {
+fn holder() -> Option<UnixPeer> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).ok()?;
     connect(&socket, &SocketAddrUnix::new_abstract_name(NAME).ok()?).ok()?;
-    Peer::of(&socket).ok()
+    UnixPeer::of(&socket).ok()
 }
 
 /// The error that names the daemon holding the lock. Any user can bind the name, so a holder other than root

@@ -165,7 +165,7 @@ impl StandingProofs {
 #[cfg(test)]
 mod test {
     use model::policy::Match;
-    use model::{Effect, Guarded, Interval, PolicyName, Target};
+    use model::{Effect, Guarded, PolicyName, ProofInterval, Target};
 
     use super::*;
 
@@ -216,7 +216,7 @@ mod test {
     #[test]
     fn a_reversed_effect_is_a_finding_and_another_mode_begins_anew() {
         let mut proofs = proofs();
-        let worse = Interval { estimate: 0.2, low: Some(0.1), high: Some(0.3) };
+        let worse = ProofInterval { estimate: 0.2, low: Some(0.1), high: Some(0.3) };
         let effect = Effect { quantity: Guarded::Cpu, change: worse, recent: worse, pairs: 300 };
         proofs.of("service cache", &intent(), "defer50").effects = vec![effect];
         let rules = |proofs: &StandingProofs| -> Vec<String> {
@@ -224,7 +224,7 @@ mod test {
         };
         assert_eq!(rules(&proofs), [REVERSED]);
         assert!(proofs.findings()[0].evidence[0].contains("+20 %"), "{:?}", proofs.findings());
-        let slight = Interval { estimate: 0.01, low: Some(-0.01), high: Some(0.02) };
+        let slight = ProofInterval { estimate: 0.01, low: Some(-0.01), high: Some(0.02) };
         proofs.of("service cache", &intent(), "defer50").effects = vec![Effect { recent: slight, ..effect }];
         assert_eq!(rules(&proofs), [NO_EFFECT]);
         proofs.of("service cache", &intent(), "defer200");

@@ -23,7 +23,7 @@ mod shift;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use bpf::delivery::{DeliveryCounter, Sampler, between};
+use bpf::delivery::{DeliveryCounter, DeliverySampler, between};
 use bpf::{RunTime, Statistics};
 use libtest_mimic::Failed;
 use linux::process::preload::{self, EpollCounts, Library};
@@ -90,7 +90,7 @@ fn main() -> Result<(), Failed> {
 /// Measures the cost of sampling as `doctor` and `bench` do it; `all_the_time` is the programs' share of a
 /// CPU when they count without a pause.
 fn sampled(server: &AskedServer, rounds: usize, all_the_time: f64) -> Result<(), Failed> {
-    let mut sampler = Sampler::load()?;
+    let mut sampler = DeliverySampler::load()?;
     let (mut counted, mut begun, mut sampling) = (0, Instant::now(), Duration::ZERO);
     throughput("sampling, as doctor and bench do", server, rounds, SAMPLED_STRETCH, |samples| {
         if samples {

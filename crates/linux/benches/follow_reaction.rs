@@ -13,7 +13,7 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use bpf::EpollScanner;
-use linux::follow::{Event, Follower, How};
+use linux::follow::{FollowEvent, FollowMethod, Follower};
 use linux::process::identify;
 use model::{EpollId, Fd, Pid};
 use rustix::event::epoll;
@@ -41,10 +41,10 @@ fn main() -> Done<()> {
     let every = |millis| Some(Duration::from_millis(millis));
     // A pause is up to twice the interval, so that epolls are created at all moments of it.
     for (how, pause) in [
-        (How::Fentry, Duration::from_millis(20)),
-        (How::Rescan { interval: every(100) }, Duration::from_millis(200)),
-        (How::Rescan { interval: every(1000) }, Duration::from_millis(300)),
-        (How::Proc { interval: every(100) }, Duration::from_millis(200)),
+        (FollowMethod::Fentry, Duration::from_millis(20)),
+        (FollowMethod::Rescan { interval: every(100) }, Duration::from_millis(200)),
+        (FollowMethod::Rescan { interval: every(1000) }, Duration::from_millis(300)),
+        (FollowMethod::Proc { interval: every(100) }, Duration::from_millis(200)),
     ] {
         match reaction(how, epolls, pause) {
             Ok(line) => println!("{how}: {line}"),
@@ -57,7 +57,7 @@ fn main() -> Done<()> {
 
 /// Follows a process that creates epolls, and compares the printed time of each creation with that of its
 /// report.
-fn reaction(how: How, epolls: u32, pause: Duration) -> Done<String> {
+fn reaction(how: FollowMethod, epolls: u32, pause: Duration) -> Done<String> {
     let mut follower = Follower::new(&[], how)?;
     let mut maker = Maker::start(epolls, pause)?;
     let id = identify(Pid(maker.0.id()))?;
@@ -75,7 +75,7 @@ fn reaction(how: How, epolls: u32, pause: Duration) -> Done<String> {
     let mut reported: Vec<(Fd, Duration)> = Vec::new();
     let patience = pause * epolls + Duration::from_secs(30);
     while reported.len() < usize::try_from(epolls)? && begun.elapsed() < patience {
-        if let Some(Event::NewEpoll(EpollId { fd, .. })) = follower.next(Duration::from_millis(500))? {
+        if let Some(FollowEvent::NewEpoll(EpollId { fd, .. })) = follower.next(Duration::from_millis(500))? {
             reported.push((fd, now()));
         }
     }
@@ -139,10 +139,10 @@ fn idle_cost() -> Done<()> {
     let made: Result<Vec<_>, _> = (0..SOCKETS).map(|_| std::net::UdpSocket::bind("127.0.0.1:0")).collect();
     let _sockets = made?;
     let every = |millis| Some(Duration::from_millis(millis));
-    let scans = [100, 1000]
-        .into_iter()
-        .flat_map(|ms| [How::Rescan { interval: every(ms) }, How::Proc { interval: every(ms) }]);
-    for how in std::iter::once(How::Fentry).chain(scans) {
+    let scans = [100, 1000].into_iter().flat_map(|ms| {
+        [FollowMethod::Rescan { interval: every(ms) }, FollowMethod::Proc { interval: every(ms) }]
+    });
+    for how in std::iter::once(FollowMethod::Fentry).chain(scans) {
         let mut follower = match Follower::new(&[me], how) {
             Ok(follower) => follower,
             Err(error) => {

@@ -30,7 +30,7 @@ pub mod batches {
 
 /// Which context polled a NAPI, and on which CPU.
 pub mod delivery {
-    pub use ::bpf::delivery::Sampler;
+    pub use ::bpf::delivery::DeliverySampler;
 }
 
 /// The request latency of a live service.
@@ -47,5 +47,5 @@ pub mod process_events {
 
 /// The response times on the wire.
 pub mod wire {
-    pub use ::bpf::wire::{Seen, Wire};
+    pub use ::bpf::wire::{WireCounts, WireMeter};
 }

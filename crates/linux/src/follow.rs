@@ -14,7 +14,7 @@ use bpf::process_events::{ProcessEvent, ProcessEvents};
 use model::{EpollId, EpollParams, Fd, Pid, ProcessId};
 use sys::error::{Cause, KernelError};
 
-use crate::process::{self, Pinned};
+use crate::process::{self, PinnedProcess};
 
 /// From this age on, a process counts as settled: servers create their epolls while they start.
 const SETTLED: Duration = Duration::from_secs(10);
@@ -35,7 +35,7 @@ const FOLLOWED_MAX: usize = 65_536;
 
 /// How new epolls are found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum How {
+pub enum FollowMethod {
     /// The first of the following that this kernel, and the caller's privileges, allow.
     Auto,
     /// By a BPF program at the return of `do_epoll_create()`.
@@ -50,12 +50,12 @@ pub enum How {
     /// too; a child that has children itself and exits between two scans is missed, and so is an epoll that
     /// replaces a closed one whose parameters had not been set.
     Proc {
-        /// As in [`How::Rescan`].
+        /// As in [`FollowMethod::Rescan`].
         interval: Option<Duration>,
     },
 }
 
-impl fmt::Display for How {
+impl fmt::Display for FollowMethod {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let scans = |f: &mut fmt::Formatter<'_>, by: &str, interval: &Option<Duration>| match interval {
             Some(interval) => write!(f, "scans by {by} every {interval:?}"),
@@ -74,7 +74,7 @@ impl fmt::Display for How {
 
 /// Something that happened to a followed process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Event {
+pub enum FollowEvent {
     /// It has an epoll that was not reported before. The epolls that exist when following begins are reported
     /// once, too, so that none is missed between an observation and the follower.
     NewEpoll(EpollId),
@@ -93,11 +93,11 @@ pub enum Event {
 /// nothing behind.
 #[derive(Debug)]
 pub struct Follower {
-    how: How,
+    how: FollowMethod,
     refused: Vec<KernelError>,
     source: Source,
     followed: BTreeMap<Pid, Followed>,
-    events: VecDeque<Event>,
+    events: VecDeque<FollowEvent>,
 }
 
 /// The source of a follower's events.
@@ -171,7 +171,7 @@ impl Follower {
     ///
     /// # Errors
     /// [`Cause::Gone`] if one of them has exited already; the kernel's error for the requested method.
-    pub fn new(processes: &[ProcessId], how: How) -> Result<Self, KernelError> {
+    pub fn new(processes: &[ProcessId], how: FollowMethod) -> Result<Self, KernelError> {
         let (how, source, refused) = choose(how)?;
         let mut follower = Self { how, refused, source, followed: BTreeMap::new(), events: VecDeque::new() };
         for process in processes {
@@ -180,8 +180,8 @@ impl Follower {
         Ok(follower)
     }
 
-    /// How new epolls are found; never [`How::Auto`].
-    pub fn how(&self) -> How {
+    /// How new epolls are found; never [`FollowMethod::Auto`].
+    pub fn how(&self) -> FollowMethod {
         self.how
     }
 
@@ -205,11 +205,11 @@ impl Follower {
         let mut parents = vec![process];
         while let Some(parent) = parents.pop() {
             // The exit of a process that has exited meanwhile is reported like any other.
-            let Ok(parent) = Pinned::reopen(&parent) else { continue };
+            let Ok(parent) = PinnedProcess::reopen(&parent) else { continue };
             for child in children(&parent).unwrap_or_default() {
                 let Ok(child) = process::identify(child) else { continue };
                 if !self.is_followed(&child) && self.follow_alone(child).is_ok() {
-                    self.events.push_back(Event::Child(child));
+                    self.events.push_back(FollowEvent::Child(child));
                     parents.push(child);
                 }
             }
@@ -227,7 +227,7 @@ impl Follower {
         if let Source::Bpf { events, .. } = &self.source {
             events.watch(process.pid)?;
         }
-        if let Err(cause) = Pinned::reopen(&process) {
+        if let Err(cause) = PinnedProcess::reopen(&process) {
             if let Source::Bpf { events, .. } = &self.source {
                 events.ignore(process.pid)?;
             }
@@ -241,7 +241,7 @@ impl Follower {
     ///
     /// # Errors
     /// The kernel's error; the exit of a process is an event and not an error.
-    pub fn next(&mut self, timeout: Duration) -> Result<Option<Event>, KernelError> {
+    pub fn next(&mut self, timeout: Duration) -> Result<Option<FollowEvent>, KernelError> {
         let deadline = Instant::now() + timeout;
         self.listen(Duration::ZERO)?;
         loop {
@@ -265,8 +265,8 @@ impl Follower {
 
     /// Schedules a scan for after the event: a caller that receives an epoll sets its parameters before it
     /// calls `next` again. The next scan sees them set, and later scans see if they disappear.
-    fn look_again_after(&mut self, event: Event) {
-        if let Event::NewEpoll(epoll) = event
+    fn look_again_after(&mut self, event: FollowEvent) {
+        if let FollowEvent::NewEpoll(epoll) = event
             && let Some(followed) = self.followed.get_mut(&epoll.process.pid)
         {
             followed.due = Instant::now();
@@ -312,7 +312,7 @@ impl Follower {
                 let parent = self.followed.get(&parent);
                 let followed = parent.map_or_else(|| Followed::new(child), |parent| parent.child(child));
                 self.adopt(followed);
-                self.events.push_back(Event::Child(child));
+                self.events.push_back(FollowEvent::Child(child));
             }
             ProcessEvent::Exec(process) => {
                 if let Some(followed) = self.followed.get_mut(&process.pid) {
@@ -320,7 +320,7 @@ impl Follower {
                     followed.known.clear();
                     followed.images += 1;
                     followed.due = Instant::now();
-                    self.events.push_back(Event::Exec(process));
+                    self.events.push_back(FollowEvent::Exec(process));
                 }
             }
             ProcessEvent::Exit(process) => self.end(process.pid),
@@ -329,7 +329,7 @@ impl Follower {
             ProcessEvent::Epoll(epoll) => {
                 if let Some(followed) = self.followed.get_mut(&epoll.process.pid) {
                     followed.reported.push(epoll.fd);
-                    self.events.push_back(Event::NewEpoll(epoll));
+                    self.events.push_back(FollowEvent::NewEpoll(epoll));
                 }
             }
         }
@@ -339,7 +339,7 @@ impl Follower {
     fn catch_up(&mut self) {
         let ids: Vec<ProcessId> = self.followed().collect();
         for id in ids {
-            if matches!(Pinned::reopen(&id), Err(Cause::Gone(_))) {
+            if matches!(PinnedProcess::reopen(&id), Err(Cause::Gone(_))) {
                 self.end(id.pid);
             } else if let Some(followed) = self.followed.get_mut(&id.pid) {
                 followed.due = Instant::now();
@@ -349,7 +349,7 @@ impl Follower {
 
     fn end(&mut self, pid: Pid) {
         if let Some(followed) = self.followed.remove(&pid) {
-            self.events.push_back(Event::Exit(followed.id));
+            self.events.push_back(FollowEvent::Exit(followed.id));
         }
     }
 
@@ -381,7 +381,7 @@ impl Follower {
                 if before.is_some_and(|before| before != scan.image) {
                     followed.id = scan.id;
                     followed.known.clear();
-                    self.events.push_back(Event::Exec(scan.id));
+                    self.events.push_back(FollowEvent::Exec(scan.id));
                 }
                 scan.epolls
             }
@@ -397,7 +397,7 @@ impl Follower {
         for (what, epoll) in &seen {
             let is_new = followed.known.get(what).is_none_or(|before| epoll.replaces(before));
             if is_new && !followed.reported.contains(&epoll.fd) {
-                self.events.push_back(Event::NewEpoll(EpollId { process: followed.id, fd: epoll.fd }));
+                self.events.push_back(FollowEvent::NewEpoll(EpollId { process: followed.id, fd: epoll.fd }));
             }
         }
         // An epoll that was reported meanwhile may have been created too late for this scan; the next one
@@ -413,7 +413,7 @@ impl Follower {
         }
         for child in new {
             if !self.followed.contains_key(&child.id.pid) {
-                self.events.push_back(Event::Child(child.id));
+                self.events.push_back(FollowEvent::Child(child.id));
                 self.adopt(child);
             }
         }
@@ -422,32 +422,37 @@ impl Follower {
 }
 
 /// Opens the source for a method, and returns the kernel's errors for better ones.
-fn choose(how: How) -> Result<(How, Source, Vec<KernelError>), KernelError> {
+fn choose(how: FollowMethod) -> Result<(FollowMethod, Source, Vec<KernelError>), KernelError> {
     let bpf =
         |events: ProcessEvents| Ok(Source::Bpf { events: Box::new(events), scanner: EpollScanner::load()? });
     match how {
-        How::Fentry => Ok((how, ProcessEvents::of_processes_and_epolls().and_then(bpf)?, Vec::new())),
-        How::Rescan { .. } => Ok((how, ProcessEvents::of_processes().and_then(bpf)?, Vec::new())),
-        How::Proc { .. } => Ok((how, Source::Proc, Vec::new())),
-        How::Auto => {
+        FollowMethod::Fentry => {
+            Ok((how, ProcessEvents::of_processes_and_epolls().and_then(bpf)?, Vec::new()))
+        }
+        FollowMethod::Rescan { .. } => Ok((how, ProcessEvents::of_processes().and_then(bpf)?, Vec::new())),
+        FollowMethod::Proc { .. } => Ok((how, Source::Proc, Vec::new())),
+        FollowMethod::Auto => {
             let mut refused = Vec::new();
-            for how in [How::Fentry, How::Rescan { interval: None }] {
+            for how in [FollowMethod::Fentry, FollowMethod::Rescan { interval: None }] {
                 match choose(how) {
                     Ok((how, source, _)) => return Ok((how, source, refused)),
                     Err(error) => refused.push(error),
                 }
             }
-            Ok((How::Proc { interval: None }, Source::Proc, refused))
+            Ok((FollowMethod::Proc { interval: None }, Source::Proc, refused))
         }
     }
 }
 
 /// The pause until a process is scanned again.
-fn pause(how: How, process: &ProcessId, scan: Duration) -> Duration {
+fn pause(how: FollowMethod, process: &ProcessId, scan: Duration) -> Duration {
     match how {
-        How::Rescan { interval: Some(interval) } | How::Proc { interval: Some(interval) } => interval,
-        How::Fentry => RESCAN_REPORTED,
-        How::Auto | How::Rescan { interval: None } | How::Proc { interval: None } => {
+        FollowMethod::Rescan { interval: Some(interval) }
+        | FollowMethod::Proc { interval: Some(interval) } => interval,
+        FollowMethod::Fentry => RESCAN_REPORTED,
+        FollowMethod::Auto
+        | FollowMethod::Rescan { interval: None }
+        | FollowMethod::Proc { interval: None } => {
             let advised = if age(process) < SETTLED { RESCAN_STARTING } else { RESCAN_SETTLED };
             advised.max(scan * PAUSE_FOR_SCAN)
         }
@@ -478,7 +483,7 @@ struct ProcScan {
 }
 
 fn by_proc(id: &ProcessId) -> Result<ProcScan, Cause> {
-    let process = Pinned::reopen(id)?;
+    let process = PinnedProcess::reopen(id)?;
     let epolls = process::inspected_epolls(id)?.into_iter();
     let epolls = epolls.map(|(fd, params)| (Identity::Descriptor(fd), Seen { fd, params })).collect();
     let image = match process.executable() {
@@ -492,7 +497,7 @@ fn by_proc(id: &ProcessId) -> Result<ProcScan, Cause> {
 
 /// Identifies a process, unless it has exited. A zombie is still among its parent's children.
 fn running(pid: Pid) -> Option<ProcessId> {
-    let process = Pinned::open(pid).ok()?;
+    let process = PinnedProcess::open(pid).ok()?;
     process.confirm_running().ok()?;
     Some(process.id)
 }
@@ -500,7 +505,7 @@ fn running(pid: Pid) -> Option<ProcessId> {
 /// Lists the current children of a process; none on kernels without CONFIG_PROC_CHILDREN.
 ///
 /// Kernel: 6.18, `fs/proc/array.c` `children_seq_show()`.
-fn children(process: &Pinned) -> Result<Vec<Pid>, Cause> {
+fn children(process: &PinnedProcess) -> Result<Vec<Pid>, Cause> {
     let mut threads = Vec::new();
     process.numbers("task", |tid| {
         threads.push(tid);
@@ -543,10 +548,10 @@ mod test {
         let boot = ProcessId { pid: Pid(1), started: 0, comm: model::Label::default() };
         let young = ProcessId { started: sys::clock::since_boot().0 / 10_000_000, ..boot };
         let scan = Duration::from_micros(50);
-        let by_age = How::Rescan { interval: None };
+        let by_age = FollowMethod::Rescan { interval: None };
         assert_eq!(pause(by_age, &boot, scan), RESCAN_SETTLED);
         assert_eq!(pause(by_age, &young, scan), RESCAN_STARTING);
-        let fixed = How::Proc { interval: Some(Duration::from_millis(7)) };
+        let fixed = FollowMethod::Proc { interval: Some(Duration::from_millis(7)) };
         assert_eq!(pause(fixed, &boot, scan), Duration::from_millis(7));
         assert_eq!(
             pause(by_age, &young, Duration::from_millis(15)),
@@ -559,7 +564,8 @@ mod test {
     fn a_process_that_has_ended_cannot_be_followed() {
         let id = process::identify(Pid(std::process::id())).expect("we run");
         let another = ProcessId { started: id.started + 1, ..id };
-        let error = Follower::new(&[another], How::Proc { interval: None }).expect_err("not this one");
+        let error =
+            Follower::new(&[another], FollowMethod::Proc { interval: None }).expect_err("not this one");
         assert!(matches!(error.cause, Cause::Gone(_)), "{error}");
     }
 }

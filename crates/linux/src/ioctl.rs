@@ -89,14 +89,14 @@ impl EthtoolIoctl {
         table: Option<&[u32]>,
         key: Option<&[u8]>,
     ) -> Result<(), KernelError> {
-        use sys::ethtool::Table;
+        use sys::ethtool::RssTableChange;
         let set = || {
             let table = match table {
-                None => Table::Keep,
+                None => RssTableChange::Keep,
                 Some(table) if is_default(table, sys::ethtool::rx_rings(&self.socket, device)) => {
-                    Table::Reset
+                    RssTableChange::Reset
                 }
-                Some(table) => Table::Set(table),
+                Some(table) => RssTableChange::Set(table),
             };
             sys::ethtool::set_rss(&self.socket, device, table, key)
         };

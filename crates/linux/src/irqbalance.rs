@@ -32,7 +32,7 @@ use rustix::net::{
 };
 use sys::error::{Cause, Errno, KernelError};
 
-use crate::peer::Peer;
+use crate::peer::UnixPeer;
 
 /// The directory of its socket, if irqbalance can create it there: since irqbalance 1.5, `irqbalance.h`
 /// `SOCKET_TMPFS`.
@@ -101,7 +101,7 @@ impl Irqbalance {
                 Err(Errno::CONNREFUSED | Errno::NOENT) => continue,
                 other => other.map_err(|errno| failed(Cause::Errno(errno)))?,
             };
-            let peer = Peer::of(&connection)?;
+            let peer = UnixPeer::of(&connection)?;
             // Only root's irqbalance can move interrupts; any user can bind an abstract name.
             if peer.uid != 0 || address.path().is_none() && !is_irqbalance(peer.pid) {
                 continue;

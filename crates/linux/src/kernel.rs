@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use apply::{Knobs, ObjectCookies, device_address_name, device_cookie_name, device_of_cookie_name};
 use model::host::{QueueConflict, QueueHolder};
-use model::setting::Call;
+use model::setting::KernelCall;
 use model::{Change, DeviceId, HostKnob, IfIndex, NetnsId, Plan, RxQueue, Setting, TxQueue};
 use sys::error::{Cause, Errno, KernelError};
 use sys::netns::Netns;
@@ -185,47 +185,49 @@ impl Kernel {
     }
 
     /// Reads the settings of a call, by its family.
-    fn read_call(&mut self, call: Call<'_>) -> Result<Vec<Setting>, KernelError> {
+    fn read_call(&mut self, call: KernelCall<'_>) -> Result<Vec<Setting>, KernelError> {
         Ok(match call {
-            Call::Napi(queue, like) => {
+            KernelCall::Napi(queue, like) => {
                 let found = self.with_device(queue.device, |handles, device| {
                     napi::read(handles, RxQueue { device, ..queue }, &like)
                 })?;
                 found.into_iter().map(|knob| Setting::Napi(queue, knob)).collect()
             }
-            Call::DeviceNapis(device, like) => {
+            KernelCall::DeviceNapis(device, like) => {
                 let found =
                     self.with_device(device, |handles, device| napi::read_device(handles, device, &like))?;
                 found.into_iter().map(|knob| Setting::DeviceNapis(device, knob)).collect()
             }
-            Call::Kthread(queue, like) => {
+            KernelCall::Kthread(queue, like) => {
                 let found = self.with_device(queue.device, |handles, device| {
                     kthread::read(handles, RxQueue { device, ..queue }, &like)
                 })?;
                 found.into_iter().map(|knob| Setting::Kthread(queue, knob)).collect()
             }
-            Call::Nic(device, like) => {
+            KernelCall::Nic(device, like) => {
                 let found = self.with_device(device, |handles, device| nic::read(handles, device, &like))?;
                 found.into_iter().map(|knob| Setting::Nic(device, knob)).collect()
             }
-            Call::RxQueue(queue, like) => {
+            KernelCall::RxQueue(queue, like) => {
                 let found = self.with_device(queue.device, |handles, device| {
                     queue::read_rx(handles, RxQueue { device, ..queue }, &like)
                 })?;
                 found.into_iter().map(|knob| Setting::RxQueue(queue, knob)).collect()
             }
-            Call::TxQueue(queue, like) => {
+            KernelCall::TxQueue(queue, like) => {
                 let found = self.with_device(queue.device, |handles, device| {
                     queue::read_tx(handles, TxQueue { device, ..queue }, &like)
                 })?;
                 found.into_iter().map(|knob| Setting::TxQueue(queue, knob)).collect()
             }
-            Call::Irq(irq, like) => {
+            KernelCall::Irq(irq, like) => {
                 let found = like.into_iter().map(|like| irq::read(&self.irqbalance, irq, like));
                 found.map(|knob| Ok(Setting::Irq(irq, knob?))).collect::<Result<_, KernelError>>()?
             }
-            Call::Process(like) => like.into_iter().map(process_knob::read).collect::<Result<_, _>>()?,
-            Call::Host(like) => like
+            KernelCall::Process(like) => {
+                like.into_iter().map(process_knob::read).collect::<Result<_, _>>()?
+            }
+            KernelCall::Host(like) => like
                 .into_iter()
                 .map(|HostKnob::Sysctl(number, _)| {
                     Ok(Setting::Host(HostKnob::Sysctl(*number, sysctl::read(*number)?)))
@@ -235,31 +237,31 @@ impl Kernel {
     }
 
     /// Writes the settings of a call, by its family.
-    fn write_call(&mut self, call: Call<'_>) -> Result<(), KernelError> {
+    fn write_call(&mut self, call: KernelCall<'_>) -> Result<(), KernelError> {
         match call {
-            Call::Napi(queue, knobs) => self.with_device(queue.device, |handles, device| {
+            KernelCall::Napi(queue, knobs) => self.with_device(queue.device, |handles, device| {
                 napi::write(handles, RxQueue { device, ..queue }, &knobs)
             }),
-            Call::DeviceNapis(device, knobs) => {
+            KernelCall::DeviceNapis(device, knobs) => {
                 self.with_device(device, |handles, device| napi::write_device(handles, device, &knobs))
             }
-            Call::Kthread(queue, knobs) => self.with_device(queue.device, |handles, device| {
+            KernelCall::Kthread(queue, knobs) => self.with_device(queue.device, |handles, device| {
                 kthread::write(handles, RxQueue { device, ..queue }, &knobs)
             }),
-            Call::Nic(device, knobs) => {
+            KernelCall::Nic(device, knobs) => {
                 self.with_device(device, |handles, device| nic::write(handles, device, &knobs))
             }
-            Call::RxQueue(queue, knobs) => self.with_device(queue.device, |handles, device| {
+            KernelCall::RxQueue(queue, knobs) => self.with_device(queue.device, |handles, device| {
                 queue::write_rx(handles, RxQueue { device, ..queue }, &knobs)
             }),
-            Call::TxQueue(queue, knobs) => self.with_device(queue.device, |handles, device| {
+            KernelCall::TxQueue(queue, knobs) => self.with_device(queue.device, |handles, device| {
                 queue::write_tx(handles, TxQueue { device, ..queue }, &knobs)
             }),
-            Call::Irq(irq, knobs) => {
+            KernelCall::Irq(irq, knobs) => {
                 knobs.into_iter().try_for_each(|knob| irq::write(&self.irqbalance, irq, knob))
             }
-            Call::Process(knobs) => knobs.into_iter().try_for_each(process_knob::write),
-            Call::Host(knobs) => knobs
+            KernelCall::Process(knobs) => knobs.into_iter().try_for_each(process_knob::write),
+            KernelCall::Host(knobs) => knobs
                 .into_iter()
                 .try_for_each(|HostKnob::Sysctl(number, value)| sysctl::write(*number, *value)),
         }
@@ -348,12 +350,16 @@ fn gone_with_its_device(error: KernelError) -> KernelError {
 
 /// Groups settings into calls: together if one message or one answer covers all of them, otherwise one by
 /// one, so that an error names only its own setting.
-fn calls(settings: &[Setting]) -> impl Iterator<Item = (&[Setting], Call<'_>)> {
-    Call::of(settings).into_iter().flat_map(|(settings, call)| match call {
-        Call::Napi(..) | Call::Nic(..) | Call::RxQueue(..) | Call::TxQueue(..) => vec![(settings, call)],
-        Call::DeviceNapis(..) | Call::Kthread(..) | Call::Irq(..) | Call::Process(_) | Call::Host(_) => {
-            settings.chunks(1).flat_map(Call::of).collect()
+fn calls(settings: &[Setting]) -> impl Iterator<Item = (&[Setting], KernelCall<'_>)> {
+    KernelCall::of(settings).into_iter().flat_map(|(settings, call)| match call {
+        KernelCall::Napi(..) | KernelCall::Nic(..) | KernelCall::RxQueue(..) | KernelCall::TxQueue(..) => {
+            vec![(settings, call)]
         }
+        KernelCall::DeviceNapis(..)
+        | KernelCall::Kthread(..)
+        | KernelCall::Irq(..)
+        | KernelCall::Process(_)
+        | KernelCall::Host(_) => settings.chunks(1).flat_map(KernelCall::of).collect(),
     })
 }
 

@@ -6,13 +6,13 @@ use model::Pid;
 use sys::error::KernelError;
 use sys::peer_groups::{peer_credentials, peer_groups};
 
-use crate::process::Owner;
+use crate::process::ProcessOwner;
 
 /// The process that connected, with its attributes at that time.
 ///
 /// Kernel: `net/unix/af_unix.c` `init_peercred()`; `SO_PEERCRED`, `SO_PEERGROUPS`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Peer {
+pub struct UnixPeer {
     /// Its pid in our pid namespace; 0 if it is not in it. The pid may have been reused since.
     pub pid: Pid,
     /// Its effective user in our user namespace; the overflow user if it is not mapped there.
@@ -21,7 +21,7 @@ pub struct Peer {
     pub groups: Vec<u32>,
 }
 
-impl Peer {
+impl UnixPeer {
     /// Returns the process that connected this socket.
     ///
     /// # Errors
@@ -37,11 +37,11 @@ impl Peer {
     /// The user to whom a limit is charged. A user has as many uids in a user namespace as `/etc/subuid`
     /// allows, so all users of one namespace count as one. So does every process that cannot be inspected: it
     /// has exited, or is in another pid namespace.
-    pub fn owner(&self) -> Owner {
+    pub fn owner(&self) -> ProcessOwner {
         if self.uid == 0 || is_in_our_user_namespace(self.pid) {
-            Owner::User(self.uid)
+            ProcessOwner::User(self.uid)
         } else {
-            Owner::OfOtherUserNamespaces
+            ProcessOwner::OfOtherUserNamespaces
         }
     }
 }
@@ -73,7 +73,7 @@ mod test {
     #[test]
     fn the_other_end_of_a_pair_is_this_process_with_its_groups() {
         let (ours, _theirs) = UnixStream::pair().expect("a pair");
-        let peer = Peer::of(&ours).expect("a peer");
+        let peer = UnixPeer::of(&ours).expect("a peer");
         assert_eq!(peer.pid.0, std::process::id());
         assert_eq!(peer.uid, rustix::process::geteuid().as_raw());
         assert_eq!(peer.groups[0], rustix::process::getegid().as_raw());
@@ -84,15 +84,15 @@ mod test {
         own.sort_unstable();
         assert_eq!(all, own);
         assert_eq!(owner(peer.pid), Some(peer.uid));
-        assert_eq!(peer.owner(), Owner::User(peer.uid));
+        assert_eq!(peer.owner(), ProcessOwner::User(peer.uid));
     }
 
     #[test]
     fn a_user_who_cannot_be_looked_at_shares_with_others_and_root_does_not() {
         for pid in [0, u32::MAX] {
-            let peer = |uid| Peer { pid: Pid(pid), uid, groups: vec![uid] };
-            assert_eq!(peer(1000).owner(), Owner::OfOtherUserNamespaces);
-            assert_eq!(peer(0).owner(), Owner::User(0));
+            let peer = |uid| UnixPeer { pid: Pid(pid), uid, groups: vec![uid] };
+            assert_eq!(peer(1000).owner(), ProcessOwner::OfOtherUserNamespaces);
+            assert_eq!(peer(0).owner(), ProcessOwner::User(0));
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use bpf::family::Family;
+use bpf::family::ProcessFamily;
 use bpf::softirqs::SoftirqTime;
 use model::{Nanoseconds, NapiId, NetnsId, Pid, ProcessId};
 use netlink::netdev::Netdev;
@@ -38,7 +38,7 @@ pub struct UsageMeter {
     processes: Vec<ProcessId>,
     /// The processes and their descendants; `None` if forks cannot be followed, as in the pid namespace of a
     /// container.
-    family: Option<Family>,
+    family: Option<ProcessFamily>,
     kthreads: Kthreads,
     napis: BTreeSet<NapiId>,
     softirqs: Option<SoftirqTime>,
@@ -48,7 +48,7 @@ pub struct UsageMeter {
 impl UsageMeter {
     /// For a service with these processes, in a network namespace.
     pub fn new(netns: NetnsId, processes: Vec<ProcessId>) -> Self {
-        let family = Family::new().ok();
+        let family = ProcessFamily::new().ok();
         add_to(family.as_ref(), &processes);
         let kthreads = Kthreads::of(netns);
         Self { processes, family, kthreads, napis: BTreeSet::new(), softirqs: None, before: None }
@@ -190,7 +190,7 @@ impl Kthreads {
 }
 
 /// Adds processes and their descendants to a family. The run time of those that do not fit is not counted.
-fn add_to(family: Option<&Family>, processes: &[ProcessId]) {
+fn add_to(family: Option<&ProcessFamily>, processes: &[ProcessId]) {
     let Some(family) = family else { return };
     for process in processes {
         let _full = family.add(process.pid);

@@ -21,7 +21,7 @@ mod network;
 use crate::live::Unit;
 
 pub use figures::{Figures, Metric, Unfair, Waits, unfair};
-pub use network::{LOSS_MATTERS, LossDifference, Network, Seen, median_rtt};
+pub use network::{LOSS_MATTERS, LossDifference, Network, NetworkTotals, median_rtt};
 
 /// The rule of a decision.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
@@ -57,7 +57,7 @@ impl Rule {
 /// The result for one metric of one candidate, compared with the first.
 #[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(tag = "verdict", rename_all = "kebab-case")]
-pub enum Word {
+pub enum MetricVerdict {
     /// The candidate is better.
     Better,
     /// The candidate is worse.
@@ -75,7 +75,7 @@ pub enum Word {
 /// and `stalls` a difference.
 #[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Change {
+pub struct MetricChange {
     /// The metric.
     pub metric: Metric,
     /// The typical value with the first candidate: the median over its windows.
@@ -89,7 +89,7 @@ pub struct Change {
     /// Whether the metric is part of the decision.
     pub decides: bool,
     /// The result.
-    pub word: Word,
+    pub word: MetricVerdict,
 }
 
 /// A candidate compared with the first.
@@ -125,7 +125,7 @@ pub struct Switchback {
     sequence: fn() -> Sequence,
     contrasts: Vec<Contrast>,
     /// What TCP counted with each candidate.
-    seen: Vec<Seen>,
+    seen: Vec<NetworkTotals>,
     rounds: usize,
     void: Vec<(Unfair, usize)>,
     unit: Unit,
@@ -186,7 +186,7 @@ impl Switchback {
     /// candidate's windows from their median.
     pub fn judged_by(names: Vec<String>, rule: Rule, by: JudgedBy) -> Self {
         let contrasts = vec![Contrast::default(); names.len().saturating_sub(1)];
-        let seen = vec![Seen::default(); names.len()];
+        let seen = vec![NetworkTotals::default(); names.len()];
         let sequence = Sequence::new;
         Self { names, rule, by, sequence, contrasts, seen, rounds: 0, void: Vec::new(), unit: Unit::Requests }
     }
@@ -305,7 +305,7 @@ impl Switchback {
     ///
     /// # Panics
     /// If there is no such candidate: a bug in the caller.
-    pub fn changes(&self, candidate: usize) -> Vec<Change> {
+    pub fn changes(&self, candidate: usize) -> Vec<MetricChange> {
         Metric::ALL.into_iter().map(|metric| self.change(candidate, metric)).collect()
     }
 
@@ -313,7 +313,7 @@ impl Switchback {
     ///
     /// # Panics
     /// As [`Switchback::changes`].
-    pub fn change(&self, candidate: usize, metric: Metric) -> Change {
+    pub fn change(&self, candidate: usize, metric: Metric) -> MetricChange {
         let contrast = &self.contrasts[candidate - 1];
         let decides = self.rule.deciding.contains(&metric);
         let level = self.level(metric);
@@ -330,18 +330,18 @@ impl Switchback {
         let bounds = bounds.map(|bounds| bounds.wider_by(spread));
         let word = match (sequence, bounds, metric.less_is_better()) {
             // The difference may be due to the network.
-            _ if contrast.loss.is_apart() => Word::CannotTell { more: None },
+            _ if contrast.loss.is_apart() => MetricVerdict::CannotTell { more: None },
             (Some((_, sequence)), Some(bounds), Some(less_is_better)) => {
                 self.word(sequence, bounds, level, less_is_better, metric.is_ratio())
             }
-            _ => Word::CannotTell { more: None },
+            _ => MetricVerdict::CannotTell { more: None },
         };
         let as_share = |bounds: Bounds| match metric.is_ratio() {
             true => bounds.map(f64::exp_m1),
             // Shares are between 0 and 1, so no change is larger.
             false => bounds.map(|difference| difference.clamp(-1.0, 1.0)),
         };
-        Change {
+        MetricChange {
             metric,
             before: typical(&contrast.before),
             after: typical(&contrast.after),
@@ -359,17 +359,17 @@ impl Switchback {
         level: f64,
         less_is_better: bool,
         ratio: bool,
-    ) -> Word {
+    ) -> MetricVerdict {
         let margin = if ratio { self.rule.margin.ln_1p() } else { self.rule.margin };
         let (low, high) = (bounds.low.unwrap_or(f64::NEG_INFINITY), bounds.high.unwrap_or(f64::INFINITY));
         if low > -margin && high < margin {
-            return Word::NoDifference;
+            return MetricVerdict::NoDifference;
         }
         if high < 0.0 {
-            return if less_is_better { Word::Better } else { Word::Worse };
+            return if less_is_better { MetricVerdict::Better } else { MetricVerdict::Worse };
         }
         if low > 0.0 {
-            return if less_is_better { Word::Worse } else { Word::Better };
+            return if less_is_better { MetricVerdict::Worse } else { MetricVerdict::Better };
         }
         let distance = bounds.estimate.abs().max(margin - bounds.estimate.abs());
         let all = match self.by {
@@ -377,7 +377,7 @@ impl Switchback {
             // More windows do not make this interval narrower.
             JudgedBy::BeforeAfter => None,
         };
-        Word::CannotTell { more: all.map(|all| all.saturating_sub(sequence.pairs()).max(1)) }
+        MetricVerdict::CannotTell { more: all.map(|all| all.saturating_sub(sequence.pairs()).max(1)) }
     }
 
     /// The differences of a metric by pair, on the additive scale: logarithms of ratios, or differences.
@@ -419,10 +419,12 @@ impl Switchback {
     }
 
     /// The results of the deciding metrics. Windows without stalled requests decide nothing about stalls.
-    fn words(&self, candidate: usize) -> Vec<Word> {
+    fn words(&self, candidate: usize) -> Vec<MetricVerdict> {
         let words = self.rule.deciding.iter().map(|metric| (metric, self.change(candidate, *metric).word));
         words
-            .filter(|(metric, word)| **metric != Metric::Stalls || !matches!(word, Word::CannotTell { .. }))
+            .filter(|(metric, word)| {
+                **metric != Metric::Stalls || !matches!(word, MetricVerdict::CannotTell { .. })
+            })
             .map(|(_, word)| word)
             .collect()
     }
@@ -430,7 +432,7 @@ impl Switchback {
     /// Whether every deciding metric has a result, so that more rounds would change nothing.
     pub fn is_decided(&self) -> bool {
         (1..self.names.len()).all(|candidate| {
-            self.words(candidate).iter().all(|word| !matches!(word, Word::CannotTell { .. }))
+            self.words(candidate).iter().all(|word| !matches!(word, MetricVerdict::CannotTell { .. }))
         })
     }
 
@@ -444,7 +446,7 @@ impl Switchback {
     }
 
     /// What TCP counted with each candidate, in the order of their names.
-    pub fn seen(&self) -> &[Seen] {
+    pub fn seen(&self) -> &[NetworkTotals] {
         &self.seen
     }
 
@@ -517,8 +519,8 @@ impl Switchback {
 }
 
 /// Combines the results of several metrics.
-fn verdict_of(words: &[Word]) -> Verdict {
-    let (better, worse) = (words.contains(&Word::Better), words.contains(&Word::Worse));
+fn verdict_of(words: &[MetricVerdict]) -> Verdict {
+    let (better, worse) = (words.contains(&MetricVerdict::Better), words.contains(&MetricVerdict::Worse));
     match (better, worse) {
         (true, true) => return Verdict::Mixed,
         (true, false) => return Verdict::Better,
@@ -527,11 +529,11 @@ fn verdict_of(words: &[Word]) -> Verdict {
     }
     let mut more = Some(0);
     for word in words {
-        if let Word::CannotTell { more: of_word } = word {
+        if let MetricVerdict::CannotTell { more: of_word } = word {
             more = more.zip(*of_word).map(|(most, of_word): (usize, usize)| most.max(of_word));
         }
     }
-    match words.iter().all(|word| *word == Word::NoDifference) && !words.is_empty() {
+    match words.iter().all(|word| *word == MetricVerdict::NoDifference) && !words.is_empty() {
         true => Verdict::NoDifference,
         false => Verdict::CannotTell { more: more.filter(|more| *more > 0) },
     }
@@ -546,7 +548,7 @@ fn entry<T>(list: &mut Vec<(Metric, T)>, metric: Metric, new: fn() -> T) -> &mut
 }
 
 /// A change for people: `-55.1 % (-61.0 to -48.2)`, points for `engaged`.
-impl fmt::Display for Change {
+impl fmt::Display for MetricChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some(Bounds { estimate, low, high }) = self.change else { return f.write_str("-") };
         let unit = if self.metric.is_ratio() { "%" } else { "points" };

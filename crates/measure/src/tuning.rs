@@ -17,7 +17,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::sequential::{Sequence, hodges_lehmann};
-use crate::switchback::{Figures, Metric, Rule, Switchback, Unfair, Word};
+use crate::switchback::{Figures, Metric, MetricVerdict, Rule, Switchback, Unfair};
 
 /// The number of candidates in the proof besides the current settings: the best and the runner-up.
 pub const FINALISTS: usize = 2;
@@ -82,7 +82,7 @@ pub struct Aim {
 /// A stage of a search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Stage {
+pub enum TunerStage {
     /// Short rounds: what harms the service is dropped.
     FirstLook,
     /// What is clearly not the best is dropped, round by round.
@@ -93,7 +93,7 @@ pub enum Stage {
     Proof,
 }
 
-impl fmt::Display for Stage {
+impl fmt::Display for TunerStage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::FirstLook => "first look, in short windows",
@@ -179,11 +179,11 @@ pub struct Ranking {
 
 /// What to do next.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum TunerStep {
     /// Measure one window of each of these candidates, in random order.
     Round {
         /// The stage.
-        stage: Stage,
+        stage: TunerStage,
         /// The length of the windows: an ordinary one divided by this.
         part: u32,
         /// The candidates in ascending order; 0 is the current settings.
@@ -223,7 +223,7 @@ enum Next {
 #[derive(Clone, Debug)]
 pub struct Heat {
     /// The stage.
-    pub stage: Stage,
+    pub stage: TunerStage,
     /// The rounds, with the candidates of the stage.
     pub switchback: Switchback,
     /// The candidates of the stage; the first is 0.
@@ -236,7 +236,7 @@ pub struct Heat {
 }
 
 impl Heat {
-    fn new(stage: Stage, names: &[String], candidates: Vec<usize>, rule: &Rule) -> Self {
+    fn new(stage: TunerStage, names: &[String], candidates: Vec<usize>, rule: &Rule) -> Self {
         let of_stage = candidates.iter().map(|candidate| names[*candidate].clone()).collect();
         Self {
             stage,
@@ -272,9 +272,9 @@ impl Heat {
     fn part(&self, metric: Metric) -> u32 {
         let is_short = self.rounds.len() < SHORT_ROUNDS && self.void == 0 && metric != Metric::P99;
         match self.stage {
-            Stage::FirstLook => FIRST_LOOK_PART,
-            Stage::Elimination if is_short => SHORT_PART,
-            Stage::Elimination | Stage::Neighbourhood | Stage::Proof => 1,
+            TunerStage::FirstLook => FIRST_LOOK_PART,
+            TunerStage::Elimination if is_short => SHORT_PART,
+            TunerStage::Elimination | TunerStage::Neighbourhood | TunerStage::Proof => 1,
         }
     }
 
@@ -325,7 +325,7 @@ impl Tuner {
     /// With `with_variants`, the best candidate is tried with other values.
     pub fn new(names: Vec<String>, aim: Aim, margin: f64, with_variants: bool, windows: usize) -> Self {
         let rule = rule(&aim, margin);
-        let heat = Heat::new(Stage::FirstLook, &names, (0..names.len()).collect(), &rule);
+        let heat = Heat::new(TunerStage::FirstLook, &names, (0..names.len()).collect(), &rule);
         let step = if names.len() > 1 { Next::Round } else { Next::Done };
         let budget = windows.saturating_mul(WHOLE_COSTS);
         Self {
@@ -354,14 +354,14 @@ impl Tuner {
     }
 
     /// What to do next.
-    pub fn step(&self) -> Step {
+    pub fn step(&self) -> TunerStep {
         match self.step {
-            Next::Done => Step::Done,
-            Next::Variants(candidate) => Step::Variants(candidate),
+            Next::Done => TunerStep::Done,
+            Next::Variants(candidate) => TunerStep::Variants(candidate),
             Next::Round => {
                 let left = self.heat.left().into_iter().map(|candidate| self.heat.candidates[candidate]);
                 let (stage, part) = (self.heat.stage, self.heat.part(self.aim.metric));
-                Step::Round { stage, part, candidates: std::iter::once(0).chain(left).collect() }
+                TunerStep::Round { stage, part, candidates: std::iter::once(0).chain(left).collect() }
             }
         }
     }
@@ -446,15 +446,15 @@ impl Tuner {
             return;
         }
         match self.heat.stage {
-            Stage::FirstLook => self.look(),
-            Stage::Elimination | Stage::Neighbourhood => self.eliminate(),
-            Stage::Proof => self.prove(),
+            TunerStage::FirstLook => self.look(),
+            TunerStage::Elimination | TunerStage::Neighbourhood => self.eliminate(),
+            TunerStage::Proof => self.prove(),
         }
     }
 
     /// Ends the search: the time is over. What the proof has shown by now counts.
     pub fn end(&mut self) {
-        if self.heat.stage == Stage::Proof && self.step == Next::Round {
+        if self.heat.stage == TunerStage::Proof && self.step == Next::Round {
             self.conclude();
         }
         self.step = Next::Done;
@@ -470,10 +470,10 @@ impl Tuner {
         let first = self.names.len();
         self.names.extend(names);
         let all = [0, best].into_iter().chain(first..self.names.len()).collect();
-        self.begin(Stage::Neighbourhood, all);
+        self.begin(TunerStage::Neighbourhood, all);
     }
 
-    fn begin(&mut self, stage: Stage, candidates: Vec<usize>) {
+    fn begin(&mut self, stage: TunerStage, candidates: Vec<usize>) {
         let next = Heat::new(stage, &self.names, candidates, &self.rule);
         self.ended.push(std::mem::replace(&mut self.heat, next));
         self.step = Next::Round;
@@ -481,7 +481,7 @@ impl Tuner {
 
     fn begin_proof(&mut self, finalists: Vec<usize>) {
         let all = std::iter::once(0).chain(finalists).collect();
-        self.begin(Stage::Proof, all);
+        self.begin(TunerStage::Proof, all);
     }
 
     /// The best candidates of the present stage, by number.
@@ -528,14 +528,14 @@ impl Tuner {
             few if few <= FINALISTS && !self.with_variants => self.begin_proof(left),
             _ => {
                 let all = std::iter::once(0).chain(left).collect();
-                self.begin(Stage::Elimination, all);
+                self.begin(TunerStage::Elimination, all);
             }
         }
     }
 
     /// Drops what is clearly not the best, and ends the stage when the rest is ranked.
     fn eliminate(&mut self) {
-        let is_first = self.heat.stage == Stage::Elimination;
+        let is_first = self.heat.stage == TunerStage::Elimination;
         let (most, share) = match is_first {
             true => (ROUNDS_MAX, ELIMINATION_SHARE),
             false => (VARIANTS_ROUNDS_MAX, VARIANTS_SHARE),
@@ -672,7 +672,7 @@ impl Tuner {
     /// What a candidate lacks to be the winner.
     fn unproved(&self, candidate: usize) -> Option<Out> {
         let change = self.heat.switchback.change(candidate, self.aim.metric);
-        if change.word == Word::Worse || self.heat.stalls(candidate) > 1 {
+        if change.word == MetricVerdict::Worse || self.heat.stalls(candidate) > 1 {
             return Some(Out::Worse);
         }
         for (guarded, most) in self.aim.limits.iter() {
@@ -684,8 +684,8 @@ impl Tuner {
                 return Some(Out::Limit { metric, growth });
             }
         }
-        let is_better =
-            change.word == Word::Better && self.heat.gain(candidate, self.aim.metric) >= self.margin();
+        let is_better = change.word == MetricVerdict::Better
+            && self.heat.gain(candidate, self.aim.metric) >= self.margin();
         (!is_better || self.heat.rounds.len() < PROOF_LEAST.min(self.rule.pairs_least(FINALISTS)))
             .then_some(Out::TooLittle)
     }
@@ -763,9 +763,11 @@ mod test {
     fn run(tuner: &mut Tuner, of: impl Fn(usize) -> (f64, f64)) {
         for _ in 0..1_000 {
             match tuner.step() {
-                Step::Done => return,
-                Step::Variants(best) => tuner.add_variants(vec![format!("{best}/2"), format!("{best}*2")]),
-                Step::Round { candidates, .. } => {
+                TunerStep::Done => return,
+                TunerStep::Variants(best) => {
+                    tuner.add_variants(vec![format!("{best}/2"), format!("{best}*2")])
+                }
+                TunerStep::Round { candidates, .. } => {
                     let windows: Vec<Figures> = candidates
                         .iter()
                         .map(|candidate| figures(of(*candidate).0, of(*candidate).1))
@@ -777,7 +779,7 @@ mod test {
         panic!("it does not end: {tuner:?}");
     }
 
-    fn out(tuner: &Tuner, name: &str) -> Option<(Stage, Out)> {
+    fn out(tuner: &Tuner, name: &str) -> Option<(TunerStage, Out)> {
         tuner.stages().find_map(|heat| {
             let at = heat.switchback.names().iter().position(|known| known == name)?;
             Some((heat.stage, heat.out[at].clone()?))
@@ -792,11 +794,14 @@ mod test {
             [(100.0, 500.0), (80.0, 510.0), (300.0, 500.0), (98.0, 500.0), (70.0, 500.0), (60.0, 1_500.0)][at]
         });
         assert_eq!(tuner.winner().map(|winner| tuner.names()[winner].as_str()), Some("4"));
-        assert_eq!(out(&tuner, "2"), Some((Stage::FirstLook, Out::Worse)));
-        assert!(matches!(out(&tuner, "5"), Some((Stage::FirstLook, Out::Limit { metric: Metric::P99, .. }))));
+        assert_eq!(out(&tuner, "2"), Some((TunerStage::FirstLook, Out::Worse)));
+        assert!(matches!(
+            out(&tuner, "5"),
+            Some((TunerStage::FirstLook, Out::Limit { metric: Metric::P99, .. }))
+        ));
         assert_eq!(out(&tuner, "3").map(|(_, out)| out), Some(Out::Behind));
-        let stages: Vec<Stage> = tuner.stages().map(|heat| heat.stage).collect();
-        assert_eq!(stages, [Stage::FirstLook, Stage::Elimination, Stage::Proof]);
+        let stages: Vec<TunerStage> = tuner.stages().map(|heat| heat.stage).collect();
+        assert_eq!(stages, [TunerStage::FirstLook, TunerStage::Elimination, TunerStage::Proof]);
         assert!(tuner.rounds().rounds() >= PROOF_LEAST);
     }
 
@@ -820,7 +825,7 @@ mod test {
     #[test]
     fn a_limit_that_was_not_measured_is_not_proved() {
         let mut tuner = tuner(1, false, "p99=+15%");
-        while let Step::Round { candidates, .. } = tuner.step() {
+        while let TunerStep::Round { candidates, .. } = tuner.step() {
             let windows = candidates.iter().map(|candidate| match candidate {
                 0 => figures(100.0, 500.0),
                 _ => Figures { p99: None, ..figures(70.0, 0.0) },
@@ -838,7 +843,7 @@ mod test {
     fn rounds_that_never_count_end_a_search() {
         let mut tuner = tuner(2, true, "p99=+15%");
         let mut rounds = 0;
-        while tuner.step() != Step::Done {
+        while tuner.step() != TunerStep::Done {
             tuner.void(Unfair::Rates);
             rounds += 1;
             assert!(rounds < 30);
@@ -866,9 +871,9 @@ mod test {
             let mut rounds: Vec<Vec<Figures>> = Vec::new();
             for (at, p50) in p50s.iter().enumerate() {
                 match tuner.step() {
-                    Step::Done => break,
-                    Step::Variants(_) => tuner.add_variants(vec!["a".to_owned(), "b".to_owned()]),
-                    Step::Round { candidates, .. } => {
+                    TunerStep::Done => break,
+                    TunerStep::Variants(_) => tuner.add_variants(vec!["a".to_owned(), "b".to_owned()]),
+                    TunerStep::Round { candidates, .. } => {
                         let window = |candidate: &usize| figures(p50 * p50s[(at + candidate * seed) % p50s.len()], 500.0);
                         let windows: Vec<Figures> = candidates.iter().map(window).collect();
                         tuner.add(&windows, None);
@@ -878,12 +883,12 @@ mod test {
             }
             let mut again = self::tuner(4, true, "p99=+15%,cpu=+25%");
             for windows in &rounds {
-                if let Step::Variants(_) = again.step() {
+                if let TunerStep::Variants(_) = again.step() {
                     again.add_variants(vec!["a".to_owned(), "b".to_owned()]);
                 }
                 again.add(windows, None);
             }
-            if let Step::Variants(_) = again.step() && !matches!(tuner.step(), Step::Variants(_)) {
+            if let TunerStep::Variants(_) = again.step() && !matches!(tuner.step(), TunerStep::Variants(_)) {
                 again.add_variants(vec!["a".to_owned(), "b".to_owned()]);
             }
             prop_assert_eq!(again.step(), tuner.step());

@@ -10,7 +10,7 @@
 use measure::live::Estimator;
 use measure::live::series::requests_for;
 use measure::switchback::{Figures, Metric, Rule, Switchback};
-use measure::tuning::{Aim, FINALISTS, Step, Tuner};
+use measure::tuning::{Aim, FINALISTS, Tuner, TunerStep};
 use model::Chance;
 
 /// Windows without any change, in the order in which they were measured, by the load of the machine.
@@ -267,7 +267,7 @@ fn search(service: &Service, machine: &mut Machine, chance: &mut Chance) -> Foun
     let (mut windows, mut beyond) = (0.0, 0.0);
     loop {
         match tuner.step() {
-            Step::Round { part, candidates, .. } => {
+            TunerStep::Round { part, candidates, .. } => {
                 let takes = (1.0 / f64::from(part) + PAUSE) / (1.0 + PAUSE);
                 let mut order: Vec<usize> = (0..candidates.len()).collect();
                 chance.shuffle(&mut order);
@@ -283,13 +283,13 @@ fn search(service: &Service, machine: &mut Machine, chance: &mut Chance) -> Foun
                 let figures: Vec<Figures> = figures.into_iter().flatten().collect();
                 tuner.add(&figures, None);
             }
-            Step::Variants(candidate) => {
+            TunerStep::Variants(candidate) => {
                 let variants = Service::variants(known[candidate]);
                 tuner
                     .add_variants(variants.iter().map(|variant| format!("{candidate}, {variant}")).collect());
                 known.extend(variants);
             }
-            Step::Done => break,
+            TunerStep::Done => break,
         }
     }
     if std::env::var_os("SHOW").is_some() {

@@ -18,8 +18,8 @@ use crate::workload::{OfferedLoad, Workload};
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Evidence {
-    /// The format, always [`Schema::NAME`].
-    pub schema: Schema,
+    /// The format, always [`FormatName::NAME`].
+    pub schema: FormatName,
     /// What was measured, as the caller labelled it: `suspend20`, `before`. Runs are comparable within a
     /// label.
     pub label: String,
@@ -103,20 +103,20 @@ impl Evidence {
 
 /// The format of everything that netpolicy writes for other programs. Reading rejects any other name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Schema;
+pub struct FormatName;
 
-impl Schema {
+impl FormatName {
     /// The format's name.
     pub const NAME: &str = "netpolicy/v1";
 }
 
-impl Serialize for Schema {
+impl Serialize for FormatName {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(Self::NAME)
     }
 }
 
-impl<'de> Deserialize<'de> for Schema {
+impl<'de> Deserialize<'de> for FormatName {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let found = std::borrow::Cow::<'de, str>::deserialize(deserializer)?;
         if found == Self::NAME {
@@ -126,7 +126,7 @@ impl<'de> Deserialize<'de> for Schema {
         }
     }
 }
-crate::text_schema! { Schema: "netpolicy/v1" }
+crate::text_schema! { FormatName: "netpolicy/v1" }
 
 /// Where a run took place.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
@@ -580,8 +580,8 @@ mod test {
 
     #[test]
     fn evidence_of_another_schema_is_refused() {
-        assert_eq!(serde_json::to_string(&Schema).expect("serialises"), "\"netpolicy/v1\"");
-        let error = serde_json::from_str::<Schema>("\"netpolicy/v2\"").expect_err("another schema");
+        assert_eq!(serde_json::to_string(&FormatName).expect("serialises"), "\"netpolicy/v1\"");
+        let error = serde_json::from_str::<FormatName>("\"netpolicy/v2\"").expect_err("another schema");
         assert!(error.to_string().contains("netpolicy/v2"), "{error}");
     }
 }

@@ -23,7 +23,7 @@ pub struct Facts {
     /// itself.
     pub asks: Option<&'static str>,
     /// The unit of the knob's number.
-    pub unit: Unit,
+    pub unit: KnobUnit,
     /// The smallest and the largest number that netpolicy writes, inclusive; `None` for lists and words.
     pub range: Option<(u64, u64)>,
     /// The first kernel version with this knob.
@@ -31,10 +31,10 @@ pub struct Facts {
     /// The kernel interface that writes it.
     pub interface: Interface,
     /// The phase of a plan in which it is written.
-    pub phase: Phase,
+    pub phase: WritePhase,
     /// The phase in which it is written if its value falls, or its object is removed; for most knobs the same
     /// as `phase`.
-    pub phase_down: Phase,
+    pub phase_down: WritePhase,
     /// How much it depends on other knobs of the same object: 1 depends on none. Raising writes in ascending
     /// order, lowering in descending order.
     pub rank: i8,
@@ -59,12 +59,12 @@ pub struct Facts {
 impl Facts {
     /// Defaults for a knob that is written through this interface in this phase. Every knob overrides the
     /// name and adds its documentation.
-    pub(crate) const fn at(interface: Interface, phase: Phase) -> Self {
+    pub(crate) const fn at(interface: Interface, phase: WritePhase) -> Self {
         Self {
             name: "",
             key: None,
             asks: None,
-            unit: Unit::Word,
+            unit: KnobUnit::Word,
             range: None,
             since: crate::since::ALWAYS,
             interface,
@@ -112,8 +112,8 @@ impl Facts {
     /// lists and words.
     pub fn values(&self) -> String {
         match (self.unit, self.range) {
-            (Unit::Switch, _) | (_, None) => self.unit.to_string(),
-            (Unit::Word, Some((least, most))) => format!("{least} to {most}"),
+            (KnobUnit::Switch, _) | (_, None) => self.unit.to_string(),
+            (KnobUnit::Word, Some((least, most))) => format!("{least} to {most}"),
             (unit, Some((least, u64::MAX))) => format!("{least} and more, {unit}"),
             (unit, Some((least, most))) => format!("{least} to {most} {unit}"),
         }
@@ -121,7 +121,7 @@ impl Facts {
 
     /// A number of the knob as policy files and output show it: nanoseconds as a span such as `20us`.
     pub fn written(&self, number: u64) -> String {
-        if self.unit == Unit::Nanoseconds { Nanoseconds(number).to_string() } else { number.to_string() }
+        if self.unit == KnobUnit::Nanoseconds { Nanoseconds(number).to_string() } else { number.to_string() }
     }
 
     /// The paragraphs of the documentation, each on one line, without link markup.
@@ -168,7 +168,7 @@ fn with_dashes(name: &str) -> String {
 
 /// The unit of a knob's number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Unit {
+pub enum KnobUnit {
     /// No unit: the value is a word, or several numbers.
     Word,
     /// On or off.
@@ -193,7 +193,7 @@ pub enum Unit {
     Cpus,
 }
 
-impl fmt::Display for Unit {
+impl fmt::Display for KnobUnit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::Word => "",
@@ -213,7 +213,7 @@ impl fmt::Display for Unit {
 
 /// When a plan writes a knob, in ascending order. `plan::order` explains the order of the phases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Phase {
+pub enum WritePhase {
     /// Host-wide sysctls.
     Host,
     /// Queue counts.

@@ -60,7 +60,7 @@ pub use delivered::{BatchesOf, CpuWait, Delivered, EventBatches, NapiDelivered, 
 pub use delivery::{DeliveryMode, DeliveryParams};
 pub use evidence::{
     ClientSide, CounterRates, Counters, CpuCounters, CpuPerAnswer, CpuTicks, CpuUse, Distribution,
-    EpollBatch, Evidence, MeasuredOn, Origin, Requests, Schema, SimulatedFrom,
+    EpollBatch, Evidence, FormatName, MeasuredOn, Origin, Requests, SimulatedFrom,
 };
 pub use exchange::{Asks, ExchangeWorkload, ForeignWorkload, StorageWorkload};
 pub use finding::{Finding, Severity};
@@ -86,7 +86,7 @@ pub use pace::{Arrivals, Pace, Waiting};
 pub use plan::{Change, Plan, Reason, Step};
 pub use policy::{Budget, Goal, Intent, OnMissed, Policy, Target};
 pub use policy_name::PolicyName;
-pub use proof::{Effect, Episode, Interval, Proof, Proofs};
+pub use proof::{Effect, Episode, Proof, ProofInterval, Proofs};
 pub use qdisc::{Qdisc, QdiscKind, QdiscOption, Qdiscs};
 pub use recipe::{
     Case, Circumstances, EpollNapis, Mechanism, Recipe, RecipeEntry, RecipeValue, Recipes, Rung, When,

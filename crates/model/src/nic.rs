@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::cpu_set::CpuSet;
-use crate::facts::{Absent, Disruption, Facts, Interface, Phase, Unit};
+use crate::facts::{Absent, Disruption, Facts, Interface, KnobUnit, WritePhase};
 use crate::keys;
 use crate::qdisc::QdiscKind;
 use crate::since;
@@ -36,56 +36,56 @@ const INT_MAX: u64 = i32::MAX as u64;
 
 /// Many drivers restart the device when its number of queues changes (`igb_reinit_queues()`).
 const CHANNELS: Facts = Facts {
-    unit: Unit::Queues,
+    unit: KnobUnit::Queues,
     range: Some((0, QUEUES_MAX as u64)),
     since: since::ETHTOOL_NETLINK_SET,
     disruption: Disruption::LinkDown,
     takes_queues: true,
     source_of_kind: Some("`net/ethtool/channels.c` `ethnl_set_channels()`."),
     absent: Absent::Driver,
-    ..Facts::at(Interface::Channels, Phase::Channels)
+    ..Facts::at(Interface::Channels, WritePhase::Channels)
 };
 
 /// Many drivers restart the device when its ring sizes change (`ixgbe_set_ringparam()`).
 const RINGS: Facts = Facts {
-    unit: Unit::Descriptors,
+    unit: KnobUnit::Descriptors,
     range: Some((1, INT_MAX)),
     since: since::ETHTOOL_NETLINK_SET,
     disruption: Disruption::LinkDown,
     takes_queues: true,
     source_of_kind: Some("`net/ethtool/rings.c` `ethnl_set_rings()`."),
     absent: Absent::Driver,
-    ..Facts::at(Interface::Rings, Phase::Rings)
+    ..Facts::at(Interface::Rings, WritePhase::Rings)
 };
 
 const COALESCING: Facts = Facts {
-    unit: Unit::Microseconds,
+    unit: KnobUnit::Microseconds,
     range: Some((0, INT_MAX)),
     since: since::ETHTOOL_NETLINK_SET,
     source_of_kind: Some("`net/ethtool/coalesce.c` `ethnl_set_coalesce()`."),
     absent: Absent::Driver,
-    ..Facts::at(Interface::Coalescing, Phase::Coalescing)
+    ..Facts::at(Interface::Coalescing, WritePhase::Coalescing)
 };
 
 const OFFLOADS: Facts = Facts {
-    unit: Unit::Switch,
+    unit: KnobUnit::Switch,
     since: since::ETHTOOL_NETLINK_SET,
     source_of_kind: Some("`net/ethtool/features.c` `ethnl_set_features()`."),
     absent: Absent::Driver,
-    ..Facts::at(Interface::Offloads, Phase::Offloads)
+    ..Facts::at(Interface::Offloads, WritePhase::Offloads)
 };
 
 const PACKET_SIZES: Facts = Facts {
-    unit: Unit::Bytes,
+    unit: KnobUnit::Bytes,
     range: Some((PACKET_SIZE_MIN, PacketSize::MAX as u64)),
     absent: Absent::Kernel,
-    ..Facts::at(Interface::PacketSizes, Phase::PacketSizes)
+    ..Facts::at(Interface::PacketSizes, WritePhase::PacketSizes)
 };
 
 const SYSCTLS: Facts = Facts {
     range: Some((0, INT_MAX)),
     absent: Absent::InitialNetns,
-    ..Facts::at(Interface::Sysctl, Phase::Host)
+    ..Facts::at(Interface::Sysctl, WritePhase::Host)
 };
 
 knob_words! {
@@ -116,30 +116,30 @@ knob_words! {
         /// How long a receive interrupt waits, in microseconds.
         RxUsecs = "rx-usecs",
         /// After how many packets a receive interrupt comes immediately.
-        RxMaxFrames = "rx-frames" { unit: Unit::Packets },
+        RxMaxFrames = "rx-frames" { unit: KnobUnit::Packets },
         /// How long a transmit interrupt waits, in microseconds.
         TxUsecs = "tx-usecs",
         /// After how many packets a transmit interrupt comes immediately.
-        TxMaxFrames = "tx-frames" { unit: Unit::Packets },
+        TxMaxFrames = "tx-frames" { unit: KnobUnit::Packets },
         /// Whether the driver adapts the receive values by itself (`net_dim`).
-        AdaptiveRx = "adaptive-rx" { unit: Unit::Switch, range: None },
+        AdaptiveRx = "adaptive-rx" { unit: KnobUnit::Switch, range: None },
         /// Whether the driver adapts the transmit values by itself.
-        AdaptiveTx = "adaptive-tx" { unit: Unit::Switch, range: None },
+        AdaptiveTx = "adaptive-tx" { unit: KnobUnit::Switch, range: None },
         /// Whether the receive timer starts again with each completion.
         ///
         /// Kernel: 5.15, `net/ethtool/coalesce.c`.
-        CqeModeRx = "cqe-mode-rx" { unit: Unit::Switch, range: None, since: KernelVersion::since(5, 15) },
+        CqeModeRx = "cqe-mode-rx" { unit: KnobUnit::Switch, range: None, since: KernelVersion::since(5, 15) },
         /// Whether the transmit timer starts again with each completion.
         ///
         /// Kernel: 5.15, `net/ethtool/coalesce.c`.
-        CqeModeTx = "cqe-mode-tx" { unit: Unit::Switch, range: None, since: KernelVersion::since(5, 15) },
+        CqeModeTx = "cqe-mode-tx" { unit: KnobUnit::Switch, range: None, since: KernelVersion::since(5, 15) },
     }
 }
 
 impl CoalesceParam {
     /// Whether it is a switch: 0 for off, 1 for on.
     pub const fn is_switch(self) -> bool {
-        matches!(self.facts().unit, Unit::Switch)
+        matches!(self.facts().unit, KnobUnit::Switch)
     }
 }
 
@@ -236,23 +236,23 @@ knob_words! {
         /// and sets no time itself. Applies to the whole host.
         ///
         /// Kernel: 3.11, `fs/select.c` `do_poll()`; `fs/eventpoll.c` `ep_busy_loop_on()`, `busy_loop_ep_timeout()`.
-        BusyPoll = "busy_poll" { unit: Unit::Microseconds, since: KernelVersion::since(3, 11) },
+        BusyPoll = "busy_poll" { unit: KnobUnit::Microseconds, since: KernelVersion::since(3, 11) },
         /// The maximum number of packets per run of the receive softirq. Applies to the whole host.
         ///
         /// Kernel: `net/core/dev.c` `net_rx_action()`.
-        NetdevBudget = "netdev_budget" { unit: Unit::Packets, range: Some((0, NETDEV_BUDGET_MAX)) },
+        NetdevBudget = "netdev_budget" { unit: KnobUnit::Packets, range: Some((0, NETDEV_BUDGET_MAX)) },
         /// The maximum duration of a run of the receive softirq, in microseconds. Applies to the whole host.
         ///
         /// Kernel: 4.12, `net/core/dev.c` `net_rx_action()`.
-        NetdevBudgetUsecs = "netdev_budget_usecs" { unit: Unit::Microseconds, since: KernelVersion::since(4, 12) },
+        NetdevBudgetUsecs = "netdev_budget_usecs" { unit: KnobUnit::Microseconds, since: KernelVersion::since(4, 12) },
         /// The maximum number of packets in a CPU's backlog, as with RPS. Applies to the whole host.
         ///
         /// Kernel: `net/core/dev.c` `enqueue_to_backlog()`.
-        NetdevMaxBacklog = "netdev_max_backlog" { unit: Unit::Packets },
+        NetdevMaxBacklog = "netdev_max_backlog" { unit: KnobUnit::Packets },
         /// How many flows RFS remembers on the whole host; 0 turns it off.
         ///
         /// Kernel: `net/core/sysctl_net_core.c` `rps_sock_flow_sysctl()`.
-        RpsSockFlowEntries = "rps_sock_flow_entries" { unit: Unit::Flows },
+        RpsSockFlowEntries = "rps_sock_flow_entries" { unit: KnobUnit::Flows },
     }
 }
 

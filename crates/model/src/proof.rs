@@ -71,9 +71,9 @@ pub struct Effect {
     pub quantity: Guarded,
     /// The estimate over all kept pairs, with an interval that contains the true effect at all times with a
     /// probability of 95 %.
-    pub change: Interval,
+    pub change: ProofInterval,
     /// The same over the last [`Proof::RECENT_PAIRS`] pairs: what changed lately shows here first.
-    pub recent: Interval,
+    pub recent: ProofInterval,
     /// The number of kept pairs.
     pub pairs: usize,
 }
@@ -81,7 +81,7 @@ pub struct Effect {
 /// An estimate with its interval.
 #[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Interval {
+pub struct ProofInterval {
     /// The estimate.
     pub estimate: f64,
     /// The lower end; `None` while there are too few pairs.
@@ -90,7 +90,7 @@ pub struct Interval {
     pub high: Option<f64>,
 }
 
-impl Interval {
+impl ProofInterval {
     /// Whether the quantity is smaller with the policy.
     pub fn is_less(&self) -> bool {
         self.high.is_some_and(|high| high < 0.0)
@@ -108,7 +108,7 @@ impl Interval {
 }
 
 /// `-21 % (-24 to -18)`; ends that are not known yet are left out.
-impl fmt::Display for Interval {
+impl fmt::Display for ProofInterval {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let percent = |share: f64| format!("{:+.0}", share * 100.0);
         write!(f, "{} %", percent(self.estimate))?;
@@ -206,7 +206,7 @@ impl Proof {
     /// What it shows at present, by the recent pairs.
     pub fn standing(&self) -> ProofState {
         let meant = quantities_of(&self.intent);
-        let recent: Vec<&Interval> = self
+        let recent: Vec<&ProofInterval> = self
             .effects
             .iter()
             .filter(|effect| meant.contains(&effect.quantity))
@@ -271,11 +271,11 @@ mod test {
         Intent::new(target, policy, "10-site.toml:2")
     }
 
-    fn interval(low: f64, high: f64) -> Interval {
-        Interval { estimate: f64::midpoint(low, high), low: Some(low), high: Some(high) }
+    fn interval(low: f64, high: f64) -> ProofInterval {
+        ProofInterval { estimate: f64::midpoint(low, high), low: Some(low), high: Some(high) }
     }
 
-    fn shows(policy: PolicyName, recent: &[(Guarded, Interval)]) -> ProofState {
+    fn shows(policy: PolicyName, recent: &[(Guarded, ProofInterval)]) -> ProofState {
         let mut proof = Proof::of(&intent(policy), "suspend20", 5);
         proof.effects = recent
             .iter()

@@ -17,7 +17,7 @@ mod params;
 mod process;
 mod queue;
 
-pub use call::Call;
+pub use call::KernelCall;
 pub use host::HostKnob;
 pub use irq::IrqKnob;
 pub use kthread::KthreadKnob;
@@ -32,7 +32,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-pub use crate::facts::{Absent, Disruption, Facts, Interface, Phase, Unit};
+pub use crate::facts::{Absent, Disruption, Facts, Interface, KnobUnit, WritePhase};
 use crate::ids::{DeviceId, IrqNumber, RxQueue, TxQueue};
 use crate::units::KernelVersion;
 

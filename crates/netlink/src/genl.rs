@@ -42,7 +42,7 @@ mod attribute {
 
 /// A family of the running kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Family {
+pub struct GenlFamily {
     name: String,
     id: u16,
     version: u8,
@@ -50,7 +50,7 @@ pub struct Family {
     groups: BTreeMap<String, u32>,
 }
 
-impl Family {
+impl GenlFamily {
     /// Resolves the family with this name; `since` is the first kernel that has it.
     ///
     /// # Errors

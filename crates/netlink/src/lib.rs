@@ -26,4 +26,4 @@ pub use attr::{Attr, AttrBuf, Attrs, Malformed};
 pub use ethtool::Ethtool;
 pub use link::Links;
 pub use netdev::Netdev;
-pub use socket::{NetlinkSocket, Piece, Protocol};
+pub use socket::{DumpPiece, NetlinkProtocol, NetlinkSocket};

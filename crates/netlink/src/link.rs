@@ -12,7 +12,7 @@ use sys::error::{Errno, KernelError};
 use sys::netns::Netns;
 
 use super::attr::{Attr, AttrBuf, Attrs, Malformed};
-use super::socket::{NetlinkSocket, Protocol};
+use super::socket::{NetlinkProtocol, NetlinkSocket};
 
 /// `RTM_NEWLINK`, which also changes existing links.
 const NEW_LINK: u16 = 16;
@@ -207,7 +207,7 @@ impl Links {
     /// # Errors
     /// If the socket cannot be created.
     pub fn open_here() -> Result<Self, KernelError> {
-        Ok(Self { socket: NetlinkSocket::open_here(Protocol::Route)? })
+        Ok(Self { socket: NetlinkSocket::open_here(NetlinkProtocol::Route)? })
     }
 
     /// Lists all devices, converted by `read`.

@@ -68,20 +68,20 @@ pub struct Message<'a> {
 
 /// What a message means for the requester.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Reply<'a> {
+pub enum NetlinkReply<'a> {
     /// An object.
     Object(&'a [u8]),
     /// The request succeeded; for a dump, the last message.
     Done,
     /// The request failed.
-    Refused(Refusal),
+    Refused(KernelRefusal),
     /// A control message that is irrelevant here.
     Nothing,
 }
 
 /// The kernel's error, with its message if there is one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refusal {
+pub struct KernelRefusal {
     /// The error code.
     pub errno: Errno,
     /// The message (`NLMSGERR_ATTR_MSG`), verbatim.
@@ -92,7 +92,7 @@ pub struct Refusal {
     pub missing: Option<u32>,
 }
 
-impl Refusal {
+impl KernelRefusal {
     /// Whether the object of the request does not exist.
     pub const fn is_absent(&self) -> bool {
         sys::error::is_absent(self.errno)
@@ -114,11 +114,11 @@ impl<'a> Message<'a> {
     ///
     /// # Errors
     /// If a control message does not have the format of its type.
-    pub fn reply(&self) -> Result<Reply<'a>, Malformed> {
+    pub fn reply(&self) -> Result<NetlinkReply<'a>, Malformed> {
         match self.kind {
             ERROR => {
                 let (number, rest) = error_number(self.body)?;
-                let Some(errno) = number else { return Ok(Reply::Done) };
+                let Some(errno) = number else { return Ok(NetlinkReply::Done) };
                 // After the code comes an echo of the request: all of it, or only its header.
                 let echo = match self.flags & flag::CAPPED {
                     0 => Messages::new(rest).first_length()?,
@@ -126,19 +126,19 @@ impl<'a> Message<'a> {
                 };
                 let attrs =
                     rest.get(padded(echo)..).ok_or(Malformed("the echo of the request is cut short"))?;
-                self.refusal(errno, attrs).map(Reply::Refused)
+                self.refusal(errno, attrs).map(NetlinkReply::Refused)
             }
             DONE => match error_number(self.body)? {
-                (None, _) => Ok(Reply::Done),
-                (Some(errno), attrs) => self.refusal(errno, attrs).map(Reply::Refused),
+                (None, _) => Ok(NetlinkReply::Done),
+                (Some(errno), attrs) => self.refusal(errno, attrs).map(NetlinkReply::Refused),
             },
-            kind if kind >= FAMILY_TYPE_MIN => Ok(Reply::Object(self.body)),
-            _ => Ok(Reply::Nothing),
+            kind if kind >= FAMILY_TYPE_MIN => Ok(NetlinkReply::Object(self.body)),
+            _ => Ok(NetlinkReply::Nothing),
         }
     }
 
-    fn refusal(&self, errno: Errno, attrs: &[u8]) -> Result<Refusal, Malformed> {
-        let mut refusal = Refusal { errno, message: None, offset: None, missing: None };
+    fn refusal(&self, errno: Errno, attrs: &[u8]) -> Result<KernelRefusal, Malformed> {
+        let mut refusal = KernelRefusal { errno, message: None, offset: None, missing: None };
         if self.flags & flag::ACK_TLVS == 0 {
             return Ok(refusal);
         }
@@ -263,25 +263,25 @@ mod test {
         let mut extack = AttrBuf::new();
         extack.text(extack::MSG, "integer out of range").u32(extack::OFFS, 28).u32(extack::MISS_TYPE, 2);
         let bytes = answer(-34, flag::CAPPED | flag::ACK_TLVS, &extack);
-        let expected = Refusal {
+        let expected = KernelRefusal {
             errno: Errno::RANGE,
             message: Some("integer out of range".to_owned()),
             offset: Some(28),
             missing: Some(2),
         };
-        assert_eq!(first(&bytes).reply(), Ok(Reply::Refused(expected)));
+        assert_eq!(first(&bytes).reply(), Ok(NetlinkReply::Refused(expected)));
     }
 
     #[test]
     fn a_refusal_without_words_is_a_number() {
         let bytes = answer(-1, flag::CAPPED, &AttrBuf::new());
-        let expected = Refusal { errno: Errno::PERM, message: None, offset: None, missing: None };
-        assert_eq!(first(&bytes).reply(), Ok(Reply::Refused(expected)));
+        let expected = KernelRefusal { errno: Errno::PERM, message: None, offset: None, missing: None };
+        assert_eq!(first(&bytes).reply(), Ok(NetlinkReply::Refused(expected)));
     }
 
     #[test]
     fn an_answer_of_zero_is_an_acknowledgement() {
-        assert_eq!(first(&answer(0, flag::CAPPED, &AttrBuf::new())).reply(), Ok(Reply::Done));
+        assert_eq!(first(&answer(0, flag::CAPPED, &AttrBuf::new())).reply(), Ok(NetlinkReply::Done));
     }
 
     #[test]

@@ -6,8 +6,8 @@ use model::{EmptyPolls, IfIndex, Nanoseconds, NapiId, NapiKnob, QueueIndex, Thre
 use sys::error::{Cause, KernelError};
 
 use super::attr::{AttrBuf, Attrs, Malformed};
-use super::genl::{self, Family};
-use super::socket::{NetlinkSocket, Protocol};
+use super::genl::{self, GenlFamily};
+use super::socket::{NetlinkProtocol, NetlinkSocket};
 
 /// Commands: `NETDEV_CMD_*`.
 mod command {
@@ -287,7 +287,7 @@ pub struct NapiSetTakes {
 #[derive(Debug)]
 pub struct Netdev {
     socket: NetlinkSocket,
-    family: Family,
+    family: GenlFamily,
 }
 
 impl Netdev {
@@ -296,8 +296,8 @@ impl Netdev {
     /// # Errors
     /// [`sys::Cause::Absent`] on kernels without it.
     pub fn open_here() -> Result<Self, KernelError> {
-        let mut socket = NetlinkSocket::open_here(Protocol::Generic)?;
-        let family = Family::resolve(&mut socket, "netdev", since::NETDEV)?;
+        let mut socket = NetlinkSocket::open_here(NetlinkProtocol::Generic)?;
+        let family = GenlFamily::resolve(&mut socket, "netdev", since::NETDEV)?;
         Ok(Self { socket, family })
     }
 

@@ -17,7 +17,7 @@ pub use self::options::QdiscDefaults;
 use self::options::{attribute, describe, options};
 use super::attr::{AttrBuf, Attrs, Malformed};
 use super::message::flag;
-use super::socket::{NetlinkSocket, Protocol};
+use super::socket::{NetlinkProtocol, NetlinkSocket};
 
 /// `RTM_NEWQDISC`, `RTM_DELQDISC`, `RTM_GETQDISC`, `RTM_GETTFILTER`.
 mod message {
@@ -163,7 +163,7 @@ impl Disciplines {
     /// # Errors
     /// If the socket cannot be created.
     pub fn open_here() -> Result<Self, KernelError> {
-        Ok(Self { socket: NetlinkSocket::open_here(Protocol::Route)? })
+        Ok(Self { socket: NetlinkSocket::open_here(NetlinkProtocol::Route)? })
     }
 
     /// Lists all qdiscs of all devices.

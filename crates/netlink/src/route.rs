@@ -13,7 +13,7 @@ use model::IfIndex;
 use sys::error::{Cause, KernelError};
 
 use super::attr::{AttrBuf, Attrs, Malformed};
-use super::socket::{NetlinkSocket, Protocol};
+use super::socket::{NetlinkProtocol, NetlinkSocket};
 
 /// `RTM_GETROUTE`.
 const GET_ROUTE: u16 = 26;
@@ -51,7 +51,7 @@ impl Routes {
     /// # Errors
     /// If the socket cannot be created.
     pub fn open_here() -> Result<Self, KernelError> {
-        Ok(Self { socket: NetlinkSocket::open_here(Protocol::Route)? })
+        Ok(Self { socket: NetlinkSocket::open_here(NetlinkProtocol::Route)? })
     }
 
     /// The devices of the default routes for such addresses.

@@ -13,7 +13,7 @@ use sys::error::KernelError;
 
 use super::attr::AttrBuf;
 use super::message::flag;
-use super::socket::{NetlinkSocket, Protocol};
+use super::socket::{NetlinkProtocol, NetlinkSocket};
 
 /// `RTM_NEWLINK`.
 const NEW_LINK: u16 = 16;
@@ -82,7 +82,7 @@ impl RtLink {
     /// # Errors
     /// If the socket cannot be created.
     pub fn open_here() -> Result<Self, KernelError> {
-        Ok(Self { socket: NetlinkSocket::open_here(Protocol::Route)? })
+        Ok(Self { socket: NetlinkSocket::open_here(NetlinkProtocol::Route)? })
     }
 
     /// Creates a veth pair: one end in this namespace, the other in `peer_netns`. Both are down.

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use sys::error::KernelError;
 use sys::netns::Netns;
 
-use super::{AttrBuf, Malformed, NetlinkSocket, Protocol};
+use super::{AttrBuf, Malformed, NetlinkProtocol, NetlinkSocket};
 
 /// The type of request and reply. Kernel: `include/uapi/linux/sock_diag.h` `SOCK_DIAG_BY_FAMILY`.
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
@@ -71,7 +71,7 @@ impl InetSockets {
     /// If the namespace cannot be entered, or the kernel returns an error. A protocol that the kernel lacks
     /// has no sockets.
     pub fn of(netns: &Netns) -> Result<Self, KernelError> {
-        let mut netlink = NetlinkSocket::open(Protocol::SockDiag, netns)?;
+        let mut netlink = NetlinkSocket::open(NetlinkProtocol::SockDiag, netns)?;
         let mut sockets = Vec::new();
         for protocol in [Transport::Tcp, Transport::Udp] {
             for family in [libc::AF_INET, libc::AF_INET6] {

@@ -13,7 +13,7 @@ use sys::error::{Cause, KernelError};
 use sys::netns::Netns;
 
 use super::attr::{self, AttrBuf, Malformed};
-use super::message::{self, Messages, Refusal, Reply, flag};
+use super::message::{self, KernelRefusal, Messages, NetlinkReply, flag};
 
 /// How often a dump is restarted because its objects changed during it.
 pub const DUMP_RETRIES_MAX: usize = 16;
@@ -38,7 +38,7 @@ pub const ANSWER_WAIT: Duration = Duration::from_secs(10);
 
 /// The netlink protocol of a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Protocol {
+pub enum NetlinkProtocol {
     /// Devices, addresses, routes, qdiscs: `NETLINK_ROUTE`.
     Route,
     /// Sockets: `NETLINK_SOCK_DIAG`.
@@ -49,7 +49,7 @@ pub enum Protocol {
 
 /// A piece of a dump whose objects are not kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Piece<'a> {
+pub enum DumpPiece<'a> {
     /// The dump starts. It is sent again if objects changed during the dump; all earlier pieces are then
     /// void.
     Begin,
@@ -59,14 +59,14 @@ pub enum Piece<'a> {
 
 /// Why a request failed, and which of its attributes the kernel rejected.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Failure {
+pub struct RequestError {
     /// The cause.
     pub cause: Cause,
     /// The type of the rejected attribute, if the kernel reports it.
     pub attribute: Option<u16>,
 }
 
-impl Failure {
+impl RequestError {
     fn malformed(why: impl Into<String>) -> Self {
         Self { cause: Cause::Malformed(why.into()), attribute: None }
     }
@@ -75,8 +75,8 @@ impl Failure {
         Self { cause: Cause::Errno(errno), attribute: None }
     }
 
-    fn refused(refusal: Refusal, request: &[u8]) -> Self {
-        let Refusal { errno, message, missing, .. } = refusal;
+    fn refused(refusal: KernelRefusal, request: &[u8]) -> Self {
+        let KernelRefusal { errno, message, missing, .. } = refusal;
         let attribute =
             refusal.offset.and_then(|offset| attr::number_at(request, usize::try_from(offset).ok()?));
         let cause = match (message, missing) {
@@ -107,7 +107,7 @@ impl NetlinkSocket {
     ///
     /// # Errors
     /// If the namespace cannot be entered or the kernel does not support the protocol.
-    pub fn open(protocol: Protocol, netns: &Netns) -> Result<Self, KernelError> {
+    pub fn open(protocol: NetlinkProtocol, netns: &Netns) -> Result<Self, KernelError> {
         netns.run(|| Self::open_here(protocol))?
     }
 
@@ -115,12 +115,12 @@ impl NetlinkSocket {
     ///
     /// # Errors
     /// If the kernel does not support the protocol.
-    pub fn open_here(protocol: Protocol) -> Result<Self, KernelError> {
+    pub fn open_here(protocol: NetlinkProtocol) -> Result<Self, KernelError> {
         let failed = |errno| KernelError::errno(format!("netlink socket ({protocol:?})"), errno);
         let number = match protocol {
-            Protocol::Route => None, // NETLINK_ROUTE is 0
-            Protocol::SockDiag => Some(rustix::net::netlink::SOCK_DIAG),
-            Protocol::Generic => Some(rustix::net::netlink::GENERIC),
+            NetlinkProtocol::Route => None, // NETLINK_ROUTE is 0
+            NetlinkProtocol::SockDiag => Some(rustix::net::netlink::SOCK_DIAG),
+            NetlinkProtocol::Generic => Some(rustix::net::netlink::GENERIC),
         };
         let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, number)
             .map_err(failed)?;
@@ -156,7 +156,7 @@ impl NetlinkSocket {
     ///
     /// # Errors
     /// The kernel's error, with its message.
-    pub fn attempt(&mut self, kind: u16, flags: u16, body: &AttrBuf) -> Result<(), Failure> {
+    pub fn attempt(&mut self, kind: u16, flags: u16, body: &AttrBuf) -> Result<(), RequestError> {
         self.exchange(DATAGRAMS_MAX, kind, flags | flag::ACK, body, &mut |_| Ok(())).map(|_| ())
     }
 
@@ -196,8 +196,8 @@ impl NetlinkSocket {
         let mut values = Vec::new();
         self.dump_within(DATAGRAMS_MAX, what, kind, body, |piece| {
             match piece {
-                Piece::Begin => values.clear(),
-                Piece::Object(object) => values.extend(read(object)?),
+                DumpPiece::Begin => values.clear(),
+                DumpPiece::Object(object) => values.extend(read(object)?),
             }
             Ok(())
         })?;
@@ -205,7 +205,7 @@ impl NetlinkSocket {
     }
 
     /// Requests all objects of a kind when there may be too many for memory. `take` gets the body of each
-    /// object; a further [`Piece::Begin`] voids everything before it.
+    /// object; a further [`DumpPiece::Begin`] voids everything before it.
     ///
     /// # Errors
     /// As for [`NetlinkSocket::dump`].
@@ -214,7 +214,7 @@ impl NetlinkSocket {
         what: &str,
         kind: u16,
         body: &AttrBuf,
-        take: impl FnMut(Piece<'_>) -> Result<(), Malformed>,
+        take: impl FnMut(DumpPiece<'_>) -> Result<(), Malformed>,
     ) -> Result<(), KernelError> {
         self.dump_within(STREAM_DATAGRAMS_MAX, what, kind, body, take)
     }
@@ -225,10 +225,10 @@ impl NetlinkSocket {
         what: &str,
         kind: u16,
         body: &AttrBuf,
-        mut take: impl FnMut(Piece<'_>) -> Result<(), Malformed>,
+        mut take: impl FnMut(DumpPiece<'_>) -> Result<(), Malformed>,
     ) -> Result<(), KernelError> {
         let attempt = |take: &mut Take<'_>| {
-            self.exchange(datagrams, kind, flag::DUMP, body, &mut |object| take(Piece::Object(object)))
+            self.exchange(datagrams, kind, flag::DUMP, body, &mut |object| take(DumpPiece::Object(object)))
         };
         undisturbed(&mut take, attempt).map_err(|failure| failure.about(what))
     }
@@ -241,10 +241,10 @@ impl NetlinkSocket {
         flags: u16,
         body: &AttrBuf,
         take: &mut dyn FnMut(&[u8]) -> Result<(), Malformed>,
-    ) -> Result<bool, Failure> {
+    ) -> Result<bool, RequestError> {
         self.sequence = self.sequence.wrapping_add(1);
         let request = message::request(kind, flags, self.sequence, body);
-        send(&self.socket, &request, SendFlags::empty()).map_err(Failure::errno)?;
+        send(&self.socket, &request, SendFlags::empty()).map_err(RequestError::errno)?;
         let mut answer = Answer::to(&request, self.sequence);
         for _ in 0..datagrams {
             let length = self.receive()?;
@@ -252,18 +252,18 @@ impl NetlinkSocket {
                 return Ok(undisturbed);
             }
         }
-        Err(Failure::malformed(format!("an answer of more than {datagrams} datagrams")))
+        Err(RequestError::malformed(format!("an answer of more than {datagrams} datagrams")))
     }
 
     /// Receives a datagram from the kernel into the buffer; returns its length.
-    fn receive(&mut self) -> Result<usize, Failure> {
+    fn receive(&mut self) -> Result<usize, RequestError> {
         for _ in 0..DISTURBANCES_MAX {
             let (taken, whole, sender) = match recvfrom(&self.socket, &mut self.buffer[..], RecvFlags::TRUNC)
             {
                 Ok(received) => received,
                 Err(Errno::INTR) => continue,
-                Err(Errno::AGAIN) => return Err(Failure::errno(Errno::TIMEDOUT)),
-                Err(errno) => return Err(Failure::errno(errno)),
+                Err(Errno::AGAIN) => return Err(RequestError::errno(Errno::TIMEDOUT)),
+                Err(errno) => return Err(RequestError::errno(errno)),
             };
             // Other programs may send to our port; only port 0 is the kernel.
             let sender = sender.and_then(|sender| SocketAddrNetlink::try_from(sender).ok());
@@ -271,29 +271,29 @@ impl NetlinkSocket {
                 continue;
             }
             if whole > taken {
-                return Err(Failure::malformed(format!("a datagram of {whole} bytes")));
+                return Err(RequestError::malformed(format!("a datagram of {whole} bytes")));
             }
             return Ok(taken);
         }
-        Err(Failure::errno(Errno::INTR))
+        Err(RequestError::errno(Errno::INTR))
     }
 }
 
 /// A consumer of a dump.
-type Take<'a> = dyn FnMut(Piece<'_>) -> Result<(), Malformed> + 'a;
+type Take<'a> = dyn FnMut(DumpPiece<'_>) -> Result<(), Malformed> + 'a;
 
 /// Runs a dump, and restarts it while it is disturbed. An attempt returns whether nothing changed during it.
 fn undisturbed(
     take: &mut Take<'_>,
-    mut attempt: impl FnMut(&mut Take<'_>) -> Result<bool, Failure>,
-) -> Result<(), Failure> {
+    mut attempt: impl FnMut(&mut Take<'_>) -> Result<bool, RequestError>,
+) -> Result<(), RequestError> {
     for _ in 0..=DUMP_RETRIES_MAX {
-        take(Piece::Begin).map_err(|malformed| Failure::malformed(malformed.0))?;
+        take(DumpPiece::Begin).map_err(|malformed| RequestError::malformed(malformed.0))?;
         if attempt(take)? {
             return Ok(());
         }
     }
-    Err(Failure::malformed(format!("interrupted by changes {DUMP_RETRIES_MAX} times in a row")))
+    Err(RequestError::malformed(format!("interrupted by changes {DUMP_RETRIES_MAX} times in a row")))
 }
 
 /// A reply, read datagram by datagram.
@@ -316,21 +316,21 @@ impl<'a> Answer<'a> {
         &mut self,
         datagram: &[u8],
         take: &mut dyn FnMut(&[u8]) -> Result<(), Malformed>,
-    ) -> Result<Option<bool>, Failure> {
+    ) -> Result<Option<bool>, RequestError> {
         for message in Messages::new(datagram) {
-            let message = message.map_err(|m| Failure::malformed(m.0))?;
+            let message = message.map_err(|m| RequestError::malformed(m.0))?;
             if message.sequence != self.sequence {
                 continue; // the end of a reply that an earlier error left unread
             }
             self.undisturbed &= message.flags & flag::DUMP_INTR == 0;
-            match message.reply().map_err(|m| Failure::malformed(m.0))? {
-                Reply::Object(object) => self.malformed = self.malformed.or(take(object).err()),
-                Reply::Nothing => {}
-                Reply::Refused(refusal) => return Err(Failure::refused(refusal, self.request)),
-                Reply::Done => {
+            match message.reply().map_err(|m| RequestError::malformed(m.0))? {
+                NetlinkReply::Object(object) => self.malformed = self.malformed.or(take(object).err()),
+                NetlinkReply::Nothing => {}
+                NetlinkReply::Refused(refusal) => return Err(RequestError::refused(refusal, self.request)),
+                NetlinkReply::Done => {
                     return self
                         .malformed
-                        .map_or(Ok(Some(self.undisturbed)), |m| Err(Failure::malformed(m.0)));
+                        .map_or(Ok(Some(self.undisturbed)), |m| Err(RequestError::malformed(m.0)));
                 }
             }
         }
@@ -355,7 +355,7 @@ mod test {
 
     /// The result of these datagrams as the reply to request 7, and the first bytes of the objects that were
     /// read.
-    fn answered(request: &[u8], datagrams: &[Vec<u8>]) -> (Result<Option<bool>, Failure>, Vec<u8>) {
+    fn answered(request: &[u8], datagrams: &[Vec<u8>]) -> (Result<Option<bool>, RequestError>, Vec<u8>) {
         let (mut answer, mut taken) = (Answer::to(request, 7), Vec::new());
         let mut take = |object: &[u8]| {
             taken.push(*object.first().ok_or(Malformed("empty"))?);
@@ -397,15 +397,15 @@ mod test {
 
     /// Runs a dump whose first attempts are disturbed: the result, what was read since the last start, and
     /// how often it started.
-    fn dumped(disturbed: usize) -> (Result<(), Failure>, Vec<u8>, usize) {
+    fn dumped(disturbed: usize) -> (Result<(), RequestError>, Vec<u8>, usize) {
         let (mut taken, mut begun, mut attempts) = (Vec::new(), 0, 0);
-        let mut take = |piece: Piece<'_>| {
+        let mut take = |piece: DumpPiece<'_>| {
             match piece {
-                Piece::Begin => {
+                DumpPiece::Begin => {
                     begun += 1;
                     taken.clear();
                 }
-                Piece::Object(object) => taken.extend_from_slice(object),
+                DumpPiece::Object(object) => taken.extend_from_slice(object),
             }
             Ok(())
         };
@@ -415,7 +415,7 @@ mod test {
             let mut answer = Answer::to(&[], 7);
             let datagram =
                 [message(OBJECT, flags, 7, b"abcd"), message(DONE, flag::MULTI, 7, &[0; 4])].concat();
-            answer.add(&datagram, &mut |object| take(Piece::Object(object))).map(|end| end == Some(true))
+            answer.add(&datagram, &mut |object| take(DumpPiece::Object(object))).map(|end| end == Some(true))
         });
         (result, taken, begun)
     }
@@ -441,7 +441,7 @@ mod test {
         let datagram =
             [message(OBJECT, 0, 7, b""), message(OBJECT, 0, 7, b"b"), message(DONE, 0, 7, &[0; 4])].concat();
         let (result, taken) = answered(&[], &[datagram]);
-        assert_eq!(result, Err(Failure::malformed("empty")));
+        assert_eq!(result, Err(RequestError::malformed("empty")));
         assert_eq!(taken, b"b");
     }
 

@@ -6,7 +6,7 @@ use rustix::io::Errno;
 use sys::error::KernelError;
 
 use super::attr::{AttrBuf, Attrs, Malformed};
-use super::socket::{NetlinkSocket, Protocol};
+use super::socket::{NetlinkProtocol, NetlinkSocket};
 
 /// The type of request and reply. Kernel: `include/uapi/linux/sock_diag.h` `SOCK_DIAG_BY_FAMILY`.
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
@@ -87,7 +87,7 @@ impl XdpSockets {
     /// # Errors
     /// If the kernel does not support netlink.
     pub fn open_here() -> Result<Self, KernelError> {
-        NetlinkSocket::open_here(Protocol::SockDiag).map(Self)
+        NetlinkSocket::open_here(NetlinkProtocol::SockDiag).map(Self)
     }
 
     /// The cookie of the namespace; `None` on kernels before 5.14.

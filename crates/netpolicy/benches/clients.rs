@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use latency::live::Sampler;
 use linux::bpf::live::{LiveMeter, LiveTarget};
-use linux::lab::{Lab, LabOptions, Program, SERVER_ADDRESS};
+use linux::lab::{Lab, LabOptions, SERVER_ADDRESS, ServerProgram};
 use linux::usage::Usage;
 use measure::live::series::Stretch;
 use measure::live::{Series, Summary};
@@ -254,7 +254,7 @@ fn defer(lab: &Lab) -> Done<()> {
     })?
 }
 
-fn redis(lab: &Lab) -> Done<Program> {
+fn redis(lab: &Lab) -> Done<ServerProgram> {
     let mut command = Command::new("redis-server");
     command.args(["--port", "6379", "--bind", &SERVER_ADDRESS.to_string(), "--protected-mode", "no"]);
     command.args(["--save", "", "--appendonly", "no"]);

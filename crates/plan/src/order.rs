@@ -35,7 +35,7 @@
 
 use std::collections::BTreeSet;
 
-use model::setting::Phase;
+use model::setting::WritePhase;
 use model::{
     Change, DeviceId, DeviceNapiKnob, Interface, NapiKnob, Object, RxQueue, Setting, Step, Threading,
 };
@@ -71,7 +71,7 @@ impl EndingThreads {
 }
 
 /// The phase of a step: smaller ones first, then by object.
-pub(crate) fn phase(step: &Step, ending: &EndingThreads) -> Phase {
+pub(crate) fn phase(step: &Step, ending: &EndingThreads) -> WritePhase {
     let change = &step.changes()[0];
     let facts = change.to().facts();
     if goes_down(change, ending) { facts.phase_down } else { facts.phase }

@@ -9,7 +9,7 @@ use model::live::PartOfSecond;
 use model::nic::{
     ChannelKind, CoalesceParam, FlagName, NicRequest, Offload, PacketSize, QUEUES_MAX, RingKind, Sysctl,
 };
-use model::setting::{Facts, Setting, Unit};
+use model::setting::{Facts, KnobUnit, Setting};
 use model::{
     Budget, Carries, CpuSet, DeliveryMode, DeviceCondition, FlowRule, Goal, Growth, Guard, Guarded, Holdback,
     KthreadKey, KthreadValue, Layout, Nanoseconds, OnMissed, Patterns, PolicyName, QdiscKind, QueueSpan,

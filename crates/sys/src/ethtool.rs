@@ -142,7 +142,7 @@ pub fn rss(socket: impl AsFd, device: &str, context: u32) -> Result<RawRss, Errn
 
 /// A change of an indirection table.
 #[derive(Clone, Copy, Debug)]
-pub enum Table<'a> {
+pub enum RssTableChange<'a> {
     /// Keep the table.
     Keep,
     /// Reset it to the kernel's default, which follows the number of queues from then on.
@@ -152,7 +152,12 @@ pub enum Table<'a> {
 }
 
 /// Changes the indirection table, the key, or both; `None` keeps the key.
-pub fn set_rss(socket: impl AsFd, device: &str, table: Table<'_>, key: Option<&[u8]>) -> Result<(), Errno> {
+pub fn set_rss(
+    socket: impl AsFd,
+    device: &str,
+    table: RssTableChange<'_>,
+    key: Option<&[u8]>,
+) -> Result<(), Errno> {
     // Newer kernels have the input transformation in a byte that must be zero in older ones: the value that
     // was read is right for both.
     let now = rss(socket.as_fd(), device, 0)?;
@@ -160,13 +165,13 @@ pub fn set_rss(socket: impl AsFd, device: &str, table: Table<'_>, key: Option<&[
     words[0] = SRSSH;
     words[4] = now.kind;
     match table {
-        Table::Set(table) if table.len() == now.table.len() => {
+        RssTableChange::Set(table) if table.len() == now.table.len() => {
             words[2] = u32::try_from(table.len()).map_err(|_| Errno::INVAL)?;
             words.extend_from_slice(table);
         }
-        Table::Set(_) => return Err(Errno::INVAL),
-        Table::Keep => words[2] = INDIR_NO_CHANGE,
-        Table::Reset => {}
+        RssTableChange::Set(_) => return Err(Errno::INVAL),
+        RssTableChange::Keep => words[2] = INDIR_NO_CHANGE,
+        RssTableChange::Reset => {}
     }
     if let Some(key) = key {
         if key.len() != now.key.len() {

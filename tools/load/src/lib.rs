@@ -27,8 +27,8 @@ pub(crate) use test_values::{test_evidence, test_workload};
 #[cfg(test)]
 mod test_values {
     use model::{
-        Arrivals, Distribution, Evidence, KeySize, MeasuredOn, MemcachedWorkload, Nanoseconds, OfferedLoad,
-        Origin, Requests, Schema, ValueSize, Waiting, Workload,
+        Arrivals, Distribution, Evidence, FormatName, KeySize, MeasuredOn, MemcachedWorkload, Nanoseconds,
+        OfferedLoad, Origin, Requests, ValueSize, Waiting, Workload,
     };
 
     pub(crate) fn test_workload() -> MemcachedWorkload {
@@ -52,7 +52,7 @@ mod test_values {
 
     pub(crate) fn test_evidence() -> Evidence {
         Evidence {
-            schema: Schema,
+            schema: FormatName,
             label: "base".to_owned(),
             origin: Origin::Measured(MeasuredOn {
                 host: "host".to_owned(),

@@ -7,7 +7,7 @@
 use std::fmt;
 use std::time::Instant;
 
-use model::{Evidence, MachineDescription, Nanoseconds, OfferedLoad, Schema};
+use model::{Evidence, FormatName, MachineDescription, Nanoseconds, OfferedLoad};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -90,7 +90,7 @@ pub struct Progress<'a> {
 #[serde(deny_unknown_fields)]
 pub struct Results {
     /// The format.
-    pub schema: Schema,
+    pub schema: FormatName,
     /// The plan.
     pub experiment: Experiment,
     /// The runs.
@@ -185,7 +185,7 @@ impl Experiment {
         let order = self.order();
         let begin = Instant::now();
         let mut results = Results {
-            schema: Schema,
+            schema: FormatName,
             experiment: self.clone(),
             evidence: Vec::with_capacity(order.len()),
             machines: Vec::new(),

@@ -206,7 +206,7 @@ mod test {
     use crate::experiment::{Experiment, Results};
     use crate::grid::Grid;
     use crate::test_evidence;
-    use model::{Evidence, OfferedLoad, Schema};
+    use model::{Evidence, FormatName, OfferedLoad};
 
     /// Six rounds in which the throughput of `fast` is `times` that of `slow`, within 5 %.
     fn grid(times: f64) -> Grid {
@@ -228,7 +228,8 @@ mod test {
             rounds: 6,
             seed: 1,
         };
-        let results = Results { schema: Schema, experiment, evidence: runs.collect(), machines: Vec::new() };
+        let results =
+            Results { schema: FormatName, experiment, evidence: runs.collect(), machines: Vec::new() };
         let variants = vec![Variant { name: "1 B".to_owned(), borne: None, results }];
         Grid { variants, ..Grid::default() }
     }

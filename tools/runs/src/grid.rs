@@ -3,7 +3,7 @@
 
 use std::fmt::Write as _;
 
-use model::{MachineDescription, Schema, machine};
+use model::{FormatName, MachineDescription, machine};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -19,7 +19,7 @@ use measure::statistics::{Interval, coverage};
 #[serde(deny_unknown_fields)]
 pub struct Grid {
     /// The format.
-    pub schema: Schema,
+    pub schema: FormatName,
     /// What is compared, in a few words.
     pub title: String,
     /// Notes that the reader needs: how the machine was shared, what else was running.
@@ -327,9 +327,9 @@ pub(crate) mod test {
             rounds: 6,
             seed: 1,
         };
-        let results = Results { schema: Schema, experiment, evidence, machines: Vec::new() };
+        let results = Results { schema: FormatName, experiment, evidence, machines: Vec::new() };
         Grid {
-            schema: Schema,
+            schema: FormatName,
             title: "threaded".to_owned(),
             notes: vec!["2 hogs beside.".to_owned()],
             skipped: vec![Skipped {

@@ -183,7 +183,7 @@ mod test {
     use super::*;
     use crate::experiment::Experiment;
     use crate::test_evidence;
-    use model::{CpuUse, Distribution, Evidence, Nanoseconds, OfferedLoad, Schema};
+    use model::{CpuUse, Distribution, Evidence, FormatName, Nanoseconds, OfferedLoad};
 
     fn results() -> Results {
         let loads = vec![OfferedLoad::PerSecond(20_000.0), OfferedLoad::Max];
@@ -208,7 +208,7 @@ mod test {
             }
         }
         let experiment = Experiment { labels, loads, rounds: 3, seed: 1 };
-        Results { schema: Schema, experiment, evidence, machines: Vec::new() }
+        Results { schema: FormatName, experiment, evidence, machines: Vec::new() }
     }
 
     #[test]

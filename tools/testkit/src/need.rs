@@ -143,9 +143,10 @@ impl Need {
             }
             Self::Root => (rustix::process::geteuid().is_root(), "needs root"),
             Self::Bpf => (exists("/sys/kernel/btf/vmlinux"), "needs kernel BTF"),
-            Self::Fentry => {
-                (linux::follow::Follower::new(&[], linux::follow::How::Fentry).is_ok(), "needs fentry")
-            }
+            Self::Fentry => (
+                linux::follow::Follower::new(&[], linux::follow::FollowMethod::Fentry).is_ok(),
+                "needs fentry",
+            ),
             Self::Memcached => (exists("/usr/bin/memcached"), "needs memcached"),
             Self::Python => (runs("python3", &["--version"]), "needs python3"),
             Self::Cc => (runs("cc", &["--version"]), "needs a C compiler"),

@@ -10,5 +10,5 @@ mod snapshot;
 
 pub use counter::DeliveryCounter;
 pub(crate) use counter::address_of;
-pub use sampler::Sampler;
+pub use sampler::DeliverySampler;
 pub use snapshot::{Snapshot, between};

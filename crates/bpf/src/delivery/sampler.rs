@@ -23,14 +23,14 @@ const PAUSED: Duration = Duration::from_millis(950);
 const LEAD: Duration = Duration::from_millis(200);
 
 /// A [`DeliveryCounter`] that counts five percent of the time, on a separate thread. Between
-/// [`Sampler::begin`] and [`Sampler::end`] it alternates between counting and pausing; otherwise it costs
+/// [`DeliverySampler::begin`] and [`DeliverySampler::end`] it alternates between counting and pausing; otherwise it costs
 /// nothing.
 ///
 /// The result covers the time that was counted ([`Delivered::interval`]). Rates and shares are representative
 /// of the whole span if the traffic was uniform; totals are not. A span shorter than a quarter of a second
 /// may have no sample.
 #[derive(Debug)]
-pub struct Sampler {
+pub struct DeliverySampler {
     orders: Option<Sender<Order>>,
     samples: Receiver<Result<Delivered, KernelError>>,
     thread: Option<JoinHandle<()>>,
@@ -43,7 +43,7 @@ enum Order {
     End,
 }
 
-impl Sampler {
+impl DeliverySampler {
     /// Loads the programs without counting.
     ///
     /// # Errors
@@ -73,7 +73,7 @@ impl Sampler {
         self.order(Order::Begin);
     }
 
-    /// Ends sampling, and returns the counts since [`Sampler::begin`].
+    /// Ends sampling, and returns the counts since [`DeliverySampler::begin`].
     ///
     /// # Errors
     /// The kernel's error, if counting could not be resumed.
@@ -92,7 +92,7 @@ impl Sampler {
     }
 }
 
-impl Drop for Sampler {
+impl Drop for DeliverySampler {
     fn drop(&mut self) {
         self.orders = None; // closes the channel, which ends the thread
         if let Some(thread) = self.thread.take() {

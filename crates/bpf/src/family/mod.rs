@@ -45,11 +45,11 @@ pub struct FamilyUsage {
 /// Three programs run at each fork, exit and release of a thread on the host, about 50 ns each. Needs CAP_BPF
 /// and CAP_PERFMON.
 #[derive(Debug)]
-pub struct Family {
+pub struct ProcessFamily {
     loaded: Loaded,
 }
 
-impl Family {
+impl ProcessFamily {
     /// Attaches the programs, without any member.
     ///
     /// # Errors

@@ -6,7 +6,7 @@ use libbpf_rs::OpenObject;
 use model::{Nanoseconds, NapiId, Pid};
 use sys::error::KernelError;
 
-use super::family::Family;
+use super::family::ProcessFamily;
 use super::in_initial_pid_namespace;
 use super::loaded::Loaded;
 use super::mirrored::{Mirrored as _, mirrored};
@@ -28,7 +28,7 @@ pub struct SoftirqTime {
 
 /// The time counted so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Spent {
+pub struct SoftirqsSpent {
     /// The total time of the softirqs.
     pub time: Nanoseconds,
     /// The number of softirqs.
@@ -58,7 +58,10 @@ impl SoftirqTime {
     ///
     /// # Errors
     /// As for [`SoftirqTime::of`].
-    pub fn of_family(napis: impl IntoIterator<Item = NapiId>, family: &Family) -> Result<Self, KernelError> {
+    pub fn of_family(
+        napis: impl IntoIterator<Item = NapiId>,
+        family: &ProcessFamily,
+    ) -> Result<Self, KernelError> {
         let members = family.table()?;
         let mut counter = Self::load(napis, |open| {
             for mut map in open.maps_mut().filter(|map| map.name() == "processes") {
@@ -114,8 +117,8 @@ impl SoftirqTime {
     ///
     /// # Errors
     /// The kernel's error, which means that the map is gone.
-    pub fn spent(&self) -> Result<Spent, KernelError> {
-        let mut sum = Spent::default();
+    pub fn spent(&self) -> Result<SoftirqsSpent, KernelError> {
+        let mut sum = SoftirqsSpent::default();
         for of_cpu in self.loaded.map("spent")?.get_per_cpu(&ONLY)? {
             let RawTime { ns, count, .. } = RawTime::of(&of_cpu);
             sum.time.0 += ns;

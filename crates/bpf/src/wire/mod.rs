@@ -41,14 +41,14 @@ mirrored! {
 
 /// Observes what two hosts on this machine transmit to each other, from load to drop.
 #[derive(Debug)]
-pub struct Wire {
+pub struct WireMeter {
     loaded: Loaded,
-    before: Seen,
+    before: WireCounts,
 }
 
 /// The observations.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Seen {
+pub struct WireCounts {
     /// Requests that were transmitted.
     pub requests: u64,
     /// Requests that were answered.
@@ -59,16 +59,16 @@ pub struct Seen {
     pub spans: SpanCounts,
 }
 
-impl Wire {
+impl WireMeter {
     /// Loads the program for a server's port, and the namespaces of server and client. It observes nothing
-    /// until [`Wire::begin`].
+    /// until [`WireMeter::begin`].
     ///
     /// # Errors
     /// As for [`super::live::LiveMeter::load`].
     pub fn load(port: u16, server: NetnsId, client: NetnsId) -> Result<Self, KernelError> {
         let config = Config { port: port.into(), server: server.0, client: client.0 };
         let loaded = Loaded::load("wire", OBJECT, |open| configure(open, &config))?;
-        Ok(Self { loaded, before: Seen::default() })
+        Ok(Self { loaded, before: WireCounts::default() })
     }
 
     /// Starts to observe.
@@ -80,7 +80,7 @@ impl Wire {
         self.opens_at(Nanoseconds::ZERO)
     }
 
-    /// Like [`Wire::begin`], but requests count only from the time set by [`Wire::opens_at`].
+    /// Like [`WireMeter::begin`], but requests count only from the time set by [`WireMeter::opens_at`].
     ///
     /// # Errors
     /// The kernel's error.
@@ -102,7 +102,7 @@ impl Wire {
     /// Requests that are transmitted from now on do not count; answers to earlier ones do.
     ///
     /// # Errors
-    /// As for [`Wire::opens_at`].
+    /// As for [`WireMeter::opens_at`].
     pub fn closes(&mut self) -> Result<(), KernelError> {
         self.gate(0, monotonic().0)
     }
@@ -111,11 +111,11 @@ impl Wire {
         self.loaded.map(".data.gate")?.set(&ONLY, &Gate { opens, closes }.to_bytes())
     }
 
-    /// Stops, and returns the observations since [`Wire::begin`].
+    /// Stops, and returns the observations since [`WireMeter::begin`].
     ///
     /// # Errors
     /// The kernel's error.
-    pub fn end(&mut self) -> Result<Seen, KernelError> {
+    pub fn end(&mut self) -> Result<WireCounts, KernelError> {
         self.loaded.detach();
         let connections = self.loaded.map("connections")?;
         let under_way: Vec<Vec<u8>> = connections.keys().collect();
@@ -130,7 +130,7 @@ impl Wire {
         {
             spans.add_to(bucket, now - before);
         }
-        Ok(Seen {
+        Ok(WireCounts {
             requests: self.before.requests - before.requests,
             answered: self.before.answered - before.answered,
             lost: self.before.lost - before.lost,
@@ -138,8 +138,8 @@ impl Wire {
         })
     }
 
-    fn seen(&self) -> Result<Seen, KernelError> {
-        let mut sum = Seen::default();
+    fn seen(&self) -> Result<WireCounts, KernelError> {
+        let mut sum = WireCounts::default();
         for bytes in self.loaded.map("seen")?.get_per_cpu(&ONLY)? {
             let there = RawWireCounts::of(&bytes);
             sum.requests += there.requests;

@@ -5,7 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-use linux::peer::Peer;
+use linux::peer::UnixPeer;
 use serde_json::{Map, Value};
 use session::{Exit, Fault};
 
@@ -70,7 +70,7 @@ impl Client {
             }
             other => other?,
         };
-        let pid = Peer::of(&stream).map(|peer| format!(", process {}", peer.pid)).unwrap_or_default();
+        let pid = UnixPeer::of(&stream).map(|peer| format!(", process {}", peer.pid)).unwrap_or_default();
         let who = format!("the daemon at {}{pid}", path.display());
         Ok(Some(Self { stream, who, rest: Vec::new() }))
     }

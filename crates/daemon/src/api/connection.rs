@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use linux::peer::{Peer, owner};
+use linux::peer::{UnixPeer, owner};
 use model::{Finding, Pid};
 use serde_json::{Map, Value, json};
 
@@ -68,7 +68,7 @@ struct Listening {
 #[derive(Debug)]
 pub(super) struct Connection {
     stream: UnixStream,
-    peer: Peer,
+    peer: UnixPeer,
     office: Rc<Office>,
     _place: Place,
     frames: Frames,
@@ -86,7 +86,7 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    pub(super) fn new(stream: UnixStream, peer: Peer, office: Rc<Office>, place: Place) -> Self {
+    pub(super) fn new(stream: UnixStream, peer: UnixPeer, office: Rc<Office>, place: Place) -> Self {
         let now = Instant::now();
         Self {
             stream,

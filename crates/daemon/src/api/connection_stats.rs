@@ -6,7 +6,7 @@ use std::fmt;
 use std::rc::Rc;
 use std::time::Instant;
 
-use linux::process::Owner;
+use linux::process::ProcessOwner;
 
 use super::log_budget::{LogBudget, Whose};
 
@@ -39,7 +39,7 @@ pub struct Tally {
 /// The user of a connection, and whether this user may change everything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Entrant {
-    pub(super) owner: Owner,
+    pub(super) owner: ProcessOwner,
     pub(super) is_trusted: bool,
 }
 
@@ -95,10 +95,10 @@ impl ConnectionStats {
             clients.iter().filter(|(client, _)| is(client)).map(|(_, count)| count).sum()
         };
         let own = count(&|other| other.owner == client.owner);
-        let but_root = count(&|other| other.owner != Owner::User(0));
+        let but_root = count(&|other| other.owner != ProcessOwner::User(0));
         let untrusted = count(&|other| !other.is_trusted);
         let room = match client {
-            Entrant { owner: Owner::User(0), .. } => true,
+            Entrant { owner: ProcessOwner::User(0), .. } => true,
             Entrant { is_trusted, .. } => {
                 own < CLIENTS_PER_USER_MAX
                     && but_root < CLIENTS_BUT_ROOT_MAX
@@ -144,8 +144,8 @@ impl Drop for Place {
 mod test {
     use super::*;
 
-    fn enter(stats: &Rc<ConnectionStats>, owner: Owner, is_trusted: bool) -> Option<Place> {
-        let is_trusted = is_trusted || owner == Owner::User(0);
+    fn enter(stats: &Rc<ConnectionStats>, owner: ProcessOwner, is_trusted: bool) -> Option<Place> {
+        let is_trusted = is_trusted || owner == ProcessOwner::User(0);
         stats.enter(Entrant { owner, is_trusted }, Whose::User(1000))
     }
 
@@ -154,16 +154,16 @@ mod test {
         let stats = ConnectionStats::new(|_| {});
         let mut places: Vec<Place> = Vec::new();
         for uid in 1000..1010 {
-            places.extend((0..20).filter_map(|_| enter(&stats, Owner::User(uid), false)));
+            places.extend((0..20).filter_map(|_| enter(&stats, ProcessOwner::User(uid), false)));
         }
         assert_eq!(places.len(), CLIENTS_OF_OTHERS_MAX);
         let members: Vec<Place> =
-            (2000..2010).filter_map(|uid| enter(&stats, Owner::User(uid), true)).collect();
+            (2000..2010).filter_map(|uid| enter(&stats, ProcessOwner::User(uid), true)).collect();
         assert_eq!(members.len(), CLIENTS_BUT_ROOT_MAX - CLIENTS_OF_OTHERS_MAX, "members of the group");
-        let roots: Vec<Place> = (0..100).filter_map(|_| enter(&stats, Owner::User(0), true)).collect();
+        let roots: Vec<Place> = (0..100).filter_map(|_| enter(&stats, ProcessOwner::User(0), true)).collect();
         assert_eq!(roots.len(), CLIENTS_MAX - CLIENTS_BUT_ROOT_MAX);
         drop(places);
-        assert!(enter(&stats, Owner::User(1000), false).is_some());
+        assert!(enter(&stats, ProcessOwner::User(1000), false).is_some());
         assert_eq!(stats.tally().rejected, 200 - 48 + 10 - 8 + 100 - 8);
     }
 
@@ -171,9 +171,9 @@ mod test {
     fn users_of_other_user_namespaces_leave_the_others_room() {
         let stats = ConnectionStats::new(|_| {});
         let others: Vec<Place> =
-            (0..65_536).filter_map(|_| enter(&stats, Owner::OfOtherUserNamespaces, false)).collect();
+            (0..65_536).filter_map(|_| enter(&stats, ProcessOwner::OfOtherUserNamespaces, false)).collect();
         assert_eq!(others.len(), CLIENTS_PER_USER_MAX);
-        assert!(enter(&stats, Owner::User(1000), false).is_some());
+        assert!(enter(&stats, ProcessOwner::User(1000), false).is_some());
     }
 
     #[test]

@@ -10,7 +10,7 @@ use std::fmt::Write as _;
 use latency::live::{Measured, MeasuredOutcome, Totals};
 use model::live::{LiveCounts, LivePolls};
 use model::proof::ProofState;
-use model::{Interval, Nanoseconds, Ruling};
+use model::{Nanoseconds, ProofInterval, Ruling};
 
 use super::connection_stats::Tally;
 use crate::Status;
@@ -340,7 +340,7 @@ impl Page {
         let proofs = || status.requests.iter().filter_map(|one| Some((one, one.proof.as_ref()?)));
         for (request, proof) in proofs() {
             for effect in &proof.effects {
-                let Interval { estimate, low, high } = effect.change;
+                let ProofInterval { estimate, low, high } = effect.change;
                 for (bound, value) in [("estimate", Some(estimate)), ("low", low), ("high", high)] {
                     let Some(value) = value else { continue };
                     let quantity = effect.quantity.as_str();

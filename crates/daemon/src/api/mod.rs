@@ -29,7 +29,7 @@ use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use linux::peer::Peer;
+use linux::peer::UnixPeer;
 
 pub use client::{CallError, Client};
 pub use connection::{CALLS_MAX, IDLE_MAX, OUTPUT_BYTES_MAX, PATIENCE};
@@ -133,7 +133,7 @@ struct Listener {
 impl Listener {
     fn accept(&self, registrar: &mut Registrar) -> std::io::Result<()> {
         let (stream, _) = self.listener.accept()?;
-        let Ok(peer) = Peer::of(&stream) else { return Ok(()) };
+        let Ok(peer) = UnixPeer::of(&stream) else { return Ok(()) };
         stream.set_nonblocking(true)?;
         let is_trusted = self.office.trusts(&peer);
         let client = Entrant { owner: peer.owner(), is_trusted };

@@ -5,7 +5,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::rc::Rc;
 
-use linux::peer::Peer;
+use linux::peer::UnixPeer;
 
 use super::connection_stats::ConnectionStats;
 use super::job::QueryHandler;
@@ -23,7 +23,7 @@ pub(super) struct Office {
 
 impl Office {
     /// Whether this client may see and change everything.
-    pub(super) fn trusts(&self, peer: &Peer) -> bool {
+    pub(super) fn trusts(&self, peer: &UnixPeer) -> bool {
         peer.uid == 0 || self.group.is_some_and(|group| peer.groups.contains(&group))
     }
 }

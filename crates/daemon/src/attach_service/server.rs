@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use apply::Knobs;
-use linux::peer::Peer;
+use linux::peer::UnixPeer;
 use linux::process::{Criteria, find_each, holders_of_each};
 use linux::{Kernel, Netns, Processes, attach};
 use model::{Pid, Setting};
@@ -39,7 +39,7 @@ pub fn run(path: &Path, operator: &dyn Operator) -> Result<Exit, Fault> {
     let clients = Arc::new(AtomicUsize::new(0));
     for stream in listener.incoming() {
         let Ok(stream) = stream else { continue };
-        let Ok(peer) = Peer::of(&stream) else { continue };
+        let Ok(peer) = UnixPeer::of(&stream) else { continue };
         let who = format!("uid {} (pid {})", peer.uid, peer.pid);
         if peer.uid != 0 {
             operator.say(&format!("{who} was rejected: only root is served"));
@@ -71,7 +71,7 @@ impl Drop for Place {
     }
 }
 
-fn serve(mut stream: UnixStream, peer: &Peer) -> io::Result<()> {
+fn serve(mut stream: UnixStream, peer: &UnixPeer) -> io::Result<()> {
     stream.set_write_timeout(Some(PATIENCE))?;
     let mut kernel = Kernel::new();
     let mut rest: Vec<u8> = Vec::new();
@@ -98,7 +98,7 @@ fn serve(mut stream: UnixStream, peer: &Peer) -> io::Result<()> {
 }
 
 /// Handles a request. The service can do nothing else.
-fn answered(request: Request, peer: &Peer, kernel: &mut Kernel) -> Answer {
+fn answered(request: Request, peer: &UnixPeer, kernel: &mut Kernel) -> Answer {
     let failed = |error: linux::KernelError| Answer::Failed(error.into());
     let refused = |setting: &Setting| {
         failed(linux::KernelError::absent(setting.to_string(), "a setting of an epoll or an io_uring", None))
@@ -136,7 +136,7 @@ fn answered(request: Request, peer: &Peer, kernel: &mut Kernel) -> Answer {
 }
 
 /// The network namespace of a request: the service's own, or the client's.
-fn netns_of(wanted: u64, peer: &Peer) -> Result<Netns, linux::KernelError> {
+fn netns_of(wanted: u64, peer: &UnixPeer) -> Result<Netns, linux::KernelError> {
     let own = Netns::own()?;
     if own.id().0 == wanted {
         return Ok(own);

@@ -13,7 +13,7 @@ mod worker;
 use std::time::Duration;
 
 use linux::attach::EpollsOf;
-use linux::process::Owner;
+use linux::process::ProcessOwner;
 use model::host::{Process, Unread};
 use model::{EpollId, Pid, ProcessId, Setting};
 use serde::{Deserialize, Serialize};
@@ -96,4 +96,4 @@ enum Answer {
 
 /// Processes that are inspected together: those of a user, or those of foreign user namespaces, in which one
 /// user may have many uids.
-type Group = Owner;
+type Group = ProcessOwner;

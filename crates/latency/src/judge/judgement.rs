@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use measure::switchback::{Change, Metric, Switchback, Verdict};
+use measure::switchback::{Metric, MetricChange, Switchback, Verdict};
 use model::{JudgedChange, JudgedUnit, Judgement, Ruling};
 use session::clock;
 
@@ -42,8 +42,8 @@ const fn ruling(verdict: Verdict, reversed: bool) -> Ruling {
 }
 
 /// The changes to report: the deciding metrics, and other percentiles and costs.
-pub(crate) fn changes_of(changes: &[Change]) -> Vec<JudgedChange> {
-    let is_shown = |change: &&Change| match change.metric {
+pub(crate) fn changes_of(changes: &[MetricChange]) -> Vec<JudgedChange> {
+    let is_shown = |change: &&MetricChange| match change.metric {
         Metric::P50 | Metric::P90 | Metric::P99 | Metric::Cpu => true,
         Metric::Requests => change.decides,
         // The ruling reports stalled requests.
@@ -59,7 +59,7 @@ pub(crate) fn changes_of(changes: &[Change]) -> Vec<JudgedChange> {
     judged
 }
 
-fn judged(change: &Change) -> Option<JudgedChange> {
+fn judged(change: &MetricChange) -> Option<JudgedChange> {
     let bounds = change.change?;
     Some(JudgedChange {
         metric: change.metric.to_string(),

@@ -7,7 +7,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
 
 use linux::Netns;
-use linux::peer::Peer;
+use linux::peer::UnixPeer;
 use rustix::fs::{FlockOperation, flock};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use session::{Exit, Fault, Session};
@@ -84,9 +84,9 @@ fn listen() -> Result<Option<UnixListener>, Fault> {
 }
 
 /// The process that has bound the name in the network namespace of this thread. Does not wait for it.
-fn holder() -> Option<Peer> {
+fn holder() -> Option<UnixPeer> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).ok()?;
     connect(&socket, &SocketAddrUnix::new_abstract_name(NAME).ok()?).ok()?;
-    Peer::of(&socket).ok()
+    UnixPeer::of(&socket).ok()
 }

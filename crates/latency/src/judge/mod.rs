@@ -33,7 +33,7 @@ pub use candidate::{Candidate, CandidateSettings};
 pub use comparison::{Chooser, Comparison, ComparisonProgress, ComparisonResult, Ended, Round};
 pub use judgement::judgement;
 pub use lock::ComparisonLock;
-pub use measure::tuning::{Aim, FINALISTS, Out, Ranking, Stage, Step, Tuner, metric_of};
+pub use measure::tuning::{Aim, FINALISTS, Out, Ranking, Tuner, TunerStage, TunerStep, metric_of};
 pub use options::ComparisonOptions;
 pub use progress::{pairs, progress_words};
 pub use proof::effects;

@@ -2,7 +2,7 @@
 
 use measure::sequential::{Bounds, Sequence};
 use measure::switchback::Rule;
-use model::{Effect, Interval, Proof};
+use model::{Effect, Proof, ProofInterval};
 
 /// Evaluates the differences of a proof. Takes up to half a second: not for a thread that must answer.
 pub fn effects(proof: &Proof) -> Vec<Effect> {
@@ -18,11 +18,11 @@ pub fn effects(proof: &Proof) -> Vec<Effect> {
     proof.differences.iter().filter_map(of).collect()
 }
 
-fn interval(differences: &[f32]) -> Option<Interval> {
+fn interval(differences: &[f32]) -> Option<ProofInterval> {
     let mut sequence = Sequence::new();
     differences.iter().for_each(|difference| sequence.add(f64::from(*difference)));
     let Bounds { estimate, low, high } = sequence.bounds(Rule::ALPHA)?.map(f64::exp_m1);
-    Some(Interval { estimate, low, high })
+    Some(ProofInterval { estimate, low, high })
 }
 
 #[cfg(test)]
@@ -75,7 +75,7 @@ mod test {
             for _ in 0..8 {
                 proof.add(&drawn(&mut chance, change, 20));
                 proof.effects = effects(&proof);
-                let Interval { low, high, .. } = proof.effects[0].change;
+                let ProofInterval { low, high, .. } = proof.effects[0].change;
                 missed |= low.is_some_and(|low| low > change) || high.is_some_and(|high| high < change);
             }
             misses += u64::from(missed);

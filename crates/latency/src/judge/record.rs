@@ -8,7 +8,7 @@ use crate::live::MeasuredService;
 use linux::machine::{Machine, seconds_since_1970};
 use measure::switchback::{Figures, Limit, Rule, Switchback, Unfair};
 use model::live::LiveWindow;
-use model::{JudgedBy, Schema};
+use model::{FormatName, JudgedBy};
 use serde::{Deserialize, Serialize};
 use session::Fault;
 
@@ -20,7 +20,7 @@ use crate::judge::options::ComparisonOptions;
 #[serde(deny_unknown_fields)]
 pub struct ComparisonHeader {
     /// The format.
-    pub schema: Schema,
+    pub schema: FormatName,
     /// `compare-record`.
     pub kind: String,
     /// The measured service.
@@ -90,7 +90,7 @@ impl PairRecord {
         let mut record = Self { path: path.to_owned(), file: BufWriter::new(file) };
         let Machine { host, kernel, .. } = Machine::this();
         record.line(&ComparisonHeader {
-            schema: Schema,
+            schema: FormatName,
             kind: KIND.to_owned(),
             service: target.name.clone(),
             ports: target.ports.clone(),

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 use linux::machine::{Machine, seconds_since_1970};
 use measure::switchback::{Figures, Metric, Unfair};
-use measure::tuning::{Out, Stage, Tuner};
-use model::{Limits, NetnsId, Schema};
+use measure::tuning::{Out, Tuner, TunerStage};
+use model::{FormatName, Limits, NetnsId};
 use serde::{Deserialize, Serialize};
 use session::replaced_file::{Durability, replace_file};
 use session::{Fault, Session};
@@ -131,7 +131,7 @@ impl Setup {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Header {
-    schema: Schema,
+    schema: FormatName,
     kind: String,
     /// The start, in seconds since 1970.
     started: u64,
@@ -145,7 +145,7 @@ pub struct TunedRound {
     /// When it ended, in seconds since 1970.
     pub at: u64,
     /// The stage.
-    pub stage: Stage,
+    pub stage: TunerStage,
     /// The candidates, by name.
     pub candidates: Vec<String>,
     /// Their figures.
@@ -186,7 +186,7 @@ impl TuneRecord {
         fs::create_dir_all(&session.state_dir).map_err(|error| Fault::file(&session.state_dir, error))?;
         remove_old(&session.state_dir);
         let started = seconds_since_1970();
-        let header = Header { schema: Schema, kind: KIND.to_owned(), started, setup: setup.clone() };
+        let header = Header { schema: FormatName, kind: KIND.to_owned(), started, setup: setup.clone() };
         let mut text = line(&header)?;
         for round in rounds {
             text.push_str(&line(round)?);
@@ -579,7 +579,7 @@ mod test {
         assert_eq!(Unfinished::of(&session, NetnsId(7)).expect("none"), None);
         let round = |at: u64| TunedRound {
             at,
-            stage: Stage::Elimination,
+            stage: TunerStage::Elimination,
             candidates: vec!["current".to_owned(), "defer20".to_owned()],
             figures: Vec::new(),
             void: Some(Unfair::Restart),

@@ -8,7 +8,7 @@ use std::time::Instant;
 use linux::Processes;
 use linux::machine::{Machine, seconds_since_1970};
 use model::live::LiveWindow;
-use model::{Host, Schema};
+use model::{FormatName, Host};
 use serde::{Deserialize, Serialize};
 
 use session::Fault;
@@ -20,7 +20,7 @@ use crate::live::target::MeasuredService;
 #[serde(deny_unknown_fields)]
 pub struct WatchHeader {
     /// The format.
-    pub schema: Schema,
+    pub schema: FormatName,
     /// `watch-record`.
     pub kind: String,
     /// The watched service.
@@ -71,7 +71,7 @@ impl WatchRecord {
         let mut record = Self { path, file, started, began, settings: Vec::new() };
         let Machine { host, kernel, .. } = Machine::this();
         record.line(&WatchHeader {
-            schema: Schema,
+            schema: FormatName,
             kind: "watch-record".to_owned(),
             service: target.name.clone(),
             ports: target.ports.clone(),
@@ -189,7 +189,7 @@ mod test {
     #[test]
     fn a_record_whose_writer_was_killed_is_read_without_its_last_line() {
         let header = WatchHeader {
-            schema: Schema,
+            schema: FormatName,
             kind: "watch-record".to_owned(),
             service: "cache".to_owned(),
             ports: vec![11_211],

@@ -5,7 +5,9 @@ use std::time::Duration;
 use crate::judge::{ComparisonHeader, RecordedComparison, Round};
 use measure::live::Unit;
 use measure::sequential::Bounds;
-use measure::switchback::{Change, Figures, Limit, Metric, Network, Seen, Switchback, Unfair, Verdict, Word};
+use measure::switchback::{
+    Figures, Limit, Metric, MetricChange, MetricVerdict, Network, NetworkTotals, Switchback, Unfair, Verdict,
+};
 use model::{Finding, JudgedBy};
 use page::{Cell, Page, Report, Style, Table};
 use schemars::JsonSchema;
@@ -31,7 +33,7 @@ struct Contrast {
     /// because of it.
     closed_loop: bool,
     /// What changed.
-    changes: Vec<Change>,
+    changes: Vec<MetricChange>,
     /// The limits of `--at-most` that it exceeds, so that it cannot win.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     exceeds: Vec<Exceeded>,
@@ -133,7 +135,7 @@ impl CompareReport {
             winner: switchback.winner().map(|winner| names[winner].clone()),
             kept: None,
             switching: SwitchCost::default(),
-            network: switchback.seen().iter().map(Seen::total).collect(),
+            network: switchback.seen().iter().map(NetworkTotals::total).collect(),
             findings: Vec::new(),
         }
     }
@@ -247,33 +249,35 @@ const fn heading(metric: Metric, unit: Unit) -> &'static str {
     }
 }
 
-fn word(change: &Change) -> (String, Style) {
+fn word(change: &MetricChange) -> (String, Style) {
     match change.word {
-        Word::Better => ("better".to_owned(), Style::Good),
-        Word::Worse => ("worse".to_owned(), Style::Bad),
-        Word::NoDifference => ("no difference".to_owned(), Style::Plain),
-        Word::CannotTell { .. } if change.metric.less_is_better().is_none() => (String::new(), Style::Plain),
-        Word::CannotTell { more: Some(more) } => {
+        MetricVerdict::Better => ("better".to_owned(), Style::Good),
+        MetricVerdict::Worse => ("worse".to_owned(), Style::Bad),
+        MetricVerdict::NoDifference => ("no difference".to_owned(), Style::Plain),
+        MetricVerdict::CannotTell { .. } if change.metric.less_is_better().is_none() => {
+            (String::new(), Style::Plain)
+        }
+        MetricVerdict::CannotTell { more: Some(more) } => {
             let pairs = if more == 1 { "pair" } else { "pairs" };
             (format!("cannot tell, {more} more {pairs}"), Style::Faint)
         }
-        Word::CannotTell { more: None } => ("cannot tell".to_owned(), Style::Faint),
+        MetricVerdict::CannotTell { more: None } => ("cannot tell".to_owned(), Style::Faint),
     }
 }
 
 /// A known change, in words: `saves 18 % CPU`, `costs 12 % of the requests`, `p99 30 % longer`.
-fn decided(changes: &[Change], unit: Unit) -> Vec<String> {
+fn decided(changes: &[MetricChange], unit: Unit) -> Vec<String> {
     let requests = match unit {
         Unit::Requests => "requests",
         Unit::Exchanges => "exchanges",
     };
-    let answers = |change: &Change| {
+    let answers = |change: &MetricChange| {
         let share = change.change?.estimate;
         let percent = format!("{:.0} %", share.abs() * 100.0);
         let better = match change.word {
-            Word::Better => true,
-            Word::Worse => false,
-            Word::NoDifference | Word::CannotTell { .. } => return None,
+            MetricVerdict::Better => true,
+            MetricVerdict::Worse => false,
+            MetricVerdict::NoDifference | MetricVerdict::CannotTell { .. } => return None,
         };
         Some(match (change.metric, better) {
             (Metric::Cpu, true) => format!("saves {percent} CPU"),
@@ -385,9 +389,9 @@ mod test {
     use super::*;
     use measure::switchback::Rule;
 
-    fn change(metric: Metric, estimate: f64, word: Word) -> Change {
+    fn change(metric: Metric, estimate: f64, word: MetricVerdict) -> MetricChange {
         let bounds = Bounds { estimate, low: Some(estimate - 0.02), high: Some(estimate + 0.02) };
-        Change {
+        MetricChange {
             metric,
             before: Some(1.0),
             after: Some(1.0 + estimate),
@@ -415,9 +419,9 @@ mod test {
                 verdict: Verdict::CannotTell { more: None },
                 closed_loop: false,
                 changes: vec![
-                    change(Metric::P50, 0.01, Word::CannotTell { more: None }),
-                    change(Metric::Cpu, -0.18, Word::Better),
-                    change(Metric::Requests, -0.12, Word::Worse),
+                    change(Metric::P50, 0.01, MetricVerdict::CannotTell { more: None }),
+                    change(Metric::Cpu, -0.18, MetricVerdict::Better),
+                    change(Metric::Requests, -0.12, MetricVerdict::Worse),
                 ],
                 exceeds: vec![Exceeded { metric: Metric::P99, most: 1e6, value: Some(2.25e6) }],
             }],
@@ -436,7 +440,10 @@ mod test {
             "redis: cpu compared with current: saves 18 % CPU, costs 12 % of the requests; cannot tell yet by the deciding metrics"
         );
         assert!(text.contains("\np99 is 2250us, above the limit of 1000us: it cannot win\n"), "{text}");
-        let longer = [change(Metric::P99, 0.3, Word::Worse), change(Metric::Engaged, 0.5, Word::Better)];
+        let longer = [
+            change(Metric::P99, 0.3, MetricVerdict::Worse),
+            change(Metric::Engaged, 0.5, MetricVerdict::Better),
+        ];
         assert_eq!(decided(&longer, Unit::Requests), ["p99 30 % longer"]);
     }
 
@@ -469,7 +476,7 @@ mod test {
             void: None,
         });
         let header = |limits| ComparisonHeader {
-            schema: model::Schema,
+            schema: model::FormatName,
             kind: "compare-record".to_owned(),
             service: "redis".to_owned(),
             ports: vec![6379],

@@ -1,6 +1,6 @@
 //! The result of a tuning.
 
-use measure::switchback::{Change, Metric, Switchback};
+use measure::switchback::{Metric, MetricChange, Switchback};
 use model::{Finding, Limits};
 use page::{Cell, Page, Report, Style, Table};
 use schemars::JsonSchema;
@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use measure::tuning::{Heat, Tuner};
 
-use crate::judge::{Aim, Offer, Out, Stage};
+use crate::judge::{Aim, Offer, Out, TunerStage};
 
 use super::watch::found;
 
@@ -32,7 +32,7 @@ struct Tried {
     /// The candidate.
     candidate: String,
     /// The change of the metric to improve, compared with the current settings.
-    change: Change,
+    change: MetricChange,
     /// Why it was dropped; `None` if it goes on.
     out: Option<Out>,
 }
@@ -40,7 +40,7 @@ struct Tried {
 /// A stage, the best candidate first.
 #[derive(Debug, JsonSchema, Serialize)]
 struct StageReport {
-    stage: Stage,
+    stage: TunerStage,
     /// The rounds that count.
     rounds: usize,
     candidates: Vec<Tried>,
@@ -52,7 +52,7 @@ struct Winner {
     /// The candidate.
     candidate: String,
     /// Its effect on the service, measured in new pairs.
-    changes: Vec<Change>,
+    changes: Vec<MetricChange>,
     /// The section of a policy file for it; `None` if no section of a service can express it.
     section: Option<String>,
 }

@@ -16,7 +16,7 @@ use sys::sysfs::SysFs;
 
 use super::init::Init;
 use super::memcached::{self, Memcached, MemcachedOptions, ServerError};
-use super::program::{Program, ProgramError};
+use super::program::{ProgramError, ServerProgram};
 use super::scratch::Scratch;
 
 /// The server's address. Documentation range TEST-NET-1 (RFC 5737): it is not routed anywhere, and nothing
@@ -188,7 +188,7 @@ impl Lab {
     ///
     /// # Errors
     /// If it cannot be started, exits immediately or accepts no connection in time, with its standard error.
-    pub fn start_program(&self, command: Command, port: u16) -> Result<Program, ProgramError> {
+    pub fn start_program(&self, command: Command, port: u16) -> Result<ServerProgram, ProgramError> {
         self.start_program_on(&CpuSet::new(), command, port)
     }
 
@@ -201,9 +201,9 @@ impl Lab {
         cpus: &CpuSet,
         command: Command,
         port: u16,
-    ) -> Result<Program, ProgramError> {
+    ) -> Result<ServerProgram, ProgramError> {
         let address = SocketAddr::new(SERVER_ADDRESS.into(), port);
-        Program::start_in_lab((&self.server, &self.client), &self.init, cpus, command, address)
+        ServerProgram::start_in_lab((&self.server, &self.client), &self.init, cpus, command, address)
     }
 }
 

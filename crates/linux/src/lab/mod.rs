@@ -29,5 +29,5 @@ mod server_host;
 
 pub use hosts::{CLIENT_ADDRESS, CLIENT_DEVICE, Lab, LabOptions, SERVER_ADDRESS, SERVER_DEVICE};
 pub use memcached::{Memcached, MemcachedOptions, ServerError};
-pub use program::{Program, ProgramError};
+pub use program::{ProgramError, ServerProgram};
 pub use server_host::ServerHost;

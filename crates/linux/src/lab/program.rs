@@ -51,7 +51,7 @@ pub enum ProgramError {
 
 /// A running server. Dropping it kills it.
 #[derive(Debug)]
-pub struct Program {
+pub struct ServerProgram {
     child: Child,
     process: ProcessId,
     address: SocketAddr,
@@ -59,7 +59,7 @@ pub struct Program {
     _init: Option<Arc<Init>>,
 }
 
-impl Program {
+impl ServerProgram {
     /// Starts a server on the lab's server host, and waits until the client can connect.
     pub(super) fn start_in_lab(
         (server, client): (&Netns, &Netns),
@@ -121,7 +121,7 @@ impl Program {
     }
 }
 
-impl Drop for Program {
+impl Drop for ServerProgram {
     fn drop(&mut self) {
         end(&mut self.child);
     }

@@ -11,7 +11,7 @@ use sys::netns::Netns;
 
 use super::init::Init;
 use super::memcached::{Memcached, MemcachedOptions, ServerError};
-use super::program::{Program, ProgramError};
+use super::program::{ProgramError, ServerProgram};
 use super::scratch::Scratch;
 
 /// A network namespace in which servers are started that end with this process, as those of a lab do.
@@ -62,7 +62,7 @@ impl ServerHost {
         cpus: &CpuSet,
         command: Command,
         address: SocketAddr,
-    ) -> Result<Program, ProgramError> {
-        Program::start_in_lab((&self.netns, &self.netns), &self.init, cpus, command, address)
+    ) -> Result<ServerProgram, ProgramError> {
+        ServerProgram::start_in_lab((&self.netns, &self.netns), &self.init, cpus, command, address)
     }
 }

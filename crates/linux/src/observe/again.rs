@@ -12,7 +12,7 @@ use sys::netns::Netns;
 
 use super::sources::Sources;
 use super::{Processes, Sysctls, device, irq, listeners, process, topology, whole};
-use crate::process::{EPOLLS_MAX, Pinned, inspected_epolls};
+use crate::process::{EPOLLS_MAX, PinnedProcess, inspected_epolls};
 
 /// Maximum number of unread objects that are kept: repeated observation would collect them without bound.
 const UNREAD_MAX: usize = 256;
@@ -114,7 +114,7 @@ impl Observer {
         host.unread.retain(|unread| unread.process() != Some(pid));
         let there = !seen.is_empty();
         // Nothing is reported for a process that has exited.
-        if there || Pinned::open(pid).is_ok() {
+        if there || PinnedProcess::open(pid).is_ok() {
             note(host, unread);
         }
         replace(host, pid, seen.into_iter().next());
@@ -191,7 +191,7 @@ impl Observer {
 }
 
 fn epolls_of(scanner: Option<&EpollScanner>, known: &Process) -> Result<Vec<Epoll>, Cause> {
-    let process = Pinned::reopen(&known.id)?;
+    let process = PinnedProcess::reopen(&known.id)?;
     let found: Vec<_> = match scanner {
         Some(scanner) => {
             let scanned = scanner.epolls(known.id.pid).map_err(|error| error.cause)?;

@@ -10,7 +10,7 @@ use netlink::xdp_diag::{XdpSocket, XdpSockets};
 use sys::error::KernelError;
 
 use super::sources::UnreadExt;
-use crate::process::{self, Link};
+use crate::process::{self, FdKind};
 
 /// The first kernel whose `queue-get` reports that an AF_XDP socket is bound. On earlier ones only sock-diag
 /// does. Later ones are not queried with it without need, because the first request loads a module.
@@ -83,8 +83,8 @@ impl Unnamed {
 
     fn candidates(self, netns: NetnsId, cookie: Option<u64>) -> Result<Vec<ProcessId>, KernelError> {
         match self {
-            Self::IoUring => process::holders_of_kind(Link::IoUring, netns),
-            Self::Dmabuf => process::holders_of_kind(Link::Dmabuf, netns),
+            Self::IoUring => process::holders_of_kind(FdKind::IoUring, netns),
+            Self::Dmabuf => process::holders_of_kind(FdKind::Dmabuf, netns),
             Self::AfXdp => process::holders_of_af_xdp(cookie),
         }
     }

@@ -18,7 +18,7 @@ use sys::netns::Netns;
 
 use super::Processes;
 use crate::attach;
-use crate::process::{self, Cpusets, Link, Names, Pinned, Stat, Status};
+use crate::process::{self, Cpusets, FdKind, Names, PinnedProcess, Stat, TaskStatus};
 
 /// Inspects processes, in ascending order of pid. `Networking` are those in `netns` that have an internet
 /// socket or an io_uring with a registered one.
@@ -186,7 +186,7 @@ impl Files {
 
 impl Observer<'_> {
     fn asked_for(&mut self, pid: Pid) -> Option<Process> {
-        let looked = Pinned::open(pid).and_then(|process| {
+        let looked = PinnedProcess::open(pid).and_then(|process| {
             let files = self.files(&process)?;
             self.whole(&process, files)
         });
@@ -206,7 +206,7 @@ impl Observer<'_> {
     }
 
     fn if_networking(&mut self, pid: Pid) -> Result<Option<Process>, Cause> {
-        let process = Pinned::open(pid)?;
+        let process = PinnedProcess::open(pid)?;
         let elsewhere = || netns_of(&process).is_some_and(|netns| netns != self.netns.id());
         if process.kernel_thread || elsewhere() {
             return Ok(None);
@@ -216,8 +216,8 @@ impl Observer<'_> {
     }
 
     /// Reads everything about a process that does not come from its files.
-    fn whole(&mut self, process: &Pinned, files: Files) -> Result<Process, Cause> {
-        let Status { parent, uid, .. } = self.status(process)?;
+    fn whole(&mut self, process: &PinnedProcess, files: Files) -> Result<Process, Cause> {
+        let TaskStatus { parent, uid, .. } = self.status(process)?;
         process.read("cgroup", &mut self.text)?;
         let cgroup = String::from_utf8_lossy(&self.text);
         let cpuset = self.cpusets.of(&cgroup);
@@ -242,12 +242,12 @@ impl Observer<'_> {
         Ok(whole)
     }
 
-    fn status(&mut self, process: &Pinned) -> Result<Status, Cause> {
+    fn status(&mut self, process: &PinnedProcess) -> Result<TaskStatus, Cause> {
         process.read("status", &mut self.text)?;
-        Status::parse(&self.text).ok_or_else(|| Cause::Malformed("status".to_owned()))
+        TaskStatus::parse(&self.text).ok_or_else(|| Cause::Malformed("status".to_owned()))
     }
 
-    fn threads(&mut self, process: &Pinned, epolls: &[Epoll]) -> Result<Vec<Thread>, Cause> {
+    fn threads(&mut self, process: &PinnedProcess, epolls: &[Epoll]) -> Result<Vec<Thread>, Cause> {
         let mut tids = Vec::new();
         process.numbers("task", |tid| {
             tids.push(Pid(tid));
@@ -259,11 +259,11 @@ impl Observer<'_> {
         threads.filter(|thread| !matches!(thread, Err(Cause::Gone(_)))).collect()
     }
 
-    fn thread(&mut self, process: &Pinned, tid: Pid, epolls: &[Epoll]) -> Result<Thread, Cause> {
+    fn thread(&mut self, process: &PinnedProcess, tid: Pid, epolls: &[Epoll]) -> Result<Thread, Cause> {
         process.read(&format!("task/{tid}/stat"), &mut self.text)?;
         let stat = Stat::parse(&self.text).ok_or_else(|| Cause::Malformed("stat".to_owned()))?;
         process.read(&format!("task/{tid}/status"), &mut self.text)?;
-        let status = Status::parse(&self.text).ok_or_else(|| Cause::Malformed("status".to_owned()))?;
+        let status = TaskStatus::parse(&self.text).ok_or_else(|| Cause::Malformed("status".to_owned()))?;
         let waits_on = match process.read(&format!("task/{tid}/syscall"), &mut self.text) {
             Ok(()) => process::epoll_waited_on(&self.text),
             Err(_) => None, // not permitted, or a kernel without CONFIG_HAVE_ARCH_TRACEHOOK
@@ -279,7 +279,7 @@ impl Observer<'_> {
 
     /// Inspects the files of a process. The first failure is recorded; everything that can be read
     /// nevertheless is reported.
-    fn files(&mut self, process: &Pinned) -> Result<Files, Cause> {
+    fn files(&mut self, process: &PinnedProcess) -> Result<Files, Cause> {
         let mut refused = None;
         let links = match process::descriptors(process) {
             Ok(links) => links,
@@ -290,18 +290,20 @@ impl Observer<'_> {
             }
         };
         let of_kind = |kind| links.iter().filter(move |(_, link)| *link == kind).map(|(fd, _)| *fd);
-        let epoll_fds: Vec<Fd> = of_kind(Link::Epoll).take(process::EPOLLS_MAX).collect();
+        let epoll_fds: Vec<Fd> = of_kind(FdKind::Epoll).take(process::EPOLLS_MAX).collect();
         let sockets: Vec<(Fd, u64)> = links
             .iter()
-            .filter_map(|(fd, link)| if let Link::Socket(inode) = link { Some((*fd, *inode)) } else { None })
+            .filter_map(
+                |(fd, link)| if let FdKind::Socket(inode) = link { Some((*fd, *inode)) } else { None },
+            )
             .collect();
         let user = if sockets.is_empty() { 0 } else { self.status(process)?.uid };
         let of_user = if user == 0 { Room::USER } else { *self.rooms.entry(user).or_insert(Room::USER) };
         let mut room = of_user.for_process();
         let more = |kind, max: usize| of_kind(kind).count().saturating_sub(max);
         for (count, what, max) in [
-            (more(Link::Epoll, process::EPOLLS_MAX), "epolls", process::EPOLLS_MAX),
-            (more(Link::IoUring, RINGS_MAX), "io_urings", RINGS_MAX),
+            (more(FdKind::Epoll, process::EPOLLS_MAX), "epolls", process::EPOLLS_MAX),
+            (more(FdKind::IoUring, RINGS_MAX), "io_urings", RINGS_MAX),
             (sockets.len().saturating_sub(room.sockets), "sockets", room.sockets),
         ] {
             if count > 0 {
@@ -339,7 +341,7 @@ impl Observer<'_> {
             left.sockets -= looked_at;
             left.watches -= most - room.watches;
         }
-        for fd in of_kind(Link::IoUring).take(RINGS_MAX) {
+        for fd in of_kind(FdKind::IoUring).take(RINGS_MAX) {
             match ring(process, fd) {
                 Ok(ring) => files.rings.push(ring),
                 Err(cause) => remember(&mut refused, cause),
@@ -354,14 +356,14 @@ impl Observer<'_> {
 
     fn epoll(
         &mut self,
-        process: &Pinned,
+        process: &PinnedProcess,
         fd: Fd,
         epolls: &[Fd],
         sockets: &[u64],
         refused: &mut Option<Cause>,
     ) -> Result<Epoll, Cause> {
         process.read(&format!("fdinfo/{fd}"), &mut self.text)?;
-        let watched = process::Watched::parse(&self.text);
+        let watched = process::WatchedFiles::parse(&self.text);
         let watches = watched.members.len() + watched.unreadable;
         let is_socket = |inode| sockets.binary_search(&inode).is_ok();
         // All epolls share one inode, so a nested epoll is identified by its number.
@@ -379,7 +381,7 @@ impl Observer<'_> {
     /// Finds the internet sockets among the sockets of a process, which are given with their inodes.
     fn sockets_among(
         &mut self,
-        process: &Pinned,
+        process: &PinnedProcess,
         descriptors: &[(Fd, u64)],
         refused: &mut Option<Cause>,
     ) -> Vec<Socket> {
@@ -426,7 +428,7 @@ impl Observer<'_> {
     }
 
     /// The TCP and UDP sockets of the namespace of a process; none, and a note, if they cannot be listed.
-    fn sockets_of(&mut self, process: &Pinned) -> &InetSockets {
+    fn sockets_of(&mut self, process: &PinnedProcess) -> &InetSockets {
         let id = netns_of(process).unwrap_or_else(|| self.netns.id());
         if !self.sockets.contains_key(&id) {
             let listed = if id == self.netns.id() {
@@ -453,7 +455,7 @@ impl Observer<'_> {
 
 /// Reads the busy-poll parameters of sockets that no epoll watches. The budget is read only if they
 /// busy-poll: it takes BPF, and otherwise it has no effect.
-fn polling(process: &Pinned, files: &mut Files, refused: &mut Option<Cause>) {
+fn polling(process: &PinnedProcess, files: &mut Files, refused: &mut Option<Cause>) {
     let watched: BTreeSet<u64> =
         files.epolls.iter().flat_map(|epoll| &epoll.members).map(|member| member.inode).collect();
     let receives = |socket: &&mut Socket| {
@@ -485,7 +487,7 @@ fn remember(refused: &mut Option<Cause>, cause: Cause) {
     }
 }
 
-fn ring(process: &Pinned, fd: Fd) -> Result<IoUring, Cause> {
+fn ring(process: &PinnedProcess, fd: Fd) -> Result<IoUring, Cause> {
     let ring = process::observed_ring(process, fd)?;
     Ok(IoUring {
         id: RingId { process: process.id, fd },
@@ -496,7 +498,7 @@ fn ring(process: &Pinned, fd: Fd) -> Result<IoUring, Cause> {
 }
 
 /// The namespace of a process, if we may read it.
-fn netns_of(process: &Pinned) -> Option<NetnsId> {
+fn netns_of(process: &PinnedProcess) -> Option<NetnsId> {
     statat(process.directory(), "ns/net", AtFlags::empty()).ok().map(|stat| NetnsId(stat.st_ino))
 }
 

@@ -4,20 +4,20 @@ use model::{CpuSet, ProcessKnob, Setting, ThreadId};
 use rustix::io::Errno;
 use sys::error::{Cause, KernelError};
 
-use super::pinned::Pinned;
-use super::stat::{Stat, Status};
+use super::pinned::PinnedProcess;
+use super::stat::{Stat, TaskStatus};
 
 /// Reads the CPUs on which a thread may run.
 ///
 /// # Errors
 /// [`Cause::Gone`] if the process or the thread has exited.
 pub fn read_thread_affinity(id: &ThreadId) -> Result<CpuSet, KernelError> {
-    Pinned::reopen(&id.process)
+    PinnedProcess::reopen(&id.process)
         .and_then(|process| {
             confirm(&process, id)?;
             let mut text = Vec::new();
             process.read(&format!("task/{}/status", id.tid), &mut text)?;
-            let status = Status::parse(&text);
+            let status = TaskStatus::parse(&text);
             status.map(|status| status.affinity).ok_or_else(|| Cause::Malformed("status".to_owned()))
         })
         .map_err(|cause| KernelError { what: format!("{id}: cpus_allowed"), cause })
@@ -29,7 +29,7 @@ pub fn read_thread_affinity(id: &ThreadId) -> Result<CpuSet, KernelError> {
 /// Those of [`read_thread_affinity`]; also `EINVAL` if its cpuset has none of the CPUs, and [`Cause::Denied`]
 /// without CAP_SYS_NICE for a thread of another user.
 pub fn write_thread_affinity(id: &ThreadId, cpus: &CpuSet) -> Result<(), KernelError> {
-    Pinned::reopen(&id.process)
+    PinnedProcess::reopen(&id.process)
         .and_then(|process| {
             confirm(&process, id)?;
             let tid = libc::pid_t::try_from(id.tid.0).map_err(|_| gone(id))?;
@@ -57,7 +57,8 @@ pub fn write_thread_affinity(id: &ThreadId, cpus: &CpuSet) -> Result<(), KernelE
 pub fn cpus_of_this_thread() -> Result<CpuSet, KernelError> {
     const STATUS: &str = "/proc/thread-self/status";
     let text = std::fs::read(STATUS).map_err(|error| KernelError::io(STATUS, &error))?;
-    let status = Status::parse(&text).ok_or_else(|| KernelError::malformed(STATUS, "no CPUs".to_owned()))?;
+    let status =
+        TaskStatus::parse(&text).ok_or_else(|| KernelError::malformed(STATUS, "no CPUs".to_owned()))?;
     Ok(status.affinity)
 }
 
@@ -72,7 +73,7 @@ pub fn pin_this_thread(cpus: &CpuSet) -> Result<(), KernelError> {
 }
 
 /// Checks that the thread's number still refers to the observed thread.
-fn confirm(process: &Pinned, id: &ThreadId) -> Result<(), Cause> {
+fn confirm(process: &PinnedProcess, id: &ThreadId) -> Result<(), Cause> {
     let mut text = Vec::new();
     process.read(&format!("task/{}/stat", id.tid), &mut text)?;
     match Stat::parse(&text) {

@@ -9,14 +9,14 @@ use rustix::fs::readlinkat_raw;
 use rustix::io::Errno;
 use sys::error::Cause;
 
-use super::pinned::{Pinned, unreadable};
+use super::pinned::{PinnedProcess, unreadable};
 
 /// Maximum number of descriptors of one process that are inspected: four times the default of `fs.nr_open`.
 const DESCRIPTORS_MAX: usize = 4 << 20;
 
 /// The kind of a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Link {
+pub(crate) enum FdKind {
     /// A socket of any family, with its inode.
     Socket(u64),
     /// An epoll.
@@ -29,7 +29,7 @@ pub(crate) enum Link {
     Other,
 }
 
-impl Link {
+impl FdKind {
     /// Parses the text of a link in `/proc/PID/fd`.
     ///
     /// Kernel: 6.18, `net/socket.c` `sockfs_dname()`, `fs/eventpoll.c` `do_epoll_create()`,
@@ -53,12 +53,12 @@ pub(super) fn socket_inode(text: &[u8]) -> Option<u64> {
 
 /// Duplicates a process's descriptor, which must be of this kind; `Gone` if the number now refers to another
 /// file.
-pub(super) fn duplicate_if(process: &Pinned, fd: Fd, kind: Link) -> Result<OwnedFd, Cause> {
+pub(super) fn duplicate_if(process: &PinnedProcess, fd: Fd, kind: FdKind) -> Result<OwnedFd, Cause> {
     let file = process.duplicate(fd)?;
     // Our own copy is checked, so the answer stays true whatever the process does with the number.
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
     let link = rustix::fs::readlink(path, Vec::new()).map_err(Cause::Errno)?;
-    if Link::parse(link.as_bytes()) == kind {
+    if FdKind::parse(link.as_bytes()) == kind {
         Ok(file)
     } else {
         Err(Cause::Gone(format!("descriptor {fd} was reused for {}", link.to_string_lossy())))
@@ -68,14 +68,14 @@ pub(super) fn duplicate_if(process: &Pinned, fd: Fd, kind: Link) -> Result<Owned
 /// Lists the descriptors of a process that are sockets, epolls, io_urings or dmabufs, in ascending order. One
 /// that is closed meanwhile is omitted. Threads that do not share the first thread's descriptors are not
 /// read.
-pub(crate) fn descriptors(process: &Pinned) -> Result<Vec<(Fd, Link)>, Cause> {
+pub(crate) fn descriptors(process: &PinnedProcess) -> Result<Vec<(Fd, FdKind)>, Cause> {
     let mut found = Vec::new();
     let mut refused = None;
     let mut looked_at = 0;
     process.numbers("fd", |fd| {
         looked_at += 1;
         match link(process, fd) {
-            Ok(Link::Other) | Err(Errno::NOENT) => {}
+            Ok(FdKind::Other) | Err(Errno::NOENT) => {}
             Ok(link) => found.push((Fd(fd), link)),
             Err(errno) => refused = Some(errno),
         }
@@ -91,7 +91,7 @@ pub(crate) fn descriptors(process: &Pinned) -> Result<Vec<(Fd, Link)>, Cause> {
     Ok(found)
 }
 
-fn link(process: &Pinned, fd: u32) -> Result<Link, Errno> {
+fn link(process: &PinnedProcess, fd: u32) -> Result<FdKind, Errno> {
     /// Longer than any relevant link: `socket:[` and 20 digits. A longer one is cut, and is irrelevant.
     const LINK_BYTES: usize = 64;
     const PATH_BYTES: usize = 16;
@@ -101,7 +101,7 @@ fn link(process: &Pinned, fd: u32) -> Result<Link, Errno> {
     let length = PATH_BYTES - end.len();
     let mut space = [MaybeUninit::uninit(); LINK_BYTES];
     let (text, _) = readlinkat_raw(process.directory(), &path[..length], &mut space)?;
-    Ok(Link::parse(text))
+    Ok(FdKind::parse(text))
 }
 
 #[cfg(test)]
@@ -111,17 +111,17 @@ mod test {
     #[test]
     fn a_link_identifies_the_kind_of_a_descriptor() {
         for (text, link) in [
-            ("socket:[35845]", Link::Socket(35845)),
-            ("anon_inode:[eventpoll]", Link::Epoll),
-            ("anon_inode:[io_uring]", Link::IoUring),
-            ("anon_inode:[eventfd]", Link::Other),
-            ("/dmabuf:gpu0", Link::Dmabuf),
-            ("pipe:[35845]", Link::Other),
-            ("/srv/socket:[1]", Link::Other),
-            ("socket:[]", Link::Other),
-            ("socket:[99999999999999999999]", Link::Other),
+            ("socket:[35845]", FdKind::Socket(35845)),
+            ("anon_inode:[eventpoll]", FdKind::Epoll),
+            ("anon_inode:[io_uring]", FdKind::IoUring),
+            ("anon_inode:[eventfd]", FdKind::Other),
+            ("/dmabuf:gpu0", FdKind::Dmabuf),
+            ("pipe:[35845]", FdKind::Other),
+            ("/srv/socket:[1]", FdKind::Other),
+            ("socket:[]", FdKind::Other),
+            ("socket:[99999999999999999999]", FdKind::Other),
         ] {
-            assert_eq!(Link::parse(text.as_bytes()), link, "{text}");
+            assert_eq!(FdKind::parse(text.as_bytes()), link, "{text}");
         }
     }
 }

@@ -9,8 +9,8 @@ use sys::error::{Cause, KernelError};
 
 use crate::attach::EpollsOf;
 
-use super::descriptors::{Link, descriptors, duplicate_if};
-use super::pinned::Pinned;
+use super::descriptors::{FdKind, descriptors, duplicate_if};
+use super::pinned::PinnedProcess;
 
 /// The largest budget that needs no privilege. Kernel: 6.18, `include/linux/netdevice.h` `NAPI_POLL_WEIGHT`.
 const BUDGET_WITHOUT_CAPABILITY_MAX: u16 = 64;
@@ -21,8 +21,8 @@ const BUDGET_WITHOUT_CAPABILITY_MAX: u16 = 64;
 /// [`Cause::Gone`] if the process has exited or the descriptor is no longer an epoll, [`Cause::Absent`] on a
 /// kernel before 6.9, [`Cause::Denied`] without permission to inspect the process.
 pub fn read_epoll(id: &EpollId) -> Result<EpollParams, KernelError> {
-    Pinned::reopen(&id.process)
-        .and_then(|process| duplicate_if(&process, id.fd, Link::Epoll))
+    PinnedProcess::reopen(&id.process)
+        .and_then(|process| duplicate_if(&process, id.fd, FdKind::Epoll))
         .and_then(params)
         .map_err(|cause| KernelError { what: format!("{id}: busy_poll usecs/budget/prefer"), cause })
 }
@@ -32,8 +32,8 @@ pub fn read_epoll(id: &EpollId) -> Result<EpollParams, KernelError> {
 /// # Errors
 /// Those of [`read_epoll`]; also [`Cause::Denied`] for a budget above 64 without CAP_NET_ADMIN.
 pub fn write_epoll(id: &EpollId, wanted: EpollParams) -> Result<(), KernelError> {
-    Pinned::reopen(&id.process)
-        .and_then(|process| duplicate_if(&process, id.fd, Link::Epoll))
+    PinnedProcess::reopen(&id.process)
+        .and_then(|process| duplicate_if(&process, id.fd, FdKind::Epoll))
         .and_then(|epoll| set_params(epoll, wanted))
         .map_err(|cause| KernelError {
             what: Setting::Process(ProcessKnob::Epoll(*id, wanted)).to_string(),
@@ -42,8 +42,8 @@ pub fn write_epoll(id: &EpollId, wanted: EpollParams) -> Result<(), KernelError>
 }
 
 /// Reads the busy-poll parameters of an epoll, for observers; `None` on a kernel without such parameters.
-pub(crate) fn params_if_any(process: &Pinned, fd: Fd) -> Result<Option<EpollParams>, Cause> {
-    match duplicate_if(process, fd, Link::Epoll).and_then(params) {
+pub(crate) fn params_if_any(process: &PinnedProcess, fd: Fd) -> Result<Option<EpollParams>, Cause> {
+    match duplicate_if(process, fd, FdKind::Epoll).and_then(params) {
         Ok(params) => Ok(Some(params)),
         Err(Cause::Absent { .. }) => Ok(None),
         Err(cause) => Err(cause),
@@ -56,8 +56,8 @@ pub(crate) fn params_if_any(process: &Pinned, fd: Fd) -> Result<Option<EpollPara
 /// [`Cause::Gone`] if the process has exited; EACCES without permission to inspect it.
 pub fn epolls_of(id: &ProcessId) -> Result<EpollsOf, KernelError> {
     let read = || {
-        let process = Pinned::reopen(id)?;
-        let epolls = descriptors(&process)?.into_iter().filter(|(_, link)| *link == Link::Epoll);
+        let process = PinnedProcess::reopen(id)?;
+        let epolls = descriptors(&process)?.into_iter().filter(|(_, link)| *link == FdKind::Epoll);
         // Without the parameters if it was closed meanwhile, or that is not permitted.
         let read = |(fd, _)| (fd, params_if_any(&process, fd).unwrap_or(None));
         Ok(epolls.take(EPOLLS_MAX).map(read).collect())
@@ -133,7 +133,7 @@ fn absent_or(errno: Errno) -> Cause {
 
 /// The files that an epoll watches.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Watched {
+pub(crate) struct WatchedFiles {
     /// Its own inode, which all epolls share. Kernel: 5.14.
     pub(crate) inode: Option<u64>,
     /// The descriptors that it watches.
@@ -142,7 +142,7 @@ pub(crate) struct Watched {
     pub(crate) unreadable: usize,
 }
 
-impl Watched {
+impl WatchedFiles {
     /// Parses the text of an epoll's fdinfo.
     ///
     /// Kernel: 6.18, `fs/proc/fd.c` `seq_show()` (`ino:`), `fs/eventpoll.c` `ep_show_fdinfo()` (`tfd: N
@@ -184,7 +184,7 @@ mod test {
             tfd:       12 events:       19 data: ffffffffffffffff  pos:0 ino:40e sdev:10\n";
         let member = |fd, inode| Membership { fd: Fd(fd), inode };
         let members = vec![member(4, 0x8c05), member(12, 1038)];
-        assert_eq!(Watched::parse(fdinfo), Watched { inode: Some(1038), members, unreadable: 0 });
+        assert_eq!(WatchedFiles::parse(fdinfo), WatchedFiles { inode: Some(1038), members, unreadable: 0 });
     }
 
     #[test]
@@ -196,15 +196,15 @@ mod test {
 
     #[test]
     fn a_line_of_another_kernel_is_counted_and_not_guessed() {
-        let watched = Watched::parse(b"tfd:        4 events:       1f data:                4\ntfd:\n");
-        assert_eq!(watched, Watched { inode: None, members: vec![], unreadable: 2 });
+        let watched = WatchedFiles::parse(b"tfd:        4 events:       1f data:                4\ntfd:\n");
+        assert_eq!(watched, WatchedFiles { inode: None, members: vec![], unreadable: 2 });
     }
 
     proptest! {
         #[test]
         fn no_bytes_upset_the_reader(lines in proptest::collection::vec("((tfd|ino):)?[ 0-9a-z:\n]{0,60}", 0..20)) {
             let text = lines.concat();
-            let watched = Watched::parse(text.as_bytes());
+            let watched = WatchedFiles::parse(text.as_bytes());
             prop_assert!(watched.members.len() + watched.unreadable <= text.matches("tfd:").count());
         }
     }

@@ -12,7 +12,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 use sys::error::Cause;
 
-use super::pinned::{Pinned, unreadable};
+use super::pinned::{PinnedProcess, unreadable};
 
 /// The directories in which a bare name is searched, in addition to that of the executable.
 const PROGRAMS: [&str; 6] = ["/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin", "/bin", "/sbin"];
@@ -45,7 +45,7 @@ pub(super) struct Executable {
 }
 
 impl Executable {
-    pub(super) fn of(process: &Pinned) -> Result<Self, Cause> {
+    pub(super) fn of(process: &PinnedProcess) -> Result<Self, Cause> {
         let path = process.executable()?;
         let (file, links) = file_id(&process.file("exe")?).map_err(unreadable)?;
         Ok(Self { path, file, is_deleted: links == 0 })
@@ -83,7 +83,7 @@ impl Executables {
     /// name matches every executable with this file name, whoever wrote it.
     pub(super) fn is_run_by(
         &mut self,
-        process: &Pinned,
+        process: &PinnedProcess,
         exe: &Executable,
         asked: &Glob,
         in_container: bool,
@@ -113,7 +113,7 @@ impl Executables {
     /// Whether a process's path is the same file in our own mount namespace. An executable that was replaced
     /// while the process ran is accepted if it is on the same file system as its replacement, unless the
     /// process is in a user namespace of its own: there it can mount any directory over any other.
-    fn is_ours(&mut self, exe: &Executable, process: &Pinned) -> Result<bool, Cause> {
+    fn is_ours(&mut self, exe: &Executable, process: &PinnedProcess) -> Result<bool, Cause> {
         Ok(self.lookup(&exe.path)?.into_iter().flatten().any(|ours| {
             ours == exe.file
                 || (exe.is_deleted && ours.device == exe.file.device && process.is_in_our_user_namespace())
@@ -126,7 +126,7 @@ impl Executables {
         &mut self,
         path: &str,
         exe: &Executable,
-        process: &Pinned,
+        process: &PinnedProcess,
         in_container: bool,
     ) -> Result<bool, Cause> {
         if self.lookup(path)?.contains(&Some(exe.file)) {
@@ -158,7 +158,7 @@ impl Executables {
 /// `/usr/bin/redis-server` is a link to `redis-check-rdb`. `None` if the names agree, no such link is found,
 /// or the process cannot be read.
 pub fn started_as(pid: Pid) -> Option<String> {
-    let process = Pinned::open(pid).ok()?;
+    let process = PinnedProcess::open(pid).ok()?;
     let exe = Executable::of(&process).ok()?;
     let comm = process.id.comm.as_str();
     if comm.is_empty() || comm == exe.name() || comm.contains('/') {

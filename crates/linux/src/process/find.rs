@@ -17,10 +17,10 @@ use sys::sockopt;
 
 use super::cgroup;
 use super::container::{Container, Names, belongs_to_root};
-use super::descriptors::{Link, descriptors};
+use super::descriptors::{FdKind, descriptors};
 use super::executable::{Executable, Executables};
-use super::pinned::{Pinned, pids, unreadable};
-use super::stat::Status;
+use super::pinned::{PinnedProcess, pids, unreadable};
+use super::stat::TaskStatus;
 use crate::attach;
 use crate::selection::{Criteria, FoundProcesses};
 
@@ -55,7 +55,7 @@ pub fn find_each(all: &[Criteria], only: Option<Pid>) -> Result<Vec<FoundProcess
     let mut search = Search::default();
     for pid in only.map_or_else(pids, |only| Ok(vec![only]))? {
         let unread = |cause: &Cause| Unread { what: format!("process {pid}"), why: cause.to_string() };
-        let process = match Pinned::open(pid) {
+        let process = match PinnedProcess::open(pid) {
             Ok(process) => process,
             Err(Cause::Gone(_)) => continue,
             Err(cause) => {
@@ -104,9 +104,9 @@ pub fn holders_of_each(inodes: &BTreeSet<u64>) -> Result<BTreeMap<u64, Vec<Pid>>
         return service.holders_of_each(inodes);
     }
     for pid in pids()? {
-        let links = Pinned::open(pid).and_then(|process| descriptors(&process)).unwrap_or_default();
+        let links = PinnedProcess::open(pid).and_then(|process| descriptors(&process)).unwrap_or_default();
         for (_, link) in links {
-            if let Link::Socket(inode) = link
+            if let FdKind::Socket(inode) = link
                 && inodes.contains(&inode)
             {
                 let holders = found.entry(inode).or_default();
@@ -124,9 +124,9 @@ pub fn holders_of_each(inodes: &BTreeSet<u64>) -> Result<BTreeMap<u64, Vec<Pid>>
 ///
 /// # Errors
 /// If `/proc` cannot be listed.
-pub(crate) fn holders_of_kind(kind: Link, netns: NetnsId) -> Result<Vec<ProcessId>, KernelError> {
+pub(crate) fn holders_of_kind(kind: FdKind, netns: NetnsId) -> Result<Vec<ProcessId>, KernelError> {
     let holds = |pid: Pid| {
-        let process = Pinned::open(pid).ok()?;
+        let process = PinnedProcess::open(pid).ok()?;
         let there = statat(process.directory(), "ns/net", AtFlags::empty()).ok()?.st_ino == netns.0;
         let links = if there { descriptors(&process).ok()? } else { Vec::new() };
         links.iter().any(|(_, link)| *link == kind).then_some(process.id)
@@ -152,15 +152,15 @@ pub(crate) fn holders_of_af_xdp(netns_cookie: Option<u64>) -> Result<Vec<Process
 pub fn holders_of_af_xdp_among(netns_cookie: Option<u64>, among: &[Pid]) -> Vec<ProcessId> {
     /// Kernel: `include/linux/socket.h` `AF_XDP`.
     const AF_XDP: AddressFamily = AddressFamily::from_raw(44);
-    let is_one = |process: &Pinned, fd: Fd| {
+    let is_one = |process: &PinnedProcess, fd: Fd| {
         let Ok(copy) = process.duplicate(fd) else { return false };
         let cookie = sockopt::netns_cookie(&copy).ok();
         socket_domain(&copy) == Ok(AF_XDP) && (netns_cookie.is_none() || cookie == netns_cookie)
     };
     let holds = |pid: Pid| {
-        let process = Pinned::open(pid).ok()?;
+        let process = PinnedProcess::open(pid).ok()?;
         let links = descriptors(&process).ok()?;
-        let mut sockets = links.iter().filter(|(_, link)| matches!(link, Link::Socket(_)));
+        let mut sockets = links.iter().filter(|(_, link)| matches!(link, FdKind::Socket(_)));
         sockets.any(|(fd, _)| is_one(&process, *fd)).then_some(process.id)
     };
     among.iter().copied().filter_map(holds).collect()
@@ -191,7 +191,12 @@ struct Facts {
 
 impl Search {
     /// Judges a process, checking the cheap criteria first.
-    fn judge(&mut self, criteria: &Criteria, process: &Pinned, facts: &mut Facts) -> Result<bool, Cause> {
+    fn judge(
+        &mut self,
+        criteria: &Criteria,
+        process: &PinnedProcess,
+        facts: &mut Facts,
+    ) -> Result<bool, Cause> {
         Ok(!process.kernel_thread
             && self.is_of_user(criteria, process, facts)?
             && self.is_in_cgroup(criteria, process, facts)?
@@ -203,13 +208,14 @@ impl Search {
     fn is_of_user(
         &mut self,
         criteria: &Criteria,
-        process: &Pinned,
+        process: &PinnedProcess,
         facts: &mut Facts,
     ) -> Result<bool, Cause> {
         let Some(asked) = criteria.uid else { return Ok(true) };
         if facts.uid.is_none() {
             process.read("status", &mut self.text)?;
-            let status = Status::parse(&self.text).ok_or_else(|| Cause::Malformed("status".to_owned()))?;
+            let status =
+                TaskStatus::parse(&self.text).ok_or_else(|| Cause::Malformed("status".to_owned()))?;
             facts.uid = Some(status.uid);
         }
         Ok(facts.uid == Some(asked))
@@ -218,7 +224,7 @@ impl Search {
     fn is_in_cgroup(
         &mut self,
         criteria: &Criteria,
-        process: &Pinned,
+        process: &PinnedProcess,
         facts: &mut Facts,
     ) -> Result<bool, Cause> {
         let Criteria { cgroup, unit, pod, container, .. } = criteria;
@@ -248,7 +254,7 @@ impl Search {
     fn runs_executable(
         &mut self,
         criteria: &Criteria,
-        process: &Pinned,
+        process: &PinnedProcess,
         facts: &mut Facts,
     ) -> Result<bool, Cause> {
         let Criteria { exe, container, pod, .. } = criteria;
@@ -270,7 +276,7 @@ impl Search {
     fn serves_port(
         &mut self,
         criteria: &Criteria,
-        process: &Pinned,
+        process: &PinnedProcess,
         facts: &mut Facts,
     ) -> Result<bool, Cause> {
         let Some(port) = criteria.port else { return Ok(true) };
@@ -295,7 +301,7 @@ impl Search {
             Some(known) => known,
             unknown => {
                 let own = descriptors(process)?.into_iter().filter_map(|(_, link)| match link {
-                    Link::Socket(inode) => sockets.with_inode(inode)?.served_port(),
+                    FdKind::Socket(inode) => sockets.with_inode(inode)?.served_port(),
                     _ => None,
                 });
                 unknown.insert(own.collect())
@@ -305,7 +311,7 @@ impl Search {
     }
 }
 
-fn lives_in_netns(criteria: &Criteria, process: &Pinned, facts: &mut Facts) -> Result<bool, Cause> {
+fn lives_in_netns(criteria: &Criteria, process: &PinnedProcess, facts: &mut Facts) -> Result<bool, Cause> {
     let Some(asked) = criteria.netns else { return Ok(true) };
     if facts.netns.is_none() {
         let netns = statat(process.directory(), "ns/net", AtFlags::empty()).map_err(unreadable)?;
@@ -326,7 +332,7 @@ mod test {
     fn many_services_are_found_as_each_would_be() {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("bound");
         let port = listener.local_addr().expect("bound").port();
-        let own = Pinned::open(Pid(std::process::id())).expect("it runs").id;
+        let own = PinnedProcess::open(Pid(std::process::id())).expect("it runs").id;
         let exe = Some(Patterns::exactly("no-such-program"));
         let all = [
             Criteria { port: Some(port), ..Criteria::default() },

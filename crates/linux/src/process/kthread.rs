@@ -13,7 +13,7 @@ use sys::error::{Cause, KernelError};
 use sys::scheduling::{RawAttr, attributes, set_attributes};
 
 use super::cpuset::isolated_partitions;
-use super::stat::{Stat, Status};
+use super::stat::{Stat, TaskStatus};
 
 /// `SCHED_*`. Kernel: `include/uapi/linux/sched.h`.
 mod policy {
@@ -63,7 +63,7 @@ pub(crate) fn wait_for<T, E>(mut look: impl FnMut() -> Result<Option<T>, E>) -> 
 pub(crate) fn read(pid: Pid) -> Result<KthreadState, KernelError> {
     let started = confirm(pid, None)?;
     let status = file(pid, "status")?;
-    let status = Status::parse(&status).ok_or_else(|| KernelError::malformed(name(pid), "status"))?;
+    let status = TaskStatus::parse(&status).ok_or_else(|| KernelError::malformed(name(pid), "status"))?;
     let attr = attributes(number(pid)?).map_err(|errno| failed(pid, errno))?;
     confirm(pid, Some(started))?;
     Ok(KthreadState {

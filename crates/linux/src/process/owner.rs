@@ -6,19 +6,19 @@ use std::fmt;
 use model::Pid;
 use sys::error::Cause;
 
-use super::pinned::Pinned;
-use super::stat::Status;
+use super::pinned::PinnedProcess;
+use super::stat::TaskStatus;
 
 /// The owner of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Owner {
+pub enum ProcessOwner {
     /// This user.
     User(u32),
     /// A user with user namespaces, in which one user can have many numbers.
     OfOtherUserNamespaces,
 }
 
-impl fmt::Display for Owner {
+impl fmt::Display for ProcessOwner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::User(uid) => write!(f, "uid {uid}"),
@@ -28,16 +28,20 @@ impl fmt::Display for Owner {
 }
 
 /// The owner of the process with this pid; `None` if there is none.
-pub fn owner(pid: Pid) -> Option<Owner> {
+pub fn owner(pid: Pid) -> Option<ProcessOwner> {
     let read = || {
-        let process = Pinned::open(pid)?;
+        let process = PinnedProcess::open(pid)?;
         let mut text = Vec::new();
         process.read("status", &mut text)?;
-        let status = Status::parse(&text).ok_or_else(|| Cause::Malformed("status".to_owned()))?;
+        let status = TaskStatus::parse(&text).ok_or_else(|| Cause::Malformed("status".to_owned()))?;
         // A root process whose user namespace may not be read belongs to the host: only a privileged process
         // can read there.
         let elsewhere = status.uid != 0 && !process.is_in_our_user_namespace();
-        Ok::<_, Cause>(if elsewhere { Owner::OfOtherUserNamespaces } else { Owner::User(status.uid) })
+        Ok::<_, Cause>(if elsewhere {
+            ProcessOwner::OfOtherUserNamespaces
+        } else {
+            ProcessOwner::User(status.uid)
+        })
     };
     read().ok()
 }
@@ -74,8 +78,11 @@ mod test {
     #[test]
     fn this_process_is_its_users_and_runs() {
         let own = Pid(std::process::id());
-        assert_eq!(owner(own), Some(Owner::User(rustix::process::geteuid().as_raw())));
+        assert_eq!(owner(own), Some(ProcessOwner::User(rustix::process::geteuid().as_raw())));
         assert!(cpu_ticks(own).is_some());
-        assert!(Owner::User(0) < Owner::User(65_534) && Owner::User(u32::MAX) < Owner::OfOtherUserNamespaces);
+        assert!(
+            ProcessOwner::User(0) < ProcessOwner::User(65_534)
+                && ProcessOwner::User(u32::MAX) < ProcessOwner::OfOtherUserNamespaces
+        );
     }
 }

@@ -26,7 +26,7 @@ const PROCESSES_MAX: usize = 4 << 20;
 /// # Errors
 /// [`Cause::Gone`] if there is no such process, [`Cause::Absent`] if it is a kernel thread.
 pub fn identify(pid: Pid) -> Result<ProcessId, KernelError> {
-    match Pinned::open(pid) {
+    match PinnedProcess::open(pid) {
         Ok(process) if process.kernel_thread => {
             let needs = "a process with descriptors: this is a thread of the kernel";
             Err(KernelError::absent(process.id.to_string(), needs, None))
@@ -38,7 +38,7 @@ pub fn identify(pid: Pid) -> Result<ProcessId, KernelError> {
 
 /// Whether exactly this process runs. A zombie does not, although its parent has not waited for it yet.
 pub fn is_running(id: &ProcessId) -> bool {
-    Pinned::reopen(id).is_ok_and(|process| process.confirm_running().is_ok())
+    PinnedProcess::reopen(id).is_ok_and(|process| process.confirm_running().is_ok())
 }
 
 /// Identifies the kernel thread with this pid, such as one that polls a NAPI.
@@ -46,7 +46,7 @@ pub fn is_running(id: &ProcessId) -> bool {
 /// # Errors
 /// [`Cause::Gone`] if there is none, [`Cause::Absent`] if it is an ordinary process.
 pub fn identify_kernel_thread(pid: Pid) -> Result<ThreadId, KernelError> {
-    match Pinned::open(pid) {
+    match PinnedProcess::open(pid) {
         Ok(thread) if thread.kernel_thread => {
             let ProcessId { started, comm, .. } = thread.id;
             Ok(ThreadId { process: thread.id, tid: pid, started, comm })
@@ -58,7 +58,7 @@ pub fn identify_kernel_thread(pid: Pid) -> Result<ThreadId, KernelError> {
 
 /// A process, held by a pidfd and by its directory in `/proc`. Both keep referring to this process after it
 /// has exited, and then report that it is gone.
-pub(crate) struct Pinned {
+pub(crate) struct PinnedProcess {
     /// Its identity.
     pub(crate) id: ProcessId,
     /// Whether it is a kernel thread.
@@ -67,13 +67,13 @@ pub(crate) struct Pinned {
     directory: OwnedFd,
 }
 
-impl fmt::Debug for Pinned {
+impl fmt::Debug for PinnedProcess {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Pinned({})", self.id)
     }
 }
 
-impl Pinned {
+impl PinnedProcess {
     /// Opens the process that has this pid now.
     pub(crate) fn open(pid: Pid) -> Result<Self, Cause> {
         crate::attach::begin_with(pid);

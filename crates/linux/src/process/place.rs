@@ -4,7 +4,7 @@ use model::{Pid, ProcessId};
 use sys::error::KernelError;
 
 use super::cgroup;
-use super::pinned::Pinned;
+use super::pinned::PinnedProcess;
 
 /// The cgroup of a process, such as `/system.slice/memcached.service`; `None` if it is in none. It requires
 /// no privileges.
@@ -13,7 +13,7 @@ use super::pinned::Pinned;
 /// [`sys::Cause::Gone`] if the process has exited.
 pub fn cgroup_of(process: &ProcessId) -> Result<Option<String>, KernelError> {
     let wrong = |cause| KernelError { what: format!("the cgroup of process {}", process.pid), cause };
-    let pinned = Pinned::reopen(process).map_err(wrong)?;
+    let pinned = PinnedProcess::reopen(process).map_err(wrong)?;
     let mut text = Vec::new();
     pinned.read("cgroup", &mut text).map_err(wrong)?;
     Ok(cgroup::path(&String::from_utf8_lossy(&text)).map(str::to_owned))

@@ -9,8 +9,8 @@ use netlink::sock_diag::InetSockets;
 use sys::error::{Cause, KernelError};
 use sys::netns::Netns;
 
-use super::descriptors::{Link, descriptors};
-use super::pinned::Pinned;
+use super::descriptors::{FdKind, descriptors};
+use super::pinned::PinnedProcess;
 
 /// The state and the local port of each socket of a process that is in this list; of UDP, only those without
 /// a peer.
@@ -19,11 +19,11 @@ use super::pinned::Pinned;
 /// [`sys::Cause::Gone`] if it has exited; EACCES without permission to inspect it.
 fn ports_of(pid: Pid, sockets: &InetSockets) -> Result<Vec<(SocketState, u16)>, KernelError> {
     let wrong = |cause| KernelError { what: format!("the sockets of process {pid}"), cause };
-    let process = Pinned::open(pid).map_err(wrong)?;
+    let process = PinnedProcess::open(pid).map_err(wrong)?;
     let links = descriptors(&process).map_err(wrong)?;
     let held = links.iter().filter_map(|(_, link)| match link {
-        Link::Socket(inode) => sockets.with_inode(*inode),
-        Link::Epoll | Link::IoUring | Link::Dmabuf | Link::Other => None,
+        FdKind::Socket(inode) => sockets.with_inode(*inode),
+        FdKind::Epoll | FdKind::IoUring | FdKind::Dmabuf | FdKind::Other => None,
     });
     let open = held.filter(|socket| socket.state != SocketState::Udp || socket.remote.is_none());
     Ok(open.filter_map(|socket| Some((socket.state, socket.local?.port()))).collect())

@@ -9,7 +9,7 @@ use model::{DeviceId, IfIndex, Label, ListenerGroup, ProcessKnob, QueueListeners
 use rustix::fs::fstat;
 use sys::error::{Cause, Errno, KernelError};
 
-use super::Pinned;
+use super::PinnedProcess;
 
 /// Sockets of one protocol with the same address may be two groups, if they belong to two users or are bound
 /// to two devices.
@@ -147,7 +147,7 @@ fn copy(found: &[FoundListener], inode: u64) -> Result<OwnedFd, KernelError> {
     let what = || format!("listener socket {inode}");
     let mut cause = Cause::Gone("it was closed".to_owned());
     for FoundListener { pid, fd, .. } in found.iter().filter(|found| found.inode == inode) {
-        match Pinned::open(*pid).and_then(|process| process.duplicate(*fd)) {
+        match PinnedProcess::open(*pid).and_then(|process| process.duplicate(*fd)) {
             // The descriptor may have been reused for something else.
             Ok(copy) if fstat(&copy).is_ok_and(|stat| stat.st_ino == inode) => return Ok(copy),
             Ok(_) => {}

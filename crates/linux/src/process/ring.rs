@@ -6,8 +6,8 @@ use model::{Fd, ProcessKnob, RingId, RingNapi, Setting, since};
 use rustix::io::Errno;
 use sys::error::{Cause, KernelError};
 
-use super::descriptors::{Link, duplicate_if, socket_inode};
-use super::pinned::Pinned;
+use super::descriptors::{FdKind, duplicate_if, socket_inode};
+use super::pinned::PinnedProcess;
 
 /// Maximum number of attempts to read a ring's fdinfo: it is empty while the ring's lock is held for a
 /// submission.
@@ -20,8 +20,8 @@ const FDINFO_READS_MAX: usize = 16;
 /// a kernel that does not report it (before 6.12), [`Cause::Denied`] without permission to inspect the
 /// process.
 pub fn read_ring_napi(id: &RingId) -> Result<Option<RingNapi>, KernelError> {
-    Pinned::reopen(&id.process)
-        .and_then(|process| duplicate_if(&process, id.fd, Link::IoUring))
+    PinnedProcess::reopen(&id.process)
+        .and_then(|process| duplicate_if(&process, id.fd, FdKind::IoUring))
         .and_then(|ring| Fdinfo::of(&ring))
         .and_then(|fdinfo| fdinfo.polling()?.dynamic())
         .map_err(|cause| KernelError { what: format!("{id}: napi busy_poll usecs/prefer"), cause })
@@ -32,8 +32,8 @@ pub fn read_ring_napi(id: &RingId) -> Result<Option<RingNapi>, KernelError> {
 /// # Errors
 /// Those of [`read_ring_napi`]; also [`Cause::Denied`] for a ring that only its own task may change.
 pub fn write_ring_napi(id: &RingId, wanted: Option<RingNapi>) -> Result<(), KernelError> {
-    Pinned::reopen(&id.process)
-        .and_then(|process| duplicate_if(&process, id.fd, Link::IoUring))
+    PinnedProcess::reopen(&id.process)
+        .and_then(|process| duplicate_if(&process, id.fd, FdKind::IoUring))
         .and_then(|ring| {
             Fdinfo::of(&ring)?.polling()?.dynamic()?;
             let done = match wanted {
@@ -104,8 +104,8 @@ pub(crate) struct Observed {
 }
 
 /// Observes an io_uring of a process.
-pub(crate) fn observed(process: &Pinned, fd: Fd) -> Result<Observed, Cause> {
-    let ring = duplicate_if(process, fd, Link::IoUring)?;
+pub(crate) fn observed(process: &PinnedProcess, fd: Fd) -> Result<Observed, Cause> {
+    let ring = duplicate_if(process, fd, FdKind::IoUring)?;
     let fdinfo = Fdinfo::of(&ring)?;
     let (napi, closed) = match fdinfo.polling().and_then(Polling::dynamic) {
         Ok(napi) => (napi, why_closed(&ring, napi)),

@@ -9,8 +9,8 @@ use rustix::io::Errno;
 use sys::error::{Cause, KernelError};
 use sys::sockopt;
 
-use super::descriptors::{Link, duplicate_if};
-use super::pinned::Pinned;
+use super::descriptors::{FdKind, duplicate_if};
+use super::pinned::PinnedProcess;
 
 thread_local! {
     /// Loaded at the first socket whose budget is read, because loading takes longer than all readings.
@@ -70,8 +70,8 @@ fn what(id: &SocketId) -> String {
 }
 
 fn copy(id: &SocketId) -> Result<OwnedFd, Cause> {
-    let process = Pinned::reopen(&id.process)?;
-    duplicate_if(&process, id.fd, Link::Socket(id.inode))
+    let process = PinnedProcess::reopen(&id.process)?;
+    duplicate_if(&process, id.fd, FdKind::Socket(id.inode))
 }
 
 /// The parameter that keeps interrupts off is set first and cleared last: see `plan::order`.

@@ -38,7 +38,7 @@ impl Stat {
 
 /// The parent and the user of a task, and the CPUs that it may run on.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Status {
+pub(crate) struct TaskStatus {
     /// Its parent; `None` if that is in another pid namespace, or there is none.
     pub(crate) parent: Option<Pid>,
     /// Its effective user.
@@ -47,7 +47,7 @@ pub(crate) struct Status {
     pub(crate) affinity: CpuSet,
 }
 
-impl Status {
+impl TaskStatus {
     /// Parses the text of `/proc/PID/status` or `/proc/PID/task/TID/status`; `None` if it does not have the
     /// kernel's format.
     ///
@@ -88,7 +88,7 @@ mod test {
 
         #[test]
         fn no_bytes_upset_the_readers(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
-            let _ = (Stat::parse(&bytes), Status::parse(&bytes));
+            let _ = (Stat::parse(&bytes), TaskStatus::parse(&bytes));
         }
     }
 
@@ -108,7 +108,7 @@ mod test {
     #[test]
     fn the_effective_user_counts() {
         let text = b"Name:\ta\\nUid:\t1\nPPid:\t7\nUmask:\t0022\nUid:\t0\t65534\t0\t65534\nCpus_allowed:\tff\nCpus_allowed_list:\t0-1,4\n";
-        let status = Status::parse(text).expect("parses");
+        let status = TaskStatus::parse(text).expect("parses");
         assert_eq!(
             (status.parent, status.uid, status.affinity.to_string()),
             (Some(Pid(7)), 65534, "0-1,4".to_owned())

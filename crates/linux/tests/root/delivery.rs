@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use bpf::delivery::{DeliveryCounter, Sampler, between};
-use bpf::softirqs::{SoftirqTime, Spent};
+use bpf::delivery::{DeliveryCounter, DeliverySampler, between};
+use bpf::softirqs::{SoftirqTime, SoftirqsSpent};
 use libtest_mimic::{Failed, Trial};
 use linux::work::WorkTime;
 use model::setting::Threading;
@@ -153,7 +153,7 @@ fn few_interrupts(napi: &NapiDelivered) -> Result<(), Failed> {
 fn softirqs() -> Result<(), Failed> {
     let server = AskedServer::start()?;
     let napis = server.napis()?;
-    let counting = |napis: Vec<NapiId>, processes: Vec<Pid>| -> Result<Spent, Failed> {
+    let counting = |napis: Vec<NapiId>, processes: Vec<Pid>| -> Result<SoftirqsSpent, Failed> {
         let softirqs = SoftirqTime::of(napis, processes)?;
         server.ask(SPAN)?;
         Ok(softirqs.spent()?)
@@ -164,7 +164,11 @@ fn softirqs() -> Result<(), Failed> {
     let processes = vec![server.process()?.pid, Pid(std::process::id())];
     let others = counting(napis.to_vec(), processes)?;
     assert!(others.count < all.count / 2, "{others:?} of {all:?} were at the expense of others");
-    assert_eq!(counting(vec![NapiId(u32::MAX)], Vec::new())?, Spent::default(), "there is no such NAPI");
+    assert_eq!(
+        counting(vec![NapiId(u32::MAX)], Vec::new())?,
+        SoftirqsSpent::default(),
+        "there is no such NAPI"
+    );
     Ok(())
 }
 
@@ -201,7 +205,7 @@ fn counted_as_suspended(server: &AskedServer, napi: &NapiDelivered) -> Result<()
 fn sampled() -> Result<(), Failed> {
     let server = AskedServer::start()?;
     server.suspend()?;
-    let mut sampler = Sampler::load()?;
+    let mut sampler = DeliverySampler::load()?;
     sampler.begin(); // and never ended, as after a failed run
     sampler.begin();
     // What is counted in the same period without interruption. The application's share depends on the CPU

@@ -5,7 +5,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use libtest_mimic::{Failed, Trial};
-use linux::follow::{Event, Follower, How};
+use linux::follow::{FollowEvent, FollowMethod, Follower};
 use linux::process;
 use model::{EpollId, EpollParams, Fd, Pid, ProcessId};
 use rustix::event::epoll;
@@ -23,27 +23,33 @@ pub(crate) fn tests() -> Vec<Trial> {
     const BPF_PARENT: &[Need] = &[Need::Root, Need::Bpf, Need::Memcached];
     const FENTRY: &[Need] = &[Need::Root, Need::Fentry];
     const FENTRY_PARENT: &[Need] = &[Need::Root, Need::Fentry, Need::Memcached];
-    const RESCAN: How = How::Rescan { interval: SCAN };
-    const PROC: How = How::Proc { interval: SCAN };
+    const RESCAN: FollowMethod = FollowMethod::Rescan { interval: SCAN };
+    const PROC: FollowMethod = FollowMethod::Proc { interval: SCAN };
     vec![
-        test("follow/a_new_epoll_is_reported_once", BPF, || new_epoll_is_reported_once(How::Auto)),
+        test("follow/a_new_epoll_is_reported_once", BPF, || new_epoll_is_reported_once(FollowMethod::Auto)),
         test("follow/by_scan_a_new_epoll_is_reported_once", BPF, || new_epoll_is_reported_once(RESCAN)),
         test("follow/by_proc_a_new_epoll_is_reported_once", ROOT, || new_epoll_is_reported_once(PROC)),
         test("follow/by_scan_an_epoll_in_place_of_a_closed_one_is_reported", BPF, || replaced(RESCAN)),
         test("follow/by_proc_an_epoll_in_place_of_a_closed_one_is_reported", ROOT, || replaced(PROC)),
-        test("follow/a_child_its_image_and_its_end_are_reported", BPF, || child_lives_and_dies(How::Auto)),
+        test("follow/a_child_its_image_and_its_end_are_reported", BPF, || {
+            child_lives_and_dies(FollowMethod::Auto)
+        }),
         test("follow/by_proc_a_child_and_its_end_are_reported", ROOT, || child_lives_and_dies(PROC)),
-        test("follow/a_child_that_was_there_before_is_followed_too", BPF, || child_before(How::Auto)),
+        test("follow/a_child_that_was_there_before_is_followed_too", BPF, || {
+            child_before(FollowMethod::Auto)
+        }),
         test("follow/by_proc_a_child_that_was_there_before_is_followed_too", ROOT, || child_before(PROC)),
-        test("follow/a_childs_epolls_are_reported", BPF_PARENT, || childs_epolls(How::Auto)),
+        test("follow/a_childs_epolls_are_reported", BPF_PARENT, || childs_epolls(FollowMethod::Auto)),
         test("follow/by_proc_a_childs_epolls_are_reported", PARENT, || childs_epolls(PROC)),
         test("follow/by_fentry_a_new_epoll_is_reported_once", FENTRY, || {
-            new_epoll_is_reported_once(How::Fentry)
+            new_epoll_is_reported_once(FollowMethod::Fentry)
         }),
         test("follow/by_fentry_an_epoll_in_place_of_a_closed_one_is_reported", FENTRY, || {
-            replaced(How::Fentry)
+            replaced(FollowMethod::Fentry)
         }),
-        test("follow/by_fentry_a_childs_epolls_are_reported", FENTRY_PARENT, || childs_epolls(How::Fentry)),
+        test("follow/by_fentry_a_childs_epolls_are_reported", FENTRY_PARENT, || {
+            childs_epolls(FollowMethod::Fentry)
+        }),
         test("follow/fentry_is_used_where_the_kernel_allows_it", FENTRY, says_how),
         test("follow/a_follower_reports_its_method_and_why_better_ones_are_unavailable", BPF, says_how),
     ]
@@ -62,7 +68,7 @@ fn number(fd: &impl AsRawFd) -> Result<Fd, Failed> {
 }
 
 /// Reads until there are no more events, for longer than one scan takes.
-fn settle(follower: &mut Follower) -> Result<Vec<Event>, Failed> {
+fn settle(follower: &mut Follower) -> Result<Vec<FollowEvent>, Failed> {
     let mut events = Vec::new();
     while let Some(event) = follower.next(Duration::from_millis(200))? {
         events.push(event);
@@ -72,7 +78,10 @@ fn settle(follower: &mut Follower) -> Result<Vec<Event>, Failed> {
 }
 
 /// Reads until the expected event; returns those before it.
-fn until(follower: &mut Follower, expected: impl Fn(&Event) -> bool) -> Result<Vec<Event>, Failed> {
+fn until(
+    follower: &mut Follower,
+    expected: impl Fn(&FollowEvent) -> bool,
+) -> Result<Vec<FollowEvent>, Failed> {
     let since = Instant::now();
     let mut before = Vec::new();
     while since.elapsed() < PATIENCE {
@@ -86,7 +95,7 @@ fn until(follower: &mut Follower, expected: impl Fn(&Event) -> bool) -> Result<V
 }
 
 /// Tests a child of a child; both ran before they were followed.
-fn child_before(how: How) -> Result<(), Failed> {
+fn child_before(how: FollowMethod) -> Result<(), Failed> {
     let mut parent = Command::new("sh").args(["-c", "sleep 60 & wait"]).stdout(Stdio::null()).spawn()?;
     let result = child_of(&parent, how);
     parent.kill()?;
@@ -94,7 +103,7 @@ fn child_before(how: How) -> Result<(), Failed> {
     result
 }
 
-fn child_of(parent: &Child, how: How) -> Result<(), Failed> {
+fn child_of(parent: &Child, how: FollowMethod) -> Result<(), Failed> {
     let children = format!("/proc/{0}/task/{0}/children", parent.id());
     let since = Instant::now();
     let child = loop {
@@ -105,29 +114,29 @@ fn child_of(parent: &Child, how: How) -> Result<(), Failed> {
         }
     };
     let mut follower = Follower::new(&[process::identify(Pid(parent.id()))?], how)?;
-    until(&mut follower, |event| matches!(event, Event::Child(process) if process.pid == child))?;
+    until(&mut follower, |event| matches!(event, FollowEvent::Child(process) if process.pid == child))?;
     let number = i32::try_from(child.0).ok().and_then(rustix::process::Pid::from_raw).ok_or("pid")?;
     rustix::process::kill_process(number, rustix::process::Signal::KILL)?;
-    until(&mut follower, |event| matches!(event, Event::Exit(process) if process.pid == child))?;
+    until(&mut follower, |event| matches!(event, FollowEvent::Exit(process) if process.pid == child))?;
     Ok(())
 }
 
-fn new_epoll_is_reported_once(how: How) -> Result<(), Failed> {
+fn new_epoll_is_reported_once(how: FollowMethod) -> Result<(), Failed> {
     let process = myself()?;
     let old = new_epoll()?;
     let mut follower = Follower::new(&[process], how)?;
     let known = settle(&mut follower)?;
-    let old = Event::NewEpoll(EpollId { process, fd: number(&old)? });
+    let old = FollowEvent::NewEpoll(EpollId { process, fd: number(&old)? });
     assert_eq!(known.iter().filter(|event| **event == old).count(), 1, "those that were there: {known:?}");
 
     for _ in 0..3 {
         let new = new_epoll()?;
-        let event = Event::NewEpoll(EpollId { process, fd: number(&new)? });
+        let event = FollowEvent::NewEpoll(EpollId { process, fd: number(&new)? });
         until(&mut follower, |reported| *reported == event)?;
         assert!(!settle(&mut follower)?.contains(&event));
         // A second descriptor is not a second epoll, if epolls are identified by file.
         let copy = new.try_clone()?;
-        if !matches!(follower.how(), How::Proc { .. }) {
+        if !matches!(follower.how(), FollowMethod::Proc { .. }) {
             assert_eq!(settle(&mut follower)?, []);
         }
         drop((new, copy));
@@ -136,13 +145,13 @@ fn new_epoll_is_reported_once(how: How) -> Result<(), Failed> {
     Ok(())
 }
 
-fn replaced(how: How) -> Result<(), Failed> {
+fn replaced(how: FollowMethod) -> Result<(), Failed> {
     let process = myself()?;
     let mut follower = Follower::new(&[process], how)?;
     settle(&mut follower)?;
     let first = new_epoll()?;
     let id = EpollId { process, fd: number(&first)? };
-    until(&mut follower, |reported| *reported == Event::NewEpoll(id))?;
+    until(&mut follower, |reported| *reported == FollowEvent::NewEpoll(id))?;
     let params =
         EpollParams { busy_poll_usecs: 0, busy_poll_budget: 64, prefer_busy_poll: true, events_only: false };
     process::write_epoll(&id, params)?;
@@ -150,7 +159,7 @@ fn replaced(how: How) -> Result<(), Failed> {
     drop(first);
     let second = new_epoll()?;
     assert_eq!(number(&second)?, id.fd, "a new descriptor takes the lowest number");
-    until(&mut follower, |reported| *reported == Event::NewEpoll(id))?;
+    until(&mut follower, |reported| *reported == FollowEvent::NewEpoll(id))?;
     Ok(())
 }
 
@@ -165,29 +174,32 @@ impl Drop for Sleeper {
     }
 }
 
-fn child_lives_and_dies(how: How) -> Result<(), Failed> {
+fn child_lives_and_dies(how: FollowMethod) -> Result<(), Failed> {
     let mut follower = Follower::new(&[myself()?], how)?;
     settle(&mut follower)?;
     let mut sleeper = Sleeper(Command::new("sleep").arg("60").spawn()?);
     let pid = Pid(sleeper.0.id());
-    until(&mut follower, |event| matches!(event, Event::Child(child) if child.pid == pid))?;
-    if !matches!(follower.how(), How::Proc { .. }) {
-        until(&mut follower, |event| matches!(event, Event::Exec(child) if child.comm.as_str() == "sleep"))?;
+    until(&mut follower, |event| matches!(event, FollowEvent::Child(child) if child.pid == pid))?;
+    if !matches!(follower.how(), FollowMethod::Proc { .. }) {
+        until(
+            &mut follower,
+            |event| matches!(event, FollowEvent::Exec(child) if child.comm.as_str() == "sleep"),
+        )?;
         let child = follower.followed().find(|process| process.pid == pid).ok_or("not followed")?;
         assert_eq!(child, process::identify(pid)?, "the kernel's start time is that of /proc");
     }
     settle(&mut follower)?;
     sleeper.0.kill()?;
     // A zombie has exited, even if its parent has not waited for it.
-    until(&mut follower, |event| matches!(event, Event::Exit(child) if child.pid == pid))?;
+    until(&mut follower, |event| matches!(event, FollowEvent::Exit(child) if child.pid == pid))?;
     let more = settle(&mut follower)?;
-    let again = more.iter().any(|event| matches!(event, Event::Child(child) if child.pid == pid));
+    let again = more.iter().any(|event| matches!(event, FollowEvent::Child(child) if child.pid == pid));
     assert!(!again, "a zombie is not a new child: {more:?}");
     assert!(follower.followed().all(|process| process.pid != pid));
     Ok(())
 }
 
-fn childs_epolls(how: How) -> Result<(), Failed> {
+fn childs_epolls(how: FollowMethod) -> Result<(), Failed> {
     let process = myself()?;
     let inherited = new_epoll()?;
     let mut follower = Follower::new(&[process], how)?;
@@ -195,7 +207,8 @@ fn childs_epolls(how: How) -> Result<(), Failed> {
     let arguments = ["-u", "root", "-t", "2", "-U", "0", "-l", "127.0.0.1", "-p", "0"];
     let memcached = Sleeper(Command::new("memcached").args(arguments).stderr(Stdio::null()).spawn()?);
     let pid = Pid(memcached.0.id());
-    let is_its = |event: &Event| matches!(event, Event::NewEpoll(epoll) if epoll.process.pid == pid);
+    let is_its =
+        |event: &FollowEvent| matches!(event, FollowEvent::NewEpoll(epoll) if epoll.process.pid == pid);
     for _thread in ["that accepts", "first worker", "second worker"] {
         until(&mut follower, is_its)?;
     }
@@ -206,10 +219,10 @@ fn childs_epolls(how: How) -> Result<(), Failed> {
 }
 
 fn says_how() -> Result<(), Failed> {
-    let follower = Follower::new(&[myself()?], How::Auto)?;
+    let follower = Follower::new(&[myself()?], FollowMethod::Auto)?;
     match follower.how() {
-        How::Fentry => assert_eq!(follower.refused(), []),
-        How::Rescan { interval: None } => {
+        FollowMethod::Fentry => assert_eq!(follower.refused(), []),
+        FollowMethod::Rescan { interval: None } => {
             let [why] = follower.refused() else { panic!("{:?}", follower.refused()) };
             assert!(why.to_string().contains("do_epoll_create"), "{why}");
         }

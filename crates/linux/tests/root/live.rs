@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use apply::Knobs;
 use bpf::live::{AnswerHook, LiveMeter, LiveTarget};
-use bpf::wire::Wire;
+use bpf::wire::WireMeter;
 use libtest_mimic::{Failed, Trial};
 use linux::Netns;
 use linux::lab::{Lab, LabOptions, MemcachedOptions, SERVER_ADDRESS};
@@ -109,11 +109,11 @@ const REQUESTS: usize = 4_000;
 
 /// Measures one window with [`REQUESTS`] requests; returns it with the measurement on the wire and the
 /// server's threads.
-fn window(hook: AnswerHook) -> Result<(LiveWindow, bpf::wire::Seen, Vec<Pid>), Failed> {
+fn window(hook: AnswerHook) -> Result<(LiveWindow, bpf::wire::WireCounts, Vec<Pid>), Failed> {
     window_of(&Lab::new(&LabOptions::with_queues(1))?, hook)
 }
 
-fn window_of(lab: &Lab, hook: AnswerHook) -> Result<(LiveWindow, bpf::wire::Seen, Vec<Pid>), Failed> {
+fn window_of(lab: &Lab, hook: AnswerHook) -> Result<(LiveWindow, bpf::wire::WireCounts, Vec<Pid>), Failed> {
     let server = lab.start_memcached(&MemcachedOptions::default())?;
     let port = server.address().port();
     let mut connections = Vec::new();
@@ -121,7 +121,7 @@ fn window_of(lab: &Lab, hook: AnswerHook) -> Result<(LiveWindow, bpf::wire::Seen
         connections.push(BufReader::new(connect(lab, port)?));
     }
     let mut meter = meter(lab.server(), port, hook)?;
-    let mut wire = Wire::load(port, lab.server().id(), lab.client().id())?;
+    let mut wire = WireMeter::load(port, lab.server().id(), lab.client().id())?;
     wire.begin()?;
     open(&mut meter)?;
     ask(&mut connections, REQUESTS)?;

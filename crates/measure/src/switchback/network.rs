@@ -77,12 +77,12 @@ impl Network {
 
 /// A candidate's counts over all windows, also of void rounds.
 #[derive(Clone, Debug, Default)]
-pub struct Seen {
+pub struct NetworkTotals {
     total: Network,
     rtts: Vec<f64>,
 }
 
-impl Seen {
+impl NetworkTotals {
     /// The maximum number of round-trip times that are kept.
     const RTTS_MAX: usize = crate::sequential::PAIRS_MAX;
 
@@ -122,7 +122,7 @@ impl Seen {
 pub(super) fn loss_differs(
     object: &str,
     names: &[String],
-    seen: &[Seen],
+    seen: &[NetworkTotals],
     void: usize,
     withheld: bool,
 ) -> Option<Finding> {

@@ -8,7 +8,7 @@ use crate::ids::{DeviceId, IrqNumber, RxQueue, TxQueue};
 
 /// Settings of one object with the same [`super::Interface`], in their original order.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Call<'a> {
+pub enum KernelCall<'a> {
     /// Settings of one NAPI.
     Napi(RxQueue, Vec<&'a NapiKnob>),
     /// Settings of all NAPIs of a device.
@@ -29,7 +29,7 @@ pub enum Call<'a> {
     Host(Vec<&'a HostKnob>),
 }
 
-impl<'a> Call<'a> {
+impl<'a> KernelCall<'a> {
     /// Splits settings into calls, each with the settings that it writes.
     pub fn of(settings: &'a [Setting]) -> Vec<(&'a [Setting], Self)> {
         let mut calls: Vec<(usize, Self)> = Vec::new();
@@ -112,10 +112,10 @@ mod test {
             Setting::Nic(device, ring.clone()),
             Setting::Napi(queue, flush.clone()),
         ];
-        let calls = Call::of(&settings);
+        let calls = KernelCall::of(&settings);
         assert_eq!(calls.iter().map(|(of, _)| of.len()).collect::<Vec<_>>(), [2, 1, 1, 1]);
-        assert_eq!(calls[0].1, Call::Napi(queue, vec![&defer, &flush]));
-        assert_eq!(calls[2].1, Call::Nic(device, vec![&ring]));
-        assert!(Call::of(&[]).is_empty());
+        assert_eq!(calls[0].1, KernelCall::Napi(queue, vec![&defer, &flush]));
+        assert_eq!(calls[2].1, KernelCall::Nic(device, vec![&ring]));
+        assert!(KernelCall::of(&[]).is_empty());
     }
 }

@@ -3,11 +3,11 @@
 use super::family::family;
 use super::on_off;
 use crate::cpu_set::CpuSet;
-use crate::facts::{Facts, Interface, Phase, Unit};
+use crate::facts::{Facts, Interface, KnobUnit, WritePhase};
 use crate::since;
 
-const AFFINITY: Facts = Facts::at(Interface::IrqAffinity, Phase::Irq);
-const IRQBALANCE: Facts = Facts::at(Interface::Irqbalance, Phase::IrqBan);
+const AFFINITY: Facts = Facts::at(Interface::IrqAffinity, WritePhase::Irq);
+const IRQBALANCE: Facts = Facts::at(Interface::Irqbalance, WritePhase::IrqBan);
 
 family! {
     /// A knob of an interrupt, with a value.
@@ -18,7 +18,7 @@ family! {
         /// set, and does not come back with the CPU.
         Affinity(CpuSet) = AFFINITY {
             name: "smp_affinity",
-            unit: Unit::Cpus,
+            unit: KnobUnit::Cpus,
             since: since::IRQ_AFFINITY_LIST,
         } where {
             // Kernel: 6.18, `kernel/irq/proc.c` `write_irq_affinity()`: EINVAL without a CPU that is online.
@@ -30,7 +30,7 @@ family! {
         /// The ban is kept in memory by the running irqbalance and ends with it.
         ///
         /// Source: irqbalance 1.0.9, `irqbalance.c` `sock_handle()`, `setup` and `settings ban irqs`.
-        Ban(bool) = IRQBALANCE { name: "irqbalance-ban", unit: Unit::Switch },
+        Ban(bool) = IRQBALANCE { name: "irqbalance-ban", unit: KnobUnit::Switch },
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::family::family;
 use crate::cpu_set::CpuSet;
-use crate::facts::{Facts, Interface, Phase, Unit};
+use crate::facts::{Facts, Interface, KnobUnit, WritePhase};
 use crate::scheduling::{Scheduling, Slice, UtilClamp};
 use crate::since;
 use crate::units::KernelVersion;
@@ -10,8 +10,8 @@ use crate::units::KernelVersion;
 /// Settings of a thread that is about to end are lowered first.
 const KTHREAD: Facts = Facts {
     since: since::NAPI_THREADS,
-    phase_down: Phase::KthreadLeaves,
-    ..Facts::at(Interface::Kthread, Phase::Kthread)
+    phase_down: WritePhase::KthreadLeaves,
+    ..Facts::at(Interface::Kthread, WritePhase::Kthread)
 };
 
 family! {
@@ -30,7 +30,7 @@ family! {
             asks: Some(
                 "Where the kernel threads that poll run: on their interrupts' CPUs, on the sibling hardware threads, on dedicated CPUs, or anywhere.",
             ),
-            unit: Unit::Cpus,
+            unit: KnobUnit::Cpus,
         } where {
             irreversible(cpus) if cpus.is_empty() => "no CPU at all: sched_setaffinity() refuses that";
         },
@@ -61,7 +61,7 @@ family! {
         Slice(Slice) = KTHREAD {
             name: "kthread slice",
             key: Some("kthread.slice"),
-            unit: Unit::Nanoseconds,
+            unit: KnobUnit::Nanoseconds,
             range: Some((Slice::LEAST.0, Slice::MOST.0)),
             since: KernelVersion::since(6, 12),
             // Writing the class resets the slice.

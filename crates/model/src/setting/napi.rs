@@ -2,14 +2,14 @@
 
 use super::family::family;
 use super::{Threading, Weight};
-use crate::facts::{Facts, Interface, Phase, Unit};
+use crate::facts::{Facts, Interface, KnobUnit, WritePhase};
 use crate::keys;
 use crate::since;
 use crate::units::{EmptyPolls, Nanoseconds};
 
-const NAPI: Facts = Facts { since: since::NAPI_SET, ..Facts::at(Interface::Napi, Phase::Queue) };
+const NAPI: Facts = Facts { since: since::NAPI_SET, ..Facts::at(Interface::Napi, WritePhase::Queue) };
 
-const DEVICE: Facts = Facts::at(Interface::DeviceNapis, Phase::Device);
+const DEVICE: Facts = Facts::at(Interface::DeviceNapis, WritePhase::Device);
 
 /// The largest number of empty polls. Kernel: 6.18, `Documentation/netlink/specs/netdev.yaml`, check `max: s32-max`.
 const DEFER_HARD_IRQS_MAX: u32 = i32::MAX.cast_unsigned();
@@ -30,7 +30,7 @@ family! {
             name: "defer-hard-irqs",
             in_napi_only: true,
             key: Some(keys::DEFER_HARD_IRQS),
-            unit: Unit::Polls,
+            unit: KnobUnit::Polls,
             range: Some((0, DEFER_HARD_IRQS_MAX as u64)),
             rank: 2,
         } where {
@@ -46,7 +46,7 @@ family! {
             name: "gro-flush-timeout",
             in_napi_only: true,
             key: Some(keys::GRO_FLUSH_TIMEOUT),
-            unit: Unit::Nanoseconds,
+            unit: KnobUnit::Nanoseconds,
             range: Some((0, TIMEOUT_MAX)),
             rank: 3,
         } where {
@@ -65,7 +65,7 @@ family! {
             name: "irq-suspend-timeout",
             in_napi_only: true,
             key: Some(keys::IRQ_SUSPEND_TIMEOUT),
-            unit: Unit::Nanoseconds,
+            unit: KnobUnit::Nanoseconds,
             range: Some((0, TIMEOUT_MAX)),
             rank: 4,
         } where {
@@ -91,7 +91,7 @@ family! {
         /// Kernel: 5.8, `/sys/class/net/DEV/napi_defer_hard_irqs`, `net/core/net-sysfs.c`.
         DeferHardIrqs(EmptyPolls) = DEVICE {
             name: "napi_defer_hard_irqs",
-            unit: Unit::Polls,
+            unit: KnobUnit::Polls,
             range: Some((0, DEFER_HARD_IRQS_MAX as u64)),
             since: since::DEVICE_DEFER_HARD_IRQS,
             rank: 2,
@@ -105,7 +105,7 @@ family! {
         /// Kernel: 3.19, `/sys/class/net/DEV/gro_flush_timeout`, `net/core/net-sysfs.c`.
         GroFlushTimeout(Nanoseconds) = DEVICE {
             name: "gro_flush_timeout",
-            unit: Unit::Nanoseconds,
+            unit: KnobUnit::Nanoseconds,
             range: Some((0, TIMEOUT_MAX)),
             since: since::DEVICE_GRO_FLUSH_TIMEOUT,
             rank: 3,

@@ -2,7 +2,7 @@
 
 use super::family::family;
 use super::{Object, on_off};
-use crate::facts::{Absent, Disruption, Facts, Interface, Phase, Unit};
+use crate::facts::{Absent, Disruption, Facts, Interface, KnobUnit, WritePhase};
 use crate::ids::DeviceId;
 use crate::keys;
 use crate::nic::{ChannelKind, CoalesceParam, FlagName, Offload, PacketSize, RingKind, Rss};
@@ -16,22 +16,22 @@ const PRIVATE_FLAG: Facts = Facts {
     disruption: Disruption::LinkDown,
     takes_queues: true,
     absent: Absent::Driver,
-    ..Facts::at(Interface::PrivateFlags, Phase::Offloads)
+    ..Facts::at(Interface::PrivateFlags, WritePhase::Offloads)
 };
-const RSS: Facts = Facts { absent: Absent::Driver, ..Facts::at(Interface::Rss, Phase::Rss) };
+const RSS: Facts = Facts { absent: Absent::Driver, ..Facts::at(Interface::Rss, WritePhase::Rss) };
 const RSS_CONTEXT: Facts = Facts {
-    phase_down: Phase::RssContextsGo,
+    phase_down: WritePhase::RssContextsGo,
     absent: Absent::DriverPart("RSS contexts"),
-    ..Facts::at(Interface::RssContexts, Phase::RssContexts)
+    ..Facts::at(Interface::RssContexts, WritePhase::RssContexts)
 };
 const FLOW_RULE: Facts = Facts {
     absent: Absent::DriverPart("rules for single flows"),
-    ..Facts::at(Interface::FlowRules, Phase::FlowRules)
+    ..Facts::at(Interface::FlowRules, WritePhase::FlowRules)
 };
 /// The kernel detaches the device from its qdiscs for the change and drops what is queued
 /// (`dev_deactivate()`). AF_XDP and memory providers bypass qdiscs: `net/xdp/xsk.c` `__xsk_generic_xmit()`.
 const QDISC: Facts =
-    Facts { disruption: Disruption::QueueReset, ..Facts::at(Interface::Qdiscs, Phase::Qdiscs) };
+    Facts { disruption: Disruption::QueueReset, ..Facts::at(Interface::Qdiscs, WritePhase::Qdiscs) };
 
 family! {
     /// A knob of a NIC and its driver, with a value.
@@ -73,7 +73,7 @@ family! {
             name: "state",
             key: Some(keys::PRIVATE_FLAGS),
             asks: Some("Driver private flags. Only the driver knows what they do, so setting one counts as disruptive."),
-            unit: Unit::Switch,
+            unit: KnobUnit::Switch,
         },
 
         /// The queue for each value of the receive hash, modulo the table's length.
@@ -86,7 +86,7 @@ family! {
             name: "rss-table",
             key: Some(keys::RSS_QUEUES),
             asks: Some("The number of receive queues, from the first, over which RSS spreads packets evenly."),
-            unit: Unit::Queues,
+            unit: KnobUnit::Queues,
             since: since::RSS,
             takes_queues: true,
         } where {

@@ -3,29 +3,29 @@
 use super::family::family;
 use super::{EpollParams, Object, RingNapi, SocketPolling, Weight};
 use crate::cpu_set::CpuSet;
-use crate::facts::{Facts, Interface, Phase, Unit};
+use crate::facts::{Facts, Interface, KnobUnit, WritePhase};
 use crate::ids::{EpollId, RingId, SocketId, ThreadId};
 use crate::reuseport::{ListenerGroup, Spread};
 use crate::since;
 
 const EPOLL: Facts = Facts {
     since: since::EPOLL_PARAMS,
-    phase_down: Phase::EpollFalls,
-    ..Facts::at(Interface::Epoll, Phase::EpollRises)
+    phase_down: WritePhase::EpollFalls,
+    ..Facts::at(Interface::Epoll, WritePhase::EpollRises)
 };
 const IO_URING: Facts = Facts {
     since: since::RING_NAPI,
-    phase_down: Phase::RingFalls,
-    ..Facts::at(Interface::IoUring, Phase::RingRises)
+    phase_down: WritePhase::RingFalls,
+    ..Facts::at(Interface::IoUring, WritePhase::RingRises)
 };
 const SOCKET: Facts = Facts {
     since: since::SOCKET_PREFER_BUSY_POLL,
-    phase_down: Phase::RingFalls,
-    ..Facts::at(Interface::Socket, Phase::RingRises)
+    phase_down: WritePhase::RingFalls,
+    ..Facts::at(Interface::Socket, WritePhase::RingRises)
 };
-const THREAD: Facts = Facts::at(Interface::ThreadAffinity, Phase::Thread);
+const THREAD: Facts = Facts::at(Interface::ThreadAffinity, WritePhase::Thread);
 const LISTENERS: Facts =
-    Facts { since: since::REUSEPORT_BY_QUEUE, ..Facts::at(Interface::Reuseport, Phase::Reuseport) };
+    Facts { since: since::REUSEPORT_BY_QUEUE, ..Facts::at(Interface::Reuseport, WritePhase::Reuseport) };
 
 family! {
     /// A knob of something that a process owns, with a value.
@@ -86,7 +86,7 @@ family! {
         /// Kernel: 2.5.8, `kernel/sched/syscalls.c` `sched_setaffinity()`; cut to the thread's cpuset.
         ThreadAffinity(ThreadId, CpuSet) = THREAD {
             name: "cpus_allowed",
-            unit: Unit::Cpus,
+            unit: KnobUnit::Cpus,
         } where {
             // Kernel: 6.18, `kernel/sched/syscalls.c` `sched_setaffinity()`: EINVAL without a CPU.
             irreversible(_, cpus) if cpus.is_empty() => "no CPU at all: sched_setaffinity() refuses that";

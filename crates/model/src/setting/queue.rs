@@ -4,14 +4,14 @@ use serde::{Deserialize, Serialize};
 
 use super::family::family;
 use crate::cpu_set::CpuSet;
-use crate::facts::{Facts, Interface, Phase, Unit};
+use crate::facts::{Facts, Interface, KnobUnit, WritePhase};
 use crate::ids::{Cpu, QueueIndex};
 use crate::keys;
 use crate::nic::{CoalesceParam, RPS_FLOWS_MAX};
 use crate::since;
 use crate::units::KernelVersion;
 
-const STEERING: Facts = Facts::at(Interface::Steering, Phase::Steering);
+const STEERING: Facts = Facts::at(Interface::Steering, WritePhase::Steering);
 
 family! {
     /// A knob of a receive queue, with a value.
@@ -24,7 +24,7 @@ family! {
         /// The CPUs that RPS hands a queue's packets to; an empty set turns it off.
         ///
         /// Kernel: 2.6.35, `/sys/class/net/DEV/queues/rx-N/rps_cpus`, `net/core/net-sysfs.c` `store_rps_map()`.
-        RpsCpus(CpuSet) = STEERING { name: "rps_cpus", key: Some(keys::RPS_CPUS), unit: Unit::Cpus } where {
+        RpsCpus(CpuSet) = STEERING { name: "rps_cpus", key: Some(keys::RPS_CPUS), unit: KnobUnit::Cpus } where {
             tools(cpus) => cpus.to_mask();
         },
 
@@ -35,7 +35,7 @@ family! {
         RpsFlowCount(u32) = STEERING {
             name: "rps_flow_cnt",
             key: Some(keys::RPS_FLOW_COUNT),
-            unit: Unit::Flows,
+            unit: KnobUnit::Flows,
             range: Some((0, RPS_FLOWS_MAX as u64)),
         },
     }
@@ -51,7 +51,7 @@ family! {
             name: "xps_cpus",
             key: Some(keys::XPS),
             asks: Some("Whether each CPU is assigned one transmit queue, round robin; false lets the kernel choose."),
-            unit: Unit::Cpus,
+            unit: KnobUnit::Cpus,
         } where {
             tools(cpus) => cpus.to_mask();
         },
@@ -62,7 +62,7 @@ family! {
         /// Kernel: 4.19, `/sys/class/net/DEV/queues/tx-N/xps_rxqs`, `net/core/net-sysfs.c` `xps_rxqs_store()`.
         XpsRxQueues(Vec<QueueIndex>) = STEERING {
             name: "xps_rxqs",
-            unit: Unit::Queues,
+            unit: KnobUnit::Queues,
             since: KernelVersion::since(4, 19),
         } where {
             tools(queues) => queues.iter().map(|index| Cpu(index.0)).collect::<CpuSet>().to_mask();

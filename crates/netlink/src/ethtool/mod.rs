@@ -11,8 +11,8 @@ use model::since;
 use sys::error::KernelError;
 
 use super::attr::{Attr, Attrs, Malformed};
-use super::genl::{self, Family};
-use super::socket::{NetlinkSocket, Protocol};
+use super::genl::{self, GenlFamily};
+use super::socket::{NetlinkProtocol, NetlinkSocket};
 
 /// Requests: `ETHTOOL_MSG_*`.
 mod command {
@@ -321,7 +321,7 @@ fn feature_names(object: &[u8]) -> Result<Vec<String>, Malformed> {
 #[derive(Debug)]
 pub struct Ethtool {
     socket: NetlinkSocket,
-    family: Family,
+    family: GenlFamily,
 }
 
 impl Ethtool {
@@ -330,8 +330,8 @@ impl Ethtool {
     /// # Errors
     /// [`sys::Cause::Absent`] on kernels without it (before 5.6, or without `CONFIG_ETHTOOL_NETLINK`).
     pub fn open_here() -> Result<Self, KernelError> {
-        let mut socket = NetlinkSocket::open_here(Protocol::Generic)?;
-        let family = Family::resolve(&mut socket, "ethtool", since::ETHTOOL_NETLINK)?;
+        let mut socket = NetlinkSocket::open_here(NetlinkProtocol::Generic)?;
+        let family = GenlFamily::resolve(&mut socket, "ethtool", since::ETHTOOL_NETLINK)?;
         Ok(Self { socket, family })
     }
 

@@ -15,9 +15,9 @@ use sys::netns::Netns;
 
 use super::{Notice, uevent};
 use crate::attr::{Attrs, Malformed};
-use crate::genl::{self, Family};
+use crate::genl::{self, GenlFamily};
 use crate::message::Messages;
-use crate::{NetlinkSocket, Protocol};
+use crate::{NetlinkProtocol, NetlinkSocket};
 
 /// The longest notification. A link with all its attributes takes less than two kilobytes without virtual
 /// functions.
@@ -198,7 +198,7 @@ fn of_family(
     since: KernelVersion,
     notices: impl Fn(u16) -> NoticeFamily,
 ) -> Result<NoticeSocket, KernelError> {
-    let family = Family::resolve(&mut NetlinkSocket::open_here(Protocol::Generic)?, name, since)?;
+    let family = GenlFamily::resolve(&mut NetlinkSocket::open_here(NetlinkProtocol::Generic)?, name, since)?;
     let what = || format!("notices of {name} `{group}`");
     let number = family.group(group).ok_or_else(|| KernelError::absent(what(), "the group", Some(since)))?;
     let socket = socket(Some(netlink::GENERIC), 0)?;

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use apply::{AtExit, Journal, RollBackError, TransactionName, Undone};
 use linux::Netns;
-use linux::follow::{Event, Follower, How};
+use linux::follow::{FollowEvent, FollowMethod, Follower};
 use model::{Change, Intent, Plan, Policy, ProcessId, Recipes, Setting, Target};
 use session::{Exit, Fault, HostState, clock, cycle};
 use takeover::Takeover;
@@ -96,7 +96,7 @@ impl<'a> Attachment<'a> {
         at_the_end: AtExit,
     ) -> Result<Self, Fault> {
         let journal = context.session.journal()?.owned_by_session(at_the_end)?;
-        let follower = Follower::new(&[process], How::Auto)?;
+        let follower = Follower::new(&[process], FollowMethod::Auto)?;
         context.console.detail(&format!("Watching for new epolls via {}.", follower.how()));
         for refused in follower.refused() {
             context.console.detail(&format!("Faster method unavailable: {refused}"));
@@ -129,19 +129,21 @@ impl<'a> Attachment<'a> {
         Ok(self.follower.followed().next().is_some())
     }
 
-    fn next_event(&mut self, wait: Duration) -> Result<Option<Event>, Fault> {
+    fn next_event(&mut self, wait: Duration) -> Result<Option<FollowEvent>, Fault> {
         match self.follower.next(wait) {
             Err(error) if error.is_interrupted() => Ok(None),
             event => Ok(event?),
         }
     }
 
-    fn handle(&mut self, event: Event) -> Result<(), Fault> {
+    fn handle(&mut self, event: FollowEvent) -> Result<(), Fault> {
         match event {
-            Event::NewEpoll(epoll) => self.context.console.detail(&format!("{epoll}: seen")),
-            Event::Child(child) => self.report("child", child, format!("{child}: forked, now followed"))?,
-            Event::Exec(process) => self.report("exec", process, format!("{process}: exec"))?,
-            Event::Exit(process) => self.report("exit", process, format!("{process}: ended"))?,
+            FollowEvent::NewEpoll(epoll) => self.context.console.detail(&format!("{epoll}: seen")),
+            FollowEvent::Child(child) => {
+                self.report("child", child, format!("{child}: forked, now followed"))?
+            }
+            FollowEvent::Exec(process) => self.report("exec", process, format!("{process}: exec"))?,
+            FollowEvent::Exit(process) => self.report("exit", process, format!("{process}: ended"))?,
         }
         self.look_at = self.look_at.min(Instant::now() + LOOK_AFTER_EVENT);
         Ok(())

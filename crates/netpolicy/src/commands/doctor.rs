@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use apply::Standing;
 use latency::live::{ListeningService, Measured, MeasuredOutcome, Rounds, SamplingPace};
 use linux::bpf::batches::BatchMeter;
-use linux::bpf::delivery::Sampler;
+use linux::bpf::delivery::DeliverySampler;
 use linux::pressure::PressureSource;
 use linux::process::CpuWaits;
 use linux::{Netns, Processes};
@@ -302,7 +302,7 @@ fn count(span: Duration, context: &Context) -> Option<Delivered> {
 }
 
 fn delivered(span: Duration, context: &Context) -> Result<Delivered, linux::KernelError> {
-    let mut sampler = Sampler::load()?;
+    let mut sampler = DeliverySampler::load()?;
     sampler.begin();
     watch(span, context);
     sampler.end()

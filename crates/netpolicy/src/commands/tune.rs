@@ -8,8 +8,8 @@ use cli::Context;
 use daemon::running_daemon;
 use latency::judge::{
     Aim, Candidate, Chooser, Comparison, ComparisonOptions, ComparisonProgress, Ended, Offer,
-    RESUMES_WITHIN_SECONDS, Round, Setup, Stage, Step, TuneRecord, Tuned, TunedRound, Tuner, Unfinished,
-    VARIANTS_MAX, is_same_load, offers, ordered, progress_words, section, variants,
+    RESUMES_WITHIN_SECONDS, Round, Setup, TuneRecord, Tuned, TunedRound, Tuner, TunerStage, TunerStep,
+    Unfinished, VARIANTS_MAX, is_same_load, offers, ordered, progress_words, section, variants,
 };
 use latency::live::text::ago;
 use latency::live::{MeasuredService, ServiceSelection, Turn, Watcher};
@@ -280,10 +280,10 @@ impl<'a> Tuning<'a> {
     ) -> Vec<TunedRound> {
         let mut added = Vec::new();
         for round in rounds {
-            if let Step::Variants(best) = tuner.step() {
+            if let TunerStep::Variants(best) = tuner.step() {
                 self.add_variants(best, tuner, candidates);
             }
-            let Step::Round { stage, candidates: wanted, .. } = tuner.step() else { break };
+            let TunerStep::Round { stage, candidates: wanted, .. } = tuner.step() else { break };
             let names: Vec<&String> = wanted.iter().map(|candidate| &tuner.names()[*candidate]).collect();
             if round.stage != stage || names.iter().copied().ne(&round.candidates) {
                 break;
@@ -343,8 +343,8 @@ impl<'a> Tuning<'a> {
         let netns = self.target.netns.id();
         let mut record = TuneRecord::begin(&self.context.session, netns, &setup, &rounds)?;
         let (mut findings, mut kept, mut ended) = (Vec::new(), Vec::new(), Ended::Decided);
-        while ended == Ended::Decided && tuner.step() != Step::Done {
-            if let Step::Variants(best) = tuner.step() {
+        while ended == Ended::Decided && tuner.step() != TunerStep::Done {
+            if let TunerStep::Variants(best) = tuner.step() {
                 self.add_variants(best, &mut tuner, &mut candidates);
             }
             let mut comparison = self.prepare(&candidates)?;
@@ -443,8 +443,8 @@ struct Search<'a> {
 
 impl Search<'_> {
     /// What is to be measured, with the names of the candidates.
-    fn asked(&self) -> Option<(Stage, u32, Vec<usize>, Vec<String>)> {
-        let Step::Round { stage, part, candidates } = self.tuner.step() else { return None };
+    fn asked(&self) -> Option<(TunerStage, u32, Vec<usize>, Vec<String>)> {
+        let TunerStep::Round { stage, part, candidates } = self.tuner.step() else { return None };
         let names = candidates.iter().map(|candidate| self.tuner.names()[*candidate].clone()).collect();
         Some((stage, part, candidates, names))
     }

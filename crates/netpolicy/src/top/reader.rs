@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use latency::live::{ListeningService, Rounds, SamplingPace};
-use linux::bpf::delivery::Sampler;
+use linux::bpf::delivery::DeliverySampler;
 use linux::counters::CounterSource;
 use linux::observe::Observer;
 use linux::{Netns, Processes};
@@ -52,7 +52,7 @@ impl Rest {
 pub(crate) struct Reader {
     observer: Observer,
     /// Or why packets are not counted.
-    sampler: Result<Sampler, String>,
+    sampler: Result<DeliverySampler, String>,
     /// Or why CPUs are not shown.
     counters: Result<CounterSource, String>,
     before: Option<Counters>,
@@ -72,7 +72,8 @@ impl Reader {
     /// # Errors
     /// If the namespace cannot be observed.
     pub(crate) fn new(netns: Netns, policy: Policy) -> Result<Self, Fault> {
-        let mut sampler = Sampler::load().map_err(|error| format!("packet delivery is not counted: {error}"));
+        let mut sampler =
+            DeliverySampler::load().map_err(|error| format!("packet delivery is not counted: {error}"));
         if let Ok(sampler) = &mut sampler {
             sampler.begin();
         }

@@ -7,7 +7,7 @@ use std::process::{Child, Command};
 use std::time::Duration;
 
 use libtest_mimic::{Failed, Trial};
-use linux::lab::{CLIENT_ADDRESS, Program, SERVER_ADDRESS, SERVER_DEVICE};
+use linux::lab::{CLIENT_ADDRESS, SERVER_ADDRESS, SERVER_DEVICE, ServerProgram};
 use linux::process::read_socket_budget;
 use linux::{Processes, observe};
 use model::host::SocketState;
@@ -54,12 +54,12 @@ pub(crate) fn tests() -> Vec<Trial> {
 
 /// A UDP server. It runs `more` with its socket `u`, then answers each datagram with the worker and the NAPI
 /// (`SO_INCOMING_NAPI_ID`) that received it. The datagram `more` makes it open three more sockets.
-fn server(operator: &Operator, workers: u32, more: &str) -> Result<Program, Failed> {
+fn server(operator: &Operator, workers: u32, more: &str) -> Result<ServerProgram, Failed> {
     server_of("python3", operator, workers, more)
 }
 
 /// The same with another name.
-fn server_of(python: &str, operator: &Operator, workers: u32, more: &str) -> Result<Program, Failed> {
+fn server_of(python: &str, operator: &Operator, workers: u32, more: &str) -> Result<ServerProgram, Failed> {
     const SERVER: &str = "import ctypes, socket, struct, threading\n\
         def work(worker, u):\n    \
             while True:\n        \
@@ -129,7 +129,7 @@ fn busy_polled_in(text: &str) -> Result<u64, Failed> {
 }
 
 /// The server's UDP sockets, with their busy polling; the budget is read by BPF.
-fn polling(operator: &Operator, server: &Program) -> Result<Vec<SocketPolling>, Failed> {
+fn polling(operator: &Operator, server: &ServerProgram) -> Result<Vec<SocketPolling>, Failed> {
     polling_of(SocketState::Udp, operator, server)
 }
 
@@ -137,7 +137,7 @@ fn polling(operator: &Operator, server: &Program) -> Result<Vec<SocketPolling>, 
 fn polling_of(
     state: SocketState,
     operator: &Operator,
-    server: &Program,
+    server: &ServerProgram,
 ) -> Result<Vec<SocketPolling>, Failed> {
     let host = observe(operator.lab.server(), &Processes::Only(vec![server.process().pid]))?;
     let process = host.processes.first().ok_or("the server")?;

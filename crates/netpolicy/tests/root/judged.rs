@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use libtest_mimic::{Failed, Trial};
-use linux::lab::{MemcachedOptions, Program, SERVER_ADDRESS};
+use linux::lab::{MemcachedOptions, SERVER_ADDRESS, ServerProgram};
 use model::{EmptyPolls, Nanoseconds, NapiKnob, Setting};
 use serde_json::Value;
 use testkit::operator::{Operator, at_work, somebody_else_sets, waited_for};
@@ -67,7 +67,7 @@ while True:
 
 const PORT: u16 = 7_070;
 
-fn server(operator: &Operator, mode: &str) -> Result<Program, Failed> {
+fn server(operator: &Operator, mode: &str) -> Result<ServerProgram, Failed> {
     let mut command = Command::new("python3");
     command.args(["-c", SERVER, &SERVER_ADDRESS.to_string(), &PORT.to_string(), mode]);
     Ok(operator.lab.start_program(command, PORT)?)

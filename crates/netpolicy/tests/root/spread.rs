@@ -8,7 +8,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use libtest_mimic::{Failed, Trial};
-use linux::lab::{Program, SERVER_ADDRESS, SERVER_DEVICE};
+use linux::lab::{SERVER_ADDRESS, SERVER_DEVICE, ServerProgram};
 use linux::{Netns, Processes, observe};
 use model::host::SocketState;
 use model::{NapiId, Spread};
@@ -82,7 +82,7 @@ fn work(worker: u8) -> std::io::Result<()> {
 
 /// A server whose workers all listen: before that, an earlier one, or its own first worker, accepts
 /// connections.
-fn server(operator: &Operator, workers: u8) -> Result<Program, Failed> {
+fn server(operator: &Operator, workers: u8) -> Result<ServerProgram, Failed> {
     let mut command = Command::new(std::env::current_exe()?);
     command.env(ROLE, workers.to_string());
     let server = operator.lab.start_program(command, PORT)?;
@@ -119,7 +119,7 @@ fn connected(from: &Netns, to: Ipv4Addr) -> Result<Vec<(TcpStream, u8)>, Failed>
 /// The workers that have the connections of each NAPI.
 fn workers_by_napi(
     operator: &Operator,
-    servers: &[&Program],
+    servers: &[&ServerProgram],
     connections: &[(TcpStream, u8)],
 ) -> Result<BTreeMap<Option<NapiId>, BTreeSet<u8>>, Failed> {
     let pids = servers.iter().map(|server| server.process().pid).collect();

@@ -10,7 +10,7 @@ use apply::Knobs;
 use latency::live::Sampler;
 use libtest_mimic::{Failed, Trial};
 use linux::bpf::live::{LiveMeter, LiveTarget};
-use linux::lab::{Lab, LabOptions, MemcachedOptions, Program, SERVER_ADDRESS};
+use linux::lab::{Lab, LabOptions, MemcachedOptions, SERVER_ADDRESS, ServerProgram};
 use model::live::LiveCounts;
 use model::{Nanoseconds, NapiKnob, Pid, ProcessId, Setting, Threading};
 use serde_json::Value;
@@ -210,7 +210,7 @@ fn go() -> Result<(), Failed> {
 }
 
 /// Starts nginx on a port, with one file of 64 KiB: its head is sent by `writev`, its body by `sendfile`.
-pub(crate) fn nginx(lab: &Lab, port: u16) -> Result<(Scratch, Program), Failed> {
+pub(crate) fn nginx(lab: &Lab, port: u16) -> Result<(Scratch, ServerProgram), Failed> {
     let scratch = Scratch::new("nginx")?;
     std::fs::write(scratch.path("file"), vec![b'x'; BODY])?;
     let at = scratch.directory().display();

@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use apply::{Allow, Journal, TransactionName};
-use linux::bpf::delivery::Sampler;
+use linux::bpf::delivery::DeliverySampler;
 use linux::counters::CounterSource;
-use linux::lab::{Lab, LabOptions, Program, SERVER_ADDRESS};
+use linux::lab::{Lab, LabOptions, SERVER_ADDRESS, ServerProgram};
 use linux::machine::{Machine, seconds_since_1970};
 use linux::process::identify_kernel_thread;
 use linux::{Kernel, Netns, Processes, Signals};
@@ -62,7 +62,7 @@ pub(crate) struct ExchangeStage<'a> {
     workload: Workload,
     journal: Journal,
     counters: CounterSource,
-    delivery: Option<Sampler>,
+    delivery: Option<DeliverySampler>,
     cell: Option<Applied>,
     place: Place,
 }
@@ -70,7 +70,7 @@ pub(crate) struct ExchangeStage<'a> {
 /// A server with the settings applied to it.
 struct Applied {
     /// `None` after an interrupt.
-    server: Option<Program>,
+    server: Option<ServerProgram>,
     transactions: Vec<TransactionName>,
     /// The host before; `None` if it could not be observed.
     before: Option<Host>,
@@ -94,7 +94,7 @@ impl<'a> ExchangeStage<'a> {
             let queues = common.queues.unwrap_or(threads.min(LabOptions::QUEUES_MAX));
             Place::Lab(Box::new(Lab::new(&LabOptions::with_queues(queues))?))
         };
-        let delivery = match (!common.uncounted).then(Sampler::load) {
+        let delivery = match (!common.uncounted).then(DeliverySampler::load) {
             None => None,
             Some(Ok(sampler)) => Some(sampler),
             Some(Err(error)) => {
@@ -139,7 +139,7 @@ impl<'a> ExchangeStage<'a> {
         }
     }
 
-    fn start(&self, configuration: Configuration) -> Result<Program, BenchError> {
+    fn start(&self, configuration: Configuration) -> Result<ServerProgram, BenchError> {
         let address = self.place.free_address()?;
         let program = std::env::current_exe().map_err(|error| Fault::file("/proc/self/exe", error))?;
         let mut command = Command::new(program);
@@ -162,7 +162,7 @@ impl<'a> ExchangeStage<'a> {
         }
         let started = match &self.place {
             Place::Lab(lab) => lab.start_program(command, PORT),
-            Place::Loopback { netns, .. } => Program::start_in(netns, command, address),
+            Place::Loopback { netns, .. } => ServerProgram::start_in(netns, command, address),
         };
         started.map_err(|error| Fault::failed(error).into())
     }
@@ -413,7 +413,7 @@ impl Stage for ExchangeStage<'_> {
         let Some(Applied { server, before, .. }) = applied else {
             return Err(Fault::failed("nothing was applied").into());
         };
-        let Some(address) = server.as_ref().map(Program::address) else {
+        let Some(address) = server.as_ref().map(ServerProgram::address) else {
             return Err(Fault::failed("the server was stopped").into());
         };
         let devices = before.iter().flat_map(|host| &host.devices);

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use apply::{Allow, Journal, TransactionName};
-use linux::bpf::delivery::Sampler;
+use linux::bpf::delivery::DeliverySampler;
 use linux::counters::CounterSource;
 use linux::cycles::Cycles;
 use linux::lab::{Lab, LabOptions, Memcached as Server, MemcachedOptions};
@@ -41,7 +41,7 @@ pub(crate) struct LabStage<'a> {
     server: MemcachedOptions,
     journal: Journal,
     counters: CounterSource,
-    delivery: Option<Sampler>,
+    delivery: Option<DeliverySampler>,
     /// Whether the server counts the events of its `epoll_wait` calls.
     counts_epolls: bool,
     cell: Option<Applied>,
@@ -83,7 +83,7 @@ impl<'a> LabStage<'a> {
             connections_max: connections.saturating_add(SPARE_CONNECTIONS),
             ..MemcachedOptions::default()
         };
-        let delivery = match (!arguments.uncounted).then(Sampler::load) {
+        let delivery = match (!arguments.uncounted).then(DeliverySampler::load) {
             None => None,
             Some(Ok(sampler)) => Some(sampler),
             Some(Err(error)) => {

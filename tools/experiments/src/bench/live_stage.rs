@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use apply::{Allow, Journal, TransactionName};
 use linux::bpf::live::{LiveMeter, LiveTarget};
-use linux::bpf::wire::{Seen, Wire};
+use linux::bpf::wire::{WireCounts, WireMeter};
 use linux::bpf::{RunTime, Statistics};
 use linux::lab::{Lab, LabOptions, Memcached as Server, MemcachedOptions, SERVER_ADDRESS};
 use linux::{Kernel, KernelError, Netns, Signals};
@@ -64,7 +64,7 @@ pub(crate) struct LiveStage<'a> {
     layout: Layout,
     journal: Journal,
     meter: LiveMeter,
-    wire: Wire,
+    wire: WireMeter,
     /// Client turnaround times learned under the kernel's default mode, and the load that they belong to.
     turnarounds: Option<(String, Turnarounds)>,
     lab: Lab,
@@ -82,7 +82,7 @@ impl<'a> LiveStage<'a> {
         lab.stamp_in_microseconds()?; // before Linux 6.7, estimate T has no figures
         let journal = context.session.journal_in(&lab.scratch())?;
         let meter = LiveMeter::load(&LiveTarget::of(lab.server().id(), vec![PORT]))?;
-        let wire = Wire::load(PORT, lab.server().id(), lab.client().id())?;
+        let wire = WireMeter::load(PORT, lab.server().id(), lab.client().id())?;
         Ok(Self { context, signals, arguments, layout, journal, meter, wire, turnarounds: None, lab })
     }
 
@@ -281,7 +281,7 @@ fn trial(
     load: LiveLoad,
     round: u32,
     window: &LiveWindow,
-    seen: &Seen,
+    seen: &WireCounts,
     evidence: &Evidence,
 ) -> AgreementRun {
     let mut series = Series::new();
@@ -314,9 +314,9 @@ struct Observers<'a> {
 
 struct Observed<'a> {
     meter: &'a mut LiveMeter,
-    wire: &'a mut Wire,
+    wire: &'a mut WireMeter,
     window: Option<LiveWindow>,
-    seen: Option<Seen>,
+    seen: Option<WireCounts>,
     wrong: Option<KernelError>,
 }
 

@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 
 use apply::{Allow, Journal, TransactionName};
 use cli::OwnFiles;
-use linux::bpf::delivery::Sampler;
+use linux::bpf::delivery::DeliverySampler;
 use linux::counters::CounterSource;
-use linux::lab::{Lab, LabOptions, Program, SERVER_ADDRESS, SERVER_DEVICE};
+use linux::lab::{Lab, LabOptions, SERVER_ADDRESS, SERVER_DEVICE, ServerProgram};
 use linux::machine::{Machine, seconds_since_1970};
 use linux::work::{WorkTime, family};
 use linux::{Kernel, Processes, Signals, WakeLatency};
@@ -75,7 +75,7 @@ pub(crate) struct PoliciesStage<'a> {
     applied_settings: BTreeMap<String, String>,
     journal: Journal,
     counters: [CounterSource; 2],
-    delivery: Option<Sampler>,
+    delivery: Option<DeliverySampler>,
     cell: Option<Applied>,
     lab: Lab,
 }
@@ -93,7 +93,7 @@ struct Applied {
 
 /// A server, and the priority of its workloads.
 struct Server {
-    program: Program,
+    program: ServerProgram,
     /// Its process and all descendants.
     processes: Vec<ProcessId>,
     first: PolicyName,
@@ -111,7 +111,7 @@ impl<'a> PoliciesStage<'a> {
         let cpus = u32::try_from(layout.server.len()).unwrap_or(1);
         let queues = arguments.queues.unwrap_or_else(|| cpus.min(LabOptions::QUEUES_MAX));
         let lab = Lab::new(&LabOptions::with_queues(queues))?;
-        let delivery = match (!arguments.uncounted).then(Sampler::load) {
+        let delivery = match (!arguments.uncounted).then(DeliverySampler::load) {
             None => None,
             Some(Ok(sampler)) => Some(sampler),
             Some(Err(error)) => {

@@ -8,10 +8,10 @@ use std::process::{Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use linux::bpf::wire::{Seen, Wire};
+use linux::bpf::wire::{WireCounts, WireMeter};
 use linux::clock::monotonic;
 use linux::counters::CounterSource;
-use linux::lab::{Lab, LabOptions, Program, SERVER_ADDRESS};
+use linux::lab::{Lab, LabOptions, SERVER_ADDRESS, ServerProgram};
 use linux::{KernelError, Netns, Signals};
 use load::{Edge, Environment};
 use measure::live::agreement::percentiles_of;
@@ -87,7 +87,7 @@ pub(crate) struct SelfcheckStage<'a> {
     arguments: &'a Selfcheck,
     layout: Layout,
     counters: CounterSource,
-    wire: Wire,
+    wire: WireMeter,
     files: OwnFiles,
     /// The compiled client, or why it could not be compiled.
     pub(crate) open_loop: Result<PathBuf, String>,
@@ -102,7 +102,7 @@ impl<'a> SelfcheckStage<'a> {
         arguments: &'a Selfcheck,
     ) -> Result<Self, Fault> {
         let lab = Lab::new(&LabOptions::with_queues(1))?;
-        let wire = Wire::load(PORT, lab.server().id(), lab.client().id())?;
+        let wire = WireMeter::load(PORT, lab.server().id(), lab.client().id())?;
         let files = OwnFiles::new()?;
         let open_loop = compile(&files)?;
         let counters = CounterSource::open(lab.server())?;
@@ -110,7 +110,7 @@ impl<'a> SelfcheckStage<'a> {
     }
 
     /// Starts the server with the known service time.
-    pub(crate) fn start(&self) -> Result<Program, BenchError> {
+    pub(crate) fn start(&self) -> Result<ServerProgram, BenchError> {
         let program = std::env::current_exe().map_err(|error| Fault::file("/proc/self/exe", error))?;
         let mut command = Command::new(program);
         command.args(["bench", "serve", "--listen"]).arg(address(PORT).to_string());
@@ -119,7 +119,7 @@ impl<'a> SelfcheckStage<'a> {
         self.start_on(command, PORT)
     }
 
-    fn start_on(&self, command: Command, port: u16) -> Result<Program, BenchError> {
+    fn start_on(&self, command: Command, port: u16) -> Result<ServerProgram, BenchError> {
         let program = self.lab.start_program_on(&self.layout.server, command, port);
         Ok(program.map_err(Fault::failed)?)
     }
@@ -137,7 +137,7 @@ impl<'a> SelfcheckStage<'a> {
     /// Runs one client once.
     pub(crate) fn run(
         &mut self,
-        server: &Program,
+        server: &ServerProgram,
         shape: Shape,
         client: Client,
         round: u32,
@@ -165,7 +165,7 @@ impl<'a> SelfcheckStage<'a> {
 
     fn generator(
         &mut self,
-        server: &Program,
+        server: &ServerProgram,
         shape: Shape,
         waiting: Waiting,
         round: u32,
@@ -181,7 +181,7 @@ impl<'a> SelfcheckStage<'a> {
 
     fn independent(
         &mut self,
-        server: &Program,
+        server: &ServerProgram,
         shape: Shape,
         round: u32,
     ) -> Result<(Sample, [Reading; 2]), BenchError> {
@@ -300,7 +300,7 @@ fn is_installed(program: &str) -> bool {
 }
 
 /// The rate and percentiles on the wire in a window.
-fn on_the_wire(seen: &Seen, window: u64) -> (f64, [Option<f64>; 3]) {
+fn on_the_wire(seen: &WireCounts, window: u64) -> (f64, [Option<f64>; 3]) {
     #[expect(clippy::cast_precision_loss, reason = "answers of one run, below 2^53")]
     let rate = seen.answered as f64 / Nanoseconds(window).as_secs_f64().max(1e-9);
     (rate, percentiles_of(&seen.spans).map(|span| span.map(|nanoseconds| nanoseconds / 1e3)))
@@ -369,7 +369,7 @@ struct Edges<'a> {
 
 struct State<'a> {
     counters: &'a mut CounterSource,
-    wire: Option<&'a mut Wire>,
+    wire: Option<&'a mut WireMeter>,
     readings: Vec<Reading>,
     wrong: Option<KernelError>,
 }
@@ -380,7 +380,7 @@ impl<'a> Edges<'a> {
         layout: &'a Layout,
         pids: [Pid; 2],
         counters: &'a mut CounterSource,
-        wire: Option<&'a mut Wire>,
+        wire: Option<&'a mut WireMeter>,
     ) -> Self {
         let state = State { counters, wire, readings: Vec::with_capacity(2), wrong: None };
         Self { netns, layout, pids, state: Mutex::new(state) }

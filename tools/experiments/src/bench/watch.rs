@@ -9,7 +9,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::{Mutex, PoisonError};
 
 use linux::Netns;
-use linux::bpf::delivery::Sampler;
+use linux::bpf::delivery::DeliverySampler;
 use linux::counters::CounterSource;
 use linux::cycles::Cycles;
 use linux::observe::count_interrupts;
@@ -43,7 +43,7 @@ struct Read<'a> {
 /// The counters of a machine.
 pub(crate) struct Meters<'a> {
     pub(crate) source: &'a mut CounterSource,
-    pub(crate) delivery: Option<&'a mut Sampler>,
+    pub(crate) delivery: Option<&'a mut DeliverySampler>,
     pub(crate) cycles: Option<&'a mut Cycles>,
     pub(crate) epolls: Option<&'a EpollCounts>,
     pub(crate) work: Option<&'a mut WorkTime>,
@@ -63,7 +63,7 @@ pub(crate) struct AtEdge {
 
 impl<'a> Meters<'a> {
     /// The kernel's counters, and who polls.
-    pub(crate) const fn of(source: &'a mut CounterSource, delivery: Option<&'a mut Sampler>) -> Self {
+    pub(crate) const fn of(source: &'a mut CounterSource, delivery: Option<&'a mut DeliverySampler>) -> Self {
         Self { source, delivery, cycles: None, epolls: None, work: None, irqs: None }
     }
 

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use linux::process::cpus_of_this_thread;
 use linux::{Processes, Signals, observe};
-use model::{CpuSet, Nanoseconds, OfferedLoad, Schema, Workload};
+use model::{CpuSet, FormatName, Nanoseconds, OfferedLoad, Workload};
 use runs::{Experiment, Gates, Grid, Progress, Results, Skipped, Stage, Stopped, Variant};
 use session::{Exit, Fault, HostState};
 
@@ -193,7 +193,7 @@ fn cases_of<B: Compares>(bench: &B, client_cpus: u32, cpus: u32) -> Result<Vec<C
 }
 
 fn grid_of<B: Compares>(notes: Vec<String>) -> Grid {
-    Grid { schema: Schema, title: B::TITLE.to_owned(), notes, ..Grid::default() }
+    Grid { schema: FormatName, title: B::TITLE.to_owned(), notes, ..Grid::default() }
 }
 
 /// Makes all experiments, prints the tables and writes the files.

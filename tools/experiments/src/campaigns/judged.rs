@@ -11,7 +11,7 @@ use latency::judge::{
     Round,
 };
 use latency::live::ServiceSelection;
-use linux::bpf::wire::{Seen, Wire};
+use linux::bpf::wire::{WireCounts, WireMeter};
 use linux::lab::{Lab, LabOptions, Memcached, MemcachedOptions, SERVER_ADDRESS};
 use linux::{Netns, Signals};
 use measure::live::agreement::percentiles_of;
@@ -108,7 +108,7 @@ fn compared(
         disruptive: false,
     };
     let truth = Switchback::new(vec!["current".to_owned(), "other".to_owned()], options.rule());
-    let wire = Wire::load(PORT, lab.server().id(), lab.client().id())?;
+    let wire = WireMeter::load(PORT, lab.server().id(), lab.client().id())?;
     let (stop, hog, began) = (AtomicBool::new(false), AtomicBool::new(false), Instant::now());
     let share = || began.elapsed().as_secs_f64() / options.most.as_secs_f64();
     let every =
@@ -186,9 +186,9 @@ fn use_up(stop: &AtomicBool, hog: &AtomicBool) {
 
 /// Measures the wire in each window, and triggers the events of the scenario.
 struct Witness<'a> {
-    wire: Wire,
+    wire: WireMeter,
     truth: Switchback,
-    seen: Vec<(usize, Seen, f64)>,
+    seen: Vec<(usize, WireCounts, f64)>,
     hog: &'a AtomicBool,
     restart_at: Option<Instant>,
     server: &'a mut Option<Memcached>,
@@ -226,7 +226,7 @@ impl ComparisonProgress for Witness<'_> {
 }
 
 /// The figures of a window on the wire.
-fn on_wire(seen: &Seen, seconds: f64) -> Figures {
+fn on_wire(seen: &WireCounts, seconds: f64) -> Figures {
     let [p50, p90, p99] = percentiles_of(&seen.spans);
     Figures {
         seconds,

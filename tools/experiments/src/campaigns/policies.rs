@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use linux::process::cpus_of_this_thread;
 use linux::{Processes, Signals, observe};
-use model::{Evidence, MachineDescription, OfferedLoad, PolicyName, Schema, Workload};
+use model::{Evidence, FormatName, MachineDescription, OfferedLoad, PolicyName, Workload};
 use runs::{Experiment, Grid, Overall, Results, Stage, Stopped, Variant};
 use session::{Exit, Fault};
 
@@ -109,7 +109,7 @@ fn across_machines(arguments: &Policies, context: &Context<'_>) -> Result<Exit, 
 
 fn titled(title: String) -> Grid {
     let notes = FOREIGN_NOTES.map(str::to_owned).to_vec();
-    Grid { schema: Schema, title, notes, ..Grid::default() }
+    Grid { schema: FormatName, title, notes, ..Grid::default() }
 }
 
 /// A stage that runs one or two kinds of workloads at a time.
@@ -280,7 +280,7 @@ pub(super) fn empty(arguments: &Policies, mixtures: &[Mixture], title: &str) -> 
         overall("Latency-first workloads with others", true, latency),
     ];
     Grid {
-        schema: Schema,
+        schema: FormatName,
         title: title.to_owned(),
         overall: overall.into_iter().filter(|overall| !overall.variants.is_empty()).collect(),
         ..Grid::default()

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use model::nic::CoalesceParam;
 use model::recipe::{Circumstances, Mechanism, RecipeValue};
-use model::{Layout, OfferedLoad, PolicyName, Recipes, Schema};
+use model::{FormatName, Layout, OfferedLoad, PolicyName, Recipes};
 use runs::{Experiment, Grid, Results, Variant};
 use session::{Exit, Fault};
 use sim::Scenario;
@@ -102,7 +102,7 @@ fn simulated(arguments: &Policies, context: &Context<'_>) -> Result<Grid, Fault>
             .zip(mine)
             .map(|(label, (job, outcome))| evidence(&label, &job.scenario, job.seed, outcome));
         let results = Results {
-            schema: Schema,
+            schema: FormatName,
             experiment: experiment.clone(),
             evidence: evidence.collect(),
             machines: Vec::new(),

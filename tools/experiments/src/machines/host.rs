@@ -16,10 +16,10 @@ use std::time::{Duration, Instant};
 
 use apply::{Allow, Journal, TransactionName};
 use latency::live::{MeasuredService, ServiceSelection};
-use linux::bpf::delivery::Sampler;
+use linux::bpf::delivery::DeliverySampler;
 use linux::counters::CounterSource;
 use linux::cycles::Cycles;
-use linux::lab::{Memcached, MemcachedOptions, Program, ServerHost};
+use linux::lab::{Memcached, MemcachedOptions, ServerHost, ServerProgram};
 use linux::machine::{describe, device_with_address};
 use linux::process::preload::EpollCounts;
 use linux::process::{cpus_of_this_thread, path_of_our};
@@ -300,7 +300,7 @@ struct BenchHost<'a> {
     storage: Option<(PathBuf, bool)>,
     journal: Journal,
     counters: CounterSource,
-    delivery: Option<Sampler>,
+    delivery: Option<DeliverySampler>,
     cell: Option<Cell>,
     /// The temporary file of the bench on storage, which exists as long as it is open.
     _file: Option<File>,
@@ -333,7 +333,7 @@ struct Cell {
 
 enum Server {
     Memcached(Memcached),
-    Program(Program),
+    Program(ServerProgram),
     /// It is not ours, and stays.
     Running(Vec<ProcessId>),
 }
@@ -389,7 +389,7 @@ impl<'a> BenchHost<'a> {
             Fault::new(Exit::Usage, format!("no device here has the address {address}"))
                 .hint("name one with --server-address")
         })?;
-        let delivery = match prepare.counted.then(Sampler::load) {
+        let delivery = match prepare.counted.then(DeliverySampler::load) {
             None => None,
             Some(Ok(sampler)) => Some(sampler),
             Some(Err(error)) => {
@@ -756,7 +756,12 @@ impl<'a> BenchHost<'a> {
     }
 }
 
-fn read(edge: Edge, cell: &mut Cell, counters: &mut CounterSource, delivery: Option<&mut Sampler>) -> AtEdge {
+fn read(
+    edge: Edge,
+    cell: &mut Cell,
+    counters: &mut CounterSource,
+    delivery: Option<&mut DeliverySampler>,
+) -> AtEdge {
     let mut meters = Meters {
         cycles: cell.cycles.as_mut(),
         epolls: cell.epolls.as_ref(),

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use measure::record::Recorder;
 use model::{
-    CounterRates, CpuUse, EpollBatch, Evidence, KeySize, MemcachedWorkload, Nanoseconds, OfferedLoad, Origin,
-    Pace, Requests, Schema, SimulatedFrom, ValueSize, Waiting, Workload,
+    CounterRates, CpuUse, EpollBatch, Evidence, FormatName, KeySize, MemcachedWorkload, Nanoseconds,
+    OfferedLoad, Origin, Pace, Requests, SimulatedFrom, ValueSize, Waiting, Workload,
 };
 use sim::watch::Class;
 use sim::{Costs, Outcome, Scenario};
@@ -25,7 +25,7 @@ pub(crate) fn evidence(label: &str, scenario: &Scenario, seed: u64, outcome: &Ou
     let share = |class: Class| outcome.shares[class as usize];
     let grown = outcome.backlog[1].saturating_sub(outcome.backlog[0]);
     Evidence {
-        schema: Schema,
+        schema: FormatName,
         label: label.to_owned(),
         origin: Origin::Simulated(SimulatedFrom {
             scenario: scenario.hash(),

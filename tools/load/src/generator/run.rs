@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use model::{
-    Evidence, MemcachedWorkload, Nanoseconds, OfferedLoad, Origin, Pace, Requests, Schema, Workload,
+    Evidence, FormatName, MemcachedWorkload, Nanoseconds, OfferedLoad, Origin, Pace, Requests, Workload,
 };
 
 use crate::clock::Moment;
@@ -88,7 +88,7 @@ impl Run {
     /// `counters`, …) are `None` for the caller to fill in.
     pub fn into_evidence(self, label: impl Into<String>, origin: Origin) -> Evidence {
         let mut evidence = Evidence {
-            schema: Schema,
+            schema: FormatName,
             label: label.into(),
             origin,
             window: self.workload.pace().window,

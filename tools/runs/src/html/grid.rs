@@ -218,7 +218,7 @@ mod test {
     use crate::grid::Skipped;
     use crate::test_evidence;
     use measure::record::Recorder;
-    use model::{Evidence, Nanoseconds, OfferedLoad, Schema};
+    use model::{Evidence, FormatName, Nanoseconds, OfferedLoad};
 
     #[test]
     fn a_report_shows_every_configuration_and_needs_nothing_else() {
@@ -234,10 +234,10 @@ mod test {
         let labels = vec!["softirq".to_owned(), "<b>".to_owned()];
         let evidence = labels.iter().flat_map(|label| [run(label), run(label)]).collect();
         let experiment = Experiment { labels, loads: vec![load], rounds: 2, seed: 1 };
-        let results = Results { schema: Schema, experiment, evidence, machines: Vec::new() };
+        let results = Results { schema: FormatName, experiment, evidence, machines: Vec::new() };
         let skipped = vec![Skipped { label: "workqueue".to_owned(), reason: "simulator only".to_owned() }];
         let page = html_of_grid(&Grid {
-            schema: Schema,
+            schema: FormatName,
             title: "t".to_owned(),
             notes: Vec::new(),
             skipped,

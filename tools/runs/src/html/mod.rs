@@ -255,7 +255,7 @@ mod test {
     use super::*;
     use crate::experiment::Experiment;
     use crate::test_evidence;
-    use model::{CpuUse, Distribution, Nanoseconds, OfferedLoad, Schema};
+    use model::{CpuUse, Distribution, FormatName, Nanoseconds, OfferedLoad};
 
     fn results() -> Results {
         let loads =
@@ -279,7 +279,7 @@ mod test {
             }
         }
         let experiment = Experiment { labels, loads, rounds: 3, seed: 1 };
-        Results { schema: Schema, experiment, evidence, machines: Vec::new() }
+        Results { schema: FormatName, experiment, evidence, machines: Vec::new() }
     }
 
     #[test]

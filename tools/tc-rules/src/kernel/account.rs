@@ -4,7 +4,7 @@ use std::fmt;
 
 use sys::error::Cause;
 
-use netlink::message::Refusal;
+use netlink::message::KernelRefusal;
 
 /// A command that the kernel refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -12,7 +12,7 @@ pub struct Refused {
     /// Its line.
     pub line: u32,
     /// The kernel's error.
-    pub refusal: Refusal,
+    pub refusal: KernelRefusal,
 }
 
 impl Refused {
@@ -23,7 +23,7 @@ impl Refused {
 
     /// The error number and message.
     pub fn cause(&self) -> Cause {
-        let Refusal { errno, message, missing, .. } = &self.refusal;
+        let KernelRefusal { errno, message, missing, .. } = &self.refusal;
         match (message, missing) {
             (Some(message), _) => Cause::Extack { errno: *errno, message: message.clone() },
             (None, Some(missing)) => {

@@ -14,7 +14,7 @@ use sys::error::KernelError;
 use sys::netns::Netns;
 
 pub use super::rules::{Dumped, Several, groups, rules};
-use netlink::{NetlinkSocket, Piece, Protocol};
+use netlink::{DumpPiece, NetlinkProtocol, NetlinkSocket};
 
 /// The device index that denotes a block: `TCM_IFINDEX_MAGIC_BLOCK`.
 const BLOCK: u32 = u32::MAX;
@@ -46,17 +46,22 @@ pub fn terse(
     const TERSE: u32 = 1;
     let (what, mut body) = request(hook);
     body.bytes(DUMP_FLAGS, &[TERSE.to_ne_bytes(), TERSE.to_ne_bytes()].concat());
-    NetlinkSocket::open(Protocol::Route, netns)?.dump_each(&what, message::GET_FILTER, &body, |piece| {
-        match piece {
-            Piece::Begin => take(None),
-            Piece::Object(object) => {
-                if let Some(rule) = Terse::decode(hook, object)? {
-                    take(Some(&rule));
+    NetlinkSocket::open(NetlinkProtocol::Route, netns)?.dump_each(
+        &what,
+        message::GET_FILTER,
+        &body,
+        |piece| {
+            match piece {
+                DumpPiece::Begin => take(None),
+                DumpPiece::Object(object) => {
+                    if let Some(rule) = Terse::decode(hook, object)? {
+                        take(Some(&rule));
+                    }
                 }
             }
-        }
-        Ok(())
-    })
+            Ok(())
+        },
+    )
 }
 
 /// The full rule of an entry in a terse dump; `None` if it is not fully known.
@@ -72,7 +77,7 @@ pub fn whole(netns: &Netns, rule: &Terse) -> Result<Option<Filter>, KernelError>
     let mut body = AttrBuf::after(&header(hook, rule.handle, info));
     body.u32(CHAIN, chain);
     body.text(KIND, "flower");
-    let mut socket = NetlinkSocket::open(Protocol::Route, netns)?;
+    let mut socket = NetlinkSocket::open(NetlinkProtocol::Route, netns)?;
     socket.get("a rule", message::GET_FILTER, &body, |object| {
         let mut whole = Filter::default();
         Ok(whole.decode(object)?.map(|()| Filter { hook, ..whole }))
@@ -86,10 +91,15 @@ pub fn whole(netns: &Netns, rule: &Terse) -> Result<Option<Filter>, KernelError>
 pub fn count(netns: &Netns, hook: Hook) -> Result<usize, KernelError> {
     let (what, body) = request(hook);
     let mut count = 0;
-    NetlinkSocket::open(Protocol::Route, netns)?.dump::<()>(&what, message::GET_FILTER, &body, |_| {
-        count += 1;
-        Ok(None)
-    })?;
+    NetlinkSocket::open(NetlinkProtocol::Route, netns)?.dump::<()>(
+        &what,
+        message::GET_FILTER,
+        &body,
+        |_| {
+            count += 1;
+            Ok(None)
+        },
+    )?;
     Ok(count)
 }
 
@@ -158,13 +168,15 @@ pub fn chains(netns: &Netns, hook: Hook) -> Result<BTreeSet<u32>, KernelError> {
     /// Size of `struct tcmsg`.
     const HEADER_BYTES: usize = 20;
     let (what, body) = request(hook);
-    let dumped =
-        NetlinkSocket::open(Protocol::Route, netns)?.dump(&what, message::GET_CHAIN, &body, |object| {
-            match Attrs::after(HEADER_BYTES, object)?.find(CHAIN)? {
-                Some(chain) => chain.u32().map(Some),
-                None => Ok(None),
-            }
-        });
+    let dumped = NetlinkSocket::open(NetlinkProtocol::Route, netns)?.dump(
+        &what,
+        message::GET_CHAIN,
+        &body,
+        |object| match Attrs::after(HEADER_BYTES, object)?.find(CHAIN)? {
+            Some(chain) => chain.u32().map(Some),
+            None => Ok(None),
+        },
+    );
     match dumped {
         Ok(chains) => Ok(chains.into_iter().collect()),
         Err(error) if matches!(error.number(), Some(Errno::INVAL | Errno::NODEV | Errno::NOENT)) => {
@@ -181,7 +193,7 @@ pub fn chains(netns: &Netns, hook: Hook) -> Result<BTreeSet<u32>, KernelError> {
 /// The same as [`rules()`]; a hook that does not exist has none.
 pub fn whole_chains(netns: &Netns, hook: Hook) -> Result<Vec<Option<Filter>>, KernelError> {
     let (what, body) = request(hook);
-    let mut socket = NetlinkSocket::open(Protocol::Route, netns)?;
+    let mut socket = NetlinkSocket::open(NetlinkProtocol::Route, netns)?;
     let dumped = socket.dump(&what, message::GET_CHAIN, &body, |object| {
         let mut chain = Filter::default();
         Ok(Some(chain.decode_chain(hook, object)?.map(|()| chain)))
@@ -199,7 +211,7 @@ pub fn whole_chains(netns: &Netns, hook: Hook) -> Result<Vec<Option<Filter>>, Ke
 /// # Errors
 /// The kernel's error.
 pub fn qdiscs(netns: &Netns) -> Result<Vec<Qdisc>, KernelError> {
-    let mut socket = NetlinkSocket::open(Protocol::Route, netns)?;
+    let mut socket = NetlinkSocket::open(NetlinkProtocol::Route, netns)?;
     socket.dump("queueing disciplines", message::GET_QDISC, &AttrBuf::after(&[0; 20]), Qdisc::decode)
 }
 
@@ -217,7 +229,7 @@ pub fn other_parents(netns: &Netns, device: Option<IfIndex>) -> Result<Vec<Hook>
         let wanted = device.is_none_or(|device| device == hook.device);
         (wanted && hook.parent != 0 && hook.parent & QDISC != QDISC).then_some(hook)
     };
-    let mut socket = NetlinkSocket::open(Protocol::Route, netns)?;
+    let mut socket = NetlinkSocket::open(NetlinkProtocol::Route, netns)?;
     let empty = AttrBuf::after(&[0; 20]);
     let mut hooks =
         socket.dump("queueing disciplines", message::GET_QDISC, &empty, |object| Ok(parent(object)))?;
@@ -238,7 +250,7 @@ pub fn other_parents(netns: &Netns, device: Option<IfIndex>) -> Result<Vec<Hook>
 pub fn has_qdisc(netns: &Netns, device: IfIndex, parent: u32) -> Result<bool, KernelError> {
     let mut header = [0; 20];
     header[4..8].copy_from_slice(&device.0.to_ne_bytes());
-    let mut socket = NetlinkSocket::open(Protocol::Route, netns)?;
+    let mut socket = NetlinkSocket::open(NetlinkProtocol::Route, netns)?;
     let found =
         socket.dump("queueing disciplines", message::GET_QDISC, &AttrBuf::after(&header), |object| {
             let word = |at: usize| {

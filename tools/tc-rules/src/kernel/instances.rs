@@ -5,7 +5,7 @@ use rustix::io::Errno;
 use sys::error::KernelError;
 use sys::netns::Netns;
 
-use netlink::{NetlinkSocket, Protocol};
+use netlink::{NetlinkProtocol, NetlinkSocket};
 
 /// `RTM_GETACTION`.
 const GET_ACTION: u16 = 50;
@@ -43,7 +43,7 @@ pub fn any<'a>(netns: &Netns, kinds: impl IntoIterator<Item = &'a str>) -> Resul
 
 /// The highest index of each kind; 0 if there is no instance.
 fn highest<'a>(netns: &Netns, kinds: impl IntoIterator<Item = &'a str>) -> Result<Vec<u32>, KernelError> {
-    let mut socket = NetlinkSocket::open(Protocol::Route, netns)?;
+    let mut socket = NetlinkSocket::open(NetlinkProtocol::Route, netns)?;
     let mut all = Vec::new();
     for kind in kinds {
         let mut body = AttrBuf::after(&[0; 4]); // struct tcamsg

@@ -19,7 +19,7 @@ use sys::netns::Netns;
 use super::account::Refused;
 use super::portion::Piece;
 use netlink::attr::padded;
-use netlink::message::{HEADER_BYTES, Message, Messages, Refusal, Reply, flag};
+use netlink::message::{HEADER_BYTES, KernelRefusal, Message, Messages, NetlinkReply, flag};
 
 /// Requested size of the receive buffer, in bytes, if permitted. Each refusal takes about a kilobyte there,
 /// whatever its length.
@@ -92,7 +92,7 @@ impl Verified {
 /// The answers to messages.
 #[derive(Debug, Default)]
 struct Answers {
-    refused: Vec<(u32, Refusal)>,
+    refused: Vec<(u32, KernelRefusal)>,
     lost: bool,
     /// The body of the echo of a single message, if requested.
     echo: Option<Vec<u8>>,
@@ -284,12 +284,14 @@ impl RuleSocket {
         for message in Messages::new(&self.buffer[..length]) {
             let message = message.map_err(malformed)?;
             match message.reply().map_err(malformed)? {
-                Reply::Refused(refusal) if message.sequence < FENCES => {
+                NetlinkReply::Refused(refusal) if message.sequence < FENCES => {
                     answers.refused.push((message.sequence, refusal));
                 }
-                Reply::Done | Reply::Refused(_) if message.sequence == fence => return Ok(true),
-                Reply::Object(body) => answers.echo = Some(body.to_vec()),
-                Reply::Done | Reply::Refused(_) | Reply::Nothing => {}
+                NetlinkReply::Done | NetlinkReply::Refused(_) if message.sequence == fence => {
+                    return Ok(true);
+                }
+                NetlinkReply::Object(body) => answers.echo = Some(body.to_vec()),
+                NetlinkReply::Done | NetlinkReply::Refused(_) | NetlinkReply::Nothing => {}
             }
         }
         Ok(false)
@@ -301,7 +303,11 @@ const FLAGS_AT: usize = 6;
 
 /// The refusal of a line whose rule the kernel altered.
 fn ignored(line: u32, words: &str) -> Refused {
-    let refusal =
-        Refusal { errno: Errno::OPNOTSUPP, message: Some(words.to_owned()), offset: None, missing: None };
+    let refusal = KernelRefusal {
+        errno: Errno::OPNOTSUPP,
+        message: Some(words.to_owned()),
+        offset: None,
+        missing: None,
+    };
     Refused { line, refusal }
 }

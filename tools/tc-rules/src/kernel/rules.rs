@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use model::IfIndex;
-use netlink::{NetlinkSocket, Piece, Protocol};
+use netlink::{DumpPiece, NetlinkProtocol, NetlinkSocket};
 use rustix::io::Errno;
 use sys::error::KernelError;
 use sys::netns::Netns;
@@ -77,9 +77,9 @@ fn rules_besides(
     let (what, body) = request(hook);
     let mut rule = Filter::default();
     let mut tables = Tables::of(netns, hook, before);
-    let mut socket = NetlinkSocket::open(Protocol::Route, netns)?;
+    let mut socket = NetlinkSocket::open(NetlinkProtocol::Route, netns)?;
     socket.dump_each(&what, message::GET_FILTER, &body, |piece| {
-        let Piece::Object(object) = piece else {
+        let DumpPiece::Object(object) = piece else {
             tables.begin();
             take(Dumped::Begin);
             return Ok(());

@@ -14,7 +14,7 @@ use netlink::attr::AttrBuf;
 use sys::netns::Netns;
 
 use super::dump;
-use netlink::{NetlinkSocket, Protocol};
+use netlink::{NetlinkProtocol, NetlinkSocket};
 
 /// The handle of the root table of a priority: `TC_U32_ROOT`.
 const ROOT: u32 = 0xfff0_0000;
@@ -132,7 +132,7 @@ impl<'n> Tables<'n> {
     /// The root table of a priority; 0 if there is no such priority of u32.
     fn first(&mut self, hook: Hook, chain: u32, priority: u16) -> u32 {
         if self.socket.is_none() {
-            self.socket = NetlinkSocket::open(Protocol::Route, self.netns).ok();
+            self.socket = NetlinkSocket::open(NetlinkProtocol::Route, self.netns).ok();
         }
         let Some(socket) = &mut self.socket else { return 0 };
         let header = dump::header(hook, ROOT, u32::from(priority) << 16);

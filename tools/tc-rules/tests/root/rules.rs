@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use libtest_mimic::{Failed, Trial};
 use linux::Netns;
 use netlink::rtlink::{RtLink, VethEnd};
-use netlink::{AttrBuf, Malformed, NetlinkSocket, Piece, Protocol};
+use netlink::{AttrBuf, DumpPiece, Malformed, NetlinkProtocol, NetlinkSocket};
 use tc_rules::kernel::{Devices, Loader, Options, dump};
 use tc_rules::{Batch, Hook, Lookup, command};
 use testkit::fits::misfit;
@@ -99,11 +99,11 @@ impl Stage {
         header[4..8].copy_from_slice(&hook.device.0.to_ne_bytes());
         header[12..16].copy_from_slice(&hook.parent.to_ne_bytes());
         let mut seen = 0;
-        let mut socket = NetlinkSocket::open(Protocol::Route, &self.netns).expect("a socket");
+        let mut socket = NetlinkSocket::open(NetlinkProtocol::Route, &self.netns).expect("a socket");
         let _ = socket.dump_each("rules", command::message::GET_FILTER, &AttrBuf::after(&header), |piece| {
             match piece {
-                Piece::Begin => seen = 0,
-                Piece::Object(object) => seen += usize::from(object[8..12] != [0; 4]),
+                DumpPiece::Begin => seen = 0,
+                DumpPiece::Object(object) => seen += usize::from(object[8..12] != [0; 4]),
             }
             if seen < count { Ok(()) } else { Err(Malformed("so many are enough")) }
         });
