@@ -315,22 +315,22 @@ pub struct CommitError<E> {
 /// Why a plan was not applied.
 #[derive(Debug)]
 pub enum CommitFault<E> {
-    /// These changes cannot be undone, which was not allowed.
+    /// Some changes cannot be undone, and the caller does not allow irreversible changes.
     Irreversible(Vec<Change>),
-    /// These changes disrupt traffic, which was not allowed.
+    /// Some changes disrupt traffic, and the caller does not allow that.
     Disruptive(Vec<Change>),
     /// An earlier, undecided transaction has changed one of these knobs.
     Undecided {
         /// The earlier transaction.
         name: TransactionName,
-        /// Its standing: unfinished or held.
+        /// The standing: unfinished or held.
         standing: Standing,
         /// The transaction's change of the knob.
         knob: Box<Change>,
     },
     /// A running program owns one of these knobs, and restores it when it exits.
     Owned {
-        /// Its transaction.
+        /// The transaction.
         name: TransactionName,
         /// The program.
         by: Pid,
@@ -341,7 +341,7 @@ pub enum CommitFault<E> {
     Unreadable {
         /// The transaction, and the fault in its journal.
         transaction: Box<Unreadable>,
-        /// How it may have changed a knob, if its plan is known.
+        /// How that transaction may have changed a knob, if its plan is known.
         knob: Option<Box<Change>>,
     },
     /// One of the daemon's earlier transactions was rolled back while it made this plan: it must observe the

@@ -9,16 +9,16 @@ use serde::{Deserialize, Serialize};
 pub enum Fate {
     /// The setting already had its old value.
     AlreadyBack,
-    /// It was restored, and reads back as restored.
+    /// The setting was restored, and reads back as restored.
     Restored,
-    /// Its object no longer exists.
+    /// The object no longer exists.
     Gone,
     /// Another program has set it since; it was left alone.
     LeftAlone {
         /// The foreign value.
         found: Setting,
     },
-    /// It could not be restored.
+    /// The setting could not be restored.
     Stuck {
         /// The value it was last seen with, if it was read.
         found: Option<Setting>,
@@ -34,7 +34,7 @@ pub enum Fate {
 pub(crate) struct Begun {
     /// The step's index in the plan.
     pub(crate) step: usize,
-    /// Whether it may have been partly written.
+    /// Whether the step may have been partly written.
     pub(crate) under_way: bool,
     /// The results of its changes in an earlier undo; empty if there was none.
     pub(crate) earlier: Vec<Fate>,

@@ -106,7 +106,7 @@ impl<'k, K: Knobs> HeldPlan<'k, K> {
 impl<K: Knobs> Drop for HeldPlan<'_, K> {
     fn drop(&mut self) {
         if let Some(mut pending) = self.pending.take() {
-            // The journal has the result; drop cannot return it.
+            // `drop` cannot return the result, but the journal has it.
             let _recorded = pending.undo(self.kernel, Why::Dropped);
         }
     }

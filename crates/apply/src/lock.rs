@@ -59,7 +59,7 @@ impl Lock {
                 Err(errno) => return Err(failed("lock")(errno.into())),
             }
         }
-        // The pid is only for messages. A full disk has no room for it, which must not prevent an undo.
+        // The pid is only for messages: failing to write it, as on a full disk, must not prevent an undo.
         let _best_effort =
             file.set_len(0).and_then(|()| file.write_all(format!("{}\n", std::process::id()).as_bytes()));
         Ok(Self { file })

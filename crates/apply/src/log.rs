@@ -61,7 +61,7 @@ pub enum JournalError {
     TooLong {
         /// The journal.
         file: PathBuf,
-        /// Its length.
+        /// The length.
         bytes: u64,
     },
     /// A transaction's journal cannot be read.
@@ -69,13 +69,13 @@ pub enum JournalError {
     Unread {
         /// The cause.
         error: Box<JournalError>,
-        /// Its undo script, if that is a file.
+        /// The undo script, if that is a file.
         script: Option<PathBuf>,
     },
     /// Another process is writing.
     #[error("another netpolicy process holds the journal lock{}; waited {} s", Holder(*holder), waited.as_secs_f32())]
     Busy {
-        /// Its pid, if it could be read.
+        /// The pid, if it could be read.
         holder: Option<Pid>,
         /// How long this process waited.
         waited: Duration,
@@ -83,7 +83,7 @@ pub enum JournalError {
     /// Another daemon uses this journal.
     #[error("another daemon uses {}{}", directory.display(), Holder(*by))]
     Kept {
-        /// Its pid, if it could be read.
+        /// The pid, if it could be read.
         by: Option<Pid>,
         /// The journal.
         directory: PathBuf,

@@ -65,7 +65,7 @@ pub enum JournalRecord {
     },
     /// The undo has ended.
     Closed {
-        /// How it ended.
+        /// How the transaction ended.
         ending: Ending,
     },
 }
@@ -129,16 +129,16 @@ pub enum Why {
         /// The error, in words.
         cause: String,
     },
-    /// Its program decided not to keep it.
+    /// The program decided not to keep it.
     NotKept,
-    /// Its program failed before it decided.
+    /// The program failed before it decided.
     Dropped,
     /// An operator requested it.
     Asked {
         /// The time of the request.
         at: Moment,
     },
-    /// It was not confirmed in time.
+    /// The transaction was not confirmed in time.
     Expired {
         /// The time at which this was noticed.
         at: Moment,

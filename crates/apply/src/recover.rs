@@ -25,7 +25,7 @@ pub enum ConfirmError {
     NotHeld {
         /// The transaction.
         name: TransactionName,
-        /// Its standing.
+        /// The standing.
         standing: Standing,
     },
     /// The deadline has passed, and the transaction is about to be rolled back.
@@ -56,7 +56,7 @@ pub enum Expiry {
     },
     /// Nothing to do: the transaction was confirmed, kept or rolled back.
     Settled(Standing),
-    /// It was not confirmed, and has now been rolled back.
+    /// The transaction was not confirmed, and has now been rolled back.
     RolledBack(Undone),
 }
 
@@ -105,7 +105,7 @@ impl Journal {
         let lock = self.lock()?;
         // Each iteration undoes at least one transaction, or finds none.
         for _ in 0..=self.kept_by_daemon()?.len() {
-            // A full disk has no room for it, which must not prevent an undo.
+            // A full disk must not prevent an undo.
             let _folded = self.fold_under(&lock, asked, |_| false);
             let Some(newest) = self.kept_by_daemon()?.pop() else { break };
             let name = newest.name();

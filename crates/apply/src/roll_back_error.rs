@@ -49,7 +49,7 @@ pub enum RollBackError {
     NothingToUndo {
         /// The transaction.
         name: TransactionName,
-        /// Its standing.
+        /// The standing.
         standing: Standing,
     },
     /// The journal could not be read or written, or another process has it.

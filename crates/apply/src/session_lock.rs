@@ -26,9 +26,9 @@ const RETRIES_MAX: u32 = 50;
 /// What a program does with the transactions it owns when it exits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AtExit {
-    /// It rolls them back. If it is killed, they are [abandoned](crate::Journal::abandoned).
+    /// The process rolls its settings back. If it is killed, they are [abandoned](crate::Journal::abandoned).
     RollBack,
-    /// It leaves them in force. It owns them until then.
+    /// The process leaves its settings in force, and owns them until it exits.
     Leave,
 }
 

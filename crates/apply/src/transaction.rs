@@ -21,17 +21,17 @@ use crate::verdicts::Verdicts;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Standing {
-    /// Its program is still writing, or was killed. [`crate::Journal::writer`] distinguishes the two.
+    /// The program is still writing, or was killed. [`crate::Journal::writer`] distinguishes the two.
     Unfinished,
-    /// Its changes are in force, permanently.
+    /// The changes are in force permanently.
     Kept,
-    /// Its changes are in force until this time since boot, unless they are confirmed.
+    /// The changes are in force until this time since boot, unless they are confirmed.
     HeldUntil(Nanoseconds),
-    /// Its changes were held and then confirmed.
+    /// The changes were held and then confirmed.
     Confirmed,
-    /// Its changes were undone.
+    /// The changes were undone.
     RolledBack,
-    /// Its changes were undone, but some settings could not be restored.
+    /// The changes were undone, but some settings could not be restored.
     RollbackIncomplete,
     /// The host has been rebooted since: its changes are gone, and there is nothing to undo.
     Rebooted,

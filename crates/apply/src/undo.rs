@@ -1,4 +1,4 @@
-//! How a setting is restored, and how the result is reported.
+//! Restores settings, and reports the results.
 //!
 //! Undo replays recorded values and respects foreign ones. A setting that has its old value needs nothing.
 //! One that has the value that was written is restored. One with any other value was set by another program
@@ -52,7 +52,7 @@ pub enum UndoState {
     Unchanged,
     /// Everything that was written has been undone.
     Restored,
-    /// These settings could not be restored.
+    /// Some settings could not be restored.
     NotRestored(Vec<Stuck>),
 }
 
@@ -60,7 +60,7 @@ impl Begun {
     /// Whether a value that is neither the old nor the new one is still ours.
     fn claims(&self, change: usize, found: &Setting) -> bool {
         let left_so = |fate: &Fate| match fate {
-            // It was written and could not be read afterwards, so it may have any value.
+            // The setting was written and could not be read afterwards, so it may have any value.
             Fate::Stuck { found: then, written: true, .. } => then.as_ref().is_none_or(|then| then == found),
             Fate::Stuck { written: false, .. }
             | Fate::AlreadyBack
@@ -96,7 +96,7 @@ pub(crate) fn undo_step<K: Knobs>(kernel: &mut K, step: &Step, begun: &Begun) ->
         Ok(found) => found.into_iter().map(Ok).collect(),
         Err(error) if K::is_gone(&error) => return vec![Fate::Gone; changes.len()],
         Err(error) if changes.len() == 1 => vec![Err(error)],
-        // One of them cannot be read: read each separately, so that the error affects only that one.
+        // One of the settings cannot be read: read each separately, so that the error affects only that one.
         Err(_) => changes.iter().map(|change| read_one(kernel, change.from())).collect(),
     };
     let mut ours = Vec::with_capacity(changes.len());

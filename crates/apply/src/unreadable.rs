@@ -25,9 +25,9 @@ pub struct Unreadable {
     pub name: TransactionName,
     /// The fault in its journal.
     pub error: JournalError,
-    /// Its plan, if the first line is intact.
+    /// The plan, if the first line is intact.
     plan: Option<Plan>,
-    /// Whether it is known to be from an earlier boot, or undone by its script.
+    /// Whether the transaction is known to be from an earlier boot, or undone by its script.
     settled: bool,
 }
 
@@ -44,7 +44,7 @@ impl Unreadable {
         Self { name, error, plan: begin.map(|begin| begin.plan), settled }
     }
 
-    /// Whether it may be in force: it is not known to be from an earlier boot, or undone by its script.
+    /// Whether the transaction may be in force: it is not known to be from an earlier boot, or undone by its script.
     pub const fn may_be_in_force(&self) -> bool {
         !self.settled
     }
@@ -57,12 +57,12 @@ impl Unreadable {
         }
     }
 
-    /// Its planned changes, as far as they are known.
+    /// The planned changes, as far as they are known.
     pub(crate) fn changes(&self) -> impl Iterator<Item = &Change> {
         self.plan.iter().flat_map(Plan::changes)
     }
 
-    /// How it may have changed a knob of this plan: `Some(Some(change))` if that is known, `Some(None)` if it
+    /// How the transaction may have changed a knob of this plan: `Some(Some(change))` if that is known, `Some(None)` if it
     /// may be any change, and `None` if it shares no knob with the plan.
     pub(crate) fn touches(&self, plan: &Plan) -> Option<Option<Change>> {
         let Some(theirs) = &self.plan else { return Some(None) };

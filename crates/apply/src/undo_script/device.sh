@@ -1,6 +1,6 @@
-# device_directory DEVICE: the directory of a device, whatever its name is now. DEVICE is its index and, behind a colon, the
-# number of its directory: that stays when the device is renamed or moved, and is never given again. Without one, the index
-# must do.
+# device_directory DEVICE: the directory of a device, whatever its name is now. DEVICE is its index and, after a colon,
+# the inode of its directory, which stays when the device is renamed or moved, and is never reused. Without an inode,
+# the index identifies the device.
 device_directory() {
 	for directory in /sys/class/net/*; do
 		index=$(cat "$directory/ifindex" 2>/dev/null)
@@ -11,7 +11,7 @@ device_directory() {
 	done
 }
 
-# device_index DEVICE: the index that a device has now.
+# device_index DEVICE: the present index of a device.
 device_index() {
 	cat "$(device_directory "$1" 2>/dev/null)/ifindex"
 }

@@ -1,4 +1,4 @@
-# epoll_in_perl: the busy-poll parameters of an epoll, USECS/BUDGET/PREFER[/FLAGS]; the flags only where there are any.
+# epoll_in_perl: the busy-poll parameters of an epoll, USECS/BUDGET/PREFER[/FLAGS]; the flags only if there are any.
 epoll_in_perl() {
 	cat <<-'END'
 		my ($EPIOCSPARAMS, $EPIOCGPARAMS) = (0x40088A01, 0x80088A02);

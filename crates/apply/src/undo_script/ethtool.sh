@@ -1,9 +1,9 @@
-# after_current WORD: the value behind a word, below the line of what is in force.
+# after_current WORD: the value after a word, below the line with the current settings.
 after_current() {
 	sed -n "/^Current hardware settings:/,\$s/^$1:[[:space:]]*//p"
 }
 
-# coalesce_value WORD: a value of what ethtool -c prints. Switches stand two on a line.
+# coalesce_value WORD: a value in the output of ethtool -c, which prints two switches per line.
 coalesce_value() {
 	case $1 in
 	adaptive-rx) sed -n 's/^Adaptive RX: \([a-z/]*\).*/\1/p' ;;
@@ -14,7 +14,7 @@ coalesce_value() {
 	esac
 }
 
-# offload_word WORD: what ethtool -k calls a feature, where that is not the kernel's name.
+# offload_word WORD: ethtool -k's name of a feature, if it differs from the kernel's.
 offload_word() {
 	case $1 in
 	rx-gro) printf '%s\n' generic-receive-offload ;;
@@ -36,7 +36,8 @@ queue_mask() {
 	done
 }
 
-# requested WORD: what `ethtool -k` says was requested of an offload: `off [requested on]` while the kernel cannot switch it.
+# requested WORD: the requested state of an offload in the output of `ethtool -k`: `off [requested on]` while the kernel
+# cannot switch it.
 requested() {
 	sed -n "s/^[[:space:]]*$1: [a-z]* \[requested \([a-z]*\)\].*/\1/p;t
 		s/^[[:space:]]*$1: \([a-z]*\).*/\1/p"
@@ -65,7 +66,7 @@ ethtool_now() {
 	esac
 }
 
-# spread_over TABLE: over how many of the first queues it spreads evenly, if it does.
+# spread_over TABLE: the number of first queues over which the table spreads evenly, if it does.
 spread_over() {
 	printf '%s\n' "$1" | awk '
 		{ for (i = 1; i <= NF; i++) if ($i + 1 > n) n = $i + 1
@@ -74,7 +75,8 @@ spread_over() {
 	'
 }
 
-# weights_of TABLE: how many entries lead to each of the first queues, if those of one queue stand together, in order.
+# weights_of TABLE: the number of entries for each of the first queues, if the entries of each queue are contiguous and
+# in order.
 weights_of() {
 	printf '%s\n' "$1" | awk '
 		{ for (i = 1; i <= NF; i++) { bad += $i < last; last = $i; of[$i]++ } }

@@ -1,6 +1,6 @@
-# held KIND PID STARTED FD LINK [VALUE]: duplicates a descriptor of another process, if that process started then and the
-# descriptor is such a file; sets what KIND is about, if a value is given; prints the value in force. It ends with 3 if the
-# process or the file is gone, and with 4 if the process keeps it waiting.
+# held KIND PID STARTED FD LINK [VALUE]: duplicates a descriptor of another process, if the process has this start time
+# and the descriptor is such a file; sets the parameters of KIND if a value is given; prints the value in force. Exits
+# with 3 if the process or the file is gone, and with 4 if the process blocks it.
 held() {
 	kind=$1
 	shift
@@ -13,9 +13,9 @@ held() {
 
 # held_in_perl: Debian's perl is essential. From Linux 5.1 on, system calls have the same numbers everywhere.
 #
-# The other process may hold a lock of the file for as long as it likes, and who waits for the lock cannot be killed. So a
-# child waits; it is left behind after 2 s. The pidfd is opened before the start time is read: if that is right, the pidfd
-# cannot mean another process.
+# The other process may hold a lock of the file for as long as it likes, and a process that waits for the lock cannot be
+# killed. So a child waits, and is abandoned after 2 s. The pidfd is opened before the start time is read: if the start
+# time is right, the pidfd cannot refer to another process.
 held_in_perl() {
 	cat <<-'END'
 		use strict;
@@ -111,8 +111,8 @@ held_in_python() {
 	END
 }
 
-# owned KIND WHAT PID STARTED FD LINK SET OLD [VALUE]: what KIND is about, of a file of another process. VALUE is what is written
-# to get OLD back, if that is not the same.
+# owned KIND WHAT PID STARTED FD LINK SET OLD [VALUE]: the parameters of KIND of a file of another process. VALUE is
+# what must be written to get OLD back, if it differs from OLD.
 owned() {
 	case " ${silent:-} " in
 	*" $3 "*) stuck "$2" "its process does not answer" && return ;;

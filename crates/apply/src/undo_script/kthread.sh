@@ -1,4 +1,4 @@
-# task PID FIELD: a field of a task's stat file, by its number in proc_pid_stat(5), from 3 on.
+# task PID FIELD: a field of a task's stat file, by its number in proc_pid_stat(5), from 3.
 task() {
 	tr '\n' ' ' <"/proc/$1/stat" | sed 's/.*) //' | cut -d ' ' -f $(($2 - 2))
 }
@@ -15,8 +15,8 @@ kthreads_named() {
 	done | sort -n | cut -d ' ' -f 2
 }
 
-# kthread_of DEVICE QUEUE: the kernel thread that polls a receive queue now. Where netdev cannot be asked it is known by its name,
-# if there is one for every queue.
+# kthread_of DEVICE QUEUE: the kernel thread that polls a receive queue now. If netdev netlink is not available, the
+# thread is identified by its name, provided that there is one for every queue.
 kthread_of() {
 	id=$(netdev napi "$(device_index "$1")" "$2" 2>/dev/null)
 	if [ -n "$id" ]; then
@@ -31,8 +31,8 @@ kthread_of() {
 	fi
 }
 
-# slice PID [NANOSECONDS]: sets the slice of a thread, if given (0: the scheduler's own), and prints it as of Linux 6.12, as
-# netpolicy writes it. Debian's perl is essential; chrt knows slices from util-linux 2.41 on only.
+# slice PID [NANOSECONDS]: sets the slice of a thread, if given (0: the scheduler's own), and prints it as netpolicy
+# writes it for Linux 6.12. Debian's perl is essential; chrt supports slices only from util-linux 2.41 on.
 slice() {
 	perl - "$@" <<-'END'
 		use strict;
@@ -82,7 +82,7 @@ kthread_now() {
 	esac
 }
 
-# kthread_set PID KIND VALUE: changes that.
+# kthread_set PID KIND VALUE: changes how a kernel thread is scheduled.
 kthread_set() {
 	number=0
 	case $3 in
@@ -101,8 +101,8 @@ kthread_set() {
 	esac
 }
 
-# kthread WHAT DEVICE QUEUE KIND SET OLD: how the kernel thread that polls a receive queue is scheduled. It may be
-# another one after each reset, so it is asked for now.
+# kthread WHAT DEVICE QUEUE KIND SET OLD: how the kernel thread that polls a receive queue is scheduled. The thread may
+# differ after each reset, so it is looked up now.
 kthread() {
 	if [ -z "$(device_directory "$2")" ]; then
 		printf '%s\n' "$1: gone"

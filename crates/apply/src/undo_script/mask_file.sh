@@ -1,4 +1,4 @@
-# short_mask: a mask without the zeros in front, which the kernel writes as many of as it has CPUs.
+# short_mask: a mask without leading zeros, which the kernel writes according to its number of CPUs.
 short_mask() {
 	sed 's/^[0,]*//; s/^$/0/'
 }

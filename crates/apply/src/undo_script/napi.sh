@@ -1,6 +1,6 @@
-# netdev napi IFINDEX QUEUE | get NAPI ATTRIBUTE | set NAPI ATTRIBUTE VALUE: asks the kernel's netdev family for the NAPI
-# that polls a receive queue, or for a setting of a NAPI, or changes that. No file has these. Debian's perl is essential;
-# without it, or if YNL names one, the kernel's tools/net/ynl asks.
+# netdev napi IFINDEX QUEUE | get NAPI ATTRIBUTE | set NAPI ATTRIBUTE VALUE: asks the kernel's netdev family for the
+# NAPI that polls a receive queue, or reads or sets a setting of a NAPI, for which there is no file. Debian's perl is
+# essential; without perl, or if YNL names it, the kernel's tools/net/ynl is used.
 netdev() {
 	if [ -n "${YNL:-}" ] || ! command -v perl >/dev/null; then
 		netdev_by_ynl "$@"
@@ -114,8 +114,8 @@ field() {
 	sed -n "s/.*\"$1\": *\"\{0,1\}\([^\",}]*\).*/\1/p"
 }
 
-# napi WHAT DEVICE QUEUE ATTRIBUTE SET OLD: a setting of the NAPI that polls a receive queue. Its id moves when
-# the device is reset, so it is asked for now.
+# napi WHAT DEVICE QUEUE ATTRIBUTE SET OLD: a setting of the NAPI that polls a receive queue. Its id changes when the
+# device is reset, so it is looked up now.
 napi() {
 	directory=$(device_directory "$2")
 	if [ -z "$directory" ]; then

@@ -3,8 +3,8 @@ is_own() {
 	[ "$(stat -Lc %i /proc/self/ns/net)" = "$1" ]
 }
 
-# enter FILE COMMAND ...: runs the command in the network namespace of this file. A descriptor of another process may be a pipe by
-# now, which must not be waited for: it is opened with O_NONBLOCK (2048).
+# enter FILE COMMAND ...: runs the command in the network namespace of this file. A descriptor of another process may
+# have become a pipe, whose opening could block, so it is opened with O_NONBLOCK (2048).
 enter() {
 	if command -v perl >/dev/null; then
 		perl -e '$^F = 99; sysopen(my $file, shift, 2048) or die "$!\n"; exec "nsenter", "--net=/proc/self/fd/" . fileno($file), @ARGV' -- "$@"
@@ -15,8 +15,8 @@ enter() {
 	fi
 }
 
-# inside INODE FILE FUNCTION ...: calls the function in the network namespace with this inode, which the file leads to. In another
-# one than ours, this script runs again to do so, with a /sys that shows the devices there. It makes sure that it is that one.
+# inside INODE FILE FUNCTION ...: calls the function in the network namespace with this inode, to which the file leads.
+# For another namespace, this script runs itself there, with a /sys that shows its devices, and checks the inode.
 inside() {
 	if is_own "$1"; then
 		shift 2
@@ -29,7 +29,7 @@ inside() {
 	fi
 }
 
-# less_known_files: files of network namespaces that no name and no process leads to: mounts and open files.
+# less_known_files: files of network namespaces that have neither a name nor a process: mounts and open files.
 less_known_files() {
 	sed -n 's,^[0-9]* [0-9]* [0-9:]* net:\[[0-9]*\] \([^ ]*\) .*,\1,p' /proc/self/mountinfo
 	find /proc/[0-9]*/fd -maxdepth 1 -lname 'net:\[*\]' 2>/dev/null
@@ -63,7 +63,7 @@ holds_device() {
 	fi
 }
 
-# moved_to DEVICE: the network namespace that the device is in now, as of netns_file.
+# moved_to DEVICE: the present network namespace of the device, in the form of netns_file.
 moved_to() {
 	looked_into=' '
 	for file in /proc/self/ns/net /run/netns/* /proc/[0-9]*/ns/net $(less_known_files); do

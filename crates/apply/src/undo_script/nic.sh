@@ -1,4 +1,5 @@
-# nic TOOL WHAT DEVICE OLD: finds the directory and the name of a device that TOOL writes to. Says so where there is none.
+# nic TOOL WHAT DEVICE OLD: finds the directory and the name of a device that TOOL writes to. Reports it if there is
+# none.
 nic() {
 	directory=$(device_directory "$3")
 	name=${directory##*/}

@@ -1,9 +1,10 @@
-# size_now NAME WORD: how large packets may be, if this ip knows the word.
+# size_now NAME WORD: the maximum packet size, if this version of ip supports the word.
 size_now() {
 	ip -d link show dev "$1" | sed -n "s/.* $2 \([0-9]*\).*/\1/p"
 }
 
-# packet_size WHAT DEVICE WORD SET OLD: how large packets may be before they are cut, or may grow by joining.
+# packet_size WHAT DEVICE WORD SET OLD: the maximum size of packets before they are segmented, or to which received ones
+# are merged.
 packet_size() {
 	nic ip "$1" "$2" "$5" || return 0
 	now=$(size_now "$name" "$3")

@@ -1,4 +1,4 @@
-# qdisc_kinds NAME: the kinds of a device's queueing disciplines: default or the root's, and those of its queues in order.
+# qdisc_kinds NAME: the kinds of a device's qdiscs: default or the root's, and those of its queues in order.
 qdisc_kinds() {
 	tc qdisc show dev "$1" | awk '
 		$4 == "root" { print "0 " ($3 == "0:" ? "default" : $2); if ($3 == "0:" && $2 != "mq") print "1 " $2 }
@@ -11,8 +11,8 @@ qdisc_kinds() {
 	' | sort | sed 's/^[^ ]* //' | tr '\n' ' ' | sed 's/ $//'
 }
 
-# qdiscs WHAT DEVICE SET OLD COMMAND...: what packets wait in before they leave; each COMMAND is one of tc qdisc, without
-# the device and with @ for the handle of mq.
+# qdiscs WHAT DEVICE SET OLD COMMAND...: the qdiscs of a device; each COMMAND is one of tc qdisc, without the device and
+# with @ for the handle of mq.
 qdiscs() {
 	what=$1
 	nic tc "$1" "$2" "$4" || return 0

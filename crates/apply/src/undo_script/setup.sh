@@ -1,5 +1,5 @@
 
-# Everything was set in the running kernel, and went with it.
+# All settings were in the running kernel, and ended with it.
 running=$(cat /proc/sys/kernel/random/boot_id) || {
 	printf '%s\n' "$transaction: NOT undone: whether the host has been booted since cannot be read: mount /proc" >&2
 	exit 5
@@ -22,7 +22,7 @@ stuck() {
 	failed=5
 }
 
-# ours WHAT NOW SET OLD: whether the setting has the value that we gave it.
+# ours WHAT NOW SET OLD: whether the setting still has the value that netpolicy set.
 ours() {
 	case $2 in
 	"$4") printf '%s\n' "$1: is $4 already" ;;

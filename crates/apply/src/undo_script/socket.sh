@@ -32,8 +32,8 @@ socket_in_python() {
 	END
 }
 
-# polled WHAT PID STARTED FD INODE SET OLD: how a receive from a socket busy-polls. Its budget is restored with the others, and
-# cannot be read to see whether another program has set it since.
+# polled WHAT PID STARTED FD INODE SET OLD: how a receive from a socket busy-polls. The budget is restored with the
+# others; it cannot be read, so a later value of another program is not noticed.
 polled() {
 	set_without=$(printf '%s\n' "$6" | cut -d / -f 1,2)
 	old_without=$(printf '%s\n' "$7" | cut -d / -f 1,2)

@@ -12,7 +12,7 @@ context_ids() {
 	done
 }
 
-# one_of IDS: whether there is exactly one.
+# one_of IDS: whether there is exactly one id.
 one_of() {
 	case $1 in
 	'' | *[!0-9]*) return 1 ;;
@@ -35,8 +35,8 @@ rss_context() {
 	fi
 }
 
-# flow_rules NAME: each rule as its place, its flow in the words of ethtool -N, and where its packets go, behind tabs. What
-# is not said with whole fields has a ? in it.
+# flow_rules NAME: each rule as its location, its flow in the words of ethtool -N, and its target, separated by tabs. A
+# flow that whole fields cannot express contains a ?.
 flow_rules() {
 	ethtool -n "$1" | awk '
 		function is(word, value, mask) {
@@ -82,13 +82,13 @@ steered() {
 	esac
 }
 
-# rule_now NAME FLOW: where the packets of a flow go.
+# rule_now NAME FLOW: the target of the packets of a flow.
 rule_now() {
 	to=$(flow_rules "$1" | awk -F '\t' -v flow="$2" '$2 == flow { print $3; exit }')
 	printf '%s\n' "${to:-none}"
 }
 
-# flow_rule WHAT DEVICE FLOW SET OLD: where the NIC hands the packets of a flow.
+# flow_rule WHAT DEVICE FLOW SET OLD: the target to which the NIC directs the packets of a flow.
 flow_rule() {
 	nic ethtool "$1" "$2" "$5" || return 0
 	old=$(steered "$name" "$5")

@@ -37,7 +37,7 @@ pub(crate) fn take_over_until_killed(directory: &Path) -> ! {
     announce();
     loop {
         for transaction in journal.abandoned().expect("reads") {
-            // Another successor may have been faster, here and below.
+            // Another process may have taken over first, here and below.
             let _done_already = journal.roll_back(transaction.name(), &mut host, asked().at);
         }
         if let Ok(held) = apply::commit(plan(), &mut host, &journal, &asked(), Allow::default()) {

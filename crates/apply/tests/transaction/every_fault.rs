@@ -365,7 +365,7 @@ fn a_setting_that_an_undo_left_with_a_third_value_is_put_back_by_the_next() {
         let mut host = host.healed().with(Fault::Round(0));
         host.faults.extend(unseen);
         assert!(scene.journal.roll_back(name, &mut host, second(1)).is_err());
-        // A second undo that cannot even read forgets nothing.
+        // A second undo that cannot even read leaves the journal complete.
         let mut host = host.healed().with(Fault::RefuseReadsFrom(0));
         assert!(scene.journal.roll_back(name, &mut host, second(2)).is_err());
         let mut host = host.healed();

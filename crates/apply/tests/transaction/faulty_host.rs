@@ -16,19 +16,19 @@ use model::{
 /// A fault of a host. Reads and writes are counted separately, from 0.
 #[derive(Clone, Debug)]
 pub(crate) enum Fault {
-    /// This read fails.
+    /// Read N fails.
     RefuseRead(usize),
-    /// This read and all later ones fail.
+    /// Read N and all later ones fail.
     RefuseReadsFrom(usize),
-    /// This write fails, and nothing is written.
+    /// Write N fails, and nothing is written.
     RefuseWrite(usize),
-    /// This write and all later ones fail.
+    /// Write N and all later ones fail.
     RefuseWritesFrom(usize),
-    /// This write takes effect, but is reported as failed.
+    /// Write N takes effect, but is reported as failed.
     LoseAck(usize),
     /// Only the first setting of this write takes effect, and the write is reported as failed.
     WriteFirstOnly(usize),
-    /// This write is reported as successful, but sets other values.
+    /// Write N is reported as successful, but sets other values.
     Round(usize),
     /// The object disappears before this read.
     VanishBeforeRead(usize),
@@ -36,16 +36,16 @@ pub(crate) enum Fault {
     VanishBeforeWrite(usize),
     /// Another program writes this setting before this read.
     ForeignBeforeRead(usize, Setting),
-    /// This write panics, with nothing written.
+    /// Write N panics, with nothing written.
     PanicInWrite(usize),
 }
 
 /// An in-memory host.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct FaultyHost {
-    /// Its settings.
+    /// The settings.
     pub(crate) settings: Vec<Setting>,
-    /// Its faults.
+    /// The faults.
     pub(crate) faults: Vec<Fault>,
     /// The number of reads so far.
     pub(crate) reads: usize,

@@ -93,7 +93,7 @@ fn after_a_reboot_there_is_nothing_to_undo() {
     let (scene, plan) = (Scene::new(), latency_plan());
     let mut host = FaultyHost::new(&host_for(&plan));
     let name = scene.keep(plan.clone(), &mut host);
-    // Someone has set the same values again since the boot: they are not ours.
+    // Another program has set the same values again since the boot: they are not ours.
     let (journal, settings) = (scene.after_reboot(), host.settings.clone());
     assert_eq!(standings(&journal), [Standing::Rebooted]);
     assert!(matches!(
@@ -203,7 +203,7 @@ fn only_its_owner_may_look_into_the_journal() {
 fn a_lock_file_that_cannot_be_written_is_a_lock_all_the_same() {
     let (scene, mut host) = (Scene::new(), host_of_three());
     let name = scene.keep(one(gro(0, 0, 10)), &mut host);
-    // Every write to it fails, as on a full disk.
+    // Every write to this journal fails, as on a full disk.
     let sealed = memfd_create("lock", MemfdFlags::ALLOW_SEALING).expect("a file in memory");
     fcntl_add_seals(&sealed, SealFlags::WRITE | SealFlags::GROW | SealFlags::SHRINK).expect("seals");
     let lock = scene.journal.directory().join("lock");

@@ -59,7 +59,7 @@ fn taking() -> Vec<Change> {
     }
     let flag = FlagName::new("legacy-rx").expect("a name");
     found.push(nic(NicKnob::PrivateFlag(flag, false), NicKnob::PrivateFlag(flag, true)));
-    // Both directions: its packets are steered away, or other packets are steered to it.
+    // Both directions: the queue's packets are steered away, or other packets are steered to it.
     found.push(nic(NicKnob::RssTable(vec![0, 1, 2, 3]), NicKnob::RssTable(vec![0, 0, 2, 3])));
     found.push(nic(NicKnob::RssTable(vec![0, 0, 2, 3]), NicKnob::RssTable(vec![0, 1, 2, 3])));
     let span = QueueSpan { first: 1, count: 2 };

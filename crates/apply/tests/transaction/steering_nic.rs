@@ -93,7 +93,7 @@ impl Nic {
                 }
                 self.contexts.retain(|context| context.id != *id);
             }
-            (false, _) => return Err(refused(setting, "which of them is meant is not known")),
+            (false, _) => return Err(refused(setting, "several contexts have these queues")),
         }
         Ok(())
     }

@@ -18,13 +18,13 @@ const LATE_READS: usize = 2;
 /// A fault of the NIC. Reads and writes are counted together, from 0.
 #[derive(Clone, Copy, Debug)]
 enum Fault {
-    /// This call fails.
+    /// Call N fails.
     Refuse(usize),
-    /// This call takes effect, but is reported as failed.
+    /// Call N takes effect, but is reported as failed.
     LoseAck(usize),
     /// Only the first setting of a write takes effect, and the write is reported as failed.
     Half(usize),
-    /// This call is reported as successful, but sets other values.
+    /// Call N is reported as successful, but sets other values.
     Round(usize),
     /// The NIC is reset before this call: its NAPIs are recreated, and their settings are lost.
     Reset(usize),

@@ -160,7 +160,7 @@ impl Child {
         Ok(Self { process, said: said.trim().to_owned() })
     }
 
-    /// Its first line of output.
+    /// The first line of output.
     pub(crate) fn said(&self) -> &str {
         &self.said
     }
@@ -173,7 +173,7 @@ impl Child {
         Ok(ProcessId { pid: Pid(pid), started, comm: Label::new("child") })
     }
 
-    /// Its main thread.
+    /// The main thread.
     pub(crate) fn thread(&self) -> Result<ThreadId, Failed> {
         let process = self.process()?;
         Ok(ThreadId { process, tid: process.pid, started: process.started, comm: process.comm })
@@ -192,7 +192,7 @@ impl Child {
         Ok(())
     }
 
-    /// Its network namespace.
+    /// The network namespace.
     pub(crate) fn netns(&self) -> Result<u64, Failed> {
         Ok(fs::metadata(format!("/proc/{}/ns/net", self.process.id()))?.ino())
     }
