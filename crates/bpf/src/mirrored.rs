@@ -9,7 +9,7 @@
 pub(super) enum Shape {
     /// A number of this many bytes.
     Number(usize),
-    /// This many consecutive elements of a type.
+    /// A number of consecutive elements of a type.
     Array(Box<Shape>, usize),
     /// A structure of this size: the name and offset of each member.
     Struct(usize, Vec<(String, usize, Shape)>),

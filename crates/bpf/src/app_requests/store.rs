@@ -304,7 +304,7 @@ impl RequestStore {
             for mut map in open.maps_mut() {
                 let name = map.name().to_string_lossy().into_owned();
                 let pinned = reused.iter().find(|(reused, _)| *reused == name);
-                // A registry of an older netpolicy may lack one.
+                // The registry of an older netpolicy may lack a map.
                 let pinned =
                     pinned.map(|(name, directory)| directory.join(name)).filter(|path| path.exists());
                 if let Some(pinned) = pinned {
@@ -431,7 +431,7 @@ pub(super) fn tasks_in(tasks: &MapHandle) -> BTreeMap<Pid, u32> {
     let most = usize::try_from(tasks.max_entries()).unwrap_or(usize::MAX);
     let mut found = BTreeMap::new();
     for key in tasks.keys().take(most) {
-        // A process that has exited meanwhile has none.
+        // A process that exited in the meantime has no storage.
         if let Ok(Some(value)) = tasks.lookup(&key, MapFlags::ANY) {
             found.insert(Pid(u32::take(&key)), u32::take(&value));
         }

@@ -1,4 +1,4 @@
-//! Who polled which NAPI, and in which context, as counts since load.
+//! Counts who polled which NAPI, and in which context, since the programs were loaded.
 //!
 //! Three programs on tracepoints (`napi_poll`, `hrtimer_start`, `hrtimer_expire_entry`) count by NAPI and by
 //! process, per CPU. A [`DeliveryCounter`] keeps them loaded; the difference of two [`Snapshot`]s is a

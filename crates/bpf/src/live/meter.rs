@@ -51,7 +51,7 @@ impl LiveTarget {
     /// The maximum number of ports.
     pub const PORTS_MAX: usize = PORTS_MAX;
 
-    /// These ports in a namespace, with the maximum number of connections.
+    /// Ports in a namespace, with the maximum number of connections.
     pub const fn of(netns: NetnsId, ports: Vec<u16>) -> Self {
         Self { netns, ports, sockets_max: LiveMeter::SOCKETS_MAX }
     }
@@ -308,8 +308,8 @@ impl LiveMeter {
     /// If no window was started: a bug in the caller.
     pub fn end(&mut self) -> Result<LiveWindow, KernelError> {
         let begun = self.begun.take().expect("a window was started");
-        // Detaching stops all CPUs for moments, so arrivals during it belong to no window. Answers until then
-        // are still seen: a waiting request is identified by what its socket has sent so far.
+        // Detaching briefly stops all CPUs, so arrivals during it belong to no window. Answers until then are
+        // still seen: a waiting request is identified by what its socket has sent so far.
         let closed = self.gate(0, begun.0, false);
         let ended = monotonic();
         let waiting = closed.and_then(|()| self.waiting(begun, ended));

@@ -32,7 +32,7 @@ pub struct FoundListener {
     pub pid: Pid,
     /// The descriptor.
     pub fd: Fd,
-    /// Whether it is a TCP or a UDP socket.
+    /// Whether this is a TCP or a UDP socket.
     pub transport: Transport,
     /// The socket's network namespace.
     pub netns: NetnsId,

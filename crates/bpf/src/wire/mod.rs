@@ -1,4 +1,4 @@
-//! The reference for estimates, if both hosts are on one machine: the time on the wire from a request to its
+//! The reference for estimates when both hosts are on one machine: the time on the wire from a request to its
 //! answer.
 
 use libbpf_rs::OpenObject;
