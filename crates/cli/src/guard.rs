@@ -24,7 +24,7 @@ pub struct GuardArgs {
     /// An inherited descriptor that closes when the guarded program exits: its settings are then rolled back.
     #[arg(long, value_name = "FD", requires = "program")]
     pub until_closed: Option<i32>,
-    /// That program.
+    /// The guarded program.
     #[arg(long, value_name = "PID")]
     pub program: Option<u32>,
     /// Socket of the attach service, which inspects processes where the daemon lacks CAP_SYS_PTRACE.

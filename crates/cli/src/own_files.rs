@@ -9,12 +9,12 @@ use session::Fault;
 /// A directory that only its owner can access; removed on drop.
 #[derive(Debug)]
 pub struct OwnFiles {
-    /// Its path.
+    /// The path.
     pub directory: PathBuf,
 }
 
 impl OwnFiles {
-    /// Creates it in the directory for temporary files. An existing directory of that name belongs to another
+    /// Creates a directory among the temporary files. An existing directory of that name belongs to another
     /// program and is refused.
     ///
     /// # Errors

@@ -13,9 +13,9 @@ use crate::Globals;
 /// A program with commands of netpolicy. It accepts netpolicy's command line unchanged.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Tool {
-    /// Its file name.
+    /// The file name.
     pub program: &'static str,
-    /// Its commands.
+    /// The commands.
     pub commands: &'static [&'static str],
 }
 
@@ -59,7 +59,7 @@ impl Tool {
         Self::with_command(asked)
     }
 
-    /// Its possible paths, in order of preference.
+    /// The possible paths, in order of preference.
     fn places(&self) -> Vec<PathBuf> {
         let own = std::env::current_exe().ok();
         let own = own.as_deref().and_then(std::path::Path::parent);
@@ -141,7 +141,7 @@ fn command_at(words: &[OsString]) -> Option<usize> {
             for (place, letter) in letters.char_indices() {
                 let arg = globals.get_arguments().find(|arg| arg.get_short() == Some(letter))?;
                 if takes_value(arg) {
-                    // What follows in the same word is the value.
+                    // The rest of the word is the value.
                     at += usize::from(place + letter.len_utf8() == letters.len());
                     break;
                 }
