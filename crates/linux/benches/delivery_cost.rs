@@ -49,7 +49,7 @@ const ROUNDS: usize = 100;
 fn main() -> Result<(), Failed> {
     let rounds = std::env::args().skip(1).find_map(|word| word.parse().ok()).unwrap_or(ROUNDS);
     let named: Vec<String> = std::env::args().skip(1).collect();
-    // Whether a part was selected: by its name, or because no part of its kind was named.
+    // Whether a part was selected, by its name or because no part of its kind was named.
     let wanted = |part: &str, kind: &[&str]| {
         named.iter().any(|name| name == part) || !named.iter().any(|name| kind.contains(&name.as_str()))
     };
@@ -224,7 +224,7 @@ fn poll() -> Result<(), Failed> {
     }
     let (low, median, high) = median_with_interval(costs);
     println!("a poll takes {median:.0} ns longer, 95 % interval {low:.0} to {high:.0} ns");
-    println!("to pause or to resume takes {:.1} ms", median_with_interval(turns).1);
+    println!("pausing or resuming takes {:.1} ms", median_with_interval(turns).1);
     Ok(())
 }
 

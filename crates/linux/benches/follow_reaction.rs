@@ -175,7 +175,7 @@ impl Maker {
 
 impl Drop for Maker {
     fn drop(&mut self) {
-        // It may have exited already.
+        // The process may have exited already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }

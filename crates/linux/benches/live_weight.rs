@@ -20,7 +20,7 @@ use linux::lab::{Lab, LabOptions, SERVER_ADDRESS};
 const PORT: u16 = 6379;
 /// How long requests are counted at a stretch: as long as a window of `watch`.
 const STRETCH: Duration = Duration::from_millis(100);
-/// How many pairs of stretches.
+/// The number of pairs of stretches.
 const PAIRS: usize = 100;
 
 fn main() -> Result<(), Failed> {
@@ -160,7 +160,7 @@ fn rates(meter: &mut LiveMeter, redis: &mut Redis, pairs: usize) -> Result<(), F
 }
 
 /// Converts a count in a span to a count per nanosecond.
-#[expect(clippy::cast_precision_loss, reason = "counts and nanoseconds of seconds")]
+#[expect(clippy::cast_precision_loss, reason = "counts and spans of a few seconds, below 2^53")]
 fn per(number: u64, span: Duration) -> f64 {
     number as f64 / span.as_nanos() as f64
 }

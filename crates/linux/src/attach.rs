@@ -1,5 +1,4 @@
-//! Access to processes of other users through a privileged process, so that only that one has
-//! `CAP_SYS_PTRACE`.
+//! Access to other users' processes through a privileged process, the only one with `CAP_SYS_PTRACE`.
 //!
 //! A process without that privilege sets an implementation once, at its start. From then on, it observes and
 //! finds processes, and writes to their epolls, io_urings and sockets, through that implementation; it does

@@ -1,4 +1,4 @@
-//! Our BPF programs, as far as the crates above use them directly. The crate `bpf` loads and reads them.
+//! The parts of our BPF programs that other crates use directly. The crate `bpf` loads and reads them.
 
 use crate::KernelError;
 

@@ -435,7 +435,7 @@ mod test {
                 ("proc/812/comm", "bash\n"),
             ],
         );
-        // Without a writer, a reader of a pipe would wait for ever.
+        // Opening a pipe without a writer would block forever.
         let pipe = root.0.path().join("etc/sysctl.d/60-pipe.conf");
         assert!(std::process::Command::new("mkfifo").arg(pipe).status().is_ok_and(|made| made.success()));
         assert!(root.found().is_empty(), "{:?}", root.found());
@@ -482,7 +482,7 @@ mod test {
                 "sysctl.d /run/sysctl.d/20-b.conf:3: net.core.rps_default_mask=3",
             ]
         );
-        // A pattern sets what no line names; `-KEY` keeps patterns and earlier lines from it.
+        // A pattern sets keys that no line names; `-KEY` excludes a key from patterns and earlier lines.
         let root = Root::new(
             "sysctl-patterns",
             &[

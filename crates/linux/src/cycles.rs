@@ -94,7 +94,7 @@ mod test {
 
     #[test]
     fn what_a_process_computes_is_counted_for_all_its_threads() {
-        // With the kernel's clock, which every machine has. A host that denies its users all counters denies
+        // Uses the kernel's clock, which every machine has. A host that denies its users all counters denies
         // this one, too.
         let mut counter = match Cycles::count(this_process(), PerfEvent::TaskClock) {
             Ok(counter) => counter,

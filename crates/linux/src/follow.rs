@@ -81,9 +81,9 @@ pub enum FollowEvent {
     /// A followed process has forked. This is the child, which is followed from now on. It shares its
     /// parent's epolls, which are not reported again.
     Child(ProcessId),
-    /// It has a new image, and a new name. Epolls that it kept are reported again.
+    /// The process has a new image, and a new name. Epolls that it kept are reported again.
     Exec(ProcessId),
-    /// It has exited, and is no longer followed.
+    /// The process has exited, and is no longer followed.
     Exit(ProcessId),
 }
 
@@ -120,7 +120,7 @@ struct Followed {
     due: Instant,
     /// The number of new images that were reported.
     images: u32,
-    /// Its executable at the last scan, or its parent's, if scans have to find a new image.
+    /// The executable at the last scan, or its parent's, if scans have to find a new image.
     image: Option<String>,
 }
 
@@ -223,7 +223,7 @@ impl Follower {
 
     fn follow_alone(&mut self, process: ProcessId) -> Result<(), KernelError> {
         let what = || format!("follow {process}");
-        // Watched first and read afterwards, so that events in between are reported.
+        // Watch first and read afterwards, so that events in between are reported.
         if let Source::Bpf { events, .. } = &self.source {
             events.watch(process.pid)?;
         }
@@ -306,7 +306,7 @@ impl Follower {
 
     fn process(&mut self, event: ProcessEvent) {
         match event {
-            // It existed already when its parent was read.
+            // The child already existed when its parent was read.
             ProcessEvent::Child { child, .. } if self.is_followed(&child) => {}
             ProcessEvent::Child { child, parent } => {
                 let parent = self.followed.get(&parent);

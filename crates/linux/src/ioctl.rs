@@ -41,8 +41,8 @@ pub(crate) struct EthtoolIoctl {
 }
 
 impl EthtoolIoctl {
-    /// Opens it in the calling thread's namespace. It is an AF_UNIX socket, which accepts ethtool's ioctls
-    /// like any other and sends no packet.
+    /// Opens the socket in the calling thread's namespace. It is an AF_UNIX socket, which accepts ethtool's
+    /// ioctls like any other and sends no packet.
     ///
     /// # Errors
     /// The kernel's error.
@@ -193,7 +193,7 @@ impl EthtoolIoctl {
         for location in locations {
             match sys::ethtool::rule(&self.socket, device, location) {
                 Ok(raw) => rules.push(rule::read(location, &raw, contexts)),
-                // It was removed meanwhile.
+                // The rule was removed in the meantime.
                 Err(Errno::NOENT | Errno::INVAL) => {}
                 Err(errno) => return Err(refused(errno)),
             }
@@ -223,8 +223,7 @@ impl EthtoolIoctl {
                 [] => Ok(()),
                 [location] => self.delete_rule(device, *location),
                 many => {
-                    let why =
-                        format!("rules {many:?} are for that flow, and which of them is meant is not known");
+                    let why = format!("several rules are for that flow: {many:?}");
                     Err(KernelError::malformed("ioctl ETHTOOL_SRXCLSRLDEL", why))
                 }
             };
@@ -315,7 +314,7 @@ fn is_default(table: &[u32], rings: Result<u32, Errno>) -> bool {
 
 fn failed(device: &str, what: &str, errno: Errno) -> KernelError {
     match errno {
-        Errno::NODEV => KernelError::gone(device, "there is no device of this name any more"),
+        Errno::NODEV => KernelError::gone(device, "no device has this name any more"),
         errno => KernelError::errno(what, errno),
     }
 }

@@ -127,7 +127,7 @@ impl Irqbalance {
         Ok(running.map(|running| RunningIrqbalance { pid: running.pid, banned: Some(running.bans) }))
     }
 
-    /// Whether it leaves an interrupt alone.
+    /// Whether irqbalance leaves an interrupt alone.
     ///
     /// # Errors
     /// [`Cause::Gone`] if none runs; those of [`Irqbalance::running`].
@@ -326,7 +326,7 @@ fn timed_out(errno: Errno) -> Errno {
 
 fn ban_command(bans: &BTreeSet<IrqNumber>) -> String {
     let irqs: Vec<String> = bans.iter().map(ToString::to_string).collect();
-    // It reads numbers until it reads 0: only at the beginning, interrupt 0 counts as a number.
+    // irqbalance reads numbers until it reads 0: only at the beginning, interrupt 0 counts as a number.
     let irqs = if irqs.is_empty() { "NONE".to_owned() } else { irqs.join(" ") };
     format!("settings ban irqs {irqs}")
 }

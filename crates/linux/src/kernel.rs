@@ -1,5 +1,4 @@
-//! The running kernel, for reading and writing settings: the only code that writes. There is one file per
-//! family.
+//! Reads and writes settings of the running kernel: the only code that writes. There is one file per family.
 
 mod describe;
 mod irq;
@@ -102,7 +101,7 @@ impl Kernel {
         Ok(handles)
     }
 
-    /// The current name of a device, if it is where it was.
+    /// The current name of a device, if it is still in its namespace.
     pub fn present_name(&mut self, device: DeviceId) -> Option<String> {
         self.handles_with(device).and_then(|handles| handles.name(device)).ok()
     }

@@ -15,7 +15,7 @@ use crate::KernelError;
 /// A description of the machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Machine {
-    /// Its name.
+    /// The name.
     pub host: String,
     /// `uname -r`.
     pub kernel: String,

@@ -1,4 +1,4 @@
-//! The parts of netlink that the crates above use themselves: no message, and no attribute.
+//! The parts of netlink that other crates use directly: no messages and no attributes.
 
 /// Devices that a lab creates.
 pub mod rtlink {

@@ -15,9 +15,9 @@ use crate::process::ProcessOwner;
 pub struct UnixPeer {
     /// Its pid in our pid namespace; 0 if it is not in it. The pid may have been reused since.
     pub pid: Pid,
-    /// Its effective user in our user namespace; the overflow user if it is not mapped there.
+    /// The effective user in our user namespace; the overflow user if it is not mapped there.
     pub uid: u32,
-    /// Its groups, the effective one first.
+    /// The groups, the effective one first.
     pub groups: Vec<u32>,
 }
 

@@ -9,22 +9,22 @@ pub type FoundProcesses = (Vec<ProcessId>, Vec<Unread>);
 /// Criteria for a process. It must meet all that are given; at least one must be given.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Criteria {
-    /// Its executable: a path, or a bare file name; also a symbolic link to it, as seen in the process's own
+    /// The executable: a path, or a bare file name; also a symbolic link to it, as seen in the process's own
     /// mount namespace.
     pub exe: Option<Patterns>,
     /// The cgroup that contains it, directly or indirectly, as a path from the cgroup root.
     pub cgroup: Option<Patterns>,
     /// The systemd unit that it belongs to; a name without a type is a service.
     pub unit: Option<Patterns>,
-    /// Its pod: see [`crate::process::Names::is_pod`].
+    /// The pod: see [`crate::process::Names::is_pod`].
     pub pod: Option<Patterns>,
-    /// Its container: see [`crate::process::Names::is_container`].
+    /// The container: see [`crate::process::Names::is_container`].
     pub container: Option<Patterns>,
     /// A port that it serves: with a TCP listener, or an unconnected UDP socket.
     pub port: Option<u16>,
-    /// Its effective user.
+    /// The effective user.
     pub uid: Option<u32>,
-    /// Its network namespace.
+    /// The network namespace.
     pub netns: Option<NetnsId>,
 }
 

@@ -65,7 +65,7 @@ impl UsageMeter {
         self.before = None;
         add_to(self.family.as_ref(), processes);
         if self.family.is_none() {
-            // The processes that serve determine at whose expense softirqs run.
+            // The service's processes decide which softirq time counts as the service's.
             self.softirqs = None;
             self.napis.clear();
         }

@@ -31,7 +31,7 @@ impl WorkTime {
         Ok(Self { processes, softirqs })
     }
 
-    /// Returns their total run time so far. The time of a thread that is running may be behind by up to one
+    /// Returns the total run time of the tasks so far. The time of a running thread may lag by up to one
     /// tick.
     ///
     /// # Errors

@@ -43,13 +43,13 @@ pub(super) struct DeviceFacts<'h> {
     pub(super) device: &'h Device,
     /// The name that the kernel gave it; `None` after a rename, which leaves no trace of it.
     pub(super) original_name: Option<&'h str>,
-    /// Its address when it was added; `None` if another one has been set since.
+    /// The address when it was added; `None` if another one has been set since.
     pub(super) mac: Option<String>,
-    /// Its permanent address, empty if it has none; `None` if unknown.
+    /// The permanent address, empty if it has none; `None` if unknown.
     pub(super) permanent_mac: Option<String>,
-    /// Its type in the terms of systemd.link(5).
+    /// The type in the terms of systemd.link(5).
     pub(super) devtype: Option<String>,
-    /// Its properties in udev's database; `None` without a record.
+    /// The properties in udev's database; `None` without a record.
     pub(super) properties: Option<BTreeMap<String, String>>,
     /// When udev wrote that record.
     recorded: Option<SystemTime>,
@@ -60,7 +60,7 @@ pub(super) struct DeviceFacts<'h> {
 }
 
 impl<'h> DeviceFacts<'h> {
-    /// Reads them. `sysfs` reads a file below `/sys` in the device's namespace.
+    /// Reads the facts. `sysfs` reads a file below `/sys` in the device's namespace.
     pub(super) fn read(root: &Path, device: &'h Device, sysfs: &dyn Fn(&str) -> Option<String>) -> Self {
         let name = device.id.name.as_str();
         let attribute =
@@ -180,7 +180,7 @@ pub(super) struct LinkFile {
     pub(super) path: PathBuf,
     /// `[Match]` including drop-ins: keys and values in reading order.
     pub(super) conditions: Vec<(String, String)>,
-    /// Its settings, by key.
+    /// The settings, by key.
     pub(super) lines: Vec<LinkLine>,
     /// The files whose modification times show its age.
     pub(super) written_from: Vec<PathBuf>,

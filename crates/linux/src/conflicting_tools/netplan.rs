@@ -54,7 +54,7 @@ struct Definition {
 fn definitions(root: &Path) -> BTreeMap<String, Definition> {
     let mut found: BTreeMap<String, Definition> = BTreeMap::new();
     for (path, text) in drop_ins(root, &DIRECTORIES, "yaml") {
-        // Its id names a device without `match`, and goes on to where a later file has one.
+        // Without `match`, the id names the device; a later file may add a `match`.
         for (id, definition) in found.iter_mut().filter(|(_, definition)| !definition.has_match) {
             definition.matched.insert("name".to_owned(), vec![id.clone()]);
         }
@@ -85,7 +85,7 @@ fn definitions(root: &Path) -> BTreeMap<String, Definition> {
                     let definition = found.entry((*id).to_owned()).or_default();
                     if key == "match" {
                         definition.has_match = true;
-                        // Those of earlier files stay.
+                        // Matches of earlier files stay.
                         definition.matched.extend(flow_map(value));
                     }
                     let place = place(root, &path, number);

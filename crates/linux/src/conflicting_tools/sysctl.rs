@@ -103,7 +103,7 @@ fn assignment(line: &str) -> Option<(String, Option<&str>)> {
         None => (unsigned?, None),
     };
     let key = key.trim();
-    // The first separator decides which one it is; the other one then belongs to a name.
+    // The first separator determines the notation; the other character then belongs to names.
     let swapped = key.find(['.', '/']).is_some_and(|at| key.as_bytes()[at] == b'.');
     let swap = |c: char| match c {
         '.' if swapped => '/',

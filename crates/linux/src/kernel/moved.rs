@@ -23,7 +23,7 @@ pub(super) struct MovedDevices {
     numbers: BTreeMap<Place, u64>,
     /// The address of each device on its link.
     addresses: BTreeMap<Place, String>,
-    /// Where they were last found.
+    /// Where the devices were last found.
     found: BTreeMap<Place, DeviceId>,
     /// All devices by their numbers, and the time of the list.
     listed: Option<(Instant, BTreeMap<u64, DeviceId>)>,

@@ -182,7 +182,7 @@ impl NetnsHandles {
     fn napi_by_order(&mut self, queue: RxQueue) -> Result<RawNapi, KernelError> {
         let ifindex = queue.device.ifindex;
         let position = usize::try_from(queue.index.0).unwrap_or(usize::MAX);
-        // Listing all queues for each of many takes quadratic time.
+        // Listing all queues for each queue would take quadratic time.
         if let Some(&id) = self.by_order.get(&ifindex).and_then(|ids| ids.get(position)) {
             match self.netdev()?.napi(id) {
                 Ok(napi) if napi.ifindex == ifindex.0 => return Ok(napi),

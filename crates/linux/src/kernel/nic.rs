@@ -1,4 +1,4 @@
-//! Settings of a NIC and its driver: the request for each.
+//! Settings of a NIC and its driver, with the request that sets each.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,5 @@
-//! Settings of what processes own. Those inside a foreign process go through the attach service if there is
-//! one, otherwise through workers.
+//! Settings of objects that processes own. Objects of foreign processes are set through the attach service if
+//! there is one, otherwise through workers.
 
 use model::{ProcessKnob, Setting};
 use sys::error::KernelError;
@@ -31,7 +31,7 @@ pub(super) fn write(knob: &ProcessKnob) -> Result<(), KernelError> {
     if let Some(service) = attach::inspector().filter(|_| attach::is_inside_a_process(&setting)) {
         return service.write(&setting);
     }
-    // This sets options of the sockets, whose locks their owners may hold. The attach service may not use
+    // The write sets options of sockets, whose owners may hold the locks. The attach service may not use
     // BPF.
     if let (ProcessKnob::Reuseport(..), None, Some(workers)) = (knob, attach::service(), attach::inspector())
     {

@@ -88,7 +88,7 @@ pub(super) fn write_context(
         (true, _) | (false, []) => Ok(()),
         (false, [id]) => ioctl.delete_rss_context(name, *id),
         (false, many) => {
-            let why = format!("contexts {many:?} have these queues, and which of them is meant is not known");
+            let why = format!("several contexts have these queues: {many:?}");
             Err(KernelError::malformed("ioctl ETHTOOL_SRSSH to remove a context", why))
         }
     }

@@ -149,7 +149,7 @@ impl Lab {
     /// Linux 6.7.
     ///
     /// # Errors
-    /// The kernel's other errors; EEXIST if they do already.
+    /// The kernel's error; EEXIST if such a route exists already.
     pub fn stamp_in_microseconds(&self) -> Result<bool, KernelError> {
         let added = self.client.run(|| {
             let device = device(CLIENT_DEVICE)?;

@@ -46,8 +46,7 @@ impl Drop for Init {
         let Some(pid) = i32::try_from(self.pid.0).ok().and_then(rustix::process::Pid::from_raw) else {
             return;
         };
-        // It exits when every process of its namespace has exited and was waited for; whoever delays those
-        // delays it, too.
+        // init exits when every process of its namespace has exited and was waited for.
         while matches!(rustix::process::waitpid(Some(pid), WaitOptions::empty()), Err(Errno::INTR)) {}
     }
 }

@@ -69,22 +69,22 @@ pub enum ServerError {
     /// The program is not installed.
     #[error("memcached is not installed: install the distribution's package `memcached`")]
     NotInstalled,
-    /// It has exited.
+    /// memcached has exited.
     #[error("memcached exited immediately ({status}){}", Said(.words))]
     Ended {
-        /// Its exit status.
+        /// The exit status.
         status: ExitStatus,
-        /// What it wrote to standard error.
+        /// memcached's standard error.
         words: String,
     },
-    /// It runs but does not answer.
+    /// memcached runs but does not answer.
     #[error("memcached did not answer at {address} within {READY_WITHIN:?}: {why}{}", Said(.words))]
     Silent {
         /// The address that was tried.
         address: SocketAddr,
         /// The last error.
         why: String,
-        /// What it wrote to standard error.
+        /// memcached's standard error.
         words: String,
     },
     /// The kernel returned an error.
@@ -125,8 +125,8 @@ impl Memcached {
         let words = memfd_create("memcached-stderr", MemfdFlags::CLOEXEC);
         let mut words = File::from(words.map_err(|errno| KernelError::errno("starting memcached", errno))?);
         let stderr = words.try_clone().map_err(io)?;
-        // On a thread of its own: memcached inherits the thread's namespace and CPUs, and the caller keeps
-        // its own.
+        // Use a separate thread: memcached inherits the thread's namespace and CPUs, and the caller's stay
+        // unchanged.
         let spawned = server.run_apart(|| {
             init.adopt_children()?;
             if !options.cpus.is_empty() {
@@ -158,17 +158,17 @@ impl Memcached {
         self.process
     }
 
-    /// Its address for the client.
+    /// The address for the client.
     pub const fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Its own name and version: `memcached 1.6.18`.
+    /// The real name and version: `memcached 1.6.18`.
     pub fn version(&self) -> &str {
         &self.version
     }
 
-    /// Its exit status, if it has exited.
+    /// The exit status, if it has exited.
     pub fn ended(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().ok().flatten()
     }
@@ -181,7 +181,7 @@ impl Drop for Memcached {
 }
 
 pub(super) fn end(child: &mut Child) {
-    // Both fail only for a process that has exited and was waited for.
+    // `kill` and `wait` fail only for a process that has exited and was waited for.
     let _ = child.kill();
     let _ = child.wait();
 }

@@ -26,22 +26,22 @@ const CONNECT_WITHIN: Duration = Duration::from_secs(1);
 /// Why a server could not be started.
 #[derive(Debug, thiserror::Error)]
 pub enum ProgramError {
-    /// It has exited.
+    /// The program has exited.
     #[error("the server exited immediately ({status}){}", Said(.words))]
     Ended {
-        /// Its exit status.
+        /// The exit status.
         status: ExitStatus,
-        /// What it wrote to standard error.
+        /// The program's standard error.
         words: String,
     },
-    /// It runs but accepts no connection.
+    /// The program runs but accepts no connection.
     #[error("the server accepted no connection at {address} within {READY_WITHIN:?}: {why}{}", Said(.words))]
     Silent {
         /// The address that was tried.
         address: SocketAddr,
         /// The last error.
         why: String,
-        /// What it wrote to standard error.
+        /// The program's standard error.
         words: String,
     },
     /// The kernel returned an error.
@@ -115,7 +115,7 @@ impl ServerProgram {
         self.process
     }
 
-    /// Its address for clients.
+    /// The address for clients.
     pub const fn address(&self) -> SocketAddr {
         self.address
     }

@@ -10,7 +10,7 @@ use rustix::mount::{
 };
 use sys::error::KernelError;
 
-/// Its maximum size, as an option of tmpfs.
+/// The maximum size, as an option of tmpfs.
 const SIZE: &str = "64m";
 
 /// A tmpfs that is mounted nowhere. It disappears, with its contents, when this process exits or drops it.
@@ -25,7 +25,7 @@ impl Scratch {
         Ok(Self { root })
     }
 
-    /// Its path, valid as long as this process holds it.
+    /// The path, valid as long as this process holds it.
     pub(super) fn path(&self) -> PathBuf {
         PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), self.root.as_raw_fd()))
     }

@@ -42,8 +42,8 @@ fn epolls_have_params() -> bool {
     epoll::create(epoll::CreateFlags::CLOEXEC).is_ok_and(|epoll| sys::epoll::params(epoll).is_ok())
 }
 
-/// Tries it on an epoll of our own: a kernel that does not know the flag refuses it, and one that accepted it
-/// must report it.
+/// Tries the flag on an epoll of our own: a kernel that does not know the flag refuses it, and one that
+/// accepted it must report it.
 fn epolls_wait_for_events_only() -> bool {
     let wanted =
         sys::epoll::RawParams { busy_poll_usecs: 1, flags: sys::epoll::EVENTS_ONLY, ..Default::default() };

@@ -352,7 +352,7 @@ fn kthreads(device: &mut Device, unread: &mut Vec<Unread>) {
         let by_name = || named.get(position).copied().filter(|_| complete);
         let Some(pid) = of_napi.or_else(by_name) else { continue };
         match kthread::read(pid) {
-            // It has exited meanwhile: the queue then has none.
+            // The thread exited in the meantime: the queue has none.
             Err(error) if matches!(error.cause, Cause::Gone(_)) => {}
             state => queue.kthread = state.map(Some).or_unread(unread),
         }

@@ -165,7 +165,7 @@ pub(crate) fn set_affinity(irq: IrqNumber, cpus: &CpuSet) -> Result<(), KernelEr
     if cpus.is_empty() {
         return Err(KernelError::errno(path, Errno::INVAL));
     }
-    // Neither created nor truncated: the file exists, or the interrupt is gone.
+    // Do not create or truncate: the file exists, or the interrupt is gone.
     let open = |path: &str| std::fs::OpenOptions::new().write(true).open(path);
     let file = match open(&path) {
         Err(error) if is_read_only(&error) => {

@@ -10,7 +10,7 @@ use super::sources::UnreadExt;
 use crate::attach;
 use crate::process::shared_listeners;
 
-/// Finds them, if there may be any. The scanner is loaded at the first need.
+/// Finds shared listeners, if there may be any. The scanner is loaded on first use.
 ///
 /// A process that uses the attach service does not search: it could not attach a program.
 pub(super) fn observe(host: &mut Host, scanner: &mut Option<ListenerScanner>, unread: &mut Vec<Unread>) {

@@ -43,7 +43,7 @@ pub use crate::selection::Processes;
 /// If the namespace cannot be entered or its devices cannot be listed. Whatever else cannot be read is listed in
 /// [`Host::unread`].
 pub fn observe(netns: &Netns, processes: &Processes) -> Result<Host, KernelError> {
-    // In one visit: each costs a thread that enters the namespace.
+    // Read everything in one visit: each visit needs a thread that enters the namespace.
     let (sources, sysctls) = netns.run(|| (Sources::open_here(), Sysctls::read_here()))?;
     let mut host = whole(netns, &mut sources?, sysctls, processes)?;
     let mut unread = Vec::new();

@@ -13,11 +13,11 @@ const NAMESPACES_MAX: usize = 4096;
 /// The other end of a veth.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerEnd {
-    /// Its name there.
+    /// The name there.
     pub name: Label,
     /// A file that refers to its namespace.
     pub netns: PathBuf,
-    /// Whether it segments TCP itself; `None` if that could not be read.
+    /// Whether the peer segments TCP itself; `None` if that could not be read.
     pub tso: Option<bool>,
 }
 

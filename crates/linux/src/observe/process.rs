@@ -473,7 +473,7 @@ fn polling(process: &PinnedProcess, files: &mut Files, refused: &mut Option<Caus
                 };
                 socket.polling = Some(SocketPolling { busy_poll_budget, ..polling });
             }
-            // A kernel without the options has nothing to report.
+            // A kernel without these options reports nothing.
             Err(Cause::Absent { .. }) => return,
             Err(cause) => remember(refused, cause),
         }
@@ -580,7 +580,7 @@ mod test {
         assert_eq!(
             of(0).map(|process| process.epolls.len()).sum::<usize>(),
             5000,
-            "root is bounded by itself"
+            "root has a separate limit"
         );
         let before = processes.clone();
         bound_users(&mut processes, &mut unread);

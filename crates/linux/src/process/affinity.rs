@@ -1,4 +1,4 @@
-//! The CPUs on which a thread of a running process may run.
+//! The CPUs that a thread of a running process may use.
 
 use model::{CpuSet, ProcessKnob, Setting, ThreadId};
 use rustix::io::Errno;

@@ -27,7 +27,7 @@ const SHORT_ID_CHARS: usize = 12;
 /// The container of a process, according to its cgroup.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Container {
-    /// Its id; `None` for a process that belongs only to a pod.
+    /// The id; `None` for a process that belongs only to a pod.
     pub id: Option<String>,
     /// The uid of its pod; `None` without a pod.
     pub pod: Option<String>,

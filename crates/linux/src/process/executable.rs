@@ -37,10 +37,10 @@ struct FileId {
 
 /// The executable of a process.
 pub(super) struct Executable {
-    /// Its path in the process's mount namespace.
+    /// The path in the process's mount namespace.
     path: String,
     file: FileId,
-    /// Whether it was removed or replaced, as by an upgrade.
+    /// Whether the file was removed or replaced, as by an upgrade.
     is_deleted: bool,
 }
 

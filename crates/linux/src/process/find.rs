@@ -181,7 +181,7 @@ struct Search {
 #[derive(Default)]
 struct Facts {
     uid: Option<u32>,
-    /// Its cgroup; the inner `None` if it has none.
+    /// The cgroup; the inner `None` if it has none.
     cgroup: Option<Option<String>>,
     executable: Option<Executable>,
     netns: Option<NetnsId>,

@@ -102,7 +102,7 @@ pub(crate) fn set_scheduling(pid: Pid, class: Scheduling) -> Result<(), KernelEr
     write(pid, |tid| {
         let now = attributes(tid)?;
         let flags = now.flags & flag::RESET_ON_FORK;
-        // A slice that was set on the thread is kept.
+        // Keep a slice that was set on the thread.
         let runtime = if now.runtime == default_slice() { 0 } else { now.runtime };
         let (policy, nice, priority) = match class {
             Scheduling::Other(nice) => (policy::OTHER, nice, 0),
@@ -227,8 +227,7 @@ fn why_refused(error: KernelError, cpus: &CpuSet) -> KernelError {
     let of_partition = !cpus.is_empty() && cpus.difference(&isolated).is_empty();
     match error.cause {
         Cause::Errno(errno @ Errno::INVAL) if of_partition => {
-            let message =
-                format!("an isolated partition of cpusets has CPUs {cpus} for threads of its own alone");
+            let message = format!("CPUs {cpus} belong to an isolated cpuset partition");
             KernelError { cause: Cause::Extack { errno, message }, ..error }
         }
         _ => error,

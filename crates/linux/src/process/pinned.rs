@@ -28,7 +28,7 @@ const PROCESSES_MAX: usize = 4 << 20;
 pub fn identify(pid: Pid) -> Result<ProcessId, KernelError> {
     match PinnedProcess::open(pid) {
         Ok(process) if process.kernel_thread => {
-            let needs = "a process with descriptors: this is a thread of the kernel";
+            let needs = "a process with descriptors: this is a kernel thread";
             Err(KernelError::absent(process.id.to_string(), needs, None))
         }
         Ok(process) => Ok(process.id),
@@ -51,7 +51,7 @@ pub fn identify_kernel_thread(pid: Pid) -> Result<ThreadId, KernelError> {
             let ProcessId { started, comm, .. } = thread.id;
             Ok(ThreadId { process: thread.id, tid: pid, started, comm })
         }
-        Ok(process) => Err(KernelError::absent(process.id.to_string(), "a thread of the kernel", None)),
+        Ok(process) => Err(KernelError::absent(process.id.to_string(), "a kernel thread", None)),
         Err(cause) => Err(KernelError { what: format!("kernel thread {pid}"), cause }),
     }
 }
@@ -61,7 +61,7 @@ pub fn identify_kernel_thread(pid: Pid) -> Result<ThreadId, KernelError> {
 pub(crate) struct PinnedProcess {
     /// Its identity.
     pub(crate) id: ProcessId,
-    /// Whether it is a kernel thread.
+    /// Whether this is a kernel thread.
     pub(crate) kernel_thread: bool,
     pidfd: OwnedFd,
     directory: OwnedFd,
@@ -111,8 +111,8 @@ impl PinnedProcess {
         }
     }
 
-    /// Duplicates one of its descriptors. The copy should be closed soon: while it is open, a `close` by the
-    /// process does not close a connection.
+    /// Duplicates a descriptor of the process. The copy should be closed soon: while it is open, a `close` by
+    /// the process does not close a connection.
     pub(crate) fn duplicate(&self, fd: Fd) -> Result<OwnedFd, Cause> {
         let closed = || Cause::Gone(format!("descriptor {fd} is closed"));
         let number = i32::try_from(fd.0).map_err(|_| closed())?;
@@ -135,12 +135,12 @@ impl PinnedProcess {
         }
     }
 
-    /// Its directory in `/proc`, opened with `O_PATH`.
+    /// The directory in `/proc`, opened with `O_PATH`.
     pub(crate) fn directory(&self) -> BorrowedFd<'_> {
         self.directory.as_fd()
     }
 
-    /// Reads one of its files in `/proc` as a whole, replacing the content of `into`.
+    /// Reads a whole file of the process in `/proc`, replacing the content of `into`.
     pub(crate) fn read(&self, path: &str, into: &mut Vec<u8>) -> Result<(), Cause> {
         read_at(self.directory.as_fd(), path, into).map_err(unreadable)
     }
@@ -153,20 +153,20 @@ impl PinnedProcess {
         Ok(path.strip_suffix(" (deleted)").unwrap_or(&path).to_owned())
     }
 
-    /// Opens one of its files or directories in `/proc` with `O_PATH`, following a link.
+    /// Opens a file or directory of the process in `/proc` with `O_PATH`, following a link.
     pub(super) fn file(&self, path: &str) -> Result<OwnedFd, Cause> {
         let flags = OFlags::PATH | OFlags::CLOEXEC;
         openat(self.directory.as_fd(), path, flags, Mode::empty()).map_err(unreadable)
     }
 
-    /// Whether it is in our user namespace, so that its capabilities are valid here. If unknown, false.
+    /// Whether the process is in our user namespace, so that its capabilities are valid here. If unknown, false.
     pub(crate) fn is_in_our_user_namespace(&self) -> bool {
         let theirs = statat(self.directory.as_fd(), "ns/user", AtFlags::empty());
         let ours = statat(CWD, "/proc/self/ns/user", AtFlags::empty());
         matches!((theirs, ours), (Ok(theirs), Ok(ours)) if theirs.st_ino == ours.st_ino)
     }
 
-    /// Its network namespace.
+    /// The network namespace.
     pub(crate) fn netns(&self) -> Result<Netns, Cause> {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
         let file = openat(self.directory.as_fd(), "ns/net", flags, Mode::empty()).map_err(unreadable)?;

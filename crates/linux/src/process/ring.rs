@@ -95,7 +95,7 @@ fn why_closed(ring: &OwnedFd, napi: Option<RingNapi>) -> Option<Cause> {
 /// The attributes of an io_uring that can be read without changing it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Observed {
-    /// Its busy-poll parameters.
+    /// The busy-poll parameters.
     pub(crate) napi: Option<RingNapi>,
     /// The number of its registered files that are sockets.
     pub(crate) registered_sockets: usize,
@@ -146,11 +146,11 @@ struct Fdinfo(String);
 /// How a ring finds the NAPIs that it polls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Polling {
-    /// It does not poll.
+    /// The ring does not poll.
     Off,
-    /// It polls those that its sockets receive from.
+    /// The ring polls the NAPIs that its sockets receive from.
     Dynamic(RingNapi),
-    /// It polls those that its application names. Kernel: 6.13, `IO_URING_NAPI_TRACKING_STATIC`.
+    /// The ring polls the NAPIs that its application names. Kernel: 6.13, `IO_URING_NAPI_TRACKING_STATIC`.
     Static,
 }
 

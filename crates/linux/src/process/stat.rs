@@ -5,11 +5,11 @@ use model::{CpuSet, Label, Pid};
 /// The identity of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stat {
-    /// Its name.
+    /// The name.
     pub(crate) comm: Label,
-    /// Whether it is a kernel thread.
+    /// Whether this is a kernel thread.
     pub(crate) kernel_thread: bool,
-    /// When it started, in clock ticks since boot.
+    /// When the process started, in clock ticks since boot.
     pub(crate) started: u64,
 }
 
@@ -41,7 +41,7 @@ impl Stat {
 pub(crate) struct TaskStatus {
     /// Its parent; `None` if that is in another pid namespace, or there is none.
     pub(crate) parent: Option<Pid>,
-    /// Its effective user.
+    /// The effective user.
     pub(crate) uid: u32,
     /// The CPUs it may run on.
     pub(crate) affinity: CpuSet,

@@ -43,7 +43,7 @@ mod test {
                 .into_iter()
                 .any(|tid| thread_name(tid).as_deref() == Some("a name"))
         };
-        // It sets its name once it runs.
+        // The thread sets its name when it starts running.
         for _ in 0..1_000 {
             if named() {
                 break;

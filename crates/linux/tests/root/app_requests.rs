@@ -288,7 +288,7 @@ fn flooded() -> Result<(), Failed> {
     let windows = begun.elapsed().as_secs() + 2;
     let reported = reader.asked()?.len();
     assert!(reported > 0 && reported as u64 <= REPORTS_MAX * windows, "{reported} in {windows} windows");
-    // Another user is reported nevertheless.
+    // A request of another user is still reported.
     assert_eq!(ground.says(0, "set:2")?, "ok");
     assert_eq!(reader.asked()?.len(), 1);
     store.disable(Cgroup::open(&ground.cgroup)?.id())?;
@@ -332,7 +332,7 @@ fn children_inherit() -> Result<(), Failed> {
     store.set_task(shell.pid(), Some(1))?;
     shell.kill();
     eventually("a process that exited has no policy", || store.tasks().ok()?.is_empty().then_some(()))?;
-    // A process that has already exited gets none.
+    // A process that has already exited gets no policy.
     store.set_task(shell.pid(), Some(1))?;
     assert!(store.tasks()?.is_empty());
     assert_eq!(store.lost()?, 0);

@@ -188,7 +188,7 @@ fn works() -> Result<(), Failed> {
 
 fn softirq_polls_per_packet(napi: &NapiDelivered) -> Result<f64, Failed> {
     let number = |count: u64| u32::try_from(count).map(f64::from);
-    // At least one, so that the absence of polls is not infinitely good.
+    // Count at least one poll, to avoid a division by zero.
     let polls = (napi.interrupt.polls + napi.timer.polls).max(1);
     Ok(number(polls)? / number(napi.total().packets)?)
 }

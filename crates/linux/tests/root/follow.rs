@@ -91,7 +91,7 @@ fn until(
             None => {}
         }
     }
-    Err(format!("not reported within {PATIENCE:?}; {before:?} were").into())
+    Err(format!("not reported within {PATIENCE:?}; only {before:?} were").into())
 }
 
 /// Tests a child of a child; both ran before they were followed.
@@ -168,7 +168,7 @@ struct Sleeper(Child);
 
 impl Drop for Sleeper {
     fn drop(&mut self) {
-        // It may have exited already.
+        // The process may have exited already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }

@@ -90,7 +90,7 @@ impl WithoutCpu1 {
 
 impl Drop for WithoutCpu1 {
     fn drop(&mut self) {
-        // If it does not come back, the next test that needs it fails with the reason.
+        // If the CPU does not come back online, the next test that needs it fails with the reason.
         let _ = std::fs::write("/sys/devices/system/cpu/cpu1/online", "1");
     }
 }

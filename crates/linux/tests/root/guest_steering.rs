@@ -283,7 +283,7 @@ fn own_table_is_not_taken_away() -> Result<(), Failed> {
     assert!(combined(&wire, 2).is_err(), "queue 2 is in a user's table");
     wire.in_near("ethtool -X near0 default")?;
 
-    // If it is allowed, the packets still go where they went before.
+    // With --allow-irreversible, the packets still go where they went before.
     combined(&wire, fewer)?;
     combined(&wire, queues)?;
     let allow = Allow { irreversible: true, ..Allow::default() };

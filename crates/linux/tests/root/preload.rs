@@ -104,7 +104,7 @@ fn every_way_to_wait() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Its workers wake up once per request: 200 of them are 200 events, and the workers' own notifications.
+/// memcached's workers wake up once per request: 200 requests are 200 events, plus the workers' own notifications.
 fn counted_memcached() -> Result<(), Failed> {
     const REQUESTS: u64 = 200;
     let scratch = Scratch::new("counted-memcached")?;

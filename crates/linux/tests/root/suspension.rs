@@ -176,7 +176,7 @@ fn stalls() -> Result<(), Failed> {
         let counts = one.delivered(&earlier, 1)?;
         assert_eq!((counts.application.polls, counts.suspended), (0, 0), "it still stalls: {counts:?}");
         if counts.interrupt.packets > 0 {
-            // When the application goes on, it suspends the IRQ again.
+            // When the application continues, it suspends the IRQ again.
             one.stall()?;
             return Ok(());
         }
@@ -208,7 +208,7 @@ fn another_polls() -> Result<(), Failed> {
     let mut one = Suspended::start(FOREVER)?;
     let (mut other, _) = application(&one.wire, &one.scratch, OTHER, "prefer")?;
     one.stall()?;
-    // One poll of the first brings the packets of both, so both suspend the IRQ and then stall.
+    // One poll by the first application brings the packets of both, so both suspend the IRQ and then stall.
     other.say("wait")?;
     one.send(OTHER)?;
     one.receive()?;
@@ -250,7 +250,7 @@ fn another_waits() -> Result<(), Failed> {
 /// The program handles the first datagram for 8 ms.
 const BUSY: Nanoseconds = Nanoseconds::from_millis(8);
 
-/// Has it handle a batch, and measures that.
+/// Makes the process handle a batch, and measures the batch.
 fn measured(one: &mut Suspended, meter: &BatchMeter, of: BatchesOf) -> Result<EventBatches, Failed> {
     let key = (one.app.pid(), of);
     one.app.say("busy")?;

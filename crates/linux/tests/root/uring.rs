@@ -91,7 +91,7 @@ fn polled(wire: &Wire, client: &mut TcpStream) -> Result<NapiDelivered, Failed> 
     Ok(delivered.napi(napi).ok_or_else(|| format!("its NAPI was not polled: {delivered:?}"))?.clone())
 }
 
-/// Its fdinfo is not enough: the ring's list of NAPIs is in no file, and each of its waits polls those in the
+/// fdinfo does not show this: the ring's list of NAPIs is in no file, and each of its waits polls those in the
 /// list.
 fn polls_no_more() -> Result<(), Failed> {
     let (scratch, wire) = (Scratch::new("ring-echo")?, Wire::new(1)?);
@@ -113,7 +113,7 @@ fn polls_no_more() -> Result<(), Failed> {
     let after = polled(&wire, &mut client)?;
     assert_eq!(after.application, PollCounts::default(), "{after:?}");
 
-    // It can be set again, and finds its NAPI again; a shell script can restore it, too.
+    // The ring can be set again, and finds its NAPI again; a shell script can restore the ring, too.
     write_ring_napi(&id, Some(NAPI))?;
     let again = polled(&wire, &mut client)?;
     assert!(again.application.polls > 100, "{again:?}");

@@ -30,7 +30,7 @@ const NUMBER_BYTES: usize = size_of::<u64>();
 const SLOT_BYTES: usize = NUMBERS * NUMBER_BYTES;
 const BYTES: usize = SLOT_BYTES * (1 + THREADS_MAX);
 
-// The same sizes are asserted of `struct slot` and `struct counts`.
+// epoll_count.c asserts the same sizes of `struct slot` and `struct counts`.
 const _: () = assert!(
     EVENTS * NUMBER_BYTES == 96 && MOST * NUMBER_BYTES == 104 && FAILED * NUMBER_BYTES == 112,
     "as preload/epoll_count.c has them"

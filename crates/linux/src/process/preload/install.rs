@@ -32,7 +32,7 @@ impl Library {
     }
 }
 
-/// Everyone may load it, but only its owner may replace it.
+/// The library's permissions: everyone may load it, but only its owner may replace it.
 const MODE: Mode = Mode::from_raw_mode(0o755);
 
 /// Writes a library into a directory, which is created if it does not exist, and returns its path. The name
