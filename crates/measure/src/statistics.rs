@@ -24,7 +24,7 @@ pub struct Interval {
     pub estimate: f64,
     /// The interval's lower end.
     pub low: f64,
-    /// Its upper end.
+    /// The upper end.
     pub high: f64,
 }
 
@@ -200,7 +200,7 @@ mod test {
         let (mut by_t, mut by_order) = (0, 0);
         for _ in 0..EXPERIMENTS {
             let before: Vec<f64> = (0..5).map(|_| (0.2 * normal()).exp()).collect();
-            // A true ratio of 0.8 under noise of a fifth.
+            // A true ratio of 0.8 with 20 % noise.
             let after: Vec<f64> = (0..5).map(|_| 0.8 * (0.2 * normal()).exp()).collect();
             let ratio = paired_ratio(&before, &after).expect("five pairs");
             by_t += u32::from((ratio.low..=ratio.high).contains(&0.8));

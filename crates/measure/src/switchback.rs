@@ -136,7 +136,7 @@ pub struct Switchback {
 pub struct Limit {
     /// The metric.
     pub metric: Metric,
-    /// Its largest value, in the metric's unit: nanoseconds of response times.
+    /// The largest value, in the metric's unit: nanoseconds of response times.
     pub most: f64,
 }
 
@@ -757,7 +757,7 @@ mod test {
         }
         assert!(switchback.is_silent(2) && !switchback.is_silent(3));
         switchback.void(Unfair::Restart);
-        assert!(!switchback.is_silent(2), "a restart says something else");
+        assert!(!switchback.is_silent(2), "a restart gives another verdict");
     }
 
     #[test]

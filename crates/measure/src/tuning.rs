@@ -1,4 +1,4 @@
-//! Chooses what a search for the best of many settings measures next.
+//! Decides what a search for the best setting measures next.
 //!
 //! Rounds measure the current settings and each remaining candidate once. After each round, candidates are dropped
 //! that are clearly worse than the best one, exceed a limit, or cannot improve the goal by the margin
@@ -64,7 +64,8 @@ const DROPS_HARMLESS: f64 = 4.605;
 /// The same for a limit in the proof.
 const EXCEEDS: f64 = 0.693;
 
-/// The fewest pairs of a proof. A verdict that ends a measurement early overstates the improvement.
+/// The minimum number of pairs of a proof. A verdict that ends a measurement early overstates the
+/// improvement.
 const PROOF_LEAST: usize = 12;
 
 /// After this many rounds without a valid one, candidates cannot be ranked.
@@ -113,9 +114,9 @@ pub enum Out {
         /// The planner's message.
         words: String,
     },
-    /// It changes nothing, or the same as an earlier candidate.
+    /// The candidate changes nothing, or the same as an earlier candidate.
     Same {
-        /// That candidate.
+        /// The earlier candidate.
         candidate: String,
     },
     /// An earlier search of this service dropped it.
@@ -132,7 +133,7 @@ pub enum Out {
         /// The growth, as a share; `None` if it was not measured.
         growth: Option<f64>,
     },
-    /// It does not improve the goal by the margin.
+    /// The candidate does not improve the goal by the margin.
     TooLittle,
     /// Others are better.
     Behind,
@@ -517,7 +518,7 @@ impl Tuner {
                     })
                 })
             };
-            // Where rounds were void, the few that count drop nothing.
+            // If most rounds were void, too few remain to drop a candidate.
             let rounds = heat.rounds.iter().filter(|_| heat.rounds.len() >= PROBES);
             let found: Option<Vec<Out>> = rounds.map(gross).collect();
             heat.out[candidate] = found.and_then(|found| found.into_iter().next_back());
@@ -547,7 +548,7 @@ impl Tuner {
         for candidate in self.heat.left() {
             self.heat.out[candidate] = self.why_out(candidate);
         }
-        // One that may be dropped for a limit soon drops no other.
+        // A candidate that may soon be dropped for a limit drops no other.
         let within: Vec<usize> =
             self.heat.left().into_iter().filter(|candidate| self.seems_within(*candidate)).collect();
         if let Some(best) = self.heat.best(&within, self.aim.metric) {
@@ -632,7 +633,7 @@ impl Tuner {
         }
     }
 
-    /// The least improvement that counts, as a logarithm.
+    /// The minimum improvement that counts, as a logarithm.
     fn margin(&self) -> f64 {
         match self.aim.metric.less_is_better() {
             Some(false) => self.rule.margin.ln_1p(),
@@ -657,7 +658,7 @@ impl Tuner {
             return;
         }
         for candidate in self.heat.left().into_iter().filter(|candidate| *candidate != best) {
-            // Which of two good candidates is better needs no proof.
+            // The order of two good candidates needs no proof.
             let is_behind = self.heat.is_worse(candidate, best, self.aim.metric, 0.0, EXCEEDS);
             if is_behind || pairs > 2 * PROOF_LEAST {
                 self.heat.out[candidate] = Some(Out::Behind);

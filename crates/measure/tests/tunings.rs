@@ -103,7 +103,8 @@ impl Service {
     /// Candidates in random order; variants of candidate `c` follow all candidates.
     fn new(kind: Kind, metric: Metric, chance: &mut Chance) -> Self {
         let between = |low: f64, high: f64, chance: &mut Chance| low + (high - low) * chance.unit();
-        // What does not help: some harm much, as long timeouts do, two are beyond a limit, and others cost a little.
+        // Candidates that do not help: some harm much, as long timeouts do, two are beyond a limit, and
+        // others cost a little.
         let mut all: Vec<Effect> = (0..CANDIDATES)
             .map(|at| match at {
                 3..=6 => {
@@ -254,7 +255,7 @@ struct Found {
     winner: Option<(usize, f64)>,
     /// Windows, a short one counted as the share of time that it takes.
     windows: f64,
-    /// Those of them in which a candidate was beyond a limit.
+    /// Windows in which a candidate was beyond a limit.
     beyond: f64,
 }
 

@@ -405,7 +405,7 @@ mod test {
         };
         assert_eq!(stamped(300), Vec::<String>::new(), "both say the same");
         // Every timestamp seems later than the fastest of its connection: the clients' clock is slower than
-        // ours. Then faster.
+        // ours. Below, it is faster.
         assert_eq!(stamped(340), ["live-stamps-disagree"]);
         assert_eq!(stamped(250), ["live-stamps-disagree"]);
     }

@@ -19,7 +19,7 @@ const MATTERS_NS: f64 = 20_000.0;
 /// How many times the median of the others a part's median must be to count as slower.
 const SLOWER: f64 = 2.0;
 
-/// The least segments, reads or connections of a finding about the network.
+/// The minimum number of segments, reads or connections for a finding about the network.
 const FEW: u64 = 10;
 
 /// The share of reads that found the receive window closed, and of connections whose client's window was

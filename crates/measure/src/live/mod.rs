@@ -1,4 +1,4 @@
-//! What the windows of a live service show together: percentiles with intervals, and what cannot be judged.
+//! Evaluates the windows of a live service together: percentiles with intervals, and their limits.
 //!
 //! Read in this order: [`survival`] (percentiles of spans, some of which have not ended), [`series`] (many
 //! windows in bounded memory), [`turnaround`] (the basis of estimate C), [`summary`] (the displayed figures),

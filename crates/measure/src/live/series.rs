@@ -78,7 +78,7 @@ pub enum Unit {
 impl Unit {
     /// The unit of these counts: requests, if at least 99 % belong to a protocol that shows them.
     pub fn of(counts: &LiveCounts) -> Self {
-        /// One in this many may be an exchange.
+        /// One request in this many may be an exchange.
         const ONE_OF: u64 = 100;
         let exchanges = counts.requests.saturating_sub(counts.protocols.requests());
         if exchanges * ONE_OF > counts.requests { Self::Exchanges } else { Self::Requests }
@@ -253,7 +253,7 @@ impl Series {
         &self.waiting
     }
 
-    /// The most connections with an event in one window.
+    /// The maximum number of connections with an event in one window.
     pub const fn connections(&self) -> u64 {
         self.connections
     }
@@ -294,7 +294,8 @@ impl Series {
             ..
         } = self.counts;
         let answered = answered.saturating_sub(untimed);
-        // If a tenth had no timestamp, the percentiles would describe only the other nine.
+        // If a tenth of the requests had no timestamp, the percentiles would describe only the other nine
+        // tenths.
         if stamped > 0 && (answered - stamped.min(answered)) * 10 <= answered {
             Estimator::Stamped
         } else if (without_napi + without_poll + at_opening) * 10 > answered {
@@ -374,7 +375,7 @@ impl Series {
     /// The stack's share outside TCP in nanoseconds: from the ring to TCP, and from the answer to the device.
     /// Zero until a window has traced it.
     pub fn stack(&self) -> f64 {
-        /// The fewest spans for a median.
+        /// The minimum number of spans for a median.
         const SEEN_MIN: u64 = 50;
         let usual = |spans: &SpanCounts| {
             let median = Survival::of(spans, &SpanCounts::new()).quantile(0.5);

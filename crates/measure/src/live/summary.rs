@@ -67,7 +67,7 @@ pub struct PartSummary {
 pub struct Summary {
     /// The number of windows.
     pub windows: usize,
-    /// Their total length in seconds.
+    /// The total length of the windows in seconds.
     pub measured_seconds: f64,
     /// The unit of `requests`, `rate` and everything per request: requests if the protocol shows them,
     /// otherwise exchanges.

@@ -24,7 +24,7 @@ pub struct Survival {
 /// A quantile of spans, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Quantile {
-    /// This span.
+    /// The percentile is known.
     Exactly(f64),
     /// More than this span: too many spans have not ended.
     MoreThan(f64),

@@ -251,7 +251,7 @@ impl std::str::FromStr for Metric {
     fn from_str(text: &str) -> Result<Self, String> {
         let known = [Self::P50, Self::P90, Self::P99, Self::Cpu, Self::Requests];
         known.into_iter().find(|metric| metric.as_str() == text).ok_or_else(|| {
-            format!("`{text}` is not a metric: there are {}", known.map(Self::as_str).join(", "))
+            format!("`{text}` is not a metric: expected {}", known.map(Self::as_str).join(", "))
         })
     }
 }
@@ -366,6 +366,6 @@ mod test {
         }
         assert!(window(9, 20).stalled(), "most wait");
         let of_old_record = Figures { waits: None, ..window(20, 1) };
-        assert!(of_old_record.stalled(), "how many there were is not known");
+        assert!(of_old_record.stalled(), "the count is unknown");
     }
 }

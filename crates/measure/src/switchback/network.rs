@@ -1,4 +1,4 @@
-//! What TCP counted in a window, and whether the network lost more in one window than in another.
+//! TCP's counts in a window, and whether the network lost more in one window than in another.
 //!
 //! A lost segment delays requests and costs CPU time, and no setting of packet delivery is to blame for it.
 //! Two rules keep it out of verdicts. Both ignore which candidate was affected, so the coin stays fair. A
@@ -139,7 +139,7 @@ pub(super) fn loss_differs(
         rule: "live-loss-differs".to_owned(),
         severity: if withheld { Severity::Warning } else { Severity::Note },
         object: object.to_owned(),
-        summary: "the network lost more segments with one candidate than with another: a difference may be its doing".to_owned(),
+        summary: "the network lost more segments with one candidate than with another: this may be the cause of a difference".to_owned(),
         evidence,
         remedy: Some("compare again when the network is quiet; if it always is this candidate, look for rx drops with it: netpolicy doctor".to_owned()),
     })
