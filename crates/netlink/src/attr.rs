@@ -89,7 +89,7 @@ impl<'a> Iterator for Attrs<'a> {
 /// One attribute: its number and its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attr<'a> {
-    /// Its type number within its attribute set.
+    /// The type number within its attribute set.
     pub number: u16,
     /// The bytes of its value.
     pub payload: &'a [u8],

@@ -80,11 +80,11 @@ mod attribute {
 /// A device in `RTM_NEWLINK`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RawLink<'a> {
-    /// Its index.
+    /// The index.
     pub ifindex: u32,
     /// `IFF_*`.
     pub flags: u32,
-    /// Its name: any bytes except white space, `/` and `:`. Kernel: `net/core/dev.c` `dev_valid_name()`.
+    /// The name: any bytes except white space, `/` and `:`. Kernel: `net/core/dev.c` `dev_valid_name()`.
     pub name: &'a [u8],
     /// The kind of a virtual device (`IFLA_INFO_KIND`).
     pub kind: Option<&'a str>,
@@ -94,7 +94,7 @@ pub struct RawLink<'a> {
     pub link: Option<u32>,
     /// The remote address of a tunnel without a lower device; a unicast address.
     pub remote: Option<IpAddr>,
-    /// Its link-layer address, if it has six bytes (`IFLA_ADDRESS`).
+    /// The link-layer address, if it has six bytes (`IFLA_ADDRESS`).
     pub mac: Option<[u8; 6]>,
     /// The device that it is enslaved to (`IFLA_MASTER`).
     pub master: Option<u32>,
@@ -184,12 +184,12 @@ impl<'a> RawLink<'a> {
         Some([bytes.join(":"), self.kind.unwrap_or("").to_owned()].join(" ").trim_end().to_owned())
     }
 
-    /// Whether it is administratively up.
+    /// Whether the link is administratively up.
     pub const fn is_admin_up(&self) -> bool {
         self.flags & UP != 0
     }
 
-    /// Whether it has a carrier.
+    /// Whether the link has a carrier.
     pub const fn has_carrier(&self) -> bool {
         self.flags & LOWER_UP != 0
     }

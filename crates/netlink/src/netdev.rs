@@ -123,11 +123,11 @@ pub struct RawQueue {
     pub ifindex: u32,
     /// The queue's index.
     pub id: u32,
-    /// Its type; `None` for an unknown one.
+    /// The type; `None` for an unknown one.
     pub kind: Option<QueueType>,
     /// The NAPI that serves it, if the driver reports one.
     pub napi_id: Option<u32>,
-    /// What holds it.
+    /// The holder of the queue.
     pub holders: RawHolders,
 }
 
@@ -170,9 +170,9 @@ pub struct RawNapi {
     pub ifindex: u32,
     /// The NAPI's id.
     pub id: u32,
-    /// Its interrupt.
+    /// The interrupt.
     pub irq: Option<u32>,
-    /// Its kernel thread.
+    /// The kernel thread.
     pub pid: Option<u32>,
     /// Empty polls before its interrupt is re-armed (6.13).
     pub defer_hard_irqs: Option<u32>,
@@ -445,7 +445,7 @@ mod test {
         assert!(queue_with(|_| {}).is_none());
         assert!(queue_with(|object| _ = object.nested(queue::XSK, |_| {})).xsk);
         assert_eq!(queue_with(|object| _ = object.u32(queue::DMABUF, 7)).dmabuf, Some(7));
-        // Kernel 6.15 nests nothing; later ones nest the size of the buffers.
+        // Kernel 6.15 nests no attribute; later kernels nest the size of the buffers.
         assert_eq!(queue_with(|object| _ = object.nested(queue::IO_URING, |_| {})).io_uring, Some(None));
         let sized = queue_with(|object| {
             object.nested(queue::IO_URING, |nest| _ = nest.uint(io_uring::RX_BUF_LEN, 4096));

@@ -42,15 +42,15 @@ const CHOSEN: u16 = 0x8000;
 pub struct RawQdisc {
     /// The device.
     pub ifindex: u32,
-    /// Its handle; 0 for a default qdisc.
+    /// The handle; 0 for a default qdisc.
     pub handle: u32,
-    /// Its parent: [`u32::MAX`] for the device itself, otherwise a class of another qdisc.
+    /// The parent: [`u32::MAX`] for the device itself, otherwise a class of another qdisc.
     pub parent: u32,
-    /// Its kind.
+    /// The kind.
     pub kind: String,
-    /// Its options (`TCA_OPTIONS`), in the format of its kind.
+    /// The options (`TCA_OPTIONS`), in the format of its kind.
     pub options: Vec<u8>,
-    /// Whether it has something that is not supported here: a rate estimator, a size table, a shared block.
+    /// Whether the qdisc has something that is not supported here: a rate estimator, a size table, a shared block.
     pub has_unsupported_attrs: bool,
 }
 

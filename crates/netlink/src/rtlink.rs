@@ -63,7 +63,7 @@ mod route {
 /// One end of a veth pair to create.
 #[derive(Clone, Copy, Debug)]
 pub struct VethEnd<'a> {
-    /// Its name.
+    /// The name.
     pub name: &'a str,
     /// The number of its receive queues, and of its transmit queues. What one end sends on queue n, the other
     /// receives on queue n.

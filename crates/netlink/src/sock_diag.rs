@@ -32,11 +32,11 @@ const ANSWER_BYTES: usize = 72;
 pub struct InetSocket {
     /// The inode of its file.
     pub inode: u64,
-    /// Its kind and state.
+    /// The kind and state.
     pub state: SocketState,
-    /// Its local address; `None` while it is not bound.
+    /// The local address; `None` while it is not bound.
     pub local: Option<SocketAddr>,
-    /// Its remote address; `None` while it is not connected.
+    /// The remote address; `None` while it is not connected.
     pub remote: Option<SocketAddr>,
 }
 

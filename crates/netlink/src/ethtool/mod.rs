@@ -304,7 +304,7 @@ fn feature_names(object: &[u8]) -> Result<Vec<String>, Malformed> {
         let string = string?.nested();
         let index = string.find(INDEX)?.ok_or(Malformed("a string without an index"))?.u32()?;
         if index >= FEATURES_MAX {
-            return Err(Malformed("more features than we take"));
+            return Err(Malformed("more features than netpolicy supports"));
         }
         let index = usize::try_from(index).map_err(|_| Malformed("a string's index is wrong"))?;
         if index >= names.len() {
