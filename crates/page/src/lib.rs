@@ -1,4 +1,4 @@
-//! Command output: text for people, and JSON for programs. This crate prints nothing, and knows no other
+//! Command output: text for people, and JSON for programs. This crate does no I/O, and depends on no other
 //! crate's data.
 #![forbid(unsafe_code)]
 
