@@ -49,7 +49,7 @@ pub struct FirstFile {
 /// A device's section.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct DeviceSection {
-    /// Its name.
+    /// The name.
     pub name: String,
     /// Facts about the device.
     pub facts: Vec<String>,

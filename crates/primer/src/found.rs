@@ -13,7 +13,7 @@ use model::{DeviceId, Host, Pid};
 pub struct ListeningSocket {
     /// The socket's inode.
     pub inode: u64,
-    /// Whether it is a TCP socket; otherwise it is UDP.
+    /// Whether this is a TCP socket; otherwise UDP.
     pub tcp: bool,
     /// The local address.
     pub at: SocketAddr,

@@ -27,7 +27,7 @@ pub(crate) enum FoundBy {
 pub(crate) struct ServiceProcesses<'a> {
     pub(crate) how: FoundBy,
     pub(crate) processes: Vec<&'a Process>,
-    /// Its ports, TCP first, without duplicates.
+    /// The ports, TCP first, without duplicates.
     pub(crate) listening: BTreeSet<(bool, u16)>,
     /// Whether packets of a NIC can reach any of them.
     pub(crate) reachable: bool,
@@ -54,7 +54,7 @@ impl ServiceProcesses<'_> {
         self.processes.iter().map(|process| process.epolls.len()).sum()
     }
 
-    /// Its ports: `tcp 80, 443; udp 443`.
+    /// The ports: `tcp 80, 443; udp 443`.
     pub(crate) fn ports(&self) -> String {
         let of = |udp: bool, word: &str| {
             let ports = self.listening.iter().filter(|(is_udp, _)| *is_udp == udp);

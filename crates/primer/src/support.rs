@@ -13,7 +13,7 @@ use serde::Serialize;
 pub struct MechanismRow {
     /// Its name; stable, for scripts.
     pub name: &'static str,
-    /// What it does.
+    /// The effect of the mechanism.
     pub meaning: &'static str,
     /// The first kernel release with it; `None` if there is none.
     pub since: Option<KernelVersion>,
@@ -294,13 +294,13 @@ pub struct SupportMatrix {
 /// A mechanism's state on a host.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct Supported {
-    /// Its name.
+    /// The name.
     pub name: String,
-    /// What it does.
+    /// The effect of the mechanism.
     pub meaning: String,
     /// The first kernel release with it; `None` if there is none.
     pub since: Option<String>,
-    /// Whether it can be used here, by this caller.
+    /// Whether the mechanism can be used here, by this caller.
     pub usable: bool,
     /// The devices on which it can be used; empty if it does not depend on a device.
     pub devices: Vec<String>,
