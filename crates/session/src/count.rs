@@ -1,4 +1,4 @@
-//! Formats numbers of objects.
+//! Formats a number with its noun: `1 queue`, `2 queues`.
 
 /// A number of objects: `1 warning`, `2 warnings`, `2 processes`.
 pub fn count(number: usize, thing: &str) -> String {

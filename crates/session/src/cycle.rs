@@ -56,9 +56,9 @@ impl Planned {
 /// Why a plan is not in force.
 #[derive(Debug)]
 pub enum NotInForce {
-    /// It could not be committed.
+    /// The plan could not be committed.
     Commit(CommitError<KernelError>),
-    /// It was committed, but could not be recorded as kept.
+    /// The transaction was committed, but could not be recorded as kept.
     Keep(KeepError),
 }
 

@@ -31,7 +31,7 @@ pub enum Sources {
     /// earlier directories; a link to `/dev/null` only masks them. All are read in the order of their names,
     /// regardless of their directory.
     Dirs(Vec<PathBuf>),
-    /// These files, in this order.
+    /// Single files, in this order.
     Files(Vec<PathBuf>),
 }
 

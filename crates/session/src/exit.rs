@@ -38,7 +38,7 @@ impl Exit {
         Self::Refused,
     ];
 
-    /// Its meaning, as Markdown.
+    /// The meaning, as Markdown.
     pub const fn meaning(self) -> &'static str {
         match self {
             Self::Done => "Done. `plan` and `verify`: nothing to change, no drift. `doctor`: no problems.",

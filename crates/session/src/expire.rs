@@ -58,7 +58,7 @@ pub fn roll_back_expired_by(
             match journal.roll_back(name, kernel, clock::now()) {
                 Ok(undone) => operator
                     .say(&format!("{name} was on trial, and its program exited: rolled back. {undone}")),
-                // Its guard was faster.
+                // The transaction's guard was faster.
                 Err(RollBackError::NothingToUndo { .. }) => {}
                 Err(error) => failed = failed.or(Some(error)),
             }

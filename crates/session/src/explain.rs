@@ -26,7 +26,7 @@ pub fn explained(asked: &str, session: &Session, operator: &dyn Operator) -> Res
     let mut report = ExplainedReport::default();
     let mut of_target = BTreeSet::new();
     let parts = || planned.iter().flat_map(|planned| &planned.placement.parts);
-    // If a section matches devices without naming them, each device has its own request.
+    // If a section matches devices without naming them, each device has a separate request.
     let of_section: Vec<&str> = parts()
         .filter(|part| is_named(&part.intent.target, asked))
         .map(|part| part.intent.origin.as_str())

@@ -76,7 +76,7 @@ impl Fault {
     /// A refusal by the planner, together with the parts of the host that could not be read: these may be the
     /// cause.
     pub fn refused(refusal: Refusal, host: &Host) -> Self {
-        // An unreadable part of one process cannot be the cause for another process.
+        // A process that could not be read does not explain a failure of another process.
         let related = |unread: &&Unread| {
             refusal.kind == RefusalKind::Missing
                 && unread.process().is_none_or(|pid| refusal.object == format!("task {pid}"))

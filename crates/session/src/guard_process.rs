@@ -300,7 +300,7 @@ fn is_closed(pipe: i32, most: Duration) -> Result<bool, Fault> {
 /// The transactions to restore before their deadline.
 #[derive(Clone, Copy, Debug)]
 enum Left {
-    /// Those of a program that exited before it could restore them.
+    /// The settings of a program that exited before it could restore them.
     By(Pid),
     /// The trial of this process, which was asked to end.
     Terminated,

@@ -1,5 +1,5 @@
-//! A session on a host: its network namespace, its journal, its policy files, and the cycle from a policy to
-//! a committed plan.
+//! A session on a host: its network namespace, journal and policy files, and the cycle from a policy to a
+//! committed plan.
 //!
 //! This crate prints nothing and knows no command line: [`Session`] is plain data, messages go to an
 //! [`Operator`], and failures are [`Fault`]s with an exit code and the state of the host. It must not know

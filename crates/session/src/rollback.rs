@@ -1,4 +1,4 @@
-//! A rollback that stops half way.
+//! Reports a rollback that stops halfway.
 
 use apply::{Journal, RollBackError, TransactionName, Undone};
 

@@ -51,7 +51,7 @@ pub fn without_ended(resolved: Resolved, host: &Host) -> Resolved {
     resolved.without(&ended)
 }
 
-/// Those of these processes that have exited.
+/// The processes that have exited.
 fn ended(pids: impl Iterator<Item = Pid>) -> BTreeSet<Pid> {
     let has_ended =
         |pid: &Pid| Netns::of_process(*pid).is_err_and(|error| matches!(error.cause, linux::Cause::Gone(_)));

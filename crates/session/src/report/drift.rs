@@ -67,7 +67,7 @@ impl Subject {
 pub enum UnreadCause {
     /// Its object and therefore the setting no longer exist.
     Gone,
-    /// Its device was removed, and another one now has its name, without the settings.
+    /// The device was removed, and another one now has its name, without the settings.
     Recreated,
     /// The kernel does not report it.
     Unreadable,
@@ -160,7 +160,7 @@ impl Report for DriftReport {
             let folds =
                 line.note == gone || line.note == UnreadCause::Unreadable.word() && count_alike != Some(1);
             if let Some((subject, went)) = line.subject.owner().filter(|_| folds) {
-                // The first of them stands for all.
+                // The first setting represents all of them.
                 let Some(settings) = alike.remove(&kind(line)) else { continue };
                 let (why, style) = match line.note == gone {
                     true => (went, Style::Faint),

@@ -103,7 +103,7 @@ impl ExplainedReport {
         self.asked_for.push(words);
     }
 
-    /// These requests, line by line.
+    /// The requests, line by line.
     pub fn asked_at(&self) -> impl Iterator<Item = &str> {
         self.asked_for.iter().map(String::as_str)
     }
