@@ -15,11 +15,11 @@ const GROUPS_MAX: usize = 4096;
 /// A peer's credentials at the time it connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerCredentials {
-    /// Its pid; 0 if it is not visible in this pid namespace.
+    /// The pid; 0 if it is not visible in this pid namespace.
     pub pid: u32,
-    /// Its effective uid.
+    /// The effective uid.
     pub uid: u32,
-    /// Its effective gid.
+    /// The effective gid.
     pub gid: u32,
 }
 
