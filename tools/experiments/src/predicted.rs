@@ -9,7 +9,7 @@ use crate::scenario_file::{MeasuredRow, Metric};
 /// A point with its predictions.
 #[derive(Clone, Debug, JsonSchema, Serialize)]
 pub(crate) struct Prediction {
-    /// Its name.
+    /// The name.
     pub(crate) name: String,
     /// The offered load.
     pub(crate) load: String,

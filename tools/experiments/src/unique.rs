@@ -1,4 +1,4 @@
-//! JSON without duplicate names in objects: if a name occurs twice, it is unknown which value is meant.
+//! Refuses JSON objects with duplicate names, whose meaning is ambiguous.
 
 use std::fmt;
 

@@ -88,7 +88,7 @@ pub struct Memcached {
     /// All eleven configurations of the IRQ-suspension document.
     #[arg(long, conflicts_with = "mode")]
     pub matrix: bool,
-    /// These configurations.
+    /// Measure these configurations.
     #[arg(
         long,
         value_name = "MODE,...",

@@ -76,7 +76,7 @@ impl Configuration {
         }
     }
 
-    /// Who polls NAPIs instead of softirqs.
+    /// Which kernel threads, if any, poll NAPIs instead of softirqs.
     pub(crate) const fn threading(self) -> Threading {
         match self {
             Self::Threaded { .. } => Threading::On,

@@ -200,7 +200,7 @@ pub struct Common {
     /// All configurations of this bench.
     #[arg(long, conflicts_with = "mode")]
     pub matrix: bool,
-    /// These configurations.
+    /// Measure these configurations.
     #[arg(
         long,
         value_name = "MODE,...",

@@ -54,7 +54,7 @@ pub struct Foreign {
     /// The port on which it listens; of a --service that listens on one, that one.
     #[arg(long, value_name = "N", requires = "foreign", value_parser = clap::value_parser!(u16).range(1..))]
     pub port: Option<u16>,
-    /// Its protocol: redis, http, echo or memcached.
+    /// The protocol: redis, http, echo or memcached.
     #[arg(long, value_name = "NAME", requires = "foreign")]
     pub protocol: Option<Protocol>,
     /// Requests per second, or max for closed loop [default: 20K].
@@ -127,7 +127,7 @@ pub(crate) struct ForeignServer {
     pub(crate) command: String,
     /// The port on which it listens.
     pub(crate) port: u16,
-    /// Its protocol.
+    /// The protocol.
     pub(crate) protocol: Protocol,
 }
 

@@ -109,7 +109,7 @@ impl<'a> LiveStage<'a> {
         Ok(())
     }
 
-    /// Makes one run with estimates and ground truth.
+    /// Performs one run, with estimates and ground truth.
     pub(crate) fn trial(
         &mut self,
         mode: DeliveryMode,
@@ -344,7 +344,7 @@ impl<'a> Attraction<'a> {
     fn during<T: Send>(&self, body: impl FnOnce() -> T + Send) -> T {
         let done = AtomicBool::new(false);
         std::thread::scope(|scope| {
-            // If it fails, the run proceeds without it.
+            // If a warm-up request fails, the run proceeds without it.
             scope.spawn(|| self.attract(&done).ok());
             let result = body();
             done.store(true, Ordering::Relaxed);
@@ -392,7 +392,7 @@ impl Environment for Observers<'_> {
         let mut observed = self.observed.lock().unwrap_or_else(PoisonError::into_inner);
         let observed = &mut *observed;
         let done = match edge {
-            // Both see the same requests, and none that arrived while programs were being attached or
+            // Meter and wire see the same requests, and none that arrived while programs were being attached or
             // detached.
             Edge::Opens => observed.wire.begin_closed().and_then(|()| {
                 observed.meter.begin_with_stack()?;

@@ -18,7 +18,7 @@ impl Load {
     /// Closed loop.
     pub const MAX: Self = Self::Offered(OfferedLoad::Max);
 
-    /// Whether it depends on the machine's capacity.
+    /// Whether the load depends on the machine's capacity.
     pub const fn is_share(self) -> bool {
         matches!(self, Self::Share(_))
     }

@@ -92,7 +92,7 @@ impl Mixture {
         self.throughput + self.latency
     }
 
-    /// Whether it contains both kinds.
+    /// Whether the mixture contains both kinds.
     pub const fn is_mixed(self) -> bool {
         self.throughput > 0 && self.latency > 0
     }

@@ -61,7 +61,7 @@ pub(crate) struct PoliciesStage<'a> {
     recipes: Arc<Recipes>,
     /// The operator's server that replaces the latency-first workloads' server.
     foreign: Option<ForeignServer>,
-    /// Its working directory.
+    /// The working directory.
     files: Option<OwnFiles>,
     /// Whether the console has already shown why task run time is unavailable.
     explained_no_work: bool,

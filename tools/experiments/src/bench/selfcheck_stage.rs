@@ -52,7 +52,7 @@ impl Client {
     /// All clients.
     pub(crate) const ALL: [Self; 3] = [Self::Spinning, Self::Sleeping, Self::Independent];
 
-    /// Its name in tables.
+    /// The name in tables.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Spinning => "generator, spinning",
@@ -440,7 +440,7 @@ impl Tool {
     /// Number of connections.
     pub(crate) const CONNECTIONS: u32 = 16;
 
-    /// Its name.
+    /// The name.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::RedisBenchmark => "redis-benchmark",

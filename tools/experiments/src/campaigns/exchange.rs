@@ -255,7 +255,7 @@ fn notes(background: u32, duty: u32, layout: &Layout) -> Vec<String> {
 
 fn background_note(background: u32, duty: u32) -> Option<String> {
     (background > 0)
-        .then(|| format!("Beside the server, {background} thread(s) that want {duty} % of a CPU each."))
+        .then(|| format!("In addition to the server, {background} thread(s) use {duty} % of a CPU each."))
 }
 
 /// Returns the candidates that this kernel supports. A candidate may come with the reason why it cannot be
@@ -320,7 +320,7 @@ fn is_refusal(fault: &Fault) -> bool {
     as_before && matches!(fault.exit, Exit::Unsupported | Exit::Refused)
 }
 
-/// Makes one experiment after the other, until one stops.
+/// Runs the experiments one after another, until one stops.
 fn experiments<B: Compares, S: Exchanges>(
     bench: &B,
     context: &Context<'_>,

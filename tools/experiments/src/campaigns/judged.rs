@@ -75,7 +75,7 @@ pub(super) fn run(arguments: &Judge, context: &Context<'_>) -> Result<Exit, Faul
 
 type Compared = (Switchback, Switchback, latency::judge::Ended, Duration);
 
-/// Makes one comparison in its own lab, with the measurements on the wire for its pairs.
+/// Runs a comparison in its own lab, with the measurements on the wire for its pairs.
 fn compared(
     scenario: Scenario,
     arguments: &Judge,
@@ -92,7 +92,7 @@ fn compared(
     };
     let candidate = |text: &str| text.parse::<Candidate>().map_err(|why| Fault::new(Exit::Usage, why));
     let (window, guard) = match scenario {
-        // As long as the windows of a guard.
+        // The length of a guard's windows.
         Scenario::SameShort => Replayed::windows(rate(arguments)),
         _ => (Duration::from_secs(1), Duration::from_millis(100)),
     };

@@ -287,8 +287,8 @@ pub(super) fn empty(arguments: &Policies, mixtures: &[Mixture], title: &str) -> 
     }
 }
 
-/// Makes one experiment after the other, until one stops. A mixed experiment gives two variants: one per kind
-/// of workload.
+/// Runs the experiments one after another, until one stops. A mixed experiment gives two variants: one per
+/// kind of workload.
 fn experiments<S: Mixes>(
     arguments: &Policies,
     context: &Context<'_>,

@@ -46,8 +46,7 @@ const NOTES: [&str; 5] = [
     "Of a recipe, the delivery mode with its times, rx-usecs, tx-usecs, adaptive-rx and the layout are modelled. Not modelled: GRO, \
      TSO and LRO, ring and channel changes, XPS and RPS, steering of flows, idle states (cpu_dma_latency), irqbalance's own moves, \
      and so of power the energy.",
-    "Mixes are not modelled, for all clients of a scenario are of one kind; neither are, then, the parts of a device under mix, \
-     which here is the device's own recipe.",
+    "Mixes are not modelled, because all clients of a scenario are of one kind; mix is therefore the device's recipe, undivided.",
 ];
 
 /// Computes the evaluation, prints the tables, and writes the files.
@@ -148,7 +147,7 @@ fn under(scenario: &mut Scenario, policy: PolicyName, recipes: &Recipes) -> Resu
             _ => {}
         }
     }
-    // After the mode, whose times these override.
+    // Set these after the mode, because they override its timeouts.
     for (mechanism, key) in [
         (Mechanism::DeferHardIrqs, "delivery.defer-hard-irqs"),
         (Mechanism::GroFlushTimeout, "delivery.gro-flush-timeout"),

@@ -17,10 +17,10 @@ pub struct TwoMachines {
     /// The file of the token that both ends have.
     #[arg(long, value_name = "FILE", requires = "server")]
     pub token: Option<PathBuf>,
-    /// Its address [default: the one connected to].
+    /// The address [default: the one connected to].
     #[arg(long, value_name = "ADDRESS", requires = "server")]
     pub server_address: Option<IpAddr>,
-    /// Its port [default: a free one].
+    /// The port [default: a free one].
     #[arg(long, value_name = "N", requires = "server", value_parser = clap::value_parser!(u16).range(1..))]
     pub server_port: Option<u16>,
     /// How netpolicy is called there.
@@ -38,7 +38,7 @@ pub enum Peer {
     },
     /// By TCP.
     Tcp {
-        /// Its name or address.
+        /// The name or address.
         host: String,
         /// The port that `bench serve --listen` has.
         port: u16,
@@ -67,7 +67,7 @@ impl FromStr for Peer {
     type Err = NotAMachine;
 
     fn from_str(text: &str) -> Result<Self, NotAMachine> {
-        // A leading hyphen would be an option of ssh.
+        // ssh would take a leading hyphen as an option.
         let is_name = |host: &str| {
             !host.is_empty() && !host.starts_with('-') && host.chars().all(|c| c.is_ascii_graphic())
         };

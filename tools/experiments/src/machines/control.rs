@@ -172,7 +172,7 @@ impl Control {
         }
     }
 
-    /// Ends the connection, and returns what that means for the other machine.
+    /// Ends the connection, and returns the state of the other machine.
     fn lose(&mut self, why: String) -> Fault {
         self.is_lost = true;
         let ended = self.end();
@@ -180,7 +180,7 @@ impl Control {
         let (exit, why) = match ended.and_then(|status| status.code()) {
             // The exit code of the other machine's netpolicy, with the reason from its standard error.
             Some(code @ (6 | 7)) => (Exit::of(code.try_into().unwrap_or(1)).unwrap_or(Exit::Failed), why),
-            // It exited before its greeting: clap rejected the command line.
+            // netpolicy exited there before its greeting: clap rejected the command line.
             Some(2) if !self.has_greeted => (
                 Exit::Unsupported,
                 format!(

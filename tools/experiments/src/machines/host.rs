@@ -133,7 +133,7 @@ pub(crate) struct Connection {
     seal: Option<Seal>,
     /// When something arrived last.
     heard: Instant,
-    /// Its address here, if that is known.
+    /// The address here, if that is known.
     local: Option<IpAddr>,
 }
 
@@ -313,12 +313,12 @@ struct Cell {
     /// Empty once they were stopped.
     servers: Vec<Server>,
     transactions: Vec<TransactionName>,
-    /// This machine before; `None` if it could not be observed.
+    /// The machine's state before the run; `None` if it could not be observed.
     before: Option<Host>,
     guard: Option<Guardian>,
     deadline: Nanoseconds,
     napis: BTreeSet<NapiId>,
-    /// Their interrupts.
+    /// The queues' interrupts.
     irqs: BTreeSet<IrqNumber>,
     cycles: Option<Cycles>,
     epolls: Option<EpollCounts>,

@@ -17,14 +17,14 @@ pub const MESSAGE_BYTES_MAX: usize = 8 << 20;
 pub enum NotAMessage {
     /// The line is longer than [`MESSAGE_BYTES_MAX`].
     TooLong,
-    /// It is not a message of this protocol.
+    /// The line is not a message of this protocol.
     Malformed {
         /// The beginning of the line.
         line: String,
         /// Why.
         why: String,
     },
-    /// Its code is wrong: see [`Seal`].
+    /// The message's authentication code is wrong: see [`Seal`].
     Unsealed,
 }
 

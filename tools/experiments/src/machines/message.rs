@@ -57,7 +57,7 @@ pub enum Reply {
     Prepared {
         /// The address of its servers.
         address: IpAddr,
-        /// Its description.
+        /// The description.
         machine: Box<MachineDescription>,
     },
     /// The configuration is in force.
@@ -87,7 +87,7 @@ pub struct Hello {
 const BENCHES: [&str; 6] = ["memcached", "tcp-rr", "tcp-stream", "threaded", "storage", "policies"];
 
 impl Hello {
-    /// This program on this machine.
+    /// Describes this program on this machine.
     pub fn own() -> Self {
         Self {
             protocol: PROTOCOL,
@@ -118,9 +118,9 @@ impl Hello {
 pub struct Prepare {
     /// The address of the server; `None` for the one that ssh connected to.
     pub address: Option<IpAddr>,
-    /// Its port; `None` for a free one.
+    /// The port; `None` for a free one.
     pub port: Option<u16>,
-    /// Its CPUs; `None` for all that this program may use there.
+    /// The CPUs; `None` for all that this program may use there.
     pub cpus: Option<CpuSet>,
     /// Whether to count polls, and events of epolls.
     pub counted: bool,
@@ -136,7 +136,7 @@ pub struct Prepare {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Hogs {
-    /// Their number.
+    /// The number of these threads.
     pub threads: u32,
     /// CPU use of each, in percent.
     pub duty: u32,
@@ -152,9 +152,9 @@ pub struct Storage {
     pub file: Option<PathBuf>,
     /// The directory of the temporary file.
     pub directory: PathBuf,
-    /// Its size.
+    /// The size.
     pub bytes: u64,
-    /// Whether it is written.
+    /// Whether the bench writes to it.
     pub writable: bool,
 }
 
@@ -220,7 +220,7 @@ pub enum Service {
     },
     /// A service that runs there already, and is neither started nor ended.
     Running {
-        /// Its name, or the port that it listens on.
+        /// The name, or the port that it listens on.
         name: String,
     },
 }

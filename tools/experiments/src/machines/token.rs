@@ -145,7 +145,7 @@ pub enum NotAuthentic {
     /// The other end has another token.
     #[error("it has another token")]
     Token,
-    /// It sent something else.
+    /// The other side sent something else.
     #[error("it does not authenticate like `bench serve --listen` or its client")]
     Unexpected,
 }

@@ -25,7 +25,7 @@ struct Fitted {
     unit: &'static str,
     meaning: &'static str,
     value: f64,
-    /// Both ends of its 90 % interval; `None` before anything was probed.
+    /// Both ends of the parameter's 90 % interval; `None` before anything was probed.
     least: Option<f64>,
     most: Option<f64>,
     determined: bool,

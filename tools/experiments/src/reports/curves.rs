@@ -183,7 +183,7 @@ fn chart(name: &str, colour: &str, metric: Metric, points: &[Point<'_>]) -> Stri
     for point in points {
         let (x, row) = (point.x, point.row);
         if !point.scaled {
-            // Its prediction is drawn as a separate short line.
+            // The row's prediction is drawn as a separate short line.
             if let (Some(high), Some(low)) = (high_end(row), low_end(row)) {
                 let (top, bottom) = (scale(high), scale(low));
                 let _ = write!(

@@ -15,7 +15,7 @@ use super::nearest_key;
 /// A table.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct MeasuredTable {
-    /// Its rows.
+    /// The rows.
     pub rows: Vec<MeasuredRow>,
     /// The omitted rows, with the reasons.
     pub notes: Vec<String>,
@@ -24,7 +24,7 @@ pub struct MeasuredTable {
 /// A row.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MeasuredRow {
-    /// Its name: `suspend20@200K`.
+    /// The name: `suspend20@200K`.
     pub name: String,
     /// The keys to set in the scenario.
     pub settings: Vec<(String, String)>,
@@ -78,7 +78,7 @@ impl RowClass {
     /// All classes, in the order of the load.
     pub const ALL: [Self; 4] = [Self::Stable, Self::Knee, Self::Overload, Self::Max];
 
-    /// Its name in a table.
+    /// The name in a table.
     pub const fn word(self) -> &'static str {
         match self {
             Self::Stable => "stable",
@@ -115,7 +115,7 @@ impl Metric {
     pub const ALL: [Self; 8] =
         [Self::Qps, Self::Avg, Self::P50, Self::P90, Self::P95, Self::P99, Self::P999, Self::Cpu];
 
-    /// Its name in a table.
+    /// The name in a table.
     pub const fn word(self) -> &'static str {
         match self {
             Self::Qps => "qps",
@@ -297,7 +297,7 @@ impl Reader<'_> {
                     Some(help),
                 );
             } else if !columns.iter().any(|column| matches!(column, Column::Value(_))) {
-                let help = format!("there are {}", Metric::ALL.map(Metric::word).join(", "));
+                let help = format!("expected {}", Metric::ALL.map(Metric::word).join(", "));
                 self.wrong(line, "no column is a measured quantity".to_owned(), Some(help));
             }
         }

@@ -542,7 +542,9 @@ mod test {
         let text = "[application]\nthreads = 12\n[layout]\npinned = true\nthread-cpus = \"0-3\"\n";
         let mistakes = parse("pinned.toml", text).expect_err("wrong").to_string();
         assert!(
-            mistakes.contains("12 threads cannot have a CPU each: there are 4\n --> pinned.toml:4:10"),
+            mistakes.contains(
+                "12 threads cannot have a CPU each: layout.thread-cpus has 4\n --> pinned.toml:4:10"
+            ),
             "{mistakes}"
         );
     }

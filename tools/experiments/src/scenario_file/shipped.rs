@@ -3,7 +3,7 @@
 /// A scenario that ships with netpolicy.
 #[derive(Clone, Copy, Debug)]
 pub struct Shipped {
-    /// Its name.
+    /// The name.
     pub name: &'static str,
     /// The scenario file's text.
     pub scenario: &'static str,

@@ -49,7 +49,7 @@ pub(super) fn run(arguments: &SimCalibrate, context: &Context<'_>) -> Result<Exi
             format!("{} rows are named: 1 to {most} may be fitted", rows.len()),
         )
         .hint(match names_in(&source, arguments.measured.as_deref()) {
-            Some(names) => format!("name them with --rows: there are {names}"),
+            Some(names) => format!("name them with --rows: the table has {names}"),
             None => "name them with --rows, and their table with --measured, or both in the scenario's \
                      [calibration]"
                 .to_owned(),
@@ -72,7 +72,7 @@ pub(super) fn run(arguments: &SimCalibrate, context: &Context<'_>) -> Result<Exi
             if let Some(note) = table.notes.iter().find(|note| note.starts_with(row.as_str())) {
                 fault = fault.hint(note.clone());
             } else if let Some(names) = names_in(&source, arguments.measured.as_deref()) {
-                fault = fault.hint(format!("there are {names}"));
+                fault = fault.hint(format!("the table has {names}"));
             }
             return Err(fault);
         }
@@ -170,7 +170,7 @@ fn are_parameters(names: &[&str]) -> Result<(), Fault> {
             let fault = usage(format!("`{name}` is not a parameter"));
             return Err(match nearest(name, known()) {
                 Some(meant) => fault.hint(format!("did you mean `{meant}`?")),
-                None => fault.hint(format!("there are {}", known().collect::<Vec<_>>().join(", "))),
+                None => fault.hint(format!("expected {}", known().collect::<Vec<_>>().join(", "))),
             });
         }
         if names[..i].contains(name) {

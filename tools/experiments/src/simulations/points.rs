@@ -14,9 +14,9 @@ use sim::{Outcome, Scenario};
 pub(crate) struct Job {
     /// What is simulated.
     pub(crate) scenario: Scenario,
-    /// Its seed.
+    /// The seed.
     pub(crate) seed: u64,
-    /// Its length.
+    /// The length.
     pub(crate) length: Length,
 }
 

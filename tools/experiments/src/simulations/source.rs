@@ -86,7 +86,7 @@ fn too_large(path: &Path, most: u64) -> Fault {
     Fault::new(Exit::Usage, format!("{}: it is larger than {most} bytes", shown(path)))
 }
 
-/// Decodes it as text, without a byte order mark.
+/// Decodes the bytes as text, without a byte order mark.
 fn text(path: &Path, bytes: Vec<u8>) -> Result<String, Fault> {
     let text = String::from_utf8(bytes).map_err(|error| {
         let valid = &error.as_bytes()[..error.utf8_error().valid_up_to()];

@@ -89,7 +89,8 @@ fn widen(judged: &mut [Judged]) {
             let missed = |judged: &&Judged| {
                 let measured = judged.row.value(metric)?;
                 let predicted = judged.prediction.of(metric)?.value;
-                // A factor too low widens as much as the same factor too high.
+                // An estimate that is too low by a factor widens the interval as much as one that is too high
+                // by it.
                 Some(match metric {
                     Metric::Cpu => error(metric, measured, predicted).abs(),
                     _ => 100.0 * ((measured / predicted).max(predicted / measured) - 1.0),
