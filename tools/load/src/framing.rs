@@ -30,7 +30,7 @@ pub struct Framing {
 enum State {
     /// The first line of an answer.
     First,
-    /// This many bytes of content to skip; after them, the answer is complete or another chunk
+    /// Bytes of content to skip; after them, the answer is complete or another chunk
     /// follows.
     Bytes { left: u64, then: Then },
     /// A line of the header of an HTTP answer.

@@ -9,7 +9,7 @@ pub const HEADER_BYTES: usize = 16;
 /// A storage operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Operation {
-    /// Whether it writes; the data follow the header.
+    /// Whether the operation writes; the data follow the header.
     pub writes: bool,
     /// Offset, in bytes: a multiple of [`StorageWorkload::ALIGNMENT`].
     pub offset: u64,
@@ -21,7 +21,7 @@ pub struct Operation {
 /// Why bytes are not an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotAnOperation {
-    /// Neither read nor write.
+    /// The header is of neither a read nor a write.
     Kind(u8),
     /// The length is zero, too long or not aligned.
     Length(u32),

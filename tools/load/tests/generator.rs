@@ -198,7 +198,7 @@ fn a_server_that_is_not_there_is_an_error_with_its_address() {
 fn a_server_that_dies_ends_the_run_immediately() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port on loopback");
     let server = listener.local_addr().expect("bound");
-    // It accepts the connections, sends nothing wrong, and exits.
+    // The server accepts the connections, sends nothing wrong, and exits.
     let dies = thread::spawn(move || {
         let held: Vec<_> = (0..4).filter_map(|_| listener.accept().ok()).collect();
         thread::sleep(Duration::from_millis(50));

@@ -50,11 +50,11 @@ static BLOCK: [u8; 64 * 1024] = [b'x'; 64 * 1024];
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pending {
     pub(super) request: Request,
-    /// When it was due.
+    /// When the request was due.
     pub(super) due: Moment,
-    /// When it was due *and* the connection had room for it; never before `due`.
+    /// When the request was due *and* the connection had room for it; never before `due`.
     pub(super) possible: Moment,
-    /// When it was passed to the kernel; until then, `possible`.
+    /// When the request was passed to the kernel; until then, `possible`.
     pub(super) sent: Moment,
 }
 

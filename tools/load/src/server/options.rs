@@ -19,7 +19,7 @@ pub struct ServerOptions {
     /// How many consecutive connections a thread gets before the next thread's turn. Range
     /// 1..=[`Self::IN_A_ROW_MAX`].
     pub in_a_row: u32,
-    /// What it does.
+    /// The service that the server offers.
     pub service: Service,
 }
 
@@ -45,7 +45,7 @@ pub enum Service {
         /// How long it busy-loops for each request.
         service_time: Nanoseconds,
     },
-    /// It reads and writes a file or a block device with `O_DIRECT`, one operation per thread at a
+    /// Reads and writes a file or a block device with `O_DIRECT`, one operation per thread at a
     /// time.
     Storage {
         /// The file or block device.
