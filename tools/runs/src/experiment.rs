@@ -57,7 +57,7 @@ pub trait Stage {
     /// If the configuration could not be applied; the host is then unchanged.
     fn apply(&mut self, label: &str) -> Result<(), Self::Error>;
 
-    /// Makes one run, and labels its evidence with the cell's label and load.
+    /// Performs one run, and labels its evidence with the cell's label and load.
     ///
     /// # Errors
     /// If there is no run to judge. A void run is evidence, not an error.
@@ -173,7 +173,7 @@ impl Experiment {
         order
     }
 
-    /// Makes every run. The host is restored after each, even a failed one.
+    /// Performs every run. The host is restored after each, even a failed one.
     ///
     /// # Errors
     /// [`Stopped`] at the first run that fails.

@@ -43,7 +43,7 @@ pub struct Grid {
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Skipped {
-    /// Its name.
+    /// The name.
     pub label: String,
     /// Why.
     pub reason: String,

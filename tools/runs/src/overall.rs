@@ -10,9 +10,9 @@ use crate::variant::{Ratios, Variant};
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Overall {
-    /// What they have in common.
+    /// The common part of the experiments.
     pub name: String,
-    /// Their names.
+    /// The names of the variants.
     pub variants: Vec<String>,
     /// The configurations that the others are compared with, each in its own table.
     pub against: Vec<String>,

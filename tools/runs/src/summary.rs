@@ -74,7 +74,7 @@ impl Summary {
         let over = |of: &dyn Fn(&Evidence) -> f64| {
             median_interval(&runs.iter().map(|run| of(run)).collect::<Vec<_>>())
         };
-        // `None` if a run lacks the value.
+        // The value is `None` if a run lacks it.
         let counted = |of: &dyn Fn(&Evidence) -> Option<f64>| {
             median_interval(&runs.iter().map(|run| of(run)).collect::<Option<Vec<_>>>()?)
         };

@@ -175,7 +175,7 @@ fn factor(percent: f64) -> f64 {
 /// How far the scale extends on both sides: over all point estimates and the last interval. Single pairs and
 /// the first intervals may lie outside.
 fn reach(chart: &CompareChart, margin: f64) -> f64 {
-    /// A factor of a hundred thousand.
+    /// The largest factor that the axis shows: a hundred thousand.
     const REACH_MAX: f64 = 11.6;
     let last = chart.points.last().into_iter().flat_map(|point| [point.low, point.high]);
     let ends = chart.points.iter().map(|point| point.estimate).chain(last.flatten());
