@@ -135,7 +135,7 @@ impl Command {
         filter.parse_behind(head, words, lookup)
     }
 
-    /// Encodes its message, with this sequence number and these flags in addition to its own.
+    /// Encodes the command's message, with this sequence number and these additional flags.
     pub fn encode(&self, sequence: u32, flags: u16, out: &mut AttrBuf) {
         match self {
             Self::Filter(filter) => filter.encode(sequence, flags, out),
@@ -145,7 +145,7 @@ impl Command {
         }
     }
 
-    /// Whether it deletes an object.
+    /// Whether the command deletes an object.
     pub fn removes(&self) -> bool {
         match self {
             Self::Filter(filter) => filter.verb == Verb::Delete,

@@ -60,9 +60,9 @@ pub struct Terse {
     pub group: Group,
     /// The Ethernet protocol, host order.
     pub protocol: u16,
-    /// Its handle.
+    /// The handle.
     pub handle: u32,
-    /// Its offload state.
+    /// The offload state.
     pub offload: Offload,
     /// The cookie of its last action.
     pub cookie: Option<Cookie>,

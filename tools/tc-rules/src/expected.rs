@@ -82,7 +82,7 @@ pub enum Found {
     Extra,
     /// The file has no rules of this priority.
     Unasked,
-    /// This dump has already returned the rule.
+    /// The dump has already returned the rule.
     Again,
 }
 
@@ -565,7 +565,7 @@ mod test {
         const IN_TABLE: &str = "filter add dev d0 ingress protocol ip prio 1 u32 ht 802:1: match u32 1 1\n";
         let root = 0x8010_0000;
         let mut file = expected(&format!("{FIRST}{TABLE}{IN_TABLE}"));
-        // A rule of the root table is not one of the other table, although they match the same.
+        // A rule of the root table differs from a rule of another table, even if both match the same packets.
         assert_eq!(file.match_rule(&dumped_u32(FIRST, 0x8020_1800, root)), Found::Expected(3));
         assert_eq!(file.match_rule(&dumped_u32(FIRST, 0x8020_1801, root)), Found::Extra);
         assert_eq!(file.match_rule(&dumped_u32(TABLE, 0x8020_0000, root)), Found::Expected(2));

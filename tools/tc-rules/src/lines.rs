@@ -18,7 +18,7 @@ pub const LINE_BYTES_MAX: usize = 1024 * 1024;
 /// A line, including everything joined to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Line<'a> {
-    /// Its text without comments.
+    /// The text without comments.
     pub bytes: &'a [u8],
     /// The number of its first line in the file, from 1.
     pub number: u32,
@@ -34,7 +34,7 @@ impl Line<'_> {
         (self.number.saturating_add(u32::try_from(joined).unwrap_or(u32::MAX)), at - start + 1)
     }
 
-    /// The bytes on the same line of the file as this one.
+    /// The line of the file that contains this byte.
     pub fn around(&self, at: usize) -> &[u8] {
         let joined = self.joints.partition_point(|joint| *joint <= at);
         let start = joined.checked_sub(1).map_or(0, |last| self.joints[last]);
@@ -210,7 +210,7 @@ mod test {
     use super::*;
     use proptest::prelude::*;
 
-    /// Returns its bytes in pieces of this size, so that lines span several reads.
+    /// Returns the bytes in pieces of this size, so that lines span several reads.
     struct Dribble<'a>(&'a [u8], usize);
 
     impl Read for Dribble<'_> {

@@ -27,7 +27,7 @@ pub(crate) struct Memory {
 pub(crate) struct Rest<'a> {
     /// The parsed beginning, if it is cached, and the offset of the words after it.
     pub(crate) head: Option<(Head, usize)>,
-    /// Its words, without the actions if those are cached.
+    /// The words, without the actions if those are cached.
     pub(crate) words: Words<'a>,
     /// The actions at its end, if they are cached.
     pub(crate) actions: Option<&'a [Action]>,

@@ -155,17 +155,17 @@ pub fn mac_name(mac: &[u8]) -> String {
 pub struct Address {
     /// The bytes; the first four of them for IPv4.
     pub bytes: [u8; 16],
-    /// Whether it is IPv6.
+    /// Whether the address is IPv6.
     pub v6: bool,
 }
 
 impl Address {
-    /// Its length in bytes.
+    /// The length in bytes.
     pub const fn length(&self) -> usize {
         if self.v6 { 16 } else { 4 }
     }
 
-    /// Its bytes.
+    /// The bytes.
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[..self.length()]
     }

@@ -131,14 +131,14 @@ impl Program {
         Ok(())
     }
 
-    /// Converts it to the form that the kernel would dump, without the descriptor that was sent.
+    /// Converts the program to the form that the kernel would dump, without the descriptor that was sent.
     pub(crate) const fn canonicalize(&mut self) {
         if let Self::Pinned(pinned, _) = self {
             pinned.fd = 0;
         }
     }
 
-    /// Its tc syntax; `None` for a pinned program, whose path the kernel does not store, and if there is no program.
+    /// The tc syntax; `None` for a pinned program, whose path the kernel does not store, and if there is no program.
     pub(crate) fn words(&self) -> Option<String> {
         let Self::Classic(instructions) = self else { return None };
         let mut program = instructions.len().to_string();

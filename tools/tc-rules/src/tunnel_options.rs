@@ -57,7 +57,7 @@ pub struct GeneveOption {
     pub class: Option<u16>,
     /// The type within the class.
     pub kind: Option<u8>,
-    /// Its data.
+    /// The data.
     pub data: Vec<u8>,
 }
 
@@ -109,7 +109,7 @@ impl TunnelOptions {
         Some(Self::Gtp(byte(kind)?, byte(flow)?))
     }
 
-    /// Their keyword.
+    /// The options' keyword.
     pub const fn keyword(&self) -> &'static str {
         match self {
             Self::Geneve(_) => "geneve_opts",
@@ -119,7 +119,8 @@ impl TunnelOptions {
         }
     }
 
-    /// Encodes them as the attribute with this number. The nested flag is set where iproute2 6.1 sets it.
+    /// Encodes the options as the attribute with this number. The nested flag is set where iproute2 6.1 sets
+    /// it.
     pub fn encode(&self, number: u16, out: &mut AttrBuf) {
         match self {
             Self::Geneve(options) => {
@@ -157,7 +158,7 @@ impl TunnelOptions {
         }
     }
 
-    /// Decodes them; returns `None` for options of an unknown tunnel.
+    /// Decodes options; returns `None` for options of an unknown tunnel.
     ///
     /// # Errors
     /// If an attribute is malformed.
@@ -191,7 +192,8 @@ impl TunnelOptions {
         Ok((!geneve.is_empty()).then_some(Self::Geneve(geneve)))
     }
 
-    /// Converts it to the form that the kernel would dump: for ERSPAN, exactly the fields of its version.
+    /// Converts the options to the form that the kernel would dump: for ERSPAN, exactly the fields of its
+    /// version.
     ///
     /// Kernel: 6.18, `net/sched/cls_flower.c` `fl_dump_key_erspan_opt()`.
     pub fn canonicalize(&mut self) {
@@ -212,7 +214,7 @@ impl TunnelOptions {
         }
     }
 
-    /// Their tc syntax, without the keyword. A field that an ERSPAN version lacks is written as 0 instead of
+    /// The options' tc syntax, without the keyword. A field that an ERSPAN version lacks is written as 0 instead of
     /// empty, because iproute2 skips an empty field and uses the next one for it.
     pub fn words(&self) -> String {
         let hex = |part: &Option<u8>| part.map(|part| format!("{part:x}")).unwrap_or_default();

@@ -115,7 +115,7 @@ impl Control {
         }
     }
 
-    /// Its tc syntax, or its number.
+    /// The tc syntax, or its number.
     pub(super) fn words_or_number(self) -> String {
         self.words().unwrap_or_else(|| self.0.cast_signed().to_string())
     }
@@ -125,7 +125,7 @@ impl Control {
         if self.0 & !Self::OPERAND == Self::GOTO_CHAIN { Some(self.0 & Self::OPERAND) } else { None }
     }
 
-    /// Its tc syntax; `None` for a number that has none.
+    /// The tc syntax; `None` for a number that has none.
     pub fn words(self) -> Option<String> {
         Some(match self {
             Self::CONTINUE => "continue".to_owned(),

@@ -34,7 +34,7 @@ pub struct Random {
     pub kind: u16,
     /// The share: one packet in this many.
     pub value: u16,
-    /// Their control action.
+    /// The control action of the chosen packets.
     pub control: Control,
 }
 

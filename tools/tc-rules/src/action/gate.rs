@@ -262,7 +262,7 @@ impl Entry {
                 octets_max = given;
             }
         }
-        // For a closed gate, these do not matter.
+        // A closed gate ignores the priority and the number of octets.
         if !open {
             (priority, octets_max) = (ANY, ANY);
         }

@@ -165,8 +165,8 @@ impl Ife {
         Ok(action)
     }
 
-    /// Converts it to the form that the kernel would dump: decoding has no outer header and carries all
-    /// metadata, and a missing address is the zero address.
+    /// Converts the action to the form that the kernel would dump: decoding has no outer header and carries
+    /// all metadata, and a missing address is the zero address.
     pub(super) fn canonicalize(&mut self) {
         if !self.encode {
             (self.destination, self.source, self.protocol, self.meta) =

@@ -212,11 +212,11 @@ pub struct Action {
     pub cookie: Option<Cookie>,
     /// Hardware statistics: `TCA_ACT_HW_STATS_*`; 0 disables them.
     pub hw_stats: Option<u8>,
-    /// Whether it has one counter for all CPUs instead of per-CPU counters.
+    /// Whether the action has one counter for all CPUs instead of per-CPU counters.
     pub no_percpu: bool,
-    /// Whether it is not offloaded to hardware.
+    /// Whether the action is not offloaded to hardware.
     pub skip_hw: bool,
-    /// Whether it is only in hardware.
+    /// Whether the action is only in hardware.
     pub skip_sw: bool,
 }
 
@@ -297,7 +297,7 @@ impl Action {
         }
     }
 
-    /// Encodes it as the action at this position of the list.
+    /// Encodes this as the action at this position of the list.
     pub fn encode(&self, place: u16, out: &mut AttrBuf) {
         out.unmarked(place, |out| {
             out.text(KIND, self.kind.name());
@@ -370,7 +370,7 @@ impl Action {
         Ok(Some(Cookie { bytes, count }))
     }
 
-    /// Converts it to the form that the kernel would dump: two equivalent actions are then equal.
+    /// Converts the action to the form that the kernel would dump: two equivalent actions are then equal.
     pub fn canonicalize(&mut self) {
         match &mut self.kind {
             Kind::TunnelKey(action) => *action = action.clone().canonical(),
@@ -396,7 +396,7 @@ impl Action {
         self.kind.instance_mut().index = 0;
     }
 
-    /// Its tc syntax, without `action`; `None` if tc has none.
+    /// The tc syntax, without `action`; `None` if tc has none.
     pub fn words(&self, lookup: &mut dyn Lookup) -> Option<String> {
         let mut words = self.kind.words(lookup)?;
         if let Some(cookie) = &self.cookie {

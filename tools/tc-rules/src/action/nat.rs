@@ -28,7 +28,7 @@ pub struct Nat {
     pub instance: Instance,
     /// The address to match.
     pub old: [u8; 4],
-    /// Its replacement, in the bits of the mask.
+    /// The replacement, in the bits of the mask.
     pub new: [u8; 4],
     /// The bits that are matched and replaced.
     pub mask: [u8; 4],

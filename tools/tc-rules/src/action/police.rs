@@ -312,7 +312,7 @@ impl Police {
         cut(self.rate, u64::from(self.burst)) || cut(self.packet_rate, self.packet_burst)
     }
 
-    /// Decodes it from a dump.
+    /// Decodes the action from a dump.
     pub(crate) fn decode(attrs: Attrs<'_>) -> Result<Self, Malformed> {
         let parms = attrs.find(TBF)?.ok_or(Malformed("police without parameters"))?;
         let mut police = Self::empty();
@@ -343,7 +343,7 @@ impl Police {
         Ok(police.canonical())
     }
 
-    /// Converts it to the form of a dump.
+    /// Converts the action to the form of a dump.
     pub(crate) fn canonical(mut self) -> Self {
         // Without a maximum packet size, the kernel uses that of the rate table, or none.
         self.mtu = match self.mtu {
@@ -363,7 +363,7 @@ impl Police {
         self
     }
 
-    /// Its tc syntax; `None` if tc would not accept it again: a burst may be so short at its rate that the
+    /// The tc syntax; `None` if tc would not accept it again: a burst may be so short at its rate that the
     /// kernel has none left to dump.
     pub(crate) fn words(&self) -> Option<String> {
         if self.lacks().is_some() {

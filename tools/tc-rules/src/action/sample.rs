@@ -71,7 +71,7 @@ impl Sample {
         Ok(Self { instance, rate: value(RATE)?, group: value(PSAMPLE_GROUP)?, truncated: value(TRUNC_SIZE)? })
     }
 
-    /// Whether it lacks parameters that only a reference to an existing instance may omit.
+    /// Whether the action lacks parameters that only a reference to an existing instance may omit.
     const fn is_incomplete(&self) -> bool {
         self.instance.index == 0 && (self.rate.is_none() || self.group.is_none())
     }

@@ -121,8 +121,8 @@ impl Skbmod {
         Ok(action)
     }
 
-    /// Converts it to the form that the kernel stores: `ecn` and `mac` exclude everything else, and there is
-    /// no protocol 0.
+    /// Converts the action to the form that the kernel stores: `ecn` and `mac` exclude everything else, and
+    /// there is no protocol 0.
     pub(super) fn canonicalize(&mut self) {
         if self.ecn {
             *self = Self { ecn: true, ..Self::of(self.instance) };

@@ -170,12 +170,12 @@ impl Field {
         &FIELDS[usize::from(self.0)]
     }
 
-    /// Whether it belongs to the outermost label, which [`super::mpls`] encodes differently.
+    /// Whether the field belongs to the outermost label, which [`super::mpls`] encodes differently.
     pub(super) fn is_outermost_label(self) -> bool {
         matches!(self, Self::MPLS_LABEL | Self::MPLS_TC | Self::MPLS_BOS | Self::MPLS_TTL)
     }
 
-    /// Its keyword.
+    /// The keyword.
     pub fn keyword(self) -> &'static str {
         self.spec().keyword
     }
@@ -201,7 +201,7 @@ impl Field {
         u8::try_from(place).ok().map(Self)
     }
 
-    /// Its rank in the output: fields that determine the meaning of others come first.
+    /// The rank in the output: fields that determine the meaning of others come first.
     pub(super) fn rank(self) -> u8 {
         match self {
             Self::NUM_OF_VLANS => 0,
@@ -388,7 +388,7 @@ impl Match {
         self.mask_bytes != 0 && self.mask == [0; VALUE_BYTES]
     }
 
-    /// Whether it matches few packets.
+    /// Whether the match selects few packets.
     pub(super) fn is_narrow(&self) -> bool {
         let bits: u32 = self.mask.iter().map(|byte| byte.count_ones()).sum();
         match self.field.form() {
@@ -401,7 +401,7 @@ impl Match {
         }
     }
 
-    /// Its tc syntax; `has_protocol` is whether the rule names its transport protocol, which a port range
+    /// The tc syntax; `has_protocol` is whether the rule names its transport protocol, which a port range
     /// requires.
     pub(super) fn words(&self, has_protocol: bool) -> Option<String> {
         let spec = self.field.spec();

@@ -41,7 +41,7 @@ impl ListedKind {
 /// The classifier.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listed {
-    /// Which kind.
+    /// The kind.
     pub kind: ListedKind,
     /// The options with the numbers of their attributes, in the order of the line.
     pub options: Vec<(u16, Value)>,
@@ -242,8 +242,8 @@ impl Listed {
         })))
     }
 
-    /// Converts it to the form that the kernel would dump, on a qdisc with this handle: each option once, the
-    /// last one of several, without those that equal their default.
+    /// Converts the rule to the form that the kernel would dump, on a qdisc with this handle: each option
+    /// once, the last one of several, without those that equal their default.
     pub(super) fn canonicalize(&mut self, qdisc: u32) {
         self.has_options = true;
         self.options.sort_by_key(|(number, _)| *number);

@@ -186,7 +186,8 @@ impl Classifier {
         }
     }
 
-    /// Converts it to the form that the kernel would dump, given the canonical handle and the parent.
+    /// Converts the classifier to the form that the kernel would dump, given the canonical handle and the
+    /// parent.
     pub fn canonicalize(&mut self, handle: u32, parent: u32) {
         match self {
             Self::None => {}

@@ -42,10 +42,10 @@ pub(super) enum Takes {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Word {
     pub(super) text: &'static str,
-    /// Whether it cannot be abbreviated.
+    /// Whether the word cannot be abbreviated.
     pub(super) whole: bool,
     pub(super) takes: Takes,
-    /// Its attribute.
+    /// The attribute.
     pub(super) number: u16,
 }
 
@@ -55,7 +55,7 @@ pub(super) struct Shape {
     pub(super) name: &'static str,
     /// In the order of iproute2's checks.
     pub(super) words: &'static [Word],
-    /// Their texts.
+    /// The texts of these words.
     pub(super) texts: &'static [&'static str],
     /// Whether the options attribute is sent even if it is empty.
     pub(super) always: bool,

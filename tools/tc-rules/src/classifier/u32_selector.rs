@@ -57,8 +57,8 @@ impl Key {
         u32::from_be(self.value & self.mask) >> shift
     }
 
-    /// Formats it byte by byte, because only one keyword produces this offset mask; `None` beyond the last
-    /// offset.
+    /// Formats the offset byte by byte, because only one keyword produces this offset mask; `None` beyond the
+    /// last offset.
     fn icmpv6_code_words(&self, words: &mut String) -> Option<()> {
         let (value, mask) = (self.value.to_ne_bytes(), self.mask.to_ne_bytes());
         for (at, (value, mask)) in (0..).zip(value.into_iter().zip(mask)) {

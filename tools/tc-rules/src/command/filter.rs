@@ -37,7 +37,7 @@ pub struct Filter {
     pub classifier: Classifier,
     /// The actions.
     pub actions: Vec<Action>,
-    /// Whether it is a chain rather than a rule.
+    /// Whether this is a chain rather than a rule.
     pub is_chain: bool,
     /// The rate estimator of its police actions, if the line gives one. A dump does not show it.
     pub estimator: Option<Estimator>,
@@ -220,7 +220,7 @@ impl Filter {
         }
     }
 
-    /// Whether it is a u32 rule known to be in the root table of its priority.
+    /// Whether this is a u32 rule known to be in the root table of its priority.
     pub fn is_in_root(&self) -> bool {
         matches!(&self.classifier, Classifier::U32(rule) if rule.root != 0 && self.handle >> 20 == rule.root >> 20)
     }
@@ -233,7 +233,7 @@ impl Filter {
         rule
     }
 
-    /// Converts it to the form that the kernel would dump.
+    /// Converts the filter to the form that the kernel would dump.
     pub(crate) fn canonicalize(&mut self) {
         (self.verb, self.estimator) = (Verb::Add, None);
         self.chain = self.chain.filter(|chain| *chain != 0);
@@ -265,7 +265,7 @@ impl Filter {
         self.actions.iter().any(lost)
     }
 
-    /// Its line; `None` if tc has no syntax for it.
+    /// The line; `None` if tc has no syntax for it.
     pub fn words(&self, lookup: &mut dyn Lookup) -> Option<String> {
         let mut line = if self.is_chain { "chain add" } else { "filter add" }.to_owned();
         if self.hook.block != 0 {

@@ -7,7 +7,7 @@ use crate::words::{Spans, Words, abbreviates};
 pub struct Foreign {
     /// The line, without its comment and on one line.
     pub text: String,
-    /// Whether it deletes an object.
+    /// Whether the line deletes an object.
     pub removes: bool,
 }
 
@@ -74,7 +74,7 @@ mod test {
         ] {
             assert_eq!(handed(ours), None, "{ours}");
         }
-        // Otherwise, the line is a mistake that is marked as foreign.
+        // Otherwise, the line is an error, marked as foreign.
         let mut table = Table::default();
         let Err(ReadError::Mistake(mistake)) = Batch::new(line.as_bytes()).next_command(&mut table) else {
             panic!("wrong")

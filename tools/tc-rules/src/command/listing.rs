@@ -5,7 +5,7 @@ use crate::words::{Spans, Words, abbreviates};
 /// The lines of a file that only list objects, as in `filter show dev eth0 ingress`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Listings {
-    /// Their number.
+    /// The number of such lines.
     pub count: u64,
     /// The first of them; 0 if there is none.
     pub first: u32,

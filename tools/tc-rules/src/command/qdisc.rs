@@ -15,7 +15,7 @@ pub struct Qdisc {
     pub verb: Verb,
     /// The device.
     pub device: IfIndex,
-    /// Whether it also has an egress hook: `clsact` rather than `ingress`.
+    /// Whether the qdisc also has an egress hook: `clsact` rather than `ingress`.
     pub clsact: bool,
     /// The block of ingress rules.
     pub ingress_block: Option<u32>,

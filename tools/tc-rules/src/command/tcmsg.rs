@@ -101,11 +101,11 @@ impl Default for Hook {
 /// Rules that the kernel keeps together: same hook, chain and priority.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Group {
-    /// Their hook.
+    /// The rules' hook.
     pub hook: Hook,
-    /// Their chain.
+    /// The rules' chain.
     pub chain: u32,
-    /// Their priority; 0 lets the kernel choose.
+    /// The rules' priority; 0 lets the kernel choose.
     pub priority: u16,
 }
 

@@ -28,7 +28,7 @@ pub struct Cmp {
     pub layer: u8,
     /// The mask; 0 for all bits.
     pub mask: u32,
-    /// Whether it is in network byte order.
+    /// Whether the value is in network byte order.
     pub translated: bool,
     /// The comparison, by the kernel's number.
     pub operator: u8,

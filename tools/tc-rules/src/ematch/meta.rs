@@ -86,7 +86,7 @@ pub enum Side {
     Known {
         /// The kernel's number.
         id: u16,
-        /// Whether it is a number rather than bytes.
+        /// Whether the value is a number rather than bytes.
         number: bool,
         /// The shift, in bits or bytes.
         shift: u8,

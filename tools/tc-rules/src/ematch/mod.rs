@@ -93,14 +93,14 @@ macro_rules! match_kinds {
                 }))
             }
 
-            /// Converts it to the form that the kernel would dump.
+            /// Converts the match to the form that the kernel would dump.
             fn canonicalize(&mut self) {
                 if let Self::Canid(ids) = self {
                     ids.canonicalize();
                 }
             }
 
-            /// Its tc syntax, unless it is a group; `None` if tc has none.
+            /// The tc syntax, unless it is a group; `None` if tc has none.
             fn words(&self) -> Option<String> {
                 match self {
                     Self::Group(_) => None,
@@ -124,7 +124,7 @@ match_kinds! {
 pub struct Node {
     /// The relation to the next match: `AND`, `OR`, or 0 for the last one in its parentheses.
     pub relation: u16,
-    /// Whether it is negated.
+    /// Whether the match is negated.
     pub inverted: bool,
     /// The match.
     pub what: Match,
@@ -217,7 +217,7 @@ impl Tree {
         first
     }
 
-    /// Encodes it as the attribute with this number.
+    /// Encodes the tree as the attribute with this number.
     pub(crate) fn encode(&self, number: u16, out: &mut AttrBuf) {
         out.unmarked(number, |out| {
             // A list has at most `MATCHES_MAX` entries.
@@ -256,12 +256,12 @@ impl Tree {
         Ok(Some(tree))
     }
 
-    /// Converts it to the form that the kernel would dump.
+    /// Converts the match to the form that the kernel would dump.
     pub(crate) fn canonicalize(&mut self) {
         self.nodes.iter_mut().for_each(|node| node.what.canonicalize());
     }
 
-    /// Its tc syntax, as a single word of a line; `None` if tc has none.
+    /// The tc syntax, as a single word of a line; `None` if tc has none.
     pub(crate) fn words(&self) -> Option<String> {
         let mut words = String::new();
         let mut left = MATCHES_MAX;

@@ -9,7 +9,7 @@ use netlink::message::KernelRefusal;
 /// A command that the kernel refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refused {
-    /// Its line.
+    /// The line.
     pub line: u32,
     /// The kernel's error.
     pub refusal: KernelRefusal,

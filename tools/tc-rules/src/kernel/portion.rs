@@ -99,7 +99,7 @@ impl Portion {
         lines >= RULES_MAX || bytes > PORTION_BYTES_MAX - 32_768
     }
 
-    /// Whether it should be sent before more is added.
+    /// Whether the portion should be sent before more is added.
     pub fn is_full(&self) -> bool {
         // The next piece will be about as long as the last one.
         let (last, _) = self.last();
@@ -111,7 +111,7 @@ impl Portion {
         self.out.as_bytes().len()
     }
 
-    /// Whether it contains no command.
+    /// Whether the portion contains no command.
     pub fn is_empty(&self) -> bool {
         self.lines.is_empty()
     }
@@ -143,7 +143,7 @@ impl Portion {
 }
 
 impl<'a> Piece<'a> {
-    /// Its messages.
+    /// The messages.
     pub const fn bytes(&self) -> &'a [u8] {
         self.bytes
     }

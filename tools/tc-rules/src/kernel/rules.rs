@@ -48,7 +48,7 @@ pub struct Several<'n> {
 }
 
 impl<'n> Several<'n> {
-    /// Creates it, with no hook dumped yet.
+    /// Creates a dump that has read no hook yet.
     pub const fn of(netns: &'n Netns) -> Self {
         Self { netns, given: BTreeMap::new() }
     }

@@ -172,7 +172,7 @@ fn flower() -> Result<(), Failed> {
     let dumped = String::from_utf8(dumped.stdout)?;
     let other = Stage::new("flower_other");
     load(&other, &dumped, 1000);
-    // A different rule is found.
+    // The comparison finds a rule that differs.
     let changed =
         stage.file(&format!("{HOOK}{}", rules.replace("10.0.3.231 ip_proto tcp", "10.0.3.231 ip_proto udp")));
     let (code, report) = stage.netpolicy(&["tc", "diff", text(&changed)]);

@@ -58,7 +58,7 @@ fn apart() -> Result<(), Failed> {
             "{report}"
         );
     }
-    // A rule that another program adds to one of them is extra only there.
+    // A rule that another program adds to one of the tables is reported as extra only in that table.
     assert_eq!(stage.netpolicy(&["tc", "load", text(&stage.file(&rule(places[1], "", 9)))]).0, 0);
     for (place, address, extra) in [(places[0], 1, 0), (places[1], 2, 1), (places[2], 3, 0)] {
         let file = stage.file(&rule(place, "", address));
@@ -71,7 +71,7 @@ fn apart() -> Result<(), Failed> {
 fn numbered() -> Result<(), Failed> {
     let stage = Stage::new("numbered");
     let table = "filter add dev d0 ingress protocol ip prio 1 u32 divisor 4\n";
-    // Both match the same packets, and only the second one is in the table.
+    // Both rules match the same packets, and only the second one is in the table.
     let rules = [rule("ingress protocol ip", "", 7), rule("ingress protocol ip", "ht 801:1: ", 7)].concat();
     load(&stage, &format!("{HOOK}{table}{rules}"), 3);
     let dump = dumped(&stage, "ingress");
