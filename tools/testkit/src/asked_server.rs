@@ -41,12 +41,12 @@ impl AskedServer {
         Self::start_with(&[])
     }
 
-    /// Starts it with these variables in its environment.
+    /// Starts the server with these variables in its environment.
     pub fn start_with(environment: &[(&'static str, OsString)]) -> Result<Self, Failed> {
         Self::behind(Wire::new(1)?, environment)
     }
 
-    /// Starts it behind the near end of this wire.
+    /// Starts the server at the near end of this wire.
     pub fn behind(wire: Wire, environment: &[(&'static str, OsString)]) -> Result<Self, Failed> {
         let memcached = "memcached -u root -t 1 -U 0 -l 192.0.2.1 -p 11211";
         let line = format!("netns exec {} nice -n {FIRST} {memcached}", wire.near);
@@ -122,7 +122,7 @@ impl AskedServer {
         })
     }
 
-    /// Makes its epolls poll no NAPI.
+    /// Makes the server's epolls poll no NAPI.
     pub fn rest(&self) -> Result<(), Failed> {
         self.set_epolls(EpollParams::default())
     }

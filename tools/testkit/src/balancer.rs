@@ -21,7 +21,7 @@ pub struct Balancer {
 }
 
 impl Balancer {
-    /// Starts one in a separate mount namespace, with `/proc/irq` read-only and a private `/run`.
+    /// Starts irqbalance in a separate mount namespace, with `/proc/irq` read-only and a private `/run`.
     pub fn that_moves_nothing(arguments: &str) -> Result<Self, Failed> {
         let program = program().ok_or("no irqbalance")?;
         let script = format!(
@@ -37,7 +37,7 @@ impl Balancer {
         Ok(balancer)
     }
 
-    /// Starts one that balances this host: only if the host is a guest's.
+    /// Starts an irqbalance that balances this host, which must be a guest.
     pub fn of_this_host(arguments: &str) -> Result<Self, Failed> {
         let program = program().ok_or("no irqbalance")?;
         std::fs::create_dir_all("/run/irqbalance")?;
@@ -48,7 +48,7 @@ impl Balancer {
         Ok(balancer)
     }
 
-    /// Its process.
+    /// The process.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
@@ -70,7 +70,7 @@ impl Balancer {
         Ok(())
     }
 
-    /// Kills it, and waits until it has exited. Its socket stays.
+    /// Kills irqbalance, and waits until it has exited. Its socket stays.
     pub fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();

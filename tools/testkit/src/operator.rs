@@ -266,7 +266,7 @@ pub struct Started {
 }
 
 impl Started {
-    /// Sends it SIGTERM, and returns its exit code.
+    /// Sends SIGTERM to the program, and returns its exit code.
     pub fn terminated(mut self) -> Result<Option<i32>, Failed> {
         let pid =
             i32::try_from(self.child.id()).ok().and_then(rustix::process::Pid::from_raw).ok_or("pid")?;
@@ -276,7 +276,7 @@ impl Started {
 }
 
 impl Started {
-    /// Sends it a signal.
+    /// Sends a signal to the program.
     pub fn signalled(&self, signal: rustix::process::Signal) -> Result<(), Failed> {
         let pid =
             i32::try_from(self.child.id()).ok().and_then(rustix::process::Pid::from_raw).ok_or("pid")?;
@@ -366,7 +366,7 @@ fn waited<T>(
         }
         let so_far = begun.elapsed();
         if so_far >= patience {
-            return Err(format!("waited {patience:?} in vain for {what}").into());
+            return Err(format!("waited {patience:?} for {what}, which did not happen").into());
         }
         std::thread::sleep(pause(so_far));
     }

@@ -45,12 +45,12 @@ impl Subject {
         Ok((subject, numbers))
     }
 
-    /// Its pid.
+    /// The pid.
     pub fn pid(&self) -> Pid {
         Pid(self.child.id())
     }
 
-    /// Reads its next line; returns at the latest when the process exits.
+    /// Reads the subject's next line; returns at the latest when the process exits.
     pub fn line(&mut self) -> Result<String, Failed> {
         let mut line = String::new();
         self.output.read_line(&mut line)?;
@@ -62,7 +62,7 @@ impl Subject {
         Ok(self.output.by_ref().lines().collect::<Result<_, _>>()?)
     }
 
-    /// Makes it continue, and waits until it has done so.
+    /// Makes the subject continue, and waits until it has done so.
     pub fn go_on(&mut self) -> Result<(), Failed> {
         self.tell("")
     }
@@ -85,7 +85,7 @@ impl Subject {
         if line == "done" { Ok(()) } else { Err(format!("it said {line:?}").into()) }
     }
 
-    /// Kills it and waits until it has exited.
+    /// Kills the subject and waits until it has exited.
     pub fn kill(&mut self) {
         let _ = self.child.kill(); // it may have exited already
         let _ = self.child.wait();

@@ -123,7 +123,7 @@ impl Wire {
     pub fn simulated(queues: u32) -> Result<Self, Failed> {
         let mut wire = Self::unmade(None);
         run(&format!("ip netns add {}", wire.near))?;
-        // Numbers are global in the kernel; another test process may create one, too.
+        // The kernel numbers these devices globally, and another test process may create one, too.
         let number = std::process::id() % 10_000 * 100 + MADE.fetch_add(1, Ordering::Relaxed) % 100;
         let order = format!("{number} 1 {queues}");
         wire.near()?.run(|| std::fs::write("/sys/bus/netdevsim/new_device", order))??;
