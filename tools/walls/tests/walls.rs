@@ -9,7 +9,7 @@ use walls::Dependencies;
 /// Each crate of the workspace, without its prefix `netpolicy-`, and the workspace crates that it may depend
 /// on.
 const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
-    // Crates that decide and do no I/O: no crate below them could.
+    // Crates that decide and do no I/O.
     ("model", &[]),
     ("page", &[]),
     ("fleet", &["model", "page"]),
@@ -23,11 +23,11 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ("netlink", &["model", "sys"]),
     ("bpf", &["model", "sys"]),
     ("linux", &["apply", "bpf", "model", "netlink", "sys"]),
-    // One host, and keeping a policy in force on it.
+    // A session on one host, and the daemon that keeps a policy in force.
     ("session", &["apply", "linux", "model", "page", "plan", "policy-file"]),
     ("primer", &["linux", "model", "page", "plan", "policy-file", "session"]),
     ("latency", &["apply", "linux", "measure", "model", "page", "plan", "policy-file", "session"]),
-    // What programs for people share.
+    // Shared by the command-line programs.
     ("cli", &["linux", "model", "page", "plan", "policy-file", "session"]),
     ("daemon", &["apply", "latency", "linux", "model", "page", "plan", "policy-file", "session"]),
     (
