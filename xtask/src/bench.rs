@@ -14,19 +14,19 @@ const BENCHMARKS: &[Benchmark] = &[
         "commit",
         "netpolicy-apply",
         "commit_cost",
-        "what a transaction costs, journal and all, without the kernel",
+        "the cost of a transaction with its journal, without the kernel",
     ),
     ("plan", "netpolicy-plan", "large_host", "planning for 1024 queues, 256 CPUs and 500 services"),
     ("node", "netpolicy-plan", "node", "planning for a node with 1000 pods, 64 queues, a bond and a VLAN"),
     ("follow", "netpolicy-linux", "follow_reaction", "how soon a new epoll is noticed, by each method"),
-    ("daemon", "netpolicy", "daemon", "how soon the daemon has a policy in force, and what it costs"),
+    ("daemon", "netpolicy", "daemon", "how soon the daemon has a policy in force, and its cost"),
     (
         "judged",
         "netpolicy",
         "judged",
-        "what comparing and guarding cost, and whether all is undone; half an hour",
+        "the cost of comparing and guarding, and whether everything is undone; half an hour",
     ),
-    ("counting", "netpolicy-linux", "delivery_cost", "what counting who polled costs for each event"),
+    ("counting", "netpolicy-linux", "delivery_cost", "the cost of counting polls, for each event"),
     (
         "client",
         "netpolicy-load",
@@ -43,13 +43,13 @@ pub(crate) fn run(wanted: &[String]) -> Result {
         return Err(format!("no benchmark `{unknown}`; there are\n{}", names.join("\n")));
     }
     if !shell::is_root() {
-        return Err("the benchmarks make network namespaces: run them as root".to_owned());
+        return Err("the benchmarks create network namespaces: run them as root".to_owned());
     }
     // Print other work on the machine: it makes figures unreliable.
     demo::other_work().into_iter().for_each(|words| println!("{words}"));
     let is_wanted = |name: &str| wanted.is_empty() || wanted.iter().any(|wanted| wanted == name);
     if BENCHMARKS.iter().any(|(name, package, ..)| *package == "netpolicy" && is_wanted(name)) {
-        // They run the netpolicy in the same build directory.
+        // Benches run the netpolicy in the same build directory.
         contents::build_programs(&["--profile", "bench"])?;
     }
     for (name, package, target, answers) in BENCHMARKS.iter().filter(|(name, ..)| is_wanted(name)) {

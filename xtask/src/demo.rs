@@ -35,7 +35,7 @@ pub(crate) fn run(arguments: &[String]) -> Result {
         return Err("usage: cargo xtask demo".to_owned());
     }
     if !shell::is_root() {
-        return Err("the demo makes network namespaces and writes NAPI settings: run it as root".to_owned());
+        return Err("the demo creates network namespaces and writes NAPI settings: run it as root".to_owned());
     }
     contents::build_programs(&["--release"])?;
     if let Some(words) = other_work() {
@@ -154,7 +154,7 @@ fn lab(program: &Path) -> Result<(Running, Value)> {
     let mut printed = Deserializer::from_reader(BufReader::new(output)).into_iter();
     match printed.next() {
         Some(described) => Ok((lab, described.map_err(|error| format!("netpolicy lab: {error}"))?)),
-        None => Err("netpolicy lab ended before it said where it is".to_owned()),
+        None => Err("netpolicy lab exited before it printed its addresses".to_owned()),
     }
 }
 

@@ -39,7 +39,7 @@ pub(crate) fn run(arguments: &[String]) -> Result {
     limits.extend(runs.map(|runs| format!("-runs={runs}")));
     let targets = targets()?;
     if let Some(unknown) = only.iter().find(|name| !targets.contains(name)) {
-        return Err(format!("no fuzz target `{unknown}`: there are {}", targets.join(", ")));
+        return Err(format!("no fuzz target `{unknown}`: expected {}", targets.join(", ")));
     }
     let folder = shell::root().join("target/fuzz");
     // With `--target`, build scripts and procedural macros are built without coverage.

@@ -38,7 +38,7 @@ pub(crate) struct Component {
     pub(crate) purl: String,
     /// The directory of a crate's sources.
     pub(crate) directory: PathBuf,
-    /// Its licence texts.
+    /// The licence texts.
     pub(crate) texts: Vec<PathBuf>,
 }
 

@@ -39,7 +39,7 @@ impl Options {
         self.value(option).is_some()
     }
 
-    /// Its value; if it was given twice, the last one.
+    /// The value; if it was given twice, the last one.
     pub(crate) fn value(&self, option: &str) -> Option<&str> {
         self.values(option).last()
     }

@@ -18,7 +18,7 @@ pub(crate) struct Program {
     pub(crate) executable: PathBuf,
     /// The directory of its package.
     pub(crate) directory: PathBuf,
-    /// What it tests: `plan lib`, `linux test root`.
+    /// The tests in the program: `plan lib`, `linux test root`.
     pub(crate) name: String,
 }
 

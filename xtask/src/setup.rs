@@ -149,7 +149,7 @@ fn of_purposes(purposes: &[&str]) -> Vec<&'static Need> {
 fn install(needs: Vec<&Need>) -> Result {
     let missing: Vec<&Need> = needs.into_iter().filter(|need| !is_met(need)).collect();
     if missing.is_empty() {
-        eprintln!("setup: everything is here");
+        eprintln!("setup: everything is installed");
         return Ok(());
     }
     for (_, package, purpose) in &missing {
@@ -157,7 +157,10 @@ fn install(needs: Vec<&Need>) -> Result {
     }
     let packages: Vec<&str> = missing.iter().map(|(_, package, _)| *package).collect();
     if !shell::has("apt-get") {
-        return Err(format!("no apt-get here: install these by your system's means: {}", packages.join(" ")));
+        return Err(format!(
+            "no apt-get here: install these with your system's package manager: {}",
+            packages.join(" ")
+        ));
     }
     if !shell::is_root() && !shell::has("sudo") {
         return Err(format!("installing needs root: run `apt-get install {}` as root", packages.join(" ")));
@@ -166,7 +169,7 @@ fn install(needs: Vec<&Need>) -> Result {
     shell::run(apt().args(["install", "-y", "--no-install-recommends"]).args(&packages))?;
     match missing.iter().find(|need| !is_met(need)) {
         Some((shown_by, package, _)) => {
-            Err(format!("package {package} was installed and did not bring {shown_by}"))
+            Err(format!("package {package} was installed, but does not contain {shown_by}"))
         }
         None => Ok(()),
     }

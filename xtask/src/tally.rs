@@ -56,7 +56,7 @@ impl Tally {
             eprintln!("SKIPPED {skipped}");
         }
         for test in &self.unsteady {
-            eprintln!("A FAULT TO FIX: failed, and passed alone: {test}");
+            eprintln!("FLAKY, to be fixed: failed, but passed when run alone: {test}");
         }
         for what in &self.failed {
             eprintln!("FAILED {what}");

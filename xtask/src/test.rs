@@ -113,7 +113,7 @@ pub(crate) fn all(arguments: &[String]) -> Result {
     let run = Run::begin()?;
     let mut steps = begin("test-all-steps", STEPS_OF_ALL)?;
     let mut tally = Tally::default();
-    // Fetched immediately, and built in CPU time that is otherwise idle.
+    // Fetch now, and build in CPU time that is otherwise idle.
     let making = shell::is_root().then(Making::begin);
     let programs = tally.run_on_this_machine(&mut steps, &run)?;
     tally.add(&mut steps, LINKED, deny::check);
@@ -145,7 +145,7 @@ fn one_part(part: &str) -> Result {
         directory.join("Cargo.toml").is_file().then(|| directory.display().to_string())
     });
     let ran = match package {
-        // Their tests start these programs, and building one package's tests does not build another package's
+        // The tests of both start these programs, and building one package's tests does not build another package's
         // programs.
         Some(_) if ["netpolicy", "lab"].contains(&part) => {
             let programs =

@@ -139,7 +139,7 @@ impl Apt {
         let own = self.own_suites();
         let mut offers = self.offers(package)?;
         offers.retain(|offer| offer.package == package && own.contains(&offer.suite));
-        newest(offers).ok_or_else(|| format!("no package {package} is on offer in {}", own.join(", ")))
+        newest(offers).ok_or_else(|| format!("no package {package} is available in {}", own.join(", ")))
     }
 
     /// All available versions of packages with this prefix.

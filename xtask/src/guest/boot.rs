@@ -22,7 +22,7 @@ const CONSOLE_TAIL: usize = 30;
 
 /// A kernel that can boot on this machine's files.
 pub(super) trait Guest {
-    /// Its description, for people.
+    /// The description, for people.
     fn described(&self) -> String;
     /// The command that boots it; the console is its standard output.
     fn command(&self, run: &Run) -> Result<Command>;
@@ -38,9 +38,9 @@ pub(super) trait Guest {
 pub(super) struct Order {
     /// The command and its arguments.
     pub(super) command: Vec<String>,
-    /// Its environment, beyond `PATH` and `HOME`.
+    /// The environment, beyond `PATH` and `HOME`.
     pub(super) environment: Vec<(String, String)>,
-    /// Its working directory.
+    /// The working directory.
     pub(super) directory: PathBuf,
     /// The time limit from starting the guest until the command starts.
     pub(super) boot_limit: Duration,

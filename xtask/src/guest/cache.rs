@@ -50,7 +50,7 @@ impl Cache {
         let path = self.at(&format!("{what}.lock"));
         let file = File::create(&path).about(&path)?;
         if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
-            eprintln!("guest: another process is making {what} in {}: waiting for it", self.root.display());
+            eprintln!("guest: another process is building {what} in {}: waiting for it", self.root.display());
             flock(&file, FlockOperation::LockExclusive).about(&path)?;
         }
         Ok(file)
@@ -105,7 +105,7 @@ impl Cache {
         if checked.is_ok_and(|status| status.success()) {
             Some(done)
         } else {
-            eprintln!("guest: {} is damaged: it is made again", done.display());
+            eprintln!("guest: {} is damaged: building it again", done.display());
             None
         }
     }

@@ -42,9 +42,9 @@ pub(crate) struct Skipped {
 /// The results of the tests that the host had to skip.
 #[derive(Debug, Default)]
 pub(crate) struct Guests {
-    /// Those that passed.
+    /// The tests that passed.
     pub(crate) passed: BTreeSet<String>,
-    /// Those that failed.
+    /// The tests that failed.
     pub(crate) failed: BTreeSet<String>,
     /// Guests that died, and whose tests then passed in another one: bugs to fix.
     pub(crate) unsteady: Vec<String>,
@@ -130,7 +130,7 @@ impl Output {
         names.iter().filter(|name| !ran.contains(name.as_str())).cloned().collect()
     }
 
-    /// Whether it has started the tests that others skip: its own come first.
+    /// Whether the guest has started the tests that others skip, which come last.
     pub(super) fn began(&self) -> bool {
         self.lines.iter().any(|line| line.starts_with(BEGINS))
     }

@@ -13,7 +13,7 @@ use crate::files::{self, About as _};
 use crate::setup;
 use crate::shell::{self, Result};
 
-/// Its configuration, in addition to `allnoconfig`.
+/// The configuration, in addition to `allnoconfig`.
 const CONFIG: &str = include_str!("../../../kernel/guest.config");
 
 /// The series, below the tree's root.
@@ -39,7 +39,7 @@ impl Source {
     /// The newest available source, unpacked as `source/linux-VERSION` in the cache.
     fn newest(cache: &Cache, apt: &Apt) -> Result<Self> {
         let newest = apt::newest_kernel(apt.offers("linux-source-")?)
-            .ok_or_else(|| format!("no linux-source of 6.18 or newer is on offer in {}", apt.suites()))?;
+            .ok_or_else(|| format!("no linux-source of 6.18 or newer is available in {}", apt.suites()))?;
         let version = apt::path_letters(&newest.version);
         let tree = cache.at(&format!("source/linux-{version}"));
         let _lock = cache.lock("source")?;

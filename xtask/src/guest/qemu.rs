@@ -42,14 +42,14 @@ struct Kernel {
     directory: PathBuf,
     initrd: PathBuf,
     release: String,
-    /// Whether it is a patched kernel, which is also used for measurements: its CPUs are pinned to separate
+    /// Whether this is a patched kernel, which is also used for measurements: its CPUs are pinned to separate
     /// CPUs of the host.
     patched: bool,
 }
 
 /// QEMU: the system's, or one unpacked in the cache.
 struct Emulator {
-    /// Where it is unpacked; none for the system's.
+    /// Where the emulator is unpacked; none for the system's.
     unpacked: Option<PathBuf>,
     version: String,
 }
@@ -201,7 +201,7 @@ impl Kernel {
         let mut offers = apt.offers("linux-binary-")?;
         offers.retain(|offer| release_of(&offer.package).is_some());
         let newest = apt::newest_kernel(offers).ok_or_else(|| {
-            format!("no kernel package (linux-binary) of 6.18 or newer is on offer in {}", apt.suites())
+            format!("no kernel package (linux-binary) of 6.18 or newer is available in {}", apt.suites())
         })?;
         let release = release_of(&newest.package).unwrap_or_default();
         // The cached kernel depends on the contents of the initrd.

@@ -35,7 +35,7 @@ pub(crate) struct Wheel {
     /// The program's name and purpose.
     pub(crate) name: &'static str,
     pub(crate) purpose: &'static str,
-    /// Its line in a requirements file: the version, and the checksums of the wheels for x86-64 and arm64.
+    /// The line in a requirements file: the version, and the checksums of the wheels for x86-64 and arm64.
     pub(crate) pinned: &'static str,
 }
 
@@ -69,7 +69,7 @@ impl Wheel {
         cache.finish(&making, name, &[&format!("bin/{name}")]).map(drop)
     }
 
-    /// Its path, if it is installed.
+    /// The path, if it is installed.
     pub(crate) fn program(&self) -> Option<PathBuf> {
         Some(Cache::open().ok()?.finished(self.name)?.join("bin").join(self.name))
     }

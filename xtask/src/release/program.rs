@@ -15,7 +15,7 @@ pub(crate) struct Program {
     pub(crate) stripped: PathBuf,
     /// The debug information.
     pub(crate) debug: PathBuf,
-    /// Their common build ID: [`BUILD_ID_DIGITS`] hexadecimal digits.
+    /// The build ID that program and debug information share: [`BUILD_ID_DIGITS`] hexadecimal digits.
     pub(crate) build_id: String,
 }
 
@@ -34,7 +34,8 @@ pub(super) fn rustc_value(name: &str) -> Result<String> {
     value.map(str::to_owned).ok_or_else(|| format!("rustc -vV names no {name}"))
 }
 
-/// Builds them, in `directory` if given, and returns the path of netpolicy, with the others next to it.
+/// Builds the programs, in `directory` if given, and returns the path of netpolicy, with the others next to
+/// it.
 pub(crate) fn build(directory: Option<&Path>) -> Result<PathBuf> {
     let target = host_target()?;
     let root = shell::root();
@@ -109,7 +110,7 @@ pub(crate) fn need_static(netpolicy: &Path) -> Result {
         let program = near(netpolicy, name)?;
         if !is_static(&program)? {
             return Err(format!(
-                "{} needs shared libraries: it was to be linked statically",
+                "{} needs shared libraries, but must be linked statically",
                 program.display()
             ));
         }

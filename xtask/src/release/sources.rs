@@ -10,7 +10,7 @@ use crate::files;
 use crate::linked::{self, Component, purl};
 use crate::shell::{self, Result};
 
-/// Both documents about linked components.
+/// The two documents about linked components.
 pub(crate) struct Licences {
     /// Every component with its licence, then every licence text once.
     pub(crate) copyright: String,
@@ -35,7 +35,7 @@ const HEAD: &str = "netpolicy: packet delivery as a policy says.\n\n\
     LGPL's libraries: their source is all that this takes (docs/howto/install.md of the project).\n\n";
 
 impl Licences {
-    /// Collects them from cargo, and from dpkg for C libraries.
+    /// Collects the licences from cargo, and from dpkg for C libraries.
     pub(crate) fn of_programs(version: &Version) -> Result<Self> {
         let mut components = linked::crates()?;
         components.push(rust()?);

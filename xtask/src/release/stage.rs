@@ -21,7 +21,7 @@ pub(crate) struct Stage {
 }
 
 impl Stage {
-    /// Lays it out in an empty directory. The programs run here and write their manual pages.
+    /// Lays out the tree in an empty directory. The programs run here and write their manual pages.
     pub(crate) fn new(
         directory: &Path,
         programs: &[Program],
@@ -75,7 +75,7 @@ impl Stage {
         let emptied = self.root.join("usr").join(contents::TOOLS);
         files::remove(&emptied)?;
         files::remove(emptied.parent().unwrap_or(&emptied))?;
-        // Its licences are in the package that it depends on.
+        // The licences of netpolicy-tools are in netpolicy, on which it depends.
         let documents = self.tools_root.join("usr/share/doc");
         files::make_directory(&documents)?;
         let link = documents.join("netpolicy-tools");
