@@ -1,4 +1,4 @@
-# Commands for newcomers. Each installs what it needs and is missing, and leaves the rest to `cargo xtask`.
+# Commands for newcomers. Each installs what is missing, and calls `cargo xtask`.
 
 .PHONY: demo test test-all setup install
 
@@ -6,11 +6,12 @@ demo:
 	cargo xtask setup demo
 	cargo xtask demo
 
-# A shell lets what it starts in the background ignore Ctrl-C, nohup the end of a terminal, and so does everything that starts in turn: tests
+# A shell starts background jobs with Ctrl-C ignored, and nohup with SIGHUP ignored; all descendants inherit that. Tests
 # send both signals to programs.
 xtask = env --default-signal=INT,QUIT,HUP cargo xtask
 
-# Before each commit. `make test PART=plan` runs the tests of one crate, `make test PART=watched/` those with this in their names.
+# Before each commit. `make test PART=plan` runs the tests of one crate, `make test PART=watched/` the tests whose names
+# contain this.
 test: setup
 	$(xtask) test $(PART)
 
@@ -18,7 +19,7 @@ test: setup
 test-all: setup
 	$(xtask) test-all
 
-# Below DESTDIR and PREFIX (/usr); starts and enables nothing.
+# Installs below DESTDIR and PREFIX (/usr); starts and enables nothing.
 install:
 	cargo xtask install
 

@@ -1,11 +1,11 @@
-# Packets are delivered as they were; only what keeps the settings stops.
+# Stops the services; the settings stay in force.
 script=/var/lib/netpolicy/roll-back.sh
 if [ -d /run/systemd/system ]; then
 	systemctl stop netpolicy.service netpolicy-attach.service || :
 fi
-# The undo scripts of what is in force, for the operator and for a purge: they need no netpolicy.
+# Collects the undo scripts of all settings in force, for the operator and for a purge: they need no netpolicy.
 if [ -d /var/lib/netpolicy/journal ]; then
-	# Nothing is written where the program does not trust the directory.
+	# Write nothing to a directory that the program does not trust.
 	if text=$(/usr/sbin/netpolicy rollback --script) && printf '%s\n' "$text" >"$script.new" && mv "$script.new" "$script"; then
 		if grep -q '^sh ' "$script"; then
 			printf '%s\n' "netpolicy: settings stay in force. To restore them: @PUT_BACK@"
