@@ -15,9 +15,9 @@ use crate::status::{Answer, AnswerCallback, ApiRequest, DaemonPhase, HeldSetting
 enum Outcome {
     /// All of its settings are in force.
     InForce,
-    /// It is stored, and some of it is not in force yet.
+    /// The request is stored, and a part of it is not in force yet.
     Later(String),
-    /// It is refused.
+    /// The request is refused.
     Refused(Fault),
 }
 
@@ -201,7 +201,7 @@ impl Daemon<'_> {
         let at = now();
         self.note(event, at);
         self.answers.clear();
-        // Other work is due after its delay: the client does not wait for that.
+        // The client does not wait for work that is due later.
         let mut now = at;
         now.0 = now.0.saturating_add(event.kind().delay().0).saturating_add(crate::reconciler::PAUSE_MAX.0);
         if let Some(work) = self.reconciler.take_due(now) {

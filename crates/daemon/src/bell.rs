@@ -1,4 +1,4 @@
-//! Shared between threads: a bell that wakes another thread's loop, and locking.
+//! A bell that wakes another thread's event loop, and locking.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -1,5 +1,5 @@
-//! Which settings have a line in the log. A process can create objects faster than anyone reads lines, so the
-//! lines about its objects are folded: by commit, by process, and by user.
+//! Decides which settings get a line in the log. A process can create objects faster than anyone reads lines,
+//! so the lines about its objects are folded: by commit, by process, and by user.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -13,13 +13,13 @@ const WINDOW: Duration = Duration::from_secs(60);
 /// How many objects of a process have a line each, if a commit sets them alike; more share one line.
 const ALIKE_MAX: usize = 4;
 
-/// The most lines about one process in a window.
+/// The maximum number of lines about one process in a window.
 const PROCESS_LINES_MAX: u32 = 12;
 
-/// The most lines about the processes of one user other than root in a window.
+/// The maximum number of lines about the processes of one user other than root in a window.
 const USER_LINES_MAX: u32 = 120;
 
-/// The most processes whose lines are counted in a window.
+/// The maximum number of processes whose lines are counted in a window.
 const PROCESSES_MAX: usize = 1024;
 
 /// A line about a setting.

@@ -67,9 +67,9 @@ pub struct Ready {
 /// Whether a source stays in the loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stay {
-    /// It stays.
+    /// The source stays in the loop.
     Stay,
-    /// It is dropped together with its descriptor.
+    /// The source is dropped together with its descriptor.
     Leave,
 }
 

@@ -48,7 +48,7 @@ pub(crate) struct EventSources {
     /// The processes whose forks, execs and exits are reported.
     watched: BTreeSet<Pid>,
     first_connections: FirstConnections,
-    /// Periodic scans for what the kernel reports by no event.
+    /// Periodic scans for changes that cause no event.
     scans: Scans,
 }
 
@@ -380,7 +380,7 @@ impl Files {
             if self.again() {
                 changed.insert(Holds::Policy);
             }
-            // It may have been filled before it was watched.
+            // Files may have been added before the watch was set.
             if !before && watches(self) {
                 changed.insert(Holds::AppRequests);
             }

@@ -1,5 +1,5 @@
-//! The searches for a mode that meets the goal of a service: what was tried, what is tried now, and why
-//! nothing is tried. `daemon/search.rs` begins the tries and takes their results.
+//! The searches for a mode that meets the goal of a service: earlier tries, the current one, and the reason
+//! if nothing is tried. `daemon/search.rs` begins the tries and takes their results.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;

@@ -27,7 +27,7 @@ pub(crate) enum GoalState {
     Missed(Guarded),
     /// The whole interval of each percentile is within the goal.
     Met,
-    /// Neither is certain.
+    /// Whether the goal is met is not yet certain.
     Open,
 }
 
@@ -54,7 +54,7 @@ pub(crate) struct Goals {
 }
 
 impl Goals {
-    /// Creates it without measurements; the loop reports new ones as [`MEASURED`].
+    /// Creates the goals without measurements; the loop reports new measurements as [`MEASURED`].
     pub(crate) fn watched_by(event_loop: &EventLoop) -> Result<Self, Fault> {
         let failed = |errno| Fault::failed(format!("the daemon's epoll: {errno}"));
         let new = Bell::new().map_err(failed)?;

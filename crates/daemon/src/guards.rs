@@ -42,11 +42,11 @@ type Outcomes = Result<Option<(TrialOutcome, Option<Box<Proof>>)>, Fault>;
 /// What changes are judged for.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Purpose {
-    /// The policy requests them.
+    /// Changes that the policy requests.
     Asked,
     /// A try for a service that misses its goal.
     Attempt(Attempt),
-    /// They withdraw the policy of a service for its standing proof. They never stay.
+    /// Withdraw a service's policy for its standing proof. These changes are always rolled back.
     Proof(String, Box<Proof>),
 }
 
@@ -65,7 +65,7 @@ pub(crate) struct Attempt {
     pub(crate) service: String,
     /// The mode.
     pub(crate) mode: DeliveryMode,
-    /// When it was recorded, in microseconds since 1970.
+    /// When the attempt was recorded, in microseconds since 1970.
     pub(crate) begun: u64,
     /// The measure that must decrease.
     pub(crate) what: Guarded,
@@ -84,7 +84,7 @@ pub(crate) struct Attempted {
 struct RunningTrial {
     thread: JoinHandle<()>,
     stop: Arc<AtomicBool>,
-    /// Whether it has progressed so far that something may have been written.
+    /// Whether the trial has progressed so far that something may have been written.
     wrote: Arc<AtomicBool>,
     purpose: Purpose,
     judged: Arc<Mutex<Option<Outcomes>>>,
@@ -372,7 +372,7 @@ impl Drop for GuardedTrials {
 /// day.
 fn with_pairs(mut proof: Box<Proof>, outcome: &TrialOutcome, session: &Session) -> Box<Proof> {
     if let Some(differences) = outcome.differences.first() {
-        // They are those of the withdrawal.
+        // The differences are of the withdrawal; a proof stores those of the policy.
         let of_policy =
             differences.iter().map(|(quantity, all)| (*quantity, all.iter().map(|it| -it).collect()));
         proof.add(&of_policy.collect());
@@ -382,7 +382,7 @@ fn with_pairs(mut proof: Box<Proof>, outcome: &TrialOutcome, session: &Session) 
     proof.last = Some(Episode { unix_micros: clock::now().unix_micros, ruling: outcome.ruling });
     proof.effects = latency::judge::effects(&proof);
     if let Ok(journal) = session.journal() {
-        // One that stays is removed with the rest of the history.
+        // A transaction that stays is removed with the rest of the history.
         outcome.transactions.iter().for_each(|name| drop(journal.forget(*name)));
     }
     proof
@@ -440,7 +440,7 @@ mod test {
         let mut two = judged.clone();
         two.insert("service store".to_owned(), BTreeSet::new());
         assert!(!are_the_same(&judged, &two) && !are_the_same(&two, &judged), "another policy");
-        assert!(are_the_same(&two, &two), "a service that does not run stays one");
+        assert!(are_the_same(&two, &two), "a service that is not running is the same service");
     }
 
     fn members(processes: &[(&str, u32)]) -> ServiceMembers {

@@ -22,7 +22,7 @@ pub(crate) struct HeldSettings {
     /// The daemons' transactions that are in force.
     own: BTreeSet<TransactionName>,
     ledger: Ledger,
-    /// Those of them whose rollback is incomplete.
+    /// The transactions whose rollback is incomplete.
     half_undone: BTreeSet<TransactionName>,
     /// The settings that another command owns or has on trial, and why.
     taken: BTreeMap<Knob, String>,
@@ -50,7 +50,7 @@ pub(crate) struct JournalChanges {
 pub(crate) struct Committed {
     /// How many settings another program, or a reset, had changed before.
     pub(crate) repairs: usize,
-    /// Their objects.
+    /// The objects of repaired settings.
     pub(crate) repaired: BTreeSet<Object>,
     /// How many settings were restored to their value before the daemon, and are no longer held.
     pub(crate) released: u64,
@@ -247,7 +247,7 @@ impl HeldSettings {
                     let change = Change::new(change.to().clone(), change.from().clone(), because);
                     back.steps.push(Step::new(vec![change]));
                 }
-                // It now belongs to another program, unless it has its original value.
+                // Another program's value, unless it is the original one.
                 Ok(found) => {
                     if let Some(found) = found.first().filter(|found| *found != change.from()) {
                         back.foreign.push((change, found.clone()));
@@ -300,7 +300,7 @@ impl HeldSettings {
             return Ok(());
         }
         let folded = self.fold(host, asked);
-        // The journal keeps settings of transactions that others depend on.
+        // Transactions on which others depend stay in the journal.
         for knob in self.ended(host) {
             self.ledger.forget(&knob);
         }

@@ -32,7 +32,7 @@ pub(crate) struct InstanceLock {
 pub(crate) enum LockClaim {
     /// This daemon has the lock.
     Locked(InstanceLock),
-    /// It is unknown: the name is held by a process that is not a daemon.
+    /// Unknown: the name is held by a process that is not a daemon.
     Unknown(Finding),
 }
 
@@ -58,7 +58,7 @@ impl InstanceLock {
 /// A daemon running in a network namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunningDaemon {
-    /// Its process.
+    /// The process.
     pub pid: Pid,
     /// The systemd service of this process; `None` if it was started manually.
     pub service: Option<String>,
@@ -82,7 +82,7 @@ impl RunningDaemon {
         }
     }
 
-    /// Its name in a message.
+    /// The name in a message.
     pub fn process(&self) -> String {
         match self.pid {
             OUTSIDE => "a process of another pid namespace".to_owned(),

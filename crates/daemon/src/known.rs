@@ -46,7 +46,7 @@ impl Known {
         &self.host
     }
 
-    /// Its network namespace.
+    /// The network namespace.
     pub(crate) fn netns(&self) -> &Netns {
         self.observer.netns()
     }

@@ -15,10 +15,10 @@ const FILE_BYTES_MAX: u64 = 64 << 10;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum OnStop {
-    /// They stay in force.
+    /// The settings stay in force.
     #[default]
     Keep,
-    /// They are rolled back.
+    /// The settings are rolled back.
     Revert,
 }
 
@@ -27,9 +27,9 @@ pub enum OnStop {
 pub struct DaemonOptions {
     /// Whether settings stay in force when the daemon ends.
     pub on_stop: OnStop,
-    /// Whether it may make disruptive or irreversible changes.
+    /// Whether the daemon may make disruptive or irreversible changes.
     pub allow: apply::Allow,
-    /// Whether it also pins interrupts whose queue the driver does not report.
+    /// Whether the daemon also pins interrupts whose queue the driver does not report.
     pub inferred: bool,
 }
 

@@ -16,7 +16,7 @@ const REFUSED_MAX: usize = 64;
 pub(crate) struct Placed {
     /// The objects of the followed requests.
     pub(crate) placement: Option<Placement>,
-    /// Their settings.
+    /// The settings of the placed requests.
     pub(crate) desired: Desired,
     /// The differences.
     pub(crate) plan: Plan,

@@ -1,4 +1,4 @@
-//! Which requests are followed on a synthetic host if some of them cannot be.
+//! Tests which requests are placed on a synthetic host if some are refused.
 
 use model::host::{AppRequest, Requester, Thread};
 use model::{

@@ -1,4 +1,4 @@
-//! Answers queries of clients in the same way as the commands of those names.
+//! Answers clients' queries the same way as the commands with these names.
 
 use std::sync::Arc;
 

@@ -127,7 +127,7 @@ impl EventKind {
 /// How much of a process is observed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Scope {
-    /// Its epolls and their parameters.
+    /// The epolls and their parameters.
     Epolls,
     /// All of it.
     Whole,
@@ -165,7 +165,7 @@ pub struct Work {
     pub tick: bool,
     /// State that appears soon but causes no event.
     pub scan: bool,
-    /// Whether it includes work that failed before.
+    /// Whether this includes work that failed before.
     pub again: bool,
     /// The kinds of events that led to this, each with the time of the first of them.
     pub first_events: BTreeMap<EventKind, Nanoseconds>,
@@ -232,7 +232,7 @@ struct Young {
 /// Why a change is not made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LeftAlone {
-    /// It was repaired too often.
+    /// The setting was repaired too often.
     Flapping,
     /// An operator rolled it back.
     RolledBack,

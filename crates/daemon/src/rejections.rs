@@ -17,7 +17,7 @@ pub(crate) struct Rejected {
     pub(crate) words: String,
 }
 
-/// All of them, by setting.
+/// All rejections, by setting.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Rejections {
     by_knob: BTreeMap<Knob, Rejected>,

@@ -135,7 +135,7 @@ pub(crate) fn polling(placed: &Placed, host: &Host) -> Polling {
         }
     }
     let by_threads = waits.iter().map(|(pid, waits)| {
-        // A process cannot wait in more of them than it has threads.
+        // A process cannot wait in more epolls than it has threads.
         let threads = host.process(*pid).map_or(0, |process| process.threads.len());
         waits.len().min(threads.max(1))
     });

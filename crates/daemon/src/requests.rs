@@ -313,7 +313,7 @@ impl RequestTable {
                 (Some(wanted), Serves::Port(port)) if wanted == port => {
                     Match { port: None, ..matching.clone() }
                 }
-                // It served the port, and there is no sign that it stopped.
+                // The process served the port, and there is no sign that it stopped.
                 (Some(_), Serves::AsBefore | Serves::Port(_)) => {
                     names.extend(before.get(name).cloned());
                     continue;

@@ -17,13 +17,10 @@ pub(crate) const WAITS: &str = "proof-waits";
 
 /// The daemon's findings about standing proofs: the rule of each, and its meaning.
 pub const PROOF_RULES: &[(&str, &str)] = &[
-    (
-        REVERSED,
-        "With its policy, the service is worse in what the policy is for, by the last pairs of the proof.",
-    ),
+    (REVERSED, "The policy worsens what it is meant to improve, by the last pairs of the proof."),
     (
         NO_EFFECT,
-        "The policy changes what it is for by less than 5 %, by the last pairs of the proof; it may be removed.",
+        "The policy changes what it is meant to improve by less than 5 %, by the last pairs of the proof; it may be removed.",
     ),
     (WAITS, "The policy cannot be withdrawn for the proof at present, for the reason in the evidence."),
 ];

@@ -63,9 +63,9 @@ pub struct Instance {
     pub pid: u32,
     /// The version of netpolicy.
     pub version: String,
-    /// When it started, in microseconds since 1970-01-01 00:00 UTC.
+    /// When the daemon started, in microseconds since 1970-01-01 00:00 UTC.
     pub started_unix_micros: u64,
-    /// Its network namespace; `None` before it has entered one.
+    /// The network namespace; `None` before it has entered one.
     pub netns: Option<NetnsId>,
 }
 
@@ -76,11 +76,11 @@ pub enum DaemonPhase {
     /// It has not converged yet.
     #[default]
     Starting,
-    /// It keeps the policy in force.
+    /// The daemon keeps the policy in force.
     Managing,
-    /// It manages nothing, because everything was rolled back; a reload starts over.
+    /// The daemon manages nothing, because everything was rolled back; a reload starts over.
     Released,
-    /// It is shutting down.
+    /// The daemon is shutting down.
     Ending,
 }
 
@@ -129,9 +129,9 @@ pub struct RequestStatus {
     /// minutes: polled by the application, the timer or the kernel thread. `None` for modes that leave
     /// delivery to interrupts, and for requests that are not measured.
     pub engaged: Option<f64>,
-    /// Its goal: upper bounds on percentiles of response times.
+    /// The goal: upper bounds on percentiles of response times.
     pub goal: Goal,
-    /// Its response times; `None` without a goal, and until they were measured.
+    /// The response times; `None` without a goal, and until they were measured.
     pub measured: Option<ResponseTimes>,
     /// The search for its goal; `None` without a search, and before the first try.
     pub search: Option<SearchStatus>,
@@ -159,7 +159,7 @@ pub struct RequestExtent {
 /// The standing proof that a policy helps a service.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
 pub struct ProofStatus {
-    /// When it began, in microseconds since 1970-01-01 00:00 UTC.
+    /// When the proof began, in microseconds since 1970-01-01 00:00 UTC.
     pub since_unix_micros: u64,
     /// The number of pairs of windows with and without the policy.
     pub pairs: u64,
@@ -212,7 +212,7 @@ pub struct MeasuredWindows {
     pub at_unix_micros: u64,
     /// The number of measured windows.
     pub windows: usize,
-    /// Their total length, in seconds.
+    /// The total length of the windows, in seconds.
     pub measured_seconds: f64,
     /// The unit of `requests`, `rate` and `cost`: requests if the protocol shows them, otherwise exchanges.
     pub unit: Unit,
@@ -244,7 +244,7 @@ pub struct ResponseTimes {
     pub cost: Cost,
     /// Requests without an answer at the end of the last window.
     pub waiting: u64,
-    /// The waiting time of the oldest of them.
+    /// The waiting time of the oldest unanswered request.
     pub oldest: Option<u64>,
     /// The rules of all findings, as in `docs/reference/findings.md`; problems are also among the daemon's
     /// findings.
@@ -308,7 +308,7 @@ pub struct SearchCounters {
 pub struct SettingCounters {
     /// Settings written.
     pub changes: u64,
-    /// Those of them that another program, or a reset, had changed before.
+    /// Written settings that another program, or a reset, had changed before.
     pub repairs: u64,
     /// Settings left alone because they had been repaired too often.
     pub flapping: u64,
@@ -359,9 +359,9 @@ pub const REACTION_MICROS: [u64; 14] =
 /// The time from an event to the policy in force, for events that required a change.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct Reaction {
-    /// Their number.
+    /// The number of reactions.
     pub count: u64,
-    /// Their total time, in microseconds.
+    /// The total time of the reactions, in microseconds.
     pub sum_micros: u64,
     /// The longest time, in microseconds.
     pub max_micros: u64,
@@ -412,7 +412,7 @@ pub enum ApiRequest {
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Answer {
-    /// It was completed.
+    /// The call was completed.
     Done {
         /// A one-sentence summary.
         summary: String,
@@ -425,7 +425,7 @@ pub enum Answer {
         /// Whether some of it is not in force yet: it is stored, and applied when possible.
         pending: bool,
     },
-    /// It was refused, and nothing was changed.
+    /// The call was refused, and nothing was changed.
     Refused {
         /// The exit code of a command with this result.
         exit: u8,

@@ -64,7 +64,7 @@ pub(crate) struct StatusParts {
 }
 
 impl<'a> Telemetry<'a> {
-    /// Creates it for a daemon that has not started yet.
+    /// Creates the telemetry of a daemon that has not started yet.
     pub(crate) fn new(operator: &'a dyn Operator, shared: Shared) -> Self {
         Self {
             operator,

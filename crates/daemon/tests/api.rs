@@ -123,7 +123,7 @@ fn calls_that_come_together_are_answered_in_turn_and_oneway_ones_not_at_all() {
     let oneway = r#"{"method":"io.netpolicy.Reload","oneway":true}"#;
     let info = r#"{"method":"io.netpolicy.Settings"}"#;
     talk.stream.write_all(format!("{plan}\0{oneway}\0{info}\0").as_bytes()).expect("said");
-    // It sends nothing more but still receives the rest.
+    // The client sends nothing more but still receives the rest.
     talk.stream.shutdown(Shutdown::Write).expect("shut");
     assert_eq!(talk.receive().expect("an answer")["parameters"]["said"], "Plan");
     assert_eq!(talk.receive().expect("an answer")["parameters"]["settings"][0]["knob"], "defer-hard-irqs");
@@ -208,7 +208,7 @@ fn a_client_that_does_not_end_a_message_or_take_answers_is_dropped_in_time() {
     let mut deaf = desk.connect();
     deaf.stream.set_nonblocking(true).expect("no waiting");
     let call = b"{\"method\":\"org.varlink.service.GetInterfaceDescription\",\"parameters\":{\"interface\":\"io.netpolicy\"}}\0";
-    // It sends as long as it is connected, and never reads an answer.
+    // The client sends as long as it is connected, and never reads an answer.
     let begun = Instant::now();
     while begun.elapsed() < Duration::from_secs(2) && deaf.stream.write(call).is_ok() {}
     assert!(

@@ -58,9 +58,9 @@ pub enum BatchesOf {
 pub struct EventBatches {
     /// The number of batches that ended.
     pub count: u64,
-    /// Their events; 0 if they were not counted, for [`BatchesOf::Napi`].
+    /// The number of events in these batches; 0 if they were not counted, for [`BatchesOf::Napi`].
     pub events: u64,
-    /// Their total time, including the time in which the application had no CPU.
+    /// The total time of these batches, including the time in which the application had no CPU.
     pub total: Nanoseconds,
     /// The longest of them. For [`BatchesOf::Napi`], of a batch that outlasted the timeout while the thread
     /// slept, only the time until the timeout is certain.

@@ -55,7 +55,7 @@ pub struct DeliveryParams {
     pub irq_suspend_timeout: Nanoseconds,
     /// See [`crate::ProcessKnob::Epoll`]; all zero disables busy polling.
     pub epoll: EpollParams,
-    /// The longest that `epoll_wait` may sleep, 0 for not at all; `None` keeps the application's own timeout.
+    /// The maximum sleep of `epoll_wait`; 0: it never sleeps. `None` keeps the application's own timeout.
     pub epoll_wait_cap: Option<Nanoseconds>,
 }
 
@@ -262,7 +262,7 @@ impl fmt::Display for NotADeliveryMode {
             names.split_last().map_or(("", &names[..]), |(last, names)| (last.as_str(), names));
         write!(
             f,
-            "`{}` is not a delivery mode: there are {} and {last}, X in microseconds as in suspend20, or with a unit as in \
+            "`{}` is not a delivery mode: expected {} or {last}, X in microseconds as in suspend20, or with a unit as in \
              suspend:1.5ms",
             self.0,
             names.join(", ")

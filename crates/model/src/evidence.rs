@@ -285,13 +285,13 @@ impl CpuUse {
 #[derive(Clone, Debug, Default, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ClientSide {
-    /// Its host name.
+    /// The host name.
     pub host: String,
     /// How its CPUs spent the window; `None` if it was not measured.
     pub cpu: Option<CpuUse>,
     /// The kernel's counters there, per second; `None` if they were not read.
     pub counters: Option<CounterRates>,
-    /// Its CPU time per answer.
+    /// The CPU time per answer.
     pub cpu_per_answer: Option<CpuPerAnswer>,
 }
 
@@ -363,7 +363,7 @@ pub struct EpollBatch {
     pub empty: u64,
     /// The average number of events in calls that returned any.
     pub avg: f64,
-    /// The most events that one call returned.
+    /// The maximum number of events that one call returned.
     pub max: u32,
     /// Calls by the number of events they returned: 0, 1, 2–3, 4–7, … 512–1023, 1024 and more; `None` if only
     /// the average is known.
@@ -387,7 +387,7 @@ impl EpollBatch {
 #[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Counters {
-    /// When they were read, by the host's monotonic clock.
+    /// When the counters were read, by the host's monotonic clock.
     pub at: Nanoseconds,
     /// The online CPUs.
     pub cpus: Vec<CpuCounters>,
@@ -422,7 +422,7 @@ impl Counters {
         (all > 0).then(|| Nanoseconds((elapsed * cpus).saturating_sub(rest * CpuTicks::NANOSECONDS)))
     }
 
-    /// This CPU's counters.
+    /// The counters of a CPU.
     pub fn cpu(&self, cpu: Cpu) -> Option<&CpuCounters> {
         self.cpus.iter().find(|c| c.cpu == cpu)
     }

@@ -113,7 +113,7 @@ pub enum Asks {
 }
 
 impl ForeignWorkload {
-    /// The most keys.
+    /// The maximum number of keys.
     pub const KEYS_MAX: u32 = 10_000_000;
     /// The longest value.
     pub const VALUE_BYTES_MAX: u32 = 1_000_000;

@@ -21,7 +21,7 @@ pub struct Glob {
 /// A token of a pattern.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Token {
-    /// This character.
+    /// A literal character.
     Literal(char),
     /// `?`
     One,
@@ -116,7 +116,7 @@ impl fmt::Debug for Glob {
 pub struct NotAGlob {
     /// The text.
     pub text: String,
-    /// What is wrong with it.
+    /// The mistake in the pattern.
     pub why: &'static str,
 }
 
@@ -200,7 +200,7 @@ impl fmt::Display for Glob {
 pub struct Patterns(Vec<Glob>);
 
 impl Patterns {
-    /// The most patterns in one condition.
+    /// The maximum number of patterns in a condition.
     pub const COUNT_MAX: usize = 64;
 
     /// Parses these patterns.

@@ -168,7 +168,7 @@ impl FromStr for Limits {
             let guarded = Guarded::ALL.into_iter().find(|guarded| guarded.as_str() == name);
             let guarded = guarded.ok_or_else(|| {
                 format!(
-                    "`{name}` cannot be guarded: there are {}",
+                    "`{name}` cannot be guarded: expected {}",
                     Guarded::ALL.map(Guarded::as_str).join(", ")
                 )
             })?;
@@ -223,7 +223,7 @@ mod test {
     fn what_is_no_limit_is_refused_with_what_to_write() {
         for (text, words) in [
             ("p99", "write p99=+15%,cpu=+25%"),
-            ("p98=+15%", "there are p50, p90, p99, cpu"),
+            ("p98=+15%", "expected p50, p90, p99, cpu"),
             ("p99=-15%", "write +1% to +1000%"),
             ("p99=15", "as in +15%"),
             ("p99=+0%", "+1% to"),

@@ -150,9 +150,9 @@ crate::text_schema! { Label: "a name" }
 pub struct DeviceId {
     /// The namespace it is in.
     pub netns: NetnsId,
-    /// Its index in the namespace.
+    /// The index in the namespace.
     pub ifindex: IfIndex,
-    /// Its name when it was observed.
+    /// The name when it was observed.
     pub name: Label,
 }
 
@@ -227,9 +227,9 @@ impl fmt::Display for TxQueue {
 pub struct ProcessId {
     /// The pid.
     pub pid: Pid,
-    /// When it started, in clock ticks since boot: field 22 of `/proc/PID/stat`.
+    /// When the process started, in clock ticks since boot: field 22 of `/proc/PID/stat`.
     pub started: u64,
-    /// Its `comm` when it was observed.
+    /// The `comm` when it was observed.
     pub comm: Label,
 }
 
@@ -249,7 +249,7 @@ pub struct ThreadId {
     pub tid: Pid,
     /// When the thread started, in clock ticks since boot, as [`ProcessId::started`].
     pub started: u64,
-    /// Its `comm` when it was observed.
+    /// The `comm` when it was observed.
     pub comm: Label,
 }
 

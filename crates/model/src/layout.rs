@@ -40,7 +40,7 @@ pub struct ObjectSpec {
 }
 
 impl Layout {
-    /// The most objects of an explicit layout: as many as a device can have queues.
+    /// The maximum number of objects of an explicit layout: the maximum number of queues of a device.
     ///
     /// Kernel: 6.18, `include/uapi/linux/ethtool.h` `MAX_NUM_QUEUE`.
     pub const OBJECTS_MAX: usize = 4096;
@@ -106,7 +106,7 @@ impl FromStr for Layout {
         }
         if !text.starts_with("rx ") {
             return Err(NotALayout(format!(
-                "`{text}` is not a layout: there are one-to-one, rx-per-core, local-numa, shared:N, or objects \
+                "`{text}` is not a layout: expected one-to-one, rx-per-core, local-numa, shared:N, or objects \
                  as in `rx 0 tx 0-1 cpus 0,24; rx 1 cpus 1`"
             )));
         }
@@ -156,7 +156,7 @@ fn object_spec(text: &str) -> Result<ObjectSpec, NotALayout> {
     Ok(ObjectSpec { rx: indices(&rx), tx: indices(&tx), cpus })
 }
 
-crate::as_text! { Layout: "who serves which queue: a name, or a list of rx, tx and cpus" }
+crate::as_text! { Layout: "which CPUs serve which queues: a name, or a list of rx, tx and cpus" }
 
 #[cfg(test)]
 mod test {

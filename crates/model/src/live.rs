@@ -155,7 +155,7 @@ pub struct NotAPartOfSecond(String);
 impl fmt::Display for NotAPartOfSecond {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (least, most) = (PartOfSecond::LEAST, PartOfSecond::MOST);
-        write!(f, "`{}` is not a part of each second: there are {least} to {most}, and off", self.0)
+        write!(f, "`{}` is not a part of each second: expected {least} to {most}, or off", self.0)
     }
 }
 
@@ -498,11 +498,11 @@ impl std::ops::AddAssign for LivePolls {
 pub struct LivePart {
     /// The number of answered requests.
     pub requests: u64,
-    /// Their total time in the ring.
+    /// The requests' total time in the ring.
     pub ring: Nanoseconds,
-    /// Their total time from arrival to read.
+    /// The requests' total time from arrival to read.
     pub wakeup: Nanoseconds,
-    /// Their total time from read to answer.
+    /// The requests' total time from read to answer.
     pub service: Nanoseconds,
     /// From the ring to the answer by the best estimate, with a resolution of an eighth.
     pub total: SpanCounts,
@@ -599,10 +599,7 @@ mod test {
         }
         for text in ["9ms", "2s", "", "on", "20"] {
             let wrong = text.parse::<PartOfSecond>().expect_err(text).to_string();
-            assert_eq!(
-                wrong,
-                format!("`{text}` is not a part of each second: there are 10ms to 1s, and off")
-            );
+            assert_eq!(wrong, format!("`{text}` is not a part of each second: expected 10ms to 1s, or off"));
         }
     }
 

@@ -13,9 +13,9 @@ use crate::host::{Device, Irq, Topology, Unread};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Side {
-    /// It runs the server.
+    /// The machine of the server.
     Server,
-    /// It runs the load generator.
+    /// The machine of the load generator.
     Client,
 }
 
@@ -32,9 +32,9 @@ impl fmt::Display for Side {
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MachineDescription {
-    /// Its side.
+    /// The side.
     pub side: Side,
-    /// Its host name.
+    /// The host name.
     pub host: String,
     /// `uname -r`.
     pub kernel: String,
@@ -42,7 +42,7 @@ pub struct MachineDescription {
     pub netpolicy: String,
     /// The model of its CPUs; empty if the kernel does not report it.
     pub cpu_model: String,
-    /// Whether it is a virtual machine (the CPU flag `hypervisor`).
+    /// Whether the machine is a virtual machine (the CPU flag `hypervisor`).
     pub guest: bool,
     /// The CPUs that server or client may use.
     pub cpus: CpuSet,
@@ -72,7 +72,7 @@ pub struct MachineDescription {
 pub struct DeepestIdle {
     /// The name that its driver gives it.
     pub name: String,
-    /// Its exit latency in microseconds.
+    /// The exit latency in microseconds.
     pub exit_us: u32,
 }
 
@@ -82,7 +82,7 @@ pub struct DeepestIdle {
 pub struct DriverInfo {
     /// The driver's name.
     pub driver: String,
-    /// Its version.
+    /// The version.
     pub version: String,
     /// The firmware's version; empty if it has none.
     pub firmware: String,

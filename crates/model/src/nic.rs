@@ -16,7 +16,7 @@ use crate::steering::{FlowRule, QueueSpan};
 use crate::units::KernelVersion;
 use crate::words::knob_words;
 
-/// The most queues that a device can have. Kernel: 6.18, `include/uapi/linux/ethtool.h` `MAX_NUM_QUEUE`.
+/// The maximum number of queues of a device. Kernel: 6.18, `include/uapi/linux/ethtool.h` `MAX_NUM_QUEUE`.
 pub const QUEUES_MAX: u32 = 4096;
 
 /// The maximum number of RFS flows per queue; the kernel allocates 16 bytes for each when the value is set.
@@ -137,7 +137,7 @@ knob_words! {
 }
 
 impl CoalesceParam {
-    /// Whether it is a switch: 0 for off, 1 for on.
+    /// Whether the parameter is a switch: 0 for off, 1 for on.
     pub const fn is_switch(self) -> bool {
         matches!(self.facts().unit, KnobUnit::Switch)
     }

@@ -38,11 +38,11 @@ pub struct DriverFacts {
     pub ring_change: Option<Fact<Interruption>>,
     /// How a change of queue counts interrupts traffic.
     pub channel_change: Option<Fact<Interruption>>,
-    /// Whether it supports per-queue interrupt moderation.
+    /// Whether the driver supports per-queue interrupt moderation.
     pub per_queue_coalesce: Option<Fact<bool>>,
     /// Whether adaptive interrupt moderation is on by default.
     pub adaptive_by_default: Option<Fact<bool>>,
-    /// Whether it supports ntuple rules.
+    /// Whether the driver supports ntuple rules.
     pub ntuple: Option<Fact<bool>>,
     /// The maximum number of ntuple rules; `None` if the source has no number but queries the NIC.
     pub ntuple_rules: Option<Fact<u32>>,
@@ -112,7 +112,7 @@ impl IrqCertainty {
         }
     }
 
-    /// Whether the driver names or states it.
+    /// Whether the driver reports the fact.
     pub const fn is_of_driver(self) -> bool {
         matches!(self, Self::NamedByDriver | Self::Stated)
     }

@@ -35,9 +35,9 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// The most client threads.
+    /// The maximum number of client threads.
     pub const THREADS_MAX: u32 = 256;
-    /// The most connections of one thread.
+    /// The maximum number of connections of one thread.
     pub const CONNECTIONS_MAX: u32 = 16_384;
     /// The maximum number of outstanding requests per connection.
     pub const DEPTH_MAX: u32 = 1_024;
@@ -146,7 +146,7 @@ pub struct NotADistribution {
 
 impl fmt::Display for NotADistribution {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "`{}` is not a distribution here: there are {}", self.text, self.known)
+        write!(f, "`{}` is not a distribution: expected {}", self.text, self.known)
     }
 }
 

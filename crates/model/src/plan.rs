@@ -147,7 +147,7 @@ impl From<Step> for Vec<Change> {
 pub enum NotAStep {
     /// There are none.
     Empty,
-    /// They are of more than one object.
+    /// The changes belong to more than one object.
     TwoObjects(Object, Object),
     /// A knob is changed twice.
     TwiceOneKnob(Setting),

@@ -40,7 +40,7 @@ impl PolicyName {
         }
     }
 
-    /// What it is for, in one line.
+    /// The purpose of the policy, in one line.
     pub const fn meaning(self) -> &'static str {
         match self {
             Self::Latency => "short response times",
@@ -52,7 +52,7 @@ impl PolicyName {
         }
     }
 
-    /// Whether it optimizes traffic: `mix` divides a device among other policies, and `none` leaves everything
+    /// Whether the policy optimizes traffic: `mix` divides a device among other policies, and `none` leaves everything
     /// to the kernel.
     pub const fn optimizes(self) -> bool {
         !matches!(self, Self::Mix | Self::None)
@@ -96,7 +96,7 @@ impl fmt::Display for NotAPolicy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "`{}` is not a policy: there are {}",
+            "`{}` is not a policy: expected {}",
             self.0,
             PolicyName::ALL.map(PolicyName::as_str).join(", ")
         )

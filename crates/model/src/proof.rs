@@ -1,6 +1,6 @@
-//! The standing proof that a policy helps a service: for a small share of the time, its settings are withdrawn
-//! in short windows, and compared with the windows before and after. Stored next to the journal, so that the
-//! proof outlives the daemon and the machine's restart.
+//! The standing proof that a policy helps a service: for a small share of the time, the daemon withdraws the
+//! policy in short windows, and compares them with the windows before and after. Stored next to the journal,
+//! so that the proof outlives the daemon and the machine's restart.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -35,7 +35,7 @@ pub struct Proof {
     pub intent: Intent,
     /// The delivery mode that it resolved to. If it changes, the proof starts over.
     pub delivery: String,
-    /// When it began, in microseconds since 1970.
+    /// When the proof began, in microseconds since 1970.
     pub since_unix_micros: u64,
     /// How long the policy has been in force since then, in milliseconds, including the time without it.
     pub managed_millis: u64,
@@ -46,7 +46,7 @@ pub struct Proof {
     /// The last [`Proof::PAIRS_MAX`] differences of each quantity: the logarithm of its value with the policy,
     /// divided by the value without it.
     pub differences: BTreeMap<Guarded, Vec<f32>>,
-    /// What they show.
+    /// The effects that the pairs show.
     pub effects: Vec<Effect>,
     /// When the last episode ended, in microseconds since 1970, and how; `None` before the first.
     pub last: Option<Episode>,
@@ -56,9 +56,9 @@ pub struct Proof {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Episode {
-    /// When it ended, in microseconds since 1970.
+    /// When the episode ended, in microseconds since 1970.
     pub unix_micros: u64,
-    /// How it ended. [`Ruling::BeyondLimit`]: without the policy, the service was so much worse that the
+    /// How the episode ended. [`Ruling::BeyondLimit`]: without the policy, the service was so much worse that the
     /// episode ended early.
     pub ruling: Ruling,
 }
@@ -175,7 +175,7 @@ impl Proof {
         }
     }
 
-    /// Whether it is the proof of this request with this mode.
+    /// Whether this is the proof of this request with this mode.
     pub fn is_of(&self, intent: &Intent, delivery: &str) -> bool {
         self.intent == as_asked(intent) && self.delivery == delivery
     }

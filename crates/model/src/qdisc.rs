@@ -79,7 +79,7 @@ words! {
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Qdisc {
-    /// Its kind.
+    /// The kind.
     pub kind: QdiscKind,
     /// The major number of its handle, if it was set explicitly; `None` if the kernel chose it.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -113,7 +113,7 @@ impl Mechanism {
         Self::all().find(|mechanism| mechanism.as_str() == word)
     }
 
-    /// Whether it belongs to the device, and so may differ by driver.
+    /// Whether the mechanism belongs to the device, and so may differ by driver.
     pub const fn is_of_device(self) -> bool {
         match self {
             Self::Delivery
@@ -161,7 +161,7 @@ pub enum RecipeValue {
     Max,
     /// One per physical core near the device.
     PerCore,
-    /// These CPUs; an empty set switches it off.
+    /// A set of CPUs; an empty set switches it off.
     Cpus(CpuSet),
     /// The CPUs near the device if it has fewer queues than they have cores; otherwise none.
     CpusIfShort,
@@ -202,12 +202,12 @@ pub struct RecipeEntry {
     /// The drivers with which a measurement showed a benefit. Empty if no measurement is claimed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub measured_on: Vec<String>,
-    /// The least traffic for which it was measured to gain; `None` where it claims no limit.
+    /// The minimum traffic for which the entry was measured to gain; `None` if it claims no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pays_from: Option<PaysFrom>,
 }
 
-/// The least traffic for which a delivery mode was measured to gain.
+/// The minimum traffic for which a delivery mode was measured to gain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct PaysFrom {
@@ -228,7 +228,7 @@ impl RecipeEntry {
         Self { value, because, measured_on: Vec::new(), pays_from: None }
     }
 
-    /// Whether it claims a measurement, but not with this driver.
+    /// Whether the entry claims a measurement, but not with this driver.
     pub fn is_unmeasured_on(&self, driver: &str) -> bool {
         !self.measured_on.is_empty() && !self.measured_on.iter().any(|measured| measured == driver)
     }
@@ -348,7 +348,7 @@ impl Rung {
     /// The maximum number of rungs in a ladder.
     pub const COUNT_MAX: usize = 16;
 
-    /// Whether it is worth trying in any of these circumstances; if none are known, whether it has no
+    /// Whether the rung is worth trying in any of these circumstances; if none are known, whether it has no
     /// conditions.
     pub fn is_for(&self, places: &[Circumstances]) -> bool {
         self.when == When::default() || places.iter().any(|place| self.when.holds(place))

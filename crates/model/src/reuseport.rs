@@ -1,4 +1,4 @@
-//! Which of several listeners at one address gets a new connection.
+//! Assigns new connections to one of several listeners at one address.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -52,7 +52,7 @@ pub enum Spread {
 pub struct QueueListeners {
     /// The queue.
     pub queue: RxQueue,
-    /// Its listeners, at least one; with several, the kernel's hash chooses.
+    /// The listeners, at least one; with several, the kernel's hash chooses.
     pub listeners: Vec<u64>,
 }
 

@@ -77,7 +77,7 @@ impl FromStr for Scheduling {
         let wrong = || {
             NotScheduling {
             text: text.to_owned(),
-            meant: "a scheduling class: there are other and batch, with a nice value from -20 to 19 as in other:-5, \
+            meant: "a scheduling class: expected other or batch, with a nice value from -20 to 19 as in other:-5, \
                     and fifo and rr, with a priority from 1 to 99 as in fifo:50"
                 .into(),
         }
@@ -231,7 +231,7 @@ impl FromStr for KthreadCpus {
                     NotScheduling {
                     text: text.to_owned(),
                     meant:
-                        "a place for kernel threads: there are any, irq, sibling, and lists of CPUs as in 4-7"
+                        "a place for kernel threads: expected any, irq, sibling or a list of CPUs as in 4-7"
                             .into(),
                 }
                 })

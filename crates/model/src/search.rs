@@ -1,4 +1,4 @@
-//! What was tried for services that miss their goal, and what was found. Stored next to the journal, so that
+//! The modes tried for services that miss their goal, and the results. Stored next to the journal, so that
 //! the daily limit on tries holds across restarts of the daemon.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -92,7 +92,7 @@ impl Search {
         Self { intent, processes, begun: Vec::new(), tried: Vec::new(), found: None }
     }
 
-    /// Whether it is for this request, wherever the request was made.
+    /// Whether the search is for this request, wherever the request was made.
     pub fn is_of(&self, intent: &Intent) -> bool {
         self.intent == as_asked(intent)
     }

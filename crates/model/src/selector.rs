@@ -29,17 +29,17 @@ pub struct DeviceSelector {
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DeviceCondition {
-    /// Its name.
+    /// The name.
     Name(Patterns),
-    /// Its driver, or the kind of a virtual device: `mlx5_core`, `veth`.
+    /// The driver, or the kind of a virtual device: `mlx5_core`, `veth`.
     Driver(Patterns),
     /// The address of its PCI device: `0000:3b:00.*`.
     Pci(Patterns),
-    /// Its MAC address, in lower case.
+    /// The MAC address, in lower case.
     Mac(Patterns),
     /// The traffic that it carries.
     Carries(Carries),
-    /// Its link speed.
+    /// The link speed.
     Speed(SpeedBound),
 }
 
@@ -89,7 +89,7 @@ impl DeviceSelector {
         Self { meets: vec![DeviceCondition::Name(glob.into())], not: Vec::new(), by_name: true }
     }
 
-    /// Whether it selects this device. The loopback device matches no pattern: a section must name it.
+    /// Whether the selector matches this device. The loopback device matches no pattern: a section must name it.
     pub fn selects(&self, device: &Device) -> bool {
         device.id.name.as_str() != LOOPBACK
             && self.meets.iter().all(|condition| condition.is_met_by(device))

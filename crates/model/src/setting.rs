@@ -307,7 +307,7 @@ mod test {
         let exempt = Setting::table()
             .into_iter()
             .filter(|facts| facts.disruption != Disruption::None && !facts.takes_queues);
-        // They are bypassed: AF_XDP does not transmit through qdiscs.
+        // AF_XDP does not transmit through qdiscs.
         assert_eq!(exempt.map(|facts| facts.name).collect::<Vec<_>>(), ["qdisc"]);
     }
 }

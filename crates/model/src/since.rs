@@ -1,4 +1,4 @@
-//! Which kernel introduced what, stated once. A knob's version is in its row of the table
+//! The first kernel release with each feature. A knob's version is in its row of the table
 //! ([`crate::setting::Facts::since`]), where other crates look it up. Here are versions that several rows
 //! share, and those of features that are not knobs.
 

@@ -80,7 +80,7 @@ pub enum Transport {
 }
 
 impl Transport {
-    /// Whether it is TCP.
+    /// Whether the protocol is TCP.
     pub const fn is_tcp(&self) -> bool {
         matches!(self, Self::Tcp)
     }
@@ -202,9 +202,9 @@ impl fmt::Display for SteerTo {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FlowRule {
-    /// Which packets.
+    /// The matching packets.
     pub flow: FlowMatch,
-    /// Where they go.
+    /// The target of the packets.
     pub to: SteerTo,
 }
 
@@ -295,7 +295,7 @@ fn condition(flow: &mut FlowMatch, word: &str, value: &str) -> Result<(), String
                 flow.protocol = Some(number.map_err(|_| format!("`{value}` is no EtherType"))?);
                 Ok(())
             }
-            _ => Err(format!("`{word}` is not a condition for frames: there are dst and proto")),
+            _ => Err(format!("`{word}` is not a condition for frames: expected dst or proto")),
         },
     }
 }
@@ -311,7 +311,7 @@ fn ip_condition<A: FromStr>(flow: &mut IpFlow<A>, word: &str, value: &str) -> Re
         "dst-port" => flow.destination_port = Some(port()?),
         _ => {
             return Err(format!(
-                "`{word}` is not a condition: there are src-ip, dst-ip, src-port and dst-port"
+                "`{word}` is not a condition: expected src-ip, dst-ip, src-port or dst-port"
             ));
         }
     }

@@ -127,7 +127,7 @@ pub struct MemcachedWorkload {
 }
 
 impl MemcachedWorkload {
-    /// The most keys.
+    /// The maximum number of keys.
     pub const KEYS_MAX: u32 = 10_000_000;
     /// The longest key that the protocol allows. Source: memcached, doc/protocol.txt, "Keys".
     pub const KEY_BYTES_MAX: u32 = 250;

@@ -128,7 +128,7 @@ impl Stage {
         command
     }
 
-    /// Its devices, with all settings.
+    /// The devices, with all settings.
     fn devices(&self) -> Done<Vec<Device>> {
         Ok(observe(self.lab.server(), &Processes::None)?.devices)
     }
@@ -201,7 +201,7 @@ fn until(what: &str, mut is_so: impl FnMut() -> Done<bool>) -> Done<Duration> {
     let began = Instant::now();
     while !is_so()? {
         if began.elapsed() > PATIENCE {
-            return Err(format!("waited {PATIENCE:?} in vain for {what}").into());
+            return Err(format!("waited {PATIENCE:?} for {what}, which did not happen").into());
         }
         std::thread::sleep(Duration::from_millis(5));
     }

@@ -187,7 +187,7 @@ fn scratch() -> Done<TempDir> {
     Ok(TempDir::with_prefix("netpolicy-bench-")?)
 }
 
-/// This program again, holding sockets in a namespace.
+/// A second process of this program, holding sockets in a namespace.
 struct Holder(Child);
 
 impl Holder {

@@ -86,7 +86,7 @@ pub struct Unset {
 pub enum UnsetTarget {
     /// A network device.
     Device {
-        /// Its name.
+        /// The name.
         #[arg(value_name = "NAME", add = ArgValueCandidates::new(completing::devices))]
         name: String,
     },
@@ -98,7 +98,7 @@ pub enum UnsetTarget {
     },
     /// A process.
     Task {
-        /// Its pid.
+        /// The pid.
         #[arg(value_name = "PID", add = ArgValueCandidates::new(completing::processes))]
         pid: u32,
     },

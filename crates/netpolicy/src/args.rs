@@ -104,7 +104,7 @@ pub enum Command {
     #[command(name = "sockets")]
     SocketPolicies(SocketPolicies),
     Cat(Cat),
-    /// Load filter rules from batch files of tc, several times faster than tc, with a result for every rule.
+    /// Load, compare and dump filter rules as batch files of tc, with a result for every line.
     Tc(OfTool),
     Schema(SchemaArgs),
     Completions(Completions),
@@ -150,7 +150,7 @@ pub enum Which {
     All,
     /// None.
     None,
-    /// These.
+    /// The processes with these pids.
     Pids(Vec<u32>),
 }
 
@@ -172,11 +172,10 @@ fn which_processes(text: &str) -> Result<Which, String> {
 
 /// Report what is wrong with the packet path, and why.
 ///
-/// Compares what is set with what is engaged: counts for some seconds who polled each NAPI (BPF on
-/// tracepoints), and names the cause if a setting is not engaged. Meanwhile measures the response times of
-/// the policy files' services, and reports whether their goals are met and where the time goes. Without a
-/// policy in force, suggests what to try. The most helpful findings come first, with their commands; unknowns
-/// come last. Exits with 3 if there are problems.
+/// Counts for some seconds who polled each NAPI (BPF on tracepoints), and names the cause if a setting is not
+/// engaged. Meanwhile measures the response times of the policy files' services. Without a policy in force,
+/// suggests what to try. The most helpful findings come first, unknowns last. Exits with 3 if there are
+/// problems.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -231,12 +230,11 @@ pub struct Try {
     /// Time to confirm; with --guard, time to judge.
     #[arg(long, value_name = "N", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub seconds: u64,
-    /// Judge the change on live traffic instead of waiting for confirmation, and revert it if something grows
-    /// beyond this.
+    /// Judge the change on live traffic instead of waiting for confirmation, and revert it (exit code 4) if a
+    /// figure grows beyond its limit: p50, p90, p99 (response times) or cpu (CPU time per request).
     ///
-    /// p50, p90 and p99 are response times, cpu is CPU time per request. The new and the previous settings
-    /// alternate in random order until the time is over. Requests that stall restore the settings
-    /// immediately. Then the change is kept, or exit code 4 says that it was reverted.
+    /// The new and the previous settings alternate in random order until the time is over. If requests stall,
+    /// the settings are restored immediately.
     #[arg(long, value_name = "LIMITS")]
     pub guard: Option<Limits>,
     /// Judge only by this service: a name, or a TCP port. Default: all services of the policy files.
@@ -353,7 +351,7 @@ fn nic_word(text: &str) -> Result<NicWord, String> {
 pub enum SetTarget {
     /// A network device.
     Device {
-        /// Its name.
+        /// The name.
         #[arg(value_name = "NAME", add = ArgValueCandidates::new(completing::devices))]
         name: String,
         /// A policy or a delivery mode.
@@ -374,7 +372,7 @@ pub enum SetTarget {
     },
     /// A process and its receive queues.
     Task {
-        /// Its pid.
+        /// The pid.
         #[arg(value_name = "PID", add = ArgValueCandidates::new(completing::processes))]
         pid: u32,
         /// A policy or a delivery mode.
@@ -386,9 +384,9 @@ pub enum SetTarget {
 /// Show who delivers packets, live: by queue, process and CPU.
 ///
 /// For each receive queue: packets and polls per second, the batch, and the shares of packets polled after an
-/// interrupt, after the NAPI's timer, by the application and by a kernel thread. Counts 50 ms of every
-/// second, with the same requirements as doctor; without them, only settings are shown. Measures the response
-/// times of the policy files' services for a tenth of every second.
+/// interrupt, after the NAPI's timer, by the application and by a kernel thread. Counts 50 ms of every second,
+/// and measures the response times of the policy files' services for a tenth of it. Where counting is not
+/// possible, only settings are shown.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Keys: s sort, / filter, arrows scroll, p pause, ? explain the columns, q quit.
@@ -417,10 +415,10 @@ fn whole_seconds(text: &str) -> Result<u16, String> {
 
 /// Give a running process and its queues a policy for as long as this command runs.
 ///
-/// The process is neither stopped nor changed: the parameters of its epolls are set from outside. New epolls
-/// and children of the process get them, too. Everything is restored when this command is interrupted or the
-/// process exits. If this command is killed (SIGKILL), the settings stay until `netpolicy rollback`, or until
-/// an attach or run that wants the same settings restores them first.
+/// The process is not stopped: the parameters of its epolls are set from outside, also of new epolls and of
+/// child processes. Everything is restored when this command is interrupted or the process exits. If this
+/// command is killed (SIGKILL), the settings stay until `netpolicy rollback`, or until the next attach or run
+/// for the same settings.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -536,7 +534,7 @@ pub enum Shell {
 }
 
 impl Shell {
-    /// Its name in `clap_complete`.
+    /// The name in `clap_complete`.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Bash => "bash",

@@ -42,7 +42,7 @@ pub enum OnStopArg {
     /// They stay in force.
     #[default]
     Keep,
-    /// They are restored.
+    /// The settings are restored.
     Revert,
 }
 

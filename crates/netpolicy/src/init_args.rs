@@ -7,10 +7,9 @@ use model::PolicyName;
 
 /// Write a first policy file from what runs here: the services that listen, the devices that carry traffic.
 ///
-/// It changes no setting, and needs no daemon. The file has a section for each device and service, with
-/// comments on what is known, and requests nothing until you add a policy to a section. It lists what was not
-/// visible: without privileges the processes of other users, and always those of other network namespaces. An
-/// existing file is not overwritten.
+/// Changes no setting. The file has a commented section for each device and service, and requests nothing
+/// until you add a policy to a section. It lists what was not visible: without privileges the processes of
+/// other users, and always those of other network namespaces. An existing file is not overwritten.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -43,5 +42,5 @@ pub struct SupportMatrixArgs {}
 
 fn policy(text: &str) -> Result<PolicyName, String> {
     let all = PolicyName::ALL.map(PolicyName::as_str);
-    text.parse().map_err(|_| format!("there are {}", all.join(", ")))
+    text.parse().map_err(|_| format!("expected {}", all.join(", ")))
 }

@@ -10,11 +10,11 @@ use model::{EpollId, Fd, Host, NapiId, RxQueue};
 pub(crate) struct SocketGroup {
     /// The epoll that watches them; `None` for sockets that no epoll watches.
     pub(crate) epoll: Option<Fd>,
-    /// Their state.
+    /// The state of these sockets.
     pub(crate) state: SocketState,
     /// The source of their packets.
     pub(crate) napi: Option<NapiId>,
-    /// Their number.
+    /// The number of these sockets.
     pub(crate) count: usize,
 }
 

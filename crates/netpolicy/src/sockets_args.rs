@@ -8,10 +8,9 @@ use model::PolicyName;
 
 /// Let applications choose a policy for their sockets and for themselves.
 ///
-/// In a cgroup where this is enabled, setsockopt(SOL_SOCKET, SO_NETPOLICY) and getsockopt work as in the
-/// kernel patches of 2016, and so does prctl(PR_SET_NETPOLICY) if the kernel supports it; include/netpolicy.h
-/// has the numbers. plan, apply, try, verify and doctor honour these requests. Enabling outlives this
-/// command, and ends with `disable`.
+/// In a cgroup where this is enabled, setsockopt(SOL_SOCKET, SO_NETPOLICY), getsockopt and, if the kernel
+/// supports it, prctl(PR_SET_NETPOLICY) work as in the kernel patches of 2016; include/netpolicy.h has the
+/// numbers. plan, apply, try, verify and doctor honour these requests. Enabling lasts until `disable`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

@@ -33,7 +33,7 @@ struct Case {
 
 /// An alternative in a refusal.
 struct Way {
-    /// Its text in the refusal.
+    /// The text in the refusal.
     says: &'static str,
     /// The text to replace in the file, and its replacement.
     instead: &'static str,

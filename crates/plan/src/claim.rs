@@ -17,11 +17,11 @@ use crate::refusal::{Refusal, RefusalKind};
 pub(crate) struct ResolvedRequest<'p> {
     /// The request.
     pub(crate) intent: &'p Intent,
-    /// Its delivery mode.
+    /// The delivery mode.
     pub(crate) delivery: DeliveryMode,
     /// What polls its NAPIs.
     pub(crate) threading: Threading,
-    /// Its values.
+    /// The values.
     pub(crate) params: DeliveryParams,
 }
 
@@ -73,7 +73,7 @@ impl ResolvedRequest<'_> {
 struct Owner {
     part: usize,
     process: Option<ProcessId>,
-    /// Whether it owns the queue because the device is divided.
+    /// Whether the request owns the queue because the device is divided.
     by_division: bool,
 }
 

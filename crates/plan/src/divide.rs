@@ -33,7 +33,7 @@ pub(crate) struct Claimant<'h> {
 struct Group<'w, 'p> {
     request: &'w ResolvedRequest<'p>,
     parts: Vec<usize>,
-    /// Their needs, in the same order.
+    /// The needs of the requests, in the same order.
     needs: Vec<Need<'p>>,
     ports: BTreeSet<Port>,
     /// Their connections, each with its request.
@@ -69,7 +69,7 @@ struct Need<'p> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Port {
     transport: Transport,
-    /// Whether it is an IPv6 port.
+    /// Whether this is an IPv6 port.
     six: bool,
     number: u16,
 }

@@ -18,10 +18,10 @@ pub struct Division {
 pub struct Share {
     /// The requests, by index in the policy.
     pub parts: Vec<usize>,
-    /// Their queues.
+    /// The queues of the share.
     pub queues: QueueSpan,
     /// The rules that direct packets there.
     pub rules: Vec<FlowRule>,
-    /// The origin of the first of them.
+    /// The origin of the first request.
     pub origin: String,
 }

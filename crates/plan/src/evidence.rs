@@ -11,7 +11,7 @@ pub struct JournalVerdict {
     pub command: String,
     /// The settings.
     pub settings: Vec<Setting>,
-    /// The service on whose traffic they were judged.
+    /// The service on whose traffic the settings were judged.
     pub service: String,
     /// The ruling.
     pub ruling: Ruling,

@@ -24,20 +24,20 @@ pub(crate) struct Index<'h> {
     pub(crate) irqs: BTreeMap<IrqNumber, &'h Irq>,
     /// The processes.
     pub(crate) processes: BTreeMap<Pid, &'h Process>,
-    /// Their threads.
+    /// The threads of these processes.
     pub(crate) threads: BTreeMap<ThreadId, &'h Thread>,
-    /// Their epolls.
+    /// The epolls of these processes.
     pub(crate) epolls: BTreeMap<EpollId, &'h Epoll>,
-    /// Their io_urings.
+    /// The io_urings of these processes.
     pub(crate) rings: BTreeMap<RingId, &'h IoUring>,
-    /// Their sockets that no epoll watches.
+    /// The sockets of these processes that no epoll watches.
     pub(crate) sockets: BTreeMap<SocketId, &'h Socket>,
 }
 
 /// A NAPI with its surroundings.
 #[derive(Debug)]
 pub(crate) struct IndexedNapi<'h> {
-    /// Its device.
+    /// The device.
     pub(crate) device: &'h Device,
     /// The NAPI.
     pub(crate) napi: &'h Napi,

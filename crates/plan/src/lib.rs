@@ -1,4 +1,4 @@
-//! Decides what would be good for a host, and why.
+//! The planner: decides the desired settings of a host, with reasons.
 //!
 //! This crate knows which delivery mode serves a policy, which queues, interrupts and epolls a workload uses, in
 //! which order settings are written, and how counts show whether they are engaged. It does not know how a

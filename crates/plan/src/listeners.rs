@@ -13,13 +13,13 @@ const ANCESTORS_MAX: usize = 64;
 /// What a process does with its listeners.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
-    /// It receives, or may: it has connections, or there is no sign that another process accepts them.
+    /// The process receives, or may receive: it has connections, or there is no sign that another process accepts them.
     Receives,
-    /// It accepts, and its children serve the connections.
+    /// The process accepts, and its children serve the connections.
     HandsOn,
-    /// It is the service manager, which holds the listener of a socket unit.
+    /// The process is the service manager, which holds the listener of a socket unit.
     HoldsForUnit,
-    /// It neither has nor waits for connections, and its descendant with this pid has the same listener.
+    /// The process neither has nor waits for connections, and its descendant with this pid has the same listener.
     HoldsFor(Pid),
 }
 
@@ -107,7 +107,7 @@ impl<'h> Listeners<'h> {
     }
 }
 
-/// Whether it is systemd, of the system or of a user: it listens for socket units, and starts the service on
+/// Whether the process is systemd, of the system or of a user: it listens for socket units, and starts the service on
 /// the first connection.
 fn is_service_manager(process: &Process) -> bool {
     let exe = process.exe.strip_suffix(" (deleted)").unwrap_or(&process.exe);

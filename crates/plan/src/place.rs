@@ -101,7 +101,7 @@ pub fn place(policy: &Policy, host: &Host, resolved: &Resolved) -> Result<Placem
     }
     for (part, process) in owners {
         owned.insert(process.id.pid, part);
-        // No packet will ever show where a process receives that hands on its connections.
+        // A process that hands on its connections receives no packet that would show its queues.
         let hands_on = listeners.role(process) == Role::HandsOn;
         let process = shares.rest(process);
         if !hands_on {

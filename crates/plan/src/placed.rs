@@ -23,7 +23,7 @@ pub struct PlacedQueue {
     pub also: Vec<RxQueue>,
     /// The NAPI as observed; `None` if the kernel lists none.
     pub napi: Option<NapiId>,
-    /// Its interrupt.
+    /// The interrupt.
     pub irq: Option<IrqNumber>,
     /// The CPUs of the interrupt; empty if unknown.
     pub cpus: CpuSet,
@@ -34,12 +34,12 @@ pub struct PlacedQueue {
 pub struct PlacedProcess {
     /// The process.
     pub id: ProcessId,
-    /// Its epolls.
+    /// The epolls.
     pub epolls: Vec<EpollId>,
-    /// Its io_urings whose busy polling can be set from outside.
+    /// The io_urings whose busy polling can be set from outside.
     pub rings: Vec<RingId>,
-    /// Its sockets that receive packets and are not watched by an epoll, up to the limit per request.
+    /// The sockets that receive packets and are not watched by an epoll, up to the limit per request.
     pub sockets: Vec<SocketId>,
-    /// Its threads, if the request gives CPUs.
+    /// The threads, if the request gives CPUs.
     pub threads: Vec<ThreadId>,
 }

@@ -43,7 +43,7 @@ pub struct PlacedRequest {
     pub intent: Intent,
     /// The circumstances of its use, which select the recipe's case.
     pub circumstances: Vec<Circumstances>,
-    /// Its delivery mode, with the reason.
+    /// The delivery mode, with the reason.
     pub delivery: Chosen,
     /// The mode's values with the request's overrides.
     pub params: DeliveryParams,

@@ -5,9 +5,9 @@ use model::{Cpu, CpuSet, QueueIndex, RxQueue};
 /// A set of queues with their interrupts and CPUs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct QueueObject {
-    /// Its receive queues, each representing its NAPI.
+    /// The receive queues, each representing its NAPI.
     pub rx: Vec<RxQueue>,
-    /// Its transmit queues.
+    /// The transmit queues.
     pub tx: Vec<QueueIndex>,
     /// The CPUs of its interrupts.
     pub irq_cpus: CpuSet,

@@ -16,7 +16,7 @@ pub(crate) struct QueuesAfter(BTreeMap<DeviceId, After>);
 struct After {
     rx: u32,
     tx: u32,
-    /// Whether it has NAPIs only then.
+    /// Whether the device has NAPIs only after the change.
     napis: bool,
 }
 

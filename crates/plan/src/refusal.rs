@@ -7,9 +7,9 @@ use std::fmt;
 pub enum RefusalKind {
     /// The request contradicts itself or names an impossible value.
     Usage,
-    /// This kernel, this device or this version of netpolicy cannot do it.
+    /// The kernel, the device or this version of netpolicy does not support the request.
     Unsupported,
-    /// It would exceed the request's budget.
+    /// The result would exceed the request's budget.
     Safety,
     /// Two requests want different values of one object.
     Conflict,
@@ -23,7 +23,7 @@ pub enum RefusalKind {
 pub struct Refusal {
     /// The kind.
     pub kind: RefusalKind,
-    /// Its subject: an object, or the origin of the request.
+    /// The subject: an object, or the origin of the request.
     pub object: String,
     /// One sentence.
     pub message: String,

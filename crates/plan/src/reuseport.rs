@@ -102,7 +102,7 @@ enum Standing {
     NotOurs,
     /// Left unchanged, with the reason.
     Left(String),
-    /// Its queues choose.
+    /// netpolicy's program chooses by queue.
     Ours,
 }
 

@@ -1,4 +1,4 @@
-//! What is known of a second stage before the first: the settings of objects that already exist.
+//! The part of a second stage that is known before the first: settings of objects that already exist.
 
 use model::host::Device;
 use model::{Change, ChannelKind, Host, NicKnob, Plan, RingKind, Setting};

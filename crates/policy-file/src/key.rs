@@ -546,7 +546,7 @@ pub struct KeyRow {
     pub of: &'static [SectionKind],
     /// What it accepts, as Markdown.
     pub takes: String,
-    /// Its meaning, in one sentence.
+    /// The meaning, in one sentence.
     pub meaning: &'static str,
 }
 

@@ -24,7 +24,7 @@ use crate::value::Value;
 pub struct PolicyFile {
     /// The file's name, for messages.
     pub name: String,
-    /// Its text.
+    /// The text.
     pub text: String,
     /// The starts of its lines.
     pub lines: LineIndex,
@@ -155,7 +155,7 @@ pub fn setting(text: &str) -> Result<NicRequest, String> {
     let Some(key) = KEYS.iter().find(|key| key.path == path) else {
         let help =
             did_you_mean(name, valid.iter().copied()).map_or_else(String::new, |help| format!("; {help}"));
-        return Err(format!("`{name}` is not a setting of a device: there are {}{help}", valid.join(", ")));
+        return Err(format!("`{name}` is not a setting of a device: expected {}{help}", valid.join(", ")));
     };
     let toml = match (&key.takes, given) {
         (KeyType::Switch(_), "on" | "true") => "true".to_owned(),
@@ -194,7 +194,7 @@ impl Reader<'_> {
         for (word, value) in table {
             let Some(kind) = SectionKind::ALL.into_iter().find(|kind| kind.word() == word.get_ref()) else {
                 let message = format!(
-                    "`{}` is not a kind of section: there are device, service and daemon",
+                    "`{}` is not a kind of section: expected device, service or daemon",
                     word.get_ref()
                 );
                 let near = did_you_mean(word.get_ref(), SectionKind::ALL.map(SectionKind::word));
@@ -312,7 +312,7 @@ impl Reader<'_> {
             let place =
                 table.map_or_else(|| format!("a {} section", kind.word()), |table| format!("`{table}`"));
             let message =
-                format!("`{}` is not a key of {place}: there are {}", name.get_ref(), valid.join(", "));
+                format!("`{}` is not a key of {place}: expected {}", name.get_ref(), valid.join(", "));
             self.wrong(name.span(), message, did_you_mean(name.get_ref(), valid).or_else(or_later));
             return None;
         };

@@ -181,7 +181,7 @@ impl Reader<'_> {
                 "ladder" => self.tables(value, "[ladder.POLICY]", Self::ladder),
                 other => {
                     let message =
-                        format!("`{other}` is not a kind of section: there are {}", SECTIONS.join(", "));
+                        format!("`{other}` is not a kind of section: expected {}", SECTIONS.join(", "));
                     self.wrong(word.span(), message, did_you_mean(other, SECTIONS));
                 }
             }
@@ -265,8 +265,7 @@ impl Reader<'_> {
                     when.epoll_napis.is_none().then_some("`epoll-napis` must be \"one\" or \"several\"")
                 }
                 other => {
-                    let message =
-                        format!("`{other}` is not a condition: there are {}", CONDITIONS.join(", "));
+                    let message = format!("`{other}` is not a condition: expected {}", CONDITIONS.join(", "));
                     self.wrong(key.span(), message, did_you_mean(other, CONDITIONS));
                     continue;
                 }
@@ -380,7 +379,7 @@ impl Reader<'_> {
                     let keys = KEYS.into_iter().chain(pays_from).chain(when.is_some().then_some(WHEN));
                     let keys: Vec<&str> = keys.collect();
                     let message =
-                        format!("`{other}` is not a key of {mechanism}: there are {}", keys.join(", "));
+                        format!("`{other}` is not a key of {mechanism}: expected {}", keys.join(", "));
                     self.wrong(key.span(), message, did_you_mean(other, keys));
                 }
             }
@@ -401,7 +400,7 @@ impl Reader<'_> {
         Some(RecipeEntry { value: wanted, because, measured_on, pays_from })
     }
 
-    /// The least traffic for which a mode gains.
+    /// The minimum traffic for which a mode gains.
     fn pays_from(&mut self, value: &Raw<'_>) -> Option<PaysFrom> {
         let number = |key: &str| {
             let raw = value.get_ref().as_table()?.get(key)?.get_ref().as_integer()?;

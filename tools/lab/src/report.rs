@@ -35,7 +35,7 @@ struct ClientHost {
 }
 
 impl LabReport {
-    /// This lab with its server.
+    /// Describes a lab with its server.
     pub(crate) fn of(lab: &Lab, server: &Memcached) -> Self {
         Self {
             server: ServerHost {

@@ -25,9 +25,7 @@ fn scenario_keys() -> String {
     let mut page = String::new();
     for key in KEYS {
         let takes = match key.takes {
-            Takes::Whole { min, max, .. } => format!(" ({min}–{max})"),
-            Takes::Number { min, max, .. } => format!(" ({min}–{max})"),
-            Takes::Switch(_) => String::new(),
+            Takes::Whole { .. } | Takes::Number { .. } | Takes::Switch(_) => String::new(),
             Takes::Span(_) => " (a span: `\"20us\"`)".to_owned(),
             Takes::Word(_) => format!(" ({})", words_of(key.path)),
         };
@@ -53,9 +51,9 @@ fn words_of(path: &str) -> &'static str {
 fn parameters() -> String {
     let mut page = String::new();
     let default = Costs::default();
-    for Parameter { name, unit, meaning, min, max } in Costs::PARAMETERS {
+    for Parameter { name, unit, meaning, .. } in Costs::PARAMETERS {
         let value = default.get(name).unwrap_or_else(|| panic!("{name} has no default"));
-        let _ = writeln!(page, "- `{name}` {value} {unit} ({min}–{max}): {}", cell(meaning));
+        let _ = writeln!(page, "- `{name}` {value} {unit}: {}", cell(meaning));
     }
     page
 }
@@ -76,14 +74,13 @@ fn commands() -> String {
     list(&mut page, &shared);
     let shared = shared.into_iter().collect();
     for command in root.get_subcommands_mut() {
-        let lists_options = !WITHOUT_OPTIONS.contains(&command.get_name());
-        describe(&mut page, command, &global, &shared, lists_options);
+        describe(&mut page, command, &global, &shared);
     }
     page
 }
 
-/// Commands with so many options that this page leaves them to `--help`.
-const WITHOUT_OPTIONS: [&str; 2] = ["bench", "sim"];
+/// Tools with so many commands and options that this page leaves them to `--help`.
+const TOOLS_WITH_COMMANDS: [&str; 3] = ["bench", "sim", "tc"];
 
 /// The options that several commands have with the same meaning, in order.
 fn shared_options<'a>(
@@ -92,7 +89,7 @@ fn shared_options<'a>(
 ) -> Vec<String> {
     let mut takers: BTreeMap<String, usize> = BTreeMap::new();
     let mut in_order = Vec::new();
-    for command in commands.filter(|command| !WITHOUT_OPTIONS.contains(&command.get_name())) {
+    for command in commands {
         for row in options(command.get_arguments().filter(|arg| is_new(arg, known))) {
             let count = takers.entry(row.clone()).or_default();
             *count += 1;
@@ -146,8 +143,9 @@ const PAGES: [(&str, &str); 7] = [
     ("tc", "tc.md"),
 ];
 
-fn plain(text: Option<&StyledStr>) -> String {
-    text.map(ToString::to_string).unwrap_or_default()
+/// A description, which ends with a full stop.
+fn sentence(text: Option<&StyledStr>) -> String {
+    text.map(ToString::to_string).unwrap_or_default().trim_end().trim_end_matches('.').to_owned() + "."
 }
 
 /// An option that at least this many commands share is listed above them.
@@ -159,31 +157,33 @@ fn describe(
     command: &mut clap::Command,
     known: &BTreeSet<String>,
     shared: &BTreeSet<String>,
-    lists_options: bool,
 ) {
     if command.is_hide_set() || command.get_name() == "help" {
         return;
     }
     let name = command.get_bin_name().unwrap_or(command.get_name()).to_owned();
     let (short, long) = (command.get_about(), command.get_long_about());
+    let is_tool = TOOLS_WITH_COMMANDS.contains(&command.get_name());
     let about = match PAGES.iter().find(|(of, _)| name == format!("netpolicy {of}")) {
-        Some((_, link)) => format!(
-            "{}. See [{page}]({link}).",
-            plain(short).trim_end_matches('.'),
-            page = link.split('#').next().unwrap_or(link)
-        ),
-        None => plain(long.or(short)).trim_end().trim_end_matches('.').to_owned() + ".",
+        Some((_, link)) => {
+            let page = link.split('#').next().unwrap_or(link);
+            format!("{} See [{page}]({link}).", sentence(short))
+        }
+        None => sentence(long.or(short)),
     };
     let usage = command.render_usage().to_string();
     let usage = usage.trim_start_matches("Usage: ").split_whitespace().collect::<Vec<_>>().join(" ");
     let _ = writeln!(page, "## `{name}`\n\n{about}\n");
-    if !lists_options {
-        if command.get_subcommands().next().is_some() {
-            let _ = writeln!(page, "`{name} NAME --help` describes the options.\n");
-        }
-        for below in command.get_subcommands_mut() {
-            describe(page, below, known, shared, lists_options);
-        }
+    if is_tool {
+        let _ = writeln!(page, "`{name} NAME --help` describes each of these, and its options:\n");
+        let below =
+            command.get_subcommands().filter(|below| !below.is_hide_set() && below.get_name() != "help");
+        list(
+            page,
+            &below
+                .map(|below| format!("- `{}`: {}", below.get_name(), sentence(below.get_about())))
+                .collect::<Vec<_>>(),
+        );
         return;
     }
     // The list below has the arguments; the usage also shows which options are required.
@@ -214,7 +214,7 @@ fn describe(
     }
     let shared: BTreeSet<String> = shared.iter().cloned().chain(of_several).collect();
     for below in command.get_subcommands_mut() {
-        describe(page, below, &known, &shared, lists_options);
+        describe(page, below, &known, &shared);
     }
 }
 

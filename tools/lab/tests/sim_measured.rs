@@ -66,7 +66,7 @@ fn missing_evidence_is_reported() {
         assert_eq!(output.status.code(), Some(2), "{rows:?}");
         text(&output.stderr)
     };
-    assert!(refused(&[]).contains("name them with --rows: there are base@20.6K, base@61.9K,"));
+    assert!(refused(&[]).contains("name them with --rows: the table has base@20.6K, base@61.9K,"));
     let parameters = ["--parameters", "request"];
     let unknown = refused(&[&["--rows", "base@20K"][..], &parameters].concat());
     assert!(unknown.contains("there is no measured row `base@20K`") && unknown.contains("base@20.6K"));

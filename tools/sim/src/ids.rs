@@ -22,7 +22,7 @@ pub(crate) trait Id: Copy {
     /// The id with this number.
     fn new(index: usize) -> Self;
 
-    /// Its number.
+    /// The number.
     fn index(self) -> usize;
 }
 
@@ -63,7 +63,7 @@ macro_rules! id {
                 id
             }
 
-            /// Its number.
+            /// The number.
             #[inline]
             $vis const fn index(self) -> usize {
                 self.0 as usize

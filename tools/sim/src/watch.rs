@@ -64,7 +64,7 @@ pub enum Fact {
         cpu: CpuId,
         /// Packets that the poll processed.
         work: u32,
-        /// Its budget.
+        /// The budget.
         budget: u32,
         /// The context that ran it.
         by: Poller,
@@ -116,12 +116,12 @@ pub enum Fact {
     },
     /// A request was sent.
     Sent {
-        /// Its connection.
+        /// The connection.
         connection: ConnectionId,
     },
     /// An answer reached its client.
     Answered {
-        /// Its connection.
+        /// The connection.
         connection: ConnectionId,
         /// Nanoseconds since the request was sent, or due.
         latency: u64,

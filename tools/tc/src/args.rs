@@ -16,7 +16,7 @@ pub enum Commands {
 /// The number of sending threads.
 const WORKERS: std::ops::RangeInclusive<u8> = 1..=64;
 
-/// Load filter rules from batch files of tc, several times faster than tc, with a result for every rule.
+/// Load, compare and dump filter rules as batch files of tc, with a result for every line.
 #[derive(Debug, Args)]
 pub struct Tc {
     /// The subcommand.

@@ -62,9 +62,7 @@ impl Undo {
             )));
         }
         if survey.groups.iter().any(|group| group.priority == 0) {
-            return Err(refused(
-                "--atomic needs a priority in every line, to know what to take back".to_owned(),
-            ));
+            return Err(refused("--atomic needs a priority in every line, to know what to undo".to_owned()));
         }
         let mut there = BTreeSet::new();
         for hook in survey.hooks() {
@@ -255,7 +253,7 @@ impl Undo {
 const TURN_WITHIN: Duration = Duration::from_secs(60);
 const TURN_ASKED_EVERY: Duration = Duration::from_millis(10);
 
-/// When it reports that it is waiting.
+/// When a waiting load reports that it is waiting.
 const TURN_REPORTED_AFTER: Duration = Duration::from_secs(2);
 
 /// The right to inspect a namespace and to load accordingly: another load must not add rules in between. The
@@ -316,7 +314,7 @@ const fn is_cut_short(rule: &Filter) -> bool {
 pub(super) struct Guarded(Child);
 
 impl Guarded {
-    /// Starts it. It inherits the file as its standard output, to read it again if necessary; and the
+    /// Starts the guard. It inherits the file as its standard output, to read it again if necessary, and the
     /// namespace, whose lock is our turn.
     pub(super) fn start(undo: &Undo, turn: &Turn, file: &BatchFile) -> Result<Self, Fault> {
         let failed = |error| Fault::file("the guard of an atomic load", error);
@@ -337,13 +335,13 @@ impl Guarded {
         Ok(Self(child))
     }
 
-    /// Makes it undo the load, which this process could not; returns whether it did.
+    /// Makes the guard undo the load, which this process could not; returns whether it did.
     pub(super) fn takes_back(mut self) -> bool {
         drop(self.0.stdin.take());
         self.0.wait().is_ok_and(|status| status.code() == Some(Exit::RolledBack.code().into()))
     }
 
-    /// Dismisses it: the load may stay, or has been removed.
+    /// Dismisses the guard: the load may stay, or has been removed.
     pub(super) fn dismiss(mut self) -> Result<(), Fault> {
         let failed = |error| Fault::file("the guard of an atomic load", error);
         if let Some(mut stdin) = self.0.stdin.take() {

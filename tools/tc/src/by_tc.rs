@@ -157,9 +157,9 @@ struct Running {
     input: ChildStdin,
     said: ChildStderr,
     same_cpu: SameCpu,
-    /// Its output since the last barrier.
+    /// The output since the last barrier.
     words: Vec<u8>,
-    /// The number of lines that it was given, including barriers.
+    /// The number of lines that tc was given, including barriers.
     lines: u64,
 }
 
@@ -178,7 +178,7 @@ impl Running {
         Ok(Self { child, input, said, same_cpu, words: Vec::new(), lines: 0 })
     }
 
-    /// Gives it a line and a barrier, and waits for the barrier's error.
+    /// Gives tc a line and a barrier, and waits for the barrier's error.
     fn answer(
         &mut self,
         text: &str,
@@ -239,7 +239,7 @@ impl Running {
         let status = self.child.wait().map_or_else(|error| error.to_string(), |status| status.to_string());
         let words = String::from_utf8_lossy(&self.words);
         let of_it = words.lines().filter(|line| !line.starts_with(FAILED));
-        format!("tc ended with {status}; whether it did this line is not known: {}", joined(of_it))
+        format!("tc ended with {status}; it may or may not have done this line: {}", joined(of_it))
     }
 }
 
@@ -268,7 +268,7 @@ impl SameCpu {
         Self { program, at: None, otherwise: sched_getaffinity(None).ok() }
     }
 
-    /// Moves both to the CPU of this thread. Only speed depends on it, so errors are ignored.
+    /// Moves this thread and tc to this thread's CPU. Only speed depends on it, so errors are ignored.
     fn enter(&mut self) {
         if self.otherwise.is_none() || self.program.is_none() {
             return;

@@ -229,7 +229,7 @@ const fn is_without_number(rule: &Filter) -> bool {
     matches!(rule.classifier, Classifier::U32(_)) && rule.handle & 0xfff == 0xfff
 }
 
-/// Whether it is a hash table of u32.
+/// Whether the rule is a hash table of u32.
 fn is_table(rule: &Filter) -> bool {
     matches!(&rule.classifier, Classifier::U32(table) if table.creates_table())
 }

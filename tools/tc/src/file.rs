@@ -97,12 +97,12 @@ impl BatchFile {
         Self { with_tc, ..self }
     }
 
-    /// Its name, for people.
+    /// The name, for people.
     pub(super) fn name(&self) -> String {
         self.name.clone()
     }
 
-    /// Its length when it was opened.
+    /// The length when it was opened.
     pub(super) const fn length(&self) -> u64 {
         self.length
     }

@@ -1,4 +1,4 @@
-//! A place for rules as messages name it, and what could not be removed there.
+//! The name of a place for rules in messages, and the rules that could not be removed there.
 
 use std::fmt;
 

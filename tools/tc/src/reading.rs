@@ -20,7 +20,7 @@ const HELD_BYTES_MAX: u64 = 32 * 1024 * 1024;
 #[derive(Debug, Default)]
 pub(super) struct Reading<'n> {
     pub(super) survey: Survey,
-    /// Its commands up to a line.
+    /// The commands up to a line.
     pub(super) encoded: Option<Encoder>,
     /// The last line whose command is encoded.
     pub(super) encoded_to: u32,

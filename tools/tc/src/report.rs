@@ -77,7 +77,7 @@ pub(crate) struct RefusedLine {
     pub(crate) line: u32,
     /// The errno; 0 if the installed tc refused it.
     pub(crate) errno: i32,
-    /// Whether it was refused for lack of permission, as `errno` implies.
+    /// Whether the line was refused for lack of permission, as `errno` implies.
     #[serde(skip)]
     pub(crate) is_denied: bool,
     /// The kernel's message, with the errno's name; or tc's.

@@ -195,7 +195,7 @@ impl Survey {
     }
 }
 
-/// How many u32 rules a packet may be compared with before it is worth a warning.
+/// The number of u32 rules per bucket above which a warning is printed.
 const BUCKET_RULES_MANY: u32 = 1000;
 
 /// How many bpf rules can safely be removed at once, with some distance to what was seen to stop a kernel.

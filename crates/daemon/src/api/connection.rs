@@ -107,7 +107,7 @@ impl Connection {
         format!("uid {} (pid {})", self.peer.uid, self.peer.pid)
     }
 
-    /// Whether it may see and change everything.
+    /// Whether the client may see and change everything.
     fn is_trusted(&self) -> bool {
         self.office.trusts(&self.peer)
     }

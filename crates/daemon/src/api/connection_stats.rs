@@ -58,7 +58,7 @@ impl fmt::Debug for ConnectionStats {
 }
 
 impl ConnectionStats {
-    /// Creates it with all counters at zero; lines go to `log`.
+    /// Creates the statistics with all counters at zero; lines go to `log`.
     pub fn new(log: impl Fn(&str) + 'static) -> Rc<Self> {
         let budget = RefCell::new(LogBudget::new(Instant::now()));
         Rc::new(Self { tally: Cell::default(), clients: RefCell::default(), log: Box::new(log), budget })

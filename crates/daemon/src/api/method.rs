@@ -9,11 +9,11 @@ use super::wire::VarlinkCall;
 
 /// The interface of the daemon.
 pub const INTERFACE: &str = "io.netpolicy";
-/// Its description.
+/// The description.
 pub const DESCRIPTION: &str = include_str!("io.netpolicy.varlink");
 /// The interface that every Varlink service has.
 pub const SERVICE: &str = "org.varlink.service";
-/// Its description.
+/// The description.
 pub const SERVICE_DESCRIPTION: &str = include_str!("org.varlink.service.varlink");
 
 /// Maximum length of a service name in a `Set`, in bytes.
@@ -152,13 +152,13 @@ pub struct SetParams {
     /// The CPUs of kernel threads.
     #[serde(default)]
     pub kthread_cpus: Option<String>,
-    /// Their scheduling class.
+    /// The scheduling class of kernel threads.
     #[serde(default)]
     pub kthread_class: Option<String>,
-    /// Their utilization clamp.
+    /// The utilization clamp of kernel threads.
     #[serde(default)]
     pub kthread_util_clamp: Option<String>,
-    /// Their time slice.
+    /// The time slice of kernel threads.
     #[serde(default)]
     pub kthread_slice: Option<String>,
 }

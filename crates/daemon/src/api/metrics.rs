@@ -199,7 +199,7 @@ impl Page {
 
     fn reactions(&mut self, status: &Status) {
         const NAME: &str = "netpolicy_reaction_seconds";
-        self.family(NAME, "histogram", "seconds", "Event to policy in force.");
+        self.family(NAME, "histogram", "seconds", "Time from an event until the policy is in force.");
         for (kind, reaction) in &status.reactions {
             let kind = word(*kind);
             let mut sum = 0;

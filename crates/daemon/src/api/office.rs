@@ -1,4 +1,4 @@
-//! What the sources of the API share, and why a socket could not be opened.
+//! The state that the sources of the API share, and the reason why a socket could not be opened.
 
 use std::cell::Cell;
 use std::fmt;

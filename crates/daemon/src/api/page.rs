@@ -221,7 +221,7 @@ impl Source for Reader {
     }
 
     fn ready(&mut self, ready: Ready, _registrar: &mut Registrar) -> Stay {
-        // Send what was requested so far, as far as the client reads it.
+        // Send the replies to the requests so far, as far as the client reads them.
         let late = ready.late || self.must_leave.get();
         match self.go_on() {
             Ok(true) => Stay::Leave,

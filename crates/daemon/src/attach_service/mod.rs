@@ -1,6 +1,6 @@
-//! A process that holds `CAP_SYS_PTRACE` so that the daemon does not need it: it finds processes, inspects
-//! those that a request names, and sets the busy-poll parameters of their epolls and io_urings. It opens no
-//! file for a client and passes on no descriptor.
+//! A process that holds `CAP_SYS_PTRACE` so that the daemon does not need it. The process finds processes,
+//! inspects those that a request names, and sets the busy-poll parameters of their epolls and io_urings. It
+//! opens no file for a client and passes on no descriptor.
 //!
 //! Its socket accepts only connections of root, by `SO_PEERCRED`; any other client is rejected and logged.
 //! Requests and answers are JSON followed by a zero byte, as on the daemon's own socket.
@@ -20,7 +20,7 @@ pub use server::run;
 
 use linux::{Cause, Errno, KernelError};
 
-/// Its socket.
+/// The socket.
 pub const SOCKET: &str = "/run/netpolicy/attach";
 
 /// Maximum size of a request: a setting, or the requested pids.

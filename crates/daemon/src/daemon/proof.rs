@@ -1,5 +1,5 @@
-//! The standing proof: for services with a `holdback`, the daemon withdraws the policy for some pairs of windows
-//! now and then, and keeps count of what it gains.
+//! The standing proof: for services with a `holdback`, the daemon now and then withdraws the policy for some
+//! pairs of windows, and records the effect.
 
 use std::collections::BTreeSet;
 
@@ -165,7 +165,7 @@ impl Daemon<'_> {
     pub(crate) fn take_proved(&mut self, proved: Proved) {
         let Proved { target, outcome } = proved;
         let proofs = &mut self.quality.proofs;
-        // The time of the episode was not counted meanwhile.
+        // The time of the episode has not been counted yet.
         let Some(known) = proofs.proofs.services.get_mut(&target) else { return };
         match outcome {
             Ok(proof) if known.intent == proof.intent && known.delivery == proof.delivery => {

@@ -319,7 +319,7 @@ impl Daemon<'_> {
                     _ => counters.searches.put_back += 1,
                 });
                 match ruling {
-                    // From now on, it has to prove itself against the goal.
+                    // From now on, the mode is judged by the goal.
                     Ruling::Better | Ruling::Kept => {
                         self.quality.search.missed.remove(&name);
                         self.quality.goals.begin_again(&name);

@@ -107,7 +107,7 @@ impl Workers {
                     idle.push(worker);
                 } else {
                     drop(idle);
-                    // It exits when its input is closed.
+                    // A worker exits when its input is closed.
                     let Worker { mut child, stream } = worker;
                     drop(stream);
                     let _ = child.wait();
@@ -234,7 +234,7 @@ impl Workers {
                 }
             };
             for _ in 1..SIDE_BY_SIDE {
-                // Without threads, they run one after the other.
+                // If no thread can be started, the parts run one after the other.
                 let _ = std::thread::Builder::new().spawn_scoped(scope, work);
             }
             work();
@@ -354,8 +354,8 @@ fn exchange(worker: &mut Worker, request: &Request) -> Result<Answer, Failure> {
                 let now = process::cpu_ticks(id);
                 let is_waiting = now == ran && !process::is_runnable(id);
                 let is_long = now.unwrap_or(0) > ran_before.unwrap_or(0) + LONGEST_TICKS;
-                // Before it inspects a process, it cannot be blocked by one: its program may be on a slow
-                // disk.
+                // A worker that has not inspected a process yet cannot be blocked by one: its program may be
+                // on a slow disk.
                 let has_begun = at.is_some() || begun.elapsed() > START_PATIENCE;
                 if has_begun && (is_waiting || is_long) {
                     return Err(Failure::Stalled(at));
@@ -498,7 +498,7 @@ mod test {
         let workers = Workers::default();
         let processes: Vec<Sleeper> = (0..=WAITING_MAX).map(|_| Sleeper::new()).collect();
         let next = processes[WAITING_MAX].pid();
-        // Each of them is "waited for" by a child that does not end.
+        // A child that does not end stands for the worker of each process.
         for process in &processes[..WAITING_MAX] {
             assert!(workers.blamed().values().all(|waiting| *waiting < WAITING_MAX));
             workers.note(process.pid(), sleeping());
@@ -516,7 +516,7 @@ mod test {
         ));
         let error = workers.read(&like).expect_err("nobody is asked");
         assert!(error.to_string().contains("other processes of this user did not answer"), "{error}");
-        // Once a worker has ended, the next process is looked at.
+        // When a worker has exited, the next process is inspected.
         for known in held(&workers.stalled).values_mut() {
             let waits = known.waits.as_mut().expect("it waits");
             waits.kill().and_then(|()| waits.wait()).expect("it ends");

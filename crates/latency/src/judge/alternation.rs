@@ -27,7 +27,7 @@ pub struct Alternation<'a> {
     candidates: Vec<Arm>,
     /// The candidate in force, if it changes anything, and its transaction.
     in_force: Option<(usize, TransactionName)>,
-    /// Since when, and how long each candidate has been in force before.
+    /// When the candidate in force was applied, and how long each candidate was in force before.
     since: Instant,
     in_force_for: Vec<Duration>,
     /// The newest transaction of the journal at the last check.
@@ -173,8 +173,9 @@ impl<'a> Alternation<'a> {
             .chunk_by(|one, other| one.object() == other.object())
             .all(|object| self.kernel.read(object).map_or(true, |now| now == object));
         match fault.is_passing() && !is_same {
-            true => fault
-                .hint("another program has changed the compared settings: start over once it no longer does"),
+            true => fault.hint(
+                "another program has changed the compared settings: stop that program, then start over",
+            ),
             false => fault,
         }
     }
@@ -274,7 +275,7 @@ impl Drop for Alternation<'_> {
 
 /// A candidate's plan on the current host.
 pub(crate) struct OnHost {
-    /// Its changes.
+    /// The changes.
     pub(crate) plan: Plan,
     /// The change to apply once, if it disturbs traffic and so cannot alternate.
     pub(crate) once: Option<Proposed<'static>>,

@@ -11,7 +11,7 @@ use session::{Exit, Fault};
 /// A candidate of a comparison, as the operator wrote it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Candidate {
-    /// Its text, which names it in reports.
+    /// The text, which names it in reports.
     pub name: String,
     wanted: CandidateSettings,
 }

@@ -34,7 +34,7 @@ const RESTART_SETTLES: Duration = Duration::from_secs(1);
 /// The maximum number of restarts in a comparison, in case a service crashes under a candidate.
 const RESTARTS_MAX: usize = 8;
 
-/// This many rounds without enough requests end a comparison: further ones would not help.
+/// A comparison ends after this many rounds without enough requests: further ones would not help.
 const SILENT_ROUNDS_MAX: usize = 6;
 
 /// After this many rounds without a valid one at the start, clients are assumed to wait for answers.
@@ -89,7 +89,7 @@ impl Ended {
 /// One round.
 #[derive(Clone, Debug)]
 pub struct Round {
-    /// Which, from 1.
+    /// The number of the round, from 1.
     pub number: usize,
     /// The candidates in the order in which they were measured.
     pub order: Vec<usize>,
@@ -181,7 +181,7 @@ pub trait ComparisonProgress {
         Ok(())
     }
 
-    /// Its window has ended, after this many seconds.
+    /// A candidate's window has ended, after this many seconds.
     ///
     /// # Errors
     /// The same as [`ComparisonProgress::round`].
@@ -197,7 +197,7 @@ pub struct ComparisonResult {
     pub switchback: Switchback,
     /// Why it ended.
     pub ended: Ended,
-    /// Its duration.
+    /// The duration.
     pub took: Duration,
     /// The duration of each switch that wrote something.
     pub switches: Vec<Duration>,

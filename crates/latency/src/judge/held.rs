@@ -15,7 +15,7 @@ const STAGES_MAX: usize = 2;
 pub(crate) enum Proposed<'a> {
     /// A policy's changes to the host at the time, in stages.
     Policy(Cow<'a, Policy>),
-    /// These changes, in one transaction.
+    /// Changes in one transaction.
     Changes(Plan),
 }
 

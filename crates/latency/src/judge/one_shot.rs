@@ -90,7 +90,7 @@ impl<'a> OneShot<'a> {
         Ok(Some((Self { held, windows, deadline }, Alternation::of_plans(plans, session, &journal, turn)?)))
     }
 
-    /// When it is rolled back at the latest, as time since boot.
+    /// When the candidate is rolled back at the latest, as time since boot.
     pub(crate) const fn deadline(&self) -> Nanoseconds {
         self.deadline
     }
@@ -116,7 +116,7 @@ impl<'a> OneShot<'a> {
         self.held.confirm()
     }
 
-    /// Its last transaction.
+    /// The last transaction.
     pub(crate) fn transaction(&self) -> Option<apply::TransactionName> {
         self.held.transactions().last().copied()
     }

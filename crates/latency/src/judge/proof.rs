@@ -68,7 +68,7 @@ mod test {
         const RUNS: u64 = 40;
         let mut misses = 0;
         for seed in 0..RUNS {
-            // Nothing, and known effects.
+            // No effect, and known effects.
             let change = [0.0, -0.2, 0.3, 0.05][usize::try_from(seed % 4).unwrap_or(0)];
             let (mut proof, mut chance) = (proof(), Chance::stream(seed, &[]));
             let mut missed = false;

@@ -45,7 +45,7 @@ pub struct ComparisonHeader {
     pub seed: u64,
     /// The host's name.
     pub host: String,
-    /// Its kernel.
+    /// The kernel.
     pub kernel: String,
     /// The start, in seconds since 1970.
     pub started: u64,
@@ -221,7 +221,7 @@ mod test {
                 if !knows_loss {
                     figures.iter_mut().for_each(|figures| figures.network = None);
                 }
-                // What the comparison found by the windows is found again.
+                // The recorded windows give the same result as the comparison.
                 all.add(&figures, recording.rounds[at].void.filter(|why| *why != Unfair::Loss));
                 if all.is_decided() {
                     break;

@@ -33,7 +33,7 @@ pub(crate) use service::{PAIRS_MIN, is_refused, windows_of};
 pub struct Proposal<'a> {
     /// The policy to try.
     pub policy: &'a Policy,
-    /// Its changes, if known. They must be able to alternate.
+    /// The changes, if known. They must be able to alternate.
     pub changes: Option<Plan>,
     /// The network namespace.
     pub netns: Netns,
@@ -99,9 +99,9 @@ impl TrialOutcome {
 
 /// The way in which the change is judged.
 enum Way<'a> {
-    /// It alternates with the unchanged host.
+    /// The change alternates with the unchanged host.
     Alternates(Box<Alternation<'a>>),
-    /// It stays in force.
+    /// The change stays in force.
     Stays(HeldChange<'a>),
 }
 
@@ -110,7 +110,7 @@ enum Early {
     Interrupted,
     Ended(String),
     Stalled,
-    /// Its clients have closed their connections.
+    /// The service's clients have closed their connections.
     Left,
     Beyond,
     /// The metric that must decrease has increased.
@@ -257,7 +257,7 @@ impl<'a> GuardedTrial<'a> {
         Ok(all.collect::<Result<_, _>>()?)
     }
 
-    /// Its maximum duration, including the windows before the change.
+    /// The maximum duration, including the windows before the change.
     pub fn takes(&self) -> Duration {
         let windows = self.reference_windows() + REFERENCE_SHORT + 2;
         self.within + (WINDOW_LONGEST + SETTLES_MOST) * u32::try_from(windows).unwrap_or(u32::MAX)

@@ -43,11 +43,11 @@ const KIND: &str = "tune-record";
 pub struct Setup {
     /// The service.
     pub service: String,
-    /// Its ports.
+    /// The ports.
     pub ports: Vec<u16>,
     /// The host's kernel.
     pub kernel: String,
-    /// Its devices: name, kind and number of receive queues.
+    /// The devices: name, kind and number of receive queues.
     pub devices: Vec<String>,
     /// The metric to improve.
     pub goal: Metric,
@@ -148,7 +148,7 @@ pub struct TunedRound {
     pub stage: TunerStage,
     /// The candidates, by name.
     pub candidates: Vec<String>,
-    /// Their figures.
+    /// The figures of the candidates.
     pub figures: Vec<Figures>,
     /// Why the round does not count.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -242,9 +242,9 @@ fn remove_old(state_dir: &Path) {
 /// A search that did not end.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Unfinished {
-    /// Its setup.
+    /// The setup.
     pub setup: Setup,
-    /// Its rounds.
+    /// The rounds.
     pub rounds: Vec<TunedRound>,
     /// The end of its last round, in seconds since 1970.
     pub at: u64,
@@ -358,7 +358,7 @@ impl FinishedSearch {
                     change: change.map(|change| change.estimate),
                     out: standing.out,
                 };
-                // A later stage knows better.
+                // The result of a later stage takes precedence.
                 candidates.retain(|known| known.candidate != of.candidate);
                 candidates.push(of);
             }
@@ -384,7 +384,7 @@ impl FinishedSearch {
         read.ok().and_then(|_| serde_json::from_slice(&text).ok()).unwrap_or_default()
     }
 
-    /// Adds it to the finished searches.
+    /// Adds the search to the finished ones.
     ///
     /// # Errors
     /// If the file cannot be written.
@@ -398,7 +398,7 @@ impl FinishedSearch {
         replace_file(&path, 0o644, &text, Durability::Unsynced).map_err(|error| Fault::file(&path, error))
     }
 
-    /// Whether it was a search for the same goal of the same service on such a host, not too long ago.
+    /// Whether this was a search for the same goal of the same service on such a host, not too long ago.
     pub fn is_of(&self, setup: &Setup, now: u64) -> bool {
         (&self.service, &self.kernel, &self.devices) == (&setup.service, &setup.kernel, &setup.devices)
             && (self.goal, self.limits) == (setup.goal, setup.limits)
@@ -532,7 +532,7 @@ mod test {
         assert_eq!(order(&[&of_today], &[]), names(&expected));
         let asked = [("latency", true), ("defer50", true), ("defer20", true), ("power", false)];
         assert_eq!(order(&[&of_today], &["defer20"]), names(&asked));
-        // A newer search decides, and an older winner comes after a newer one.
+        // The newest search takes precedence, and newer winners come first.
         let older = trial(100, Some("power"), &[("power", None), ("defer20", None)]);
         let both = [("latency", true), ("power", true), ("defer50", true), ("defer20", false)];
         assert_eq!(order(&[&of_today, &older], &[]), names(&both));

@@ -26,7 +26,7 @@ const RX_USECS: u32 = 16;
 pub struct Offer {
     /// The candidate.
     pub candidate: Candidate,
-    /// Its changes, or why it is not tried.
+    /// The changes, or why it is not tried.
     pub plan: Result<Plan, Out>,
     /// What an earlier search of this service found.
     pub earlier: Option<String>,

@@ -26,15 +26,15 @@ const FILE_BYTES_MAX: u64 = 256 << 10;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LastMeasured {
-    /// Its name.
+    /// The name.
     pub service: String,
     /// The network namespace of the measurement.
     pub netns: NetnsId,
-    /// When it ended, in seconds since 1970.
+    /// When the measurement ended, in seconds since 1970.
     pub at: u64,
     /// The command: `watch`, `compare`.
     pub by: String,
-    /// Its response times; `None` if settings alternated during the measurement.
+    /// The response times; `None` if settings alternated during the measurement.
     pub response: Option<Percentiles>,
 }
 
@@ -62,7 +62,7 @@ impl LastMeasured {
         replace_file(&path, 0o644, &text, Durability::Unsynced).map_err(|error| Fault::file(&path, error))
     }
 
-    /// Its text, `now` being in seconds since 1970: `memcached: p50 118us, p99 240us; measured 3 min ago by
+    /// The text, `now` being in seconds since 1970: `memcached: p50 118us, p99 240us; measured 3 min ago by
     /// watch`.
     pub fn text(&self, now: u64) -> String {
         let Self { service, by, .. } = self;

@@ -29,7 +29,7 @@ pub struct WatchHeader {
     pub ports: Vec<u16>,
     /// The host's name.
     pub host: String,
-    /// Its kernel.
+    /// The kernel.
     pub kernel: String,
     /// The start, in seconds since 1970.
     pub started: u64,

@@ -40,7 +40,7 @@ pub struct SamplingPace {
 /// The state of a measured service.
 #[derive(Clone, Debug)]
 pub struct Measured {
-    /// Its name.
+    /// The name.
     pub name: String,
     /// Its result.
     pub outcome: MeasuredOutcome,
@@ -75,10 +75,10 @@ pub enum MeasuredOutcome {
         summary: Arc<Summary>,
         /// The cost of a request in them.
         cost: Cost,
-        /// Its total counts.
+        /// The total counts.
         totals: Arc<Totals>,
     },
-    /// It cannot be measured.
+    /// The service cannot be measured.
     Refused {
         /// The exit code of a command in this case.
         exit: Exit,

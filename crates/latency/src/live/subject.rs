@@ -10,11 +10,11 @@ use model::{Goal, Policy, ProcessId, Target as Asked};
 pub struct ListeningService {
     /// Its name, which is unique.
     pub name: String,
-    /// Its processes.
+    /// The processes.
     pub processes: Vec<ProcessId>,
     /// The TCP ports on which it receives requests.
     pub ports: Vec<u16>,
-    /// Its goal.
+    /// The goal.
     pub goal: Goal,
 }
 

@@ -37,13 +37,13 @@ pub struct MeasuredService {
     pub netns: Netns,
     /// The ports on which it receives requests.
     pub ports: Vec<u16>,
-    /// Its processes.
+    /// The processes.
     pub processes: Vec<ProcessId>,
     /// The host, without its processes.
     pub host: Host,
     /// Properties of the host that hide when packets arrived.
     pub findings: Vec<Finding>,
-    /// Its goal in the policy files.
+    /// The goal in the policy files.
     pub goal: Goal,
 }
 
@@ -112,7 +112,7 @@ impl MeasuredService {
         Ok(target)
     }
 
-    /// These processes of a namespace, on all ports on which they listen, or on one. Also returns the number
+    /// Measures processes of a namespace, on all ports on which they listen, or on one. Also returns the number
     /// of ports beyond the limit.
     ///
     /// # Errors
@@ -141,7 +141,7 @@ impl MeasuredService {
         Self::at_ports(name, netns, processes, goal, ports)
     }
 
-    /// These processes of a namespace, on these ports. Also returns the number of ports beyond the limit.
+    /// Measures processes of a namespace, on the given ports. Also returns the number of ports beyond the limit.
     ///
     /// # Errors
     /// If the kernel fails.

@@ -29,7 +29,7 @@ pub struct Totals {
     pub service: SpanTotals,
     /// Polls of its NAPIs, by who polled.
     pub polls: LivePolls,
-    /// Their packets.
+    /// The packets of these polls.
     pub packets: LivePolls,
     /// CPU time of its processes in the windows.
     pub cpu_service: Nanoseconds,
@@ -44,7 +44,7 @@ pub struct Totals {
 pub struct SpanTotals {
     /// By size.
     pub counts: SpanCounts,
-    /// Their sum.
+    /// The sum of the spans.
     pub sum: Nanoseconds,
 }
 

@@ -45,7 +45,7 @@ struct Exceeded {
     metric: Metric,
     /// The limit, in nanoseconds.
     most: f64,
-    /// Its typical value with the candidate, in nanoseconds; `None` if it was not measured.
+    /// The typical value with the candidate, in nanoseconds; `None` if it was not measured.
     value: Option<f64>,
 }
 
@@ -174,7 +174,7 @@ impl CompareReport {
 /// One round, for programs that read lines.
 #[derive(Debug, JsonSchema, Serialize)]
 pub struct CompareRoundReport {
-    /// Which, from 1.
+    /// The number of the round, from 1.
     round: usize,
     /// The candidates in the order in which they were measured.
     order: Vec<String>,

@@ -17,7 +17,7 @@ use super::watch::found;
 struct Offered {
     /// The candidate.
     candidate: String,
-    /// Its changes on this host, as `object: setting from → to`.
+    /// The changes on this host, as `object: setting from → to`.
     changes: Vec<String>,
     /// Why it is not tried.
     out: Option<Out>,
@@ -76,7 +76,7 @@ pub struct TuneReport {
     seconds: f64,
     /// The number of measured windows.
     windows: usize,
-    /// Those of them that an earlier, unfinished search had measured.
+    /// Rounds that an earlier, unfinished search had measured.
     resumed: usize,
     /// Why it ended before a verdict, if so.
     ended: Option<String>,

@@ -313,7 +313,7 @@ impl Report for WatchReport<'_> {
 
 /// What TCP counted, as far as it matters: `1.2 % of segments lost, round trip 10ms`.
 fn of_network(summary: &Summary) -> Vec<String> {
-    /// The least number of segments.
+    /// The minimum number of segments.
     const FEW: u64 = 10;
     /// New connections per request.
     const OPENED: u64 = 10;
@@ -337,7 +337,7 @@ fn of_network(summary: &Summary) -> Vec<String> {
     if counts.opened * OPENED >= summary.requests.max(1) {
         words.push(format!("{} new connections", counts.opened));
     }
-    // Then clients wait longer for the network than for the service.
+    // Clients wait longer for the network than for the service.
     let response = summary.response.p50.map(|found| found.interval.estimate);
     if let Some(rtt) = summary.rtt.filter(|rtt| response.is_some_and(|response| *rtt > response)) {
         words.push(format!("round trip {}", span(rtt)));

@@ -20,7 +20,7 @@ use crate::units::{EmptyPolls, Nanoseconds};
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Device {
-    /// Its identity.
+    /// The identity.
     pub id: DeviceId,
     /// The rtnetlink kind of a virtual device (`veth`), else the driver's name; empty where neither is known.
     pub kind: String,
@@ -203,7 +203,7 @@ pub struct PlacedRule {
     pub location: u32,
     /// Which packets it matches; `None` if whole fields cannot express it.
     pub flow: Option<FlowMatch>,
-    /// Where they go.
+    /// The target of the packets.
     pub to: SteerTo,
 }
 
@@ -211,7 +211,7 @@ pub struct PlacedRule {
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RxQueueState {
-    /// Its identity.
+    /// The identity.
     pub id: RxQueue,
     /// The NAPI that serves it.
     pub napi: Option<NapiEdge>,
@@ -232,7 +232,7 @@ pub struct RxQueueState {
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TxQueueState {
-    /// Its index.
+    /// The index.
     pub index: QueueIndex,
     /// The NAPI that completes it.
     pub napi: Option<NapiEdge>,
@@ -259,7 +259,7 @@ pub struct Napi {
     pub threaded: Option<Threading>,
     /// The kernel thread that polls it.
     pub kthread: Option<Pid>,
-    /// Its interrupt.
+    /// The interrupt.
     pub irq: Option<IrqEdge>,
 }
 
@@ -292,7 +292,7 @@ impl Napi {
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Irq {
-    /// Its number.
+    /// The number.
     pub number: IrqNumber,
     /// The name that the driver gave it, as in `/proc/interrupts`.
     pub name: String,
@@ -300,7 +300,7 @@ pub struct Irq {
     pub affinity: CpuSet,
     /// The CPUs it is delivered to; after a change of affinity, updated at the next interrupt.
     pub effective_affinity: CpuSet,
-    /// Its NUMA node.
+    /// The NUMA node.
     pub node: Option<NumaNode>,
     /// How often it fired, by CPU; CPUs with no interrupt are omitted.
     pub counts: Vec<(Cpu, u64)>,

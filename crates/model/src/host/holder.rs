@@ -84,7 +84,7 @@ impl fmt::Display for HolderKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HolderProcess {
-    /// Its identity.
+    /// The identity.
     pub id: ProcessId,
     /// `stated` if the kernel names the socket. It names none for a memory provider, nor for AF_XDP without
     /// sock-diag of such sockets (`CONFIG_XDP_SOCKETS_DIAG`). `by-order` then marks a process that has what
@@ -102,7 +102,7 @@ pub struct QueueHolder {
     pub rx: bool,
     /// Whether the transmit queue of that index is held.
     pub tx: bool,
-    /// What holds it.
+    /// The holder of the queue.
     pub kind: HolderKind,
     /// The processes that hold it; empty if none was visible.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

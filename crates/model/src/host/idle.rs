@@ -19,7 +19,7 @@ pub struct IdleDepth {
 /// The idle states of a CPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CpuIdle {
-    /// This CPU's wake-up latency limit in microseconds (`power/pm_qos_resume_latency_us`); `None` for no
+    /// The CPU's wake-up latency limit in microseconds (`power/pm_qos_resume_latency_us`); `None` for no
     /// limit.
     pub bound: Option<u32>,
     /// The states that are not disabled.

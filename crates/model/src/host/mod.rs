@@ -1,4 +1,4 @@
-//! The host as a graph: what `linux` observes, what `plan` reads, what `show` prints.
+//! The host as a graph: `linux` observes it, `plan` reads it, `show` prints it.
 //!
 //! device → rx/tx queue → NAPI → IRQ → CPU on one side, process → thread → epoll → socket on the other; they
 //! meet where a socket's incoming NAPI id is that of a queue's NAPI. Every edge that the kernel does not
@@ -96,7 +96,7 @@ pub struct Host {
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RunningIrqbalance {
-    /// Its process.
+    /// The process.
     pub pid: Pid,
     /// The interrupts that are banned on its command line or over its socket; `None` if it did not answer.
     pub banned: Option<BTreeSet<IrqNumber>>,

@@ -13,17 +13,17 @@ use crate::setting::{EpollParams, RingNapi, SocketPolling};
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Process {
-    /// Its identity.
+    /// The identity.
     pub id: ProcessId,
     /// The parent; `None` for the first process of a pid namespace, and if the parent is in another pid
     /// namespace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<Pid>,
-    /// Its effective user.
+    /// The effective user.
     pub uid: u32,
     /// The executable, as in `/proc/PID/exe`; empty if it could not be read.
     pub exe: String,
-    /// Its network namespace.
+    /// The network namespace.
     pub netns: Option<NetnsId>,
     /// The container's name by its runtime (`web`, `shop/cart-7d9f server`), or the start of the container's
     /// id if no file gives a name; `None` outside containers.
@@ -36,11 +36,11 @@ pub struct Process {
     pub cpuset: Option<CpuSet>,
     /// The threads, by tid.
     pub threads: Vec<Thread>,
-    /// Its epolls, by descriptor.
+    /// The epolls, by descriptor.
     pub epolls: Vec<Epoll>,
-    /// Its internet sockets, by descriptor.
+    /// The internet sockets, by descriptor.
     pub sockets: Vec<Socket>,
-    /// Its io_urings, by descriptor.
+    /// The io_urings, by descriptor.
     pub rings: Vec<IoUring>,
 }
 
@@ -48,7 +48,7 @@ pub struct Process {
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Thread {
-    /// Its identity.
+    /// The identity.
     pub id: ThreadId,
     /// The CPUs it may run on.
     pub affinity: CpuSet,
@@ -61,7 +61,7 @@ pub struct Thread {
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Epoll {
-    /// Its identity.
+    /// The identity.
     pub id: EpollId,
     /// The busy-poll parameters; `None` if the kernel has none.
     pub params: Option<EpollParams>,
@@ -85,9 +85,9 @@ pub struct Membership {
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Socket {
-    /// Its descriptor.
+    /// The descriptor.
     pub fd: Fd,
-    /// Its inode.
+    /// The inode.
     pub inode: u64,
     /// What kind of socket it is, and in which state.
     pub state: SocketState,
@@ -150,7 +150,7 @@ pub enum SocketState {
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct IoUring {
-    /// Its identity.
+    /// The identity.
     pub id: RingId,
     /// The busy-poll parameters; `None` if it does not busy-poll.
     pub napi: Option<RingNapi>,

@@ -34,6 +34,6 @@ pub struct CpuInfo {
     pub siblings: CpuSet,
     /// The CPUs that share its last-level cache, including this one.
     pub llc: CpuSet,
-    /// Its NUMA node.
+    /// The NUMA node.
     pub node: Option<NumaNode>,
 }

@@ -95,8 +95,8 @@ family! {
             // it already is. Kernel: 6.18, `net/ethtool/common.c` `ethtool_check_max_channel()`,
             // `netif_is_rxfh_configured()`.
             irreversible(table) if table.is_empty() || Rss::is_in_blocks(table) =>
-                "a table that looks like its driver's own (even blocks, as of igb, or empty): written back it counts as a \
-                 user's, and fewer queues are refused. `ethtool -X DEVICE default` first makes it the kernel's";
+                "a table that looks like the driver's default (even blocks, as with igb, or empty): written back it counts \
+                 as set by a user, and reducing the queues is refused. `ethtool -X DEVICE default` first makes it the kernel's";
             tools(table) => table.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
         },
 

@@ -34,7 +34,7 @@ family! {
         ///
         /// Kernel: 6.9, `fs/eventpoll.c` `ep_eventpoll_bp_ioctl()` (`EPIOCSPARAMS`, `EPIOCGPARAMS`).
         Epoll(EpollId, EpollParams) = EPOLL { name: "busy_poll usecs/budget/prefer" } where {
-            // Waiting for events only never polls, however long: it weighs less than preferring to poll.
+            // Busy-waiting for events never polls the NAPI, so it ranks below preferring to poll.
             weight(_, params) => Weight(
                 u8::from(params.prefer_busy_poll),
                 u64::from(params.busy_poll_usecs),

@@ -215,7 +215,7 @@ impl Daemon {
         Ok(fs::read_to_string(Path::new("/proc").join(self.child.id().to_string()).join(name))?)
     }
 
-    /// Its CPU time. It has one thread.
+    /// The CPU time. It has one thread.
     pub(crate) fn cpu(&self) -> Done<Duration> {
         let text = self.file("schedstat")?;
         let first = text.split_ascii_whitespace().next().ok_or("schedstat")?;
@@ -259,7 +259,7 @@ impl Role {
         Ok(())
     }
 
-    /// Its observations, in order.
+    /// The observations, in order.
     pub(crate) fn wait(mut self) -> Done<Vec<Duration>> {
         let out = self.child.stdout.take().ok_or("its words")?;
         let mut took = Vec::new();

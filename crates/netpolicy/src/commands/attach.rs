@@ -24,7 +24,7 @@ pub(crate) fn run(arguments: &AttachArgs, context: &Context) -> Result<Exit, Fau
     fullbusy::refuse_from_outside(&Policy { intents: vec![intent.clone()], ..Policy::default() })?;
     // Held until this function returns.
     let _held = wake::hold(arguments.cpu_dma_latency, &intent, &context.session, &context.console)?;
-    // From here on a signal ends the attachment in order instead of ending this process.
+    // From here on, a signal ends the attachment and restores the settings instead of killing this process.
     let signals = Signals::catch()?;
     let at_the_end = if arguments.keep || arguments.once { AtExit::Leave } else { AtExit::RollBack };
     let mut attachment = Attachment::begin(context, EventOutput::Stdout, netns, process, intent, at_the_end)?;

@@ -55,7 +55,7 @@ pub(crate) fn unset(arguments: &Unset, context: &Context) -> Result<Exit, Fault>
             (Target::Service(name.clone(), Match::default()), context.session.netns()?)
         }
         UnsetTarget::Task { pid } => {
-            // Look in the process's namespace, as `set` does; if it has exited, in the operator's.
+            // Use the process's namespace, as `set` does; if the process has exited, the operator's.
             let netns = context.session.netns_of(model::Pid(*pid)).or_else(|_| context.session.netns())?;
             (Target::Task(model::Pid(*pid)), netns)
         }

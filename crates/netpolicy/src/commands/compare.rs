@@ -47,7 +47,7 @@ pub(crate) fn run(arguments: &Compare, context: &Context) -> Result<Exit, Fault>
     let record = record.map(|path| PairRecord::create(path, comparison.target(), &options, comparison.by()));
     let mut listener =
         Listener { context, record: record.transpose()?, unrecorded: None, most: options.most };
-    // From here on, a signal ends the comparison in order. After SIGKILL, the guard restores the host.
+    // From here on, a signal ends the comparison and restores the host. After SIGKILL, the guard does.
     let mut signals = Signals::catch()?;
     let guard = guardian(&mut comparison, options.most, context)?;
     let shown = comparison.run(&mut signals, &mut listener);

@@ -124,7 +124,7 @@ pub(crate) fn examine(processes: &Processes, seconds: u64, context: &Context) ->
     };
     host_context.pending.refused = refused.as_ref().map(|fault| fault.cause.to_string());
     let mut findings = plan::doctor_with(&host, delivered.as_ref(), &asked, &host_context);
-    // Finding the peers scans every namespace, and only this needs them.
+    // Only these findings need the peers, and finding them scans every namespace.
     if findings
         .iter()
         .any(|found| NEEDS_PEER.contains(&found.rule.as_str()) && found.severity > Severity::Note)
@@ -279,9 +279,9 @@ fn asked(
     let placement = placed?;
     match cycle::plan_placed(&placement, host) {
         Ok((_, plan)) => *pending = plan,
-        // Without permission to read a value, the files may be right.
+        // The user may not be permitted to read a value, so the files may be correct.
         Err(refusal) if refusal.kind == RefusalKind::Missing => {
-            context.console.detail(&format!("What would be changed is unknown: {refusal}"));
+            context.console.detail(&format!("The pending changes are unknown: {refusal}"));
         }
         Err(refusal) => return Err(Fault::refused(refusal, host)),
     }

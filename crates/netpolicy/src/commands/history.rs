@@ -5,7 +5,7 @@ use session::{Exit, Fault};
 use crate::render::HistoryReport;
 use cli::Context;
 
-/// Lists them.
+/// Lists the transactions.
 pub(crate) fn run(context: &Context) -> Result<Exit, Fault> {
     let journal = context.session.journal()?;
     let history = journal.history()?;

@@ -154,7 +154,7 @@ fn looks_at_host(command: &Command) -> bool {
         | Command::Compare(_)
         | Command::Tune(_)
         | Command::Daemon(_) => true,
-        // Their lab is a separate host.
+        // These commands work on a lab, a separate host.
         Command::SocketPolicies(_)
         | Command::Audit(_)
         | Command::Init(_)

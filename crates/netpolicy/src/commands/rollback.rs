@@ -20,7 +20,7 @@ pub(crate) fn run(arguments: &Rollback, context: &Context) -> Result<Exit, Fault
         None => {
             let history = journal.history()?;
             let newest = history.newest_live().map(apply::Transaction::name);
-            // It is unknown which transaction is the last one.
+            // The last transaction is unknown.
             if let Some(unreadable) = history.unreadable_after(newest) {
                 let fault = Fault::failed(format!(
                     "the last transaction, {}, cannot be read: {unreadable}",
@@ -117,7 +117,7 @@ fn all_of_the_daemons(journal: &Journal, context: &Context) -> Result<Exit, Faul
     match failed {
         Some(RollBackError::Overlaid { newer, .. }) if !undone.is_empty() => {
             context.console.say(&format!(
-                "Rolled back what the daemon had set since {newer}, which is another program's and stays. To undo the earlier settings, too: netpolicy rollback {newer}, then netpolicy rollback."
+                "Rolled back what the daemon had set since {newer}; that transaction of another program stays. To undo the earlier settings, too: netpolicy rollback {newer}, then netpolicy rollback."
             ));
             tell_of_daemon(journal, context, "these settings");
             report_left_alone(undone.iter().map(|(_, undone)| undone), context);

@@ -375,7 +375,7 @@ impl<'a> Tuning<'a> {
                 record.remove()?;
             }
             Ended::Interrupted | Ended::Service | Ended::Requests => {
-                let words = "What was measured is kept for a day: --resume goes on with it.";
+                let words = "The measurements are kept for a day: --resume continues with them.";
                 self.context.console.say(words);
             }
         }

@@ -7,11 +7,11 @@ use serde::Serialize;
 /// A finding of `doctor`, `watch` or the daemon, explained.
 #[derive(Debug, JsonSchema, Serialize)]
 pub(crate) struct FindingKindReport {
-    /// Its code, in the output of `doctor`.
+    /// The code, in the output of `doctor`.
     finding: &'static str,
-    /// Its meaning.
+    /// The meaning.
     meaning: &'static str,
-    /// Its family, as in docs/reference/findings.md.
+    /// The family, as in docs/reference/findings.md.
     family: &'static str,
 }
 

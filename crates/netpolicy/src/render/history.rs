@@ -21,7 +21,7 @@ pub(crate) struct HistoryReport {
 struct Damaged {
     id: TransactionName,
     error: String,
-    /// Whether it may be in force.
+    /// Whether the transaction may be in force.
     in_force: bool,
     undo_script: Option<String>,
 }
@@ -70,7 +70,7 @@ impl Damaged {
 }
 
 impl Entry {
-    /// Its state, in one or two words; see `docs/reference/exit-codes.md`.
+    /// The state, in one or two words; see `docs/reference/exit-codes.md`.
     fn word(&self) -> String {
         match self.standing {
             Standing::Kept if self.owned_by.is_some() => "owned".to_owned(),

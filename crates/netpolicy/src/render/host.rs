@@ -297,7 +297,7 @@ fn kthread_of(device: &Device, edge: Option<NapiEdge>) -> Option<&KthreadState> 
     device.rx_queues.iter().find(serves)?.kthread.as_ref()
 }
 
-/// Its class, with its clamp and slice unless they are the default.
+/// The class, with its clamp and slice unless they are the default.
 fn scheduled(thread: &KthreadState) -> String {
     let class = thread.scheduling.map(|class| format!(", {class}"));
     let clamp =

@@ -23,7 +23,7 @@ struct Knob {
     least: Option<u64>,
     most: Option<u64>,
     unit: String,
-    /// Its key in policy files.
+    /// The key in policy files.
     key: Option<&'static str>,
     /// The kernel interface through which it is written.
     by: String,
@@ -32,7 +32,7 @@ struct Knob {
     disruption: Disruption,
     /// Values that can be read but not written back.
     irreversible: Option<&'static str>,
-    /// Its location in the kernel source.
+    /// The location in the kernel source.
     source: Option<String>,
 }
 

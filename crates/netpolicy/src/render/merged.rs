@@ -21,7 +21,7 @@ struct Section {
     #[serde(skip)]
     header: String,
     values: Vec<Line>,
-    /// Its matches on this host, if requested.
+    /// The matches on this host, if requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     meant: Option<MeantBySection>,
 }

@@ -30,11 +30,11 @@ pub(crate) struct Reading {
 /// A receive queue.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
 pub(crate) struct QueueLine {
-    /// Its device.
+    /// The device.
     pub(crate) device: String,
-    /// Its index; `None` for a NAPI without a known queue.
+    /// The index; `None` for a NAPI without a known queue.
     pub(crate) queue: Option<u32>,
-    /// Its NAPI.
+    /// The NAPI.
     pub(crate) napi: u32,
     /// Packets per second.
     pub(crate) packets: f64,
@@ -42,7 +42,7 @@ pub(crate) struct QueueLine {
     pub(crate) polls: f64,
     /// Packets per non-empty poll.
     pub(crate) batch: Option<f64>,
-    /// Their shares by poller.
+    /// The shares of packets by poller.
     pub(crate) shares: Option<Shares>,
     /// Timer expirations per second.
     pub(crate) timers: f64,
@@ -72,26 +72,26 @@ pub(crate) struct Shares {
 /// A process.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
 pub(crate) struct ProcessLine {
-    /// Its name.
+    /// The name.
     pub(crate) name: String,
-    /// Its number.
+    /// The number.
     pub(crate) pid: u32,
-    /// Its epolls.
+    /// The epolls.
     pub(crate) epolls: usize,
-    /// Those that prefer busy polling.
+    /// Epolls that prefer busy polling.
     pub(crate) prefer: usize,
-    /// Its sockets that receive on a NAPI.
+    /// The sockets that receive on a NAPI.
     pub(crate) sockets: usize,
     /// Packets per second that it polled itself.
     pub(crate) packets: f64,
-    /// Its own polls per second.
+    /// Own polls per second.
     pub(crate) polls: f64,
 }
 
 /// A service, with response times of the last minutes. Spans are in nanoseconds.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
 pub(crate) struct ServiceLine {
-    /// Its name in the policy files.
+    /// The name in the policy files.
     pub(crate) name: String,
     /// Requests per second.
     pub(crate) rate: f64,

@@ -207,11 +207,11 @@ fn draw_queues(frame: &mut Frame<'_>, area: Rect, reading: &Reading, state: &mut
 /// A column of a table. The first one takes the remaining width.
 struct Column {
     head: &'static str,
-    /// Its minimum width.
+    /// The minimum width.
     width: u16,
     /// If the terminal is too narrow, the column with the highest number is dropped first.
     order: u8,
-    /// Whether it is right-aligned, as numbers are.
+    /// Whether the column is right-aligned, as numbers are.
     right: bool,
 }
 

@@ -19,7 +19,7 @@ pub(crate) enum Sort {
 impl Sort {
     const ALL: [Self; 4] = [Self::Packets, Self::Polls, Self::Application, Self::Name];
 
-    /// Its name.
+    /// The name.
     pub(crate) const fn word(self) -> &'static str {
         match self {
             Self::Packets => "packets",

@@ -1,4 +1,4 @@
-//! Living with irqbalance, on a guest whose NICs have interrupts that can be moved.
+//! netpolicy and irqbalance together, in a guest whose NICs have interrupts that can be moved.
 
 use std::collections::BTreeSet;
 use std::path::Path;

@@ -492,7 +492,7 @@ fn on_the_wire() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Each connection sends a request a millisecond after the last one, or as soon as that is answered: two
+/// Each connection sends a request a millisecond after its previous one, or when that one is answered: two
 /// milliseconds in the ring halve the rate.
 fn closed_loop() -> Result<(), Failed> {
     let operator = Operator::new("compared-closed-loop", 1)?;
@@ -540,8 +540,8 @@ fn refused() -> Result<(), Failed> {
     operator.waits_to_hear("press Ctrl-C to stop")?;
     let said = operator.runs(&["compare", "memcached", "--b", "defer20"], 7)?;
     assert!(said.words.contains("already") && said.words.contains("kill "), "{}", said.words);
-    // The lock does not depend on the journal: each would otherwise restore what the other has set for a
-    // window.
+    // The lock does not depend on the journal: otherwise each process would restore what the other has set
+    // for a window.
     let said = operator.runs_elsewhere(&["compare", "memcached", "--b", "defer20"], 7)?;
     let kills = format!("kill {}", first.child.id());
     assert!(said.words.contains("already") && said.words.contains(&kills), "{}", said.words);

@@ -464,7 +464,7 @@ fn redis_benchmark() -> Result<(), Failed> {
             client(&lab, "redis-benchmark", &arguments)?;
             Ok(())
         })?;
-        // It first queries the configuration, once or twice.
+        // redis-benchmark first queries the configuration, once or twice.
         near(&counts, counts.protocols.resp, REQUESTS);
     }
     Ok(())

@@ -409,7 +409,7 @@ fn rolled_back() -> Result<(), Failed> {
         // Two of the eight settings already had these values.
         Ok((output.status.code() == Some(3) && said.contains(" 2/8 ")).then_some(()))
     })?;
-    // Neither this nor a tick makes the daemon set what was rolled back.
+    // Neither a device event nor a tick makes the daemon set again what was rolled back.
     operator.sets_link("down")?;
     operator.sets_link("up")?;
     std::thread::sleep(std::time::Duration::from_secs(11));

@@ -92,7 +92,7 @@ fn needed() -> Result<(), Failed> {
         let batch = found.evidence.iter().find(|line| line.contains("batches of memcached["));
         assert!(batch.is_some_and(|line| line.starts_with("longest of ")), "{found:?}");
     }
-    // With a usual one, the evidence has what it needs.
+    // With the usual timeout, the evidence names the timeout that the service needs.
     served.suspend()?;
     let findings = findings(&served)?;
     let is_measured = |finding: &Finding| {

@@ -374,7 +374,7 @@ fn daemon_killed() -> Result<(), Failed> {
         caught("the change in force", || Ok((flushes(&operator.devices()?) == [10_000]).then_some(())))?;
         daemon.child.kill()?; // SIGKILL
         daemon.child.wait()?;
-        // Earlier than half a minute, after which any netpolicy would restore it.
+        // Before half a minute has passed, after which any netpolicy would restore the host.
         waited_for("the host as it was", || Ok((operator.devices()?.devices == before).then_some(())))
     })
 }
@@ -441,7 +441,7 @@ fn refused() -> Result<(), Failed> {
         assert!(said.words.contains(words), "{arguments:?}: {}", said.words);
         Ok(())
     };
-    refused(&["try", "--guard", "p98=+5%"], 2, "there are p50, p90, p99, cpu")?;
+    refused(&["try", "--guard", "p98=+5%"], 2, "expected p50, p90, p99, cpu")?;
     refused(&["try", "--guard", "p99=-5%"], 2, "+1% to +1000%")?;
     refused(&["try", "--guard", "p99=+5%,p99=+9%"], 2, "p99 has two limits")?;
     refused(&["try", "--on", "memcached"], 2, "--guard")?;

@@ -169,7 +169,7 @@ fn hangs() -> Result<(), Failed> {
     let found = {
         let stop = AtomicBool::new(false);
         std::thread::scope(|scope| {
-            // It must arrive during the measurement: earlier arrivals are unknown.
+            // The request must arrive during the measurement: earlier arrivals are unknown.
             let hanging = scope.spawn(|| -> Result<(), Failed> {
                 let mut connections = Vec::new();
                 while !stop.load(Ordering::Relaxed) {

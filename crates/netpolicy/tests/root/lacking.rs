@@ -1,4 +1,4 @@
-//! Guards without something they need: disk space, or the right to inspect processes.
+//! Guards that lack disk space, or the right to inspect processes.
 
 use std::process::{Command, Output, Stdio};
 
@@ -57,7 +57,7 @@ fn verdict() -> Result<(), Failed> {
             let is_kept = operator.devices()?.devices != before;
             assert_eq!(is_kept, output.status.code() == Some(0), "{files} files: {said}");
             if is_kept {
-                // The smallest number with which it succeeds.
+                // The smallest number of calls with which the command succeeds.
                 assert!(said.contains("The verdict is not in the journal: "), "{files} files: {said}");
                 assert!(said.contains("Kept. To undo it: "), "{said}");
                 return Ok(());

@@ -458,12 +458,12 @@ impl Group {
         Ok(Self { child: command.spawn()?, words: words.to_owned() })
     }
 
-    /// Its output so far.
+    /// The output so far.
     fn said(&self) -> Result<String, Failed> {
         Ok(std::fs::read_to_string(&self.words)?)
     }
 
-    /// Gives it, and its future children, the niceness of the server and its client.
+    /// Gives the process and its future children the niceness of the server and its client.
     fn goes_first(&self) -> Result<(), Failed> {
         let group = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
         Ok(setpriority_pgrp(group, FIRST)?)

@@ -72,12 +72,12 @@ impl Pod {
         status.success().then_some(()).ok_or_else(|| format!("{command}: {status}").into())
     }
 
-    /// Starts its server.
+    /// Starts the pod's server.
     fn serves(&mut self, program: &str) -> Result<Pid, Failed> {
         self.serves_by(program, &format!("-U 0 -p {PORT}"))
     }
 
-    /// Starts its server with these ports.
+    /// Starts the pod's server with these ports.
     fn serves_by(&mut self, program: &str, ports: &str) -> Result<Pid, Failed> {
         let memcached = format!("{program} -u root -t 1 -l {POD} {ports}");
         self.0.push(self.inside(&memcached).spawn()?);
@@ -195,7 +195,7 @@ fn by_udp() -> Result<(), Failed> {
     Err(format!("no scan found the first datagram of any of {ATTEMPTS_MAX} servers").into())
 }
 
-/// Whether a scan found it; asserts that it was found.
+/// Whether a scan found the server; asserts that it was found.
 fn is_found_by_a_scan(attempt: usize) -> Result<bool, Failed> {
     let operator = Operator::new(&format!("pod-udp-{attempt}"), 1)?;
     let mut pod = Pod::new(&operator)?;

@@ -19,7 +19,7 @@ pub(crate) fn tests() -> Vec<Trial> {
 const POLICY: &str =
     "[service.cache]\nmatch = { port = 11211 }\ndelivery = \"defer:2ms\"\nholdback = \"10%\"\n";
 
-/// What it sets.
+/// The settings of the policy.
 const TWO_MS: [u64; 1] = [2_000_000];
 
 /// The proof in the daemon's status.
@@ -36,7 +36,7 @@ fn proven() -> Result<(), Failed> {
     waited_for("the policy", in_force)?;
     waited_for("a proof that has begun", || Ok(proof(&operator)?.is_object().then_some(())))?;
     assert_eq!(daemon.terminated()?, Some(0));
-    // It has been in force for a day: an episode is due.
+    // The policy has been in force for a day: an episode is due.
     let path = operator.state().join("proofs.json");
     let mut stored: Value = serde_json::from_slice(&std::fs::read(&path)?)?;
     stored["services"]["service cache"]["managed_millis"] = json!(86_400_000);
@@ -77,7 +77,7 @@ fn proven() -> Result<(), Failed> {
             words.contains("service cache: its proof: p50 +") && words.contains(" pairs over "),
             "{words}"
         );
-        // Nothing of it stays in the journal.
+        // No transaction of the episode stays in the journal.
         let history: Value = serde_json::from_str(&operator.runs(&["-o", "json", "history"], 0)?.data)?;
         let all = history["data"]["transactions"].as_array().ok_or("transactions")?;
         let withdrawn = all.iter().filter(|one| one.to_string().contains("standing proof"));

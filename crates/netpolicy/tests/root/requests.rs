@@ -1,4 +1,4 @@
-//! Servers under constant load while something else is tested.
+//! Puts constant load on servers during other tests.
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};

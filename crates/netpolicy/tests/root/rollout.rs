@@ -150,7 +150,7 @@ fn accepted() -> Result<(), Failed> {
             assert!(passed.contains("passed for resource daemonset/netpolicy"), "{passed}");
         }
     }
-    // The check is one: a misspelt key does not pass.
+    // The check has an effect: a misspelt key does not pass.
     let path = scratch.path("misspelt.yaml");
     std::fs::write(&path, manifests(None)?.replace("hostPID:", "hostPid:"))?;
     let mut command = python_program("kubernetes-validate")?;

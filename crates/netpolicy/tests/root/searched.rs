@@ -65,7 +65,7 @@ pub(crate) fn status(operator: &Operator) -> Result<Value, Failed> {
     Ok(said["data"].clone())
 }
 
-/// Its report on the service.
+/// The report on the service.
 fn service(operator: &Operator) -> Result<Value, Failed> {
     let said = status(operator)?;
     let all = said["requests"].as_array().cloned().unwrap_or_default();
@@ -271,7 +271,7 @@ fn cut_short() -> Result<(), Failed> {
         let daemon = at_work(&operator, &policy)?;
         waited_for("the host as it was, by the next daemon", is_as_before)?;
         is_whole()?;
-        // It continues with the remaining tries of the day, and restores the current one when it is
+        // The daemon continues with the remaining tries of the day, and restores the current one when it is
         // terminated.
         waited_long_for("the last try", || Ok((tries_noted(&operator)? == 3).then_some(())))?;
         caught("it in force", || Ok((flushes(&operator.devices()?) == [400_000]).then_some(())))?;

@@ -19,7 +19,7 @@ use testkit::{Need, test};
 
 /// The variable that makes this program a server with this many workers.
 const ROLE: &str = "NETPOLICY_TEST_WORKERS";
-/// Its port.
+/// The port.
 const PORT: u16 = 11_300;
 /// The number of connections in a check. The probability that the hash assigns all of one queue to one of two
 /// workers, with half of these on the queue, is 2^-29.

@@ -1,5 +1,4 @@
-//! The machine's clock is set, forwards and backwards, while services are measured: in a guest, which has its
-//! own clock.
+//! Sets the clock of a guest forwards and backwards while services are measured.
 
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant, SystemTime};
@@ -38,7 +37,7 @@ impl Clock {
         Self { wall: SystemTime::now(), began: Instant::now() }
     }
 
-    /// Sets it to this offset.
+    /// Sets the clock to this offset.
     fn is_off_by(&self, seconds: i64) -> Result<(), Failed> {
         let right = (self.wall + self.began.elapsed()).duration_since(SystemTime::UNIX_EPOCH)?;
         let at = i64::try_from(right.as_secs())? + seconds;
@@ -47,7 +46,7 @@ impl Clock {
         if set.success() { Ok(()) } else { Err(format!("date: {set}").into()) }
     }
 
-    /// Sets it repeatedly while something runs, and right afterwards.
+    /// Sets the clock repeatedly while something runs, and right afterwards.
     fn is_set_during<T>(
         &self,
         every: Duration,

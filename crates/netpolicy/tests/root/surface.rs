@@ -1,4 +1,4 @@
-//! Messages for an operator if nothing is wrong, or the problem is not what it seems.
+//! Messages for an operator when nothing is wrong, or when the cause is not the obvious one.
 
 use std::process::Command;
 

@@ -1,4 +1,4 @@
-//! Remains of killed, damaged and vanished things: taken over, refused, reported.
+//! What killed processes, damaged journals and removed devices leave behind: restored, refused or reported.
 
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};

@@ -64,7 +64,7 @@ fn one_reading() -> Result<(), Failed> {
 fn send(operator: &Operator) -> Result<(), Failed> {
     let socket = operator.lab.client().run(|| UdpSocket::bind("0.0.0.0:0"))??;
     for _ in 0..1_500 {
-        // The ICMP error of a port without a listener comes back now and then.
+        // The kernel sometimes returns the ICMP error of a port without a listener.
         let _ = socket.send_to(b"x", (SERVER_ADDRESS, 9));
         std::thread::sleep(Duration::from_millis(2));
     }

@@ -68,7 +68,7 @@ fn found() -> Result<(), Failed> {
     worst.ok_or_else(|| format!("it was dropped: {report}"))?;
     let text = std::fs::read_to_string(&file)?;
     assert!(text.starts_with("# Found by `netpolicy tune`, ") && text.contains(winner), "{text}");
-    // The file asks for what is in force already.
+    // The settings that the file requests are already in force.
     let planned = operator.runs(&["-o", "json", "plan", "--policy-file", &file], 0)?;
     let planned: Value = serde_json::from_str(&planned.data)?;
     assert_eq!(planned["data"]["changes"], Value::Array(Vec::new()), "{planned}");
@@ -177,7 +177,7 @@ fn killed() -> Result<(), Failed> {
     let complete: Vec<String> = lines.iter().filter(|line| line.ends_with('}')).cloned().collect();
     let measured = windows(&complete)?;
     assert!(measured >= 15, "{measured} windows");
-    // Nobody asks now, so the load is another one.
+    // There are no requests now, so the load differs.
     let said = operator.runs(&[&more[..], &["--resume"]].concat(), 7)?;
     assert!(said.words.contains("cannot resume: requests came at"), "{}", said.words);
     let others = [&more[..], &["--margin", "6", "--resume"]].concat();
@@ -205,7 +205,7 @@ fn ordered() -> Result<(), Failed> {
     let more =
         ["--candidate", "defer:9ms", "--candidate", "defer20", "--seconds", "150", "--guard", "p99=+900%"];
     let more = [&TUNE[..], &more].concat();
-    // What is named is tried again, so the next search does not name it.
+    // A candidate that is named is tried again, so the next search does not name it.
     let next =
         ["-o", "json", "tune", "--port", "11211", "--goal", "p50", "--guard", "p99=+900%", "--dry-run"];
     while_asked(&operator, || {

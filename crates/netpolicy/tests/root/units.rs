@@ -65,7 +65,7 @@ fn lived_through(server: &Server) -> Result<(), Failed> {
     until("the device and the server have their policy", || Ok(server.flushes()? == [20_000; 2]))?;
     until("the server's epolls have it", || Ok(server.epolls()? == [SUSPENDING; 2]))?;
 
-    // Both are killed: no setting changes, and their successors continue.
+    // Kill both services: no setting changes, and their successors continue.
     let history = said("netpolicy", &["-o", "json", "history"])?;
     for unit in [DAEMON, ATTACH] {
         said("systemctl", &["kill", "--signal=KILL", "--kill-who=main", unit])?;
@@ -84,7 +84,7 @@ fn lived_through(server: &Server) -> Result<(), Failed> {
     until("the device has the new mode", || Ok(server.flushes()? == [50_000; 2]))?;
     until("the epolls are as they were", || Ok(server.epolls()? == [EpollParams::default(); 2]))?;
 
-    // Both are stopped: packets are delivered as before, and rollback works without them.
+    // Stop both services: packets are delivered as before, and rollback works without them.
     said("systemctl", &["stop", DAEMON, ATTACH])?;
     for unit in [DAEMON, ATTACH] {
         assert_eq!(
@@ -94,7 +94,7 @@ fn lived_through(server: &Server) -> Result<(), Failed> {
         );
     }
     assert_eq!(server.flushes()?, [50_000; 2]);
-    // Roll back as many transactions as there are.
+    // Roll back all transactions.
     let history: serde_json::Value = serde_json::from_str(&said("netpolicy", &["-o", "json", "history"])?)?;
     let transactions = history["data"]["transactions"].as_array().into_iter().flatten();
     for _ in transactions.filter(|transaction| transaction["in_force"] != 0) {
@@ -288,7 +288,7 @@ fn prepared() -> Result<Server, Failed> {
 /// The daemon's policy file.
 const POLICY_FILE: &str = "/etc/netpolicy/policy.d/10-test.toml";
 
-/// Writes it.
+/// Writes the policy file.
 fn asked(delivery: &str) -> Result<(), Failed> {
     let text = format!(
         "[device.{DEVICE}]\npolicy = \"latency\"\ndelivery = \"{delivery}\"\n\n\

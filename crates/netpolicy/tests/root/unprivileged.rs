@@ -131,7 +131,7 @@ fn metrics_file() -> Result<(), Failed> {
     for at in [&unfinished, &file] {
         fs::remove_file(at)?;
     }
-    // Opening it would make the daemon wait for a reader, as long as the owner likes.
+    // If the daemon opened the pipe, it would wait for a reader for as long as the owner likes.
     as_nobody("mkfifo", &[text(&unfinished)])?;
     refused("it belongs to another user (uid 65534)")?;
     chown(&directory, Some(0), Some(0))?;
@@ -213,12 +213,12 @@ fn socket_below_theirs() -> Result<(), Failed> {
 struct Holder {
     server: Child,
     pid: u32,
-    /// Its private executable.
+    /// The private executable.
     program: PathBuf,
 }
 
 impl Holder {
-    /// Starts it in the network namespace of the operator's host.
+    /// Starts the process in the network namespace of the operator's host.
     fn new(operator: &Operator, kind: &str) -> Result<Self, Failed> {
         let directory = their_directory(operator, &format!("fuse-{kind}"))?;
         let program = directory.with_file_name("hang");
@@ -323,7 +323,7 @@ fn amid_a_commit() -> Result<(), Failed> {
         let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
         assert_eq!(output.status.code(), Some(code), "{:?}: {said}", command.get_args());
     }
-    // What could not be undone in that process is gone with it.
+    // The settings that could not be restored are gone with their process.
     drop(holder);
     ends(&operator.netpolicy(&["rollback"]))?;
     operator.is_again(&before)?;

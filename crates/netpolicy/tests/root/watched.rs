@@ -194,7 +194,7 @@ fn go() -> Result<(), Failed> {
         for _ in 0..REQUESTS {
             connection.write_all(b"GET / HTTP/1.1\r\nHost: lab\r\n\r\n")?;
             answer.clear();
-            // The empty chunk ends it.
+            // The empty chunk ends the answer.
             while !answer.ends_with(b"0\r\n\r\n") {
                 let read = connection.read(&mut part)?;
                 assert!(read > 0, "{}", String::from_utf8_lossy(&answer));
@@ -204,7 +204,8 @@ fn go() -> Result<(), Failed> {
         Ok(())
     })?;
     are_all(&counts, REQUESTS);
-    // A goroutine may change its thread between two parts, and the second then looks like a message of its own.
+    // A goroutine may change its thread between two parts, and the second part then looks like a separate
+    // message.
     assert!(counts.continued + counts.unsolicited >= REQUESTS, "an answer has parts: {counts:?}");
     Ok(())
 }
@@ -480,7 +481,7 @@ fn as_the_schema_says() -> Result<(), Failed> {
     assert!(drawn.contains("Response times") && drawn.contains("veth-server"), "{drawn}");
     let documents: Vec<Value> = said.data.lines().map(serde_json::from_str).collect::<Result<_, _>>()?;
     let kinds: Vec<&str> = documents.iter().filter_map(|document| document["kind"].as_str()).collect();
-    // On a busy machine windows are left out.
+    // On a busy machine, some windows are skipped.
     let (last, others) = kinds.split_last().ok_or("nothing was printed")?;
     assert!(*last == "watch" && !others.is_empty() && others.len() <= 3, "{kinds:?}");
     assert!(others.iter().all(|kind| *kind == "watch-window"), "{kinds:?}");

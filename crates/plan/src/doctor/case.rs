@@ -17,11 +17,11 @@ use crate::placement::{PlacedRequest, Placement};
 pub struct RequestFacts {
     /// Its origin.
     pub origin: String,
-    /// Its delivery mode.
+    /// The delivery mode.
     pub mode: DeliveryMode,
-    /// Its queues.
+    /// The queues.
     pub queues: Vec<RxQueue>,
-    /// Its processes.
+    /// The processes.
     pub processes: Vec<ProcessId>,
     /// The smallest response time in its goal.
     pub goal: Option<Nanoseconds>,
@@ -120,13 +120,13 @@ pub(super) struct ProcessCase<'h> {
     pub(super) asked: Option<&'h RequestFacts>,
     /// Its epolls.
     pub(super) epolls: Vec<EpollCase<'h>>,
-    /// Its connections by NAPI, if a device here has that NAPI.
+    /// The connections by NAPI, if a device here has that NAPI.
     pub(super) napis: BTreeMap<NapiId, usize>,
-    /// Its connections with the id of a NAPI that no device here has.
+    /// The connections with the id of a NAPI that no device here has.
     pub(super) astray: BTreeMap<NapiId, usize>,
-    /// Its connections whose packets arrived without a NAPI, except over loopback.
+    /// The connections whose packets arrived without a NAPI, except over loopback.
     pub(super) on_no_napi: usize,
-    /// Its connections over loopback.
+    /// The connections over loopback.
     pub(super) loopback: usize,
 }
 
@@ -267,7 +267,7 @@ impl<'h> Case<'h> {
 }
 
 impl NapiCase<'_> {
-    /// Its queue and its id.
+    /// The queue and its id.
     pub(super) fn name(&self) -> String {
         match self.queues.first() {
             Some(queue) => format!("{queue} (napi {})", self.napi.id),
@@ -295,7 +295,7 @@ impl NapiCase<'_> {
         self.napi.defer_hard_irqs.map(|polls| polls.0).zip(self.napi.gro_flush_timeout)
     }
 
-    /// Its three values, as evidence.
+    /// The three values, as evidence.
     pub(super) fn values(&self) -> String {
         fn shown<T: ToString>(value: Option<T>) -> String {
             value.map_or_else(|| "not readable".to_owned(), |value| value.to_string())
@@ -308,7 +308,7 @@ impl NapiCase<'_> {
         )
     }
 
-    /// Its packets in the interval; `None` if counters were not read.
+    /// The packets in the interval; `None` if counters were not read.
     pub(super) fn packets(&self) -> Option<u64> {
         self.counts.as_ref().map(|counts| counts.total().packets)
     }
@@ -364,7 +364,7 @@ impl<'h> ProcessCase<'h> {
 }
 
 impl EpollCase<'_> {
-    /// Whether it prefers busy polling.
+    /// Whether the epoll prefers busy polling.
     pub(super) fn prefers(&self) -> bool {
         self.epoll.params.is_some_and(|params| params.prefer_busy_poll)
     }

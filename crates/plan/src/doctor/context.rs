@@ -1,5 +1,5 @@
-//! Facts that are not part of the observed host: about other namespaces, about the time watched, about the
-//! operator's shell.
+//! Facts that are not part of the observed host: other namespaces, the observed interval, the operator's
+//! shell.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -64,7 +64,7 @@ pub struct PendingChanges {
 pub struct HeldObject {
     /// The object.
     pub object: Object,
-    /// Its owner, in words.
+    /// The owner, in words.
     pub by: String,
     /// The commands that restore it, as [`super::remedy`] writes them.
     pub end: String,

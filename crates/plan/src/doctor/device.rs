@@ -468,7 +468,7 @@ fn xps_missing(case: &Case<'_>, _: &Causes) -> Vec<Found> {
     case.host.devices.iter().filter(without).map(found).collect()
 }
 
-/// Whether it is a hardware device. The kind of a virtual device is not a bus driver's; its queues depend on
+/// Whether the device is a hardware device. The kind of a virtual device is not a bus driver's; its queues depend on
 /// its peer.
 fn is_hardware(device: &Device) -> bool {
     const VIRTUAL: [&str; 14] = [

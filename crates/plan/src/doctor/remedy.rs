@@ -64,7 +64,7 @@ pub(super) fn set_task(process: ProcessId, mode: DeliveryMode) -> String {
     format!("netpolicy set task {} {mode}", process.pid)
 }
 
-/// The command that turns off RPS on a queue, by its file: the setting belongs to the program that steers.
+/// The command that turns off RPS on a queue by writing its file, because another program made the setting.
 pub(super) fn rps_off(queue: RxQueue) -> String {
     let file = format!("/sys/class/net/{}/queues/rx-{}/rps_cpus", queue.device, queue.index);
     format!("echo 0 > {}", quoted(&file))

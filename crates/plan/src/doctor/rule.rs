@@ -1,4 +1,4 @@
-//! A rule, what it returns, and what it knows of the rules before it.
+//! A rule: its findings, and the causes that earlier rules found.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use super::case::Case;
 pub struct DoctorRule {
     /// Its name in [`Finding::rule`]; stable, for scripts.
     pub id: &'static str,
-    /// Its meaning, in one line.
+    /// The meaning, in one line.
     pub doc: &'static str,
     pub(super) find: fn(&Case<'_>, &Causes) -> Vec<Found>,
 }

@@ -31,7 +31,7 @@ fn too_deep(case: &Case<'_>, _: &Causes) -> Vec<Found> {
         }
         let Some(((exit, state), _)) = deep.last_key_value() else { continue };
         let all: CpuSet = deep.values().flat_map(CpuSet::iter).collect();
-        // A request that only a bound of the policy implies may still be met.
+        // If only the policy's bound implies the request, it may still be met.
         let beyond = asked.goal.is_some_and(|goal| longer(*exit, goal));
         let severity = if beyond { Severity::Problem } else { Severity::Warning };
         let exceeded = match asked.goal {

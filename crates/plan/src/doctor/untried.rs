@@ -1,5 +1,4 @@
-//! Policies to try on a host whose policy is missing or not fully in force: not what is wrong, but what may
-//! help most.
+//! Proposes policies for a host whose policy is missing or not fully in force.
 
 use std::collections::{BTreeMap, BTreeSet};
 

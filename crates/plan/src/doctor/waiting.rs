@@ -33,7 +33,7 @@ pub(super) const RULES: &[DoctorRule] = &[
 ];
 
 impl EpollCase<'_> {
-    /// Whether it busy-waits for events only.
+    /// Whether the epoll busy-waits for events only.
     fn events_only(&self) -> bool {
         self.epoll.params.is_some_and(|params| params.events_only)
     }

@@ -236,7 +236,7 @@ fn the_suspension_timeout_that_an_application_needs_follows_from_its_longest_bat
     assert_eq!(rules(&findings), ["engaged"]);
     assert_snapshot!(read_aloud::findings(&findings));
 
-    // One of 30 ms does not fit into 20 ms.
+    // A batch of 30 ms does not fit into 20 ms.
     let findings = judged(&host, Nanoseconds::from_millis(30));
     assert_eq!(rules(&findings), ["suspension-shorter-than-batch", "engaged"]);
     assert_snapshot!(read_aloud::findings(&findings));
@@ -642,7 +642,7 @@ fn a_timer_that_runs_out_before_the_application_runs_is_named_with_one_that_does
     let (command, findings) = remedy(&host, &context);
     assert_eq!(command.as_deref(), Some("netpolicy set device veth0 suspend200"));
     assert_snapshot!(read_aloud::findings(&findings));
-    assert_eq!(remedy(&host, &HostContext::default()).0, command, "without a figure of the wait, too");
+    assert_eq!(remedy(&host, &HostContext::default()).0, command, "also without a measured wait");
 
     // The proposed timeout exceeds the current one and the waits, and is below the suspension timeout.
     set_napis(&mut host.devices[0], 100, 200, 20);

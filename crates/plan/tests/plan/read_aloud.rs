@@ -1,4 +1,4 @@
-//! Placements, plans, refusals and findings as people read them, for snapshots.
+//! Prints placements, plans, refusals and findings as text, for snapshots.
 
 use std::fmt::Write as _;
 

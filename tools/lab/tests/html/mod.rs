@@ -4,7 +4,7 @@
 pub(crate) struct Element {
     pub(crate) name: String,
     attributes: Vec<(String, String)>,
-    /// Its text before the next tag.
+    /// The text before the next tag.
     pub(crate) text: String,
 }
 

@@ -108,7 +108,7 @@ impl Running {
         Ok(kill_process(pid.ok_or("no pid")?, signal)?)
     }
 
-    /// Its exit code, once it and everything that it created are gone.
+    /// The exit code, once it and everything that it created are gone.
     fn gone(mut self) -> Result<Option<i32>, Failed> {
         let status = self.child.wait()?;
         let left = || [self.init, self.server].into_iter().filter(|pid| is_alive(*pid)).collect::<Vec<_>>();
@@ -124,7 +124,7 @@ impl Drop for Running {
     }
 }
 
-/// Whether it is more than a zombie.
+/// Whether the process is more than a zombie.
 fn is_alive(pid: Pid) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     status.lines().any(|line| line.starts_with("State:") && !line.contains('Z'))
@@ -315,7 +315,7 @@ fn measured() -> Result<(), Failed> {
         let labelled = runs.iter().filter(move |run| run.label == label);
         labelled.map(|run| run.delivered.as_ref().and_then(model::Delivered::application_share))
     };
-    // A sample of a busy machine may fall into a moment in which the server did not run.
+    // On a busy machine, a sample may be taken while the server does not run.
     let base: Vec<_> = shares("base").flatten().collect();
     assert!(
         !base.is_empty() && base.iter().all(|share| *share == 0.0),

@@ -167,7 +167,7 @@ fn live(mode: &Mode) -> Result<(), Failed> {
     if std::env::var_os("RECORD").is_some() {
         return record(mode);
     }
-    // On a busy machine the timer is always sooner than the application.
+    // On a busy machine, the timer always comes before the application.
     let mut said = String::new();
     for _ in 0..ATTEMPTS {
         let kernel = recorded(mode.name)?;
@@ -241,7 +241,7 @@ fn modelled(mode: &str) -> Result<Vec<Cycle>, Failed> {
         ("clients.connections", "1"),
         ("clients.arrivals", "fixed"),
         ("clients.load", load.as_str()),
-        // Its client answers immediately, so that the ACK travels with the next request.
+        // The lab's client answers immediately, so that the ACK travels with the next request.
         ("clients.acks", "false"),
         ("delivery.mode", mode),
     ];

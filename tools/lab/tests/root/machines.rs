@@ -445,7 +445,7 @@ fn strangers() -> Result<(), Failed> {
     }
     let log = std::fs::read_to_string(machines.log())?;
     assert!(log.contains("it has another token") && log.contains("is not a message"), "{log}");
-    // More connections than there may be are closed; the listener still serves.
+    // Connections above the limit are closed; the listener still serves.
     let own = File::open("/proc/self/ns/net")?;
     let far = File::open(format!("/run/netns/{}", machines.wire.far))?;
     rustix::thread::move_into_link_name_space(far.as_fd(), None)?;

@@ -46,7 +46,7 @@ pub(crate) enum Seen {
     Armed {
         /// The timer, as an opaque address.
         timer: String,
-        /// Its span, in nanoseconds.
+        /// The span, in nanoseconds.
         span: u64,
     },
     /// A NAPI's timer expired.

@@ -23,7 +23,7 @@ use surface::{Surface, bend};
 #[derive(Clone, Debug)]
 pub struct Fit {
     parameters: Vec<&'static Parameter>,
-    /// Their bounds on that scale.
+    /// The parameters' bounds on that scale.
     bounds: Vec<(f64, f64)>,
     /// The best point so far, at the centre of the box; its mean residuals in units, and its loss.
     at: Vec<f64>,

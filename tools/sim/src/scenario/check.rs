@@ -54,7 +54,7 @@ impl Scenario {
             return no(
                 "layout.pinned",
                 &["application.threads", "layout.thread-cpus"],
-                format!("{threads} threads cannot have a CPU each: there are {cpus}"),
+                format!("{threads} threads cannot have a CPU each: layout.thread-cpus has {cpus}"),
             );
         }
         if layout.by_napi && self.application.threads < hardware.queues {

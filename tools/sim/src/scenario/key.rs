@@ -12,7 +12,7 @@ use super::{Costs, Processing, SPAN_MAX, Scenario, Waits};
 pub struct Key {
     /// `section.key`.
     pub path: &'static str,
-    /// Its meaning.
+    /// The meaning.
     pub meaning: &'static str,
     /// The values that it accepts.
     pub takes: Takes,
@@ -147,7 +147,7 @@ pub const KEYS: &[Key] = &[
     },
     Key {
         path: "application.max-events",
-        meaning: "events of one epoll_wait at first",
+        meaning: "initial maximum of events per epoll_wait",
         takes: whole(1, 65_536, |s, n| s.application.max_events = n),
     },
     Key {

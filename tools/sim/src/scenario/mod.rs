@@ -129,7 +129,7 @@ pub struct Clients {
 pub struct Delivery {
     /// The mode that the values come from.
     pub mode: DeliveryMode,
-    /// Its values.
+    /// The values.
     pub params: DeliveryParams,
     /// Who runs the NAPI poll.
     pub processing: Processing,

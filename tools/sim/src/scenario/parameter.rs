@@ -3,11 +3,11 @@
 /// A parameter, as described to people and to the search that fits it.
 #[derive(Clone, Copy, Debug)]
 pub struct Parameter {
-    /// Its key in a scenario's `[costs]`.
+    /// The key in a scenario's `[costs]`.
     pub name: &'static str,
-    /// Its unit.
+    /// The unit.
     pub unit: &'static str,
-    /// Its meaning.
+    /// The meaning.
     pub meaning: &'static str,
     /// The lowest plausible value.
     pub min: f64,

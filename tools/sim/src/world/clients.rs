@@ -104,15 +104,15 @@ pub(super) struct ClientThread {
 /// The activity of a client thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Doing {
-    /// It has been waiting for answers since then, asleep or polling.
+    /// The client thread has been waiting for answers since then, asleep or polling.
     Waiting(u64),
     /// An answer has arrived and is about to be noticed.
     Noticing,
-    /// It calls `epoll_wait`.
+    /// The client thread calls `epoll_wait`.
     Epoll,
-    /// It goes to sleep.
+    /// The client thread goes to sleep.
     FallingAsleep,
-    /// It processes the first answer of its batch.
+    /// The client thread processes the first answer of its batch.
     Request,
 }
 

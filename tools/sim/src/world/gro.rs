@@ -85,7 +85,7 @@ impl<W: Watch> World<W> {
             }
         }
         if last.is_some() {
-            // They have already been delivered.
+            // The packets have already been delivered.
             self.segment(cpu, Doing::Poll, cost);
         }
         last.is_some()

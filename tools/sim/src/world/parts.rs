@@ -30,7 +30,7 @@ impl Packet {
         Self(connection)
     }
 
-    /// The connection whose request it is; `None` for an ACK.
+    /// The connection of the request; `None` for an ACK.
     #[inline]
     pub(crate) fn connection(self) -> Option<ConnectionId> {
         (self != Self::ACK).then_some(self.0)
@@ -218,7 +218,7 @@ impl Running {
 pub(crate) struct Softirq {
     /// The context in which it runs; `None` if it does not.
     pub(super) running: Option<Running>,
-    /// When it began.
+    /// When the softirq began.
     pub(super) began: u64,
     /// When this round began.
     pub(super) round_began: u64,
@@ -228,7 +228,7 @@ pub(crate) struct Softirq {
 }
 
 impl Softirq {
-    /// Whether it runs outside any thread.
+    /// Whether the softirq runs outside any thread.
     pub(crate) const fn inline(&self) -> bool {
         matches!(self.running, Some(Running::Softirq))
     }
@@ -274,11 +274,11 @@ pub(crate) fn list_length(kernel: KernelVersion) -> u32 {
 pub(crate) enum Doing {
     /// Nothing.
     Idle,
-    /// It leaves the idle state.
+    /// The CPU leaves the idle state.
     IdleExit,
-    /// It switches to its task.
+    /// The CPU switches to its task.
     SwitchIn,
-    /// It handles an interrupt.
+    /// The CPU handles an interrupt.
     HardIrq,
     /// In a driver's poll: at its start, or while packets are added to a list.
     Poll,
@@ -423,7 +423,7 @@ pub(crate) struct Task {
     pub(crate) state: State,
     /// CPUs that it may use.
     pub(crate) allowed: CpuMask,
-    /// Its next step.
+    /// The next step.
     pub(crate) step: Step,
     /// The cost of the interrupt that woke it, on the CPU where it runs.
     pub(crate) interrupt: u64,
@@ -493,7 +493,7 @@ pub(crate) enum Occasion {
     Crowded,
     /// Interrupts take its CPU's time.
     Interrupted,
-    /// Its group of CPUs runs more tasks than another.
+    /// The thread's group of CPUs runs more tasks than another.
     Uneven,
 }
 
@@ -512,7 +512,7 @@ pub(crate) struct Thread {
     pub(crate) napi: NapiId,
     pub(crate) owns_napi: bool,
     pub(crate) spin_began: u64,
-    /// Whether it interrupted busy polling only to let other tasks run.
+    /// Whether the thread interrupted busy polling only to let other tasks run.
     pub(crate) polls_on: bool,
     /// Number of answered requests; wraps.
     pub(crate) answered: u32,

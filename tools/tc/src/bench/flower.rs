@@ -139,7 +139,7 @@ impl Bench<'_> {
         let plain = profile.rules(DEVICE, 1, count, false);
         let lean = profile.rules(DEVICE, 1, count, true);
         let second = profile.rules(SECOND, 1, count, true);
-        // Both devices in one file, alternating in runs of 64 rules, like a file generated rule by rule.
+        // Rules of both devices in one file, alternating in runs of 64 rules, like a file generated rule by rule.
         let mut both = String::new();
         let (first, other): (Vec<_>, Vec<_>) = (lean.lines().collect(), second.lines().collect());
         for (a, b) in first.chunks(64).zip(other.chunks(64)) {

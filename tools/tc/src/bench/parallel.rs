@@ -111,7 +111,7 @@ fn device(number: u32) -> String {
     format!("npd{number}")
 }
 
-/// Who loads.
+/// The program that loads.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Who {
     Tc,
@@ -122,7 +122,8 @@ enum Who {
 #[derive(Default)]
 struct Loads {
     seconds: Vec<f64>,
-    /// The most memory of a run, in KiB: per-CPU and slab. Later runs partly reuse what earlier ones freed.
+    /// The maximum memory of a run, in KiB: per-CPU and slab. Later runs partly reuse what earlier ones
+    /// freed.
     memory: [f64; 2],
     time: Time,
 }
@@ -174,7 +175,7 @@ fn waits_for(stack: &str) -> String {
     if has("pcpu_alloc") {
         return "pcpu_alloc".to_owned();
     }
-    // Where a filter is added or changed, the only mutex that is taken directly is rtnl.
+    // When a filter is added or changed, rtnl is the only mutex that is taken directly.
     if has("rtnl_lock") || functions.first().is_some_and(|first| first == "tc_new_tfilter") {
         return "rtnl".to_owned();
     }
@@ -275,7 +276,8 @@ impl Bench<'_> {
         for repeat in 0..=self.arguments.repeats {
             self.context.console.progress(&format!("{name}: repeat {repeat}"));
             for ((who, counters), loads) in cells.into_iter().zip(&mut loads) {
-                // The last run shows where the time goes; it is not timed, because looking takes time.
+                // The last run is sampled to show where the time goes; it is not timed, because sampling
+                // takes time.
                 let looked = repeat == self.arguments.repeats;
                 self.clear_all()?;
                 self.send(&tables)?;

@@ -80,7 +80,7 @@ pub(super) struct Service {
     pub(super) reference: Vec<Figures>,
     /// The time without an answer: over all windows, and over windows with the change.
     silence: [Silence; 2],
-    /// Whether it had connections before the change.
+    /// Whether the service had connections before the change.
     pub(super) connected: bool,
 }
 

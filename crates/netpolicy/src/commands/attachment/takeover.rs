@@ -106,7 +106,7 @@ fn put_back(
     Ok(found)
 }
 
-/// Whether it is the same process, even under a new name.
+/// Whether both are the same process, even under a new name.
 fn same(one: ProcessId, other: ProcessId) -> bool {
     one.pid == other.pid && one.started == other.started
 }
