@@ -22,7 +22,7 @@ const ONLY: [u8; 4] = [0; 4];
 ///
 /// A counted poll takes about 50 ns longer, nearly all of it the overhead of calling any program on a
 /// tracepoint. A server of tiny requests with one poll each loses 2 to 5 % of its throughput (`cargo bench
-/// --bench delivery_cost`). So long observations should sample, as [`super::Sampler`] does: after
+/// --bench delivery_cost`). So long observations should sample, as [`super::DeliverySampler`] does: after
 /// [`DeliveryCounter::pause`] there is no cost.
 #[derive(Debug)]
 pub struct DeliveryCounter {
