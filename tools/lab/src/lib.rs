@@ -17,8 +17,8 @@ use cli::schema::{of_command, part};
 use daemon::running_daemon;
 use experiments::bench::args::Bench;
 use experiments::reports::{
-    BenchReport, CalibrationReport, GridReport, LiveBenchReport, LiveCostReport, PredictionReport,
-    SelfcheckReport, ValidationReport,
+    BenchReport, CalibrationReport, GridReport, LiveBenchReport, LiveCostReport, OrderingsReport,
+    PredictionReport, SelfcheckReport, ValidationReport,
 };
 use experiments::sim_args::Sim;
 use latency::judge::JudgeBenchReport;
@@ -78,6 +78,7 @@ fn of_bench() -> Value {
         &[
             part::<BenchReport<'_>>,
             part::<GridReport<'_>>,
+            part::<OrderingsReport>,
             part::<LiveBenchReport<'_>>,
             part::<LiveCostReport>,
             part::<JudgeBenchReport>,

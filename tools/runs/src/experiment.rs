@@ -40,6 +40,13 @@ pub struct Cell<'a> {
     pub seed: u64,
 }
 
+impl Cell<'_> {
+    /// Whether a run is of this cell: runs of one round share a seed.
+    fn is_of(&self, run: &Evidence) -> bool {
+        run.label == self.label && run.load == self.load && run.workload.seed() == self.seed
+    }
+}
+
 impl fmt::Display for Cell<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} at {}, round {}", self.label, self.load, self.round + 1)
@@ -98,6 +105,9 @@ pub struct Results {
     /// The machines of server and client, if these are different ones.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub machines: Vec<MachineDescription>,
+    /// The capacity of the first configuration in requests per second, if loads are shares of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub capacity: Option<f64>,
 }
 
 impl Results {
@@ -180,15 +190,32 @@ impl Experiment {
     pub fn run<S: Stage>(
         &self,
         stage: &mut S,
+        progress: impl FnMut(Progress<'_>),
+    ) -> Result<Results, Box<Stopped<S::Error>>> {
+        self.resume(stage, Vec::new(), |_| Ok(()), progress)
+    }
+
+    /// Makes the runs that `made` lacks, and those that are void there, again. Passes each to `keep` as soon
+    /// as the host is restored.
+    ///
+    /// # Errors
+    /// [`Stopped`] at the first run that fails or cannot be kept.
+    pub fn resume<S: Stage>(
+        &self,
+        stage: &mut S,
+        made: Vec<Evidence>,
+        mut keep: impl FnMut(&Evidence) -> Result<(), S::Error>,
         mut progress: impl FnMut(Progress<'_>),
     ) -> Result<Results, Box<Stopped<S::Error>>> {
-        let order = self.order();
+        let mut order = self.order();
+        order.retain(|cell| !made.iter().any(|run| run.void.is_none() && cell.is_of(run)));
         let begin = Instant::now();
         let mut results = Results {
             schema: FormatName,
             experiment: self.clone(),
-            evidence: Vec::with_capacity(order.len()),
+            evidence: made,
             machines: Vec::new(),
+            capacity: None,
         };
         let mut report = |done: usize| {
             let elapsed = u64::try_from(begin.elapsed().as_nanos()).unwrap_or(u64::MAX);
@@ -206,7 +233,13 @@ impl Experiment {
             let measured = stage.measure(cell);
             let restored = stage.restore();
             match (measured, restored) {
-                (Ok(evidence), Ok(())) => results.evidence.push(evidence),
+                (Ok(evidence), Ok(())) => {
+                    let kept = keep(&evidence);
+                    results.evidence.push(evidence);
+                    if let Err(cause) = kept {
+                        return Err(stopped(Failure::Run(cause), results));
+                    }
+                }
                 (Ok(evidence), Err(cause)) => {
                     results.evidence.push(evidence);
                     return Err(stopped(Failure::Restore(cause), results));
@@ -316,6 +349,33 @@ mod test {
         assert_eq!(stage.applied, None);
         assert_eq!(stopped.results.evidence.len(), 2);
         assert!(stopped.to_string().ends_with("round 1: the server is gone"), "{stopped}");
+    }
+
+    #[test]
+    fn a_resumed_experiment_makes_the_runs_that_are_missing_or_void() {
+        let mut stage = Noted { fails_in: Some(9), ..Noted::default() };
+        let stopped = experiment().run(&mut stage, |_| {}).expect_err("the ninth run fails");
+        let mut made = stopped.results.evidence;
+        made[2].void = Some("the generator was late".to_owned());
+        let (mut stage, mut kept) = (Noted::default(), 0);
+        let keep = |_: &Evidence| {
+            kept += 1;
+            Ok(())
+        };
+        let results = experiment().resume(&mut stage, made, keep, |_| {}).expect("nothing fails");
+        assert_eq!((stage.runs, kept, results.evidence.len()), (17, 17, 25));
+        for cell in experiment().order() {
+            let counts = results.evidence.iter().filter(|run| cell.is_of(run) && run.void.is_none());
+            assert_eq!(counts.count(), 1, "{cell}");
+        }
+    }
+
+    #[test]
+    fn a_run_that_cannot_be_kept_ends_the_experiment() {
+        let stopped = experiment()
+            .resume(&mut Noted::default(), Vec::new(), |_| Err(Gone), |_| {})
+            .expect_err("the first run cannot be kept");
+        assert_eq!((stopped.failure, stopped.results.evidence.len()), (Failure::Run(Gone), 1));
     }
 
     #[test]

@@ -228,8 +228,13 @@ mod test {
             rounds: 6,
             seed: 1,
         };
-        let results =
-            Results { schema: FormatName, experiment, evidence: runs.collect(), machines: Vec::new() };
+        let results = Results {
+            schema: FormatName,
+            experiment,
+            evidence: runs.collect(),
+            machines: Vec::new(),
+            capacity: None,
+        };
         let variants = vec![Variant { name: "1 B".to_owned(), borne: None, results }];
         Grid { variants, ..Grid::default() }
     }

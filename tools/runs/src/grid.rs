@@ -327,7 +327,8 @@ pub(crate) mod test {
             rounds: 6,
             seed: 1,
         };
-        let results = Results { schema: FormatName, experiment, evidence, machines: Vec::new() };
+        let results =
+            Results { schema: FormatName, experiment, evidence, machines: Vec::new(), capacity: None };
         Grid {
             schema: FormatName,
             title: "threaded".to_owned(),

@@ -208,7 +208,7 @@ mod test {
             }
         }
         let experiment = Experiment { labels, loads, rounds: 3, seed: 1 };
-        Results { schema: FormatName, experiment, evidence, machines: Vec::new() }
+        Results { schema: FormatName, experiment, evidence, machines: Vec::new(), capacity: None }
     }
 
     #[test]

@@ -123,8 +123,8 @@ pub(crate) fn pairs<'a>(
     // Only runs of the same round share a seed.
     let partner = |run: &'a Evidence| {
         let seed = run.workload.seed();
-        let partner = after.iter().find(|other| other.workload.seed() == seed)?;
-        partner.void.is_none().then_some((run, *partner))
+        let partner = after.iter().find(|other| other.workload.seed() == seed && other.void.is_none())?;
+        Some((run, *partner))
     };
     before.into_iter().filter(|run| run.void.is_none()).filter_map(partner).collect()
 }

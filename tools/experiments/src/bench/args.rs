@@ -48,6 +48,7 @@ pub enum Application {
 Examples:
   netpolicy bench report evidence.json --report report.html
   netpolicy bench report evidence.json.gz
+  netpolicy bench report evidence.json.gz --orderings irq-suspension
   netpolicy bench report day.jsonl --report day.html
   netpolicy bench report monday.json tuesday.json --gates wanted.gates")]
 pub struct FromEvidence {
@@ -59,6 +60,10 @@ pub struct FromEvidence {
     /// Required ratios between configurations, for the benches with netpolicy's own server.
     #[arg(long, value_name = "FILE")]
     pub gates: Option<PathBuf>,
+    /// Instead of the table, list for each pair of configurations of `bench memcached` whether it has the same
+    /// order as in the measured rows of this scenario: a file, or irq-suspension for those of the document.
+    #[arg(long, value_name = "SCENARIO", conflicts_with_all = ["gates", "report"])]
+    pub orderings: Option<PathBuf>,
     /// Write a report to this file: a self-contained HTML page.
     #[arg(long, value_name = "FILE")]
     pub report: Option<PathBuf>,
@@ -76,6 +81,8 @@ Examples:
                                           the eleven configurations of the document at several loads
   netpolicy bench memcached --matrix --short
                                           the same within three minutes
+  netpolicy bench memcached --matrix --rate 20%,40%,60%,80%,100%,max --json all.json --resume
+                                          all cells of the document's table; go on after a kill
   netpolicy bench memcached --mode base,suspend20 --rate 40%,max --repeats 7
   netpolicy bench memcached --server ssh:root@192.0.2.7 --matrix --json two.json
                                           the same with memcached on another machine
@@ -166,9 +173,13 @@ pub struct Memcached {
     /// Write a report to this file: a self-contained HTML page.
     #[arg(long, value_name = "FILE")]
     pub report: Option<PathBuf>,
-    /// Write the evidence of every run to this file, as JSON.
+    /// Write the evidence of every run to this file, as JSON. Until the end, runs are in FILE.runs.
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
+    /// Go on with an experiment that was killed or interrupted: make the runs that are missing from the file
+    /// of --json, and those that are void there, again.
+    #[arg(long, requires = "json")]
+    pub resume: bool,
 }
 
 impl Memcached {

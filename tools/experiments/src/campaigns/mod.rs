@@ -6,6 +6,7 @@ mod judged;
 mod live;
 mod policies;
 mod policies_simulated;
+mod run_log;
 mod running;
 mod selfcheck;
 mod serve;
@@ -16,10 +17,13 @@ use std::time::Instant;
 
 use linux::Signals;
 use linux::process::cpus_of_this_thread;
-use model::{DeliveryMode, MachineDescription, OfferedLoad, Workload};
+use model::{
+    DeliveryMode, Evidence, FormatName, MachineDescription, MemcachedWorkload, OfferedLoad, Workload,
+};
 use runs::{Cell, Experiment, Grid, Results, Stage, Stopped};
 use session::{Exit, Fault};
 
+use self::run_log::{Earlier, RunLog};
 use self::running::{Place, ProgressReport, early, layout, of_signal, writable};
 use crate::Context;
 use crate::bench::args::{Application, Bench, FromEvidence, Memcached as MemcachedBench};
@@ -29,6 +33,7 @@ use crate::machines::control::Control;
 use crate::machines::message::Prepare;
 use crate::machines::stage::{Labels, MachinesStage, Needs};
 use crate::reports::{BenchReport, GridReport};
+use crate::simulations::orderings;
 
 /// Measures, prints the table, and writes the files.
 pub fn run(arguments: &Bench, context: &Context<'_>) -> Result<Exit, Fault> {
@@ -60,9 +65,10 @@ fn memcached(arguments: &MemcachedBench, context: &Context<'_>) -> Result<Exit, 
             let layout = layout(context)?;
             let workload = arguments.workload(PlainStage::threads(&layout));
             checked(&workload)?;
-            let mut stage = PlainStage { address, netns: context.session.netns()?, workload };
+            let mut stage =
+                PlainStage { address, netns: context.session.netns()?, workload: workload.clone() };
             let labels = vec!["as it is".to_owned()];
-            conduct(arguments, context, &mut stage, labels, Vec::new())
+            conduct(arguments, context, &mut stage, labels, workload, Vec::new())
         }
         None if arguments.machines.server.is_some() => across_machines(arguments, context),
         None => in_lab(arguments, context),
@@ -111,9 +117,9 @@ fn across_machines(arguments: &MemcachedBench, context: &Context<'_>) -> Result<
     let mut signals = Signals::catch()?;
     let mut stage =
         MachinesStage::new(context, Control::connect(options, &needs.netns)?, &mut signals, needs)?;
-    stage.set_workload(Workload::Memcached(workload));
+    stage.set_workload(Workload::Memcached(workload.clone()));
     let machines = stage.machines();
-    conduct(arguments, context, &mut stage, labels, machines)
+    conduct(arguments, context, &mut stage, labels, workload, machines)
 }
 
 fn in_lab(arguments: &MemcachedBench, context: &Context<'_>) -> Result<Exit, Fault> {
@@ -129,60 +135,94 @@ fn in_lab(arguments: &MemcachedBench, context: &Context<'_>) -> Result<Exit, Fau
     let queues = arguments.queues.unwrap_or(threads);
     let labels = arguments.modes().into_iter().map(label).collect();
     let mut signals = Signals::catch()?;
-    let mut stage = LabStage::new(context, &mut signals, layout, workload, (threads, queues), arguments)?;
-    conduct(arguments, context, &mut stage, labels, Vec::new())
+    let sizes = (threads, queues);
+    let mut stage = LabStage::new(context, &mut signals, layout, workload.clone(), sizes, arguments)?;
+    conduct(arguments, context, &mut stage, labels, workload, Vec::new())
 }
 
 fn checked(workload: &model::MemcachedWorkload) -> Result<(), Fault> {
     workload.check().map_err(|error| impossible(&error, "--key-size"))
 }
 
-/// Determines the loads, makes every run, and reports the results.
+/// Makes every run, or those that an earlier command did not make, and reports the results.
 fn conduct<S: Stage<Error = BenchError>>(
     arguments: &MemcachedBench,
     context: &Context<'_>,
     stage: &mut S,
     labels: Vec<String>,
+    workload: MemcachedWorkload,
     machines: Vec<MachineDescription>,
 ) -> Result<Exit, Fault> {
     let place = if machines.is_empty() { Place::Lab } else { Place::Machines };
-    let wanted = arguments.loads();
-    let borne = match wanted.iter().any(|load| load.is_share()) {
-        true => match bears(stage, &labels, arguments) {
-            Ok(borne) => Some(borne),
+    let earlier = Earlier::read(arguments.json.as_deref(), arguments.resume)?;
+    let plan = match earlier {
+        Some(earlier) => {
+            let size = (arguments.loads().len(), arguments.rounds(), arguments.seed);
+            earlier.check(&labels, size, &Workload::Memcached(workload), &machines)?;
+            earlier.results
+        }
+        None => match plan(arguments, context, stage, labels) {
+            Ok(plan) => Results { machines, ..plan },
             Err(BenchError::Interrupted(signal)) => return Ok(Exit::Command(of_signal(signal))),
             Err(BenchError::Failed(fault)) => return Err(fault),
             Err(error @ BenchError::TimeUp) => return Err(Fault::failed(error.to_string())),
         },
-        false => None,
     };
-    if let Some(borne) = borne {
-        context.console.say(&format!("In closed loop, this server answers {borne:.0} requests per second."));
-    }
-    let mut loads: Vec<OfferedLoad> = Vec::new();
-    for load in wanted.iter().map(|load| load.on(borne.unwrap_or(0.0))) {
-        if !loads.contains(&load) {
-            loads.push(load);
-        }
-    }
-    let experiment = Experiment { labels, loads, rounds: arguments.rounds(), seed: arguments.seed };
+    let mut log = arguments.json.as_deref().map(|json| RunLog::start(json, &plan)).transpose()?;
     let mut reported = ProgressReport::default();
-    let (mut results, stopped) = match experiment.run(stage, |progress| reported.update(context, &progress)) {
+    let keep = |run: &Evidence| match &mut log {
+        Some(log) => Ok(log.add(run)?),
+        None => Ok(()),
+    };
+    let made =
+        plan.experiment.resume(stage, plan.evidence, keep, |progress| reported.update(context, &progress));
+    let (made, stopped) = match made {
         Ok(results) => (results, None),
         Err(stopped) => {
             let Stopped { cell, failure, results } = *stopped;
             (results, Some((cell, failure)))
         }
     };
-    results.machines = machines;
+    let results = Results { machines: plan.machines, capacity: plan.capacity, ..made };
     context.console.progress("");
-    let exit = publish(arguments, context, &results, borne)?;
+    let exit = publish(arguments, context, &results)?;
+    // The evidence file has all runs now, so resuming does not need the log.
+    log.map(RunLog::remove).transpose()?;
     match stopped {
         None => Ok(exit),
         Some((cell, failure)) => {
-            early(context, &results, &cell, failure, place).map(|early| early.unwrap_or(exit))
+            let ended = early(context, &results, &cell, failure, place);
+            if arguments.json.is_some() {
+                context.console.say("The same command with --resume makes the others.");
+            }
+            ended.map(|early| early.unwrap_or(exit))
         }
     }
+}
+
+/// Determines the loads.
+fn plan<S: Stage<Error = BenchError>>(
+    arguments: &MemcachedBench,
+    context: &Context<'_>,
+    stage: &mut S,
+    labels: Vec<String>,
+) -> Result<Results, BenchError> {
+    let wanted = arguments.loads();
+    let are_shares = wanted.iter().any(|load| load.is_share());
+    let capacity = are_shares.then(|| bears(stage, &labels, arguments)).transpose()?;
+    if let Some(capacity) = capacity {
+        context
+            .console
+            .say(&format!("In closed loop, this server answers {capacity:.0} requests per second."));
+    }
+    let mut loads: Vec<OfferedLoad> = Vec::new();
+    for load in wanted.iter().map(|load| load.on(capacity.unwrap_or(0.0))) {
+        if !loads.contains(&load) {
+            loads.push(load);
+        }
+    }
+    let experiment = Experiment { labels, loads, rounds: arguments.rounds(), seed: arguments.seed };
+    Ok(Results { schema: FormatName, experiment, evidence: Vec::new(), machines: Vec::new(), capacity })
 }
 
 /// The capacity of the server under the kernel's default delivery mode, in requests per second.
@@ -207,14 +247,9 @@ fn bears<S: Stage<Error = BenchError>>(
 }
 
 /// Prints the table and writes the files.
-fn publish(
-    arguments: &MemcachedBench,
-    context: &Context<'_>,
-    results: &Results,
-    borne: Option<f64>,
-) -> Result<Exit, Fault> {
+fn publish(arguments: &MemcachedBench, context: &Context<'_>, results: &Results) -> Result<Exit, Fault> {
     let counted = results.evidence.iter().any(|run| run.void.is_none());
-    context.console.report(&BenchReport { results, borne })?;
+    context.console.report(&BenchReport { results })?;
     if let Some(path) = &arguments.json {
         let text = serde_json::to_string(results).map_err(Fault::failed)?;
         std::fs::write(path, text).map_err(|error| Fault::file(path, error))?;
@@ -237,15 +272,35 @@ fn write_report(path: &Path, results: &Results, context: &Context<'_>) -> Result
     Ok(())
 }
 
+/// Compares the order of configurations with that of a scenario's measured rows.
+fn compare_orderings(
+    arguments: &FromEvidence,
+    scenario: &Path,
+    context: &Context<'_>,
+) -> Result<Exit, Fault> {
+    let [path] = arguments.evidence.as_slice() else {
+        return Err(Fault::new(Exit::Usage, "--orderings needs the evidence of one experiment"));
+    };
+    let Written::Results(results) = evidence::read(path)? else {
+        let why = format!("{}: --orderings needs the evidence of `bench memcached`", path.display());
+        return Err(Fault::new(Exit::Usage, why));
+    };
+    context.console.report(&orderings(&results, scenario)?)?;
+    Ok(Exit::Done)
+}
+
 /// Prints the tables of earlier experiments and writes their report.
 fn from_evidence(arguments: &FromEvidence, context: &Context<'_>) -> Result<Exit, Fault> {
+    if let Some(scenario) = &arguments.orderings {
+        return compare_orderings(arguments, scenario, context);
+    }
     let gates = arguments.gates.as_deref().map(exchange::read_gates).transpose()?;
     let mut grids = Vec::new();
     for path in &arguments.evidence {
         match evidence::read(path)? {
             Written::Grid(grid) => grids.push(*grid),
             Written::Results(results) if arguments.evidence.len() == 1 && gates.is_none() => {
-                context.console.report(&BenchReport { results: &results, borne: None })?;
+                context.console.report(&BenchReport { results: &results })?;
                 if let Some(path) = &arguments.report {
                     write_report(path, &results, context)?;
                 }

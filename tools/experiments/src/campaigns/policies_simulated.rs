@@ -105,6 +105,7 @@ fn simulated(arguments: &Policies, context: &Context<'_>) -> Result<Grid, Fault>
             experiment: experiment.clone(),
             evidence: evidence.collect(),
             machines: Vec::new(),
+            capacity: None,
         };
         let name = if mixture.throughput > 0 { mixture.of_throughput() } else { mixture.of_latency() };
         grid.variants.push(Variant { name, borne: None, results });

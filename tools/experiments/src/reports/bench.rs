@@ -12,9 +12,6 @@ use serde_json::Value;
 pub struct BenchReport<'a> {
     /// All evidence.
     pub(crate) results: &'a Results,
-    /// The capacity under the kernel's default delivery mode, in requests per second, if loads are shares of
-    /// it.
-    pub(crate) borne: Option<f64>,
 }
 
 /// Why runs do not count: for each configuration and load, the reason of the first void run.
@@ -48,9 +45,9 @@ impl Report for BenchReport<'_> {
         for line in void_runs(self.results) {
             page.line(line);
         }
-        if let Some(borne) = self.borne {
+        if let Some(capacity) = self.results.capacity {
             page.line(format!(
-                "Loads are shares of {borne:.0} requests per second, the closed-loop capacity of base here. (The document's 200K to 1000K apply only to its machine.)"
+                "Loads are shares of {capacity:.0} requests per second, the closed-loop capacity of base here. (The document's 200K to 1000K apply only to its machine.)"
             ));
         }
     }

@@ -3,6 +3,7 @@
 mod calibrate;
 mod evidence;
 mod list;
+mod orderings;
 mod points;
 mod prediction;
 mod run;
@@ -12,6 +13,7 @@ mod source;
 mod validate;
 
 pub(crate) use evidence::evidence;
+pub(crate) use orderings::orderings;
 pub(crate) use points::{Job, run_all};
 pub(crate) use source::scenario;
 

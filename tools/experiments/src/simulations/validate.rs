@@ -16,6 +16,14 @@ use crate::sim_args::SimValidate;
 const CLEAR_RATIO: f64 = 1.10;
 const CLEAR_POINTS: f64 = 3.0;
 
+/// Whether two measured values of a metric differ clearly.
+pub(super) fn is_clear(metric: Metric, a: f64, b: f64) -> bool {
+    match metric {
+        Metric::Cpu => (a - b).abs() > CLEAR_POINTS,
+        _ => a.max(b) > CLEAR_RATIO * a.min(b),
+    }
+}
+
 /// Predicts every row of a scenario's table, and compares.
 pub(super) fn run(arguments: &SimValidate, context: &Context<'_>) -> Result<Exit, Fault> {
     let files = [
@@ -196,10 +204,7 @@ fn orderings(judged: &[Judged]) -> Orderings {
         for other in judged[i + 1..].iter().filter(|other| elsewhere(&other.row) == elsewhere(&one.row)) {
             for metric in [Metric::Avg, Metric::P50, Metric::P99, Metric::Cpu] {
                 let (Some(a), Some(b)) = (one.row.value(metric), other.row.value(metric)) else { continue };
-                let clear = match metric {
-                    Metric::Cpu => (a - b).abs() > CLEAR_POINTS,
-                    _ => a.max(b) > CLEAR_RATIO * a.min(b),
-                };
+                let clear = is_clear(metric, a, b);
                 let (Some(p), Some(q)) = (one.prediction.of(metric), other.prediction.of(metric)) else {
                     continue;
                 };

@@ -1,8 +1,9 @@
 //! `lab` and `bench` as users run them: their messages, and what they leave behind, however they end.
 
 use std::collections::BTreeSet;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
@@ -34,6 +35,7 @@ pub(crate) fn tests() -> Vec<Trial> {
         ),
         test("bench/every_configuration_of_the_document_runs_and_is_put_back", BENCH, whole_matrix),
         test("bench/an_interrupted_experiment_shows_what_it_has_and_leaves_nothing", BENCH, interrupted),
+        test("bench/a_killed_experiment_is_resumed_with_the_runs_that_are_missing", BENCH, resumed),
         test("bench/runs_that_do_not_count_are_named_and_none_that_does_is_a_failure", BENCH, nothing_counts),
         test("bench/a_server_of_ones_own_is_measured_as_it_is", LAB, own_server),
         test("bench/a_file_that_cannot_be_written_is_named_before_the_first_run", LAB, unwritable),
@@ -386,6 +388,56 @@ fn interrupted() -> Result<(), Failed> {
 }
 
 /// With a timer of a second, no request arrives within a window of a tenth of a second.
+fn resumed() -> Result<(), Failed> {
+    const RUNS: usize = 2 * 2 * 4;
+    let scratch = Scratch::new("resumed")?;
+    let (json, log) = (scratch.path("evidence.json"), scratch.path("evidence.json.runs"));
+    let bench = |repeats: &str| {
+        let words = "bench memcached --mode base,suspend20 --rate 5%,max --seconds 200ms --warmup 50ms --sleep --repeats";
+        let mut command = netpolicy(words);
+        command.arg(repeats).arg("--json").arg(&json);
+        command
+    };
+    let made = || std::fs::read_to_string(&log).unwrap_or_default().lines().count().saturating_sub(1);
+    leaves_nothing(|| {
+        let mut child = bench("4").stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
+        eventually("it has made some runs", || made() >= 3)?;
+        child.kill()?;
+        child.wait()?;
+        Ok(())
+    })?;
+    // The kill may have cut a line short.
+    let mut written = std::fs::OpenOptions::new().append(true).open(&log)?;
+    written.write_all(b"{\"schema\":\"netpolicy/v1\",\"la")?;
+    let void_before = std::fs::read_to_string(&log)?.matches("\"void\":\"").count();
+    let forgotten = bench("4").output()?;
+    assert_eq!(forgotten.status.code(), Some(2), "{}", text(&forgotten.stderr));
+    assert!(text(&forgotten.stderr).contains("add --resume"), "{}", text(&forgotten.stderr));
+    let other = bench("5").arg("--resume").output()?;
+    assert_eq!(other.status.code(), Some(2), "{}", text(&other.stderr));
+    assert!(text(&other.stderr).contains("have other --repeats or --seed"), "{}", text(&other.stderr));
+    let runs_in = |path: &Path| -> Result<Vec<Value>, Failed> {
+        let results: Value = serde_json::from_str(&std::fs::read_to_string(path)?)?;
+        Ok(results["evidence"].as_array().cloned().unwrap_or_default())
+    };
+    let resumed = bench("4").arg("--resume").output()?;
+    assert_eq!(resumed.status.code(), Some(0), "{}", text(&resumed.stderr));
+    let runs = runs_in(&json)?;
+    assert_eq!((runs.len(), log.exists()), (RUNS + void_before, false), "void runs are made again");
+    let cells = |counting: bool| {
+        let runs = runs.iter().filter(|run| !counting || run["void"].is_null());
+        let names = runs.map(|run| format!("{} {} {}", run["label"], run["load"], run["workload"]));
+        names.collect::<BTreeSet<String>>().len()
+    };
+    assert_eq!(cells(false), RUNS);
+    assert!(text(&resumed.stdout).contains("Loads are shares of "), "{}", text(&resumed.stdout));
+    // A complete experiment repeats only its void runs.
+    let again = bench("4").arg("--resume").output()?;
+    let expected = runs.len() + RUNS - cells(true);
+    assert_eq!((again.status.code(), runs_in(&json)?.len()), (Some(0), expected), "{}", text(&again.stderr));
+    Ok(())
+}
+
 fn nothing_counts() -> Result<(), Failed> {
     let output = leaves_nothing(|| {
         output(

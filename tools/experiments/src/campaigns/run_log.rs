@@ -1,0 +1,164 @@
+//! The runs of an experiment in a file as they are made, so that a killed one can be resumed.
+//!
+//! The file stands next to the evidence until that is written: a line with the plan, then a line for each run.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+
+use linux::machine::Machine;
+use model::{Evidence, MachineDescription, Origin, Workload};
+use runs::Results;
+use session::{Exit, Fault};
+
+use crate::evidence::{self, EVIDENCE_BYTES_MAX, Written};
+
+/// The runs of an experiment that is not complete.
+pub(super) struct RunLog {
+    path: PathBuf,
+    file: File,
+}
+
+/// What an earlier command made, and where it is.
+pub(super) struct Earlier {
+    path: PathBuf,
+    pub(super) results: Results,
+}
+
+fn path_of(json: &Path) -> PathBuf {
+    let mut name: OsString = json.as_os_str().to_owned();
+    name.push(".runs");
+    PathBuf::from(name)
+}
+
+impl Earlier {
+    /// Reads what is there for the evidence file `json`. Without `resume`, an unfinished experiment is an
+    /// error: it would be overwritten.
+    pub(super) fn read(json: Option<&Path>, resume: bool) -> Result<Option<Self>, Fault> {
+        let Some(json) = json else { return Ok(None) };
+        let path = path_of(json);
+        let mut text = String::new();
+        let is_open = match File::open(&path) {
+            Ok(file) => {
+                let read = file.take(EVIDENCE_BYTES_MAX).read_to_string(&mut text);
+                read.map_err(|error| Fault::file(&path, error))?;
+                true
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => false,
+            Err(error) => return Err(Fault::file(&path, error)),
+        };
+        let refused =
+            |path: &Path, words: &str| Err(Fault::new(Exit::Usage, format!("{}: {words}", path.display())));
+        match (is_open, resume) {
+            (true, true) => match parse(&text) {
+                Some(results) => Ok(Some(Self { path, results })),
+                None => refused(&path, "the first line is not the plan of an experiment; remove the file"),
+            },
+            (true, false) => {
+                let made = text.lines().count().saturating_sub(1);
+                refused(
+                    &path,
+                    &format!("{made} runs of an unfinished experiment: add --resume, or remove the file"),
+                )
+            }
+            (false, false) => Ok(None),
+            (false, true) => match std::fs::metadata(json).map(|about| about.len()) {
+                Err(_) | Ok(0) => Ok(None),
+                Ok(_) => match evidence::read(json)? {
+                    Written::Results(results) => Ok(Some(Self { path: json.to_owned(), results: *results })),
+                    _ => refused(json, "not the evidence of `bench memcached`"),
+                },
+            },
+        }
+    }
+
+    /// Checks that the same command on the same machines made the runs.
+    pub(super) fn check(
+        &self,
+        labels: &[String],
+        (loads, rounds, seed): (usize, u32, u64),
+        workload: &Workload,
+        machines: &[MachineDescription],
+    ) -> Result<(), Fault> {
+        let Results { experiment, evidence, machines: then, .. } = &self.results;
+        let Machine { host, kernel, cpu_model } = Machine::this();
+        let of = |machines: &[MachineDescription]| {
+            let what = |machine: &MachineDescription| {
+                (machine.host.clone(), machine.kernel.clone(), machine.cpu_model.clone())
+            };
+            machines.iter().map(what).collect::<Vec<_>>()
+        };
+        let other_host = |run: &Evidence| match &run.origin {
+            // The machine's description begins with its CPU model.
+            Origin::Measured(on) => {
+                let is_this = on.host == host && on.kernel == kernel && on.machine.starts_with(&cpu_model);
+                machines.is_empty() && !is_this
+            }
+            Origin::Simulated(_) => true,
+        };
+        let differs = if experiment.labels != labels {
+            "configurations"
+        } else if experiment.loads.len() > loads {
+            "loads"
+        } else if (experiment.rounds, experiment.seed) != (rounds, seed) {
+            "--repeats or --seed"
+        } else if evidence.iter().any(|run| run.workload.with_seed(seed) != workload.with_seed(seed)) {
+            "options of the workload"
+        } else if of(then) != of(machines) || evidence.iter().any(other_host) {
+            "host, kernel or CPU model"
+        } else {
+            return Ok(());
+        };
+        let path = self.path.display();
+        Err(Fault::new(Exit::Usage, format!("{path}: these runs have other {differs}"))
+            .hint("resume with the command that made them, or choose another file"))
+    }
+}
+
+/// The plan and the runs; a last line that was cut short is left out.
+fn parse(text: &str) -> Option<Results> {
+    let mut lines = text.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n'));
+    let mut results: Results = serde_json::from_str(lines.next()?).ok()?;
+    results.evidence.extend(lines.map_while(|line| serde_json::from_str::<Evidence>(line).ok()));
+    Some(results)
+}
+
+fn line(value: &impl serde::Serialize) -> io::Result<Vec<u8>> {
+    let mut line = serde_json::to_vec(value)?;
+    line.push(b'\n');
+    Ok(line)
+}
+
+impl RunLog {
+    /// Writes what was made so far, in place of an earlier log.
+    pub(super) fn start(json: &Path, made: &Results) -> Result<Self, Fault> {
+        let path = path_of(json);
+        let mut written = path.clone().into_os_string();
+        written.push(".new");
+        let written = PathBuf::from(written);
+        let start = || {
+            let mut file = File::create(&written)?;
+            file.write_all(&line(&Results { evidence: Vec::new(), ..made.clone() })?)?;
+            for run in &made.evidence {
+                file.write_all(&line(run)?)?;
+            }
+            file.sync_data()?;
+            std::fs::rename(&written, &path)?;
+            Ok(file)
+        };
+        let file = start().map_err(|error| Fault::file(&path, error))?;
+        Ok(Self { path, file })
+    }
+
+    /// Adds a run.
+    pub(super) fn add(&mut self, run: &Evidence) -> Result<(), Fault> {
+        let added = line(run).and_then(|line| self.file.write_all(&line));
+        added.map_err(|error| Fault::file(&self.path, error))
+    }
+
+    /// Removes the log: the evidence file holds every run.
+    pub(super) fn remove(self) -> Result<(), Fault> {
+        std::fs::remove_file(&self.path).map_err(|error| Fault::file(&self.path, error))
+    }
+}
