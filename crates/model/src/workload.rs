@@ -184,7 +184,8 @@ impl MemcachedWorkload {
 #[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum OfferedLoad {
-    /// Open loop: this many requests per second, whether or not the server keeps up.
+    /// Open loop: this many requests per second, whether or not the server keeps up. With 0, connections are
+    /// open and idle.
     PerSecond(f64),
     /// Closed loop: each answer triggers the next request. The document's `MAX`.
     Max,
@@ -193,6 +194,8 @@ pub enum OfferedLoad {
 impl OfferedLoad {
     /// The highest rate that can be requested, in requests per second.
     pub const PER_SECOND_MAX: f64 = 100_000_000.0;
+    /// No request.
+    pub const IDLE: Self = Self::PerSecond(0.0);
 }
 
 impl fmt::Display for OfferedLoad {
@@ -239,7 +242,7 @@ impl FromStr for OfferedLoad {
             Some(_) | None => (trimmed, 1.0),
         };
         match number.parse::<f64>() {
-            Ok(n) if n > 0.0 && n * factor <= Self::PER_SECOND_MAX => Ok(Self::PerSecond(n * factor)),
+            Ok(n) if n >= 0.0 && n * factor <= Self::PER_SECOND_MAX => Ok(Self::PerSecond(n * factor)),
             _ => Err(NotALoad(text.to_owned())),
         }
     }
@@ -425,12 +428,13 @@ mod test {
             ("12500", OfferedLoad::PerSecond(12_500.0), "12.5K"),
             ("max", OfferedLoad::Max, "MAX"),
             ("750", OfferedLoad::PerSecond(750.0), "750"),
+            ("0", OfferedLoad::IDLE, "0"),
         ] {
             assert_eq!(text.parse(), Ok(load));
             assert_eq!(load.to_string(), shown);
             assert_eq!(shown.parse(), Ok(load));
         }
-        for text in ["", "0", "-5", "1e12", "inf", "NaN", "K", "fast"] {
+        for text in ["", "-5", "1e12", "inf", "NaN", "K", "fast"] {
             assert!(text.parse::<OfferedLoad>().is_err(), "{text}");
         }
     }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use load::server::{ServeError, ServerOptions, Service, listen_on, serve};
 use load::{Run, RunError, offer};
 use model::{
-    Arrivals, Evidence, ExchangeWorkload, MeasuredOn, Nanoseconds, OfferedLoad, Origin, Pace,
+    Arrivals, Evidence, ExchangeWorkload, MeasuredOn, Nanoseconds, OfferedLoad, Origin, Pace, Requests,
     StorageWorkload, Waiting, Workload,
 };
 
@@ -73,6 +73,12 @@ fn every_request_of_every_size_is_answered() {
         assert_eq!(run.requests.answered, run.requests.due, "{bytes}");
         assert_eq!((run.requests.errors, run.requests.connections_lost), (0, 0), "{bytes}");
     }
+}
+
+#[test]
+fn an_idle_run_sends_nothing_and_counts() {
+    let run = exchanged(1, 1, pace(), OfferedLoad::IDLE);
+    assert_eq!((run.requests, run.latency.count, run.void), (Requests::default(), 0, None));
 }
 
 #[test]

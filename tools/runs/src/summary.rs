@@ -46,6 +46,8 @@ pub struct Summary {
     pub cycles: Option<Interval>,
     /// Interrupts of the server's machine per second; also `None` if not counted.
     pub irqs: Option<Interval>,
+    /// Context switches of the server's machine per second; `None` if they were not counted.
+    pub switches: Option<Interval>,
     /// The share of its packets that the server polled itself, in percent; also `None` if not counted.
     pub own_percent: Option<Interval>,
     /// Interrupts per answer; also `None` if not counted.
@@ -78,6 +80,8 @@ impl Summary {
         let counted = |of: &dyn Fn(&Evidence) -> Option<f64>| {
             median_interval(&runs.iter().map(|run| of(run)).collect::<Option<Vec<_>>>()?)
         };
+        // An idle server has no response times.
+        let timed = |of: &dyn Fn(&Evidence) -> f64| if load == OfferedLoad::IDLE { None } else { over(of) };
         Self {
             label: label.to_owned(),
             load,
@@ -86,10 +90,10 @@ impl Summary {
             saturated: runs.iter().filter(|run| run.saturated()).count(),
             limited: runs.iter().filter(|run| run.limited_by_generator()).count(),
             throughput: over(&|run| run.throughput),
-            avg_us: over(&|run| run.latency.avg / 1e3),
-            p50_us: over(&|run| micros(run.latency.p50)),
-            p95_us: over(&|run| micros(run.latency.p95)),
-            p99_us: over(&|run| micros(run.latency.p99)),
+            avg_us: timed(&|run| run.latency.avg / 1e3),
+            p50_us: timed(&|run| micros(run.latency.p50)),
+            p95_us: timed(&|run| micros(run.latency.p95)),
+            p99_us: timed(&|run| micros(run.latency.p99)),
             p999_us: counted(&|run| exceeded(run, 1_000).then(|| micros(run.latency.p999))),
             p9999_us: counted(&|run| run.latency.p9999.filter(|_| exceeded(run, 10_000)).map(micros)),
             late_p50_us: late(&runs, |late| late.p50),
@@ -101,6 +105,7 @@ impl Summary {
             }),
             cycles: counted(&|run| run.cycles_per_request),
             irqs: counted(&|run| Some(run.counters.as_ref()?.irqs)),
+            switches: counted(&|run| Some(run.counters.as_ref()?.context_switches)),
             own_percent: counted(&|run| Some(run.delivered.as_ref()?.application_share()? * 100.0)),
             interrupts: counted(&|run| run.interrupts_per_request),
             batch: counted(&|run| Some(run.epoll_batch?.avg)),

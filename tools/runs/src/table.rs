@@ -12,7 +12,7 @@ type Column = (&'static str, fn(&Summary) -> Option<&Interval>);
 
 /// The columns. Those of [`LEGENDS`] are netpolicy's, and are shown only if they were counted; the others have
 /// the names of the NET-policy document.
-const COLUMNS: [Column; 16] = [
+const COLUMNS: [Column; 17] = [
     ("qps", |row| row.throughput.as_ref()),
     ("avglat", |row| row.avg_us.as_ref()),
     ("95%lat", |row| row.p95_us.as_ref()),
@@ -25,6 +25,7 @@ const COLUMNS: [Column; 16] = [
     (CPU_TIME, |row| row.cpu_us.as_ref()),
     (CYCLES, |row| row.cycles.as_ref()),
     (IRQS, |row| row.irqs.as_ref()),
+    (SWITCHES, |row| row.switches.as_ref()),
     (OWN, |row| row.own_percent.as_ref()),
     (INTERRUPTS, |row| row.interrupts.as_ref()),
     (BATCH, |row| row.batch.as_ref()),
@@ -43,6 +44,8 @@ pub(crate) const CPU_TIME: &str = "cpu/req";
 pub(crate) const CYCLES: &str = "cyc/req";
 /// Interrupts of the server's machine per second.
 pub(crate) const IRQS: &str = "irq/s";
+/// Context switches of the server's machine per second.
+pub(crate) const SWITCHES: &str = "csw/s";
 /// The share of its packets that the server polled itself: whether busy polling is engaged.
 const OWN: &str = "own";
 /// Interrupts of the server's NAPIs per answer.
@@ -53,7 +56,7 @@ pub(crate) const BATCH: &str = "batch";
 pub(crate) const EMPTY: &str = "empty";
 
 /// Explanations of netpolicy's columns.
-const LEGENDS: [(&str, &str); 11] = [
+const LEGENDS: [(&str, &str); 12] = [
     (P999, ""),
     (P9999, ""),
     (LATE50, LATE_LEGEND),
@@ -61,6 +64,7 @@ const LEGENDS: [(&str, &str); 11] = [
     (CPU_TIME, CPU_TIME_LEGEND),
     (CYCLES, CYCLES_LEGEND),
     (IRQS, IRQS_LEGEND),
+    (SWITCHES, SWITCHES_LEGEND),
     (OWN, OWN_LEGEND),
     (INTERRUPTS, INTERRUPTS_LEGEND),
     (BATCH, BATCH_LEGEND),
@@ -127,6 +131,9 @@ pub(crate) const CYCLES_LEGEND: &str = "cyc/req: CPU cycles of the server for ea
 
 /// Explains [`IRQS`].
 pub(crate) const IRQS_LEGEND: &str = "irq/s: interrupts of the server's machine per second, timers included.";
+
+/// Explains [`SWITCHES`].
+pub(crate) const SWITCHES_LEGEND: &str = "csw/s: context switches of the server's machine per second.";
 
 /// Explains [`OWN`].
 pub(crate) const OWN_LEGEND: &str =
@@ -350,17 +357,20 @@ cpu/req: busy time of the server's CPUs for each answer, in us, by /proc/stat.
             run.cycles_per_request = Some(52_000.0);
             run.counters = Some(model::CounterRates {
                 irqs: 27_000.0,
-                context_switches: 0.0,
+                context_switches: 31_000.0,
                 softirqs: std::collections::BTreeMap::new(),
                 busy_poll_rx_packets: None,
                 napi_polls: None,
             });
         }
         let text = render(&results);
-        let columns = "99%lat  99.9%lat  99.99%lat    cpu  cpu/req   cyc/req     irq/s\n";
+        let columns = "99%lat  99.9%lat  99.99%lat    cpu  cpu/req   cyc/req     irq/s     csw/s\n";
         assert!(text.contains(columns), "{text}");
-        assert!(text.contains("    700 ±0     900 ±0  40 ±0    40 ±0  52000 ±0  27000 ±0\n"), "{text}");
-        let base = "    700 ±0          -  40 ±0    40 ±0  52000 ±0  27000 ±0  1 of 3 runs void\n";
+        assert!(
+            text.contains("    700 ±0     900 ±0  40 ±0    40 ±0  52000 ±0  27000 ±0  31000 ±0\n"),
+            "{text}"
+        );
+        let base = "    700 ±0          -  40 ±0    40 ±0  52000 ±0  27000 ±0  31000 ±0  1 of 3 runs void\n";
         assert!(text.contains(base), "9999 answers do not determine the 99.99th percentile: {text}");
     }
 

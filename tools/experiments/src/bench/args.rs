@@ -106,8 +106,8 @@ pub struct Memcached {
     /// Finish within three minutes: fewer loads, short runs, and no new run after that time.
     #[arg(long)]
     pub short: bool,
-    /// Loads: requests per second, such as 50K; a share of the maximum under base, such as 40%; or max
-    /// (closed loop).
+    /// Loads: requests per second, such as 50K, or 0 for idle connections; a share of the maximum under base,
+    /// such as 40%; or max (closed loop).
     #[arg(long, value_name = "LOAD,...", value_delimiter = ',')]
     pub rate: Vec<Load>,
     /// Also measure in closed loop, with the server's maximum throughput.

@@ -16,7 +16,7 @@ pub enum RunError {
     #[error("workload: {0}")]
     Option(#[from] OutOfRange),
     /// The load cannot be offered.
-    #[error("load {0:?} cannot be offered: the rate must be above 0 and at most {max}", max = OfferedLoad::PER_SECOND_MAX)]
+    #[error("load {0:?} cannot be offered: the rate must be at least 0 and at most {max}", max = OfferedLoad::PER_SECOND_MAX)]
     Load(OfferedLoad),
     /// The caller's preparation of a client thread failed, for example entering its namespace or
     /// pinning it.

@@ -48,6 +48,9 @@ pub fn void_reason(run: &Evidence) -> Option<String> {
     if requests.due > 0 && requests.answered == 0 {
         return Some(format!("the server answered none of {} requests", requests.due));
     }
+    if run.load == OfferedLoad::IDLE {
+        return None;
+    }
     if run.throughput <= 0.0 {
         return Some(format!(
             "no answer came within the window of {}: of {} requests {} were answered later",
@@ -135,6 +138,13 @@ mod test {
         assert_eq!(void_reason(&silent).as_deref(), Some("the server answered none of 1000 requests"));
         silent.requests.answered = 1;
         assert_eq!(void_reason(&silent), None);
+    }
+
+    #[test]
+    fn an_idle_run_needs_no_answer() {
+        let mut idle = run((0, 0), (0, 0), OfferedLoad::IDLE);
+        idle.throughput = 0.0;
+        assert_eq!(void_reason(&idle), None);
     }
 
     #[test]

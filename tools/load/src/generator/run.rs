@@ -147,7 +147,7 @@ pub fn offer(
 ) -> Result<Run, RunError> {
     workload.check()?;
     if let OfferedLoad::PerSecond(rate) = load
-        && !(rate > 0.0 && rate <= OfferedLoad::PER_SECOND_MAX)
+        && !(0.0..=OfferedLoad::PER_SECOND_MAX).contains(&rate)
     {
         return Err(RunError::Load(load));
     }

@@ -376,6 +376,9 @@ impl<'a> Worker<'a> {
 
     /// Creates the schedule of this thread's share of the load.
     fn schedule(&self, rate: f64) -> Schedule {
+        if rate <= 0.0 {
+            return Schedule::new(Vec::new());
+        }
         let mean_ns = f64::from(self.shared.pace.flows) * 1e9 / rate;
         let stream = |number: usize| {
             let path = [DUE_TIMES, u64::from(self.thread), number as u64];
