@@ -116,8 +116,13 @@ pub(crate) struct Coverage {
 pub(crate) fn error(metric: Metric, measured: f64, predicted: f64) -> f64 {
     match metric {
         Metric::Cpu => predicted - measured,
-        Metric::Qps | Metric::Avg | Metric::P50 | Metric::P90 | Metric::P95 | Metric::P99 | Metric::P999 => {
-            (predicted / measured - 1.0) * 100.0
-        }
+        Metric::Qps
+        | Metric::Avg
+        | Metric::P50
+        | Metric::P90
+        | Metric::P95
+        | Metric::P99
+        | Metric::P999
+        | Metric::P9999 => (predicted / measured - 1.0) * 100.0,
     }
 }

@@ -57,7 +57,12 @@ impl Histogram {
 
     /// The given percentile, in thousandths: the middle of its bucket.
     pub fn per_mille(&self, per_mille: u64) -> u64 {
-        let rank = (u128::from(self.count) * u128::from(per_mille)).div_ceil(1000).max(1);
+        self.quantile(per_mille * 10)
+    }
+
+    /// The same in ten-thousandths.
+    pub fn quantile(&self, parts: u64) -> u64 {
+        let rank = (u128::from(self.count) * u128::from(parts)).div_ceil(10_000).max(1);
         let mut below = 0_u128;
         for (bucket, &count) in self.counts.iter().enumerate() {
             below += u128::from(count);
@@ -117,6 +122,7 @@ mod test {
             let found = histogram.per_mille(per_mille);
             assert!(found.abs_diff(expected) * 128 <= expected, "{found} for {expected}");
         }
+        assert!(histogram.quantile(9_999).abs_diff(99_990_000) * 128 <= 99_990_000);
         assert_eq!((histogram.count(), histogram.buckets().map(|(_, n)| n).sum::<u64>()), (100_000, 100_000));
     }
 

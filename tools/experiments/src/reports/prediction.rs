@@ -76,9 +76,17 @@ impl Report for PredictionReport {
         ));
         page.gap();
         let mut table =
-            Table::new(&["point", "load", "qps", "avg", "p50", "p95", "p99", "p99.9", "cpu %", ""]);
-        let shown =
-            [Metric::Qps, Metric::Avg, Metric::P50, Metric::P95, Metric::P99, Metric::P999, Metric::Cpu];
+            Table::new(&["point", "load", "qps", "avg", "p50", "p95", "p99", "p99.9", "p99.99", "cpu %", ""]);
+        let shown = [
+            Metric::Qps,
+            Metric::Avg,
+            Metric::P50,
+            Metric::P95,
+            Metric::P99,
+            Metric::P999,
+            Metric::P9999,
+            Metric::Cpu,
+        ];
         for point in &self.points {
             let value = |metric| point.of(metric).map(|p| rounded(metric, p.value)).unwrap_or_default();
             let range = |metric| interval(metric, point.of(metric).and_then(|p| p.range));

@@ -106,14 +106,25 @@ pub enum Metric {
     P99,
     /// 99.9th percentile.
     P999,
+    /// 99.99th percentile.
+    P9999,
     /// Busy share of the CPUs in percent.
     Cpu,
 }
 
 impl Metric {
     /// All metrics.
-    pub const ALL: [Self; 8] =
-        [Self::Qps, Self::Avg, Self::P50, Self::P90, Self::P95, Self::P99, Self::P999, Self::Cpu];
+    pub const ALL: [Self; 9] = [
+        Self::Qps,
+        Self::Avg,
+        Self::P50,
+        Self::P90,
+        Self::P95,
+        Self::P99,
+        Self::P999,
+        Self::P9999,
+        Self::Cpu,
+    ];
 
     /// The name in a table.
     pub const fn word(self) -> &'static str {
@@ -125,6 +136,7 @@ impl Metric {
             Self::P95 => "p95",
             Self::P99 => "p99",
             Self::P999 => "p999",
+            Self::P9999 => "p9999",
             Self::Cpu => "cpu",
         }
     }
@@ -133,9 +145,14 @@ impl Metric {
     pub(crate) fn can_be(self, value: f64) -> bool {
         match self {
             Self::Cpu => (0.0..=100.0).contains(&value),
-            Self::Qps | Self::Avg | Self::P50 | Self::P90 | Self::P95 | Self::P99 | Self::P999 => {
-                (VALUE_MIN..=VALUE_MAX).contains(&value)
-            }
+            Self::Qps
+            | Self::Avg
+            | Self::P50
+            | Self::P90
+            | Self::P95
+            | Self::P99
+            | Self::P999
+            | Self::P9999 => (VALUE_MIN..=VALUE_MAX).contains(&value),
         }
     }
 
@@ -147,15 +164,16 @@ impl Metric {
         }
     }
 
-    /// The percentile in thousandths.
+    /// The percentile in ten-thousandths.
     const fn percentile(self) -> Option<u32> {
         match self {
             Self::Qps | Self::Avg | Self::Cpu => None,
-            Self::P50 => Some(500),
-            Self::P90 => Some(900),
-            Self::P95 => Some(950),
-            Self::P99 => Some(990),
-            Self::P999 => Some(999),
+            Self::P50 => Some(5_000),
+            Self::P90 => Some(9_000),
+            Self::P95 => Some(9_500),
+            Self::P99 => Some(9_900),
+            Self::P999 => Some(9_990),
+            Self::P9999 => Some(9_999),
         }
     }
 
@@ -163,7 +181,9 @@ impl Metric {
     pub const fn unit(self) -> &'static str {
         match self {
             Self::Qps => "answers per second",
-            Self::Avg | Self::P50 | Self::P90 | Self::P95 | Self::P99 | Self::P999 => "microseconds",
+            Self::Avg | Self::P50 | Self::P90 | Self::P95 | Self::P99 | Self::P999 | Self::P9999 => {
+                "microseconds"
+            }
             Self::Cpu => "percent of all CPUs",
         }
     }

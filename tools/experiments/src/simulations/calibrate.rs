@@ -219,8 +219,10 @@ fn good(class: RowClass, metric: Metric) -> f64 {
         (_, Metric::Qps) => 2.0,
         (RowClass::Stable | RowClass::Max, Metric::Avg | Metric::P50) => 3.0,
         (RowClass::Stable, Metric::P90 | Metric::P95) => 5.0,
-        (RowClass::Stable, Metric::P99 | Metric::P999) | (RowClass::Max, Metric::P90 | Metric::P95) => 8.0,
-        (RowClass::Max, Metric::P99 | Metric::P999) | (RowClass::Overload, Metric::Avg | Metric::P50) => 12.0,
+        (RowClass::Stable, Metric::P99 | Metric::P999 | Metric::P9999)
+        | (RowClass::Max, Metric::P90 | Metric::P95) => 8.0,
+        (RowClass::Max, Metric::P99 | Metric::P999 | Metric::P9999)
+        | (RowClass::Overload, Metric::Avg | Metric::P50) => 12.0,
         (RowClass::Knee, Metric::Avg | Metric::P50) | (RowClass::Overload, _) => 25.0,
         (RowClass::Knee, _) => 40.0,
     }
@@ -229,7 +231,8 @@ fn good(class: RowClass, metric: Metric) -> f64 {
 /// The error of a run against a row's value, in units of [`good`]. A factor too low weighs the same as a
 /// factor too high.
 fn missed(row: &MeasuredRow, metric: Metric, measured: f64, outcome: &Outcome) -> f64 {
-    let predicted = value(outcome, metric);
+    // A short run has no such percentile, and says nothing about it.
+    let Some(predicted) = value(outcome, metric) else { return 0.0 };
     let off = match metric {
         Metric::Cpu => predicted - measured,
         _ => 100.0 * sim::math::ln(predicted.max(1e-9) / measured.max(1e-9)),

@@ -118,6 +118,7 @@ fn value(row: &Summary, metric: Metric) -> Option<Interval> {
         Metric::P95 => row.p95_us,
         Metric::P99 => row.p99_us,
         Metric::P999 => row.p999_us,
+        Metric::P9999 => row.p9999_us,
         Metric::Cpu => row.cpu_percent,
         Metric::P90 => None,
     }

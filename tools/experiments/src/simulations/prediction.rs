@@ -118,20 +118,25 @@ fn jobs_of(scenario: &Scenario, samples: &[Costs], effort: Effort) -> Vec<Job> {
     jobs
 }
 
-/// A run's value of a metric.
+/// A run with fewer requests has none above the 99.99th percentile.
+const REQUESTS_OF_P9999: u64 = 10_000;
+
+/// A run's value of a metric; `None` for a percentile that no request exceeded.
 #[expect(clippy::cast_precision_loss, reason = "nanoseconds below 2^53")]
-pub(super) fn value(outcome: &Outcome, metric: Metric) -> f64 {
-    let micros = |per_mille| outcome.latency.per_mille(per_mille) as f64 / 1000.0;
-    match metric {
+pub(super) fn value(outcome: &Outcome, metric: Metric) -> Option<f64> {
+    let micros = |parts| outcome.latency.quantile(parts) as f64 / 1000.0;
+    Some(match metric {
         Metric::Qps => outcome.throughput(),
         Metric::Avg => outcome.latency.mean() / 1000.0,
-        Metric::P50 => micros(500),
-        Metric::P90 => micros(900),
-        Metric::P95 => micros(950),
-        Metric::P99 => micros(990),
-        Metric::P999 => micros(999),
+        Metric::P50 => micros(5_000),
+        Metric::P90 => micros(9_000),
+        Metric::P95 => micros(9_500),
+        Metric::P99 => micros(9_900),
+        Metric::P999 => micros(9_990),
+        Metric::P9999 if outcome.latency.count() <= REQUESTS_OF_P9999 => return None,
+        Metric::P9999 => micros(9_999),
         Metric::Cpu => outcome.busy() * 100.0,
-    }
+    })
 }
 
 #[expect(clippy::cast_precision_loss, reason = "counts below 2^53")]
@@ -145,18 +150,18 @@ fn prediction(
 ) -> Prediction {
     let (runs, probes) = outcomes.split_at((effort.seeds as usize + samples.len()).min(outcomes.len()));
     let seeds = &runs[..(effort.seeds as usize).min(runs.len())];
-    let values = Metric::ALL.map(|metric| {
+    let values = Metric::ALL.into_iter().filter_map(|metric| {
         let over = |runs: &[Outcome]| {
-            let mut values: Vec<f64> = runs.iter().map(|run| value(run, metric)).collect();
+            let mut values = runs.iter().map(|run| value(run, metric)).collect::<Option<Vec<f64>>>()?;
             values.sort_by(f64::total_cmp);
-            values
+            Some(values)
         };
-        let (by_seed, all) = (over(seeds), over(runs));
+        let (by_seed, all) = (over(seeds)?, over(runs)?);
         let range = match all.as_slice() {
             [low, .., high] => Some(Range { low: *low, high: *high }),
             [] | [_] => None,
         };
-        Predicted { metric, value: by_seed.get(by_seed.len() / 2).copied().unwrap_or(0.0), range }
+        Some(Predicted { metric, value: by_seed.get(by_seed.len() / 2).copied().unwrap_or(0.0), range })
     });
     let means: Vec<f64> = seeds.iter().map(|run| run.latency.mean()).collect();
     let (least, most) = means.iter().fold((f64::MAX, 0.0_f64), |(l, m), &x| (l.min(x), m.max(x)));
@@ -171,7 +176,7 @@ fn prediction(
         load: scenario.clients.load.to_string(),
         calibrated: false,
         idle_threads: scenario.idle_threads(),
-        values: values.to_vec(),
+        values: values.collect(),
         backlog_growth: behind.then_some(growth),
         bistable: most > BISTABLE_RATIO * least,
         knee,

@@ -13,6 +13,8 @@ use crate::scenario_file::{MeasuredRow, MeasuredTable, Metric, ROWS_MAX, RowClas
 
 /// A run with at least this many requests has a usable 99.9th percentile: ten are above it.
 const REQUESTS_OF_P999: u64 = 10_000;
+/// The same for the 99.99th.
+const REQUESTS_OF_P9999: u64 = 100_000;
 
 /// The rows of an experiment; of those that `wanted` rejects, only the name is read.
 ///
@@ -50,7 +52,7 @@ pub(super) fn rows(
             table.notes.push(format!("`{label}` is not a delivery mode: its runs are omitted"));
             continue;
         }
-        for &load in &results.experiment.loads {
+        for &load in results.experiment.loads.iter().filter(|load| **load != OfferedLoad::IDLE) {
             let name = format!("{label}@{load}");
             if !wanted(&name) {
                 continue;
@@ -172,12 +174,14 @@ fn measured(run: &Evidence, metric: Metric, class: RowClass, scenario: &Scenario
         // While the backlog grows, response times reflect the length of the measurement.
         _ if class == RowClass::Overload => return None,
         Metric::P999 if latency.count < REQUESTS_OF_P999 => return None,
+        Metric::P9999 if latency.count < REQUESTS_OF_P9999 => return None,
         Metric::Avg => latency.avg,
         Metric::P50 => latency.p50.0 as f64,
         Metric::P90 => latency.p90.0 as f64,
         Metric::P95 => latency.p95.0 as f64,
         Metric::P99 => latency.p99.0 as f64,
         Metric::P999 => latency.p999.0 as f64,
+        Metric::P9999 => latency.p9999?.0 as f64,
     };
     (micros > 0.0).then_some(micros / 1000.0)
 }
