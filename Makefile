@@ -15,9 +15,9 @@ xtask = env --default-signal=INT,QUIT,HUP cargo xtask
 test: setup
 	$(xtask) test $(PART)
 
-# Everything: guests, the kernel's own tests, packages, the oldest Rust. CI runs this.
+# Everything: guests, the kernel's own tests, packages, the oldest Rust, more kills of benches at random moments. CI runs this.
 test-all: setup
-	$(xtask) test-all
+	NETPOLICY_TEST_KILLS=50 $(xtask) test-all
 
 # Installs below DESTDIR and PREFIX (/usr); starts and enables nothing.
 install:

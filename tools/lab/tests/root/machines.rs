@@ -25,7 +25,7 @@ use testkit::{Need, last_cpu, repeated, test};
 /// How often each end is killed.
 const KILLS: u32 = 5;
 
-/// The variable with another number, for a longer run by hand.
+/// The variable with another number: `make test-all` kills more often.
 const KILLS_VARIABLE: &str = "NETPOLICY_TEST_KILLS";
 
 pub(crate) fn tests() -> Vec<Trial> {
