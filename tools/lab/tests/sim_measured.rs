@@ -9,6 +9,10 @@ use testkit::command::{Scratch, netpolicy, text};
 const EVIDENCE: &str =
     concat!(env!("CARGO_MANIFEST_DIR"), "/../../bench/runs/memcached-matrix-short.json.gz");
 
+/// The evidence of `bench memcached --matrix` at six loads, there.
+const WHOLE: &str =
+    concat!(env!("CARGO_MANIFEST_DIR"), "/../../bench/runs/memcached-matrix-2026-11-28.json.gz");
+
 /// Very short runs.
 const SHORT: [&str; 9] =
     ["--seeds", "2", "--samples", "2", "--no-probe", "--window", "20ms", "--warmup", "20ms"];
@@ -261,4 +265,34 @@ fn other_evidence_is_refused_with_the_reason() {
     std::fs::write(&marked, [b"\xef\xbb\xbf".to_vec(), unpacked()].concat()).expect("file");
     let output = netpolicy(&[&["sim", "validate", "lab", "--measured", &marked][..], &SHORT].concat());
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+}
+
+#[test]
+fn orderings_are_compared_with_the_documents_one_by_one() {
+    let compared = data(&["bench", "report", WHOLE, "--orderings", "irq-suspension"]);
+    let orderings = compared["orderings"].as_array().expect("orderings");
+    let number = |value: &Value| value.as_f64().expect("a number");
+    let mut agreements = std::collections::BTreeMap::new();
+    for ordering in orderings {
+        let [theirs, here] = ["published", "here"].map(|key| ordering[key].as_array().expect("two"));
+        assert_ne!(ordering["one"], ordering["other"]);
+        let is_below = number(&theirs[0]) < number(&theirs[1]);
+        let (low, high) = (|i: usize| number(&here[i]["low"]), |i: usize| number(&here[i]["high"]));
+        let (below, above) = (high(0) < low(1), low(0) > high(1));
+        let agreement = ordering["agreement"].as_str().expect("a word");
+        let right = match agreement {
+            "same" => below == is_below && above != is_below,
+            "opposite" => below != is_below && above == is_below,
+            "undecided" => !below && !above,
+            "saturated" => true,
+            _ => false,
+        };
+        assert!(right, "{ordering}");
+        *agreements.entry(agreement).or_insert(0) += 1;
+    }
+    assert!(agreements.len() == 4 && orderings.len() > 400, "{agreements:?}");
+    // Three loads do not correspond to the document's six.
+    let output = netpolicy(&["bench", "report", EVIDENCE, "--orderings", "irq-suspension"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("it has 6 loads, the evidence 3"), "{}", text(&output.stderr));
 }
