@@ -297,6 +297,7 @@ mod test {
             measured: None,
             search: None,
             proof: None,
+            expected: None,
             notes: Vec::new(),
         };
         let filled = search.filled(vec![request(OnMissed::Search), request(OnMissed::Report)]);

@@ -1,17 +1,19 @@
-//! Services that have a goal: their response times, measured in a thread that the daemon never waits for.
+//! Services that have a goal, or no policy: their response times, measured in a thread that the daemon never waits for.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use latency::live::{
-    Estimate, ListeningService, Measured, MeasuredOutcome, Percentiles, Rounds, SamplingPace,
+    Estimate, ListeningService, Measured, MeasuredOutcome, Percentiles, Prospect, Rounds, SamplingPace,
     ServiceSelection, Summary,
 };
 use linux::Netns;
 use model::host::{Process, SocketState};
 use model::live::{LivePolls, PartOfSecond};
-use model::{DeliveryMode, Finding, Goal, Guarded, Host, Intent, Nanoseconds, Pid, Severity, Target};
+use model::{
+    DeliveryMode, Finding, Goal, Guarded, Host, Intent, Nanoseconds, Pid, PolicyName, Severity, Target,
+};
 use session::{Exit, Fault, quoted};
 
 use crate::bell::Bell;
@@ -34,19 +36,24 @@ pub(crate) enum GoalState {
 /// Percentiles are recomputed after this many windows: unlike counting, that takes a millisecond or two.
 const WINDOWS_PER_SUMMARY: u64 = 5;
 
+/// How often services without a goal and a policy are measured: often enough for what a policy may gain.
+const WITHOUT_GOAL_EVERY: Duration = Duration::from_secs(60);
+
 /// The rule for a service that is not measured.
 const NOT_MEASURED: &str = "live-not-measured";
 
 /// The message if the kernel cannot measure any service.
 const NOT_HERE: &str = "response times cannot be measured on this kernel";
 
-/// The services that have a goal.
+/// The services that have a goal, or no policy.
 pub(crate) struct Goals {
     part: PartOfSecond,
     /// `None` while there is nothing to measure, and before the first request.
     rounds: Option<Rounds>,
     subjects: Vec<ListeningService>,
     found: Vec<Measured>,
+    /// What policies may change for each service whose queues have no settings.
+    prospects: BTreeMap<String, Prospect>,
     /// All rules that have ever been reported: a finding is resolved when its rule no longer reports it.
     rules: BTreeSet<String>,
     /// The thread rings it when there are new results.
@@ -64,6 +71,7 @@ impl Goals {
             rounds: None,
             subjects: Vec::new(),
             found: Vec::new(),
+            prospects: BTreeMap::new(),
             rules: BTreeSet::new(),
             new: Arc::new(new),
         })
@@ -94,9 +102,11 @@ impl Goals {
                 rounds.measure(subjects.clone());
             }
         } else {
+            let sample = Duration::from_nanos(sample.0);
             let pace = SamplingPace {
-                sample: Duration::from_nanos(sample.0),
+                sample,
                 windows_per_summary: WINDOWS_PER_SUMMARY,
+                without_goal: WITHOUT_GOAL_EVERY,
             };
             let new = Arc::clone(&self.new);
             let rounds = Rounds::start(netns.again()?, pace, move || {
@@ -110,9 +120,14 @@ impl Goals {
     }
 
     /// Takes the new measurements.
-    pub(crate) fn take(&mut self) {
+    pub(crate) fn take(&mut self, host: &Host) {
         self.new.silence();
         self.found = self.rounds.as_ref().map(Rounds::found).unwrap_or_default();
+        let prospect = |measured: &Measured| {
+            let MeasuredOutcome::Windows { summary, cost, .. } = &measured.outcome else { return None };
+            Some((measured.name.clone(), Prospect::of(summary, *cost, host)?))
+        };
+        self.prospects = self.found.iter().filter_map(prospect).collect();
     }
 
     /// Discards the measurements of a service, because its settings have changed.
@@ -148,6 +163,10 @@ impl Goals {
         let mut findings = Vec::new();
         let mut refused_all = None;
         for Measured { name, outcome } in &self.found {
+            let has_goal = |subject: &ListeningService| subject.name == *name && subject.goal.is_set();
+            if !self.subjects.iter().any(has_goal) {
+                continue;
+            }
             match outcome {
                 MeasuredOutcome::Windows { summary, .. } => {
                     let wrong = summary.findings.iter().filter(|found| found.severity >= Severity::Warning);
@@ -164,7 +183,8 @@ impl Goals {
             }
         }
         findings.extend(refused_all);
-        let more = self.subjects.len().saturating_sub(Rounds::services_max());
+        let with_goal = self.subjects.iter().filter(|subject| subject.goal.is_set()).count();
+        let more = with_goal.saturating_sub(Rounds::services_max());
         if more > 0 {
             let measured = Rounds::services_max();
             let first = self.subjects.get(measured).map(|subject| subject.name.as_str());
@@ -184,6 +204,9 @@ impl Goals {
     /// Adds to these requests their measurements.
     pub(crate) fn filled(&self, mut requests: Vec<RequestStatus>) -> Vec<RequestStatus> {
         for request in &mut requests {
+            if request.policy == PolicyName::None.as_str() && !is_delivered_by_settings(request) {
+                request.expected = self.prospects.get(&request.target).cloned();
+            }
             let Some(measured) = self.found.iter().find(|measured| measured.name == request.target) else {
                 continue;
             };
@@ -255,11 +278,23 @@ fn packets(summary: &Summary) -> LivePolls {
     sum
 }
 
-/// The services that have a goal, exist, and listen.
+/// Whether a delivery mode was requested, or found by a search.
+fn is_delivered_by_settings(request: &RequestStatus) -> bool {
+    request.delivery.parse().is_ok_and(|mode: DeliveryMode| mode != DeliveryMode::Interrupt)
+}
+
+/// Whether a request sets nothing.
+fn is_without_policy(intent: &Intent) -> bool {
+    intent.policy == PolicyName::None && intent.delivery.is_none()
+}
+
+/// The services that have a goal, and after them those without a policy, as far as they exist and listen.
 pub(crate) fn subjects(intents: &[Intent], members: &RequestMembers, host: &Host) -> Vec<ListeningService> {
-    let with_goal = intents.iter().enumerate().filter(|(_, intent)| intent.goal.is_set());
+    let all = || intents.iter().enumerate();
+    let with_goal = all().filter(|(_, intent)| intent.goal.is_set());
+    let without_policy = all().filter(|(_, intent)| !intent.goal.is_set() && is_without_policy(intent));
     let mut subjects: Vec<ListeningService> = Vec::new();
-    for (place, intent) in with_goal {
+    for (place, intent) in with_goal.chain(without_policy) {
         let name = intent.target.to_string();
         if !matches!(intent.target, Target::Service(..)) || subjects.iter().any(|known| known.name == name) {
             continue;

@@ -56,6 +56,7 @@ fn followed(
         measured: None,
         search: None,
         proof: None,
+        expected: None,
         notes: part.notes.clone(),
     }
 }
@@ -89,6 +90,7 @@ fn waiting(intent: &Intent, place: usize, placed: &Placed) -> RequestStatus {
         measured: None,
         search: None,
         proof: None,
+        expected: None,
         notes: vec![why],
     }
 }

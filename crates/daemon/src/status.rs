@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use latency::live::{Cost, Estimator, Measured, Percentiles, Unit};
+use latency::live::{Cost, Estimator, Measured, Percentiles, Prospect, Unit};
 use model::proof::ProofState;
 use model::{Effect, Finding, Goal, Intent, Judgement, NetnsId, Ruling, Target};
 use rustix::io::Errno;
@@ -131,12 +131,14 @@ pub struct RequestStatus {
     pub engaged: Option<f64>,
     /// The goal: upper bounds on percentiles of response times.
     pub goal: Goal,
-    /// The response times; `None` without a goal, and until they were measured.
+    /// The response times; `None` with a policy but no goal, and until they were measured.
     pub measured: Option<ResponseTimes>,
     /// The search for its goal; `None` without a search, and before the first try.
     pub search: Option<SearchStatus>,
     /// The standing proof that its policy helps; `None` without a holdback, and until the policy was in force.
     pub proof: Option<ProofStatus>,
+    /// What policies may change, if it has none and its service is measured.
+    pub expected: Option<Prospect>,
     /// Notes for the operator.
     pub notes: Vec<String>,
 }

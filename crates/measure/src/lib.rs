@@ -9,6 +9,7 @@
 //! many).
 #![forbid(unsafe_code)]
 
+pub mod expectation;
 pub mod live;
 pub mod record;
 pub mod sequential;

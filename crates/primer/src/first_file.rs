@@ -1,10 +1,10 @@
 //! Writes a first policy file from what runs on the host.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
 use model::host::Device;
-use model::{Glob, Host, PolicyName};
+use model::{Glob, Host, Pid, PolicyName};
 use page::{Page, Report, plain};
 use policy_file::{key, quoted};
 use schemars::JsonSchema;
@@ -172,7 +172,7 @@ impl FirstFile {
             } else if self.services.len() == SERVICES_MAX {
                 more.push(name);
             } else {
-                let section = self.service(group, name, host);
+                let section = self.service(group, name, host, &found.notes);
                 self.services.push(section);
             }
         }
@@ -181,13 +181,20 @@ impl FirstFile {
         }
     }
 
-    fn service(&self, group: &ServiceProcesses<'_>, name: String, host: &Host) -> ServiceSection {
+    fn service(
+        &self,
+        group: &ServiceProcesses<'_>,
+        name: String,
+        host: &Host,
+        notes: &BTreeMap<Pid, Vec<String>>,
+    ) -> ServiceSection {
         let mut unique = name.clone();
         let mut number = 1;
         while self.services.iter().any(|other| other.name == unique) {
             number += 1;
             unique = format!("{name}-{number}");
         }
+        let notes = group.processes.first().and_then(|first| notes.get(&first.id.pid));
         let keys = match &group.how {
             FoundBy::Unit(unit) => vec![("unit", patterned(unit))],
             FoundBy::Container { pod, name } => {
@@ -201,7 +208,7 @@ impl FirstFile {
         ServiceSection {
             name: unique,
             keys: keys.into_iter().map(|(key, value)| (key.to_owned(), value)).collect(),
-            facts: service_facts(group, host),
+            facts: service_facts(group, host).into_iter().chain(notes.cloned().unwrap_or_default()).collect(),
         }
     }
 
@@ -346,7 +353,7 @@ fn short(ports: &str) -> String {
 }
 
 /// The name of a service's section: the service's common name.
-fn name_of(group: &ServiceProcesses<'_>) -> String {
+pub(crate) fn name_of(group: &ServiceProcesses<'_>) -> String {
     let name = match &group.how {
         FoundBy::Unit(unit) => unit.strip_suffix(".service").unwrap_or(unit).to_owned(),
         FoundBy::Container { name, .. } => name.clone(),

@@ -56,6 +56,8 @@ pub struct Found {
     pub received: BTreeMap<DeviceId, u64>,
     /// Every listening socket, even if its process is not visible.
     pub listening: Vec<ListeningSocket>,
+    /// What a caller found out about services, by their first process: further facts of their sections.
+    pub notes: BTreeMap<Pid, Vec<String>>,
 }
 
 impl Found {
@@ -82,7 +84,8 @@ impl Found {
         let listening = sockets.iter().filter_map(|socket| {
             ListeningSocket::of(socket.inode, socket.state, socket.local, socket.remote.is_some())
         });
-        Ok(Self { cgroups, started_as, received, listening: listening.collect(), host })
+        let (listening, notes) = (listening.collect(), BTreeMap::new());
+        Ok(Self { cgroups, started_as, received, listening, notes, host })
     }
 
     /// The listening sockets that no observed process holds.

@@ -13,4 +13,5 @@ mod support;
 
 pub use first_file::{DeviceSection, FirstFile, ServiceSection};
 pub use found::{Found, ListeningSocket};
+pub use service::{Server, servers};
 pub use support::{MECHANISMS, MechanismNeed, MechanismRow, SupportMatrix, Supported};

@@ -3,8 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use model::host::Process;
-use model::{Glob, Host, NapiId};
+use model::{Glob, Host, NapiId, ProcessId};
 
+use crate::first_file::name_of;
 use crate::found::{Found, ListeningSocket};
 
 /// How to find the processes of a service, in terms of the keys of `match`.
@@ -63,6 +64,34 @@ impl ServiceProcesses<'_> {
         };
         [of(false, "tcp"), of(true, "udp")].into_iter().flatten().collect::<Vec<_>>().join("; ")
     }
+}
+
+/// A service that receives requests over TCP from a NIC.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Server {
+    /// The name that its section would have.
+    pub name: String,
+    /// Its processes, in ascending order of pid.
+    pub processes: Vec<ProcessId>,
+    /// The TCP ports on which it listens.
+    pub ports: Vec<u16>,
+}
+
+/// The services that have TCP connections over NICs, those with most first.
+pub fn servers(found: &Found) -> Vec<Server> {
+    let mut servers: Vec<(usize, Server)> = groups(found)
+        .iter()
+        .filter(|group| group.reachable && group.how != FoundBy::SystemdItself)
+        .filter_map(|group| {
+            let connections: usize = group.connections(&found.host).values().sum();
+            let ports = group.listening.iter().filter(|(udp, _)| !udp).map(|(_, port)| *port).collect();
+            let processes = group.processes.iter().map(|process| process.id).collect();
+            let server = Server { name: name_of(group), processes, ports };
+            (connections > 0 && !server.ports.is_empty()).then_some((connections, server))
+        })
+        .collect();
+    servers.sort_by_key(|(connections, server)| (std::cmp::Reverse(*connections), server.processes.clone()));
+    servers.into_iter().map(|(_, server)| server).collect()
 }
 
 /// The listening services.

@@ -42,7 +42,7 @@ fn found(host: Host, cgroups: &[(u32, &str)]) -> Found {
         sockets.filter_map(|s| ListeningSocket::of(s.inode, s.state, s.local, s.remote.is_some())).collect();
     let received = host.devices.iter().map(|device| (device.id, 1_000)).collect();
     let cgroups = cgroups.iter().map(|(pid, path)| (Pid(*pid), (*path).to_owned())).collect();
-    Found { host, cgroups, started_as: BTreeMap::new(), received, listening }
+    Found { host, cgroups, started_as: BTreeMap::new(), received, listening, notes: BTreeMap::new() }
 }
 
 /// A typical cache server, and what usually runs next to it.

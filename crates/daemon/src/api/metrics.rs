@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-use latency::live::{Measured, MeasuredOutcome, Totals};
+use latency::live::{Expected, Measured, MeasuredOutcome, Totals};
 use model::live::{LiveCounts, LivePolls};
 use model::proof::ProofState;
 use model::{Nanoseconds, ProofInterval, Ruling};
@@ -60,6 +60,7 @@ pub fn open_metrics(status: &Status, services: &[Measured], tally: Tally) -> Str
     page.counters(status);
     page.reactions(status);
     page.proofs(status);
+    page.expected(status);
     page.response_times(status, services);
     page.api(tally);
     page.text.push_str("# EOF\n");
@@ -385,6 +386,31 @@ impl Page {
         }
     }
 
+    /// What policies may change for services without one.
+    fn expected(&mut self, status: &Status) {
+        let name = "netpolicy_expected_change_ratio";
+        let help = "What a policy may change for a service that has none, by recorded comparisons, as a share; negative is less.";
+        self.family(name, "gauge", "ratio", help);
+        let prospects = status.requests.iter().filter_map(|one| Some((one, one.expected.as_ref()?)));
+        for (request, prospect) in prospects.take(REQUESTS_SHOWN_MAX) {
+            for Expected { policy, cpu, p50, .. } in &prospect.expected {
+                for (quantity, range) in [("cpu", cpu), ("p50", p50)] {
+                    for (bound, value) in
+                        [("estimate", range.estimate), ("low", range.low), ("high", range.high)]
+                    {
+                        let labels = [
+                            ("target", request.target.as_str()),
+                            ("policy", policy.as_str()),
+                            ("quantity", quantity),
+                            ("bound", bound),
+                        ];
+                        self.sample(name, &labels, value);
+                    }
+                }
+            }
+        }
+    }
+
     /// Gauges of the last minutes.
     fn response_gauges(&mut self, status: &Status) {
         let requests = || status.requests.iter().filter_map(|one| Some((one, one.measured.as_ref()?)));
@@ -546,6 +572,7 @@ mod test {
             measured: None,
             search: None,
             proof: None,
+            expected: None,
             notes: Vec::new(),
         };
         let mut status = Status {

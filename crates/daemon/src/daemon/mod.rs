@@ -279,7 +279,7 @@ impl<'a> Daemon<'a> {
 
     /// Takes the measurements of services since the last turn.
     fn take_measured(&mut self) {
-        self.quality.goals.take();
+        self.quality.goals.take(self.known.host());
         self.report_measured();
         self.keep_goals();
     }

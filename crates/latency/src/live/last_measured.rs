@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use session::replaced_file::{Durability, replace_file};
 use session::{Fault, Session};
 
+use crate::live::prospect::Prospect;
 use crate::live::text::{ago, short};
 
 /// The file, in the journal's directory.
@@ -32,10 +33,13 @@ pub struct LastMeasured {
     pub netns: NetnsId,
     /// When the measurement ended, in seconds since 1970.
     pub at: u64,
-    /// The command: `watch`, `compare`.
+    /// The command: `watch`, `compare`, `doctor`.
     pub by: String,
     /// The response times; `None` if settings alternated during the measurement.
     pub response: Option<Percentiles>,
+    /// What policies may change for it, if it had none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prospect: Option<Prospect>,
 }
 
 impl LastMeasured {
@@ -107,6 +111,7 @@ mod test {
             at,
             by: "watch".to_owned(),
             response: None,
+            prospect: None,
         }
     }
 

@@ -8,6 +8,7 @@
 mod cost;
 mod last_measured;
 mod moderation;
+mod prospect;
 mod recent;
 mod record;
 mod rounds;
@@ -22,8 +23,10 @@ mod watcher;
 
 pub use cost::Cost;
 pub use last_measured::LastMeasured;
+pub use measure::expectation::Expected;
 pub use measure::live::{Estimate, Estimator, Percentiles, Summary, Unit};
 pub use moderation::moderation_differs;
+pub use prospect::Prospect;
 pub use record::{RecordedWindow, RecordedWindows, WatchHeader, WatchRecord, new_file};
 pub use rounds::{Measured, MeasuredOutcome, Rounds, SamplingPace};
 pub use rules::RULES;

@@ -35,6 +35,8 @@ pub struct SamplingPace {
     pub sample: Duration,
     /// How many windows each summary of percentiles covers; counts are always current.
     pub windows_per_summary: u64,
+    /// The least time between windows of a service without a goal; zero for a window in each round.
+    pub without_goal: Duration,
 }
 
 /// The state of a measured service.
@@ -201,6 +203,8 @@ struct Service {
     outcome: Option<MeasuredOutcome>,
     /// When to retry it; `None` for never.
     retry: Option<Instant>,
+    /// When its last window began.
+    last: Option<Instant>,
 }
 
 struct Loaded {
@@ -275,6 +279,7 @@ impl Service {
             summary: None,
             outcome: None,
             retry: Some(Instant::now()),
+            last: None,
         }
     }
 
@@ -301,6 +306,10 @@ impl Service {
 
     /// Measures a window if there is a service to measure. Returns whether it did.
     fn turn(&mut self, netns: &Netns, pace: SamplingPace, desk: &SharedResults) -> Result<bool, Fault> {
+        let is_early = self.last.is_some_and(|last| last.elapsed() < pace.without_goal);
+        if !self.subject.goal.is_set() && is_early {
+            return Ok(false);
+        }
         let is_due = self.retry.is_some_and(|retry| retry <= Instant::now());
         if self.loaded.is_none() && (!is_due || self.subject.ports.is_empty()) {
             return Ok(false);
@@ -322,6 +331,7 @@ impl Service {
             loaded.read = Instant::now();
             loaded.target.read_host()?;
         }
+        self.last = Some(Instant::now());
         loaded.sampler.begin()?;
         let goes_on = desk.wait_until(Instant::now() + loaded.sampler.takes());
         let sample = loaded.sampler.end()?;
@@ -380,7 +390,8 @@ mod test {
             (service.outcome, service.retry) = (Some(outcome), None);
             (name, service)
         };
-        let pace = SamplingPace { sample: Duration::from_millis(20), windows_per_summary: 1 };
+        let sample = Duration::from_millis(20);
+        let pace = SamplingPace { sample, windows_per_summary: 1, without_goal: Duration::ZERO };
         let netns = Netns::own().expect("a namespace");
         let services = ["cache", "store"].map(service).into_iter().collect();
         let mut worker = Worker { netns, pace, services };

@@ -44,6 +44,10 @@ pub const RULES: &[(&str, &str)] = &[
         "live-answers-unseen",
         "More than 1 % of exchanges were answered on a path that no BPF program observes.",
     ),
+    (
+        "policy-expected",
+        "No policy is in force for a service: what each is expected to change, by recorded comparisons of services with a similar load.",
+    ),
     ("live-mptcp", "Connections use MPTCP, whose answers cannot be observed: they are not measured."),
     ("live-rps", "Receive packet steering is on: packets wait for another CPU between NAPI and TCP."),
     ("live-steered", "Packets changed CPUs between NAPI and TCP: their wait in between is unknown."),

@@ -5,18 +5,21 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use apply::Standing;
+use latency::judge::Tuned;
 use latency::live::{ListeningService, Measured, MeasuredOutcome, Rounds, SamplingPace};
 use linux::bpf::batches::BatchMeter;
 use linux::bpf::delivery::DeliverySampler;
 use linux::pressure::PressureSource;
 use linux::process::CpuWaits;
 use linux::{Netns, Processes};
-use model::{Delivered, DeviceId, Finding, Host, Nanoseconds, Plan, Severity};
+use model::{Delivered, DeviceId, Finding, Host, Nanoseconds, Pid, Plan, Severity};
 use plan::RefusalKind;
 use plan::doctor::{HeldObject, HostContext, PendingChanges, VethPeer};
+use primer::Found;
 use session::{Exit, Fault, app_requests, cycle, quoted, services};
 
 use crate::args::Doctor;
+use crate::commands::prospects::Prospects;
 use crate::render::{FindingsReport, count as counted, count_shown};
 use cli::Context;
 
@@ -94,6 +97,7 @@ pub(crate) fn examine(processes: &Processes, seconds: u64, context: &Context) ->
         _ => begin(&netns).map_err(|error| context.console.say(&format!("{error}"))).ok(),
     };
     let response_times = (seconds > 0).then(|| measure(context, &netns)).flatten();
+    let prospects = (seconds > 0).then(|| prospects(context, &netns)).flatten();
     let delivered = match seconds {
         0 => None,
         seconds => {
@@ -137,6 +141,13 @@ pub(crate) fn examine(processes: &Processes, seconds: u64, context: &Context) ->
         host_context.timed = found.iter().any(|one| matches!(one.outcome, MeasuredOutcome::Windows { .. }));
         findings.extend(of_response_times(found, context));
     }
+    if let Some(prospects) = prospects {
+        let earlier = Tuned::all(&context.session);
+        for one in prospects.found(&host, context) {
+            findings.extend(one.finding(&earlier));
+            one.keep("doctor", &netns, context);
+        }
+    }
     let not_known = plan::doctor::not_known(&host, delivered.as_ref(), &host_context);
     let (requests, pending) = (asked.len(), host_context.pending.plan.changes().count());
     Ok(Examined { host, findings, delivered, not_known, requests, pending, refused })
@@ -153,13 +164,22 @@ fn measure(context: &Context, netns: &Netns) -> Option<Rounds> {
         return None;
     }
     let begun = netns.again().map_err(Fault::from).and_then(|netns| {
-        let rounds = Rounds::start(netns, SamplingPace { sample: SAMPLE, windows_per_summary: 1 }, || {})?;
+        let pace = SamplingPace { sample: SAMPLE, windows_per_summary: 1, without_goal: Duration::ZERO };
+        let rounds = Rounds::start(netns, pace, || {})?;
         rounds.measure(subjects);
         Ok(rounds)
     });
     begun
         .map_err(|fault| context.console.say(&format!("Response times are not measured: {}", fault.cause)))
         .ok()
+}
+
+/// Starts measuring the services without a policy.
+fn prospects(context: &Context, netns: &Netns) -> Option<Prospects> {
+    let found = Found::here(netns, Pid(std::process::id()));
+    let found =
+        found.map_err(|error| context.console.detail(&format!("No gain is estimated: {error}"))).ok()?;
+    Prospects::begin(&found, netns, context)
 }
 
 /// Findings that only mean that a service is quiet, or was measured briefly.

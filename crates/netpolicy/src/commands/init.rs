@@ -9,13 +9,21 @@ use primer::{FirstFile, Found};
 use session::{Exit, Fault, quoted};
 
 use crate::args::Init;
+use crate::commands::prospects::Prospects;
 use crate::render::count;
 use cli::Context;
 
 /// Prints the file, or writes it if it does not exist.
 pub(crate) fn run(arguments: &Init, context: &Context) -> Result<Exit, Fault> {
     let netns = context.session.netns()?;
-    let found = Found::here(&netns, Pid(std::process::id()))?;
+    let mut found = Found::here(&netns, Pid(std::process::id()))?;
+    if let Some(prospects) = Prospects::begin(&found, &netns, context) {
+        prospects.wait();
+        for one in prospects.found(&found.host, context) {
+            found.notes.extend(one.first().map(|pid| (pid, one.lines())));
+            one.keep("init", &netns, context);
+        }
+    }
     let first = FirstFile::of(&found, arguments.policy);
     let Some(path) = &arguments.file else {
         context.console.report(&first)?;

@@ -18,6 +18,7 @@ mod history;
 mod init;
 mod man;
 mod plan;
+mod prospects;
 mod report;
 pub(crate) mod rollback;
 mod run;

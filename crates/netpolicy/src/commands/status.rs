@@ -1,6 +1,9 @@
 //! `status`: prints the state of the daemon.
 
 use daemon::api::Client;
+use latency::live::LastMeasured;
+use latency::live::text::ago;
+use linux::machine::seconds_since_1970;
 use model::{Change, Setting};
 use serde_json::{Map, Value};
 use session::{Exit, Fault};
@@ -23,6 +26,24 @@ fn say_what_was_worse(context: &Context) {
     }
 }
 
+/// The age from which what a command expected is not repeated.
+const EXPECTED_WITHIN_SECONDS: u64 = 24 * 3_600;
+
+/// Reports what policies may change for services without a section, as `doctor` or `init` found it.
+fn say_what_is_expected(report: &StatusReport, context: &Context) {
+    let Ok(netns) = context.session.netns() else { return };
+    let now = seconds_since_1970();
+    for LastMeasured { service, at, by, prospect, .. } in LastMeasured::all(&context.session, netns.id()) {
+        let age = now.saturating_sub(at);
+        let Some(prospect) = prospect.filter(|_| age < EXPECTED_WITHIN_SECONDS) else { continue };
+        if report.has(&service) {
+            continue;
+        }
+        context.console.say(&format!("{service} has no policy; measured {} by {by}:", ago(age)));
+        prospect.said().iter().for_each(|line| context.console.say(&format!("  {line}")));
+    }
+}
+
 /// Queries the daemon, and prints its answer.
 pub(crate) fn run(arguments: &StatusArgs, context: &Context) -> Result<Exit, Fault> {
     let socket = match &arguments.socket {
@@ -39,5 +60,6 @@ pub(crate) fn run(arguments: &StatusArgs, context: &Context) -> Result<Exit, Fau
         .map_err(|error| Fault::failed(format!("the daemon's answer is malformed: {error}")))?;
     context.console.report(&report)?;
     say_what_was_worse(context);
+    say_what_is_expected(&report, context);
     Ok(if arguments.alive || report.is_in_order() { Exit::Done } else { Exit::Pending })
 }

@@ -71,7 +71,8 @@ pub(crate) fn run(arguments: &WatchArgs, context: &Context) -> Result<Exit, Faul
 /// Saves the time of the measurement, for `show`.
 pub(super) fn keep(target: &MeasuredService, by: &str, response: Option<Percentiles>, context: &Context) {
     let (service, netns, at) = (target.name.clone(), target.netns.id(), seconds_since_1970());
-    let kept = LastMeasured { service, netns, at, by: by.to_owned(), response }.keep(&context.session);
+    let kept = LastMeasured { service, netns, at, by: by.to_owned(), response, prospect: None }
+        .keep(&context.session);
     if let Err(fault) = kept {
         context.console.detail(&format!("The time of the measurement was not saved: {}", fault.cause));
     }

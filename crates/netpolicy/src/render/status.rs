@@ -1,8 +1,8 @@
 //! The state of the daemon, for people and for programs.
 
 use daemon::Status;
-use latency::live::Percentiles;
 use latency::live::text::{ago, short};
+use latency::live::{Percentiles, Prospect};
 use page::{Cell, Page, Report, Style, Table, to_json};
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Serialize};
@@ -92,6 +92,8 @@ struct Asked {
     measured: Option<Measured>,
     #[serde(default)]
     proof: Option<Proven>,
+    #[serde(default)]
+    expected: Option<Prospect>,
     notes: Vec<String>,
 }
 
@@ -186,6 +188,12 @@ impl StatusReport {
         measured.map(line).collect()
     }
 
+    /// Whether there is a request for a service.
+    pub(crate) fn has(&self, service: &str) -> bool {
+        let target = format!("service {service}");
+        self.shown.requests.iter().any(|request| request.target == target)
+    }
+
     /// Whether all requests are in force, as far as the caller can see.
     pub(crate) fn is_in_order(&self) -> bool {
         let shown = &self.shown;
@@ -246,6 +254,9 @@ impl Report for StatusReport {
         }
         for (request, proof) in requests.iter().filter_map(|one| Some((one, one.proof.as_ref()?))) {
             page.line(format!("{}: its proof: {}", request.target, proof.words()));
+        }
+        for (request, prospect) in requests.iter().filter_map(|one| Some((one, one.expected.as_ref()?))) {
+            prospect.said().iter().for_each(|line| page.line(format!("{}: {line}", request.target)));
         }
         for (request, note) in requests.iter().flat_map(|r| r.notes.iter().map(move |note| (r, note))) {
             page.line(format!("{}: {note}", request.target));

@@ -25,7 +25,8 @@ const REST_MAX: Duration = Duration::from_secs(10);
 const WORK_MAX: u32 = 20;
 
 /// A tenth of each second is measured, as by `watch`.
-const PACE: SamplingPace = SamplingPace { sample: Duration::from_millis(100), windows_per_summary: 1 };
+const PACE: SamplingPace =
+    SamplingPace { sample: Duration::from_millis(100), windows_per_summary: 1, without_goal: Duration::ZERO };
 
 /// How long to rest after work of this duration.
 fn rest(took: Duration) -> Duration {

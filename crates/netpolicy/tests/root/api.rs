@@ -77,6 +77,7 @@ fn another_user() -> Result<(), Failed> {
             engaged: None,
             search: None,
             proof: None,
+            expected: None,
             goal: model::Goal::default(),
             measured: None,
             notes: Vec::new(),

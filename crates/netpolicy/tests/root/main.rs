@@ -19,6 +19,7 @@ mod datagrams;
 mod desk;
 mod driver_facts;
 mod engaged;
+mod expected;
 mod fleet;
 mod goals;
 mod guarded;
@@ -74,6 +75,7 @@ fn main() {
         datagrams::tests(),
         driver_facts::tests(),
         engaged::tests(),
+        expected::tests(),
         fleet::tests(),
         goals::tests(),
         judged::tests(),
