@@ -381,6 +381,7 @@ fn with_pairs(mut proof: Box<Proof>, outcome: &TrialOutcome, session: &Session) 
     proof.without_millis = proof.without_millis.saturating_add(millis);
     proof.last = Some(Episode { unix_micros: clock::now().unix_micros, ruling: outcome.ruling });
     proof.effects = latency::judge::effects(&proof);
+    proof.note_effects(clock::now().unix_micros);
     if let Ok(journal) = session.journal() {
         // A transaction that stays is removed with the rest of the history.
         outcome.transactions.iter().for_each(|name| drop(journal.forget(*name)));

@@ -5,19 +5,24 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
 use model::proof::ProofState;
-use model::{Chance, Finding, Holdback, Intent, Nanoseconds, Proof, Proofs, Severity};
+use model::{Chance, Finding, Holdback, Intent, Nanoseconds, Policy, Proof, Proofs, Severity};
 use session::{clock, quoted};
 
 use crate::status::{ProofStatus, RequestStatus};
 
 /// The rules of the findings about proofs.
 pub(crate) const REVERSED: &str = "proof-reversed";
+pub(crate) const ROLLED_BACK: &str = "proof-rolled-back";
 pub(crate) const NO_EFFECT: &str = "proof-no-effect";
 pub(crate) const WAITS: &str = "proof-waits";
 
 /// The daemon's findings about standing proofs: the rule of each, and its meaning.
 pub const PROOF_RULES: &[(&str, &str)] = &[
     (REVERSED, "The policy worsens what it is meant to improve, by the last pairs of the proof."),
+    (
+        ROLLED_BACK,
+        "The daemon has rolled a policy back, because its proof showed that it harms (`on_reversed = \"rollback\"`).",
+    ),
     (
         NO_EFFECT,
         "The policy changes what it is meant to improve by less than 5 %, by the last pairs of the proof; it may be removed.",
@@ -95,6 +100,23 @@ impl StandingProofs {
         self.held_up.retain(|name, _| wanted.contains(name));
     }
 
+    /// Removes the requests whose policies are rolled back.
+    pub(crate) fn withdraw(&self, policy: &mut Policy) {
+        let proofs = &self.proofs.services;
+        policy.intents.retain(|intent| {
+            let proof = proofs.get(&intent.target.to_string());
+            proof.is_none_or(|proof| !proof.is_rolled_back(intent))
+        });
+    }
+
+    /// Forgets what was rolled back: these proofs start over.
+    pub(crate) fn take_up(&mut self) {
+        let rolled_back = |proof: &&mut Proof| proof.rolled_back_unix_micros.is_some();
+        for proof in self.proofs.services.values_mut().filter(rolled_back) {
+            *proof = Proof::of(&proof.intent, &proof.delivery, clock::now().unix_micros);
+        }
+    }
+
     /// Postpones the next episode of a service, and records why.
     pub(crate) fn holds_up(&mut self, name: &str, why: String) {
         self.held_up.insert(name.to_owned(), why);
@@ -127,6 +149,16 @@ impl StandingProofs {
                 let quantity = effect.quantity.as_str();
                 format!("{quantity} lately {}, since it began {}", effect.recent, effect.change)
             });
+            if proof.rolled_back_unix_micros.is_some() {
+                return Some(Finding {
+                    rule: ROLLED_BACK.to_owned(),
+                    severity: Severity::Warning,
+                    object: name.clone(),
+                    summary: "its policy was rolled back, because its proof showed that it harms".to_owned(),
+                    evidence: evidence.collect(),
+                    remedy: Some(format!("kill -HUP {}", std::process::id())),
+                });
+            }
             let (rule, summary) = match proof.standing() {
                 ProofState::Reversed => {
                     (REVERSED, "its policy makes it worse, by the last pairs of its proof")
@@ -162,7 +194,7 @@ impl StandingProofs {
 #[cfg(test)]
 mod test {
     use model::policy::Match;
-    use model::{Effect, Guarded, PolicyName, ProofInterval, Target};
+    use model::{Effect, Guarded, OnReversed, PolicyName, ProofInterval, Target};
 
     use super::*;
 
@@ -208,6 +240,26 @@ mod test {
         );
         proofs.retain(&BTreeSet::new());
         assert!(proofs.findings().is_empty() && proofs.proofs.services.is_empty());
+    }
+
+    #[test]
+    fn a_rolled_back_policy_is_not_planned_until_it_is_taken_up_or_asked_for_differently() {
+        let asked = Intent { on_reversed: OnReversed::Rollback, ..intent() };
+        let mut proofs = proofs();
+        proofs.of("service cache", &asked, "defer50").rolled_back_unix_micros = Some(9);
+        let planned = |proofs: &StandingProofs, intent: &Intent| {
+            let mut policy = Policy { intents: vec![intent.clone()], ..Policy::default() };
+            proofs.withdraw(&mut policy);
+            policy.intents.len()
+        };
+        assert_eq!(planned(&proofs, &asked), 0);
+        assert_eq!(planned(&proofs, &Intent { policy: PolicyName::Power, ..asked.clone() }), 1);
+        assert_eq!(proofs.findings()[0].rule, ROLLED_BACK);
+        let restarted = StandingProofs::resumed(Ok(proofs.proofs.clone()));
+        assert_eq!(planned(&restarted, &asked), 0, "also after a restart");
+        proofs.take_up();
+        assert_eq!(planned(&proofs, &asked), 1);
+        assert!(proofs.findings().is_empty());
     }
 
     #[test]

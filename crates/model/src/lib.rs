@@ -84,7 +84,7 @@ pub use nic::{ChannelKind, CoalesceParam, FlagName, NicRequest, Offload, PacketS
 pub use nic_facts::{DriverFacts, Fact, Interruption, IrqCertainty, NicFacts};
 pub use pace::{Arrivals, Pace, Waiting};
 pub use plan::{Change, Plan, Reason, Step};
-pub use policy::{Budget, Goal, Intent, OnMissed, Policy, Target};
+pub use policy::{Budget, Goal, Intent, OnMissed, OnReversed, Policy, Target};
 pub use policy_name::PolicyName;
 pub use proof::{Effect, Episode, Proof, ProofInterval, Proofs};
 pub use qdisc::{Qdisc, QdiscKind, QdiscOption, Qdiscs};

@@ -67,6 +67,9 @@ pub struct Intent {
     /// for no proof. Only in a service's request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub holdback: Option<Holdback>,
+    /// What to do when that proof shows that the policy harms.
+    #[serde(default, skip_serializing_if = "OnReversed::is_report")]
+    pub on_reversed: OnReversed,
     /// What the request may cost.
     pub budget: Budget,
     /// The CPUs for its interrupts and threads; `None` leaves the choice to the recipe.
@@ -97,6 +100,7 @@ impl Intent {
             goal: Goal::default(),
             guard: None,
             holdback: None,
+            on_reversed: OnReversed::default(),
             budget: Budget::default(),
             cpus: None,
             layout: None,
@@ -246,6 +250,35 @@ impl OnMissed {
     }
 
     /// Whether the goal is only reported.
+    pub const fn is_report(&self) -> bool {
+        matches!(self, Self::Report)
+    }
+}
+
+/// The reaction to a standing proof that shows that a policy harms.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum OnReversed {
+    /// A finding reports it.
+    #[default]
+    Report,
+    /// The daemon rolls the policy back, until the request changes or it is told to reload.
+    Rollback,
+}
+
+impl OnReversed {
+    /// All reactions.
+    pub const ALL: [Self; 2] = [Self::Report, Self::Rollback];
+
+    /// The word in policy files.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Report => "report",
+            Self::Rollback => "rollback",
+        }
+    }
+
+    /// Whether it is only reported.
     pub const fn is_report(&self) -> bool {
         matches!(self, Self::Report)
     }

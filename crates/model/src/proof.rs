@@ -48,8 +48,27 @@ pub struct Proof {
     pub differences: BTreeMap<Guarded, Vec<f32>>,
     /// The effects that the pairs show.
     pub effects: Vec<Effect>,
+    /// The effects after each episode, oldest first; thinned out when there are more than
+    /// [`Proof::COURSE_MAX`].
+    #[serde(default)]
+    pub course: Vec<CourseStep>,
     /// When the last episode ended, in microseconds since 1970, and how; `None` before the first.
     pub last: Option<Episode>,
+    /// When the daemon rolled the policy back because it harms, in microseconds since 1970.
+    #[serde(default)]
+    pub rolled_back_unix_micros: Option<u64>,
+}
+
+/// An effect after an episode.
+#[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CourseStep {
+    /// When, in microseconds since 1970.
+    pub unix_micros: u64,
+    /// The quantity.
+    pub quantity: Guarded,
+    /// The effect over all pairs until then, as a share.
+    pub change: ProofInterval,
 }
 
 /// An episode: some pairs of windows, one after the other.
@@ -154,6 +173,9 @@ impl Proof {
     /// The maximum number of kept pairs.
     pub const PAIRS_MAX: usize = 2_048;
 
+    /// The maximum number of steps of the course.
+    pub const COURSE_MAX: usize = 1_024;
+
     /// The number of pairs that count as recent.
     pub const RECENT_PAIRS: usize = 256;
 
@@ -171,7 +193,9 @@ impl Proof {
             pairs: 0,
             differences: BTreeMap::new(),
             effects: Vec::new(),
+            course: Vec::new(),
             last: None,
+            rolled_back_unix_micros: None,
         }
     }
 
@@ -190,6 +214,43 @@ impl Proof {
             let surplus = known.len().saturating_sub(Self::PAIRS_MAX);
             known.drain(..surplus);
         }
+    }
+
+    /// Adds the present effects to the course. When it is full, every other moment goes.
+    pub fn note_effects(&mut self, unix_micros: u64) {
+        if self.course.len() + self.effects.len() > Self::COURSE_MAX {
+            let mut moments: Vec<u64> = self.course.iter().map(|step| step.unix_micros).collect();
+            moments.dedup();
+            let kept: std::collections::BTreeSet<u64> = moments.into_iter().step_by(2).collect();
+            self.course.retain(|step| kept.contains(&step.unix_micros));
+        }
+        let steps = self.effects.iter().map(|Effect { quantity, change, .. }| CourseStep {
+            unix_micros,
+            quantity: *quantity,
+            change: *change,
+        });
+        self.course.extend(steps);
+    }
+
+    /// Whether the policy of a request is rolled back because it harms.
+    pub fn is_rolled_back(&self, intent: &Intent) -> bool {
+        self.rolled_back_unix_micros.is_some()
+            && !intent.on_reversed.is_report()
+            && self.intent == as_asked(intent)
+    }
+
+    /// What it shows, in one line: `service cache: its proof: cpu -21 % (-24 to -18) with its policy, 3100
+    /// pairs, helps`.
+    pub fn sentence(&self, service: &str) -> String {
+        let effects: Vec<String> = self
+            .effects
+            .iter()
+            .map(|effect| format!("{} {}", effect.quantity.as_str(), effect.change))
+            .collect();
+        let shown = if effects.is_empty() { "nothing yet".to_owned() } else { effects.join(", ") };
+        let rolled_back = if self.rolled_back_unix_micros.is_some() { "; rolled back" } else { "" };
+        let (pairs, standing) = (self.pairs, self.standing().as_str());
+        format!("{service}: its proof: {shown} with its policy, {pairs} pairs, {standing}{rolled_back}")
     }
 
     /// The share of the time that the service ran without the policy.
@@ -245,6 +306,7 @@ fn as_asked(intent: &Intent) -> Intent {
         goal: crate::policy::Goal::default(),
         guard: None,
         holdback: None,
+        on_reversed: crate::policy::OnReversed::default(),
         origin: String::new(),
         ..intent.clone()
     }
@@ -287,6 +349,33 @@ mod test {
             })
             .collect();
         proof.standing()
+    }
+
+    #[test]
+    fn the_course_of_years_is_bounded_and_keeps_its_ends_in_order() {
+        let mut proof = Proof::of(&intent(PolicyName::Cpu), "defer50", 0);
+        let change = interval(-0.3, -0.1);
+        proof.effects = [Guarded::P50, Guarded::Cpu]
+            .map(|quantity| Effect { quantity, change, recent: change, pairs: 300 })
+            .to_vec();
+        for at in 0..20_000 {
+            proof.note_effects(at);
+            assert!(proof.course.len() <= Proof::COURSE_MAX);
+        }
+        let moments: Vec<u64> = proof.course.iter().map(|step| step.unix_micros).collect();
+        assert!(moments.is_sorted() && moments.first() == Some(&0) && moments.last() == Some(&19_999));
+        assert!(moments.chunks(2).all(|two| two[0] == two[1]), "both quantities of each moment");
+    }
+
+    #[test]
+    fn a_policy_stays_rolled_back_until_the_request_changes_or_no_longer_wants_it() {
+        let asked = Intent { on_reversed: crate::policy::OnReversed::Rollback, ..intent(PolicyName::Cpu) };
+        let mut proof = Proof::of(&asked, "defer50", 5);
+        assert!(!proof.is_rolled_back(&asked));
+        proof.rolled_back_unix_micros = Some(9);
+        assert!(proof.is_rolled_back(&asked));
+        assert!(!proof.is_rolled_back(&Intent { policy: PolicyName::Power, ..asked.clone() }));
+        assert!(!proof.is_rolled_back(&intent(PolicyName::Cpu)));
     }
 
     #[test]

@@ -12,8 +12,8 @@ use model::nic::{
 use model::setting::{Facts, KnobUnit, Setting};
 use model::{
     Budget, Carries, CpuSet, DeliveryMode, DeviceCondition, FlowRule, Goal, Growth, Guard, Guarded, Holdback,
-    KthreadKey, KthreadValue, Layout, Nanoseconds, OnMissed, Patterns, PolicyName, QdiscKind, QueueSpan,
-    Searches, SpeedBound,
+    KthreadKey, KthreadValue, Layout, Nanoseconds, OnMissed, OnReversed, Patterns, PolicyName, QdiscKind,
+    QueueSpan, Searches, SpeedBound,
 };
 
 use crate::value::Value;
@@ -79,6 +79,7 @@ pub(crate) enum KeyType {
         make: fn(Nanoseconds) -> Value,
     },
     OnMissed(fn(OnMissed) -> Value),
+    OnReversed(fn(OnReversed) -> Value),
     Switch(Make<bool>),
     /// CPUs, or `none`.
     CpusOrNone(fn(CpuSet) -> Value),
@@ -109,6 +110,7 @@ impl KeyType {
             Self::Holdback(_) => "a share of the time in quotes, as in \"1%\"",
             Self::Within { .. } => "a span of time in quotes, as in \"60s\"",
             Self::OnMissed(_) => "what to do, as in \"search\"",
+            Self::OnReversed(_) => "what to do, as in \"rollback\"",
             Self::Switch(_) => "true or false",
             Self::CpusOrNone(_) => "a list of CPUs in quotes, as in \"0-3,8\", or \"none\"",
             Self::QueueSpans(_) => "receive queues in quotes, as in \"2-3, 4-7\"",
@@ -266,6 +268,15 @@ fn of_guards() -> Vec<PolicyKey> {
             SERVICE,
             KeyType::Holdback(Value::Holdback),
             "The share of the time in which the daemon withdraws the policy in short windows, to measure what it gains.",
+        ),
+        key(
+            "on_reversed",
+            SERVICE,
+            KeyType::OnReversed(Value::OnReversed),
+            or_default(
+                "The reaction to a `holdback` that shows that the policy harms: a finding (`report`), or the daemon withdraws the policy (`rollback`).",
+                OnReversed::default().as_str(),
+            ),
         ),
     ]
 }
@@ -587,6 +598,7 @@ impl KeyType {
             Self::Holdback(_) => format!("a share: `\"{}\"` to `\"{}\"`", Holdback::LEAST, Holdback::MOST),
             Self::Within { least, most, .. } => format!("a span: `\"{least}\"` to `\"{most}\"`"),
             Self::OnMissed(_) => words(&OnMissed::ALL.map(OnMissed::as_str)),
+            Self::OnReversed(_) => words(&OnReversed::ALL.map(OnReversed::as_str)),
             Self::Switch(_) => "`true`, `false`".to_owned(),
             Self::CpusOrNone(_) => "CPUs: `\"0-3\"`, or `\"none\"`".to_owned(),
             Self::PrivateFlags(_) => "flags: `\"rx_striding_rq=on,tx_port_ts=off\"`".to_owned(),

@@ -117,6 +117,7 @@ impl MergedSection {
                 }
                 Value::GuardWithin(within) => intent.guard.get_or_insert_default().within = within,
                 Value::Holdback(share) => intent.holdback = Some(share),
+                Value::OnReversed(what) => intent.on_reversed = what,
                 Value::PollingCpus(cpus) => intent.budget.polling_cpus = Some(cpus),
                 Value::AddedDelay(span) => intent.budget.added_delay = Some(span),
                 Value::RtPriority(priority) => intent.budget.rt_priority = Some(priority),
@@ -243,10 +244,16 @@ impl<'a> Merging<'a> {
         mistakes
     }
 
-    /// Options for a missed goal without a goal, or without anything to search.
+    /// Options for a missed goal without a goal, or without anything to search; a reaction to no proof.
     fn goal_that_contradicts(&self) -> Option<(Place<'a>, String, &'static str)> {
         let find = |is: fn(&Value) -> bool| self.asks.iter().find(|(asked, _)| is(&asked.value));
         let place = |(asked, file): &(&'a KeyValue, &'a PolicyFile)| (*file, asked.at.clone());
+        if let Some(reaction) = find(|value| matches!(value, Value::OnReversed(_)))
+            && find(|value| matches!(value, Value::Holdback(_))).is_none()
+        {
+            let message = "`on_reversed` without a `holdback` has nothing to react to".to_owned();
+            return Some((place(reaction), message, "add a share of the time, as in holdback = \"1%\""));
+        }
         let searches = find(|value| *value == Value::GoalOnMissed(OnMissed::Search));
         if find(|value| matches!(value, Value::GoalP50(_) | Value::GoalP99(_))).is_none() {
             let said = find(|value| matches!(value, Value::GoalFor(_) | Value::GoalOnMissed(_)))?;

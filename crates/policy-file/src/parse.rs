@@ -8,8 +8,8 @@ use model::live::PartOfSecond;
 use model::nic::NicRequest;
 use model::steering::NotSteering;
 use model::{
-    Carries, CpuSet, DeliveryMode, FlagName, Glob, Growth, Holdback, Layout, Nanoseconds, OnMissed, Patterns,
-    PolicyName, QdiscKind, SpeedBound,
+    Carries, CpuSet, DeliveryMode, FlagName, Glob, Growth, Holdback, Layout, Nanoseconds, OnMissed,
+    OnReversed, Patterns, PolicyName, QdiscKind, SpeedBound,
 };
 use toml::Spanned;
 use toml::de::{DeInteger, DeString, DeTable, DeValue};
@@ -421,6 +421,7 @@ fn value_of_text(name: &str, takes: &KeyType, text: &str) -> Result<Value, Wrong
         KeyType::Patterns(make) => text.parse::<Patterns>().map(make).map_err(|wrong| named(name, wrong)),
         KeyType::Carries(make) => one_of(name, text, Carries::ALL, Carries::as_str).map(make),
         KeyType::OnMissed(make) => one_of(name, text, OnMissed::ALL, OnMissed::as_str).map(make),
+        KeyType::OnReversed(make) => one_of(name, text, OnReversed::ALL, OnReversed::as_str).map(make),
         KeyType::Qdisc(make) => {
             one_of(name, text, QdiscKind::ALL.iter().copied(), QdiscKind::as_str).map(make)
         }

@@ -2,7 +2,7 @@
 
 use std::sync::LazyLock;
 
-use model::{Carries, CpuSet, DeliveryMode, OnMissed, Patterns, PolicyName, QdiscKind};
+use model::{Carries, CpuSet, DeliveryMode, OnMissed, OnReversed, Patterns, PolicyName, QdiscKind};
 use serde_json::{Map, Value as Json, json};
 
 use crate::key::{KEYS, KeyType, PolicyKey, SectionKind};
@@ -92,6 +92,7 @@ fn value(key: &PolicyKey) -> Json {
             json!({ "type": "string", "pattern": SPAN })
         }
         KeyType::OnMissed(_) => json!({ "enum": OnMissed::ALL.map(OnMissed::as_str) }),
+        KeyType::OnReversed(_) => json!({ "enum": OnReversed::ALL.map(OnReversed::as_str) }),
         KeyType::Sample(_) => json!({ "type": "string", "pattern": SAMPLE }),
         KeyType::Number { min, max, .. } => json!({ "type": "integer", "minimum": min, "maximum": max }),
         KeyType::Cpus(_) => json!({

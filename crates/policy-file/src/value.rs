@@ -6,7 +6,7 @@ use model::live::PartOfSecond;
 use model::nic::NicRequest;
 use model::{
     CpuSet, DeliveryMode, DeviceCondition, Growth, Guarded, Holdback, KthreadValue, Layout, Nanoseconds,
-    OnMissed, Patterns, PolicyName,
+    OnMissed, OnReversed, Patterns, PolicyName,
 };
 
 /// The value of a policy-file key.
@@ -26,6 +26,7 @@ pub enum Value {
     Guard(Guarded, Growth),
     GuardWithin(Nanoseconds),
     Holdback(Holdback),
+    OnReversed(OnReversed),
     PollingCpus(u32),
     AddedDelay(Nanoseconds),
     RtPriority(u32),
@@ -66,6 +67,7 @@ impl Value {
             Self::Guard(Guarded::Cpu, _) => "guard.cpu",
             Self::GuardWithin(_) => "guard.within",
             Self::Holdback(_) => "holdback",
+            Self::OnReversed(_) => "on_reversed",
             Self::PollingCpus(_) => "budget.polling_cpus",
             Self::AddedDelay(_) => "budget.added_delay",
             Self::RtPriority(_) => "budget.rt_priority",
@@ -114,6 +116,7 @@ impl Value {
             | Self::GuardWithin(span)
             | Self::AddedDelay(span) => toml_string(&span.to_string()),
             Self::GoalOnMissed(what) => toml_string(what.as_str()),
+            Self::OnReversed(what) => toml_string(what.as_str()),
             Self::Guard(_, growth) => toml_string(&growth.to_string()),
             Self::Holdback(share) => toml_string(&share.to_string()),
             Self::Cpus(cpus) => toml_string(&cpus.to_string()),

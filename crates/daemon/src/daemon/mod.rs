@@ -420,6 +420,8 @@ impl<'a> Daemon<'a> {
         self.rejections.clear();
         self.quality.guards.take_up();
         self.take_up_searches();
+        self.quality.proofs.take_up();
+        self.keep_proofs();
         self.telemetry.leave(DaemonPhase::Released, DaemonPhase::Managing);
         self.report_rolled_back(&[]);
     }

@@ -5,14 +5,15 @@ use std::collections::BTreeSet;
 
 use apply::Knob;
 use latency::judge::{JudgedService, SERVICES_MAX};
+use model::proof::ProofState;
 use model::{Change, Growth, Intent, Limits, Nanoseconds, Plan, Policy, Proof, Proofs, Reason, Step, Target};
-use session::Fault;
+use session::{Fault, clock};
 
 use super::{Daemon, now};
 use crate::goals;
 use crate::guards::{Judging, Proved, Purpose, REVERTED, ServiceMembers};
 use crate::held::knob_of;
-use crate::standing_proofs::{NO_EFFECT, REVERSED, WAITS};
+use crate::standing_proofs::{NO_EFFECT, REVERSED, ROLLED_BACK, WAITS};
 use crate::status::DaemonPhase;
 
 /// How long an episode lasts. Half of it is without the policy.
@@ -22,9 +23,10 @@ impl Daemon<'_> {
     /// Counts the time in which policies with a holdback are in force, and begins an episode if one is due.
     pub(crate) fn prove(&mut self) {
         let policy = self.policy();
+        let asked = self.requests.policy();
         let withheld =
             |intent: &Intent| intent.holdback.filter(|_| matches!(intent.target, Target::Service(..)));
-        let wanted: BTreeSet<String> = policy
+        let wanted: BTreeSet<String> = asked
             .intents
             .iter()
             .filter(|intent| withheld(intent).is_some())
@@ -182,12 +184,29 @@ impl Daemon<'_> {
                     let said = format!("{target}: its proof: {}: {}", standing.as_str(), words.join(", "));
                     self.telemetry.say(&said);
                 }
+                self.roll_back_reversed(&target);
                 self.keep_proofs();
             }
             Ok(_) => {}
             Err(why) => proofs.holds_up(&target, why),
         }
         self.report_proofs();
+    }
+
+    /// Rolls a policy back whose proof shows that it harms, if its request says so: it is planned without the
+    /// request from the next pass on.
+    fn roll_back_reversed(&mut self, target: &str) {
+        let asked = self.requests.policy();
+        let rolls_back =
+            |intent: &&Intent| intent.target.to_string() == target && !intent.on_reversed.is_report();
+        let is_asked = asked.intents.iter().any(|intent| rolls_back(&intent));
+        let Some(proof) = self.quality.proofs.proofs.services.get_mut(target) else { return };
+        if !is_asked || proof.standing() != ProofState::Reversed || proof.rolled_back_unix_micros.is_some() {
+            return;
+        }
+        proof.rolled_back_unix_micros = Some(clock::now().unix_micros);
+        self.telemetry
+            .say(&format!("{target}: its policy is rolled back, because its proof shows that it harms"));
     }
 
     /// Stores the proofs for later daemons.
@@ -201,7 +220,7 @@ impl Daemon<'_> {
 
     fn report_proofs(&mut self) {
         let findings = self.quality.proofs.findings();
-        for rule in [REVERSED, NO_EFFECT, WAITS] {
+        for rule in [REVERSED, ROLLED_BACK, NO_EFFECT, WAITS] {
             let of_rule = findings.iter().filter(|finding| finding.rule == rule);
             self.telemetry.mended(rule, &of_rule.map(|finding| finding.object.clone()).collect());
         }

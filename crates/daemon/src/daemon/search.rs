@@ -26,6 +26,7 @@ impl Daemon<'_> {
     /// The operator's requests, with the search results for services.
     pub(crate) fn policy(&self) -> Policy {
         let mut policy = self.requests.policy();
+        self.quality.proofs.withdraw(&mut policy);
         self.quality.search.give(&mut policy, self.known.host());
         policy
     }

@@ -53,11 +53,22 @@ pub(crate) fn run(arguments: &Explain, context: &Context) -> Result<Exit, Fault>
     }
     context.console.report(&report)?;
     report.asked_at().for_each(|line| context.console.say(line));
+    say_what_is_proven(asked, context);
     if says_nothing {
         let what = if asked.is_empty() { "anything" } else { asked };
         context.console.say(&format!("netpolicy has not set {what}, and no policy file requests it."));
     }
     Ok(Exit::Done)
+}
+
+/// Prints the standing proof of a service, or of all.
+fn say_what_is_proven(asked: &str, context: &Context) {
+    let proofs = context.session.proofs().unwrap_or_default();
+    let service = asked.strip_prefix("service.").unwrap_or(asked);
+    let is_asked = |name: &str| asked.is_empty() || name == format!("service {service}");
+    for (name, proof) in proofs.services.iter().filter(|(name, _)| is_asked(name)) {
+        context.console.say(&proof.sentence(name));
+    }
 }
 
 /// The name of a device as `ip link` prints it, without its lower device: `eth0.100@eth0` is `eth0.100`.
