@@ -287,7 +287,11 @@ States of a transaction:
   rollback incomplete  undone, except for some settings
   rebooted since       ended by a reboot
   unreadable           its journal is damaged; its undo.sh still works")]
-pub struct HistoryArgs {}
+pub struct HistoryArgs {
+    /// Draw the standing proofs in this file, as an HTML page: each effect with its interval over time.
+    #[arg(long, value_name = "FILE")]
+    pub report: Option<PathBuf>,
+}
 
 /// Explain why each setting has its value: who requested it, by which rule, in which transaction.
 #[derive(Debug, Args)]

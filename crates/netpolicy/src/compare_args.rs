@@ -69,6 +69,9 @@ pub struct Compare {
     /// Record every window in this file, as JSON lines; `bench report` draws it.
     #[arg(long, value_name = "FILE")]
     pub record: Option<PathBuf>,
+    /// Draw the result in this file, as an HTML page: p99 against CPU time per request.
+    #[arg(long, value_name = "FILE")]
+    pub report: Option<PathBuf>,
     /// Also compare a candidate that stops a queue or takes the link down: it is applied once and rolled
     /// back, and windows before, with and after it are compared.
     #[arg(long)]

@@ -69,6 +69,9 @@ pub struct Tune {
     /// Write the winner to this policy file, with the evidence. Existing files are not overwritten.
     #[arg(long, value_name = "FILE")]
     pub write: Option<PathBuf>,
+    /// Draw the candidates in this file, as an HTML page: p99 against CPU time per request.
+    #[arg(long, value_name = "FILE")]
+    pub report: Option<PathBuf>,
     /// Leave the winner in force, if there is one.
     #[arg(long)]
     pub keep_winner: bool,

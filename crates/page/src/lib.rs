@@ -2,7 +2,9 @@
 //! crate's data.
 #![forbid(unsafe_code)]
 
+pub mod drawing;
 pub mod html;
+pub mod picture;
 mod report;
 mod schema;
 mod screen;

@@ -54,7 +54,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ("tc", &["cli", "linux", "model", "page", "policy-file", "session", "tc-rules"]),
     ("sim", &["model"]),
     ("load", &["measure", "model"]),
-    ("runs", &["measure", "model"]),
+    ("runs", &["measure", "model", "page"]),
     (
         "experiments",
         &[

@@ -135,6 +135,11 @@ impl TuneReport {
         self.winner = Some(Winner { candidate: name, changes, section });
     }
 
+    /// The winner; `None` without one.
+    pub fn winner(&self) -> Option<&str> {
+        self.winner.as_ref().map(|winner| winner.candidate.as_str())
+    }
+
     /// The section of a policy file for the winner.
     pub fn section(&self) -> Option<&str> {
         self.winner.as_ref()?.section.as_deref()

@@ -1,5 +1,6 @@
 //! `compare`: settings that alternate on a running service and are judged on its own traffic.
 
+use std::path::Path;
 use std::time::Duration;
 
 use apply::TransactionName;
@@ -8,7 +9,7 @@ use latency::judge::{
     Candidate, Comparison, ComparisonOptions, ComparisonProgress, ComparisonResult, PairRecord, Round,
     progress_words,
 };
-use latency::reports::{CERTAINTY, CompareReport, CompareRoundReport, SwitchCost};
+use latency::reports::{CERTAINTY, CompareReport, CompareRoundReport, SwitchCost, html_of_comparison};
 use linux::Signals;
 use measure::switchback::Switchback;
 use model::{JudgedBy, Nanoseconds};
@@ -75,6 +76,10 @@ pub(crate) fn run(arguments: &Compare, context: &Context) -> Result<Exit, Fault>
     let report = CompareReport::of(&service, &shown.switchback, shown.took, shown.ended.words());
     let report = report.within(&shown.switchback, &options.limits);
     context.console.report(&report.with(switching, shown.findings, kept.clone()))?;
+    if let Some(path) = &arguments.report {
+        let winner = shown.switchback.winner_within(&options.limits);
+        draw(path, &html_of_comparison(&service, &shown.switchback, winner), context)?;
+    }
     match kept {
         Some(_) => {
             let undo: Vec<String> = names.iter().map(|name| format!("`netpolicy rollback {name}`")).collect();
@@ -87,6 +92,13 @@ pub(crate) fn run(arguments: &Compare, context: &Context) -> Result<Exit, Fault>
         Some(fault) => Err(fault),
         None => Ok(Exit::Done),
     }
+}
+
+/// Writes a page. The host is settled already.
+pub(super) fn draw(path: &Path, page: &str, context: &Context) -> Result<(), Fault> {
+    std::fs::write(path, page).map_err(|error| Fault::file(path, error).leaving(HostState::Done))?;
+    context.console.say(&format!("Report: {}", path.display()));
+    Ok(())
 }
 
 /// Starts the process that restores the host if this one is killed.

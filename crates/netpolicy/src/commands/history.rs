@@ -1,17 +1,30 @@
-//! `history`: the transactions of this host.
+//! `history`: the transactions of this host, and the standing proofs of its services.
 
+use latency::reports::html_of_proofs;
 use session::{Exit, Fault};
 
+use super::compare;
+use crate::args::HistoryArgs;
 use crate::render::HistoryReport;
 use cli::Context;
 
 /// Lists the transactions.
-pub(crate) fn run(context: &Context) -> Result<Exit, Fault> {
+pub(crate) fn run(arguments: &HistoryArgs, context: &Context) -> Result<Exit, Fault> {
     let journal = context.session.journal()?;
     let history = journal.history()?;
-    context.console.report(&HistoryReport::of(&history, &journal))?;
+    let proofs = context.session.proofs();
+    let proofs = proofs.map_err(|error| Fault::file(context.session.proofs_file(), error))?.services;
+    context.console.report(&HistoryReport::of(&history, &journal, &proofs))?;
     if history.transactions.is_empty() && history.unreadable.is_empty() {
         context.console.say("No transaction yet.");
+    }
+    if let Some(path) = &arguments.report {
+        match html_of_proofs(&proofs) {
+            Some(page) => compare::draw(path, &page, context)?,
+            None => context
+                .console
+                .say(&format!("{} was not written: no standing proof has two episodes yet.", path.display())),
+        }
     }
     for transaction in &history.transactions {
         if let Some(why) = transaction.unread_judgements() {

@@ -97,7 +97,7 @@ fn dispatch(command: &Command, context: &Context) -> Result<Exit, Fault> {
         Command::Confirm(arguments) => confirm::run(arguments, context),
         Command::Verify(_) => verify::run(context),
         Command::Rollback(arguments) => rollback::run(arguments, context),
-        Command::History(_) => history::run(context),
+        Command::History(arguments) => history::run(arguments, context),
         Command::Explain(arguments) => explain::run(arguments, context),
         Command::Set(arguments) => set::run(arguments, context),
         Command::Unset(arguments) => by_daemon::unset(arguments, context),

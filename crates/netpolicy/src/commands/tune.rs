@@ -13,7 +13,7 @@ use latency::judge::{
 };
 use latency::live::text::ago;
 use latency::live::{MeasuredService, ServiceSelection, Turn, Watcher};
-use latency::reports::TuneReport;
+use latency::reports::{TuneReport, html_of_search};
 use linux::Signals;
 use linux::machine::seconds_since_1970;
 use measure::switchback::{Figures, Switchback, Unfair};
@@ -45,6 +45,11 @@ pub(crate) fn run(arguments: &Tune, context: &Context) -> Result<Exit, Fault> {
     let found = tuning.find(&offers, &mut report);
     context.console.progress("");
     let found = found?;
+    let drawn = arguments.report.as_deref().map(|path| {
+        let name = &tuning.target.name;
+        let page = html_of_search(name, tuning.aim.metric, &found.tuner, report.winner());
+        compare::draw(path, &page, context)
+    });
     let kept = found.kept.first().map(ToString::to_string);
     report.end(
         tuning.began.elapsed().as_secs_f64(),
@@ -53,6 +58,7 @@ pub(crate) fn run(arguments: &Tune, context: &Context) -> Result<Exit, Fault> {
         found.findings,
     );
     context.console.report(&report)?;
+    drawn.transpose()?;
     if let Some(path) = &arguments.write {
         write(path, &report, context)?;
     }
@@ -94,6 +100,8 @@ struct Found {
     /// The transactions by which the winner stays in force.
     kept: Vec<TransactionName>,
     findings: Vec<Finding>,
+    /// Everything that was measured.
+    tuner: Tuner,
 }
 
 /// The context of a search.
@@ -380,7 +388,7 @@ impl<'a> Tuning<'a> {
             }
         }
         let ended = Some(ended).filter(|ended| tuner.winner().is_none() && *ended != Ended::Decided);
-        Ok(Found { ended, kept, findings })
+        Ok(Found { ended, kept, findings, tuner })
     }
 
     /// Reports the winner, and keeps it if requested.

@@ -1,7 +1,10 @@
 //! The transactions of a host.
 
+use std::collections::BTreeMap;
+
 use apply::{History, Journal, Standing, Transaction, TransactionName, Unreadable};
-use model::{Judgement, Pid};
+use model::proof::CourseStep;
+use model::{Effect, Judgement, Pid, Proof};
 use page::{Cell, Page, RecordSchema, Report, Style, Table, record, to_json};
 use schemars::{JsonSchema, SchemaGenerator};
 use serde::Serialize;
@@ -14,6 +17,39 @@ use session::report::ChangeLine;
 pub(crate) struct HistoryReport {
     transactions: Vec<Entry>,
     unreadable: Vec<Damaged>,
+    /// The standing proofs, by service.
+    proofs: Vec<Proven>,
+}
+
+/// The standing proof of a service.
+#[derive(Debug, JsonSchema, Serialize)]
+struct Proven {
+    service: String,
+    since_unix_micros: u64,
+    pairs: u64,
+    standing: model::proof::ProofState,
+    effects: Vec<Effect>,
+    /// The effects after each episode.
+    course: Vec<CourseStep>,
+    rolled_back_unix_micros: Option<u64>,
+    /// For people.
+    #[serde(skip)]
+    sentence: String,
+}
+
+impl Proven {
+    fn of((service, proof): (&String, &Proof)) -> Self {
+        Self {
+            service: service.clone(),
+            since_unix_micros: proof.since_unix_micros,
+            pairs: proof.pairs,
+            standing: proof.standing(),
+            effects: proof.effects.clone(),
+            course: proof.course.clone(),
+            rolled_back_unix_micros: proof.rolled_back_unix_micros,
+            sentence: proof.sentence(service),
+        }
+    }
 }
 
 /// A transaction whose journal cannot be read.
@@ -49,11 +85,12 @@ struct Entry {
 
 impl HistoryReport {
     /// From this history, newest first.
-    pub(crate) fn of(history: &History, journal: &Journal) -> Self {
+    pub(crate) fn of(history: &History, journal: &Journal, proofs: &BTreeMap<String, Proof>) -> Self {
         let entry = |transaction| Entry::of(transaction, journal);
         Self {
             transactions: history.transactions.iter().rev().map(entry).collect(),
             unreadable: history.unreadable.iter().rev().map(Damaged::of).collect(),
+            proofs: proofs.iter().map(Proven::of).collect(),
         }
     }
 }
@@ -138,14 +175,23 @@ impl Report for HistoryReport {
             }
             page.line(format!("{id}: {verdict}"));
         }
+        if !self.proofs.is_empty() {
+            page.gap();
+        }
+        self.proofs.iter().for_each(|proof| page.line(&proof.sentence));
     }
 
     fn records_as(generator: &mut SchemaGenerator) -> Vec<RecordSchema> {
-        vec![record::<Entry>("transaction", generator), record::<Damaged>("unreadable", generator)]
+        vec![
+            record::<Entry>("transaction", generator),
+            record::<Damaged>("unreadable", generator),
+            record::<Proven>("proof", generator),
+        ]
     }
 
     fn lines(&self) -> Vec<(&'static str, Value)> {
         let read = self.transactions.iter().map(|entry| ("transaction", to_json(entry)));
-        read.chain(self.unreadable.iter().map(|entry| ("unreadable", to_json(entry)))).collect()
+        let damaged = self.unreadable.iter().map(|entry| ("unreadable", to_json(entry)));
+        read.chain(damaged).chain(self.proofs.iter().map(|proof| ("proof", to_json(proof)))).collect()
     }
 }

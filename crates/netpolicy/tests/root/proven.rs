@@ -83,9 +83,44 @@ fn proven() -> Result<(), Failed> {
         let withdrawn = all.iter().filter(|one| one.to_string().contains("standing proof"));
         assert!(withdrawn.count() <= 1, "but what the killed daemon left: {history}");
         assert_eq!(daemon.terminated()?, Some(0));
-        Ok(())
+        let words = operator.runs(&["history"], 0)?.data;
+        assert!(words.contains("service cache: its proof: p50 +") && words.contains(", reversed"), "{words}");
+        let words = operator.runs(&["explain", "cache"], 0)?.words;
+        assert!(words.contains("service cache: its proof: p50 +"), "{words}");
+        rolled_back(&operator, in_force)
     })?;
     operator.runs(&["rollback"], 0)?;
     assert_eq!(operator.devices()?.devices, before);
+    Ok(())
+}
+
+/// With `on_reversed = "rollback"`, the next episode ends the policy, until the daemon is told to reload.
+fn rolled_back(operator: &Operator, in_force: impl Fn() -> Result<Option<()>, Failed>) -> Result<(), Failed> {
+    let path = operator.state().join("proofs.json");
+    let mut stored: Value = serde_json::from_slice(&std::fs::read(&path)?)?;
+    stored["services"]["service cache"]["managed_millis"] = json!(86_400_000 * 2);
+    std::fs::write(&path, stored.to_string())?;
+    let policy = format!("{POLICY}on_reversed = \"rollback\"\n");
+    let daemon = at_work(operator, &policy)?;
+    let gone = || Ok((flushes(&operator.devices()?) != TWO_MS).then_some(()));
+    let found = waited_long_for("the rollback", || finding(operator, "proof-rolled-back"))?;
+    assert!(found["evidence"].to_string().contains("p50 lately +"), "{found}");
+    waited_for("the host without the policy", gone)?;
+    assert_eq!(daemon.terminated()?, Some(0));
+    let drawn = operator.file("proofs.html", b"")?;
+    let words = operator.runs(&["history", "--report", &drawn], 0)?.data;
+    assert!(words.contains("; rolled back"), "{words}");
+    let page = std::fs::read_to_string(&drawn)?;
+    assert!(
+        page.contains("p50 of service cache with its policy") && page.contains("class=\"band\""),
+        "{page}"
+    );
+    // It stays so for the next daemon, and ends at a reload.
+    let daemon = at_work(operator, &policy)?;
+    waited_for("the finding again", || finding(operator, "proof-rolled-back"))?;
+    gone()?.ok_or("it stays rolled back")?;
+    daemon.signalled(Signal::HUP)?;
+    waited_for("the policy after a reload", in_force)?;
+    assert_eq!(daemon.terminated()?, Some(0));
     Ok(())
 }

@@ -6,11 +6,11 @@ use latency::judge::{ComparisonHeader, RecordedComparison, pairs};
 use measure::sequential::Sequence;
 use measure::switchback::Metric;
 use model::JudgedBy;
-use runs::html::{CompareChart, ComparePlace, ComparePoint, html_of_compare};
+use runs::html::{CompareChart, ComparePoint, html_of_compare};
 use session::{Exit, Fault};
 
 use crate::Context;
-use latency::reports::{CompareReport, in_percent};
+use latency::reports::{CompareReport, in_percent, places};
 
 /// Prints a recorded comparison and writes its plot.
 pub(super) fn report(
@@ -22,10 +22,8 @@ pub(super) fn report(
     let Some(path) = into else { return Ok(Exit::Done) };
     let ComparisonHeader { service, host, kernel, candidates, rule, .. } = &recording.header;
     let switchback = recording.switchback();
-    let (mut charts, mut verdicts, mut places) = (Vec::new(), Vec::new(), Vec::new());
-    let place = |name: &str, cpu: Option<f64>, p99: Option<f64>| {
-        Some(ComparePlace { name: name.to_owned(), cpu: cpu? / 1e3, p99: p99? / 1e3 })
-    };
+    let (mut charts, mut verdicts) = (Vec::new(), Vec::new());
+    let places = places(&switchback, switchback.winner_within(&recording.header.limits));
     for (candidate, name) in candidates.iter().enumerate().skip(1) {
         let verdict = switchback.verdict(candidate);
         verdicts.push(format!(
@@ -33,11 +31,6 @@ pub(super) fn report(
             candidates[0],
             pairs(switchback.rounds())
         ));
-        let [cpu, p99] = [Metric::Cpu, Metric::P99].map(|metric| switchback.change(candidate, metric));
-        if places.is_empty() {
-            places.extend(place(&candidates[0], cpu.before, p99.before));
-        }
-        places.extend(place(name, cpu.after, p99.after));
         for metric in [Metric::P50, Metric::P90, Metric::P99, Metric::Cpu] {
             let change = switchback.change(candidate, metric);
             charts.push(CompareChart {

@@ -1,13 +1,14 @@
 //! A chart: a quantity over answers per second, with a line per configuration.
 
-use std::fmt::{Display, Write as _};
+use std::fmt::Write as _;
 
 use model::OfferedLoad;
 
 use crate::summary::Summary;
 use measure::statistics::Interval;
 
-use super::escaped::Escaped;
+use page::drawing::{Escaped, Scale, line_across, short, tick_below};
+
 use super::style::SeriesStyle;
 
 /// Dimensions in the SVG's own units: the picture scales to the available space.
@@ -37,75 +38,6 @@ pub(super) struct Chart<'a> {
     pub(super) axis: Axis,
     pub(super) y: fn(&Summary) -> Option<Interval>,
     pub(super) summaries: &'a [Summary],
-}
-
-/// Maps values to coordinates along one axis.
-pub(super) struct Scale {
-    pub(super) low: f64,
-    pub(super) high: f64,
-    pub(super) from: f64,
-    pub(super) to: f64,
-    pub(super) logarithmic: bool,
-}
-
-impl Scale {
-    pub(super) fn place(&self, value: f64) -> f64 {
-        let along = |v: f64| if self.logarithmic { v.max(f64::MIN_POSITIVE).ln() } else { v };
-        let share = (along(value) - along(self.low)) / (along(self.high) - along(self.low));
-        self.from + share.clamp(0.0, 1.0) * (self.to - self.from)
-    }
-
-    /// About `about` round values within the scale.
-    pub(super) fn ticks(&self, about: f64) -> Vec<f64> {
-        /// More ticks would be a bug in the scale, not a property of the data.
-        const TICKS_MAX: usize = 40;
-        if self.logarithmic {
-            let decades = (self.high / self.low).log10();
-            let steps: &[f64] = if decades > 3.5 { &[1.0] } else { &[1.0, 2.0, 5.0] };
-            let first = self.low.log10().floor();
-            let values = (0..TICKS_MAX).map(|i| first + f64::from(u32::try_from(i).unwrap_or(0)));
-            let values = values.flat_map(|power| steps.iter().map(move |step| step * 10_f64.powf(power)));
-            return values.filter(|v| (self.low..=self.high).contains(v)).take(TICKS_MAX).collect();
-        }
-        let rough = (self.high - self.low) / about;
-        let power = 10_f64.powf(rough.log10().floor());
-        let step =
-            [1.0, 2.0, 5.0, 10.0].map(|s| s * power).into_iter().find(|s| *s >= rough).unwrap_or(rough);
-        let first = (self.low / step).ceil();
-        (0..TICKS_MAX)
-            .map(|i| (first + f64::from(u32::try_from(i).unwrap_or(0))) * step)
-            .take_while(|v| *v <= self.high * (1.0 + 1e-9))
-            .collect()
-    }
-}
-
-/// Formats a number for an axis: `200`, `1.5K`, `20K`, `1M`.
-pub(super) fn short(value: f64) -> String {
-    let (scaled, suffix) = match value {
-        v if v >= 1e6 => (v / 1e6, "M"),
-        v if v >= 1e4 => (v / 1e3, "K"),
-        v => (v, ""),
-    };
-    format!("{}{suffix}", (scaled * 100.0).round() / 100.0)
-}
-
-/// Draws a horizontal grid line across a chart, with its value on the left.
-pub(super) fn line_across(page: &mut String, left: f64, right: f64, at: f64, value: impl Display) {
-    let _ = writeln!(
-        page,
-        "<path class=\"grid\" d=\"M{left} {at:.1}H{right}\"/><text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{value}</text>",
-        left - 7.0,
-        at + 4.0
-    );
-}
-
-/// Draws a tick below a chart, with its value under it.
-pub(super) fn tick_below(page: &mut String, at: f64, bottom: f64, value: impl Display) {
-    let _ = writeln!(
-        page,
-        "<path class=\"grid\" d=\"M{at:.1} {bottom}v5\"/><text x=\"{at:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{value}</text>",
-        bottom + 19.0
-    );
 }
 
 impl Chart<'_> {
@@ -203,28 +135,5 @@ impl Chart<'_> {
             );
         }
         svg.push_str("</g>\n");
-    }
-}
-
-#[cfg(test)]
-mod test {
-    use super::*;
-
-    #[test]
-    fn a_logarithmic_scale_gives_every_decade_the_same_room() {
-        let scale = Scale { low: 10.0, high: 10_000.0, from: 300.0, to: 0.0, logarithmic: true };
-        assert_eq!(
-            [10.0, 100.0, 1000.0, 10_000.0].map(|v| scale.place(v).round()),
-            [300.0, 200.0, 100.0, 0.0]
-        );
-        let found: Vec<String> = scale.ticks(5.0).into_iter().map(short).collect();
-        assert_eq!(found, ["10", "20", "50", "100", "200", "500", "1000", "2000", "5000", "10K"]);
-    }
-
-    #[test]
-    fn ticks_are_round_numbers_within_the_scale() {
-        let scale = Scale { low: 0.0, high: 104_000.0, from: 0.0, to: 1.0, logarithmic: false };
-        let found: Vec<String> = scale.ticks(9.0).into_iter().map(short).collect();
-        assert_eq!(found, ["0", "20K", "40K", "60K", "80K", "100K"]);
     }
 }

@@ -3,9 +3,8 @@
 use std::cmp::Ordering;
 use std::fmt::Write as _;
 
-use super::chart::{Scale, line_across, short, tick_below};
-use super::escaped::Escaped;
-use super::style::CSS;
+use page::drawing::{CSS, Escaped, Scale, line_across, tick_below};
+use page::picture::{Place, scatter, style};
 
 const WIDTH: f64 = 900.0;
 const HEIGHT: f64 = 260.0;
@@ -40,24 +39,13 @@ pub struct CompareChart {
     pub points: Vec<ComparePoint>,
 }
 
-/// The position of one of the compared settings in the plot of response time against CPU time.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct ComparePlace {
-    /// The settings' name.
-    pub name: String,
-    /// CPU time per request, in microseconds.
-    pub cpu: f64,
-    /// The 99th percentile of the response time, in microseconds.
-    pub p99: f64,
-}
-
-/// Renders the report as a self-contained HTML page without scripts. `verdicts` are the sentences at the top,
-/// `places` the plot after them.
+/// Renders the report as a self-contained HTML page without scripts. It begins with
+/// the 99th percentile over CPU time per request; `verdicts` are the sentences after it.
 pub fn html_of_compare(
     title: &str,
     place: &str,
     verdicts: &[String],
-    places: &[ComparePlace],
+    places: &[Place],
     margin: f64,
     charts: &[CompareChart],
 ) -> String {
@@ -65,17 +53,18 @@ pub fn html_of_compare(
     let _ = write!(
         page,
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
-         <meta name=\"viewport\" content=\"width=device-width\">\n<title>{title}</title>\n<style>\n{CSS}\n\
+         <meta name=\"viewport\" content=\"width=device-width\">\n<title>{title}</title>\n<style>\n{CSS}\n{style}\
          .w{{fill:none;stroke:currentColor;stroke-width:1.6}} .b{{fill:currentColor;opacity:.16}} \
          .o{{fill:currentColor;opacity:.45}} .p{{fill:currentColor}} .m{{stroke:currentColor;opacity:.5;stroke-dasharray:4 3}}</style>\n\
          </head>\n<body>\n<h1>{title}</h1>\n<p class=\"where\">{place}</p>\n",
         title = Escaped(title),
         place = Escaped(place),
+        style = style(),
     );
+    page.push_str(&scatter("CPU time per request, µs", "99th percentile, µs", places));
     for verdict in verdicts {
         let _ = writeln!(page, "<p>{}</p>", Escaped(verdict));
     }
-    draw_places(&mut page, places);
     let _ = writeln!(
         page,
         "<p class=\"note\">Line: the point estimate after each pair. Band: the interval that contains the true change in 95 of 100 \
@@ -87,41 +76,6 @@ pub fn html_of_compare(
     }
     page.push_str("</body>\n</html>\n");
     page
-}
-
-/// Draws the settings as named points: towards the lower left is better.
-fn draw_places(page: &mut String, places: &[ComparePlace]) {
-    if places.len() < 2 {
-        return;
-    }
-    let scale = |value: fn(&ComparePlace) -> f64, from, to| {
-        let high = places.iter().map(value).fold(0.0, f64::max) * 1.15;
-        Scale { low: 0.0, high: high.max(f64::MIN_POSITIVE), from, to, logarithmic: false }
-    };
-    let (bottom, right) = (HEIGHT - BOTTOM, WIDTH - RIGHT);
-    let (x, y) = (scale(|place| place.cpu, LEFT, right), scale(|place| place.p99, bottom, TOP));
-    let _ = write!(
-        page,
-        "<figure>\n<figcaption><b>99th percentile</b>, in µs, over <b>CPU time per request</b>, in µs: towards the lower left is \
-         better</figcaption>\n<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"99th percentile over CPU time per request\">\n"
-    );
-    for tick in y.ticks(5.0) {
-        line_across(page, LEFT, right, y.place(tick), short(tick));
-    }
-    for tick in x.ticks(9.0) {
-        tick_below(page, x.place(tick), bottom, short(tick));
-    }
-    for place in places {
-        let (at, height) = (x.place(place.cpu), y.place(place.p99));
-        let _ = writeln!(
-            page,
-            "<circle class=\"p\" cx=\"{at:.1}\" cy=\"{height:.1}\" r=\"5\"/><text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
-            at,
-            height - 10.0,
-            Escaped(&place.name)
-        );
-    }
-    page.push_str("</svg>\n</figure>\n");
 }
 
 fn draw(page: &mut String, chart: &CompareChart, margin: f64) {
@@ -212,6 +166,8 @@ const fn count(number: usize) -> f64 {
 
 #[cfg(test)]
 mod test {
+    use page::picture::Role;
+
     use super::*;
 
     #[test]
@@ -244,17 +200,12 @@ mod test {
 
     #[test]
     fn the_settings_are_points_of_one_picture_which_comes_first() {
-        let place = |name: &str, cpu, p99| ComparePlace { name: name.to_owned(), cpu, p99 };
-        let places = [place("current", 20.0, 400.0), place("<cpu>", 10.0, 800.0)];
-        let page = html_of_compare("cache", "here", &[], &places, 5.0, &[]);
-        let circles: Vec<&str> = page.lines().filter(|line| line.contains("class=\"p\"")).collect();
-        assert!(circles[1].contains("&lt;cpu&gt;"), "{circles:?}");
-        let at = |line: &str, name: &str| -> f64 {
-            let value = line.split(&format!("{name}=\"")).nth(1).and_then(|rest| rest.split('"').next());
-            value.and_then(|value| value.parse().ok()).expect("a number")
-        };
-        assert!(at(circles[0], "cx") > at(circles[1], "cx"), "less CPU time is to the left");
-        assert!(at(circles[0], "cy") > at(circles[1], "cy"), "a shorter time is below");
+        let place = |name: &str, x, y, role| Place { name: name.to_owned(), x, y, role };
+        let places =
+            [place("current", 20.0, 400.0, Role::Current), place("<cpu>", 10.0, 800.0, Role::Winner)];
+        let page = html_of_compare("cache", "here", &["a verdict".to_owned()], &places, 5.0, &[]);
+        let at = |what: &str| page.find(what).expect(what);
+        assert!(at("<figure>") < at("a verdict") && page.contains("&lt;cpu&gt; (winner)"), "{page}");
         assert!(!html_of_compare("cache", "here", &[], &places[..1], 5.0, &[]).contains("<figure>"));
     }
 

@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
-use super::chart::line_across;
-use super::escaped::Escaped;
+use page::drawing::{CSS, Escaped, line_across};
+
 use super::style::{self, SeriesStyle, styles};
 use super::{legend, options, place, voids};
 use crate::cost::{COST_COLUMNS, COST_TITLE, cost_cells};
@@ -40,7 +40,7 @@ pub fn html_of_grid(grid: &Grid) -> String {
          <meta name=\"viewport\" content=\"width=device-width\">\n<title>{title}</title>\n<style>\n{css}{hover}</style>\n\
          </head>\n<body>\n<h1>{title}</h1>\n<p class=\"where\">{place}</p>\n",
         title = Escaped(&grid.title),
-        css = style::CSS,
+        css = CSS,
         hover = style::hover(styles.len()),
         place = Escaped(&place),
     );

@@ -6,7 +6,6 @@
 
 mod chart;
 mod compare;
-mod escaped;
 mod grid;
 mod style;
 mod watch;
@@ -22,10 +21,10 @@ use crate::table;
 use measure::statistics::Interval;
 
 use chart::{Axis, Chart};
-use escaped::Escaped;
+use page::drawing::{CSS, Escaped};
 use style::{SeriesStyle, styles};
 
-pub use compare::{CompareChart, ComparePlace, ComparePoint, html_of_compare};
+pub use compare::{CompareChart, ComparePoint, html_of_compare};
 pub use grid::html_of_grid;
 pub use watch::{Mark, POINTS_MAX, WatchPoint, html_of_watch};
 
@@ -40,7 +39,7 @@ pub fn html_of_results(title: &str, results: &Results) -> String {
          <meta name=\"viewport\" content=\"width=device-width\">\n<title>{title}</title>\n<style>\n{css}{hover}</style>\n\
          </head>\n<body>\n<h1>{title}</h1>\n<p class=\"where\">{place}</p>\n",
         title = Escaped(title),
-        css = style::CSS,
+        css = CSS,
         hover = style::hover(styles.len()),
         place = Escaped(&place(results)),
     );

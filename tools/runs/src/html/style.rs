@@ -37,7 +37,7 @@ impl Marker {
     }
 }
 
-/// The colours' CSS classes; their values, one set for light and one for dark, are in [`CSS`].
+/// The colours' CSS classes; their values, one set for light and one for dark, are in [`page::drawing::CSS`].
 const COLOURS: [&str; 7] = ["c0", "c1", "c2", "c3", "c4", "c5", "c6"];
 const DASHES: [&str; 4] = ["none", "7 3", "2 3", "9 3 2 3"];
 const MARKERS: [Marker; 4] = [Marker::Circle, Marker::Square, Marker::Triangle, Marker::Diamond];
@@ -76,55 +76,6 @@ pub(super) fn hover(series: usize) -> String {
     }
     css
 }
-
-/// Colours: Okabe and Ito's palette, which remains distinct with all common types of colour blindness, in a
-/// darker set for light pages and a lighter one for dark pages.
-pub(super) const CSS: &str = "\
-:root { color-scheme: light dark; --ink: #1c2024; --soft: #5b6470; --rule: #d9dde2; --page: #ffffff; --card: #f7f8fa;
-  --c0: #1c2024; --c1: #0072b2; --c2: #d55e00; --c3: #9c6f00; --c4: #007d5a; --c5: #b0538a; --c6: #2a93cf; }
-@media (prefers-color-scheme: dark) {
-  :root { --ink: #e6e9ed; --soft: #9aa4b0; --rule: #3a414a; --page: #14171b; --card: #1b1f24;
-    --c0: #e6e9ed; --c1: #56a8e0; --c2: #ff8a3d; --c3: #e6b422; --c4: #2fc295; --c5: #e08fc0; --c6: #8fd0f5; }
-}
-body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--page); max-width: 1180px;
-  margin: 2rem auto; padding: 0 1.2rem; }
-h1 { font-size: 1.6rem; line-height: 1.2; margin: 0 0 .3rem; }
-h2 { font-size: 1.1rem; margin: 2rem 0 .5rem; }
-.where, .note, figcaption, .remark { color: var(--soft); }
-.where { margin: 0 0 1rem; }
-.note { font-size: .85rem; max-width: 75ch; }
-.c0 { --c: var(--c0); } .c1 { --c: var(--c1); } .c2 { --c: var(--c2); } .c3 { --c: var(--c3); }
-.c4 { --c: var(--c4); } .c5 { --c: var(--c5); } .c6 { --c: var(--c6); }
-.s { transition: opacity .1s; }
-.legend { list-style: none; display: flex; flex-wrap: wrap; gap: .2rem 1.1rem; padding: .5rem 0; margin: 0;
-  position: sticky; top: 0; background: var(--page); z-index: 1; }
-.legend li { display: flex; align-items: center; gap: .35rem; font-size: .9rem; cursor: default; }
-.charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 520px), 1fr)); gap: 1.2rem; }
-figure { margin: 0; padding: .6rem .8rem; background: var(--card); border: 1px solid var(--rule); border-radius: 6px; }
-figcaption { font-size: .9rem; }
-figcaption b { color: var(--ink); font-weight: 600; }
-figure svg { width: 100%; height: auto; display: block; }
-svg text { fill: var(--soft); font-size: 12px; }
-.grid { stroke: var(--rule); stroke-width: 1; }
-.line { fill: none; stroke: var(--c); stroke-width: 1.8; stroke-linejoin: round; }
-.whisker { stroke: var(--c); stroke-width: 1.1; fill: none; }
-.mark { fill: var(--c); stroke: var(--c); stroke-width: 1.4; }
-.hollow { fill: var(--card); }
-.wide { overflow-x: auto; }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .9rem; }
-th, td { padding: .12rem .7rem; text-align: right; white-space: nowrap; }
-thead th { color: var(--soft); font-weight: 500; border-bottom: 1px solid var(--rule); }
-tbody { border-bottom: 1px solid var(--rule); }
-tbody th { text-align: left; vertical-align: top; font-weight: 600; }
-thead th:first-child { text-align: left; }
-tbody th span { border-left: 4px solid var(--c); padding-left: .5rem; }
-td small, thead small { color: var(--soft); display: inline-block; min-width: 4.5em; text-align: left; padding-left: .3em; }
-td.remark { text-align: left; font-size: .85rem; }
-dl { display: grid; grid-template-columns: repeat(auto-fill, minmax(260px, 1fr)); gap: .1rem 2rem; margin: 0; }
-dl div { display: flex; justify-content: space-between; border-bottom: 1px dotted var(--rule); }
-dt { color: var(--soft); } dd { margin: 0; }
-@media print { .legend { position: static; } figure { break-inside: avoid; } }
-";
 
 #[cfg(test)]
 mod test {
