@@ -101,13 +101,15 @@ mod test {
             include_str!("../../../measure/src/live/findings.rs"),
             include_str!("../../../measure/src/live/caveats.rs"),
             include_str!("../../../measure/src/switchback/network.rs"),
+            include_str!("prospect.rs"),
             include_str!("target.rs"),
             include_str!("moderation.rs").split("#[cfg(test)]").next().unwrap_or_default(),
             include_str!("../../../daemon/src/goals.rs"),
         ];
         let words = sources.iter().flat_map(|source| source.split('"'));
         let is_rule = |word: &&str| {
-            word.starts_with("live-") && word.chars().all(|c| c.is_ascii_lowercase() || c == '-')
+            (word.starts_with("live-") || *word == "policy-expected")
+                && word.chars().all(|c| c.is_ascii_lowercase() || c == '-')
         };
         let named: BTreeSet<&str> = words.filter(is_rule).collect();
         let listed: BTreeSet<&str> = RULES.iter().map(|(rule, _)| *rule).collect();
