@@ -191,6 +191,16 @@ impl<'a> Table<'a> {
             .map_err(|_| refused(format!("BPF map {}: update", self.name)))
     }
 
+    /// Removes every entry and returns the values. Nothing may add entries meanwhile.
+    pub(super) fn drain(&self) -> Result<Vec<Vec<u8>>, KernelError> {
+        /// Entries for each call.
+        const BATCH: u32 = 1024;
+        let refused = |_| refused(format!("BPF map {}: drain", self.name));
+        let batch = self.map.lookup_and_delete_batch(BATCH, MapFlags::ANY, MapFlags::ANY).map_err(refused)?;
+        let most = usize::try_from(self.map.max_entries()).unwrap_or(usize::MAX);
+        Ok(batch.take(most).map(|(_, value)| value).collect())
+    }
+
     /// The keys; never more than the map's capacity, even if it changes meanwhile.
     pub(super) fn keys(&self) -> impl Iterator<Item = Vec<u8>> {
         self.map.keys().take(usize::try_from(self.map.max_entries()).unwrap_or(usize::MAX))

@@ -188,8 +188,13 @@ struct rtnl_link_ops {
 	const char *kind;
 };
 
+typedef struct {
+	struct net *net;
+} possible_net_t;
+
 struct net_device {
 	char name[16];
+	possible_net_t nd_net;
 	const struct rtnl_link_ops *rtnl_link_ops;
 };
 
@@ -244,10 +249,6 @@ struct linux_binprm {
 	struct file *file;
 };
 
-typedef struct {
-	struct net *net;
-} possible_net_t;
-
 struct in6_addr {
 	union {
 		__u8 u6_addr8[16];
@@ -286,8 +287,13 @@ typedef struct {
 	int owned;
 } socket_lock_t;
 
+struct sk_buff_head {
+	__u32 qlen;
+};
+
 struct sock {
 	struct sock_common __sk_common;
+	struct sk_buff_head sk_receive_queue;
 	socket_lock_t sk_lock;
 	struct socket *sk_socket;
 	unsigned int sk_napi_id;
@@ -337,6 +343,10 @@ struct tcp_sock {
 	struct tcp_options_received rx_opt;
 };
 
+struct udp_sock {
+	struct sk_buff_head reader_queue;
+};
+
 struct tcp_skb_cb {
 	__u32 seq;
 	__u32 end_seq;
@@ -350,6 +360,7 @@ struct sk_buff {
 	unsigned int len;
 	unsigned int data_len;
 	__u16 transport_header;
+	__u16 network_header;
 	__u16 mac_header;
 	unsigned char *head;
 	unsigned char *data;

@@ -10,7 +10,7 @@ use latency::live::{
 };
 use linux::Netns;
 use model::host::{Process, SocketState};
-use model::live::{LivePolls, PartOfSecond};
+use model::live::{LivePolls, PartOfSecond, ServicePorts};
 use model::{
     DeliveryMode, Finding, Goal, Guarded, Host, Intent, Nanoseconds, Pid, PolicyName, Severity, Target,
 };
@@ -316,17 +316,17 @@ fn subject<'p>(
     let is_here = |process: &&Process| process.netns.is_none_or(|netns| netns == host.netns);
     let processes: Vec<_> = pids.filter_map(|pid| host.process(*pid)).filter(is_here).collect();
     let sockets = processes.iter().flat_map(|process| &process.sockets);
-    let ports: BTreeSet<u16> = sockets
-        .filter(|socket| socket.state == SocketState::TcpListen)
-        .filter_map(|socket| Some(socket.local?.port()))
-        .collect();
+    let (mut tcp, mut udp) = (BTreeSet::new(), BTreeSet::new());
+    for socket in sockets {
+        match (socket.state, socket.local) {
+            (SocketState::TcpListen, Some(local)) => drop(tcp.insert(local.port())),
+            (SocketState::Udp, Some(local)) if socket.remote.is_none() => drop(udp.insert(local.port())),
+            _ => {}
+        }
+    }
+    let ports = ServicePorts::select(&tcp, &udp, None);
     let processes = processes.iter().map(|process| process.id).collect();
-    (!ports.is_empty()).then(|| ListeningService {
-        name,
-        processes,
-        ports: ports.into_iter().collect(),
-        goal,
-    })
+    (!ports.is_empty()).then_some(ListeningService { name, processes, ports, goal })
 }
 
 /// Selects a service of the policy by name, using the daemon's knowledge: the daemon may lack the permission

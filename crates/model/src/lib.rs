@@ -77,7 +77,8 @@ pub use kthread_key::{KthreadKey, KthreadValue};
 pub use layout::{Layout, ObjectSpec};
 pub use legible::is_misleading;
 pub use live::{
-    LiveCounts, LivePart, LivePolls, LiveProtocols, LiveSpans, LiveWaiting, LiveWindow, SpanCounts,
+    LiveCounts, LivePart, LivePolls, LiveProtocols, LiveSpans, LiveWaiting, LiveWindow, ServicePorts,
+    SpanCounts,
 };
 pub use machine::{DeepestIdle, DriverInfo, MachineDescription, Side};
 pub use nic::{ChannelKind, CoalesceParam, FlagName, NicRequest, Offload, PacketSize, RingKind, Rss, Sysctl};

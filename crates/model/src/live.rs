@@ -4,6 +4,7 @@
 //! is *answered* when the application sends the first byte of the answer. Before it arrives, it has waited in
 //! the NIC's ring until it was polled. That wait is estimated, because no stock kernel records it.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
 
@@ -12,6 +13,69 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::ids::{NapiId, Pid};
 use crate::units::Nanoseconds;
+
+/// The ports on which a service receives requests, in ascending order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ServicePorts {
+    /// Of its TCP listeners.
+    pub tcp: Vec<u16>,
+    /// Of its UDP sockets without a peer.
+    pub udp: Vec<u16>,
+}
+
+impl ServicePorts {
+    /// Ports below this are assigned to services; above, a program's own requests have them, too.
+    /// Kernel: `include/net/sock.h` `PROT_SOCK`.
+    const UNASSIGNED: u16 = 1024;
+
+    /// Selects among these ports of a service the one asked for, or those of services: resolvers and clients
+    /// also have sockets with arbitrary UDP ports. They count only if there are no others.
+    pub fn select(tcp: &BTreeSet<u16>, udp: &BTreeSet<u16>, asked: Option<u16>) -> Self {
+        let is_asked = |port: &u16| asked.is_none_or(|asked| asked == *port);
+        let tcp: Vec<u16> = tcp.iter().copied().filter(is_asked).collect();
+        let of_service = |port: &u16| asked.is_some() || *port < Self::UNASSIGNED || tcp.contains(port);
+        let mut found: Vec<u16> = udp.iter().copied().filter(is_asked).filter(of_service).collect();
+        if tcp.is_empty() && found.is_empty() {
+            found = udp.iter().copied().filter(is_asked).collect();
+        }
+        Self { tcp, udp: found }
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.tcp.is_empty() && self.udp.is_empty()
+    }
+
+    /// All port numbers.
+    pub fn all(&self) -> Vec<u16> {
+        let all: BTreeSet<u16> = self.tcp.iter().chain(&self.udp).copied().collect();
+        all.into_iter().collect()
+    }
+
+    /// Keeps at most this many of each protocol. Returns the number of others.
+    pub fn truncate(&mut self, most: usize) -> usize {
+        let left_out = self.tcp.len().saturating_sub(most) + self.udp.len().saturating_sub(most);
+        self.tcp.truncate(most);
+        self.udp.truncate(most);
+        left_out
+    }
+}
+
+/// TCP ports.
+impl From<Vec<u16>> for ServicePorts {
+    fn from(tcp: Vec<u16>) -> Self {
+        Self { tcp, udp: Vec::new() }
+    }
+}
+
+/// `80, 443`; with datagrams `53, 53/udp`.
+impl fmt::Display for ServicePorts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let tcp = self.tcp.iter().map(ToString::to_string);
+        let ports: Vec<String> = tcp.chain(self.udp.iter().map(|port| format!("{port}/udp"))).collect();
+        f.write_str(&ports.join(", "))
+    }
+}
 
 /// A histogram of spans: 0 to 15 ns exactly, then sixteen buckets per power of two up to 2⁴⁰ ns (18 minutes). The
 /// last bucket also holds anything longer. A bucket is at most a sixteenth of its spans wide.
@@ -281,6 +345,27 @@ pub struct LiveCounts {
     /// Connections on which data waited because the client's receive window was full.
     #[serde(default)]
     pub clients_full: u64,
+    /// Datagrams that arrived.
+    #[serde(default)]
+    pub datagrams: u64,
+    /// Of these, datagrams with an id that their answer repeats: DNS, memcached.
+    #[serde(default)]
+    pub identified: u64,
+    /// Of `datagrams`, those that are not paired with answers: QUIC, or a service that does not answer each.
+    #[serde(default)]
+    pub unpaired: u64,
+    /// Of `unpaired`, datagrams of ports that have received QUIC.
+    #[serde(default)]
+    pub quic: u64,
+    /// Datagrams that did not fit into the socket's buffer: requests that stay unanswered.
+    #[serde(default)]
+    pub dropped: u64,
+    /// Datagrams sent to a peer without a waiting request.
+    #[serde(default)]
+    pub strays: u64,
+    /// Datagrams that had waited for an answer for at least 10 ms when the window ended.
+    #[serde(default)]
+    pub unanswered: u64,
     /// Events for which no BPF program ran because they interrupted a run on the same CPU. No other count
     /// includes them. Kernel: 5.12, `bpf_prog_info` `recursion_misses`; 0 before.
     #[serde(default)]
@@ -288,6 +373,19 @@ pub struct LiveCounts {
 }
 
 impl LiveCounts {
+    /// Whether datagrams of an unknown protocol were not each answered: then which datagram an answer belongs
+    /// to is unknown.
+    pub const fn answers_are_unclear(&self) -> bool {
+        /// The fewest datagrams that show it.
+        const FEW: u64 = 50;
+        /// One in this many may lack an answer, and one in this many sent may be no answer.
+        const ONE_OF: u64 = 10;
+        let received = self.datagrams.saturating_sub(self.identified).saturating_sub(self.unpaired);
+        let sent = self.protocols.udp + self.strays;
+        let most = if received > sent { received } else { sent };
+        most >= FEW && (received.abs_diff(sent) * ONE_OF > most || self.strays * ONE_OF > sent)
+    }
+
     /// Segments that were sent again because they were lost: without those that clients had received already.
     pub const fn lost(&self) -> u64 {
         self.retransmitted.saturating_sub(self.needless)
@@ -333,6 +431,13 @@ impl std::ops::AddAssign for LiveCounts {
         self.segments_in += other.segments_in;
         self.out_of_order += other.out_of_order;
         self.clients_full += other.clients_full;
+        self.datagrams += other.datagrams;
+        self.identified += other.identified;
+        self.unpaired += other.unpaired;
+        self.quic += other.quic;
+        self.dropped += other.dropped;
+        self.strays += other.strays;
+        self.unanswered += other.unanswered;
         self.missed += other.missed;
     }
 }
@@ -355,12 +460,18 @@ pub struct LiveProtocols {
     pub memcached: u64,
     /// Queries of PostgreSQL: `Query`, `Sync` and function calls.
     pub postgresql: u64,
+    /// Queries of DNS, over UDP.
+    #[serde(default)]
+    pub dns: u64,
+    /// Datagrams of other protocols, each with an answer to its sender.
+    #[serde(default)]
+    pub udp: u64,
 }
 
 impl LiveProtocols {
     /// Requests of protocols that show them.
     pub const fn requests(&self) -> u64 {
-        self.http1 + self.http2 + self.resp + self.memcached + self.postgresql
+        self.http1 + self.http2 + self.resp + self.memcached + self.postgresql + self.dns + self.udp
     }
 
     /// Exchanges of all other protocols.
@@ -376,6 +487,8 @@ impl LiveProtocols {
             ("RESP", self.resp),
             ("memcached", self.memcached),
             ("PostgreSQL", self.postgresql),
+            ("DNS", self.dns),
+            ("an unknown protocol over UDP", self.udp),
             ("TLS", self.tls),
             ("an unknown protocol", self.other),
         ];
@@ -394,6 +507,8 @@ impl std::ops::AddAssign for LiveProtocols {
         self.resp += other.resp;
         self.memcached += other.memcached;
         self.postgresql += other.postgresql;
+        self.dns += other.dns;
+        self.udp += other.udp;
     }
 }
 
@@ -588,6 +703,33 @@ mod test {
             }
         }
         assert_eq!(SpanCounts::lower_edge(SpanCounts::BUCKETS), Nanoseconds(1 << 40));
+    }
+
+    #[test]
+    fn a_resolvers_own_requests_have_no_port_of_the_service() {
+        let (none, tcp) = (BTreeSet::new(), BTreeSet::from([53, 8053]));
+        let udp = BTreeSet::from([53, 853, 8053, 33_333]);
+        assert_eq!(ServicePorts::select(&tcp, &udp, None).to_string(), "53, 8053, 53/udp, 853/udp, 8053/udp");
+        assert_eq!(ServicePorts::select(&tcp, &udp, Some(53)).to_string(), "53, 53/udp");
+        assert_eq!(ServicePorts::select(&none, &udp, None).udp, [53, 853]);
+        assert_eq!(ServicePorts::select(&none, &BTreeSet::from([33_333]), None).udp, [33_333]);
+        assert_eq!(ServicePorts::select(&none, &udp, Some(33_333)).udp, [33_333]);
+        assert!(ServicePorts::select(&tcp, &udp, Some(80)).is_empty());
+    }
+
+    #[test]
+    fn a_service_that_answers_each_datagram_is_told_from_one_that_does_not() {
+        let counts = |datagrams, udp, strays| {
+            let protocols = LiveProtocols { udp, ..LiveProtocols::default() };
+            LiveCounts { datagrams, strays, protocols, ..LiveCounts::default() }
+        };
+        assert!(!counts(1_000, 990, 0).answers_are_unclear());
+        assert!(!counts(40, 0, 0).answers_are_unclear(), "too few to know");
+        assert!(counts(1_000, 300, 0).answers_are_unclear(), "most are not answered");
+        assert!(counts(1_000, 1_000, 500).answers_are_unclear(), "several answers each");
+        let dns = LiveCounts { identified: 1_000, ..counts(1_000, 0, 0) };
+        assert!(!dns.answers_are_unclear(), "ids tell");
+        assert!(!LiveCounts { unpaired: 1_000, ..counts(1_000, 0, 0) }.answers_are_unclear());
     }
 
     #[test]

@@ -237,7 +237,7 @@ pub struct Try {
     /// the settings are restored immediately.
     #[arg(long, value_name = "LIMITS")]
     pub guard: Option<Limits>,
-    /// Judge only by this service: a name, or a TCP port. Default: all services of the policy files.
+    /// Judge only by this service: a name, or a port. Default: all services of the policy files.
     #[arg(long, value_name = "SERVICE", requires = "guard", add = ArgValueCandidates::new(completing::served))]
     pub on: Vec<String>,
     /// What else may be done.
@@ -320,7 +320,7 @@ Examples:
   netpolicy set device eth0 defer50       a delivery mode, for experts
   netpolicy set device eth0 threaded --kthread-cpus irq --kthread-class fifo:50
   netpolicy set service redis-server latency
-  netpolicy set service 6379 latency      the process that listens on this TCP port
+  netpolicy set service 6379 latency      the process that listens on this port
   netpolicy set task 812 suspend20        a running process and the queues that it receives from")]
 pub struct Set {
     /// The target.
@@ -367,7 +367,7 @@ pub enum SetTarget {
     },
     /// A service: its current processes and, with a daemon, later ones.
     Service {
-        /// A service of the policy files, a unit, an executable, or a TCP port.
+        /// A service of the policy files, a unit, an executable, or a port.
         #[arg(value_name = "NAME|PORT", add = ArgValueCandidates::new(completing::served))]
         name: String,
         /// A policy or a delivery mode.
@@ -434,7 +434,7 @@ pub struct AttachArgs {
     /// The process, by pid; or its service: of the policy files, a unit, an executable.
     #[arg(value_name = "PID|SERVICE", add = ArgValueCandidates::new(completing::attachable), value_parser = attached, required_unless_present = "port", conflicts_with = "port")]
     pub process: Option<Attached>,
-    /// The process that listens on this TCP port.
+    /// The process that listens on this port.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub port: Option<u16>,
     /// The policy or mode.

@@ -12,8 +12,8 @@ use crate::completing;
 /// Measure the response times of a running service, from outside.
 ///
 /// For a part of each second, BPF programs record when requests arrive, are read and are answered, and how
-/// long packets waited in the NIC's ring. The service is not changed and need not cooperate. Only TCP can be
-/// measured. Anything that cannot be measured is listed with the reason: docs/reference/watch.md.
+/// long packets waited in the NIC's ring. The service is not changed and need not cooperate. Anything
+/// that cannot be measured is listed with the reason: docs/reference/watch.md.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -42,13 +42,13 @@ pub struct WatchArgs {
 /// An operator's choice of service.
 #[derive(Clone, Debug, Args)]
 pub struct ServiceChoice {
-    /// A service of the policy files, a unit, an executable, or a TCP port.
+    /// A service of the policy files, a unit, an executable, or a port.
     #[arg(value_name = "SERVICE", add = ArgValueCandidates::new(completing::served), required_unless_present_any = ["pid", "port", "unit"], conflicts_with_all = ["pid", "port", "unit"])]
     pub service: Option<String>,
     /// The process with this pid, and its children.
     #[arg(long, value_name = "N", conflicts_with_all = ["port", "unit"], value_parser = clap::value_parser!(u32).range(1..))]
     pub pid: Option<u32>,
-    /// The process that listens on this TCP port.
+    /// The process that listens on this port.
     #[arg(long, value_name = "N", conflicts_with = "unit", value_parser = clap::value_parser!(u16).range(1..))]
     pub port: Option<u16>,
     /// The processes of this systemd unit.

@@ -137,9 +137,13 @@ static __always_inline int bounds_of(struct napi_state *napi, struct exchange *e
 	return bounds->from ? POLL_KNOWN : POLL_AT_OPENING;
 }
 
+/* Added to a protocol: the wake-up was counted when the datagram was read. */
+#define WAKEUP_COUNTED 0x100
+
 /* The thread of this slot answered an exchange at @now. */
 __noinline int answer(struct exchange *exchange, __u64 now, __u32 worker, __u32 protocol)
 {
+	bool wakeup_counted = protocol & WAKEUP_COUNTED;
 	__u64 uniform = 0, best, residence, wakeup = 0, service = 0;
 	struct live_counts *all = counted();
 	struct live_spans *spans_here;
@@ -156,6 +160,7 @@ __noinline int answer(struct exchange *exchange, __u64 now, __u32 worker, __u32 
 	/* Answers before the window opens do not count; answers while it closes do. */
 	if (gate.opens && now < gate.opens)
 		return 0;
+	protocol &= ~WAKEUP_COUNTED;
 	if (protocol > LIVE_TLS && exchange->requests > 1)
 		weight = exchange->requests;
 	all->answered++;
@@ -183,7 +188,8 @@ __noinline int answer(struct exchange *exchange, __u64 now, __u32 worker, __u32 
 	if (exchange->read >= exchange->probed && exchange->read <= now) {
 		wakeup = exchange->read - exchange->probed;
 		service = now - exchange->read;
-		add(spans_here->wakeup, wakeup, weight);
+		if (!wakeup_counted)
+			add(spans_here->wakeup, wakeup, weight);
 		add(spans_here->service, service, weight);
 	}
 

@@ -6,7 +6,7 @@ pub(super) const BUCKETS: usize = 592;
 pub(super) const PART_BUCKETS: usize = 296;
 pub(super) const PORTS_MAX: usize = 16;
 /// `LIVE_PROTOCOLS`.
-pub(super) const PROTOCOLS: usize = 7;
+pub(super) const PROTOCOLS: usize = 9;
 /// `LIVE_NOT_YET`: the programs are being attached.
 pub(super) const NOT_YET: u64 = u64::MAX;
 /// Slots for NAPIs; those for threads follow in the map `parts`.
@@ -15,6 +15,9 @@ pub(super) const NAPIS_MAX: u32 = 128;
 pub(super) const PARTS_MAX: u32 = NAPIS_MAX + 64;
 /// The whole of a distribution of turnarounds.
 pub(super) const WHOLE: u64 = 1 << 31;
+
+/// `EXCHANGES_MAX`: unanswered requests of a socket or peer. A power of two.
+pub(super) const EXCHANGES_MAX: usize = 8;
 
 mirrored! {
     /// `struct live_config`.
@@ -25,6 +28,9 @@ mirrored! {
         ports: [u16; PORTS_MAX],
         tick_ns: u32,
         answers_late: u32,
+        udp_ports_count: u32,
+        udp_ports: [u16; PORTS_MAX],
+        pad: u32,
     }
 
     /// `struct live_gate`.
@@ -34,6 +40,7 @@ mirrored! {
         opened: u64,
         sockets: u64,
         looks_at_stack: u64,
+        pairs_ids_only: u64,
     }
 
     /// `struct live_spans`.
@@ -86,6 +93,12 @@ mirrored! {
         unseen: u64,
         opened: u64,
         zero_windows: u64,
+        datagrams: u64,
+        identified: u64,
+        unpaired: u64,
+        quic: u64,
+        dropped: u64,
+        strays: u64,
     }
 
     /// `struct live_part`.
@@ -133,6 +146,41 @@ mirrored! {
         clients_full: u64,
         rtt: [u32; BUCKETS],
     }
+
+    /// `struct exchange` of `state.bpf.h`.
+    struct Exchange = "exchange" {
+        probed: u64,
+        last: u64,
+        read: u64,
+        floor: u64,
+        end_seq: u32,
+        bytes: u32,
+        write_seq: u32,
+        poll: u32,
+        late: u32,
+        at: u16,
+        requests: u16,
+        napi: u8,
+        stamped: u8,
+        unseen: u8,
+        touched: u8,
+        untimed: u8,
+        incomplete: u8,
+        at_interrupt: u8,
+        by_ksoftirqd: u8,
+    }
+
+    /// `struct peer_state` of `datagram.bpf.h`.
+    struct PeerState = "peer_state" {
+        head: u32,
+        read: u32,
+        tail: u32,
+        carried: u8,
+        broken: u8,
+        pad: [u8; 2],
+        last_send: u64,
+        exchanges: [Exchange; EXCHANGES_MAX],
+    }
 }
 
 #[cfg(test)]
@@ -149,7 +197,9 @@ mod test {
         Part,
         Key,
         Turnarounds,
-        Waiting
+        Waiting,
+        Exchange,
+        PeerState
     );
 
     #[test]

@@ -25,6 +25,7 @@
 #include "state.bpf.h"
 #include "protocol.bpf.h"
 #include "estimate.bpf.h"
+#include "datagram.bpf.h"
 
 /*
  * An answer with this many unacknowledged bytes waits for buffer space; what
@@ -92,11 +93,40 @@ struct place {
 	__u8 at_interrupt, by_ksoftirqd;
 };
 
+/* The position of a packet in the running poll of its NAPI. */
+static __always_inline void placed_by(struct napi_state *napi, __u64 now, struct place *place)
+{
+	struct task_struct *task;
+
+	if (!napi->packets) {
+		task = bpf_get_current_task_btf();
+		napi->first = now;
+		napi->waited = 0;
+		napi->cpu = bpf_get_smp_processor_id();
+		napi->flags &= THREADED;
+		if (napi->masked)
+			was_drained_unseen(napi, now);
+		if (task->flags & PF_KTHREAD) {
+			if (napi->flags & THREADED)
+				thread_waited(napi, task, now);
+			else if (is_ksoftirqd(task))
+				napi->flags |= BY_KSOFTIRQD;
+		}
+	}
+	napi->last = now;
+	place->poll = napi->number;
+	place->at = napi->packets++;
+	place->at_interrupt = !place->at && !napi->masked && napi->polls_seen && !(napi->flags & THREADED) &&
+			      napi->window == (__u32)gate.window;
+	place->by_ksoftirqd = !!(napi->flags & BY_KSOFTIRQD);
+	if (gate.looks_at_stack && !place->at && !napi->masked && !(napi->flags & THREADED))
+		took_to_receive(now);
+}
+
 static __always_inline void placed(struct sock *sk, struct sk_buff *skb, struct socket_state *state, __u64 now,
 				   struct place *place)
 {
 	struct napi_state *napi;
-	struct task_struct *task;
 	__u32 id = skb->napi_id;
 
 	if (!id) {
@@ -112,29 +142,7 @@ static __always_inline void placed(struct sock *sk, struct sk_buff *skb, struct 
 		place->poll = napi->packets ? napi->number : napi->number - 1;
 		place->at = napi->packets ? napi->packets - 1 : 0;
 	} else if (napi) {
-		if (!napi->packets) {
-			task = bpf_get_current_task_btf();
-			napi->first = now;
-			napi->waited = 0;
-			napi->cpu = bpf_get_smp_processor_id();
-			napi->flags &= THREADED;
-			if (napi->masked)
-				was_drained_unseen(napi, now);
-			if (task->flags & PF_KTHREAD) {
-				if (napi->flags & THREADED)
-					thread_waited(napi, task, now);
-				else if (is_ksoftirqd(task))
-					napi->flags |= BY_KSOFTIRQD;
-			}
-		}
-		napi->last = now;
-		place->poll = napi->number;
-		place->at = napi->packets++;
-		place->at_interrupt = !place->at && !napi->masked && napi->polls_seen && !(napi->flags & THREADED) &&
-				      napi->window == (__u32)gate.window;
-		place->by_ksoftirqd = !!(napi->flags & BY_KSOFTIRQD);
-		if (gate.looks_at_stack && !place->at && !napi->masked && !(napi->flags & THREADED))
-			took_to_receive(now);
+		placed_by(napi, now, place);
 	}
 }
 
@@ -646,6 +654,138 @@ int BPF_PROG(live_polls, struct napi_struct *polled, int work, int budget)
 	} else {
 		napi->masked = 1;
 		napi->expires = 0;
+	}
+	return 0;
+}
+
+/* Any packet reaches its protocol. Kernel: 6.18, net/core/dev.c __netif_receive_skb_core(). */
+SEC("?tp_btf/netif_receive_skb")
+int BPF_PROG(live_datagram, struct sk_buff *skb)
+{
+	struct datagram datagram = {};
+	struct place place = {};
+	struct live_counts *all;
+	struct napi_state *napi;
+	struct cpu_state *cpu;
+	__u32 id, slot = NO_SLOT;
+	__u64 now;
+	int port;
+
+	port = describe(skb, skb->data, false, &datagram);
+	if (port < 0 || skb->dev->nd_net.net->ns.inum != config.netns)
+		return 0;
+	all = counted();
+	cpu = this_cpu();
+	if (!all || !cpu || !is_local(&datagram, cpu))
+		return 0;
+	now = bpf_ktime_get_ns();
+	id = skb->napi_id;
+	if (id) {
+		slot = slot_of_napi(id);
+		if (slot == NO_SLOT)
+			slot = slot_of(id, 0);
+	}
+	napi = napi_at(slot);
+	if (napi)
+		placed_by(napi, now, &place);
+	if (!gate.opens)
+		return 0;
+	datagram.exchange.probed = now;
+	datagram.exchange.last = now;
+	/* See live_arrives. */
+	datagram.exchange.untimed = now < gate.opens;
+	datagram.exchange.napi = slot;
+	datagram.exchange.poll = place.poll;
+	datagram.exchange.at = place.at;
+	datagram.exchange.at_interrupt = place.at_interrupt;
+	datagram.exchange.by_ksoftirqd = place.by_ksoftirqd;
+	datagram_arrives(&datagram, port, all);
+	return 0;
+}
+
+/* A datagram has joined the queue of its socket. */
+SEC("?tp_btf/sk_data_ready")
+int BPF_PROG(live_datagram_queued, const struct sock *sk)
+{
+	struct queue_state *queue;
+	struct live_counts *all;
+	__u64 now;
+
+	if (sk->sk_protocol != IPPROTO_UDP || udp_port(sk) < 0 || !gate.opens)
+		return 0;
+	queue = bpf_sk_storage_get(&queues, (void *)sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
+	all = counted();
+	if (!queue || !all)
+		return 0;
+	now = bpf_ktime_get_ns();
+	all->datagrams += now >= gate.opens;
+	joins_queue(queue, sk, now);
+	return 0;
+}
+
+/* The application has a datagram. */
+SEC("?tp_btf/sock_recv_length")
+int BPF_PROG(live_datagram_read, struct sock *sk, int ret, int flags)
+{
+	struct queue_state *queue;
+
+	if (ret < 0 || flags & (MSG_PEEK | MSG_ERRQUEUE) || sk->sk_protocol != IPPROTO_UDP || udp_port(sk) < 0)
+		return 0;
+	queue = bpf_sk_storage_get(&queues, sk, 0, 0);
+	if (queue)
+		leaves_queue(queue, bpf_ktime_get_ns());
+	return 0;
+}
+
+/* A datagram did not fit into the buffer of its socket. */
+SEC("?tp_btf/udp_fail_queue_rcv_skb")
+int BPF_PROG(live_drops, int reason, struct sock *sk)
+{
+	struct live_counts *all = counted();
+
+	if (all && gate.opens && udp_port(sk) >= 0)
+		all->dropped++;
+	return 0;
+}
+
+/*
+ * Any packet is sent. One that passes several devices is counted at the first:
+ * at the next it is the same packet at another device.
+ */
+SEC("?tp_btf/net_dev_queue")
+int BPF_PROG(live_datagram_sent, struct sk_buff *skb)
+{
+	struct datagram datagram = {};
+	struct queue_state *queue;
+	struct live_counts *all;
+	struct cpu_state *cpu;
+	struct sock *sk;
+	__u64 now;
+	int port;
+
+	port = describe(skb, (void *)skb->head + skb->network_header, true, &datagram);
+	if (port < 0)
+		return 0;
+	sk = skb->sk;
+	if (!sk || sk->__sk_common.skc_net.net->ns.inum != config.netns)
+		return 0;
+	all = counted();
+	cpu = this_cpu();
+	if (!all || !cpu)
+		return 0;
+	if (cpu->sent_skb == (__u64)skb && cpu->sent_dev != (__u64)skb->dev)
+		return 0;
+	cpu->sent_skb = (__u64)skb;
+	cpu->sent_dev = (__u64)skb->dev;
+	now = bpf_ktime_get_ns();
+	if (gate.opens && now >= gate.opens)
+		all->sends++;
+	learns_local(&datagram, cpu);
+	queue = bpf_sk_storage_get(&queues, sk, 0, 0);
+	datagram_answers(&datagram, port, queue, all, cpu, now);
+	if (gate.looks_at_stack) {
+		cpu->sent = now;
+		cpu->socket = (__u64)sk;
 	}
 	return 0;
 }

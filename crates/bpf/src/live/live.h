@@ -37,6 +37,11 @@ struct live_config {
 	__u32 tick_ns;
 	/* Answers are recorded after they were sent. */
 	__u32 answers_late;
+	/* The number of valid entries in udp_ports[]. */
+	__u32 udp_ports_count;
+	/* Local UDP ports, in host byte order. */
+	__u16 udp_ports[LIVE_PORTS_MAX];
+	__u32 pad;
 };
 
 /* The map .data.gate, written before each window. */
@@ -54,6 +59,8 @@ struct live_gate {
 	__u64 sockets;
 	/* The programs that trace the stack are attached. */
 	__u64 looks_at_stack;
+	/* Datagrams without an id are not paired: the service does not answer each. */
+	__u64 pairs_ids_only;
 };
 
 #define LIVE_NOT_YET (~0ULL)
@@ -103,6 +110,10 @@ enum live_protocol {
 	LIVE_RESP,
 	LIVE_MEMCACHED,
 	LIVE_POSTGRESQL,
+	/* Datagrams: requests are counted. */
+	LIVE_DNS,
+	/* Paired with the answers to their sender, in order. */
+	LIVE_UDP,
 	LIVE_PROTOCOLS,
 };
 
@@ -176,6 +187,18 @@ struct live_counts {
 	__u64 opened;
 	/* Times that a read found the receive window closed: the service reads too slowly. */
 	__u64 zero_windows;
+	/* Datagrams that arrived. */
+	__u64 datagrams;
+	/* Of these, datagrams with an id that their answer repeats. */
+	__u64 identified;
+	/* Of these, datagrams that are not paired with answers. */
+	__u64 unpaired;
+	/* Of `unpaired`, datagrams of ports that have received QUIC. */
+	__u64 quic;
+	/* Of these, datagrams that did not fit into the socket's buffer. */
+	__u64 dropped;
+	/* Datagrams sent to a peer without a waiting request. */
+	__u64 strays;
 };
 
 /* Who polled. */

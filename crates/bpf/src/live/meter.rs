@@ -6,15 +6,16 @@ use std::os::fd::AsFd;
 use libbpf_rs::OpenObject;
 use libbpf_rs::btf::{Btf, types};
 use model::live::{
-    LiveCounts, LivePart, LivePolls, LiveProtocols, LiveSpans, LiveWaiting, LiveWindow, SpanCounts,
+    LiveCounts, LivePart, LivePolls, LiveProtocols, LiveSpans, LiveWaiting, LiveWindow, ServicePorts,
+    SpanCounts,
 };
 use model::{Nanoseconds, NapiId, NetnsId, Pid, since};
 use sys::clock::monotonic;
 use sys::error::{Errno, KernelError};
 
 use super::layout::{
-    BUCKETS, Config, Counts, Gate, Key, NAPIS_MAX, NOT_YET, PART_BUCKETS, PARTS_MAX, PORTS_MAX, Part, Spans,
-    Turnarounds, WHOLE, Waiting,
+    BUCKETS, Config, Counts, EXCHANGES_MAX, Exchange, Gate, Key, NAPIS_MAX, NOT_YET, PART_BUCKETS, PARTS_MAX,
+    PORTS_MAX, Part, PeerState, Spans, Turnarounds, WHOLE, Waiting,
 };
 use crate::cost::{RunTime, Statistics, run_times};
 use crate::in_initial_pid_namespace;
@@ -33,6 +34,10 @@ const ITERATOR: &str = "live_waits";
 /// The programs that trace the network stack; they run at every softirq and every transmitted packet.
 const OF_STACK: [&str; 2] = ["live_softirq", "live_transmits"];
 
+/// The programs that see datagrams; only loaded if there are UDP ports.
+const OF_DATAGRAMS: [&str; 5] =
+    ["live_datagram", "live_datagram_queued", "live_datagram_read", "live_drops", "live_datagram_sent"];
+
 /// The program that observes wake-ups of kernel threads; it runs at every wake-up on the host.
 const OF_THREADS: &str = "live_wakes";
 
@@ -41,19 +46,19 @@ const OF_THREADS: &str = "live_wakes";
 pub struct LiveTarget {
     /// The network namespace.
     pub netns: NetnsId,
-    /// The ports: 1 to [`LiveTarget::PORTS_MAX`].
-    pub ports: Vec<u16>,
+    /// The ports: at least one, and up to [`LiveTarget::PORTS_MAX`] of each protocol.
+    pub ports: ServicePorts,
     /// The maximum number of connections that are measured, at most [`LiveMeter::SOCKETS_MAX`].
     pub sockets_max: u32,
 }
 
 impl LiveTarget {
-    /// The maximum number of ports.
+    /// The maximum number of ports of each protocol.
     pub const PORTS_MAX: usize = PORTS_MAX;
 
-    /// Ports in a namespace, with the maximum number of connections.
-    pub const fn of(netns: NetnsId, ports: Vec<u16>) -> Self {
-        Self { netns, ports, sockets_max: LiveMeter::SOCKETS_MAX }
+    /// These ports in a namespace, with the maximum number of connections.
+    pub fn of(netns: NetnsId, ports: impl Into<ServicePorts>) -> Self {
+        Self { netns, ports: ports.into(), sockets_max: LiveMeter::SOCKETS_MAX }
     }
 }
 
@@ -119,6 +124,9 @@ pub struct LiveMeter {
     polled_by_threads: bool,
     begun: Option<Nanoseconds>,
     sockets: u64,
+    has_udp: bool,
+    /// Whether datagrams without an id are paired with answers.
+    pairs_ids_only: bool,
     /// While run time is measured: the statistics, and the run time at the start of the window.
     weighed: Option<(Statistics, Nanoseconds)>,
     before: Totals,
@@ -147,6 +155,9 @@ impl LiveMeter {
     /// [`LiveWaiting::stalled`].
     pub const STALLED: Nanoseconds = Nanoseconds::from_millis(1_000);
 
+    /// The wait from which a datagram counts as unanswered: see [`LiveCounts::unanswered`].
+    pub const UNANSWERED: Nanoseconds = Nanoseconds::from_millis(10);
+
     /// The iterator writes nothing; it counts.
     const WRITTEN_BYTES_MAX: u64 = 0;
 
@@ -169,20 +180,26 @@ impl LiveMeter {
             let needs = "a kernel whose softirqs run on their own stack (not PREEMPT_RT)";
             return Err(KernelError::absent("measure response times", needs, None));
         }
-        if target.ports.is_empty() || target.ports.len() > PORTS_MAX {
-            let what = format!("measure {} ports (1 to {PORTS_MAX})", target.ports.len());
+        let ServicePorts { tcp, udp } = &target.ports;
+        if tcp.is_empty() && udp.is_empty() || tcp.len() > PORTS_MAX || udp.len() > PORTS_MAX {
+            let what = format!("measure {} TCP and {} UDP ports (1 to {PORTS_MAX})", tcp.len(), udp.len());
             return Err(KernelError::errno(what, Errno::INVAL));
         }
+        let has_udp = !udp.is_empty();
         let mut config = Config {
             netns: target.netns.0,
-            ports_count: u32::try_from(target.ports.len()).unwrap_or(0),
+            ports_count: u32::try_from(tcp.len()).unwrap_or(0),
             sockets_max: target.sockets_max.min(Self::SOCKETS_MAX),
             ports: [0; PORTS_MAX],
             tick_ns: u32::try_from(sys::clock::tick().0).unwrap_or(u32::MAX),
             answers_late: u32::from(hook == AnswerHook::AfterSend),
+            udp_ports_count: u32::try_from(udp.len()).unwrap_or(0),
+            udp_ports: [0; PORTS_MAX],
+            pad: 0,
         };
-        config.ports[..target.ports.len()].copy_from_slice(&target.ports);
-        let loaded = Loaded::load("live", OBJECT, |open| configure(open, &config, hook))?;
+        config.ports[..tcp.len()].copy_from_slice(tcp);
+        config.udp_ports[..udp.len()].copy_from_slice(udp);
+        let loaded = Loaded::load("live", OBJECT, |open| configure(open, &config, hook, has_udp))?;
         Ok(Self {
             loaded,
             hook,
@@ -191,6 +208,8 @@ impl LiveMeter {
             polled_by_threads: false,
             begun: None,
             sockets: 0,
+            has_udp,
+            pairs_ids_only: false,
             weighed: None,
             before: Totals::none(),
         })
@@ -289,8 +308,14 @@ impl LiveMeter {
 
     /// Sets the time from which exchanges count; 0 ends the window, which opened at `opened`.
     fn gate(&self, opens: u64, opened: u64, stack: bool) -> Result<(), KernelError> {
-        let gate =
-            Gate { window: self.window, opens, opened, sockets: self.sockets, looks_at_stack: stack.into() };
+        let gate = Gate {
+            window: self.window,
+            opens,
+            opened,
+            sockets: self.sockets,
+            looks_at_stack: stack.into(),
+            pairs_ids_only: self.pairs_ids_only.into(),
+        };
         self.loaded.map(".data.gate")?.set(&ONLY, &gate.to_bytes())
     }
 
@@ -315,7 +340,8 @@ impl LiveMeter {
         let waiting = closed.and_then(|()| self.waiting(begun, ended));
         self.loaded.detach();
         let weighed = self.weighed.take();
-        let Ended { waiting, entered, rtt, tcp } = waiting?;
+        let Ended { mut waiting, entered, rtt, tcp } = waiting?;
+        let unanswered = if self.has_udp { self.unanswered(ended, &mut waiting)? } else { 0 };
         let totals = self.totals()?;
         let before = std::mem::replace(&mut self.before, totals);
         let (napis, workers) = self.parts_since(&before)?;
@@ -325,6 +351,13 @@ impl LiveMeter {
         let mut spans = spans_between(&before.spans, &self.before.spans);
         spans.entered.merge(&entered);
         spans.rtt = rtt;
+        counts.unanswered = unanswered;
+        if self.pairs_ids_only {
+            counts.unpaired = counts.datagrams.saturating_sub(counts.identified);
+        } else if counts.answers_are_unclear() {
+            self.pairs_ids_only = true;
+            forget_pairs(&mut counts, &mut spans, &mut waiting);
+        }
         if counts.answered > 0 {
             self.polled_by_threads = counts.threaded > 0;
         }
@@ -394,6 +427,35 @@ impl LiveMeter {
         };
         let entered = counted(&[0; BUCKETS], &found.entered);
         Ok(Ended { waiting, entered, rtt: counted(&[0; BUCKETS], &found.rtt), tcp })
+    }
+
+    /// Takes all requests without an answer out of the maps of datagrams. Returns how many had waited for
+    /// [`Self::UNANSWERED`].
+    fn unanswered(&self, ended: Nanoseconds, waiting: &mut LiveWaiting) -> Result<u64, KernelError> {
+        let mut unanswered = 0;
+        let mut add = |exchange: &Exchange| {
+            let age = Nanoseconds(ended.0.saturating_sub(exchange.probed));
+            if exchange.untimed > 0 || exchange.probed > ended.0 {
+                return;
+            }
+            waiting.ages.add(age);
+            waiting.requests += 1;
+            waiting.oldest = waiting.oldest.max(Some(age));
+            unanswered += u64::from(age >= Self::UNANSWERED);
+        };
+        for exchange in self.loaded.map("queries")?.drain()? {
+            add(&Exchange::of(&exchange));
+        }
+        for peer in self.loaded.map("peers")?.drain()? {
+            let PeerState { mut head, tail, exchanges, .. } = PeerState::of(&peer);
+            for _ in 0..EXCHANGES_MAX {
+                if head != tail {
+                    add(&exchanges[head as usize % EXCHANGES_MAX]);
+                    head = head.wrapping_add(1);
+                }
+            }
+        }
+        Ok(unanswered)
     }
 
     fn totals(&self) -> Result<Totals, KernelError> {
@@ -483,12 +545,23 @@ impl Totals {
     }
 }
 
-fn configure(open: &mut OpenObject, config: &Config, hook: AnswerHook) -> libbpf_rs::Result<()> {
+fn configure(
+    open: &mut OpenObject,
+    config: &Config,
+    hook: AnswerHook,
+    has_udp: bool,
+) -> libbpf_rs::Result<()> {
     for mut map in open.maps_mut().filter(|map| map.name() == ".rodata.config") {
         map.set_initial_value(&config.to_bytes())?;
     }
+    for mut map in
+        open.maps_mut().filter(|map| !has_udp && (map.name() == "queries" || map.name() == "peers"))
+    {
+        map.set_max_entries(1)?;
+    }
     for mut program in open.progs_mut() {
-        if program.name() == hook.program() {
+        let name = program.name();
+        if name == hook.program() || has_udp && OF_DATAGRAMS.iter().any(|of| name == *of) {
             program.set_autoload(true);
         }
     }
@@ -496,7 +569,7 @@ fn configure(open: &mut OpenObject, config: &Config, hook: AnswerHook) -> libbpf
 }
 
 fn counts_of(counts: &Counts) -> LiveCounts {
-    let [other, tls, http1, http2, resp, memcached, postgresql] = counts.protocols;
+    let [other, tls, http1, http2, resp, memcached, postgresql, dns, udp] = counts.protocols;
     LiveCounts {
         segments: counts.segments,
         connections: counts.connections,
@@ -534,7 +607,14 @@ fn counts_of(counts: &Counts) -> LiveCounts {
         segments_in: 0,
         out_of_order: 0,
         clients_full: 0,
-        protocols: LiveProtocols { other, tls, http1, http2, resp, memcached, postgresql },
+        datagrams: counts.datagrams,
+        identified: counts.identified,
+        unpaired: counts.unpaired,
+        quic: counts.quic,
+        dropped: counts.dropped,
+        strays: counts.strays,
+        unanswered: 0,
+        protocols: LiveProtocols { other, tls, http1, http2, resp, memcached, postgresql, dns, udp },
         missed: 0,
     }
 }
@@ -578,6 +658,13 @@ fn difference(before: &LiveCounts, now: &LiveCounts) -> LiveCounts {
         segments_in: 0,
         out_of_order: 0,
         clients_full: 0,
+        datagrams: now.datagrams - before.datagrams,
+        identified: now.identified - before.identified,
+        unpaired: now.unpaired - before.unpaired,
+        quic: now.quic - before.quic,
+        dropped: now.dropped - before.dropped,
+        strays: now.strays - before.strays,
+        unanswered: 0,
         protocols: LiveProtocols {
             other: now.protocols.other - before.protocols.other,
             tls: now.protocols.tls - before.protocols.tls,
@@ -586,9 +673,31 @@ fn difference(before: &LiveCounts, now: &LiveCounts) -> LiveCounts {
             resp: now.protocols.resp - before.protocols.resp,
             memcached: now.protocols.memcached - before.protocols.memcached,
             postgresql: now.protocols.postgresql - before.protocols.postgresql,
+            dns: now.protocols.dns - before.protocols.dns,
+            udp: now.protocols.udp - before.protocols.udp,
         },
         missed: now.missed - before.missed,
     }
+}
+
+/// Drops what was measured of a window whose datagrams turn out not to be answered each: only their time in the
+/// socket's queue is right.
+fn forget_pairs(counts: &mut LiveCounts, spans: &mut LiveSpans, waiting: &mut LiveWaiting) {
+    let pairs = counts.protocols.udp;
+    counts.unpaired = counts.datagrams.saturating_sub(counts.identified);
+    counts.answered = counts.answered.saturating_sub(pairs);
+    counts.requests = counts.requests.saturating_sub(pairs);
+    counts.untimed = counts.untimed.min(counts.answered);
+    counts.protocols.udp = 0;
+    counts.unanswered = 0;
+    *waiting = LiveWaiting { sockets: waiting.sockets, ..LiveWaiting::default() };
+    let wakeup = std::mem::take(&mut spans.wakeup);
+    *spans = LiveSpans {
+        wakeup,
+        receive: spans.receive.clone(),
+        transmit: spans.transmit.clone(),
+        ..LiveSpans::default()
+    };
 }
 
 fn add_wrapping<const N: usize>(sum: &mut [u32; N], more: &[u32; N]) {

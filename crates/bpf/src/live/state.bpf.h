@@ -253,6 +253,11 @@ struct cpu_state {
 	__u64 softirq;	/* start of its receive softirq; 0: not observed */
 	__u64 sent;	/* the last answer */
 	__u64 socket;	/* the address of its socket; 0: it has been transmitted */
+	__u32 thread;	/* that sent a datagram last, with its slot */
+	__u32 worker;
+	__u64 sent_skb;	/* the last datagram sent, and its device */
+	__u64 sent_dev;
+	__u32 local[4];	/* the last local address of the service */
 };
 
 struct {

@@ -93,7 +93,7 @@ impl PairRecord {
             schema: FormatName,
             kind: KIND.to_owned(),
             service: target.name.clone(),
-            ports: target.ports.clone(),
+            ports: target.ports.all(),
             candidates: options.candidates.iter().map(|candidate| candidate.name.clone()).collect(),
             rule: options.rule(),
             limits: options.limits.clone(),

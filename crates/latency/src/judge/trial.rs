@@ -281,7 +281,7 @@ impl<'a> GuardedTrial<'a> {
         self.services.iter_mut().try_for_each(Service::can_be_judged)?;
         for service in &mut self.services {
             service.connected =
-                linux::process::connections(&service.target.netns, &service.target.ports)? > 0;
+                linux::process::connections(&service.target.netns, &service.target.ports.tcp)? > 0;
         }
         if matches!(self.way, Way::Alternates(_)) {
             self.settles = self.services.iter().map(Service::settles).max().unwrap_or(SETTLES_MOST);
@@ -571,7 +571,11 @@ impl<'a> GuardedTrial<'a> {
             }
             // A hung server keeps connections that its clients have closed.
             let target = &service.target;
-            let left = service.connected && linux::process::connections(&target.netns, &target.ports)? == 0;
+            let left = match service.connected {
+                true => linux::process::connections(&target.netns, &target.ports.tcp)? == 0,
+                // A hung server leaves datagrams unanswered.
+                false => !target.ports.udp.is_empty() && figures.oldest.is_none(),
+            };
             return Ok(Some(if left { Early::Left } else { Early::Stalled }));
         }
         Ok(None)

@@ -80,7 +80,7 @@ impl Setup {
         };
         Self {
             service: target.name.clone(),
-            ports: target.ports.clone(),
+            ports: target.ports.all(),
             kernel: Machine::this().kernel,
             devices: devices
                 .map(|device| format!("{} {} {}", device.id.name, device.kind, device.rx_queues.len()))

@@ -16,6 +16,8 @@ pub struct Cost {
     pub delivery: Option<f64>,
     /// Context switches per request.
     pub switches: Option<f64>,
+    /// Datagrams received per context switch; `None` without either.
+    pub datagrams_per_switch: Option<f64>,
 }
 
 impl Cost {
@@ -33,6 +35,7 @@ pub(crate) struct Spent {
     requests: u64,
     service: u64,
     switches: u64,
+    datagrams: u64,
     delivery: u64,
     /// Requests of those windows in which softirqs were counted as well.
     delivered: u64,
@@ -44,6 +47,7 @@ impl Spent {
         self.requests += window.counts.requests;
         self.service += usage.service.0;
         self.switches += usage.switches;
+        self.datagrams += window.counts.datagrams;
         if let Some(softirq) = usage.softirq {
             self.delivered += window.counts.requests;
             self.delivery += softirq.0 + usage.kthreads.0;
@@ -56,6 +60,7 @@ impl Spent {
             service: each(self.service, self.requests),
             delivery: each(self.delivery, self.delivered),
             switches: each(self.switches, self.requests),
+            datagrams_per_switch: each(self.datagrams, self.switches).filter(|each| *each > 0.0),
         }
     }
 }

@@ -74,7 +74,7 @@ impl WatchRecord {
             schema: FormatName,
             kind: "watch-record".to_owned(),
             service: target.name.clone(),
-            ports: target.ports.clone(),
+            ports: target.ports.all(),
             host,
             kernel,
             started,

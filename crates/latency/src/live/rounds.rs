@@ -383,7 +383,7 @@ mod test {
     #[test]
     fn what_was_measured_with_other_settings_does_not_count_and_what_was_of_other_services_does() {
         let service = |name: &str| {
-            let (name, processes, ports) = (name.to_owned(), Vec::new(), vec![11_211]);
+            let (name, processes, ports) = (name.to_owned(), Vec::new(), vec![11_211].into());
             let mut service =
                 Service::of(ListeningService { name: name.clone(), processes, ports, goal: Goal::default() });
             let outcome = Measured::of_window(&name, LiveWindow::default()).outcome;

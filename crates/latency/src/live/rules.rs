@@ -82,7 +82,19 @@ pub const RULES: &[(&str, &str)] = &[
     ("live-connections", "There are more connections than can be measured."),
     ("live-few-requests", "There are too few requests for a percentile."),
     ("live-answers-late", "Linux before 6.16: answers are recorded 10 to 25 us late."),
-    ("live-nothing-arrived", "No request arrived over TCP; UDP and QUIC cannot be measured."),
+    ("live-nothing-arrived", "No request arrived."),
+    (
+        "live-datagrams-unpaired",
+        "The service speaks QUIC, or does not answer each datagram with one: its response times are unknown.",
+    ),
+    (
+        "live-datagrams-dropped",
+        "At least 0.1 % of the datagrams did not fit into a socket's buffer: these requests stay unanswered.",
+    ),
+    (
+        "live-unanswered",
+        "More than 1 % of the datagrams had waited for an answer for 10 ms when their window ended.",
+    ),
     (
         "live-not-measured",
         "A service with a goal cannot be measured; the evidence quotes the kernel's error.",

@@ -2,6 +2,7 @@
 
 use linux::Netns;
 use linux::process::{Criteria, find, listening};
+use model::live::ServicePorts;
 use model::policy::Match;
 use model::{Goal, Policy, ProcessId, Target as Asked};
 
@@ -12,14 +13,14 @@ pub struct ListeningService {
     pub name: String,
     /// The processes.
     pub processes: Vec<ProcessId>,
-    /// The TCP ports on which it receives requests.
-    pub ports: Vec<u16>,
+    /// The ports on which it receives requests.
+    pub ports: ServicePorts,
     /// The goal.
     pub goal: Goal,
 }
 
 impl ListeningService {
-    /// The services of a policy that listen on TCP in a namespace, named by their sections. Processes that
+    /// The services of a policy that listen in a namespace, named by their sections. Processes that
     /// cannot be inspected are skipped.
     pub fn of_policy(policy: &Policy, netns: &Netns) -> Vec<Self> {
         let mut subjects: Vec<Self> = Vec::new();
@@ -33,8 +34,10 @@ impl ListeningService {
             let Ok(mut processes) = find(&criteria, &mut Vec::new()) else { continue };
             processes.retain(|process| process.pid.0 != std::process::id());
             let pids: Vec<_> = processes.iter().map(|process| process.pid).collect();
-            let ports: Vec<u16> =
-                listening(&pids, netns).map_or_else(|_| Vec::new(), |found| found.tcp.into_iter().collect());
+            let ports = listening(&pids, netns).map_or_else(
+                |_| ServicePorts::default(),
+                |found| ServicePorts::select(&found.tcp, &found.udp, None),
+            );
             if !ports.is_empty() && subjects.iter().all(|known| known.name != name) {
                 subjects.push(Self { name, processes, ports, goal: intent.goal });
             }

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use linux::process::{Criteria, find, identify, listening};
 use linux::work::family;
 use linux::{Netns, Processes, bpf::live::LiveTarget};
+use model::live::ServicePorts;
 use model::policy::Match;
 use model::{Finding, Goal, Host, NapiId, Patterns, Pid, ProcessId, Severity, Target as Asked};
 
@@ -19,7 +20,7 @@ pub enum ServiceSelection {
     Service(String),
     /// A process and its children.
     Process(Pid),
-    /// The processes that listen on this TCP port.
+    /// The processes that listen on this TCP port, or receive on this UDP port.
     Port(u16),
     /// The processes of a systemd unit.
     Unit(String),
@@ -36,7 +37,7 @@ pub struct MeasuredService {
     /// The namespace of its sockets.
     pub netns: Netns,
     /// The ports on which it receives requests.
-    pub ports: Vec<u16>,
+    pub ports: ServicePorts,
     /// The processes.
     pub processes: Vec<ProcessId>,
     /// The host, without its processes.
@@ -48,7 +49,7 @@ pub struct MeasuredService {
 }
 
 impl ServiceSelection {
-    /// Parses an operator's word: a number is a TCP port, everything else a name.
+    /// Parses an operator's word: a number is a port, everything else a name.
     pub fn named(word: &str) -> Self {
         match word.parse() {
             Ok(port) if port > 0 => Self::Port(port),
@@ -103,10 +104,10 @@ impl MeasuredService {
         let (target, left_out) = Self::of_processes(name, netns, processes, goal, port)?;
         if left_out > 0 {
             let name = &target.name;
+            let measured = target.ports.tcp.len() + target.ports.udp.len();
             operator.say(&format!(
-                "{name} listens on {} ports: the first {} are measured",
-                target.ports.len() + left_out,
-                target.ports.len()
+                "{name} listens on {} ports: the first {measured} are measured",
+                measured + left_out
             ));
         }
         Ok(target)
@@ -126,16 +127,9 @@ impl MeasuredService {
     ) -> Result<(Self, usize), Fault> {
         let pids: Vec<Pid> = processes.iter().map(|process| process.pid).collect();
         let found = listening(&pids, &netns)?;
-        let asked = |found: &u16| port.is_none_or(|port| port == *found);
-        let ports: Vec<u16> = found.tcp.iter().copied().filter(asked).collect();
+        let ports = ServicePorts::select(&found.tcp, &found.udp, port);
         if ports.is_empty() {
-            let words = match found.udp.iter().copied().find(asked) {
-                Some(port) => format!(
-                    "{name} listens on no TCP port; it receives UDP on port {port}, which cannot be measured"
-                ),
-                None => format!("{name} listens on no TCP port"),
-            };
-            return Err(Fault::failed(words)
+            return Err(Fault::failed(format!("{name} listens on no TCP or UDP port"))
                 .hint("name the port of the process that receives its requests: netpolicy watch --port N"));
         }
         Self::at_ports(name, netns, processes, goal, ports)
@@ -150,10 +144,9 @@ impl MeasuredService {
         netns: Netns,
         processes: Vec<ProcessId>,
         goal: Goal,
-        mut ports: Vec<u16>,
+        mut ports: ServicePorts,
     ) -> Result<(Self, usize), Fault> {
-        let left_out = ports.len().saturating_sub(LiveTarget::PORTS_MAX);
-        ports.truncate(LiveTarget::PORTS_MAX);
+        let left_out = ports.truncate(LiveTarget::PORTS_MAX);
         let host = linux::observe(&netns, &Processes::None)?;
         let findings = hides(&host);
         Ok((Self { name, netns, ports, processes, host, findings, goal }, left_out))
@@ -196,7 +189,7 @@ fn processes(
             let netns = Some(session.netns()?.id());
             let (found, unread) = search(&Criteria { port: Some(*port), netns, ..Criteria::default() })?;
             if found.is_empty() {
-                let what = format!("no process listens on TCP port {port} in this network namespace");
+                let what = format!("no process listens on port {port} in this network namespace");
                 let hint = "netpolicy show lists listeners; --netns pid:N selects a container's namespace";
                 return Err(not_found(what, unread, Some(hint)));
             }

@@ -26,7 +26,7 @@ struct Part {
 #[derive(Debug, JsonSchema, Serialize)]
 pub struct WatchReport<'a> {
     service: &'a str,
-    ports: &'a [u16],
+    ports: Vec<u16>,
     /// The duration, in seconds.
     seconds: f64,
     #[serde(flatten)]
@@ -77,7 +77,7 @@ impl<'a> WatchReport<'a> {
         };
         Self {
             service: &target.name,
-            ports: &target.ports,
+            ports: target.ports.all(),
             seconds: watched.as_secs_f64(),
             summary,
             cost,
@@ -97,7 +97,7 @@ impl<'a> WatchReport<'a> {
         };
         Self {
             service: &header.service,
-            ports: &header.ports,
+            ports: header.ports.clone(),
             seconds: summary.measured_seconds,
             summary,
             cost: Cost::default(),
@@ -221,13 +221,13 @@ impl Report for WatchReport<'_> {
         page.styled(
             Style::Strong,
             format!(
-                "{service}: {} {} in {} windows of {:.1} s in total, {:.0} per second, on {} connections",
+                "{service}: {} {} in {} windows of {:.1} s in total, {:.0} per second{}",
                 summary.requests,
                 counted(summary),
                 summary.windows,
                 summary.measured_seconds,
                 summary.rate,
-                summary.connections
+                on_connections(summary)
             ),
         );
         if summary.unit == Unit::Exchanges && summary.requests > 0 {
@@ -282,6 +282,9 @@ impl Report for WatchReport<'_> {
                 ));
             }
         }
+        if let Some(datagrams) = of_datagrams(summary, cost) {
+            page.line(datagrams);
+        }
         if let Some(masked) = summary.masked_share {
             page.line(format!(
                 "{:.1} % of {} arrived while the interrupt was masked",
@@ -309,6 +312,32 @@ impl Report for WatchReport<'_> {
             summary.findings.iter().for_each(|finding| found(page, finding));
         }
     }
+}
+
+/// `, on 8 connections`; nothing for a service that only receives datagrams.
+fn on_connections(summary: &Summary) -> String {
+    match summary.connections {
+        0 if summary.counts.datagrams > 0 => String::new(),
+        connections => format!(", on {connections} connections"),
+    }
+}
+
+/// The datagrams of the service: `4980 datagrams per second, 1.2 per context switch; 3 dropped`.
+fn of_datagrams(summary: &Summary, cost: &Cost) -> Option<String> {
+    let counts = &summary.counts;
+    if counts.datagrams == 0 {
+        return None;
+    }
+    #[expect(clippy::cast_precision_loss, reason = "counts of datagrams, below 2^53")]
+    let received = counts.datagrams as f64;
+    let mut words = format!("{:.0} datagrams per second", received / summary.measured_seconds.max(1e-9));
+    if let Some(each) = cost.datagrams_per_switch {
+        let _ = write!(words, ", {each:.1} per context switch of the service");
+    }
+    if counts.dropped > 0 {
+        let _ = write!(words, "; {} dropped", counts.dropped);
+    }
+    Some(words)
 }
 
 /// What TCP counted, as far as it matters: `1.2 % of segments lost, round trip 10ms`.

@@ -14,6 +14,10 @@ const UNSOLICITED_MAX: f64 = 0.05;
 const WITHOUT_NAPI_MAX: f64 = 0.01;
 const THREADED_MAX: f64 = 0.01;
 const KSOFTIRQD_MAX: f64 = 0.05;
+const DROPPED_MAX: f64 = 0.001;
+const UNANSWERED_MAX: f64 = 0.01;
+/// Fewer datagrams are no pattern.
+const DATAGRAMS_MIN: u64 = 10;
 /// The share of arrivals with the interrupt masked from which only estimate U is available.
 const MASKED_MIN: f64 = 0.05;
 
@@ -35,6 +39,10 @@ pub fn caveats(object: &str, series: &Series, answers_late: bool) -> Vec<Finding
     let counts = series.counts();
     found.of_what_waits(series);
     let is_empty = counts.arrivals == 0 && counts.answered == 0;
+    found.of_datagrams(counts);
+    if is_empty && counts.datagrams > 0 {
+        return found.findings;
+    }
     if is_empty && counts.mptcp > 0 {
         found.of_mptcp(counts);
         return found.findings;
@@ -46,9 +54,9 @@ pub fn caveats(object: &str, series: &Series, answers_late: bool) -> Vec<Finding
         found.add(
             "live-nothing-arrived",
             Severity::Warning,
-            "no request arrived over TCP during the measurement",
+            "no request arrived during the measurement",
             vec![format!("{} windows of {:.1} s together", series.windows(), series.span().as_secs_f64())],
-            Some("measure longer, and look at the right port; UDP and QUIC cannot be measured"),
+            Some("measure longer, and look at the right port: netpolicy show lists listeners"),
         );
         return found.findings;
     }
@@ -117,11 +125,56 @@ impl Found<'_> {
         );
     }
 
+    /// Datagrams without a known answer.
+    fn of_datagrams(&mut self, counts: &LiveCounts) {
+        let matters = |part: u64, of: u64, most: f64| part >= DATAGRAMS_MIN && count(part) > most * count(of);
+        let percent = |part: u64, of: u64| format!("{:.1} %", 100.0 * count(part) / count(of.max(1)));
+        let (all, unpaired) = (counts.datagrams, counts.unpaired);
+        if unpaired > 0 {
+            let summary = if counts.quic * 2 > unpaired {
+                "the service speaks QUIC, which encrypts what datagrams are: its response times are unknown"
+            } else {
+                "the service does not answer each datagram with one: its response times are unknown"
+            };
+            let known = "known are their time in the socket's queue (wake-up), context switches and polls";
+            let evidence = vec![format!("{unpaired} of {all} datagrams"), known.to_owned()];
+            self.add("live-datagrams-unpaired", Severity::Warning, summary, evidence, None);
+        }
+        if matters(counts.dropped, all + counts.dropped, DROPPED_MAX) {
+            self.add(
+                "live-datagrams-dropped",
+                Severity::Warning,
+                "datagrams are dropped because a socket's buffer is full: these requests stay unanswered",
+                vec![format!(
+                    "{} of {} datagrams ({})",
+                    counts.dropped,
+                    all + counts.dropped,
+                    percent(counts.dropped, all + counts.dropped)
+                )],
+                Some("ss -uamn shows the buffer (rb) and the drops (d) of each socket"),
+            );
+        }
+        let requests = counts.arrivals.min(all.max(counts.identified));
+        if matters(counts.unanswered, requests, UNANSWERED_MAX) {
+            self.add(
+                "live-unanswered",
+                Severity::Note,
+                "datagrams had no answer yet when their window ended",
+                vec![format!(
+                    "{} of {requests} ({}) had waited for at least 10 ms",
+                    counts.unanswered,
+                    percent(counts.unanswered, requests)
+                )],
+                None,
+            );
+        }
+    }
+
     /// Conditions that hide when packets entered the ring.
     fn of_rings(&mut self, counts: &LiveCounts) {
         let share = |part: u64, of: u64| count(part) / count(of.max(1));
         let percent = |share: f64| format!("{:.1} %", share * 100.0);
-        let steered = share(counts.steered, counts.segments).min(1.0);
+        let steered = share(counts.steered, counts.segments + counts.datagrams).min(1.0);
         if steered > STEERED_MAX {
             self.add(
                 "live-steered",
@@ -198,7 +251,7 @@ impl Found<'_> {
 
     /// Events that no program saw.
     fn of_programs(&mut self, counts: &LiveCounts) {
-        let seen = counts.segments + counts.sends;
+        let seen = counts.segments + counts.datagrams + counts.sends;
         let missed = count(counts.missed) / count((seen + counts.missed).max(1));
         if missed > LOST_MAX {
             self.add(
@@ -253,7 +306,7 @@ impl Found<'_> {
                 "live-connections",
                 Severity::Warning,
                 "there are more connections than can be measured",
-                vec![format!("{} segments came on others", counts.unmeasured)],
+                vec![format!("{} segments or datagrams came on others", counts.unmeasured)],
                 None,
             );
         }

@@ -117,9 +117,9 @@ pub(crate) fn guardian(
 
 /// Prints what is compared, and the changes of each candidate.
 fn announce(comparison: &mut Comparison<'_>, options: &ComparisonOptions, context: &Context) {
-    let ports: Vec<String> = comparison.target().ports.iter().map(ToString::to_string).collect();
+    let ports = &comparison.target().ports;
     let name = comparison.target().name.clone();
-    let name = if name.starts_with("port ") { name } else { format!("{name}, port {}", ports.join(", ")) };
+    let name = if name.starts_with("port ") { name } else { format!("{name}, port {ports}") };
     let mut words = Vec::new();
     for (at, candidate) in options.candidates.iter().enumerate() {
         let changes = comparison.alternation().changes(at).changes().count();

@@ -400,8 +400,8 @@ impl<'a> Tuning<'a> {
         report: &mut TuneReport,
     ) -> Result<Vec<TransactionName>, Fault> {
         let Some(in_proof) = tuner.winner_in_proof() else { return Ok(Vec::new()) };
-        let port = self.target.ports.first();
-        let file = port.and_then(|port| section(&candidates[winner].0, &self.target.name, *port));
+        let port = self.target.ports.all().first().copied();
+        let file = port.and_then(|port| section(&candidates[winner].0, &self.target.name, port));
         report.win(tuner.rounds(), in_proof, file);
         if !self.arguments.keep_winner {
             return Ok(Vec::new());

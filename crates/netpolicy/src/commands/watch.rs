@@ -19,8 +19,7 @@ pub(crate) fn run(arguments: &WatchArgs, context: &Context) -> Result<Exit, Faul
     let mut record =
         arguments.record.as_deref().map(|path| WatchRecord::create(path, &target)).transpose()?;
     let mut signals = Signals::catch()?;
-    let ports: Vec<String> = target.ports.iter().map(ToString::to_string).collect();
-    let ports = format!("port {}", ports.join(", "));
+    let ports = format!("port {}", target.ports);
     let measured = if ports == target.name { ports } else { format!("{}, {ports}", target.name) };
     context.console.say(&format!(
         "{measured}: {} of each second are measured{}",

@@ -17,6 +17,7 @@ mod datagrams;
 #[path = "../../../daemon/tests/desk/mod.rs"]
 #[expect(dead_code, reason = "the tests without root count its turns and read its metrics")]
 mod desk;
+mod dns;
 mod driver_facts;
 mod engaged;
 mod expected;
@@ -73,6 +74,7 @@ fn main() {
         daemon_asked::tests(),
         daemon_spared::tests(),
         datagrams::tests(),
+        dns::tests(),
         driver_facts::tests(),
         engaged::tests(),
         expected::tests(),

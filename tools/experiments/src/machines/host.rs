@@ -669,7 +669,7 @@ impl<'a> BenchHost<'a> {
         }
         let found =
             MeasuredService::of(&ServiceSelection::named(name), self.context.session, self.context.console)?;
-        let port = match (self.port, found.ports.as_slice()) {
+        let port = match (self.port, found.ports.tcp.as_slice()) {
             (Some(port), ports) if ports.contains(&port) => port,
             (None, [port]) => *port,
             (_, ports) => {

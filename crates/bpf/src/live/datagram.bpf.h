@@ -1,0 +1,543 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * Pairs datagrams with answers to their sender.
+ *
+ * DNS and memcached repeat a request's 16-bit id in the answer, whatever the
+ * order: each request has an entry of `queries` until it is answered. All other
+ * datagrams of a peer are paired with the datagrams sent to it, in order, in
+ * its entry of `peers`. Both maps are empty when a window opens.
+ *
+ * A socket's queue and its senders share no lock: threads take a request by
+ * compare-and-swap.
+ *
+ * Only tracepoints are used, because some kernels allow no fentry. No tracepoint
+ * has both a socket and its datagram: how long datagrams wait in a socket's
+ * queue is known by their order there, and when a request was read by its time.
+ */
+#ifndef __LIVE_DATAGRAM_H__
+#define __LIVE_DATAGRAM_H__
+
+#include "state.bpf.h"
+#include "estimate.bpf.h"
+
+/* Unanswered requests in a window, and peers without ids. Kernel memory is used as they come. */
+#define QUERIES_MAX 65536
+#define PEERS_MAX 16384
+
+#define LOCALS_MAX 256
+
+/* How often another thread may take the same peer's request first. */
+#define RACES_MAX 4
+
+/* The length of a UDP header, and of a DNS header. */
+#define UDP_BYTES 8
+#define DNS_BYTES 12
+
+/* DNS header flags, RFC 1035 4.1.1: an answer; those that are zero in a query. */
+#define DNS_ANSWER 0x8000
+#define DNS_NOT_QUERY 0xf88f
+
+/* The shortest DNS query: its header, the root's name, type and class. */
+#define DNS_QUERY_BYTES 17
+
+#define QUIC_1 0x00000001
+#define QUIC_2 0x6b3343cf
+#define QUIC_DRAFTS 0xff0000
+#define QUIC_ID_BYTES_MAX 20
+
+/* Whose request, and which. An IPv4 address is the last word. */
+struct live_peer {
+	__u32 address[4];
+	__u16 port;
+	__u16 local_port;
+	__u16 id;
+	__u16 of;
+};
+
+/* live_peer.of */
+#define OF_PEER 0	/* all requests of a peer without ids */
+#define OF_ID 1		/* the request with this id */
+
+/* Unanswered requests of a peer, numbered as those of a socket. */
+struct peer_state {
+	__u32 head, read, tail;
+	__u8 carried;	/* datagrams sent to it before any of its own was seen */
+	__u8 broken;	/* it had more requests outstanding than fit: which was answered is unknown */
+	__u8 pad[2];
+	__u64 last_send;
+	struct exchange exchanges[EXCHANGES_MAX];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, QUERIES_MAX);
+	__type(key, struct live_peer);
+	__type(value, struct exchange);
+} queries SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, PEERS_MAX);
+	__type(key, struct live_peer);
+	__type(value, struct peer_state);
+} peers SEC(".maps");
+
+/* The state of a peer that is new; larger than a program's stack allows. */
+const struct peer_state no_requests = {};
+
+/* The last datagrams of a socket. A power of two. */
+#define QUEUE_MAX 32
+
+#define MSG_PEEK 2
+#define MSG_ERRQUEUE 0x2000
+
+#define IPV6_BYTES 40
+
+/* When the datagrams of a socket's queue joined it and were read, by number. */
+struct queue_state {
+	__u32 window;
+	__u32 joined;
+	__u32 read;
+	__u32 before;	/* datagrams ahead of the first of this window */
+	__u64 joined_at[QUEUE_MAX];
+	__u64 read_at[QUEUE_MAX];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct queue_state);
+} queues SEC(".maps");
+
+struct local_address {
+	__u32 address[4];
+};
+
+/* The addresses from which the service has answered. Datagrams to others are forwarded, or multicast. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, LOCALS_MAX);
+	__type(key, struct local_address);
+	__type(value, __u32);
+} locals SEC(".maps");
+
+/* What the ports of the service have received so far. */
+struct port_seen {
+	__u8 ids;	/* a protocol with ids, and which */
+	__u8 quic;
+};
+
+struct port_seen ports_seen[LIVE_PORTS_MAX];
+
+struct datagram {
+	struct live_peer peer;
+	struct local_address local;
+	struct exchange exchange;
+	__u32 protocol;	/* enum live_protocol */
+	__u16 flags;	/* of DNS; the number of a memcached frame */
+	__u8 quic;
+	__u8 pad;
+};
+
+/* The index of a UDP port of the service; negative if it is none. */
+static __always_inline int port_index(__u16 port)
+{
+	__u32 i;
+
+	for (i = 0; i < LIVE_PORTS_MAX; i++) {
+		if (i >= config.udp_ports_count)
+			return -1;
+		if (port == config.udp_ports[i])
+			return i;
+	}
+	return -1;
+}
+
+static __always_inline int udp_port(const struct sock *sk)
+{
+	int port = port_index(sk->__sk_common.skc_num);
+
+	return port >= 0 && sk->__sk_common.skc_net.net->ns.inum == config.netns ? port : -1;
+}
+
+static __always_inline bool is_lower_case(__u8 letter)
+{
+	return letter >= 'a' && letter <= 'z';
+}
+
+/* Finds the protocol, by the first bytes of a datagram of this length. */
+static __always_inline void identify(struct datagram *datagram, void *udp, __u32 bytes)
+{
+	struct in6_addr *start = sixteen_bytes(udp + UDP_BYTES);
+	__u32 first = bpf_ntohl(start->in6_u.u6_addr32[0]);
+	__u32 second = bpf_ntohl(start->in6_u.u6_addr32[1]);
+	__u32 third = bpf_ntohl(start->in6_u.u6_addr32[2]);
+	__u32 version = first << 8 | second >> 24;
+
+	datagram->peer.id = first >> 16;
+	if (second == 0x00010000 && !(first & 0xffff) && is_lower_case(third >> 24)) {
+		/* A frame of memcached: number 0, of 1. */
+		datagram->protocol = LIVE_MEMCACHED;
+	} else if (bytes >= DNS_QUERY_BYTES && second == 0x00010000 && !(first & DNS_NOT_QUERY) && !(third >> 16)) {
+		datagram->protocol = LIVE_DNS;
+	} else if ((first >> 24 & 0xc0) == 0xc0 && (second >> 16 & 0xff) <= QUIC_ID_BYTES_MAX &&
+		   (version == QUIC_1 || version == QUIC_2 || version >> 8 == QUIC_DRAFTS)) {
+		datagram->quic = 1;
+	}
+	datagram->flags = first;
+}
+
+static __always_inline void copy_address(__u32 *to, struct in6_addr *from)
+{
+	to[0] = from->in6_u.u6_addr32[0];
+	to[1] = from->in6_u.u6_addr32[1];
+	to[2] = from->in6_u.u6_addr32[2];
+	to[3] = from->in6_u.u6_addr32[3];
+}
+
+/*
+ * The packet at @network: the index of the service's port, whose datagram it is
+ * and of which protocol; negative if it is no datagram of the service.
+ */
+static __always_inline int describe(struct sk_buff *skb, void *network, bool out, struct datagram *datagram)
+{
+	__u64 linear = (__u64)skb->data + skb->len - skb->data_len;
+	struct in6_addr *header = sixteen_bytes(network), *more;
+	__u8 version = header->in6_u.u6_addr8[0] >> 4;
+	__u32 ports, bytes;
+	void *udp;
+	int port;
+
+	if (version == 4) {
+		/* Only the first fragment has ports. */
+		if (header->in6_u.u6_addr8[9] != IPPROTO_UDP || header->in6_u.u6_addr8[6] & 0x1f ||
+		    header->in6_u.u6_addr8[7])
+			return -1;
+		udp = network + (header->in6_u.u6_addr8[0] & 15) * 4;
+	} else if (version == 6 && header->in6_u.u6_addr8[6] == IPPROTO_UDP) {
+		udp = network + IPV6_BYTES;
+	} else {
+		return -1;
+	}
+	if ((__u64)udp + UDP_BYTES > linear)
+		return -1;
+	more = sixteen_bytes(udp);
+	ports = bpf_ntohl(more->in6_u.u6_addr32[0]);
+	port = port_index(out ? ports >> 16 : ports);
+	if (port < 0)
+		return -1;
+	bytes = (bpf_ntohl(more->in6_u.u6_addr32[1]) >> 16) - UDP_BYTES;
+	datagram->peer.port = out ? ports : ports >> 16;
+	datagram->peer.local_port = out ? ports >> 16 : ports;
+	if (version == 4) {
+		more = sixteen_bytes(network + 12);
+		datagram->peer.address[3] = more->in6_u.u6_addr32[out];
+		datagram->local.address[3] = more->in6_u.u6_addr32[!out];
+	} else {
+		copy_address(datagram->peer.address, sixteen_bytes(network + (out ? 24 : 8)));
+		copy_address(datagram->local.address, sixteen_bytes(network + (out ? 8 : 24)));
+	}
+	datagram->protocol = LIVE_UDP;
+	datagram->exchange.requests = 1;
+	datagram->exchange.bytes = bytes;
+	/* Until it is answered: which packet, for one that passes several devices. */
+	datagram->exchange.read = (__u64)skb;
+	/* Bytes in pages cannot be read here. */
+	if (bytes >= DNS_BYTES && (__u64)udp + UDP_BYTES + DNS_BYTES <= linear)
+		identify(datagram, udp, bytes);
+	if (datagram->protocol != LIVE_UDP)
+		datagram->peer.of = OF_ID;
+	else if (!out)
+		datagram->peer.id = 0;
+	return port;
+}
+
+static __always_inline bool is_cached(struct datagram *datagram, struct cpu_state *cpu)
+{
+	return cpu->local[3] == datagram->local.address[3] && cpu->local[0] == datagram->local.address[0] &&
+	       cpu->local[1] == datagram->local.address[1] && cpu->local[2] == datagram->local.address[2];
+}
+
+static __always_inline void cache(struct datagram *datagram, struct cpu_state *cpu)
+{
+	cpu->local[0] = datagram->local.address[0];
+	cpu->local[1] = datagram->local.address[1];
+	cpu->local[2] = datagram->local.address[2];
+	cpu->local[3] = datagram->local.address[3];
+}
+
+/* Whether the service has answered from the address that the datagram was sent to. */
+static __always_inline bool is_local(struct datagram *datagram, struct cpu_state *cpu)
+{
+	if (is_cached(datagram, cpu))
+		return true;
+	if (!bpf_map_lookup_elem(&locals, &datagram->local))
+		return false;
+	cache(datagram, cpu);
+	return true;
+}
+
+static __always_inline void learns_local(struct datagram *datagram, struct cpu_state *cpu)
+{
+	__u32 one = 1;
+
+	if (is_cached(datagram, cpu))
+		return;
+	bpf_map_update_elem(&locals, &datagram->local, &one, BPF_ANY);
+	cache(datagram, cpu);
+}
+
+/* Remembers what a port receives. */
+static __always_inline void learns(int port, struct datagram *datagram)
+{
+	struct port_seen *seen = &ports_seen[port & (LIVE_PORTS_MAX - 1)];
+
+	if (datagram->protocol != LIVE_UDP && seen->ids != datagram->protocol)
+		seen->ids = datagram->protocol;
+	if (datagram->quic && !seen->quic)
+		seen->quic = 1;
+}
+
+/* Whether datagrams of this port without ids are not paired with answers. */
+static __always_inline bool is_unpaired(int port)
+{
+	return gate.pairs_ids_only || ports_seen[port & (LIVE_PORTS_MAX - 1)].quic;
+}
+
+/*
+ * A reader on another CPU may take a datagram before it is counted here: then
+ * as many more have been read than have joined.
+ */
+static __always_inline void joins_queue(struct queue_state *queue, const struct sock *sk, __u64 now)
+{
+	struct udp_sock *udp = bpf_core_cast(sk, struct udp_sock);
+	__u32 waiting = sk->sk_receive_queue.qlen + udp->reader_queue.qlen, number;
+
+	if (queue->window != (__u32)gate.window) {
+		queue->window = gate.window;
+		queue->joined = 0;
+		queue->read = 0;
+		queue->before = waiting ? waiting - 1 : 0;
+	}
+	number = __sync_fetch_and_add(&queue->joined, 1);
+	queue->joined_at[number & (QUEUE_MAX - 1)] = now;
+	if (waiting == 1 && number && !queue->before && queue->read != number) {
+		/* Only this one waits: a datagram with a wrong checksum is dropped without a read. */
+		queue->read = number;
+	}
+}
+
+static __always_inline void leaves_queue(struct queue_state *queue, __u64 now)
+{
+	struct live_spans *here;
+	__u32 only = 0, number;
+	__u64 joined, span = 0;
+
+	if (queue->window != (__u32)gate.window)
+		return;
+	if (queue->before) {
+		queue->before--;
+		return;
+	}
+	number = __sync_fetch_and_add(&queue->read, 1);
+	queue->read_at[number & (QUEUE_MAX - 1)] = now;
+	here = bpf_map_lookup_elem(&spans, &only);
+	if (!here || now < gate.opens || !gate.opens)
+		return;
+	if ((__s32)(queue->joined - number) > 0) {
+		joined = queue->joined_at[number & (QUEUE_MAX - 1)];
+		/* The record of one that has waited long is overwritten. */
+		if (joined < gate.opens || joined > now || queue->joined - number > QUEUE_MAX)
+			return;
+		span = now - joined;
+	}
+	add(here->wakeup, span, 1);
+}
+
+/*
+ * When the datagram that arrived at @arrived was read: it is the first that
+ * joined the queue after. 0 if it has not been read.
+ */
+static __always_inline __u64 read_at(struct queue_state *queue, __u64 arrived)
+{
+	__u32 i, number, at;
+	__u64 read = 0;
+
+	if (!queue || queue->window != (__u32)gate.window)
+		return 0;
+	number = queue->read;
+	for (i = 0; i < QUEUE_MAX; i++) {
+		if (!number)
+			break;
+		at = --number & (QUEUE_MAX - 1);
+		if (queue->read_at[at] < arrived || (read && queue->joined_at[at] < arrived))
+			break;
+		read = queue->read_at[at];
+	}
+	return read;
+}
+
+static __always_inline struct peer_state *peer_of(struct live_peer *peer)
+{
+	struct peer_state *state = bpf_map_lookup_elem(&peers, peer);
+
+	if (state)
+		return state;
+	bpf_map_update_elem(&peers, peer, &no_requests, BPF_NOEXIST);
+	return bpf_map_lookup_elem(&peers, peer);
+}
+
+static __always_inline void datagram_arrives(struct datagram *datagram, int port, struct live_counts *all)
+{
+	struct exchange *exchange = &datagram->exchange, *known;
+	bool counts = !exchange->untimed;
+	struct peer_state *state;
+	__u32 tail;
+
+	learns(port, datagram);
+	if (datagram->peer.of == OF_ID) {
+		if (!bpf_map_update_elem(&queries, &datagram->peer, exchange, BPF_NOEXIST)) {
+			all->identified += counts;
+			all->arrivals += counts;
+			return;
+		}
+		known = bpf_map_lookup_elem(&queries, &datagram->peer);
+		if (!known) {
+			all->unmeasured += counts;
+		} else if (known->read != exchange->read) {
+			/* The client asks again. */
+			known->last = exchange->probed;
+			known->read = exchange->read;
+			all->identified += counts;
+			all->joined += counts;
+		}
+		return;
+	}
+	if (is_unpaired(port)) {
+		all->unpaired += counts;
+		all->quic += ports_seen[port & (LIVE_PORTS_MAX - 1)].quic ? counts : 0;
+		return;
+	}
+	state = peer_of(&datagram->peer);
+	if (!state) {
+		all->unmeasured += counts;
+		return;
+	}
+	tail = state->tail;
+	known = &state->exchanges[(tail - 1) & (EXCHANGES_MAX - 1)];
+	if (tail != state->head && known->read == exchange->read)
+		return;
+	if (tail - state->head >= EXCHANGES_MAX) {
+		all->overflown += counts;
+		state->broken = 1;
+		return;
+	}
+	all->arrivals += counts;
+	if (tail == state->head)
+		exchange->floor = state->last_send;
+	state->exchanges[tail & (EXCHANGES_MAX - 1)] = *exchange;
+	state->tail = tail + 1;
+}
+
+/* An answer to a request that arrived before the window. */
+static __always_inline void answers_carried(struct live_counts *all, __u32 protocol)
+{
+	all->answered++;
+	all->carried++;
+	all->untimed++;
+	all->requests++;
+	all->protocols[bounded(protocol, LIVE_PROTOCOLS)]++;
+}
+
+/* The slot of the current thread. */
+static __always_inline __u32 current_worker(struct cpu_state *cpu)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	__u32 thread = task->pid;
+
+	if (cpu->thread != thread) {
+		cpu->worker = slot_of(thread, 1);
+		cpu->thread = thread;
+	}
+	return cpu->worker;
+}
+
+/* Takes the request with this id. */
+static __always_inline bool answers_id(struct datagram *datagram, __u32 protocol, struct queue_state *queue,
+				       struct cpu_state *cpu, __u64 now)
+{
+	struct exchange *exchange, taken;
+
+	datagram->peer.of = OF_ID;
+	exchange = bpf_map_lookup_elem(&queries, &datagram->peer);
+	if (!exchange)
+		return false;
+	taken = *exchange;
+	taken.read = read_at(queue, taken.probed);
+	if (!bpf_map_delete_elem(&queries, &datagram->peer))
+		answer(&taken, now, current_worker(cpu), protocol | WAKEUP_COUNTED);
+	return true;
+}
+
+/* Takes the peer's first request; false if none has been read, which cannot have been answered. */
+static __always_inline bool answers_first(struct peer_state *state, struct queue_state *queue,
+					  struct cpu_state *cpu, __u64 now)
+{
+	struct exchange taken;
+	__u32 race, head;
+
+	for (race = 0; race < RACES_MAX; race++) {
+		head = state->head;
+		if (head == state->tail)
+			return false;
+		taken = state->exchanges[head & (EXCHANGES_MAX - 1)];
+		taken.read = read_at(queue, taken.probed);
+		if (!taken.read)
+			return false;
+		if (__sync_val_compare_and_swap(&state->head, head, head + 1) != head)
+			continue;
+		if (state->broken)
+			taken.untimed = 1;
+		state->last_send = now;
+		answer(&taken, now, current_worker(cpu), LIVE_UDP | WAKEUP_COUNTED);
+		return true;
+	}
+	return false;
+}
+
+static __always_inline void datagram_answers(struct datagram *datagram, int port, struct queue_state *queue,
+					     struct live_counts *all, struct cpu_state *cpu, __u64 now)
+{
+	__u32 ids = ports_seen[port & (LIVE_PORTS_MAX - 1)].ids;
+	bool counts = gate.opens && now >= gate.opens;
+	struct peer_state *state;
+
+	if (ids && answers_id(datagram, ids, queue, cpu, now))
+		return;
+	if (ids == LIVE_MEMCACHED && datagram->flags) {
+		all->continued += counts;
+		return;
+	}
+	datagram->peer.of = OF_PEER;
+	datagram->peer.id = 0;
+	if (is_unpaired(port) && !ids)
+		return;
+	state = ids ? bpf_map_lookup_elem(&peers, &datagram->peer) : peer_of(&datagram->peer);
+	if (state && answers_first(state, queue, cpu, now))
+		return;
+	if (ids == LIVE_MEMCACHED || (ids == LIVE_DNS && datagram->flags & DNS_ANSWER)) {
+		if (counts)
+			answers_carried(all, ids);
+	} else if (state && state->carried < EXCHANGES_MAX && !state->last_send) {
+		state->carried++;
+		if (counts)
+			answers_carried(all, LIVE_UDP);
+	} else {
+		all->strays += counts;
+	}
+}
+
+#endif

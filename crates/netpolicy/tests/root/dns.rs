@@ -1,0 +1,515 @@
+//! Services that answer datagrams: DNS servers under dnsperf, and servers that do not answer each datagram.
+
+use std::collections::HashMap;
+use std::net::UdpSocket;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use libtest_mimic::{Failed, Trial};
+use linux::bpf::live::{LiveMeter, LiveTarget};
+use linux::lab::{
+    CLIENT_ADDRESS, CLIENT_DEVICE, Lab, LabOptions, SERVER_ADDRESS, SERVER_DEVICE, ServerProgram,
+};
+use measure::live::{Series, Summary, caveats};
+use model::live::{LiveWindow, ServicePorts};
+use serde_json::Value;
+use testkit::operator::{Operator, Started, waited_for};
+use testkit::scratch::Scratch;
+use testkit::{Need, repeated, test};
+
+const PORT: u16 = 5_300;
+
+pub(crate) fn tests() -> Vec<Trial> {
+    const UNBOUND: &[Need] = &[Need::Root, Need::Bpf, Need::Program("unbound"), Need::Program("dnsperf")];
+    const KNOT: &[Need] = &[Need::Root, Need::Bpf, Need::Program("knotd"), Need::Program("dnsperf")];
+    const WIRE: &[Need] = &[
+        Need::Root,
+        Need::Bpf,
+        Need::Program("unbound"),
+        Need::Program("dnsperf"),
+        Need::Program("tcpdump"),
+    ];
+    const PYTHON: &[Need] = &[Need::Root, Need::Bpf, Need::Python];
+    vec![
+        test("dns/each_query_of_dnsperf_is_paired_with_its_answer", UNBOUND, || {
+            all_queries(|lab, _| unbound(lab))
+        }),
+        test("dns/also_where_workers_share_a_port_and_receive_many_at_once", KNOT, || all_queries(knot)),
+        test("dns/the_wire_says_the_same", WIRE, repeated(on_the_wire)),
+        test("dns/queries_over_ipv6_are_paired", UNBOUND, over_ipv6),
+        test("dns/answers_in_another_order_are_paired_by_id", PYTHON, in_another_order),
+        test("dns/a_question_without_an_answer_is_counted", PYTHON, unanswered),
+        test("dns/datagrams_without_ids_are_paired_in_order", PYTHON, in_order),
+        test("dns/more_outstanding_datagrams_than_are_paired_are_reported", PYTHON, too_many),
+        test("dns/a_full_socket_buffer_is_reported", PYTHON, full),
+        test("dns/quic_is_named_with_what_is_known", PYTHON, quic),
+        test("dns/a_service_that_answers_some_datagrams_is_named", PYTHON, some),
+        test("dns/datagrams_that_are_forwarded_are_not_the_services", PYTHON, forwarded),
+    ]
+}
+
+/// unbound with one thread, for the names of [`questions`].
+fn unbound(lab: &Lab) -> Result<ServerProgram, Failed> {
+    let text = format!(
+        "server:\n username: \"\"\n chroot: \"\"\n directory: \"/\"\n pidfile: \"\"\n do-daemonize: no\n use-syslog: no\n \
+         interface: {SERVER_ADDRESS}@{PORT}\n interface: fd00:53::1@{PORT}\n ip-freebind: yes\n \
+         access-control: 0.0.0.0/0 allow\n access-control: ::/0 allow\n num-threads: 1\n \
+         local-zone: \"example.\" static\n local-data: \"a.example. A 192.0.2.1\"\n\
+         remote-control:\n control-enable: no\n"
+    );
+    let file = lab.scratch().join("unbound.conf");
+    std::fs::write(&file, text)?;
+    let mut command = Command::new("unbound");
+    command.arg("-c").arg(file);
+    Ok(lab.start_program(command, PORT)?)
+}
+
+/// knot with two workers, which share the port and receive and send with recvmmsg() and sendmmsg().
+fn knot(lab: &Lab, at: &Path) -> Result<ServerProgram, Failed> {
+    std::fs::write(
+        at.join("example.zone"),
+        "@ 60 SOA a.example. b.example. 1 1 1 1 1\n@ 60 NS a.example.\na 60 A 192.0.2.1\n",
+    )?;
+    let at = at.display();
+    let text = format!(
+        "server:\n  rundir: {at}\n  listen: {SERVER_ADDRESS}@{PORT}\n  udp-workers: 2\n  tcp-workers: 1\n  background-workers: 1\n\
+         database:\n  storage: {at}\n\
+         zone:\n  - domain: example\n    storage: {at}\n    file: example.zone\n"
+    );
+    let file = format!("{at}/knot.conf");
+    std::fs::write(&file, text)?;
+    let mut command = Command::new("knotd");
+    command.arg("-c").arg(file);
+    Ok(lab.start_program(command, PORT)?)
+}
+
+/// A server in Python: `answer` is run for each datagram `data` from `peer` at the socket `u`, the `n`th.
+fn python(lab: &Lab, answer: &str) -> Result<ServerProgram, Failed> {
+    const SERVER: &str = "import socket, threading, time\n\
+        u = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); u.bind(('0.0.0.0', @PORT@))\n\
+        t = socket.socket(); t.setsockopt(1, socket.SO_REUSEADDR, 1); t.bind(('0.0.0.0', @PORT@)); t.listen(8)\n\
+        def listens():\n    while True: t.accept()[0].close()\n\
+        threading.Thread(target=listens, daemon=True).start()\n\
+        n, kept = 0, []\n\
+        while True:\n    data, peer = u.recvfrom(2048); n += 1\n    @ANSWER@\n";
+    let text = SERVER.replace("@PORT@", &PORT.to_string()).replace("@ANSWER@", answer);
+    let mut command = Command::new("python3");
+    command.args(["-c", &text]);
+    Ok(lab.start_program(command, PORT)?)
+}
+
+/// A file of questions for dnsperf.
+fn questions(directory: &Path) -> Result<String, Failed> {
+    let file = directory.join("questions");
+    std::fs::write(&file, "a.example A\nnone.example A\n")?;
+    Ok(file.display().to_string())
+}
+
+/// dnsperf on the client: 4 sockets, up to 50 queries outstanding.
+fn dnsperf(lab: &Lab, address: &str, more: &[&str]) -> Result<Command, Failed> {
+    let mut command = Command::new("dnsperf");
+    command.args([
+        "-s",
+        address,
+        "-p",
+        &PORT.to_string(),
+        "-d",
+        &questions(&lab.scratch())?,
+        "-c",
+        "4",
+        "-q",
+        "50",
+    ]);
+    command.args(more);
+    Ok(command)
+}
+
+fn runs_on_client(lab: &Lab, mut command: Command) -> Result<String, Failed> {
+    let output = lab.client().run(|| command.output())??;
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+fn udp() -> ServicePorts {
+    ServicePorts { tcp: vec![PORT], udp: vec![PORT] }
+}
+
+/// A meter that has seen the service answer: from then on it knows the service's address.
+fn meter(lab: &Lab, ask: impl FnOnce() -> Result<(), Failed>) -> Result<LiveMeter, Failed> {
+    let mut meter = LiveMeter::load(&LiveTarget::of(lab.server().id(), udp()))?;
+    window(&mut meter, ask)?;
+    Ok(meter)
+}
+
+fn window(meter: &mut LiveMeter, body: impl FnOnce() -> Result<(), Failed>) -> Result<LiveWindow, Failed> {
+    meter.begin()?;
+    std::thread::sleep(Duration::from_nanos(LiveMeter::GUARD.0));
+    body()?;
+    Ok(meter.end()?)
+}
+
+fn rules(window: &LiveWindow) -> Vec<String> {
+    let mut series = Series::new();
+    series.add(window);
+    caveats("service", &series, false).into_iter().map(|finding| finding.rule).collect()
+}
+
+fn client(lab: &Lab) -> Result<UdpSocket, Failed> {
+    let socket = lab.client().run(|| UdpSocket::bind((CLIENT_ADDRESS, 0)))??;
+    socket.connect((SERVER_ADDRESS, PORT))?;
+    socket.set_read_timeout(Some(Duration::from_secs(60)))?;
+    Ok(socket)
+}
+
+fn ask(socket: &UdpSocket, datagram: &[u8]) -> Result<Vec<u8>, Failed> {
+    let mut bytes = vec![0; 512];
+    socket.send(datagram)?;
+    let length = socket.recv(&mut bytes)?;
+    bytes.truncate(length);
+    Ok(bytes)
+}
+
+/// A query for the root's name servers.
+fn query(id: u16) -> Vec<u8> {
+    let [high, low] = id.to_be_bytes();
+    vec![high, low, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0, 1]
+}
+
+fn all_queries(server: fn(&Lab, &Path) -> Result<ServerProgram, Failed>) -> Result<(), Failed> {
+    /// Of two questions each.
+    const ROUNDS: &str = "2000";
+    let lab = Lab::new(&LabOptions::with_queues(2))?;
+    // The lab's scratch directory is closed to knot, which drops its capabilities.
+    let scratch = Scratch::new("dns")?;
+    let _server = server(&lab, scratch.directory())?;
+    let asks = |rounds: &str| {
+        let command = dnsperf(&lab, &SERVER_ADDRESS.to_string(), &["-n", rounds])?;
+        let said = runs_on_client(&lab, command)?;
+        assert!(said.contains("Queries lost:         0"), "{said}");
+        Ok(())
+    };
+    let mut meter = meter(&lab, || asks("1"))?;
+    let window = window(&mut meter, || asks(ROUNDS))?;
+    let counts = window.counts;
+    assert_eq!((counts.protocols.dns, counts.requests, counts.answered), (4_000, 4_000, 4_000), "{counts:?}");
+    assert_eq!((counts.identified, counts.datagrams, counts.arrivals), (4_000, 4_000, 4_000), "{counts:?}");
+    assert_eq!((counts.carried, counts.strays, counts.unpaired, counts.dropped), (0, 0, 0, 0), "{counts:?}");
+    assert_eq!(
+        counts.masked + counts.unmasked + counts.at_opening + counts.without_poll,
+        4_000,
+        "{counts:?}"
+    );
+    assert_eq!((window.waiting.requests, window.spans.residence.total()), (0, 4_000));
+    let read = window.spans.service.total();
+    assert!(read > 3_800, "{read} have a time at which they were read: {counts:?}");
+    Ok(())
+}
+
+/// The time of each query at its way out of the client's device, and that of its answer out of the server's.
+fn captured(directory: &Path) -> Result<Vec<u64>, Failed> {
+    let packets = |file: &str| -> Result<Vec<(u64, Vec<u8>)>, Failed> {
+        let bytes = std::fs::read(directory.join(file))?;
+        let word = |at: usize| bytes.get(at..at + 4)?.try_into().ok().map(u32::from_le_bytes);
+        assert_eq!(word(0), Some(0xa1b2_3c4d), "a capture in nanoseconds");
+        let (mut at, mut packets) = (24, Vec::new());
+        while let (Some(seconds), Some(nanos), Some(length)) = (word(at), word(at + 4), word(at + 8)) {
+            let from = at + 16;
+            at = from + length as usize;
+            // Ethernet and IPv4 without options.
+            let Some(datagram) = bytes.get(from + 34..at) else { break };
+            packets.push((u64::from(seconds) * 1_000_000_000 + u64::from(nanos), datagram.to_vec()));
+        }
+        Ok(packets)
+    };
+    let mut asked: HashMap<([u8; 2], [u8; 2]), u64> = HashMap::new();
+    let mut all: Vec<(u64, bool, Vec<u8>)> =
+        packets("queries")?.into_iter().map(|(at, datagram)| (at, false, datagram)).collect();
+    all.extend(packets("answers")?.into_iter().map(|(at, datagram)| (at, true, datagram)));
+    all.sort_unstable();
+    let mut took = Vec::new();
+    for (at, is_answer, datagram) in all {
+        let port = if is_answer { [datagram[2], datagram[3]] } else { [datagram[0], datagram[1]] };
+        let key = (port, [datagram[8], datagram[9]]);
+        if !is_answer {
+            asked.insert(key, at);
+        } else if let Some(since) = asked.remove(&key) {
+            took.push(at - since);
+        }
+    }
+    took.sort_unstable();
+    Ok(took)
+}
+
+fn on_the_wire() -> Result<(), Failed> {
+    let lab = Lab::new(&LabOptions::with_queues(1))?;
+    let _server = unbound(&lab)?;
+    let asks =
+        |more: &[&str]| runs_on_client(&lab, dnsperf(&lab, &SERVER_ADDRESS.to_string(), more)?).map(drop);
+    let mut meter = meter(&lab, || asks(&["-n", "1"]))?;
+    let captures = |netns: &linux::Netns, device: &str, file: &str| -> Result<Started, Failed> {
+        let mut command = Command::new("tcpdump");
+        command.args([
+            "-i",
+            device,
+            "-Q",
+            "out",
+            "--time-stamp-precision=nano",
+            "-s",
+            "96",
+            "-B",
+            "20000",
+            "-U",
+            "-w",
+        ]);
+        command.arg(lab.scratch().join(file)).args(["udp", "port", &PORT.to_string()]);
+        command.stderr(Stdio::null());
+        Ok(Started { child: netns.run(|| command.spawn())?? })
+    };
+    let _queries = captures(lab.client(), CLIENT_DEVICE, "queries")?;
+    let _answers = captures(lab.server(), SERVER_DEVICE, "answers")?;
+    for file in ["queries", "answers"] {
+        let at = lab.scratch().join(file);
+        waited_for("tcpdump", || Ok(std::fs::metadata(&at).is_ok_and(|of| of.len() >= 24).then_some(())))?;
+    }
+    let window = window(&mut meter, || asks(&["-n", "3000", "-Q", "3000"]))?;
+    assert_eq!(window.counts.requests, 6_000, "{:?}", window.counts);
+    let wire = waited_for("all packets", || {
+        let found = captured(&lab.scratch())?;
+        Ok((found.len() >= 6_000).then_some(found))
+    })?;
+    let mut series = Series::new();
+    series.add(&window);
+    let summary = Summary::of(&series, Vec::new());
+    let (p50, p90) = (summary.uniform.p50.ok_or("p50")?, summary.uniform.p90.ok_or("p90")?);
+    for (here, there) in [(p50, wire[wire.len() / 2]), (p90, wire[wire.len() * 9 / 10])] {
+        #[expect(clippy::cast_precision_loss, reason = "spans of milliseconds")]
+        let (here, there) = (here.interval.estimate, there as f64);
+        // The stack outside of the hooks takes some microseconds.
+        assert!((here - there).abs() <= there * 0.25 + 10_000.0, "{here} ns here, {there} ns on the wire");
+    }
+    Ok(())
+}
+
+fn over_ipv6() -> Result<(), Failed> {
+    let operator = Operator::new("dns-ipv6", 1)?;
+    operator.inside(&format!("ip addr add fd00:53::1/64 dev {SERVER_DEVICE} nodad"))?;
+    let mut add = Command::new("ip");
+    add.args(["addr", "add", "fd00:53::2/64", "dev", CLIENT_DEVICE, "nodad"]);
+    runs_on_client(&operator.lab, add)?;
+    let _server = unbound(&operator.lab)?;
+    let asks = |rounds: &str| {
+        runs_on_client(&operator.lab, dnsperf(&operator.lab, "fd00:53::1", &["-n", rounds])?).map(drop)
+    };
+    let mut meter = meter(&operator.lab, || asks("1"))?;
+    let counts = window(&mut meter, || asks("500"))?.counts;
+    assert_eq!((counts.protocols.dns, counts.answered, counts.carried), (1_000, 1_000, 0), "{counts:?}");
+    Ok(())
+}
+
+fn in_another_order() -> Result<(), Failed> {
+    const EARLY: u64 = 20;
+    let lab = Lab::new(&LabOptions::with_queues(1))?;
+    // The first of each two questions is answered last, and late.
+    let answers = "kept.append((data, peer))\n    if len(kept) == 2:\n        \
+        for late, (data, peer) in enumerate(reversed(kept)):\n            \
+            time.sleep(0.02 * late); u.sendto(data[:2] + b'\\x81' + data[3:], peer)\n        \
+        kept.clear()";
+    let _server = python(&lab, answers)?;
+    let socket = client(&lab)?;
+    let ask_two = |id: u16| -> Result<(), Failed> {
+        socket.send(&query(id))?;
+        ask(&socket, &query(id + 1))?;
+        socket.recv(&mut [0; 512])?;
+        Ok(())
+    };
+    let mut meter = meter(&lab, || ask_two(1))?;
+    let window = window(&mut meter, || (0..EARLY).try_for_each(|at| ask_two(u16::try_from(100 + 2 * at)?)))?;
+    let counts = window.counts;
+    assert_eq!((counts.protocols.dns, counts.untimed), (2 * EARLY, 0), "{counts:?}");
+    let late: u64 = window.spans.residence.buckets()
+        [model::SpanCounts::bucket_of(model::Nanoseconds::from_millis(19))..]
+        .iter()
+        .sum();
+    assert!((EARLY..EARLY + 5).contains(&late), "{late} of {} took 20 ms", 2 * EARLY);
+    Ok(())
+}
+
+fn unanswered() -> Result<(), Failed> {
+    let lab = Lab::new(&LabOptions::with_queues(1))?;
+    let _server = python(&lab, "if n % 10: u.sendto(data[:2] + b'\\x81' + data[3:], peer)")?;
+    let socket = client(&lab)?;
+    let mut meter = meter(&lab, || ask(&socket, &query(1)).map(drop))?;
+    let window = window(&mut meter, || {
+        // The second to hundredth datagram: ten have no answer.
+        for id in 2..=100_u16 {
+            socket.send(&query(id))?;
+            if id % 10 > 0 {
+                socket.recv(&mut [0; 512])?;
+            }
+        }
+        std::thread::sleep(Duration::from_millis(20));
+        Ok(())
+    })?;
+    let counts = window.counts;
+    assert_eq!((counts.identified, counts.answered, counts.unanswered), (99, 89, 10), "{counts:?}");
+    assert_eq!((window.waiting.requests, window.waiting.ages.total()), (10, 10));
+    assert!(window.waiting.oldest.is_some_and(|oldest| oldest >= LiveMeter::UNANSWERED));
+    assert!(rules(&window).contains(&"live-unanswered".to_owned()), "{:?}", rules(&window));
+    Ok(())
+}
+
+fn in_order() -> Result<(), Failed> {
+    let lab = Lab::new(&LabOptions::with_queues(1))?;
+    let _server = python(&lab, "u.sendto(data, peer)")?;
+    let sockets = [client(&lab)?, client(&lab)?];
+    let mut meter = meter(&lab, || ask(&sockets[0], b"?").map(drop))?;
+    let window = window(&mut meter, || {
+        for _ in 0..100 {
+            ask(&sockets[0], b"?")?;
+            // Up to eight of a peer may be outstanding.
+            for _ in 0..4 {
+                sockets[1].send(b"a longer datagram without an id")?;
+            }
+            for _ in 0..4 {
+                sockets[1].recv(&mut [0; 512])?;
+            }
+        }
+        Ok(())
+    })?;
+    let counts = window.counts;
+    assert_eq!((counts.protocols.udp, counts.answered, counts.datagrams), (500, 500, 500), "{counts:?}");
+    assert_eq!(
+        (counts.untimed, counts.strays, counts.overflown, counts.unpaired),
+        (0, 0, 0, 0),
+        "{counts:?}"
+    );
+    assert_eq!((window.spans.residence.total(), window.spans.wakeup.total()), (500, 500));
+    Ok(())
+}
+
+fn too_many() -> Result<(), Failed> {
+    let lab = Lab::new(&LabOptions::with_queues(1))?;
+    let _server = python(&lab, "time.sleep(0.0002); u.sendto(data, peer)")?;
+    let socket = client(&lab)?;
+    let mut meter = meter(&lab, || ask(&socket, b"?").map(drop))?;
+    let window = window(&mut meter, || {
+        for _ in 0..40 {
+            socket.send(b"?")?;
+        }
+        (0..40).try_for_each(|_| socket.recv(&mut [0; 512]).map(drop))?;
+        Ok(())
+    })?;
+    assert!(window.counts.overflown > 0, "{:?}", window.counts);
+    assert!(rules(&window).contains(&"live-pipelined".to_owned()), "{:?}", rules(&window));
+    Ok(())
+}
+
+fn full() -> Result<(), Failed> {
+    const SENT: u64 = 2_000;
+    let lab = Lab::new(&LabOptions::with_queues(1))?;
+    let _server =
+        python(&lab, "time.sleep(0.2 if n == 2 else 0); u.sendto(data[:2] + b'\\x81' + data[3:], peer)")?;
+    let socket = client(&lab)?;
+    let mut meter = meter(&lab, || ask(&socket, &query(1)).map(drop))?;
+    let window = window(&mut meter, || {
+        (2..SENT + 2)
+            .try_for_each(|id| socket.send(&query(u16::try_from(id)?)).map(drop).map_err(Failed::from))?;
+        std::thread::sleep(Duration::from_millis(600));
+        Ok(())
+    })?;
+    let counts = window.counts;
+    assert!(counts.dropped > 0, "{counts:?}");
+    assert_eq!(counts.identified, counts.datagrams + counts.dropped, "{counts:?}");
+    assert_eq!(counts.answered + window.waiting.requests, counts.identified, "{counts:?}");
+    assert!(rules(&window).contains(&"live-datagrams-dropped".to_owned()), "{:?}", rules(&window));
+    Ok(())
+}
+
+/// The report of `watch` while the client repeats something.
+fn watched(operator: &Operator, mut ask: impl FnMut() -> Result<(), Failed>) -> Result<Value, Failed> {
+    let mut command = operator.netpolicy(&[
+        "-o",
+        "json",
+        "watch",
+        "--port",
+        &PORT.to_string(),
+        "--seconds",
+        "3",
+        "--sample",
+        "1s",
+    ]);
+    let mut child: Child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
+    while child.try_wait()?.is_none() {
+        ask()?;
+    }
+    let output = child.wait_with_output()?;
+    Ok(serde_json::from_slice(&output.stdout)?)
+}
+
+fn finding<'a>(report: &'a Value, rule: &str) -> Option<&'a Value> {
+    report["data"]["findings"].as_array()?.iter().find(|finding| finding["rule"] == rule)
+}
+
+fn quic() -> Result<(), Failed> {
+    let operator = Operator::new("dns-quic", 1)?;
+    // Three datagrams for each request, as for a page.
+    let _server = python(&operator.lab, "for _ in range(3): u.sendto(b'\\x40' + bytes(40), peer)")?;
+    let socket = client(&operator.lab)?;
+    let report = watched(&operator, || {
+        // An Initial packet of version 1, and packets with a short header.
+        let initial = [&[0xc3, 0, 0, 0, 1, 8][..], &[7; 60]].concat();
+        for datagram in [initial, vec![0x41; 40], vec![0x41; 40]] {
+            socket.send(&datagram)?;
+            (0..3).try_for_each(|_| socket.recv(&mut [0; 512]).map(drop))?;
+        }
+        Ok(())
+    })?;
+    let data = &report["data"];
+    let found = finding(&report, "live-datagrams-unpaired").ok_or_else(|| format!("{report}"))?;
+    assert!(found["summary"].as_str().is_some_and(|words| words.contains("QUIC")), "{found}");
+    assert!(data["counts"]["quic"].as_u64() > Some(100), "{data}");
+    assert_eq!(data["response"]["p50"], Value::Null, "{data}");
+    assert!(data["wakeup"]["p50"]["estimate"].as_f64() > Some(0.0), "{data}");
+    assert!(data["cost"]["datagrams_per_switch"].as_f64() > Some(0.0), "{data}");
+    Ok(())
+}
+
+fn some() -> Result<(), Failed> {
+    let operator = Operator::new("dns-some", 1)?;
+    let _server = python(&operator.lab, "if n % 3 == 0: u.sendto(b'received', peer)")?;
+    let socket = client(&operator.lab)?;
+    let report = watched(&operator, || {
+        (0..3).try_for_each(|_| socket.send(b"a line of a log").map(drop))?;
+        socket.recv(&mut [0; 512])?;
+        Ok(())
+    })?;
+    let data = &report["data"];
+    let found = finding(&report, "live-datagrams-unpaired").ok_or_else(|| format!("{report}"))?;
+    assert!(found["summary"].as_str().is_some_and(|words| words.contains("does not answer each")), "{found}");
+    assert_eq!((&data["response"]["p50"], &data["requests"]), (&Value::Null, &0.into()), "{data}");
+    assert!(data["wakeup"]["p50"]["estimate"].as_f64() > Some(0.0), "{data}");
+    Ok(())
+}
+
+/// Queries to another address pass the host of a server.
+fn forwarded() -> Result<(), Failed> {
+    let lab = Lab::new(&LabOptions::with_queues(1))?;
+    let _server = python(&lab, "u.sendto(data, peer)")?;
+    let socket = client(&lab)?;
+    let other = lab.client().run(|| UdpSocket::bind((CLIENT_ADDRESS, 0)))??;
+    let mut route = Command::new("ip");
+    route.args(["route", "add", "203.0.113.0/24", "via", &SERVER_ADDRESS.to_string()]);
+    runs_on_client(&lab, route)?;
+    let mut meter = meter(&lab, || ask(&socket, &query(1)).map(drop))?;
+    let window = window(&mut meter, || {
+        for id in 2..100_u16 {
+            other.send_to(&query(id), ("203.0.113.53", PORT))?;
+            ask(&socket, &query(id))?;
+        }
+        Ok(())
+    })?;
+    let counts = window.counts;
+    assert_eq!((counts.identified, counts.answered, window.waiting.requests), (98, 98, 0), "{counts:?}");
+    Ok(())
+}
