@@ -121,7 +121,7 @@ impl OfService {
 fn subject(service: &Server) -> ListeningService {
     let Server { name, processes, ports } = service.clone();
     let name = format!("{name} {ports:?}");
-    ListeningService { name, processes, ports, goal: Goal::default() }
+    ListeningService { name, processes, ports: ports.into(), goal: Goal::default() }
 }
 
 /// The processes of services whose section requests a policy.
