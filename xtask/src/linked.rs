@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::deny;
 use crate::files::{self, About as _};
@@ -17,7 +17,7 @@ use crate::shell::{self, Result};
 const USAGE: &str = "usage: cargo xtask linked [--check | --sbom FILE]";
 
 /// The targets that the program is built for.
-const TARGETS: [&str; 2] = ["x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu"];
+pub(crate) const TARGETS: [&str; 2] = ["x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu"];
 
 /// The patterns of licence file names in a crate.
 const TEXTS: [&str; 5] = ["LICENSE", "LICENCE", "COPYING", "UNLICENSE", "NOTICE"];
@@ -64,12 +64,12 @@ pub(crate) fn run(arguments: &[String]) -> Result {
 /// Every crate that is linked.
 pub(crate) fn crates() -> Result<Vec<Component>> {
     let lock = files::read(&shell::root().join("Cargo.lock"))?;
-    let registries = registries()?;
+    let mut sources = sources()?;
     let mut found = BTreeMap::new();
     for (name, version, licence) in resolved()? {
-        let directory = registries.iter().map(|r| r.join(format!("{name}-{version}"))).find(|d| d.is_dir());
-        let directory =
-            directory.ok_or_else(|| format!("the source of {name} {version} is not in cargo's registry"))?;
+        let directory = sources.remove(&(name.clone(), version.clone()));
+        let directory = directory
+            .ok_or_else(|| format!("cargo metadata does not name the source of {name} {version}"))?;
         let texts = texts_in(&directory)?;
         if texts.is_empty() {
             return Err(format!("{name} {version} brings no licence text: {}", directory.display()));
@@ -112,14 +112,31 @@ fn read_line(line: &str) -> Option<(String, String, String)> {
     (!ours).then(|| (name.to_owned(), version.to_owned(), licence))
 }
 
-/// Cargo's directories of registry sources.
-fn registries() -> Result<Vec<PathBuf>> {
-    let home = std::env::var_os("CARGO_HOME").map_or_else(
-        || PathBuf::from(std::env::var_os("HOME").unwrap_or_default()).join(".cargo"),
-        PathBuf::from,
-    );
-    let sources = home.join("registry/src");
-    files::entries(&sources)
+/// Where cargo has the sources of each package, by name and version: in its registry, or vendored.
+fn sources() -> Result<BTreeMap<(String, String), PathBuf>> {
+    let mut found = BTreeMap::new();
+    for target in TARGETS {
+        let mut metadata = shell::cargo();
+        metadata.args([
+            "metadata",
+            "--quiet",
+            "--locked",
+            "--format-version",
+            "1",
+            "--filter-platform",
+            target,
+        ]);
+        let metadata: Value = serde_json::from_str(&shell::output(&mut metadata)?)
+            .map_err(|error| format!("cargo metadata: {error}"))?;
+        for package in metadata["packages"].as_array().into_iter().flatten() {
+            let text = |key: &str| package[key].as_str().unwrap_or_default().to_owned();
+            let manifest = PathBuf::from(text("manifest_path"));
+            if let Some(directory) = manifest.parent() {
+                found.insert((text("name"), text("version")), directory.to_path_buf());
+            }
+        }
+    }
+    Ok(found)
 }
 
 /// The checksum of a package in `Cargo.lock`.

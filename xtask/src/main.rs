@@ -50,6 +50,11 @@ const TASKS: &[Task] = &[
         release::run,
     ),
     (
+        "source-packages",
+        "a Debian source package and a source rpm that build offline [--out DIRECTORY]",
+        release::source::run,
+    ),
+    (
         "linked",
         "print the licences of what is linked [--check: run cargo-deny; --sbom FILE: CycloneDX]",
         linked::run,
@@ -65,7 +70,7 @@ fn main() -> ExitCode {
     let Some((_, _, task)) = TASKS.iter().find(|(name, ..)| Some(*name) == wanted) else {
         eprintln!("usage: cargo xtask TASK\n");
         for (name, does, _) in TASKS {
-            eprintln!("  {name:8} {does}");
+            eprintln!("  {name:15} {does}");
         }
         return ExitCode::from(if matches!(wanted, Some("help" | "--help" | "-h")) { 0 } else { 2 });
     };

@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::documents::with_installed_links;
+use super::stage::Stage;
+use crate::options::Options;
 use crate::programs::PROGRAMS;
 use crate::shell::{self, Result};
 use crate::{files, linked};
@@ -60,24 +62,39 @@ const COMPLETIONS: [(&str, &str); 3] = [
     ("fish", "share/fish/vendor_completions.d/netpolicy.fish"),
 ];
 
+const INSTALL_USAGE: &str = "usage: [DESTDIR=DIRECTORY] [PREFIX=/usr] cargo xtask install [--lists DIRECTORY]
+
+--lists   writes the installed paths there, one file for each package: netpolicy, netpolicy-tools";
+
 /// `cargo xtask install`: installs below `$DESTDIR$PREFIX` (PREFIX defaults to /usr). It starts and enables
 /// nothing.
 pub(crate) fn install(arguments: &[String]) -> Result {
-    if let Some(unknown) = arguments.first() {
-        return Err(format!(
-            "install takes no `{unknown}`: it reads DESTDIR and PREFIX from the environment"
-        ));
-    }
+    let options = Options::read(arguments, &[], &["--lists"], INSTALL_USAGE)?;
     let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
     let prefix = variable("PREFIX").unwrap_or_else(|| "/usr".to_owned());
     if !prefix.starts_with('/') {
         return Err(format!("PREFIX is `{prefix}`: it begins with /"));
     }
-    let below = PathBuf::from(format!("{}{prefix}", variable("DESTDIR").unwrap_or_default()));
+    let root = PathBuf::from(variable("DESTDIR").unwrap_or_else(|| "/".to_owned()));
+    let below = root.join(&prefix[1..]);
     build_programs(&["--release"])?;
     lay(&shell::root().join("target/release"), &below, &prefix)?;
     lay_licences(&below)?;
+    if let Some(lists) = options.path("--lists") {
+        write_lists(&below, &prefix, &lists)?;
+    }
     println!("installed below {}; nothing was started: systemctl enable --now netpolicy", below.display());
+    Ok(())
+}
+
+/// Writes the paths of what is below a directory, as seen from the prefix, into a file for each package.
+fn write_lists(below: &Path, prefix: &str, lists: &Path) -> Result {
+    let found = Stage::files(below)?;
+    let (tools, own): (Vec<_>, Vec<_>) = found.iter().partition(|file| is_of_tools(&file[1..]));
+    for (name, files) in [("netpolicy", own), ("netpolicy-tools", tools)] {
+        let lines: String = files.iter().map(|file| format!("{prefix}{file}\n")).collect();
+        files::write(&lists.join(name), &lines)?;
+    }
     Ok(())
 }
 

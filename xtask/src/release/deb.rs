@@ -10,6 +10,17 @@ use super::stage::{Stage, settle};
 use crate::files::{self, About as _};
 use crate::shell::{self, Result};
 
+/// The maintainer scripts.
+pub(super) const SCRIPTS: [&str; 4] = ["preinst", "postinst", "prerm", "postrm"];
+
+/// A maintainer script of a package of this version.
+pub(super) fn script(name: &str, version: &str) -> Result<String> {
+    let text = files::read(&shell::root().join("packaging/debian").join(name))?.replace("@VERSION@", version);
+    let text = filled_script(&text, "sh $script, or purge the package")?;
+    // Debian's administrators can forbid this one to stop a service; parts are shared with rpm, which has only systemctl.
+    Ok(text.replace("systemctl stop", "deb-systemd-invoke stop"))
+}
+
 /// Packs netpolicy, its tools and their debug symbols into `out`, and returns the first two files. The trees have Debian's own
 /// files afterwards.
 pub(crate) fn pack(
@@ -51,10 +62,8 @@ pub(crate) fn pack(
 
     let control = stage.root.join("DEBIAN");
     files::write(&control.join("control"), &filled("control.in", &stage.root)?)?;
-    for name in ["preinst", "postinst", "prerm", "postrm"] {
-        let text = files::read(&templates.join(name))?.replace("@VERSION@", &version.debian());
-        let text = filled_script(&text, "sh $script, or purge the package")?;
-        files::write_script(&control.join(name), &text)?;
+    for name in SCRIPTS {
+        files::write_script(&control.join(name), &script(name, &version.debian())?)?;
     }
     let control_of_tools = stage.tools_root.join("DEBIAN/control");
     files::write(&control_of_tools, &filled("control-tools.in", &stage.tools_root)?)?;

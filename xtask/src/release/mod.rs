@@ -7,6 +7,7 @@ mod pack;
 pub(crate) mod packaging;
 mod program;
 mod rpm;
+pub(crate) mod source;
 mod sources;
 mod stage;
 pub(crate) mod trial;

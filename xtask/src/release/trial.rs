@@ -127,7 +127,7 @@ fn lay_root(directory: &Path, name: &str, suite: &str, packages: &[&str]) -> Res
 }
 
 /// The archive of a root, created if it does not exist.
-fn root_archive(suite: &str, packages: &[&str]) -> Result<PathBuf> {
+pub(super) fn root_archive(suite: &str, packages: &[&str]) -> Result<PathBuf> {
     const FILE: &str = "root.tar";
     let cache = Cache::open()?;
     let name = format!("roots/{suite}-{}", packages.join("-"));
@@ -141,6 +141,8 @@ fn root_archive(suite: &str, packages: &[&str]) -> Result<PathBuf> {
     let making = cache.begin("root")?;
     let mut mmdebstrap = shell::tied("mmdebstrap");
     mmdebstrap.args(["--variant=minbase", "--quiet", "--mode=root"]);
+    // A mirror that is kept as it was on some day stays usable; signatures are checked as always.
+    mmdebstrap.arg("--aptopt=Acquire::Check-Valid-Until \"false\"");
     mmdebstrap.arg(format!("--include={}", packages.join(",")));
     mmdebstrap.arg(suite).arg(making.join(FILE)).arg(format!("deb {key}{} {suite} main", mirror.uri));
     shell::show(&mmdebstrap);
