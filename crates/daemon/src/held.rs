@@ -61,7 +61,7 @@ pub(crate) struct Committed {
 pub(crate) struct PutBack {
     /// The steps that restore settings.
     pub(crate) steps: Vec<Step>,
-    /// Changes that another program has overwritten since, and the present value: they are not restored.
+    /// Changes that another program has since overwritten, each with the current value. These are not restored.
     pub(crate) foreign: Vec<(Change, Setting)>,
 }
 

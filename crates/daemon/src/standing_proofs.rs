@@ -10,7 +10,7 @@ use session::{clock, quoted};
 
 use crate::status::{ProofStatus, RequestStatus};
 
-/// The rules of the findings about proofs.
+/// Rule names of the findings about standing proofs.
 pub(crate) const REVERSED: &str = "proof-reversed";
 pub(crate) const ROLLED_BACK: &str = "proof-rolled-back";
 pub(crate) const NO_EFFECT: &str = "proof-no-effect";

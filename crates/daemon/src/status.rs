@@ -201,7 +201,7 @@ pub struct TriedStatus {
     pub instead_of: String,
     /// When, in microseconds since 1970-01-01 00:00 UTC.
     pub at_unix_micros: u64,
-    /// The result, as text; `None` while it is being tried, and if the daemon ended in the meantime.
+    /// The result, as text. `None` while the mode is being tried, or if the daemon stopped before.
     pub ruling: Option<String>,
     /// The measurements, as text.
     pub measured: Option<String>,

@@ -338,7 +338,7 @@ impl Switchback {
         };
         let as_share = |bounds: Bounds| match metric.is_ratio() {
             true => bounds.map(f64::exp_m1),
-            // Shares are between 0 and 1, so no change is larger.
+            // Shares lie between 0 and 1, so a difference lies between -1 and 1.
             false => bounds.map(|difference| difference.clamp(-1.0, 1.0)),
         };
         MetricChange {

@@ -326,11 +326,11 @@ pub struct LiveCounts {
     /// How often a read found the service's receive window closed: it reads more slowly than its clients send.
     #[serde(default)]
     pub zero_windows: u64,
-    /// Segments with data that the service sent, including those sent again. This count and the next five are
+    /// Segments with data that the service sent, including retransmissions. This count and the next five are
     /// TCP's own, of connections that existed when the window ended.
     #[serde(default)]
     pub segments_out: u64,
-    /// Of these, segments that were sent again, because they were lost or not acknowledged in time.
+    /// Of these, segments that were retransmitted because they were lost or not acknowledged in time.
     #[serde(default)]
     pub retransmitted: u64,
     /// Segments that clients report to have received twice (DSACK): sending them again was needless.
@@ -386,7 +386,7 @@ impl LiveCounts {
         most >= FEW && (received.abs_diff(sent) * ONE_OF > most || self.strays * ONE_OF > sent)
     }
 
-    /// Segments that were sent again because they were lost: without those that clients had received already.
+    /// Segments that were retransmitted because they were lost, without those that clients had already received.
     pub const fn lost(&self) -> u64 {
         self.retransmitted.saturating_sub(self.needless)
     }

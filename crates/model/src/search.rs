@@ -71,8 +71,8 @@ impl Searches {
         Guard { limits, ..Guard::default() }
     }
 
-    /// Applies what was found to the services of a policy, if the request is unchanged and at least one of
-    /// the processes still runs.
+    /// Sets the delivery mode that the search found on each matching service of a policy, if its request is
+    /// unchanged and at least one of its processes still runs.
     pub fn give(&self, policy: &mut Policy, is_there: impl Fn(&ProcessId) -> bool) {
         for intent in &mut policy.intents {
             let Some(search) = self.services.get(&intent.target.to_string()) else { continue };

@@ -107,7 +107,7 @@ impl GenlFamily {
                 _ => {}
             }
         }
-        if family.id == 0 { Err(Malformed("a family without a number")) } else { Ok(family) }
+        if family.id == 0 { Err(Malformed("a generic netlink family without an id")) } else { Ok(family) }
     }
 
     /// The message type of its requests.

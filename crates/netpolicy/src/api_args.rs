@@ -13,15 +13,15 @@ use crate::completing;
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Sockets")]
 pub struct SocketArgs {
-    /// Varlink socket (interface io.netpolicy) [default: /run/netpolicy/io.netpolicy; with a --state-dir, in
-    /// that].
+    /// Varlink socket (interface io.netpolicy) [default: /run/netpolicy/io.netpolicy, or `io.netpolicy` in the
+    /// --state-dir].
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
     /// Gid of the group whose members may request changes like root.
     #[arg(long, value_name = "GID")]
     pub api_group: Option<u32>,
-    /// Socket that serves OpenMetrics over HTTP [default: /run/netpolicy/metrics; with a --state-dir, in that]; ''
-    /// for none.
+    /// Socket that serves OpenMetrics over HTTP; '' disables it [default: /run/netpolicy/metrics, or `metrics` in
+    /// the --state-dir].
     // clap's own parser of paths takes no empty word.
     #[arg(long, value_name = "PATH", value_parser = OsStringValueParser::new().map(PathBuf::from))]
     pub metrics_socket: Option<PathBuf>,

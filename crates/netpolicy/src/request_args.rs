@@ -63,7 +63,7 @@ pub struct Kthread {
     /// Where they run: irq (with their interrupts), sibling (next to them), any, or a list of CPUs.
     #[arg(long, global = true, value_name = "CPUS")]
     pub kthread_cpus: Option<KthreadCpus>,
-    /// The class of kernel threads, with nice value or priority: other:-5, batch, fifo:50, rr:10.
+    /// Scheduling class of kernel threads, with nice value or priority: other:-5, batch, fifo:50, rr:10.
     #[arg(long, global = true, value_name = "CLASS", allow_hyphen_values = true)]
     pub kthread_class: Option<Scheduling>,
     /// Utilisation clamp, MIN-MAX in 1024ths of a CPU: 512-1024.

@@ -348,7 +348,7 @@ fn another_ring_size_says_that_the_driver_takes_the_carrier_off() {
     asked.delivery = Some("interrupt".parse().expect("a mode"));
     asked.nic = vec![model::NicRequest::Ring(model::RingKind::Rx, 4096)];
     let words = printed(&policy(vec![asked]), &host, &Resolved::default()).expect("planned");
-    assert!(words.contains("loses its carrier for a moment (ena, Linux 7.3.4:"), "{words}");
+    assert!(words.contains("briefly takes the link down (ena, Linux 7.3.4:"), "{words}");
     assert!(words.contains("ena_netdev.c:2248 ena_down"), "{words}");
 }
 

@@ -484,7 +484,7 @@ fn connections_of(
     here.filter_map(Connection::of).map(|connection| (connection, claimant.part)).collect()
 }
 
-/// The packets for which a claimant could have a rule.
+/// The flows for which a claimant could get ntuple rules.
 fn flows(claimant: &Claimant<'_>, request: &ResolvedRequest<'_>) -> Vec<FlowMatch> {
     let sockets = claimant.processes.iter().flat_map(|process| &process.sockets);
     let connections = sockets.filter(|_| by_connection(request)).filter_map(Connection::of);

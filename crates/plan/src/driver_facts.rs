@@ -53,13 +53,13 @@ pub(crate) fn note(placement: &Placement, index: &Index<'_>, collected: &mut Col
         let mut said: BTreeMap<&str, String> = BTreeMap::new();
         for knob in wanted {
             let (what, fact) = match knob {
-                NicKnob::Ring(..) => ("another size of its rings", &facts.ring_change),
-                NicKnob::Channels(..) => ("another number of queues", &facts.channel_change),
+                NicKnob::Ring(..) => ("changing the ring size", &facts.ring_change),
+                NicKnob::Channels(..) => ("changing the number of queues", &facts.channel_change),
                 _ => continue,
             };
             let Some(fact) = fact.as_ref() else { continue };
             let does = match fact.is {
-                Interruption::CarrierOff => "loses its carrier for a moment",
+                Interruption::CarrierOff => "briefly takes the link down",
                 Interruption::QueueReset => "resets its queues and drops their packets",
                 Interruption::Nothing | Interruption::Unsupported => continue,
             };

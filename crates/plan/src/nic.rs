@@ -139,7 +139,7 @@ fn settings(
             let message = "it has one transmit queue, and `xps` needs several".to_owned();
             return Err(Refusal::new(RefusalKind::Unsupported, device.id, message)
                 .because(format!("requested at {}", part.intent.origin))
-                .nearest("without `xps`, or `tx-channels` where the driver has more queues"));
+                .nearest("remove `xps`, or raise `tx-channels` if the driver supports more queues"));
         }
         // One queue has no XPS setting to revoke.
         NicRequest::Xps(false) if device.tx_queues.len() == 1 => Vec::new(),

@@ -43,7 +43,7 @@ pub fn run_time_of(pid: i32) -> Option<Nanoseconds> {
 }
 
 fn span_of(time: libc::timespec) -> Nanoseconds {
-    let whole = |number: i64| u64::try_from(number).unwrap_or(0); // these clocks start at zero or in 1970
+    let whole = |number: i64| u64::try_from(number).unwrap_or(0); // never negative: these clocks count from boot or from 1970
     Nanoseconds(whole(time.tv_sec).saturating_mul(1_000_000_000).saturating_add(whole(time.tv_nsec)))
 }
 

@@ -59,7 +59,7 @@ impl Report for SurveyReport {
         let priorities = if *groups == 1 { "priority" } else { "priorities" };
         let for_tc = match self.for_tc {
             0 => String::new(),
-            lines => format!("; {} for the installed tc, which are not checked", count_of(lines, "line")),
+            lines => format!("; {} passed to the installed tc unchecked", count_of(lines, "line")),
         };
         page.line(format!("{file}: {commands}, {rules} of them rules, in {groups} {priorities}{for_tc}"));
     }

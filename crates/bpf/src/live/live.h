@@ -179,11 +179,11 @@ struct live_counts {
 	 * thread.
 	 */
 	__u64 woken;
-	/* Answered exchanges that estimator T could place. */
+	/* Answered exchanges with an estimate by T, the client's microsecond timestamps. */
 	__u64 stamped;
 	/* Answered exchanges that no program saw arrive. */
 	__u64 unseen;
-	/* Of connections, those on which nothing had been sent before. */
+	/* New connections: those on which no data had been sent before. */
 	__u64 opened;
 	/* Times that a read found the receive window closed: the service reads too slowly. */
 	__u64 zero_windows;
@@ -224,7 +224,7 @@ struct live_part {
 	__u32 total[LIVE_PART_BUCKETS];
 };
 
-/* The key of the map slots; the value is a __u32. */
+/* Key of the `slots` map. The value is a __u32. */
 struct live_key {
 	/* A NAPI id, or the pid of a thread. */
 	__u32 id;
@@ -233,7 +233,7 @@ struct live_key {
 };
 
 /*
- * The map turnarounds, with one entry: the share of turnarounds below the lower
+ * The only entry of the `turnarounds` map: the share of turnarounds below the lower
  * edge of each bucket, in parts of LIVE_WHOLE.
  */
 struct live_turnarounds {
@@ -242,7 +242,7 @@ struct live_turnarounds {
 	__u32 below[LIVE_BUCKETS + 1];
 };
 
-/* The map waiting, with one entry: the iterator's result. */
+/* The only entry of the `waiting` map: the iterator's result. */
 struct live_waiting {
 	/* When the window ended and opened; set by user space. */
 	__u64 now;
@@ -271,9 +271,9 @@ struct live_waiting {
 	 */
 	__u64 begins;
 	/* By TCP's own counters, of sockets that exist at the end, since the window began. */
-	/* Segments with data sent, including those sent again. */
+	/* Segments with data sent, including retransmissions. */
 	__u64 segments_out;
-	/* Segments sent again. */
+	/* Retransmitted segments. */
 	__u64 retransmitted;
 	/* Segments that clients report to have received twice. */
 	__u64 needless;

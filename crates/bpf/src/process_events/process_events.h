@@ -15,8 +15,8 @@ enum process_event_kind {
 /* Events to report in addition to those of watched processes. */
 enum wanted {
 	WANTED_ALL_IMAGES = 1,		/* Every new image in the namespace. */
-	WANTED_ALL_LISTENERS = 2,	/* Every listening TCP socket in it, and UDP ports that processes bind. */
-	WANTED_LISTENERS_ELSEWHERE = 4,	/* The same in other namespaces. */
+	WANTED_ALL_LISTENERS = 2,	/* Every listening TCP socket and every bound UDP port in the namespace. */
+	WANTED_LISTENERS_ELSEWHERE = 4,	/* Those in other namespaces. */
 };
 
 struct wanted_where {

@@ -10,7 +10,7 @@
 /* The maximum number of entries in the lists of all queues. */
 #define REUSEPORT_PLACES_MAX 8192
 
-/* What identifies a queue in a packet. */
+/* The key of a queue: the packet's device and receive queue. */
 struct reuseport_queue {
 	__u32 ifindex;
 	__u32 index;

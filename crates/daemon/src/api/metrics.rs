@@ -295,7 +295,7 @@ impl Page {
             }
         }
         let families: [(&str, &str, Count); 4] = [
-            ("lost_segments", "Of those sent, segments that were lost and sent again.", LiveCounts::lost),
+            ("lost_segments", "Of those sent, segments that were lost and retransmitted.", LiveCounts::lost),
             (
                 "out_of_order_segments",
                 "Of those received, segments that came while an earlier one was missing.",

@@ -326,7 +326,9 @@ impl Daemon<'_> {
                         self.quality.goals.begin_again(&name);
                     }
                     Ruling::NotJudged | Ruling::ClientsLeft => {
-                        let summary = "a try could not be judged on its traffic".to_owned();
+                        let summary =
+                            "the search tried a mode, but the traffic of the service did not allow a verdict"
+                                .to_owned();
                         self.quality.search.holds_up(
                             &name,
                             WAITS,

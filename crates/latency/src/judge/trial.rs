@@ -55,8 +55,8 @@ pub const SERVICES_MAX: usize = 4;
 const REFERENCE: usize = 2;
 const REFERENCE_HELD: usize = 10;
 
-/// How many windows of the alternation's length to measure before the change: to see whether requests stall
-/// without it.
+/// The number of windows, each as long as those of the alternation, to measure before the change. They show
+/// whether requests stall even without the change.
 const REFERENCE_SHORT: usize = 8;
 
 /// The maximum delay of a turn: a later one reflects the machine rather than the change.

@@ -139,7 +139,7 @@ fn of_time(object: &str, series: &Series) -> Option<Finding> {
         (
             service,
             "live-mostly-service",
-            "most of a request's time is the application's own: no policy of delivery helps",
+            "most of a request's time is spent in the application: no delivery policy helps",
             Some("make the application faster: perf record -g -p PID shows where it spends its time"),
         ),
     ];
@@ -189,9 +189,12 @@ fn of_network(object: &str, counts: &LiveCounts) -> Vec<Finding> {
         });
     };
     if matters(lost, counts.segments_out, LOSS_MATTERS) {
-        let mut evidence = vec![format!("{} segments were sent again", share(lost, counts.segments_out))];
+        let mut evidence = vec![format!("{} segments were retransmitted", share(lost, counts.segments_out))];
         if counts.needless > 0 {
-            evidence.push(format!("{} more had arrived, and were sent again needlessly", counts.needless));
+            evidence.push(format!(
+                "{} more were retransmitted although they had arrived (DSACK)",
+                counts.needless
+            ));
         }
         add(
             "live-loss",

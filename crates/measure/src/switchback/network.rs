@@ -23,7 +23,7 @@ pub(super) const fn count(number: u64) -> f64 {
 pub struct Network {
     /// Segments with data that the service sent.
     pub segments_out: u64,
-    /// Of these, segments that were sent again, without those that the client had received already.
+    /// Of these, segments that were retransmitted, without those that the client had already received.
     pub lost_out: u64,
     /// Segments with data that arrived.
     pub segments_in: u64,
@@ -292,7 +292,7 @@ mod test {
         let counts = LiveCounts { retransmitted: 12, needless: 10, ..LiveCounts::default() };
         assert_eq!(counts.lost(), 2);
         let late = LiveCounts { retransmitted: 1, needless: 2, ..LiveCounts::default() };
-        assert_eq!(late.lost(), 0, "of a segment that was sent again before the window");
+        assert_eq!(late.lost(), 0, "of a segment that was retransmitted before the window");
         assert_eq!(Network::of(&LiveWindow::default()), None);
     }
 }

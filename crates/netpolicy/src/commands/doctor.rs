@@ -79,7 +79,7 @@ pub(crate) fn examine(processes: &Processes, seconds: u64, context: &Context) ->
         .map_err(|error| context.console.detail(&format!("Loaded BPF programs are not counted: {error}")))
         .ok();
     let (held, pending) = held(context);
-    // Mistakes in a site's recipes are the first finding, like those in policy files.
+    // Errors in a site's recipes are the first finding, like errors in policy files: continue with the shipped ones.
     let recipes =
         context.session.recipes().or_else(|_| policy_file::recipes(&[]).map(Arc::new)).unwrap_or_default();
     let mut host_context = HostContext {

@@ -1,4 +1,4 @@
-//! Processes that do not wait in a way that allows suspension.
+//! Findings about applications whose way of waiting prevents IRQ suspension.
 
 use std::collections::{BTreeMap, BTreeSet};
 

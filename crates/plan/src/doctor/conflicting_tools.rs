@@ -29,7 +29,7 @@ pub(super) const RULES: &[DoctorRule] = &[
     },
     DoctorRule {
         id: "others-set-device",
-        doc: "systemd, NetworkManager, ifupdown, tuned, a cloud's agent, cloud-init, perftune or a script sets settings of a device.",
+        doc: "systemd, NetworkManager, ifupdown, tuned, a cloud agent, cloud-init, perftune or a script also configures a device.",
         find: others_set_device,
     },
 ];

@@ -78,7 +78,8 @@ impl Report for PlanReport {
     }
 }
 
-/// The footnote number of a reason: many changes share one, and it is a sentence or two.
+/// Returns the footnote number of a reason, and adds the reason if it is new: reasons are long, and many
+/// changes share one.
 fn footnote<'a>(reasons: &mut Vec<&'a Reason>, reason: &'a Reason) -> usize {
     let known = reasons.iter().position(|known| *known == reason);
     let index = known.unwrap_or_else(|| {

@@ -151,7 +151,7 @@ impl Policies {
         let numbers = self.numbers();
         let here = numbers.iter().map(|number| scaled(*number, self.meant_for, cpus)).collect();
         format!(
-            "Scale: {} workloads at once on {} CPUs are {} on the {cpus} CPU(s) here.",
+            "Scaled: {} concurrent workloads on {} CPUs become {} on the {cpus} CPU(s) here.",
             list(numbers),
             self.meant_for,
             list(here)
@@ -242,7 +242,7 @@ mod test {
         assert_eq!((all.tunings().len(), all.mixtures(2).len(), all.rounds()), (7, 15, 4));
         assert_eq!(
             all.scale(2),
-            "Scale: 1, 12, 24, 48, 96 workloads at once on 24 CPUs are 1, 1, 2, 4, 8 on the 2 CPU(s) here."
+            "Scaled: 1, 12, 24, 48, 96 concurrent workloads on 24 CPUs become 1, 1, 2, 4, 8 on the 2 CPU(s) here."
         );
         assert_eq!(all.time_for_all(), None);
     }

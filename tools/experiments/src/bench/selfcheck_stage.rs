@@ -290,7 +290,7 @@ fn compile(files: &OwnFiles) -> Result<Result<PathBuf, String>, Fault> {
         Ok(output) => {
             Err(format!("cc could not compile it: {}", String::from_utf8_lossy(&output.stderr).trim()))
         }
-        Err(error) => Err(format!("cc could not be started: {error}: apt-get install gcc libc6-dev")),
+        Err(error) => Err(format!("cannot start cc: {error}. To install it: apt-get install gcc libc6-dev")),
     })
 }
 

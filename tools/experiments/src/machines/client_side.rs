@@ -62,7 +62,7 @@ impl<'a> ClientSide<'a> {
         let Some(Held { transaction, guard, before }) = self.held.take() else { return Ok(()) };
         if let Some(transaction) = transaction {
             match self.journal.roll_back(transaction, &mut Kernel::new(), clock::now()) {
-                // The guard was faster.
+                // `NothingToUndo`: the guard process has already rolled it back.
                 Ok(_) | Err(apply::RollBackError::NothingToUndo { .. }) => {}
                 Err(error) => return Err(error.into()),
             }

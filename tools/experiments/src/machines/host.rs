@@ -730,7 +730,7 @@ impl<'a> BenchHost<'a> {
         while let Some(transaction) = cell.transactions.last() {
             let undone = self.journal.roll_back(*transaction, &mut Kernel::new(), clock::now());
             match undone {
-                // The guard was faster.
+                // `NothingToUndo`: the guard process has already rolled it back.
                 Ok(_) | Err(apply::RollBackError::NothingToUndo { .. }) => {}
                 Err(error) => return Err(error.into()),
             }

@@ -78,7 +78,11 @@ fn threaded() -> Result<(), Failed> {
     assert!(skipped("workqueue").is_some_and(|skipped| skipped.reason.contains("only be simulated")));
     // Kernels that support it measure it; all others report why not.
     assert_eq!(skipped("threaded-busy").is_some(), runs(&grid, "threaded-busy").is_empty());
-    assert!(grid.notes.iter().any(|note| note.contains("1 thread(s) that want 50 %")), "{:?}", grid.notes);
+    assert!(
+        grid.notes.iter().any(|note| note.contains("1 thread(s) use 50 % of a CPU each")),
+        "{:?}",
+        grid.notes
+    );
     Ok(())
 }
 

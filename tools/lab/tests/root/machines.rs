@@ -177,7 +177,8 @@ impl Machines {
             Some(listener) => format!("/proc/{0}/task/{0}/children", listener.id()).into(),
             None => self.scratch.path("server.pid"),
         };
-        let text = std::fs::read_to_string(file)?;
+        // The server that a client starts writes its pid a moment later.
+        let text = std::fs::read_to_string(file).unwrap_or_default();
         Ok(text
             .split_whitespace()
             .next()
@@ -800,13 +801,13 @@ fn killed(side: Side, machines: fn(&str) -> Result<Machines, Failed>) -> Result<
     for kill in 0..kills {
         let mut command = machines.client(LONG);
         let mut client = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
-        std::thread::sleep(Duration::from_millis(300 + chance.bits() % 1_700));
+        // On a busy machine a client takes a moment to connect.
+        let serving = waited_for("a process that serves the client", || machines.serving())?;
+        std::thread::sleep(Duration::from_millis(chance.bits() % 1_700));
         in_force += u32::from(machines.settings()? != before);
         match side {
             Side::Client => client.kill()?,
-            Side::Server => {
-                kill_process(machines.serving()?.ok_or("no process serves the client")?, Signal::KILL)?;
-            }
+            Side::Server => kill_process(serving, Signal::KILL)?,
         }
         let status = client.wait()?;
         assert!(!status.success(), "kill {kill}: {status}");

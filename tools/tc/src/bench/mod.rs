@@ -288,7 +288,7 @@ impl Bench<'_> {
         ratio("u32 + mirred no_percpu, 1 worker : tc -b", 3.5, tc_lean, lean);
         ratio("the same with --share-actions : tc -b", 5.0, tc_lean, shared);
         ratio("--no-percpu always : tc -b of the plain file", 5.0, tc_plain, always);
-        ratio("one thread : the kernel's own cost", 0.9, floor, lean);
+        ratio("the kernel's own time : a load by one worker", 0.9, floor, lean);
         ratio("no_percpu : percpu, in the loader", 1.5, percpu, lean);
         // The results for a file without counter options, and for one whose rules are not spread over a
         // table.
