@@ -195,10 +195,20 @@ impl<'a> Table<'a> {
     pub(super) fn drain(&self) -> Result<Vec<Vec<u8>>, KernelError> {
         /// Entries for each call.
         const BATCH: u32 = 1024;
-        let refused = |_| refused(format!("BPF map {}: drain", self.name));
-        let batch = self.map.lookup_and_delete_batch(BATCH, MapFlags::ANY, MapFlags::ANY).map_err(refused)?;
         let most = usize::try_from(self.map.max_entries()).unwrap_or(usize::MAX);
-        Ok(batch.take(most).map(|(_, value)| value).collect())
+        let mut values = Vec::new();
+        // The kernel ends a batch early before a bucket that does not fit (`__htab_map_lookup_and_delete_batch()`),
+        // and libbpf-rs takes that for the end of the map.
+        loop {
+            let before = values.len();
+            let refused = |_| refused(format!("BPF map {}: drain", self.name));
+            let batch =
+                self.map.lookup_and_delete_batch(BATCH, MapFlags::ANY, MapFlags::ANY).map_err(refused)?;
+            values.extend(batch.take(most - before).map(|(_, value)| value));
+            if values.len() == before || values.len() >= most {
+                return Ok(values);
+            }
+        }
     }
 
     /// The keys; never more than the map's capacity, even if it changes meanwhile.

@@ -199,6 +199,8 @@ pub(crate) fn divide(
     check(device, &groups, index)?;
     drop_connections_on_ports(device, &mut groups, &mut notes);
     drop_connections_beyond_the_limit(device, &mut groups, &mut notes);
+    // No packet would reach the queues of a group without a rule.
+    groups.retain(|group| !group.ports.is_empty() || !group.connections.is_empty());
     let there = device.ordinary_rx_queues(after.rx(device));
     let contexts = device.rss_contexts.is_some();
     let needed: u32 = groups.iter().map(Group::need).sum();

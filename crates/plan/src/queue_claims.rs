@@ -101,6 +101,10 @@ impl<'h> QueueClaims<'h> {
             let mut devices = BTreeSet::new();
             for slot in self.touched_by(process) {
                 devices.insert(self.queues[slot].queue.device);
+                // Sockets may ask without privileges: they do not divide a device that the operator left whole.
+                if divide::is_of_sockets(&requests[part]) {
+                    continue;
+                }
                 let other = *first.entry(slot).or_insert(part);
                 if other != part && !requests[other].shares_queues_with(&requests[part]) {
                     disputed.insert(self.queues[slot].queue.device);
@@ -122,9 +126,13 @@ impl<'h> QueueClaims<'h> {
                 }
                 return None;
             }
-            let claimants = claimants(by_part);
-            let wanted = disputed.contains(&id)
-                || divide::is_mixed(device, requests)
+            let mut claimants = claimants(by_part);
+            let is_mixed = divide::is_mixed(device, requests);
+            if !is_mixed {
+                claimants.retain(|claimant| !divide::is_of_sockets(&requests[claimant.part]));
+            }
+            let wanted = is_mixed
+                || disputed.contains(&id)
                 || divide::is_divided_already(device, &claimants, requests);
             wanted.then_some((device, claimants))
         });

@@ -1,6 +1,7 @@
 //! `history`: the transactions of this host, and the standing proofs of its services.
 
 use latency::reports::html_of_proofs;
+use model::Proofs;
 use session::{Exit, Fault};
 
 use super::compare;
@@ -12,8 +13,12 @@ use cli::Context;
 pub(crate) fn run(arguments: &HistoryArgs, context: &Context) -> Result<Exit, Fault> {
     let journal = context.session.journal()?;
     let history = journal.history()?;
-    let proofs = context.session.proofs();
-    let proofs = proofs.map_err(|error| Fault::file(context.session.proofs_file(), error))?.services;
+    let proofs = context.session.proofs().unwrap_or_else(|error| {
+        let file = context.session.proofs_file();
+        context.console.say(&format!("{}: standing proofs cannot be read: {error}", file.display()));
+        Proofs::default()
+    });
+    let proofs = proofs.services;
     context.console.report(&HistoryReport::of(&history, &journal, &proofs))?;
     if history.transactions.is_empty() && history.unreadable.is_empty() {
         context.console.say("No transaction yet.");

@@ -215,6 +215,16 @@ fn a_device_that_is_not_mixed_is_left_as_it_is() {
 }
 
 #[test]
+fn sockets_that_disagree_do_not_divide_a_device_that_is_not_mixed() {
+    let host = server_and_client();
+    let mut asked = requests(&host, 812, PolicyName::Latency);
+    asked.extend(requests(&host, 901, PolicyName::Bulk));
+    let joined = join(&policy([]), &asked, &host, &Resolved::default());
+    assert_eq!(joined.notes.len(), 1, "the later one conflicts: {:?}", joined.notes);
+    assert!(placed(&joined.policy, &host).divisions.is_empty());
+}
+
+#[test]
 fn a_veth_says_that_its_driver_has_no_rules() {
     let mut host = Host { processes: vec![client(901, "shop", 1)], ..host() };
     host.devices.push(veth(2, "eth0", &[300]));
