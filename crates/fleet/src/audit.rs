@@ -11,6 +11,9 @@ use serde_json::Value;
 
 use crate::host_report::{FindingOnHost, HostReport};
 
+/// How far a host's clock may be ahead of this one's, in seconds: a report from later proves nothing.
+const CLOCK_SKEW_MAX: u64 = 3600;
+
 /// The maximum number of hosts.
 pub const HOSTS_MAX: usize = 200_000;
 
@@ -225,8 +228,11 @@ impl Audit {
         let mut clean = 0;
         let [mut versions, mut releases, mut drivers] = [const { BTreeMap::<String, usize>::new() }; 3];
         for (host, kept) in &self.hosts {
-            let stale = now.saturating_sub(kept.at_unix_seconds) > age_max;
-            if stale {
+            let early = kept.at_unix_seconds > now.saturating_add(CLOCK_SKEW_MAX);
+            let stale = early || now.saturating_sub(kept.at_unix_seconds) > age_max;
+            if early {
+                group(Issue::Stale, "its report is from the future: its clock is wrong", host);
+            } else if stale {
                 group(Issue::Stale, "its report is older than --max-age", host);
             }
             kept.issues.iter().for_each(|(issue, detail)| group(*issue, detail, host));
@@ -619,6 +625,11 @@ mod test {
             (service(json!({ "proof": null })), Issue::NoProof, "service memcached: no holdback"),
             (service(json!({ "proof": "open" })), Issue::NoProof, "service memcached: proof open"),
             (json!({ "at_unix_seconds": 0 }), Issue::Stale, "its report is older than --max-age"),
+            (
+                json!({ "at_unix_seconds": 90_002 }),
+                Issue::Stale,
+                "its report is from the future: its clock is wrong",
+            ),
         ] {
             let mut audit = Audit::new();
             audit.add("a.json", &report("a", &change));

@@ -264,6 +264,15 @@ impl Proof {
         used <= holdback.share() * millis(self.managed_millis)
     }
 
+    /// Whether the policy harms by more than a difference that counts as none: what `on_reversed = "rollback"`
+    /// waits for.
+    pub fn harms(&self) -> bool {
+        let meant = quantities_of(&self.intent);
+        let is_worse =
+            |effect: &&Effect| meant.contains(&effect.quantity) && effect.recent.low > Some(Self::MARGIN);
+        self.standing() == ProofState::Reversed && self.effects.iter().any(|effect| is_worse(&effect))
+    }
+
     /// What it shows at present, by the recent pairs.
     pub fn standing(&self) -> ProofState {
         let meant = quantities_of(&self.intent);
@@ -338,6 +347,10 @@ mod test {
     }
 
     fn shows(policy: PolicyName, recent: &[(Guarded, ProofInterval)]) -> ProofState {
+        proof_with(policy, recent).standing()
+    }
+
+    fn proof_with(policy: PolicyName, recent: &[(Guarded, ProofInterval)]) -> Proof {
         let mut proof = Proof::of(&intent(policy), "suspend20", 5);
         proof.effects = recent
             .iter()
@@ -348,7 +361,17 @@ mod test {
                 pairs: 300,
             })
             .collect();
-        proof.standing()
+        proof
+    }
+
+    #[test]
+    fn a_slight_reversal_is_reported_and_only_a_clear_one_harms() {
+        let proof = |low| proof_with(PolicyName::Cpu, &[(Guarded::Cpu, interval(low, 0.3))]);
+        let shown = |low| (proof(low).standing(), proof(low).harms());
+        assert_eq!(shown(0.01), (ProofState::Reversed, false));
+        assert_eq!(shown(0.06), (ProofState::Reversed, true));
+        let other = proof_with(PolicyName::Cpu, &[(Guarded::P99, interval(0.5, 0.9))]);
+        assert!(!other.harms(), "the policy is for CPU time");
     }
 
     #[test]

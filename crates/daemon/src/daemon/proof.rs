@@ -5,7 +5,6 @@ use std::collections::BTreeSet;
 
 use apply::Knob;
 use latency::judge::{JudgedService, SERVICES_MAX};
-use model::proof::ProofState;
 use model::{Change, Growth, Intent, Limits, Nanoseconds, Plan, Policy, Proof, Proofs, Reason, Step, Target};
 use session::{Fault, clock};
 
@@ -201,7 +200,7 @@ impl Daemon<'_> {
             |intent: &&Intent| intent.target.to_string() == target && !intent.on_reversed.is_report();
         let is_asked = asked.intents.iter().any(|intent| rolls_back(&intent));
         let Some(proof) = self.quality.proofs.proofs.services.get_mut(target) else { return };
-        if !is_asked || proof.standing() != ProofState::Reversed || proof.rolled_back_unix_micros.is_some() {
+        if !is_asked || !proof.harms() || proof.rolled_back_unix_micros.is_some() {
             return;
         }
         proof.rolled_back_unix_micros = Some(clock::now().unix_micros);
