@@ -801,13 +801,15 @@ fn killed(side: Side, machines: fn(&str) -> Result<Machines, Failed>) -> Result<
     for kill in 0..kills {
         let mut command = machines.client(LONG);
         let mut client = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
-        // On a busy machine a client takes a moment to connect.
-        let serving = waited_for("a process that serves the client", || machines.serving())?;
-        std::thread::sleep(Duration::from_millis(chance.bits() % 1_700));
+        std::thread::sleep(Duration::from_millis(300 + chance.bits() % 1_700));
         in_force += u32::from(machines.settings()? != before);
         match side {
             Side::Client => client.kill()?,
-            Side::Server => kill_process(serving, Signal::KILL)?,
+            Side::Server => {
+                // On a busy machine a client takes a moment to connect.
+                let serving = waited_for("a process that serves the client", || machines.serving())?;
+                kill_process(serving, Signal::KILL)?;
+            }
         }
         let status = client.wait()?;
         assert!(!status.success(), "kill {kill}: {status}");
