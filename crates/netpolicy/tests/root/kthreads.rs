@@ -426,7 +426,7 @@ fn isolated() -> Result<(), Failed> {
     // Newer kernels move threads off such a CPU; only tasks in the partition may use it.
     let stays = moved.iter().flatten().all(|thread| thread.cpus.to_string() == "1");
     if !stays {
-        operator.waits_to_hear("an isolated partition of cpusets has CPUs 1")?;
+        operator.waits_to_hear("CPUs 1 belong to an isolated cpuset partition")?;
         let polled = operator
             .host()?
             .devices
