@@ -18,7 +18,7 @@ use crate::shell::{self, Result};
 const USAGE: &str = "usage: cargo xtask source-packages [--out DIRECTORY] [--test]
 
 --out    where they go (target/source-packages)
---test   builds both without a network, in a root of Debian, with lintian (half an hour on 2 CPUs)
+--test   builds both without a network, in a root of Debian, with lintian: two release builds
 
 The sources are those of the last commit. Debian: dpkg-buildpackage in what dpkg-source -x unpacks;
 rpm: rpmbuild --rebuild. Both need Rust, clang and libbpf, and no network.";
@@ -59,11 +59,14 @@ const SUITE: &str = "forky";
 const WITH_COMPILERS: [&str; 9] =
     ["build-essential", "cargo", "clang", "debhelper", "fakeroot", "libbpf-dev", "lintian", "rpm", "rustc"];
 
+/// The disk space for this root, as an archive and unpacked, and for what is built in it, in MiB.
+const SPACE: u64 = 8_000;
+
 /// Builds both in a root of Debian that has no network, and has lintian judge the Debian packages.
 fn build_offline(packages: &[PathBuf; 2], out: &Path) -> Result {
     let root = out.join("root");
     files::make_directory(&root)?;
-    let archive = super::trial::root_archive(SUITE, &WITH_COMPILERS)?;
+    let archive = super::trial::root_archive(SUITE, &WITH_COMPILERS, SPACE)?;
     shell::output(Command::new("tar").arg("-xf").arg(archive).arg("-C").arg(&root))?;
     let build = root.join("build");
     for file in files::files_of(out)? {

@@ -122,12 +122,12 @@ fn run_script(artefacts: &Artefacts, version: &Version, released: bool, only: Op
 /// time.
 fn lay_root(directory: &Path, name: &str, suite: &str, packages: &[&str]) -> Result {
     let to = directory.join(format!("{name}.tar"));
-    std::os::unix::fs::symlink(root_archive(suite, packages)?, &to)
+    std::os::unix::fs::symlink(root_archive(suite, packages, SPACE)?, &to)
         .map_err(|error| format!("{}: {error}", to.display()))
 }
 
-/// The archive of a root, created if it does not exist.
-pub(super) fn root_archive(suite: &str, packages: &[&str]) -> Result<PathBuf> {
+/// The archive of a root, created if it does not exist and this much disk space is free.
+pub(super) fn root_archive(suite: &str, packages: &[&str], mebibytes: u64) -> Result<PathBuf> {
     const FILE: &str = "root.tar";
     let cache = Cache::open()?;
     let name = format!("roots/{suite}-{}", packages.join("-"));
@@ -135,7 +135,7 @@ pub(super) fn root_archive(suite: &str, packages: &[&str]) -> Result<PathBuf> {
     if let Some(done) = cache.finished(&name) {
         return Ok(done.join(FILE));
     }
-    cache.need_space(SPACE, "a root of Debian")?;
+    cache.need_space(mebibytes, "a root of Debian")?;
     let mirror = Mirror::of_this_system()?;
     let key = mirror.signed_by.as_ref().map_or(String::new(), |key| format!("[signed-by={key}] "));
     let making = cache.begin("root")?;
