@@ -1,6 +1,6 @@
 //! Workloads for netpolicy's own server: exchanges of fixed sizes, streams, and storage operations.
 //!
-//! They are modelled on neper (`tcp_rr`, `tcp_stream`) and on the remote-SSD application in the cover letter
+//! They are modelled on neper (`tcp_rr`, `tcp_stream`, `udp_rr`, `udp_stream`) and on the remote-SSD application in the cover letter
 //! of the patch series "implement kthread based napi poll" (v4).
 
 use schemars::JsonSchema;
@@ -24,14 +24,30 @@ pub struct ExchangeWorkload {
 impl ExchangeWorkload {
     /// The largest request or answer.
     pub const BYTES_MAX: u32 = 16 << 20;
+    /// The smallest datagram: it holds the request's number, which its answer repeats.
+    pub const DATAGRAM_BYTES_MIN: u32 = 8;
+    /// The largest payload of a UDP datagram over IPv4. Source: RFC 768, RFC 791.
+    pub const DATAGRAM_BYTES_MAX: u32 = 65_507;
 
     /// Checks that every option is within its range.
     ///
     /// # Errors
     /// [`OutOfRange`] names the first option that is out of range.
     pub fn check(&self) -> Result<(), OutOfRange> {
-        within("request-bytes", self.request_bytes, 1, Self::BYTES_MAX)?;
-        within("answer-bytes", self.answer_bytes, 1, Self::BYTES_MAX)?;
+        self.check_sizes(1, Self::BYTES_MAX)
+    }
+
+    /// Checks that every option is within its range for UDP.
+    ///
+    /// # Errors
+    /// [`OutOfRange`] names the first option that is out of range.
+    pub fn check_datagrams(&self) -> Result<(), OutOfRange> {
+        self.check_sizes(Self::DATAGRAM_BYTES_MIN, Self::DATAGRAM_BYTES_MAX)
+    }
+
+    fn check_sizes(&self, least: u32, most: u32) -> Result<(), OutOfRange> {
+        within("request-bytes", self.request_bytes, least, most)?;
+        within("answer-bytes", self.answer_bytes, least, most)?;
         self.pace.check()
     }
 }
@@ -185,6 +201,14 @@ mod test {
         assert_eq!(refused(pace(4, 3).check()), "flows", "a thread without a connection measures nothing");
         let exchange = ExchangeWorkload { pace: pace(1, 1), request_bytes: 0, answer_bytes: 1 };
         assert_eq!(refused(exchange.check()), "request-bytes");
+        let datagrams = |request_bytes, answer_bytes| ExchangeWorkload {
+            request_bytes,
+            answer_bytes,
+            ..exchange.clone()
+        };
+        assert_eq!(refused(datagrams(7, 8).check_datagrams()), "request-bytes");
+        assert_eq!(refused(datagrams(8, 65_508).check_datagrams()), "answer-bytes");
+        assert_eq!(datagrams(8, 65_507).check_datagrams(), Ok(()));
         let storage =
             StorageWorkload { pace: pace(1, 1), op_bytes: 4096, write_share: 0.5, span_bytes: 1 << 20 };
         assert_eq!(storage.check(), Ok(()));

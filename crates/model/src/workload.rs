@@ -28,6 +28,10 @@ pub enum Workload {
     TcpRr(ExchangeWorkload),
     /// Blocks in one direction, as fast as possible.
     TcpStream(ExchangeWorkload),
+    /// Requests and answers of fixed sizes, each in a UDP datagram.
+    UdpRr(ExchangeWorkload),
+    /// UDP datagrams in one direction, as fast as possible.
+    UdpStream(ExchangeWorkload),
     /// Operations on the server's storage.
     Storage(StorageWorkload),
     /// Requests to a foreign server; its protocol shows where an answer ends.
@@ -39,7 +43,10 @@ impl Workload {
     pub fn seed(&self) -> u64 {
         match self {
             Self::Memcached(memcached) => memcached.seed,
-            Self::TcpRr(exchange) | Self::TcpStream(exchange) => exchange.pace.seed,
+            Self::TcpRr(exchange)
+            | Self::TcpStream(exchange)
+            | Self::UdpRr(exchange)
+            | Self::UdpStream(exchange) => exchange.pace.seed,
             Self::Storage(storage) => storage.pace.seed,
             Self::Foreign(foreign) => foreign.pace.seed,
         }
@@ -51,7 +58,10 @@ impl Workload {
         let mut workload = self.clone();
         match &mut workload {
             Self::Memcached(memcached) => memcached.seed = seed,
-            Self::TcpRr(exchange) | Self::TcpStream(exchange) => exchange.pace.seed = seed,
+            Self::TcpRr(exchange)
+            | Self::TcpStream(exchange)
+            | Self::UdpRr(exchange)
+            | Self::UdpStream(exchange) => exchange.pace.seed = seed,
             Self::Storage(storage) => storage.pace.seed = seed,
             Self::Foreign(foreign) => foreign.pace.seed = seed,
         }
@@ -62,17 +72,28 @@ impl Workload {
     pub fn set_waiting(&mut self, waiting: Waiting) {
         match self {
             Self::Memcached(memcached) => memcached.waiting = waiting,
-            Self::TcpRr(exchange) | Self::TcpStream(exchange) => exchange.pace.waiting = waiting,
+            Self::TcpRr(exchange)
+            | Self::TcpStream(exchange)
+            | Self::UdpRr(exchange)
+            | Self::UdpStream(exchange) => exchange.pace.waiting = waiting,
             Self::Storage(storage) => storage.pace.waiting = waiting,
             Self::Foreign(foreign) => foreign.pace.waiting = waiting,
         }
+    }
+
+    /// Whether requests are UDP datagrams.
+    pub const fn is_udp(&self) -> bool {
+        matches!(self, Self::UdpRr(_) | Self::UdpStream(_))
     }
 
     /// When requests are sent, and over which connections.
     pub fn pace(&self) -> Pace {
         match self {
             Self::Memcached(memcached) => memcached.pace(),
-            Self::TcpRr(exchange) | Self::TcpStream(exchange) => exchange.pace.clone(),
+            Self::TcpRr(exchange)
+            | Self::TcpStream(exchange)
+            | Self::UdpRr(exchange)
+            | Self::UdpStream(exchange) => exchange.pace.clone(),
             Self::Storage(storage) => storage.pace.clone(),
             Self::Foreign(foreign) => foreign.pace.clone(),
         }
@@ -86,6 +107,7 @@ impl Workload {
         match self {
             Self::Memcached(memcached) => memcached.check(),
             Self::TcpRr(exchange) | Self::TcpStream(exchange) => exchange.check(),
+            Self::UdpRr(exchange) | Self::UdpStream(exchange) => exchange.check_datagrams(),
             Self::Storage(storage) => storage.check(),
             Self::Foreign(foreign) => foreign.check(),
         }

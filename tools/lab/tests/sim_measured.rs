@@ -10,8 +10,7 @@ const EVIDENCE: &str =
     concat!(env!("CARGO_MANIFEST_DIR"), "/../../bench/runs/memcached-matrix-short.json.gz");
 
 /// The evidence of `bench memcached --matrix` at six loads, there.
-const WHOLE: &str =
-    concat!(env!("CARGO_MANIFEST_DIR"), "/../../bench/runs/memcached-matrix.json.gz");
+const WHOLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../bench/runs/memcached-matrix.json.gz");
 
 /// Very short runs.
 const SHORT: [&str; 9] =

@@ -1,8 +1,9 @@
 //! The load generator against netpolicy's own server, over loopback.
 
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use load::server::{ServeError, ServerOptions, Service, listen_on, serve};
 use load::{Run, RunError, offer};
@@ -34,11 +35,11 @@ fn options(service: Service) -> ServerOptions {
 }
 
 fn with_server<T>(options: &ServerOptions, body: impl FnOnce(SocketAddr) -> T) -> T {
-    let listener: TcpListener = listen_on((Ipv4Addr::LOCALHOST, 0).into()).expect("a free port");
-    let address = listener.local_addr().expect("bound");
+    let listener = listen_on((Ipv4Addr::LOCALHOST, 0).into(), options).expect("a free port");
+    let address = listener.address().expect("bound");
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        let server = scope.spawn(|| serve(&listener, options, &stop));
+        let server = scope.spawn(|| serve(listener, options, &stop));
         // Stop the server even if the body panics: the scope waits for it.
         let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| body(address)));
         stop.store(true, Ordering::Relaxed);
@@ -72,6 +73,88 @@ fn every_request_of_every_size_is_answered() {
         assert!(run.requests.due > 0, "{bytes}");
         assert_eq!(run.requests.answered, run.requests.due, "{bytes}");
         assert_eq!((run.requests.errors, run.requests.connections_lost), (0, 0), "{bytes}");
+    }
+}
+
+fn datagrams(pace: Pace, request_bytes: u32, answer_bytes: u32) -> Workload {
+    Workload::UdpRr(ExchangeWorkload { pace, request_bytes, answer_bytes })
+}
+
+#[test]
+fn every_datagram_of_every_size_is_answered() {
+    for (request_bytes, answer_bytes) in [(8, 8), (1_400, 64), (64, 1_400), (60_000, 60_000)] {
+        let service_time = Nanoseconds::ZERO;
+        let server = options(Service::Datagrams { request_bytes, answer_bytes, service_time });
+        // Large ones one by one, so that they fit into the default socket buffer.
+        let depth = if request_bytes > 10_000 { 1 } else { 4 };
+        let several = Pace { depth, threads: 1, flows: 2, ..pace() };
+        for load in [OfferedLoad::PerSecond(500.0), OfferedLoad::Max] {
+            let workload = datagrams(several.clone(), request_bytes, answer_bytes);
+            let run = with_server(&server, |address| offer(address, &workload, load, &()).expect("runs"));
+            let requests = evidence(run).requests;
+            assert!(requests.due > 0, "{request_bytes}/{answer_bytes}");
+            assert_eq!(requests.answered, requests.due, "{request_bytes}/{answer_bytes} {load}");
+            assert_eq!((requests.errors, requests.connections_lost), (0, 0));
+        }
+    }
+}
+
+/// Answers datagrams until the test ends: each with the datagrams that `answers` returns for it.
+fn with_datagrams<T>(answers: fn(u64, &[u8]) -> Vec<Vec<u8>>, body: impl FnOnce(SocketAddr) -> T) -> T {
+    let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+    socket.set_read_timeout(Some(Duration::from_millis(20))).expect("a timeout");
+    let address = socket.local_addr().expect("bound");
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut buffer = [0; 2048];
+            let mut count = 0;
+            while !stop.load(Ordering::Relaxed) {
+                let Ok((length, client)) = socket.recv_from(&mut buffer) else { continue };
+                count += 1;
+                for answer in answers(count, &buffer[..length]) {
+                    socket.send_to(&answer, client).expect("room on loopback");
+                }
+            }
+        });
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| body(address)));
+        stop.store(true, Ordering::Relaxed);
+        result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+#[test]
+fn lost_datagrams_count_as_unanswered_and_the_run_goes_on() {
+    // Every tenth request has no answer; every answer comes twice.
+    let lossy = |count: u64, request: &[u8]| match count % 10 {
+        0 => Vec::new(),
+        _ => vec![request.to_vec(), request.to_vec()],
+    };
+    for (depth, load) in [(1, OfferedLoad::PerSecond(400.0)), (8, OfferedLoad::Max)] {
+        let pace = Pace { depth, threads: 1, flows: 2, ..pace() };
+        let run = with_datagrams(lossy, |address| {
+            offer(address, &datagrams(pace.clone(), 16, 16), load, &()).expect("runs")
+        });
+        let requests = evidence(run).requests;
+        assert_eq!(requests.answered + requests.unanswered, requests.sent, "{load}: {requests:?}");
+        assert!(requests.unanswered > 0, "{load}: {requests:?}");
+        assert!(requests.answered > requests.unanswered, "{load}: {requests:?}");
+        assert_eq!(requests.connections_lost, 0);
+    }
+}
+
+#[test]
+fn a_datagram_that_answers_nothing_ends_the_run() {
+    let invented: [fn(u64, &[u8]) -> Vec<Vec<u8>>; 3] = [
+        |_, request| vec![request[..request.len() - 1].to_vec()],
+        |_, _| vec![u64::MAX.to_le_bytes().repeat(2)],
+        |_, _| vec![vec![1]],
+    ];
+    for answers in invented {
+        let error = with_datagrams(answers, |address| {
+            offer(address, &datagrams(pace(), 16, 16), OfferedLoad::Max, &()).expect_err("no such request")
+        });
+        assert!(matches!(error, RunError::WrongReply { .. }), "{error}");
     }
 }
 
@@ -140,15 +223,23 @@ fn operations_on_storage_are_done_and_failed_ones_counted() {
 #[test]
 fn what_cannot_be_served_is_refused_in_words() {
     let stop = AtomicBool::new(false);
-    let listener = listen_on((Ipv4Addr::LOCALHOST, 0).into()).expect("a free port");
+    let listening =
+        |options: &ServerOptions| listen_on((Ipv4Addr::LOCALHOST, 0).into(), options).expect("a free port");
     let none = ServerOptions { threads: 0, ..options(exchange(1, 1)) };
-    let error = serve(&listener, &none, &stop).expect_err("no thread would answer");
+    let error = serve(listening(&none), &none, &stop).expect_err("no thread would answer");
     assert_eq!(error.to_string(), "threads = 0 is out of range: 1..=256");
     let missing = options(Service::Storage { path: "/nowhere/at/all".into(), writable: false });
-    let error = serve(&listener, &missing, &stop).expect_err("there is no file");
+    let error = serve(listening(&missing), &missing, &stop).expect_err("there is no file");
     assert!(error.to_string().starts_with("opening /nowhere/at/all with O_DIRECT: "), "{error}");
-    let address = listener.local_addr().expect("bound");
-    assert!(matches!(listen_on(address), Err(ServeError::Listen { .. })));
+    for service in [
+        exchange(8, 8),
+        Service::Datagrams { request_bytes: 8, answer_bytes: 8, service_time: Nanoseconds::ZERO },
+    ] {
+        let options = options(service);
+        let taken = listening(&options);
+        let again = listen_on(taken.address().expect("bound"), &options);
+        assert!(matches!(again, Err(ServeError::Listen { .. })));
+    }
 }
 
 #[test]

@@ -185,19 +185,25 @@ impl Variant {
     }
 
     pub(crate) fn is_stream(&self) -> bool {
-        self.results.evidence.iter().any(|run| matches!(run.workload, Workload::TcpStream(_)))
+        self.results
+            .evidence
+            .iter()
+            .any(|run| matches!(run.workload, Workload::TcpStream(_) | Workload::UdpStream(_)))
     }
 }
 
 /// Answers per second; of streams, gigabits per second.
 fn rate(run: &Evidence) -> f64 {
     match &run.workload {
-        Workload::TcpStream(ExchangeWorkload { request_bytes, answer_bytes, .. }) => {
+        Workload::TcpStream(ExchangeWorkload { request_bytes, answer_bytes, .. })
+        | Workload::UdpStream(ExchangeWorkload { request_bytes, answer_bytes, .. }) => {
             run.throughput * f64::from(*request_bytes.max(answer_bytes)) * 8.0 / 1e9
         }
-        Workload::Memcached(_) | Workload::TcpRr(_) | Workload::Storage(_) | Workload::Foreign(_) => {
-            run.throughput
-        }
+        Workload::Memcached(_)
+        | Workload::TcpRr(_)
+        | Workload::UdpRr(_)
+        | Workload::Storage(_)
+        | Workload::Foreign(_) => run.throughput,
     }
 }
 

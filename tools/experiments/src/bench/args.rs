@@ -8,7 +8,7 @@ use clap::{Args, Subcommand};
 use model::{Arrivals, DeliveryMode, KeySize, MemcachedWorkload, Nanoseconds, Threading, ValueSize, Waiting};
 
 use super::configuration::in_help;
-use super::exchange_args::{Serve, Storage, TcpRr, TcpStream, Threaded};
+use super::exchange_args::{Serve, Storage, TcpRr, TcpStream, Threaded, UdpRr, UdpStream};
 use super::judge_args::Judge;
 use super::live_args::Live;
 use super::load::Load;
@@ -35,6 +35,8 @@ pub enum Application {
     Report(FromEvidence),
     TcpRr(Box<TcpRr>),
     TcpStream(Box<TcpStream>),
+    UdpRr(Box<UdpRr>),
+    UdpStream(Box<UdpStream>),
     Threaded(Box<Threaded>),
     Storage(Box<Storage>),
     Policies(Box<Policies>),

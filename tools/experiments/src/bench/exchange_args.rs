@@ -55,6 +55,47 @@ pub struct TcpStream {
     pub common: Common,
 }
 
+/// Measure response times of requests and answers in UDP datagrams, like neper's udp_rr.
+///
+/// Like tcp-rr. A request whose answer takes more than 200ms counts as unanswered. The kernel selects the
+/// server thread of a flow by a hash of its addresses and ports.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  netpolicy bench udp-rr --matrix --flows 1,16,64 --report udp.html
+  netpolicy bench udp-rr --mode base,suspend20 --size 64/512 --rate 40%,max")]
+pub struct UdpRr {
+    /// Sizes of requests and answers, at least 8 bytes; several are measured one after another.
+    #[arg(long, value_name = "SIZE[/SIZE],...", value_delimiter = ',', default_value = "64")]
+    pub size: Vec<Sizes>,
+    /// The options that all of these benches share.
+    #[command(flatten)]
+    pub common: Common,
+}
+
+/// Measure throughput of UDP datagrams in one direction, like neper's udp_stream.
+///
+/// Like tcp-stream, with a datagram for each block and each confirmation. A lost datagram is not
+/// retransmitted and counts as unanswered.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  netpolicy bench udp-stream --mode softirq,threaded --flows 1,8")]
+pub struct UdpStream {
+    /// Size of a block.
+    #[arg(long, value_name = "SIZE", default_value = "1400")]
+    pub block: Bytes,
+    /// Outstanding blocks per flow.
+    #[arg(long, value_name = "N", default_value_t = 32)]
+    pub depth: u32,
+    /// The server sends the blocks, instead of the client.
+    #[arg(long)]
+    pub from_server: bool,
+    /// The options that all of these benches share.
+    #[command(flatten)]
+    pub common: Common,
+}
+
 /// Compare polling in softirqs with polling in the NAPIs' kernel threads, as in the cover letter of threaded
 /// NAPI.
 ///
@@ -160,7 +201,7 @@ pub struct Serve {
     #[arg(long, value_name = "ADDRESS:PORT", required_unless_present = "stdio")]
     pub listen: Option<SocketAddr>,
     /// Act as the other machine of benches with --server HOST:PORT, for clients that have the token in this file.
-    #[arg(long, value_name = "FILE", requires = "listen", conflicts_with_all = ["threads", "cpus", "size", "storage", "writable", "in_a_row", "wait_at_most", "service_time"])]
+    #[arg(long, value_name = "FILE", requires = "listen", conflicts_with_all = ["threads", "cpus", "size", "udp", "storage", "writable", "in_a_row", "wait_at_most", "service_time"])]
     pub token: Option<PathBuf>,
     /// Act as the other machine of a bench with --server ssh:HOST, whose requests come on standard input.
     #[arg(long, exclusive = true)]
@@ -177,6 +218,9 @@ pub struct Serve {
     /// Size of requests and answers.
     #[arg(long, value_name = "SIZE[/SIZE]", default_value = "1", conflicts_with = "storage")]
     pub size: Sizes,
+    /// Answer UDP datagrams; connections to the same port are closed.
+    #[arg(long, conflicts_with = "storage")]
+    pub udp: bool,
     /// Serve this file or block device instead.
     #[arg(long, value_name = "PATH")]
     pub storage: Option<PathBuf>,
@@ -356,17 +400,46 @@ pub(crate) trait Compares {
 }
 
 /// One experiment per size and number of connections.
-fn exchanges(sizes: &[Sizes], common: &Common, threads: u32, flows: u32) -> Vec<Case> {
+fn exchanges(
+    workload: fn(ExchangeWorkload) -> Workload,
+    sizes: &[Sizes],
+    common: &Common,
+    threads: u32,
+    flows: u32,
+) -> Vec<Case> {
     let flows = common.flows_or(flows);
     let case = |size: &Sizes, flows: u32| Case {
         name: format!("{size}, {flows} flows"),
-        workload: Workload::TcpRr(ExchangeWorkload {
+        workload: workload(ExchangeWorkload {
             pace: common.pace(threads, flows, 1),
             request_bytes: size.request,
             answer_bytes: size.answer,
         }),
     };
     sizes.iter().flat_map(|size| flows.iter().map(move |&flows| case(size, flows))).collect()
+}
+
+/// One experiment per number of connections: blocks in one direction, each with a confirmation.
+fn streams(
+    workload: fn(ExchangeWorkload) -> Workload,
+    (block, confirmation): (Bytes, u32),
+    depth: u32,
+    from_server: bool,
+    common: &Common,
+    threads: u32,
+) -> Vec<Case> {
+    let bytes = u32::try_from(block.0).unwrap_or(u32::MAX);
+    let (request_bytes, answer_bytes, from) =
+        if from_server { (confirmation, bytes, "server") } else { (bytes, confirmation, "client") };
+    let case = |flows| Case {
+        name: format!("blocks of {block} from the {from}, {depth} under way, {flows} flows"),
+        workload: workload(ExchangeWorkload {
+            pace: common.pace(threads, flows, depth),
+            request_bytes,
+            answer_bytes,
+        }),
+    };
+    common.flows_or(4).into_iter().map(case).collect()
 }
 
 impl Compares for TcpRr {
@@ -381,11 +454,53 @@ impl Compares for TcpRr {
     }
 
     fn cases(&self, threads: u32, _cpus: u32) -> Vec<Case> {
-        exchanges(&self.size, &self.common, threads, 16)
+        exchanges(Workload::TcpRr, &self.size, &self.common, threads, 16)
     }
 
     fn default_loads(&self) -> Vec<Load> {
         vec![Load::Share(40), Load::MAX]
+    }
+}
+
+impl Compares for UdpRr {
+    const TITLE: &'static str = "udp-rr under delivery modes";
+
+    fn common(&self) -> &Common {
+        &self.common
+    }
+
+    fn matrix(&self) -> Vec<Configuration> {
+        Configuration::RR_MATRIX.iter().filter_map(|name| name.parse().ok()).collect()
+    }
+
+    fn cases(&self, threads: u32, _cpus: u32) -> Vec<Case> {
+        exchanges(Workload::UdpRr, &self.size, &self.common, threads, 16)
+    }
+
+    fn default_loads(&self) -> Vec<Load> {
+        vec![Load::Share(40), Load::MAX]
+    }
+}
+
+impl Compares for UdpStream {
+    const TITLE: &'static str = "udp-stream under delivery modes";
+    const SIZE: &'static str = "--block";
+
+    fn common(&self) -> &Common {
+        &self.common
+    }
+
+    fn matrix(&self) -> Vec<Configuration> {
+        Configuration::RR_MATRIX.iter().filter_map(|name| name.parse().ok()).collect()
+    }
+
+    fn cases(&self, threads: u32, _cpus: u32) -> Vec<Case> {
+        let sizes = (self.block, ExchangeWorkload::DATAGRAM_BYTES_MIN);
+        streams(Workload::UdpStream, sizes, self.depth, self.from_server, &self.common, threads)
+    }
+
+    fn default_loads(&self) -> Vec<Load> {
+        vec![Load::MAX]
     }
 }
 
@@ -403,7 +518,7 @@ impl Compares for Threaded {
     fn cases(&self, threads: u32, cpus: u32) -> Vec<Case> {
         // The document: 1000 flows, 56 hyper-threads.
         let flows = (cpus * 1000).div_ceil(56).max(threads);
-        let mut cases = exchanges(&self.size, &self.common, threads, flows);
+        let mut cases = exchanges(Workload::TcpRr, &self.size, &self.common, threads, flows);
         if self.has_storage() {
             cases.extend(operations(
                 &LETTERS_OPS,
@@ -434,21 +549,7 @@ impl Compares for TcpStream {
     }
 
     fn cases(&self, threads: u32, _cpus: u32) -> Vec<Case> {
-        let block = u32::try_from(self.block.0).unwrap_or(u32::MAX);
-        let (request_bytes, answer_bytes) = if self.from_server { (1, block) } else { (block, 1) };
-        let from = if self.from_server { "server" } else { "client" };
-        let case = |flows| Case {
-            name: format!(
-                "blocks of {} from the {from}, {} under way, {flows} flows",
-                self.block, self.depth
-            ),
-            workload: Workload::TcpStream(ExchangeWorkload {
-                pace: self.common.pace(threads, flows, self.depth),
-                request_bytes,
-                answer_bytes,
-            }),
-        };
-        self.common.flows_or(4).into_iter().map(case).collect()
+        streams(Workload::TcpStream, (self.block, 1), self.depth, self.from_server, &self.common, threads)
     }
 
     fn default_loads(&self) -> Vec<Load> {

@@ -146,8 +146,15 @@ impl<'a> ExchangeStage<'a> {
         command.args(["bench", "serve", "--listen", &address.to_string()]);
         command.args(["--threads", &self.threads.to_string(), "--cpus", &self.layout.server.to_string()]);
         match (&self.workload, &self.storage) {
-            (Workload::TcpRr(sizes) | Workload::TcpStream(sizes), _) => {
+            (
+                Workload::TcpRr(sizes)
+                | Workload::TcpStream(sizes)
+                | Workload::UdpRr(sizes)
+                | Workload::UdpStream(sizes),
+                _,
+            ) => {
                 command.args(["--size", &format!("{}/{}", sizes.request_bytes, sizes.answer_bytes)]);
+                command.args(self.workload.is_udp().then_some("--udp"));
             }
             (Workload::Storage(_), Some((path, writable))) => {
                 command.arg("--storage").arg(path).args(writable.then_some("--writable"));

@@ -1,5 +1,5 @@
-//! `bench tcp-rr`, `tcp-stream`, `threaded` and `storage`: compares configurations with netpolicy's own
-//! server.
+//! `bench tcp-rr`, `tcp-stream`, `udp-rr`, `udp-stream`, `threaded` and `storage`: compares configurations
+//! with netpolicy's own server.
 
 use std::fs::File;
 use std::io::Read;
@@ -185,6 +185,10 @@ fn cases_of<B: Compares>(bench: &B, client_cpus: u32, cpus: u32) -> Result<Vec<C
     let cases = bench.cases(client_cpus, cpus);
     for case in &cases {
         case.workload.check().map_err(|error| impossible(&error, B::SIZE))?;
+    }
+    if bench.common().partners && cases.iter().any(|case| case.workload.is_udp()) {
+        let why = "over UDP the kernel selects a flow's server thread by a hash: --partners does not apply";
+        return Err(Fault::new(Exit::Usage, why));
     }
     if cases.is_empty() {
         return Err(Fault::new(Exit::Usage, "there is nothing to measure"));

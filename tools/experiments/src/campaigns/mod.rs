@@ -43,6 +43,8 @@ pub fn run(arguments: &Bench, context: &Context<'_>) -> Result<Exit, Fault> {
         Application::Judge(arguments) => judged::run(arguments, context),
         Application::TcpRr(arguments) => exchange::run(&**arguments, context),
         Application::TcpStream(arguments) => exchange::run(&**arguments, context),
+        Application::UdpRr(arguments) => exchange::run(&**arguments, context),
+        Application::UdpStream(arguments) => exchange::run(&**arguments, context),
         Application::Threaded(arguments) => exchange::run_threaded(arguments, context),
         Application::Storage(arguments) => exchange::run_storage(arguments, context),
         Application::Policies(arguments) if arguments.simulated => {

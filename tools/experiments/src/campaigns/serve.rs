@@ -29,7 +29,12 @@ pub(super) fn run(arguments: &Serve, context: &Context<'_>) -> Result<Exit, Faul
         Some(path) => Service::Storage { path: path.clone(), writable: arguments.writable },
         None => {
             let (request_bytes, answer_bytes) = (arguments.size.request, arguments.size.answer);
-            Service::Exchange { request_bytes, answer_bytes, service_time: arguments.service_time }
+            let service_time = arguments.service_time;
+            if arguments.udp {
+                Service::Datagrams { request_bytes, answer_bytes, service_time }
+            } else {
+                Service::Exchange { request_bytes, answer_bytes, service_time }
+            }
         }
     };
     let options = ServerOptions {
@@ -40,8 +45,8 @@ pub(super) fn run(arguments: &Serve, context: &Context<'_>) -> Result<Exit, Faul
     };
     // Check before a client can connect: the client may rely on it.
     options.check().map_err(fault)?;
-    let listener = listen_on(listen).map_err(fault)?;
-    serve(&listener, &options, &AtomicBool::new(false)).map_err(fault)?;
+    let listener = listen_on(listen, &options).map_err(fault)?;
+    serve(listener, &options, &AtomicBool::new(false)).map_err(fault)?;
     Ok(Exit::Done)
 }
 

@@ -640,8 +640,8 @@ impl<'a> BenchHost<'a> {
         command.args(["bench", "serve", "--listen", &address.to_string()]);
         command.args(["--threads", &apply.threads.to_string(), "--cpus", &self.cpus.to_string()]);
         let in_a_row = match (service, &self.storage) {
-            (Service::Exchange { request, answer, in_a_row }, _) => {
-                command.args(["--size", &format!("{request}/{answer}")]);
+            (Service::Exchange { udp, request, answer, in_a_row }, _) => {
+                command.args(["--size", &format!("{request}/{answer}")]).args(udp.then_some("--udp"));
                 in_a_row
             }
             (Service::Storage { in_a_row }, Some((path, writable))) => {

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use session::{Exit, Fault, HostState};
 
 /// The version of these messages. Both machines must have the same.
-pub const PROTOCOL: u32 = 2;
+pub const PROTOCOL: u32 = 3;
 
 /// How often the client sends a keep-alive.
 pub(crate) const ALIVE_EVERY: Duration = Duration::from_secs(2);
@@ -84,7 +84,8 @@ pub struct Hello {
 }
 
 /// The benches that can run across machines.
-const BENCHES: [&str; 6] = ["memcached", "tcp-rr", "tcp-stream", "threaded", "storage", "policies"];
+const BENCHES: [&str; 8] =
+    ["memcached", "tcp-rr", "tcp-stream", "udp-rr", "udp-stream", "threaded", "storage", "policies"];
 
 impl Hello {
     /// Describes this program on this machine.
@@ -206,6 +207,8 @@ pub enum Service {
     },
     /// netpolicy's own server.
     Exchange {
+        /// Over UDP.
+        udp: bool,
         /// Size of a request in bytes.
         request: u32,
         /// Size of an answer in bytes.
@@ -392,7 +395,7 @@ mod test {
     use super::*;
 
     fn requests() -> Vec<Request> {
-        let service = Service::Exchange { request: 1, answer: 5, in_a_row: 1 };
+        let service = Service::Exchange { udp: false, request: 1, answer: 5, in_a_row: 1 };
         let within = Nanoseconds::from_millis(5_000);
         vec![
             Request::Hello(Hello::own()),

@@ -182,9 +182,15 @@ impl<'a> MachinesStage<'a> {
                 let connections = memcached.threads.saturating_mul(memcached.connections_per_thread);
                 Service::Memcached { connections: connections.saturating_add(SPARE_CONNECTIONS) }
             }
-            Workload::TcpRr(sizes) | Workload::TcpStream(sizes) => {
-                Service::Exchange { request: sizes.request_bytes, answer: sizes.answer_bytes, in_a_row }
-            }
+            Workload::TcpRr(sizes)
+            | Workload::TcpStream(sizes)
+            | Workload::UdpRr(sizes)
+            | Workload::UdpStream(sizes) => Service::Exchange {
+                udp: workload.is_udp(),
+                request: sizes.request_bytes,
+                answer: sizes.answer_bytes,
+                in_a_row,
+            },
             Workload::Storage(_) => Service::Storage { in_a_row },
             Workload::Foreign(_) => {
                 return Err(Fault::failed("this server cannot be started on another machine"));

@@ -1,5 +1,5 @@
-//! `bench tcp-rr`, `tcp-stream`, `threaded` and `storage` as users run them, in a separate lab: who polled,
-//! what was skipped and why, and that nothing is left. Counts decide, not times.
+//! `bench tcp-rr`, `tcp-stream`, `udp-rr`, `udp-stream`, `threaded` and `storage` as users run them, in a
+//! separate lab: who polled, what was skipped and why, and that nothing is left. Counts decide, not times.
 
 use std::process::{Command, Output, Stdio};
 
@@ -27,6 +27,11 @@ pub(crate) fn tests() -> Vec<Trial> {
         ),
         test("exchange/every_size_of_the_document_is_exchanged_over_loopback", LAB, repeated(sizes)),
         test("exchange/a_stream_goes_either_way", LAB, repeated(stream)),
+        test(
+            "exchange/datagrams_are_answered_and_polled_by_a_suspended_server",
+            COUNTED,
+            repeated(datagrams),
+        ),
         test("exchange/gates_decide_the_exit_code_and_are_judged_again_from_the_evidence", LAB, gates),
         test("exchange/what_a_configuration_fails_with_is_no_lack_of_the_kernel", THREADS, fails),
         test("exchange/storage_is_read_and_written_for_a_remote_client", LAB, repeated(storage)),
@@ -187,13 +192,34 @@ fn fails() -> Result<(), Failed> {
 }
 
 fn stream() -> Result<(), Failed> {
-    for direction in ["", " --from-server"] {
-        let grid = grid(&format!(
-            "tcp-stream --mode softirq --flows 2 --repeats 1 --seconds 200ms --warmup 20ms{direction}"
-        ))?;
+    for bench in ["tcp-stream", "tcp-stream --from-server", "udp-stream", "udp-stream --from-server"] {
+        let grid =
+            grid(&format!("{bench} --mode softirq --flows 2 --repeats 1 --seconds 200ms --warmup 20ms"))?;
         let answered = runs(&grid, "softirq")[0].requests.answered;
-        assert!(answered > 0, "no block arrived{direction}");
+        assert!(answered > 0, "no block arrived: {bench}");
     }
+    Ok(())
+}
+
+/// At a moderate load nearly every datagram has its answer, and under suspension the server's own waits
+/// poll.
+fn datagrams() -> Result<(), Failed> {
+    let grid = grid(
+        "udp-rr --mode base,suspend200 --size 64/512 --flows 4 --rate 5K --repeats 2 --seconds 500ms --warmup 100ms",
+    )?;
+    for (label, polls) in [("base", false), ("suspend200", true)] {
+        for run in runs(&grid, label) {
+            let requests = run.requests;
+            assert!(requests.due > 1_000, "{label}: {requests:?}");
+            assert!(requests.unanswered * 50 <= requests.due, "{label}: {requests:?}");
+            let napis = run.delivered.iter().flat_map(|delivered| &delivered.napis);
+            let by_server: u64 = napis.map(|napi| napi.application.packets).sum();
+            assert_eq!(by_server > 0, polls, "{label}: {by_server} packets");
+        }
+    }
+    let refused = bench("udp-rr --partners")?;
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(refused.status.code() == Some(2) && said.contains("--partners"), "{said}");
     Ok(())
 }
 

@@ -509,12 +509,19 @@ fn grid(output: &Output) -> Result<Grid, Failed> {
 fn exchanged() -> Result<(), Failed> {
     let machines = Machines::new("machines-tcp-rr")?;
     let before = machines.settings()?;
-    let output = machines.output(
-        "-o json bench tcp-rr --mode softirq,threaded+pinned --size 1,5K --flows 4 --rate 500 --repeats 1 --seconds 500ms \
-         --warmup 50ms --background 1 --background-duty 10",
-    )?;
-    machines.is_as(&before, Duration::from_secs(10))?;
-    let grid = grid(&output)?;
+    for (bench, sizes) in [("tcp-rr", "1,5K"), ("udp-rr", "8,1K")] {
+        let output = machines.output(&format!(
+            "-o json bench {bench} --mode softirq,threaded+pinned --size {sizes} --flows 4 --rate 500 --repeats 1 \
+             --seconds 500ms --warmup 50ms --background 1 --background-duty 10",
+        ))?;
+        machines.is_as(&before, Duration::from_secs(10))?;
+        is_exchanged(&output)?;
+    }
+    Ok(())
+}
+
+fn is_exchanged(output: &Output) -> Result<(), Failed> {
+    let grid = grid(output)?;
     assert_eq!(grid.machines.len(), 2);
     assert_eq!(grid.variants.len(), 2, "one per size: {}", text(&output.stderr));
     for variant in &grid.variants {

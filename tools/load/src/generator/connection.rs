@@ -19,8 +19,16 @@ use crate::protocol::{Malformed, Parser, Reply};
 use crate::storage;
 use model::Chance;
 
+use super::tally::Tally;
+
 /// Timeout for establishing a connection.
 pub(super) const CONNECT_TIMEOUT: Nanoseconds = Nanoseconds::from_millis(2_000);
+
+/// How long an answer over UDP is awaited: a lost datagram is not retransmitted.
+pub(super) const ANSWER_TIMEOUT: Nanoseconds = Nanoseconds::from_millis(200);
+
+/// Maximum number of datagrams that are read from a socket before the next one's turn.
+const DATAGRAMS_MAX: usize = 64;
 
 /// A request's type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +39,11 @@ pub(super) enum Request {
     Set(u32),
     /// Asks for an answer of this many bytes of any content.
     Exchange {
+        /// Length of the answer.
+        answer_bytes: u32,
+    },
+    /// Asks for an answer of this many bytes in a UDP datagram.
+    Datagram {
         /// Length of the answer.
         answer_bytes: u32,
     },
@@ -88,6 +101,10 @@ pub(super) struct Connection {
     written: usize,
     /// Bytes of [`BLOCK`] still to write after `out`: requests of many megabytes need no buffer.
     blocks: u64,
+    /// The size of the UDP datagrams in `out`; `None` over TCP.
+    datagram_bytes: Option<usize>,
+    /// How many requests were sent and are no longer pending: the number of the first pending datagram.
+    settled: u64,
     /// Whether answers are only counted, not parsed.
     counts: bool,
     /// Bytes received of the answer to the first pending request.
@@ -111,15 +128,18 @@ pub(super) struct Connection {
 
 impl Connection {
     /// Connects, waiting at most [`CONNECT_TIMEOUT`], and registers with the epoll under this
-    /// number.
+    /// number. With `datagram_bytes` it is a UDP socket, for requests of that size.
     pub(super) fn open(
         server: SocketAddr,
         epoll: &OwnedFd,
         number: usize,
         chance: Chance,
+        datagram_bytes: Option<usize>,
     ) -> io::Result<Self> {
         Ok(Self {
-            socket: connected(server, epoll, number)?,
+            socket: connected(server, epoll, number, datagram_bytes.is_some())?,
+            datagram_bytes,
+            settled: 0,
             parser: Parser::default(),
             framing: None,
             out: Vec::new(),
@@ -141,7 +161,8 @@ impl Connection {
     /// Replaces a lost connection and drops its outstanding requests; the caller has already
     /// counted them.
     pub(super) fn reopen(&mut self, server: SocketAddr, epoll: &OwnedFd, number: usize) -> io::Result<()> {
-        self.socket = connected(server, epoll, number)?;
+        self.socket = connected(server, epoll, number, self.datagram_bytes.is_some())?;
+        self.settled += self.pending.len() as u64;
         self.parser = Parser::default();
         self.framing = None;
         self.out.clear();
@@ -187,6 +208,17 @@ impl Connection {
         self.blocks += u64::from(bytes);
     }
 
+    /// Adds a request of a UDP datagram, which begins with its number.
+    #[inline]
+    pub(super) fn push_datagram(&mut self, pending: Pending) {
+        let number = self.settled + self.pending.len() as u64;
+        let rest = self.datagram_bytes.unwrap_or(0).saturating_sub(size_of::<u64>());
+        self.push(pending, |out| {
+            out.extend_from_slice(&number.to_le_bytes());
+            out.resize(out.len() + rest, b'x');
+        });
+    }
+
     /// Passes the unwritten bytes to the kernel in one call, and records when each request was
     /// sent.
     #[inline]
@@ -208,6 +240,8 @@ impl Connection {
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
         if self.blocks > 0 {
             self.flush_blocks(flags)?;
+        } else if let Some(bytes) = self.datagram_bytes {
+            self.flush_datagrams(bytes, flags)?;
         } else {
             match send(&self.socket, &self.out[self.written..], flags) {
                 Ok(bytes) => self.written += bytes,
@@ -244,6 +278,19 @@ impl Connection {
                         break;
                     }
                 }
+                Err(Errno::AGAIN | Errno::INTR) => break,
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes datagrams until none is left or the kernel accepts no more. Those that it drops are lost.
+    #[inline]
+    fn flush_datagrams(&mut self, bytes: usize, flags: SendFlags) -> io::Result<()> {
+        while self.written < self.out.len() {
+            match send(&self.socket, &self.out[self.written..self.written + bytes], flags) {
+                Ok(_) | Err(Errno::NOBUFS) => self.written += bytes,
                 Err(Errno::AGAIN | Errno::INTR) => break,
                 Err(errno) => return Err(errno.into()),
             }
@@ -293,6 +340,66 @@ impl Connection {
         Ok(now)
     }
 
+    /// Reads the datagrams that have arrived, and counts their requests as answered, and requests before
+    /// them as lost: a flow's datagrams stay in order. Returns the time of the last read.
+    #[inline]
+    pub(super) fn receive_datagrams(
+        &mut self,
+        buffer: &mut [u8],
+        tally: &mut Tally,
+    ) -> Result<Moment, Broken> {
+        let mut now = Moment::now();
+        for _ in 0..DATAGRAMS_MAX {
+            if self.depth() == self.unsent {
+                break;
+            }
+            let length = match recv(&self.socket, &mut *buffer, RecvFlags::DONTWAIT) {
+                Ok((length, _)) => length,
+                Err(Errno::AGAIN | Errno::INTR) => break,
+                Err(errno) => return Err(Broken::Lost(errno.into())),
+            };
+            now = Moment::now();
+            let number = buffer[..length].first_chunk().map(|number| u64::from_le_bytes(*number));
+            let request = self.pending.front().map(|pending| pending.request);
+            match (number, request) {
+                (Some(number), Some(Request::Datagram { answer_bytes }))
+                    if length == answer_bytes as usize
+                        && number < self.settled + self.pending.len() as u64 =>
+                {
+                    while self.settled < number {
+                        self.settle(|pending| tally.given_up(pending, now));
+                    }
+                    // The answer to an earlier request came too late.
+                    if self.settled == number {
+                        self.settle(|pending| tally.answered(pending, Reply::Done, now, ""));
+                    }
+                }
+                (_, request) => return Err(Broken::WrongReply(Reply::Done, request)),
+            }
+        }
+        Ok(now)
+    }
+
+    /// Gives up requests over UDP whose answer is overdue. Returns whether there were any.
+    pub(super) fn expire(&mut self, now: Moment, tally: &mut Tally) -> bool {
+        let before = self.settled;
+        while self.depth() > self.unsent
+            && self.pending.front().is_some_and(|first| now.since(first.sent) >= ANSWER_TIMEOUT)
+        {
+            self.settle(|pending| tally.given_up(pending, now));
+        }
+        self.settled > before
+    }
+
+    /// Removes the first pending request.
+    #[inline]
+    fn settle(&mut self, count: impl FnOnce(&Pending)) {
+        if let Some(pending) = self.pending.pop_front() {
+            count(&pending);
+        }
+        self.settled += 1;
+    }
+
     /// Consumes one reply from the front of `input`. Returns `None` if `input` ends before a reply
     /// is complete.
     #[inline]
@@ -308,7 +415,8 @@ impl Connection {
             }
             None if self.framing.is_some() && input.is_empty() => return Ok(None),
             None if self.framing.is_some() => return Err(Broken::WrongReply(Reply::Done, None)),
-            Some(Request::Get | Request::Set(_)) | None => {
+            // `receive_datagrams` reads the answers of datagrams.
+            Some(Request::Get | Request::Set(_) | Request::Datagram { .. }) | None => {
                 return self.parser.reply(input).map_err(Broken::Malformed);
             }
         };
@@ -336,11 +444,16 @@ impl Connection {
 }
 
 /// Opens a non-blocking, connected socket and registers it for reading.
-fn connected(server: SocketAddr, epoll: &OwnedFd, number: usize) -> io::Result<OwnedFd> {
+fn connected(server: SocketAddr, epoll: &OwnedFd, number: usize, datagrams: bool) -> io::Result<OwnedFd> {
     let family = if server.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-    let socket = socket_with(family, SocketType::STREAM, flags, Some(ipproto::TCP))?;
-    sockopt::set_tcp_nodelay(&socket, true)?;
+    let socket = if datagrams {
+        socket_with(family, SocketType::DGRAM, flags, Some(ipproto::UDP))?
+    } else {
+        let socket = socket_with(family, SocketType::STREAM, flags, Some(ipproto::TCP))?;
+        sockopt::set_tcp_nodelay(&socket, true)?;
+        socket
+    };
     match connect(&socket, &server) {
         Ok(()) => {}
         Err(Errno::INPROGRESS) => {

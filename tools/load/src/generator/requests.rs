@@ -17,6 +17,8 @@ pub(super) enum Requests<'a> {
     Memcached(Memcached<'a>),
     /// Requests of a fixed size, cut from the block.
     Exchange(&'a ExchangeWorkload),
+    /// The same over UDP, each with its number.
+    Datagrams(&'a ExchangeWorkload),
     /// Operations at offsets drawn per connection.
     Storage {
         workload: &'a StorageWorkload,
@@ -54,6 +56,7 @@ impl<'a> Requests<'a> {
                 Self::Memcached(Memcached { workload, keys: Keys::new(workload), values })
             }
             Workload::TcpRr(workload) | Workload::TcpStream(workload) => Self::Exchange(workload),
+            Workload::UdpRr(workload) | Workload::UdpStream(workload) => Self::Datagrams(workload),
             Workload::Storage(workload) => {
                 let data = letters(workload.pace.seed, workload.op_bytes);
                 Self::Storage { workload, data }
@@ -74,7 +77,23 @@ impl<'a> Requests<'a> {
     pub(super) const fn memcached(&self) -> Option<&Memcached<'a>> {
         match self {
             Self::Memcached(memcached) => Some(memcached),
-            Self::Exchange(_) | Self::Storage { .. } | Self::Redis { .. } | Self::Http(_) => None,
+            Self::Exchange(_)
+            | Self::Datagrams(_)
+            | Self::Storage { .. }
+            | Self::Redis { .. }
+            | Self::Http(_) => None,
+        }
+    }
+
+    /// The size of the UDP datagram that holds a request. Returns `None` for requests over TCP.
+    pub(super) fn datagram_bytes(&self) -> Option<usize> {
+        match self {
+            Self::Datagrams(workload) => usize::try_from(workload.request_bytes).ok(),
+            Self::Memcached(_)
+            | Self::Exchange(_)
+            | Self::Storage { .. }
+            | Self::Redis { .. }
+            | Self::Http(_) => None,
         }
     }
 
@@ -86,6 +105,10 @@ impl<'a> Requests<'a> {
             Self::Exchange(workload) => {
                 let request = Request::Exchange { answer_bytes: workload.answer_bytes };
                 connection.push_block(Pending::new(request, due, possible), workload.request_bytes);
+            }
+            Self::Datagrams(workload) => {
+                let request = Request::Datagram { answer_bytes: workload.answer_bytes };
+                connection.push_datagram(Pending::new(request, due, possible));
             }
             Self::Storage { workload, data } => {
                 let places = u32::try_from(workload.span_bytes / u64::from(workload.op_bytes));

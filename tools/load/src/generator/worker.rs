@@ -15,7 +15,7 @@ use crate::clock::Moment;
 use crate::schedule::{Schedule, Stream};
 use model::Chance;
 
-use super::connection::{Broken, Connection, Request};
+use super::connection::{ANSWER_TIMEOUT, Broken, Connection, Request};
 use super::error::RunError;
 use super::requests::Requests;
 use super::tally::{Tally, Times};
@@ -34,6 +34,9 @@ const RECONNECTS_MAX: u64 = 100;
 /// Maximum number of unsent requests counted per connection, when the window closes and when the
 /// run ends.
 const BACKLOG_COUNTED_MAX: u64 = 65_536;
+
+/// How often overdue answers are looked for within their timeout.
+const EXPIRY_CHECKS: u64 = 10;
 
 /// Random streams: when a connection's requests are due, and what they are.
 const DUE_TIMES: u64 = 0x6475_6573;
@@ -80,6 +83,8 @@ pub(super) struct Worker<'a> {
     pub(super) buffer: Box<[u8]>,
     /// How long before a due time the thread wakes; `None` if it sleeps until then.
     lead: Option<Lead>,
+    /// When overdue answers over UDP are given up next; `None` over TCP.
+    expires: Option<Moment>,
     lost: u64,
 }
 
@@ -94,7 +99,8 @@ impl<'a> Worker<'a> {
         let mut connections = Vec::with_capacity(shared.pace.flows_of(thread) as usize);
         for number in 0..shared.pace.flows_of(thread) as usize {
             let chance = Chance::stream(shared.pace.seed, &[REQUESTS, u64::from(thread), number as u64]);
-            let opened = Connection::open(shared.server, &epoll, number, chance);
+            let datagram_bytes = shared.requests.datagram_bytes();
+            let opened = Connection::open(shared.server, &epoll, number, chance, datagram_bytes);
             let server = shared.server;
             connections.push(opened.map_err(|cause| RunError::Connect {
                 server,
@@ -111,6 +117,7 @@ impl<'a> Worker<'a> {
             events: Vec::with_capacity(EVENTS_MAX),
             buffer: vec![0; READ_BYTES_MAX].into_boxed_slice(),
             lead: None,
+            expires: shared.requests.datagram_bytes().map(|_| Moment::now()),
             lost: 0,
         })
     }
@@ -223,6 +230,8 @@ impl<'a> Worker<'a> {
         if self.shared.is_abandoned() {
             return Ok(None);
         }
+        self.expire(before, tally, schedule.as_deref_mut())?;
+        let until = self.expires.map_or(until, |expires| expires.min(until));
         match self.shared.pace.waiting {
             Waiting::Spin => {
                 self.wait(Nanoseconds::ZERO)?;
@@ -255,8 +264,27 @@ impl<'a> Worker<'a> {
         Ok(Some(Moment::now()))
     }
 
-    /// Reads a connection's answers; sends the next request in closed loop, or resumes the
-    /// connection in the schedule.
+    /// Gives up overdue answers over UDP, from time to time.
+    #[inline]
+    fn expire(
+        &mut self,
+        now: Moment,
+        tally: &mut Tally,
+        mut schedule: Option<&mut Schedule>,
+    ) -> Result<(), RunError> {
+        if self.expires.is_none_or(|expires| now < expires) {
+            return Ok(());
+        }
+        self.expires = Some(now.after(Nanoseconds(ANSWER_TIMEOUT.0 / EXPIRY_CHECKS)));
+        for number in 0..self.connections.len() {
+            if self.connections[number].expire(now, tally) {
+                self.go_on(number, now, tally, schedule.as_deref_mut())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads a connection's answers.
     #[inline]
     fn receive(
         &mut self,
@@ -265,17 +293,34 @@ impl<'a> Worker<'a> {
         schedule: Option<&mut Schedule>,
     ) -> Result<(), RunError> {
         let connection = &mut self.connections[number];
-        let received = connection.receive(&mut self.buffer, |pending, reply, now, words| {
-            tally.answered(pending, reply, now, words);
-        });
-        let now = match received {
-            Ok(now) => now,
-            Err(Broken::Lost(cause)) => return self.reopen(number, cause, tally, schedule),
-            Err(broken) => return Err(self.fatal(broken)),
+        let received = if self.expires.is_some() {
+            connection.receive_datagrams(&mut self.buffer, tally)
+        } else {
+            connection.receive(&mut self.buffer, |pending, reply, now, words| {
+                tally.answered(pending, reply, now, words);
+            })
         };
+        match received {
+            Ok(now) => self.go_on(number, now, tally, schedule),
+            Err(Broken::Lost(cause)) => self.reopen(number, cause, tally, schedule),
+            Err(broken) => Err(self.fatal(broken)),
+        }
+    }
+
+    /// Uses the room on a connection: sends the next request in closed loop, or resumes the connection
+    /// in the schedule.
+    #[inline]
+    fn go_on(
+        &mut self,
+        number: usize,
+        now: Moment,
+        tally: &mut Tally,
+        schedule: Option<&mut Schedule>,
+    ) -> Result<(), RunError> {
         match schedule {
             None => self.refill(number, now, tally),
             Some(schedule) => {
+                let connection = &mut self.connections[number];
                 if connection.suspended && connection.depth() < self.shared.pace.depth as usize {
                     connection.suspended = false;
                     connection.room_since = now;
@@ -425,6 +470,7 @@ impl<'a> Worker<'a> {
                     Some(Request::Get) => "get",
                     Some(Request::Set(_)) => "set",
                     Some(Request::Exchange { .. }) => "an exchange",
+                    Some(Request::Datagram { .. }) => "a datagram",
                     Some(Request::Framed(_)) => "a request of its protocol",
                     Some(Request::Storage { .. }) => "an operation on storage",
                 },

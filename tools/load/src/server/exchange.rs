@@ -78,7 +78,7 @@ impl Exchange {
 
 /// Busy-loops for the service time of some requests.
 #[inline]
-fn work(service_time: Nanoseconds, requests: u64) {
+pub(super) fn work(service_time: Nanoseconds, requests: u64) {
     if service_time.is_zero() {
         return;
     }

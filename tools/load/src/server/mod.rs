@@ -1,10 +1,11 @@
-//! The server of `tcp-rr`, `tcp-stream` and `storage`: threads with an epoll each, and an accepting
-//! thread that distributes connections round robin.
+//! The server of `tcp-rr`, `tcp-stream`, `udp-rr`, `udp-stream` and `storage`: threads with an epoll each,
+//! and an accepting thread that distributes connections round robin.
 //!
 //! It is an ordinary server that knows nothing of delivery modes: they are set from outside, as for
 //! any other server. The exception is how long its `epoll_wait` may sleep, which cannot be set from
 //! outside and is an option.
 
+mod datagrams;
 mod exchange;
 mod options;
 mod storage;
@@ -12,6 +13,7 @@ mod worker;
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
+use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
@@ -20,6 +22,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, listen, socket_with, sockopt};
 
+use datagrams::Datagrams;
 use options::Inbox;
 pub use options::{ServeError, ServerOptions, Service};
 use worker::Worker;
@@ -37,20 +40,45 @@ impl ServerOptions {
     /// # Errors
     /// The error that [`serve`] would return.
     pub fn check(&self) -> Result<(), ServeError> {
-        let within = |option, value, most: u32| {
-            let range = || format!("1..={most}");
-            let fits = (1..=most).contains(&value);
-            if fits { Ok(()) } else { Err(ServeError::Option { option, value, range: range() }) }
+        let within = |option, value, range: RangeInclusive<u32>| {
+            let fits = range.contains(&value);
+            if fits { Ok(()) } else { Err(ServeError::Option { option, value, range: format!("{range:?}") }) }
         };
-        within("threads", self.threads, Self::THREADS_MAX)?;
-        within("in-a-row", self.in_a_row, Self::IN_A_ROW_MAX)?;
+        within("threads", self.threads, 1..=Self::THREADS_MAX)?;
+        within("in-a-row", self.in_a_row, 1..=Self::IN_A_ROW_MAX)?;
+        let sizes = |request_bytes, answer_bytes, range: RangeInclusive<u32>| {
+            within("request-bytes", request_bytes, range.clone())?;
+            within("answer-bytes", answer_bytes, range)
+        };
         match &self.service {
             Service::Exchange { request_bytes, answer_bytes, .. } => {
-                within("request-bytes", *request_bytes, ExchangeWorkload::BYTES_MAX)?;
-                within("answer-bytes", *answer_bytes, ExchangeWorkload::BYTES_MAX)
+                sizes(*request_bytes, *answer_bytes, 1..=ExchangeWorkload::BYTES_MAX)
+            }
+            Service::Datagrams { request_bytes, answer_bytes, .. } => {
+                let (least, most) =
+                    (ExchangeWorkload::DATAGRAM_BYTES_MIN, ExchangeWorkload::DATAGRAM_BYTES_MAX);
+                sizes(*request_bytes, *answer_bytes, least..=most)
             }
             Service::Storage { path, writable } => storage::Store::open(path, *writable).map(drop),
         }
+    }
+}
+
+/// The sockets of a server. A client that can connect can also send datagrams.
+#[derive(Debug)]
+pub struct Listener {
+    tcp: TcpListener,
+    /// One for each thread of a server of datagrams.
+    datagrams: Vec<Datagrams>,
+}
+
+impl Listener {
+    /// The address that clients use.
+    ///
+    /// # Errors
+    /// [`ServeError::Kernel`].
+    pub fn address(&self) -> Result<SocketAddr, ServeError> {
+        self.tcp.local_addr().map_err(|cause| ServeError::kernel("the address of the listener", cause))
     }
 }
 
@@ -58,17 +86,25 @@ impl ServerOptions {
 ///
 /// # Errors
 /// [`ServeError::Listen`].
-pub fn listen_on(address: SocketAddr) -> Result<TcpListener, ServeError> {
+pub fn listen_on(address: SocketAddr, options: &ServerOptions) -> Result<Listener, ServeError> {
     let listen_on = || {
         let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = socket_with(family, SocketType::STREAM, flags, None)?;
         sockopt::set_socket_reuseaddr(&socket, true)?;
         bind(&socket, &address)?;
-        listen(&socket, BACKLOG)?;
-        Ok::<_, Errno>(TcpListener::from(socket))
+        let tcp = TcpListener::from(socket);
+        let mut datagrams = Vec::new();
+        if let Service::Datagrams { request_bytes, answer_bytes, service_time } = options.service {
+            let address = tcp.local_addr()?;
+            for _ in 0..options.threads {
+                datagrams.push(Datagrams::bind(address, (request_bytes, answer_bytes), service_time)?);
+            }
+        }
+        listen(&tcp, BACKLOG)?;
+        Ok(Listener { tcp, datagrams })
     };
-    listen_on().map_err(|errno| ServeError::Listen { address, cause: errno.into() })
+    listen_on().map_err(|cause| ServeError::Listen { address, cause })
 }
 
 /// Serves until `stop` is set.
@@ -76,10 +112,12 @@ pub fn listen_on(address: SocketAddr) -> Result<TcpListener, ServeError> {
 /// # Errors
 /// [`ServeError`] if an option is out of range, a file cannot be opened, or the kernel is out of
 /// resources.
-pub fn serve(listener: &TcpListener, options: &ServerOptions, stop: &AtomicBool) -> Result<(), ServeError> {
+pub fn serve(listener: Listener, options: &ServerOptions, stop: &AtomicBool) -> Result<(), ServeError> {
     options.check()?;
     let inboxes = (0..options.threads).map(|_| Inbox::new()).collect::<Result<Vec<_>, _>>()?;
-    let workers = inboxes.iter().map(|inbox| Worker::new(options, inbox)).collect::<Result<Vec<_>, _>>()?;
+    let mut datagrams = listener.datagrams.into_iter();
+    let workers = inboxes.iter().map(|inbox| Worker::new(options, inbox, datagrams.next()));
+    let workers = workers.collect::<Result<Vec<_>, _>>()?;
     thread::scope(|scope| {
         let mut threads = Vec::new();
         let mut begun = Ok(());
@@ -93,7 +131,7 @@ pub fn serve(listener: &TcpListener, options: &ServerOptions, stop: &AtomicBool)
                 }
             }
         }
-        let ended = begun.and_then(|()| accept(listener, &inboxes, options.in_a_row, stop));
+        let ended = begun.and_then(|()| accept(&listener.tcp, &inboxes, options.in_a_row, stop));
         stop.store(true, Ordering::Relaxed);
         inboxes.iter().for_each(Inbox::ring);
         let joined = threads

@@ -45,6 +45,16 @@ pub enum Service {
         /// How long it busy-loops for each request.
         service_time: Nanoseconds,
     },
+    /// The same over UDP, at the port on which the server listens. Connections are closed at once.
+    Datagrams {
+        /// Length of a request. Range
+        /// [`model::ExchangeWorkload::DATAGRAM_BYTES_MIN`]..=[`model::ExchangeWorkload::DATAGRAM_BYTES_MAX`].
+        request_bytes: u32,
+        /// Length of an answer, in the same range.
+        answer_bytes: u32,
+        /// How long it busy-loops for each request.
+        service_time: Nanoseconds,
+    },
     /// Reads and writes a file or a block device with `O_DIRECT`, one operation per thread at a
     /// time.
     Storage {

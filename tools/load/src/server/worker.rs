@@ -1,5 +1,6 @@
 //! A serving thread: an epoll, its connections, and the loop that answers.
 
+use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -8,6 +9,7 @@ use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 
+use super::datagrams::Datagrams;
 use super::exchange::{Exchange, Wants};
 use super::options::{Inbox, ServeError, ServerOptions, Service};
 use super::storage::{Storage, Store};
@@ -17,6 +19,9 @@ const EVENTS_MAX: usize = 256;
 
 /// The epoll event data of the inbox's eventfd.
 const BELL: u64 = u64::MAX;
+
+/// The epoll event data of the UDP socket.
+const DATAGRAMS: u64 = u64::MAX - 1;
 
 /// A serving thread.
 #[derive(Debug)]
@@ -39,6 +44,7 @@ enum Prepared {
         /// Buffer for requests, whose content is ignored.
         buffer: Box<[u8]>,
     },
+    Datagrams(Datagrams),
     Storage(Store),
 }
 
@@ -57,7 +63,11 @@ enum State {
 }
 
 impl<'a> Worker<'a> {
-    pub(super) fn new(options: &ServerOptions, inbox: &'a Inbox) -> Result<Self, ServeError> {
+    pub(super) fn new(
+        options: &ServerOptions,
+        inbox: &'a Inbox,
+        datagrams: Option<Datagrams>,
+    ) -> Result<Self, ServeError> {
         let refused = |errno| ServeError::kernel("an epoll", errno);
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(refused)?;
         epoll::add(&epoll, &inbox.bell, epoll::EventData::new_u64(BELL), epoll::EventFlags::IN)
@@ -69,6 +79,13 @@ impl<'a> Worker<'a> {
                 service_time: *service_time,
                 buffer: vec![0; Exchange::READ_BYTES_MAX].into_boxed_slice(),
             },
+            Service::Datagrams { .. } => {
+                let datagrams = datagrams
+                    .ok_or_else(|| ServeError::kernel("a UDP socket", io::ErrorKind::NotConnected))?;
+                let data = epoll::EventData::new_u64(DATAGRAMS);
+                epoll::add(&epoll, &datagrams.socket, data, epoll::EventFlags::IN).map_err(refused)?;
+                Prepared::Datagrams(datagrams)
+            }
             Service::Storage { path, writable } => Prepared::Storage(Store::open(path, *writable)?),
         };
         let wait_at_most = options.wait_at_most.map(|span| Timespec {
@@ -90,6 +107,10 @@ impl<'a> Worker<'a> {
             }
             for event in &events {
                 let data = event.data;
+                if let (DATAGRAMS, Prepared::Datagrams(datagrams)) = (data.u64(), &mut self.service) {
+                    datagrams.turn();
+                    continue;
+                }
                 match usize::try_from(data.u64()) {
                     Ok(number) if data.u64() != BELL => self.turn(number),
                     _ => self.inbox.take().into_iter().for_each(|socket| self.adopt(socket)),
@@ -111,6 +132,7 @@ impl<'a> Worker<'a> {
         let state = match self.service {
             Prepared::Exchange { .. } => State::Exchange(Exchange::default()),
             Prepared::Storage(_) => State::Storage(Storage::new()),
+            Prepared::Datagrams(_) => return self.free.push(number),
         };
         // A connection that the kernel refuses to register is closed, which the client notices.
         if epoll::add(&self.epoll, &socket, data, epoll::EventFlags::IN).is_ok() {
@@ -129,7 +151,8 @@ impl<'a> Worker<'a> {
                 Prepared::Exchange { request_bytes, answer_bytes, service_time, buffer },
             ) => exchange.turn(socket, buffer, (*request_bytes, *answer_bytes), *service_time),
             (State::Storage(storage), Prepared::Storage(store)) => storage.turn(socket, store),
-            (State::Exchange(_), Prepared::Storage(_)) | (State::Storage(_), Prepared::Exchange { .. }) => {
+            (State::Exchange(_), Prepared::Storage(_) | Prepared::Datagrams(_))
+            | (State::Storage(_), Prepared::Exchange { .. } | Prepared::Datagrams(_)) => {
                 unreachable!("a server has one service")
             }
         };
