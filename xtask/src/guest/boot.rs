@@ -1,14 +1,15 @@
 //! Runs one command in one guest, which does not outlive the call or this process.
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::{Read as _, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use super::cache::Cache;
-use crate::files;
+use crate::files::{self, About as _};
 use crate::shell::{self, Result};
 
 /// How long a guest may take until its command starts. Emulated CPUs on a busy machine need most of it.
@@ -16,6 +17,9 @@ pub(super) const BOOT_LIMIT: Duration = Duration::from_secs(240);
 
 /// How often the guest's output is read.
 const LOOK: Duration = Duration::from_millis(50);
+
+/// The name of the token in the guest's directory.
+const TOKEN: &str = "token";
 
 /// How many console lines to print when a guest hangs or dies.
 const CONSOLE_TAIL: usize = 30;
@@ -48,6 +52,16 @@ pub(super) struct Order {
     pub(super) limit: Duration,
 }
 
+/// A command of this machine that uses the guest's command through the network.
+pub(super) struct Client {
+    /// The command and its arguments. The path of the token is added.
+    pub(super) command: Vec<String>,
+    /// It starts when the guest's command has printed this to its standard error.
+    pub(super) waits_for: &'static str,
+    /// How many random bytes the token has, which both find in the guest's directory.
+    pub(super) token_bytes: usize,
+}
+
 /// One of a command's two outputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stream {
@@ -76,8 +90,19 @@ pub(super) fn execute(
     order: &Order,
     received: &mut dyn FnMut(Stream, &[u8]),
 ) -> Result<Ended> {
+    execute_with(cache, guest, order, None, received)
+}
+
+/// The same; with a client, the run ends with that, and has its exit code.
+pub(super) fn execute_with(
+    cache: &Cache,
+    guest: &dyn Guest,
+    order: &Order,
+    client: Option<&Client>,
+    received: &mut dyn FnMut(Stream, &[u8]),
+) -> Result<Ended> {
     need_root()?;
-    watch(cache, guest, order, received)
+    watch(cache, guest, order, client, received)
 }
 
 /// Refuses users other than root before anything is built that they could not boot.
@@ -93,9 +118,13 @@ fn watch(
     cache: &Cache,
     guest: &dyn Guest,
     order: &Order,
+    client: Option<&Client>,
     received: &mut dyn FnMut(Stream, &[u8]),
 ) -> Result<Ended> {
     let run = Run::begin(cache)?;
+    if let Some(client) = client {
+        run.write_token(client.token_bytes)?;
+    }
     run.write_script("stage", include_str!("stage.sh"))?;
     run.write_script("command", &order.script())?;
     if let Some(modules) = guest.modules() {
@@ -110,8 +139,12 @@ fn watch(
     let mut guest_process = Killed(child.map_err(|error| format!("{}: {error}", shell::name(&command)))?);
 
     let mut booted: Option<Instant> = None;
+    let mut client_process = None;
     loop {
-        let ended = run.read("exit");
+        let ended = match &mut client_process {
+            Some(Killed(process)) => code_of(process)?,
+            None => run.read("exit").and_then(|code| code.trim().parse().ok()),
+        };
         let died = guest_process.0.try_wait().map_err(|error| format!("waiting for the guest: {error}"))?;
         for (stream, file) in &mut outputs {
             pass_on(*stream, file, received)?;
@@ -120,7 +153,12 @@ fn watch(
             booted = Some(Instant::now());
             guest.settle(guest_process.0.id())?;
         }
-        if let Some(code) = ended.and_then(|code| code.trim().parse().ok()) {
+        if let (Some(client), None) = (client, &client_process)
+            && run.read("stderr").is_some_and(|said| said.contains(client.waits_for))
+        {
+            client_process = Some(client.start(guest_process.0.id(), &run)?);
+        }
+        if let Some(code) = ended {
             let booted_in = booted.unwrap_or_else(Instant::now).duration_since(begun);
             return Ok(Ended { code, booted_in });
         }
@@ -138,6 +176,23 @@ fn watch(
             );
         }
         std::thread::sleep(LOOK);
+    }
+}
+
+/// The exit code of a process; `None` while it runs.
+fn code_of(process: &mut Child) -> Result<Option<i32>> {
+    let ended = process.try_wait().map_err(|error| format!("waiting for the client: {error}"))?;
+    // 128: a signal ended it.
+    Ok(ended.map(|status| status.code().unwrap_or(128)))
+}
+
+impl Client {
+    /// Starts it in the network namespace of the guest's process.
+    fn start(&self, guest: u32, run: &Run) -> Result<Killed> {
+        let mut command = shell::tied("nsenter");
+        command.arg(format!("--net=/proc/{guest}/ns/net")).arg("--").args(&self.command);
+        command.arg(run.directory().join(TOKEN)).stdin(Stdio::null());
+        command.spawn().map(Killed).map_err(|error| format!("{}: {error}", shell::name(&command)))
     }
 }
 
@@ -197,6 +252,18 @@ impl Run {
         command.args(others).args(["setpriv", "--pdeathsig", "KILL", "--"]);
         command.args(["unshare", "--mount", "--net", "--pid", "--fork", "--kill-child=KILL", "--"]);
         command
+    }
+
+    /// Writes a token in hexadecimal digits, for root only.
+    fn write_token(&self, bytes: usize) -> Result {
+        let mut random = vec![0; bytes];
+        File::open("/dev/urandom")
+            .and_then(|mut file| file.read_exact(&mut random))
+            .about(Path::new("/dev/urandom"))?;
+        let token: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
+        let path = self.directory.join(TOKEN);
+        let created = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);
+        created.and_then(|mut file| file.write_all(token.as_bytes())).about(&path)
     }
 
     fn create(&self, name: &str) -> Result<File> {
@@ -312,7 +379,7 @@ mod watching {
             boot_limit: Duration::from_millis(700),
             limit: Duration::from_millis(700),
         };
-        let ended = watch(&cache, &Pretender(script), &order, &mut |_, _| ());
+        let ended = watch(&cache, &Pretender(script), &order, None, &mut |_, _| ());
         let left = std::fs::read_dir(root.join("run")).expect("runs were here").count();
         assert_eq!(left, 0, "a run leaves nothing");
         files::remove(&root)?;

@@ -4,6 +4,7 @@
 //! and the limits of both.
 
 mod apt;
+mod bench;
 mod boot;
 pub(crate) mod cache;
 mod outcome;
@@ -28,13 +29,16 @@ pub(crate) use unpacked::{Wheel, unpack};
 
 const USAGE: &str = "usage: cargo xtask guest build [--qemu|--patched] [--patches DIRECTORY]
        cargo xtask guest boot [--qemu|--patched] [--patches DIRECTORY] [--limit SECONDS] [--env NAME=VALUE] [--] COMMAND...
+       cargo xtask guest bench [--qemu|--patched] [--patches DIRECTORY] [--queues N] [--limit SECONDS] [--] BENCH...
        cargo xtask guest test [--qemu|--patched] [NAME]
 
 build   make what boot needs, for --qemu and --patched or that one alone; it is kept in ${XDG_CACHE_HOME:-~/.cache}/netpolicy/guest
 boot    run a command in a guest, on this machine's files (what it writes is gone with it); its exit code is ours
+bench   netpolicy bench BENCH..., with the guest as the server's machine and the client on this one
 test    the tests that the running kernel cannot run, in --qemu and then in --patched, or in that one alone
 --patched  the emulated machine with a kernel built here, with the series in kernel/, and its CPUs kept on ours
 --patches  for --patched, after the series: every *.patch of a directory, in the order of their names
+--queues   queues of the guest's NIC (1)
 --limit    seconds that the command may take (600)";
 
 /// The default time limit of a command, in seconds.
@@ -53,6 +57,7 @@ pub(crate) fn run(arguments: &[String]) -> Result {
     match task.as_str() {
         "build" if asked.options.words.is_empty() => build(&asked),
         "boot" if !asked.options.words.is_empty() => boot_and_run(asked),
+        "bench" if !asked.options.words.is_empty() => bench::run(asked),
         "test" if asked.options.words.len() <= 1 => {
             tests::run(asked.kind, asked.options.words.first().map(String::as_str))
         }
@@ -62,7 +67,7 @@ pub(crate) fn run(arguments: &[String]) -> Result {
 
 impl Asked {
     fn read(words: &[String]) -> Result<Self> {
-        let valued = ["--patches", "--limit", "--env"];
+        let valued = ["--patches", "--limit", "--env", "--queues"];
         let options = Options::read(words, &["--qemu", "--patched"], &valued, USAGE)?;
         let kind = match (options.has("--qemu"), options.has("--patched")) {
             (true, true) => return Err(format!("--qemu or --patched, not both\n{USAGE}")),
@@ -115,9 +120,13 @@ fn boot_and_run(asked: Asked) -> Result {
     };
     let ended = boot::execute(&cache, &guest, &order, &mut boot::print)?;
     eprintln!("guest: {}, up after {:.1} s", guest.described(), ended.booted_in.as_secs_f64());
-    match ended.code {
+    pass_on(ended.code)
+}
+
+/// Ends with the exit code of a command in a guest: it is not an error of xtask.
+fn pass_on(code: i32) -> Result {
+    match code {
         0 => Ok(()),
-        // Pass on the command's exit code: it is not an error of xtask.
         code => std::process::exit(code),
     }
 }

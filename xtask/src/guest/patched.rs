@@ -260,7 +260,7 @@ mod series {
             .map(|path| (of_tests(&path), path.file_name().and_then(|name| name.to_str()?.get(..4))))
             .collect();
         let series = ["0001", "0002", "0003", "0004", "0005", "0006"].map(|number| (false, Some(number)));
-        let for_tests = ["0001", "0002"].map(|number| (true, Some(number)));
+        let for_tests = ["0001", "0002", "0003"].map(|number| (true, Some(number)));
         assert_eq!(names, [series.as_slice(), &for_tests].concat());
         for patch in patches {
             let text = std::fs::read_to_string(&patch).expect("it can be read");

@@ -4,9 +4,10 @@ use std::fmt;
 use std::str::FromStr;
 
 use model::delivery::NotADeliveryMode;
-use model::{DeliveryMode, Nanoseconds, Threading};
+use model::{Cpu, DeliveryMode, Nanoseconds, Scheduling, Threading};
 
 use super::label;
+use super::workqueue::{self, Workqueue};
 
 /// A configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,15 +18,28 @@ pub enum Configuration {
     Softirq,
     /// Each NAPI is polled by a kernel thread.
     Threaded {
-        /// Whether each thread is pinned to its own CPU of the given set; otherwise the scheduler chooses.
-        pinned: bool,
+        /// Where the threads may run.
+        place: Place,
+        /// Whether they have the real-time class [`Configuration::REAL_TIME`].
+        real_time: bool,
     },
     /// The kernel threads never sleep.
     ThreadedBusy,
     /// The server busy-polls for events and never sleeps.
     UserBusy,
-    /// Polling in a workqueue.
-    Workqueue,
+    /// Polling in a workqueue, which only a kernel for tests can do.
+    Workqueue(Workqueue),
+}
+
+/// Where the kernel threads of NAPIs run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// Where the scheduler puts them.
+    Anywhere,
+    /// Each on one CPU of the set in `--kthread-cpus`, in turn.
+    Pinned,
+    /// All on this CPU.
+    On(Cpu),
 }
 
 /// Delivery modes for a help text: by name, with `X` for a time.
@@ -49,18 +63,19 @@ impl Configuration {
     /// The configurations that the document on threaded NAPI compares, and what the kernel has gained since.
     pub(crate) const THREADED_MATRIX: [Self; 5] = [
         Self::Softirq,
-        Self::Threaded { pinned: false },
-        Self::Threaded { pinned: true },
+        Self::Threaded { place: Place::Anywhere, real_time: false },
+        Self::Threaded { place: Place::Pinned, real_time: false },
         Self::ThreadedBusy,
-        Self::Workqueue,
+        Self::Workqueue(Workqueue::Unbound),
     ];
 
-    /// Why the configuration can never be measured; `None` if it may be possible.
-    pub(crate) const fn impossible(self) -> Option<&'static str> {
+    /// The class of `+fifo`.
+    pub(crate) const REAL_TIME: Scheduling = Scheduling::Fifo(50);
+
+    /// Why the configuration can never be measured on this kernel; `None` if it may be possible.
+    pub(crate) fn impossible(self) -> Option<&'static str> {
         match self {
-            Self::Workqueue => Some(
-                "no kernel has it: its patches were proposed with those for kernel threads, but not merged; it can only be simulated",
-            ),
+            Self::Workqueue(_) => workqueue::impossible(),
             Self::Mode(_) | Self::Softirq | Self::Threaded { .. } | Self::ThreadedBusy | Self::UserBusy => {
                 None
             }
@@ -72,17 +87,17 @@ impl Configuration {
         match self {
             Self::Mode(mode) => mode.params().epoll_wait_cap,
             Self::UserBusy => Some(Nanoseconds::ZERO),
-            Self::Softirq | Self::Threaded { .. } | Self::ThreadedBusy | Self::Workqueue => None,
+            Self::Softirq | Self::Threaded { .. } | Self::ThreadedBusy | Self::Workqueue(_) => None,
         }
     }
 
-    /// Which kernel threads, if any, poll NAPIs instead of softirqs.
+    /// Which kernel threads, if any, poll NAPIs instead of softirqs. A workqueue polls NAPIs that have one.
     pub(crate) const fn threading(self) -> Threading {
         match self {
-            Self::Threaded { .. } => Threading::On,
+            Self::Threaded { .. } | Self::Workqueue(_) => Threading::On,
             Self::ThreadedBusy => Threading::BusyPoll,
             Self::Mode(mode) => mode.threading(),
-            Self::Softirq | Self::UserBusy | Self::Workqueue => Threading::Off,
+            Self::Softirq | Self::UserBusy => Threading::Off,
         }
     }
 }
@@ -92,13 +107,38 @@ impl fmt::Display for Configuration {
         match self {
             Self::Mode(mode) => f.pad(&label(*mode)),
             Self::Softirq => f.pad("softirq"),
-            Self::Threaded { pinned: false } => f.pad(DeliveryMode::Threaded.name()),
-            Self::Threaded { pinned: true } => f.pad("threaded+pinned"),
+            Self::Threaded { place, real_time } => {
+                let place = match place {
+                    Place::Anywhere => String::new(),
+                    Place::Pinned => PINNED.to_owned(),
+                    Place::On(cpu) => format!("@{cpu}"),
+                };
+                let class = if *real_time { FIFO } else { "" };
+                f.pad(&format!("{}{place}{class}", DeliveryMode::Threaded.name()))
+            }
             Self::ThreadedBusy => f.pad(DeliveryMode::ThreadedBusy.name()),
             Self::UserBusy => f.pad(DeliveryMode::UserBusy.name()),
-            Self::Workqueue => f.pad("workqueue"),
+            Self::Workqueue(workqueue) => f.pad(workqueue.name()),
         }
     }
+}
+
+/// After `threaded`: each thread on one CPU of `--kthread-cpus`.
+const PINNED: &str = "+pinned";
+
+/// After `threaded` and its place: the real-time class.
+const FIFO: &str = "+fifo";
+
+/// Parses `threaded`, a place and a class.
+fn threaded(text: &str) -> Option<Configuration> {
+    let rest = text.strip_prefix(DeliveryMode::Threaded.name())?;
+    let (place, real_time) = rest.strip_suffix(FIFO).map_or((rest, false), |place| (place, true));
+    let place = match place {
+        "" => Place::Anywhere,
+        PINNED => Place::Pinned,
+        cpu => Place::On(Cpu(cpu.strip_prefix('@')?.parse().ok()?)),
+    };
+    Some(Configuration::Threaded { place, real_time })
 }
 
 /// Why a text is not a configuration.
@@ -107,7 +147,7 @@ pub struct NotAWay(NotADeliveryMode);
 
 impl fmt::Display for NotAWay {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}; and here also softirq and threaded+pinned", self.0)
+        write!(f, "{}; and here also softirq, threaded+pinned, threaded@CPU and workqueue", self.0)
     }
 }
 
@@ -117,12 +157,13 @@ impl FromStr for Configuration {
     type Err = NotAWay;
 
     fn from_str(text: &str) -> Result<Self, NotAWay> {
+        let workqueue = Workqueue::EACH.into_iter().find(|workqueue| workqueue.name() == text);
+        if let Some(configuration) = threaded(text).or(workqueue.map(Self::Workqueue)) {
+            return Ok(configuration);
+        }
         match text {
             "softirq" => Ok(Self::Softirq),
-            "threaded+pinned" => Ok(Self::Threaded { pinned: true }),
-            "workqueue" => Ok(Self::Workqueue),
             mode => Ok(match mode.parse().map_err(NotAWay)? {
-                DeliveryMode::Threaded => Self::Threaded { pinned: false },
                 DeliveryMode::ThreadedBusy => Self::ThreadedBusy,
                 DeliveryMode::UserBusy => Self::UserBusy,
                 mode => Self::Mode(mode),
@@ -140,6 +181,14 @@ mod test {
         for configuration in Configuration::THREADED_MATRIX {
             assert_eq!(configuration.to_string().parse::<Configuration>(), Ok(configuration));
         }
+        for name in
+            ["threaded@1", "threaded@0+fifo", "threaded+fifo", "threaded+pinned+fifo", "workqueue+bound"]
+        {
+            assert_eq!(name.parse::<Configuration>().expect("is one").to_string(), name);
+        }
+        assert!(
+            "threaded@".parse::<Configuration>().is_err() && "threaded+".parse::<Configuration>().is_err()
+        );
         assert_eq!("base".parse::<Configuration>().expect("a mode").to_string(), "base");
         let error = "threads".parse::<Configuration>().expect_err("is none").to_string();
         assert!(error.contains("suspendX") && error.contains("threaded+pinned"), "{error}");
@@ -152,6 +201,5 @@ mod test {
             Some(Nanoseconds::ZERO)
         );
         assert_eq!("suspend20".parse::<Configuration>().expect("is one").wait_at_most(), None);
-        assert!(Configuration::Workqueue.impossible().is_some());
     }
 }

@@ -250,7 +250,7 @@ pub struct Common {
         value_name = "MODE,...",
         value_delimiter = ',',
         help = format!(
-            "These configurations: {}; softirq, which sets nothing, and threaded+pinned",
+            "These configurations: {}; softirq, which sets nothing; threaded+pinned, threaded@CPU; with +fifo, their threads have the class fifo:50",
             in_help(|_| true)
         ),
     )]

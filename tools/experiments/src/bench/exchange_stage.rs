@@ -10,33 +10,27 @@ use linux::bpf::delivery::DeliverySampler;
 use linux::counters::CounterSource;
 use linux::lab::{Lab, LabOptions, SERVER_ADDRESS, ServerProgram};
 use linux::machine::{Machine, seconds_since_1970};
-use linux::process::identify_kernel_thread;
 use linux::{Kernel, Netns, Processes, Signals};
 use model::{
-    Change, Cpu, CpuSet, DeliveryMode, Evidence, Host, MeasuredOn, Nanoseconds, NapiKnob, Origin, Plan,
-    ProcessKnob, Reason, Setting, Step, Threading, Waiting, Workload,
+    Change, CpuSet, DeliveryMode, Evidence, Host, KthreadKnob, MeasuredOn, Nanoseconds, NapiKnob, Origin,
+    Plan, ProcessKnob, Reason, Setting, Step, Threading, Waiting, Workload,
 };
 use runs::{Cell, Stage};
 use session::{Fault, clock, cycle};
 
 use super::background::Background;
-use super::configuration::Configuration;
+use super::configuration::{Configuration, Place as On};
 use super::error::BenchError;
 use super::exchange_args::Common;
 use super::lab_stage::{differences, interruptible, policy, settings};
 use super::layout::Layout;
 use super::watch::{Meters, Watch};
+use super::workqueue::InForce;
 use crate::Context;
 use cli::OwnFiles;
 
 /// The server's port in the lab, where no other process listens.
 const PORT: u16 = 7007;
-
-/// How often to look for the kernel thread of a NAPI after threaded polling was enabled.
-const KTHREAD_LOOKS_MAX: u32 = 100;
-
-/// Pause between two looks.
-const KTHREAD_PAUSE: std::time::Duration = std::time::Duration::from_millis(2);
 
 /// The place of server and client.
 enum Place {
@@ -72,6 +66,7 @@ struct Applied {
     /// `None` after an interrupt.
     server: Option<ServerProgram>,
     transactions: Vec<TransactionName>,
+    workqueue: Option<InForce>,
     /// The host before; `None` if it could not be observed.
     before: Option<Host>,
 }
@@ -191,7 +186,8 @@ impl<'a> ExchangeStage<'a> {
     fn bring_into(&mut self, configuration: Configuration) -> Result<(), BenchError> {
         let server = self.start(configuration)?;
         let process = server.process();
-        self.cell = Some(Applied { server: Some(server), transactions: Vec::new(), before: None });
+        self.cell =
+            Some(Applied { server: Some(server), transactions: Vec::new(), workqueue: None, before: None });
         let before = self.observe()?;
         if let Some(applied) = &mut self.cell {
             applied.before = Some(before.clone());
@@ -209,12 +205,10 @@ impl<'a> ExchangeStage<'a> {
         if matches!(self.place, Place::Loopback { .. }) {
             return Err(unsupported("loopback has no NAPI that a kernel thread could poll").into());
         }
-        self.commit(threads(&before, configuration.threading())?)?;
-        if configuration == (Configuration::Threaded { pinned: true }) {
-            let pinned = pinned(&self.kthread_cpus, || self.observe())?;
-            self.commit(pinned)?;
+        if let (Configuration::Workqueue(workqueue), Some(applied)) = (configuration, &mut self.cell) {
+            applied.workqueue = Some(InForce::new(workqueue)?);
         }
-        Ok(())
+        self.commit(threads(&before, configuration, &self.kthread_cpus)?)
     }
 
     fn commit(&mut self, plan: Plan) -> Result<(), BenchError> {
@@ -338,51 +332,43 @@ fn epolls(host: &Host, mode: DeliveryMode) -> Result<Plan, Fault> {
     Ok(Plan { steps })
 }
 
-/// Pins each NAPI's kernel thread to a CPU, round robin.
-pub(crate) fn pinned(
-    cpus: &CpuSet,
-    observe: impl Fn() -> Result<Host, BenchError>,
-) -> Result<Plan, BenchError> {
-    let because = || Reason::new("a separate CPU for each kernel thread", "netpolicy bench");
-    let cpus: Vec<Cpu> = cpus.iter().collect();
+/// Plans threaded polling for the NAPIs of a host, with the place and the class of the threads. `cpus` are
+/// those of [`Place::Pinned`].
+pub(crate) fn threads(host: &Host, wanted: Configuration, cpus: &CpuSet) -> Result<Plan, Fault> {
+    let because = || Reason::new("kernel threads poll", "netpolicy bench");
+    let threading = wanted.threading();
+    let cpus: Vec<_> = cpus.iter().collect();
+    let mut pinned = cpus.iter().copied().cycle();
     let mut steps = Vec::new();
-    for look in 1.. {
-        let host = observe()?;
-        let napis: Vec<_> = host.devices.iter().flat_map(|device| &device.napis).collect();
-        let pids: Option<Vec<_>> = napis.iter().map(|napi| napi.kthread).collect();
-        let Some(pids) = pids.filter(|pids| !pids.is_empty()) else {
-            if look >= KTHREAD_LOOKS_MAX {
-                return Err(Fault::failed("the kernel does not report which thread polls the NAPI").into());
-            }
-            std::thread::sleep(KTHREAD_PAUSE);
-            continue;
-        };
-        for (pid, cpu) in pids.into_iter().zip(cpus.iter().copied().cycle()) {
-            let thread = identify_kernel_thread(pid)?;
-            let now = linux::process::read_thread_affinity(&thread)?;
-            let from = Setting::Process(ProcessKnob::ThreadAffinity(thread, now));
-            let to = Setting::Process(ProcessKnob::ThreadAffinity(thread, [cpu].into_iter().collect()));
+    for state in host.devices.iter().flat_map(|device| &device.rx_queues) {
+        let queue = state.id;
+        let Some(now) = host.napi_of(queue).and_then(|napi| napi.threaded) else { continue };
+        let mut change = |from, to| {
             if from != to {
                 steps.push(Step::new(vec![Change::new(from, to, because())]));
             }
+        };
+        let threaded = |value| Setting::Napi(queue, NapiKnob::Threaded(value));
+        change(threaded(now), threaded(threading));
+        let Configuration::Threaded { place, real_time } = wanted else { continue };
+        let cpu = match place {
+            On::Anywhere => None,
+            On::Pinned => pinned.next(),
+            On::On(cpu) => Some(cpu),
+        };
+        // A NAPI without a thread gets one that starts like all of them.
+        let thread = state.kthread.as_ref().or(host.kthread_begins.as_ref());
+        let unread = || unsupported("the scheduling of kernel threads could not be read");
+        let knob = |knob| Setting::Kthread(queue, knob);
+        if let Some(cpu) = cpu {
+            let now = thread.ok_or_else(unread)?.cpus.clone();
+            let to = [cpu].into_iter().collect();
+            change(knob(KthreadKnob::Affinity(now)), knob(KthreadKnob::Affinity(to)));
         }
-        break;
-    }
-    Ok(Plan { steps })
-}
-
-/// Plans threaded polling for the NAPIs of a host.
-pub(crate) fn threads(host: &Host, wanted: Threading) -> Result<Plan, Fault> {
-    let because = || Reason::new("kernel threads poll", "netpolicy bench");
-    let mut steps = Vec::new();
-    for queue in host.devices.iter().flat_map(|device| &device.rx_queues) {
-        let Some(now) = host.napi_of(queue.id).and_then(|napi| napi.threaded) else { continue };
-        if now != wanted {
-            let (from, to) = (
-                Setting::Napi(queue.id, NapiKnob::Threaded(now)),
-                Setting::Napi(queue.id, NapiKnob::Threaded(wanted)),
-            );
-            steps.push(Step::new(vec![Change::new(from, to, because())]));
+        if real_time {
+            let now = thread.and_then(|thread| thread.scheduling).ok_or_else(unread)?;
+            let class = |class| knob(KthreadKnob::Scheduling(class));
+            change(class(now), class(Configuration::REAL_TIME));
         }
     }
     if steps.is_empty() {

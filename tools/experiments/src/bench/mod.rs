@@ -45,12 +45,13 @@ pub mod size;
 pub mod tuning;
 mod unnamed_file;
 mod watch;
+mod workqueue;
 
 pub(crate) use background::{Background, Running as RunningBackground};
 pub(crate) use error::BenchError;
 pub use error::server_fault;
 pub(crate) use exchange_args::{Case, Compares};
-pub(crate) use exchange_stage::{ExchangeStage, pinned, threads};
+pub(crate) use exchange_stage::{ExchangeStage, threads};
 pub(crate) use lab_stage::{
     LabStage, SPARE_CONNECTIONS, differences, interruptible, policy, preloaded, settings,
 };
@@ -65,6 +66,7 @@ pub(crate) use selfcheck_stage::{Client, Sample, SelfcheckStage, Tool};
 pub(crate) use tuning::Tuning;
 pub(crate) use unnamed_file::file_of_our_own;
 pub(crate) use watch::{AtEdge, Meters, set_own_epoll};
+pub(crate) use workqueue::InForce as WorkqueueInForce;
 
 use model::DeliveryMode;
 

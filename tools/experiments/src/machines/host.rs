@@ -47,8 +47,8 @@ use crate::bench::configuration::Configuration;
 use crate::bench::file_of_our_own;
 use crate::bench::tuning::{by_hand, requests};
 use crate::bench::{
-    AtEdge, Background, BenchError, Meters, RunningBackground, Tuning, differences, in_words, pinned, policy,
-    preloaded, server_fault, settings, threads,
+    AtEdge, Background, BenchError, Meters, RunningBackground, Tuning, WorkqueueInForce, differences,
+    in_words, policy, preloaded, server_fault, settings, threads,
 };
 
 /// The file in the directory of the journal that a bench of another machine locks.
@@ -329,6 +329,8 @@ struct Cell {
     background: Option<RunningBackground>,
     /// The policy's bound on idle states.
     _wake: Option<WakeLatency>,
+    /// What polls in a workqueue.
+    workqueue: Option<WorkqueueInForce>,
 }
 
 enum Server {
@@ -516,6 +518,7 @@ impl<'a> BenchHost<'a> {
             opened: None,
             background: None,
             _wake: None,
+            workqueue: None,
         });
         let namespaces = [self.servers.netns().again()?];
         cell.guard = Some(Guardian::start(self.context.session, cell.deadline, &namespaces)?);
@@ -538,10 +541,10 @@ impl<'a> BenchHost<'a> {
             }
             Aim::Configuration(other) if other.threading() == Threading::Off => {}
             Aim::Configuration(other) => {
-                self.commit(threads(&before, other.threading())?)?;
-                if other == (Configuration::Threaded { pinned: true }) {
-                    self.commit(pinned(&self.kthread_cpus, || self.observe())?)?;
+                if let (Configuration::Workqueue(workqueue), Some(cell)) = (other, &mut self.cell) {
+                    cell.workqueue = Some(WorkqueueInForce::new(workqueue)?);
                 }
+                self.commit(threads(&before, other, &self.kthread_cpus)?)?;
             }
             Aim::Tuning(tuning) => settings = Some(self.tune(tuning, &before, &processes)?),
         }
