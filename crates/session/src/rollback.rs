@@ -1,8 +1,19 @@
-//! Reports a rollback that stops halfway.
+//! Rolls back transactions, and reports a rollback that stops halfway.
 
 use apply::{Journal, RollBackError, TransactionName, Undone};
+use linux::Kernel;
 
+use crate::clock;
 use crate::fault::Fault;
+
+/// Rolls back one transaction.
+///
+/// # Errors
+/// If it is not in force, another program owns it, a newer one has changed its settings, or a setting cannot
+/// be restored.
+pub fn roll_back(name: TransactionName, journal: &Journal) -> Result<Undone, Fault> {
+    Ok(journal.roll_back(name, &mut Kernel::new(), clock::now())?)
+}
 
 /// The fault of a partial rollback of all daemons' settings, with the transactions that are still in force.
 pub fn unfinished(error: RollBackError, undone: &[(TransactionName, Undone)], journal: &Journal) -> Fault {

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use apply::{Journal, RollBackError, Transaction, TransactionName, Undone};
-use session::{Exit, Fault, HostState, clock, quoted};
+use session::{Exit, Fault, HostState, quoted};
 
 use crate::args::Rollback;
 use crate::render::{UndoneReport, count};
@@ -65,8 +65,7 @@ fn stages(all: &[Transaction], newest: TransactionName) -> Vec<TransactionName> 
 fn one(name: TransactionName, journal: &Journal, context: &Context) -> Result<(), Fault> {
     let before = journal.transaction(name).ok();
     let of_daemon = before.as_ref().is_some_and(|transaction| transaction.begin().kept_by_daemon);
-    let mut kernel = linux::Kernel::new();
-    let undone = journal.roll_back(name, &mut kernel, clock::now())?;
+    let undone = session::roll_back(name, journal)?;
     let printed = context.console.report_done(&UndoneReport::of(name, &undone));
     printed.map_err(|fault| fault.leaving(HostState::Restored))?;
     tell_what_is_unrecorded(name, &undone, context);

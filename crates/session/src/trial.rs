@@ -1,0 +1,33 @@
+//! Confirms what is on trial.
+
+use apply::{Journal, Standing, TransactionName};
+
+use crate::clock;
+use crate::fault::Fault;
+
+/// Confirms one transaction: the named one, or the newest one on trial. Returns its name.
+///
+/// # Errors
+/// If no transaction is on trial, or its deadline has passed.
+pub fn confirm(name: Option<TransactionName>, journal: &Journal) -> Result<TransactionName, Fault> {
+    let name = match name {
+        Some(name) => name,
+        None => on_trial(journal)?,
+    };
+    journal.confirm(name, clock::now())?;
+    Ok(name)
+}
+
+fn on_trial(journal: &Journal) -> Result<TransactionName, Fault> {
+    let history = journal.history()?;
+    let held = history.transactions.iter().rev().find(|t| matches!(t.standing(), Standing::HeldUntil(_)));
+    match (held, history.transactions.last()) {
+        (Some(transaction), _) => Ok(transaction.name()),
+        (None, Some(newest)) => Err(Fault::failed(format!(
+            "nothing to confirm: no transaction is on trial; the newest, {}, is {}",
+            newest.name(),
+            newest.standing()
+        ))),
+        (None, None) => Err(Fault::failed("nothing to confirm: there is no transaction yet")),
+    }
+}
