@@ -28,6 +28,8 @@ pub struct Console {
     utf8: bool,
     /// Whether standard output still has a reader.
     open: Cell<bool>,
+    /// Whether a program reads the progress, a line at a time.
+    streams_progress: bool,
 }
 
 impl Console {
@@ -51,6 +53,7 @@ impl Console {
             netns: session.netns_option(),
             utf8: is_utf8(|name| std::env::var(name).ok()),
             open: Cell::new(true),
+            streams_progress: false,
         }
     }
 
@@ -118,16 +121,25 @@ impl Console {
         self.colour_out
     }
 
-    /// Whether standard error is an interactive terminal, so that progress can be shown.
+    /// From now on, progress is printed as lines, for a program that passes them on.
+    pub fn stream_progress(&mut self) {
+        self.streams_progress = true;
+    }
+
+    /// Whether progress is shown: standard error is an interactive terminal, or a program passes it on.
     #[must_use]
     pub fn has_watcher(&self) -> bool {
-        !self.quiet && io::stderr().is_terminal()
+        self.streams_progress || !self.quiet && io::stderr().is_terminal()
     }
 
     /// Replaces the progress line; an empty text clears it. It is cut to the terminal's width, because a
     /// wrapped line could not be replaced.
     pub fn progress(&self, words: &str) {
-        if self.has_watcher() {
+        if self.streams_progress {
+            if !words.is_empty() {
+                talk(&printable(words));
+            }
+        } else if self.has_watcher() {
             let mut err = io::stderr().lock();
             let columns = rustix::termios::tcgetwinsize(&err).map_or(0, |size| usize::from(size.ws_col));
             let words = cut(words, columns.wrapping_sub(1));

@@ -51,7 +51,23 @@ impl Daemon<'_> {
                 self.take_up();
                 Ok(self.answer_now(&HostEvent::Policy, "the policy files are read"))
             }
+            ApiRequest::HoldBack(request) => {
+                if self.quality.guards.is_under_way() {
+                    return Err(Fault::new(
+                        Exit::Refused,
+                        "the daemon is judging a change of its own at present",
+                    )
+                    .hint("try again when it has the verdict: netpolicy status"));
+                }
+                self.held_back.begin(request);
+                Ok(done("no setting is changed until the session ends".to_owned()))
+            }
             ApiRequest::RollBack => {
+                if let Some(session) = self.held_back.by() {
+                    let words = format!("{session} changes settings at present");
+                    return Err(Fault::new(Exit::Refused, words)
+                        .hint("call Cancel with the number of that session first"));
+                }
                 let settings = self.roll_back_all()?;
                 self.telemetry.enter(DaemonPhase::Released);
                 let at = now();
@@ -127,6 +143,9 @@ impl Daemon<'_> {
 
     /// The result of the request for a target.
     fn outcome(&self, target: &Target) -> Outcome {
+        if let Some(session) = self.held_back.by() {
+            return Outcome::Later(format!("stored; waiting until {session} ends"));
+        }
         if let Some(refusal) = self.plan.refusal(target) {
             return Outcome::Refused(Fault::refused(refusal.clone(), self.known.host()));
         }

@@ -9,7 +9,7 @@
 //! commit), and the parts, each of which owns its state: `event_sources`, `known` (the host), `requests` and
 //! `app_requests`, `current_plan`, `held` (settings in force), `goals`, `guards` and `search` (the effect on
 //! services), `rejections`, `answers`, `telemetry`. `api_calls` handles clients' requests; [`status`] is what
-//! they read.
+//! they read. [`sessions`] runs the calls that measure services.
 #![forbid(unsafe_code)]
 
 mod answers;
@@ -49,6 +49,7 @@ mod requests;
 mod run;
 pub mod running_daemon;
 mod scans;
+pub mod sessions;
 mod socket_file;
 mod standing_proofs;
 pub mod status;

@@ -52,6 +52,9 @@ impl Daemon<'_> {
             }
             return self.reconciler.failed(work, Nanoseconds::ZERO, now());
         }
+        if self.held_back.by().is_some() {
+            return self.reconciler.failed(work, Nanoseconds::ZERO, now());
+        }
         let is_tick = work.tick;
         let may_have_ended = is_tick || !work.observe.devices.is_empty();
         let span = |begun: Nanoseconds| Nanoseconds(now().0.saturating_sub(begun.0));

@@ -2,15 +2,17 @@
 
 use std::sync::Arc;
 
+use apply::{Fate, TransactionName, Undone};
 use page::to_json;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use session::explain::explained;
 use session::report::PlanReport;
 use session::verify::compared;
-use session::{Fault, Session, Silent, cycle};
+use session::{Fault, Session, Silent, cycle, roll_back, trial};
 
 use crate::api::QueryHandler;
 use crate::api::method::{Question, VarlinkError};
+use crate::daemon::left_to_others;
 
 /// Creates the handler of queries for a daemon of this session. Each query observes the host, in a separate
 /// thread.
@@ -29,9 +31,34 @@ fn answer(question: &Question, session: &Session) -> Result<Map<String, Value>, 
         }
         Question::Explain(object) => to_json(&explained(object.as_deref().unwrap_or(""), session, &Silent)?),
         Question::Verify => to_json(&compared(&session.journal()?)?),
+        Question::Confirm(name) => {
+            let name = trial::confirm(*name, &session.journal()?)?;
+            json!({ "transaction": name.to_string() })
+        }
+        Question::RollBack(name) => rolled_back(*name, &roll_back(*name, &session.journal()?)?),
     };
     match found {
         Value::Object(fields) => Ok(fields),
         _ => Ok(Map::new()),
     }
+}
+
+/// The reply about a transaction that was rolled back.
+fn rolled_back(name: TransactionName, undone: &Undone) -> Value {
+    let restored = undone.changes.iter().filter(|undone| undone.fate == Fate::Restored);
+    let changes: Vec<String> = restored
+        .map(|undone| {
+            let (from, to) = (undone.change.from(), undone.change.to());
+            format!("{} {}: {} → {}", from.object(), from.knob(), to.value(), from.value())
+        })
+        .collect();
+    let left = undone.left_alone().map(|(change, found)| left_to_others(change, found));
+    let unrecorded = undone.unrecorded.iter().map(|error| format!("the journal is incomplete: {error}"));
+    json!({
+        "summary": format!("{name} was rolled back"),
+        "changes": changes,
+        "transactions": [name.to_string()],
+        "notes": left.chain(unrecorded).collect::<Vec<String>>(),
+        "pending": false,
+    })
 }

@@ -14,6 +14,7 @@ use crate::event_loop::EventLoop;
 use crate::notify::{Herald, Notifier};
 use crate::options::DaemonOptions;
 use crate::query;
+use crate::sessions::{SessionProgram, Sessions};
 use crate::status::Shared;
 
 /// The sockets and files that a daemon serves.
@@ -69,8 +70,12 @@ pub fn run(
         operator.say(&format!("Processes are inspected through {}.", sockets.attach.display()));
     }
     let mut daemon = Daemon::begin(session, operator, options, shared.clone(), &mut event_loop)?;
-    let serving = admit(sockets, session, log, &shared, &mut event_loop)?;
-    daemon.run(&mut event_loop)?;
+    let sessions = Sessions::new(SessionProgram::of_daemon(session, &options), shared.clone());
+    let serving = admit(sockets, session, log, sessions.clone(), &shared, &mut event_loop)?;
+    let ran = daemon.run(&mut event_loop);
+    // The settings of sessions are restored before those of the daemon.
+    sessions.close();
+    ran?;
     daemon.end()?;
     drop(serving);
     Ok(Exit::Done)
@@ -81,6 +86,7 @@ fn admit(
     sockets: Sockets,
     session: &Session,
     log: LogSink,
+    sessions: Sessions,
     shared: &Shared,
     event_loop: &mut EventLoop,
 ) -> Result<api::Serving, Fault> {
@@ -95,6 +101,7 @@ fn admit(
         metrics_address: sockets.metrics_address,
         log,
         answer_query: query::handler(session.clone()),
+        sessions,
     };
     let serving = api::Serving::begin(shared, options).map_err(|error| match error {
         api::OpenError::NoPlace(error) => Fault::from(error),

@@ -2,7 +2,7 @@
 //! undo.
 
 use linux::Netns;
-use model::NetnsId;
+use model::{NetnsId, Pid};
 use serde_json::{Map, Value};
 use session::{Exit, Fault, Session};
 
@@ -40,14 +40,24 @@ pub fn refuse_beside_another(session: &Session, netns: &Netns) -> Result<(), Fau
     Err(Fault::new(Exit::Refused, words).hint(format!("use its --state-dir, or stop it meanwhile: {stop}")))
 }
 
-/// Refuses to alternate settings: any daemon would repair them in the middle of a window.
+/// Whether a daemon has started this process, for a session of its API: it changes no settings meanwhile.
+fn is_our_parent(daemon: Pid) -> bool {
+    rustix::process::getppid()
+        .is_some_and(|parent| u32::try_from(parent.as_raw_nonzero().get()) == Ok(daemon.0))
+}
+
+/// Refuses to alternate settings, except in a session of the daemon's API: any daemon would repair them in the middle of a window.
 ///
 /// # Errors
 /// [`Exit::Refused`] with its process.
 pub fn refuse_beside_any(session: &Session, netns: &Netns) -> Result<(), Fault> {
     const WORDS: &str = "manages this network namespace, and would revert the measured settings";
     let refused = |words| Fault::new(Exit::Refused, words);
-    if let Some(daemon) = RunningDaemon::of(netns) {
+    let daemon = RunningDaemon::of(netns);
+    if daemon.as_ref().is_some_and(|daemon| is_our_parent(daemon.pid)) {
+        return Ok(());
+    }
+    if let Some(daemon) = daemon {
         return Err(refused(format!("the daemon, {}, {WORDS}", daemon.process()))
             .hint(format!("stop it meanwhile: {}", daemon.stop())));
     }

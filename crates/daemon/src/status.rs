@@ -18,6 +18,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::bell::{Bell, lock};
+use crate::sessions::HoldBack;
 
 /// Maximum number of queued requests; further ones are refused.
 pub const REQUESTS_MAX: usize = 256;
@@ -408,6 +409,8 @@ pub enum ApiRequest {
     RollBack,
     /// Reports every held setting.
     Settings,
+    /// Changes no settings while a session changes some.
+    HoldBack(HoldBack),
 }
 
 /// The result of a request.

@@ -8,6 +8,7 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use daemon::api::{ApiOptions, CLIENTS_MAX, Serving, method};
+use daemon::sessions::{SESSIONS_PER_USER_MAX, Sessions};
 use daemon::{Answer, Shared};
 use desk::{Desk, Talk};
 use model::{Finding, Severity};
@@ -90,6 +91,7 @@ fn the_status_is_answered_while_the_daemon_is_at_work() {
         metrics_address: None,
         log: Box::new(|_| ()),
         answer_query: std::sync::Arc::new(|_| Ok(serde_json::Map::new())),
+        sessions: Sessions::new(desk::fake_program(), shared.clone()),
     };
     let (socket, metrics) = (options.socket.clone(), options.metrics_socket.clone().expect("a path"));
     let serving = Serving::begin(&shared, options).expect("sockets");
@@ -302,4 +304,119 @@ fn metrics_are_had_by_http_and_nothing_else_is() {
     assert!(get("GET /etc/passwd HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 404"));
     assert!(get("DELETE /metrics HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 405"));
     assert!(get(&"x".repeat(9000)).starts_with("HTTP/1.1 431"));
+}
+
+fn session(method: &str, service: &str, more: bool) -> String {
+    let mut parameters = json!({ "service": { "name": service } });
+    if method == "Compare" {
+        parameters["candidates"] = json!(["latency"]);
+    }
+    json!({ "method": format!("io.netpolicy.{method}"), "more": more, "parameters": parameters }).to_string()
+}
+
+#[test]
+fn a_session_streams_what_its_command_prints_and_ends_with_its_exit_code() {
+    let desk = desk();
+    let mut talk = desk.connect();
+    talk.say(&session("Compare", "short", true));
+    let begun = talk.receive().expect("the number");
+    assert_eq!((&begun["continues"], &begun["parameters"]["records"]), (&json!(true), &json!([])));
+    assert_eq!(begun["parameters"]["session"], 1);
+    let record = talk.receive().expect("a record");
+    assert_eq!(record["parameters"]["records"], json!([{ "kind": "window", "data": { "n": 1 } }]));
+    assert_eq!(talk.receive().expect("a note")["parameters"]["notes"], json!(["a note"]));
+    let last = talk.receive().expect("the end");
+    assert!(last["continues"].is_null(), "{last}");
+    assert_eq!(
+        (&last["parameters"]["exit"], &last["parameters"]["transactions"]),
+        (&json!(0), &json!(["kept"]))
+    );
+    // Without more, one reply has all of it, and the connection serves the next call.
+    let all = talk.ask(&session("Watch", "short", false));
+    assert_eq!(all["parameters"]["session"], 2);
+    assert_eq!((&all["parameters"]["notes"], &all["parameters"]["exit"]), (&json!(["a note"]), &json!(0)));
+    let policy = json!({ "method": "io.netpolicy.Try", "parameters": { "policy": "[device.eth0]\n" } });
+    let tried = talk.ask(&policy.to_string());
+    assert_eq!(tried["parameters"]["notes"], json!(["policy: [device.eth0]"]));
+}
+
+#[test]
+fn a_session_that_fails_is_refused_with_the_words_of_its_command() {
+    let desk = desk();
+    let mut talk = desk.connect();
+    let failed = talk.ask(&session("Compare", "fails", false));
+    assert_eq!(failed["error"], "io.netpolicy.Refused");
+    assert_eq!(
+        failed["parameters"],
+        json!({ "exit": 7, "why": "too few requests", "hint": "generate traffic" })
+    );
+    let failed = talk.ask(&session("Watch", "dies", false));
+    assert_eq!(
+        (&failed["parameters"]["exit"], &failed["parameters"]["why"]),
+        (&json!(2), &json!("error: no such option"))
+    );
+    let failed = talk.ask(&session("Watch", "killed", false));
+    assert!(failed["parameters"]["why"].as_str().expect("why").contains("signal 9"), "{failed}");
+}
+
+/// The number of a session that has begun.
+fn begin(talk: &mut Talk, method: &str, service: &str) -> Value {
+    talk.say(&session(method, service, true));
+    talk.receive().expect("the number")["parameters"]["session"].clone()
+}
+
+#[test]
+fn one_session_changes_settings_and_a_user_has_so_many() {
+    let desk = desk();
+    let mut first = desk.connect();
+    let number = begin(&mut first, "Tune", "long");
+    // `Tune` needs its goal.
+    assert_eq!(number, Value::Null);
+    let number = begin(&mut first, "Compare", "long");
+    let refused = desk.connect().ask(&session("Compare", "long", false));
+    assert_eq!(
+        (&refused["error"], &refused["parameters"]["exit"]),
+        (&json!("io.netpolicy.Refused"), &json!(7))
+    );
+    let why = refused["parameters"]["why"].as_str().expect("why");
+    assert!(why.starts_with(&format!("session {number} (Compare, uid ")), "{why}");
+    let mut others: Vec<Talk> = (1..SESSIONS_PER_USER_MAX).map(|_| desk.connect()).collect();
+    for other in &mut others {
+        assert!(begin(other, "Watch", "long").is_u64());
+    }
+    let busy = desk.connect().ask(&session("Watch", "long", false));
+    assert_eq!(busy["error"], "io.netpolicy.Busy", "{busy}");
+    // Cancel ends the first; its command restores the host before the last reply.
+    let cancel = json!({ "method": "io.netpolicy.Cancel", "parameters": { "session": number } }).to_string();
+    assert_eq!(desk.connect().ask(&cancel)["parameters"], json!({}));
+    let replies: Vec<Value> =
+        std::iter::from_fn(|| first.receive()).take_while(|reply| reply["continues"] == true).collect();
+    assert!(replies.iter().any(|reply| reply["parameters"]["notes"] == json!(["restored"])), "{replies:?}");
+    let again = desk.connect().ask(&cancel);
+    assert_eq!(again["parameters"]["exit"], 1, "{again}");
+    assert!(begin(&mut first, "Compare", "long").is_u64(), "there is room again");
+}
+
+#[test]
+fn a_client_that_leaves_or_does_not_read_ends_its_session() {
+    let desk = desk();
+    let begins = |service: &str| {
+        let deadline = Instant::now() + Duration::from_secs(10);
+        loop {
+            let mut talk = desk.connect();
+            if begin(&mut talk, "Compare", service).is_u64() {
+                return talk;
+            }
+            assert!(Instant::now() < deadline, "{service}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    };
+    drop(begins("long"));
+    drop(begins("flood"));
+    let _deaf = begins("flood");
+    let deadline = Instant::now() + Duration::from_secs(15);
+    while !desk.log().iter().any(|line| line.ends_with("the client does not read replies")) {
+        assert!(Instant::now() < deadline, "{:?}", desk.log());
+        std::thread::sleep(Duration::from_millis(50));
+    }
 }

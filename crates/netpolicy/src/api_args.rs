@@ -36,6 +36,20 @@ pub struct SocketArgs {
     pub attach_socket: PathBuf,
 }
 
+/// The session of the daemon's API that this command runs for.
+#[derive(Clone, Debug, Default, Args)]
+pub struct ApiSession {
+    /// The daemon.
+    #[arg(long, value_name = "PID", hide = true)]
+    pub api_session: Option<u32>,
+    /// The method and the client, for the journal.
+    #[arg(long, value_name = "TEXT", hide = true, requires = "api_session")]
+    pub api_caller: Option<String>,
+    /// Socket of the attach service, which inspects processes where the daemon lacks CAP_SYS_PTRACE.
+    #[arg(long, value_name = "PATH", hide = true, requires = "api_session")]
+    pub api_attach: Option<PathBuf>,
+}
+
 impl From<SocketArgs> for daemon::Sockets {
     fn from(sockets: SocketArgs) -> Self {
         let SocketArgs { socket, api_group, metrics_socket, metrics_file, metrics_listen, attach_socket } =

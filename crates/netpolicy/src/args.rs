@@ -8,7 +8,7 @@ use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use clap_complete::ArgValueCandidates;
 
 pub use crate::allow_args::AllowArgs;
-pub use crate::api_args::{SocketArgs, StatusArgs, Unset, UnsetTarget};
+pub use crate::api_args::{ApiSession, SocketArgs, StatusArgs, Unset, UnsetTarget};
 pub use crate::compare_args::Compare;
 use crate::completing;
 pub use crate::daemon_args::{AttachService, DaemonArgs, OnStopArg};
@@ -54,6 +54,9 @@ pub struct Arguments {
     /// The global options.
     #[command(flatten)]
     pub globals: Globals,
+    /// Set by the daemon only.
+    #[command(flatten)]
+    pub session: ApiSession,
     /// What to do.
     #[command(subcommand)]
     pub command: Command,

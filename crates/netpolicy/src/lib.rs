@@ -44,7 +44,13 @@ pub fn main() -> ExitCode {
     // Answers a shell's completion request and exits.
     clap_complete::CompleteEnv::with_factory(args::Arguments::command).complete();
     let arguments = args::Arguments::of_this_process();
-    let context = Context::new(arguments.globals);
+    let mut context = Context::new(arguments.globals);
     ::daemon::inspector::install();
-    context.end(commands::run(&arguments.command, &context))
+    let ended = match arguments.session.api_session {
+        Some(daemon) => {
+            commands::run_in_session(daemon, &arguments.session, &arguments.command, &mut context)
+        }
+        None => commands::run(&arguments.command, &context),
+    };
+    context.end(ended)
 }

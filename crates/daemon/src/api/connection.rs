@@ -19,6 +19,7 @@ use super::method::{self, DESCRIPTION, INTERFACE, Method, SERVICE, SERVICE_DESCR
 use super::office::Office;
 use super::wire::{Frames, MESSAGE_BYTES_MAX, VarlinkCall, VarlinkReply, decode_call, encode};
 use crate::bell::lock;
+use crate::sessions::{SessionCall, SessionEvent, SessionHandle, SessionSink, reply_parameters};
 use crate::{Answer, ApiRequest, Interest, Ready, Registrar, Source, Stay};
 
 /// How long a client may take to send a complete message, or to read an answer.
@@ -29,6 +30,9 @@ pub const IDLE_MAX: Duration = Duration::from_secs(60);
 
 /// Maximum number of output bytes queued for a client. A client with more is dropped.
 pub const OUTPUT_BYTES_MAX: usize = 4 << 20;
+
+/// Maximum number of records, and of notes, of a session in a reply without `more`.
+const RECORDS_MAX: usize = 256;
 
 /// Maximum number of calls per connection and [`CALLS_WINDOW`]; further calls wait for the next window.
 pub const CALLS_MAX: u32 = 100;
@@ -79,6 +83,8 @@ pub(super) struct Connection {
     /// The output. The daemon's thread adds the replies to requests.
     out: Arc<Mutex<Outbox>>,
     listening: Option<Listening>,
+    /// The last session. Dropping it cancels the session.
+    session: Option<SessionHandle>,
     /// The start of the present window, and the number of calls in it.
     window: (Instant, u32),
     /// Whether the client has closed its sending side.
@@ -98,6 +104,7 @@ impl Connection {
             last: now,
             out: Arc::default(),
             listening: None,
+            session: None,
             window: (now, 0),
             finished: false,
         }
@@ -212,7 +219,16 @@ impl Connection {
             Method::Unset(target) => self.submit(call, ApiRequest::Unset(target)),
             Method::Rollback => self.submit(call, ApiRequest::RollBack),
             Method::Reload => self.submit(call, ApiRequest::Reload),
+            Method::Begin(session) => self.begin(call, *session),
+            Method::Cancel(session) => {
+                self.log_call(call);
+                let cancelled = self.office.sessions.cancel(session);
+                self.answer(call, cancelled.map(|()| Map::new()));
+            }
             Method::Ask(question) => {
+                if question.changes() {
+                    self.log_call(call);
+                }
                 let (office, reply) = (Rc::clone(&self.office), self.later(call));
                 let jobs: &Rc<Cell<usize>> = &office.jobs;
                 let out = Arc::clone(&self.out);
@@ -227,10 +243,79 @@ impl Connection {
     fn submit(&mut self, call: &VarlinkCall, request: ApiRequest) {
         let changes = !matches!(request, ApiRequest::Settings);
         if changes {
-            self.office.stats.log(self.whose(), &format!("api: {} calls {}", self.who(), call.method));
+            self.log_call(call);
         }
         let reply = self.later(call);
         self.office.shared.submit(request, Box::new(move |answer| reply(said(answer))));
+    }
+
+    fn log_call(&self, call: &VarlinkCall) {
+        self.office.stats.log(self.whose(), &format!("api: {} calls {}", self.who(), call.method));
+    }
+
+    /// Begins a session. Its events are replies to the call; the next call waits until it ends.
+    fn begin(&mut self, call: &VarlinkCall, session: SessionCall) {
+        self.log_call(call);
+        lock(&self.out).pending = true;
+        let sink = self.sink(call);
+        match self.office.sessions.begin(session, self.peer.uid, self.who(), sink) {
+            Ok(handle) => self.session = Some(handle),
+            Err(refusal) => {
+                lock(&self.out).pending = false;
+                self.answer(call, Err(refusal));
+            }
+        }
+    }
+
+    /// Sends the events of a session: each at once with `more`, otherwise all in one reply.
+    fn sink(&self, call: &VarlinkCall) -> SessionSink {
+        let (out, shared) = (Arc::clone(&self.out), self.office.shared.clone());
+        let (more, oneway) = (call.more, call.oneway);
+        let (mut session, mut records, mut notes) = (0, Vec::new(), Vec::new());
+        Box::new(move |event| {
+            let end = match event {
+                SessionEvent::Begun(id) => {
+                    session = id;
+                    None
+                }
+                SessionEvent::Record(record) => {
+                    records.push(record);
+                    None
+                }
+                SessionEvent::Note(note) => {
+                    notes.push(note);
+                    None
+                }
+                SessionEvent::Ended(ended) => Some(ended),
+            };
+            if !more {
+                // A reply has the newest ones.
+                records.drain(..records.len().saturating_sub(RECORDS_MAX));
+                notes.drain(..notes.len().saturating_sub(RECORDS_MAX));
+            }
+            let mut out = lock(&out);
+            let continues = end.is_none();
+            if continues && (!more || oneway) {
+                return true;
+            }
+            let taken = |list: &mut Vec<_>| std::mem::take(list);
+            let notes_now: Vec<String> = std::mem::take(&mut notes);
+            let message = match end {
+                Some(Err(refusal)) => reply(Err(refusal)),
+                Some(Ok(end)) => {
+                    reply(Ok(reply_parameters(session, taken(&mut records), notes_now, Some(&end))))
+                }
+                None => reply(Ok(reply_parameters(session, taken(&mut records), notes_now, None))),
+            };
+            out.pending = continues;
+            if !oneway {
+                out.put(&VarlinkReply { continues, ..message });
+            }
+            let is_read = out.bytes.len() - out.taken <= OUTPUT_BYTES_MAX;
+            drop(out);
+            shared.changed().ring();
+            is_read
+        })
     }
 
     /// The function that sends a later reply to a call, and then allows the next call.

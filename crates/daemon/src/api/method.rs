@@ -1,11 +1,13 @@
 //! The methods of the API, and their parameters.
 
+use apply::TransactionName;
 use model::policy::Match;
 use model::{Budget, CpuSet, Glob, Intent, KthreadValue, Patterns, Pid, Target};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::wire::VarlinkCall;
+use crate::sessions::{CompareParams, SessionCall, TryParams, TuneParams, WatchParams};
 
 /// The interface of the daemon.
 pub const INTERFACE: &str = "io.netpolicy";
@@ -45,9 +47,13 @@ pub enum Method {
     Reload,
     /// A query that requires observing the host.
     Ask(Question),
+    /// Begin a session.
+    Begin(Box<SessionCall>),
+    /// Cancel the session with this number.
+    Cancel(u64),
 }
 
-/// A query that a separate thread answers, because it takes time.
+/// A call that a separate thread answers, because it takes time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Question {
     /// What the policy files would change.
@@ -56,6 +62,17 @@ pub enum Question {
     Explain(Option<String>),
     /// Whether what was applied is in force.
     Verify,
+    /// Keep what is on trial: this transaction, or the newest one.
+    Confirm(Option<TransactionName>),
+    /// Roll this transaction back.
+    RollBack(TransactionName),
+}
+
+impl Question {
+    /// Whether the answer changes the journal or the host.
+    pub const fn changes(&self) -> bool {
+        matches!(self, Self::Confirm(_) | Self::RollBack(_))
+    }
 }
 
 /// Why a call is refused.
@@ -299,7 +316,22 @@ impl Method {
             (INTERFACE, "Status") => Self::Status,
             (INTERFACE, "Findings") => Self::Findings,
             (INTERFACE, "Settings") => Self::Settings,
-            (INTERFACE, "Rollback") => Self::Rollback,
+            (INTERFACE, "Rollback") => match transaction(parameters)? {
+                Some(name) => Self::Ask(Question::RollBack(name)),
+                None => Self::Rollback,
+            },
+            (INTERFACE, "Confirm") => Self::Ask(Question::Confirm(transaction(parameters)?)),
+            (INTERFACE, "Watch") => begin(read::<WatchParams>(parameters, &["service"])?.call())?,
+            (INTERFACE, "Compare") => {
+                begin(read::<CompareParams>(parameters, &["service", "candidates"])?.call())?
+            }
+            (INTERFACE, "Tune") => begin(read::<TuneParams>(parameters, &["service", "goal"])?.call())?,
+            (INTERFACE, "Try") => begin(read::<TryParams>(parameters, &[])?.call())?,
+            (INTERFACE, "Cancel") => {
+                let session = parameters.get("session").and_then(Value::as_u64);
+                let missing = || VarlinkError::service("InvalidParameter", Some(("parameter", "session")));
+                Self::Cancel(session.ok_or_else(missing)?)
+            }
             (INTERFACE, "Reload") => Self::Reload,
             (INTERFACE, "Plan") => Self::Ask(Question::Plan),
             (INTERFACE, "Verify") => Self::Ask(Question::Verify),
@@ -336,6 +368,21 @@ pub fn is_for_everybody(method: &str) -> bool {
         Some((INTERFACE, name)) => name == "Status" || !DESCRIPTION.contains(&format!("\nmethod {name}(")),
         _ => true,
     }
+}
+
+fn begin(call: Result<SessionCall, VarlinkError>) -> Result<Method, VarlinkError> {
+    Ok(Method::Begin(Box::new(call?)))
+}
+
+/// The transaction that a call names.
+fn transaction(parameters: &Map<String, Value>) -> Result<Option<TransactionName>, VarlinkError> {
+    if parameters.get("transaction").is_none_or(Value::is_null) {
+        return Ok(None);
+    }
+    let name = text(parameters, "transaction")?;
+    name.parse().map(Some).map_err(|wrong: apply::NotATransaction| {
+        VarlinkError::refused(2, wrong.to_string(), Some("netpolicy history".to_owned()))
+    })
 }
 
 /// A text parameter.

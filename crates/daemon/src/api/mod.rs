@@ -45,6 +45,7 @@ use self::connection::Connection;
 use self::connection_stats::Entrant;
 use self::log_budget::Whose;
 use self::office::{Office, refused};
+use crate::sessions::Sessions;
 use crate::socket_file;
 pub use crate::socket_file::ListenError;
 use crate::{Interest, Ready, Registrar, Shared, Source, Stay};
@@ -68,6 +69,8 @@ pub struct ApiOptions {
     pub log: Box<dyn Fn(&str) + Send>,
     /// Answers the queries that require observing the host.
     pub answer_query: QueryHandler,
+    /// Runs the calls that measure services.
+    pub sessions: Sessions,
 }
 
 impl fmt::Debug for ApiOptions {
@@ -85,8 +88,16 @@ impl fmt::Debug for ApiOptions {
 /// # Errors
 /// If another daemon is serving there, or the kernel refuses.
 pub fn open(shared: &Shared, options: ApiOptions) -> Result<Vec<Box<dyn Source>>, OpenError> {
-    let ApiOptions { socket, group, metrics_socket, metrics_file, metrics_address, log, answer_query } =
-        options;
+    let ApiOptions {
+        socket,
+        group,
+        metrics_socket,
+        metrics_file,
+        metrics_address,
+        log,
+        answer_query,
+        sessions,
+    } = options;
     let stats = ConnectionStats::new(log);
     // Anyone may connect: the credentials decide what is answered.
     let listener = listen(&socket, 0o666)?;
@@ -96,6 +107,7 @@ pub fn open(shared: &Shared, options: ApiOptions) -> Result<Vec<Box<dyn Source>>
         group,
         answer_query,
         jobs: Rc::default(),
+        sessions,
     });
     let of_root = listen(&socket_file::roots(&socket), 0o600)?;
     let mut sources: Vec<Box<dyn Source>> = vec![

@@ -10,6 +10,7 @@ use linux::peer::UnixPeer;
 use super::connection_stats::ConnectionStats;
 use super::job::QueryHandler;
 use crate::Shared;
+use crate::sessions::Sessions;
 use crate::socket_file::ListenError;
 
 /// State shared by all connections.
@@ -19,6 +20,7 @@ pub(super) struct Office {
     pub(super) group: Option<u32>,
     pub(super) answer_query: QueryHandler,
     pub(super) jobs: Rc<Cell<usize>>,
+    pub(super) sessions: Sessions,
 }
 
 impl Office {

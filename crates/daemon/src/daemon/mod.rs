@@ -36,6 +36,7 @@ use crate::options::{DaemonOptions, OnStop};
 use crate::reconciler::{HostEvent, Reconciler, until};
 use crate::rejections::Rejections;
 use crate::requests::{RequestTable, Serves};
+use crate::sessions::HeldBack;
 use crate::standing_proofs::StandingProofs;
 use crate::status::{DaemonPhase, RequestStatus, Shared};
 use crate::telemetry::{StatusParts, Telemetry};
@@ -77,6 +78,8 @@ pub(crate) struct Daemon<'a> {
     pub(crate) answers: Answers,
     /// Measurements and verdicts based on services' own traffic.
     pub(crate) quality: ServiceMeasurement,
+    /// The session of a client that changes settings at present.
+    pub(crate) held_back: HeldBack,
 }
 
 /// Measurements and verdicts based on services' own traffic.
@@ -148,6 +151,7 @@ impl<'a> Daemon<'a> {
                 search: GoalSearch::resumed(session.searches(), &boot),
                 proofs: StandingProofs::resumed(session.proofs()),
             },
+            held_back: HeldBack::default(),
         };
         daemon.adopt()?;
         daemon.report_late_sources();
@@ -257,6 +261,10 @@ impl<'a> Daemon<'a> {
             busy = true;
         }
         busy |= self.answer_requests();
+        if self.held_back.take_ended() {
+            // Settings alternated in the meantime: the known state of the host is out of date.
+            self.note(&HostEvent::Lost, now());
+        }
         if let Some(work) = self.reconciler.take_due(now()) {
             self.work(work);
             busy = true;
@@ -270,6 +278,12 @@ impl<'a> Daemon<'a> {
             self.publish();
         }
         Ok(())
+    }
+
+    /// Whether settings are alternated at present, for a verdict of the daemon or for a client's session: the
+    /// daemon changes none meanwhile.
+    pub(crate) fn is_judging(&self) -> bool {
+        self.quality.guards.is_under_way() || self.held_back.by().is_some()
     }
 
     pub(crate) fn note(&mut self, event: &HostEvent, at: Nanoseconds) {

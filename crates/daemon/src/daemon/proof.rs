@@ -56,7 +56,7 @@ impl Daemon<'_> {
             }
         }
         if let Some(place) = due
-            && !self.quality.guards.is_under_way()
+            && !self.is_judging()
             && self.telemetry.phase() == DaemonPhase::Managing
         {
             let name = policy.intents[place].target.to_string();

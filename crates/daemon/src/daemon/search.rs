@@ -45,7 +45,7 @@ impl Daemon<'_> {
         for (place, intent) in policy.intents.iter().enumerate().filter(|(_, intent)| searched(intent)) {
             self.quality.search.renew(intent, &self.processes(&members, place));
         }
-        if !self.quality.guards.is_under_way() && self.telemetry.phase() == DaemonPhase::Managing {
+        if !self.is_judging() && self.telemetry.phase() == DaemonPhase::Managing {
             // Only one is tried at a time.
             let places: Vec<usize> =
                 (0..policy.intents.len()).filter(|at| searched(&&policy.intents[*at])).collect();

@@ -10,6 +10,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use daemon::api::{ApiOptions, QueryHandler, open};
+use daemon::sessions::{SessionProgram, Sessions};
 use daemon::status::{DaemonPhase, HeldSetting};
 use daemon::{Answer, ApiRequest, EventLoop, Shared, Status};
 use serde_json::Value;
@@ -100,6 +101,7 @@ fn serve(
         metrics_address: None,
         log: Box::new(move |line| log.lock().expect("the log").push(line.to_owned())),
         answer_query,
+        sessions: Sessions::new(fake_program(), shared.clone()),
     };
     let mut event_loop = EventLoop::new().expect("an epoll");
     for source in open(&shared, options).expect("sockets") {
@@ -115,6 +117,17 @@ fn serve(
         while let Some((request, reply)) = shared.next_request() {
             reply(answered(&request));
         }
+    }
+}
+
+/// A program in place of netpolicy: see `session.sh`.
+pub(crate) fn fake_program() -> SessionProgram {
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../daemon/tests/desk/session.sh");
+    SessionProgram {
+        program: "/bin/sh".into(),
+        words: vec![script.into()],
+        policy_words: Vec::new(),
+        allow_words: Vec::new(),
     }
 }
 
@@ -140,7 +153,7 @@ fn answered(request: &ApiRequest) -> Answer {
             why: format!("{target} was not set"),
             hint: Some("netpolicy status".to_owned()),
         },
-        ApiRequest::Reload | ApiRequest::RollBack => {
+        ApiRequest::Reload | ApiRequest::RollBack | ApiRequest::HoldBack(_) => {
             let (changes, transactions, notes) = (Vec::new(), Vec::new(), Vec::new());
             Answer::Done { summary: "done".to_owned(), changes, transactions, notes, pending: false }
         }

@@ -15,6 +15,7 @@ mod explain;
 mod guard;
 mod guarded;
 mod history;
+mod in_session;
 mod init;
 mod man;
 mod plan;
@@ -34,6 +35,7 @@ mod tune;
 mod verify;
 mod watch;
 
+pub(crate) use in_session::run as run_in_session;
 use session::{Exit, Fault, expire};
 
 use crate::args::Command;

@@ -38,6 +38,7 @@ mod rollout;
 mod searched;
 mod selected;
 mod services;
+mod sessions;
 mod spread;
 mod stacks;
 mod stepped;
@@ -91,6 +92,7 @@ fn main() {
         searched::tests(),
         selected::tests(),
         services::tests(),
+        sessions::tests(),
         support::tests(),
         stacks::tests(),
         surface::tests(),

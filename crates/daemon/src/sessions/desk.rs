@@ -1,0 +1,115 @@
+//! Which sessions may run.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// Maximum number of sessions: each has a process with its own BPF programs.
+pub const SESSIONS_MAX: usize = 8;
+
+/// Maximum number of sessions of a user.
+pub const SESSIONS_PER_USER_MAX: usize = 4;
+
+/// What a session does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SessionKind {
+    /// Measures a service. Changes nothing.
+    Watch,
+    /// Alternates settings on a service, and judges them.
+    Compare,
+    /// Searches for the best settings of a service.
+    Tune,
+    /// Applies a policy until it is confirmed, or judges it.
+    Try,
+}
+
+impl SessionKind {
+    /// Whether the session changes settings. Only one such session runs at a time: two would measure each
+    /// other's settings.
+    pub const fn changes_settings(self) -> bool {
+        !matches!(self, Self::Watch)
+    }
+
+    /// The name of the method.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Watch => "Watch",
+            Self::Compare => "Compare",
+            Self::Tune => "Tune",
+            Self::Try => "Try",
+        }
+    }
+}
+
+impl fmt::Display for SessionKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// A running session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OpenSession {
+    /// What it does.
+    pub kind: SessionKind,
+    /// The user who began it.
+    pub uid: u32,
+}
+
+/// Why a session does not begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// The daemon's limit is reached.
+    #[error("too many sessions are running (limit {SESSIONS_MAX})")]
+    Full,
+    /// The user's limit is reached.
+    #[error("too many sessions of uid {0} are running (limit {SESSIONS_PER_USER_MAX})")]
+    UserFull(u32),
+    /// Another session changes settings.
+    #[error("session {id} ({kind}, uid {uid}) changes settings of this host at present", kind = .with.kind, uid = .with.uid)]
+    Occupied {
+        /// The number of that session.
+        id: u64,
+        /// That session.
+        with: OpenSession,
+    },
+}
+
+/// The running sessions.
+#[derive(Clone, Debug, Default)]
+pub struct SessionDesk {
+    last: u64,
+    open: BTreeMap<u64, OpenSession>,
+}
+
+impl SessionDesk {
+    /// Begins a session, and returns its number. Numbers are never reused.
+    ///
+    /// # Errors
+    /// If a limit is reached, or another session changes settings too.
+    pub fn admit(&mut self, session: OpenSession) -> Result<u64, Refusal> {
+        if let Some((id, with)) = self.open.iter().find(|(_, other)| other.kind.changes_settings())
+            && session.kind.changes_settings()
+        {
+            return Err(Refusal::Occupied { id: *id, with: *with });
+        }
+        if self.open.len() >= SESSIONS_MAX {
+            return Err(Refusal::Full);
+        }
+        if self.open.values().filter(|other| other.uid == session.uid).count() >= SESSIONS_PER_USER_MAX {
+            return Err(Refusal::UserFull(session.uid));
+        }
+        self.last += 1;
+        self.open.insert(self.last, session);
+        Ok(self.last)
+    }
+
+    /// Ends a session.
+    pub fn end(&mut self, id: u64) {
+        self.open.remove(&id);
+    }
+
+    /// The running sessions, by number.
+    pub const fn open(&self) -> &BTreeMap<u64, OpenSession> {
+        &self.open
+    }
+}

@@ -1,0 +1,25 @@
+//! Sessions: calls of the API that measure a service, and may change settings meanwhile.
+//!
+//! A session runs the command of the same name (`watch`, `compare`, `tune`, `try`) as a child process of the
+//! daemon, so it commits by ordinary transactions under the guard process of that command. Read in this
+//! order: `desk` (which sessions may run: pure), `params` (parameters to command line), `child` (the
+//! process), `run` (one session, from admission to reply).
+//!
+//! - While a session changes settings, the daemon changes none: it would repair them ([`HoldBack`]).
+//! - A client that disconnects, `Cancel` and the time limit end the process with SIGTERM: it restores the
+//!   host. If it does not end in time it is killed, and its guard process restores the host.
+//! - If the daemon is killed, the kernel sends SIGTERM to the process.
+
+mod child;
+mod desk;
+mod hold;
+mod params;
+mod run;
+
+pub use child::{SESSION_SECONDS_MAX, SessionEnd, SessionProgram, end_line};
+pub use desk::{OpenSession, Refusal, SESSIONS_MAX, SESSIONS_PER_USER_MAX, SessionDesk, SessionKind};
+pub(crate) use hold::HeldBack;
+pub use hold::HoldBack;
+pub use params::{CompareParams, ServiceParams, SessionCall, TryParams, TuneParams, WatchParams};
+pub(crate) use run::reply_parameters;
+pub use run::{SessionEvent, SessionHandle, SessionSink, Sessions};
