@@ -29,6 +29,9 @@ pub struct Usage {
     pub kthreads: Nanoseconds,
     /// The context switches of its threads.
     pub switches: u64,
+    /// How long its threads waited for a CPU although they could run. `None` if its processes cannot be
+    /// followed, as in the pid namespace of a container.
+    pub run_delay: Option<Nanoseconds>,
 }
 
 /// Measures what a service uses, in periods. Outside a period nothing is attached, except to the forks and exits
@@ -103,6 +106,7 @@ impl UsageMeter {
             softirq: before.softirq.zip(after.softirq).map(|(before, after)| between(before, after)),
             kthreads: between(before.kthreads, after.kthreads),
             switches: after.switches.saturating_sub(before.switches),
+            run_delay: before.run_delay.zip(after.run_delay).map(|(before, after)| between(before, after)),
         })
     }
 
@@ -131,9 +135,10 @@ impl UsageMeter {
     /// Returns what was used so far; `None` without a process.
     fn used(&self) -> Option<Usage> {
         let run_time = |pid: &Pid| i32::try_from(pid.0).ok().and_then(run_time_of);
-        let (mut service, mut switches, mut any) = (Nanoseconds::ZERO, 0, false);
+        let (mut service, mut switches, mut run_delay, mut any) = (Nanoseconds::ZERO, 0, None, false);
         if let Some(usage) = self.family.as_ref().and_then(|family| family.usage().ok()) {
             (service, switches, any) = (usage.time, usage.switches, usage.alive > 0);
+            run_delay = Some(usage.run_delay);
         } else {
             for process in &self.processes {
                 if let Some(of_process) = run_time(&process.pid) {
@@ -147,7 +152,7 @@ impl UsageMeter {
         let kthreads = Nanoseconds(threads.filter_map(run_time).map(|time| time.0).sum());
         let softirq =
             self.softirqs.as_ref().and_then(|softirqs| softirqs.spent().ok()).map(|spent| spent.time);
-        any.then_some(Usage { service, softirq, kthreads, switches })
+        any.then_some(Usage { service, softirq, kthreads, switches, run_delay })
     }
 }
 

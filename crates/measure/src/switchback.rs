@@ -611,6 +611,7 @@ mod test {
     fn noisy(chance: &mut Chance, typical: f64, sd: f64) -> Figures {
         let normal = (-2.0 * chance.unit().ln()).sqrt() * (std::f64::consts::TAU * chance.unit()).cos();
         figures(typical * (sd * normal).exp())
+            run_delay: None,
     }
 
     /// Runs rounds until a decision.

@@ -751,6 +751,7 @@ mod test {
             waits: None,
             unit: None,
             network: None,
+            run_delay: None,
         }
     }
 

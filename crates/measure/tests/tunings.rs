@@ -246,6 +246,7 @@ fn read(line: &str) -> Figures {
         waits: None,
         unit: None,
         network: None,
+        run_delay: None,
     }
 }
 

@@ -684,6 +684,10 @@ pub struct LiveWindow {
     /// overhead of calling them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weight: Option<Nanoseconds>,
+    /// How long the service's threads waited for a CPU although they could run, summed over its threads; `None`
+    /// if unknown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run_delay: Option<Nanoseconds>,
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@
  */
 #include "../vmlinux_min.h"
 #include <bpf/bpf_helpers.h>
+#include <bpf/bpf_core_read.h>
 #include <bpf/bpf_tracing.h>
 #include "../process.bpf.h"
 #include "family.h"
@@ -123,7 +124,7 @@ int BPF_PROG(family_freed, struct task_struct *task)
 	return 0;
 }
 
-/* The context switches of live members. */
+/* The context switches and run delay of live members. */
 SEC("iter/task")
 int family_lives(struct bpf_iter__task *ctx)
 {
@@ -140,6 +141,8 @@ int family_lives(struct bpf_iter__task *ctx)
 	if (!found)
 		return 0;
 	found->switches += task->nvcsw + task->nivcsw;
+	if (bpf_core_field_exists(task->sched_info.run_delay))
+		found->run_delay_ns += task->sched_info.run_delay;
 	if (task == task->group_leader)
 		found->switches += task->signal->nvcsw + task->signal->nivcsw;
 	return 0;

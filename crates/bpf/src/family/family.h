@@ -17,6 +17,8 @@ struct family_total {
 	__u64 run_ns;
 	/* Context switches of exited members' threads, or of live ones. */
 	__u64 switches;
+	/* How long live members' threads waited for a CPU although they could run, in nanoseconds. */
+	__u64 run_delay_ns;
 	/* Members that have exited. */
 	__u64 exits;
 	/* Members that were forked since load. */

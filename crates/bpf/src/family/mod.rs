@@ -20,7 +20,7 @@ const ONLY: [u8; 4] = [0; 4];
 const FOLLOWED: u32 = 1;
 const ALONE: u32 = 2;
 
-/// The iterator that counts the context switches of live members.
+/// The iterator that counts the context switches and the run delay of live members.
 const ITERATOR: &str = "family_lives";
 
 /// A family's usage so far.
@@ -32,6 +32,9 @@ pub struct FamilyUsage {
     pub time: Nanoseconds,
     /// Context switches of their threads.
     pub switches: u64,
+    /// How long threads of live members waited for a CPU although they could run; zero if the kernel does not
+    /// record it (`CONFIG_SCHED_INFO`).
+    pub run_delay: Nanoseconds,
     /// Live members.
     pub alive: usize,
     /// Members that have exited since load.
@@ -118,6 +121,7 @@ impl ProcessFamily {
         let mut usage = FamilyUsage {
             time: Nanoseconds(ended.run_ns),
             switches: ended.switches,
+            run_delay: Nanoseconds::ZERO,
             alive: 0,
             exits: ended.exits,
             forks: ended.forks,
@@ -127,18 +131,23 @@ impl ProcessFamily {
             usage.alive += usize::from(time.is_some());
             usage.time.0 += time.unwrap_or_default().0;
         }
-        usage.switches += self.switches_of_living()?;
+        let living = self.living()?;
+        usage.switches += living.switches;
+        usage.run_delay = Nanoseconds(living.run_delay_ns);
         Ok(usage)
     }
 
-    fn switches_of_living(&self) -> Result<u64, KernelError> {
+    fn living(&self) -> Result<RawTotal, KernelError> {
         let alive = self.loaded.map("alive")?;
-        alive.set(&ONLY, &RawTotal { run_ns: 0, switches: 0, exits: 0, forks: 0 }.to_bytes())?;
+        alive.set(
+            &ONLY,
+            &RawTotal { run_ns: 0, switches: 0, run_delay_ns: 0, exits: 0, forks: 0 }.to_bytes(),
+        )?;
         let program = self.loaded.program(ITERATOR)?;
         let reader = sys::bpf::iterate_all_tasks(program.as_fd())
             .map_err(|errno| KernelError::errno("BPF iterator family_lives", errno))?;
         iterated::bytes(reader, 0)?;
-        Ok(RawTotal::of(&alive.get(&ONLY)?.unwrap_or_default()).switches)
+        Ok(RawTotal::of(&alive.get(&ONLY)?.unwrap_or_default()))
     }
 }
 
@@ -147,6 +156,7 @@ mirrored! {
     struct RawTotal = "family_total" {
         run_ns: u64,
         switches: u64,
+        run_delay_ns: u64,
         exits: u64,
         forks: u64,
     }

@@ -365,7 +365,7 @@ impl LiveMeter {
             Some((_, before)) => Some(Nanoseconds(self.run_time()?.0.saturating_sub(before.0))),
             None => None,
         };
-        Ok(LiveWindow { span, counts, spans, napis, workers, waiting, weight })
+        Ok(LiveWindow { span, counts, spans, napis, workers, waiting, weight, run_delay: None })
     }
 
     /// The cost of the programs so far, while [`crate::Statistics`] are enabled.

@@ -112,6 +112,7 @@ mod test {
             waits: None,
             unit: None,
             network: None,
+            run_delay: None,
         }
     }
 

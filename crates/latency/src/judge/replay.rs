@@ -134,6 +134,7 @@ mod test {
                 waits: None,
                 unit: None,
                 network: None,
+                run_delay: None,
             }
         };
         let rule = measure::switchback::Rule {

@@ -127,7 +127,8 @@ impl Sampler {
     pub fn end(&mut self) -> Result<Sample, Fault> {
         let window = self.meter.end();
         let usage = self.usage.end();
-        let window = window?;
+        let mut window = window?;
+        window.run_delay = usage.as_ref().and_then(|usage| usage.run_delay);
         self.usage.track_napis(window.napis.iter().map(|(napi, _)| *napi), window.counts.threaded > 0);
         if self.turnarounds.learn(&window)
             && let Some(known) = self.turnarounds.known()

@@ -477,6 +477,7 @@ mod test {
         });
         let header = |limits| ComparisonHeader {
             schema: model::FormatName,
+                run_delay: None,
             kind: "compare-record".to_owned(),
             service: "redis".to_owned(),
             ports: vec![6379],

@@ -47,6 +47,10 @@ pub struct Figures {
     /// TCP's counts; `None` without data, and in records of netpolicy 0.1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub network: Option<Network>,
+    /// How long the service's threads waited for a CPU although they could run, per second of the window, in
+    /// nanoseconds summed over its threads; `None` if unknown, and in records of netpolicy 0.1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run_delay: Option<f64>,
 }
 
 /// The connections of a window, and how many waited for an answer.
@@ -107,6 +111,10 @@ impl Figures {
             waits: Some(Waits::of(window)),
             unit: (counts.requests > 0).then(|| Unit::of(&counts)),
             network: Network::of(window),
+            run_delay: window
+                .run_delay
+                .filter(|_| window.span > Nanoseconds::ZERO)
+                .map(|waited| count(waited.0) / window.span.as_secs_f64()),
         }
     }
 

@@ -13,7 +13,8 @@ use clap::{Args, ValueEnum};
 #[command(after_help = "\
 Examples:
   netpolicy bench judge                   all scenarios, 30 s each at most
-  netpolicy bench judge --scenario same-short --seconds 120 --trials 10000")]
+  netpolicy bench judge --scenario same-short --seconds 120 --record pairs.jsonl
+  netpolicy bench judge --replay pairs.jsonl --trials 10000")]
 pub struct Judge {
     /// The scenarios [default: all].
     #[arg(long, value_name = "SCENARIO,...", value_delimiter = ',')]
@@ -30,6 +31,12 @@ pub struct Judge {
     /// Seed of all random choices.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
+    /// Record the pairs of `same-short` in this file, for `--replay`.
+    #[arg(long, value_name = "FILE", conflicts_with = "replay")]
+    pub record: Option<PathBuf>,
+    /// Measure nothing: replay guards on the pairs of this record.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["scenario", "seconds", "rate"])]
+    pub replay: Option<PathBuf>,
     /// Write the report to this file, as JSON.
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,

@@ -2,13 +2,14 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
 use latency::judge::{
-    Candidate, Comparison, ComparisonOptions, ComparisonProgress, JudgeBenchReport, JudgedScenario, Replayed,
-    Round,
+    Candidate, Comparison, ComparisonOptions, ComparisonProgress, JudgeBenchReport, JudgedScenario,
+    PairRecord, RecordedComparison, Replayed, Round,
 };
 use latency::live::ServiceSelection;
 use linux::bpf::wire::{WireCounts, WireMeter};
@@ -39,6 +40,9 @@ pub(super) fn run(arguments: &Judge, context: &Context<'_>) -> Result<Exit, Faul
     if let Some(path) = &arguments.json {
         super::running::writable(path)?;
     }
+    if let Some(path) = &arguments.replay {
+        return replay(path, arguments, context);
+    }
     let all = match arguments.scenario.as_slice() {
         [] => Scenario::value_variants(),
         some => some,
@@ -58,16 +62,36 @@ pub(super) fn run(arguments: &Judge, context: &Context<'_>) -> Result<Exit, Faul
         }
     }
     context.console.progress("");
-    let replays = |(ours, took): &(Switchback, Duration)| {
-        let pair_seconds =
-            took.as_secs_f64() / f64::from(u32::try_from(ours.rounds().max(1)).unwrap_or(u32::MAX));
-        REGRESSIONS.map(|added| Replayed::of(ours, pair_seconds, added, (arguments.trials, arguments.seed)))
-    };
-    let replayed = unchanged.iter().flat_map(replays).flatten().collect();
-    let report = JudgeBenchReport::of(scenarios, replayed);
-    context.console.report(&report)?;
+    let replayed = unchanged.iter().flat_map(|(ours, took)| replays(ours, *took, arguments)).collect();
+    finish(&JudgeBenchReport::of(scenarios, replayed), arguments, context)
+}
+
+/// Replays guards on the pairs of a record.
+fn replay(path: &Path, arguments: &Judge, context: &Context<'_>) -> Result<Exit, Fault> {
+    let text = std::fs::read_to_string(path).map_err(|error| Fault::file(path, error))?;
+    let wrong = |why: String| Fault::new(Exit::Usage, format!("{}: {why}", path.display()));
+    let record = RecordedComparison::parse(&text).map_err(wrong)?;
+    let took = Duration::from_secs_f64(record.rounds.last().map_or(0.0, |round| round.at.max(0.0)));
+    let replayed: Vec<Replayed> = replays(&record.switchback(), took, arguments).collect();
+    if replayed.is_empty() {
+        return Err(wrong("no pair in it counts".to_owned()));
+    }
+    finish(&JudgeBenchReport::of(Vec::new(), replayed), arguments, context)
+}
+
+/// Guards replayed on these pairs, which took this long, with each regression.
+fn replays(pairs: &Switchback, took: Duration, arguments: &Judge) -> impl Iterator<Item = Replayed> {
+    let pair_seconds =
+        took.as_secs_f64() / f64::from(u32::try_from(pairs.rounds().max(1)).unwrap_or(u32::MAX));
+    let trials = (arguments.trials, arguments.seed);
+    REGRESSIONS.map(|added| Replayed::of(pairs, pair_seconds, added, trials)).into_iter().flatten()
+}
+
+/// Prints and writes the report.
+fn finish(report: &JudgeBenchReport, arguments: &Judge, context: &Context<'_>) -> Result<Exit, Fault> {
+    context.console.report(report)?;
     if let Some(path) = &arguments.json {
-        let text = serde_json::to_string(&page::to_json(&report)).map_err(Fault::failed)?;
+        let text = serde_json::to_string(&page::to_json(report)).map_err(Fault::failed)?;
         std::fs::write(path, text).map_err(|error| Fault::file(path, error))?;
     }
     Ok(if report.agrees() { Exit::Done } else { Exit::Failed })
@@ -100,7 +124,8 @@ fn compared(
         candidates: vec![Candidate::current(), candidate(scenario.candidate())?],
         deciding: vec![Metric::P50, Metric::P90],
         limits: Vec::new(),
-        margin: 0.05,
+        // Pairs to replay are measured until time is over: no interval lies within this margin.
+        margin: if scenario == Scenario::SameShort { 0.0 } else { 0.05 },
         window,
         guard,
         most: Duration::from_secs(arguments.seconds),
@@ -124,7 +149,23 @@ fn compared(
             }
         }
         let restart_at = (scenario == Scenario::Restart).then(|| began + options.most / 2);
+        let prepared = Comparison::prepare(options.clone(), &ServiceSelection::Port(PORT), &session, &Silent);
+        let record = arguments.record.as_deref().filter(|_| scenario == Scenario::SameShort);
+        let begun = prepared.and_then(|comparison| {
+            let target = comparison.target();
+            let record =
+                record.map(|path| PairRecord::create(path, target, &options, comparison.by())).transpose()?;
+            Ok((comparison, record))
+        });
+        let (mut comparison, record) = match begun {
+            Ok(begun) => begun,
+            Err(fault) => {
+                stop.store(true, Ordering::Relaxed);
+                return Err(fault);
+            }
+        };
         let mut witness = Witness {
+            record,
             wire,
             truth,
             seen: Vec::new(),
@@ -133,8 +174,7 @@ fn compared(
             server: &mut server,
             start: &start,
         };
-        let judged = Comparison::prepare(options.clone(), &ServiceSelection::Port(PORT), &session, &Silent)
-            .and_then(|mut comparison| comparison.run(signals, &mut witness));
+        let judged = comparison.run(signals, &mut witness);
         stop.store(true, Ordering::Relaxed);
         let shown = judged?;
         Ok((shown.switchback, witness.truth, shown.ended, shown.took))
@@ -186,6 +226,7 @@ fn use_up(stop: &AtomicBool, hog: &AtomicBool) {
 
 /// Measures the wire in each window, and triggers the events of the scenario.
 struct Witness<'a> {
+    record: Option<PairRecord>,
     wire: WireMeter,
     truth: Switchback,
     seen: Vec<(usize, WireCounts, f64)>,
@@ -212,7 +253,10 @@ impl ComparisonProgress for Witness<'_> {
         Ok(())
     }
 
-    fn round(&mut self, round: &Round, _: &Switchback, _: Duration) -> Result<(), Fault> {
+    fn round(&mut self, round: &Round, _: &Switchback, elapsed: Duration) -> Result<(), Fault> {
+        if let Some(record) = &mut self.record {
+            record.add(round, elapsed.as_secs_f64())?;
+        }
         let mut seen = std::mem::take(&mut self.seen);
         seen.sort_by_key(|(candidate, ..)| *candidate);
         let figures: Vec<Figures> = seen.iter().map(|(_, seen, seconds)| on_wire(seen, *seconds)).collect();
@@ -243,5 +287,6 @@ fn on_wire(seen: &WireCounts, seconds: f64) -> Figures {
         waits: None,
         unit: None,
         network: None,
+        run_delay: None,
     }
 }

@@ -374,3 +374,4 @@ mod test {
         }
     }
 }
+                run_delay: None,
