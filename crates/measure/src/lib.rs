@@ -5,11 +5,13 @@
 //! generates no load, opens nothing and reads no clock: the caller supplies the counts.
 //!
 //! Read in this order: [`record`] (recording spans), [`statistics`] (medians and intervals), [`live`]
-//! (windows of a service), [`sequential`] and [`switchback`] (alternating settings), [`tuning`] (the best of
+//! (windows of a service), [`sequential`] and [`switchback`] (alternating settings), [`foresight`] (how soon
+//! they will see a change), [`tuning`] (the best of
 //! many).
 #![forbid(unsafe_code)]
 
 pub mod expectation;
+pub mod foresight;
 pub mod live;
 pub mod record;
 pub mod sequential;

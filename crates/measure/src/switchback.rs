@@ -44,10 +44,16 @@ impl Rule {
         self.alpha / count_of(self.deciding.len().max(1) * contrasts.max(1))
     }
 
+    /// The growth of a unit stake that decides one side of a metric's interval, with this many candidates besides
+    /// the first.
+    pub fn stake(&self, contrasts: usize) -> f64 {
+        2.0 / self.level(contrasts)
+    }
+
     /// The minimum number of pairs for a decision, with this many candidates besides the first: a pair at
     /// most doubles the stake.
     pub fn pairs_least(&self, contrasts: usize) -> usize {
-        let refused = 2.0 / self.level(contrasts);
+        let refused = self.stake(contrasts);
         (1..64)
             .find(|pairs| 2_f64.powi(*pairs) >= refused)
             .map_or(64, |pairs| usize::try_from(pairs).unwrap_or(64))
@@ -191,7 +197,7 @@ impl Switchback {
         Self { names, rule, by, sequence, contrasts, seen, rounds: 0, void: Vec::new(), unit: Unit::Requests }
     }
 
-    /// The same with [bets that outliers do not exhaust](Sequence::robust).
+    /// The same with [bets for many short pairs](Sequence::robust).
     #[must_use]
     pub fn robust(self) -> Self {
         Self { sequence: Sequence::robust, ..self }
@@ -605,13 +611,13 @@ mod test {
             waits: None,
             unit: None,
             network: None,
+            run_delay: None,
         }
     }
 
     fn noisy(chance: &mut Chance, typical: f64, sd: f64) -> Figures {
         let normal = (-2.0 * chance.unit().ln()).sqrt() * (std::f64::consts::TAU * chance.unit()).cos();
         figures(typical * (sd * normal).exp())
-            run_delay: None,
     }
 
     /// Runs rounds until a decision.

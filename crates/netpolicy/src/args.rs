@@ -243,6 +243,9 @@ pub struct Try {
     /// Judge only by this service: a name, or a port. Default: all services of the policy files.
     #[arg(long, value_name = "SERVICE", requires = "guard", add = ArgValueCandidates::new(completing::served))]
     pub on: Vec<String>,
+    /// Change nothing: show the plan, and how soon the guard would see a growth at the present noise.
+    #[arg(long, requires = "guard")]
+    pub dry_run: bool,
     /// What else may be done.
     #[command(flatten)]
     pub allow: AllowArgs,

@@ -76,6 +76,9 @@ pub struct Compare {
     /// back, and windows before, with and after it are compared.
     #[arg(long)]
     pub disruptive: bool,
+    /// Change nothing: show how soon a change would be seen at the present noise.
+    #[arg(long, conflicts_with_all = ["disruptive", "record", "report", "keep_winner"])]
+    pub dry_run: bool,
     /// Leave the winner in force, if there is one.
     #[arg(long)]
     pub keep_winner: bool,

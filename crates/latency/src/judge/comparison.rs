@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use crate::live::{Estimator, MeasuredService, ServiceSelection, Turn, Watcher, moderation_differs};
 use apply::{AtExit, JournalError, TransactionName};
 use linux::Signals;
+use measure::foresight::{Foresight, Sight};
 use measure::live::series::requests_for;
 use measure::switchback::{Figures, Switchback, Unfair};
 use model::live::LiveWindow;
@@ -17,6 +18,7 @@ use crate::judge::judgement::judgement;
 use crate::judge::lock::ComparisonLock;
 use crate::judge::one_shot::OneShot;
 use crate::judge::options::ComparisonOptions;
+use crate::judge::trial::ServiceForesight;
 
 /// The maximum number of rounds: further ones would not change the verdict.
 const ROUNDS_MAX: usize = measure::sequential::PAIRS_MAX;
@@ -321,6 +323,67 @@ impl<'a> Comparison<'a> {
             Some(once) => once.keep(),
             None => Ok(self.alternation.keep(candidate)?.into_iter().collect()),
         }
+    }
+
+    /// The number of windows from which [`Comparison::foresight`] predicts, and how many times shorter than those of
+    /// the comparison they are if they delay it.
+    const FORESIGHT_WINDOWS: u32 = 10;
+    const FORESIGHT_SHORTER: u32 = 5;
+
+    /// Measures windows of the unchanged host, and predicts how soon a change by twice the margin is seen at
+    /// their noise. If `whole`, the windows are as long as the comparison's; otherwise shorter, so that they take no
+    /// more than a tenth of its time: they are noisier, and the change may be seen sooner. No prediction if nothing
+    /// alternates, or if there are too few windows or requests. Writes nothing.
+    ///
+    /// # Errors
+    /// If the meter fails, or a signal arrives.
+    pub fn foresight(
+        &mut self,
+        whole: bool,
+        signals: &mut Signals,
+    ) -> Result<Option<ServiceForesight>, Fault> {
+        let shorter = if whole { 1 } else { Self::FORESIGHT_SHORTER };
+        let takes = (self.options.window / shorter + self.options.guard) * (Self::FORESIGHT_WINDOWS + 1);
+        if self.by() != JudgedBy::Switchback || (!whole && takes > self.options.most / 10) {
+            return Ok(None);
+        }
+        self.watcher.set_window_len(self.options.window / shorter);
+        let known = self.unchanged_windows(signals);
+        self.watcher.set_window_len(self.options.window);
+        let Some(known) = known? else { return Ok(None) };
+        let turn = self.options.window + self.options.guard;
+        let arms = u32::try_from(self.options.candidates.len()).unwrap_or(u32::MAX);
+        let rule = self.options.rule();
+        let sight = Sight {
+            limit: 0.0,
+            stake: rule.stake(self.options.candidates.len() - 1),
+            pair_seconds: (turn * arms).as_secs_f64(),
+            within: self.options.most.as_secs_f64(),
+            robust: false,
+            pairs_min: rule.pairs_least(self.options.candidates.len() - 1),
+        };
+        let growth = 2.0 * rule.margin;
+        let figures =
+            rule.deciding.iter().filter_map(|metric| Foresight::of(&known, *metric, growth, &sight));
+        let figures: Vec<Foresight> = figures.collect();
+        let seconds = self.options.most.as_secs_f64();
+        let service = self.target.name.clone();
+        Ok((!figures.is_empty()).then_some(ServiceForesight { service, seconds, figures }))
+    }
+
+    /// Measures windows of the unchanged host; `None` if a process of the service exits meanwhile.
+    fn unchanged_windows(&mut self, signals: &mut Signals) -> Result<Option<Vec<Figures>>, Fault> {
+        let mut known = Vec::new();
+        // One window more: the first shows which NAPIs are polled.
+        for at in 0..=Self::FORESIGHT_WINDOWS {
+            match self.window(signals)? {
+                Ok((figures, _)) if at > 0 => known.push(figures),
+                Ok(_) => {}
+                Err(Broken::Restart) => return Ok(None),
+                Err(Broken::Interrupted) => return Err(Fault::failed("interrupted; nothing was changed")),
+            }
+        }
+        Ok(Some(known))
     }
 
     /// Measures until every deciding metric has a verdict, the time limit is reached or a signal arrives.

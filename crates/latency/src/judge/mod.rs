@@ -39,8 +39,10 @@ pub use progress::{pairs, progress_words};
 pub use proof::effects;
 pub use record::{ComparisonHeader, PairRecord, RecordedComparison, RecordedRound};
 pub use replay::Replayed;
-pub use report::GuardReport;
-pub use trial::{GuardedTrial, JudgedService, PolicyGuards, Proposal, SERVICES_MAX, TrialOutcome, guards};
+pub use report::{ForesightReport, GuardReport};
+pub use trial::{
+    GuardedTrial, JudgedService, PolicyGuards, Proposal, SERVICES_MAX, ServiceForesight, TrialOutcome, guards,
+};
 pub use truth_report::{JudgeBenchReport, JudgedScenario};
 pub use tune_record::{
     FinishedSearch as Tuned, RESUMES_WITHIN_SECONDS, Setup, TuneRecord, TunedRound, Unfinished, is_same_load,

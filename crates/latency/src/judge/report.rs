@@ -6,7 +6,7 @@ use page::{Page, Report, Style};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::judge::trial::TrialOutcome;
+use crate::judge::trial::{ServiceForesight, TrialOutcome};
 use crate::reports::found;
 
 /// The outcome of a change under guard.
@@ -24,6 +24,9 @@ pub struct GuardReport {
     longest_switch_ms: f64,
     /// The measurements of each service.
     verdicts: Vec<Judgement>,
+    /// What the guard was to see, at the noise before the change.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    foresight: Vec<ServiceForesight>,
     /// The transactions with the verdict: those in force, or the last rolled back ones.
     transactions: Vec<TransactionName>,
     /// Why the journal does not contain the verdict; absent if it does.
@@ -46,6 +49,7 @@ impl GuardReport {
             switches: outcome.switches.len(),
             longest_switch_ms: longest,
             verdicts: outcome.judgements.clone(),
+            foresight: outcome.foresight.clone(),
             transactions: kept.unwrap_or_else(|| outcome.transactions.clone()),
             unnoted: outcome.unnoted.clone(),
             findings: outcome.findings.clone(),
@@ -73,5 +77,31 @@ impl Report for GuardReport {
         if let Some(why) = &self.unnoted {
             page.styled(Style::Bad, format!("The verdict is not in the journal: {why}"));
         }
+    }
+}
+
+/// What a guard or a comparison will see at the noise of the windows before it: the data of `--dry-run`.
+#[derive(Debug, JsonSchema, Serialize)]
+pub struct ForesightReport {
+    by: JudgedBy,
+    /// Each service; empty if nothing alternates, or if there were too few windows to predict from.
+    services: Vec<ServiceForesight>,
+}
+
+impl ForesightReport {
+    /// Of these services.
+    pub const fn new(by: JudgedBy, services: Vec<ServiceForesight>) -> Self {
+        Self { by, services }
+    }
+}
+
+impl Report for ForesightReport {
+    const KIND: &'static str = "foresight";
+
+    fn page(&self, page: &mut Page) {
+        if self.services.is_empty() {
+            page.line("how soon a change is seen cannot be predicted: nothing alternates, or too few windows had enough requests");
+        }
+        self.services.iter().for_each(|one| page.line(one.to_string()));
     }
 }

@@ -25,6 +25,7 @@ use crate::judge::lock::ComparisonLock;
 mod service;
 
 pub use service::JudgedService;
+pub use service::ServiceForesight;
 use service::{CHANGED, SETTLES_MOST, Service, UNCHANGED, WINDOW_LONGEST, WINDOW_SETTLES, refused};
 pub(crate) use service::{PAIRS_MIN, is_refused, windows_of};
 
@@ -55,9 +56,11 @@ pub const SERVICES_MAX: usize = 4;
 const REFERENCE: usize = 2;
 const REFERENCE_HELD: usize = 10;
 
-/// The number of windows, each as long as those of the alternation, to measure before the change. They show
-/// whether requests stall even without the change.
-const REFERENCE_SHORT: usize = 8;
+/// The number of windows, each as long as those of the alternation, to measure before the change, and the time
+/// after which no more than the least are measured. They show the noise, and whether requests stall even without
+/// the change.
+const REFERENCE_SHORT: std::ops::RangeInclusive<usize> = 8..=32;
+const REFERENCE_TIME: Duration = Duration::from_secs(3);
 
 /// The maximum delay of a turn: a later one reflects the machine rather than the change.
 const LATE: Duration = Duration::from_millis(500);
@@ -81,6 +84,8 @@ pub struct TrialOutcome {
     /// The differences of each pair that counts, by service: the logarithm of a quantity with the change,
     /// divided by that without it.
     pub differences: Vec<BTreeMap<Guarded, Vec<f64>>>,
+    /// What the guard was to see, at the noise before the change.
+    pub foresight: Vec<ServiceForesight>,
     /// The last transactions of the change, which have the verdict. If the change was reverted, they are
     /// rolled back.
     pub transactions: Vec<TransactionName>,
@@ -259,8 +264,30 @@ impl<'a> GuardedTrial<'a> {
 
     /// The maximum duration, including the windows before the change.
     pub fn takes(&self) -> Duration {
-        let windows = self.reference_windows() + REFERENCE_SHORT + 2;
-        self.within + (WINDOW_LONGEST + SETTLES_MOST) * u32::try_from(windows).unwrap_or(u32::MAX)
+        let windows = self.reference_windows() + REFERENCE_SHORT.start() + 2;
+        let before = (WINDOW_LONGEST + SETTLES_MOST) * u32::try_from(windows).unwrap_or(u32::MAX);
+        self.within + before + REFERENCE_TIME
+    }
+
+    /// The number of windows before the change that are as long as those of the alternation.
+    fn short_windows(&self) -> usize {
+        let turns = REFERENCE_TIME.as_nanos() / self.turn().as_nanos().max(1);
+        usize::try_from(turns).unwrap_or(usize::MAX).clamp(*REFERENCE_SHORT.start(), *REFERENCE_SHORT.end())
+    }
+
+    /// What the guard will see of each service at the noise of the windows before the change; empty if the
+    /// change does not alternate.
+    pub fn foresight(&self) -> Vec<ServiceForesight> {
+        if matches!(self.way, Way::Stays(_)) {
+            return Vec::new();
+        }
+        let bets = self.services.iter().map(|service| service.limits.len() + service.implied.len()).sum();
+        let of = |service: &Service| ServiceForesight {
+            service: service.target.name.clone(),
+            seconds: self.within.as_secs_f64(),
+            figures: service.foresight(self.turn() * 2, self.within, bets),
+        };
+        self.services.iter().map(of).filter(|one| !one.figures.is_empty()).collect()
     }
 
     fn reference_windows(&self) -> usize {
@@ -290,7 +317,7 @@ impl<'a> GuardedTrial<'a> {
             for service in &mut self.services {
                 service.sampler.set_window_len(self.window);
             }
-            self.refer(REFERENCE_SHORT, stop)?;
+            self.refer(self.short_windows(), stop)?;
         }
         Ok(())
     }
@@ -379,6 +406,7 @@ impl<'a> GuardedTrial<'a> {
             changed_for,
             switches,
             differences,
+            foresight: self.foresight(),
             transactions,
             unnoted: None,
             findings,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::judge::{ComparisonHeader, RecordedComparison, Round};
+use crate::judge::{ComparisonHeader, RecordedComparison, Round, ServiceForesight};
 use measure::live::Unit;
 use measure::sequential::Bounds;
 use measure::switchback::{
@@ -106,6 +106,9 @@ pub struct CompareReport {
     /// What TCP counted with each candidate, in the order of the candidates, also in void rounds.
     network: Vec<Network>,
     findings: Vec<Finding>,
+    /// What the comparison was to see, at the noise before it; absent if that is unknown.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    foresight: Option<ServiceForesight>,
 }
 
 impl CompareReport {
@@ -137,7 +140,14 @@ impl CompareReport {
             switching: SwitchCost::default(),
             network: switchback.seen().iter().map(NetworkTotals::total).collect(),
             findings: Vec::new(),
+            foresight: None,
         }
+    }
+
+    /// Adds what was predicted before the comparison.
+    #[must_use]
+    pub fn foreseen(self, foresight: Option<ServiceForesight>) -> Self {
+        Self { foresight, ..self }
     }
 
     /// Adds what is only known about a comparison that was just made.
@@ -430,6 +440,7 @@ mod test {
             switching: SwitchCost::default(),
             network: Vec::new(),
             findings: Vec::new(),
+            foresight: None,
         };
         let mut page = Page::new(false);
         report.page(&mut page);
@@ -466,6 +477,7 @@ mod test {
                 waits: None,
                 unit: None,
                 network: None,
+                run_delay: None,
             }
         };
         let rounds = (0..200_u32).map(|nth| crate::judge::RecordedRound {
@@ -477,7 +489,6 @@ mod test {
         });
         let header = |limits| ComparisonHeader {
             schema: model::FormatName,
-                run_delay: None,
             kind: "compare-record".to_owned(),
             service: "redis".to_owned(),
             ports: vec![6379],

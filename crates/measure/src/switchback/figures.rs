@@ -238,7 +238,7 @@ impl Metric {
     }
 
     /// The difference between two windows, on the scale on which it is assumed constant.
-    pub(crate) fn difference(self, before: &Figures, after: &Figures) -> Option<f64> {
+    pub fn difference(self, before: &Figures, after: &Figures) -> Option<f64> {
         let (before, after) = (self.of(before)?, self.of(after)?);
         match self.is_ratio() {
             true => (before > 0.0 && after > 0.0).then(|| (after / before).ln()),

@@ -32,7 +32,7 @@ pub(crate) fn run(arguments: &ApplyArgs, context: &Context) -> Result<Exit, Faul
             context.console.say(&format!("{absent} is not running: nothing is judged on its traffic."));
         }
         if !guards.watched.is_empty() {
-            return guarded::run(&policy, netns, arguments.allow, guards, context);
+            return guarded::run(&policy, netns, arguments.allow, guards, false, context);
         }
     }
     running_daemon::refuse_beside_another(&context.session, &netns)?;

@@ -6,8 +6,8 @@ use std::time::Duration;
 use apply::TransactionName;
 use daemon::running_daemon;
 use latency::judge::{
-    Candidate, Comparison, ComparisonOptions, ComparisonProgress, ComparisonResult, PairRecord, Round,
-    progress_words,
+    Candidate, Comparison, ComparisonOptions, ComparisonProgress, ComparisonResult, ForesightReport,
+    PairRecord, Round, progress_words,
 };
 use latency::reports::{CERTAINTY, CompareReport, CompareRoundReport, SwitchCost, html_of_comparison};
 use linux::Signals;
@@ -44,12 +44,23 @@ pub(crate) fn run(arguments: &Compare, context: &Context) -> Result<Exit, Fault>
         Comparison::prepare(options.clone(), &selection, &context.session, &context.console)?;
     running_daemon::refuse_beside_any(&context.session, &comparison.target().netns)?;
     announce(&mut comparison, &options, context);
+    if arguments.dry_run {
+        let foresight = comparison.foresight(true, &mut Signals::catch()?)?;
+        let report = ForesightReport::new(comparison.by(), foresight.into_iter().collect());
+        context.console.report(&report)?;
+        context.console.say("Nothing was changed (--dry-run).");
+        return Ok(Exit::Done);
+    }
     let record = arguments.record.as_deref();
     let record = record.map(|path| PairRecord::create(path, comparison.target(), &options, comparison.by()));
     let mut listener =
         Listener { context, record: record.transpose()?, unrecorded: None, most: options.most };
     // From here on, a signal ends the comparison and restores the host. After SIGKILL, the guard does.
     let mut signals = Signals::catch()?;
+    let foresight = comparison.foresight(false, &mut signals)?;
+    if let Some(foresight) = &foresight {
+        context.console.say(&foresight.to_string());
+    }
     let guard = guardian(&mut comparison, options.most, context)?;
     let shown = comparison.run(&mut signals, &mut listener);
     context.console.progress("");
@@ -75,7 +86,8 @@ pub(crate) fn run(arguments: &Compare, context: &Context) -> Result<Exit, Fault>
     watch::keep(comparison.target(), "compare", None, context);
     let report = CompareReport::of(&service, &shown.switchback, shown.took, shown.ended.words());
     let report = report.within(&shown.switchback, &options.limits);
-    context.console.report(&report.with(switching, shown.findings, kept.clone()))?;
+    let report = report.with(switching, shown.findings, kept.clone()).foreseen(foresight);
+    context.console.report(&report)?;
     if let Some(path) = &arguments.report {
         let winner = shown.switchback.winner_within(&options.limits);
         draw(path, &html_of_comparison(&service, &shown.switchback, winner), context)?;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use daemon::running_daemon;
-use latency::judge::{GuardReport, GuardedTrial, JudgedService, PolicyGuards, Proposal};
+use latency::judge::{ForesightReport, GuardReport, GuardedTrial, JudgedService, PolicyGuards, Proposal};
 use latency::live::ServiceSelection;
 use linux::{Netns, Signals};
 use model::{Guard, Limits, Nanoseconds, Policy};
@@ -72,12 +72,14 @@ pub(crate) fn asked(
     Ok(PolicyGuards { within: Some(within), ..guards })
 }
 
-/// Tries the change, and keeps it unless it harms a service.
+/// Tries the change, and keeps it unless it harms a service. With `dry_run`, says what the guard would see, and
+/// writes nothing.
 pub(crate) fn run(
     policy: &Policy,
     netns: Netns,
     allow: AllowArgs,
     guards: PolicyGuards,
+    dry_run: bool,
     context: &Context,
 ) -> Result<Exit, Fault> {
     running_daemon::refuse_beside_any(&context.session, &netns)?;
@@ -101,14 +103,23 @@ pub(crate) fn run(
         context.console.report_done(&PlanReport::of(trial.plan()))?;
     }
     let by = trial.by();
-    context.console.say(&format!(
-        "Judging the change on {} for {} s, {by}. Press Ctrl-C to restore everything.",
-        trial.services().join(", "),
-        within.as_secs()
-    ));
+    if !dry_run {
+        context.console.say(&format!(
+            "Judging the change on {} for {} s, {by}. Press Ctrl-C to restore everything.",
+            trial.services().join(", "),
+            within.as_secs()
+        ));
+    }
     let mut signals = Signals::catch()?;
     let mut stop = || signals.take().is_some();
     trial.measure_before(&mut stop)?;
+    let foresight = trial.foresight();
+    if dry_run {
+        context.console.report(&ForesightReport::new(by, foresight))?;
+        context.console.say("Nothing was changed (--dry-run).");
+        return Ok(Exit::Done);
+    }
+    foresight.iter().for_each(|one| context.console.say(&one.to_string()));
     let stays = u64::try_from((trial.takes() + GUARD_STAYS).as_nanos()).unwrap_or(u64::MAX);
     let deadline = Nanoseconds(clock::now().since_boot.0.saturating_add(stays));
     let guard = Guardian::start(&context.session, deadline, &trial.namespaces()?)?;

@@ -20,7 +20,7 @@ pub(crate) fn run(arguments: &Try, context: &Context) -> Result<Exit, Fault> {
         policy.inferred = arguments.allow.allow_inferred;
         let asked = guarded::GuardRequest { limits, on: &arguments.on, seconds: arguments.seconds };
         let guards = guarded::asked(&asked, &policy, &cycle::plan(&policy, &netns)?)?;
-        return guarded::run(&policy, netns, arguments.allow, guards, context);
+        return guarded::run(&policy, netns, arguments.allow, guards, arguments.dry_run, context);
     }
     running_daemon::refuse_beside_another(&context.session, &netns)?;
     let planned = cycle::plan(&policy, &netns)?;

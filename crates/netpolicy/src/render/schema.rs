@@ -1,7 +1,7 @@
 //! JSON Schemas of JSON output, derived from the printed types.
 
 use cli::schema::{SchemaPart, of_command, part as of};
-use latency::judge::GuardReport;
+use latency::judge::{ForesightReport, GuardReport};
 use latency::reports::{CompareReport, CompareRoundReport, TuneReport, WatchReport, WatchWindowReport};
 use serde_json::Value;
 
@@ -21,7 +21,7 @@ pub(crate) fn output_schema(what: SchemaOf) -> Option<Value> {
         SchemaOf::Audit => ("audit", &[of::<fleet::AuditReport>]),
         SchemaOf::Init => ("init", &[of::<primer::FirstFile>]),
         SchemaOf::SupportMatrix => ("support-matrix", &[of::<primer::SupportMatrix>]),
-        SchemaOf::Plan => ("plan", &[of::<PlanReport>, of::<GuardReport>]),
+        SchemaOf::Plan => ("plan", &[of::<PlanReport>, of::<GuardReport>, of::<ForesightReport>]),
         SchemaOf::Verify => ("verify", &[of::<DriftReport>]),
         SchemaOf::History => ("history", &[of::<HistoryReport>]),
         SchemaOf::Explain => (
@@ -34,7 +34,9 @@ pub(crate) fn output_schema(what: SchemaOf) -> Option<Value> {
         SchemaOf::Sockets => ("sockets", &[of::<SocketsReport>]),
         SchemaOf::Cat => ("cat", &[of::<MergedReport>]),
         SchemaOf::Watch => ("watch", &[of::<WatchReport<'_>>, of::<WatchWindowReport<'_>>]),
-        SchemaOf::Compare => ("compare", &[of::<CompareReport>, of::<CompareRoundReport>]),
+        SchemaOf::Compare => {
+            ("compare", &[of::<CompareReport>, of::<CompareRoundReport>, of::<ForesightReport>])
+        }
         SchemaOf::Tune => ("tune", &[of::<TuneReport>]),
     };
     Some(of_command(name, parts))

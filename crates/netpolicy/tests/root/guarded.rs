@@ -38,6 +38,7 @@ pub(crate) fn tests() -> Vec<Trial> {
     const NEEDS: &[Need] = &[Need::Root, Need::Bpf, Need::Memcached];
     vec![
         test("guarded/what_hurts_is_put_back_before_the_time_is_over", NEEDS, worse),
+        test("guarded/a_dry_run_says_what_will_be_seen_and_changes_nothing", NEEDS, foreseen),
         test("guarded/what_does_not_hurt_is_kept_with_its_verdict", NEEDS, harmless),
         test("guarded/a_service_that_stalls_gets_its_settings_back_at_once", NEEDS, stalled),
         test(
@@ -88,6 +89,35 @@ fn newest_verdicts(operator: &Operator) -> Result<Vec<Value>, Failed> {
     let all = history["data"]["transactions"].as_array().cloned().unwrap_or_default();
     let verdicts = all.iter().filter_map(|one| one["verdicts"].as_array()).find(|list| !list.is_empty());
     Ok(verdicts.cloned().unwrap_or_default())
+}
+
+/// `try --guard --dry-run`, `compare --dry-run`.
+fn foreseen() -> Result<(), Failed> {
+    let operator = Operator::new("guarded-foreseen", 1)?;
+    let _server = operator.lab.start_memcached(&MemcachedOptions::default())?;
+    operator.asks(WORSE)?;
+    let before = operator.host()?;
+    let (guard, compare) = while_asked(&operator, || {
+        let limits = ["-o", "json", "try", "--guard", "p50=+15%,cpu=+15%", "--seconds", "60", "--dry-run"];
+        let guard: Value = serde_json::from_str(&operator.runs(&limits, 0)?.data)?;
+        let arguments = ["-o", "json", "compare", "--port", "11211", "--b", "defer50", "--dry-run"];
+        Ok((guard, serde_json::from_str::<Value>(&operator.runs(&arguments, 0)?.data)?))
+    })?;
+    operator.is_again(&before)?;
+    let history: Value = serde_json::from_str(&operator.runs(&["-o", "json", "history"], 0)?.data)?;
+    assert_eq!(history["data"]["transactions"].as_array().map(Vec::len), Some(0), "{history}");
+    for (report, metric, growth) in [(&guard, "p50", 0.3), (&guard, "cpu", 0.3), (&compare, "p50", 0.1)] {
+        assert_eq!(report["kind"], "foresight", "{report}");
+        let figures = report["data"]["services"][0]["figures"].as_array().cloned().unwrap_or_default();
+        let of = figures.iter().find(|one| one["metric"] == metric).ok_or_else(|| report.to_string())?;
+        assert_eq!(of["growth"], growth, "{report}");
+        assert!(of["windows"].as_u64().is_some_and(|windows| windows >= 8), "{report}");
+        // Either a growth is seen within the time, or the smallest that is seen is larger.
+        let in_time = of["seen_within"].as_f64().is_some_and(|seconds| seconds <= 300.0);
+        let smallest = of["smallest"].as_f64();
+        assert!(in_time || smallest.is_none_or(|smallest| smallest > growth), "{report}");
+    }
+    Ok(())
 }
 
 fn worse() -> Result<(), Failed> {

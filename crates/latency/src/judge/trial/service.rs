@@ -1,13 +1,17 @@
 //! A service on whose traffic a change is judged: its windows, and their verdict.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::time::Duration;
 
 use crate::live::{MeasuredService, Sampler, ServiceSelection};
+use measure::foresight::{Foresight, Sight, sentence};
 use measure::sequential::mean_of_logs;
 use measure::switchback::{Figures, Metric, Rule, Switchback};
 use measure::tuning::metric_of;
 use model::{Guarded, JudgedBy, Judgement, Limits, Ruling};
+use schemars::JsonSchema;
+use serde::Serialize;
 use session::{Exit, Fault, Operator, Session, clock};
 
 use crate::judge::judgement::changes_of;
@@ -51,6 +55,23 @@ pub(crate) const PAIRS_MIN: usize = 7;
 /// often: by at most one in 1000 guards, even on a machine whose noise is several times the limit
 /// (docs/decisions/0051).
 const ALPHA: f64 = 0.01;
+
+/// What a guard will see of a service's figures, predicted before it begins.
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
+pub struct ServiceForesight {
+    /// The service.
+    pub service: String,
+    /// The duration of the guard, in seconds.
+    pub seconds: f64,
+    /// The prediction for each limit: a growth by twice the limit.
+    pub figures: Vec<Foresight>,
+}
+
+impl fmt::Display for ServiceForesight {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.service, sentence(&self.figures, self.seconds))
+    }
+}
 
 /// The host without and with the change.
 pub(super) const UNCHANGED: usize = 0;
@@ -124,7 +145,7 @@ impl Service {
         // If clients wait for answers, the change affects their rate: count pairs with different rates, too.
         deciding.push(Metric::Requests);
         let rule = Rule { deciding, margin: 0.0, alpha: Rule::ALPHA };
-        let rounds = Switchback::new(vec!["before".to_owned(), "after".to_owned()], rule);
+        let rounds = Switchback::new(vec!["before".to_owned(), "after".to_owned()], rule).robust();
         let silence = [Silence::default(); 2];
         let implied = implied_by(&limits, gain);
         Ok(Self {
@@ -200,6 +221,24 @@ impl Service {
         self.silence.iter().any(|silence| {
             (silence.unanswered >= STALLS_FROM && !silent) || (silence.waits >= STALLS_FROM && !waiting)
         })
+    }
+
+    /// What a guard of this duration will see of a growth by twice each limit, with pairs of this duration, if
+    /// this many limits share its stake.
+    pub(super) fn foresight(&self, pair: Duration, within: Duration, bets: usize) -> Vec<Foresight> {
+        let limits = self.limits.iter().chain(&self.implied);
+        let of = |(metric, limit): &(Metric, f64)| {
+            let sight = Sight {
+                limit: *limit,
+                stake: count(bets) / ALPHA,
+                pair_seconds: pair.as_secs_f64(),
+                within: within.as_secs_f64(),
+                robust: true,
+                pairs_min: PAIRS_MIN,
+            };
+            Foresight::of(&self.reference, *metric, 2.0 * limit, &sight)
+        };
+        limits.filter_map(of).collect()
     }
 
     /// For each limit, the logarithm of a unit stake that was bet against "it has grown by no more than its
@@ -315,6 +354,11 @@ fn implied_by(limits: &[(Metric, f64)], gain: Option<Metric>) -> Vec<(Metric, f6
     not_named.filter(|_| gain.is_none()).collect()
 }
 
+#[expect(clippy::cast_precision_loss, reason = "a few limits")]
+const fn count(number: usize) -> f64 {
+    number as f64
+}
+
 #[cfg(test)]
 mod test {
     use super::*;
@@ -338,6 +382,7 @@ mod test {
                 waits: None,
                 unit: None,
                 network: None,
+                run_delay: None,
                 estimator: measure::live::Estimator::Residence,
             }
         };
@@ -374,4 +419,3 @@ mod test {
         }
     }
 }
-                run_delay: None,
