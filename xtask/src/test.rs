@@ -20,7 +20,7 @@ const STEPS_OF_FAST: &[(&str, u64)] = &[(SMOKE, 60)];
 
 /// The steps of `make test-all` after [`STEPS`].
 const STEPS_OF_ALL: &[(&str, u64)] =
-    &[(LINKED, 10), (OLDEST_RUST, 75), (PACKAGES, 240), (GUESTS, 900), (AGAIN, 10)];
+    &[(LINKED, 10), (OLDEST_RUST, 75), (PACKAGES, 240), (SECOND_MACHINE, 45), (GUESTS, 900), (AGAIN, 10)];
 
 const FORMAT: &str = "format";
 const LINTS: &str = "lints";
@@ -33,6 +33,7 @@ const LINKED: &str = "licences of what is linked";
 const OLDEST_RUST: &str = "a build with the oldest Rust";
 const PACKAGES: &str = "trials of the packages";
 const GUESTS: &str = "tests in guests";
+const SECOND_MACHINE: &str = "a guest as a second machine";
 const AGAIN: &str = "failed tests again, one at a time";
 
 /// The fuzzer's program, which is only linted. A test replays its findings.
@@ -120,6 +121,7 @@ pub(crate) fn all(arguments: &[String]) -> Result {
     tally.add(&mut steps, OLDEST_RUST, oldest_rust);
     let built = shell::root().join("target/debug/netpolicy");
     tally.add(&mut steps, PACKAGES, || release::trial::run(None, Some(&built)));
+    tally.add(&mut steps, SECOND_MACHINE, guest::second_machine);
     steps.run(GUESTS, |_| {
         if let Some(making) = making {
             tally.add_guests(making.run(&programs));

@@ -3,13 +3,18 @@
 
 use std::time::Duration;
 
+use serde_json::Value;
+
 use super::Asked;
 use super::boot::{self, Client, Guest as _, Order};
 use super::cache::Cache;
 use super::outcome::Kind;
 use super::qemu::guest;
+use crate::files::{self, About as _};
+use crate::options::Options;
 use crate::release::contents;
 use crate::shell::{self, Result};
+use crate::tally::Tally;
 
 /// The guest's address, and the port of its `bench serve`.
 const SERVER: &str = "192.0.2.1:7100";
@@ -28,8 +33,48 @@ const LISTENS: &str = "Waiting for clients";
 /// How many bytes of the token are random.
 const TOKEN_BYTES: usize = 32;
 
+/// The bench of [`smoke`]: two runs of a few hundred requests per second.
+const SMOKE: &str = "memcached --mode base,suspend5000 --rate 300 --repeats 1 --seconds 2s --keys 100 \
+    --connections 8 --threads 1 --sleep --json";
+
+/// How many times fewer interrupts an answer has to cost in the second run.
+const FEWER: f64 = 10.0;
+
 /// Boots the guest and measures it.
-pub(super) fn run(asked: Asked) -> Result {
+pub(super) fn run(asked: &Asked) -> Result {
+    super::pass_on(measure(asked)?)
+}
+
+/// Measures the guest with the distribution's kernel: suspension leaves few interrupts.
+pub(crate) fn smoke() -> Result<Tally> {
+    if !shell::is_root() {
+        return Ok(Tally::of_skipped("[SKIPPED, needs root] guest/a_guest_is_the_second_machine_of_a_bench"));
+    }
+    let file = shell::root().join("target/guest-bench.json");
+    let mut words: Vec<String> =
+        ["--"].into_iter().chain(SMOKE.split_whitespace()).map(str::to_owned).collect();
+    words.push(file.to_string_lossy().into_owned());
+    let asked = Asked { kind: Some(Kind::Qemu), options: Options::read(&words, &[], &[], super::USAGE)? };
+    let code = measure(&asked)?;
+    if code != 0 {
+        return Err(format!("the client ended with exit code {code}"));
+    }
+    let evidence: Value = serde_json::from_str(&files::read(&file)?).about(&file)?;
+    let runs = evidence["evidence"].as_array().ok_or("the evidence has no runs")?;
+    let of = |label: &str| {
+        let run = runs.iter().find(|run| run["label"] == label);
+        let counted = run.and_then(|run| run["interrupts_per_request"].as_f64());
+        counted.ok_or_else(|| format!("{label}: no interrupts were counted"))
+    };
+    let (untouched, suspended) = (of("base")?, of("suspend5000")?);
+    if suspended * FEWER < untouched {
+        return Ok(Tally::of_passed(1));
+    }
+    Err(format!("an answer costs {suspended} interrupts with suspension, and {untouched} without"))
+}
+
+/// Boots the guest, measures it, and returns the exit code of the client.
+fn measure(asked: &Asked) -> Result<i32> {
     boot::need_root()?;
     contents::build_programs(&[])?;
     let cache = Cache::open()?;
@@ -46,10 +91,10 @@ pub(super) fn run(asked: Asked) -> Result {
         limit: Duration::from_secs(asked.options.number("--limit", super::COMMAND_LIMIT_SECONDS)?),
     };
     let mut client = words(&["sh", "-c", CLIENT, "sh", &netpolicy, "bench"]);
-    client.extend(asked.options.words);
+    client.extend_from_slice(&asked.options.words);
     client.extend(words(&["--server", SERVER, "--token"]));
     let client = Client { command: client, waits_for: LISTENS, token_bytes: TOKEN_BYTES };
     let ended = boot::execute_with(&cache, &guest, &order, Some(&client), &mut boot::print)?;
     eprintln!("guest: {}, up after {:.1} s", guest.described(), ended.booted_in.as_secs_f64());
-    super::pass_on(ended.code)
+    Ok(ended.code)
 }

@@ -370,6 +370,10 @@ mod watching {
     }
 
     fn watched(name: &str, script: &'static str) -> Result<Ended> {
+        watched_with(name, script, None)
+    }
+
+    fn watched_with(name: &str, script: &'static str, client: Option<&Client>) -> Result<Ended> {
         let root = std::env::temp_dir().join(format!("netpolicy-boot-{name}-{}", std::process::id()));
         let cache = Cache::in_directory(root.clone())?;
         let order = Order {
@@ -379,7 +383,7 @@ mod watching {
             boot_limit: Duration::from_millis(700),
             limit: Duration::from_millis(700),
         };
-        let ended = watch(&cache, &Pretender(script), &order, None, &mut |_, _| ());
+        let ended = watch(&cache, &Pretender(script), &order, client, &mut |_, _| ());
         let left = std::fs::read_dir(root.join("run")).expect("runs were here").count();
         assert_eq!(left, 0, "a run leaves nothing");
         files::remove(&root)?;
@@ -400,6 +404,23 @@ mod watching {
         assert!(said.ends_with("  out of memory"), "{said}");
         let ended = watched("answer", "echo 1 > begun; echo 7 > exit; exec sleep 60").expect("it answers");
         assert_eq!(ended.code, 7);
+    }
+
+    #[test]
+    fn a_client_starts_when_the_server_listens_and_its_exit_code_is_that_of_the_run() {
+        if !shell::is_root() {
+            return;
+        }
+        let client = Client {
+            command: ["sh", "-c", "test $(wc -c < $0) = 4 && exit 5"].map(str::to_owned).to_vec(),
+            waits_for: "listening",
+            token_bytes: 2,
+        };
+        let script = "echo 1 > begun; echo listening > stderr; exec sleep 60";
+        assert_eq!(watched_with("client", script, Some(&client)).expect("it answers").code, 5);
+        let said =
+            watched_with("mute", "echo 1 > begun; exec sleep 60", Some(&client)).expect_err("it hangs");
+        assert!(said.contains("was still running its command"), "{said}");
     }
 
     #[test]

@@ -20,6 +20,7 @@ use std::time::Duration;
 use crate::options::Options;
 use crate::shell::Result;
 pub(crate) use apt::Mirror;
+pub(crate) use bench::smoke as second_machine;
 use boot::{Guest, Order};
 use cache::Cache;
 pub(crate) use outcome::{Guests, Kind, Skipped};
@@ -57,7 +58,7 @@ pub(crate) fn run(arguments: &[String]) -> Result {
     match task.as_str() {
         "build" if asked.options.words.is_empty() => build(&asked),
         "boot" if !asked.options.words.is_empty() => boot_and_run(asked),
-        "bench" if !asked.options.words.is_empty() => bench::run(asked),
+        "bench" if !asked.options.words.is_empty() => bench::run(&asked),
         "test" if asked.options.words.len() <= 1 => {
             tests::run(asked.kind, asked.options.words.first().map(String::as_str))
         }
