@@ -7,8 +7,9 @@
 #define __COMPAT_BPF_H__
 
 /*
- * How long a NAPI's interrupt may stay masked; 0 before Linux 6.13, which
- * introduced the timeout: "net: Add control functions for irq suspension".
+ * How long a NAPI's interrupt may stay masked while the application polls
+ * (irq_suspend_timeout). 0 before Linux 6.13, which introduced the timeout: "net:
+ * Add control functions for irq suspension".
  */
 static __always_inline __u64 napi_irq_suspend_ns(struct napi_struct *napi)
 {
@@ -30,8 +31,8 @@ static __always_inline __u32 napi_defer_hard_irqs(struct napi_struct *napi)
 }
 
 /*
- * The period of the NAPI's timer otherwise; 0 before Linux 6.13, where only the
- * device has the value: "net: napi: Make gro_flush_timeout per-NAPI".
+ * The NAPI's gro_flush_timeout. 0 before Linux 6.13, where only the device has the
+ * value: "net: napi: Make gro_flush_timeout per-NAPI".
  */
 static __always_inline __u64 napi_gro_flush_ns(struct napi_struct *napi)
 {
@@ -91,7 +92,7 @@ static __always_inline bool epoll_has_params(struct eventpoll *ep)
 	       bpf_core_field_exists(ep->prefer_busy_poll);
 }
 
-/* Not released: kernel/epoll-event-busy-loop/. */
+/* Not in any kernel release: kernel/epoll-event-busy-loop/. */
 static __always_inline bool epoll_events_only(struct eventpoll *ep)
 {
 	return bpf_core_field_exists(ep->events_only) && BPF_CORE_READ(ep, events_only);

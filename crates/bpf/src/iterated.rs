@@ -31,7 +31,7 @@ pub(super) fn bytes(iterator: OwnedFd, bytes_max: u64) -> Result<Vec<u8>, Kernel
             return Ok(bytes);
         }
         if u64::try_from(bytes.len()).is_ok_and(|length| length > bytes_max) {
-            return Err(KernelError::malformed(what, "it writes more than the limit"));
+            return Err(KernelError::malformed(what, "the iterator wrote more than the limit"));
         }
     }
 }

@@ -12,7 +12,7 @@ use libbpf_rs::{
 use rustix::io::Errno;
 use sys::error::{Cause, KernelError};
 
-/// What is needed to load programs.
+/// The capabilities needed to load programs.
 const CAPABILITIES: &str = "CAP_BPF and CAP_PERFMON";
 
 /// The maximum number of bytes kept of libbpf's and the verifier's messages. The end is kept, because the
@@ -26,7 +26,7 @@ thread_local! {
 /// A loaded object. Dropping it unloads its programs.
 pub(super) struct Loaded {
     name: &'static str,
-    // Links are dropped before the programs that they attach.
+    // Declared first: links must be dropped before the programs that they attach.
     links: Vec<(String, Link)>,
     object: Object,
 }
@@ -193,7 +193,7 @@ impl<'a> Table<'a> {
 
     /// Removes every entry and returns the values. Nothing may add entries meanwhile.
     pub(super) fn drain(&self) -> Result<Vec<Vec<u8>>, KernelError> {
-        /// Entries for each call.
+        /// The number of entries read by each call.
         const BATCH: u32 = 1024;
         let most = usize::try_from(self.map.max_entries()).unwrap_or(usize::MAX);
         let mut values = Vec::new();
@@ -269,7 +269,11 @@ mod test {
         let said = "libbpf: Error in bpf_object__probe_loading(): -EPERM. Couldn't load trivial BPF program. Make sure your \
                     kernel supports BPF (CONFIG_BPF_SYSCALL=y) and/or that RLIMIT_MEMLOCK is set to big enough value.\n\
                     libbpf: permission error while running as root; try raising 'ulimit -l'? current value: 8.0 MiB\n";
-        assert_eq!(words_of(said), "", "only the error number is left, with the capabilities that it takes");
+        assert_eq!(
+            words_of(said),
+            "",
+            "without other messages, the text has the error number and the needed capabilities"
+        );
         let said = "libbpf: Failed to bump RLIMIT_MEMLOCK (err = -EPERM), you might need to do it explicitly!\n\
                     libbpf: prog 'polled': BPF program load failed: -EINVAL\n";
         assert_eq!(words_of(said), "prog 'polled': BPF program load failed: -EINVAL");

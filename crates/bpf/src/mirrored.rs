@@ -7,7 +7,7 @@
 #[cfg(test)]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Shape {
-    /// A number of this many bytes.
+    /// A number of this size in bytes.
     Number(usize),
     /// A number of consecutive elements of a type.
     Array(Box<Shape>, usize),
@@ -144,12 +144,12 @@ pub(super) use same_as_compiled;
 #[cfg(test)]
 pub(super) fn difference<T: Mirrored>(object: &[u8]) -> Option<String> {
     use libbpf_rs::btf::{Btf, types};
-    let btf = Btf::from_raw("object", object).expect("an object").expect("which describes its types");
+    let btf = Btf::from_raw("object", object).expect("an object").expect("type information (BTF)");
     let Some(found) = btf.type_by_name::<types::Struct<'_>>(T::NAME) else {
         return Some(format!("no struct {}", T::NAME));
     };
     let (there, here) = (compiled::structure(&btf, &found), T::shape());
-    (there != here).then(|| format!("struct {} is {there:?} there and {here:?} here", T::NAME))
+    (there != here).then(|| format!("struct {} is {there:?} in C and {here:?} in Rust", T::NAME))
 }
 
 /// The types in an object's BTF.
@@ -162,7 +162,7 @@ mod compiled {
 
     pub(super) fn structure(btf: &Btf<'_>, found: &Struct<'_>) -> Shape {
         let members = found.iter().map(|member| {
-            let MemberAttr::Normal { offset } = member.attr else { panic!("a bit field is not mirrored") };
+            let MemberAttr::Normal { offset } = member.attr else { panic!("bit fields cannot be mirrored") };
             let name = member.name.map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
             (name, usize::try_from(offset / 8).expect("few"), shape(btf, member.ty))
         });
@@ -229,7 +229,11 @@ mod test {
 
     #[test]
     fn a_last_u32_with_padding_is_no_u64() {
-        assert_eq!((PaddedAtTheEnd::BYTES, PaddedAtTheEnd::NAME), (16, "wire_gate"), "all else is the same");
+        assert_eq!(
+            (PaddedAtTheEnd::BYTES, PaddedAtTheEnd::NAME),
+            (16, "wire_gate"),
+            "everything else is unchanged"
+        );
         assert!(difference::<PaddedAtTheEnd>(WIRE).is_some());
     }
 

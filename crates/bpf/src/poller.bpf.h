@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* Who polls a NAPI, and with what its timer is armed. Include it after compat.bpf.h. */
+/* Determines who polls a NAPI, and the span of its timer. Include it after compat.bpf.h. */
 #ifndef __POLLER_BPF_H__
 #define __POLLER_BPF_H__
 
@@ -11,7 +11,7 @@
  * (CONFIG_SOFTIRQ_ON_OWN_STACK: all x86-64 and arm64 kernels except PREEMPT_RT,
  * where the programs are not loaded).
  *
- * __preempt_count would also show it, but kernels without CONFIG_KALLSYMS_ALL
+ * __preempt_count would also distinguish the two, but kernels without CONFIG_KALLSYMS_ALL
  * do not export its address. NAPI_STATE_IN_BUSY_POLL is not suitable: the poll
  * that ends a busy loop runs without it, and after napi_complete_done() in a
  * softirq, a busy poller on another CPU may set it before the softirq reaches
@@ -41,7 +41,7 @@ static __always_inline __u64 distance(__u64 a, __u64 b)
 	return a > b ? a - b : b - a;
 }
 
-/* How long the timer still runs. */
+/* The remaining time of the timer. */
 static __always_inline __u64 left(struct hrtimer *timer, __u64 now)
 {
 	__u64 expires = timer->node.expires;
@@ -50,9 +50,10 @@ static __always_inline __u64 left(struct hrtimer *timer, __u64 now)
 }
 
 /*
- * Whether a timer that is being armed has the NAPI's irq-suspend-timeout. The
- * span was set moments ago, so it is slightly shorter than the setting it came
- * from: the nearer of the two. If they are equal, it cannot be told.
+ * Whether a timer that is being armed uses the NAPI's irq-suspend-timeout. The
+ * remaining time is slightly shorter than the setting it came from, so it is
+ * compared with both timeouts and the nearer one is chosen. Equal timeouts cannot
+ * be told apart.
  */
 static __always_inline bool suspends(struct napi_struct *napi, struct hrtimer *timer, __u64 now)
 {

@@ -4,7 +4,7 @@
  *
  * Every record has preserve_access_index: libbpf finds members by name in the
  * BTF of the running kernel. So only a member's name and type matter here, not
- * its offset. Written by hand, so that the build needs neither bpftool nor the
+ * its offset. This file is written by hand, so that the build needs neither bpftool nor the
  * build machine's BTF.
  */
 #ifndef __VMLINUX_H__

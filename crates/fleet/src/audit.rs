@@ -91,7 +91,7 @@ impl Issue {
         Self::NoProof,
     ];
 
-    /// The word for it.
+    /// The conclusion's word.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Missing => "missing",

@@ -8,10 +8,11 @@ use linux::socket_policy;
 /// `NET_POLICY_LATENCY` of `include/netpolicy.h`.
 const LATENCY: i32 = 3;
 
-#[expect(clippy::print_stdout, clippy::print_stderr, reason = "an example speaks to who runs it")]
+#[expect(clippy::print_stdout, clippy::print_stderr, reason = "an example prints for the user who runs it")]
 pub(crate) fn main() -> Result<(), Box<dyn std::error::Error>> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
-    // A server continues without: if no program answers, its packets are delivered as before.
+    // If no program answers the request, the server continues without it: its packets are delivered as
+    // before.
     if let Err(errno) = socket_policy::set_socket(&listener, LATENCY) {
         eprintln!("no policy for the listener: {errno}");
     }

@@ -1,6 +1,4 @@
-//! Access to other users' processes through a privileged process, the only one with `CAP_SYS_PTRACE`.
-//!
-//! A process without that privilege sets an implementation once, at its start. From then on, it observes and
+//! Access to other users' processes through the attach service, the only process with `CAP_SYS_PTRACE`. A process without that privilege sets an implementation once, at its start. From then on, it observes and
 //! finds processes, and writes to their epolls, io_urings and sockets, through that implementation; it does
 //! everything else itself.
 
@@ -63,7 +61,7 @@ pub trait Attach: Send + Sync {
     fn holders_of_af_xdp(&self, netns_cookie: Option<u64>) -> Result<Vec<ProcessId>, KernelError>;
 }
 
-/// Whether this process lacks the privilege to access those of other users itself.
+/// Whether this process itself lacks the privilege to access processes of other users.
 pub fn is_needed() -> bool {
     let held = rustix::thread::capabilities(None).map(|sets| sets.effective);
     !held.is_ok_and(|held| held.contains(rustix::thread::CapabilitySet::SYS_PTRACE))

@@ -29,7 +29,7 @@ use files::{FILES_MAX, drop_ins, file_name, ini, place, text};
 /// Maximum number of reported lines.
 const LINES_MAX: usize = 256;
 
-/// The configuration lines of other tools that count for a network namespace and its devices.
+/// The configuration lines of other tools that are effective in a network namespace and for its devices.
 pub fn conflicting_tools(netns: &Netns, devices: &[Device]) -> Vec<ConflictingTool> {
     let sysfs = SysFs::open(netns).ok();
     conflicting_tools_below(Path::new("/"), devices, &|path| sysfs.as_ref()?.read_if_any(path).ok()?)
@@ -135,7 +135,7 @@ fn sets_nic(key: &str, line: &str) -> bool {
     command || hook.iter().any(|beginning| key.starts_with(beginning) && *beginning != "ethernet-")
 }
 
-/// Creates a finding for a line of another tool that sets something of the whole host.
+/// Creates a finding for a line of another tool that writes a host-wide setting.
 fn of_host(kind: ConflictingToolKind, place: String, line: &str) -> ConflictingTool {
     let line = line.trim().chars().take(LINE_CHARS_MAX).collect();
     ConflictingTool { kind, place, line, device: None, sysctl: None, sets: Vec::new(), condition: None }
@@ -224,7 +224,7 @@ const SCRIPTS: [&str; 26] = [
     "usr/lib/networkd-dispatcher/routable.d",
 ];
 
-/// ethtool's own hooks apply the device settings in `/etc/network/interfaces`, which is read separately.
+/// ethtool's own hooks apply the settings in `/etc/network/interfaces`, which is parsed separately.
 const HOOKS_OF_ETHTOOL: [&str; 2] = ["etc/network/if-pre-up.d/ethtool", "etc/network/if-up.d/ethtool"];
 
 /// Finds lines of rc.local, crontabs and units that pin interrupts or set a NIC by a command.
@@ -308,7 +308,7 @@ mod test {
             self.found_for(&["eth0", "eth1"].map(|name| nic(name, 2, "igb")))
         }
 
-        /// The findings for devices; sysfs is the directory `sys`.
+        /// The findings for devices. Files of sysfs are read below the directory `sys`.
         pub(super) fn found_for(&self, devices: &[Device]) -> Vec<String> {
             let shown = |other: ConflictingTool| {
                 let device = other.device.map(|device| format!(" of {device}")).unwrap_or_default();
@@ -482,7 +482,8 @@ mod test {
                 "sysctl.d /run/sysctl.d/20-b.conf:3: net.core.rps_default_mask=3",
             ]
         );
-        // A pattern sets keys that no line names; `-KEY` excludes a key from patterns and earlier lines.
+        // A pattern applies to keys that no line names; `-KEY` excludes a key from patterns and earlier
+        // lines.
         let root = Root::new(
             "sysctl-patterns",
             &[
@@ -503,7 +504,7 @@ mod test {
                 "sysctl.d /etc/sysctl.d/20-b.conf:1: net.core.netdev_*=7",
             ]
         );
-        // As on Debian: a link to it is read in the order of the link's name.
+        // As on Debian: the link is read in the order of its own name.
         let root = Root::new(
             "sysctl-link",
             &[
@@ -550,7 +551,7 @@ mod test {
                 "tuned /usr/lib/tuned/profiles/base/tuned.conf:3: [sysctl] net.core.netdev_budget=>600",
             ]
         );
-        // tuned applies the files of sysctl.d again after its own.
+        // tuned applies the files of sysctl.d again after its own profile.
         let file = root.0.path().join("etc/sysctl.d/z.conf");
         std::fs::create_dir_all(file.parent().expect("a directory")).expect("made");
         std::fs::write(&file, "net.core.busy_poll=0\n").expect("written");

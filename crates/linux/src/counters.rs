@@ -89,7 +89,7 @@ fn parse_with<T>(
         }
     }
     let text = std::str::from_utf8(&buffer[..length]).ok().and_then(parse);
-    text.ok_or_else(|| KernelError::malformed(path, "not as `man 5 proc` describes it"))
+    text.ok_or_else(|| KernelError::malformed(path, "not in the format of proc(5)"))
 }
 
 /// Parses `/proc/stat`: the CPUs, hard interrupts, context switches.
@@ -172,7 +172,7 @@ softirq 99 1 2 3
 
     #[test]
     fn stat_gives_ticks_of_each_cpu_and_the_hosts_sums() {
-        let (cpus, irqs, switches) = parse_stat(STAT).expect("as the kernel writes it");
+        let (cpus, irqs, switches) = parse_stat(STAT).expect("in the kernel's format");
         assert_eq!((irqs, switches, cpus.len()), (1234, 777, 2));
         let expected =
             CpuTicks { user: 20, nice: 2, system: 8, idle: 70, iowait: 3, irq: 1, softirq: 4, steal: 1 };
@@ -182,7 +182,7 @@ softirq 99 1 2 3
     #[test]
     fn softirqs_are_counted_by_column_and_kind() {
         let text = "                    CPU0       CPU8\n          HI:          1          2\n      NET_RX:        300        400\n";
-        let cpus = parse_softirqs(text).expect("as the kernel writes it");
+        let cpus = parse_softirqs(text).expect("in the kernel's format");
         assert_eq!(cpus[1].0, Cpu(8));
         assert_eq!(cpus[1].1["NET_RX"], 400);
         assert_eq!(cpus[0].1["HI"], 1);

@@ -37,7 +37,7 @@ impl Cycles {
                 Err(Errno::NOENT | Errno::NODEV | Errno::OPNOTSUPP | Errno::NOSYS) => {
                     return Err(KernelError::absent(
                         what(),
-                        "a processor whose counters this kernel may use",
+                        "a processor whose counters the kernel can use",
                         None,
                     ));
                 }
@@ -94,8 +94,8 @@ mod test {
 
     #[test]
     fn what_a_process_computes_is_counted_for_all_its_threads() {
-        // Uses the kernel's clock, which every machine has. A host that denies its users all counters denies
-        // this one, too.
+        // Uses the kernel's clock as a counter, which every machine has. A host that denies its users all
+        // hardware counters denies this one as well.
         let mut counter = match Cycles::count(this_process(), PerfEvent::TaskClock) {
             Ok(counter) => counter,
             Err(error) => {

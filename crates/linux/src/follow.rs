@@ -1,8 +1,9 @@
 //! Follows running processes: reports their new epolls, their children, and their exit.
 //!
-//! A kernel that admits programs at function returns reports an epoll when it is created. Elsewhere a scan finds it a
-//! little later: the scheduler's tracepoints report which processes to scan, and a BPF iterator scans them. Without BPF,
-//! `/proc` is scanned. System call tracepoints are never used: they make every system call of the machine slower.
+//! A kernel that allows fexit programs reports an epoll when it is created. On other kernels a scan finds the
+//! epoll a little later: the scheduler's tracepoints report which processes to scan, and a BPF iterator scans
+//! them. Without BPF, `/proc` is scanned. System call tracepoints are never used: they make every system call
+//! of the machine slower.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -36,7 +37,7 @@ const FOLLOWED_MAX: usize = 65_536;
 /// How new epolls are found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FollowMethod {
-    /// The first of the following that this kernel, and the caller's privileges, allow.
+    /// The first of the following methods that this kernel and the caller's privileges allow.
     Auto,
     /// By a BPF program at the return of `do_epoll_create()`.
     Fentry,
@@ -50,7 +51,7 @@ pub enum FollowMethod {
     /// too; a child that has children itself and exits between two scans is missed, and so is an epoll that
     /// replaces a closed one whose parameters had not been set.
     Proc {
-        /// As in [`FollowMethod::Rescan`].
+        /// The fixed interval, as in [`FollowMethod::Rescan`].
         interval: Option<Duration>,
     },
 }
@@ -75,15 +76,15 @@ impl fmt::Display for FollowMethod {
 /// Something that happened to a followed process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FollowEvent {
-    /// It has an epoll that was not reported before. The epolls that exist when following begins are reported
-    /// once, too, so that none is missed between an observation and the follower.
+    /// The process has an epoll that was not reported before. The epolls that exist when following begins are
+    /// reported once, too, so that none is missed between an observation and the follower.
     NewEpoll(EpollId),
     /// A followed process has forked. This is the child, which is followed from now on. It shares its
     /// parent's epolls, which are not reported again.
     Child(ProcessId),
     /// The process has a new image, and a new name. Epolls that it kept are reported again.
     Exec(ProcessId),
-    /// The process has exited, and is no longer followed.
+    /// The process has exited and is no longer followed.
     Exit(ProcessId),
 }
 
@@ -153,7 +154,9 @@ impl Followed {
 }
 
 impl Seen {
-    /// Whether this is a new epoll in the place of an earlier one.
+    /// Whether this is a new epoll in the place of an earlier one. A new epoll may have the kernel address
+    /// and the descriptor of a closed one, but it has no parameters yet, while the closed one may have had
+    /// some.
     ///
     /// A new epoll may have the kernel address and the descriptor of a closed one. But it has no parameters
     /// yet, and the closed one may have had some.
@@ -324,7 +327,7 @@ impl Follower {
                 }
             }
             ProcessEvent::Exit(process) => self.end(process.pid),
-            // Not requested here.
+            // These events were not requested here.
             ProcessEvent::Listener { .. } | ProcessEvent::Connection(_) => {}
             ProcessEvent::Epoll(epoll) => {
                 if let Some(followed) = self.followed.get_mut(&epoll.process.pid) {
@@ -386,12 +389,13 @@ impl Follower {
                 scan.epolls
             }
         };
-        // An epoll that was created during the scan was reported before the scan ended: it is not a second
-        // one.
+        // An epoll that was created during the scan was reported before the scan ended, so it is not a second
+        // epoll.
         self.listen(Duration::ZERO)?;
         let Some(followed) = self.followed.get_mut(&pid) else { return Ok(()) };
         if followed.images != images {
-            // The scan saw the previous image, or both; the new image has made the process due again.
+            // The scan saw the previous image, or parts of both; the report of the new image has scheduled
+            // another scan.
             return Ok(());
         }
         for (what, epoll) in &seen {
@@ -538,8 +542,8 @@ mod test {
             Seen { fd: Fd(4), params: Some(params) }
         };
         assert!(seen(0).replaces(&seen(64)));
-        assert!(!seen(64).replaces(&seen(0)), "its parameters were set");
-        assert!(!seen(32).replaces(&seen(64)), "its parameters were changed");
+        assert!(!seen(64).replaces(&seen(0)), "its parameters have been set");
+        assert!(!seen(32).replaces(&seen(64)), "its parameters have been changed");
         assert!(!seen(0).replaces(&seen(0)));
     }
 

@@ -1,5 +1,5 @@
 //! The features of `ethtool` that have no netlink interface on all kernels: the receive hash and its
-//! contexts, rules for single flows, and the interrupt moderation of individual queues.
+//! contexts, ntuple rules, and the interrupt moderation of individual queues.
 //!
 //! Contexts also have a netlink interface since 6.17; the ioctl creates and removes them on every kernel that
 //! supports any.
@@ -159,8 +159,8 @@ impl EthtoolIoctl {
         })
     }
 
-    /// Lists the rules of a device for single flows, by location; `None` if its driver does not support them.
-    /// The contexts give the queues that a rule leads to.
+    /// Lists the ntuple rules of a device, by location; `None` if its driver does not support them. The
+    /// contexts give the queues that a rule leads to.
     ///
     /// # Errors
     /// The kernel's error; [`sys::Cause::Malformed`] if there are more than can be read.
@@ -236,7 +236,7 @@ impl EthtoolIoctl {
             rule::write(flow, to, place, &contexts).map_err(|why| KernelError::malformed(WHAT, why))?;
         let insert = || sys::ethtool::insert_rule(&self.socket, device, &words);
         let inserted = match insert() {
-            // Some drivers accept no rule for a flow that has one, even in its place
+            // Some drivers accept no second rule for a flow, even to replace the first one
             // (igb_add_ethtool_nfc_entry()).
             Err(Errno::EXIST) if !own.is_empty() => {
                 self.delete_rule(device, place)?;

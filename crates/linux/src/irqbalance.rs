@@ -5,14 +5,14 @@
 //! after `BANNED` is of CPUs. `settings ban irqs 38 39` replaces all earlier bans, so a ban must repeat the
 //! others; `NONE` means none. It is not answered. A user other than root gets no answer to anything.
 //!
-//! Three properties of irqbalance determine how this is done. Up to 1.9.4 it reads at most 500 bytes of a
-//! command and drops the rest, which may cut the last number: a long command is preceded by a `setup` of the
-//! same length, and if that was not read to its end, the kernel resets the connection. After each ban it
+//! Three properties of irqbalance determine how the socket is used. Up to 1.9.4 it reads at most 500 bytes of
+//! a command and drops the rest, which may cut the last number: a long command is preceded by a `setup` of
+//! the same length, and if that was not read to its end, the kernel resets the connection. After each ban it
 //! scans the machine again, for which versions before 1.9.4 sleep one interval (10 s) without answering: the
-//! writer waits. And a client that closes a connection before the answer, or sends nothing, may kill it: it
-//! parses what an earlier connection left in its memory, answers that, and has no handler for SIGPIPE (under
-//! systemd the signal is ignored). So no connection is opened only to test whether it runs, and none is
-//! closed early.
+//! writer waits. A client that closes a connection before the answer, or sends nothing, may kill irqbalance:
+//! it parses the data that an earlier connection left in its memory, answers that, and has no handler for
+//! SIGPIPE (under systemd the signal is ignored). So no connection is opened only to test whether irqbalance
+//! runs, and none is closed early.
 //!
 //! irqbalance: 1.0.9 to 1.9.5, `irqbalance.c` `sock_handle()`, `init_socket()`, `scan()`.
 
@@ -53,7 +53,7 @@ const SOCKETS_MAX: usize = 64;
 /// Where to look for a running irqbalance, and how long to wait for it.
 #[derive(Clone, Debug, Default)]
 pub struct Irqbalance {
-    /// `None` is the usual one.
+    /// The directory of irqbalance's socket; `None` for the default one.
     directory: Option<PathBuf>,
     patience: Option<Duration>,
 }
@@ -97,7 +97,7 @@ impl Irqbalance {
         for address in self.addresses() {
             let failed = |cause| KernelError { what: "irqbalance: setup".to_owned(), cause }.needing("root");
             let connection = match open(&address, patience) {
-                // A stale socket: its process is gone.
+                // A stale socket, whose process no longer exists.
                 Err(Errno::CONNREFUSED | Errno::NOENT) => continue,
                 other => other.map_err(|errno| failed(Cause::Errno(errno)))?,
             };
@@ -113,8 +113,8 @@ impl Irqbalance {
         Ok(None)
     }
 
-    /// The same as [`Irqbalance::running`], but does not wait for one that is busy and sleeps: returns only
-    /// its pid.
+    /// Like [`Irqbalance::running`], but does not wait for an irqbalance that is busy or sleeping: returns
+    /// only its pid.
     ///
     /// # Errors
     /// Those of [`Irqbalance::running`].
@@ -357,7 +357,7 @@ fn bans_in(answer: &str) -> Result<BTreeSet<IrqNumber>, String> {
             _ => return Err(format!("`{}`", word.escape_debug())),
         }
     }
-    if whole { Ok(bans) } else { Err("it has no end".to_owned()) }
+    if whole { Ok(bans) } else { Err("the answer is truncated".to_owned()) }
 }
 
 #[cfg(test)]

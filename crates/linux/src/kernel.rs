@@ -29,8 +29,8 @@ use crate::irqbalance::Irqbalance;
 
 /// The running kernel.
 ///
-/// Settings name what stays (a queue, a device, a process with its start time); whatever may change is
-/// resolved at each read or write: a queue's NAPI id, a device's name, a namespace's file. A namespace that
+/// Settings name permanent objects (a queue, a device, a process with its start time). Whatever may change is
+/// looked up at each read or write: a queue's NAPI id, a device's name, a namespace's file. A namespace that
 /// was entered is held open, and so kept alive, until this is dropped.
 #[derive(Debug, Default)]
 pub struct Kernel {
@@ -61,14 +61,14 @@ impl Kernel {
         }
     }
 
-    /// The same, with an irqbalance whose socket is not at the default place.
+    /// Creates an instance for a running kernel whose irqbalance has its socket in another place.
     #[must_use]
     pub fn with_irqbalance(mut self, irqbalance: Irqbalance) -> Self {
         self.irqbalance = irqbalance;
         self
     }
 
-    /// The same, with namespaces that are accessed by these descriptors, whatever happens to their names and
+    /// Creates an instance that accesses namespaces by these descriptors, whatever happens to their names and
     /// processes.
     #[must_use]
     pub fn holding(mut self, namespaces: Vec<Netns>) -> Self {
@@ -95,7 +95,7 @@ impl Kernel {
         if another {
             return Err(KernelError::gone(
                 format!("network namespace {id}"),
-                "its number belongs to another object now",
+                "its number now belongs to another object",
             ));
         }
         Ok(handles)
@@ -111,9 +111,9 @@ impl Kernel {
         self.handles(device.netns).is_ok_and(|handles| handles.has_device_named(device.name.as_str()))
     }
 
-    /// Performs an action on a device: where it was when it was named or, if it is not there, where it is
-    /// now. The kernel moves a device to another namespace with its settings, and may give it another index
-    /// there.
+    /// Performs an action on a device: in the namespace that the setting names or, if the device is no longer
+    /// there, in the one to which it was moved. The kernel moves a device to another namespace with its
+    /// settings, and may give it another index there.
     ///
     /// # Errors
     /// Those of `act`; [`Cause::Gone`] if the device is nowhere, [`Cause::Away`] if it is in an unreachable
@@ -142,8 +142,8 @@ impl Kernel {
         }
     }
 
-    /// Finds an unreachable device, if the namespace where it was knows it in another one: the id of that
-    /// namespace, and the device's name there.
+    /// Finds a device that was moved to an unreachable namespace, if its former namespace knows it there:
+    /// returns that namespace's id, and the device's name there.
     fn find_out_of_reach(&mut self, device: DeviceId) -> Result<Option<(i32, String)>, KernelError> {
         let Some(address) = self.moving.address(device) else { return Ok(None) };
         match self.handles(device.netns) {
@@ -161,7 +161,7 @@ impl Kernel {
         if handles.number_of(there)? == number {
             Ok((handles, there))
         } else {
-            Err(KernelError::gone(format!("device {there}"), "its index belongs to another device now"))
+            Err(KernelError::gone(format!("device {there}"), "its index now belongs to another device"))
         }
     }
 
@@ -171,7 +171,7 @@ impl Kernel {
         if let Some(&noted) = self.numbers.get(&which) {
             match self.handles(device.netns)?.number_of(device) {
                 Ok(number) if number != noted => {
-                    let why = "its index belongs to another device now";
+                    let why = "its index now belongs to another device";
                     return Err(KernelError::gone(format!("device {device}"), why));
                 }
                 Err(error) if matches!(error.cause, Cause::Gone(_)) => return Err(error),
@@ -342,7 +342,7 @@ const NETNS_COOKIE: &str = "cookie of network namespace ";
 /// Converts ENODEV, with which ethtool reports a device that no longer exists; its settings are gone with it.
 fn gone_with_its_device(error: KernelError) -> KernelError {
     match error.number() {
-        Some(Errno::NODEV) => KernelError::gone(error.what, "no device has its index any more"),
+        Some(Errno::NODEV) => KernelError::gone(error.what, "no device has its index any longer"),
         _ => error,
     }
 }

@@ -26,7 +26,8 @@ pub struct WakeLatency {
 pub(crate) fn in_force() -> Result<u32, KernelError> {
     // Opening it requests the longest latency, which limits nothing.
     let found = read(&mut File::open(DEVICE).map_err(failed)?)?;
-    u32::try_from(found).map_err(|_| KernelError::malformed(DEVICE, format!("{found} us are in force")))
+    u32::try_from(found)
+        .map_err(|_| KernelError::malformed(DEVICE, format!("the latency in force is {found} us")))
 }
 
 fn read(device: &mut File) -> Result<i32, KernelError> {
@@ -35,7 +36,7 @@ fn read(device: &mut File) -> Result<i32, KernelError> {
     Ok(i32::from_ne_bytes(found))
 }
 
-#[expect(clippy::needless_pass_by_value, reason = "map_err() passes it by value")]
+#[expect(clippy::needless_pass_by_value, reason = "map_err() passes the error by value")]
 fn failed(error: std::io::Error) -> KernelError {
     KernelError::io(DEVICE, &error).needing("root")
 }

@@ -61,8 +61,8 @@ fn maps_all_users(map: &str) -> bool {
     map.split_whitespace().eq(["0", "0", "4294967295"])
 }
 
-/// How long since boot a task was waiting for a CPU that another one had; `None` on a kernel without pressure
-/// stall information (`CONFIG_PSI`, or `psi=0`). Kernel: 6.18, `kernel/sched/psi.c` `psi_show()`.
+/// How long since boot at least one task was waiting for a CPU; `None` on a kernel without pressure stall
+/// information (`CONFIG_PSI`, or `psi=0`). Kernel: 6.18, `kernel/sched/psi.c` `psi_show()`.
 pub fn cpu_pressure() -> Option<Nanoseconds> {
     let text = std::fs::read_to_string("/proc/pressure/cpu").ok()?;
     let total = text.lines().find(|line| line.starts_with("some "))?.split_once("total=")?.1;
@@ -84,9 +84,9 @@ pub fn possible_cpus() -> Result<u32, KernelError> {
 /// Memory that the kernel uses itself, in KiB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KernelMemory {
-    /// For objects with a part per CPU: `Percpu`.
+    /// Memory for objects that exist once per CPU: `Percpu`.
     pub per_cpu: u64,
-    /// For objects of the slab allocator: `Slab`.
+    /// Memory for objects of the slab allocator: `Slab`.
     pub slab: u64,
 }
 

@@ -13,9 +13,10 @@ use crate::process::ProcessOwner;
 /// Kernel: `net/unix/af_unix.c` `init_peercred()`; `SO_PEERCRED`, `SO_PEERGROUPS`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnixPeer {
-    /// Its pid in our pid namespace; 0 if it is not in it. The pid may have been reused since.
+    /// Its pid in our pid namespace; 0 if the process is not in our namespace. The pid may have been reused
+    /// since then.
     pub pid: Pid,
-    /// The effective user in our user namespace; the overflow user if it is not mapped there.
+    /// The effective user in our user namespace; the overflow user if the user is not mapped there.
     pub uid: u32,
     /// The groups, the effective one first.
     pub groups: Vec<u32>,
@@ -35,8 +36,8 @@ impl UnixPeer {
     }
 
     /// The user to whom a limit is charged. A user has as many uids in a user namespace as `/etc/subuid`
-    /// allows, so all users of one namespace count as one. So does every process that cannot be inspected: it
-    /// has exited, or is in another pid namespace.
+    /// allows, so all users of one namespace count as one user. All processes that cannot be inspected also
+    /// count as one user: they have exited, or are in another pid namespace.
     pub fn owner(&self) -> ProcessOwner {
         if self.uid == 0 || is_in_our_user_namespace(self.pid) {
             ProcessOwner::User(self.uid)
@@ -48,9 +49,9 @@ impl UnixPeer {
 
 /// Whether a process has our uids. Every user may read this, other than the link in `/proc/PID/ns`.
 ///
-/// Kernel: `kernel/user_namespace.c` `uid_m_show()`: as the reader's namespace has the uids, its own as those
-/// of its parent. Only one who has CAP_SETUID outside of a namespace can give it a range that is not from
-/// `/etc/subuid`.
+/// Kernel: `kernel/user_namespace.c` `uid_m_show()`: the uids are shown as the reader's namespace maps them,
+/// and those of the reader's own namespace as its parent maps them. Only a process with CAP_SETUID outside a
+/// namespace can give the namespace a range that is not from `/etc/subuid`.
 fn is_in_our_user_namespace(pid: Pid) -> bool {
     let map = |of: &str| std::fs::read(format!("/proc/{of}/uid_map")).ok();
     let theirs = map(&pid.to_string());
@@ -59,7 +60,8 @@ fn is_in_our_user_namespace(pid: Pid) -> bool {
 
 /// The user of a process; `None` if it is gone.
 ///
-/// Kernel: `fs/proc/base.c` `task_dump_owner()`: the effective user, or root for one that may not be inspected.
+/// Kernel: `fs/proc/base.c` `task_dump_owner()`: the effective user, or root for a process that may not be
+/// inspected.
 pub fn owner(pid: Pid) -> Option<u32> {
     use std::os::unix::fs::MetadataExt;
     std::fs::metadata(format!("/proc/{pid}")).ok().map(|found| found.uid())

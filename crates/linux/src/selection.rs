@@ -3,10 +3,10 @@
 use model::host::Unread;
 use model::{NetnsId, Patterns, Pid, ProcessId};
 
-/// The processes that meet a service's criteria, and those that could not be judged.
+/// The processes that meet a service's criteria, and those for which that could not be determined.
 pub type FoundProcesses = (Vec<ProcessId>, Vec<Unread>);
 
-/// Criteria for a process. It must meet all that are given; at least one must be given.
+/// Criteria for a process. A process must meet all that are given; at least one must be given.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Criteria {
     /// The executable: a path, or a bare file name; also a symbolic link to it, as seen in the process's own
@@ -38,6 +38,6 @@ pub enum Processes {
     Only(Vec<Pid>),
     /// Every process in the namespace that holds an internet socket, or an io_uring with a registered one.
     Networking,
-    /// The same as `Networking`, and also these, which may be in other namespaces.
+    /// As `Networking`, plus these processes, which may be in other namespaces.
     NetworkingAnd(Vec<Pid>),
 }

@@ -21,8 +21,8 @@ pub struct Usage {
     /// The run time of its processes and their descendants, including those that have exited. Without
     /// CONFIG_IRQ_TIME_ACCOUNTING it includes the softirqs that interrupted them.
     pub service: Nanoseconds,
-    /// The time of softirqs that polled its NAPIs at the expense of others. `None` in the first period, when
-    /// the NAPIs are not known yet, and if it cannot be counted.
+    /// The time of softirqs that polled its NAPIs while other tasks were running. `None` in the first period,
+    /// when the NAPIs are not known yet, and if that time cannot be counted.
     pub softirq: Option<Nanoseconds>,
     /// The run time of the kernel threads that poll its NAPIs; in the first period, when these are not known
     /// yet, of all NAPIs of the namespace.
@@ -49,7 +49,7 @@ pub struct UsageMeter {
 }
 
 impl UsageMeter {
-    /// For a service with these processes, in a network namespace.
+    /// Creates a meter for a service with these processes, in a network namespace.
     pub fn new(netns: NetnsId, processes: Vec<ProcessId>) -> Self {
         let family = ProcessFamily::new().ok();
         add_to(family.as_ref(), &processes);
@@ -57,12 +57,12 @@ impl UsageMeter {
         Self { processes, family, kthreads, napis: BTreeSet::new(), softirqs: None, before: None }
     }
 
-    /// The processes that serve.
+    /// The processes of the service.
     pub fn processes(&self) -> &[ProcessId] {
         &self.processes
     }
 
-    /// Sets the processes that serve, from the next period on.
+    /// Sets the processes of the service, from the next period on.
     pub fn set_processes(&mut self, processes: &[ProcessId]) {
         self.processes = processes.to_vec();
         self.before = None;
@@ -75,7 +75,7 @@ impl UsageMeter {
     }
 
     /// Finds the kernel threads that poll its NAPIs: settings change between periods, and the threads with
-    /// them. If they are others than before, returns whether there are any.
+    /// them. If the threads have changed, returns whether there are any.
     pub fn find_threads(&mut self) -> Option<bool> {
         self.kthreads.find(&self.napis).then_some(!self.kthreads.pids.is_empty())
     }
@@ -159,7 +159,7 @@ impl UsageMeter {
 /// The kernel threads that poll certain NAPIs at present. Each change of the setting may create other threads.
 #[derive(Debug)]
 struct Kthreads {
-    /// `None` if the kernel lists no NAPIs: then they are found by their names.
+    /// `None` if the kernel lists no NAPIs; the threads are then found by their names.
     netdev: Option<Netdev>,
     pids: Vec<Pid>,
     /// Whether threads were seen to poll: only then are they looked for by name, because that
@@ -169,7 +169,7 @@ struct Kthreads {
 
 impl Kthreads {
     fn of(netns: NetnsId) -> Self {
-        // Without them, the cost is reported without the time of threads.
+        // Without the threads, the cost is reported without their time.
         let opened = Netns::with_id(netns).and_then(|netns| netns.run(Netdev::open_here)?);
         let lists = |netdev: &mut Netdev| netdev.napis(None).is_ok();
         let netdev = opened.ok().and_then(|mut netdev| lists(&mut netdev).then_some(netdev));

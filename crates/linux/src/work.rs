@@ -8,7 +8,7 @@ use model::{Nanoseconds, NapiId, Pid};
 use sys::clock::run_time_of;
 use sys::error::KernelError;
 
-/// The run time of processes, and of the softirqs that poll some NAPIs at the expense of other tasks.
+/// The run time of processes, and of the softirqs that poll certain NAPIs while other tasks are running.
 ///
 /// It does not include hard interrupts during other tasks, and the transitions into and out of idle states.
 #[derive(Debug)]
@@ -84,7 +84,8 @@ impl RunTimes {
         let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
         let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
         let times = pids.filter_map(|pid: i32| {
-            // A kernel thread has no command line. It may be working for the measured processes.
+            // A kernel thread has no command line. It may be working for the measured processes, so it is
+            // excluded.
             let command = std::fs::read(format!("/proc/{pid}/cmdline")).ok()?;
             (!command.is_empty()).then_some(())?;
             Some((Pid(u32::try_from(pid).ok()?), run_time_of(pid)?))
@@ -92,8 +93,8 @@ impl RunTimes {
         Self(times.collect())
     }
 
-    /// Returns how long other processes than these have run since then. A process that has exited in the
-    /// meantime is not included: the result is a lower bound.
+    /// Returns how long processes other than these have run since then. A process that has exited in the
+    /// meantime is not included, so the result is a lower bound.
     pub fn others_since(&self, ours: &[Pid]) -> Nanoseconds {
         let now = Self::now();
         let others = now.0.iter().filter(|(pid, _)| !ours.contains(pid));
@@ -156,7 +157,7 @@ mod test {
             found = family(Pid(shell.id()));
         }
         assert_eq!(found.first(), Some(&Pid(shell.id())));
-        assert_eq!(found.len(), 4, "a shell, its sleep, its shell, and that one's sleep: {found:?}");
+        assert_eq!(found.len(), 4, "a shell, its sleep, its child shell, and that shell's sleep: {found:?}");
         for pid in found.iter().rev() {
             let pid = i32::try_from(pid.0).ok().and_then(rustix::process::Pid::from_raw).expect("a pid");
             let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);

@@ -70,7 +70,7 @@ pub enum MetricVerdict {
     Worse,
     /// The difference is smaller than the margin.
     NoDifference,
-    /// Too few pairs, or too much noise.
+    /// Different by less than the margin, in every deciding quantity.
     CannotTell {
         /// The approximate number of further pairs needed; `None` if unknown.
         more: Option<usize>,
@@ -158,7 +158,7 @@ pub enum Verdict {
     Mixed,
     /// The difference is smaller than the margin.
     NoDifference,
-    /// Too few pairs, or too much noise.
+    /// Different by less than the margin, in every deciding quantity.
     CannotTell {
         /// The approximate number of further pairs needed.
         more: Option<usize>,
@@ -569,7 +569,7 @@ impl fmt::Display for Verdict {
         match self {
             Self::Better => f.write_str("better"),
             Self::Worse => f.write_str("worse"),
-            Self::Mixed => f.write_str("better in one, worse in another"),
+            Self::Mixed => f.write_str("better in one quantity, worse in another"),
             Self::NoDifference => f.write_str("no difference above the margin"),
             Self::CannotTell { more: Some(more) } => {
                 write!(f, "cannot tell yet, about {more} more pairs needed")

@@ -169,7 +169,7 @@ pub struct NotACpuList(pub String);
 
 impl fmt::Display for NotACpuList {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "`{}` is not a list of CPUs: write it as the kernel does, as in 0-3,8", self.0)
+        write!(f, "`{}` is not a list of CPUs: write it in the kernel's format, as in 0-3,8", self.0)
     }
 }
 
@@ -218,7 +218,7 @@ fn in_words(mask: &str) -> String {
     all.join(",")
 }
 
-crate::as_text! { CpuSet: "CPUs, as the kernel lists them: 0-3,8; or as a mask: 0x10f" }
+crate::as_text! { CpuSet: "CPUs in the kernel's format: 0-3,8; or as a mask: 0x10f" }
 
 #[cfg(test)]
 mod test {

@@ -1,4 +1,5 @@
-//! Who delivered the packets: counts per NAPI over an interval.
+//! Counts which context delivered the packets of each NAPI over an interval. A mode that is set is not
+//! necessarily engaged; these counts show which mode is.
 //!
 //! A mode that is set is not necessarily engaged; these counts show which it is.
 
@@ -44,7 +45,7 @@ impl CpuWait {
     }
 }
 
-/// Whose batches were measured: those of an epoll of the process, or those of all its epolls on a NAPI.
+/// The object whose batches were measured: one epoll of a process, or all its epolls on a NAPI.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum BatchesOf {
     /// The epoll with this descriptor.
@@ -62,14 +63,14 @@ pub struct EventBatches {
     pub events: u64,
     /// The total time of these batches, including the time in which the application had no CPU.
     pub total: Nanoseconds,
-    /// The longest of them. For [`BatchesOf::Napi`], of a batch that outlasted the timeout while the thread
-    /// slept, only the time until the timeout is certain.
+    /// The duration of the longest batch. For [`BatchesOf::Napi`], a batch that outlasted the timeout while
+    /// the thread slept counts only until the timeout, because its end is unknown.
     pub longest: Nanoseconds,
-    /// The events of the longest; 0 if they were not counted.
+    /// The number of events of the longest batch; 0 if they were not counted.
     pub longest_events: u64,
     /// The `maxevents` that the application passed last; 0 if unknown.
     pub maxevents: u64,
-    /// The batches in which `irq-suspend-timeout` ended; only for [`BatchesOf::Napi`].
+    /// The number of batches in which `irq-suspend-timeout` expired; only for [`BatchesOf::Napi`].
     pub outlasted: u64,
     /// The time since the last return with events, if no `epoll_wait` followed.
     pub unfinished: Option<Nanoseconds>,
@@ -106,8 +107,8 @@ pub struct NapiDelivered {
     pub application: PollCounts,
     /// Polls by the NAPI's kernel thread.
     pub kthread: PollCounts,
-    /// `application` by process, the busiest first. Empty if pids are unknown because the observer is not in
-    /// the initial pid namespace.
+    /// The polls of `application` by process, the busiest first. Empty if pids are unknown because the
+    /// observer is not in the initial pid namespace.
     pub by_process: Vec<(Pid, PollCounts)>,
     /// How often the NAPI's timer was armed.
     pub timer_armed: u64,

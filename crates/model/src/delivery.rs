@@ -34,8 +34,8 @@ pub enum DeliveryMode {
     },
     /// `epoll_wait` checks for events for up to 200 µs before it sleeps. It polls no NAPI: softirq delivers.
     EventBusy,
-    /// The application calls `epoll_wait` in a loop without ever sleeping: `EventBusy` for kernels that lack
-    /// it.
+    /// The application calls `epoll_wait` in a loop without ever sleeping: a substitute for `EventBusy` on
+    /// kernels that lack it.
     UserBusy,
     /// A kernel thread polls; the scheduler sees and places it like any other thread.
     Threaded,
@@ -89,7 +89,7 @@ impl DeliveryMode {
     /// Source: "implement kthread based napi poll", netdev, 2021-02; Linux 6.19, `NETDEV_NAPI_THREADED_BUSY_POLL`.
     pub const THREADED: [Self; 2] = [Self::Threaded, Self::ThreadedBusy];
 
-    /// The time of a mode that is named without one.
+    /// The default time of a mode that is named without one.
     const START: Nanoseconds = Nanoseconds::from_micros(20);
 
     /// Every mode once, in display order; modes with a time have 20 µs, the default.
@@ -144,7 +144,7 @@ impl DeliveryMode {
 
     /// The documents' values for this mode. The epoll document gives no time. 200 µs is longer than the gaps
     /// of a loop that benefits from the mode, and is what our own tables were measured with. All of these are
-    /// starting values: they suit the documents' machines and must be measured on yours.
+    /// starting values: they suit the documents' machines and must be tuned on other machines.
     pub const fn params(self) -> DeliveryParams {
         const fn epoll(usecs: u32) -> EpollParams {
             EpollParams {
@@ -209,7 +209,7 @@ impl DeliveryMode {
         }
     }
 
-    /// Who polls the NAPIs if the application does not: see [`crate::NapiKnob::Threaded`].
+    /// The context that polls the NAPIs if the application does not: see [`crate::NapiKnob::Threaded`].
     pub const fn threading(self) -> Threading {
         match self {
             Self::Threaded => Threading::On,

@@ -64,13 +64,13 @@ pub struct Evidence {
     /// CPU cycles of the server per answer; `None` without perf counters.
     pub cycles_per_request: Option<f64>,
     /// Interrupt-driven polls of the server's NAPIs per answer; on a veth, polls in the sender's softirq.
-    /// `None` if they were not counted, or cannot be told from polls after a timer.
+    /// `None` if they were not counted, or cannot be distinguished from polls after a timer.
     #[serde(default)]
     pub interrupts_per_request: Option<f64>,
     /// Events that each `epoll_wait` of the server returned; `None` if they were not counted. Counting needs
     /// a dynamically linked server that the bench started.
     pub epoll_batch: Option<EpollBatch>,
-    /// Who delivered the packets; `None` if they were not counted.
+    /// The packets by the context that delivered them; `None` if they were not counted.
     pub delivered: Option<Delivered>,
     /// Why the run does not count; `None` if it does.
     pub void: Option<String>,
@@ -166,17 +166,17 @@ pub struct SimulatedFrom {
     pub parameters: BTreeMap<String, String>,
 }
 
-/// What happened to the requests that were due in the window.
+/// The outcome of the requests that were due in the window.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Requests {
-    /// Due in the window, sent or not.
+    /// Requests that were due in the window, sent or not.
     pub due: u64,
-    /// Of those, sent.
+    /// Of those due, requests that were sent.
     pub sent: u64,
-    /// Of the sent, answered before the run ended.
+    /// Of those sent, requests that were answered before the run ended.
     pub answered: u64,
-    /// Of the answered, `get` requests that found their key.
+    /// Of those answered, `get` requests that found their key.
     pub hits: u64,
     /// Of the answered, `get` requests that did not find their key.
     pub misses: u64,
@@ -240,7 +240,7 @@ pub struct Distribution {
 pub struct CpuUse {
     /// The number of CPUs.
     pub cpus: u32,
-    /// In applications, `user` and `nice`.
+    /// In applications: `user` and `nice`.
     pub user: f64,
     /// In system calls and kernel threads.
     pub system: f64,
@@ -248,9 +248,9 @@ pub struct CpuUse {
     pub softirq: f64,
     /// In hard interrupts.
     pub irq: f64,
-    /// Idle, `idle` and `iowait`.
+    /// Idle: `idle` and `iowait`.
     pub idle: f64,
-    /// Taken by other guests of the hypervisor.
+    /// Stolen by the hypervisor for other guests.
     pub steal: f64,
 }
 
@@ -289,7 +289,7 @@ pub struct ClientSide {
     pub host: String,
     /// How its CPUs spent the window; `None` if it was not measured.
     pub cpu: Option<CpuUse>,
-    /// The kernel's counters there, per second; `None` if they were not read.
+    /// The kernel's counters of that machine, per second; `None` if they were not read.
     pub counters: Option<CounterRates>,
     /// The CPU time per answer.
     pub cpu_per_answer: Option<CpuPerAnswer>,
@@ -463,7 +463,7 @@ pub struct CpuTicks {
     pub irq: u64,
     /// In softirqs.
     pub softirq: u64,
-    /// Taken by other guests of the hypervisor.
+    /// Stolen by the hypervisor for other guests.
     pub steal: u64,
 }
 
@@ -554,7 +554,7 @@ mod test {
         let ticks =
             CpuTicks { user: 3, nice: 1, system: 2, irq: 1, softirq: 3, idle: 50, iowait: 9, steal: 7 };
         let after = snapshot(1000, ticks, 0);
-        // Of two CPUs in a second; the ticks of `user` and `system` do not matter.
+        // The ticks of two CPUs over a second; the values of `user` and `system` do not matter.
         assert_eq!(after.busy_since(&before), Some(Nanoseconds::from_millis(2_000 - 660)));
         let of = |cpus: &str| after.busy_on(&before, &cpus.parse().expect("CPUs"));
         assert_eq!(of("1"), Some(Nanoseconds::from_millis(1_000 - 660)));

@@ -156,7 +156,7 @@ impl ForeignWorkload {
                     && path.bytes().all(|byte| byte.is_ascii_graphic());
                 if !fits {
                     let range = format!(
-                        "printable, without spaces, from `/` on, at most {} bytes",
+                        "printable, without spaces, beginning with `/`, at most {} bytes",
                         Self::PATH_BYTES_MAX
                     );
                     return Err(OutOfRange { option: "path", value: path.clone(), range });

@@ -42,12 +42,12 @@ pub struct Facts {
     pub disruption: Disruption,
     /// Whether another value can take a queue from its holder, such as an AF_XDP socket.
     pub takes_queues: bool,
-    /// Whether writing it affects only its NAPI: no thread starts or ends, and no object is created or
+    /// Whether writing it affects only its NAPI: no thread starts or exits, and no object is created or
     /// removed.
     pub in_napi_only: bool,
     /// Why it may have no value on an object that exists.
     pub absent: Absent,
-    /// Values that can be read but not written back, in words; `None` if every value can.
+    /// Describes the values that can be read but not written back; `None` if every value can be written.
     pub irreversible: Option<&'static str>,
     /// The documentation in Markdown: meaning, then range, then source (`Kernel:` or `Source:`).
     pub doc: &'static str,
@@ -248,7 +248,7 @@ pub enum WritePhase {
     Reuseport,
     /// Epolls that start to poll, or poll more.
     EpollRises,
-    /// The same for io_urings and sockets.
+    /// io_urings and sockets that start to poll, or poll more.
     RingRises,
     /// Kernel threads that are about to end.
     KthreadLeaves,
@@ -256,11 +256,11 @@ pub enum WritePhase {
     Device,
     /// Queues.
     Queue,
-    /// Kernel threads that exist by now.
+    /// Kernel threads that now exist.
     Kthread,
     /// io_urings and sockets that poll less.
     RingFalls,
-    /// The same for epolls.
+    /// Epolls that poll less.
     EpollFalls,
 }
 

@@ -11,9 +11,9 @@ use serde::{Deserialize, Serialize};
 pub enum Severity {
     /// As expected.
     Ok,
-    /// Worth knowing; nothing to fix.
+    /// For information; there is nothing to fix.
     Note,
-    /// Something works less well than it could.
+    /// A mechanism works less well than it could.
     Warning,
     /// A requested setting is not in force.
     Problem,
@@ -42,8 +42,8 @@ pub struct Finding {
     pub object: String,
     /// One sentence that describes the finding.
     pub summary: String,
-    /// The values and counts that show it.
+    /// The values and counts that show the problem.
     pub evidence: Vec<String>,
-    /// The command that fixes it, if there is one.
+    /// The command that fixes the problem, if there is one.
     pub remedy: Option<String>,
 }

@@ -162,13 +162,13 @@ impl FromStr for Glob {
                         if first == ']' && !spans.is_empty() {
                             break;
                         }
-                        // A `-` at the end is a literal.
+                        // A `-` at the end is literal.
                         let mut ahead = rest.clone();
                         let spans_to = (ahead.next() == Some('-'))
                             .then(|| ahead.next().filter(|last| *last != ']'))
                             .flatten();
                         match spans_to {
-                            Some(last) if last < first => return wrong("a span in `[…]` runs backwards"),
+                            Some(last) if last < first => return wrong("a range in `[…]` is reversed"),
                             Some(last) => {
                                 rest = ahead;
                                 spans.push((first, last));
@@ -340,7 +340,7 @@ impl JsonSchema for Patterns {
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
         json_schema!({
-            "description": "a pattern for names (`*`, `?`, `[a-f]`, `**` across `/`), or a list of which one must be met",
+            "description": "a pattern for names (`*`, `?`, `[a-f]`, `**` across `/`), or a list of patterns, one of which must match",
             "anyOf": [
                 { "type": "string", "minLength": 1 },
                 {
@@ -401,7 +401,7 @@ mod test {
         for (text, why) in [
             ("", "it is empty"),
             ("eth[0-3", "a `[` has no `]`"),
-            ("eth[3-0]", "a span in `[…]` runs backwards"),
+            ("eth[3-0]", "a range in `[…]` is reversed"),
             ("eth\n", "it has control characters"),
         ] {
             assert_eq!(text.parse::<Glob>().map_err(|wrong| wrong.why), Err(why), "{text}");

@@ -1,7 +1,8 @@
 //! Identities of objects, and how long each is valid.
 //!
-//! Plans name what is stable and look up what changes: an [`RxQueue`] is stable, while a [`NapiId`] may
-//! change at every reset. A process is identified by its pid *and* its start time, because pids are reused.
+//! Plans name objects by stable identities and look up the changing ones: an [`RxQueue`] is stable, while a
+//! [`NapiId`] may change at every reset. A process is identified by its pid *and* its start time, because
+//! pids are reused.
 
 use std::fmt;
 
@@ -148,7 +149,7 @@ crate::text_schema! { Label: "a name" }
 #[derive(Clone, Copy, Debug, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DeviceId {
-    /// The namespace it is in.
+    /// The namespace that the device is in.
     pub netns: NetnsId,
     /// The index in the namespace.
     pub ifindex: IfIndex,

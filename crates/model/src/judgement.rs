@@ -46,7 +46,7 @@ pub enum Ruling {
     Mixed,
     /// Different by less than the margin.
     NoDifference,
-    /// Too few pairs, or too much noise.
+    /// Different by less than the margin, in every deciding quantity.
     CannotTell,
     /// Kept: no limit was exceeded before the guard's time was over.
     Kept,
@@ -56,7 +56,7 @@ pub enum Ruling {
     Stalled,
     /// Rolled back: a process of the service exited.
     ServiceEnded,
-    /// Rolled back: too little could be measured for a verdict.
+    /// Rolled back: the measurements did not suffice for a verdict.
     NotJudged,
     /// Rolled back: the service's clients closed their connections, so nothing could be measured.
     ClientsLeft,
@@ -76,20 +76,20 @@ impl Ruling {
         Self::Interrupted,
     ];
 
-    /// The ruling in words.
+    /// The ruling, for display.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Better => "better",
             Self::Worse => "worse",
-            Self::Mixed => "better in one, worse in another",
+            Self::Mixed => "better in one quantity, worse in another",
             Self::NoDifference => "no difference above the margin",
             Self::CannotTell => "no verdict",
             Self::Kept => "kept by the guard",
             Self::BeyondLimit => "reverted: beyond the guard's limit",
             Self::Stalled => "reverted: requests stalled",
-            Self::ServiceEnded => "reverted: the service ended",
-            Self::NotJudged => "reverted: too little was measured to judge by",
-            Self::ClientsLeft => "reverted: its clients left",
+            Self::ServiceEnded => "reverted: the service exited",
+            Self::NotJudged => "reverted: too little was measured for a verdict",
+            Self::ClientsLeft => "reverted: its clients disconnected",
             Self::Interrupted => "reverted: interrupted",
         }
     }
@@ -120,9 +120,9 @@ pub struct JudgedChange {
     pub metric: String,
     /// The unit of its values.
     pub unit: JudgedUnit,
-    /// The typical value without the change of settings.
+    /// The typical value before the change of settings.
     pub before: Option<f64>,
-    /// The typical value with it.
+    /// The typical value after the change of settings.
     pub after: Option<f64>,
     /// The change, as a share of the value before (−0.3 for 30 % less); for a share, the difference.
     pub change: f64,
@@ -153,16 +153,16 @@ pub struct Judgement {
     pub by: JudgedBy,
     /// Pairs of windows that were counted.
     pub pairs: usize,
-    /// Pairs of windows that were not.
+    /// Pairs of windows that were discarded.
     pub void: usize,
     /// The duration in seconds.
     pub seconds: f64,
-    /// The measured changes; those that decided come first.
+    /// The measured changes; the deciding ones come first.
     pub changes: Vec<JudgedChange>,
 }
 
 impl JudgedChange {
-    /// The change that rolling back makes: the inverse.
+    /// The inverse change, which a rollback makes.
     #[must_use]
     pub fn reversed(&self) -> Self {
         let back = |change: f64| match self.unit {
@@ -182,7 +182,7 @@ impl JudgedChange {
         }
     }
 
-    /// Whether the whole interval is worse: longer, more expensive, or fewer per second.
+    /// Whether the whole interval shows a change for the worse: longer, more expensive, or fewer per second.
     pub fn is_worse(&self) -> bool {
         match self.unit {
             JudgedUnit::Nanoseconds => self.low.is_some_and(|low| low > 0.0),
@@ -249,7 +249,7 @@ impl Judgement {
         self.changes.iter().filter(|change| change.is_worse())
     }
 
-    /// The expected effect of rolling back, by this verdict; `None` if nothing is known.
+    /// The expected effect of rolling back, according to this verdict; `None` if nothing is known.
     pub fn of_going_back(&self) -> Option<String> {
         if self.changes.is_empty() {
             return None;

@@ -25,13 +25,13 @@ pub struct KnownFault {
     pub when: When,
     /// What happens.
     pub what: String,
-    /// What to do. `{device}` and `{cpus}` stand for the device, and the number of its CPUs that are not
+    /// The remedy. `{device}` and `{cpus}` stand for the device, and the number of CPUs that are not
     /// isolated.
     pub remedy: String,
     /// The upstream commit that fixes it, if known.
     #[serde(default)]
     pub fix: Option<String>,
-    /// Where it is described.
+    /// The place where the fault is described.
     pub sources: Vec<String>,
 }
 
@@ -55,11 +55,11 @@ pub const BPF_PROGRAMS_MANY: u32 = 1000;
 /// Whether a kernel has a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Presence {
-    /// It has the fault.
+    /// The kernel has the fault.
     Yes,
-    /// Its number does not tell: the distribution backports changes without counting them.
+    /// Unknown: the distribution backports changes without changing the release number.
     Unclear,
-    /// It does not have the fault.
+    /// The kernel does not have the fault.
     No,
 }
 
@@ -69,7 +69,7 @@ pub enum Presence {
 pub struct ReleaseRange {
     /// The first release with the fault.
     pub from: Release,
-    /// The first release after it without the fault.
+    /// The first later release without the fault.
     pub before: Release,
 }
 
@@ -83,13 +83,13 @@ pub struct Release {
 }
 
 impl Release {
-    /// After every candidate.
+    /// A number after every release candidate.
     const FINAL: u32 = u32::MAX;
 
     /// Parses `uname -r`: `6.14.4-arch1-1`, `6.15.0-rc3`, `6.15.0-0.rc3.30.fc43.x86_64`,
     /// `6.15.0-061500rc3-generic`.
     pub fn parse(release: &str) -> Option<Self> {
-        // `-rc3` is not the third number of `6.15-rc3`.
+        // In `6.15-rc3`, `-rc3` is not the third number.
         let numbers = release.split('-').next().unwrap_or_default();
         let version = KernelVersion::parse(numbers)?;
         Some(Self { version, candidate: candidate(release).unwrap_or(Self::FINAL) })
@@ -132,8 +132,8 @@ impl<'de> Deserialize<'de> for Release {
 }
 
 impl KnownFault {
-    /// Whether the kernel of this `uname -r` has the fault. A release that cannot be parsed has no fault that
-    /// is bound to releases.
+    /// Whether the kernel of this `uname -r` has the fault. For a release that cannot be parsed, only faults
+    /// of all releases count.
     pub fn presence(&self, release: &str) -> Presence {
         if self.kernels.is_empty() {
             return Presence::Yes;
@@ -162,7 +162,7 @@ impl KnownFault {
         }
     }
 
-    /// The affected releases and the fix, in words; `None` if every release is affected.
+    /// The affected releases and the fix, for display; `None` if every release is affected.
     pub fn affected(&self) -> Option<String> {
         let ranges: Vec<String> =
             self.kernels.iter().map(|range| format!("{} until {}", range.from, range.before)).collect();
@@ -170,7 +170,7 @@ impl KnownFault {
         (!ranges.is_empty()).then(|| format!("affected: Linux {}{fix}", ranges.join(", ")))
     }
 
-    /// What to do about it on this device.
+    /// The remedy for this device.
     pub fn remedy_on(&self, device: &str, housekeeping: usize) -> String {
         self.remedy.replace("{device}", device).replace("{cpus}", &housekeeping.max(1).to_string())
     }

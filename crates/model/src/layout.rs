@@ -100,9 +100,9 @@ impl FromStr for Layout {
         }
         if let Some(count) = text.strip_prefix("shared:") {
             let cpus = count.parse().ok().filter(|cpus| (1..=CpuSet::CPUS_MAX).contains(cpus));
-            return cpus.map(Self::Shared).ok_or_else(|| {
-                NotALayout(format!("`{text}` does not say over how many CPUs: write shared:2"))
-            });
+            return cpus
+                .map(Self::Shared)
+                .ok_or_else(|| NotALayout(format!("`{text}` has no number of CPUs: write shared:2")));
         }
         if !text.starts_with("rx ") {
             return Err(NotALayout(format!(
@@ -146,7 +146,9 @@ fn object_spec(text: &str) -> Result<ObjectSpec, NotALayout> {
             return Err(NotALayout(format!("`{text}` gives {word} twice")));
         }
         *set = list.parse().map_err(|_| {
-            NotALayout(format!("`{list}` is not a list of {word}: write it as the kernel does, as in 0-3,8"))
+            NotALayout(format!(
+                "`{list}` is not a list of {word}: write it in the kernel's format, as in 0-3,8"
+            ))
         })?;
     }
     if rx.is_empty() || cpus.is_empty() {
@@ -180,7 +182,7 @@ mod test {
     fn an_invalid_layout_is_refused_with_its_mistake() {
         for (text, words) in [
             ("1:1", "is not a layout"),
-            ("shared:0", "over how many CPUs"),
+            ("shared:0", "the number of CPUs"),
             ("rx 0", "needs receive queues and CPUs"),
             ("rx 0 cpus 0; rx 0 cpus 1", "rx queue 0 is in two objects"),
             ("rx 0 tx 1 cpus 0; rx 1 tx 0-1 cpus 1", "tx queue 1 is in two objects"),

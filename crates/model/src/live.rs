@@ -17,19 +17,20 @@ use crate::units::Nanoseconds;
 /// The ports on which a service receives requests, in ascending order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ServicePorts {
-    /// Of its TCP listeners.
+    /// The ports of its TCP listeners.
     pub tcp: Vec<u16>,
-    /// Of its UDP sockets without a peer.
+    /// The ports of its UDP sockets without a peer.
     pub udp: Vec<u16>,
 }
 
 impl ServicePorts {
-    /// Ports below this are assigned to services; above, a program's own requests have them, too.
-    /// Kernel: `include/net/sock.h` `PROT_SOCK`.
+    /// Ports below this are reserved for services; higher ports may also be those of a program's own
+    /// requests. Kernel: `include/net/sock.h` `PROT_SOCK`.
     const UNASSIGNED: u16 = 1024;
 
-    /// Selects among these ports of a service the one asked for, or those of services: resolvers and clients
-    /// also have sockets with arbitrary UDP ports. They count only if there are no others.
+    /// Selects the requested one among these ports of a service or, without a request, the ports of services.
+    /// Resolvers and clients also have sockets with arbitrary UDP ports, which count only if there are no
+    /// others.
     pub fn select(tcp: &BTreeSet<u16>, udp: &BTreeSet<u16>, asked: Option<u16>) -> Self {
         let is_asked = |port: &u16| asked.is_none_or(|asked| asked == *port);
         let tcp: Vec<u16> = tcp.iter().copied().filter(is_asked).collect();
@@ -41,7 +42,7 @@ impl ServicePorts {
         Self { tcp, udp: found }
     }
 
-    /// Whether there is none.
+    /// Whether there are no ports.
     pub fn is_empty(&self) -> bool {
         self.tcp.is_empty() && self.udp.is_empty()
     }
@@ -52,7 +53,7 @@ impl ServicePorts {
         all.into_iter().collect()
     }
 
-    /// Keeps at most this many of each protocol. Returns the number of others.
+    /// Keeps at most this many ports of each protocol. Returns the number of dropped ports.
     pub fn truncate(&mut self, most: usize) -> usize {
         let left_out = self.tcp.len().saturating_sub(most) + self.udp.len().saturating_sub(most);
         self.tcp.truncate(most);
@@ -256,7 +257,7 @@ pub struct LiveCounts {
     pub joined: u64,
     /// Exchanges that were answered in the window.
     pub answered: u64,
-    /// Of these, exchanges without a separate answer: one write answered several.
+    /// Of these, exchanges without a separate answer, because one write answered several.
     pub batched: u64,
     /// Of these, exchanges that began before the window.
     #[serde(default)]
@@ -275,7 +276,7 @@ pub struct LiveCounts {
     pub sends: u64,
     /// Of these, calls that continued an answer.
     pub continued: u64,
-    /// Of these, calls without a waiting request.
+    /// Of these, calls without an outstanding request.
     pub unsolicited: u64,
     /// Requests on connections that already had the maximum number of tracked requests; each was merged into
     /// the last of them.
@@ -317,7 +318,7 @@ pub struct LiveCounts {
     #[serde(default)]
     pub stamped: u64,
     /// Answered exchanges that were first noticed when they were read, because no BPF program saw them
-    /// arrive. TCP's own timestamps date them; their time in a ring is unknown.
+    /// arrive. Their arrival time is from TCP's own timestamps; their time in a ring is unknown.
     #[serde(default)]
     pub unseen: u64,
     /// Of `connections`, those on which the service had sent nothing before: new ones.
@@ -333,13 +334,13 @@ pub struct LiveCounts {
     /// Of these, segments that were retransmitted because they were lost or not acknowledged in time.
     #[serde(default)]
     pub retransmitted: u64,
-    /// Segments that clients report to have received twice (DSACK): sending them again was needless.
+    /// Segments that clients reported as duplicates (DSACK): their retransmission was unnecessary.
     #[serde(default)]
     pub needless: u64,
-    /// Segments with data that arrived, including repeated ones.
+    /// Segments with data that arrived, including retransmitted ones.
     #[serde(default)]
     pub segments_in: u64,
-    /// Of these, segments that arrived while an earlier one was missing: it was lost, or overtaken.
+    /// Of these, segments that arrived out of order: an earlier segment was lost or overtaken.
     #[serde(default)]
     pub out_of_order: u64,
     /// Connections on which data waited because the client's receive window was full.
@@ -360,7 +361,7 @@ pub struct LiveCounts {
     /// Datagrams that did not fit into the socket's buffer: requests that stay unanswered.
     #[serde(default)]
     pub dropped: u64,
-    /// Datagrams sent to a peer without a waiting request.
+    /// Datagrams sent to a peer without an outstanding request.
     #[serde(default)]
     pub strays: u64,
     /// Datagrams that had waited for an answer for at least 10 ms when the window ended.
@@ -373,12 +374,13 @@ pub struct LiveCounts {
 }
 
 impl LiveCounts {
-    /// Whether datagrams of an unknown protocol were not each answered: then which datagram an answer belongs
-    /// to is unknown.
+    /// Whether the service does not answer every datagram of an unknown protocol, so that datagrams cannot be
+    /// paired with answers.
     pub const fn answers_are_unclear(&self) -> bool {
-        /// The fewest datagrams that show it.
+        /// The minimum number of datagrams for that conclusion.
         const FEW: u64 = 50;
-        /// One in this many may lack an answer, and one in this many sent may be no answer.
+        /// The tolerance: one in this many datagrams may lack an answer, and one in this many sent datagrams
+        /// may be no answer.
         const ONE_OF: u64 = 10;
         let received = self.datagrams.saturating_sub(self.identified).saturating_sub(self.unpaired);
         let sent = self.protocols.udp + self.strays;
@@ -386,7 +388,8 @@ impl LiveCounts {
         most >= FEW && (received.abs_diff(sent) * ONE_OF > most || self.strays * ONE_OF > sent)
     }
 
-    /// Segments that were retransmitted because they were lost, without those that clients had already received.
+    /// Segments that were retransmitted because they were lost, without those that clients had already
+    /// received.
     pub const fn lost(&self) -> u64 {
         self.retransmitted.saturating_sub(self.needless)
     }
@@ -512,7 +515,8 @@ impl std::ops::AddAssign for LiveProtocols {
     }
 }
 
-/// Where the time of answered requests went. A span is counted once for each request of its exchange.
+/// The times that answered requests spent in each stage. A span is counted once for each request of its
+/// exchange.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LiveSpans {
@@ -522,7 +526,7 @@ pub struct LiveSpans {
     #[serde(default)]
     pub since_last: SpanCounts,
     /// The age of exchanges when the window opened, for those that began before it, answered in the window or
-    /// not. Up to that age, an exchange tells nothing about how soon requests are answered.
+    /// not. Shorter response times cannot be concluded from such exchanges.
     #[serde(default)]
     pub entered: SpanCounts,
     /// From arrival to read.
@@ -577,7 +581,7 @@ impl LiveSpans {
     }
 }
 
-/// Polls of a NAPI, or all their packets, by who polled.
+/// Polls of a NAPI, or all their packets, by polling context.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LivePolls {
@@ -607,7 +611,7 @@ impl std::ops::AddAssign for LivePolls {
     }
 }
 
-/// The requests that arrived by one NAPI, or that one thread answered.
+/// The requests that arrived through one NAPI, or that one thread answered.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LivePart {
@@ -656,8 +660,8 @@ pub struct LiveWaiting {
     /// Connections that have waited for the whole window.
     #[serde(default)]
     pub throughout: u64,
-    /// Requests that the client has not sent completely, as far as the protocol shows. They wait for the
-    /// client and are in no other count here.
+    /// Requests that the client has sent only in part, if the protocol shows that. They wait for the client
+    /// and are in no other count here.
     #[serde(default)]
     pub incomplete: u64,
     /// The ages of all unanswered exchanges, since their first arrival.
@@ -672,7 +676,7 @@ pub struct LiveWindow {
     pub span: Nanoseconds,
     /// Events.
     pub counts: LiveCounts,
-    /// Where the time went.
+    /// The spans of the answered requests.
     pub spans: LiveSpans,
     /// Requests and polls by NAPI. NAPIs without either are omitted.
     pub napis: Vec<(NapiId, LivePart)>,
@@ -728,8 +732,8 @@ mod test {
             LiveCounts { datagrams, strays, protocols, ..LiveCounts::default() }
         };
         assert!(!counts(1_000, 990, 0).answers_are_unclear());
-        assert!(!counts(40, 0, 0).answers_are_unclear(), "too few to know");
-        assert!(counts(1_000, 300, 0).answers_are_unclear(), "most are not answered");
+        assert!(!counts(40, 0, 0).answers_are_unclear(), "too few to decide");
+        assert!(counts(1_000, 300, 0).answers_are_unclear(), "most are unanswered");
         assert!(counts(1_000, 1_000, 500).answers_are_unclear(), "several answers each");
         let dns = LiveCounts { identified: 1_000, ..counts(1_000, 0, 0) };
         assert!(!dns.answers_are_unclear(), "ids tell");

@@ -28,7 +28,7 @@ impl fmt::Display for Side {
     }
 }
 
-/// What a reader needs to know about a machine to judge what was measured on it.
+/// The attributes of a machine that a reader needs to judge the measurements made on it.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MachineDescription {
@@ -48,7 +48,7 @@ pub struct MachineDescription {
     pub cpus: CpuSet,
     /// All CPUs.
     pub topology: Topology,
-    /// The CPU's vulnerabilities and what mitigates each, as in `/sys/devices/system/cpu/vulnerabilities`.
+    /// The CPU's vulnerabilities with their mitigations, as in `/sys/devices/system/cpu/vulnerabilities`.
     pub mitigations: BTreeMap<String, String>,
     /// The deepest idle state that the CPUs may enter; `None` if the kernel does not choose idle states.
     pub deepest_idle: Option<DeepestIdle>,
@@ -90,11 +90,11 @@ pub struct DriverInfo {
     pub bus: String,
 }
 
-/// The idle state with an exit latency from which a sleeping CPU shows in response times.
+/// The exit latency from which an idle state lengthens response times noticeably.
 const SLOW_EXIT_US: u32 = 20;
 
 impl MachineDescription {
-    /// The machine in one line.
+    /// The machine, described in one line.
     pub fn in_words(&self) -> String {
         let mut words = format!("{} {}: Linux {}, {}", self.side, self.host, self.kernel, self.cpu_model);
         if self.guest {
@@ -115,12 +115,12 @@ impl MachineDescription {
             }
         }
         if let Some(idle) = &self.deepest_idle {
-            words.push_str(&format!("; idles down to {} ({} us)", idle.name, idle.exit_us));
+            words.push_str(&format!("; deepest idle state {} ({} us)", idle.name, idle.exit_us));
         }
         words
     }
 
-    /// What can distort the measurement on this machine.
+    /// Conditions on this machine that can distort the measurement.
     fn cautions(&self) -> Vec<String> {
         let mut cautions = Vec::new();
         let side = self.side;
@@ -129,7 +129,8 @@ impl MachineDescription {
         }
         if let Some(idle) = self.deepest_idle.as_ref().filter(|idle| idle.exit_us >= SLOW_EXIT_US) {
             let DeepestIdle { name, exit_us } = idle;
-            cautions.push(format!("{side}: CPUs idle down to {name}, and take {exit_us} us to wake up"));
+            cautions
+                .push(format!("{side}: CPUs may enter idle state {name}, and take {exit_us} us to wake up"));
         }
         let powersave = self.governors.iter().find(|governor| *governor == "powersave");
         if let Some(governor) = powersave {
@@ -149,7 +150,7 @@ impl MachineDescription {
     }
 }
 
-/// What can distort a measurement on these machines.
+/// Conditions on these machines that can distort a measurement.
 pub fn cautions(machines: &[MachineDescription]) -> Vec<String> {
     let mut cautions: Vec<String> = machines.iter().flat_map(MachineDescription::cautions).collect();
     let [one, other] = machines else { return cautions };
@@ -169,7 +170,7 @@ pub fn cautions(machines: &[MachineDescription]) -> Vec<String> {
     cautions
 }
 
-/// The machines, one per line, and what can distort the measurement.
+/// The machines, one per line, followed by the conditions that can distort the measurement.
 pub fn in_lines(machines: &[MachineDescription]) -> Vec<String> {
     let words = machines.iter().map(MachineDescription::in_words);
     words.chain(cautions(machines).into_iter().map(|caution| format!("Check: {caution}."))).collect()

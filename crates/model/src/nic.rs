@@ -113,23 +113,23 @@ knob_words! {
 knob_words! {
     /// A value of interrupt moderation. Kernel: `struct ethtool_coalesce`, `ETHTOOL_A_COALESCE_*`.
     CoalesceParam of COALESCING {
-        /// How long a receive interrupt waits, in microseconds.
+        /// How long a receive interrupt is delayed, in microseconds.
         RxUsecs = "rx-usecs",
-        /// After how many packets a receive interrupt comes immediately.
+        /// After how many packets a receive interrupt is raised immediately.
         RxMaxFrames = "rx-frames" { unit: KnobUnit::Packets },
-        /// How long a transmit interrupt waits, in microseconds.
+        /// How long a transmit interrupt is delayed, in microseconds.
         TxUsecs = "tx-usecs",
-        /// After how many packets a transmit interrupt comes immediately.
+        /// After how many packets a transmit interrupt is raised immediately.
         TxMaxFrames = "tx-frames" { unit: KnobUnit::Packets },
-        /// Whether the driver adapts the receive values by itself (`net_dim`).
+        /// Whether the driver adapts the receive values to the traffic (`net_dim`).
         AdaptiveRx = "adaptive-rx" { unit: KnobUnit::Switch, range: None },
-        /// Whether the driver adapts the transmit values by itself.
+        /// Whether the driver adapts the transmit values to the traffic.
         AdaptiveTx = "adaptive-tx" { unit: KnobUnit::Switch, range: None },
-        /// Whether the receive timer starts again with each completion.
+        /// Whether each completion restarts the receive timer.
         ///
         /// Kernel: 5.15, `net/ethtool/coalesce.c`.
         CqeModeRx = "cqe-mode-rx" { unit: KnobUnit::Switch, range: None, since: KernelVersion::since(5, 15) },
-        /// Whether the transmit timer starts again with each completion.
+        /// Whether each completion restarts the transmit timer.
         ///
         /// Kernel: 5.15, `net/ethtool/coalesce.c`.
         CqeModeTx = "cqe-mode-tx" { unit: KnobUnit::Switch, range: None, since: KernelVersion::since(5, 15) },
@@ -144,61 +144,64 @@ impl CoalesceParam {
 }
 
 knob_words! {
-    /// An offload that decides how packets travel. Kernel: `net/ethtool/common.c` `netdev_features_strings`.
+    /// An offload that affects packet delivery. Kernel: `net/ethtool/common.c` `netdev_features_strings`.
     Offload of OFFLOADS {
-        /// Packets are joined in NAPI. A veth has NAPIs only with this or with XDP.
+        /// GRO: packets are merged in NAPI. A veth has NAPIs only with this or with XDP.
         Gro = "rx-gro",
-        /// The NIC joins packets, in a way that can be taken apart again. May reset the queues (`ndo_set_features`).
+        /// Hardware GRO: the NIC merges packets so that they can be segmented again. May reset the queues
+        /// (`ndo_set_features`).
         GroHw = "rx-gro-hw" { disruption: Disruption::QueueReset, takes_queues: true },
-        /// Packets are joined without merging their headers, for forwarding.
+        /// GRO by fragment list: packets are merged without merging their headers, for forwarding.
         GroList = "rx-gro-list",
-        /// UDP packets that are to be forwarded are joined too.
+        /// GRO also merges UDP packets that are forwarded.
         ///
         /// Kernel: 5.12, `net/ipv4/udp_offload.c` `udp_gro_receive()`.
         GroUdpForwarding = "rx-udp-gro-forwarding" { since: KernelVersion::since(5, 12) },
-        /// The NIC joins packets, in a way that cannot be taken apart again. May reset the queues
+        /// LRO: the NIC merges packets in a way that cannot be undone. May reset the queues
         /// (`ndo_set_features`).
         Lro = "rx-lro" { disruption: Disruption::QueueReset, takes_queues: true },
-        /// Large packets are cut just before the driver.
+        /// GSO: large packets are segmented just before they are passed to the driver.
         Gso = "tx-generic-segmentation",
-        /// The NIC cuts large TCP packets.
+        /// TSO: the NIC segments large TCP packets.
         Tso = "tx-tcp-segmentation",
         /// Like `tx-tcp-segmentation`, for IPv6.
         Tso6 = "tx-tcp6-segmentation",
-        /// Like `tx-tcp-segmentation`, with congestion marks.
+        /// Like `tx-tcp-segmentation`, for packets with ECN.
         TsoEcn = "tx-tcp-ecn-segmentation",
-        /// Like `tx-tcp-segmentation`, if all segments may share one identification.
+        /// Like `tx-tcp-segmentation`, if all segments may share one IP identification.
         TsoMangleId = "tx-tcp-mangleid-segmentation",
-        /// The NIC hands packets to queues by rules.
+        /// Ntuple filters: rules in the NIC direct packets to queues.
         Ntuple = "rx-ntuple-filter",
-        /// The NIC gives the hash that it chose the queue by.
+        /// The NIC reports the hash by which it chose the queue.
         RxHash = "rx-hashing",
-        /// tc rules may be carried out by the NIC.
+        /// The NIC may execute tc rules.
         TcOffload = "hw-tc-offload",
     }
 }
 
 knob_words! {
-    /// A bound on how large a packet may be before it is cut, or may grow by joining, in bytes. Above
-    /// [`PacketSize::LEGACY`] it is what the kernel's developers call BIG TCP.
+    /// The maximum size of a packet before segmentation, or after coalescing, in bytes. Sizes above
+    /// [`PacketSize::LEGACY`] are BIG TCP.
     ///
     /// Kernel: `include/linux/netdevice.h` `struct net_device`, `net/core/dev.c` `netif_set_gso_max_size()`.
     PacketSize of PACKET_SIZES {
-        /// The largest packet that is cut only by the NIC, in bytes; with IPv4 see gso_ipv4_max_size.
+        /// The maximum size of a packet that is passed to the NIC for segmentation, in bytes; for IPv4 see
+        /// gso_ipv4_max_size.
         ///
         /// Kernel: 4.16; above 64 KiB 5.19, `net/core/rtnetlink.c` `do_setlink()`.
         Gso = "gso_max_size" { since: KernelVersion::since(4, 16) },
-        /// The largest packet that received ones are joined to, in bytes; with IPv4 see gro_ipv4_max_size.
+        /// The maximum size to which received packets are coalesced, in bytes; for IPv4 see
+        /// gro_ipv4_max_size.
         ///
         /// Kernel: 5.17; above 64 KiB 5.19, `net/core/rtnetlink.c` `do_setlink()`.
         Gro = "gro_max_size" { since: KernelVersion::since(5, 17) },
-        /// The same as gso_max_size with IPv4. Above 65536 the header says 0, which programs that read raw
-        /// packets must know.
+        /// Like gso_max_size, for IPv4. Above 65536 the IP header has the length 0, which programs that read
+        /// raw packets must handle.
         ///
         /// Kernel: 6.3, `net/core/rtnetlink.c` `do_setlink()`.
         GsoIpv4 = "gso_ipv4_max_size" { since: KernelVersion::since(6, 3) },
-        /// The same as gro_max_size with IPv4. Above 65536 the header says 0, which programs that read raw
-        /// packets must know.
+        /// Like gro_max_size, for IPv4. Above 65536 the IP header has the length 0, which programs that read
+        /// raw packets must handle.
         ///
         /// Kernel: 6.3, `net/core/rtnetlink.c` `do_setlink()`.
         GroIpv4 = "gro_ipv4_max_size" { since: KernelVersion::since(6, 3) },
@@ -229,7 +232,7 @@ impl PacketSize {
 }
 
 knob_words! {
-    /// A number that holds for the whole host. Kernel: `net/core/sysctl_net_core.c`; `/proc/sys/net/core/`.
+    /// A host-wide sysctl. Kernel: `net/core/sysctl_net_core.c`; `/proc/sys/net/core/`.
     Sysctl of SYSCTLS {
         /// For how many microseconds `poll` and `select` busy-poll before they sleep, on sockets with busy
         /// polling enabled; 0 disables it. Also applies to each epoll that watches a connection with a NAPI
@@ -328,7 +331,8 @@ pub enum NicRequest {
     PacketSize(PacketSize, u32),
     /// See [`crate::NicKnob::PrivateFlag`].
     PrivateFlags(Vec<(FlagName, bool)>),
-    /// Packets are spread evenly over the first queues, this many: see [`crate::NicKnob::RssTable`].
+    /// The number of queues, from the first, that packets are spread over evenly: see
+    /// [`crate::NicKnob::RssTable`].
     RssQueues(u32),
     /// See [`crate::NicKnob::RssContext`].
     RssContexts(Vec<QueueSpan>),
@@ -369,7 +373,8 @@ impl NicRequest {
     }
 
     /// Merges two lists of requests. A later request replaces an earlier one with the same key; private flags
-    /// are merged by name, and ntuple rules are added. Two transactions in a row have the same result.
+    /// are merged by name, and ntuple rules are added. The result is the same as that of two consecutive
+    /// transactions.
     #[must_use]
     pub fn after(later: Vec<Self>, earlier: Vec<Self>) -> Vec<Self> {
         let mut all = earlier;

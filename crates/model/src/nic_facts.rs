@@ -48,7 +48,7 @@ pub struct DriverFacts {
     pub ntuple_rules: Option<Fact<u32>>,
     /// The maximum number of RSS contexts besides the default one.
     pub rss_contexts: Option<Fact<u32>>,
-    /// What the driver rejects, in words.
+    /// The configurations that the driver rejects, for display.
     pub refuses: Option<Fact<String>>,
 }
 
@@ -58,9 +58,9 @@ pub struct DriverFacts {
 pub struct Fact<T> {
     /// The fact.
     pub is: T,
-    /// File and line.
+    /// The file and line.
     pub at: String,
-    /// The function, table or macro there.
+    /// The function, table or macro at that place.
     #[serde(rename = "in")]
     pub within: String,
     /// The text of that line.
@@ -82,7 +82,7 @@ pub enum Interruption {
     CarrierOff,
     /// Each queue is reset and loses its packets; the carrier stays on.
     QueueReset,
-    /// Not at all.
+    /// The change does not interrupt traffic.
     Nothing,
     /// The driver does not support such a change.
     Unsupported,
@@ -102,7 +102,7 @@ pub enum IrqCertainty {
 }
 
 impl IrqCertainty {
-    /// The certainty in words.
+    /// The certainty, for display.
     pub const fn words(self) -> &'static str {
         match self {
             Self::ByOrder => "guessed by the order of NAPIs",

@@ -12,7 +12,7 @@ use crate::setting::{Object, Setting};
 pub struct Reason {
     /// One sentence for the operator.
     pub why: String,
-    /// The rule behind it: a policy file's line, a recipe, a document, a command.
+    /// The source of the value: a policy file's line, a recipe, a document, a command.
     pub source: String,
 }
 
@@ -53,12 +53,12 @@ impl Change {
         &self.from
     }
 
-    /// The value that is wanted.
+    /// The desired value.
     pub fn to(&self) -> &Setting {
         &self.to
     }
 
-    /// Why it is wanted.
+    /// The reason for the desired value.
     pub fn because(&self) -> &Reason {
         &self.because
     }
@@ -107,7 +107,7 @@ impl Step {
         self.changes.iter().map(|c| c.from().clone()).collect()
     }
 
-    /// The values that are wanted.
+    /// The desired values.
     pub fn to(&self) -> Vec<Setting> {
         self.changes.iter().map(|c| c.to().clone()).collect()
     }
@@ -145,7 +145,7 @@ impl From<Step> for Vec<Change> {
 /// Why changes cannot form a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NotAStep {
-    /// There are none.
+    /// The list of changes is empty.
     Empty,
     /// The changes belong to more than one object.
     TwoObjects(Object, Object),
@@ -158,7 +158,7 @@ impl fmt::Display for NotAStep {
         match self {
             Self::Empty => f.write_str("a step changes something"),
             Self::TwoObjects(first, other) => {
-                write!(f, "a step must stay on {first}, but goes on to {other}")
+                write!(f, "all changes of a step must be of {first}, but one is of {other}")
             }
             Self::TwiceOneKnob(knob) => {
                 write!(f, "a step changes {} of {} twice", knob.knob(), knob.object())
@@ -197,7 +197,7 @@ mod read {
     }
 }
 
-/// Steps in the order of writing. An empty plan means that the host is already as wanted.
+/// Steps in the order of writing. An empty plan means that the host already matches the policy.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Plan {

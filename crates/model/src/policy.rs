@@ -67,7 +67,7 @@ pub struct Intent {
     /// for no proof. Only in a service's request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub holdback: Option<Holdback>,
-    /// What to do when that proof shows that the policy harms.
+    /// The reaction to a proof that shows that the policy harms.
     #[serde(default, skip_serializing_if = "OnReversed::is_report")]
     pub on_reversed: OnReversed,
     /// What the request may cost.
@@ -278,7 +278,7 @@ impl OnReversed {
         }
     }
 
-    /// Whether it is only reported.
+    /// Whether the harm is only reported.
     pub const fn is_report(&self) -> bool {
         matches!(self, Self::Report)
     }

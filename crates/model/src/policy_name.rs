@@ -52,8 +52,8 @@ impl PolicyName {
         }
     }
 
-    /// Whether the policy optimizes traffic: `mix` divides a device among other policies, and `none` leaves everything
-    /// to the kernel.
+    /// Whether the policy optimizes traffic: `mix` divides a device among other policies, and `none` keeps
+    /// the kernel's defaults.
     pub const fn optimizes(self) -> bool {
         !matches!(self, Self::Mix | Self::None)
     }

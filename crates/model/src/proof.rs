@@ -52,7 +52,7 @@ pub struct Proof {
     /// [`Proof::COURSE_MAX`].
     #[serde(default)]
     pub course: Vec<CourseStep>,
-    /// When the last episode ended, in microseconds since 1970, and how; `None` before the first.
+    /// When and how the last episode ended, the time in microseconds since 1970; `None` before the first.
     pub last: Option<Episode>,
     /// When the daemon rolled the policy back because it harms, in microseconds since 1970.
     #[serde(default)]
@@ -63,7 +63,7 @@ pub struct Proof {
 #[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CourseStep {
-    /// When, in microseconds since 1970.
+    /// The time, in microseconds since 1970.
     pub unix_micros: u64,
     /// The quantity.
     pub quantity: Guarded,
@@ -71,7 +71,7 @@ pub struct CourseStep {
     pub change: ProofInterval,
 }
 
-/// An episode: some pairs of windows, one after the other.
+/// An episode: several consecutive pairs of windows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Episode {
@@ -91,7 +91,7 @@ pub struct Effect {
     /// The estimate over all kept pairs, with an interval that contains the true effect at all times with a
     /// probability of 95 %.
     pub change: ProofInterval,
-    /// The same over the last [`Proof::RECENT_PAIRS`] pairs: what changed lately shows here first.
+    /// The estimate over the last [`Proof::RECENT_PAIRS`] pairs, where recent changes show first.
     pub recent: ProofInterval,
     /// The number of kept pairs.
     pub pairs: usize,
@@ -140,25 +140,25 @@ impl fmt::Display for ProofInterval {
     }
 }
 
-/// What a proof shows at present.
+/// The present conclusion of a proof.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ProofState {
-    /// A quantity that the policy is for is smaller with it.
+    /// A quantity that the policy is meant to reduce is smaller with it.
     Helps,
-    /// The effect on every quantity that the policy is for is below [`Proof::MARGIN`].
+    /// The effect on every quantity that the policy is meant to reduce is below [`Proof::MARGIN`].
     NoEffect,
-    /// A quantity that the policy is for is larger with it, and none is smaller.
+    /// A quantity that the policy is meant to reduce is larger with it, and none is smaller.
     Reversed,
-    /// Too few pairs, or too much noise.
+    /// Different by less than the margin, in every deciding quantity.
     Open,
 }
 
 impl ProofState {
-    /// All of them.
+    /// All conclusions.
     pub const ALL: [Self; 4] = [Self::Helps, Self::NoEffect, Self::Reversed, Self::Open];
 
-    /// The word for it.
+    /// The conclusion's word.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Helps => "helps",
@@ -173,7 +173,7 @@ impl Proof {
     /// The maximum number of kept pairs.
     pub const PAIRS_MAX: usize = 2_048;
 
-    /// The maximum number of steps of the course.
+    /// The maximum number of kept steps of the course.
     pub const COURSE_MAX: usize = 1_024;
 
     /// The number of pairs that count as recent.
@@ -182,7 +182,7 @@ impl Proof {
     /// An effect below this share counts as none.
     pub const MARGIN: f64 = 0.05;
 
-    /// A proof that begins now.
+    /// Creates a proof that begins now.
     pub fn of(intent: &Intent, delivery: &str, unix_micros: u64) -> Self {
         Self {
             intent: as_asked(intent),
@@ -216,7 +216,7 @@ impl Proof {
         }
     }
 
-    /// Adds the present effects to the course. When it is full, every other moment goes.
+    /// Adds the present effects to the course. When the course is full, every other step is dropped.
     pub fn note_effects(&mut self, unix_micros: u64) {
         if self.course.len() + self.effects.len() > Self::COURSE_MAX {
             let mut moments: Vec<u64> = self.course.iter().map(|step| step.unix_micros).collect();
@@ -239,7 +239,7 @@ impl Proof {
             && self.intent == as_asked(intent)
     }
 
-    /// What it shows, in one line: `service cache: its proof: cpu -21 % (-24 to -18) with its policy, 3100
+    /// The conclusion in one line: `service cache: its proof: cpu -21 % (-24 to -18) with its policy, 3100
     /// pairs, helps`.
     pub fn sentence(&self, service: &str) -> String {
         let effects: Vec<String> = self
@@ -258,14 +258,13 @@ impl Proof {
         if self.managed_millis == 0 { 0.0 } else { millis(self.without_millis) / millis(self.managed_millis) }
     }
 
-    /// Whether an episode that withdraws the policy for this long keeps within the allowed share.
+    /// Whether an episode that withdraws the policy for this long stays within the allowed share.
     pub fn allows(&self, holdback: Holdback, without_millis: u64) -> bool {
         let used = millis(self.without_millis.saturating_add(without_millis));
         used <= holdback.share() * millis(self.managed_millis)
     }
 
-    /// Whether the policy harms by more than a difference that counts as none: what `on_reversed = "rollback"`
-    /// waits for.
+    /// Whether the policy harms by more than the margin, the condition of `on_reversed = "rollback"`.
     pub fn harms(&self) -> bool {
         let meant = quantities_of(&self.intent);
         let is_worse =
@@ -273,7 +272,7 @@ impl Proof {
         self.standing() == ProofState::Reversed && self.effects.iter().any(|effect| is_worse(&effect))
     }
 
-    /// What it shows at present, by the recent pairs.
+    /// The present conclusion, from the recent pairs.
     pub fn standing(&self) -> ProofState {
         let meant = quantities_of(&self.intent);
         let recent: Vec<&ProofInterval> = self
@@ -306,7 +305,7 @@ fn quantities_of(intent: &Intent) -> Vec<Guarded> {
     }
 }
 
-/// A request without what does not change its settings.
+/// A request reduced to the parts that affect its settings.
 fn as_asked(intent: &Intent) -> Intent {
     let delivery = intent.delivery.filter(|_| intent.found.is_none());
     Intent {
@@ -321,7 +320,7 @@ fn as_asked(intent: &Intent) -> Intent {
     }
 }
 
-/// Rounded to a hundredth of a percent: the file stays small.
+/// Rounded to a hundredth of a percent, to keep the file small.
 #[expect(clippy::cast_possible_truncation, reason = "four digits")]
 fn rounded(difference: f64) -> f32 {
     ((difference * 1e4).round() / 1e4) as f32
@@ -371,7 +370,7 @@ mod test {
         assert_eq!(shown(0.01), (ProofState::Reversed, false));
         assert_eq!(shown(0.06), (ProofState::Reversed, true));
         let other = proof_with(PolicyName::Cpu, &[(Guarded::P99, interval(0.5, 0.9))]);
-        assert!(!other.harms(), "the policy is for CPU time");
+        assert!(!other.harms(), "the policy is meant to reduce CPU time");
     }
 
     #[test]
@@ -445,7 +444,7 @@ mod test {
     fn the_time_without_the_policy_stays_within_its_share() {
         let mut proof = Proof::of(&intent(PolicyName::Cpu), "defer50", 5);
         let share: Holdback = "1%".parse().expect("a share");
-        assert!(!proof.allows(share, 10_000), "it has just begun");
+        assert!(!proof.allows(share, 10_000), "the proof has just begun");
         proof.managed_millis = 1_000_000;
         assert!(proof.allows(share, 10_000) && !proof.allows(share, 10_001));
         proof.without_millis = 5_000;

@@ -40,7 +40,7 @@ pub enum Mechanism {
     Threads,
     /// The maximum wake-up latency of CPUs, held through `/dev/cpu_dma_latency`.
     WakeLatency,
-    /// Which of a service's listeners at one address gets a connection.
+    /// How a service's connections are assigned to its listeners at one address.
     Reuseport,
     /// Interrupt moderation: per queue if the driver supports that, otherwise per device.
     Coalescing(CoalesceParam),
@@ -161,9 +161,9 @@ pub enum RecipeValue {
     Max,
     /// One per physical core near the device.
     PerCore,
-    /// A set of CPUs; an empty set switches it off.
+    /// A set of CPUs; an empty set turns the mechanism off.
     Cpus(CpuSet),
-    /// The CPUs near the device if it has fewer queues than they have cores; otherwise none.
+    /// The CPUs near the device if it has fewer queues than there are nearby cores; otherwise none.
     CpusIfShort,
     /// A layout.
     Layout(Layout),
@@ -202,12 +202,12 @@ pub struct RecipeEntry {
     /// The drivers with which a measurement showed a benefit. Empty if no measurement is claimed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub measured_on: Vec<String>,
-    /// The minimum traffic for which the entry was measured to gain; `None` if it claims no limit.
+    /// The minimum traffic for which the entry was measured to help; `None` if it claims no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pays_from: Option<PaysFrom>,
 }
 
-/// The minimum traffic for which a delivery mode was measured to gain.
+/// The minimum traffic for which a delivery mode was measured to help.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct PaysFrom {
@@ -218,7 +218,7 @@ pub struct PaysFrom {
 }
 
 impl PaysFrom {
-    /// The largest number of either.
+    /// The largest value of either limit.
     pub const MAX: u32 = 1_000_000;
 }
 
@@ -234,7 +234,7 @@ impl RecipeEntry {
     }
 }
 
-/// The circumstances that decide whether a recipe applies, as far as they are known.
+/// The known circumstances that decide whether a recipe applies.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Circumstances {
@@ -242,11 +242,11 @@ pub struct Circumstances {
     pub driver: String,
     /// Whether the device raises interrupts; `None` if no device is known.
     pub own_interrupts: Option<bool>,
-    /// How many NAPIs the connections of one epoll arrive by; `None` if no connection is known.
+    /// The number of NAPIs that deliver the connections of one epoll; `None` if no connection is known.
     pub epoll_napis: Option<EpollNapis>,
 }
 
-/// How many NAPIs the connections of one epoll arrive by.
+/// The number of NAPIs that deliver the connections of one epoll.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum EpollNapis {
@@ -269,7 +269,7 @@ impl EpollNapis {
     }
 }
 
-/// The conditions of a case: all of them must be known to be met.
+/// The conditions of a case, all of which must be known to be met.
 #[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct When {
@@ -294,12 +294,11 @@ impl When {
 impl fmt::Display for When {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { driver, own_interrupts, epoll_napis } = self;
-        let own =
-            |own: &bool| if *own { "with interrupts of its own" } else { "without interrupts of its own" };
+        let own = |own: &bool| if *own { "with its own interrupts" } else { "without its own interrupts" };
         let words = [
             driver.as_ref().map(|driver| format!("driver {driver}")),
             own_interrupts.as_ref().map(|interrupts| format!("a device {}", own(interrupts))),
-            epoll_napis.map(|napis| format!("connections of one epoll by {} NAPI(s)", napis.as_str())),
+            epoll_napis.map(|napis| format!("connections of one epoll on {} NAPI(s)", napis.as_str())),
         ];
         let words: Vec<String> = words.into_iter().flatten().collect();
         f.write_str(if words.is_empty() { "always".to_owned() } else { words.join(", ") }.as_str())
@@ -315,7 +314,7 @@ pub struct Case {
     pub policies: BTreeMap<Option<PolicyName>, Recipe>,
 }
 
-/// The values that a policy stands for.
+/// The values that a policy resolves to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Recipe {
     /// Entries by mechanism. Mechanisms without an entry keep their value.
@@ -335,12 +334,13 @@ impl Recipe {
 pub struct Rung {
     /// The mode.
     pub mode: DeliveryMode,
-    /// Why it may be better, with the source.
+    /// Why the mode may be better, with the source.
     pub because: Reason,
-    /// The drivers with which a measurement showed that. Empty if no measurement is claimed.
+    /// The drivers with which a measurement showed that the mode is better. Empty if no measurement is
+    /// claimed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub measured_on: Vec<String>,
-    /// The conditions under which it is worth trying.
+    /// The conditions under which the mode is worth trying.
     pub when: When,
 }
 
@@ -366,7 +366,7 @@ pub struct Recipes {
     pub cases: BTreeMap<String, Case>,
     /// By driver ([`crate::host::Device::kind`]), then by policy; `None` applies to every policy.
     pub drivers: BTreeMap<String, BTreeMap<Option<PolicyName>, Recipe>>,
-    /// What to try, in order, for a service with this policy that misses its goal.
+    /// The delivery modes to try, in order, for a service with this policy that misses its goal.
     pub ladders: BTreeMap<PolicyName, Vec<Rung>>,
     /// Facts about the drivers.
     pub nics: Arc<NicFacts>,

@@ -36,11 +36,11 @@ impl fmt::Display for ListenerGroup {
 #[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Spread {
-    /// By the kernel's hash of addresses and ports, over all of them.
+    /// By the kernel's hash of addresses and ports, over all sockets.
     #[default]
     Hash,
-    /// By the queue on which the first packet arrived; packets of other queues or of none, by the kernel's
-    /// hash. In ascending order of queue, without duplicates.
+    /// By the queue on which the first packet arrived; packets of queues without a list, or of no queue, by
+    /// the kernel's hash. In ascending order of queue, without duplicates.
     Queues(Vec<QueueListeners>),
     /// By a foreign BPF program, which can neither be read back nor attached again.
     Foreign,

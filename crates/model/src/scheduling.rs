@@ -161,7 +161,7 @@ impl Slice {
     /// `NSEC_PER_MSEC/10`.
     pub const LEAST: Nanoseconds = Nanoseconds(100_000);
 
-    /// The longest. Kernel: 6.12, `__setparam_fair()`, `NSEC_PER_MSEC*100`.
+    /// The longest slice. Kernel: 6.12, `__setparam_fair()`, `NSEC_PER_MSEC*100`.
     pub const MOST: Nanoseconds = Nanoseconds(100_000_000);
 }
 
@@ -194,7 +194,7 @@ impl FromStr for Slice {
     }
 }
 
-/// Where a NAPI's kernel thread should run.
+/// The CPUs on which a NAPI's kernel thread should run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KthreadCpus {
     /// On any CPU of its initial affinity.
@@ -229,11 +229,11 @@ impl FromStr for KthreadCpus {
             list => {
                 list.parse().ok().filter(|cpus: &CpuSet| !cpus.is_empty()).map(Self::Set).ok_or_else(|| {
                     NotScheduling {
-                    text: text.to_owned(),
-                    meant:
-                        "a place for kernel threads: expected any, irq, sibling or a list of CPUs as in 4-7"
-                            .into(),
-                }
+                        text: text.to_owned(),
+                        meant:
+                            "CPUs for kernel threads: expected any, irq, sibling or a list of CPUs as in 4-7"
+                                .into(),
+                    }
                 })
             }
         }
@@ -269,7 +269,7 @@ impl KthreadRequest {
     }
 }
 
-/// The observed scheduling of a kernel thread; `None` for what this kernel does not support.
+/// The observed scheduling of a kernel thread; `None` for values that this kernel does not support.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KthreadState {

@@ -33,7 +33,7 @@ pub struct Search {
     pub begun: Vec<u64>,
     /// The outcome of each mode that was tried, in order.
     pub tried: Vec<Tried>,
-    /// The mode that was found to be better than what the policy resolves to.
+    /// The mode that was found to be better than the one that the policy resolves to.
     pub found: Option<DeliveryMode>,
 }
 
@@ -44,11 +44,11 @@ pub struct Tried {
     pub mode: DeliveryMode,
     /// The mode that it was compared with.
     pub instead_of: DeliveryMode,
-    /// When, in microseconds since 1970.
+    /// The time, in microseconds since 1970.
     pub unix_micros: u64,
     /// The outcome; `None` while the try is running, or if the daemon exited during it.
     pub ruling: Option<Ruling>,
-    /// What was measured of the service.
+    /// What was measured on the service.
     pub judgement: Option<Judgement>,
 }
 
@@ -62,7 +62,7 @@ impl Searches {
     /// A day, in microseconds.
     pub const DAY_MICROS: u64 = 86_400_000_000;
 
-    /// The maximum number of services that are remembered.
+    /// The maximum number of services whose searches are stored.
     pub const SERVICES_MAX: usize = 256;
 
     /// The guard for services without one: CPU time per request may grow by a quarter.
@@ -123,7 +123,7 @@ impl Search {
         }
     }
 
-    /// Whether one of these processes already served it. A process may have changed its name since.
+    /// Whether one of these processes already served it. A process may have changed its name since then.
     fn is_served_by(&self, processes: &BTreeSet<ProcessId>) -> bool {
         let same = |one: &ProcessId, other: &ProcessId| one.pid == other.pid && one.started == other.started;
         self.processes.iter().any(|known| processes.iter().any(|process| same(known, process)))
@@ -137,7 +137,7 @@ impl Search {
         (self.begun.len(), self.begun.iter().min().map(|at| at.saturating_add(Searches::DAY_MICROS)))
     }
 
-    /// Whether a mode need not be tried: it was rolled back, or another was found to be better.
+    /// Whether a mode need not be tried, because it was rolled back or another mode was found to be better.
     pub fn is_closed(&self, mode: DeliveryMode) -> bool {
         self.tried.iter().any(|tried| match tried.ruling {
             None | Some(Ruling::Interrupted | Ruling::NotJudged | Ruling::ClientsLeft) => false,
@@ -150,8 +150,8 @@ impl Search {
     pub fn begin(&mut self, mode: DeliveryMode, instead_of: DeliveryMode, now: u64) {
         self.begun.push(now);
         self.tried.retain(|tried| tried.mode != mode);
-        // A ladder has at most this many modes, plus the one that the policy resolves to; the oldest is from
-        // an earlier ladder.
+        // A ladder has at most this many modes, plus the one that the policy resolves to; the oldest outcome
+        // is from an earlier ladder.
         if self.tried.len() > Rung::COUNT_MAX {
             self.tried.remove(0);
         }
@@ -177,13 +177,13 @@ impl Search {
         self.tried.retain(|tried| tried.mode != mode || tried.ruling.is_some());
     }
 
-    /// Allows everything to be tried again, at the operator's request.
+    /// Allows all modes to be tried again, at the operator's request.
     pub fn take_up(&mut self) {
         self.tried.retain(|tried| self.found.is_some_and(|found| tried.mode == found));
     }
 }
 
-/// A request without its origin and without what was found for it.
+/// A request without its origin and without the search's results for it.
 fn as_asked(intent: &Intent) -> Intent {
     let delivery = intent.delivery.filter(|_| intent.found.is_none());
     Intent { delivery, found: None, origin: String::new(), ..intent.clone() }
@@ -228,9 +228,9 @@ mod test {
         other.goal.p99 = Some(Nanoseconds::from_micros(9));
         assert_eq!(delivery(other, |_| true), None);
         search.renew(&intent(), &processes(&[2, 3]));
-        assert_eq!(search.found, Some(SUSPEND), "a worker of it is a new one");
+        assert_eq!(search.found, Some(SUSPEND), "one of its workers is new");
         search.renew(&intent(), &processes(&[]));
-        assert_eq!(search.found, Some(SUSPEND), "it is not there at the moment");
+        assert_eq!(search.found, Some(SUSPEND), "the service is not running at the moment");
         search.renew(&intent(), &processes(&[8]));
         assert_eq!((search.found, search.tried.len(), search.begun.len()), (None, 0, 1), "a restart");
     }
@@ -246,8 +246,8 @@ mod test {
         assert!(search.is_closed(SUSPEND) && !search.is_closed(DeliveryMode::NapiBusy));
         let other = Intent { policy: PolicyName::Cpu, ..intent() };
         search.renew(&other, &processes(&[2]));
-        assert!(!search.is_closed(SUSPEND), "another request is another word of the operator");
-        assert_eq!(search.begun, [5, 6], "and its tries count all the same");
+        assert!(!search.is_closed(SUSPEND), "a changed request starts a new search");
+        assert_eq!(search.begun, [5, 6], "the tries count nevertheless");
     }
 
     #[test]

@@ -56,7 +56,7 @@ impl DeviceCondition {
         }
     }
 
-    /// Whether a device meets it. A property that is not known meets no condition.
+    /// Whether a device meets the condition. An unknown property meets no condition.
     pub fn is_met_by(&self, device: &Device) -> bool {
         match self {
             Self::Name(names) => names.meet(device.id.name.as_str()),
@@ -144,7 +144,7 @@ pub enum Precedence {
 impl fmt::Display for Precedence {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Pattern { literals } => write!(f, "a pattern that decides {literals} character(s)"),
+            Self::Pattern { literals } => write!(f, "a pattern with {literals} literal character(s)"),
             Self::Match { conditions } => write!(f, "a match with {conditions} condition(s)"),
             Self::Name => f.write_str("its own name"),
         }
@@ -221,7 +221,7 @@ pub struct NotASpeed(pub String);
 
 impl fmt::Display for NotASpeed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "`{}` is not a speed of a link: write `25G`, `>=25G` or `<1000M`", self.0.escape_debug())
+        write!(f, "`{}` is not a link speed: write `25G`, `>=25G` or `<1000M`", self.0.escape_debug())
     }
 }
 
@@ -259,7 +259,7 @@ impl fmt::Display for SpeedBound {
 }
 
 crate::as_text! {
-    SpeedBound: "how fast a link must be: `25G`, `>=25G`, `<1000M`",
+    SpeedBound: "a link speed or a bound on it: `25G`, `>=25G`, `<1000M`",
 }
 
 #[cfg(test)]

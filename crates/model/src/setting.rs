@@ -54,7 +54,7 @@ pub enum Setting {
     TxQueue(TxQueue, TxQueueKnob),
     /// A setting of an interrupt.
     Irq(IrqNumber, IrqKnob),
-    /// A setting of something that a process owns: an epoll, an io_uring, a thread, listeners.
+    /// A setting of an object that a process owns: an epoll, an io_uring, a thread, listeners.
     Process(ProcessKnob),
     /// A setting of the whole host.
     Host(HostKnob),
@@ -276,7 +276,7 @@ mod test {
     fn a_knob_is_known_by_its_interface_and_its_name() {
         let mut known = BTreeSet::new();
         for facts in Setting::table() {
-            assert!(known.insert((facts.interface, facts.name)), "{} stands twice in the table", facts.name);
+            assert!(known.insert((facts.interface, facts.name)), "{} occurs twice in the table", facts.name);
         }
     }
 

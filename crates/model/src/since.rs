@@ -1,6 +1,6 @@
 //! The first kernel release with each feature. A knob's version is in its row of the table
-//! ([`crate::setting::Facts::since`]), where other crates look it up. Here are versions that several rows
-//! share, and those of features that are not knobs.
+//! ([`crate::setting::Facts::since`]), where other crates look it up. This module has the versions that
+//! several rows share, and those of features that are not knobs.
 
 use crate::units::KernelVersion;
 

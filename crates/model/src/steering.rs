@@ -54,8 +54,11 @@ impl FromStr for QueueSpan {
     type Err = NotSteering;
 
     fn from_str(text: &str) -> Result<Self, NotSteering> {
-        let wrong =
-            || NotSteering(format!("`{text}` names no queues: write one as \"2\", several as \"2-5\""));
+        let wrong = || {
+            NotSteering(format!(
+                "`{text}` is not a range of queues: write one queue as \"2\", several as \"2-5\""
+            ))
+        };
         let number = |text: &str| text.parse::<u32>().map_err(|_| wrong());
         let (first, last) = match text.split_once('-') {
             Some((first, last)) => (number(first)?, number(last)?),
@@ -124,7 +127,7 @@ pub struct EtherFlow {
 
 /// The packets that an ntuple rule matches: whole fields only, no prefixes and no ranges.
 ///
-/// A rule is identified by it. The text format is that of `ethtool -N`: `tcp4 dst-port 11211`.
+/// The match identifies the rule. The text format is that of `ethtool -N`: `tcp4 dst-port 11211`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum FlowMatch {
@@ -245,13 +248,13 @@ impl FromStr for FlowRule {
             "tcp6" => FlowMatch::Ip6(IpFlow::all(Transport::Tcp)),
             "udp6" => FlowMatch::Ip6(IpFlow::all(Transport::Udp)),
             "ether" => FlowMatch::Ether(EtherFlow::default()),
-            _ => return Err(wrong("it begins with tcp4, udp4, tcp6, udp6 or ether".to_owned())),
+            _ => return Err(wrong("a flow begins with tcp4, udp4, tcp6, udp6 or ether".to_owned())),
         };
         let mut seen: Vec<&str> = Vec::new();
         let mut to = None;
         while let Some(word) = words.next() {
             if to.is_some() {
-                return Err(wrong(format!("`{word}` comes after where the packets go")));
+                return Err(wrong(format!("`{word}` follows the rule's target")));
             }
             if seen.contains(&word) {
                 return Err(wrong(format!("`{word}` is given twice")));
@@ -274,7 +277,7 @@ impl FromStr for FlowRule {
             }
         }
         let to =
-            to.ok_or_else(|| wrong("it ends with \"queue N\", \"context N-M\" or \"drop\"".to_owned()))?;
+            to.ok_or_else(|| wrong("a rule ends with \"queue N\", \"context N-M\" or \"drop\"".to_owned()))?;
         Ok(Self { flow, to })
     }
 }
@@ -285,7 +288,7 @@ fn condition(flow: &mut FlowMatch, word: &str, value: &str) -> Result<(), String
         FlowMatch::Ip6(flow) => ip_condition(flow, word, value),
         FlowMatch::Ether(flow) => match word {
             "dst" => {
-                flow.destination = Some(mac(value).ok_or_else(|| format!("`{value}` is no MAC address"))?);
+                flow.destination = Some(mac(value).ok_or_else(|| format!("`{value}` is not a MAC address"))?);
                 Ok(())
             }
             "proto" => {
@@ -302,7 +305,7 @@ fn condition(flow: &mut FlowMatch, word: &str, value: &str) -> Result<(), String
 
 fn ip_condition<A: FromStr>(flow: &mut IpFlow<A>, word: &str, value: &str) -> Result<(), String> {
     let address =
-        || value.parse::<A>().map_err(|_| format!("`{value}` is not an address of that version of IP"));
+        || value.parse::<A>().map_err(|_| format!("`{value}` is not an address of this IP version"));
     let port = || value.parse::<u16>().map_err(|_| format!("`{value}` is not a port"));
     match word {
         "src-ip" => flow.source = Some(address()?),

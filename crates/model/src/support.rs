@@ -3,12 +3,12 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// What mechanisms need in addition to a kernel version: optional parts of the kernel, and capabilities of
-/// the caller.
+/// Requirements of mechanisms in addition to a kernel version: optional parts of the kernel, and capabilities
+/// of the caller.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Prerequisites {
-    /// The kernel exposes its types (`CONFIG_DEBUG_INFO_BTF`).
+    /// The kernel has type information (`CONFIG_DEBUG_INFO_BTF`).
     pub btf: bool,
     /// CAP_BPF, or CAP_SYS_ADMIN.
     pub cap_bpf: bool,

@@ -221,7 +221,7 @@ impl OfferedLoad {
 }
 
 impl fmt::Display for OfferedLoad {
-    /// In the document's format: `200K`, `MAX`; other rates than whole thousands in full.
+    /// In the document's format: `200K`, `MAX`; rates that are not whole thousands are written in full.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Max => f.pad("MAX"),
@@ -273,7 +273,7 @@ impl FromStr for OfferedLoad {
 /// The distribution of key sizes, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeySize {
-    /// All the same.
+    /// All keys or values have the same size.
     Fixed(u32),
     /// Facebook's distribution: generalized extreme value, location 30.7984, scale 8.20449, shape 0.078688.
     FbKey,
@@ -297,7 +297,7 @@ impl KeySize {
 /// The distribution of value sizes, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ValueSize {
-    /// All the same.
+    /// All keys or values have the same size.
     Fixed(u32),
     /// Facebook's distribution: sizes 0 to 14 by a table, larger ones generalized Pareto with location 15,
     /// scale 214.476, shape 0.348238.
@@ -384,8 +384,8 @@ impl FromStr for ValueSize {
 }
 
 crate::as_text! {
-    KeySize: "the sizes of keys",
-    ValueSize: "the sizes of values",
+    KeySize: "the key sizes",
+    ValueSize: "the value sizes",
 }
 
 #[cfg(test)]

@@ -151,7 +151,7 @@ fn sockets_of_a_recorded_host_get_queues_or_say_why_not() {
     let host = cache_server();
     let placement = place(&joined(&host), &host, &Resolved::default()).expect("placed");
     for part in placement.parts.iter().filter(|part| matches!(part.intent.target, Target::Epolls(..))) {
-        let why = "it gets no queues of its own on eth0: its driver has no ntuple rules";
+        let why = "it gets no dedicated queues on eth0: its driver has no ntuple rules";
         assert!(part.notes.iter().any(|note| note == why), "{:?}", part.notes);
     }
 }
@@ -395,10 +395,7 @@ fn a_plan_says_where_it_wants_more_contexts_or_rules_than_the_driver_takes() {
     };
     let wants = || vec![model::NicRequest::FlowRules(vec![flow(1), flow(9_001)])];
     let said = said_of("iavf", rules(128), wants());
-    assert!(
-        said.contains("1 more rules for single flows in addition to 128") && said.contains("iavf.h:472"),
-        "{said}"
-    );
+    assert!(said.contains("1 more ntuple rules in addition to 128") && said.contains("iavf.h:472"), "{said}");
     assert!(
         !said_of("iavf", rules(127), wants()).contains("at most"),
         "a rule for a flow that has one keeps its place"

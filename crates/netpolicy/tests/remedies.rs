@@ -174,7 +174,7 @@ fn divided() -> Vec<Case> {
             with(two_servers(2), |host| host.devices[0].channels.as_mut().expect("some").combined.max = 2),
             TWO_SERVICES,
             [(
-                "the same policy for everything that receives on it, and for the device",
+                "the same policy for the device and every request that receives on it",
                 "policy = \"mix\"\n#more\n[service.cache]\nmatch = { port = 11211 }\npolicy = \"latency\"",
                 "policy = \"bulk\"\n#more\n[service.cache]\nmatch = { port = 11211 }\npolicy = \"bulk\"",
             )],
@@ -660,7 +660,7 @@ fn what_queues_would_lose_is_put_back_first() {
     let (_, nearest) = planned(fewer, &host).expect_err("values would be lost");
     assert_eq!(
         nearest,
-        "first netpolicy set device eth0 interrupt --setting rps_cpus=none --setting rps_flow_cnt=0, which can be undone"
+        "first netpolicy set device eth0 interrupt --setting rps_cpus=none --setting rps_flow_cnt=0, which is a change that can be undone"
     );
     let first =
         "[device.eth0]\ndelivery = \"interrupt\"\nsettings = { rps_cpus = \"none\", rps_flow_cnt = 0 }\n";

@@ -1,4 +1,4 @@
-//! The CPU of each interrupt and thread of a request.
+//! Assigns a CPU to each interrupt and thread of a request.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,9 +14,9 @@ use crate::queue_object::Objects;
 use crate::refusal::Refusal;
 use crate::wanted::Collected;
 
-/// The request's online CPUs, dealt out in a cycle. The n-th interrupt and the n-th thread get the same CPU,
-/// so that with one worker per queue the packet and its reader share a cache. The order depends on
-/// identities, not on what happens to run, so the same host always gets the same result.
+/// Deals out the request's online CPUs in a cycle. The n-th interrupt and the n-th thread get the same CPU,
+/// so that with one worker per queue a packet is processed and read on CPUs that share a cache. The order
+/// depends only on identities, so the same host always gets the same result.
 #[derive(Clone, Debug)]
 pub(crate) struct Deal {
     cpus: Vec<Cpu>,
@@ -30,7 +30,7 @@ impl Deal {
         (!cpus.is_empty()).then_some(Self { cpus, next: 0 })
     }
 
-    /// The next CPU, as a set.
+    /// Returns the next CPU of the cycle, as a set.
     pub(crate) fn next(&mut self) -> CpuSet {
         let cpu = self.cpus[self.next % self.cpus.len()];
         self.next += 1;
@@ -38,7 +38,7 @@ impl Deal {
     }
 }
 
-/// The CPUs of one part: for its interrupts, threads and wake latency.
+/// The CPUs of one part of a placement: for its interrupts, its threads, and its wake-up latency.
 pub(crate) struct PartCpus<'a> {
     pub(crate) part: &'a PlacedRequest,
     pub(crate) index: &'a Index<'a>,
@@ -47,7 +47,8 @@ pub(crate) struct PartCpus<'a> {
     pub(crate) inferred: bool,
 }
 
-/// A queue whose interrupt is not moved, because the driver does not report that it is the queue's.
+/// A queue whose interrupt is not pinned, because it was found by inference instead of being reported by the
+/// driver.
 struct InferredIrqs {
     device: DeviceId,
     evidence: String,
@@ -83,7 +84,8 @@ impl PartCpus<'_> {
                 continue;
             }
             let cpus = dealt.entry(irq).or_insert_with(|| irqs.next()).clone();
-            let why = format!("interrupts of {} are spread over CPUs {asked}", placed.queue.device);
+            let why =
+                format!("interrupts of {} are spread over the requested CPUs {asked}", placed.queue.device);
             collected.want(Setting::Irq(irq, IrqKnob::Affinity(cpus)), Reason::new(why, origin.clone()))?;
         }
         note_unsure(&left, collected);
@@ -95,7 +97,7 @@ impl PartCpus<'_> {
             let deal = deals.entry(within.clone()).or_insert_with(|| Deal::new(&within, self.index.host));
             let Some(threads) = deal else {
                 collected.desired.notes.push(format!(
-                    "none of the CPUs {asked} is in the cpuset of {}: its threads stay where they are",
+                    "none of the requested CPUs {asked} is in the cpuset of {}: its threads are not moved",
                     process.id
                 ));
                 continue;
@@ -116,7 +118,7 @@ impl PartCpus<'_> {
         let intent = &self.part.intent;
         let because = match (&intent.layout, self.entry(Mechanism::Layout)) {
             (Some(layout), _) => {
-                Reason::new(format!("layout {layout} was requested by name"), intent.origin.clone())
+                Reason::new(format!("layout {layout} is set explicitly"), intent.origin.clone())
             }
             (None, Some(because)) => because,
             (None, None) => return Ok(()),
@@ -141,8 +143,8 @@ impl PartCpus<'_> {
         Ok(())
     }
 
-    /// Why a queue's interrupt is not pinned: the driver does not report it. `None` if it does, or if the
-    /// operator allows inferred interrupts.
+    /// Why a queue's interrupt is not pinned: the driver does not report the interrupt. `None` if the driver
+    /// reports it, or if the operator allows inferred interrupts.
     fn inferred_irqs(&self, queue: RxQueue) -> Option<InferredIrqs> {
         let device = self.index.devices.get(&queue.device)?;
         let edge = self.index.napi_of(queue)?.irq?;

@@ -13,7 +13,7 @@ use crate::place::place;
 use crate::refusal::Refusal;
 use crate::resolved::Resolved;
 
-/// The maximum number of requests to try one by one, if they cannot all be placed together.
+/// The maximum number of requests that are tried individually if they cannot all be placed together.
 const TRIED_MAX: usize = 64;
 
 /// A policy and the application requests that can be met together with it.
@@ -51,14 +51,14 @@ pub fn join(policy: &Policy, requested: &[AppRequest], host: &Host, resolved: &R
         }
     }
     if untried > 0 {
-        joined.notes.push(format!("{untried} more application requests were not tried: some cannot be met"));
+        joined.notes.push(format!("{untried} more application requests were not tried, because some of the earlier ones cannot be met"));
     }
     joined
 }
 
 fn left_out(request: &Intent, refusal: &Refusal) -> String {
     format!(
-        "{} requests {} ({}), which is ignored: {refusal}",
+        "{}: its request for {} ({}) is ignored: {refusal}",
         request.target, request.policy, request.origin
     )
 }
@@ -69,7 +69,7 @@ pub fn requests(policy: &Policy, requested: &[AppRequest], host: &Host) -> (Vec<
     let mut tasks: BTreeMap<Pid, PolicyName> = BTreeMap::new();
     let mut sockets: BTreeMap<u64, PolicyName> = BTreeMap::new();
     for asked in requested {
-        // A number that is not a policy was not written by netpolicy.
+        // netpolicy writes only numbers of policies, so another program wrote this one.
         let Some(policy) = PolicyName::from_number(asked.number) else { continue };
         match asked.of {
             Requester::Task(pid) => drop(tasks.insert(pid, policy)),

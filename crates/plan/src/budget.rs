@@ -8,17 +8,18 @@ use model::{DeliveryMode, Intent};
 use crate::refusal::{Refusal, RefusalKind};
 
 /// How many threads of a process can busy-poll at the same time: an epoll polls in a thread that waits on it.
-/// Every epoll counts, even without connections, because it may get some at any moment; except one that [only
-/// accepts](only_accepts), which is not set either. A process without an epoll counts as one.
+/// Every epoll counts, even one without connections, because it may get some at any moment. An epoll that
+/// [only accepts](only_accepts) does not count, and is not set either. A process without an epoll counts as
+/// one.
 pub(crate) fn pollers(process: &Process, mode: DeliveryMode) -> usize {
     let polling = process.epolls.iter().filter(|epoll| !only_accepts(process, epoll, mode)).count();
     let waits = polling + process.rings.len();
     waits.min(process.threads.len()).max(1)
 }
 
-/// How many threads of a process can poll a NAPI, each its own. An epoll that [only waits for new
-/// connections](is_dispatcher) has no NAPI, whatever its parameters. The part of a process whose epolls have a
-/// separate request has no threads of its own: any of the process's may wait.
+/// How many threads of a process can each poll a separate NAPI. An epoll that [only waits for new
+/// connections](is_dispatcher) has no NAPI, whatever its parameters. The part of a process whose epolls have
+/// a separate request shares the process's threads: any of them may wait in its epolls.
 pub(crate) fn napi_pollers(process: &Process) -> usize {
     let polling = process.epolls.iter().filter(|epoll| !is_dispatcher(process, epoll)).count();
     let waits = polling + process.rings.len();
@@ -102,7 +103,7 @@ pub(crate) fn check_polling(
     Err(refusal)
 }
 
-/// The same for kernel threads, one for each NAPI.
+/// Like the check for threads of applications, but for kernel threads: one for each NAPI.
 fn check_kthreads(intent: &Intent, mode: DeliveryMode, napis: usize) -> Result<(), Refusal> {
     let needed = u32::try_from(napis).unwrap_or(u32::MAX).saturating_mul(mode.polling_cpus_per_napi());
     let allowed = intent.budget.polling_cpus.unwrap_or(0);
@@ -112,7 +113,7 @@ fn check_kthreads(intent: &Intent, mode: DeliveryMode, napis: usize) -> Result<(
     Err(Refusal::new(
         RefusalKind::Safety,
         &intent.target,
-        format!("{mode} keeps {needed} CPU(s) polling without traffic, the budget allows {allowed}"),
+        format!("{mode} keeps {needed} CPU(s) polling without traffic, but the budget allows {allowed}"),
     )
     .because(format!("requested at {}", intent.origin))
     .because(format!("{napis} NAPI(s), each with a kernel thread that never sleeps"))

@@ -12,8 +12,8 @@ pub struct Chosen {
 }
 
 impl Chosen {
-    /// Whether a request for an optimising policy gets the kernel's default here, as `latency` does on a
-    /// veth.
+    /// Whether a request for an optimising policy resolves to the kernel's default here, as `latency` does on
+    /// a veth.
     pub fn is_default_despite(&self, intent: &Intent) -> bool {
         intent.policy.optimizes() && intent.delivery.is_none() && self.mode == DeliveryMode::Interrupt
     }

@@ -19,7 +19,7 @@ pub(crate) struct ResolvedRequest<'p> {
     pub(crate) intent: &'p Intent,
     /// The delivery mode.
     pub(crate) delivery: DeliveryMode,
-    /// What polls its NAPIs.
+    /// The context that polls its NAPIs.
     pub(crate) threading: Threading,
     /// The values.
     pub(crate) params: DeliveryParams,
@@ -31,7 +31,7 @@ impl ResolvedRequest<'_> {
         (self.params.defer_hard_irqs, self.params.gro_flush_timeout, self.params.irq_suspend_timeout)
     }
 
-    /// What polls a queue, and how that thread is scheduled.
+    /// The context that polls a queue, and how that thread is scheduled.
     pub(crate) fn of_kthread(&self) -> (Threading, &KthreadRequest) {
         (self.threading, &self.intent.kthread)
     }
@@ -46,7 +46,7 @@ impl ResolvedRequest<'_> {
         self.intent.cpus.as_ref()
     }
 
-    /// Whether both may share queues: they have the same values for them.
+    /// Whether two requests may share queues because they have the same values for them.
     pub(crate) fn shares_queues_with(&self, other: &Self) -> bool {
         self.of_queue() == other.of_queue()
             && self.of_kthread() == other.of_kthread()
@@ -82,9 +82,9 @@ struct Owner {
 pub(crate) enum QueueClaim {
     /// The claimant owns the queue.
     Own,
-    /// Another part owns it and has the same values.
+    /// Another part with the same values owns the queue.
     Shared(usize),
-    /// The part whose processes receive on it owns it.
+    /// The queue belongs to the part whose processes receive on it.
     Yielded,
 }
 
@@ -140,7 +140,7 @@ impl Claims {
         }
         let mut refusal =
             conflict(queue.queue, theirs, ours).nearest("the same policy for both, or separate devices");
-        refusal.message += ": its driver has no ntuple rules to give each of them separate queues";
+        refusal.message += ": its driver has no ntuple rules to direct each request to its own queues";
         for receives in [owner.process, process].into_iter().flatten() {
             refusal = refusal.because(format!("{receives} receives on {}", queue.queue));
         }

@@ -21,7 +21,7 @@ pub(crate) struct NearCores {
     /// Cores of the device's NUMA node first, then by number.
     cores: Vec<Core>,
     core_of: BTreeMap<Cpu, usize>,
-    /// How many of them are on the device's node; all if its node is unknown or has no usable CPU.
+    /// How many cores are on the device's node; all cores if the node is unknown or has no usable CPU.
     local: usize,
     /// Whether the device's node has no usable CPU.
     pub(crate) local_is_closed: bool,
@@ -74,7 +74,7 @@ impl NearCores {
         }
     }
 
-    /// The same, restricted to the device's node.
+    /// The same cores, restricted to the device's node.
     #[must_use]
     pub(crate) fn local(mut self) -> Self {
         self.cores.truncate(self.local);
@@ -91,7 +91,8 @@ impl NearCores {
         self.cores.len()
     }
 
-    /// Every CPU: the first thread of every core, then the second of those that have one, and so on.
+    /// Every CPU: the first thread of every core, then the second thread of every core that has one, and so
+    /// on.
     pub(crate) fn in_turn(&self) -> Vec<Cpu> {
         let deepest = self.cores.iter().map(|core| core.threads.len()).max().unwrap_or(0);
         (0..deepest)
@@ -99,7 +100,7 @@ impl NearCores {
             .collect()
     }
 
-    /// The distance of two CPUs: 0 on one core, then one cache, then one node.
+    /// The distance of two CPUs: 0 on one core, 1 in one cache, 2 on one node, 3 otherwise.
     pub(crate) fn distance(&self, one: Cpu, other: Cpu) -> u8 {
         let of = |cpu: Cpu| self.core_of.get(&cpu).map(|at| &self.cores[*at]);
         match (of(one), of(other)) {

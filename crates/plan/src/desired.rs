@@ -38,10 +38,10 @@ pub fn desired(placement: &Placement, host: &Host) -> Result<Desired, Refusal> {
     note_busy_poll(&index, &mut collected);
     if !remaking.is_empty() {
         collected.desired.first_stage = true;
-        collected
-            .desired
-            .notes
-            .push(format!("this recreates the queues of {}; their settings follow", remaking.join(", ")));
+        collected.desired.notes.push(format!(
+            "this recreates the queues of {}; their settings are written afterwards",
+            remaking.join(", ")
+        ));
         note_rps_default(placement, &index, &mut collected);
         return Ok(collected.desired);
     }
@@ -142,7 +142,7 @@ fn want_of_devices(
         let desired = &mut collected.desired;
         for wanted in of_recipe.proposed {
             desired.notes.push(format!(
-                "proposed, but not done without --disruptive, because it {}: {} ({})",
+                "proposed, but not set without --disruptive, because it {}: {} ({})",
                 wanted.setting.disruption(),
                 wanted.setting,
                 wanted.because.why
@@ -216,7 +216,7 @@ fn no_events_only(part: &PlacedRequest, host: &Host) -> Refusal {
         RefusalKind::Unsupported,
         &part.intent.target,
         format!(
-            "{} needs epolls that wait for events only, which no release of Linux has; this is {}",
+            "{} needs epolls that wait for events only, which no Linux release supports; this is Linux {}",
             part.delivery.mode, host.release
         ),
     )
@@ -359,17 +359,17 @@ impl Wants<'_> {
         if polling > 0 {
             let others = match collected.sysctl(Sysctl::BusyPoll, self.index.host) {
                 Some(0) => {
-                    "do not, because net.core.busy_poll is 0; settings.busy_poll of a device section sets it for the whole host".to_owned()
+                    "are not busy-polled, because net.core.busy_poll is 0; settings.busy_poll of a device section sets it for the whole host".to_owned()
                 }
-                Some(usecs) => format!("do so for {usecs} us (net.core.busy_poll)"),
+                Some(usecs) => format!("are busy-polled for {usecs} us (net.core.busy_poll)"),
                 None => {
-                    "do so only if net.core.busy_poll, visible only in the initial network namespace, is not 0".to_owned()
+                    "are busy-polled only if net.core.busy_poll, visible only in the initial network namespace, is not 0".to_owned()
                 }
             };
             let suspends = !self.part.params.irq_suspend_timeout.is_zero();
             let only = if suspends { ", and only epoll_wait suspends IRQs" } else { "" };
             collected.desired.notes.push(format!(
-                "{}: {polling} socket(s) that no epoll watches busy-poll while a receive waits{only}; poll and select {others}",
+                "{}: {polling} socket(s) that no epoll watches busy-poll while a receive waits{only}; sockets in poll and select {others}",
                 placed.id
             ));
         }
@@ -400,7 +400,7 @@ impl Wants<'_> {
         let why = match self.part.params.gro_flush_timeout {
             Nanoseconds::ZERO => "no timer polls instead of the IRQ".to_owned(),
             span => format!(
-                "the timer polls {span} after the last poll: an idle application waits at most this long"
+                "the timer polls {span} after the last poll, which is the maximum delay for an idle application"
             ),
         };
         self.reason(why, self.part.intent.overrides.gro_flush_timeout.is_some())
@@ -420,7 +420,7 @@ impl Wants<'_> {
         let whole = if self.index.host.capabilities.napi_threaded {
             String::new()
         } else {
-            format!("; this kernel has it only for all of {device} (single queues: 6.17)")
+            format!("; this kernel has the setting only for all of {device} (single queues: 6.17)")
         };
         let why = match self.part.delivery.mode.threading() {
             Threading::BusyPoll => "a kernel thread polls continuously, on its own CPU",

@@ -41,7 +41,7 @@ struct Group<'w, 'p> {
 }
 
 impl Group<'_, '_> {
-    /// The minimum number of queues: the largest need, because the requests share queues.
+    /// The minimum number of queues: the largest requirement, because these requests share queues.
     fn need(&self) -> u32 {
         self.needs.iter().map(|need| need.queues).max().unwrap_or(1)
     }
@@ -51,13 +51,13 @@ impl Group<'_, '_> {
         most.map_or("", |need| &need.why)
     }
 
-    /// Whether more queues would not help.
+    /// Whether the number of queues already suffices, so that more queues would not help.
     fn is_fixed(&self) -> bool {
         self.needs.iter().any(|need| need.fixed)
     }
 }
 
-/// How many queues a request needs, why, and whether more would help.
+/// How many queues a request needs, for what reason, and whether more would help.
 struct Need<'p> {
     target: &'p Target,
     queues: u32,
@@ -83,7 +83,8 @@ struct Connection {
 }
 
 impl Connection {
-    /// The connection of a socket, if it is one and its packets come from a device.
+    /// The connection of a socket; `None` if the socket is not connected or its packets do not come from a
+    /// device.
     fn of(socket: &Socket) -> Option<Self> {
         let transport = match socket.state {
             SocketState::TcpEstablished => Transport::Tcp,
@@ -101,7 +102,7 @@ impl Connection {
         Port { transport: self.transport, six: self.local.is_ipv6(), number: self.local.port() }
     }
 
-    /// What its packets match: all four values.
+    /// The fields that the connection's packets match: addresses and ports.
     fn flow(self) -> Option<FlowMatch> {
         fn whole<A>(connection: Connection, source: A, destination: A) -> IpFlow<A> {
             IpFlow {
@@ -120,7 +121,7 @@ impl Connection {
     }
 }
 
-/// A divided device, and what its requests must know.
+/// A divided device, with notes for its requests.
 pub(crate) struct Divided {
     pub(crate) division: Division,
     /// Notes, each with the request that it belongs to.
@@ -231,19 +232,19 @@ pub(crate) fn divide(
     Ok(Divided { division: Division { device: device.id, rest, shares }, notes })
 }
 
-/// Whether sockets made the request themselves. It is met as far as possible, and never refused for its
-/// queues.
+/// Whether applications made the request for their sockets. Such a request is met as far as possible, and
+/// never refused for lack of queues.
 pub(crate) fn is_of_sockets(request: &ResolvedRequest<'_>) -> bool {
     matches!(request.intent.target, Target::Epolls(..))
 }
 
-/// The note on a request whose packets stay among those of others.
+/// The note on a request that shares its queues with others.
 pub(crate) fn no_own_queues(device: &Device, why: impl std::fmt::Display) -> String {
-    format!("it gets no queues of its own on {}: {why}", device.id)
+    format!("it gets no dedicated queues on {}: {why}", device.id)
 }
 
-/// Leaves out the connections that arrive on a port for which there is a rule: the group's own packets need no
-/// second rule, and of two rules for a packet the NIC decides which one applies.
+/// Leaves out the connections that arrive on a port for which there is a rule. A connection of the same group
+/// needs no second rule; for one of another group, the NIC would decide which of the two rules applies.
 fn drop_connections_on_ports(
     device: &Device,
     groups: &mut [Group<'_, '_>],
@@ -322,7 +323,7 @@ fn need<'p>(claimant: &Claimant<'_>, request: &ResolvedRequest<'p>) -> Need<'p> 
         return needs(queues, format!("`queues = {queues}` at {}", request.intent.origin), true);
     }
     if !request.of_epoll().prefer_busy_poll {
-        return needs(1, "its packets need a queue of their own".to_owned(), false);
+        return needs(1, "its packets need a dedicated queue".to_owned(), false);
     }
     let waits: usize = claimant.processes.iter().map(|process| budget::napi_pollers(process)).sum();
     let waits = u32::try_from(waits).unwrap_or(u32::MAX).max(1);
@@ -336,7 +337,7 @@ fn check(device: &Device, groups: &[Group<'_, '_>], index: &Index<'_>) -> Result
         let refusal = Refusal::new(RefusalKind::Conflict, device.id, message);
         names().into_iter().fold(refusal, Refusal::because)
     };
-    let same = "the same policy for everything that receives on it, or separate devices";
+    let same = "the same policy for every request that receives on it, or separate devices";
     if groups.is_empty() {
         return Ok(());
     }
@@ -400,8 +401,8 @@ fn beyond(group: &Group<'_, '_>, queues: u32) -> String {
 fn too_few(device: &Device, groups: &[Group<'_, '_>], after: &QueuesAfter) -> Refusal {
     let there = device.ordinary_rx_queues(after.rx(device));
     let needed: u32 = groups.iter().map(Group::need).sum();
-    let mut refusal =
-        Refusal::new(RefusalKind::Conflict, device.id, "there are too few queues").because(format!(
+    let mut refusal = Refusal::new(RefusalKind::Conflict, device.id, "the device has too few queues")
+        .because(format!(
             "{} {} {there} receive queues, one of which stays for all other packets",
             device.id,
             after.has(device)
@@ -436,13 +437,13 @@ fn too_few(device: &Device, groups: &[Group<'_, '_>], after: &QueuesAfter) -> Re
         }
     }
     if nearest.is_empty() {
-        refusal.nearest("the same policy for everything that receives on it, and for the device")
+        refusal.nearest("the same policy for the device and every request that receives on it")
     } else {
         refusal.nearest(nearest.join("; or "))
     }
 }
 
-/// The number of channels that gives a device this many receive queues.
+/// The number of channels with which a device has this many receive queues.
 fn more_channels(device: &Device, queues: u32) -> Option<(ChannelKind, u32)> {
     let channels = device.channels?;
     [(ChannelKind::Combined, channels.rx.current), (ChannelKind::Rx, channels.combined.current)]
@@ -467,7 +468,7 @@ pub(crate) fn by_connection(request: &ResolvedRequest<'_>) -> bool {
     matches!(request.intent.target, Target::Epolls(..) | Target::Task(_))
 }
 
-/// The connections of a request whose packets arrive on a device, as far as that is known.
+/// The connections of a request whose packets are known to arrive on a device.
 fn connections_of(
     claimant: &Claimant<'_>,
     request: &ResolvedRequest<'_>,
@@ -539,9 +540,9 @@ pub(crate) fn want(division: &Division, index: &Index<'_>, collected: &mut Colle
     let id = device.id;
     let Some(first) = division.shares.first() else { return Ok(()) };
     let reason = |why: String, origin: &str| Reason::new(why, format!("{origin}: queues are divided"));
-    // Request it even if it is on: another request may turn it off.
+    // Request the setting even if it is on: another request may turn it off.
     if device.offloads.contains_key(&Offload::Ntuple) {
-        let why = "rules for ports need it".to_owned();
+        let why = "rules for the services' ports need this feature".to_owned();
         collected
             .want(Setting::Nic(id, NicKnob::Offload(Offload::Ntuple, true)), reason(why, &first.origin))?;
     }
@@ -567,7 +568,7 @@ pub(crate) fn want(division: &Division, index: &Index<'_>, collected: &mut Colle
             )?;
         }
     }
-    let why = "a flow leaves on the queue that it arrives on: XPS keeps transmit queues separate, too";
+    let why = "XPS keeps transmit queues separate as well: a flow leaves on the queue on which it arrives";
     for (rx, tx) in device.rx_queues.iter().zip(&device.tx_queues).filter(|_| device.tx_queues.len() > 1) {
         let queue = TxQueue { device: id, index: tx.index };
         let setting = Setting::TxQueue(queue, TxQueueKnob::XpsRxQueues(vec![rx.id.index]));

@@ -97,7 +97,7 @@ fn adapts(of_device: &Changes<'_>) -> Option<String> {
 }
 
 /// Notes values beyond the driver's limits, according to its source. The running kernel may have a newer
-/// driver, so it decides, also about whether there are contexts at all.
+/// driver, so the running kernel's answer takes precedence, also on whether the device has RSS contexts.
 pub(crate) fn note_limits(placement: &Placement, index: &Index<'_>, collected: &mut Collected) {
     let mut notes = Vec::new();
     for of_device in changes(placement, index, collected) {
@@ -109,12 +109,7 @@ pub(crate) fn note_limits(placement: &Placement, index: &Index<'_>, collected: &
         let rules = wanted.iter().filter(is_new).count();
         for (what, new, there, fact) in [
             ("RSS contexts", contexts, device.rss_contexts.as_ref().map_or(0, Vec::len), &facts.rss_contexts),
-            (
-                "rules for single flows",
-                rules,
-                device.flow_rules.as_ref().map_or(0, Vec::len),
-                &facts.ntuple_rules,
-            ),
+            ("ntuple rules", rules, device.flow_rules.as_ref().map_or(0, Vec::len), &facts.ntuple_rules),
         ] {
             let Some(fact) = fact.as_ref().filter(|fact| fact.is > 0 && new > 0) else { continue };
             if new + there > usize::try_from(fact.is).unwrap_or(usize::MAX) {

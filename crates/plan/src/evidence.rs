@@ -30,7 +30,7 @@ impl JournalVerdict {
         self.is_against() || matches!(self.ruling, Ruling::Better | Ruling::Kept | Ruling::Mixed)
     }
 
-    /// Whether some of these settings were measured, and none with another value.
+    /// Whether the evidence is on some of these settings, and on none of them with another value.
     fn is_on(&self, settings: &[&Setting]) -> bool {
         let mut has = false;
         for setting in settings {

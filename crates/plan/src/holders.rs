@@ -5,7 +5,7 @@ use model::{Host, Plan};
 
 use crate::refusal::{Refusal, RefusalKind};
 
-/// The hint for a change that would take a queue from its holder.
+/// The remedy for a change that would take a queue from its holder.
 pub const HELD: &str = "stop that program first, or do not change the setting while it runs";
 
 /// Checks that no change takes a queue from its holder.

@@ -1,4 +1,4 @@
-//! The host by identity, with logarithmic lookup.
+//! Indexes the host by identity, with logarithmic lookup.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ pub(crate) struct Index<'h> {
     pub(crate) devices: BTreeMap<DeviceId, &'h Device>,
     /// The receive queues, each with its NAPI if known.
     pub(crate) queues: BTreeMap<RxQueue, Option<NapiId>>,
-    /// The same queues as observed.
+    /// The same queues, with all observed values.
     pub(crate) rx: BTreeMap<RxQueue, &'h RxQueueState>,
     /// The transmit queues.
     pub(crate) tx: BTreeMap<TxQueue, &'h TxQueueState>,
@@ -34,7 +34,7 @@ pub(crate) struct Index<'h> {
     pub(crate) sockets: BTreeMap<SocketId, &'h Socket>,
 }
 
-/// A NAPI with its surroundings.
+/// A NAPI with the objects around it.
 #[derive(Debug)]
 pub(crate) struct IndexedNapi<'h> {
     /// The device.

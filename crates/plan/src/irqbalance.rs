@@ -21,7 +21,8 @@ pub(crate) fn want(host: &Host, collected: &mut Collected) -> Result<(), Refusal
         return Ok(());
     }
     for (irq, source) in irqs {
-        let why = format!("irqbalance[{}] would move it from the CPUs that it is given", running.pid);
+        let why =
+            format!("irqbalance[{}] would move it away from the CPUs that the plan gives it", running.pid);
         collected.want(Setting::Irq(irq, IrqKnob::Ban(true)), Reason::new(why, source))?;
     }
     Ok(())

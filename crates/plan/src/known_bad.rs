@@ -7,7 +7,7 @@ use model::known_bad::{BPF_PROGRAMS_MANY, KnownFault, KnownFaults, Presence, Whe
 use crate::placement::Placement;
 use crate::wanted::Collected;
 
-/// What decides whether a fault harms, in addition to the host.
+/// Facts beyond the host itself that decide whether a fault is harmful.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Uses {
     /// Whether busy polling is requested or set.
@@ -23,11 +23,11 @@ pub(crate) struct Harm<'a> {
     pub(crate) fault: &'a KnownFault,
     /// The device with the driver; `None` if it is a fault of the kernel.
     pub(crate) device: Option<&'a Device>,
-    /// Whether the kernel certainly has it.
+    /// Whether the kernel certainly has the fault; otherwise a distribution may have fixed it.
     pub(crate) certain: bool,
 }
 
-/// The faults that may harm this host, in the order of their names.
+/// The faults that may harm this host, ordered by name.
 pub(crate) fn harms<'a>(faults: &'a KnownFaults, host: &'a Host, uses: Uses) -> Vec<Harm<'a>> {
     let mut harms = Vec::new();
     for (name, fault) in faults {

@@ -1,6 +1,7 @@
 //! The kernel threads that poll NAPIs: who may have one, where it runs, and its priority. A real-time thread
-//! preempts all others on its CPU as long as it has packets, which its peer controls. So its priority is
-//! bounded, and it is not planned if nothing would ever stop it.
+//! preempts all others on its CPU as long as it has packets, and the remote peer controls how many arrive. So
+//! the priority is bounded, and a real-time thread is not planned if neither RT throttling nor sleep would
+//! ever stop it.
 
 use model::{
     Budget, CpuSet, Intent, IrqNumber, KthreadCpus, KthreadKnob, KthreadState, Reason, RxQueue, Scheduling,
@@ -29,7 +30,7 @@ pub(crate) fn check(part: &PlacedRequest, index: &Index<'_>) -> Result<(), Refus
         if request.is_empty() {
             return Ok(());
         }
-        let message = format!("kthread values are given, but under {mode} no kernel thread polls");
+        let message = format!("kthread values are given, but no kernel thread polls under {mode}");
         return Err(
             refuse(RefusalKind::Usage, message).nearest("delivery = \"threaded\", or without these values")
         );
@@ -97,7 +98,8 @@ fn within_bound(intent: &Intent, class: Scheduling, priority: u8) -> Result<(), 
     if u32::from(priority) <= allowed {
         return Ok(());
     }
-    let who = if asked.is_some() { "the budget allows" } else { "no budget is given, which allows" };
+    let who =
+        if asked.is_some() { "the budget allows" } else { "no budget is given, and the default allows" };
     let message =
         format!("kernel threads with {class} exceed the allowed real-time priority: {who} {allowed}");
     Err(Refusal::new(RefusalKind::Safety, &intent.target, message)
@@ -133,7 +135,7 @@ fn real_time(
         ));
     };
     let why = match throttling.runtime_us {
-        i64::MIN..=-1 => "nothing would stop it while packets arrive",
+        i64::MIN..=-1 => "nothing would stop the thread while packets arrive",
         0 => "no real-time thread runs at all",
         1.. => return Ok(()),
     };
@@ -217,7 +219,7 @@ fn has_slices(part: &PlacedRequest, queue: RxQueue, slice: Slice, index: &Index<
         (Some(thread), Some(class)) if slice != Slice::Default => {
             let thread = thread.pid.map(|pid| format!(" {pid}")).unwrap_or_default();
             let message = format!(
-                "kthread slice {slice} cannot be set: its kernel thread{thread} has class {class} now, and a real-time \
+                "kthread slice {slice} cannot be set: the kernel thread{thread} has class {class} now, and a real-time \
                  thread has no slice: it runs until it sleeps"
             );
             let refusal = Refusal::new(RefusalKind::Conflict, queue, message).because(asked);
@@ -283,7 +285,7 @@ fn cpus(
     )))
 }
 
-/// A queue's interrupt and its future CPUs.
+/// A queue's interrupt and the CPUs that it is going to have.
 fn irq_cpus(placed: &PlacedQueue, index: &Index<'_>, collected: &Collected) -> Option<(IrqNumber, CpuSet)> {
     let number = placed.irq?;
     if let Some(wanted) = collected.wanted_of_irq(number) {
@@ -294,8 +296,8 @@ fn irq_cpus(placed: &PlacedQueue, index: &Index<'_>, collected: &Collected) -> O
     (!cpus.is_empty()).then(|| (number, cpus.clone()))
 }
 
-/// Prepares the end of a kernel thread, which loses its scheduling. To make that reversible, the thread is
-/// first set to its initial scheduling.
+/// Prepares the end of a kernel thread, whose scheduling attributes are lost with it. The thread is first set
+/// to its initial scheduling, so that the change can be undone.
 pub(crate) fn want_to_end(
     placed: &PlacedQueue,
     index: &Index<'_>,

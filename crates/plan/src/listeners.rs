@@ -1,6 +1,6 @@
-//! Who accepts connections, and who only holds a listener open: systemd for a socket unit, or a master whose
-//! children accept. The latter receive no packets: their epolls wait for other things, and they have no
-//! receive queue.
+//! Distinguishes processes that accept connections from those that only hold a listener open: systemd for a
+//! socket unit, or a master whose children accept. The latter receive no packets: their epolls wait for other
+//! events, and they use no receive queue.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,7 @@ use model::host::{Process, Socket, SocketState};
 /// The maximum number of ancestors to follow.
 const ANCESTORS_MAX: usize = 64;
 
-/// What a process does with its listeners.
+/// The role of a process with listeners.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
     /// The process receives, or may receive: it has connections, or there is no sign that another process accepts them.
@@ -47,7 +47,7 @@ fn is_listener(socket: &&Socket) -> bool {
 }
 
 impl<'h> Listeners<'h> {
-    /// From these processes.
+    /// Builds the index from these processes.
     pub(crate) fn new(all: &'h [Process]) -> Self {
         let mut holders = BTreeMap::<u64, Vec<Pid>>::new();
         let mut connected = BTreeMap::<u16, BTreeSet<Pid>>::new();
@@ -69,7 +69,7 @@ impl<'h> Listeners<'h> {
         Self { processes, holders, connected }
     }
 
-    /// What a process does with its listeners.
+    /// The role of a process with listeners.
     pub(crate) fn role(&self, process: &Process) -> Role {
         let own = || process.sockets.iter().filter(is_listener);
         let ports: BTreeSet<u16> = own().filter_map(|socket| Some(socket.local?.port())).collect();
@@ -160,7 +160,7 @@ mod test {
         process
     }
 
-    #[expect(clippy::needless_pass_by_value, reason = "each case makes its own")]
+    #[expect(clippy::needless_pass_by_value, reason = "each case creates its own processes")]
     fn roles(processes: Vec<Process>) -> Vec<Role> {
         let listeners = Listeners::new(&processes);
         processes.iter().map(|process| listeners.role(process)).collect()
@@ -175,11 +175,11 @@ mod test {
         let master = listening(10, 1, "/usr/sbin/nginx");
         let worker = watching(listening(11, 10, "/usr/sbin/nginx"), LISTENER);
         assert_eq!(roles(vec![master.clone(), worker]), [Role::HoldsFor(Pid(11)), Role::Receives]);
-        // Like php-fpm: the master's epoll is for pipes, and idle workers wait in accept(2).
+        // As in php-fpm: the master's epoll watches pipes, and idle workers wait in accept(2).
         let master = watching(master, 99);
         let worker = listening(11, 10, "/usr/sbin/php-fpm");
         assert_eq!(roles(vec![master.clone(), worker]), [Role::HoldsFor(Pid(11)), Role::Receives]);
-        assert_eq!(roles(vec![master]), [Role::Receives], "no other process is known that would accept");
+        assert_eq!(roles(vec![master]), [Role::Receives], "no other process is known to accept");
     }
 
     #[test]

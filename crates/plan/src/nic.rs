@@ -63,7 +63,7 @@ pub(crate) fn want(
             if remaking && !remakes(&setting, device) {
                 continue;
             }
-            let why = format!("`{}` was requested by name", request.key().trim_start_matches("settings."));
+            let why = format!("`{}` is set explicitly", request.key().trim_start_matches("settings."));
             collected.want(setting, Reason::new(why, part.intent.origin.clone()))?;
         }
     }
@@ -154,8 +154,8 @@ pub(crate) fn flows_as_rounded(count: u32) -> u32 {
     count.checked_next_power_of_two().filter(|_| count > 0).unwrap_or(count)
 }
 
-/// CPU i sends on queue i modulo their number, as drivers spread them by default; or any CPU on any queue.
-/// Example: 6.18, `drivers/net/ethernet/intel/i40e/i40e_main.c` `i40e_config_xps_tx_ring()`.
+/// CPU i sends on queue i modulo the number of queues, as drivers assign them by default; or any CPU on any
+/// queue. Example: 6.18, `drivers/net/ethernet/intel/i40e/i40e_main.c` `i40e_config_xps_tx_ring()`.
 pub(crate) fn xps(spread: bool, device: &Device, online: &CpuSet) -> Vec<Setting> {
     let queues = device.tx_queues.len().max(1);
     let of_queue = |position: usize| {
@@ -173,7 +173,7 @@ pub(crate) fn xps(spread: bool, device: &Device, online: &CpuSet) -> Vec<Setting
         .collect()
 }
 
-/// Entry i selects queue i modulo their number. Kernel: `include/linux/ethtool.h`
+/// Entry i selects queue i modulo the number of queues. Kernel: `include/linux/ethtool.h`
 /// `ethtool_rxfh_indir_default()`.
 fn even_table(
     queues: u32,
@@ -262,11 +262,12 @@ fn check_that_no_napi_is_lost(
 }
 
 fn losing((queue, values): (RxQueue, Vec<String>), part: &PlacedRequest, device: &Device) -> Refusal {
-    let message = format!("it would go away with {}, which nothing could restore", values.join(", "));
+    let message =
+        format!("it would be removed together with {}, which nothing could restore", values.join(", "));
     Refusal::new(RefusalKind::Safety, queue, message)
         .because(format!("requested at {}", part.intent.origin))
         .nearest(format!(
-            "first netpolicy set device {} interrupt --setting rps_cpus=none --setting rps_flow_cnt=0, which can be undone",
+            "first netpolicy set device {} interrupt --setting rps_cpus=none --setting rps_flow_cnt=0, which is a change that can be undone",
             device.id
         ))
 }
@@ -293,7 +294,7 @@ fn lost(left: u32, device: &Device, index: &Index<'_>) -> Option<(RxQueue, Vec<S
     })
 }
 
-/// The values of a queue's NAPI that would be lost, in words.
+/// The values of a queue's NAPI that would be lost, as text.
 fn values_of_napi(queue: &RxQueueState, device: &Device, index: &Index<'_>) -> Option<String> {
     let napi = index.napi_of(queue.id)?;
     let spans = [napi.gro_flush_timeout, napi.irq_suspend_timeout];

@@ -46,7 +46,7 @@ pub(crate) fn objects(
             if queues.len() > cores && device.rss.is_some() {
                 made.spread = u32::try_from(cores).ok();
                 notes.push(format!(
-                    "{} has {} receive queues for {cores} cores: packets are spread over the first {cores}",
+                    "{} has {} receive queues for {cores} cores: packets are spread over the first {cores} queues",
                     device.id,
                     queues.len()
                 ));
@@ -66,7 +66,8 @@ pub(crate) fn objects(
     Ok(made)
 }
 
-/// Queue i belongs to CPU i of the first `width`; every other CPU joins the nearest object.
+/// One object for each of the first `width` CPUs: queue i belongs to CPU i, and every other CPU joins the
+/// nearest object.
 fn spread(queues: &[&PlacedQueue], near: &NearCores, width: usize) -> Objects {
     let turn = near.in_turn();
     let used = width.min(queues.len()).min(turn.len());
@@ -92,7 +93,7 @@ fn spread(queues: &[&PlacedQueue], near: &NearCores, width: usize) -> Objects {
     Objects { objects, ..Objects::default() }
 }
 
-/// All queues on this many CPUs.
+/// All queues in one object, on this many CPUs.
 fn shared(queues: &[&PlacedQueue], near: &NearCores, count: u32, notes: &mut Vec<String>) -> Objects {
     let turn = near.in_turn();
     let wanted = usize::try_from(count).unwrap_or(usize::MAX);
@@ -114,7 +115,7 @@ fn shared(queues: &[&PlacedQueue], near: &NearCores, count: u32, notes: &mut Vec
 /// Checks that an explicit layout names queues that the device has, or will have.
 ///
 /// # Errors
-/// [`RefusalKind::Usage`] for the first one that it lacks.
+/// [`RefusalKind::Usage`] for the first queue that the device lacks.
 pub(crate) fn check_queues(layout: &Layout, device: &Device, after: &QueuesAfter) -> Result<(), Refusal> {
     let Layout::Explicit(requests) = layout else { return Ok(()) };
     let (rx, tx) = (after.rx(device), after.tx(device));
@@ -161,7 +162,7 @@ fn explicit(
     Ok(Objects { objects, ..Objects::default() })
 }
 
-/// Transmit queue j belongs to object j modulo their number, if the objects have sending CPUs.
+/// Transmit queue j belongs to object j modulo the number of objects, if the objects have sending CPUs.
 fn deal_transmit_queues(objects: &mut [QueueObject], device: &Device) {
     let count = objects.len().max(1);
     for (at, object) in objects.iter_mut().enumerate() {

@@ -40,7 +40,7 @@ use model::{
     Change, DeviceId, DeviceNapiKnob, Interface, NapiKnob, Object, RxQueue, Setting, Step, Threading,
 };
 
-/// The queues and devices whose kernel threads a plan ends.
+/// The queues and devices whose kernel threads end because of a plan.
 #[derive(Debug, Default)]
 pub(crate) struct EndingThreads {
     queues: BTreeSet<RxQueue>,
@@ -48,7 +48,7 @@ pub(crate) struct EndingThreads {
 }
 
 impl EndingThreads {
-    /// From these changes.
+    /// Collects them from these changes.
     pub(crate) fn of<'c>(changes: impl Iterator<Item = &'c Change>) -> Self {
         let mut ending = Self::default();
         for change in changes {
@@ -86,7 +86,7 @@ pub(crate) fn within_step(mut changes: Vec<Change>, ending: &EndingThreads) -> V
     changes
 }
 
-/// Whether a change reduces something: less deferral, less polling, an object or a thread that is removed.
+/// Whether a change reduces something: it lowers deferral or polling, or removes an object or a thread.
 fn goes_down(change: &Change, ending: &EndingThreads) -> bool {
     ending.has(change) || change.to().weight() < change.from().weight() || change.to().removes()
 }

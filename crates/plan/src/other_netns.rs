@@ -1,5 +1,5 @@
-//! Processes in other network namespaces, such as containers and pods: which of them receive on a NIC of this
-//! one, and why others do not.
+//! Processes in other network namespaces, such as containers and pods: which of these processes receive on a
+//! NIC of this namespace, and why the others do not.
 //!
 //! A socket has the id of the NAPI of its last packet, whatever namespace that NAPI's device is in, and busy
 //! polling finds it only by that id (6.18, `net/core/dev.c` `napi_by_id()`). The path of a packet decides
@@ -15,7 +15,7 @@ use model::{Host, NetnsId, Pid};
 use crate::index::Index;
 use crate::listeners::{Listeners, Role, serves};
 
-/// Whether a process in another namespace receives on a NAPI of this one's devices.
+/// Whether a process in another namespace receives on a NAPI of this namespace's devices.
 pub(crate) fn receives_here(process: &Process, index: &Index<'_>) -> bool {
     process.sockets.iter().filter_map(|socket| socket.napi).any(|napi| index.napis.contains_key(&napi))
 }
@@ -26,7 +26,7 @@ pub(crate) fn is_in_other_netns(process: &Process, host: &Host) -> bool {
 }
 
 /// The processes in this namespace that serve a port but have not shown their NAPI by any packet: all queues
-/// are claimed for them until then. Processes that only hold a listener for others will never show one and
+/// are claimed for them until then. Processes that only hold a listener for others never receive a packet and
 /// are excluded.
 pub fn without_packets(pids: impl IntoIterator<Item = Pid>, host: &Host) -> impl Iterator<Item = &Process> {
     let listeners = Listeners::new(&host.processes);
@@ -82,10 +82,10 @@ impl Path {
         }
     }
 
-    /// How to change that.
+    /// The remedy.
     pub(crate) const fn way(&self) -> &'static str {
         match self {
-            Self::OwnDevices(_) => "their settings are made from inside it",
+            Self::OwnDevices(_) => "only commands in its own namespace can change their settings",
             Self::Backlog(_) => {
                 "with bpf_redirect_peer (Cilium's host routing by eBPF), a macvlan, an ipvlan or a NIC's VF in its \
                  namespace, its sockets have the id of the NIC's NAPI"

@@ -60,7 +60,7 @@ fn contradiction(intent: &Intent, mode: DeliveryMode, params: &DeliveryParams) -
         let on = defer.0 > 0 && !flush.is_zero();
         return (!(off || on) || !suspend.is_zero()).then(|| {
             usage(
-                "delivery mode threaded accepts defer-hard-irqs and gro-flush-timeout only together, and no irq-suspend-timeout: no application polls"
+                "delivery mode threaded needs both defer-hard-irqs and gro-flush-timeout or neither, and accepts no irq-suspend-timeout, because no application polls"
                     .to_owned(),
             )
             .nearest("delivery = \"threaded\", without these values")
@@ -90,7 +90,7 @@ fn contradiction(intent: &Intent, mode: DeliveryMode, params: &DeliveryParams) -
     let suspends = matches!(mode, DeliveryMode::Suspend { .. });
     if suspends && suspend.is_zero() {
         return Some(
-            usage(format!("irq-suspend-timeout 0 turns off suspension, which is all that {mode} does"))
+            usage(format!("irq-suspend-timeout 0 turns off suspension, which is the only effect of {mode}"))
                 .nearest(format!("delivery = \"{}\"", DeliveryMode::Defer { gro_flush: flush })),
         );
     }
@@ -151,7 +151,11 @@ fn added_delay(intent: &Intent, mode: DeliveryMode, params: &DeliveryParams) -> 
         &intent.target,
         format!(
             "{mode} may delay a packet by its gro-flush-timeout of {flush}, {} allows added_delay {allowed}",
-            if intent.budget.added_delay.is_some() { "the budget" } else { "no budget is given, which" }
+            if intent.budget.added_delay.is_some() {
+                "the budget"
+            } else {
+                "no budget is given, and the default"
+            }
         ),
     )
     .because(format!("requested at {}", intent.origin))

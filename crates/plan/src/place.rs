@@ -101,7 +101,7 @@ pub fn place(policy: &Policy, host: &Host, resolved: &Resolved) -> Result<Placem
     }
     for (part, process) in owners {
         owned.insert(process.id.pid, part);
-        // A process that hands on its connections receives no packet that would show its queues.
+        // A process that hands its connections to others receives no packet that would show its queues.
         let hands_on = listeners.role(process) == Role::HandsOn;
         let process = shares.rest(process);
         if !hands_on {
@@ -144,8 +144,8 @@ pub fn place(policy: &Policy, host: &Host, resolved: &Resolved) -> Result<Placem
     laid_out(placement, &index)
 }
 
-/// Divides a device. If it is `mix`, requests of sockets for which there are too few queues do without, the
-/// latest first, with a note.
+/// Divides a device. If the device's policy is `mix` and there are too few queues, requests of sockets get
+/// none, the latest requests first, with a note.
 fn divided(
     device: &Device,
     mut claimants: Vec<Claimant<'_>>,
@@ -222,8 +222,7 @@ fn laid_out(mut placement: Placement, index: &Index<'_>) -> Result<Placement, Re
         let made = match objects(layout, device, &queues, near, &allowed) {
             // Refuse only an explicit layout; a recipe's layout applies only to hosts with enough CPUs.
             Err(refusal) if part.intent.layout.is_none() => {
-                let note =
-                    format!("policy {}: {refusal}: interrupts stay where they are", part.intent.policy);
+                let note = format!("policy {}: {refusal}: interrupts are not moved", part.intent.policy);
                 placement.parts[at].notes.push(note);
                 continue;
             }
@@ -254,7 +253,7 @@ fn note_left_out(holders: Vec<String>, away: &[&Process], part: &mut PlacedReque
     let more = holders.len().saturating_sub(ELSEWHERE_MAX);
     part.notes.extend(holders.into_iter().take(ELSEWHERE_MAX));
     if more > 0 {
-        part.notes.push(format!("and so do {more} more"));
+        part.notes.push(format!("and {more} more likewise"));
     }
     let others_away = away.len().saturating_sub(ELSEWHERE_MAX);
     for process in away.iter().take(ELSEWHERE_MAX) {
@@ -269,11 +268,11 @@ fn note_left_out(holders: Vec<String>, away: &[&Process], part: &mut PlacedReque
         ));
     }
     if others_away > 0 {
-        part.notes.push(format!("and so are {others_away} more"));
+        part.notes.push(format!("and {others_away} more likewise"));
     }
 }
 
-/// Notes that no process of a service runs, as far as could be seen. `left_out`: some were left out.
+/// Notes that no running process of a service was found. `left_out`: some processes were left out.
 fn note_absent(
     left_out: bool,
     unjudged: Option<&(usize, String)>,
@@ -288,7 +287,7 @@ fn note_absent(
         format!("no process of this service runs{}: nothing is set until one does", by(&part.intent.target));
     let (runs, note) = match unjudged {
         None => (ServiceState::No, none),
-        // With the right to inspect processes, a matching service would have been found.
+        // With permission to inspect all processes, a matching service would have been found.
         Some((processes, first)) if index.host.capabilities.ptrace => {
             (ServiceState::No, format!("{none}; {processes} could not be inspected ({first})"))
         }
@@ -305,7 +304,7 @@ fn note_absent(
     part.notes.push(note);
 }
 
-/// Each process with its part: the most specific request that matches it.
+/// Assigns each process to a part: the most specific request that matches the process.
 fn owners_of_processes<'h>(
     policy: &Policy,
     resolved: &Resolved,
@@ -359,7 +358,8 @@ fn owners_of_processes<'h>(
     Ok(found)
 }
 
-/// A service's processes without those that only hold its listener open, with a note on each of the latter.
+/// A service's processes except those that only hold its listener open, with a note on each of the excluded
+/// ones.
 fn without_holders(
     pids: BTreeSet<Pid>,
     index: &Index<'_>,
@@ -394,8 +394,8 @@ fn without_holders(
 /// The maximum number of processes in other namespaces to name individually.
 const ELSEWHERE_MAX: usize = 3;
 
-/// A service's processes without those in other network namespaces that receive on no device here, and the
-/// latter.
+/// A service's processes except those in other network namespaces that receive on no device here; and the
+/// excluded ones.
 fn without_elsewhere<'h>(pids: BTreeSet<Pid>, index: &Index<'h>) -> (BTreeSet<Pid>, Vec<&'h Process>) {
     let mut away = Vec::new();
     let mut here = BTreeSet::new();
@@ -455,7 +455,7 @@ fn device_named<'h>(name: &str, intent: &Intent, host: &'h Host) -> Result<&'h D
         let device = name.split_once('@').and_then(|(device, _)| host.device_named(device));
         let refusal = match device {
             Some(device) => refusal.because(format!(
-                "the device is {}: `ip link` prints the device below it after the @",
+                "the device is {}: `ip link` prints the lower device after the @",
                 device.id.name
             )),
             None => refusal,
@@ -527,7 +527,7 @@ fn placed_process(process: &Process, part: &mut PlacedRequest) -> Result<PlacedP
         let mut refusal = Refusal::new(
             RefusalKind::Unsupported,
             process.id,
-            "it waits with io_uring, whose busy polling cannot be set from outside here",
+            "it waits with io_uring, whose busy polling cannot be set from outside on this kernel",
         )
         .because(format!("requested at {}", part.intent.origin))
         .nearest(
@@ -544,7 +544,8 @@ fn placed_process(process: &Process, part: &mut PlacedRequest) -> Result<PlacedP
         Some(_) => process.threads.iter().map(|t| t.id).collect(),
         None => Vec::new(),
     };
-    // An epoll that does not count against the budget is not set either: it could poll otherwise.
+    // An epoll that does not count against the budget must not be set either, because it could then
+    // busy-poll.
     let mode = part.delivery.mode;
     let set = |epoll: &&Epoll| !budget::only_accepts(process, epoll, mode);
     Ok(PlacedProcess {
@@ -561,8 +562,8 @@ fn placed_process(process: &Process, part: &mut PlacedRequest) -> Result<PlacedP
 pub(crate) const SOCKETS_MAX: usize = 256;
 
 /// The sockets of a process that are read without an epoll: connections that receive on a NAPI, and UDP
-/// sockets that do so or have not received yet. None for a process with an io_uring, whose waits do the
-/// polling.
+/// sockets that do so or have not received yet. Empty for a process with an io_uring, because waits on the
+/// ring poll.
 fn sockets_by_themselves(process: &Process, part: &mut PlacedRequest) -> Vec<SocketId> {
     let receives = |socket: &&Socket| {
         let awaits = || {
@@ -584,9 +585,9 @@ fn sockets_by_themselves(process: &Process, part: &mut PlacedRequest) -> Vec<Soc
     sockets
 }
 
-/// The epolls of processes without a request, for the devices of their packets. A mode without busy polling
-/// only includes epolls that prefer it or busy-wait for events, because these would no longer help; other
-/// settings of an application are its own.
+/// The epolls of processes without a request, for the devices of their packets. Under a mode without busy
+/// polling, only epolls that prefer busy polling or busy-wait for events are included, because that would no
+/// longer help; all other epolls keep the application's settings.
 fn place_epolls_of_devices(
     index: &Index<'_>,
     queues: &QueueClaims<'_>,
@@ -651,11 +652,11 @@ fn set_by_others(part: &PlacedRequest, parts: &[PlacedRequest]) -> Vec<String> {
     parts.iter().filter(here).map(|other| other.intent.target.to_string()).collect()
 }
 
-/// Notes missing halves: busy polling has two, and full busy polling three.
+/// Notes missing parts of a mode: busy polling consists of two parts, and full busy polling of three.
 fn note_halves(part: &mut PlacedRequest, set_by: &[String], host: &Host) {
     let is_upper = |name: &str| host.device_named(name).is_some_and(|device| host.is_upper(device));
     match &part.intent.target {
-        // The requests for the individual devices report it.
+        // The requests for the individual devices report this instead.
         Target::Devices(..) => return,
         Target::Device(name) if is_upper(name) => return,
         _ => {}
@@ -664,14 +665,14 @@ fn note_halves(part: &mut PlacedRequest, set_by: &[String], host: &Host) {
     if let (Target::Device(name), true) = (&part.intent.target, part.params.epoll.waits_busily()) {
         let half = if part.params.epoll.events_only { "its busy wait" } else { "prefer_busy_poll" };
         part.notes.push(if epolls == 0 && !set_by.is_empty() {
-            format!("the application's half is set by the request for {}", set_by.join(", "))
+            format!("the epolls' part of the mode is set by the request for {}", set_by.join(", "))
         } else if epolls == 0 {
             format!(
-                "this sets only the NIC's half: no inspected epoll watches sockets of {name}, and {mode} needs {half} there (`netpolicy attach PID --delivery {mode}` sets both)",
+                "this sets only the NIC's part of the mode: no inspected epoll watches sockets of {name}, and {mode} needs {half} there (`netpolicy attach PID --delivery {mode}` sets both parts)",
                 mode = part.delivery.mode
             )
         } else {
-            format!("the application's half is set on {epolls} epoll(s) that watch sockets of {name}")
+            format!("the epolls' part of the mode is set on {epolls} epoll(s) that watch sockets of {name}")
         });
     }
     if let Some(cap) = part.params.epoll_wait_cap {

@@ -1,16 +1,16 @@
-//! An object assigned to a request: a queue with its NAPI, or a process and what it polls.
+//! An object assigned to a request: a queue with its NAPI, or a process and the objects that it polls.
 
 use model::{CpuSet, EpollId, IrqNumber, NapiId, ProcessId, RingId, RxQueue, SocketId, ThreadId};
 
 /// Whether a request's service is running.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ServiceState {
-    /// It is running, or the request is not for a service.
+    /// A process of the service is running, or the request is not for a service.
     #[default]
     Yes,
-    /// No process of it is running.
+    /// No process of the service is running.
     No,
-    /// No inspected process belongs to it.
+    /// No inspected process belongs to the service.
     NotKnown,
 }
 
@@ -29,7 +29,7 @@ pub struct PlacedQueue {
     pub cpus: CpuSet,
 }
 
-/// A process and its objects to set.
+/// A process and those of its objects that the request sets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlacedProcess {
     /// The process.

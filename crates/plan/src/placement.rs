@@ -41,7 +41,7 @@ impl Placement {
 pub struct PlacedRequest {
     /// The request.
     pub intent: Intent,
-    /// The circumstances of its use, which select the recipe's case.
+    /// The circumstances of the request, which select the recipe's case.
     pub circumstances: Vec<Circumstances>,
     /// The delivery mode, with the reason.
     pub delivery: Chosen,
@@ -51,7 +51,7 @@ pub struct PlacedRequest {
     pub queues: Vec<PlacedQueue>,
     /// The processes whose epolls, io_urings, sockets and threads it sets.
     pub processes: Vec<PlacedProcess>,
-    /// The grouping of a device's queues and CPUs; `None` without a layout.
+    /// The groups of the device's queues and CPUs; `None` without a layout.
     pub objects: Option<Objects>,
     /// Notes for the operator on this placement.
     pub notes: Vec<String>,

@@ -62,7 +62,7 @@ impl<'h> QueueClaims<'h> {
         Self { per_napi, after, queues, by_device, by_napi, likely, bare, claims, divided }
     }
 
-    /// The device whose queue a NAPI serves.
+    /// The device with the queue that a NAPI serves.
     pub(crate) fn device_of(&self, napi: NapiId) -> Option<DeviceId> {
         self.by_napi.get(&napi).map(|&slot| self.queues[slot].queue.device)
     }
@@ -101,7 +101,8 @@ impl<'h> QueueClaims<'h> {
             let mut devices = BTreeSet::new();
             for slot in self.touched_by(process) {
                 devices.insert(self.queues[slot].queue.device);
-                // Sockets may ask without privileges: they do not divide a device that the operator left whole.
+                // Applications need no privileges to request a policy for a socket: such requests do not
+                // divide a device that the operator left undivided.
                 if divide::is_of_sockets(&requests[part]) {
                     continue;
                 }
@@ -156,7 +157,7 @@ impl<'h> QueueClaims<'h> {
             }
             for &part in &share.parts {
                 parts[part].notes.push(format!(
-                    "queues {} of {} are dedicated to it: {} rule(s) direct packets there; queues {} are for all others",
+                    "queues {} of {} are dedicated to it: {} rule(s) direct its packets there; queues {} serve all others",
                     share.queues,
                     division.device,
                     share.rules.len(),
@@ -166,7 +167,7 @@ impl<'h> QueueClaims<'h> {
         }
     }
 
-    /// The queues of a process's sockets; all of the likely devices if none is known.
+    /// The queues of a process's sockets; all queues of the likely devices if none is known.
     fn of_process(&self, process: &Process, part: &mut PlacedRequest) -> Result<Vec<usize>, Refusal> {
         let mut slots: BTreeSet<usize> = BTreeSet::new();
         let mut astray = 0_usize;
@@ -236,7 +237,7 @@ impl<'h> QueueClaims<'h> {
                 for device in self.bare.iter().take(HINTS_MAX) {
                     refusal = refusal.because(why_no_napi(device));
                 }
-                // A veth is the only device that can be given a NAPI.
+                // A veth is the only device that netpolicy can tell how to give a NAPI.
                 if !self.bare.iter().any(|device| device.kind == "veth") {
                     refusal.kind = RefusalKind::Unsupported;
                 }
@@ -348,9 +349,9 @@ const HINTS_MAX: usize = 8;
 /// acknowledged.
 #[derive(Clone, Copy)]
 struct Connections {
-    /// Over loopback, which has no NAPI.
+    /// Connections over loopback, which has no NAPI.
     loopback: usize,
-    /// Over something else.
+    /// Connections over other devices.
     elsewhere: usize,
 }
 
@@ -374,7 +375,7 @@ fn receives_nothing(process: &Process) -> bool {
 fn note_shared(shared: &BTreeMap<usize, usize>, requests: &[ResolvedRequest<'_>], part: &mut PlacedRequest) {
     for (&with, queues) in shared {
         let origin = &requests[with].intent.origin;
-        // An attachment makes a request for each of its processes: to the user these are one.
+        // An attachment makes a request for each of its processes, but to the user they are one request.
         if *origin == part.intent.origin {
             continue;
         }
@@ -386,7 +387,7 @@ fn no_napi(what: String, part: &PlacedRequest) -> Refusal {
     Refusal::new(
         RefusalKind::Missing,
         &part.intent.target,
-        format!("{what}, and {} is set on a NAPI", part.delivery.mode),
+        format!("{what}, but {} is set on a NAPI", part.delivery.mode),
     )
     .because(format!("requested at {}", part.intent.origin))
 }

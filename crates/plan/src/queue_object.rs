@@ -13,14 +13,14 @@ pub struct QueueObject {
     pub irq_cpus: CpuSet,
     /// All CPUs that belong to it: those of its interrupts, and those that only transmit on it.
     pub cpus: CpuSet,
-    /// The same in order of transmission: the n-th sends on the n-th transmit queue.
+    /// The same CPUs in order of transmission: the n-th CPU sends on the n-th transmit queue.
     pub(crate) senders: Vec<Cpu>,
 }
 
 /// A device's objects.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Objects {
-    /// In the order of their first receive queue.
+    /// The objects, ordered by their first receive queue.
     pub objects: Vec<QueueObject>,
     /// The number of receive queues, from the first, over which packets are spread, if the layout excludes
     /// some.

@@ -1,5 +1,5 @@
-//! The number of queues that devices have after a plan has recreated them. All code that counts queues uses
-//! this.
+//! Predicts the number of queues that devices have after a plan has recreated them. All code that counts
+//! queues uses this.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ struct After {
 }
 
 impl QueuesAfter {
-    /// Adds a device with this many queues.
+    /// Adds a device that will have this many queues.
     pub(crate) fn insert(&mut self, device: DeviceId, (rx, tx): (u32, u32), napis: bool) {
         self.0.insert(device, After { rx, tx, napis });
     }
@@ -64,12 +64,12 @@ impl QueuesAfter {
     }
 }
 
-/// The future number of queues of a kind: as requested by name, or else the current number.
+/// The future number of queues of a kind: the one that is set explicitly, or else the current one.
 pub(crate) fn channels_after(kind: ChannelKind, requests: &[NicRequest], channels: Channels) -> u32 {
     by_name(kind, requests).unwrap_or(channels.of(kind).current)
 }
 
-/// The number of queues of a kind that is requested by name.
+/// The number of queues of a kind that is set explicitly.
 pub(crate) fn by_name(kind: ChannelKind, requests: &[NicRequest]) -> Option<u32> {
     requests.iter().find_map(|request| match request {
         NicRequest::Channels(of, count) if *of == kind => Some(*count),

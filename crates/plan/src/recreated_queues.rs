@@ -9,8 +9,8 @@ use crate::placement::PlacedRequest;
 use crate::queues_after::{QueuesAfter, by_name};
 use crate::recipe::of_device;
 
-/// The future number of queues of devices, according to their requests: by experts, and by recipes if they
-/// may stop a queue.
+/// The future number of queues of devices, according to their requests: explicit ones, and those of recipes
+/// if recipes may stop a queue.
 pub(crate) fn recreated_queues(
     parts: &[PlacedRequest],
     recipes: &Recipes,

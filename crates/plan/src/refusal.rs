@@ -27,7 +27,7 @@ pub struct Refusal {
     pub object: String,
     /// One sentence.
     pub message: String,
-    /// The facts that led to it.
+    /// The facts that led to the refusal.
     pub evidence: Vec<String>,
     /// The nearest plan that works, if there is one.
     pub nearest: Option<String>,

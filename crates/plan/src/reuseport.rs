@@ -46,8 +46,7 @@ pub(crate) fn want(
                     };
                     if group.id.transport == Transport::Udp && group.spread == Spread::Hash {
                         collected.note(format!(
-                            "{}: each datagram goes to a socket of its queue: ongoing UDP exchanges with other workers break \
-                             once",
+                            "{}: each datagram goes to a socket of its queue: ongoing UDP exchanges with other workers break once",
                             group.id
                         ));
                     }
@@ -96,13 +95,13 @@ fn by_first_packet(group: &SharedListeners, queues: &[RxQueue], index: &Index<'_
     placed.into_iter().flatten().chain(others).collect()
 }
 
-/// What to do with a group.
+/// How to treat a group.
 enum Standing {
     /// None of its sockets belongs to the request.
     NotOurs,
-    /// Left unchanged, with the reason.
+    /// The group is left unchanged, for this reason.
     Left(String),
-    /// netpolicy's program chooses by queue.
+    /// netpolicy's program chooses a socket by queue.
     Ours,
 }
 
@@ -175,7 +174,7 @@ fn on_device(id: DeviceId, at: usize, placement: &Placement, index: &Index<'_>) 
     let Some(&device) = index.devices.get(&id) else { return Vec::new() };
     let with_napi = device.rx_queues.iter().filter(|queue| queue.napi.is_some()).map(|queue| queue.id);
     let Some(division) = placement.divisions.iter().find(|division| division.device == id) else {
-        // Without a division, who owns a queue depends on where packets happen to arrive.
+        // Without a division, the owner of a queue depends on where packets happen to arrive.
         return with_napi.collect();
     };
     let own = division

@@ -1,16 +1,15 @@
-//! The next step for a service whose goal is missed: a rung of its policy's ladder, or nothing, with the
-//! reason.
+//! The next step for a service whose goal is missed: a rung of its policy's ladder, or none, with the reason.
 
 use model::{DeliveryMode, Nanoseconds, Rung, Search};
 
 /// The inputs of a decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SearchInputs {
-    /// The moment, in microseconds since 1970.
+    /// The current time, in microseconds since 1970.
     pub unix_micros: u64,
     /// How long the goal has been missed; `None` if it is met.
     pub missed: Option<Nanoseconds>,
-    /// How long it must be missed before anything is tried.
+    /// How long the goal must be missed before a rung is tried.
     pub patience: Nanoseconds,
     /// The allowed number of tries per day.
     pub a_day: usize,
@@ -21,9 +20,9 @@ pub struct SearchInputs {
 pub enum Next<'l, T> {
     /// The goal is met, or has not been missed long enough.
     NotDue,
-    /// Today's limit is reached: the next try is at this moment, in microseconds since 1970.
+    /// Today's limit is reached: the next try is at this time, in microseconds since 1970.
     EnoughToday(u64),
-    /// Try this rung, with what `can` returned for it.
+    /// Try this rung, with the value that `can` returned for it.
     Try(&'l Rung, T),
     /// Every rung was tried. Lists the rungs that cannot be tried, with reasons.
     Exhausted(Vec<(DeliveryMode, String)>),
@@ -80,7 +79,7 @@ mod test {
     fn rungs(modes: &[&str]) -> Vec<Rung> {
         let rung = |mode: &&str| Rung {
             mode: mode.parse().expect("a mode"),
-            because: Reason::new("it may be better", "a test"),
+            because: Reason::new("the rung may be better", "a test"),
             measured_on: Vec::new(),
             when: model::When::default(),
         };
@@ -122,7 +121,7 @@ mod test {
         };
         let found = next_try(&mut search, &ladder, DeliveryMode::Interrupt, MISSED, can);
         assert_eq!(found, Next::Try(&ladder[3], 9));
-        assert_eq!(asked, ["eventbusy", "defer50"], "and no rung behind it is asked");
+        assert_eq!(asked, ["eventbusy", "defer50"], "no rung after the first usable one is checked");
         let none = next_try(&mut search, &ladder, DeliveryMode::Interrupt, MISSED, |rung: &Rung| {
             if rung.mode == ladder[2].mode {
                 Err::<(), _>("no budget".to_owned())
@@ -167,7 +166,7 @@ mod test {
         assert_eq!(
             early,
             Next::EnoughToday(10 + Searches::DAY_MICROS),
-            "they count as of now, for one more day"
+            "the tries count from now on, for one more day"
         );
     }
 
@@ -291,10 +290,10 @@ mod test {
                         return Ok(());
                     }
                     Next::EnoughToday(at) => prop_assert!(at > now),
-                    Next::NotDue => prop_assert!(false, "it is missed all the time"),
+                    Next::NotDue => prop_assert!(false, "the goal is missed all the time"),
                 }
             }
-            prop_assert!(false, "it has not ended: {tries} tries");
+            prop_assert!(false, "the search has not ended: {tries} tries");
         }
     }
 }

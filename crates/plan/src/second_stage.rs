@@ -1,4 +1,4 @@
-//! The part of a second stage that is known before the first: settings of objects that already exist.
+//! The part of a second stage that is known before the first stage: settings of objects that already exist.
 
 use model::host::Device;
 use model::{Change, ChannelKind, Host, NicKnob, Plan, RingKind, Setting};
@@ -44,7 +44,7 @@ fn set(device: &mut Device, knob: &NicKnob) {
         NicKnob::PrivateFlag(flag, on) => {
             device.private_flags.insert(*flag, *on);
         }
-        // None of these recreates queues.
+        // None of these settings recreates queues.
         NicKnob::Coalescing(..)
         | NicKnob::PacketSize(..)
         | NicKnob::RssTable(_)

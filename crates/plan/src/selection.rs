@@ -53,7 +53,7 @@ impl Selection {
     }
 }
 
-/// How a request matches a device: the greatest claim wins.
+/// How a request matches a device; the greatest claim wins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Claim {
     precedence: Precedence,
@@ -120,7 +120,8 @@ fn claims(policy: &Policy, host: &Host) -> (Claims, Notes) {
     (claims, left_out)
 }
 
-/// Gives each device to its greatest claim; equal claims clash. Returns why the other requests pass it by.
+/// Gives each device to its greatest claim; equal claims are a conflict. Returns why each of the other
+/// requests does not get the device.
 fn settle(claims: &Claims, policy: &Policy, host: &Host, selection: &mut Selection) -> Notes {
     let mut passed: Notes = BTreeMap::new();
     for device in &host.devices {
@@ -131,7 +132,8 @@ fn settle(claims: &Claims, policy: &Policy, host: &Host, selection: &mut Selecti
         };
         let intent = &policy.intents[at];
         let equal = of_device.iter().find(|(claim, other)| *claim == best && *other != at);
-        // Several requests that name one device come from different callers, who decide between them.
+        // Several requests that name one device come from different callers, which resolve the conflict
+        // themselves.
         let own_name = |intent: &Intent| matches!(&intent.target, Target::Device(name) if name == device.id.name.as_str());
         if let Some((_, other)) = equal.filter(|_| !own_name(intent)) {
             selection
@@ -155,7 +157,7 @@ fn settle(claims: &Claims, policy: &Policy, host: &Host, selection: &mut Selecti
     passed
 }
 
-/// Notes what each selector, and each request for a stacked device, means on this host.
+/// Notes which devices each selector, and each request for a stacked device, resolves to on this host.
 fn note(policy: &Policy, host: &Host, mut passed: Notes, mut left_out: Notes, selection: &mut Selection) {
     for (at, intent) in policy.intents.iter().enumerate() {
         let of_selector = matches!(intent.target, Target::Devices(..));
@@ -201,7 +203,7 @@ fn first_of(mut notes: Vec<String>) -> Vec<String> {
     notes.dedup();
     if let Some(more) = notes.len().checked_sub(NAMED_MAX).filter(|more| *more > 0) {
         notes.truncate(NAMED_MAX);
-        notes.push(format!("and so are {more} more"));
+        notes.push(format!("and {more} more likewise"));
     }
     notes
 }
@@ -222,7 +224,8 @@ fn is_meant(target: &Target, device: &Device) -> bool {
     }
 }
 
-/// Why a matched device cannot have the request, if it is not named. A named device is refused instead.
+/// Why a matched device cannot have the request, if it is not named. If the request names the device, the
+/// request is refused instead.
 fn why_left_out(device: &Device, intent: &Intent, host: &Host) -> Option<String> {
     let gives_napis =
         || intent.nic.contains(&NicRequest::Offload(Offload::Gro, true)) && device.kind == "veth";
@@ -286,7 +289,7 @@ fn is_for_nic_only(intent: &Intent) -> bool {
         && intent.kthread.is_empty()
 }
 
-/// Whether a setting belongs to the stack above the driver, which every device has.
+/// Whether a setting belongs to the network stack above the driver, and so exists on every device.
 const fn needs_no_napi(request: &NicRequest) -> bool {
     matches!(request, NicRequest::RpsCpus(_) | NicRequest::RpsFlowCount(_) | NicRequest::Xps(_))
 }

@@ -1,4 +1,4 @@
-//! A divided process: some of its epolls have separate requests.
+//! Splits a process of which some epolls have separate requests.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,14 +10,15 @@ use crate::index::Index;
 /// The processes with separate requests for some of their epolls.
 #[derive(Debug, Default)]
 pub(crate) struct EpollShares {
-    /// Each share: a process with only those epolls and what they watch, and its request.
+    /// The shares: each is a process reduced to these epolls and the sockets that they watch, with its
+    /// request.
     pub(crate) shares: Vec<(usize, Process)>,
-    /// The remainder of each process.
+    /// The rest of each process.
     rests: BTreeMap<Pid, Process>,
 }
 
 impl EpollShares {
-    /// The shares that a policy requests. Processes and epolls that no longer exist have none.
+    /// The shares that a policy requests; empty for processes and epolls that no longer exist.
     pub(crate) fn of(policy: &Policy, index: &Index<'_>) -> Self {
         let mut shares = Self::default();
         for (part, intent) in policy.intents.iter().enumerate() {

@@ -23,12 +23,12 @@ pub struct DesiredSetting {
 pub struct Desired {
     /// The knobs, by part, and within it queues, epolls, io_urings, affinity.
     pub wanted: Vec<DesiredSetting>,
-    /// Whether this is only the first stage: it recreates queues, whose settings can be planned once they
-    /// exist. Observing and planning again gives the rest.
+    /// Whether this is only the first stage, which recreates queues: their settings can be planned only once
+    /// they exist. Observing and planning again gives the second stage.
     pub first_stage: bool,
-    /// Requests that cannot be met here, and what is set instead.
+    /// Requests that cannot be met here, with the values that are set instead.
     pub notes: Vec<String>,
-    /// Settings of recipes that are not made because they stop a queue or take down the link, and no policy
+    /// Settings of recipes that are left out because they stop a queue or take down the link, and no policy
     /// file allows that.
     pub proposed: Vec<DesiredSetting>,
     /// Mechanisms of recipes that the host lacks.
@@ -103,7 +103,8 @@ impl Collected {
         self.desired.notes.push(note);
     }
 
-    /// Adds a recipe's value unless a request sets that knob: experts and other requests take precedence.
+    /// Adds a recipe's value unless a request sets that knob: explicit values and other requests take
+    /// precedence.
     pub(crate) fn want_unless_wanted(&mut self, setting: Setting, because: Reason) {
         let knob = (setting.object(), setting.knob());
         if let Entry::Vacant(free) = self.by_knob.entry(knob) {

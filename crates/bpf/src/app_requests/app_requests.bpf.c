@@ -19,10 +19,11 @@ const struct asker *described_asker __attribute__((unused));
 
 #define TASKS_MAX 65536
 #define USERS_MAX 4096
-/* A power of two, and a multiple of any page size. */
+/* The size of the ring buffer in bytes: a power of two, and a multiple of any page size. */
 #define ASKED_BYTES (64 << 10)
 
-/* Maximum number of reported requests per user and window, in nanoseconds. */
+/* The maximum number of a user's requests that are reported in a window, and the window's length
+ * in nanoseconds. */
 #define REPORTS_MAX 100
 #define REPORT_WINDOW_NS 1000000000ULL
 
@@ -41,8 +42,7 @@ const struct asker *described_asker __attribute__((unused));
 #define CAP_NET_ADMIN 12
 
 /*
- * Programs do not see longer options completely; with optlen set to 0 the
- * kernel uses the caller's bytes. kernel/bpf/cgroup.c.
+ * A program sees only the first page of a longer option. With optlen set to 0 the kernel uses the caller's bytes: kernel/bpf/cgroup.c.
  */
 #define SHOWN_BYTES_MAX 4096
 
@@ -89,8 +89,7 @@ struct {
 } tasks SEC(".maps");
 
 /*
- * Processes that requested a policy, for the daemon. Without a reader it fills
- * up, and further ones are dropped.
+ * Processes that requested a policy, for the daemon. Without a reader the buffer fills up, and further reports are dropped.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
@@ -119,7 +118,7 @@ struct {
 	__type(value, __u32);
 } allowed SEC(".maps");
 
-/* The cgroup in which task_asks handles prctl(). */
+/* The cgroup whose prctl() calls task_asks handles. */
 struct {
 	__uint(type, BPF_MAP_TYPE_CGROUP_ARRAY);
 	__uint(max_entries, 1);
@@ -160,13 +159,13 @@ static __always_inline bool may_choose(__u32 policy)
 
 	if (!set)
 		set = bpf_map_lookup_elem(&allowed, &any_user);
-	/* NONE is the kernel's default. */
+	/* NET_POLICY_NONE is always allowed: it is the kernel's default. */
 	if (policy == NET_POLICY_NONE || (set && (*set & (1U << (policy & 31)))))
 		return true;
 	return is_administrator();
 }
 
-/* 0, or an error. */
+/* Returns 0 or a negative errno. */
 static __always_inline int judged(__u32 policy)
 {
 	if (!is_policy(policy))
@@ -186,7 +185,7 @@ static __always_inline bool may_report(void)
 		bpf_map_update_elem(&rates, &user, &first, BPF_ANY);
 		return true;
 	}
-	/* Two CPUs may get here at once: at most one report too many. */
+	/* If two CPUs reach this point at once, at most one report too many is sent. */
 	if (now - rate->since >= REPORT_WINDOW_NS) {
 		rate->since = now;
 		rate->count = 0;
@@ -210,7 +209,7 @@ static __always_inline void report(void)
 	bpf_ringbuf_output(&asked, &asker, sizeof(asker), 0);
 }
 
-/* Makes the system call return an error. */
+/* Makes the system call return an error instead of the kernel's result. */
 static __always_inline int refuse(int error)
 {
 	bpf_set_retval(error);
@@ -249,7 +248,7 @@ int set_socket(struct bpf_sockopt *ctx)
 	request = bpf_sk_storage_get(&sockets, sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
 	if (!request)
 		return refuse(-ENOMEM);
-	/* A new one is NET_POLICY_NONE. */
+	/* The policy of a new entry is NET_POLICY_NONE. */
 	is_other = request->policy != policy;
 	request->policy = policy;
 	request->source = REQUEST_OWN;

@@ -4,8 +4,8 @@
 #define __APP_REQUESTS_H__
 
 enum request_source {
-	REQUEST_OWN = 1,		/* setsockopt() on the socket, or on the listener that accepted it. */
-	REQUEST_OF_TASK = 2,	/* Inherited from the process that created it. */
+	REQUEST_OWN = 1,		/* The socket's policy was set with setsockopt(), on the socket or on the listener that accepted it. */
+	REQUEST_OF_TASK = 2,	/* The socket inherited the policy of the process that created it. */
 };
 
 /* An open socket with a requested policy, as written by the iterator. */

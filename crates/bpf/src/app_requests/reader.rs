@@ -23,12 +23,13 @@ pub struct RequestReader {
 
 /// The open maps and programs of a registry.
 struct Opened {
-    /// The inode of the registry: another registry has other maps.
+    /// The inode of the registry directory. A new inode means that the registry was recreated, with other
+    /// maps.
     registry: u64,
     tasks: MapHandle,
     sockets: MapHandle,
     iterator: Loaded,
-    /// `None` if an older netpolicy created the registry.
+    /// The events of new requests; `None` if an older netpolicy created the registry, which reports none.
     asked: Option<(RingBuffer<'static>, Receiver<Pid>)>,
 }
 
@@ -113,7 +114,7 @@ impl RequestReader {
 fn ring(asked: &MapHandle) -> Result<(RingBuffer<'static>, Receiver<Pid>), KernelError> {
     let (sender, processes) = channel();
     let on_record = move |bytes: &[u8]| {
-        // `struct asker`. The receiver is gone only while this is being dropped.
+        // The buffer holds `struct asker`. Sending fails only while the receiver is being dropped.
         let _ = sender.send(asker(bytes));
         0
     };

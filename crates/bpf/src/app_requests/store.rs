@@ -118,8 +118,10 @@ impl RequestStore {
         } else {
             if let Some(other) = self.related(cgroup)? {
                 let what = format!("sockets of cgroup {}", cgroup.path().display());
-                let message =
-                    format!("{} is already enabled and would answer, too: disable it first", other.display());
+                let message = format!(
+                    "{} is already enabled, and its program would also handle the option: disable it first",
+                    other.display()
+                );
                 return Err(KernelError { what, cause: Cause::Extack { errno: Errno::EXIST, message } });
             }
             let mut loaded = self.load_for(cgroup)?;
@@ -144,8 +146,8 @@ impl RequestStore {
         self.load_prctl_for(cgroup, &own).and_then(|mut loaded| loaded.pin_links(&own))
     }
 
-    /// Disables a cgroup: immediately for sockets, a moment later for `prctl`. With the last cgroup, the
-    /// policies of its sockets are removed, unless a process still has one. Returns false if it was not
+    /// Disables a cgroup: immediately for sockets, a moment later for `prctl`. Disabling the last cgroup also
+    /// removes the policies of its sockets, unless a process still has one. Returns false if it was not
     /// enabled.
     ///
     /// # Errors
@@ -165,7 +167,7 @@ impl RequestStore {
     fn end_if_unused(&self) -> Result<(), KernelError> {
         if self.enabled_ids()?.is_empty() && self.tasks()?.is_empty() {
             remove(&self.registry())?;
-            let _ = std::fs::remove_dir(&self.directory); // stays if it is not empty
+            let _ = std::fs::remove_dir(&self.directory); // ENOTEMPTY is expected while cgroups are enabled
         }
         Ok(())
     }
@@ -358,7 +360,7 @@ fn create_own(directory: &Path) -> Result<(), KernelError> {
     let found = std::fs::symlink_metadata(directory).map_err(|error| failed(&error))?;
     let is_own = found.is_dir() && found.uid() == rustix::process::geteuid().as_raw();
     if !is_own || found.mode() & 0o022 != 0 {
-        let needs = "a directory that only this user can write to: remove this one";
+        let needs = "a directory that only this user can write to; remove the existing one";
         return Err(KernelError::absent(what(), needs, None));
     }
     Ok(())
@@ -388,7 +390,7 @@ impl Making {
 
 impl Drop for Making {
     fn drop(&mut self) {
-        let _ = remove(&self.0); // it no longer exists if it was renamed
+        let _ = remove(&self.0); // ENOENT is expected if it was renamed
     }
 }
 

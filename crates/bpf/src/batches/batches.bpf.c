@@ -42,7 +42,7 @@ struct {
 	__type(value, struct batches);
 } batches SEC(".maps");
 
-/* The process that suspended a NAPI's IRQ last. */
+/* The process that last suspended a NAPI's IRQ. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -73,7 +73,7 @@ static __always_inline struct batches *batches_of(__u32 tgid, __u32 id, bool cre
 	return of;
 }
 
-/* Ends the batch at a time, if one has begun; of two threads, one ends it. */
+/* Ends the batch at the given time, if one has begun. Of two concurrent threads, only one ends it. */
 static __always_inline void end(struct batches *of, __u64 at)
 {
 	__u64 since = of->since, events = of->returned, span, longest;
@@ -138,8 +138,7 @@ int BPF_PROG(epoll_returns, int fd, void *events, int maxevents, void *timeout, 
 /*
  * The IRQ is suspended again. Events were pending, so epoll_wait has not slept,
  * unless it could not poll the NAPI because a softirq did. In a batch during
- * which the thread slept, and a softirq polled, it is unknown which of both
- * came first: that poll is the end that is certain.
+ * which the thread slept, and a softirq polled, it is unknown which came first, so the poll is taken as the end of the batch.
  */
 static __always_inline void end_again(struct batches *of, __u64 now)
 {
@@ -173,7 +172,7 @@ int BPF_PROG(timer_armed, struct hrtimer *timer)
 	return 0;
 }
 
-/* The batch that suspends this NAPI's IRQ now. */
+/* The batch of the process that suspends this NAPI's IRQ now. */
 static __always_inline struct batches *suspending(struct napi_struct *napi)
 {
 	__u32 id = BPF_CORE_READ(napi, napi_id), *tgid = bpf_map_lookup_elem(&suspended_by, &id);

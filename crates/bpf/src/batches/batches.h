@@ -5,11 +5,12 @@
 
 /* Set before load; the map .rodata.config. */
 struct batches_config {
-	/* Address of napi_watchdog(), every NAPI's timer function; 0: hidden. */
+	/* Address of napi_watchdog(), every NAPI's timer function; 0 if the kernel hides it. */
 	__u64 napi_watchdog;
 };
 
-/* Key of the map batches: an epoll's descriptor or a NAPI, by which programs are loaded. */
+/* Key of the map batches: an epoll's descriptor or a NAPI id, depending on which programs are
+ * loaded. */
 struct batches_of {
 	__u32 tgid;
 	__u32 id;
@@ -17,22 +18,23 @@ struct batches_of {
 
 /* The batches of events of an application. */
 struct batches {
-	/* When epoll_wait last returned events; 0: it was called again. */
+	/* When epoll_wait last returned events; 0 once the application has called it again. */
 	__u64 since;
-	/* Of that return: its events, its thread, and how often that had slept. */
+	/* For that return: the number of events, the thread, and the thread's voluntary context
+	 * switches. */
 	__u64 returned;
 	__u64 thread;
 	__u64 slept;
-	/* When something else first polled the NAPI in this batch; 0: nothing did. */
+	/* When another context first polled the NAPI during this batch; 0 if none did. */
 	__u64 interrupted;
-	/* The batches that ended, their events, and their time. */
+	/* The number of batches that ended, their events, and their total time. */
 	__u64 count;
 	__u64 events;
 	__u64 ns;
-	/* The longest batch, and its events. */
+	/* The duration of the longest batch, and the number of its events. */
 	__u64 longest_ns;
 	__u64 longest_events;
-	/* maxevents of the last return with events. */
+	/* The maxevents argument of the last call that returned events. */
 	__u64 maxevents;
 	/* The batches in which irq-suspend-timeout ended. */
 	__u64 outlasted;

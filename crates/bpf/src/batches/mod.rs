@@ -22,9 +22,10 @@ const AT_NAPIS: [&str; 3] = ["timer_armed", "timer_expired", "polled"];
 
 /// Measures batches on the whole host, from load to drop. Needs CAP_BPF and CAP_PERFMON.
 ///
-/// Where the kernel allows programs at functions, it measures all epolls, with two programs for each
-/// `epoll_wait`. Elsewhere it measures applications that suspend IRQs, by the NAPI's timer and polls, with the
-/// cost of a [`crate::DeliveryCounter`] that counts without a pause: the longest batch may be in any sample.
+/// Where the kernel allows fentry and fexit programs, it measures all epolls, with two programs for each
+/// `epoll_wait`. Elsewhere it measures only applications that suspend IRQs, from the NAPI's timer and polls.
+/// Sampling would miss the longest batch, so this costs as much as a [`crate::DeliveryCounter`] that is never
+/// paused.
 #[derive(Debug)]
 pub struct BatchMeter {
     loaded: Loaded,
@@ -36,9 +37,9 @@ impl BatchMeter {
     /// otherwise only all epolls can be measured.
     ///
     /// # Errors
-    /// [`sys::Cause::Absent`] without kernel BTF, outside the initial pid namespace, where pids differ from the
-    /// kernel's, and if neither programs at functions nor the addresses of kernel functions are allowed;
-    /// otherwise the kernel's error.
+    /// [`sys::Cause::Absent`] without kernel BTF, outside the initial pid namespace, where pids differ from
+    /// the kernel's, and if the kernel allows neither fentry programs nor reading the addresses of its
+    /// functions; otherwise the kernel's error.
     pub fn load(suspends: bool) -> Result<Self, KernelError> {
         if !in_initial_pid_namespace() {
             return Err(KernelError::absent("measure batches of events", "the initial pid namespace", None));
@@ -49,7 +50,7 @@ impl BatchMeter {
     /// Measures all epolls.
     ///
     /// # Errors
-    /// The kernel's, as EPERM where it allows no programs at functions.
+    /// The kernel's error, such as EPERM where fentry programs are not allowed.
     pub fn at_epoll_wait() -> Result<Self, KernelError> {
         Self::with(&AT_EPOLL_WAIT, 0, true)
     }

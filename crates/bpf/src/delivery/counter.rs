@@ -33,7 +33,8 @@ pub struct DeliveryCounter {
     since: Option<Instant>,
     /// The time counted before that.
     counted: Duration,
-    /// The number of snapshots; the programs keep the longest timer of each interval between them.
+    /// The number of snapshots taken. The programs record the longest timer span of each interval between two
+    /// snapshots.
     interval: u64,
 }
 

@@ -126,7 +126,7 @@ static __always_inline void count_application(struct napi_struct *napi, __u32 id
 }
 
 /*
- * Whether napi_resume_irqs() raised this softirq, not an interrupt: the IRQ is
+ * Whether this softirq was raised by napi_resume_irqs() instead of an interrupt: the IRQ is
  * still masked. The application's poll found no event; the softirq polls once
  * more before the system call continues, or in ksoftirqd if that runs.
  */
@@ -146,7 +146,7 @@ int BPF_PROG(napi_polled, struct napi_struct *napi, int work, int budget)
 	struct napi_counts *counts;
 	__u32 id = napi->napi_id, tgid;
 
-	if (!budget) /* netpoll: reaps transmitted packets, receives none. */
+	if (!budget) /* netpoll only reaps transmitted packets and receives none. */
 		return 0;
 	if (!id) {
 		/* The backlog has no device; other NAPIs without one only transmit. */

@@ -33,11 +33,11 @@ struct napi_counts {
 	__u64 timer_armed;
 	__u64 timer_expired;
 	__u64 suspended;
-	/* By interval & 1: one is written while the other is read. */
+	/* Indexed by interval & 1: the programs write one element while user space reads the other. */
 	struct longest_span longest[2];
-	/* The timer expired on this CPU, and its polls have not ended. */
+	/* The timer expired on this CPU, and the polls that it caused have not ended. */
 	__u64 timer_due;
-	/* The last process that polled on this CPU and suspends the IRQ; 0: none. */
+	/* The pid of the last process that polled on this CPU and suspends the IRQ; 0 for none. */
 	__u64 last_poller;
 	char device[16];
 };

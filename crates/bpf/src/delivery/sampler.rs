@@ -15,11 +15,12 @@ const COUNTED: Duration = Duration::from_millis(50);
 
 /// The pause between samples. Counting all the time costs a server of tiny requests up to 5 % of its
 /// throughput. So does attaching and detaching the programs ten times a second: each time, the kernel patches
-/// its text and stops all CPUs for a moment (`cargo xtask bench counting` measures both). Once a second costs
-/// next to nothing.
+/// its text and stops all CPUs for a moment (`cargo xtask bench counting` measures both). At one sample per
+/// second the cost is negligible.
 const PAUSED: Duration = Duration::from_millis(950);
 
-/// The pause before the first sample: traffic has settled by then, and a short span still gets a sample.
+/// The pause before the first sample: long enough for traffic to settle, short enough that a short span still
+/// gets a sample.
 const LEAD: Duration = Duration::from_millis(200);
 
 /// A [`DeliveryCounter`] that counts five percent of the time, on a separate thread. Between
@@ -120,7 +121,7 @@ fn sample(counter: &mut DeliveryCounter, ordered: &Receiver<Order>) -> Result<De
         counter.pause();
     };
     if counted.is_err() {
-        // The pending order to end must not be mistaken for a later one.
+        // Discard the pending order to end, so that it is not mistaken for a later one.
         let _ = ordered.recv();
     }
     let after = counter.snapshot();

@@ -1,4 +1,4 @@
-//! Counts up to a moment, and the difference of two such snapshots.
+//! A snapshot of the counts, and the difference of two snapshots.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -192,7 +192,7 @@ mod test {
 
     same_as_compiled!(super::super::counter::OBJECT, Polls, LongestSpan, RawCounts, Poller, HostCounts);
 
-    /// A value as the BPF program writes it: numbers, then a name.
+    /// A value as the BPF program writes it: numbers, followed by a name.
     fn value(numbers: &[u64], name: &str) -> Vec<u8> {
         let mut bytes: Vec<u8> = numbers.iter().flat_map(|number| number.to_ne_bytes()).collect();
         let mut field = [0; 16];

@@ -19,14 +19,14 @@ struct epoll_record {
 
 /* The kernel has the three parameters (6.9). */
 #define EPOLL_HAS_PARAMS 1
-/* It busy-waits for events, and polls no NAPI. */
+/* The epoll busy-waits for events without polling a NAPI (EPOLL_EVENTS_ONLY). */
 #define EPOLL_EVENTS_ONLY 2
 
 /* A socket among a process's files. */
 struct socket_record {
 	__u64 inode;
 	__u32 fd;
-	/* Like SO_INCOMING_NAPI_ID, but includes CPU numbers. */
+	/* Like SO_INCOMING_NAPI_ID, but also holds CPU numbers, which the socket option hides. */
 	__u32 napi_id;
 	__u16 family;
 	__u16 busy_poll_budget;

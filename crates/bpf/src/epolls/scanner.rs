@@ -15,7 +15,7 @@ const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/epolls.bpf.o"));
 const SCAN_BYTES_MAX: u64 = 4 * (1 << 20) * RECORD_BYTES as u64;
 /// `sizeof(struct epoll_record)` and `sizeof(struct socket_record)`.
 const RECORD_BYTES: usize = 24;
-/// From `epolls.h`, as is the next one.
+/// `EPOLL_HAS_PARAMS` and `EPOLL_EVENTS_ONLY` of `epolls.h`.
 const EPOLL_HAS_PARAMS: u8 = 1;
 const EPOLL_EVENTS_ONLY: u8 = 2;
 

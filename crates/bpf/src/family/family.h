@@ -5,9 +5,9 @@
 
 /* The values of the map processes. */
 enum family_member {
-	/* Its time counts, and its children become members. */
+	/* A member whose run time counts and whose children become members. */
 	FAMILY_FOLLOWED = 1,
-	/* Its time counts; its children do not become members. */
+	/* A member whose run time counts and whose children do not become members. */
 	FAMILY_ALONE = 2,
 };
 
@@ -15,7 +15,7 @@ enum family_member {
 struct family_total {
 	/* The run time of exited members, in nanoseconds. */
 	__u64 run_ns;
-	/* Context switches of exited members' threads, or of live ones. */
+	/* Voluntary and involuntary context switches, of exited or of live members' threads. */
 	__u64 switches;
 	/* How long live members' threads waited for a CPU although they could run, in nanoseconds. */
 	__u64 run_delay_ns;

@@ -71,7 +71,7 @@ impl ProcessFamily {
     /// Adds a process and its future children. Its earlier run time is included, so only differences are
     /// meaningful.
     ///
-    /// For process 1, which starts everything, only its own time counts.
+    /// For process 1, the ancestor of all processes, only its own time counts.
     ///
     /// # Errors
     /// The kernel's error, for example if there are too many members.
@@ -99,8 +99,8 @@ impl ProcessFamily {
     /// # Errors
     /// The kernel's error.
     pub fn usage(&self) -> Result<FamilyUsage, KernelError> {
-        /// A member that exits while its time is read could be counted twice or not at all; everything is
-        /// then read again.
+        /// A member that exits while its time is read could be counted twice or not at all, so a read with an
+        /// exit is repeated.
         const TRIES: usize = 8;
         let mut usage = self.read()?;
         for _ in 1..TRIES {

@@ -4,15 +4,16 @@
  *
  * DNS and memcached repeat a request's 16-bit id in the answer, whatever the
  * order: each request has an entry of `queries` until it is answered. All other
- * datagrams of a peer are paired with the datagrams sent to it, in order, in
- * its entry of `peers`. Both maps are empty when a window opens.
+ * datagrams of a peer are paired with the datagrams sent to it, in order, in its
+ * entry of `peers`. Both maps are empty when a window opens.
  *
- * A socket's queue and its senders share no lock: threads take a request by
- * compare-and-swap.
+ * No lock covers both a socket's queue and its senders, so threads claim a request
+ * by compare-and-swap.
  *
  * Only tracepoints are used, because some kernels allow no fentry. No tracepoint
- * has both a socket and its datagram: how long datagrams wait in a socket's
- * queue is known by their order there, and when a request was read by its time.
+ * has both a socket and its datagram: the wait in a socket's queue is derived from
+ * the order of datagrams in it, and the time at which a request was read from the
+ * time of that datagram.
  */
 #ifndef __LIVE_DATAGRAM_H__
 #define __LIVE_DATAGRAM_H__
@@ -20,20 +21,21 @@
 #include "state.bpf.h"
 #include "estimate.bpf.h"
 
-/* Unanswered requests in a window, and peers without ids. Kernel memory is used as they come. */
+/* The maximum number of unanswered requests in a window, and of peers without ids. The kernel
+ * allocates entries on demand. */
 #define QUERIES_MAX 65536
 #define PEERS_MAX 16384
 
 #define LOCALS_MAX 256
 
-/* How often another thread may take the same peer's request first. */
+/* The retry limit when another thread claims the same peer's first request. */
 #define RACES_MAX 4
 
-/* The length of a UDP header, and of a DNS header. */
+/* The lengths of a UDP header and of a DNS header. */
 #define UDP_BYTES 8
 #define DNS_BYTES 12
 
-/* DNS header flags, RFC 1035 4.1.1: an answer; those that are zero in a query. */
+/* Flags of the DNS header (RFC 1035, 4.1.1): QR marks an answer; the others are zero in a query. */
 #define DNS_ANSWER 0x8000
 #define DNS_NOT_QUERY 0xf88f
 
@@ -45,7 +47,7 @@
 #define QUIC_DRAFTS 0xff0000
 #define QUIC_ID_BYTES_MAX 20
 
-/* Whose request, and which. An IPv4 address is the last word. */
+/* The peer and the id of a request. An IPv4 address is stored in the last word. */
 struct live_peer {
 	__u32 address[4];
 	__u16 port;
@@ -55,14 +57,14 @@ struct live_peer {
 };
 
 /* live_peer.of */
-#define OF_PEER 0	/* all requests of a peer without ids */
-#define OF_ID 1		/* the request with this id */
+#define OF_PEER 0	/* the entry stands for all requests of a peer that sends no ids */
+#define OF_ID 1		/* the entry is the request with this id */
 
-/* Unanswered requests of a peer, numbered as those of a socket. */
+/* A peer's unanswered requests, numbered like those of a socket. */
 struct peer_state {
 	__u32 head, read, tail;
-	__u8 carried;	/* datagrams sent to it before any of its own was seen */
-	__u8 broken;	/* it had more requests outstanding than fit: which was answered is unknown */
+	__u8 carried;	/* datagrams sent to the peer before any of the peer's own was seen */
+	__u8 broken;	/* the peer had more requests outstanding than fit, so which request was answered is unknown */
 	__u8 pad[2];
 	__u64 last_send;
 	struct exchange exchanges[EXCHANGES_MAX];
@@ -84,10 +86,10 @@ struct {
 	__type(value, struct peer_state);
 } peers SEC(".maps");
 
-/* The state of a peer that is new; larger than a program's stack allows. */
+/* The initial state of a new peer; too large for a BPF program's stack. */
 const struct peer_state no_requests = {};
 
-/* The last datagrams of a socket. A power of two. */
+/* The number of a socket's most recent datagrams that are kept. A power of two. */
 #define QUEUE_MAX 32
 
 #define MSG_PEEK 2
@@ -95,12 +97,12 @@ const struct peer_state no_requests = {};
 
 #define IPV6_BYTES 40
 
-/* When the datagrams of a socket's queue joined it and were read, by number. */
+/* The times at which a socket's datagrams entered and left its receive queue, by datagram number. */
 struct queue_state {
 	__u32 window;
 	__u32 joined;
 	__u32 read;
-	__u32 before;	/* datagrams ahead of the first of this window */
+	__u32 before;	/* datagrams that were queued before the first one of this window */
 	__u64 joined_at[QUEUE_MAX];
 	__u64 read_at[QUEUE_MAX];
 };
@@ -116,7 +118,8 @@ struct local_address {
 	__u32 address[4];
 };
 
-/* The addresses from which the service has answered. Datagrams to others are forwarded, or multicast. */
+/* The addresses from which the service has answered. Datagrams to others are forwarded, or
+ * multicast. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, LOCALS_MAX);
@@ -124,9 +127,9 @@ struct {
 	__type(value, __u32);
 } locals SEC(".maps");
 
-/* What the ports of the service have received so far. */
+/* The traffic that the service's ports have received so far. */
 struct port_seen {
-	__u8 ids;	/* a protocol with ids, and which */
+	__u8 ids;	/* enum live_protocol of a protocol with ids; 0 for others */
 	__u8 quic;
 };
 
@@ -137,7 +140,7 @@ struct datagram {
 	struct local_address local;
 	struct exchange exchange;
 	__u32 protocol;	/* enum live_protocol */
-	__u16 flags;	/* of DNS; the number of a memcached frame */
+	__u16 flags;	/* first word: id and flags of a DNS message, or id and number of a memcached frame */
 	__u8 quic;
 	__u8 pad;
 };
@@ -168,7 +171,7 @@ static __always_inline bool is_lower_case(__u8 letter)
 	return letter >= 'a' && letter <= 'z';
 }
 
-/* Finds the protocol, by the first bytes of a datagram of this length. */
+/* Detects the protocol from the first bytes of a datagram of this length. */
 static __always_inline void identify(struct datagram *datagram, void *udp, __u32 bytes)
 {
 	struct in6_addr *start = sixteen_bytes(udp + UDP_BYTES);
@@ -179,7 +182,7 @@ static __always_inline void identify(struct datagram *datagram, void *udp, __u32
 
 	datagram->peer.id = first >> 16;
 	if (second == 0x00010000 && !(first & 0xffff) && is_lower_case(third >> 24)) {
-		/* A frame of memcached: number 0, of 1. */
+		/* A memcached frame header: sequence number 0 of 1 datagram. */
 		datagram->protocol = LIVE_MEMCACHED;
 	} else if (bytes >= DNS_QUERY_BYTES && second == 0x00010000 && !(first & DNS_NOT_QUERY) && !(third >> 16)) {
 		datagram->protocol = LIVE_DNS;
@@ -199,8 +202,9 @@ static __always_inline void copy_address(__u32 *to, struct in6_addr *from)
 }
 
 /*
- * The packet at @network: the index of the service's port, whose datagram it is
- * and of which protocol; negative if it is no datagram of the service.
+ * Parses the packet at @network. Returns the index of the service's port, the
+ * datagram's peer and its protocol; negative if the packet is not a datagram of
+ * the service.
  */
 static __always_inline int describe(struct sk_buff *skb, void *network, bool out, struct datagram *datagram)
 {
@@ -243,7 +247,7 @@ static __always_inline int describe(struct sk_buff *skb, void *network, bool out
 	datagram->protocol = LIVE_UDP;
 	datagram->exchange.requests = 1;
 	datagram->exchange.bytes = bytes;
-	/* Until it is answered: which packet, for one that passes several devices. */
+	/* Until the answer: identifies the packet, in case it passes several devices. */
 	datagram->exchange.read = (__u64)skb;
 	/* Bytes in pages cannot be read here. */
 	if (bytes >= DNS_BYTES && (__u64)udp + UDP_BYTES + DNS_BYTES <= linear)
@@ -290,7 +294,7 @@ static __always_inline void learns_local(struct datagram *datagram, struct cpu_s
 	cache(datagram, cpu);
 }
 
-/* Remembers what a port receives. */
+/* Records the protocol that a port receives. */
 static __always_inline void learns(int port, struct datagram *datagram)
 {
 	struct port_seen *seen = &ports_seen[port & (LIVE_PORTS_MAX - 1)];
@@ -308,8 +312,8 @@ static __always_inline bool is_unpaired(int port)
 }
 
 /*
- * A reader on another CPU may take a datagram before it is counted here: then
- * as many more have been read than have joined.
+ * A reader on another CPU may take a datagram before it is counted here; then more
+ * datagrams have been read than have been queued.
  */
 static __always_inline void joins_queue(struct queue_state *queue, const struct sock *sk, __u64 now)
 {
@@ -325,7 +329,8 @@ static __always_inline void joins_queue(struct queue_state *queue, const struct 
 	number = __sync_fetch_and_add(&queue->joined, 1);
 	queue->joined_at[number & (QUEUE_MAX - 1)] = now;
 	if (waiting == 1 && number && !queue->before && queue->read != number) {
-		/* Only this one waits: a datagram with a wrong checksum is dropped without a read. */
+		/* Only this datagram is queued: the earlier one had a wrong checksum and was
+		 * dropped without a read. */
 		queue->read = number;
 	}
 }
@@ -349,7 +354,7 @@ static __always_inline void leaves_queue(struct queue_state *queue, __u64 now)
 		return;
 	if ((__s32)(queue->joined - number) > 0) {
 		joined = queue->joined_at[number & (QUEUE_MAX - 1)];
-		/* The record of one that has waited long is overwritten. */
+		/* The record of a datagram that has waited too long is overwritten. */
 		if (joined < gate.opens || joined > now || queue->joined - number > QUEUE_MAX)
 			return;
 		span = now - joined;
@@ -358,8 +363,8 @@ static __always_inline void leaves_queue(struct queue_state *queue, __u64 now)
 }
 
 /*
- * When the datagram that arrived at @arrived was read: it is the first that
- * joined the queue after. 0 if it has not been read.
+ * Returns when the datagram that arrived at @arrived was read: the datagram is the
+ * first that was queued after that time. 0 if it has not been read.
  */
 static __always_inline __u64 read_at(struct queue_state *queue, __u64 arrived)
 {
@@ -408,7 +413,7 @@ static __always_inline void datagram_arrives(struct datagram *datagram, int port
 		if (!known) {
 			all->unmeasured += counts;
 		} else if (known->read != exchange->read) {
-			/* The client asks again. */
+			/* A retransmitted request. */
 			known->last = exchange->probed;
 			known->read = exchange->read;
 			all->identified += counts;
@@ -442,7 +447,7 @@ static __always_inline void datagram_arrives(struct datagram *datagram, int port
 	state->tail = tail + 1;
 }
 
-/* An answer to a request that arrived before the window. */
+/* The answer to a request that arrived before the window. */
 static __always_inline void answers_carried(struct live_counts *all, __u32 protocol)
 {
 	all->answered++;
@@ -482,7 +487,8 @@ static __always_inline bool answers_id(struct datagram *datagram, __u32 protocol
 	return true;
 }
 
-/* Takes the peer's first request; false if none has been read, which cannot have been answered. */
+/* Takes the peer's first request. Returns false if no request of the peer has been read: an unread
+ * request cannot have been answered. */
 static __always_inline bool answers_first(struct peer_state *state, struct queue_state *queue,
 					  struct cpu_state *cpu, __u64 now)
 {

@@ -1,22 +1,24 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Imputes interval-censored arrival times: a packet entered the ring between
- * two polls. U draws uniformly from the interval, C from the distribution of
- * turnarounds conditioned on it, T computes it from the client's timestamp.
- * Counts answered exchanges by each estimate.
+ * Estimates when packets arrived in the receive ring, which no program can
+ * observe: only the polls before and after an arrival are known (interval-censored
+ * data). Estimator U draws uniformly from the interval between the polls, C draws
+ * from the distribution of turnarounds conditioned on the interval, and T uses the
+ * client's timestamp. Answered exchanges are counted by each estimate.
  */
 #ifndef __LIVE_ESTIMATE_H__
 #define __LIVE_ESTIMATE_H__
 
 #include "state.bpf.h"
 
-/* The bytes of one in this many exchanges are recorded. A power of two. */
+/* The bytes are recorded for one exchange in this many. A power of two. */
 #define BYTES_EVERY 8
 
-/* A NAPI thread that waited longer was not waiting only for a CPU. */
+/* The maximum wait of a NAPI thread that is attributed to a busy CPU. */
 #define RUN_DELAY_MAX_NS 50000000
 
-/* C is used only for turnarounds with at least this share, in parts of LIVE_WHOLE. */
+/* C is used only for turnarounds with at least this share of the distribution, in parts of
+ * LIVE_WHOLE. */
 #define CONDITIONAL_MIN (LIVE_WHOLE / 10000)
 
 /*
@@ -29,7 +31,7 @@
 /* The time after a connection's first timestamp at which its unit can be determined. */
 #define STAMP_UNIT_NS 10000000
 
-/* The number of arrivals after which the minimum clock offset is close to the true one. */
+/* The number of arrivals after which the minimum clock offset is taken as the true one. */
 #define STAMPS_MIN 16
 
 /* A larger value is from a retransmission, or another clock. */
@@ -62,7 +64,7 @@ __noinline __u32 share_below(__u64 span)
 					      (span > lower ? span - lower : 0) / width_of(bucket));
 }
 
-/* The turnaround at this share of the distribution. */
+/* Returns the turnaround at this share (quantile) of the distribution. */
 __noinline __u64 turnaround_at(__u32 share)
 {
 	__u32 only = 0, bucket = 0, step, next;
@@ -82,7 +84,7 @@ __noinline __u64 turnaround_at(__u32 share)
 	       (in_bucket ? width_of(bucket) * (share - known->below[bucket]) / in_bucket : 0);
 }
 
-/* Whether the distribution of turnarounds is known. */
+/* Whether the distribution of turnarounds has been set. */
 static __always_inline bool knows_turnarounds(void)
 {
 	__u32 only = 0;
@@ -99,7 +101,7 @@ struct bounds {
 
 /* What is known about the poll that delivered an exchange. */
 #define POLL_FORGOTTEN 0
-#define POLL_AT_OPENING 1	/* the first of its NAPI in the window: when the ring was last empty is unknown */
+#define POLL_AT_OPENING 1	/* the first poll of its NAPI in the window: when the ring was last empty is unknown */
 #define POLL_KNOWN 2
 #define POLL_OF_NONE 3	/* no poll of its NAPI was observed */
 
@@ -109,7 +111,8 @@ static __always_inline int bounds_of(struct napi_state *napi, struct exchange *e
 	struct poll *poll;
 
 	if (exchange->at_interrupt) {
-		/* Avoids the cache line of the poll, which another CPU has just written. */
+		/* Reads the exchange's copy instead of the poll record, whose cache line another
+		 * CPU has just written. */
 		bounds->from = exchange->probed;
 		bounds->last = exchange->probed;
 		bounds->flags = exchange->by_ksoftirqd ? BY_KSOFTIRQD : 0;
@@ -125,7 +128,7 @@ static __always_inline int bounds_of(struct napi_state *napi, struct exchange *e
 	} else if (!napi->polls_seen) {
 		return POLL_OF_NONE;
 	} else if (napi->number == exchange->poll && napi->window == (__u32)gate.window) {
-		/* Answered before its poll ended. */
+		/* The exchange was answered before its poll ended. */
 		bounds->from = napi->masked ? napi->drained : napi->first - napi->waited;
 		bounds->last = napi->last;
 		bounds->packets = napi->packets;
@@ -137,10 +140,10 @@ static __always_inline int bounds_of(struct napi_state *napi, struct exchange *e
 	return bounds->from ? POLL_KNOWN : POLL_AT_OPENING;
 }
 
-/* Added to a protocol: the wake-up was counted when the datagram was read. */
+/* The wake-up was already counted when the datagram was read. */
 #define WAKEUP_COUNTED 0x100
 
-/* The thread of this slot answered an exchange at @now. */
+/* Records that the thread of this slot answered an exchange at @now. */
 __noinline int answer(struct exchange *exchange, __u64 now, __u32 worker, __u32 protocol)
 {
 	bool wakeup_counted = protocol & WAKEUP_COUNTED;
@@ -174,7 +177,7 @@ __noinline int answer(struct exchange *exchange, __u64 now, __u32 worker, __u32 
 		return 0;
 	}
 	residence = now - exchange->probed;
-	/* Estimates often coincide: compute each bucket once. */
+	/* Estimates often coincide, so each bucket is computed only once. */
 	at = bucket_of(residence);
 	add_at(spans_here->residence, at, weight);
 	if (exchange->last == exchange->probed)
@@ -196,7 +199,8 @@ __noinline int answer(struct exchange *exchange, __u64 now, __u32 worker, __u32 
 	best = exchange->probed;
 	napi = napi_at(exchange->napi);
 	if (before) {
-		/* The poll record may have been overwritten since; this is rare enough. */
+		/* The poll record may have been overwritten in the meantime, which is rare enough
+		 * to accept. */
 		forgotten = true;
 	} else if (exchange->unseen) {
 		all->unseen++;
@@ -252,8 +256,9 @@ __noinline int answer(struct exchange *exchange, __u64 now, __u32 worker, __u32 
 	}
 	if (forgotten) {
 		/*
-		 * The wait in the ring counts as zero: these exchanges are
-		 * often the slowest, and belong to the tail.
+		 * The wait in the ring is unknown and counts as zero. Dropping
+		 * these exchanges would bias the tail, because they are often the
+		 * slowest.
 		 */
 		add_at(spans_here->uniform, at, weight);
 		add_at(spans_here->conditional, at, weight);
@@ -312,10 +317,10 @@ __noinline int settle(struct socket_state *state)
 }
 
 /*
- * The ring may have been emptied since by polls that no program saw: each
- * restarts the NAPI's timer, whose expiry time shows when the last one was,
- * until this poll restarts it. A timer that expires this late was started to
- * suspend interrupts, not by a poll.
+ * The ring may have been emptied since then by polls that no program saw. Each of
+ * them restarted the NAPI's timer, so the timer's expiry time shows when the last
+ * of them ran, until this poll restarts the timer. A timer that expires this late
+ * was started to suspend interrupts, not by a poll.
  */
 static __always_inline void was_drained_unseen(struct napi_state *napi, __u64 now)
 {
@@ -356,8 +361,8 @@ static __always_inline void thread_waited(struct napi_state *napi, struct task_s
 }
 
 /*
- * How much longer than the fastest segment of its connection a segment was in
- * transit, in microseconds, by the client's timestamp (Linux 6.7, the route
+ * The transit time of a segment beyond that of the fastest segment of its
+ * connection, in microseconds, by the client's timestamp (Linux 6.7, the route
  * feature tcp_usec_ts); false if unknown.
  */
 static __always_inline bool stamped_late(struct socket_state *state, __u32 stamp, __u64 now, __u32 *late)
@@ -396,7 +401,8 @@ static __always_inline bool stamped_late(struct socket_state *state, __u32 stamp
 }
 
 /*
- * The same for an arriving segment, whose header is in @skb. Connections whose timestamps have another unit are skipped.
+ * The same for an arriving segment, whose header is in @skb. Connections whose
+ * timestamps have another unit are skipped.
  */
 static __always_inline bool late_by(struct socket_state *state, struct sk_buff *skb, __u64 now, __u32 *late)
 {

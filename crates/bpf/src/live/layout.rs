@@ -13,7 +13,7 @@ pub(super) const NOT_YET: u64 = u64::MAX;
 pub(super) const NAPIS_MAX: u32 = 128;
 /// The number of slots.
 pub(super) const PARTS_MAX: u32 = NAPIS_MAX + 64;
-/// The whole of a distribution of turnarounds.
+/// `LIVE_WHOLE`: the sum of a turnaround distribution.
 pub(super) const WHOLE: u64 = 1 << 31;
 
 /// `EXCHANGES_MAX`: unanswered requests of a socket or peer. A power of two.

@@ -28,8 +28,7 @@
 #include "datagram.bpf.h"
 
 /*
- * An answer with this many unacknowledged bytes waits for buffer space; what
- * follows belongs to it.
+ * If an answer has this many unacknowledged bytes, it waits for buffer space, and the next send continues it.
  */
 #define UNACKNOWLEDGED_BYTES 16384
 
@@ -79,7 +78,7 @@ static __always_inline void took_to_receive(__u64 now)
 	cpu->softirq = 0;
 }
 
-/* By the start of its name, kernel/softirq.c softirq_threads. */
+/* Recognises a softirq thread by the start of its name: kernel/softirq.c softirq_threads. */
 static __always_inline bool is_ksoftirqd(struct task_struct *task)
 {
 	return task->comm[0] == 'k' && task->comm[1] == 's' && task->comm[2] == 'o' && task->comm[3] == 'f' &&
@@ -138,7 +137,7 @@ static __always_inline void placed(struct sock *sk, struct sk_buff *skb, struct 
 	}
 	napi = napi_at(state->napi);
 	if (napi && sk->sk_lock.owned) {
-		/* It was delivered by an earlier poll, and has waited for the socket's owner. */
+		/* The packet was delivered by an earlier poll, and has waited for the socket's owner. */
 		place->poll = napi->packets ? napi->number : napi->number - 1;
 		place->at = napi->packets ? napi->packets - 1 : 0;
 	} else if (napi) {
@@ -148,7 +147,7 @@ static __always_inline void placed(struct sock *sk, struct sk_buff *skb, struct 
 
 /*
  * Whether the socket has sent data since an exchange began without a program
- * seeing it. If answers are recorded late, one may be pending.
+ * seeing it. If answers are recorded late, one may not have been recorded yet.
  */
 static __always_inline bool was_answered_unseen(struct socket_state *state, struct exchange *exchange,
 						struct tcp_sock *tcp)
@@ -156,7 +155,7 @@ static __always_inline bool was_answered_unseen(struct socket_state *state, stru
 	return tcp->write_seq != exchange->write_seq && state->last_send < exchange->probed;
 }
 
-/* Continues an exchange: the application had not read all of it. */
+/* The segment continues an exchange that the application has not read completely. */
 static __always_inline void joins(struct socket_state *state, struct exchange *exchange,
 				  struct segment *segment, struct look *look, __u64 now)
 {
@@ -271,8 +270,7 @@ int BPF_PROG(live_arrives, struct sock *sk, struct sk_buff *skb)
 	exchange->unseen = 0;
 	exchange->touched = 0;
 	/*
-	 * Attaching the programs stopped this CPU for a moment: arrivals from
-	 * then are not typical.
+	 * Attaching the programs stopped this CPU for a moment, so arrivals at that time are not typical.
 	 */
 	exchange->untimed = now < gate.opens;
 	exchange->incomplete = look.incomplete;
@@ -285,14 +283,14 @@ int BPF_PROG(live_arrives, struct sock *sk, struct sk_buff *skb)
 	exchange->at = place.at;
 	exchange->at_interrupt = place.at_interrupt;
 	exchange->by_ksoftirqd = place.by_ksoftirqd;
-	/* If no request is outstanding, it cannot have arrived before the last answer. */
+	/* If no request is outstanding, this one cannot have arrived before the last answer. */
 	exchange->floor = fresh ? state->last_send : 0;
 	state->tail++;
 	return 0;
 }
 
 /*
- * Bytes are read that no program saw arrive: they came with the handshake
+ * The application reads bytes whose arrival no program saw: they came with the handshake
  * (TCP_DEFER_ACCEPT, TCP Fast Open), or the kernel skipped the program. TCP
  * recorded when it received the last segment; several such segments count as
  * one arrival.
@@ -311,7 +309,7 @@ static __always_inline void came_unseen(struct sock *sk, struct tcp_sock *tcp, s
 		return;
 	segment.end_seq = copied;
 	if (state->head != state->tail) {
-		/* More of an outstanding exchange. */
+		/* The segment continues an outstanding exchange. */
 		joins(state, exchange_at(state, state->tail - 1), &segment, &look, came);
 		state->seen_seq = copied;
 		state->sees = 1;
@@ -345,8 +343,7 @@ static __always_inline void came_unseen(struct sock *sk, struct tcp_sock *tcp, s
 }
 
 /*
- * Whether the client may not send another segment, because the application has
- * not read what came before.
+ * Whether the client cannot send another segment, because the application has not read the earlier data.
  */
 static __always_inline bool window_is_closed(struct tcp_sock *tcp, __u32 copied)
 {
@@ -402,10 +399,7 @@ int BPF_PROG(live_read, struct sock *sk)
 }
 
 /*
- * Whether a send without a waiting request continues the last answer. True if
- * the thread has not slept since, has read more of what it answered, announced
- * more data (like a proxy that waits for it), or if the socket's buffer is
- * full.
+ * Whether a send without an outstanding request continues the last answer. True if, since that answer, the thread has not slept or has read more of the same request, if the last send was flagged MSG_MORE (as by a proxy that waits for more data), or if the socket's send buffer is full.
  */
 static __always_inline bool continues(struct sock *sk, struct socket_state *state, __u32 thread, __u64 switches)
 {
@@ -431,7 +425,7 @@ static __always_inline int sent(struct sock *sk, int flags)
 	if (!ours(sk))
 		return 0;
 	state = state_of(sk, BY_SEND);
-	/* It may answer a request from before the window. */
+	/* The send may answer a request from before the window. */
 	if (!state && gate.opens)
 		state = state_for(sk, tcp_of(sk), BY_SEND);
 	if (!state)
@@ -445,7 +439,7 @@ static __always_inline int sent(struct sock *sk, int flags)
 		state->strayed = 0;
 	}
 	if (state->head == state->tail && !state->answered) {
-		/* It answers a request from before the window. */
+		/* The send answers a request from before the window. */
 		state->last_send = now;
 		state->has_read = 0;
 		return 0;
@@ -465,7 +459,7 @@ static __always_inline int sent(struct sock *sk, int flags)
 		}
 		state->answered = 1;
 		answer(exchange, now, state->worker, state->protocol);
-		/* It may be answered before it has been read completely. */
+		/* The request may be answered before it has been read completely. */
 		if (state->head == state->read)
 			state->read++;
 		state->head++;
@@ -542,7 +536,7 @@ int BPF_PROG(live_sends, struct sock *sk, struct msghdr *msg)
 	return sent(sk, msg->msg_flags);
 }
 
-/* After the bytes were passed to TCP, and often after they were transmitted. */
+/* Called after the bytes were passed to TCP, and often after they were transmitted. */
 SEC("?tp_btf/sock_send_length")
 int BPF_PROG(live_has_sent, struct sock *sk, int ret, int flags)
 {
@@ -637,7 +631,7 @@ int BPF_PROG(live_polls, struct napi_struct *polled, int work, int budget)
 		napi->turns = thread->sched_info.pcount;
 		napi->sleeps = thread->nvcsw;
 	}
-	/* Packets that a full poll left in the ring arrived after those it took. */
+	/* Packets that a full poll left in the ring arrived after the packets that the poll took. */
 	if (work >= budget && napi->first > napi->drained)
 		napi->drained = napi->first;
 	napi->window = gate.window;
@@ -658,7 +652,8 @@ int BPF_PROG(live_polls, struct napi_struct *polled, int work, int budget)
 	return 0;
 }
 
-/* Any packet reaches its protocol. Kernel: 6.18, net/core/dev.c __netif_receive_skb_core(). */
+/* Called for any packet before it reaches its protocol. Kernel: 6.18, net/core/dev.c
+ * __netif_receive_skb_core(). */
 SEC("?tp_btf/netif_receive_skb")
 int BPF_PROG(live_datagram, struct sk_buff *skb)
 {
@@ -703,7 +698,7 @@ int BPF_PROG(live_datagram, struct sk_buff *skb)
 	return 0;
 }
 
-/* A datagram has joined the queue of its socket. */
+/* Called when a datagram has been queued on its socket. */
 SEC("?tp_btf/sk_data_ready")
 int BPF_PROG(live_datagram_queued, const struct sock *sk)
 {
@@ -723,7 +718,7 @@ int BPF_PROG(live_datagram_queued, const struct sock *sk)
 	return 0;
 }
 
-/* The application has a datagram. */
+/* Called when the application has received a datagram. */
 SEC("?tp_btf/sock_recv_length")
 int BPF_PROG(live_datagram_read, struct sock *sk, int ret, int flags)
 {
@@ -737,7 +732,7 @@ int BPF_PROG(live_datagram_read, struct sock *sk, int ret, int flags)
 	return 0;
 }
 
-/* A datagram did not fit into the buffer of its socket. */
+/* Called when a datagram did not fit into the buffer of its socket. */
 SEC("?tp_btf/udp_fail_queue_rcv_skb")
 int BPF_PROG(live_drops, int reason, struct sock *sk)
 {
@@ -749,8 +744,7 @@ int BPF_PROG(live_drops, int reason, struct sock *sk)
 }
 
 /*
- * Any packet is sent. One that passes several devices is counted at the first:
- * at the next it is the same packet at another device.
+ * Called when any packet is sent. A packet that passes several devices is counted only at the first device: at the next one, the same packet is seen again.
  */
 SEC("?tp_btf/net_dev_queue")
 int BPF_PROG(live_datagram_sent, struct sk_buff *skb)
@@ -816,8 +810,7 @@ static __always_inline void has_waited(struct live_waiting *found, __u64 longest
 }
 
 /*
- * Whether each message of the client gets an answer, so that an unanswered one
- * has a waiting client.
+ * Whether every message of the client gets an answer, so that an unanswered message means that a client waits.
  */
 static __always_inline bool answers_all(struct socket_state *state)
 {
@@ -825,13 +818,13 @@ static __always_inline bool answers_all(struct socket_state *state)
 	       state->protocol == LIVE_MEMCACHED;
 }
 
-/* Adds what TCP has counted on a socket in this window. */
+/* Adds TCP's own counts on a socket in this window. */
 static __always_inline void adds_counts(struct live_waiting *found, struct tcp_sock *tcp,
 					struct socket_state *state, bool of_window)
 {
 	struct tcp_counts now = {};
 
-	/* A socket without an event may have sent an answer again. */
+	/* A socket without an event in the window may have retransmitted an answer. */
 	if (state->before.window != (__u32)gate.window)
 		return;
 	tcp_counts_of(tcp, &now);
@@ -842,12 +835,12 @@ static __always_inline void adds_counts(struct live_waiting *found, struct tcp_s
 	found->out_of_order += now.out_of_order - state->before.out_of_order;
 	found->clients_full += now.client_full != state->before.client_full ||
 			       BPF_CORE_READ_BITFIELD(tcp, chrono_type) == TCP_CHRONO_RWND_LIMITED;
-	/* In eighths of a microsecond. */
+	/* srtt_us is in eighths of a microsecond. */
 	if (of_window && tcp->srtt_us)
 		add(found->rtt, (__u64)tcp->srtt_us * 125, 1);
 }
 
-/* Counts what is unanswered at the end of a window. */
+/* Counts the unanswered exchanges at the end of a window. */
 SEC("iter/bpf_sk_storage_map")
 int live_waits(struct bpf_iter__bpf_sk_storage_map *ctx)
 {
@@ -880,8 +873,7 @@ int live_waits(struct bpf_iter__bpf_sk_storage_map *ctx)
 		state->write_seq = tcp->write_seq;
 	if (state->head == state->tail || state->write_seq != tcp->write_seq) {
 		/*
-		 * Nothing is known to wait, or data was sent between two
-		 * windows: use TCP's own timestamps.
+		 * No exchange is known to be unanswered, or data was sent between two windows: use TCP's own timestamps.
 		 */
 		if (!of_window && client_waits(tcp, BY_ARRIVAL, &ticks) && ticks >= TICKS_MIN) {
 			probed = found->now - (__u64)ticks * config.tick_ns;
@@ -890,7 +882,7 @@ int live_waits(struct bpf_iter__bpf_sk_storage_map *ctx)
 		}
 		return 0;
 	}
-	/* The buffer can only be read at constant offsets: check every one. */
+	/* The buffer can only be read at constant offsets, so each position is checked. */
 #pragma unroll
 	for (i = 0; i < EXCHANGES_MAX; i++) {
 		if (((i - state->head) & (EXCHANGES_MAX - 1)) >= state->tail - state->head)

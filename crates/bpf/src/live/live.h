@@ -11,16 +11,17 @@
 
 #define LIVE_BUCKETS SPAN_BUCKETS
 
-/* For a single NAPI or thread, in eighths. */
+/* Buckets of the spans of a single NAPI or thread: an eighth of a power of two each. */
 #define LIVE_PART_BUCKETS 296
 
 #define LIVE_PORTS_MAX 16
 
-/* NAPIs and threads that are counted separately. Thread 0 stands for all others. */
+/* The maximum number of NAPIs and of threads that are counted separately. Thread 0 stands for all
+ * others. */
 #define LIVE_NAPIS_MAX 128
 #define LIVE_WORKERS_MAX 64
 
-/* The unit of the turnaround distribution: the whole. */
+/* The sum of the turnaround distribution. */
 #define LIVE_WHOLE (1U << 31)
 
 /* Set before load; the map .rodata.config. */
@@ -35,7 +36,7 @@ struct live_config {
 	__u16 ports[LIVE_PORTS_MAX];
 	/* The length of a jiffy, in nanoseconds. */
 	__u32 tick_ns;
-	/* Answers are recorded after they were sent. */
+	/* The hook records answers after they were sent. */
 	__u32 answers_late;
 	/* The number of valid entries in udp_ports[]. */
 	__u32 udp_ports_count;
@@ -57,9 +58,10 @@ struct live_gate {
 	__u64 opened;
 	/* Sockets with a state; counted by the programs. */
 	__u64 sockets;
-	/* The programs that trace the stack are attached. */
+	/* The programs that trace the network stack are attached. */
 	__u64 looks_at_stack;
-	/* Datagrams without an id are not paired: the service does not answer each. */
+	/* Datagrams without an id are not paired with answers, because the service does not answer
+	 * each of them. */
 	__u64 pairs_ids_only;
 };
 
@@ -100,26 +102,26 @@ struct live_spans {
 
 /* The protocol, detected from the first bytes of a message. */
 enum live_protocol {
-	/* None of the others, or unknown: exchanges are counted. */
+	/* Another protocol, or not yet detected: each exchange counts as one request. */
 	LIVE_OTHER,
-	/* Records are encrypted: exchanges are counted. */
+	/* TLS: records are encrypted, so each exchange counts as one request. */
 	LIVE_TLS,
-	/* Requests are counted. */
+	/* Protocols whose requests are counted one by one. */
 	LIVE_HTTP1,
 	LIVE_HTTP2,
 	LIVE_RESP,
 	LIVE_MEMCACHED,
 	LIVE_POSTGRESQL,
-	/* Datagrams: requests are counted. */
+	/* Datagram protocols; each datagram is a request. */
 	LIVE_DNS,
-	/* Paired with the answers to their sender, in order. */
+	/* Datagrams without ids, which are paired in order with the answers to their sender. */
 	LIVE_UDP,
 	LIVE_PROTOCOLS,
 };
 
 /* The map counts, with one entry. Every value is per CPU. */
 struct live_counts {
-	/* Segments with data. */
+	/* Segments that carry data. */
 	__u64 segments;
 	/* Sockets with any event in the window. */
 	__u64 connections;
@@ -135,7 +137,8 @@ struct live_counts {
 	__u64 carried;
 	/* Of these, exchanges whose start is not known precisely enough: they are in no span. */
 	__u64 untimed;
-	/* Requests in them, if their protocol shows them; otherwise exchanges. */
+	/* Requests in answered exchanges; an exchange counts as one if the protocol does not show
+	 * its requests. */
 	__u64 requests;
 	/* Requests by enum live_protocol. */
 	__u64 protocols[LIVE_PROTOCOLS];
@@ -143,13 +146,14 @@ struct live_counts {
 	__u64 sends;
 	/* Of these, calls that continued an answer. */
 	__u64 continued;
-	/* Of these, calls without a waiting request. */
+	/* Of these, calls without an outstanding request. */
 	__u64 unsolicited;
-	/* Requests on sockets with a full list; each was merged into the last entry. */
+	/* Requests on sockets whose list of exchanges was full; each was merged into the last
+	 * entry. */
 	__u64 overflown;
-	/* Exchanges on sockets that sent data unobserved. */
+	/* Exchanges on sockets that sent data without passing the hook. */
 	__u64 answers_unseen;
-	/* Segments of sockets beyond sockets_max, or without memory. */
+	/* Segments of sockets that have no state: more than sockets_max, or no memory for it. */
 	__u64 unmeasured;
 	/* Segments of MPTCP. */
 	__u64 mptcp;
@@ -162,13 +166,13 @@ struct live_counts {
 	 * ring was last empty is unknown.
 	 */
 	__u64 at_opening;
-	/* Arrivals on another CPU than the one that polled them. */
+	/* Arrivals on a CPU other than the one that polled them. */
 	__u64 steered;
 	/* Answered exchanges whose poll began with interrupts masked. */
 	__u64 masked;
 	/* Answered exchanges whose poll began with interrupts enabled. */
 	__u64 unmasked;
-	/* Answered exchanges that estimator C could place. */
+	/* Answered exchanges for which estimator C was used. */
 	__u64 conditioned;
 	/* Answered exchanges of a NAPI that a kernel thread polls. */
 	__u64 threaded;
@@ -181,7 +185,7 @@ struct live_counts {
 	__u64 woken;
 	/* Answered exchanges with an estimate by T, the client's microsecond timestamps. */
 	__u64 stamped;
-	/* Answered exchanges that no program saw arrive. */
+	/* Answered exchanges whose arrival no program observed. */
 	__u64 unseen;
 	/* New connections: those on which no data had been sent before. */
 	__u64 opened;
@@ -191,7 +195,7 @@ struct live_counts {
 	__u64 datagrams;
 	/* Of these, datagrams with an id that their answer repeats. */
 	__u64 identified;
-	/* Of these, datagrams that are not paired with answers. */
+	/* Of these, datagrams that were not paired with an answer. */
 	__u64 unpaired;
 	/* Of `unpaired`, datagrams of ports that have received QUIC. */
 	__u64 quic;
@@ -217,7 +221,7 @@ struct live_part {
 	__u64 ring_ns;
 	__u64 wakeup_ns;
 	__u64 service_ns;
-	/* For a NAPI: its polls and their packets, by who polled. */
+	/* For a NAPI: its polls and the packets they delivered, by polling context. */
 	__u64 polls[LIVE_POLLERS];
 	__u64 packets[LIVE_POLLERS];
 	/* From the ring to the answer, by the best available estimator. */
@@ -244,42 +248,43 @@ struct live_turnarounds {
 
 /* The only entry of the `waiting` map: the iterator's result. */
 struct live_waiting {
-	/* When the window ended and opened; set by user space. */
+	/* The times at which the window ended and opened; set by user space. */
 	__u64 now;
 	__u64 opens;
 	/* Sockets with a state. */
 	__u64 sockets;
-	/* Unanswered exchanges, and the last arrival of the longest waiting one. */
+	/* Unanswered exchanges, and the last arrival of the one that has waited longest. */
 	__u64 requests;
 	__u64 oldest;
 	/*
-	 * The threshold of a stalled wait since the last arrival, set by user
-	 * space, and the number of such sockets.
+	 * The number of sockets that have waited longer than a threshold since
+	 * their last arrival, and that threshold, set by user space.
 	 */
 	__u64 stalled_ns;
 	__u64 stalled;
 	/* Sockets with an exchange that waited for the whole window. */
 	__u64 throughout;
-	/* Requests that the client has not sent completely. */
+	/* Requests that the client has sent only in part. */
 	__u64 incomplete;
-	/* The ages of all of them, now and when the window opened. */
+	/* The ages of all unanswered exchanges, now and when the window opened. */
 	__u32 ages[LIVE_BUCKETS];
 	__u32 entered[LIVE_BUCKETS];
 	/*
-	 * 1: the window begins. The iterator only notes TCP's counters of each
-	 * socket, and counts nothing.
+	 * 1 at the start of a window: the iterator then only records TCP's
+	 * counters of each socket and counts nothing.
 	 */
 	__u64 begins;
-	/* By TCP's own counters, of sockets that exist at the end, since the window began. */
+	/* From TCP's own counters: the increase since the window began, over sockets that exist at
+	 * its end. */
 	/* Segments with data sent, including retransmissions. */
 	__u64 segments_out;
 	/* Retransmitted segments. */
 	__u64 retransmitted;
-	/* Segments that clients report to have received twice. */
+	/* Segments that clients reported as duplicates (DSACK). */
 	__u64 needless;
-	/* Segments with data received, including those received again. */
+	/* Segments with data received, including retransmitted ones. */
 	__u64 segments_in;
-	/* Segments that arrived while an earlier one was missing. */
+	/* Segments that arrived out of order. */
 	__u64 out_of_order;
 	/* Sockets whose data waited for space in the client's receive window. */
 	__u64 clients_full;

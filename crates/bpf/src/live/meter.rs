@@ -65,22 +65,23 @@ impl LiveTarget {
 /// The tracepoint at which an answer is recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AnswerHook {
-    /// Before its bytes are passed to TCP. Kernel: 6.16, `net/ipv4/tcp.c` `trace_tcp_sendmsg_locked`.
+    /// The answer's bytes are recorded before they are passed to TCP. Kernel: 6.16, `net/ipv4/tcp.c`
+    /// `trace_tcp_sendmsg_locked`.
     BeforeSend,
-    /// Afterwards, and often after they were transmitted: 10 to 25 µs later than [`Self::BeforeSend`].
-    /// Kernel: 6.3, `net/socket.c` `trace_sock_send_length`.
+    /// The answer is recorded after its bytes were passed to TCP, and often after they were transmitted: 10
+    /// to 25 µs later than [`Self::BeforeSend`]. Kernel: 6.3, `net/socket.c` `trace_sock_send_length`.
     AfterSend,
 }
 
 impl AnswerHook {
-    /// The best hook of the running kernel.
+    /// Returns the earliest hook that the running kernel has.
     ///
     /// # Errors
     /// [`sys::Cause::Absent`] without any hook, or without kernel BTF.
     pub fn of_this_kernel() -> Result<Self, KernelError> {
         let what = "measure response times";
         let btf = Btf::from_vmlinux().map_err(|_| {
-            KernelError::absent(what, "a kernel that describes its types (CONFIG_DEBUG_INFO_BTF)", None)
+            KernelError::absent(what, "kernel type information (CONFIG_DEBUG_INFO_BTF)", None)
         })?;
         [Self::BeforeSend, Self::AfterSend]
             .into_iter()
@@ -228,8 +229,8 @@ impl LiveMeter {
     }
 
     /// Sets whether kernel threads poll for the service, from the next window on. If they do, their wake-ups
-    /// are traced, which costs each wake-up on the host about 50 ns. If a window shows otherwise, that
-    /// decides for the following windows.
+    /// are traced, which costs each wake-up on the host about 50 ns. The observation of a window overrides
+    /// this setting for the following windows.
     pub const fn set_polled_by_threads(&mut self, by_threads: bool) {
         self.polled_by_threads = by_threads;
     }
@@ -259,7 +260,8 @@ impl LiveMeter {
 
     /// Like [`LiveMeter::begin`], and also measures the cost of measuring ([`LiveWindow::weight`]), and the
     /// time of packets between ring and TCP, and of answers between TCP and the device. That costs each
-    /// softirq and each transmitted packet. These times change so little that an occasional window is enough.
+    /// softirq and each transmitted packet. These times vary little, so measuring them in an occasional
+    /// window is enough.
     ///
     /// # Errors
     /// As for [`LiveMeter::begin`].
@@ -289,7 +291,7 @@ impl LiveMeter {
             })
             .and_then(|()| {
                 self.note_tcp_counters()?;
-                // Connections that were seen meanwhile are counted again at the end of the window.
+                // Connections that were seen during attaching are counted again at the end of the window.
                 let opens = Nanoseconds(monotonic().0 + Self::GUARD.0);
                 self.gate(opens.0, opens.0, stack)?;
                 Ok(opens)
@@ -306,7 +308,7 @@ impl LiveMeter {
         }
     }
 
-    /// Sets the time from which exchanges count; 0 ends the window, which opened at `opened`.
+    /// Sets the time from which exchanges count; 0 ends the window that opened at `opened`.
     fn gate(&self, opens: u64, opened: u64, stack: bool) -> Result<(), KernelError> {
         let gate = Gate {
             window: self.window,
@@ -382,7 +384,7 @@ impl LiveMeter {
         Ok(Nanoseconds(programs.iter().map(|program| program.time.0).sum()))
     }
 
-    /// Runs the iterator over every connection with a state.
+    /// Runs the iterator over every connection that has a state.
     fn iterate(&self, request: &Waiting) -> Result<Waiting, KernelError> {
         self.loaded.map("waiting")?.set(&ONLY, &request.to_bytes())?;
         let program = self.loaded.program(ITERATOR)?;
@@ -393,8 +395,8 @@ impl LiveMeter {
         Ok(Waiting::of(&self.loaded.map("waiting")?.get(&ONLY)?.unwrap_or_default()))
     }
 
-    /// Notes TCP's counters of every connection with a state, from which the window's are subtracted. A
-    /// connection without a state notes its own at its first event.
+    /// Records TCP's counters of every connection with a state, as the baseline for the window. A connection
+    /// without a state records its own baseline at its first event.
     fn note_tcp_counters(&self) -> Result<(), KernelError> {
         if self.sockets == 0 {
             return Ok(());
@@ -429,7 +431,7 @@ impl LiveMeter {
         Ok(Ended { waiting, entered, rtt: counted(&[0; BUCKETS], &found.rtt), tcp })
     }
 
-    /// Takes all requests without an answer out of the maps of datagrams. Returns how many had waited for
+    /// Removes all unanswered requests from the maps of datagrams. Returns how many had waited for
     /// [`Self::UNANSWERED`].
     fn unanswered(&self, ended: Nanoseconds, waiting: &mut LiveWaiting) -> Result<u64, KernelError> {
         let mut unanswered = 0;
@@ -528,7 +530,7 @@ struct Ended {
     entered: SpanCounts,
     /// The smoothed round-trip times.
     rtt: SpanCounts,
-    /// TCP's own counts since the window began; all others are zero.
+    /// TCP's own counts since the window began; the fields that TCP does not count are zero.
     tcp: LiveCounts,
 }
 
@@ -680,8 +682,8 @@ fn difference(before: &LiveCounts, now: &LiveCounts) -> LiveCounts {
     }
 }
 
-/// Drops what was measured of a window whose datagrams turn out not to be answered each: only their time in the
-/// socket's queue is right.
+/// Drops the measurements that depend on pairing, because the service does not answer every datagram. Only
+/// the time in the socket's queue remains.
 fn forget_pairs(counts: &mut LiveCounts, spans: &mut LiveSpans, waiting: &mut LiveWaiting) {
     let pairs = counts.protocols.udp;
     counts.unpaired = counts.datagrams.saturating_sub(counts.identified);

@@ -16,16 +16,17 @@
 /* The number of messages after which a connection's protocol counts as unknown. */
 #define LOOKS_MAX 4
 
-/* One in this many arrivals with a single request is counted line by line. A power of two. */
+/* An arrival with a single request is counted line by line only once in this many. A power of two. */
 #define LINES_EVERY 8
 
-/* The number of bytes of an arrival that are counted by lines; the rest is extrapolated. */
+/* The number of bytes of an arrival that are counted by lines; the count is extrapolated to the
+ * rest. */
 #define LINES_BYTES 4096
 
 /* Bytes per step. */
 #define LINE_STEP 16
 
-/* The maximum number of messages that are followed in an arrival. */
+/* The maximum number of messages in one arrival that are parsed. */
 #define MESSAGES_MAX 256
 
 /*
@@ -39,13 +40,13 @@ struct bpf_dynptr {
 	__u64 opaque[2];
 } __attribute__((aligned(8)));
 
-/* The function's declared argument type; it is passed a struct sk_buff. */
+/* The declared argument type is only nominal; the function is passed a struct sk_buff. */
 struct __sk_buff {
 };
 
 extern int bpf_dynptr_from_skb(struct __sk_buff *skb, __u64 flags, struct bpf_dynptr *ptr) __ksym __weak;
 
-/* The maximum length of a message that is followed. */
+/* The maximum length of a message that is parsed. */
 #define MESSAGE_MAX (1 << 30)
 
 #define HTTP2_HEADERS 1
@@ -65,9 +66,9 @@ struct look {
 	__u8 fresh;	/* nothing is outstanding */
 	__u8 in_order;	/* it follows the last segment seen */
 	__u16 requests;	/* requests that begin in it */
-	__u8 begins;	/* its first bytes begin a request */
-	__u8 incomplete;	/* the last of them is incomplete */
-	__u8 counts;	/* its requests count: it begins or continues an exchange */
+	__u8 begins;	/* the first bytes begin a request */
+	__u8 incomplete;	/* the last of these requests is incomplete */
+	__u8 counts;	/* the requests count because the arrival begins or continues an exchange */
 	__u8 pad;
 };
 
@@ -142,7 +143,8 @@ static __always_inline bool begins_resp(__u32 word)
 	return (word & 0xff) == '*' && digit >= '1' && digit <= '9';
 }
 
-/* Not static, unlike other functions here: the verifier checks it once, separately. */
+/* Global, unlike the other functions here, so that the verifier checks the function once,
+ * separately. */
 __noinline int begins(__u32 protocol, __u32 word)
 {
 	if (protocol == LIVE_HTTP1)
@@ -200,8 +202,8 @@ __noinline int protocol_of(const struct start *start, __u32 length)
 	if (is_postgresql_type(bytes[0]) && !bytes[1] && size >= 4 && size < 1 << 24)
 		return LIVE_POSTGRESQL;
 	/*
-	 * An existing connection: an HTTP/2 frame that ends with the arrival,
-	 * or is followed by another.
+	 * A connection that existed before: an HTTP/2 frame that ends with the
+	 * arrival, or is followed by another frame.
 	 */
 	size = (__u32)bytes[0] << 16 | (__u32)bytes[1] << 8 | bytes[2];
 	if (length >= HTTP2_HEADER_BYTES && bytes[3] == HTTP2_HEADERS && size && size < 16384 && bytes[4] & 4 &&
@@ -215,7 +217,7 @@ struct lines {
 	__u32 length, protocol;
 	__u32 found;	/* requests that begin after the first line */
 	__u32 heads;	/* empty lines: ends of HTTP/1 headers */
-	__u32 first_head;	/* what follows the first is a body */
+	__u32 first_head;	/* the text after the first empty line is a body */
 	__u8 bytes[LINES_BYTES + LINE_STEP];
 };
 
@@ -226,7 +228,7 @@ struct {
 	__type(value, struct lines);
 } scratch SEC(".maps");
 
-/* Checks what follows the line end at @at. */
+/* Checks the bytes after the line end at @at. */
 __noinline int line_ends(struct lines *lines, __u32 at)
 {
 	if (!lines || at < 3 || at >= LINES_BYTES)
@@ -258,7 +260,7 @@ static long looks_for_lines(__u32 step, void *context)
 	return 0;
 }
 
-/* Counts in the buffered bytes. */
+/* Counts lines in the buffered bytes. */
 __noinline int look_for_lines(struct lines *lines)
 {
 	if (lines)
@@ -282,7 +284,7 @@ static __noinline __u32 count_lines(struct sk_buff *skb, struct look *look, __u3
 		return 1;
 	if (bpf_dynptr_read(lines->bytes, some, &data, look->from, 0))
 		return 1;
-	/* Bytes of an earlier arrival must not count as line ends. */
+	/* Clear the buffer: line ends of an earlier arrival must not be counted. */
 	__builtin_memset(lines->bytes + some, 0, LINE_STEP);
 	lines->length = some;
 	lines->protocol = protocol;
@@ -295,7 +297,7 @@ static __noinline __u32 count_lines(struct sk_buff *skb, struct look *look, __u3
 	return 1 + (length > some && !has_body ? (__u64)found * length / some : found);
 }
 
-/* The state of following messages by their length. */
+/* The state of a parser that steps from message to message by their lengths. */
 struct messages {
 	struct sk_buff *skb;
 	__u32 from, at, length, protocol;
@@ -391,7 +393,7 @@ static __always_inline void looks_at_messages(struct socket_state *state, struct
 	state->skip = all.lost || all.at < length ? 0 : all.at - length;
 	look->requests = all.found > 0xffff ? 0xffff : all.found;
 	look->begins = begins && (all.found || all.rest);
-	/* The end of an earlier message continues its exchange. */
+	/* The rest of an earlier message continues that message's exchange. */
 	look->counts = all.found || all.rest || (!begins && !fresh);
 	look->incomplete = (state->skip || all.lost) && state->protocol != LIVE_HTTP2;
 }
@@ -406,8 +408,9 @@ static __always_inline void looks_at_lines(struct socket_state *state, struct sk
 	look->begins = begins(state->protocol, word);
 	if (!look->begins && look->fresh) {
 		/*
-		 * More of what was already answered. If that happens
-		 * repeatedly, another protocol is now in use.
+		 * The arrival continues a request that was already answered. If
+		 * that happens repeatedly, the connection now uses another
+		 * protocol.
 		 */
 		look->counts = state->strays >= STRAYS_MAX;
 		state->strayed = 1;
@@ -461,7 +464,7 @@ static __noinline int looks(struct socket_state *state, struct sk_buff *skb, str
 	if (!bpf_ksym_exists(bpf_dynptr_from_skb) || (state->protocol == LIVE_OTHER && state->looked >= LOOKS_MAX))
 		return 0;
 	if (length >= LOOK_BYTES && skb->len - skb->data_len >= from + length) {
-		/* All of it is in one piece, as usual: no function is called to read it. */
+		/* The whole arrival is linear, as usual, so no helper is needed to read it. */
 		bytes = sixteen_bytes(skb->data + from);
 		first.words[0] = bytes->in6_u.u6_addr32[0];
 		first.words[1] = bytes->in6_u.u6_addr32[1];

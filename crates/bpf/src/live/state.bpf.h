@@ -6,7 +6,8 @@
 #ifndef __LIVE_STATE_H__
 #define __LIVE_STATE_H__
 
-/* The maximum number of unanswered exchanges per socket; further ones are merged into the last. */
+/* The maximum number of unanswered exchanges per socket; further requests are merged into the last
+ * one. */
 #define EXCHANGES_MAX 8
 
 /* Poll records per NAPI, kept until their packets are answered. */
@@ -27,27 +28,28 @@ const volatile struct live_config config SEC(".rodata.config");
 volatile struct live_gate gate SEC(".data.gate");
 
 /*
- * What a client sends until the server answers. With a known protocol, a
- * request that arrives before the previous answer begins a separate exchange.
+ * An exchange: the data that a client sends until the server answers. With a known
+ * protocol, a request that arrives before the previous answer begins a separate
+ * exchange.
  */
 struct exchange {
 	__u64 probed;	/* TCP received its first segment */
 	__u64 last;	/* TCP received its last segment so far */
-	__u64 read;	/* the application has read all of it; 0: not yet */
-	__u64 floor;	/* lower bound of its arrival; 0: unknown */
+	__u64 read;	/* the application has read the whole request; 0: not yet */
+	__u64 floor;	/* lower bound of the request's arrival in the ring; 0: unknown */
 	__u32 end_seq;
 	__u32 bytes;
 	__u32 write_seq;	/* the socket's write sequence when it began */
 	__u32 poll;	/* the poll of its NAPI that delivered its first segment */
-	__u32 late;	/* in transit longer than the fastest of its connection, in microseconds */
+	__u32 late;	/* transit time beyond that of the fastest segment of its connection, in microseconds */
 	__u16 at;	/* its position in that poll */
 	__u16 requests;	/* requests in it, if the protocol shows them */
 	__u8 napi;	/* slot, or NO_SLOT */
-	__u8 stamped;	/* late is known */
-	__u8 unseen;	/* no program saw it arrive: dated by TCP's clock */
+	__u8 stamped;	/* the field late is valid */
+	__u8 unseen;	/* no program saw the arrival; its time is from TCP's clock */
 	__u8 touched;	/* the application has read part of it */
-	__u8 untimed;	/* its start is not known precisely enough */
-	__u8 incomplete;	/* the client has not sent all of it */
+	__u8 untimed;	/* the start is not known precisely enough */
+	__u8 incomplete;	/* the client has sent only part of the request */
 	__u8 at_interrupt;	/* the first packet of a poll that began with interrupts enabled */
 	__u8 by_ksoftirqd;	/* ksoftirqd ran that poll */
 };
@@ -58,12 +60,12 @@ struct exchange {
  * The kernel keeps eight bytes before this, at the start of a cache line. The
  * fields that every event of a socket touches fill the rest of that line, and
  * each exchange has a line. The fields of arrivals come last, because CPUs
- * fetch lines in pairs: where another CPU answers than the one that receives,
+ * fetch lines in pairs: where the CPU that answers is not the one that receives,
  * each line that both write costs a request up to 100 ns.
  */
 /* TCP's counters of a socket when the window began, or at the socket's first event in it. */
 struct tcp_counts {
-	__u32 window;	/* that they belong to */
+	__u32 window;	/* the number of the window that the counters belong to */
 	__u32 segments_out;
 	__u32 retransmitted;
 	__u32 needless;	/* reported as received twice */
@@ -74,16 +76,16 @@ struct tcp_counts {
 
 struct socket_state {
 	__u64 last_send;
-	__u64 switches;	/* of the thread that sent last */
+	__u64 switches;	/* of the thread that last sent data */
 	__u32 window;
 	__u32 head, read, tail;
-	__u32 seen_seq;	/* end of the sequence seen to arrive in this window */
-	__u32 thread;	/* of slot worker */
+	__u32 seen_seq;	/* the highest sequence number seen to arrive in this window */
+	__u32 thread;	/* the thread of slot worker */
 	__u8 worker;
 	__u8 sees;	/* seen_seq is valid */
-	__u8 pipelined;	/* it had several requests outstanding */
-	__u8 answered;	/* it was answered in this window */
-	__u8 more;	/* the last send announced more data */
+	__u8 pipelined;	/* the socket had several requests outstanding */
+	__u8 answered;	/* the socket was answered in this window */
+	__u8 more;	/* the last send was flagged MSG_MORE */
 	__u8 has_read;	/* the application has read since the last send */
 	__u8 protocol;	/* enum live_protocol */
 	__u8 strays;	/* consecutive answers to non-requests */
@@ -91,20 +93,20 @@ struct socket_state {
 	__u8 closed;	/* the last read found the receive window closed */
 	__u8 pad[6];
 	struct exchange exchanges[EXCHANGES_MAX];
-	/* Only arrivals use these. */
-	__u32 napi_id;	/* of slot napi */
+	/* Only arrivals use these fields. */
+	__u32 napi_id;	/* the NAPI of slot napi */
 	__u32 one_bytes;	/* length of the longest arrival with one request */
-	__u32 skip;	/* bytes of the last message that are still to arrive */
+	__u32 skip;	/* bytes of the last message that have not arrived yet */
 	__u32 stamp;	/* the first timestamp */
-	__u64 stamped_at;	/* time of the first timestamp until the unit is known, then of the last */
+	__u64 stamped_at;	/* time of the first timestamp until its unit is known, then of the last one */
 	__u32 stamp_least;	/* minimum offset between our clock and the timestamps */
 	__u32 write_seq;	/* when the window ended */
 	__u8 napi;
 	__u8 stamps;	/* STAMPS_* */
-	__u8 stamps_seen;	/* microsecond timestamps seen, up to STAMPS_MIN */
+	__u8 stamps_seen;	/* number of microsecond timestamps seen, up to STAMPS_MIN */
 	__u8 looked;	/* messages checked so far to detect the protocol */
 	__u8 in_one;	/* consecutive arrivals with one request */
-	struct tcp_counts before;	/* only the first event of a window uses it */
+	struct tcp_counts before;	/* used only by the first event of a window */
 };
 
 _Static_assert(sizeof(struct exchange) == 64, "an exchange fills a cache line");
@@ -118,45 +120,47 @@ struct {
 } sockets SEC(".maps");
 
 struct poll {
-	__u64 from;	/* the ring was empty, or the interrupt fired */
-	__u64 last;	/* the last of our packets in it reached TCP */
+	__u64 from;	/* when the ring was last known to be empty, or the interrupt fired */
+	__u64 last;	/* when the last of the service's packets in the poll reached TCP */
 	__u32 number;
 	__u16 packets;	/* of ours */
 	__u8 masked;
 	__u8 flags;
-	__u64 pad;	/* no poll spans two cache lines */
+	__u64 pad;	/* Pads the record so that no poll spans two cache lines. */
 };
 
-/* A kernel thread polls. */
+/* A kernel thread polls the NAPI. */
 #define THREADED 1
-/* The thread was runnable all the time: its packets arrived while it waited for a CPU. */
+/* The NAPI's thread was runnable all the time: its packets arrived while the thread waited for a
+ * CPU. */
 #define SPREAD 2
-/* The thread's wake-up for the running poll was observed. */
+/* The wake-up of the thread for the running poll was observed. */
 #define WOKEN 4
-/* ksoftirqd polls: how long the softirq has been pending is unknown. */
+/* ksoftirqd polls: since when the softirq has been pending is unknown. */
 #define BY_KSOFTIRQD 8
 
 struct napi_state {
-	__u64 drained;	/* the last poll that emptied the ring ended */
-	__u64 first, last;	/* packets of ours in the running poll */
-	__u64 run_delay;	/* of its thread, at the end of the last poll; so are the next two */
-	__u64 turns;	/* on a CPU */
-	__u64 sleeps;
-	__u64 waited;	/* of its thread, for a CPU, before the running poll */
-	__u64 woken;	/* wake-up of its thread since the last poll; 0: none was observed */
-	__u64 expires;	/* address of its timer's expiry time; 0: the last poll did not start it */
-	__u64 timeout;	/* of that timer */
-	__u64 suspended;	/* maximum, from its suspend timer; 0: never */
+	__u64 drained;	/* when the last poll that emptied the ring ended */
+	__u64 first, last;	/* when the first and the last of the service's packets in the running poll arrived */
+	__u64 run_delay;	/* sched_info.run_delay of the NAPI's thread at the end of the last poll */
+	__u64 turns;	/* its sched_info.pcount at that time */
+	__u64 sleeps;	/* its voluntary context switches at that time */
+	__u64 waited;	/* the thread's wait for a CPU before the running poll */
+	__u64 woken;	/* last wake-up of the thread since the last poll; 0 if none was observed */
+	__u64 expires;	/* address of the timer's expiry time; 0 if the last poll did not start the timer */
+	__u64 timeout;	/* the expiry time of that timer */
+	__u64 suspended;	/* the longest irq-suspend-timeout that the timer was armed with; 0: never */
 	__u32 window;
-	__u32 number;	/* of the running poll */
-	__u32 cpu;	/* that processed the running poll's packets */
+	__u32 number;	/* the number of the running poll */
+	__u32 cpu;	/* the CPU that processed the running poll's packets */
 	__u32 thread;	/* the pid of its thread */
-	__u16 packets;	/* of ours, in the running poll */
+	__u16 packets;	/* packets of the service in the running poll */
 	__u8 masked;	/* the running poll began with its interrupt masked */
-	__u8 polls_seen;	/* it is a NAPI: a poll was observed */
+	__u8 polls_seen;	/* the entry is a NAPI: a poll was observed */
 	__u8 flags;
 	__u8 pad[3];
-	/* The answering CPU reads them; array elements begin 16 bytes into a cache line. */
+	/* Aligned because the answering CPU reads the array; array elements begin 16 bytes into a
+	 * cache line. */
 	struct poll polls[POLLS_MAX];
 	__u64 rest[2];
 };
@@ -172,9 +176,9 @@ struct {
 } slots SEC(".maps");
 
 /*
- * A faster lookup of NAPI slots, because every poll on the host does one. Of
+ * A cache of NAPI slots, because every poll on the host looks one up. Of
  * two NAPIs with the same index, only the first has an entry. The id is in the
- * low half (0: none of our NAPIs has this index) and the slot in the high half,
+ * low half (0: no measured NAPI has this index) and the slot in the high half,
  * so both are written atomically.
  */
 struct {
@@ -248,16 +252,16 @@ static __always_inline struct tcp_sock *tcp_of(struct sock *sk)
 	return bpf_core_cast(sk, struct tcp_sock);
 }
 
-/* What this CPU is doing. */
+/* The state of the current CPU. */
 struct cpu_state {
 	__u64 softirq;	/* start of its receive softirq; 0: not observed */
-	__u64 sent;	/* the last answer */
-	__u64 socket;	/* the address of its socket; 0: it has been transmitted */
-	__u32 thread;	/* that sent a datagram last, with its slot */
+	__u64 sent;	/* time of the last answer */
+	__u64 socket;	/* the address of that answer's socket; 0 once the answer has been transmitted */
+	__u32 thread;	/* the thread that last sent a datagram, with its slot */
 	__u32 worker;
-	__u64 sent_skb;	/* the last datagram sent, and its device */
+	__u64 sent_skb;	/* the last datagram sent, and the device that sent it */
 	__u64 sent_dev;
-	__u32 local[4];	/* the last local address of the service */
+	__u32 local[4];	/* the service's address in that datagram */
 };
 
 struct {
@@ -281,7 +285,7 @@ static __always_inline struct live_counts *counted(void)
 	return bpf_map_lookup_elem(&counts, &only);
 }
 
-/* The verifier tracks the bounds of a register, not those of its copy. */
+/* Keeps the bounded value in one register: the verifier does not track the bounds of copies. */
 #define bounded(index, size)						\
 	({								\
 		__u32 __at = (index);					\
@@ -289,7 +293,7 @@ static __always_inline struct live_counts *counted(void)
 		__at < (size) ? __at : 0;				\
 	})
 
-/* The smallest span of a bucket, and the width of the bucket. */
+/* Returns the smallest span of a bucket. */
 static __always_inline __u64 lower_edge(__u32 bucket)
 {
 	__u32 power = (bucket >> 4) + 3;
@@ -330,7 +334,7 @@ static __always_inline bool ours(const struct sock *sk)
 	return sk->__sk_common.skc_net.net->ns.inum == config.netns;
 }
 
-/* Records the slot of a NAPI; an index keeps its first NAPI. */
+/* Caches the slot of a NAPI; the first NAPI with an index keeps it. */
 static __always_inline void has_place(__u32 id, __u32 slot)
 {
 	__u32 place = id & (NEAR_MAX - 1);
@@ -372,7 +376,7 @@ __noinline __u32 slot_of(__u32 id, __u32 is_worker)
 	return slot;
 }
 
-/* The slot of a NAPI, or NO_SLOT if none of our packets came by it. */
+/* The slot of a NAPI, or NO_SLOT if it delivered no packets of the service. */
 static __always_inline __u32 slot_of_napi(__u32 id)
 {
 	__u32 place = id & (NEAR_MAX - 1), *known;
@@ -416,18 +420,18 @@ static __always_inline struct exchange *exchange_at(struct socket_state *state, 
 	return &state->exchanges[number & (EXCHANGES_MAX - 1)];
 }
 
-/* The kind of a socket's first event in a window. */
+/* The kind of event that was a socket's first in a window. */
 #define BY_ARRIVAL 0
 #define BY_READ 1
 #define BY_SEND 2
 
-/* TCP records sends and receives in jiffies: shorter waits cannot be timed with them. */
+/* TCP records the times of sends and receives in jiffies, so it cannot time shorter waits. */
 #define TICKS_MIN 8
 
 /*
- * Whether the client sent last, by TCP's timestamps, and for how many jiffies:
- * data arrived after the last send. If both were in the same jiffy, it depends
- * on whether the application has read or sends.
+ * Whether, by TCP's timestamps, data arrived after the last send, and by how many
+ * jiffies. If both were in the same jiffy, the answer depends on whether the event
+ * is a read or a send.
  */
 static __always_inline bool client_waits(struct tcp_sock *tcp, __u32 by, __u32 *ticks)
 {
@@ -460,8 +464,8 @@ static __always_inline void tcp_counts_of(struct tcp_sock *tcp, struct tcp_count
 }
 
 /*
- * Handles a socket's first event in a window: what was waiting still waits,
- * unless the socket has sent in between.
+ * Handles a socket's first event in a window: a request that was waiting still
+ * waits, unless the socket has sent data in between.
  */
 static __noinline int enters(struct sock *sk, struct socket_state *state, __u32 by)
 {
@@ -491,7 +495,8 @@ static __noinline int enters(struct sock *sk, struct socket_state *state, __u32 
 	state->window = gate.window;
 	if (state->head == state->tail || state->write_seq != tcp->write_seq) {
 		state->head = state->read = state->tail = 0;
-		/* TCP's own clock is more precise for what was read and arrived in this window. */
+		/* TCP's own clock is more precise for data that was both read and received in this
+		 * window. */
 		if (!(by == BY_READ && took_last(tcp) >= gate.opens) && client_waits(tcp, by, &ticks)) {
 			exchange = exchange_at(state, 0);
 			__builtin_memset(exchange, 0, sizeof(*exchange));
@@ -505,7 +510,7 @@ static __noinline int enters(struct sock *sk, struct socket_state *state, __u32 
 			exchange->touched = 1;
 			state->tail = 1;
 			if (tcp->copied_seq == tcp->rcv_nxt) {
-				/* At some earlier moment. */
+				/* The request arrived at some unknown earlier time. */
 				exchange->read = 1;
 				state->read = 1;
 			}
@@ -528,7 +533,8 @@ static __always_inline struct socket_state *state_of(struct sock *sk, __u32 by)
 	return state;
 }
 
-/* Like state_of(), but creates a state. MPTCP has none: no program sees its answers. */
+/* Like state_of(), but creates a state if there is none. MPTCP sockets get none, because no
+ * program sees their answers. */
 static __always_inline struct socket_state *state_for(struct sock *sk, struct tcp_sock *tcp, __u32 by)
 {
 	struct socket_state *state = bpf_sk_storage_get(&sockets, sk, 0, 0);

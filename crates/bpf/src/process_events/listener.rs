@@ -18,7 +18,7 @@ use crate::mirrored::{Field, Mirrored as _, mirrored, name};
 
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/process_events.bpf.o"));
 
-/// The maximum length of one wait; longer ones are split.
+/// The maximum length of one wait, in milliseconds; longer waits are split.
 const WAIT_MAX: Duration = Duration::from_secs(3600);
 
 /// The maximum number of requested images and ports. `NAMES_MAX` in `process_events.bpf.c`.
@@ -40,7 +40,8 @@ pub struct Waited {
     /// Every listening TCP socket in the reader's network namespace, and UDP ports that are bound there, at
     /// most 8 per process in ten seconds: a server binds a few at once, but a resolver one for each query.
     pub all_listeners: bool,
-    /// The same in other namespaces, to notice a container's server whose executable has none of the names.
+    /// The same events in other namespaces, so that a container's server is noticed even if its executable
+    /// has none of the names.
     pub listeners_elsewhere: bool,
     /// Listening TCP sockets and bound UDP sockets on these ports, in every namespace.
     pub ports: BTreeSet<u16>,
@@ -49,7 +50,7 @@ pub struct Waited {
 /// A port in a network namespace on which sockets listen.
 pub type ListenedPort = (NetnsId, u16);
 
-/// Events that are reported only if the kernel allows it.
+/// Events that are reported only if the kernel supports them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ExtraEvents {
     /// New epolls, at the return of `do_epoll_create()`.
@@ -179,7 +180,8 @@ impl ProcessEvents {
         Ok(())
     }
 
-    /// From now on, reports the next TCP connection to each of these ports, and to no other.
+    /// From now on, reports the next TCP connection to each of these ports. Replaces the previous list of
+    /// ports.
     ///
     /// # Errors
     /// The kernel's error, if the map is full ([`NAMES_MAX`]).
@@ -285,7 +287,7 @@ impl ProcessEvents {
 fn ring(loaded: &Loaded, sender: Sender<TimedEvent>) -> Result<RingBuffer<'static>, KernelError> {
     let events = loaded.map("events")?;
     let on_record = move |bytes: &[u8]| {
-        // The receiver is gone only while this is being dropped.
+        // Sending fails only while the receiver is being dropped.
         let _ = read(bytes).map(|event| sender.send(event));
         0
     };

@@ -243,7 +243,7 @@ int BPF_PROG(socket_changed, const struct sock *sk, const int oldstate, const in
 	return 0;
 }
 
-/* A server binds a few at once; a resolver one for each query. */
+/* A server binds a few ports at once, whereas a resolver binds one for each query. */
 static __always_inline bool is_one_of_few_udp_ports(struct task_struct *task)
 {
 	struct udp_ports *known, first = {
@@ -287,8 +287,7 @@ static __always_inline void bound(const struct bpf_sock *sk)
 }
 
 /*
- * Both are loaded on request, and attached to the root cgroup. They always
- * return 1, which allows the bind.
+ * Both programs are loaded on request and attached to the root cgroup. They always return 1, which allows the bind.
  */
 SEC("?cgroup/post_bind4")
 int udp_bound(struct bpf_sock *sk)
@@ -316,7 +315,7 @@ int BPF_PROG(process_exited, struct task_struct *task)
 	return 0;
 }
 
-/* Loaded if the kernel allows programs at function returns. */
+/* Loaded if the kernel allows fexit programs. */
 SEC("?fexit/do_epoll_create")
 int BPF_PROG(epoll_created, int flags, int fd)
 {

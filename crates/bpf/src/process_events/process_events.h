@@ -16,7 +16,7 @@ enum process_event_kind {
 enum wanted {
 	WANTED_ALL_IMAGES = 1,		/* Every new image in the namespace. */
 	WANTED_ALL_LISTENERS = 2,	/* Every listening TCP socket and every bound UDP port in the namespace. */
-	WANTED_LISTENERS_ELSEWHERE = 4,	/* Those in other namespaces. */
+	WANTED_LISTENERS_ELSEWHERE = 4,	/* The same events in other namespaces. */
 };
 
 struct wanted_where {

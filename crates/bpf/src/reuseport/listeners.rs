@@ -38,13 +38,13 @@ pub struct FoundListener {
     pub netns: NetnsId,
     /// The socket's address.
     pub address: SocketAddr,
-    /// The program that selects among the group's sockets.
+    /// The id of the program that selects among the group's sockets; `None` without one.
     pub program: Option<u32>,
     /// The number of sockets in the group.
     pub members: u32,
 }
 
-/// Finds such listeners in all processes that are visible to this one.
+/// Finds the listeners that share an address, in all processes that are visible to this one.
 #[derive(Debug)]
 pub struct ListenerScanner {
     loaded: Loaded,
@@ -70,7 +70,10 @@ impl ListenerScanner {
             }
             for mut program in open.progs_mut() {
                 let wanted = program.name() == ITERATOR;
-                debug_assert!(wanted || program.name() == PROGRAM, "reuseport.bpf.c has two programs");
+                debug_assert!(
+                    wanted || program.name() == PROGRAM,
+                    "reuseport.bpf.c has two programs, one for each protocol"
+                );
                 program.set_autoload(wanted);
             }
             Ok(())

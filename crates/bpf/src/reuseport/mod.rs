@@ -1,7 +1,7 @@
 //! Assigns connections to the listeners of their queues, and lists listeners that share an address.
 //!
-//! Nothing is pinned and no process keeps a reference: the group of sockets holds the program, and the
-//! program its maps. A privileged process can find them through the group.
+//! Nothing is pinned and no process keeps a descriptor open: the group of sockets references the program, and
+//! the program references its maps. A privileged process can find them through the group.
 
 mod listeners;
 mod program;
@@ -11,6 +11,6 @@ pub use program::{CLASSIC, Lists, ReuseportProgram};
 
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/reuseport.bpf.o"));
 
-/// From `reuseport.bpf.c`.
+/// Constants of `reuseport.bpf.c`.
 const PROGRAM: &str = "np_spread";
 const ITERATOR: &str = "listeners";

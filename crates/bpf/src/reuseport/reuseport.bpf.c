@@ -16,8 +16,7 @@ const struct listener_record *described_listener_record __attribute__((unused));
 char LICENSE[] SEC("license") = "GPL";
 
 /*
- * The group holds the program, and the program its maps: nothing is pinned, and
- * everything is freed with the group's last socket.
+ * The group references the program, and the program its maps: nothing is pinned, and everything is freed with the group's last socket.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -43,7 +42,7 @@ struct {
 	__type(value, __u64);
 } np_listeners SEC(".maps");
 
-/* The inode of each, for reading the lists back. */
+/* The inode of each listener, for reading the lists back. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, REUSEPORT_LISTENERS_MAX);

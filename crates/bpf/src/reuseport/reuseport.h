@@ -36,11 +36,12 @@ struct reuseport_facts {
 /* How connections were assigned to listeners, counted per CPU. */
 enum reuseport_count {
 	REUSEPORT_BY_QUEUE,
-	/* The packet arrived on no queue that has a list. */
+	/* Packets that arrived on a queue without a list. */
 	REUSEPORT_NO_LIST,
-	/* The group has changed since the lists were written. */
+	/* Packets that arrived while the lists were outdated, because a socket had joined or left
+	 * the group. */
 	REUSEPORT_CHANGED,
-	/* The listener was closed. */
+	/* Packets whose listener had been closed. */
 	REUSEPORT_GONE,
 	REUSEPORT_COUNTS,
 };

@@ -16,7 +16,7 @@ const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/softirqs.bpf.o")
 /// The only key of a one-entry map.
 const ONLY: [u8; 4] = [0; 4];
 
-/// The value of entries whose presence is all that matters.
+/// The value of map entries that only mark a key as present.
 const MARKED: [u8; 4] = 1_u32.to_ne_bytes();
 
 /// Counts from load to drop. Needs CAP_BPF and CAP_PERFMON. Meanwhile each softirq on the host takes about
@@ -103,7 +103,7 @@ impl SoftirqTime {
     /// The kernel's error.
     pub fn resume(&mut self) -> Result<(), KernelError> {
         self.loaded.detach();
-        // A softirq whose end was not observed has not lasted until now.
+        // Reset the start of a softirq whose end was not observed; it would count until now.
         let spent = self.loaded.map("spent")?;
         let mut of_cpus = spent.get_per_cpu(&ONLY)?;
         for of_cpu in &mut of_cpus {

@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Measures the time of softirqs that polled certain NAPIs while tasks were
- * running that are not counted otherwise.
+ * Measures the time of softirqs that polled certain NAPIs and interrupted tasks whose run time is not measured.
  *
  * A softirq runs during whatever task it interrupts: without
  * CONFIG_IRQ_TIME_ACCOUNTING it is part of the task's run time, and that of the
- * idle task is not accounted. Server and client are measured elsewhere; this
- * counts the rest.
+ * idle task is not accounted. The run times of server and client are measured separately; this program counts the softirqs in all other tasks.
  */
 #include "../vmlinux_min.h"
 #include <bpf/bpf_helpers.h>

@@ -13,11 +13,11 @@ struct softirqs_config {
 struct softirq_time {
 	/* The start of the running softirq, by CLOCK_MONOTONIC; 0: none. */
 	__u64 since;
-	/* It has polled a NAPI in the map napis. */
+	/* The running softirq has polled a NAPI in the map napis. */
 	__u64 polled;
-	/* The total time of such softirqs, in nanoseconds. */
+	/* The total time of softirqs that polled such a NAPI, in nanoseconds. */
 	__u64 ns;
-	/* The number of such softirqs. */
+	/* The number of softirqs that polled such a NAPI. */
 	__u64 count;
 };
 

@@ -1,5 +1,5 @@
-//! The reference for estimates when both hosts are on one machine: the time on the wire from a request to its
-//! answer.
+//! Measures the time on the wire from a request to its answer when both hosts are on one machine: the
+//! reference that estimates are compared with.
 
 use libbpf_rs::OpenObject;
 use model::{Nanoseconds, NetnsId, SpanCounts};

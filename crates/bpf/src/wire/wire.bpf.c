@@ -33,8 +33,7 @@ const volatile struct wire_config config SEC(".rodata.config");
 volatile struct wire_gate gate SEC(".data.gate");
 
 /*
- * Requests are numbered: [head, tail) are outstanding. Both ends write it on
- * their CPUs, one after the other.
+ * Requests are numbered: [head, tail) are outstanding. Both ends write the state on their CPUs, one after the other.
  */
 struct connection {
 	__u32 head, tail;
@@ -120,7 +119,7 @@ int BPF_PROG(wire_transmits, struct sk_buff *skb, struct net_device *dev)
 	of_server = sk->__sk_common.skc_num == config.port;
 	if (!of_server && bpf_ntohs(sk->__sk_common.skc_dport) != config.port)
 		return 0;
-	/* Time-wait sockets also send, and have only this part of a socket. */
+	/* Time-wait sockets send packets too, and have only the part of a socket that is read here. */
 	if (sk->__sk_common.skc_net.net->ns.inum != (of_server ? config.server : config.client))
 		return 0;
 	if (bpf_probe_read_kernel(tcp, sizeof(tcp), skb->head + skb->transport_header))

@@ -100,14 +100,16 @@ impl Prospect {
         evidence.extend(self.certainty());
         let (best, words) = match self.expected.first() {
             Some(best) if best.is_gain() => {
-                (best, format!("no policy is in force for it: expected with {}", line(best)))
+                (best, format!("no policy is in force for the process: expected with {}", line(best)))
             }
-            Some(best) => {
-                (best, format!("no policy is in force for it, and a gain is not certain: {}", line(best)))
-            }
+            Some(best) => (
+                best,
+                format!("no policy is in force for the process, and a gain is not certain: {}", line(best)),
+            ),
             None if known.is_empty() => return None,
             None => {
-                let summary = "no policy is in force for it, and a search on this host is known".to_owned();
+                let summary =
+                    "no policy is in force for the process, and a search on this host is known".to_owned();
                 let remedy = Some(format!("netpolicy tune {} --goal cpu", quoted(name)));
                 return Some(finding(name, summary, evidence, remedy));
             }

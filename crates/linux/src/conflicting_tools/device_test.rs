@@ -1,4 +1,4 @@
-//! Which file of udev, netplan and NetworkManager applies to a device.
+//! Determines which file of udev, netplan and NetworkManager applies to a device.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -120,7 +120,7 @@ fn a_condition_that_cannot_be_evaluated_is_said_and_the_next_file_counts_too() {
     );
 }
 
-/// udev decides which driver a virtual device has; it has one.
+/// udev decides which driver a virtual device has, and this device has a driver.
 #[test]
 fn any_driver_will_do_where_the_file_says_so() {
     for (driver, expected) in [("*", "RxBufferSize=1024"), ("veth", "RxBufferSize=1024, if Driver=veth")] {
@@ -149,7 +149,7 @@ fn udevs_record_decides_what_else_is_unknown_until_the_file_is_changed() {
     ];
     let root = Root::new("record", &files);
     assert_eq!(lines_of(&root, "lan0"), ["50-b.link:4 of lan0: RxBufferSize=2048"]);
-    // The record is older than the first file: whether the file matches now is unknown.
+    // udev's record is older than the first file, so whether the file matches now is unknown.
     let later = SystemTime::now() + Duration::from_secs(60);
     let first = File::options().write(true).open(root.0.path().join(files[0].0)).expect("opened");
     first.set_modified(later).expect("a time");
@@ -160,7 +160,7 @@ fn udevs_record_decides_what_else_is_unknown_until_the_file_is_changed() {
             "50-b.link:4 of lan0: RxBufferSize=2048",
         ]
     );
-    // Without the second file, the properties decide.
+    // Without the second file, the device's properties decide.
     std::fs::remove_file(root.0.path().join(files[1].0)).expect("removed");
     assert_eq!(
         lines_of(&root, "lan0"),
@@ -221,7 +221,7 @@ fn netplan_counts_where_its_match_fits_and_udev_has_no_file_before_its_own() {
     ] {
         assert!(counts(fits, &[]), "{fits}");
     }
-    // Matched by its id; not by another address or another driver.
+    // The device is matched by its id, but not by another address or another driver.
     for other in
         ["", "      match: {macaddress: '00:11:22:33:44:56'}\n", "      match:\n        driver: ixgbe\n"]
     {
@@ -231,7 +231,8 @@ fn netplan_counts_where_its_match_fits_and_udev_has_no_file_before_its_own() {
     let file = "[Match]\nOriginalName=*\n[Link]\nMTUBytes=9000\n";
     assert!(!counts(all, &[("etc/systemd/network/01-first.link", file)]));
     assert!(counts(all, &[("etc/systemd/network/20-later.link", file)]));
-    // A later file adds its match conditions to those of earlier files, also if those match only the name, as the definition's ID.
+    // A later file adds its match conditions to those of earlier files, even if the earlier files match only
+    // by name.
     for (first, later, fits) in [
         ("      match: {name: eth0}\n", "      match: {driver: ixgbe}\n", false),
         ("      match: {driver: ixgbe}\n", "      match: {driver: igb}\n", true),
@@ -288,7 +289,7 @@ fn networkmanagers_active_profile_counts_else_the_one_that_it_would_activate() {
     let active = [("run/NetworkManager/devices/2", "[device]\nmanaged=true\nconnection-uuid=a\n")];
     assert_eq!(of(&two, &active), ["a"]);
     assert!(of(&two, &[("run/NetworkManager/devices/2", "[device]\nmanaged=false\n")]).is_empty());
-    // If priorities are equal, the profile that was used last.
+    // If priorities are equal, NetworkManager chooses the profile that was used last.
     let same = [("a", ""), ("b", "")];
     assert_eq!(of(&same, &[("var/lib/NetworkManager/timestamps", "[timestamps]\na=5\nb=9\n")]), ["b"]);
     assert_eq!(of(&same, &[]), ["a", "b"]);

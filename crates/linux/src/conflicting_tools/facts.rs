@@ -18,7 +18,7 @@ const RENAMED: &str = "4";
 pub(super) enum Verdict {
     Yes,
     No,
-    /// Unknown to netpolicy; the condition as written.
+    /// The condition, as written, is unknown to netpolicy.
     Unknown(String),
 }
 
@@ -27,7 +27,7 @@ impl Verdict {
         if holds { Self::Yes } else { Self::No }
     }
 
-    /// Logical and: no if either is no, unknown if either is unknown.
+    /// Logical and of three values: no if either is no; otherwise unknown if either is unknown.
     pub(super) fn and(self, other: Self) -> Self {
         match (self, other) {
             (Self::No, _) | (_, Self::No) => Self::No,
@@ -43,9 +43,9 @@ pub(super) struct DeviceFacts<'h> {
     pub(super) device: &'h Device,
     /// The name that the kernel gave it; `None` after a rename, which leaves no trace of it.
     pub(super) original_name: Option<&'h str>,
-    /// The address when it was added; `None` if another one has been set since.
+    /// The address that the device had when it was added; `None` if another one has been set since.
     pub(super) mac: Option<String>,
-    /// The permanent address, empty if it has none; `None` if unknown.
+    /// The permanent address, empty if the device has none; `None` if unknown.
     pub(super) permanent_mac: Option<String>,
     /// The type in the terms of systemd.link(5).
     pub(super) devtype: Option<String>,
@@ -55,7 +55,7 @@ pub(super) struct DeviceFacts<'h> {
     recorded: Option<SystemTime>,
     /// The uuid of the connection that NetworkManager has activated.
     pub(super) connection: Option<String>,
-    /// Whether NetworkManager manages it; `None` without a record.
+    /// Whether NetworkManager manages the device; `None` without a record.
     pub(super) is_managed: Option<bool>,
 }
 
@@ -126,8 +126,8 @@ impl<'h> DeviceFacts<'h> {
         self.properties.as_ref()?.get(key).map(String::as_str)
     }
 
-    /// Resolves unknown files by the one that udev has recorded for the device: it matched, and earlier ones
-    /// did not. A file that was changed after the record may match now.
+    /// Resolves files whose match is unknown by the file that udev has recorded for the device: that file
+    /// matched, and earlier files did not. A file that was changed after the record may match now.
     pub(super) fn resolve(&self, file: &LinkFile, verdict: Verdict) -> Verdict {
         let Verdict::Unknown(_) = &verdict else { return verdict };
         let Some(applied) = self.property("ID_NET_LINK_FILE") else { return verdict };
@@ -144,8 +144,8 @@ impl<'h> DeviceFacts<'h> {
     }
 }
 
-/// Whether udev and NetworkManager of this root directory manage the devices of this namespace: they follow
-/// those of PID 1's.
+/// Whether udev and NetworkManager of this root directory manage the devices of this namespace: they manage
+/// the devices of PID 1's namespace.
 fn has_tools_of_boot(root: &Path) -> bool {
     let namespace = |pid: &str| std::fs::read_link(root.join(format!("proc/{pid}/ns/net")));
     match (namespace("thread-self"), namespace("1")) {
@@ -182,7 +182,7 @@ pub(super) struct LinkFile {
     pub(super) conditions: Vec<(String, String)>,
     /// The settings, by key.
     pub(super) lines: Vec<LinkLine>,
-    /// The files whose modification times show its age.
+    /// The files whose modification times tell the age of the configuration.
     pub(super) written_from: Vec<PathBuf>,
 }
 

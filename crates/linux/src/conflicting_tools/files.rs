@@ -38,7 +38,7 @@ pub(super) fn text(path: &Path) -> Option<String> {
     Some(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// A line's place, by its path on the host itself.
+/// The place of a line, with the path of its file as seen on the host.
 pub(super) fn place(root: &Path, path: &Path, line: usize) -> String {
     let inside = path.strip_prefix(root).unwrap_or(path);
     format!("/{}:{}", inside.display(), line + 1)

@@ -137,7 +137,7 @@ fn matches(conditions: &[(String, String)], facts: &DeviceFacts<'_>) -> Verdict 
     let mut by_key: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for (key, value) in conditions {
         let values = by_key.entry(key).or_default();
-        // A further line appends to the list; an empty one clears it.
+        // A further line appends to the list; an empty value clears the list.
         if value.is_empty() { values.clear() } else { values.push(value) }
     }
     by_key.retain(|_, values| !values.is_empty());

@@ -26,8 +26,8 @@ const OFFLOADS: [(&str, &str); 7] = [
     ("large-receive-offload", "LargeReceiveOffload"),
 ];
 
-/// Keys for which netplan writes a `.link` file without netpolicy's settings: then no later file applies to
-/// the device.
+/// Keys for which netplan writes a `.link` file even though netpolicy does not set them: then no later file
+/// applies to the device.
 const OTHERS: [&str; 3] = ["set-name", "wakeonlan", "mtu"];
 
 const VIRTUAL_FUNCTIONS: &str = "virtual-function-count";
@@ -85,7 +85,7 @@ fn definitions(root: &Path) -> BTreeMap<String, Definition> {
                     let definition = found.entry((*id).to_owned()).or_default();
                     if key == "match" {
                         definition.has_match = true;
-                        // Matches of earlier files stay.
+                        // `match` conditions of earlier files remain in effect.
                         definition.matched.extend(flow_map(value));
                     }
                     let place = place(root, &path, number);
@@ -165,7 +165,7 @@ pub(super) fn written_links(root: &Path) -> Vec<LinkFile> {
     files
 }
 
-/// `[Match]` of that file. A device without `match` is identified by its id.
+/// The `[Match]` section of that file. A device without `match` is identified by its id.
 fn conditions(id: &str, definition: &Definition) -> Vec<(String, String)> {
     if !definition.has_match {
         return vec![("OriginalName".to_owned(), id.to_owned())];

@@ -136,7 +136,7 @@ fn chosen<'p>(
         }
         let condition = match verdict {
             Verdict::Unknown(condition) => Some(condition),
-            _ if is_open => Some("NetworkManager prefers it to others that fit".to_owned()),
+            _ if is_open => Some("NetworkManager prefers it to other profiles that match".to_owned()),
             _ => None,
         };
         chosen.push((profile, condition));

@@ -25,13 +25,13 @@ struct Assigned {
     line: String,
 }
 
-/// Finds the effective lines: of several for one setting, the last in the order of file names, whatever their
-/// directories. A pattern only sets what no line names. systemd `src/sysctl/sysctl.c` `parse_file()` and
-/// `apply_all()`.
+/// Finds the effective lines. If several lines set one key, the last one in the order of file names applies,
+/// whatever the directories. A pattern applies only to keys that no line names. systemd `src/sysctl/sysctl.c`
+/// `parse_file()` and `apply_all()`.
 pub(super) fn sysctl_files(root: &Path) -> Vec<ConflictingTool> {
     let mut files = drop_ins(root, &DIRECTORIES, "conf");
     let old = root.join("etc/sysctl.conf");
-    // systemd reads it only if a file in sysctl.d is a link to it; procps always, and last.
+    // systemd reads this file only if a file in sysctl.d is a link to it; procps always reads it, last.
     if let Some(text) = text(&old)
         && !files.iter().any(|(path, _)| std::fs::canonicalize(path).ok() == std::fs::canonicalize(&old).ok())
     {

@@ -40,8 +40,8 @@ struct Merged {
     read: BTreeSet<PathBuf>,
 }
 
-/// Finds what the active profile sets; nothing if tuned does not run. A setting that a file of sysctl.d sets,
-/// too, keeps the value of that file.
+/// Finds the settings of the active profile; empty if tuned does not run. A setting that a file of sysctl.d
+/// also contains keeps the value from that file.
 pub(super) fn tuned(root: &Path, of_sysctl_files: &[ConflictingTool]) -> Vec<ConflictingTool> {
     if !runs(root, "tuned") {
         return Vec::new();
@@ -130,8 +130,8 @@ impl Merged {
         }
     }
 
-    /// Expands the known variables in a text. Functions (`${f:…}`) stay, and so does a text that would become
-    /// too long.
+    /// Expands the known variables in a text. Functions (`${f:…}`) are not expanded, and neither is a text
+    /// that would become too long.
     fn expand(&self, text: &str) -> String {
         let mut expanded = text.to_owned();
         for (name, value) in &self.variables {
@@ -145,7 +145,7 @@ impl Merged {
         expanded
     }
 
-    /// Returns the lines that set what netpolicy also sets.
+    /// Returns the lines that write the same settings as netpolicy.
     fn tools(&self) -> Vec<ConflictingTool> {
         let mut found = Vec::new();
         for (section, options) in &self.sections {

@@ -55,7 +55,7 @@ const IP6: Fields =
 const ETHER_DESTINATION: (usize, usize) = (0, 6);
 const ETHER_PROTOCOL: (usize, usize) = (12, 2);
 
-/// The bytes of a rule.
+/// The bytes of a rule as the kernel expects them.
 struct Bytes([u8; 4 * RXNFC_WORDS]);
 
 impl Bytes {
@@ -71,13 +71,13 @@ impl Bytes {
         self.0[at..at + bytes.len()].copy_from_slice(bytes);
     }
 
-    /// Requires a value of a field.
+    /// Sets a field's value and its full mask.
     fn demand(&mut self, (at, length): (usize, usize), value: &[u8]) {
         self.put(at::HEADER + at, value);
         self.0[at::HEADER + at::MASK + at..][..length].fill(0xff);
     }
 
-    /// Returns the required value of a field; `None` if it may have any.
+    /// Returns the value of a field; `None` if the field may have any value.
     ///
     /// # Errors
     /// If only a part of the field is required.
@@ -112,7 +112,7 @@ fn to(bytes: &Bytes, contexts: &[RssContext]) -> SteerTo {
     let by_hash = bytes.u32(at::FLOW_TYPE) & flow_type::RSS != 0;
     match (cookie, by_hash) {
         (DROP, _) => SteerTo::Drop,
-        // Some NICs add the queue to the result of the context.
+        // Some NICs add the queue to the queue that the context selects.
         (0, true) => {
             let id = bytes.u32(at::CONTEXT);
             let queues = contexts.iter().find(|context| context.id == id).and_then(|context| context.queues);
@@ -294,9 +294,13 @@ mod test {
         assert_eq!(with(24, u32::from_ne_bytes([0xff, 0xff, 0xff, 0])).flow, None, "a prefix");
         assert_eq!(with(26, u32::from_ne_bytes([0xff, 0, 0, 0])).flow, None, "a type of service");
         assert_eq!(with(38, 1).flow, None, "a VLAN");
-        assert_eq!(with(4, 0x10).flow, None, "another kind of flow");
+        assert_eq!(with(4, 0x10).flow, None, "a flow type that cannot be expressed");
         assert_eq!(with(43, 1).to, SteerTo::Other, "a virtual function");
-        assert_eq!(with(4, 1 | flow_type::RSS).to, SteerTo::Other, "a queue that is added to a context's");
+        assert_eq!(
+            with(4, 1 | flow_type::RSS).to,
+            SteerTo::Other,
+            "a queue that is added to the context's queue"
+        );
         let error = write(rule.flow, SteerTo::Context(QueueSpan { first: 0, count: 2 }), 3, &contexts());
         assert!(error.expect_err("no such context").contains("0-1"));
         assert!(write(rule.flow, SteerTo::Other, 3, &[]).is_err());

@@ -1,4 +1,4 @@
-//! How settings are named in errors.
+//! Names settings in errors.
 
 use model::Setting;
 use sys::error::KernelError;

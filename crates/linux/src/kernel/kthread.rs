@@ -48,7 +48,7 @@ pub(super) fn write(
 ) -> Result<(), KernelError> {
     with_thread(handles, queue, |thread| {
         let Some(pid) = thread else {
-            let needs = "a kernel thread of its NAPI, and it has none: threaded is off";
+            let needs = "a kernel thread for its NAPI, which has none because threaded is off";
             return Err(KernelError::absent(queue.to_string(), needs, None));
         };
         knobs.iter().try_for_each(|knob| match knob {
@@ -92,7 +92,7 @@ fn thread_of(handles: &mut NetnsHandles, queue: RxQueue) -> Result<Option<Pid>, 
         Some(thread) => Ok(thread),
         None => {
             let needs = format!(
-                "the kernel thread of its NAPI, which is threaded: none appeared within {} ms",
+                "a kernel thread for its NAPI: threaded is on, but no thread appeared within {} ms",
                 kthread::APPEARS_WITHIN.as_millis()
             );
             Err(KernelError::absent(queue.to_string(), needs, None))

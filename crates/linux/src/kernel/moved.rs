@@ -13,17 +13,17 @@ use sys::sysfs::SysFs;
 /// closely.
 const LISTED_FOR: Duration = Duration::from_secs(1);
 
-/// Where a device was when it was named.
+/// The namespace and index of a device when it was named.
 type Place = (NetnsId, IfIndex);
 
-/// Devices by the attributes that stay when they move.
+/// Devices, by the attributes that they keep when they move.
 #[derive(Debug, Default)]
 pub(super) struct MovedDevices {
     /// The number of each device's directory in sysfs.
     numbers: BTreeMap<Place, u64>,
     /// The address of each device on its link.
     addresses: BTreeMap<Place, String>,
-    /// Where the devices were last found.
+    /// Where each device was last found.
     found: BTreeMap<Place, DeviceId>,
     /// All devices by their numbers, and the time of the list.
     listed: Option<(Instant, BTreeMap<u64, DeviceId>)>,
@@ -48,7 +48,8 @@ impl MovedDevices {
         Some((*self.found.get(&place)?, *self.numbers.get(&place)?))
     }
 
-    /// The identity of a device that the kernel also shows for a namespace that cannot be entered.
+    /// Identifies a device by the attributes that the kernel also reports for a namespace that cannot be
+    /// entered.
     pub(super) fn address(&self, device: DeviceId) -> Option<String> {
         self.addresses.get(&(device.netns, device.ifindex)).cloned()
     }

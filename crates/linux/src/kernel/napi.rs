@@ -50,7 +50,7 @@ pub(super) fn write(
     })
 }
 
-/// Reads those of a whole device, from its files in sysfs. A file has the name of its setting.
+/// Reads the settings of a whole device from its files in sysfs. Each file has the name of its setting.
 pub(super) fn read_device(
     handles: &mut NetnsHandles,
     device: DeviceId,

@@ -22,7 +22,8 @@ use crate::observe::holders::holders;
 pub(super) struct NetnsHandles {
     netns: Netns,
     links: Links,
-    /// Or why it is unavailable: kernels before 6.3 have device-wide settings only.
+    /// `Err` has the reason why the interface is unavailable: kernels before 6.3 have only device-wide
+    /// settings.
     netdev: Result<Netdev, KernelError>,
     /// Opened when a device-wide setting first needs it.
     sysfs: Option<SysFs>,
@@ -113,7 +114,7 @@ impl NetnsHandles {
     /// [`sys::Cause::Gone`] if the device no longer exists.
     pub(super) fn name(&mut self, device: DeviceId) -> Result<String, KernelError> {
         self.links.name(device.ifindex).map_err(|error| match error.number() {
-            Some(Errno::NODEV) => KernelError::gone("rt-link getlink", "no device has its index any more"),
+            Some(Errno::NODEV) => KernelError::gone("rt-link getlink", "no device has its index any longer"),
             _ => error,
         })
     }
@@ -143,13 +144,13 @@ impl NetnsHandles {
         // recreating its NAPI. Kernel: 6.13, `net/core/dev.c` `napi_restore_config()`,
         // `netif_napi_add_weight_locked()`.
         let fewer = || {
-            let why = "its device has fewer queues now; if the queue returns, it may have its settings again";
+            let why = "the device has fewer queues now; if the queue returns, it may get its settings back";
             Err(KernelError::away("netdev queue-get", why))
         };
         let ifindex = queue.device.ifindex;
         match self.netdev()?.queue(ifindex, QueueType::Rx, queue.index) {
             Err(error) => match error.number() {
-                Some(Errno::NODEV) => gone("no device has its index any more"),
+                Some(Errno::NODEV) => gone("no device has its index any longer"),
                 // In a well-formed request, only the queue's index can be invalid.
                 Some(Errno::INVAL) => fewer(),
                 Some(Errno::NOENT) if self.links.is_up(ifindex)? => fewer(),
@@ -201,9 +202,12 @@ impl NetnsHandles {
         }
         napi.ok_or_else(|| {
             let needs = match (rx.len(), ids.len()) {
-                (_, 0) => "a NAPI of the queue; its device has none now, as while it is down".to_owned(),
+                (_, 0) => {
+                    "a NAPI for the queue; the device has none at present, for example because it is down"
+                        .to_owned()
+                }
                 (queues, napis) => {
-                    format!("a NAPI of the queue (the device has {queues} queues and {napis} NAPIs)")
+                    format!("a NAPI for the queue (the device has {queues} queues and {napis} NAPIs)")
                 }
             };
             KernelError::absent("netdev napi-get", needs, None)

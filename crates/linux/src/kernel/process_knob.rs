@@ -1,5 +1,5 @@
-//! Settings of objects that processes own. Objects of foreign processes are set through the attach service if
-//! there is one, otherwise through workers.
+//! Settings of objects that processes own. Objects of other users' processes are set through the attach
+//! service if there is one, otherwise through workers.
 
 use model::{ProcessKnob, Setting};
 use sys::error::KernelError;
@@ -31,8 +31,8 @@ pub(super) fn write(knob: &ProcessKnob) -> Result<(), KernelError> {
     if let Some(service) = attach::inspector().filter(|_| attach::is_inside_a_process(&setting)) {
         return service.write(&setting);
     }
-    // The write sets options of sockets, whose owners may hold the locks. The attach service may not use
-    // BPF.
+    // Setting options of a socket may wait for locks that the socket's owner holds. The attach service may
+    // not use BPF.
     if let (ProcessKnob::Reuseport(..), None, Some(workers)) = (knob, attach::service(), attach::inspector())
     {
         return workers.write(&setting);
@@ -55,7 +55,7 @@ fn without_budget(mut asked: Setting) -> Setting {
     asked
 }
 
-/// Completes the value that was read: this process adds a socket's budget itself if that was requested.
+/// Completes the value that was read: if the budget was requested, this process reads it, not the service.
 fn with_budget(mut read: Setting, asked_for: &ProcessKnob) -> Result<Setting, KernelError> {
     if let Setting::Process(ProcessKnob::Socket(socket, polling)) = &mut read
         && matches!(asked_for, ProcessKnob::Socket(_, like) if like.busy_poll_budget.is_some())

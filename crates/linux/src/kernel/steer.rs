@@ -1,4 +1,4 @@
-//! Contexts of the receive hash, rules for single flows, and qdiscs: objects that are created and removed,
+//! RSS contexts, ntuple rules, and qdiscs: objects that are created and removed,
 //! and whose numbers are looked up at each read and write.
 
 use model::{DeviceId, FlowMatch, NicKnob, Qdiscs, QueueSpan, SteerTo};

@@ -140,13 +140,13 @@ impl Lab {
     }
 
     /// A directory for files that are removed with the lab, such as its journal. The path is valid as long as
-    /// this process holds the lab, and only for those who may trace it.
+    /// this process holds the lab, and only for processes that may trace this one.
     pub fn scratch(&self) -> PathBuf {
         self.scratch.path()
     }
 
-    /// Makes the client's connections use timestamps in microseconds. Returns whether they do: not before
-    /// Linux 6.7.
+    /// Makes the client's connections use timestamps in microseconds. Returns whether the kernel supports
+    /// that (Linux 6.7).
     ///
     /// # Errors
     /// The kernel's error; EEXIST if such a route exists already.
@@ -164,7 +164,7 @@ impl Lab {
         }
     }
 
-    /// Makes a command run on the client, and end with the thread that starts it.
+    /// Makes a command run in the client's namespace, and end with the thread that starts it.
     ///
     /// # Errors
     /// If there are no descriptors left.
@@ -192,7 +192,8 @@ impl Lab {
         self.start_program_on(&CpuSet::new(), command, port)
     }
 
-    /// The same, with a server that may run only on these CPUs; on all if there are none.
+    /// Like [`Lab::start_program`], with a server that may run only on these CPUs; on all CPUs if the set is
+    /// empty.
     ///
     /// # Errors
     /// Those of [`Lab::start_program`].

@@ -15,7 +15,7 @@ use sys::netns::Netns;
 pub(super) struct Init {
     pid: Pid,
     pid_namespace: OwnedFd,
-    /// `None` once it is closed.
+    /// `None` once the pipe is closed.
     lifeline: Option<OwnedFd>,
 }
 

@@ -32,7 +32,7 @@ const WORDS_BYTES_MAX: u64 = 2048;
 /// Options for starting memcached. All others have memcached's defaults.
 #[derive(Clone, Debug)]
 pub struct MemcachedOptions {
-    /// The number of worker threads (`-t`); each waits on an epoll of its own.
+    /// The number of worker threads (`-t`); each waits on a separate epoll.
     pub threads: u32,
     /// Assign connections to workers by the NAPI that they arrive through, for this many NAPIs (`-N`); `None`
     /// assigns them in turn.
@@ -233,7 +233,10 @@ fn ask_version(address: &SocketAddr) -> std::io::Result<String> {
     BufReader::new(connection.take(256)).read_line(&mut answer)?;
     match answer.trim_end().strip_prefix("VERSION ") {
         Some(version) => Ok(format!("memcached {version}")),
-        None => Err(std::io::Error::other(format!("it answered `{}` to `version`", answer.trim_end()))),
+        None => Err(std::io::Error::other(format!(
+            "it answered `{}` to the command `version`",
+            answer.trim_end()
+        ))),
     }
 }
 

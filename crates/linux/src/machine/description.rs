@@ -50,7 +50,7 @@ pub fn describe(
             deepest.map(|state| DeepestIdle { name: state.name.clone(), exit_us: state.exit })
         }),
         Err(error) => {
-            note("how deep CPUs may sleep", error);
+            note("the idle states of CPUs", error);
             None
         }
     };

@@ -1,4 +1,4 @@
-//! The device that leads to an address, and the one that has it.
+//! Finds the device that leads to an address, and the device that has an address.
 
 use std::net::IpAddr;
 
@@ -10,7 +10,7 @@ use sys::netns::Netns;
 /// The device of a namespace that packets to this address leave by; `None` without a route.
 ///
 /// # Errors
-/// If the kernel cannot be asked.
+/// If the request fails.
 pub fn device_towards(netns: &Netns, address: IpAddr) -> Result<Option<IfIndex>, KernelError> {
     netns.run(|| Routes::open_here()?.device_towards(address))?
 }
@@ -18,7 +18,7 @@ pub fn device_towards(netns: &Netns, address: IpAddr) -> Result<Option<IfIndex>,
 /// The device of a namespace that has this address; `None` if none has.
 ///
 /// # Errors
-/// If the kernel cannot be asked.
+/// If the request fails.
 pub fn device_with_address(netns: &Netns, address: IpAddr) -> Result<Option<IfIndex>, KernelError> {
     netns.run(|| Routes::open_here()?.device_with_address(address))?
 }

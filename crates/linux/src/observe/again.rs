@@ -102,7 +102,7 @@ impl Observer {
         note(host, unread);
         match same {
             Ok(true) => Ok(()),
-            // The device is gone, or the kernel lacks the request: observing the device shows which.
+            // The device no longer exists, or the kernel lacks the request: observing the device shows which.
             Ok(false) | Err(_) => self.device(host, index).map(|_| ()),
         }
     }
@@ -165,7 +165,7 @@ impl Observer {
     }
 
     /// Updates the devices of the default route, and the devices below a tunnel. Returns whether any has
-    /// changed. What cannot be read stays as it was.
+    /// changed. Parts that cannot be read stay unchanged.
     pub fn routes(&mut self, host: &mut Host) -> bool {
         let mut unread = Vec::new();
         let Ok(linked) = device::linked(self.netns.id(), &mut self.sources, &mut unread) else {

@@ -80,8 +80,8 @@ pub(super) fn devices(
     Ok(seen.collect())
 }
 
-/// Observes all devices as their links and the routes describe them: what is stacked on what, and which have
-/// the default route.
+/// Observes all devices from their links and routes: which device is stacked on which, and which have the
+/// default route.
 pub(super) fn linked(
     netns: NetnsId,
     sources: &mut Sources,
@@ -115,8 +115,7 @@ fn shows_these(sysfs: &SysFs, names: &BTreeMap<IfIndex, Label>, unread: &mut Vec
     if others.peek().is_none() || others.any(|(index, name)| sysfs.device(name.as_str(), *index).is_ok()) {
         return true;
     }
-    let why = "it shows the devices of another network namespace, in which it was mounted, and mounting it here takes \
-               CAP_SYS_ADMIN: queues and interrupts are not known";
+    let why = "it shows the devices of another network namespace, in which it was mounted, and mounting it here takes CAP_SYS_ADMIN: queues and interrupts are unknown";
     unread.push(Unread { what: "/sys/class/net".to_owned(), why: why.to_owned() });
     false
 }
@@ -128,8 +127,7 @@ pub(super) fn vectors(seen: &[Seen]) -> BTreeSet<IrqNumber> {
     seen.iter().flat_map(|seen| seen.vectors.iter().copied().chain(stated(seen))).collect()
 }
 
-/// Creates a device from the rt-link message, without anything else yet. A device whose name is not UTF-8 is
-/// not observed.
+/// Creates a device from the rt-link message only. A device whose name is not UTF-8 is not observed.
 fn device(netns: NetnsId, link: &RawLink<'_>) -> Result<Device, KernelError> {
     let name = std::str::from_utf8(link.name)
         .map_err(|_| KernelError::malformed(format!("device {}", link.ifindex), "its name is not UTF-8"))?;
@@ -174,7 +172,7 @@ fn device(netns: NetnsId, link: &RawLink<'_>) -> Result<Device, KernelError> {
 /// The attributes from rt-link that distinguish a device from others, and the devices that it is linked to.
 fn joined(link: &RawLink<'_>) -> DeviceLink {
     let mac = link.mac.map(|mac| mac.map(|byte| format!("{byte:02x}")).join(":"));
-    // The other end of a pair is not a lower device; nor is anything in another namespace.
+    // The other end of a veth pair is not a lower device; neither is a device in another namespace.
     let stands = !matches!(link.kind, Some("veth" | "netkit" | "vxcan")) && link.link_netnsid.is_none();
     let lower = link.link.filter(|lower| stands && *lower != link.ifindex && *lower != 0);
     DeviceLink {
@@ -206,7 +204,7 @@ pub(super) fn mark_default_route(devices: &mut [Device], routed: &BTreeSet<IfInd
     }
 }
 
-/// Replaces the index of a peer in the same namespace by its name.
+/// Replaces the index of a peer in the same namespace with the peer's name.
 fn name_peer(device: &mut Device, names: &BTreeMap<IfIndex, Label>) {
     let Some(peer) = &mut device.peer else { return };
     let index = peer.strip_prefix("if").and_then(|index| index.parse().ok()).map(IfIndex);
@@ -215,7 +213,7 @@ fn name_peer(device: &mut Device, names: &BTreeMap<IfIndex, Label>) {
     }
 }
 
-/// Reads what drivers report only by ioctl. Most virtual ones have neither.
+/// Reads the attributes that drivers report only by ioctl. Most virtual devices have none of them.
 fn from_ioctl(device: &mut Device, ioctl: &EthtoolIoctl, unread: &mut Vec<Unread>) {
     let name = device.id.name.as_str();
     let of_device = |error: KernelError| KernelError { what: format!("{name}: {}", error.what), ..error };
@@ -242,7 +240,7 @@ fn qdiscs(
 ) {
     let ifindex = device.id.ifindex;
     let made = all.iter().any(|raw| raw.ifindex == ifindex.0 && raw.handle != 0);
-    // Needed only if a user may have chosen options.
+    // Needed only if a user may have changed a qdisc's options.
     let tx_queue_len = sysfs
         .filter(|_| made)
         .and_then(|sysfs| number(sysfs, &format!("class/net/{}/tx_queue_len", device.id.name), unread));

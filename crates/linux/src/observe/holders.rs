@@ -13,7 +13,7 @@ use super::sources::UnreadExt;
 use crate::process::{self, FdKind};
 
 /// The first kernel whose `queue-get` reports that an AF_XDP socket is bound. On earlier ones only sock-diag
-/// does. Later ones are not queried with it without need, because the first request loads a module.
+/// does. On later kernels, sock-diag is used only if needed, because the first request loads a module.
 const XSK_SINCE: KernelVersion = since::QUEUE_GET_XSK;
 
 /// Finds the holders of the queues of some devices, by device. `names` are those of the devices of this
@@ -76,7 +76,7 @@ impl Unnamed {
             HolderKind::IoUring { .. } => Some(Self::IoUring),
             HolderKind::Dmabuf { .. } => Some(Self::Dmabuf),
             HolderKind::AfXdp { .. } => Some(Self::AfXdp),
-            // Its process is in the other namespace.
+            // The holder's process is in the other namespace.
             HolderKind::Lease { .. } => None,
         }
     }
@@ -184,7 +184,7 @@ mod test {
         let socket = |inode| XdpSocket { inode, ifindex: 3, queue: 1, zero_copy: None };
         let first = XdpSocket { zero_copy: Some(false), ..socket(77) };
         assert_eq!(shown(&queues, &[first, socket(78)]), ["rx-1 and tx-1 AF_XDP, copying [77, 78]"]);
-        assert_eq!(shown(&queues, &[]), ["rx-1 and tx-1 AF_XDP []"], "sock-diag may not be there");
+        assert_eq!(shown(&queues, &[]), ["rx-1 and tx-1 AF_XDP []"], "sock-diag may be missing");
         let before = [queue(QueueType::Rx, 1, RawHolders::default())];
         assert_eq!(
             shown(&before, &[first]),

@@ -182,8 +182,8 @@ fn is_read_only(error: &std::io::Error) -> bool {
     error.raw_os_error() == Some(Errno::ROFS.raw_os_error())
 }
 
-/// The file, if procfs has it: only root can mount something else there, but a mistake must not look like
-/// success.
+/// The file, if it is on procfs. Only root can mount another file system there, but such a mistake must not
+/// look like success.
 fn on_procfs(file: std::fs::File) -> std::io::Result<std::fs::File> {
     let magic = rustix::fs::fstatfs(&file)?.f_type;
     if u64::try_from(magic).is_ok_and(|magic| magic == PROC_SUPER_MAGIC) {

@@ -111,7 +111,7 @@ impl Sysctls {
     }
 }
 
-/// Outside the initial pid namespace no kernel thread is visible, which is not reported.
+/// No kernel thread is visible outside the initial pid namespace; that is not reported.
 fn kthread_begins(unread: &mut Vec<Unread>) -> Option<KthreadState> {
     match kthread::begins() {
         Err(error) if matches!(error.cause, Cause::Absent { .. } | Cause::Gone(_)) => None,

@@ -13,9 +13,9 @@ const NAMESPACES_MAX: usize = 4096;
 /// The other end of a veth.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerEnd {
-    /// The name there.
+    /// The peer's name in that namespace.
     pub name: Label,
-    /// A file that refers to its namespace.
+    /// A file that refers to the peer's namespace.
     pub netns: PathBuf,
     /// Whether the peer segments TCP itself; `None` if that could not be read.
     pub tso: Option<bool>,

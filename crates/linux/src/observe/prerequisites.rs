@@ -27,7 +27,7 @@ pub fn may_administer() -> bool {
     held.contains(CapabilitySet::NET_ADMIN | CapabilitySet::SYS_PTRACE)
 }
 
-/// Checks all of them. What cannot be seen counts as absent.
+/// Checks all prerequisites. One that cannot be checked counts as absent.
 pub fn prerequisites() -> Prerequisites {
     let held = capabilities(None).map_or(CapabilitySet::empty(), |sets| sets.effective);
     let holds = |wanted| held.contains(wanted) || held.contains(CapabilitySet::SYS_ADMIN);

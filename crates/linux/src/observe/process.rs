@@ -1,8 +1,7 @@
 //! The application's part of the graph: process → thread → epoll → socket → incoming NAPI id, and io_urings.
 //!
-//! What the kernel lets anyone read comes from `/proc`; what is inside a file (an epoll's parameters, a
-//! socket's NAPI) from a short-lived copy of its descriptor. Without permission to copy, the rest is still
-//! reported.
+//! Public information comes from `/proc`; the state of a file (an epoll's parameters, a socket's NAPI) comes
+//! from a short-lived copy of its descriptor. Without permission to copy, the rest is still reported.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -121,8 +120,9 @@ const ASKED_PROCESSES_MAX: usize = 4;
 /// Maximum number of managed io_urings of one process.
 const RINGS_MAX: usize = 512;
 
-/// Remaining limits in one observation, on what a process or a user can have without limit. A server of any
-/// size stays below them; 15 000 sockets in 200 epolls, which any user can create, are three million watches.
+/// Remaining limits of one observation on objects of which a process or a user can have any number. A server
+/// of any size stays below them; 15 000 sockets in 200 epolls, which any user can create, are three million
+/// watches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Room {
     sockets: usize,
@@ -131,13 +131,13 @@ struct Room {
 }
 
 impl Room {
-    /// For one process.
+    /// The limit for one process.
     const PROCESS: Self = Self { sockets: 65_536, watches: 262_144 };
 
-    /// For all processes of a user other than root.
+    /// The limit for all processes of a user other than root.
     const USER: Self = Self { sockets: 262_144, watches: 1_048_576 };
 
-    /// The remainder of this for one process.
+    /// The part of this limit that remains for one process.
     fn for_process(self) -> Self {
         let Self { sockets, watches } = Self::PROCESS;
         Self { sockets: sockets.min(self.sockets), watches: watches.min(self.watches) }
@@ -277,8 +277,8 @@ impl Observer<'_> {
         })
     }
 
-    /// Inspects the files of a process. The first failure is recorded; everything that can be read
-    /// nevertheless is reported.
+    /// Inspects the files of a process. The first failure is recorded, and everything else that can be read
+    /// is reported.
     fn files(&mut self, process: &PinnedProcess) -> Result<Files, Cause> {
         let mut refused = None;
         let links = match process::descriptors(process) {
@@ -410,8 +410,8 @@ impl Observer<'_> {
                     napi,
                     polling: None,
                 }),
-                // Not listed, created in another namespace, not bound yet, or of another protocol: the socket
-                // itself has the answer.
+                // Not listed, created in another namespace, not bound yet, or of another protocol: query the
+                // socket itself.
                 (None, Some(copy)) => found.extend(asked(&copy).map(|(state, local, remote)| Socket {
                     fd: *fd,
                     inode,

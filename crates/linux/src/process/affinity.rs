@@ -40,8 +40,8 @@ pub fn write_thread_affinity(id: &ThreadId, cpus: &CpuSet) -> Result<(), KernelE
                 }
                 other => Cause::Errno(other),
             })?;
-            // The call takes a number, not a pidfd. If the thread still exists, it was the one that was
-            // changed.
+            // The call takes a number, not a pidfd. If the thread still exists afterwards, the call changed
+            // that thread and no other.
             confirm(&process, id)
         })
         .map_err(|cause| KernelError {
@@ -69,7 +69,7 @@ pub fn cpus_of_this_thread() -> Result<CpuSet, KernelError> {
 pub fn pin_this_thread(cpus: &CpuSet) -> Result<(), KernelError> {
     let this = 0;
     sys::affinity::set_affinity(this, cpus)
-        .map_err(|errno| KernelError::errno(format!("a thread of ours on CPUs {cpus}"), errno))
+        .map_err(|errno| KernelError::errno(format!("a thread of the test on CPUs {cpus}"), errno))
 }
 
 /// Checks that the thread's number still refers to the observed thread.

@@ -14,7 +14,7 @@ pub(crate) fn path(text: &str) -> Option<&str> {
         })
     };
     let of = |controllers: &str| lines().find(|(c, _)| *c == controllers).map(|(_, path)| path);
-    // A hybrid host has both, and the unified one then has only the root.
+    // A hybrid host has both hierarchies, and the unified one then has only the root cgroup.
     let chosen = [of("").filter(|path| *path != "/"), of("name=systemd"), of("")];
     chosen.into_iter().flatten().next().or_else(|| lines().next().map(|(_, path)| path))
 }
@@ -40,8 +40,8 @@ pub(crate) fn is_within_any(path: &str, asked: &Patterns) -> bool {
 }
 
 /// The units into which systemd itself has put a process at `path`: its slices, and the one service or scope
-/// in them. What is below a service or a scope was delegated, to a user's service manager or a container: its
-/// owner can give a cgroup any name.
+/// in them. Cgroups below a service or a scope are delegated, to a user's service manager or a container, and
+/// their owner can give them any name.
 ///
 /// systemd puts `_` before a component that the kernel could take for a file of its own (systemd,
 /// `src/basic/cgroup-util.c` `cg_escape()`). In a cgroup namespace, a path begins with one `/..` per level
@@ -58,7 +58,7 @@ fn units(path: &str) -> impl Iterator<Item = &str> {
         })
 }
 
-/// Whether a component is a unit other than a slice: what is below it is not managed by systemd.
+/// Whether a component is a unit other than a slice: systemd does not manage the cgroups below such a unit.
 pub(super) fn ends_the_slices(part: &str) -> bool {
     part.ends_with(".service") || part.ends_with(".scope")
 }
@@ -120,7 +120,7 @@ mod test {
         let path = "/system.slice/system-memcached.slice/memcached@1.service/sub";
         assert!(is_of_any_unit(path, &asked("memcached@*")));
         assert!(is_of_any_unit(path, &asked("memcached@?.service")));
-        assert!(!is_of_any_unit(path, &asked("system-*")), "without a type a service is meant");
+        assert!(!is_of_any_unit(path, &asked("system-*")), "a name without a type means a service");
         assert!(is_of_any_unit(path, &asked("system-*.slice")));
     }
 

@@ -57,7 +57,8 @@ fn effective(mount: &Path, path: &str, file: &str) -> Option<CpuSet> {
     text.parse().ok().filter(|cpus: &CpuSet| !cpus.is_empty())
 }
 
-/// The CPUs of isolated cpuset partitions. Kernel: 6.7, `kernel/cgroup/cpuset.c` `isolated_cpus_show()`; nothing before.
+/// The CPUs of isolated cpuset partitions; empty before Linux 6.7. Kernel: 6.7, `kernel/cgroup/cpuset.c`
+/// `isolated_cpus_show()`.
 pub(crate) fn isolated_partitions() -> CpuSet {
     let files = ["/sys/fs/cgroup/cpuset.cpus.isolated", "/sys/fs/cgroup/unified/cpuset.cpus.isolated"];
     let text = files.iter().find_map(|file| std::fs::read_to_string(file).ok());

@@ -34,7 +34,8 @@ impl FdKind {
     ///
     /// Kernel: 6.18, `net/socket.c` `sockfs_dname()`, `fs/eventpoll.c` `do_epoll_create()`,
     /// `io_uring/io_uring.c` `io_uring_get_file()`. A path cannot look like one of these, because it begins
-    /// with `/`. Only that of a dmabuf does, too: `drivers/dma-buf/dma-buf.c` `dmabuffs_dname()`.
+    /// with `/`. Only the link of a dmabuf begins with `/` too: `drivers/dma-buf/dma-buf.c`
+    /// `dmabuffs_dname()`.
     fn parse(text: &[u8]) -> Self {
         match text {
             b"anon_inode:[eventpoll]" => Self::Epoll,
@@ -61,13 +62,13 @@ pub(super) fn duplicate_if(process: &PinnedProcess, fd: Fd, kind: FdKind) -> Res
     if FdKind::parse(link.as_bytes()) == kind {
         Ok(file)
     } else {
-        Err(Cause::Gone(format!("descriptor {fd} was reused for {}", link.to_string_lossy())))
+        Err(Cause::Gone(format!("descriptor {fd} now refers to {}", link.to_string_lossy())))
     }
 }
 
-/// Lists the descriptors of a process that are sockets, epolls, io_urings or dmabufs, in ascending order. One
-/// that is closed meanwhile is omitted. Threads that do not share the first thread's descriptors are not
-/// read.
+/// Lists the descriptors of a process that are sockets, epolls, io_urings or dmabufs, in ascending order. A
+/// descriptor that is closed meanwhile is omitted. Threads that do not share the first thread's descriptors
+/// are not read.
 pub(crate) fn descriptors(process: &PinnedProcess) -> Result<Vec<(Fd, FdKind)>, Cause> {
     let mut found = Vec::new();
     let mut refused = None;

@@ -58,14 +58,14 @@ pub fn epolls_of(id: &ProcessId) -> Result<EpollsOf, KernelError> {
     let read = || {
         let process = PinnedProcess::reopen(id)?;
         let epolls = descriptors(&process)?.into_iter().filter(|(_, link)| *link == FdKind::Epoll);
-        // Without the parameters if it was closed meanwhile, or that is not permitted.
+        // The parameters are missing if the epoll was closed meanwhile, or reading them is not permitted.
         let read = |(fd, _)| (fd, params_if_any(&process, fd).unwrap_or(None));
         Ok(epolls.take(EPOLLS_MAX).map(read).collect())
     };
     read().map_err(|cause| KernelError { what: format!("{id}: its epolls"), cause })
 }
 
-/// The same as [`epolls_of`], through the implementation that inspects processes for this one.
+/// Like [`epolls_of`], but through the implementation that inspects processes for this one.
 pub(crate) fn inspected_epolls(id: &ProcessId) -> Result<EpollsOf, Cause> {
     match crate::attach::inspector() {
         Some(inspector) => inspector.epolls(id),
@@ -131,14 +131,14 @@ fn absent_or(errno: Errno) -> Cause {
     }
 }
 
-/// The files that an epoll watches.
+/// The files that an epoll watches, from its fdinfo.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct WatchedFiles {
     /// Its own inode, which all epolls share. Kernel: 5.14.
     pub(crate) inode: Option<u64>,
     /// The descriptors that it watches.
     pub(crate) members: Vec<Membership>,
-    /// The number of its lines that could not be parsed.
+    /// The number of lines that could not be parsed.
     pub(crate) unreadable: usize,
 }
 

@@ -112,7 +112,7 @@ impl Executables {
 
     /// Whether a process's path is the same file in our own mount namespace. An executable that was replaced
     /// while the process ran is accepted if it is on the same file system as its replacement, unless the
-    /// process is in a user namespace of its own: there it can mount any directory over any other.
+    /// process is in another user namespace, in which it can mount any directory over any other.
     fn is_ours(&mut self, exe: &Executable, process: &PinnedProcess) -> Result<bool, Cause> {
         Ok(self.lookup(&exe.path)?.into_iter().flatten().any(|ours| {
             ours == exe.file
@@ -143,7 +143,7 @@ impl Executables {
         let mut found = [None; 2];
         for (root, found) in OURS.into_iter().zip(&mut found) {
             let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-            // The daemon may not inspect process 1 if the attach service does that for it.
+            // The daemon may not inspect process 1 if the attach service inspects processes for it.
             let Ok(root) = openat(CWD, root, flags, Mode::empty()) else { continue };
             *found = resolve_in(root, path).map_err(unreadable)?;
         }
@@ -183,19 +183,20 @@ fn resolve_in(root: OwnedFd, path: &str) -> Result<Option<FileId>, Errno> {
     match walk(root, path) {
         Ok(file) => file_id(&file).map(|(id, _)| Some(id)),
         Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::NAMETOOLONG) => Ok(None),
-        // Without CAP_DAC_READ_SEARCH, all that is known of such a file is that this user may not execute it.
+        // Without CAP_DAC_READ_SEARCH, the only known fact about such a file is that this user may not
+        // execute it.
         Err(Errno::ACCESS) => Ok(None),
         Err(errno) => Err(errno),
     }
 }
 
-/// The same below the root of an untrusted process, whose file systems may have a server that never answers:
-/// only the kernel's cache is used. In the systemd units, which have no `openat2`, the path is walked; a
-/// worker does that, which can be abandoned.
+/// Like [`resolve_in`], below the root of an untrusted process, whose file systems may have a server that
+/// never answers: only the kernel's cache is used. In the systemd units, which do not allow `openat2`, the
+/// path is walked by a worker, which can be abandoned.
 ///
 /// # Errors
 /// Those of [`resolve_in`].
-#[expect(clippy::disallowed_methods, reason = "where it is denied, the path is walked")]
+#[expect(clippy::disallowed_methods, reason = "if openat2 is denied, the path is walked")]
 fn resolve_in_foreign(root: OwnedFd, path: &str) -> Result<Option<FileId>, Errno> {
     let how = ResolveFlags::IN_ROOT | ResolveFlags::CACHED | ResolveFlags::NO_MAGICLINKS;
     match openat2(&root, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), how) {
@@ -219,7 +220,7 @@ fn walk(root: OwnedFd, path: &str) -> Result<OwnedFd, Errno> {
             }
             continue;
         }
-        // As a directory first: only then does the kernel mount what autofs mounts on demand.
+        // Open it as a directory first: only then does the kernel mount autofs file systems on demand.
         let found = match openat(directory, &name, flags | OFlags::DIRECTORY, Mode::empty()) {
             Err(Errno::NOTDIR | Errno::LOOP) => openat(directory, &name, flags, Mode::empty())?,
             opened => opened?,

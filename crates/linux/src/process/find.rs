@@ -24,8 +24,8 @@ use super::stat::TaskStatus;
 use crate::attach;
 use crate::selection::{Criteria, FoundProcesses};
 
-/// Finds the processes that meet the criteria, by pid. Kernel threads never do. A process that could not be
-/// judged does not match and is listed in `unread`; one that exited meanwhile is not listed.
+/// Finds the processes that meet the criteria, by pid. Kernel threads never match. A process whose match
+/// could not be determined is listed in `unread` instead; a process that exited meanwhile is not listed.
 ///
 /// # Errors
 /// If `/proc` cannot be listed, or no criterion is given.
@@ -76,7 +76,8 @@ pub fn find_each(all: &[Criteria], only: Option<Pid>) -> Result<Vec<FoundProcess
     Ok(found)
 }
 
-/// Whether the process with this pid meets the criteria; `None` if it could not be judged. One that has exited does not.
+/// Whether the process with this pid meets the criteria; `None` if that could not be determined. A process
+/// that has exited does not meet them.
 pub fn meets(criteria: &Criteria, pid: Pid) -> Option<bool> {
     let (found, unjudged) = find_each(from_ref(criteria), Some(pid)).ok()?.pop()?;
     unjudged.is_empty().then_some(!found.is_empty())
@@ -166,7 +167,7 @@ pub fn holders_of_af_xdp_among(netns_cookie: Option<u64>, among: &[Pid]) -> Vec<
     among.iter().copied().filter_map(holds).collect()
 }
 
-/// What a search keeps for all processes.
+/// Data that a search caches for all processes.
 #[derive(Default)]
 struct Search {
     /// The sockets of the namespaces seen so far, and all ports that they serve.
@@ -177,11 +178,11 @@ struct Search {
     text: Vec<u8>,
 }
 
-/// What was read of a process, for all criteria.
+/// Data read from one process, for all criteria.
 #[derive(Default)]
 struct Facts {
     uid: Option<u32>,
-    /// The cgroup; the inner `None` if it has none.
+    /// The cgroup; the inner `None` if the process has none.
     cgroup: Option<Option<String>>,
     executable: Option<Executable>,
     netns: Option<NetnsId>,
@@ -190,7 +191,7 @@ struct Facts {
 }
 
 impl Search {
-    /// Judges a process, checking the cheap criteria first.
+    /// Checks whether a process matches, the cheap criteria first.
     fn judge(
         &mut self,
         criteria: &Criteria,

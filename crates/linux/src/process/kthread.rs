@@ -1,7 +1,7 @@
 //! The kernel threads of NAPIs: reading and changing how they are scheduled.
 //!
-//! They have no descriptor that could hold them, so the thread's name and start time are checked before and
-//! after each use of its number.
+//! A kernel thread has no pidfd that would keep its pid from being reused, so its name and start time are
+//! checked before and after each use of its number.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -202,7 +202,7 @@ fn napi_in_name(comm: &str, device: &str) -> Option<u32> {
     const KEPT: usize = 15;
     let id = comm.strip_prefix("napi/")?.strip_prefix(device)?.strip_prefix('-')?;
     if comm.len() == KEPT {
-        return None; // It may have been truncated.
+        return None; // The name may have been truncated.
     }
     id.parse().ok()
 }
@@ -218,7 +218,8 @@ pub(crate) fn rt_throttling() -> Result<RtThrottling, KernelError> {
     Ok(RtThrottling { runtime_us: number("sched_rt_runtime_us")?, period_us: number("sched_rt_period_us")? })
 }
 
-/// Completes the error for refused CPUs, if cpusets reserve them for others.
+/// Completes the error for rejected CPUs, if cpusets reserve them for others. Kernel: 6.18,
+/// `kernel/sched/syscalls.c` `__sched_setaffinity()`, `kernel/cgroup/cpuset.c` `cpuset_cpus_allowed()`.
 ///
 /// Kernel: 6.18, `kernel/sched/syscalls.c` `__sched_setaffinity()`, `kernel/cgroup/cpuset.c`
 /// `cpuset_cpus_allowed()`.
@@ -245,7 +246,10 @@ fn write(pid: Pid, change: impl FnOnce(libc::pid_t) -> Result<(), Errno>) -> Res
 fn confirm(pid: Pid, since: Option<u64>) -> Result<u64, KernelError> {
     let stat = Stat::parse(&file(pid, "stat")?).ok_or_else(|| KernelError::malformed(name(pid), "stat"))?;
     if !stat.kernel_thread || !NAMES.iter().any(|name| stat.comm.as_str().starts_with(name)) {
-        let needs = format!("the pid namespace of the kernel threads: here the number means {}", stat.comm);
+        let needs = format!(
+            "the pid namespace of the kernel threads: in this namespace, the number belongs to {}",
+            stat.comm
+        );
         return Err(KernelError::absent(name(pid), needs, None));
     }
     match since {
@@ -341,7 +345,11 @@ mod test {
     #[test]
     fn a_name_that_may_have_been_cut_short_names_no_napi() {
         assert_eq!(napi_in_name("napi/enp1s0f0-8", "enp1s0f0"), None, "8193, cut after 15 bytes");
-        assert_eq!(napi_in_name("napi/enp1s0f0-8193", "enp1s0f0"), Some(8193), "as newer kernels show it");
+        assert_eq!(
+            napi_in_name("napi/enp1s0f0-8193", "enp1s0f0"),
+            Some(8193),
+            "in the format of newer kernels"
+        );
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! The owner of a process, and whether it runs: information in `/proc` that does not require waiting for the
-//! process.
+//! The owner of a process, and whether it is running, from files in `/proc` that can be read without waiting
+//! for the process.
 
 use std::fmt;
 
@@ -14,7 +14,7 @@ use super::stat::TaskStatus;
 pub enum ProcessOwner {
     /// This user.
     User(u32),
-    /// A user with user namespaces, in which one user can have many numbers.
+    /// A user together with all user namespaces that it owns, in which one user can have many uids.
     OfOtherUserNamespaces,
 }
 
@@ -35,7 +35,7 @@ pub fn owner(pid: Pid) -> Option<ProcessOwner> {
         process.read("status", &mut text)?;
         let status = TaskStatus::parse(&text).ok_or_else(|| Cause::Malformed("status".to_owned()))?;
         // A root process whose user namespace may not be read belongs to the host: only a privileged process
-        // can read there.
+        // can read the namespaces of root processes.
         let elsewhere = status.uid != 0 && !process.is_in_our_user_namespace();
         Ok::<_, Cause>(if elsewhere {
             ProcessOwner::OfOtherUserNamespaces

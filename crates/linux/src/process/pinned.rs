@@ -36,7 +36,8 @@ pub fn identify(pid: Pid) -> Result<ProcessId, KernelError> {
     }
 }
 
-/// Whether exactly this process runs. A zombie does not, although its parent has not waited for it yet.
+/// Whether exactly this process is running. A zombie is not, even though its parent has not waited for it
+/// yet.
 pub fn is_running(id: &ProcessId) -> bool {
     PinnedProcess::reopen(id).is_ok_and(|process| process.confirm_running().is_ok())
 }
@@ -82,7 +83,7 @@ impl PinnedProcess {
         let pidfd = pidfd_open(number, PidfdFlags::empty()).map_err(|errno| match errno {
             Errno::SRCH => gone(),
             // Kernel: EINVAL until 6.15, ENOENT since; `kernel/pid.c` `pidfd_prepare()`.
-            Errno::INVAL | Errno::NOENT => Cause::Gone(format!("{pid} is a thread and no process")),
+            Errno::INVAL | Errno::NOENT => Cause::Gone(format!("{pid} is a thread, not a process")),
             Errno::NOSYS => absent("pidfd_open", since::PIDFD_OPEN),
             other => Cause::Errno(other),
         })?;
@@ -107,7 +108,10 @@ impl PinnedProcess {
         if process.id.started == id.started {
             Ok(process)
         } else {
-            Err(Cause::Gone(format!("the process has exited, and pid {} is now {}", id.pid, process.id.comm)))
+            Err(Cause::Gone(format!(
+                "the process has exited, and pid {} now belongs to {}",
+                id.pid, process.id.comm
+            )))
         }
     }
 
@@ -118,19 +122,19 @@ impl PinnedProcess {
         let number = i32::try_from(fd.0).map_err(|_| closed())?;
         pidfd_getfd(&self.pidfd, number, PidfdGetfdFlags::empty()).map_err(|errno| match errno {
             Errno::BADF => closed(),
-            Errno::SRCH => Cause::Gone("the process has ended".to_owned()),
+            Errno::SRCH => Cause::Gone("the process has exited".to_owned()),
             Errno::NOSYS => absent("pidfd_getfd", since::PIDFD_GETFD),
             Errno::PERM => Cause::Denied { errno, needs: ptrace_needs() },
             other => Cause::Errno(other),
         })
     }
 
-    /// Checks that it still runs: what was read while a process was exiting may be incomplete.
+    /// Checks that the process is still running: data that was read while it was exiting may be incomplete.
     pub(crate) fn confirm_running(&self) -> Result<(), Cause> {
         let mut ended = [PollFd::new(&self.pidfd, PollFlags::IN)];
         match poll(&mut ended, Some(&Timespec::default())) {
             Ok(0) => Ok(()),
-            Ok(_) => Err(Cause::Gone("the process has ended".to_owned())),
+            Ok(_) => Err(Cause::Gone("the process has exited".to_owned())),
             Err(errno) => Err(Cause::Errno(errno)),
         }
     }

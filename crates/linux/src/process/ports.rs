@@ -12,8 +12,8 @@ use sys::netns::Netns;
 use super::descriptors::{FdKind, descriptors};
 use super::pinned::PinnedProcess;
 
-/// The state and the local port of each socket of a process that is in this list; of UDP, only those without
-/// a peer.
+/// The state and local port of each socket of a process that is in this list; of the UDP sockets, only those
+/// without a peer.
 ///
 /// # Errors
 /// [`sys::Cause::Gone`] if it has exited; EACCES without permission to inspect it.
@@ -29,7 +29,7 @@ fn ports_of(pid: Pid, sockets: &InetSockets) -> Result<Vec<(SocketState, u16)>, 
     Ok(open.filter_map(|socket| Some((socket.state, socket.local?.port()))).collect())
 }
 
-/// Where processes receive requests.
+/// The ports on which processes receive requests.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ListeningPorts {
     /// The ports of their TCP listeners.
@@ -38,7 +38,8 @@ pub struct ListeningPorts {
     pub udp: BTreeSet<u16>,
 }
 
-/// Returns where these processes of a namespace receive requests; nothing for those that have exited.
+/// Returns the ports on which these processes of a namespace receive requests; empty for processes that have
+/// exited.
 ///
 /// # Errors
 /// If the kernel does not list the sockets, or a process may not be inspected.

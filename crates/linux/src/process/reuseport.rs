@@ -134,7 +134,7 @@ fn members(group: &ListenerGroup) -> Result<Vec<FoundListener>, KernelError> {
     Ok(found)
 }
 
-/// The same as [`copy`]; `None` for a socket that is no longer in the group.
+/// Like [`copy`]; `None` for a socket that is no longer in the group.
 fn copy_if_any(found: &[FoundListener], inode: u64) -> Result<Option<OwnedFd>, KernelError> {
     match copy(found, inode) {
         Err(error) if matches!(error.cause, Cause::Gone(_)) => Ok(None),
@@ -148,7 +148,7 @@ fn copy(found: &[FoundListener], inode: u64) -> Result<OwnedFd, KernelError> {
     let mut cause = Cause::Gone("it was closed".to_owned());
     for FoundListener { pid, fd, .. } in found.iter().filter(|found| found.inode == inode) {
         match PinnedProcess::open(*pid).and_then(|process| process.duplicate(*fd)) {
-            // The descriptor may have been reused for something else.
+            // The descriptor may now refer to another file.
             Ok(copy) if fstat(&copy).is_ok_and(|stat| stat.st_ino == inode) => return Ok(copy),
             Ok(_) => {}
             Err(other) => cause = other,

@@ -52,9 +52,9 @@ pub fn write_ring_napi(id: &RingId, wanted: Option<RingNapi>) -> Result<(), Kern
 ///
 /// Unregistering alone does not: the NAPIs that the ring has found stay in its list, and as long as that is
 /// not empty each wait polls them once. They expire only after 60 times `SEC_CONVERSION` jiffies, which is
-/// years. Registering for NAPIs that the application names empties the list, and makes the ring find none by
-/// itself. A request that was looking for its NAPI meanwhile may still have added one, so it is emptied
-/// twice.
+/// years. Registering with static tracking, for NAPIs that the application names, empties the list and stops
+/// the ring from adding NAPIs itself. A request that was looking up its NAPI meanwhile may still have added
+/// one, so the list is emptied twice.
 ///
 /// Kernel: 6.17, `io_uring/napi.c` `io_unregister_napi()`, `dynamic_tracking_do_busy_loop()`,
 /// `io_napi_register_napi()`, `__io_napi_add_id()`, and `io_uring/napi.h` `io_napi()`. 7.3 empties the list
@@ -72,8 +72,7 @@ fn end_polling(ring: &OwnedFd) -> Result<(), Cause> {
 /// The error for a ring that cannot be made to stop polling.
 fn forgets_no_napi() -> Cause {
     Cause::Absent {
-        needs: "IO_URING_NAPI_TRACKING_STATIC: without it a ring that has polled once goes on, even after \
-                IORING_UNREGISTER_NAPI"
+        needs: "IO_URING_NAPI_TRACKING_STATIC: without it a ring that has polled once continues to poll, even after IORING_UNREGISTER_NAPI"
             .to_owned(),
         since: Some(since::RING_NAPI_STATIC),
     }
@@ -86,7 +85,7 @@ fn why_closed(ring: &OwnedFd, napi: Option<RingNapi>) -> Option<Cause> {
     }
     match sys::io_uring::tracks_by_name(ring) {
         Ok(true) => None,
-        // For a ring that already polls, its own values are restored; it never has to stop polling.
+        // A ring that already polls gets its own values back, so it never has to stop polling.
         Ok(false) => napi.is_none().then(forgets_no_napi),
         Err(errno) => Some(refusal(errno)),
     }
@@ -121,7 +120,7 @@ pub(crate) fn observed(process: &PinnedProcess, fd: Fd) -> Result<Observed, Caus
 fn refusal(errno: Errno) -> Cause {
     let needs = match errno {
         Errno::EXIST => {
-            "a ring without IORING_SETUP_SINGLE_ISSUER: only the task that made this one may change it"
+            "a ring without IORING_SETUP_SINGLE_ISSUER: only the task that created this ring may change it"
         }
         Errno::ACCESS => "a ring whose restrictions allow it",
         Errno::INVAL => {
@@ -207,13 +206,14 @@ impl Fdinfo {
 }
 
 impl Polling {
-    /// The part that can be set, and restored, from outside.
+    /// The part of the busy-poll parameters that can be set, and restored, from outside.
     fn dynamic(self) -> Result<Option<RingNapi>, Cause> {
         match self {
             Self::Off => Ok(None),
             Self::Dynamic(napi) => Ok(Some(napi)),
             Self::Static => Err(Cause::Absent {
-                needs: "a ring that finds its NAPIs itself: this one's application names them".to_owned(),
+                needs: "a ring that finds its NAPIs itself: the application names the NAPIs of this ring"
+                    .to_owned(),
                 since: None,
             }),
         }

@@ -39,7 +39,7 @@ impl Stat {
 /// The parent and the user of a task, and the CPUs that it may run on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TaskStatus {
-    /// Its parent; `None` if that is in another pid namespace, or there is none.
+    /// The parent; `None` if it is in another pid namespace, or there is none.
     pub(crate) parent: Option<Pid>,
     /// The effective user.
     pub(crate) uid: u32,

@@ -5,7 +5,7 @@ use model::Fd;
 /// The numbers of `epoll_wait`, `epoll_pwait` and `epoll_pwait2`.
 #[cfg(target_arch = "x86_64")]
 const EPOLL_WAITS: [u64; 3] = [232, 281, 441];
-/// The numbers of `epoll_pwait` and `epoll_pwait2`; there is no `epoll_wait` on this machine.
+/// The numbers of `epoll_pwait` and `epoll_pwait2`; this architecture has no `epoll_wait`.
 #[cfg(target_arch = "aarch64")]
 const EPOLL_WAITS: [u64; 2] = [22, 441];
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]

@@ -438,7 +438,7 @@ fn thread_is_no_process() -> Result<(), Failed> {
     let thread = observed(subject.pid())?.threads.last().ok_or("a thread is expected")?.id;
     assert_ne!(thread.tid, subject.pid());
     let error = identify(thread.tid).expect_err("a thread");
-    assert!(error.to_string().ends_with("is a thread and no process"), "{error}");
+    assert!(error.to_string().ends_with("is a thread, not a process"), "{error}");
     Ok(())
 }
 

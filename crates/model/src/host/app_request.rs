@@ -9,13 +9,13 @@ use crate::ids::Pid;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AppRequest {
-    /// Who requested it.
+    /// The process or socket that requested the policy.
     pub of: Requester,
     /// The policy's number: [`crate::PolicyName::number`].
     pub number: u32,
 }
 
-/// Who requested a policy.
+/// A process or socket that requested a policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Requester {

@@ -1,4 +1,4 @@
-//! Other tools that set what netpolicy sets, and the configuration lines that make them do so.
+//! Other tools that write the same settings as netpolicy, with the configuration lines that do so.
 
 use std::fmt;
 
@@ -65,7 +65,7 @@ impl fmt::Display for ConflictingToolKind {
     }
 }
 
-/// A configuration line by which another tool sets what netpolicy may also set.
+/// A configuration line by which another tool writes a setting that netpolicy may also write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConflictingTool {
     /// The tool.
@@ -78,8 +78,10 @@ pub struct ConflictingTool {
     pub device: Option<String>,
     /// The sysctl and its value, if the line sets one.
     pub sysctl: Option<(Sysctl, String)>,
-    /// The settings that the line makes of that device, as the tool computes them; empty where netpolicy cannot compute them.
+    /// The settings that the line makes for that device, as the tool computes them; empty if netpolicy cannot
+    /// compute them.
     pub sets: Vec<Setting>,
-    /// What decides whether the line counts for the device, and netpolicy cannot tell: `Path=pci-*`.
+    /// The condition that decides whether the line applies to the device, if netpolicy cannot evaluate it:
+    /// `Path=pci-*`.
     pub condition: Option<String>,
 }

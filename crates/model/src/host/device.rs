@@ -35,7 +35,7 @@ pub struct Device {
     pub node: Option<NumaNode>,
     /// Whether an XDP program is attached.
     pub xdp: bool,
-    /// For a device with a peer (veth): the peer's index and namespace as this namespace knows it.
+    /// For a device with a peer (veth): the peer's index and namespace, as numbered in this namespace.
     pub peer: Option<String>,
     /// The device-wide defaults of `/sys/class/net/DEV`.
     pub defer_hard_irqs: Option<EmptyPolls>,
@@ -82,8 +82,8 @@ pub struct Device {
     /// The device's qdiscs; `None` while the device is down.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub qdiscs: Option<Qdiscs>,
-    /// What holds queues of the device: leases, memory providers, AF_XDP sockets; by queue. Empty if nothing
-    /// does, or the kernel does not report it (before 6.8 and without sock-diag of AF_XDP).
+    /// The holders of the device's queues (leases, memory providers, AF_XDP sockets), by queue. Empty if
+    /// there are none, or the kernel does not report them (before 6.8 and without sock-diag of AF_XDP).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub holders: Vec<QueueHolder>,
 }
@@ -114,7 +114,7 @@ pub struct DeviceLink {
 }
 
 impl DeviceLink {
-    /// Whether nothing is known: true for hosts that were recorded before these fields existed.
+    /// Whether no attribute is known: true for hosts that were recorded before these fields existed.
     pub fn is_unknown(&self) -> bool {
         *self == Self::default()
     }
@@ -294,20 +294,20 @@ impl Napi {
 pub struct Irq {
     /// The number.
     pub number: IrqNumber,
-    /// The name that the driver gave it, as in `/proc/interrupts`.
+    /// The name that the driver gave the interrupt, as in `/proc/interrupts`.
     pub name: String,
-    /// The CPUs it may be delivered to.
+    /// The CPUs that the interrupt may be delivered to.
     pub affinity: CpuSet,
-    /// The CPUs it is delivered to; after a change of affinity, updated at the next interrupt.
+    /// The CPUs that the interrupt is delivered to. A change of affinity shows here after the next interrupt.
     pub effective_affinity: CpuSet,
     /// The NUMA node.
     pub node: Option<NumaNode>,
-    /// How often it fired, by CPU; CPUs with no interrupt are omitted.
+    /// How often the interrupt fired, by CPU; CPUs with no interrupt are omitted.
     pub counts: Vec<(Cpu, u64)>,
 }
 
 impl Irq {
-    /// How often it fired on all CPUs.
+    /// How often the interrupt fired on all CPUs.
     pub fn count(&self) -> u64 {
         self.counts.iter().map(|(_, count)| count).sum()
     }
@@ -435,7 +435,7 @@ impl PacketSizes {
         }
     }
 
-    /// Whether nothing is known: true for hosts that were recorded before these fields existed.
+    /// Whether no attribute is known: true for hosts that were recorded before these fields existed.
     pub fn is_unknown(&self) -> bool {
         *self == Self::default()
     }

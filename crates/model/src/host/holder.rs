@@ -1,7 +1,7 @@
-//! What holds a queue of a device: a lease, a memory provider, an AF_XDP socket.
+//! The holder of a device's queue: a lease, a memory provider, an AF_XDP socket.
 //!
-//! Such a queue works only as long as it stays the way its holder set it up. The kernel rejects few of the
-//! changes that would break it, so they are rejected here, before anything is written.
+//! A held queue works only as long as its configuration stays as the holder set it up. The kernel rejects few
+//! of the changes that would break the queue, so netpolicy rejects them before it writes anything.
 
 use std::fmt;
 
@@ -14,9 +14,10 @@ use crate::plan::Change;
 use crate::setting::{Disruption, NicKnob, Setting};
 use crate::steering::{QueueSpan, SteerTo};
 
-/// What holds a queue.
+/// The kind of a queue's holder.
 ///
-/// Kernel: 7.3, `Documentation/netlink/specs/netdev.yaml` `queue`, `net/core/netdev_queues.c` `netdev_queue_busy()`.
+/// Kernel: 7.3, `Documentation/netlink/specs/netdev.yaml` `queue`, `net/core/netdev_queues.c`
+/// `netdev_queue_busy()`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum HolderKind {
@@ -87,8 +88,8 @@ pub struct HolderProcess {
     /// The identity.
     pub id: ProcessId,
     /// `stated` if the kernel names the socket. It names none for a memory provider, nor for AF_XDP without
-    /// sock-diag of such sockets (`CONFIG_XDP_SOCKETS_DIAG`). `by-order` then marks a process that has what
-    /// the holder needs.
+    /// sock-diag of such sockets (`CONFIG_XDP_SOCKETS_DIAG`). In those cases, `by-order` marks a candidate: a
+    /// process that has the descriptor that the holder needs.
     pub confidence: Confidence,
 }
 
@@ -110,8 +111,8 @@ pub struct QueueHolder {
 }
 
 impl QueueHolder {
-    /// Why a change would take the queue from its holder, as a phrase that follows `it`; `None` if it leaves
-    /// the queue alone.
+    /// Why a change would take the queue from its holder, as a phrase that follows `it`; `None` if it does
+    /// not affect the queue.
     ///
     /// A change that stops queues or takes the link down always takes it: drivers free the rings and allocate
     /// new ones, and do not undo that if the holder's memory no longer fits (`bnxt_close_nic()`,
@@ -127,7 +128,7 @@ impl QueueHolder {
             return Some("recreates the rings of the device");
         }
         match (self.rx && self.is_led_to_by(from), self.rx && self.is_led_to_by(to)) {
-            (false, true) => Some("hands packets to the queue that are not its holder's"),
+            (false, true) => Some("hands packets to the queue that are not meant for its holder"),
             (true, false) => Some("takes away the packets that its holder waits for"),
             (true, true) | (false, false) => None,
         }
@@ -155,7 +156,7 @@ impl QueueHolder {
         }
     }
 
-    /// Who holds the queue: `xdpsock[812] (AF_XDP, copying)`.
+    /// The holder for display: `xdpsock[812] (AF_XDP, copying)`.
     pub fn sentence(&self) -> String {
         let names: Vec<String> = self
             .processes
@@ -167,7 +168,7 @@ impl QueueHolder {
             .collect();
         match (names.is_empty(), &self.kind) {
             (true, HolderKind::Lease { .. }) => self.kind.to_string(),
-            (true, kind) => format!("a process that cannot be seen ({kind})"),
+            (true, kind) => format!("a process that is not visible here ({kind})"),
             (false, kind) => format!("{} ({kind})", names.join(", ")),
         }
     }
@@ -200,7 +201,7 @@ pub struct QueueConflict {
 }
 
 impl QueueConflict {
-    /// The first of the device's holders that a change takes a queue from.
+    /// The first of the device's holders whose queue a change would take.
     pub fn by(change: &Change, holders: &[QueueHolder]) -> Option<Self> {
         let device = change.to().object().device()?;
         let taken = |holder: &QueueHolder| Some((holder.clone(), holder.taken_by(change)?));

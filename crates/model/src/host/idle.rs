@@ -1,12 +1,13 @@
-//! How deep CPUs may sleep.
+//! The idle states that CPUs may enter.
 
 use std::collections::BTreeMap;
 
 use crate::ids::Cpu;
 
-/// The idle states that CPUs may enter, and what keeps them out of the deeper ones.
+/// The idle states that CPUs may enter, and the limits that exclude the deeper states.
 ///
-/// Kernel: Documentation/admin-guide/pm/cpuidle.rst; `drivers/cpuidle/governor.c` `cpuidle_governor_latency_req()`.
+/// Kernel: Documentation/admin-guide/pm/cpuidle.rst; `drivers/cpuidle/governor.c`
+/// `cpuidle_governor_latency_req()`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct IdleDepth {
     /// The wake-up latency limit of all CPUs in microseconds: the minimum of all requests on

@@ -12,7 +12,7 @@ use crate::reuseport::{ListenerGroup, Spread};
 pub struct SharedListeners {
     /// The group.
     pub id: ListenerGroup,
-    /// Who gets a new connection, or a datagram.
+    /// How a new connection, or a datagram, is assigned to a socket of the group.
     pub spread: Spread,
     /// The number of sockets in the group, as the kernel counts them.
     pub sockets: u32,
@@ -29,7 +29,8 @@ pub struct SharedListeners {
 pub struct Listener {
     /// The socket's inode.
     pub inode: u64,
-    /// Where the socket is open, in ascending order: forked workers share their parent's.
+    /// The processes and descriptors that hold the socket, in ascending order: forked workers share their
+    /// parent's sockets.
     pub held: Vec<(Pid, Fd)>,
 }
 
@@ -37,12 +38,14 @@ pub struct Listener {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SpreadCounts {
-    /// By the listener list of their queue.
+    /// Connections that were assigned by the listener list of their queue.
     pub by_queue: u64,
-    /// By hash: the packet arrived on no queue with a list, for example on the loopback device.
+    /// Connections that were assigned by hash, because the packet arrived on no queue with a list, for
+    /// example on the loopback device.
     pub no_list: u64,
-    /// By hash: the group's number of sockets has changed since the lists were written.
+    /// Connections that were assigned by hash, because the group's number of sockets has changed since the
+    /// lists were written.
     pub changed: u64,
-    /// By hash: the listener was being closed.
+    /// Connections that were assigned by hash, because the listener was being closed.
     pub gone: u64,
 }

@@ -85,10 +85,10 @@ pub struct Host {
     /// The running irqbalance; `None` if it does not run, or no device here has an interrupt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub irqbalance: Option<RunningIrqbalance>,
-    /// Where the receive path was too slow; `None` if it was not measured.
+    /// Congestion of the receive path; `None` if it was not measured.
     #[serde(default)]
     pub pressure: Option<Pressure>,
-    /// What could not be read, and why; empty if everything was read.
+    /// The parts that could not be read, with reasons; empty if everything was read.
     pub unread: Vec<Unread>,
 }
 
@@ -132,7 +132,7 @@ pub struct Capabilities {
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Unread {
-    /// What could not be read: a file, a netlink request, a descriptor.
+    /// The unreadable file, netlink request or descriptor.
     pub what: String,
     /// The kernel's error.
     pub why: String,
@@ -143,7 +143,7 @@ impl Unread {
     pub fn process(&self) -> Option<Pid> {
         let after = |text: &str| text.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok().map(Pid);
         let subject = self.what.split(": ").next().unwrap_or_default();
-        // A name may contain brackets; the pid is in the last ones.
+        // A name may contain brackets; the pid is in the last pair.
         match (subject.strip_suffix(']').and_then(|s| s.rsplit_once('[')), subject.strip_prefix("process ")) {
             (Some((_, pid)), _) | (None, Some(pid)) => after(pid),
             (None, None) => None,
@@ -186,8 +186,8 @@ impl Host {
         found
     }
 
-    /// Whether a device only passes on what devices below it receive: it has no NAPI, and is stacked on
-    /// others.
+    /// Whether a device only forwards packets that devices below it receive: it has no NAPI, and is stacked
+    /// on other devices.
     pub fn is_upper(&self, device: &Device) -> bool {
         device.napis.is_empty() && self.devices.iter().any(|lower| self.is_directly_below(lower, device))
     }

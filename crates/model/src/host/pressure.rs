@@ -1,4 +1,4 @@
-//! Where the receive path was too slow: kernel counters over an interval.
+//! Congestion of the receive path: kernel counters over an interval.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

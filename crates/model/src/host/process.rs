@@ -52,8 +52,8 @@ pub struct Thread {
     pub id: ThreadId,
     /// The CPUs it may run on.
     pub affinity: CpuSet,
-    /// The epoll it was waiting on when it was observed; `None` if it was running or waiting for something
-    /// else.
+    /// The epoll that the thread was waiting on when it was observed; `None` if the thread was running or
+    /// waiting for something else.
     pub waits_on: Option<Fd>,
 }
 
@@ -65,19 +65,19 @@ pub struct Epoll {
     pub id: EpollId,
     /// The busy-poll parameters; `None` if the kernel has none.
     pub params: Option<EpollParams>,
-    /// The internet sockets and nested epolls that it watches.
+    /// The internet sockets and nested epolls that the epoll watches.
     pub members: Vec<Membership>,
-    /// The number of other files it watches (pipes, timers, eventfds).
+    /// The number of other files that the epoll watches (pipes, timers, eventfds).
     pub others: usize,
 }
 
-/// A descriptor that an epoll watches. The number is the one at the time it was added.
+/// A descriptor that an epoll watches. The number is the one that the file had when it was added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Membership {
     /// The descriptor.
     pub fd: Fd,
-    /// The inode of the file, which stays right if the number is reused.
+    /// The inode of the file, which stays valid if the number is reused.
     pub inode: u64,
 }
 
@@ -89,9 +89,9 @@ pub struct Socket {
     pub fd: Fd,
     /// The inode.
     pub inode: u64,
-    /// What kind of socket it is, and in which state.
+    /// The socket's kind and state.
     pub state: SocketState,
-    /// The local address; `None` if sock-diag did not know it.
+    /// The local address; `None` if sock-diag did not report it.
     pub local: Option<SocketAddr>,
     /// The remote address.
     pub remote: Option<SocketAddr>,
@@ -152,10 +152,10 @@ pub enum SocketState {
 pub struct IoUring {
     /// The identity.
     pub id: RingId,
-    /// The busy-poll parameters; `None` if it does not busy-poll.
+    /// The busy-poll parameters; `None` if the ring does not busy-poll.
     pub napi: Option<RingNapi>,
     /// The number of registered files that are sockets.
     pub registered_sockets: usize,
-    /// Why its busy polling cannot be set from outside, if it cannot.
+    /// Why the ring's busy polling cannot be set from outside; `None` if it can.
     pub closed: Option<String>,
 }

@@ -56,7 +56,7 @@ macro_rules! family {
             }
 
             /// Whether the kernel accepts this value; [`Facts::irreversible`](crate::facts::Facts) describes
-            /// the values that it does not.
+            /// the values that it rejects.
             pub fn restorable(&self) -> bool {
                 $($($(if let Self::$variant($($kept),+) = self && $lost { return false; })?)?)+
                 true

@@ -22,7 +22,7 @@ family! {
             since: since::IRQ_AFFINITY_LIST,
         } where {
             // Kernel: 6.18, `kernel/irq/proc.c` `write_irq_affinity()`: EINVAL without a CPU that is online.
-            irreversible(cpus) if cpus.is_empty() => "no CPU that is online: write_irq_affinity() refuses that";
+            irreversible(cpus) if cpus.is_empty() => "a set without an online CPU, which write_irq_affinity() rejects";
         },
 
         /// Whether irqbalance leaves the interrupt alone.

@@ -32,7 +32,7 @@ family! {
             ),
             unit: KnobUnit::Cpus,
         } where {
-            irreversible(cpus) if cpus.is_empty() => "no CPU at all: sched_setaffinity() refuses that";
+            irreversible(cpus) if cpus.is_empty() => "an empty set, which sched_setaffinity() rejects";
         },
 
         /// The scheduling class of the kernel thread polling the queue, with its nice value or priority.

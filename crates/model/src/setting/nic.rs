@@ -25,7 +25,7 @@ const RSS_CONTEXT: Facts = Facts {
     ..Facts::at(Interface::RssContexts, WritePhase::RssContexts)
 };
 const FLOW_RULE: Facts = Facts {
-    absent: Absent::DriverPart("rules for single flows"),
+    absent: Absent::DriverPart("ntuple rules"),
     ..Facts::at(Interface::FlowRules, WritePhase::FlowRules)
 };
 /// The kernel detaches the device from its qdiscs for the change and drops what is queued
@@ -78,8 +78,8 @@ family! {
 
         /// The queue for each value of the receive hash, modulo the table's length.
         ///
-        /// A table that equals the kernel's default (entry i leads to queue i modulo their number) is written
-        /// as a reset to the default, so that the driver keeps adapting it to the number of queues.
+        /// A table that equals the kernel's default (entry i selects queue i modulo the number of queues) is
+        /// written as a reset to the default, so that the driver keeps adapting it to the number of queues.
         ///
         /// Kernel: 3.16 (ioctl `ETHTOOL_SRSSH`), `net/ethtool/ioctl.c` `ethtool_set_rxfh()`.
         RssTable(Vec<u32>) = RSS {
@@ -90,12 +90,12 @@ family! {
             since: since::RSS,
             takes_queues: true,
         } where {
-            // An empty table would mean the kernel's default (`ETHTOOL_SRSSH`), which is not what was read. A
-            // driver's default, written back, counts as user-configured; the kernel does not report whether
-            // it already is. Kernel: 6.18, `net/ethtool/common.c` `ethtool_check_max_channel()`,
-            // `netif_is_rxfh_configured()`.
+            // An empty table would mean the kernel's default (`ETHTOOL_SRSSH`), which differs from the value
+            // that was read. A driver's default table that is written back counts as user-configured; the
+            // kernel does not report whether it already counts as such. Kernel: 6.18, `net/ethtool/common.c`
+            // `ethtool_check_max_channel()`, `netif_is_rxfh_configured()`.
             irreversible(table) if table.is_empty() || Rss::is_in_blocks(table) =>
-                "a table that looks like the driver's default (even blocks, as with igb, or empty): written back it counts \
+                "a table that looks like the driver's default (even blocks, as with igb, or empty): if it is written back, it counts \
                  as set by a user, and reducing the queues is refused. `ethtool -X DEVICE default` first makes it the kernel's";
             tools(table) => table.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
         },
@@ -129,7 +129,7 @@ family! {
             since: since::RSS_CONTEXTS,
             takes_queues: true,
         } where {
-            irreversible(_, there) if *there => "a context that existed before: a new one would have another id and key";
+            irreversible(_, there) if *there => "a context that existed before, because a new one would have another id and key";
             removes(_, false);
         },
 

@@ -1,4 +1,4 @@
-//! What settings belong to.
+//! The objects that settings belong to.
 
 use std::fmt;
 
@@ -10,7 +10,8 @@ use crate::nic::FlagName;
 use crate::reuseport::ListenerGroup;
 use crate::steering::{FlowMatch, QueueSpan};
 
-/// What a setting belongs to. Settings of one object that share an [`Interface`](super::Interface) are written in one call to the kernel.
+/// The object that a setting belongs to. Settings of one object that share an [`Interface`](super::Interface)
+/// are written in one call to the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Object {

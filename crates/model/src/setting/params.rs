@@ -13,12 +13,12 @@ use super::Weight;
 )]
 #[serde(rename_all = "kebab-case")]
 pub enum Threading {
-    /// Softirq polls it.
+    /// Softirq polls the NAPI.
     #[default]
     Off,
-    /// A kernel thread polls it, and sleeps when there is nothing to do.
+    /// A kernel thread polls the NAPI, and sleeps when there are no packets.
     On,
-    /// A kernel thread polls it and never sleeps. Kernel: 6.19, `napi_threaded_poll()`.
+    /// A kernel thread polls the NAPI and never sleeps. Kernel: 6.19, `napi_threaded_poll()`.
     BusyPoll,
 }
 
@@ -26,7 +26,7 @@ impl Threading {
     /// All values.
     pub const ALL: [Self; 3] = [Self::Off, Self::On, Self::BusyPoll];
 
-    /// The kernel's number for it, in netlink (`enum netdev_napi_threaded`) and in
+    /// The kernel's number for the value, in netlink (`enum netdev_napi_threaded`) and in
     /// `/sys/class/net/DEV/threaded` (`net/core/net-sysfs.c` `threaded_show()`).
     pub const fn number(self) -> u32 {
         match self {
@@ -41,7 +41,8 @@ impl Threading {
         Self::ALL.into_iter().find(|threading| threading.number() == number)
     }
 
-    /// The kernel's name for it. Kernel: 6.18, `Documentation/netlink/specs/netdev.yaml`, `napi-threaded`.
+    /// The kernel's name for the value. Kernel: 6.18, `Documentation/netlink/specs/netdev.yaml`,
+    /// `napi-threaded`.
     pub const fn in_netlink(self) -> &'static str {
         match self {
             Self::Off => "disabled",
@@ -95,7 +96,7 @@ pub struct EpollParams {
 }
 
 impl EpollParams {
-    /// Whether the application takes part in a mode with these parameters: it promises to poll a NAPI, or
+    /// Whether an application with these parameters takes part in a mode: its epoll prefers busy polling, or
     /// busy-waits for events.
     pub const fn waits_busily(self) -> bool {
         self.prefer_busy_poll || self.events_only

@@ -28,7 +28,7 @@ const LISTENERS: Facts =
     Facts { since: since::REUSEPORT_BY_QUEUE, ..Facts::at(Interface::Reuseport, WritePhase::Reuseport) };
 
 family! {
-    /// A knob of something that a process owns, with a value.
+    /// A knob of an object that a process owns, with a value.
     ProcessKnob {
         /// How `epoll_wait` on one epoll busy-polls the NAPI that its sockets receive from.
         ///
@@ -49,7 +49,8 @@ family! {
             );
         },
 
-        /// How an io_uring busy-polls the NAPIs that its sockets receive from, if it does.
+        /// How an io_uring busy-polls the NAPIs that its sockets receive from; `None` if it does not. Kernel:
+        /// 6.9, `io_uring/napi.c` `io_register_napi()` (`IORING_REGISTER_NAPI`).
         ///
         /// Kernel: 6.9, `io_uring/napi.c` `io_register_napi()` (`IORING_REGISTER_NAPI`).
         IoUring(RingId, Option<RingNapi>) = IO_URING { name: "napi busy_poll usecs/prefer" } where {
@@ -89,7 +90,7 @@ family! {
             unit: KnobUnit::Cpus,
         } where {
             // Kernel: 6.18, `kernel/sched/syscalls.c` `sched_setaffinity()`: EINVAL without a CPU.
-            irreversible(_, cpus) if cpus.is_empty() => "no CPU at all: sched_setaffinity() refuses that";
+            irreversible(_, cpus) if cpus.is_empty() => "an empty set, which sched_setaffinity() rejects";
         },
 
         /// Which of the listeners at one address gets a new connection.

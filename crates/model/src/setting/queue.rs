@@ -120,7 +120,7 @@ macro_rules! of_queue {
                 }
             }
 
-            /// What is known about the knob of one queue.
+            /// The facts about the knob of one queue.
             pub const fn facts(self) -> &'static Facts {
                 match self {
                     $(Self::$param => const { &Facts {
@@ -171,6 +171,7 @@ impl TryFrom<CoalesceParam> for QueueCoalesceParam {
     type Error = String;
 
     fn try_from(param: CoalesceParam) -> Result<Self, String> {
-        Self::of_queue(param).ok_or_else(|| format!("`{param}` is of whole devices, not of one queue"))
+        Self::of_queue(param)
+            .ok_or_else(|| format!("`{param}` exists only for whole devices, not for single queues"))
     }
 }

@@ -292,7 +292,7 @@ fn ended() -> Result<(), Failed> {
     })?;
     let said = operator.said()?;
     assert_eq!(code, Some(4), "{said}");
-    assert!(said.contains("reverted: the service ended"), "{said}");
+    assert!(said.contains("reverted: the service exited"), "{said}");
     assert_eq!(operator.devices()?.devices, before);
     Ok(())
 }

@@ -186,7 +186,7 @@ fn refused() -> Result<(), Failed> {
     let before = operator.host()?;
     let set = ["set", "device", "veth-server", "threaded"];
     for (arguments, code, words) in [
-        (&["--kthread-class", "fifo:51"][..], 7, "no budget is given, which allows 50"),
+        (&["--kthread-class", "fifo:51"][..], 7, "no budget is given, and the default allows 50"),
         (&["--kthread-class", "fifo:20", "--rt-priority", "10"], 7, "the budget allows 10"),
         (&["--kthread-class", "fifo:100"], 2, "a priority from 1 to 99"),
         (&["--kthread-cpus", "8000"], 2, "none of the CPUs for its kernel thread (8000) are online"),
@@ -201,7 +201,11 @@ fn refused() -> Result<(), Failed> {
     let touch = ["--", "touch", mark.to_str().ok_or("a path that is text")?];
     let run = ["run", "--delivery", "threaded", "--kthread-class", "fifo:51"];
     let said = operator.runs(&[&run[..], &touch].concat(), 7)?;
-    assert!(said.words.contains("no budget is given, which allows 50") && !mark.exists(), "{}", said.words);
+    assert!(
+        said.words.contains("no budget is given, and the default allows 50") && !mark.exists(),
+        "{}",
+        said.words
+    );
     let said = operator.runs(&["set", "device", "veth-server", "suspend20", "--kthread-cpus", "0"], 2)?;
     assert!(said.words.contains("under suspend20 no kernel thread polls"), "{}", said.words);
     Ok(())
@@ -322,7 +326,7 @@ fn busy() -> Result<(), Failed> {
     let within = [&set[..], &["--polling-cpus", "1"]].concat();
     if before.capabilities.napi_threaded_busy {
         let over = operator.runs(&set, 7)?;
-        let expected = "keeps 1 CPU(s) polling without traffic, the budget allows 0";
+        let expected = "keeps 1 CPU(s) polling without traffic, but the budget allows 0";
         assert!(over.words.contains(expected), "{}", over.words);
         operator.runs(&within, 0)?;
         assert_eq!(threaded(&operator.host()?), [Some(Threading::BusyPoll)]);

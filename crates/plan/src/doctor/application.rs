@@ -19,7 +19,7 @@ pub(super) const RULES: &[DoctorRule] = &[
     },
     DoctorRule {
         id: "napi-shared-by-epolls",
-        doc: "Several epolls receive from one NAPI: each resumes the IRQ that another one suspended.",
+        doc: "Several epolls receive from one NAPI: each resumes an IRQ that another epoll suspended.",
         find: napi_shared_by_epolls,
     },
     DoctorRule {
@@ -44,7 +44,7 @@ pub(super) const RULES: &[DoctorRule] = &[
     },
     DoctorRule {
         id: "another-namespace",
-        doc: "The process is in another network namespace than the devices: the path of its packets, and whether its epolls can suspend an interrupt here.",
+        doc: "The process is in another network namespace than the devices; shows the path of its packets, and whether its epolls can suspend an interrupt here.",
         find: another_namespace,
     },
     DoctorRule {
@@ -70,7 +70,7 @@ fn epoll_mixes_napis(case: &Case<'_>, _: &Causes) -> Vec<Found> {
                     Severity::Problem,
                     epoll.epoll.id,
                     format!(
-                        "it mixes NAPIs {}: it polls one at a time, so the others resume",
+                        "it mixes NAPIs {}: it polls only one at a time, so the IRQs of the others are resumed",
                         names.join(", ")
                     ),
                 )
@@ -83,8 +83,8 @@ fn epoll_mixes_napis(case: &Case<'_>, _: &Causes) -> Vec<Found> {
     found
 }
 
-/// The remedy for an epoll that spans NAPIs: fewer queues, or an application that assigns connections by NAPI
-/// id.
+/// The remedy for an epoll that spans NAPIs: fewer queues, or an application that distributes connections by
+/// NAPI id.
 fn unmix(case: &Case<'_>, process: &ProcessCase<'_>, epoll: &EpollCase<'_>) -> String {
     let cases: Vec<&NapiCase<'_>> = epoll.napis.keys().filter_map(|id| case.napis.get(id)).collect();
     let receiving = process.epolls.iter().filter(|e| !e.napis.is_empty()).count();
@@ -107,7 +107,10 @@ fn napi_shared_by_epolls(case: &Case<'_>, _: &Causes) -> Vec<Found> {
         let finding = Found::new(
             Severity::Warning,
             napi.name(),
-            format!("{} epolls receive from it, and each resumes what another suspended", napi.epolls.len()),
+            format!(
+                "{} epolls receive from this NAPI, and each resumes the IRQ that another one suspended",
+                napi.epolls.len()
+            ),
         )
         .evidence(format!("connections: {}", each.collect::<Vec<_>>().join(", ")))
         .hinders([napi.napi.id]);
@@ -144,7 +147,8 @@ fn pollers_share_a_cpu(case: &Case<'_>, _: &Causes) -> Vec<Found> {
     found
 }
 
-/// The remedy for too many pollers: a CPU for each if the host has enough, otherwise fewer pollers.
+/// The remedy for too many busy-polling threads: a CPU for each if the host has enough, otherwise fewer
+/// threads.
 pub(super) fn more_cpus(case: &Case<'_>, process: &ProcessCase<'_>, pollers: usize) -> String {
     let online = &case.host.topology.online;
     if online.len() < pollers {
@@ -183,7 +187,7 @@ fn never_waits(case: &Case<'_>, _: &Causes) -> Vec<Found> {
                     epoll.epoll.id,
                     "no thread ever waits in it: epoll_wait with timeout 0 returns before it polls the NAPI",
                 )
-                .evidence(format!("polls by the application 0/s, packets {}", case.rate(packets)))
+                .evidence(format!("application polls 0/s, packets {}", case.rate(packets)))
                 .evidence("no thread was waiting in epoll_wait")
                 .hinders(unpolled.iter().map(|napi| napi.napi.id)),
             );
@@ -239,28 +243,28 @@ fn io_uring(case: &Case<'_>, _: &Causes) -> Vec<Found> {
                 (Some(why), _) => Found::new(
                     Severity::Problem,
                     ring.id,
-                    "it cannot be made to busy-poll from outside, and no io_uring suspends IRQs",
+                    "busy polling cannot be enabled from outside, and no io_uring suspends IRQs",
                 )
                 .evidence(why.clone())
                 .remedy(remedy::set_task(process.process.id, deferral(remedy::mode_for(process)))),
                 (None, None) => Found::new(
                     Severity::Warning,
                     ring.id,
-                    "it does not busy-poll, and no io_uring suspends IRQs",
+                    "the ring does not busy-poll, and no io_uring suspends IRQs",
                 )
-                .evidence("no NAPI is registered with it")
+                .evidence("no NAPI is registered with the ring")
                 .remedy(napibusy()),
                 (None, Some(napi)) => {
                     let polls = format!("busy_poll usecs/prefer is {napi}");
                     match suspended.first() {
                         None => {
-                            Found::new(Severity::Note, ring.id, "it busy-polls; no io_uring suspends IRQs")
+                            Found::new(Severity::Note, ring.id, "the ring busy-polls, but no io_uring suspends IRQs")
                                 .evidence(polls)
                         }
                         Some(first) => Found::new(
                             Severity::Warning,
                             ring.id,
-                            "it busy-polls, and no io_uring suspends IRQs: between its waits the timer delivers",
+                            "the ring busy-polls, but no io_uring suspends IRQs: between its waits the timer delivers packets",
                         )
                         .evidence(polls)
                         .evidence(format!("{}: {}", first.name(), first.values()))
@@ -312,7 +316,7 @@ fn another_namespace(case: &Case<'_>, _: &Causes) -> Vec<Found> {
             Found::new(
                 Severity::Ok,
                 process.process.id,
-                format!("it is in another network namespace, and receives by {}", here.join(", ")),
+                format!("it is in another network namespace, and receives through {}", here.join(", ")),
             )
             .evidence(namespaces)
             .evidence(
@@ -340,7 +344,7 @@ fn not_readable(case: &Case<'_>, _: &Causes) -> Vec<Found> {
         if unread.process().is_some() {
             processes.entry(unread.why.as_str()).or_default().push(unread.what.as_str());
         } else {
-            let words = "it could not be read, so it was not checked";
+            let words = "this part could not be read, so it was not checked";
             found.push(advised(
                 Found::new(Severity::Warning, &unread.what, words).evidence(unread.why.clone()),
             ));
@@ -350,10 +354,10 @@ fn not_readable(case: &Case<'_>, _: &Causes) -> Vec<Found> {
     let severity = if capabilities.ptrace { Severity::Note } else { Severity::Warning };
     for (why, parts) in processes {
         let (object, words) = match parts[..] {
-            [one] => (one.to_owned(), "it could not be read, so it was not checked"),
+            [one] => (one.to_owned(), "this part could not be read, so it was not checked"),
             _ => (
                 format!("{} parts of processes", parts.len()),
-                "they could not be read, so they were not checked",
+                "these parts could not be read, so they were not checked",
             ),
         };
         let mut folded = Found::new(severity, object, words).evidence(why);
@@ -370,7 +374,7 @@ fn not_readable(case: &Case<'_>, _: &Causes) -> Vec<Found> {
 /// The maximum number of unreadable parts of processes to name.
 const UNREAD_NAMED_MAX: usize = 4;
 
-/// The remaining deferral of a mode, for an application that does not wait in `epoll_wait`.
+/// The deferral part of a mode, for an application that does not wait in `epoll_wait`.
 fn deferral(mode: DeliveryMode) -> DeliveryMode {
     match mode {
         DeliveryMode::Suspend { gro_flush } | DeliveryMode::Defer { gro_flush } => {

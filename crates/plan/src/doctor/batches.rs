@@ -30,15 +30,15 @@ pub(super) const RULES: &[DoctorRule] = &[
 /// longest.
 const MARGIN: u64 = 2;
 
-/// No timeout is proposed beyond this: an application that takes longer stalls, and its packets should not
-/// wait.
+/// The largest timeout that is proposed: an application that takes longer has stalled, and its packets should
+/// not wait for it.
 const PROPOSED_MAX: Nanoseconds = Nanoseconds::from_millis(100);
 
-/// From this multiple of what is needed, a timeout is far longer than necessary, if it is also longer than
-/// that of the delivery modes.
+/// A timeout is reported as too long from this multiple of the needed one, if it is also longer than that of
+/// the delivery modes.
 const FAR_LONGER: u64 = 10;
 
-/// Fewer batches say nothing about the longest one.
+/// The minimum number of measured batches: fewer say nothing about the longest one.
 const BATCHES_MIN: u64 = 100;
 
 /// The longest batches on a NAPI.
@@ -73,13 +73,14 @@ impl Longest<'_, '_> {
         self.batches.outlasted > 0 || self.batches.longest_so_far() > set
     }
 
-    /// The timeout that suffices, if this one is far longer than that and than what the delivery modes set.
+    /// The timeout that suffices, if this one is far longer than both that timeout and the timeout of the
+    /// delivery modes.
     fn needs_far_less(&self, set: Nanoseconds, flush: Nanoseconds) -> Option<Nanoseconds> {
         let needed = self.needed(flush)?;
         (set > usual() && set.0 >= needed.0.saturating_mul(FAR_LONGER)).then_some(needed)
     }
 
-    /// The measurement and what follows from it, as evidence.
+    /// The measurement and the resulting timeout, as evidence.
     fn lines(&self, flush: Nanoseconds) -> Vec<String> {
         let (process, batches) = (self.process.process.id, self.batches);
         let mut measured =
@@ -106,7 +107,9 @@ impl Longest<'_, '_> {
         if let Some(span) = batches.unfinished.filter(|&span| span > batches.longest) {
             lines.push(format!("{process} has not called epoll_wait again for {}", brief(span)));
         }
-        lines.extend(self.needed(flush).map(|needed| format!("irq-suspend-timeout needs {needed}")));
+        lines.extend(
+            self.needed(flush).map(|needed| format!("the application needs irq-suspend-timeout {needed}")),
+        );
         lines
     }
 }
@@ -123,8 +126,8 @@ pub(super) fn longest<'c, 'h>(case: &'c Case<'h>, napi: &NapiCase<'_>) -> Option
     measured.max_by_key(|one| one.batches.longest_so_far())
 }
 
-/// What the application needs on this NAPI, as evidence; empty if its batches were not measured, or a finding
-/// of this family shows it.
+/// The timeout that the application needs on this NAPI, as evidence; empty if its batches were not measured,
+/// or a finding of this family already shows the timeout.
 pub(super) fn evidence(case: &Case<'_>, napi: &NapiCase<'_>) -> Vec<String> {
     let Some(longest) = longest(case, napi) else { return Vec::new() };
     let set = napi.napi.irq_suspend_timeout.filter(|_| napi.suspends() && napi.defers());
@@ -158,7 +161,7 @@ fn shorter_than_batch(case: &Case<'_>, _: &Causes) -> Vec<Found> {
         }
         if let Some(counts) = &napi.counts {
             one = one.evidence(format!(
-                "packets by the timer {}, timer expired {}",
+                "packets delivered by the timer {}, timer expired {}",
                 case.rate(counts.timer.packets),
                 case.rate(counts.timer_expired)
             ));

@@ -12,7 +12,7 @@ use super::{HostContext, VethPeer};
 use crate::index::Index;
 use crate::placement::{PlacedRequest, Placement};
 
-/// A request, as far as the rules need it.
+/// The parts of a request that the rules need.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RequestFacts {
     /// Its origin.
@@ -30,14 +30,14 @@ pub struct RequestFacts {
 }
 
 impl Placement {
-    /// The requests, as far as [`super::doctor()`] needs them.
+    /// The requests, with the parts that [`super::doctor()`] needs.
     pub fn asked(&self) -> Vec<RequestFacts> {
         self.parts.iter().map(|part| RequestFacts::of(part, &self.recipes)).collect()
     }
 }
 
 impl RequestFacts {
-    /// From a placed request.
+    /// Creates this from a placed request.
     pub fn of(part: &PlacedRequest, recipes: &Recipes) -> Self {
         let named = recipes.agreed(part.intent.policy, Mechanism::WakeLatency, &part.circumstances);
         let wakes = named.entry.map(|named| &named.value);
@@ -74,19 +74,19 @@ pub(super) struct Case<'h> {
     pub(super) processes: BTreeMap<Pid, ProcessCase<'h>>,
 }
 
-/// A NAPI and who receives through it.
+/// A NAPI and the processes that receive through it.
 #[derive(Debug)]
 pub(super) struct NapiCase<'h> {
     pub(super) device: &'h Device,
     pub(super) napi: &'h Napi,
     pub(super) queues: Vec<RxQueue>,
-    /// The requested mode of its queues.
+    /// The delivery mode that is requested for its queues.
     pub(super) asked: Option<&'h RequestFacts>,
     /// Its counts; all zero if it was never polled, `None` if counters were not read.
     pub(super) counts: Option<NapiDelivered>,
     /// The epolls that watch its connections, with their number.
     pub(super) epolls: BTreeMap<EpollId, usize>,
-    /// Whether one of them prefers busy polling.
+    /// Whether one of these epolls prefers busy polling.
     pub(super) preferred: bool,
 }
 
@@ -102,7 +102,7 @@ pub(super) enum Sending<'h> {
 }
 
 impl Sending<'_> {
-    /// Whether its TSO is on; `None` if that cannot be read.
+    /// Whether the peer's TSO is on; `None` if that could not be read.
     pub(super) fn tso(&self) -> Option<bool> {
         match self {
             Self::Here(device) => device.features.tso,
@@ -112,11 +112,11 @@ impl Sending<'_> {
     }
 }
 
-/// A process and where its connections receive.
+/// A process and the NAPIs on which its connections receive.
 #[derive(Debug)]
 pub(super) struct ProcessCase<'h> {
     pub(super) process: &'h Process,
-    /// The requested mode.
+    /// The delivery mode that is requested for the process.
     pub(super) asked: Option<&'h RequestFacts>,
     /// Its epolls.
     pub(super) epolls: Vec<EpollCase<'h>>,
@@ -130,7 +130,7 @@ pub(super) struct ProcessCase<'h> {
     pub(super) loopback: usize,
 }
 
-/// An epoll and where the connections it watches receive.
+/// An epoll and the NAPIs on which its connections receive.
 #[derive(Debug)]
 pub(super) struct EpollCase<'h> {
     pub(super) epoll: &'h Epoll,
@@ -144,7 +144,7 @@ pub(super) struct WaitedForCpu<'c, 'h> {
     pub(super) process: &'c ProcessCase<'h>,
     /// The share of the time, in percent.
     pub(super) percent: u64,
-    /// The average length of a wait; `None` if it never ran.
+    /// The average length of a wait; `None` if the thread never ran.
     pub(super) each: Option<Nanoseconds>,
 }
 
@@ -205,7 +205,7 @@ impl<'h> Case<'h> {
             || process.napis.keys().any(|id| self.napis.get(id).is_some_and(NapiCase::suspends))
     }
 
-    /// A count of the interval as a rate.
+    /// A count over the interval, as a rate.
     pub(super) fn rate(&self, count: u64) -> String {
         let interval = self.delivered.map_or(1_000_000_000, |d| d.interval.0);
         format!("{}/s", u128::from(count) * 1_000_000_000 / u128::from(interval))
@@ -238,8 +238,8 @@ impl<'h> Case<'h> {
         }
     }
 
-    /// The longest time for which a thread of these epolls' processes was runnable without a CPU, in percent
-    /// of the time watched.
+    /// The longest time for which a thread of the processes with these epolls was runnable without a CPU, in
+    /// percent of the time watched.
     pub(super) fn waited_for_cpu(&self, napi: &NapiCase<'_>) -> Option<WaitedForCpu<'_, 'h>> {
         let watched = self.context.watched;
         let waits = napi.epolls.keys().filter_map(|epoll| {
@@ -357,7 +357,7 @@ impl<'h> ProcessCase<'h> {
         self.napis.values().chain(self.astray.values()).sum::<usize>() + self.on_no_napi + self.loopback
     }
 
-    /// The union of the CPUs of its threads.
+    /// The union of the CPUs that the process's threads may run on.
     pub(super) fn cpus(&self) -> CpuSet {
         self.process.threads.iter().flat_map(|thread| thread.affinity.iter()).collect()
     }

@@ -1,6 +1,6 @@
-//! Other tools that set the same things: irqbalance, tuned, systemd's .link files, sysctl.d, NetworkManager,
-//! ifupdown, cloud agents, cloud-init, perftune, scripts. A plan replaces their values by ordinary changes,
-//! which a rollback restores; these rules report which tool will set them again.
+//! Other tools that write the same settings: irqbalance, tuned, systemd's .link files, sysctl.d,
+//! NetworkManager, ifupdown, cloud agents, cloud-init, perftune, scripts. A plan changes their values like
+//! any others, and a rollback restores them; these rules report which tool will overwrite netpolicy's values.
 
 use model::host::{ConflictingTool, ConflictingToolKind};
 use model::{CpuSet, IrqNumber, Severity};
@@ -24,7 +24,7 @@ pub(super) const RULES: &[DoctorRule] = &[
     },
     DoctorRule {
         id: "others-set-sysctl",
-        doc: "A file of another program sets a number of /proc/sys/net/core.",
+        doc: "A configuration file of another program writes a sysctl in /proc/sys/net/core.",
         find: others_set_sysctl,
     },
     DoctorRule {
@@ -34,7 +34,7 @@ pub(super) const RULES: &[DoctorRule] = &[
     },
 ];
 
-/// The maximum number of lines to show for each.
+/// The maximum number of lines of a file that are shown.
 const EVIDENCE_MAX: usize = 8;
 
 fn irqbalance_moves_placed(case: &Case<'_>, _: &Causes) -> Vec<Found> {
@@ -45,7 +45,7 @@ fn irqbalance_moves_placed(case: &Case<'_>, _: &Causes) -> Vec<Found> {
     let mut placed: Vec<(IrqNumber, String)> = Vec::new();
     for napi in case.napis.values().filter(|napi| napi.asked.is_some()) {
         let Some(irq) = napi.napi.irq.and_then(|edge| case.host.irq(edge.irq)) else { continue };
-        // An interrupt that may run on every CPU has no chosen CPU for irqbalance to change.
+        // An interrupt that may run on every CPU is not pinned, so irqbalance may move it.
         let on_some = irq.affinity.intersection(&case.host.topology.online) != case.host.topology.online;
         if on_some && !banned.contains(&irq.number) {
             placed.push((
@@ -68,13 +68,13 @@ fn irqbalance_runs(case: &Case<'_>, _: &Causes) -> Vec<Found> {
     let Some(running) = &case.host.irqbalance else { return Vec::new() };
     let object = format!("irqbalance[{}]", running.pid);
     let Some(banned) = &running.banned else {
-        let summary = "it is running, and did not report which interrupts it leaves alone";
+        let summary = "it is running, and did not report which interrupts it ignores";
         return vec![Found::new(Severity::Note, object, summary)];
     };
     let of_devices: Vec<IrqNumber> = case.host.irqs.iter().map(|irq| irq.number).collect();
     let left = of_devices.iter().filter(|irq| banned.contains(irq)).count();
     let summary =
-        format!("it is running, and leaves alone {left} of the {} interrupts of devices", of_devices.len());
+        format!("it is running, and ignores {left} of the {} interrupts of devices", of_devices.len());
     let all: Vec<String> = banned.iter().map(ToString::to_string).collect();
     let evidence =
         if all.is_empty() { "banned: none".to_owned() } else { format!("banned: {}", all.join(", ")) };
@@ -94,7 +94,10 @@ fn others_set_sysctl(case: &Case<'_>, _: &Causes) -> Vec<Found> {
         let (severity, summary) = match now {
             Some(now) if differs => (
                 Severity::Warning,
-                format!("{} will set net.core.{sysctl} to {value} again; it is {now} now", other.kind),
+                format!(
+                    "{} will set net.core.{sysctl} to {value} again; the current value is {now}",
+                    other.kind
+                ),
             ),
             _ => (Severity::Note, format!("{} sets net.core.{sysctl} to {value}", other.kind)),
         };
@@ -129,7 +132,7 @@ fn agrees(value: &str, now: u64) -> bool {
     }
 }
 
-/// The mask of new receive queues in a line.
+/// The mask for new receive queues that a line sets.
 fn default_mask(line: &str) -> Option<&str> {
     let (name, mask) = line.split_once('=')?;
     name.trim().ends_with("rps_default_mask").then(|| mask.trim())
@@ -209,8 +212,8 @@ fn others_set_device(case: &Case<'_>, _: &Causes) -> Vec<Found> {
     found
 }
 
-/// The value in force if it differs from a line: `; now 8`; empty if they cannot be compared. `None` if
-/// everything in the line is already in force.
+/// The value in force if it differs from a line: `; now 8`; empty if they cannot be compared. `None` if the
+/// line's value is already in force.
 fn what_differs(other: &ConflictingTool, index: &Index<'_>) -> Option<String> {
     if other.sets.is_empty() {
         return Some(String::new());

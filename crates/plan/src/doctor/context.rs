@@ -16,13 +16,12 @@ use model::{
 pub struct HostContext {
     /// The peers of veths in other namespaces, if they were found.
     pub peers: BTreeMap<DeviceId, VethPeer>,
-    /// The length of the observation for [`HostContext::cpu_waits`]. Longer than that of the counts, which
-    /// are samples.
+    /// The length of the observation for [`HostContext::cpu_waits`], which is longer than that of the counts.
     pub watched: Nanoseconds,
-    /// For how long an epoll-waiting thread of the process was runnable without a CPU; the maximum over its
+    /// For how long a thread of the process that uses epoll was runnable without a CPU; the maximum over its
     /// threads.
     pub cpu_waits: BTreeMap<Pid, CpuWait>,
-    /// The batches of events in that time, by process; empty if they were not measured.
+    /// The batches of events during that observation, by process; empty if they were not measured.
     pub batches: BTreeMap<(Pid, BatchesOf), EventBatches>,
     /// Settings of other tools that overlap with netpolicy's.
     pub others: Vec<ConflictingTool>,
@@ -34,7 +33,7 @@ pub struct HostContext {
     pub held: Vec<HeldObject>,
     /// The requests of the policy files that are not in force.
     pub pending: PendingChanges,
-    /// Whether to propose a policy if nothing is requested and nothing is in force.
+    /// Whether to propose a policy on a host where none is requested or in force.
     pub proposes: bool,
     /// The loaded BPF programs; `None` if they were not counted.
     pub bpf_programs: Option<u32>,
@@ -59,27 +58,27 @@ pub struct PendingChanges {
     pub daemon: Option<Pid>,
 }
 
-/// An object with a value set by a transaction in force.
+/// An object whose value was set by a transaction that is in force.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeldObject {
     /// The object.
     pub object: Object,
-    /// The owner, in words.
+    /// The owner of the value, for display.
     pub by: String,
-    /// The commands that restore it, as [`super::remedy`] writes them.
+    /// The commands that restore the old value, as [`super::remedy`] writes them.
     pub end: String,
-    /// Whether no other command may change it until then.
+    /// Whether no other command may change the object until then.
     pub has_owner: bool,
 }
 
 /// The peer of a veth, in another namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VethPeer {
-    /// Its name there.
+    /// The peer's name in that namespace.
     pub name: Label,
     /// A file that refers to the namespace.
     pub netns: String,
-    /// Whether its TSO is on; `None` if that could not be read.
+    /// Whether the peer's TSO is on; `None` if that could not be read.
     pub tso: Option<bool>,
 }
 
@@ -118,8 +117,8 @@ impl CommandPrefix {
 }
 
 impl HostContext {
-    /// Prepends to a remedy the commands that must come first, and reports them: settings of a removed queue
-    /// are lost and cannot be restored, and only a running command may change what it has set.
+    /// Prepends to a remedy the commands that must run first, and returns those commands: the settings of a
+    /// removed queue cannot be restored, and a running command must exit before its settings are changed.
     pub(super) fn ends_first(&self, netns: NetnsId, finding: &mut Finding) {
         let Some(remedy) = &finding.remedy else { return };
         let mut ends: Vec<&str> = Vec::new();
@@ -166,7 +165,7 @@ impl HeldObject {
     }
 }
 
-/// A command that is typed here and runs in the namespace.
+/// A command that is typed in the operator's shell and runs in the namespace.
 pub(super) fn inside(netns: &str, command: &str) -> String {
     format!("nsenter --net={netns} {command}")
 }
@@ -238,7 +237,11 @@ mod test {
             ("as many workers as CPUs, 2 (memcached: -t 2)", "as many workers as CPUs, 2 (memcached: -t 2)"),
         ] {
             assert_eq!(command_prefix.typed(remedy), typed);
-            assert_eq!(CommandPrefix::default().typed(remedy), remedy, "at home nothing has to be added");
+            assert_eq!(
+                CommandPrefix::default().typed(remedy),
+                remedy,
+                "in the operator's own namespace nothing has to be added"
+            );
         }
     }
 }

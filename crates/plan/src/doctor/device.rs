@@ -12,7 +12,7 @@ use super::rule::{Causes, DoctorRule, Found};
 pub(super) const RULES: &[DoctorRule] = &[
     DoctorRule {
         id: "irqs-piled-up",
-        doc: "All interrupts of a device go to one CPU although others are online.",
+        doc: "All interrupts of a device go to one CPU although other CPUs are online.",
         find: irqs_piled_up,
     },
     DoctorRule {
@@ -37,7 +37,7 @@ pub(super) const RULES: &[DoctorRule] = &[
     },
     DoctorRule {
         id: "ring-shorter-than-suspension",
-        doc: "At the observed rate the ring is full before irq-suspend-timeout ends: an application that stalls loses packets.",
+        doc: "At the observed rate, the ring fills up before irq-suspend-timeout expires: an application that stalls loses packets.",
         find: ring_shorter_than_suspension,
     },
     DoctorRule {
@@ -87,7 +87,7 @@ pub(super) const RULES: &[DoctorRule] = &[
     },
 ];
 
-/// Fewer exhausted softirqs per second are normal.
+/// The rate of exhausted softirqs per second below which nothing is reported.
 const SQUEEZES_PER_SECOND_MIN: u64 = 10;
 
 /// The share of the time for which `ksoftirqd` may wait for its CPU, in percent.
@@ -260,7 +260,8 @@ fn ring_shorter_than_suspension(case: &Case<'_>, _: &Causes) -> Vec<Found> {
     found
 }
 
-/// The next power of two that holds this many, within the device's limit; `None` if it already has that.
+/// The next power of two that is at least this number, within the device's limit; `None` if the current value
+/// is at least that.
 fn larger(ring: Pair, needed: u32) -> Option<u32> {
     let size = needed.checked_next_power_of_two().unwrap_or(u32::MAX).min(ring.max);
     (size > ring.current).then_some(size)
@@ -285,7 +286,7 @@ fn rx_drops(case: &Case<'_>, _: &Causes) -> Vec<Found> {
     let mut found = Vec::new();
     for counted in pressure.devices.iter().filter(|d| d.rx_dropped + d.rx_missed > 0) {
         let Some(device) = case.host.device(counted.device) else { continue };
-        // The kernel also counts packets as dropped that no socket wants, such as frames of unknown
+        // The kernel also counts packets that no socket receives as dropped, for example frames of unknown
         // protocols.
         let severity = if counted.rx_missed > 0 { Severity::Problem } else { Severity::Warning };
         let mut finding = Found::new(
@@ -427,7 +428,7 @@ fn offload_not_as_requested(case: &Case<'_>, _: &Causes) -> Vec<Found> {
     for device in case.host.devices.iter().filter(|device| !device.offloads_requested.is_empty()) {
         let names: Vec<&str> = device.offloads_requested.keys().map(|offload| offload.as_str()).collect();
         let summary = format!(
-            "{}: not as requested, as the driver or another offload does not allow it",
+            "{}: not as requested, because the driver or another offload does not allow it",
             names.join(", ")
         );
         let one = Found::new(Severity::Note, device.id, summary);
@@ -468,8 +469,8 @@ fn xps_missing(case: &Case<'_>, _: &Causes) -> Vec<Found> {
     case.host.devices.iter().filter(without).map(found).collect()
 }
 
-/// Whether the device is a hardware device. The kind of a virtual device is not a bus driver's; its queues depend on
-/// its peer.
+/// Whether the device is a hardware device. A virtual device has no bus driver, and its queues depend on its
+/// peer.
 fn is_hardware(device: &Device) -> bool {
     const VIRTUAL: [&str; 14] = [
         "", "veth", "bridge", "bond", "team", "vlan", "vxlan", "dummy", "tun", "netkit", "macvlan", "ipvlan",
@@ -485,7 +486,10 @@ fn napi_shared(case: &Case<'_>, _: &Causes) -> Vec<Found> {
         Found::new(
             Severity::Note,
             format!("{} napi {}", napi.device.id, napi.napi.id),
-            format!("it serves {} receive queues: they have one setting, and one poller", napi.queues.len()),
+            format!(
+                "it serves {} receive queues, which share one set of values and one poller",
+                napi.queues.len()
+            ),
         )
         .evidence(queues.join(", "))
     };

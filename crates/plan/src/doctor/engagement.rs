@@ -1,8 +1,8 @@
-//! The engagement of each NAPI: who delivered its packets. The thresholds lie between measured groups. With
-//! unmodified memcached on a veth and Linux 6.18, the share of packets that `epoll_wait` delivered was 88–98
-//! % with correct settings, 56–76 % if epolls and NAPIs were mixed and suspension was intermittent, at most 8
-//! % if a setting was missing, and 5 % with correct settings at a low load, where deferral correctly took
-//! over.
+//! Judges the engagement of each NAPI by the share of packets that each context delivered. The thresholds lie
+//! between groups of measurements. With unmodified memcached on a veth and Linux 6.18, the share of packets
+//! that `epoll_wait` delivered was 88–98 % with correct settings, 56–76 % if epolls and NAPIs were mixed and
+//! suspension was intermittent, at most 8 % if a setting was missing, and 5 % with correct settings at a low
+//! load, where deferral correctly took over.
 
 use model::{DeliveryMode, NapiDelivered, Severity, Threading};
 
@@ -34,10 +34,10 @@ pub(super) const WAITED_PERCENT_MIN: u64 = 10;
 /// polling never suspends. Kernel: 7.3, `fs/eventpoll.c` `ep_suspend_napi_irqs()`.
 const SUSPENDED_PERCENT_MIN: u64 = 1;
 
-/// From this number of timer polls per packet, they cost more than the interrupts that they replace.
+/// From this number of timer polls per packet, the polls cost more than the interrupts that they replace.
 const TIMER_POLLS_PER_PACKET_MAX: u64 = 2;
 
-/// The rules of this family. Each NAPI with a setting or a request gets one of them.
+/// The rules of this family. Exactly one of them applies to each NAPI with a setting or a request.
 pub(super) const RULES: &[DoctorRule] = &[
     DoctorRule {
         id: "engaged",
@@ -76,12 +76,12 @@ pub(super) const RULES: &[DoctorRule] = &[
     },
     DoctorRule {
         id: "busy-polled",
-        doc: "Epolls busy-poll without suspension; the share that the application delivered.",
+        doc: "Epolls busy-poll without suspension; shows the share of packets that the application delivered.",
         find: |case, causes| all(case, causes, Verdict::BusyPolled),
     },
     DoctorRule {
         id: "kthread-polls",
-        doc: "A kernel thread polls the NAPI, as set; the share of packets that it delivered.",
+        doc: "A kernel thread polls the NAPI, as set; shows the share of packets that it delivered.",
         find: |case, causes| all(case, causes, Verdict::Threaded),
     },
     DoctorRule {
@@ -128,7 +128,7 @@ fn all(case: &Case<'_>, causes: &Causes, verdict: Verdict) -> Vec<Found> {
 fn not_engaged(case: &Case<'_>, causes: &Causes) -> Vec<Found> {
     let mut found = all(case, causes, Verdict::NotEngaged);
     if case.suspended().next().is_some() {
-        return found; // Then the connections without a NAPI are reported as a cause of this verdict.
+        return found; // The connections without a NAPI are then reported as a cause of this verdict.
     }
     for process in case.processes.values().filter(|process| case.concerns(process)) {
         if process.napis.is_empty() && process.on_no_napi > 0 {
@@ -189,8 +189,8 @@ fn verdict_of(case: &Case<'_>, causes: &Causes, napi: &NapiCase<'_>) -> Option<V
     Some(if timer > 0 && timer >= interrupt { Verdict::Deferred } else { Verdict::NotDeferred })
 }
 
-/// Whether suspension is in force, by who delivered the packets. A hindrance that only matters under load
-/// does not make a quiet NAPI disengaged; a problem does.
+/// Whether suspension is engaged, by the share of packets that the application delivered. A hindrance that
+/// only matters under load does not make a quiet NAPI disengaged; a problem does.
 fn suspension(counts: &NapiDelivered, hindered: bool, timers_hidden: bool) -> Verdict {
     let share = percent(counts.application.packets, counts.total().packets);
     match share {
@@ -217,9 +217,10 @@ fn may_suspend(case: &Case<'_>, napi: &NapiCase<'_>) -> bool {
     pollers.peek().is_none() || pollers.any(|process| process.epolls.iter().any(EpollCase::prefers))
 }
 
-/// Whether suspension is used when there is work, and deferral mostly finds none.
+/// Whether suspension is used when there is traffic, and the polls of deferral mostly find no packets.
 pub(super) fn idles(counts: &NapiDelivered, timers_hidden: bool) -> bool {
-    // If timers are hidden, their polls count as polls after an interrupt, and arming is not observed.
+    // If timers are hidden, their polls count as polls after an interrupt, and whether a timer was armed is
+    // unknown.
     let (taken_up, polled) = if timers_hidden {
         (counts.application.polls > 0, counts.softirq())
     } else {
@@ -228,7 +229,7 @@ pub(super) fn idles(counts: &NapiDelivered, timers_hidden: bool) -> bool {
     taken_up && percent(polled.empty, polled.polls).is_some_and(|share| share >= EMPTY_PERCENT_MIN)
 }
 
-/// For how much of the interval the application had no CPU, if that explains why it did not poll.
+/// The share of the interval for which the application had no CPU, if that explains why it did not poll.
 fn waited(case: &Case<'_>, napi: &NapiCase<'_>) -> Option<(u64, String)> {
     let wait = case.waited_for_cpu(napi)?;
     (wait.percent >= WAITED_PERCENT_MIN).then(|| (wait.percent, wait.process.process.id.to_string()))
@@ -239,7 +240,7 @@ pub(super) fn percent(part: u64, whole: u64) -> Option<u64> {
     u64::try_from(share).ok()
 }
 
-/// The finding on a NAPI: the verdict, its evidence, and what to do.
+/// The finding on a NAPI: the verdict, its evidence, and the remedy.
 fn finding(case: &Case<'_>, causes: &Causes, napi: &NapiCase<'_>, verdict: Verdict) -> Found {
     let causes = causes.of(napi.napi.id);
     let why = match causes.first() {
@@ -278,7 +279,7 @@ fn finding(case: &Case<'_>, causes: &Causes, napi: &NapiCase<'_>, verdict: Verdi
     }
 }
 
-/// The severity and the sentence of a verdict; `why` follows where something is not engaged.
+/// The severity and the sentence of a verdict; `why` is appended if a mechanism is not engaged.
 fn summary(case: &Case<'_>, napi: &NapiCase<'_>, verdict: Verdict, why: &str) -> (Severity, String) {
     let share = napi.counts.as_ref().and_then(|c| percent(c.application.packets, c.total().packets));
     let share = share.map_or_else(|| "no packets".to_owned(), |share| format!("{share} % of its packets"));
@@ -294,10 +295,10 @@ fn summary(case: &Case<'_>, napi: &NapiCase<'_>, verdict: Verdict, why: &str) ->
             Severity::Note,
             match napi.packets() {
                 Some(packets) if packets > 0 => format!(
-                    "suspension is set but not needed: at {} packets the application finishes before the next one arrives, and deferral delivers; the application delivers {share}",
+                    "suspension is set but not needed: at {} packets the application finishes before the next one arrives, so deferral delivers them; the application delivers {share}",
                     case.rate(packets)
                 ),
-                _ => format!("{} is set and idle: no packet came", what_is_set(napi)),
+                _ => format!("{} is set and idle: no packet arrived", what_is_set(napi)),
             },
         ),
         Verdict::Waits => {
@@ -305,8 +306,7 @@ fn summary(case: &Case<'_>, napi: &NapiCase<'_>, verdict: Verdict, why: &str) ->
             (
                 Severity::Warning,
                 format!(
-                    "suspension is set, but {process} waits for its CPU {percent} % of the time: the timer delivers \
-                     meanwhile, the application {share}"
+                    "suspension is set, but {process} waits for its CPU {percent} % of the time: meanwhile the timer delivers its packets; the application delivers {share}"
                 ),
             )
         }
@@ -347,7 +347,7 @@ fn summary(case: &Case<'_>, napi: &NapiCase<'_>, verdict: Verdict, why: &str) ->
     }
 }
 
-/// Who delivers the rest, if no cause was found.
+/// The context that delivers most of the remaining packets, if no cause was found.
 fn rest(case: &Case<'_>, napi: &NapiCase<'_>) -> String {
     let Some(counts) = &napi.counts else { return String::new() };
     let parts =

@@ -36,7 +36,7 @@ fn queue_held(case: &Case<'_>, _: &Causes) -> Vec<Found> {
             Found::new(Severity::Note, object, summary)
                 .evidence(format!("read by {source}"))
                 .evidence(format!(
-                    "refused meanwhile: changing rings, channels or private flags of {}, and a receive hash or rules that change what the queue receives",
+                    "while the queue is held, netpolicy refuses to change the rings, channels or private flags of {}, and any receive hash or rules that change what the queue receives",
                     device.id
                 ))
         });
@@ -61,9 +61,9 @@ fn provider_in_rss(case: &Case<'_>, _: &Causes) -> Vec<Found> {
                     names.join(", ")
                 ),
             )
-            .evidence(format!("the hash covers {} queue(s), of which {} held", spread.len(), lost.len()))
+            .evidence(format!("the hash covers {} queue(s), {} of which are held", spread.len(), lost.len()))
             .evidence(
-                "the program that holds the queue decides: outside the hash, it receives only what rules of the NIC direct there",
+                "the program that holds the queue must change this: outside the hash, the queue receives only packets that the NIC's rules direct to it",
             )
         })
     };

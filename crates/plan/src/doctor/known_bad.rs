@@ -49,7 +49,7 @@ fn found(harm: &Harm<'_>, case: &Case<'_>) -> Found {
         one = one.evidence(affected);
     }
     if !harm.certain {
-        one = one.evidence("the distribution's number does not show which fixes this kernel has");
+        one = one.evidence("the distribution's version number does not show which fixes this kernel has");
     }
     if let (When::ManyBpfPrograms, Some(programs)) = (fault.when, case.context.bpf_programs) {
         one = one.evidence(format!("BPF programs that are loaded: {programs}"));

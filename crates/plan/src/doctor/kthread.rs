@@ -1,4 +1,4 @@
-//! The kernel threads of NAPIs: where they run, and what keeps them from running.
+//! The kernel threads of NAPIs: where they run, and what prevents them from running.
 
 use model::{CpuSet, KthreadState, Object, Severity, Threading};
 
@@ -30,7 +30,7 @@ pub(super) const RULES: &[DoctorRule] = &[
     },
 ];
 
-/// The NAPIs with a kernel thread, each with its thread as far as it could be read.
+/// The NAPIs with a kernel thread, each with the thread if it could be read.
 fn threads<'c>(case: &'c Case<'_>) -> impl Iterator<Item = (&'c NapiCase<'c>, &'c KthreadState)> {
     case.napis.values().filter_map(|napi| {
         let queue = napi.queues.first()?;
@@ -39,8 +39,8 @@ fn threads<'c>(case: &'c Case<'_>) -> impl Iterator<Item = (&'c NapiCase<'c>, &'
     })
 }
 
-/// A note on a BPF scheduler. It respects a thread's CPUs, which the kernel enforces, and does not affect
-/// real-time classes. Kernel: 6.12, `Documentation/scheduler/sched-ext.rst`.
+/// A note on a BPF scheduler. Such a scheduler respects a thread's CPUs, which the kernel enforces, and does
+/// not affect real-time classes. Kernel: 6.12, `Documentation/scheduler/sched-ext.rst`.
 fn bpf_scheduler(case: &Case<'_>, _: &Causes) -> Vec<Found> {
     let Some(name) = &case.host.topology.sched_ext else { return Vec::new() };
     let placed: Vec<String> = threads(case)
@@ -83,7 +83,7 @@ fn far_from_irq(case: &Case<'_>, _: &Causes) -> Vec<Found> {
                 format!("{} runs on CPUs {runs}, which share no cache with its interrupt's", named(thread)),
             )
             .evidence(format!(
-                "interrupt {} goes to CPU {to}, whose last-level cache serves CPUs {near}",
+                "interrupt {} goes to CPU {to}, whose last-level cache is shared by CPUs {near}",
                 irq.number
             ))
             .evidence("every packet's descriptor and header is fetched from the other cache")

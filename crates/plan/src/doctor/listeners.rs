@@ -1,4 +1,4 @@
-//! Listeners that share an address: who chooses among them, and the effect on busy polling.
+//! Listeners that share an address: how a connection's listener is chosen, and the effect on busy polling.
 
 use std::collections::BTreeSet;
 
@@ -17,7 +17,7 @@ pub(super) const RULES: &[DoctorRule] = &[
     },
     DoctorRule {
         id: "listeners-chosen-by-another",
-        doc: "Another program's BPF program chooses the listener of a connection, and is left alone.",
+        doc: "Another program's BPF program chooses the listener of a connection; netpolicy leaves it unchanged.",
         find: chosen_by_another,
     },
 ];
@@ -95,7 +95,7 @@ fn chosen_by_another(case: &Case<'_>, _: &Causes) -> Vec<Found> {
                 group.sockets
             );
             let finding = Found::new(Severity::Note, group.id, summary)
-                .evidence("it could not be restored, so connections are not given out by queue");
+                .evidence("the program could not be restored, so connections are not assigned by queue");
             mixing.take(EVIDENCE_MAX).fold(finding, |finding, worker| finding.evidence(worker.sentence()))
         })
         .collect()

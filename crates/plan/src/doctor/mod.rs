@@ -2,14 +2,14 @@
 //!
 //! [`doctor`] evaluates every rule of [`RULES`]. A rule reads a case, which joins the host, the counts and
 //! the requests by NAPI, epoll and process, and returns findings with evidence and remedy. The families are
-//! evaluated in this order, because the last one names findings of the others as causes: `known`
-//! (faults of this kernel and its drivers), `settings` (contradicting values), `traffic` (packets that take another path), `application` (processes that wait in
-//! an unsuitable way), `listeners` (who chooses among those of one address), `device` (interrupts, rings,
-//! moderation and steering of the whole device), `holders` (held queues), `kthread` (kernel threads of
-//! NAPIs), `sleep` (CPUs that wake too late), `waiting` (threads that busy-wait for events only), `others`
-//! (programs and files that set the same things), `batch` (a suspension that does not match the application's
-//! batches), `timer` (a timer too short for the application),
-//! `engagement` (the counts).
+//! evaluated in this order, because the last one names findings of the others as causes: `known` (faults of
+//! this kernel and its drivers), `settings` (contradicting values), `traffic` (packets that take another
+//! path), `application` (processes that wait in an unsuitable way), `listeners` (who chooses among those of
+//! one address), `device` (interrupts, rings, moderation and steering of the whole device), `holders` (held
+//! queues), `kthread` (kernel threads of NAPIs), `sleep` (CPUs that wake too late), `waiting` (threads that
+//! busy-wait for events only), `others` (programs and files that write the same settings), `batch` (a
+//! suspension that does not match the application's batches), `timer` (a timer too short for the
+//! application), `engagement` (the counts).
 
 mod application;
 mod batches;
@@ -65,10 +65,10 @@ pub const RULES: [(&str, &[DoctorRule]); 16] = [
     ("engagement", engagement::RULES),
 ];
 
-/// Returns the findings on a host, engagement of each NAPI last. An empty list means that nothing is set that
-/// could engage, and nothing prevents it. `delivered` has the counts over some seconds of the usual traffic;
-/// without it there are no findings about engagement. `asked` are the requests that should be in force;
-/// without it the rules use the settings in force.
+/// Returns the findings on a host, engagement of each NAPI last. An empty list means that no mechanism is set
+/// whose engagement could be judged, and that nothing prevents one. `delivered` has the counts over some
+/// seconds of the usual traffic; without it there are no findings about engagement. `asked` are the requests
+/// that should be in force; without it the rules use the settings in force.
 pub fn doctor(host: &Host, delivered: Option<&Delivered>, asked: &[RequestFacts]) -> Vec<Finding> {
     doctor_with(host, delivered, asked, &HostContext::default())
 }

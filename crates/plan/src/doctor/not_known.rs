@@ -9,14 +9,14 @@ use super::HostContext;
 pub fn not_known(host: &Host, delivered: Option<&Delivered>, context: &HostContext) -> Vec<String> {
     let mut lines = Vec::new();
     if !host.capabilities.ptrace {
-        lines.push("what processes of other users wait for (run it as root)".to_owned());
+        lines.push("how processes of other users wait (run it as root)".to_owned());
     }
     match delivered {
-        None => lines.push("who delivers the packets (nothing was counted)".to_owned()),
+        None => lines.push("which context delivers the packets (nothing was counted)".to_owned()),
         Some(_) if context.watched.is_zero() => {}
         Some(_) => {
             let seconds = context.watched.0.saturating_add(500_000_000) / 1_000_000_000;
-            lines.push(format!("other loads than in these {seconds} s (--seconds N observes longer)"));
+            lines.push(format!("other loads than during these {seconds} s (--seconds N observes longer)"));
         }
     }
     let inferred = host.devices.iter().filter(|device| {

@@ -16,7 +16,7 @@ pub(super) fn mode_of(napi: &NapiCase<'_>) -> DeliveryMode {
     DeliveryMode::Suspend { gro_flush: flush.unwrap_or(Nanoseconds::from_micros(20)) }
 }
 
-/// The same for a process.
+/// The mode that fixes a process, chosen likewise.
 pub(super) fn mode_for(process: &ProcessCase<'_>) -> DeliveryMode {
     let suspend20 = DeliveryMode::Suspend { gro_flush: Nanoseconds::from_micros(20) };
     process.asked.map_or(suspend20, |asked| asked.mode)

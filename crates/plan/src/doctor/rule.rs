@@ -16,7 +16,7 @@ pub struct DoctorRule {
     pub(super) find: fn(&Case<'_>, &Causes) -> Vec<Found>,
 }
 
-/// The findings of earlier families that prevent a NAPI's suspension.
+/// The findings of earlier rules that prevent a NAPI's suspension.
 #[derive(Debug, Default)]
 pub(super) struct Causes {
     pub(super) by_napi: BTreeMap<NapiId, Vec<Finding>>,

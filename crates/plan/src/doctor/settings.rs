@@ -27,7 +27,7 @@ pub(super) const RULES: &[DoctorRule] = &[
     },
     DoctorRule {
         id: "irq-suspend-zero",
-        doc: "irq-suspend-timeout is 0 although epolls prefer busy polling: only ordinary preferred busy polling.",
+        doc: "irq-suspend-timeout is 0 although epolls prefer busy polling, so they busy-poll without suspending IRQs.",
         find: irq_suspend_zero,
     },
     DoctorRule {
@@ -155,13 +155,14 @@ fn irq_suspend_zero(case: &Case<'_>, _: &Causes) -> Vec<Found> {
         let mut found = Found::new(
             severity,
             napi.name(),
-            "irq-suspend-timeout is 0: ordinary preferred busy polling only, IRQs are not suspended",
+            "irq-suspend-timeout is 0: epolls busy-poll, but do not suspend IRQs",
         )
         .evidence(napi.values());
         if let Some(asked) = asked {
             found = found.evidence(format!("{} was requested at {}", asked.mode, asked.origin));
         }
-        // Deliberate busy polling sets exactly these values; its long timeout is not meant for suspension.
+        // Deliberate busy polling (fullbusy) sets exactly these values; its long timeout is not meant for
+        // suspension.
         let busy = DeliveryMode::FullBusy.params();
         let polls_busily = napi.napi.defer_hard_irqs == Some(busy.defer_hard_irqs)
             && napi.napi.gro_flush_timeout == Some(busy.gro_flush_timeout);
@@ -191,7 +192,7 @@ fn deferral_half_set(case: &Case<'_>, _: &Causes) -> Vec<Found> {
         Found::new(
             Severity::Warning,
             napi.name(),
-            "only one half of deferral is set; without the other, the IRQ is not deferred",
+            "only one of defer-hard-irqs and gro-flush-timeout is set; IRQs are deferred only if both are",
         )
         .evidence(napi.values())
         .remedy(remedy::set_device(napi.device, napi.asked.map_or(mode, |asked| asked.mode)))

@@ -31,7 +31,7 @@ fn too_deep(case: &Case<'_>, _: &Causes) -> Vec<Found> {
         }
         let Some(((exit, state), _)) = deep.last_key_value() else { continue };
         let all: CpuSet = deep.values().flat_map(CpuSet::iter).collect();
-        // If only the policy's bound implies the request, it may still be met.
+        // If only the policy's bound implies the request, the request may still be met.
         let beyond = asked.goal.is_some_and(|goal| longer(*exit, goal));
         let severity = if beyond { Severity::Problem } else { Severity::Warning };
         let exceeded = match asked.goal {
@@ -50,7 +50,7 @@ fn too_deep(case: &Case<'_>, _: &Causes) -> Vec<Found> {
         for ((exit, state), cpus) in deep.iter().rev() {
             one = one.evidence(format!("CPUs {cpus}: {state}, {exit} us"));
         }
-        // The file holds whole microseconds; 0 would mean no bound.
+        // The file holds whole microseconds, and 0 would mean that there is no bound.
         let bound = match limit.0 / 1_000 {
             0 => "n/a".to_owned(),
             micros => micros.to_string(),
@@ -68,7 +68,7 @@ fn too_deep(case: &Case<'_>, _: &Causes) -> Vec<Found> {
     found
 }
 
-/// The maximum wake-up latency.
+/// The maximum wake-up latency that the request allows.
 fn limit(asked: &RequestFacts) -> Option<Nanoseconds> {
     asked.goal.into_iter().chain(asked.wake_within).min()
 }
@@ -77,8 +77,8 @@ fn longer(exit: u32, limit: Nanoseconds) -> bool {
     u64::from(exit) * 1_000 > limit.0
 }
 
-/// Where its packets are waited for: the CPUs of its processes, or else of its queues' interrupts, or else
-/// all.
+/// The CPUs that wait for its packets: those of its processes, or else of its queues' interrupts, or else all
+/// CPUs.
 fn cpus(case: &Case<'_>, asked: &RequestFacts) -> CpuSet {
     let online = &case.host.topology.online;
     let processes = asked.processes.iter().filter_map(|process| case.processes.get(&process.pid));

@@ -72,8 +72,8 @@ fn timer_before_application(case: &Case<'_>, causes: &Causes) -> Vec<Found> {
     found
 }
 
-/// Suspension with the shortest timer of [`FLUSH_STEPS`] that is longer than this one and outlasts such
-/// waits, if the suspension timeout is longer still.
+/// Suspension with the shortest timer of [`FLUSH_STEPS`] that is longer than the current one and outlasts
+/// such waits, provided that the suspension timeout is longer still.
 fn longer(napi: &NapiCase<'_>, flush: Nanoseconds, wait: Nanoseconds) -> Option<DeliveryMode> {
     let outlasts = |step: &&Nanoseconds| **step > flush && step.0 >= wait.0.saturating_mul(WAITS_OUTLASTED);
     let step = *FLUSH_STEPS.iter().find(outlasts)?;

@@ -32,7 +32,7 @@ pub(super) const RULES: &[DoctorRule] = &[
     },
     DoctorRule {
         id: "napi-not-here",
-        doc: "Connections have the id of a NAPI that no observed device has: it was replaced by a reset, or is in another namespace.",
+        doc: "Connections have the id of a NAPI that no observed device has: the NAPI was replaced by a reset, or is in another namespace.",
         find: napi_not_here,
     },
     DoctorRule {
@@ -49,7 +49,7 @@ pub(super) const RULES: &[DoctorRule] = &[
 
 fn packets_on_no_napi(case: &Case<'_>, _: &Causes) -> Vec<Found> {
     let silent = || case.suspended().filter(|napi| napi.packets().unwrap_or(0) == 0).map(|napi| napi.napi.id);
-    // Nothing was set for other processes. They matter only if a veth's NAPI waits for packets that may be
+    // No setting applies to other processes. They matter only if a veth's NAPI waits for packets that may be
     // theirs.
     let waiting = case.suspended().any(|napi| napi.device.kind == "veth" && napi.packets().unwrap_or(0) == 0);
     let affected = |process: &&ProcessCase<'_>| process.on_no_napi > 0 && (waiting || case.concerns(process));
@@ -61,7 +61,7 @@ fn packets_on_no_napi(case: &Case<'_>, _: &Causes) -> Vec<Found> {
             process.connections()
         );
         if others_arrive(case, process) {
-            // Packets arrive by a NAPI now: these connections have received nothing since.
+            // New packets now arrive on a NAPI: these connections have received nothing since then.
             found.push(
                 Found::new(Severity::Note, process.process.id, summary)
                     .evidence("their SO_INCOMING_NAPI_ID is 0")
@@ -74,14 +74,15 @@ fn packets_on_no_napi(case: &Case<'_>, _: &Causes) -> Vec<Found> {
             .evidence("their SO_INCOMING_NAPI_ID is 0");
         found.push(with_backlog(finding, case).hinders(silent()));
     }
-    // Without an inspected process, the counts are only a hint: the backlog also carries packets for others.
+    // Without an inspected process, the counts are only a hint: the backlog also carries other processes'
+    // packets.
     let backlog = case.delivered.map_or(0, |delivered| delivered.backlog.packets);
     if found.is_empty() && backlog > 0 {
         for napi in case.suspended().filter(|napi| napi.packets() == Some(0) && napi.device.kind == "veth") {
             let finding = Found::new(
                 Severity::Warning,
                 napi.name(),
-                "no packet arrived on this NAPI, but some did on the machine's per-CPU backlogs, which may have been meant for it",
+                "no packet arrived on this NAPI, but some arrived on the machine's per-CPU backlogs, which may have been destined for this NAPI",
             );
             found.push(with_backlog(finding, case).hinders([napi.napi.id]));
         }
@@ -89,10 +90,10 @@ fn packets_on_no_napi(case: &Case<'_>, _: &Causes) -> Vec<Found> {
     found
 }
 
-/// With fewer packets per second, their delivery does not matter.
+/// The minimum packet rate: below it, how packets are delivered does not matter.
 const VETH_PACKETS_PER_SECOND_MIN: u128 = 200;
 
-/// Veths whose packets arrive through the backlog, without a process that this affects.
+/// The veths whose packets arrive through the backlog, and that no process of a request uses.
 fn veth_without_napi(case: &Case<'_>, causes: &Causes) -> Vec<Found> {
     let Some(pressure) = case.host.pressure.as_ref().filter(|pressure| !pressure.interval.is_zero()) else {
         return Vec::new();
@@ -131,15 +132,15 @@ fn veth_without_napi(case: &Case<'_>, causes: &Causes) -> Vec<Found> {
     found
 }
 
-/// Whether most connections of a process receive on NAPIs, and no count contradicts it: then the others are
-/// old or idle, and there is nothing to fix.
+/// Whether most connections of a process receive on NAPIs, and no count contradicts that: then the others are
+/// old or idle, and nothing needs to be fixed.
 fn others_arrive(case: &Case<'_>, process: &ProcessCase<'_>) -> bool {
     let on_napis: usize = process.napis.values().sum();
     let arrives = |id| case.napis.get(id).and_then(NapiCase::packets).is_none_or(|packets| packets > 0);
     on_napis > process.on_no_napi && process.napis.keys().any(arrives)
 }
 
-/// Adds the counts of the backlog, and every veth that could be the cause.
+/// Adds as evidence the counts of the backlog, and every veth that could be the cause.
 fn with_backlog(mut found: Found, case: &Case<'_>) -> Found {
     if let Some(carried) = case.on_the_backlog() {
         found = found.evidence(carried);
@@ -148,7 +149,7 @@ fn with_backlog(mut found: Found, case: &Case<'_>) -> Found {
     for device in case.host.devices.iter().filter(|device| device.kind == "veth" && device.up) {
         let sending = case.sending_to(device);
         found = found.evidence(veth_state(device, &sending));
-        // If both ends are here, report only the one that receives for a process.
+        // If both ends are in this namespace, report only the one on which a process receives.
         let receives = match &sending {
             Sending::Here(peer) => !device.napis.is_empty() || peer.napis.is_empty(),
             Sending::Elsewhere(_) | Sending::Unknown(_) => true,
@@ -176,10 +177,10 @@ fn veth_state(device: &Device, sending: &Sending<'_>) -> String {
     let peer = match sending {
         Sending::Here(peer) => format!("{} with TSO {tso}", peer.id),
         Sending::Elsewhere(peer) => format!("{} with TSO {tso}, in {}", peer.name, peer.netns),
-        Sending::Unknown(number) => format!("{number}, whose TSO setting cannot be read from here"),
+        Sending::Unknown(number) => format!("{number}, whose TSO setting cannot be read from this namespace"),
     };
     format!(
-        "{} (veth): GRO {}, XDP {}, {} NAPI(s); sent to by {peer}",
+        "{} (veth): GRO {}, XDP {}, {} NAPI(s); its sender is {peer}",
         device.id,
         state(device.features.gro),
         state(Some(device.xdp)),

@@ -32,10 +32,10 @@ pub(super) const RULES: &[DoctorRule] = &[
     },
 ];
 
-/// The maximum number of processes to propose, by packets. Larger hosts show their busiest ones.
+/// The maximum number of processes for which a policy is proposed: the busiest ones by packets.
 const PROCESSES_MAX: usize = 5;
 
-/// Fewer packets per second do not justify a policy: a wake-up for each costs less than 1 % of a CPU.
+/// The minimum packet rate for a proposal: below it, a wake-up for each packet costs less than 1 % of a CPU.
 const PACKETS_PER_SECOND_MIN: u64 = 200;
 
 fn nothing_in_force(case: &Case<'_>) -> bool {
@@ -74,7 +74,7 @@ fn not_in_force(case: &Case<'_>, _: &Causes) -> Vec<Found> {
     let wanted: Vec<&Setting> = plan.changes().map(|change| change.to()).collect();
     let evidence = evidence_on(&wanted, evidence);
     let was_worse = evidence.is_some_and(JournalVerdict::is_against);
-    let worse = if was_worse { ", and were measured as worse" } else { "" };
+    let worse = if was_worse { ", and were measured to be worse" } else { "" };
     let mut found = Found::new(
         Severity::Warning,
         "policy files",
@@ -174,7 +174,7 @@ fn proposal(process: &ProcessCase<'_>, packets: u64, case: &Case<'_>) -> Found {
         return Found::new(
             Severity::Note,
             process.process.id,
-            format!("no policy is proposed for it: `{policy}` {words}"),
+            format!("no policy is proposed for the process: `{policy}` {words}"),
         );
     }
     let names: Vec<String> = napis.keys().map(|id| case.name(*id)).collect();
@@ -185,11 +185,11 @@ fn proposal(process: &ProcessCase<'_>, packets: u64, case: &Case<'_>) -> Found {
     let mut found = Found::new(
         Severity::Note,
         process.process.id,
-        format!("no policy is in force for it: `{policy}` {gain}; a comparison on its own traffic shows it"),
+        format!("no policy is in force for the process: `{policy}` {gain}; a comparison on its own traffic shows whether it does"),
     )
     .evidence(format!("connections in its epolls: {connections}, by {shown}{more}"));
     if case.delivered.is_some() {
-        found = found.evidence(format!("packets on these queues: {}", case.rate(packets)));
+        found = found.evidence(format!("packet rate on these queues: {}", case.rate(packets)));
     }
     let busiest = napis.iter().max_by_key(|(_, connections)| **connections);
     for line in
@@ -204,7 +204,8 @@ fn proposal(process: &ProcessCase<'_>, packets: u64, case: &Case<'_>) -> Found {
     found.remedy(format!("netpolicy compare --pid {} --b {policy}", process.process.id.pid))
 }
 
-/// Why the traffic of a process is too low for a value to gain; `None` if it is enough, or unknown.
+/// Why the traffic of a process is too low for a value to help; `None` if the traffic is sufficient or
+/// unknown.
 fn too_little(entry: &RecipeEntry, napis: &BTreeMap<NapiId, usize>, case: &Case<'_>) -> Option<String> {
     let (PaysFrom { packets_per_flush, connections }, RecipeValue::Delivery(mode)) =
         (entry.pays_from?, &entry.value)
@@ -221,7 +222,7 @@ fn too_little(entry: &RecipeEntry, napis: &BTreeMap<NapiId, usize>, case: &Case<
         && has_connections >= usize::try_from(connections).unwrap_or(usize::MAX);
     (!is_enough).then(|| {
         format!(
-            "({mode}) was measured to gain only with at least {packets_per_flush} packet(s) on a queue per {flush} and {connections} connection(s); here there are {}.{} and {has_connections}",
+            "({mode}) was measured to help only with at least {packets_per_flush} packet(s) on a queue per {flush} and {connections} connection(s); here there are {}.{} and {has_connections}",
             tenths / 10,
             tenths % 10
         )

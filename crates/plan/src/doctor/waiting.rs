@@ -1,6 +1,6 @@
 //! Threads that busy-wait for events, in `epoll_wait` or around it, and poll no NAPI: `eventbusy` and
-//! `userbusy`. Softirqs deliver their packets, so engagement is not assessed per NAPI; the rules find a wait
-//! that cannot help, or one that does not happen.
+//! `userbusy`. Softirqs deliver their packets, so engagement is not assessed per NAPI; the rules find busy
+//! waits that cannot help, and busy waits that were requested but do not happen.
 
 use model::{DeliveryMode, NapiId, Severity};
 
@@ -109,7 +109,7 @@ fn crowded(case: &Case<'_>, _: &Causes) -> Vec<Found> {
             )
         } else {
             format!(
-                "{spinning} of its epolls busy-wait on {} CPU(s): each yields immediately, and gains nothing",
+                "{spinning} of its epolls busy-wait on {} CPU(s): each wait yields its CPU immediately, which gains nothing",
                 cpus.len()
             )
         };

@@ -30,7 +30,7 @@ pub(crate) fn of_request(
         Target::Device(name) => {
             return index.host.device_named(name).map(of_device).into_iter().collect();
         }
-        // Each of its devices has a separate request.
+        // Each of the request's devices has a separate request.
         Target::Devices(..) => return Vec::new(),
         Target::Service(..) => resolved.pids_of(at),
         Target::Task(pid) | Target::Epolls(pid, _) => BTreeSet::from([*pid]),

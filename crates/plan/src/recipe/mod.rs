@@ -11,8 +11,8 @@ use model::{
 use crate::chosen::Chosen;
 use crate::refusal::{Refusal, RefusalKind};
 
-/// The delivery mode of a request: the one named by an expert, or else that of the policy's recipe under its
-/// circumstances.
+/// The delivery mode of a request: the one that the request names, or else that of the policy's recipe under
+/// its circumstances.
 ///
 /// # Errors
 /// [`RefusalKind::Missing`] for a policy without a recipe, [`RefusalKind::Usage`] for `mix` on anything but a
@@ -29,7 +29,7 @@ pub(crate) fn choose(
             "mix is for devices that several policies share",
         )
         .because(format!("requested at {}", intent.origin))
-        .nearest("use one of them, as in latency or bulk"));
+        .nearest("use a policy for one workload, such as latency or bulk"));
     }
     if let (Some(mode), Some(why)) = (intent.delivery, &intent.found) {
         let source = format!("{}: policy {} → {mode}, on_missed", intent.origin, intent.policy);
@@ -43,7 +43,10 @@ pub(crate) fn choose(
             }
             _ => format!("{}: {mode}, IRQ-suspension document", intent.origin),
         };
-        return Ok(Chosen { mode, because: Reason::new(format!("{mode} was asked for by name"), source) });
+        return Ok(Chosen {
+            mode,
+            because: Reason::new(format!("delivery mode {mode} is set explicitly"), source),
+        });
     }
     let named = recipes.agreed(intent.policy, Mechanism::Delivery, places);
     match named.entry.map(|entry| (&entry.value, &entry.because)) {
@@ -64,11 +67,11 @@ pub(crate) fn choose(
             format!("policy {} has no recipe that names a delivery mode", intent.policy),
         )
         .because(format!("requested at {}", intent.origin))
-        .nearest("name a delivery mode, as in suspend20")),
+        .nearest("name a delivery mode, such as suspend20")),
     }
 }
 
-/// The values of a mode, with the overrides of the policy's recipe. A mode named by an expert has no
+/// The values of a mode, with the overrides of the policy's recipe. A mode that the request names has no
 /// overrides.
 pub(crate) fn params(
     intent: &Intent,
@@ -93,7 +96,8 @@ pub(crate) fn params(
     params
 }
 
-/// Notes on a mode that no expert named: that devices disagree, or that it was not measured on such a device.
+/// Notes on a mode that the recipe chose: that devices disagree, or that the mode was not measured on such a
+/// device.
 pub(crate) fn notes(
     intent: &Intent,
     chosen: &Chosen,

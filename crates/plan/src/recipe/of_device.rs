@@ -26,12 +26,12 @@ pub(crate) struct OfDevice {
     pub(crate) wanted: Vec<DesiredSetting>,
     /// Settings that would stop queues, and so are only proposed.
     pub(crate) proposed: Vec<DesiredSetting>,
-    /// What the device lacks, in words.
+    /// The mechanisms that the device lacks, for display.
     pub(crate) lacks: BTreeSet<&'static str>,
 }
 
-/// The settings of a part's recipe on one device: all of it if the part is the device's request, otherwise on
-/// its own queues.
+/// The settings of a part's recipe on one device: the whole recipe if the part is the device's request,
+/// otherwise only the settings of its own queues.
 pub(crate) fn wanted(
     part: &PlacedRequest,
     device: &Device,
@@ -69,7 +69,7 @@ pub(crate) fn wanted(
             list.push(DesiredSetting { setting, because: because.clone() });
         }
     }
-    // A recipe removes nothing that cannot be restored.
+    // A recipe does not remove objects that cannot be restored.
     let can_be_put_back =
         |table: &Setting| in_force::value(table, index).is_ok_and(|now| now == *table || now.restorable());
     if let Some(table) = scope.spread().filter(can_be_put_back) {
@@ -94,7 +94,7 @@ pub(crate) fn channels_wanted(
     Scope { part, device, index, of_device: true, whole: true }.channels(kind, &entry.value)
 }
 
-/// Whether an expert's request sets this mechanism, which takes precedence over the recipe.
+/// Whether this mechanism is set explicitly, which takes precedence over the recipe.
 fn names(request: &NicRequest, mechanism: Mechanism) -> bool {
     request.key().trim_start_matches("settings.") == mechanism.as_str()
 }
@@ -248,7 +248,7 @@ impl Scope<'_> {
         Some(if beyond { Vec::new() } else { vec![wanted] })
     }
 
-    /// Each usable CPU sends on one queue: that of its object, or in turn; or any CPU on any queue.
+    /// Each usable CPU sends on one queue: its object's queue, or round robin; or any CPU on any queue.
     fn xps(&self, spread: bool) -> Vec<Setting> {
         let allowed = cpu_locality::allowed(&self.part.intent, self.index.host);
         let tx = |index| TxQueue { device: self.device.id, index };
@@ -294,7 +294,7 @@ fn number(value: &RecipeValue) -> Option<u32> {
     }
 }
 
-/// One line for everything that a device lacks.
+/// One line that lists everything the device lacks.
 pub(crate) fn note_of_lacks(
     device: DeviceId,
     part: &PlacedRequest,

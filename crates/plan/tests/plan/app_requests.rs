@@ -109,7 +109,11 @@ fn a_request_that_cannot_be_met_is_left_out_and_the_others_are_not() {
     let requests = [socket(1, PolicyName::Latency), socket(3, PolicyName::Cpu)];
     let joined = join(&policy, &requests, &host, &resolved);
     assert_eq!(joined.notes.len(), 1, "{:?}", joined.notes);
-    assert!(joined.notes[0].starts_with("epoll 7 of task 812 requests latency"), "{}", joined.notes[0]);
+    assert!(
+        joined.notes[0].starts_with("epoll 7 of task 812: its request for latency"),
+        "{}",
+        joined.notes[0]
+    );
     assert_eq!(
         owned(&placed(&joined, &host, &resolved)),
         [(PolicyName::Bulk, vec![Fd(7), Fd(8)], vec![0, 1]), (PolicyName::Cpu, vec![Fd(8)], vec![2, 3]),]

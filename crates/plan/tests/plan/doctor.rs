@@ -449,7 +449,7 @@ fn low_load_is_idle_and_no_fault() {
     let silent = delivered([]);
     let findings = doctor(&host, Some(&silent), &[]);
     assert_eq!(rules(&findings), ["idle"], "no traffic at all");
-    assert_eq!(findings[0].summary, "suspension is set and idle: no packet came");
+    assert_eq!(findings[0].summary, "suspension is set and idle: no packet arrived");
 
     // A busier server also finishes before the next packet arrives, although its traffic is not light.
     let counts =
@@ -845,7 +845,7 @@ fn a_pod_that_receives_by_a_napi_here_is_engaged_for_and_one_behind_a_routed_vet
     let findings = doctor(&host, None, &[]);
     let here = found(&findings, "another-namespace");
     assert_eq!(here.severity, Severity::Ok);
-    assert!(here.summary.contains("receives by veth0 napi 328"), "{}", here.summary);
+    assert!(here.summary.contains("receives through veth0 napi 328"), "{}", here.summary);
     assert!(here.evidence[0].starts_with("container shop/cart-7d9f server; "), "{:?}", here.evidence);
     for socket in host.processes[0].sockets.iter_mut() {
         socket.napi = None;
@@ -879,7 +879,7 @@ fn deferral_and_busy_polling_are_judged_by_what_they_are() {
         let quiet = Counted { timer_polls, timer_empty: timer_polls, ..Counted::default() };
         let findings = doctor(&host, Some(&delivered([quiet.on(328)])), &wanted);
         assert_eq!(rules(&findings), ["idle"]);
-        assert_eq!(findings[0].summary, "deferral is set and idle: no packet came");
+        assert_eq!(findings[0].summary, "deferral is set and idle: no packet arrived");
     }
     set_epolls(&mut host.processes[0], DeliveryMode::NapiBusy);
     let busy = Counted { share: 16, timer_polls: 3_900, application_polls: 40_000, ..SOFTIRQ };

@@ -48,7 +48,7 @@ fn a_placed_interrupt_that_irqbalance_may_move_is_a_warning_until_it_is_banned()
     let host = nic(Some(&[30, 31]));
     assert_eq!(found(&host, &[asked(&host)], Vec::new(), "irqbalance-moves-placed"), None);
     let note = found(&host, &[], Vec::new(), "irqbalance-runs").expect("a note");
-    assert_eq!(note.summary, "it is running, and leaves alone 2 of the 2 interrupts of devices");
+    assert_eq!(note.summary, "it is running, and ignores 2 of the 2 interrupts of devices");
 }
 
 #[test]

@@ -102,7 +102,7 @@ fn a_word_is_proposed_only_where_the_traffic_is_enough_for_it_to_gain() {
         assert_eq!(
             found.summary,
             format!(
-                "no policy is proposed for it: `cpu` (defer200) was measured to gain only with at least {packets_per_flush} packet(s) on a queue per 200us and {connections} connection(s); here there are 1.8 and 1"
+                "no policy is proposed for the process: `cpu` (defer200) was measured to help only with at least {packets_per_flush} packet(s) on a queue per 200us and {connections} connection(s); here there are 1.8 and 1"
             )
         );
         assert_eq!(found.remedy, None);
@@ -143,7 +143,7 @@ fn what_a_look_cannot_tell_is_said() {
     assert_eq!(
         not_known(&host, Some(&counts()), &context),
         [
-            "other loads than in these 2 s (--seconds N observes longer)",
+            "other loads than during these 2 s (--seconds N observes longer)",
             "how long requests take (`netpolicy watch`, or a goal in a policy file)",
         ]
     );
@@ -154,8 +154,8 @@ fn what_a_look_cannot_tell_is_said() {
     assert_eq!(
         not_known(&host, None, &HostContext::default())[..3],
         [
-            "what processes of other users wait for (run it as root)",
-            "who delivers the packets (nothing was counted)",
+            "how processes of other users wait (run it as root)",
+            "which context delivers the packets (nothing was counted)",
             "the interrupts of the queues of eth0 (inferred, not reported)",
         ]
     );
@@ -188,7 +188,7 @@ fn settings_that_are_asked_for_and_not_in_force_are_counted_with_what_brings_the
         ..pending.clone()
     };
     let found = said(worse.clone()).remove(0);
-    assert!(found.summary.ends_with("not in force, and were measured as worse"), "{}", found.summary);
+    assert!(found.summary.ends_with("not in force, and were measured to be worse"), "{}", found.summary);
     assert!(found.evidence[0].starts_with("measured on memcached as worse: p50 10"), "{:?}", found.evidence);
     assert!(!found.remedy.expect("one").contains("apply"), "what was worse is not recommended");
     let better = PendingChanges {

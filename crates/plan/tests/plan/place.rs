@@ -290,10 +290,11 @@ fn a_device_whose_other_half_a_service_sets_says_so() {
     let placement = place(&both, &host, &Resolved::default().with(1, [Pid(812)])).expect("placed");
     let notes = &placement.parts[0].notes;
     assert!(
-        notes.contains(&"the application's half is set by the request for service memcached".to_owned()),
+        notes
+            .contains(&"the epolls' part of the mode is set by the request for service memcached".to_owned()),
         "{notes:?}"
     );
-    assert!(!notes.iter().any(|note| note.contains("only the NIC's half")), "{notes:?}");
+    assert!(!notes.iter().any(|note| note.contains("only the NIC's part")), "{notes:?}");
 }
 
 #[test]

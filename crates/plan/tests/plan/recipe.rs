@@ -83,7 +83,7 @@ fn a_device_gets_what_it_has_and_what_stops_its_queues_is_proposed() {
     );
     let proposed: Vec<String> = desired.proposed.iter().map(|wanted| wanted.setting.to_string()).collect();
     assert_eq!(proposed, ["eth0: rx-ring 4096", "eth0: rx-gro-hw on"]);
-    assert!(desired.notes.iter().any(|note| note.contains("not done without --disruptive")));
+    assert!(desired.notes.iter().any(|note| note.contains("not set without --disruptive")));
     assert_eq!(desired.wake_latency.map(|(micros, _)| micros), Some(100));
     assert!(desired.wanted[0].because.source.contains("policy bulk, recipe of a test"));
 }
@@ -182,7 +182,7 @@ fn a_layout_of_the_recipe_moves_interrupts_and_one_without_cpus_for_it_is_a_note
     assert_eq!(moved, ["irq 40: smp_affinity 0-3 → 0", "irq 41: smp_affinity 0-3 → 1"]);
     host.topology.isolated = host.topology.online.clone();
     let placement = place(&asked, &host, &Resolved::default()).expect("placed");
-    assert!(placement.parts[0].notes.iter().any(|note| note.contains("interrupts stay where they are")));
+    assert!(placement.parts[0].notes.iter().any(|note| note.contains("interrupts are not moved")));
 }
 
 #[test]

@@ -166,7 +166,7 @@ fn a_connection_on_the_port_of_another_request_keeps_that_requests_queue() {
     let notes = notes(&placement, 901);
     assert!(
         notes.iter().any(|note| note.contains(
-            "no queues of its own on eth0: 1 connection(s) arrive on port 11211, whose rule is for another request"
+            "no dedicated queues on eth0: 1 connection(s) arrive on port 11211, whose rule is for another request"
         )),
         "{notes:?}"
     );
@@ -194,7 +194,7 @@ fn a_request_whose_queues_the_device_cannot_give_says_why_and_is_met_otherwise()
         let placement = placed(&joined(&host, &asked), &host);
         assert_eq!(shares(&placement), [], "{why}");
         let notes = notes(&placement, 901);
-        let expected = format!("it gets no queues of its own on eth0: {why}");
+        let expected = format!("it gets no dedicated queues on eth0: {why}");
         assert!(notes.contains(&expected), "{notes:?}");
         assert_eq!(placement.parts[1].processes[0].epolls.len(), 1, "{why}: its epoll is set");
     }
@@ -231,7 +231,7 @@ fn a_veth_says_that_its_driver_has_no_rules() {
     let asked = requests(&host, 901, PolicyName::Latency);
     let notes = notes(&placed(&joined(&host, &asked), &host), 901);
     assert!(
-        notes.contains(&"it gets no queues of its own on eth0: its driver has no ntuple rules".to_owned()),
+        notes.contains(&"it gets no dedicated queues on eth0: its driver has no ntuple rules".to_owned()),
         "{notes:?}"
     );
 }

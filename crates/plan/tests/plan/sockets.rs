@@ -145,12 +145,18 @@ fn said_of_poll(host: &Host, wants: Option<u64>) -> (String, bool) {
 fn whether_poll_and_select_poll_is_said_as_the_host_has_it_and_as_the_plan_makes_it() {
     let mut host = with_sockets(vec![udp(3, Some(300), Some(STILL))]);
     let elsewhere =
-        "do so only if net.core.busy_poll, visible only in the initial network namespace, is not 0";
+        "are busy-polled only if net.core.busy_poll, visible only in the initial network namespace, is not 0";
     assert_eq!(said_of_poll(&host, None), (elsewhere.to_owned(), false));
     host.sysctls.insert(Sysctl::BusyPoll, 0);
-    let off = "do not, because net.core.busy_poll is 0; settings.busy_poll of a device section sets it for the whole host";
+    let off = "are not busy-polled, because net.core.busy_poll is 0; settings.busy_poll of a device section sets it for the whole host";
     assert_eq!(said_of_poll(&host, None), (off.to_owned(), false));
-    assert_eq!(said_of_poll(&host, Some(70)), ("do so for 70 us (net.core.busy_poll)".to_owned(), true));
+    assert_eq!(
+        said_of_poll(&host, Some(70)),
+        ("are busy-polled for 70 us (net.core.busy_poll)".to_owned(), true)
+    );
     host.sysctls.insert(Sysctl::BusyPoll, 50);
-    assert_eq!(said_of_poll(&host, None), ("do so for 50 us (net.core.busy_poll)".to_owned(), false));
+    assert_eq!(
+        said_of_poll(&host, None),
+        ("are busy-polled for 50 us (net.core.busy_poll)".to_owned(), false)
+    );
 }

@@ -37,7 +37,7 @@ const SAMPLED: Duration = Duration::from_millis(20);
 /// How a run is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Measuring {
-    /// Not at all.
+    /// The change does not interrupt traffic.
     Off,
     /// For a part of each second.
     Sampled,

@@ -39,7 +39,7 @@ const READ_BYTES: usize = 64 << 10;
 pub(crate) struct Control {
     server: String,
     link: Link,
-    /// `None` once it is closed.
+    /// `None` once the pipe is closed.
     to: Arc<Mutex<Option<Sink>>>,
     replies: Receiver<Result<Reply, String>>,
     _alive: Sender<()>,

@@ -112,8 +112,8 @@ fn offloads(raw: &RawFeatures, names: &[String]) -> BTreeMap<Offload, bool> {
     offloads_by(raw, names, |bit| raw.is_active(bit))
 }
 
-/// The same as [`offloads`], but as requested: the bits that a write changes. The kernel keeps them while it
-/// cannot switch the offload.
+/// Like [`offloads`], but with the requested states: the bits that a write changes. The kernel keeps them
+/// while it cannot switch the offload.
 pub(crate) fn requested_offloads(raw: &RawFeatures, names: &[String]) -> BTreeMap<Offload, bool> {
     offloads_by(raw, names, |bit| raw.is_requested(bit))
 }

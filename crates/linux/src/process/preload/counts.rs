@@ -15,13 +15,13 @@ use super::{PRELOAD_VARIABLE, libraries};
 /// The variable that tells the library the path of its file of counts.
 const COUNTS_VARIABLE: &str = "NETPOLICY_EPOLL_COUNTS";
 
-/// The number of threads with a slot of their own; further ones share the last. The same as `THREADS_MAX` of
-/// `preload/epoll_count.c`.
+/// The number of threads with a separate slot; further threads share the last slot. The same as `THREADS_MAX`
+/// of `preload/epoll_count.c`.
 const THREADS_MAX: usize = 64;
 /// The size of a slot, and of the header before the slots, in numbers: as in `struct slot` and `struct
 /// counts` there.
 const NUMBERS: usize = 16;
-/// The index in a slot of the numbers after the sizes.
+/// The index in a slot of the numbers that follow the size classes.
 const EVENTS: usize = EpollBatch::SIZES;
 const MOST: usize = EVENTS + 1;
 const FAILED: usize = EVENTS + 2;
@@ -33,14 +33,11 @@ const BYTES: usize = SLOT_BYTES * (1 + THREADS_MAX);
 // epoll_count.c asserts the same sizes of `struct slot` and `struct counts`.
 const _: () = assert!(
     EVENTS * NUMBER_BYTES == 96 && MOST * NUMBER_BYTES == 104 && FAILED * NUMBER_BYTES == 112,
-    "as preload/epoll_count.c has them"
+    "the same as in preload/epoll_count.c"
 );
-const _: () = assert!(SLOT_BYTES == 128 && BYTES == 8320, "as preload/epoll_count.c has them");
+const _: () = assert!(SLOT_BYTES == 128 && BYTES == 8320, "the same as in preload/epoll_count.c");
 
-/// A file in which programs count what their `epoll_wait` returns, until this is dropped; after that they
-/// continue counting, but nobody reads it.
-///
-/// It is a file without a name, which does not have to be removed.
+/// A file in which programs count what their `epoll_wait` returns, until this is dropped; after that they continue counting, but nothing reads the counts. The file has no name and need not be removed.
 #[derive(Debug)]
 pub struct EpollCounts {
     file: File,
@@ -180,7 +177,7 @@ mod test {
         assert_eq!(
             EpollCalls::default().batch_since(&EpollCalls::default()),
             None,
-            "nothing was ever counted"
+            "nothing has been counted"
         );
     }
 

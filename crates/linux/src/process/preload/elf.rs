@@ -20,14 +20,14 @@ const OUR_MACHINE: u16 = 62;
 #[cfg(target_arch = "aarch64")]
 const OUR_MACHINE: u16 = 183;
 
-/// An ELF executable, as far as preloading is concerned.
+/// An ELF executable, classified by whether a library can be preloaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Executable {
     /// Not an ELF file.
     NotElf,
-    /// For another machine, or 32-bit, or the other byte order; or not an executable.
+    /// For another machine, 32-bit, or of the other byte order; or not an executable.
     Foreign,
-    /// No dynamic linker: libraries are linked in.
+    /// Without a dynamic linker: the libraries are linked statically.
     Static,
     /// With a dynamic linker, but built by Go, whose own runtime calls the kernel without the C library.
     Go,

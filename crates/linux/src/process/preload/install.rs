@@ -77,14 +77,14 @@ pub fn install(library: Library, directory: &Path) -> Result<PathBuf, KernelErro
     Ok(path)
 }
 
-/// What already exists under the library's name.
+/// The existing file with the library's name.
 enum Existing {
     None,
     /// The same library.
     Ours,
-    /// A file of ours with another content: the disk was full, or a machine lost power.
+    /// A file of ours with other content, for example because the disk was full or the machine lost power.
     Damaged,
-    /// Not ours, or not a regular file.
+    /// The file is not ours, or not a regular file.
     Foreign,
 }
 
@@ -100,7 +100,7 @@ fn existing(directory: &OwnedFd, name: &str, expected: &[u8]) -> Result<Existing
     if !is_file || !only_we_may_change(&file)? {
         return Ok(Existing::Foreign);
     }
-    // One byte more than ours, to detect a longer file.
+    // Read one byte more than our library has, to detect a longer file.
     let mut content = vec![0; expected.len() + 1];
     let length = rustix::io::retry_on_intr(|| rustix::io::pread(&file, &mut content[..], 0))?;
     let same = content.get(..length) == Some(expected);
@@ -181,7 +181,7 @@ mod test {
         std::fs::write(&path, b"half").expect("damaged");
         assert_eq!(install(Library::Cap, &directory).expect("mended"), path);
         assert_eq!(std::fs::read(&path).expect("read"), Library::Cap.content());
-        assert_eq!(std::fs::read_dir(&directory).expect("listed").count(), 1, "nothing temporary is left");
+        assert_eq!(std::fs::read_dir(&directory).expect("listed").count(), 1, "no temporary file is left");
     }
 
     #[test]

@@ -67,7 +67,7 @@ impl Image {
         (!path.is_empty()).then(|| PathBuf::from(std::ffi::OsStr::from_bytes(path)))
     }
 
-    /// Why the dynamic linker would not load a library for us, as the end of a sentence.
+    /// Why the dynamic linker would not load a library into the program; the text completes a sentence.
     fn refusal(&self) -> Option<&'static str> {
         match Executable::read(&self.bytes) {
             Executable::NotElf => Some("is neither an ELF executable nor a script"),
@@ -75,8 +75,7 @@ impl Image {
             Executable::Static => Some("is statically linked: there is no dynamic linker to load a library"),
             Executable::Go => Some("is built by Go, whose runtime calls the kernel without the C library"),
             Executable::Dynamic => self.secure().then_some(
-                "changes its user, group or capabilities when it starts: \
-                 the dynamic linker then ignores LD_PRELOAD (AT_SECURE)",
+                "changes its user, group or capabilities when it starts: the dynamic linker then ignores LD_PRELOAD (AT_SECURE)",
             ),
         }
     }
@@ -132,7 +131,7 @@ mod test {
         assert!(with(|image| (image.mode, image.gid) = (0o2755, image.gid + 1)));
         assert!(
             !with(|image| (image.mode, image.gid) = (0o2745, image.gid + 1)),
-            "that is mandatory locking"
+            "this mode means mandatory locking"
         );
         assert_eq!(with(|image| image.has_capabilities = true), !getuid().is_root());
     }
