@@ -142,7 +142,7 @@ fn verify_all<K: Knobs>(pending: &OpenTransaction, kernel: &mut K) -> Result<(),
 
 /// A transaction that awaits confirmation, or whose program was killed, must be decided before its knobs are
 /// changed again: its undo would find a newer value and leave it. The same applies to a transaction that
-/// another program owns, and to an unreadable one, whose standing and often whose changes are unknown.
+/// another program owns, and to an unreadable one: its standing is unknown, and often its changes are too.
 fn check_that_no_knob_is_claimed<E>(plan: &Plan, journal: &Journal) -> Result<(), CommitFault<E>> {
     let (live, unreadable) = journal.live_and_unreadable()?;
     for transaction in unreadable {
@@ -189,7 +189,9 @@ impl Journal {
             let (name, standing) = (transaction.name(), transaction.standing());
             let why = match self.owner(transaction) {
                 Some(by) => {
-                    format!("belongs to process {by}, which restores it when it exits (transaction {name})")
+                    format!(
+                        "belongs to process {by}, which restores its old value on exit (transaction {name})"
+                    )
                 }
                 None if is_undecided(standing) => {
                     format!("was changed by {name}, which is {standing}: confirm it or roll it back first")
@@ -281,10 +283,10 @@ impl Allow {
     }
 }
 
-/// A setting that no longer has the value the plan was made for.
+/// A setting whose value differs from the one for which the plan was made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Drift {
-    /// The value the plan was made for.
+    /// The value for which the plan was made.
     pub planned: Setting,
     /// The current value.
     pub found: Setting,
@@ -297,7 +299,7 @@ impl fmt::Display for Drift {
     }
 }
 
-/// A plan that was not applied: why, and the resulting state of the host.
+/// A plan that was not applied, with the reason and the resulting state of the host.
 #[derive(Debug)]
 pub struct CommitError<E> {
     /// What failed.
@@ -308,7 +310,7 @@ pub struct CommitError<E> {
     pub undone: Undone,
     /// The transaction, if one was started.
     pub transaction: Option<TransactionName>,
-    /// The script that undoes it without netpolicy, if one was started.
+    /// The script that undoes the transaction without netpolicy, if one was started.
     pub undo_script: Option<PathBuf>,
 }
 
@@ -371,9 +373,9 @@ pub enum CommitFault<E> {
         step: usize,
         /// The number of steps in the plan.
         of: usize,
-        /// What was written.
+        /// The value that was written.
         wrote: Box<Setting>,
-        /// What is in force.
+        /// The value in force.
         found: Box<Setting>,
     },
     /// The journal could not be written, or another process has it.
@@ -426,7 +428,7 @@ impl<E: fmt::Display> fmt::Display for CommitFault<E> {
             ),
             Self::Owned { name, by, knob } => write!(
                 f,
-                "refused: {} of {} belongs to process {by}, which restores it when it exits (transaction {name})",
+                "refused: {} of {} belongs to process {by}, which restores its old value on exit (transaction {name})",
                 knob.to().knob(),
                 knob.to().object()
             ),
@@ -440,7 +442,7 @@ impl<E: fmt::Display> fmt::Display for CommitFault<E> {
                 write!(f, ", but cannot be read: {transaction}")
             }
             Self::RolledBackMeanwhile { name } => {
-                write!(f, "refused: {name} was rolled back while this was planned")
+                write!(f, "refused: {name} was rolled back while these changes were planned")
             }
             Self::QueueConflict(taken) => {
                 write!(f, "refused: {} {}\n  {taken}", taken.change, taken.how)
@@ -471,7 +473,7 @@ fn indented(items: impl IntoIterator<Item = impl fmt::Display>) -> String {
 }
 
 impl<E: fmt::Display> fmt::Display for CommitError<E> {
-    /// What failed, then the state of the host.
+    /// The failure, followed by the state of the host.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}\n{}", self.fault, self.undone)?;
         match (&self.host, &self.undo_script) {
@@ -484,7 +486,7 @@ impl<E: fmt::Display> fmt::Display for CommitError<E> {
 }
 
 impl<E: std::error::Error + 'static> std::error::Error for CommitError<E> {
-    /// The host's or the journal's error, whose text is also part of this error's.
+    /// The host's or the journal's error; this error's text includes its text.
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match &*self.fault {
             CommitFault::Host { cause, .. } => Some(cause),

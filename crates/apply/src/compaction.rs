@@ -28,7 +28,7 @@ pub const FOLD_MAX: usize = 16;
 pub type Knob = (Object, &'static str);
 
 impl Journal {
-    /// From now on, a commit is refused if one of these is no longer in force.
+    /// From now on, a commit is refused if one of these transactions is no longer in force.
     pub fn rely_on(&self, names: impl IntoIterator<Item = TransactionName>) {
         if let Some(kept) = self.daemon_lock() {
             kept.rely_on(names);
@@ -36,11 +36,11 @@ impl Journal {
     }
 
     /// Folds a daemon's kept transactions into one. A single transaction is rewritten if it has changes that
-    /// are `gone` (settings of processes that have exited). Omits these, and knobs that have their first
-    /// value again. Returns `None` if there was nothing to fold, or the result is empty.
+    /// are `gone` (settings of processes that have exited). Omits those changes, and knobs that have their
+    /// first value again. Returns `None` if there was nothing to fold, or the result is empty.
     ///
-    /// A change by another program is a barrier: only transactions newer than every foreign one with which they share a
-    /// knob are folded.
+    /// A change by another program is a barrier: only transactions newer than every foreign one with which
+    /// they share a knob are folded.
     ///
     /// If another process is writing, or a file cannot be written. Either nothing has changed then, or the
     /// old transactions remain next to the one that replaces them, and are ignored.
@@ -94,7 +94,7 @@ impl Journal {
             let verdicts: Vec<_> =
                 folded.iter().flat_map(|transaction| transaction.judgements().iter().cloned()).collect();
             if !verdicts.is_empty() {
-                // Undo does not need the verdicts: if they cannot be written, the fold is still valid.
+                // Undo does not need the verdicts, so the fold is valid even if they cannot be written.
                 let _without = Verdicts::write(&self.directory().join(name.to_string()), &verdicts);
             }
         }
@@ -132,7 +132,8 @@ pub(crate) fn knob(change: &Change) -> Knob {
     (change.to().object(), change.to().knob())
 }
 
-/// The net effect of consecutive transactions: each knob's value before the first and after the last.
+/// The net effect of consecutive transactions: each knob's value before the first transaction and after the
+/// last.
 #[derive(Clone, Debug, Default)]
 pub struct Ledger {
     changes: BTreeMap<Knob, (u64, Change)>,
@@ -163,7 +164,7 @@ impl Ledger {
         }
     }
 
-    /// The change of a knob from its first value to its last; `None` if there is none.
+    /// The change of a knob from its first value to its last; `None` if both are equal.
     pub fn get(&self, knob: &Knob) -> Option<&Change> {
         self.changes.get(knob).map(|(_, change)| change)
     }
@@ -188,7 +189,8 @@ impl Ledger {
         self.changes.is_empty()
     }
 
-    /// All changes that are not gone as one plan, in the order in which the knobs were first changed.
+    /// All changes whose objects still exist, as one plan, in the order in which the knobs were first
+    /// changed.
     fn plan(&self, gone: impl Fn(&Change) -> bool) -> Plan {
         let mut in_order: Vec<&(u64, Change)> =
             self.changes.values().filter(|(_, change)| !gone(change)).collect();

@@ -86,7 +86,7 @@ impl DaemonLock {
         (live, unread)
     }
 
-    /// From now on, the daemon relies on these.
+    /// From now on, the daemon relies on these transactions.
     pub(crate) fn rely_on(&self, names: impl IntoIterator<Item = TransactionName>) {
         self.known.lock().unwrap_or_else(PoisonError::into_inner).relied_on = names.into_iter().collect();
     }

@@ -13,23 +13,23 @@ pub enum Fate {
     Restored,
     /// The object no longer exists.
     Gone,
-    /// Another program has set it since; it was left alone.
+    /// Another program has set the setting since then, so it was not changed.
     LeftAlone {
-        /// The foreign value.
+        /// The value that the other program set.
         found: Setting,
     },
     /// The setting could not be restored.
     Stuck {
-        /// The value it was last seen with, if it was read.
+        /// The last value that was read, if any.
         found: Option<Setting>,
-        /// Whether an undo may have written it.
+        /// Whether an undo may have written the setting.
         written: bool,
         /// The reason, with the kernel's error.
         cause: String,
     },
 }
 
-/// A step to undo, with what is known about it beyond the plan.
+/// A step to undo, with facts about it that are not in the plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Begun {
     /// The step's index in the plan.

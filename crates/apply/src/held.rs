@@ -14,10 +14,9 @@ use crate::transaction::Transaction;
 use crate::transaction_name::TransactionName;
 use crate::undo::{UndoState, Undone, UndoneChange, in_force_unrecorded, undo_step};
 
-/// A plan that is in force and waits for a decision: [`keep`](Self::keep), [`hold_until`](Self::hold_until) or
-/// [`roll_back`](Self::roll_back). Dropping it rolls back, so `?` and panics cannot leave it behind.
-/// While it exists, no other transaction can be written on this host.
-/// While it lives, no other transaction can be written on this host.
+/// A plan that is in force and waits for a decision: [`keep`](Self::keep), [`hold_until`](Self::hold_until)
+/// or [`roll_back`](Self::roll_back). Dropping it rolls back, so `?` and panics cannot leave it behind. While
+/// it exists, no other transaction can be written on this host.
 #[must_use = "a plan that was not kept is rolled back"]
 pub struct HeldPlan<'k, K: Knobs> {
     pub(crate) kernel: &'k mut K,
@@ -29,9 +28,9 @@ pub struct HeldPlan<'k, K: Knobs> {
 
 /// The plan was rolled back because the decision to keep it could not be recorded.
 #[derive(Debug, thiserror::Error)]
-#[error("{cause}; without that record nothing can stay. {undone}")]
+#[error("{cause}; a plan cannot be kept without that record. {undone}")]
 pub struct KeepError {
-    /// Why it could not be recorded.
+    /// Why the decision could not be recorded.
     pub cause: JournalError,
     /// The result of the rollback.
     pub undone: Undone,
@@ -55,7 +54,7 @@ impl<'k, K: Knobs> HeldPlan<'k, K> {
         self.pending.as_ref().map(OpenTransaction::name)
     }
 
-    /// The script that undoes it without netpolicy; `None` for an empty plan.
+    /// The script that undoes the transaction without netpolicy; `None` for an empty plan.
     pub fn undo_script(&self) -> Option<PathBuf> {
         self.pending.as_ref().map(OpenTransaction::undo_script)
     }
@@ -173,7 +172,7 @@ impl OpenTransaction {
     pub(crate) fn note(&mut self, record: JournalRecord) -> Result<(), JournalError> {
         self.log.append(&record)?;
         let follows = self.progress.follow(&self.plan, &record);
-        assert_eq!(follows, Ok(()), "a transaction must move by its own rules");
+        assert_eq!(follows, Ok(()), "a transaction must follow its own state machine");
         Ok(())
     }
 
@@ -217,7 +216,7 @@ impl OpenTransaction {
         }
     }
 
-    /// Converts an undo to a result: success, or an error that lists what is left.
+    /// Converts an undo to a result: success, or an error that lists the settings that were not restored.
     pub(crate) fn answer(&self, undone: Undone) -> Result<Undone, RollBackError> {
         if undone.is_complete() {
             Ok(undone)

@@ -77,8 +77,9 @@ impl Journal {
     /// The same journal, for the daemon. While this journal or a clone of it exists, no other daemon can use
     /// it.
     ///
-    /// Its transactions are marked as the daemon's, so that the next daemon finds them. Reads are cached, since a daemon
-    /// commits often: a settled transaction is read once, and a live one again only when its file has grown.
+    /// The daemon's transactions are marked as such, so that the next daemon finds them. Reads are cached,
+    /// since a daemon commits often: a settled transaction is read once, and a live one again only when its
+    /// file has grown.
     ///
     /// # Errors
     /// [`JournalError::Kept`] if another daemon uses it.

@@ -80,8 +80,8 @@ pub trait Knobs {
     }
 
     /// Whether an error means that the object no longer exists: its process or thread exited, its device was
-    /// removed, its descriptor was closed or reused. Its settings disappeared with it, so there is nothing
-    /// left to undo. Must be false if the object may still exist (permission, memory, a malformed reply): the
-    /// undo then counts as incomplete.
+    /// removed, its descriptor was closed or reused. The settings disappeared with the object, so there is
+    /// nothing left to undo. Must be false if the object may still exist (permission, memory, a malformed
+    /// reply): the undo then counts as incomplete.
     fn is_gone(error: &Self::Error) -> bool;
 }

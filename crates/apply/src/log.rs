@@ -39,7 +39,7 @@ pub enum JournalError {
         /// The kernel's error.
         source: io::Error,
     },
-    /// A line before the last is not what was written.
+    /// A line before the last one differs from what was written.
     #[error("{}:{line}: {why}", file.display())]
     Corrupt {
         /// The journal.
@@ -69,7 +69,7 @@ pub enum JournalError {
     Unread {
         /// The cause.
         error: Box<JournalError>,
-        /// The undo script, if that is a file.
+        /// The undo script, if it is a regular file.
         script: Option<PathBuf>,
     },
     /// Another process is writing.
@@ -88,7 +88,7 @@ pub enum JournalError {
         /// The journal.
         directory: PathBuf,
     },
-    /// There is no such transaction.
+    /// The requested transaction does not exist.
     #[error("there is no transaction {name} in {}", directory.display())]
     NoSuchTransaction {
         /// The requested name.
@@ -114,14 +114,14 @@ impl JournalError {
     }
 }
 
-/// How to undo a transaction whose journal cannot be read.
+/// The remedy for a transaction whose journal cannot be read.
 struct WayBack<'a>(Option<&'a Path>);
 
 impl std::fmt::Display for WayBack<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.0 {
             Some(script) => write!(f, "the script {} can still undo the transaction", script.display()),
-            None => write!(f, "its {UNDO_SCRIPT} is missing, too"),
+            None => write!(f, "its {UNDO_SCRIPT} is missing as well"),
         }
     }
 }
@@ -147,7 +147,7 @@ pub(crate) struct JournalFiles {
     torn: bool,
     /// Whether the file system is read-only: a failed disk must not prevent an undo.
     read_only: bool,
-    /// The script, until it and the directories are synced.
+    /// The script; `None` once it and the directories are synced.
     script: Option<File>,
 }
 
@@ -257,7 +257,7 @@ impl JournalFiles {
         if bytes > JOURNAL_BYTES_MAX {
             return Err(JournalError::TooLong { file: self.path.clone(), bytes });
         }
-        // A line that was cut short, by this process or an earlier one, must not end up in the middle.
+        // A truncated line, from this process or an earlier one, must not be followed by another line.
         if self.torn {
             self.file.set_len(self.whole_bytes).map_err(io_error(&self.path, "truncate"))?;
         }
@@ -269,7 +269,7 @@ impl JournalFiles {
         Ok(())
     }
 
-    /// Makes everything that was added, and so the transaction, survive a power loss.
+    /// Makes all added records, and so the transaction, survive a power loss.
     pub(crate) fn sync(&mut self) -> Result<(), JournalError> {
         let new = self.script.is_some();
         self.sync_inside()?;
@@ -324,7 +324,7 @@ impl Transcript {
         }
     }
 
-    /// The first line of the journal in a transaction's directory, whatever follows.
+    /// The first line of the journal in a transaction's directory; later lines are not read.
     pub(crate) fn head(directory: &Path) -> Option<Begin> {
         let file = regular::open_to_read(&directory.join(JOURNAL)).ok()?;
         let mut line = Vec::new();

@@ -1,4 +1,4 @@
-//! A moment, by both of the host's clocks. This crate reads neither.
+//! A moment, as read from the host's two clocks. This crate reads no clock.
 
 use std::fmt;
 

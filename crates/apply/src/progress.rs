@@ -10,9 +10,9 @@ use crate::record::{Ending, JournalRecord, LineError, Why};
 /// The progress of a transaction. Each record advances it, or is invalid at its position.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TransactionProgress {
-    /// The number of steps that were tried, in order.
+    /// The number of steps that were begun, in order.
     pub(crate) tried: usize,
-    /// The number of steps that are done: all that were tried, or all but the last.
+    /// The number of steps that are done: all that were begun, or all but the last.
     pub(crate) done: usize,
     /// The results of the steps that were undone.
     pub(crate) undone: BTreeMap<usize, Vec<Fate>>,

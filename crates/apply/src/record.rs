@@ -34,7 +34,7 @@ pub enum JournalRecord {
         /// The step's index in the plan, from 0.
         step: usize,
     },
-    /// The step was written and reads back as wanted.
+    /// The step was written, and reads back as desired.
     Done {
         /// The step's index in the plan, from 0.
         step: usize,
@@ -79,7 +79,7 @@ pub struct Begin {
     /// The id of the boot that the transaction belongs to: `/proc/sys/kernel/random/boot_id`. Settings do not
     /// survive a reboot.
     pub boot_id: String,
-    /// Who requested it, when, and why.
+    /// The request: its time, command and kernel.
     pub asked: TransactionOrigin,
     /// The program that owns the transaction until it exits, if any.
     #[serde(default, skip_serializing_if = "Option::is_none", rename = "attended_by", alias = "owned_by")]
@@ -99,11 +99,11 @@ pub struct Begin {
     /// that recorded none.
     #[serde(default, rename = "landmarks", skip_serializing_if = "ObjectCookies::is_empty")]
     pub object_cookies: ObjectCookies,
-    /// Every change: its value before, its value after, and why. Names of devices and processes are in it.
+    /// Every change, with its old value, new value and reason. Names of devices and processes are included.
     pub plan: Plan,
 }
 
-/// Who requested a transaction, when, and why.
+/// The request for a transaction.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TransactionOrigin {
@@ -126,7 +126,7 @@ pub struct TransactionOrigin {
 pub enum Why {
     /// A step failed.
     Failed {
-        /// The error, in words.
+        /// The error, as text.
         cause: String,
     },
     /// The program decided not to keep it.
@@ -186,7 +186,7 @@ pub enum LineError {
         /// The expected number.
         expected: u64,
     },
-    /// The record is invalid at this position: there is no such step, or a step is done that was not tried.
+    /// The record is invalid at this position: there is no such step, or a step is done that was not begun.
     #[error("record \"{0}\" is not valid at this position")]
     OutOfPlace(&'static str),
 }
@@ -292,10 +292,10 @@ impl fmt::Display for Why {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Failed { cause } => write!(f, "a step failed: {cause}"),
-            Self::NotKept => f.write_str("it was not kept"),
+            Self::NotKept => f.write_str("the plan was not kept"),
             Self::Dropped => f.write_str("the program failed before it kept or undid the change"),
             Self::Asked { at } => write!(f, "an operator requested it at {at}"),
-            Self::Expired { at } => write!(f, "it was not confirmed in time, at {at}"),
+            Self::Expired { at } => write!(f, "the transaction was not confirmed in time, at {at}"),
         }
     }
 }

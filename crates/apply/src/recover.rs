@@ -46,7 +46,7 @@ fn coarse(span: Nanoseconds) -> Nanoseconds {
     Nanoseconds(span.0 / 1_000_000 * 1_000_000)
 }
 
-/// What a guard found at a transaction's deadline.
+/// The state of a transaction at its deadline.
 #[derive(Debug)]
 pub enum Expiry {
     /// The deadline is still ahead.
@@ -85,7 +85,7 @@ impl Journal {
     /// daemon has repaired in between. Returns what was undone, newest first.
     ///
     /// # Errors
-    /// As for [`Self::roll_back`], with what had been undone before; that remains undone.
+    /// As for [`Self::roll_back`], with the transactions that had been undone before; they remain undone.
     pub fn roll_back_daemons<K: Knobs>(
         &self,
         kernel: &mut K,
@@ -216,7 +216,7 @@ impl Journal {
         }
     }
 
-    /// The newest live transaction that has changed one of this one's knobs since, and its change.
+    /// The newest live transaction that has since changed a knob of this one, with its change.
     fn overlay(&self, older: &Transaction) -> Result<Option<(TransactionName, Change)>, JournalError> {
         for newer in self.live()?.into_iter().take_while(|t| t.name() > older.name()) {
             let knob = newer

@@ -24,8 +24,7 @@ pub enum RollBackError {
     },
     /// A newer transaction has changed the same knob, and must be undone first.
     #[error(
-        "{name} cannot be rolled back alone: {newer} has changed {} of {} since. \
-         Roll {newer} back first. Nothing was changed.",
+        "{name} cannot be rolled back on its own: {newer} has since changed {} of {}.  Roll {newer} back first. Nothing was changed.",
         .knob.to().knob(), .knob.to().object()
     )]
     Overlaid {
@@ -36,8 +35,8 @@ pub enum RollBackError {
         /// How the newer transaction changed the knob.
         knob: Box<Change>,
     },
-    /// A running program owns it, and rolls it back when it exits.
-    #[error("{name} belongs to process {by}, which rolls it back when it exits")]
+    /// A running program owns the transaction, and rolls it back on exit.
+    #[error("{name} belongs to process {by}, which rolls it back on exit")]
     Owned {
         /// The transaction.
         name: TransactionName,

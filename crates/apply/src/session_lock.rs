@@ -1,9 +1,4 @@
-//! Programs that own their transactions while they run, and end them when they exit.
-//!
-//! A transaction that is kept stays until someone rolls it back, and other programs may build on it. A
-//! transaction that a running command owns ends at a moment that no other program can predict. A second
-//! program that changed the same knobs would be left with half of its settings, and the owner could not
-//! restore its own. So other programs are refused these knobs until the owner exits.
+//! Locks for programs that own their transactions while they run. A kept transaction stays in force until a user rolls it back, and other programs may build on it. A transaction that a running command owns ends at a time that no other program can predict. A second program that changed the same knobs would lose part of its settings, and the owner could not restore its old values. So other programs are refused these knobs until the owner exits.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
@@ -23,7 +18,7 @@ const PREFIX: &str = "attended-by-";
 /// How often the lock is tried while another process tests it.
 const RETRIES_MAX: u32 = 50;
 
-/// What a program does with the transactions it owns when it exits.
+/// What a program does with the transactions that it owns when it exits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AtExit {
     /// The process rolls its settings back. If it is killed, they are [abandoned](crate::Journal::abandoned).
@@ -39,7 +34,7 @@ pub(crate) struct SessionLock {
     /// What the process does with its transactions when it exits.
     pub(crate) at_exit: AtExit,
     path: PathBuf,
-    /// Held only for its lock.
+    /// Open only to hold the lock.
     _file: File,
 }
 
@@ -78,7 +73,7 @@ impl SessionLock {
 
 impl Drop for SessionLock {
     fn drop(&mut self) {
-        // A file without a lock has no meaning, so a failure is harmless.
+        // A file without a lock has no meaning, so failing to remove it is harmless.
         let _best_effort = fs::remove_file(&self.path);
     }
 }

@@ -136,7 +136,7 @@ impl Transaction {
         &self.verdicts.known
     }
 
-    /// Why its verdicts could not be read, if so.
+    /// Why its verdicts could not be read; `None` if they were.
     pub fn unread_judgements(&self) -> Option<&str> {
         self.verdicts.unread.as_deref()
     }
@@ -160,7 +160,7 @@ impl Transaction {
         self.deadline().is_some_and(|deadline| deadline <= now.since_boot)
     }
 
-    /// Why it was undone, if it was.
+    /// Why the transaction was undone; `None` if it was not.
     pub fn why_undone(&self) -> Option<&Why> {
         self.progress.why.as_ref()
     }
@@ -211,8 +211,8 @@ impl Transaction {
         self.begin.plan.steps.iter().skip(self.progress.tried).flat_map(model::Step::changes)
     }
 
-    /// The length of a torn last line, after a kill or a power loss. What it would have recorded did not
-    /// happen.
+    /// The length of a torn last line, after a kill or a power loss. The event that it would have recorded
+    /// did not happen.
     pub fn torn_bytes(&self) -> u64 {
         self.torn_bytes
     }
@@ -227,7 +227,7 @@ impl Transaction {
         self.directory.join(crate::log::UNDO_SCRIPT)
     }
 
-    /// Its open journal, plan and progress, to continue it.
+    /// Its open journal, plan and progress, for continuing the transaction.
     pub(crate) fn reopen(self) -> Result<(JournalFiles, Plan, TransactionProgress), JournalError> {
         let log = JournalFiles::reopen(&self.directory, self.lines, self.whole_bytes, self.torn_bytes)?;
         Ok((log, self.begin.plan.clone(), self.progress))

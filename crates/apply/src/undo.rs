@@ -1,11 +1,11 @@
 //! Restores settings, and reports the results.
 //!
-//! Undo replays recorded values and respects foreign ones. A setting that has its old value needs nothing.
-//! One that has the value that was written is restored. One with any other value was set by another program
-//! since, and is left alone. There are two exceptions. The step that was in progress when the transaction
-//! stopped may have been partly written, or rounded by the kernel, so it is restored whatever its value. And
-//! a setting that an earlier undo wrote but could not restore is still ours as long as it has the value it
-//! was left with.
+//! Undo replays recorded values and respects foreign ones. A setting that has its old value is not written. A
+//! setting that has the value that netpolicy wrote is restored. A setting with any other value was set by
+//! another program since, and is not changed. There are two exceptions. The step that was in progress when
+//! the transaction stopped may have been partly written, or rounded by the kernel, so it is restored whatever
+//! its value. And a setting that an earlier undo wrote but could not restore still belongs to netpolicy as
+//! long as it has the value from that undo.
 
 use std::fmt;
 
@@ -29,8 +29,8 @@ pub struct UndoneChange {
 pub struct Undone {
     /// The changes that had been begun.
     pub changes: Vec<UndoneChange>,
-    /// Why the journal does not record all of this, if so. The host is nevertheless as [`Self::changes`]
-    /// states.
+    /// Why the journal does not record the whole undo; `None` if it does. The host is as [`Self::changes`]
+    /// states in either case.
     pub unrecorded: Option<Box<JournalError>>,
 }
 
@@ -57,7 +57,7 @@ pub enum UndoState {
 }
 
 impl Begun {
-    /// Whether a value that is neither the old nor the new one is still ours.
+    /// Whether a value that is neither the old nor the new one still belongs to netpolicy.
     fn claims(&self, change: usize, found: &Setting) -> bool {
         let left_so = |fate: &Fate| match fate {
             // The setting was written and could not be read afterwards, so it may have any value.
@@ -71,7 +71,7 @@ impl Begun {
         self.under_way || self.earlier.get(change).is_some_and(left_so)
     }
 
-    /// The result for a change that cannot be read: as an earlier undo left it, with the new cause.
+    /// The result for a change that cannot be read: the result of the earlier undo, with the new cause.
     fn still_stuck(&self, change: usize, error: &impl fmt::Display) -> Fate {
         let cause = error.to_string();
         match self.earlier.get(change).cloned() {
@@ -88,8 +88,8 @@ fn read_one<K: Knobs>(kernel: &mut K, like: &Setting) -> Result<Setting, K::Erro
     Ok(found.swap_remove(0))
 }
 
-/// Undoes one step: reads, writes everything that is ours, and reads again to verify. Returns the result of
-/// each change, in the step's order.
+/// Undoes one step: reads, writes every setting that still belongs to netpolicy, and reads again to verify.
+/// Returns the result of each change, in the step's order.
 pub(crate) fn undo_step<K: Knobs>(kernel: &mut K, step: &Step, begun: &Begun) -> Vec<Fate> {
     let changes = step.changes();
     let found: Vec<Result<Setting, K::Error>> = match read(kernel, &step.from()) {
@@ -132,8 +132,8 @@ pub(crate) fn undo_step<K: Knobs>(kernel: &mut K, step: &Step, begun: &Begun) ->
     fates
 }
 
-/// Why restoring a change would take a queue from its current holder, if so. If holders cannot be read, none
-/// is assumed.
+/// Why restoring a change would take a queue from its current holder; `None` if it would not, or if holders
+/// cannot be read.
 fn held<K: Knobs>(kernel: &mut K, change: &Change) -> Option<String> {
     let back = change.clone().inverse();
     let taken = kernel.queue_conflict(&[&back]).ok().flatten()?;
@@ -141,8 +141,8 @@ fn held<K: Knobs>(kernel: &mut K, change: &Change) -> Option<String> {
 }
 
 /// A change that is in force although the journal does not record it: either the end of the journal was lost,
-/// or another program set the same value. The two cannot be told apart, so the value stays and is reported.
-/// `None` if the change is not in force, as when a program was killed before that step.
+/// or another program set the same value. These cases cannot be distinguished, so the value stays and is
+/// reported. `None` if the change is not in force, as when a program was killed before that step.
 pub(crate) fn in_force_unrecorded<K: Knobs>(kernel: &mut K, change: &Change) -> Option<UndoneChange> {
     let found = read(kernel, std::slice::from_ref(change.to())).ok()?.pop()?;
     (found == *change.to() && found != *change.from()).then(|| UndoneChange {
@@ -155,7 +155,7 @@ pub(crate) fn in_force_unrecorded<K: Knobs>(kernel: &mut K, change: &Change) -> 
 const UNRECORDED: &str =
     "the journal does not record this write: it was truncated, or another program set this value";
 
-/// A setting that is ours counts as stuck until it reads back as restored.
+/// A setting that belongs to netpolicy counts as stuck until it reads back as restored.
 fn put_back_later(found: Setting) -> Fate {
     Fate::Stuck { found: Some(found), written: false, cause: "not written yet".to_owned() }
 }
@@ -176,7 +176,7 @@ fn put_back<K: Knobs>(kernel: &mut K, changes: &[Change], ours: &[usize], fates:
     }
 }
 
-/// Reads what was written and determines the result. What counts is the value in force, not the result of the
+/// Reads the written settings and determines the result. The value in force decides, not the result of the
 /// write.
 fn look<K: Knobs>(
     kernel: &mut K,
@@ -223,7 +223,7 @@ pub(crate) fn read<K: Knobs>(kernel: &mut K, like: &[Setting]) -> Result<Vec<Set
 }
 
 impl Undone {
-    /// Whether everything that was ours has been restored.
+    /// Whether every setting that belonged to netpolicy has been restored.
     pub fn is_complete(&self) -> bool {
         self.stuck().next().is_none()
     }
@@ -238,7 +238,7 @@ impl Undone {
         })
     }
 
-    /// The settings that another program has set since, with the foreign value.
+    /// The settings that another program has set since, with their current values.
     pub fn left_alone(&self) -> impl Iterator<Item = (&Change, &Setting)> + '_ {
         self.changes.iter().filter_map(|UndoneChange { change, fate }| match fate {
             Fate::LeftAlone { found } => Some((change, found)),
@@ -246,7 +246,7 @@ impl Undone {
         })
     }
 
-    /// How many settings have such a result.
+    /// The number of settings with this result.
     pub fn count(&self, like: impl Fn(&Fate) -> bool) -> usize {
         self.changes.iter().filter(|c| like(&c.fate)).count()
     }
@@ -299,7 +299,7 @@ impl fmt::Display for Undone {
             let from = change.from();
             write!(
                 f,
-                "\nLeft alone, changed by another program: {}: {} is {} (we had set {}, before that it was {})",
+                "\nNot restored, because another program has changed it: {}: {} is {} (netpolicy had set {}, and before that it was {})",
                 from.object(),
                 from.knob(),
                 found.value(),

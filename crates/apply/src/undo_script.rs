@@ -23,8 +23,8 @@ use crate::knobs::{ObjectCookies, device_cookie_name};
 use crate::record::Begin;
 use crate::transaction_name::TransactionName;
 
-/// The script that undoes a transaction. Names of devices and processes, and the command, are quoted: others
-/// choose them, and they must not become commands in a script that root runs.
+/// The script that undoes a transaction. Names of devices and processes, and the command, are quoted: other
+/// users choose them, and they must not become commands in a script that root runs.
 pub fn undo_script(name: TransactionName, begin: &Begin) -> String {
     let asked = &begin.asked;
     let mut parts = BTreeSet::new();

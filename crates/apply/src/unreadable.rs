@@ -1,4 +1,4 @@
-//! Transactions whose journal cannot be read, and what is still known about them.
+//! Transactions whose journal cannot be read, and the facts about them that are still known.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -32,7 +32,7 @@ pub struct Unreadable {
 }
 
 impl Unreadable {
-    /// What is known about the transaction in this directory.
+    /// Collects the known facts about the transaction in this directory.
     pub(crate) fn of(name: TransactionName, directory: &Path, error: JournalError, boot_id: &str) -> Self {
         let begin = Transcript::head(directory);
         let boot = match &begin {
@@ -62,8 +62,8 @@ impl Unreadable {
         self.plan.iter().flat_map(Plan::changes)
     }
 
-    /// How the transaction may have changed a knob of this plan: `Some(Some(change))` if that is known, `Some(None)` if it
-    /// may be any change, and `None` if it shares no knob with the plan.
+    /// How the transaction may have changed a knob of this plan: `Some(Some(change))` if that is known,
+    /// `Some(None)` if any change is possible, and `None` if it shares no knob with the plan.
     pub(crate) fn touches(&self, plan: &Plan) -> Option<Option<Change>> {
         let Some(theirs) = &self.plan else { return Some(None) };
         let ours = |theirs: &&Change| plan.changes().any(|change| change.to().same_knob(theirs.to()));

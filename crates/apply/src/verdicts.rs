@@ -43,14 +43,14 @@ struct FileOut<'a> {
 pub(crate) struct Verdicts {
     /// The verdicts, oldest first.
     pub(crate) known: Vec<Judgement>,
-    /// Why the file could not be read, if so.
+    /// Why the file could not be read; `None` if it was read.
     pub(crate) unread: Option<String>,
     /// The size of the file.
     bytes: u64,
 }
 
 impl Verdicts {
-    /// Reads the verdicts in a transaction's directory. Most have none.
+    /// Reads the verdicts in a transaction's directory. Most transactions have none.
     pub(crate) fn read(directory: &Path) -> Self {
         let path = directory.join(VERDICTS);
         let file = match regular::open_to_read(&path) {

@@ -11,7 +11,7 @@ use crate::status::{Answer, DaemonPhase};
 /// Maximum number of changes listed in an answer.
 const CHANGES_LISTED_MAX: usize = 4096;
 
-/// Maximum number of settings named in an answer that another program has changed since.
+/// Maximum number of settings in an answer that another program has changed since.
 const NOTES_MAX: usize = 64;
 
 /// The state before a request, to restore if it is refused.
@@ -19,7 +19,7 @@ const NOTES_MAX: usize = 64;
 pub(crate) struct Before {
     /// The requests of clients.
     pub(crate) asked: Vec<StoredRequest>,
-    /// The settings that were left alone.
+    /// The settings that are left to other programs or to an operator's rollback.
     pub(crate) suppressed: Suppressed,
     /// The values that the kernel had refused.
     pub(crate) rejections: Rejections,
@@ -32,7 +32,7 @@ struct Asking {
     /// The state to restore on refusal; `None` once restored.
     before: Option<Before>,
     phase: DaemonPhase,
-    /// Whether the request has already overridden "left alone" for its objects.
+    /// Whether the request has already cleared the left-alone state of its objects.
     taken_up: bool,
     refused: Option<Fault>,
 }
@@ -60,8 +60,8 @@ impl Answers {
         asking.refused.map(|fault| (fault, phase))
     }
 
-    /// The target of the request in progress, returned once: the caller then overrides "left alone" for its
-    /// objects.
+    /// The target of the request in progress, returned once: the caller then clears the left-alone state of
+    /// its objects.
     pub(crate) fn take_up(&mut self) -> Option<Target> {
         let asking = self.asking.as_mut()?;
         let first = !std::mem::replace(&mut asking.taken_up, true);

@@ -183,7 +183,8 @@ impl Daemon<'_> {
             });
         }
         let failed = self.telemetry.finding("failed", "daemon");
-        let why = failed.map_or("`netpolicy status` shows when it is", |finding| &finding.summary);
+        let why = failed
+            .map_or("`netpolicy status` shows when the request is in force", |finding| &finding.summary);
         let (set, wanted) = (request.extent.set, request.extent.wanted);
         Outcome::Later(format!("stored; {set} of {wanted} settings are in force so far: {why}"))
     }
@@ -193,10 +194,10 @@ impl Daemon<'_> {
         if !self.takes_back_request(target)? && !forgotten {
             return Err(Fault::failed(format!("no request for {target} besides the policy files")));
         }
-        let mut answer = self.answer_now(&HostEvent::Asked, "it is unset");
+        let mut answer = self.answer_now(&HostEvent::Asked, "the request is withdrawn");
         if let (Answer::Done { summary, .. }, kept @ 1..) = (&mut answer, self.plan.kept_for_refused()) {
             *summary = format!(
-                "it is unset; {kept} settings stay because they may belong to a refused request: netpolicy status"
+                "the request is withdrawn; {kept} settings stay because they may belong to a refused request: netpolicy status"
             );
         }
         Ok(answer)
@@ -214,7 +215,7 @@ impl Daemon<'_> {
         Ok(noted)
     }
 
-    /// Does the work of an event now, and returns what changed.
+    /// Does the work of an event now, and returns the changes.
     fn answer_now(&mut self, event: &HostEvent, summary: &str) -> Answer {
         let before = self.held.transactions().clone();
         let at = now();

@@ -90,8 +90,8 @@ impl AppRequests {
         let immediate = self.reader.descriptor().is_some();
         let tick = std::time::Duration::from_nanos(crate::reconciler::TICK.0);
         self.reader.is_open().then(|| EventSource {
-            what: "what applications ask for".to_owned(),
-            how: if immediate { "BPF in setsockopt and prctl" } else { "looks" }.to_owned(),
+            what: "requests of applications".to_owned(),
+            how: if immediate { "BPF programs for setsockopt and prctl" } else { "looks" }.to_owned(),
             within: (!immediate).then_some(tick),
             refused: Vec::new(),
         })

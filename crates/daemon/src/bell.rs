@@ -1,4 +1,4 @@
-//! A bell that wakes another thread's event loop, and locking.
+//! An eventfd that wakes another thread's event loop; and locking.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -37,7 +37,7 @@ impl AsFd for Bell {
     }
 }
 
-/// Locks a mutex even if a holder panicked: no state in this crate is left half changed.
+/// Locks a mutex even if a holder panicked: no panic in this crate leaves the state inconsistent.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

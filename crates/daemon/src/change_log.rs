@@ -10,7 +10,8 @@ use session::count;
 /// How long a budget lasts.
 const WINDOW: Duration = Duration::from_secs(60);
 
-/// How many objects of a process have a line each, if a commit sets them alike; more share one line.
+/// How many objects of a process have a line each, if a commit sets them to the same values; further objects
+/// share one line.
 const ALIKE_MAX: usize = 4;
 
 /// The maximum number of lines about one process in a window.
@@ -74,7 +75,7 @@ impl ChangeLog {
             let one_line = [changes[0]];
             let (own, more) = match changes.len() {
                 0..=ALIKE_MAX => (&changes[..], String::new()),
-                all => (&one_line[..], format!(", and {} more like it for this process", all - 1)),
+                all => (&one_line[..], format!(", and {} more like this one for this process", all - 1)),
             };
             for change in own {
                 let stands_for = if more.is_empty() { 1 } else { changes.len() };
@@ -158,7 +159,7 @@ mod test {
         let begun = Instant::now();
         let mut log = ChangeLog::new(begun);
         let user = |pid: Pid| Some(if pid.0 == 900 { 0 } else { 65_534 });
-        // 2000 epolls, ten times: in commits of 512, and one by one.
+        // Sets 2000 epolls ten times: in commits of 512, and one by one.
         let mut lines = 0;
         for round in 0..10 {
             for first in (0..2000).step_by(512) {
@@ -167,7 +168,7 @@ mod test {
             lines += (0..100).map(|fd| log.fold(&epolls(812, fd..fd + 1), user).len()).sum::<usize>();
             assert!(
                 log.fold(&epolls(900, round..round + 1), user).len() == 1,
-                "a service of root has its lines"
+                "a service of root has its own lines"
             );
         }
         assert_eq!(lines, PROCESS_LINES_MAX as usize);
@@ -186,7 +187,7 @@ mod test {
         assert_eq!(
             folded,
             [
-                "server[813] epoll 3: busy_poll usecs/budget/prefer 0us/0/0 → 20us/0/0, and 511 more like it for this process (a recipe)"
+                "server[813] epoll 3: busy_poll usecs/budget/prefer 0us/0/0 → 20us/0/0, and 511 more like this one for this process (a recipe)"
             ]
         );
     }

@@ -22,10 +22,10 @@ pub(crate) struct CurrentPlan {
     placed: Placed,
     /// The status of each of them.
     statuses: Vec<RequestStatus>,
-    /// The settings of each of the operator's requests when it was last followed, by target: these stay in
-    /// force if it is refused.
+    /// The settings of each of the operator's requests when it was last followed, by target. They stay in
+    /// force if the request is refused.
     previous: BTreeMap<String, BTreeSet<Knob>>,
-    /// How many settings are held and wanted only by a refused request.
+    /// The number of settings that are held, and wanted only by a refused request.
     kept_for_refused: usize,
     /// The bound on the CPU wake-up latency that the policy wants.
     wake: HeldWake,
@@ -63,7 +63,7 @@ impl CurrentPlan {
         guarded
     }
 
-    /// The request for a target with its objects; `None` if it is not followed.
+    /// The request for a target with its objects; `None` if the request is not followed.
     pub(crate) fn part(&self, target: &Target) -> Option<&PlacedRequest> {
         let parts = self.placed.placement.iter().flat_map(|placement| &placement.parts);
         parts.into_iter().find(|part| part.intent.target == *target)
@@ -132,8 +132,8 @@ impl CurrentPlan {
         processes.filter(waits).map(|process| process.id.pid).collect()
     }
 
-    /// Whether rules direct packets of single connections, so that the sockets of the processes that request
-    /// anything matter: the device's request is `mix`, or it is divided already.
+    /// Whether rules direct packets of single connections, so that the sockets of requesting processes
+    /// matter: the device's request is `mix`, or it is divided already.
     pub(crate) fn follows_connections(&self) -> bool {
         self.placed.placement.iter().any(|placement| {
             let is_mix = |part: &plan::PlacedRequest| part.intent.policy == model::PolicyName::Mix;
@@ -148,12 +148,12 @@ impl CurrentPlan {
         own.flat_map(|part| part.processes.iter().map(|process| process.id.pid)).collect()
     }
 
-    /// The settings that differ.
+    /// The settings whose values differ from the plan.
     pub(crate) fn differing(&self) -> BTreeSet<Knob> {
         self.placed.plan.changes().map(|change| knob_of(change.to())).collect()
     }
 
-    /// Takes the changes.
+    /// Removes and returns the changes.
     pub(crate) fn take_plan(&mut self) -> Plan {
         std::mem::take(&mut self.placed.plan)
     }
@@ -174,7 +174,7 @@ impl CurrentPlan {
         self.wake.hold(None);
     }
 
-    /// How many settings are held and wanted only by a refused request.
+    /// The number of settings that are held, and wanted only by a refused request.
     pub(crate) fn kept_for_refused(&self) -> usize {
         self.kept_for_refused
     }
@@ -201,8 +201,8 @@ impl CurrentPlan {
     }
 }
 
-/// The settings of each of the operator's requests, by target: for followed requests what they want now, for
-/// refused ones what they had before.
+/// The settings of each of the operator's requests, by target: for followed requests the settings that they
+/// want now, for refused requests those that they had before.
 fn previous(
     policy: &Policy,
     placed: &Placed,
@@ -223,9 +223,9 @@ fn previous(
     previous
 }
 
-/// The held settings that stay for refused requests: what they had, whichever program wrote it. For requests
-/// that this daemon never followed, all settings of the objects on which they wrote anything: a delivery mode
-/// is kept as a whole.
+/// The held settings that stay for refused requests: those that the requests had, whichever program wrote
+/// them. For requests that this daemon never followed, all settings of the objects on which the requests
+/// wrote any: a delivery mode is kept as a whole.
 fn kept_for(
     refused: &[&Intent],
     previous: &BTreeMap<String, BTreeSet<Knob>>,
@@ -304,7 +304,11 @@ mod test {
         let away = |_| None;
         let kept = kept_for(&[&refused], &previous, &ledger, &away);
         assert_eq!(kept, knobs(&changes), "whichever program wrote it");
-        assert_eq!(kept_for(&[], &previous, &ledger, &away), BTreeSet::new(), "no request needs it any more");
+        assert_eq!(
+            kept_for(&[], &previous, &ledger, &away),
+            BTreeSet::new(),
+            "no request needs it any longer"
+        );
         let renamed = |_| Some(Label::new("lan0"));
         let kept = kept_for(&[&refused], &previous, &ledger, &renamed);
         assert_eq!(kept, BTreeSet::new(), "the device has another name here");
@@ -312,7 +316,7 @@ mod test {
         assert_eq!(
             kept_for(&[&refused], &previous, &ledger, &away),
             knobs(&changes[..2]),
-            "after a restart: no half a mode"
+            "after a restart, no mode is kept in part"
         );
     }
 }

@@ -19,10 +19,11 @@ pub const SOURCES_MAX: usize = 256;
 /// Maximum number of descriptors reported by one wait; the next wait reports the rest.
 const READY_MAX: usize = 64;
 
-/// Shorter waits use a timerfd: [`epoll_wait_millis`] has a resolution of milliseconds and rounds up.
+/// Waits shorter than this use a timerfd: [`epoll_wait_millis`] has a resolution of milliseconds and rounds
+/// up.
 const EXACT_BELOW: Duration = Duration::from_millis(10);
 
-/// The timer's number, which is no descriptor's.
+/// The number that identifies the timer, which is not a descriptor.
 const TIMER: u64 = u64::MAX;
 
 /// The first number of a source; lower ones belong to the daemon.
@@ -33,14 +34,14 @@ pub trait Source {
     /// The descriptor. It must stay the same while the source exists.
     fn descriptor(&self) -> BorrowedFd<'_>;
 
-    /// What the source waits for; called after each turn, so it must be fast.
+    /// The events that the source waits for; called after each turn, so it must be fast.
     fn interest(&mut self) -> Interest;
 
     /// Called when the descriptor is ready, or the requested time has come. Must not block.
     fn ready(&mut self, ready: Ready, registrar: &mut Registrar) -> Stay;
 }
 
-/// What a source waits for.
+/// The events that a source waits for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Interest {
     /// Something to read, or a connection to accept.
@@ -135,7 +136,7 @@ impl EventLoop {
         Ok(Self { epoll, timer, sources: BTreeMap::new(), next: FIRST_SOURCE })
     }
 
-    /// Also waits for one of the daemon's own descriptors, which is reported by this number.
+    /// Also waits for one of the daemon's own descriptors, whose readiness is reported with this number.
     ///
     /// # Errors
     /// The kernel's errors.
@@ -238,7 +239,7 @@ impl EventLoop {
         Ok(())
     }
 
-    /// Registers with the epoll what the sources wait for.
+    /// Registers the sources' interests with the epoll.
     fn settle(&mut self) -> Result<(), Errno> {
         for (number, slot) in &mut self.sources {
             let interest = slot.source.interest();
@@ -254,8 +255,8 @@ impl EventLoop {
 
 fn flags(interest: Interest) -> epoll::EventFlags {
     let mut flags = epoll::EventFlags::empty();
-    // `EPOLLRDHUP` is removed together with `EPOLLIN`: a source that has seen it is not woken for it again
-    // while it answers.
+    // `EPOLLRDHUP` is removed together with `EPOLLIN`: a source that has seen the end of its input is not
+    // woken for it again while it answers.
     flags.set(epoll::EventFlags::IN | epoll::EventFlags::RDHUP, interest.read);
     flags.set(epoll::EventFlags::OUT, interest.write);
     flags
@@ -362,7 +363,7 @@ mod test {
         let long = Duration::from_millis(12);
         let begun = Instant::now();
         event_loop.wait(Some(begun + long)).expect("a turn");
-        assert!(begun.elapsed() >= long, "the timer is not left running: {:?}", begun.elapsed());
+        assert!(begun.elapsed() >= long, "the timer must not be left running: {:?}", begun.elapsed());
     }
 
     #[test]

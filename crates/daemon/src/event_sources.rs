@@ -41,7 +41,7 @@ pub(crate) struct EventSources {
     notices: Notices,
     process_events: Option<ProcessEvents>,
     refused: Vec<KernelError>,
-    /// What BPF reports in addition to processes and listeners.
+    /// The events that BPF reports in addition to processes and listeners.
     reports: ExtraEvents,
     signals: Signals,
     files: Files,
@@ -243,7 +243,7 @@ impl EventSources {
         if self.watched.remove(&pid) { self.ignore(pid) } else { Ok(()) }
     }
 
-    /// Stops watching this process, even if BPF began to watch it by itself.
+    /// Stops watching this process, even if BPF began to watch it as the child of another one.
     ///
     /// # Errors
     /// The kernel's errors.
@@ -336,7 +336,7 @@ impl Files {
                         | WatchFlags::DELETE_SELF
                         | WatchFlags::MOVE_SELF
                 }
-                // A writer closes the lock file.
+                // A writer of the journal closes the lock file.
                 Holds::Journal => WatchFlags::CLOSE_WRITE | WatchFlags::DELETE_SELF,
                 // A registry is renamed into place when it is complete.
                 Holds::AppRequests => WatchFlags::MOVED_TO | WatchFlags::DELETE | WatchFlags::DELETE_SELF,
@@ -380,7 +380,7 @@ impl Files {
             if self.again() {
                 changed.insert(Holds::Policy);
             }
-            // Files may have been added before the watch was set.
+            // Files may have been added before the watch was established.
             if !before && watches(self) {
                 changed.insert(Holds::AppRequests);
             }

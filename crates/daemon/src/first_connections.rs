@@ -1,4 +1,4 @@
-//! Listeners in other network namespaces whose next connection shows by which NAPI they receive.
+//! Listeners in other network namespaces whose next connection shows through which NAPI they receive.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -28,7 +28,7 @@ impl FirstConnections {
         self.0.clear();
     }
 
-    /// Which of these ports to wait for, limited by the size of the kernel's table.
+    /// Selects the ports to wait for, limited by the size of the kernel's table.
     pub(crate) fn awaited(&self, ports: BTreeSet<ListenedPort>) -> BTreeSet<ListenedPort> {
         let few = |port: &ListenedPort| self.0.get(port).is_none_or(|came| *came < LOOKS_MAX);
         ports.into_iter().filter(few).take(NAMES_MAX).collect()
@@ -55,7 +55,7 @@ mod test {
         again.forget();
         assert_eq!(again.awaited(ports.clone()), ports);
         first.listens(busy);
-        assert_eq!(first.awaited(ports.clone()), ports, "another server may have taken its place");
+        assert_eq!(first.awaited(ports.clone()), ports, "another server may have replaced it");
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! The searches for a mode that meets the goal of a service: earlier tries, the current one, and the reason
-//! if nothing is tried. `daemon/search.rs` begins the tries and takes their results.
+//! The searches for a mode that meets the goal of a service: earlier tries, the current try, and the reason
+//! if nothing is tried. `daemon/search.rs` begins the tries and handles their results.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -31,7 +31,7 @@ pub const SEARCH_RULES: &[(&str, &str)] = &[
     ),
     (
         WAITS,
-        "The goal is missed, and nothing can be tried now: today's limit is reached, or for the reason in the evidence.",
+        "The goal is missed, and nothing can be tried now, because today's limit is reached or for the reason in the evidence.",
     ),
 ];
 
@@ -46,7 +46,7 @@ pub(crate) struct GoalSearch {
     pub(crate) unreadable: Option<String>,
     /// Maximum number of tries per service and day.
     pub(crate) a_day: usize,
-    /// Since when the goal of a service has not been met, and which part of it is missed at present.
+    /// Since when the goal of a service has not been met, and which part of the goal is currently missed.
     pub(crate) missed: BTreeMap<String, (Nanoseconds, Option<Guarded>)>,
     /// The try in progress.
     pub(crate) trying: Option<Attempt>,
@@ -87,7 +87,7 @@ impl GoalSearch {
         }
     }
 
-    /// Allows everything to be tried again, within the same daily limit.
+    /// Allows all modes to be tried again, within the same daily limit.
     pub(crate) fn take_up(&mut self) {
         self.searches.services.values_mut().for_each(Search::take_up);
         self.not_before.clear();
@@ -123,7 +123,8 @@ impl GoalSearch {
             .retain(|name, search| wanted.contains(name) || search.tries_of_the_day(unix_micros).0 > 0);
     }
 
-    /// Updates the search for a request. If its goal has changed, it counts as not missed.
+    /// Updates the search for a request. If the request's goal has changed, the time for which it was missed
+    /// starts over.
     pub(crate) fn renew(&mut self, intent: &Intent, processes: &BTreeSet<ProcessId>) {
         let name = intent.target.to_string();
         let Some(search) = self.searches.services.get_mut(&name) else { return };
@@ -159,7 +160,7 @@ impl GoalSearch {
             .insert(name.to_owned(), Nanoseconds(linux::clock::monotonic().0.saturating_add(AGAIN_AFTER.0)));
     }
 
-    /// The findings: what was found for services, and why nothing is tried for others.
+    /// The findings: the results for services, and why nothing is tried for others.
     pub(crate) fn findings(&self, policy: &Policy) -> Vec<Finding> {
         let found = policy.intents.iter().filter_map(|intent| {
             let search = self.searches.services.get(&intent.target.to_string())?;
@@ -168,7 +169,7 @@ impl GoalSearch {
                 rule: FOUND.to_owned(),
                 severity: Severity::Note,
                 object: intent.target.to_string(),
-                summary: format!("{mode} is in force for its goal: a search found it better"),
+                summary: format!("{mode} is in force: a search found that it meets the goal better"),
                 evidence: search.tried.iter().map(line_of).collect(),
                 remedy: Some(format!(
                     "it stays until its section or its processes change; to make it permanent, replace on_missed with delivery = \"{mode}\""
@@ -181,7 +182,7 @@ impl GoalSearch {
     /// Adds the tried modes to the status of each request.
     pub(crate) fn filled(&self, mut requests: Vec<RequestStatus>) -> Vec<RequestStatus> {
         let now = clock::steady_unix_micros();
-        // Relative to the present wall clock, which may have been set since.
+        // Relative to the wall clock, which may have been set since the record was made.
         let shown = |at: u64| clock::now().unix_micros.saturating_sub(now.saturating_sub(at));
         for request in &mut requests {
             let trying = self.trying.as_ref().filter(|attempt| attempt.service == request.target);
@@ -210,7 +211,8 @@ impl GoalSearch {
 
 /// The result of a mode, in one line.
 pub(crate) fn line_of(tried: &Tried) -> String {
-    let came_to = tried.ruling.map_or_else(|| "no verdict: the daemon ended".to_owned(), |it| it.to_string());
+    let came_to =
+        tried.ruling.map_or_else(|| "no verdict: the daemon exited".to_owned(), |it| it.to_string());
     let measured = tried.judgement.as_ref().map(|judgement| format!(": {}", judgement.of_change()));
     format!("{} instead of {}: {came_to}{}", tried.mode, tried.instead_of, measured.unwrap_or_default())
 }
@@ -250,7 +252,7 @@ mod test {
             assert_eq!(missed(&search), since, "{standing:?} at {second} s");
         }
         search.note(&BTreeMap::new(), Nanoseconds(7 * SECOND));
-        assert_eq!(missed(&search), None, "it is not measured any more");
+        assert_eq!(missed(&search), None, "the service is no longer measured");
     }
 
     #[test]
@@ -280,7 +282,7 @@ mod test {
         of_cache.begin(DeliveryMode::NapiBusy, DeliveryMode::Interrupt, clock::now().unix_micros);
         assert_eq!(
             line_of(&of_cache.tried[0]),
-            "napibusy instead of interrupt: no verdict: the daemon ended"
+            "napibusy instead of interrupt: no verdict: the daemon exited"
         );
         of_cache.end(DeliveryMode::NapiBusy, Ruling::CannotTell, None);
         assert_eq!(line_of(&of_cache.tried[0]), "napibusy instead of interrupt: no verdict");
@@ -301,7 +303,7 @@ mod test {
             notes: Vec::new(),
         };
         let filled = search.filled(vec![request(OnMissed::Search), request(OnMissed::Report)]);
-        let shown = filled[0].search.as_ref().expect("it is searched for");
+        let shown = filled[0].search.as_ref().expect("the service has a search");
         assert_eq!((shown.tries_today, shown.tries_a_day, shown.trying.is_none()), (1, 6, true));
         assert_eq!(shown.tried[0].ruling.as_deref(), Some("no verdict"));
         assert_eq!(filled[1].search, None);

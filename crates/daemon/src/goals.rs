@@ -36,7 +36,8 @@ pub(crate) enum GoalState {
 /// Percentiles are recomputed after this many windows: unlike counting, that takes a millisecond or two.
 const WINDOWS_PER_SUMMARY: u64 = 5;
 
-/// How often services without a goal and a policy are measured: often enough for what a policy may gain.
+/// How often services without a goal and a policy are measured: often enough to estimate what a policy would
+/// change.
 const WITHOUT_GOAL_EVERY: Duration = Duration::from_secs(60);
 
 /// The rule for a service that is not measured.
@@ -119,7 +120,7 @@ impl Goals {
         Ok(())
     }
 
-    /// Takes the new measurements.
+    /// Handles the new measurements.
     pub(crate) fn take(&mut self, host: &Host) {
         self.new.silence();
         self.found = self.rounds.as_ref().map(Rounds::found).unwrap_or_default();
@@ -158,7 +159,7 @@ impl Goals {
         self.rules.iter().cloned().collect()
     }
 
-    /// The problems of services, and what prevents their measurement.
+    /// The problems of services, and the reasons why some are not measured.
     pub(crate) fn findings(&mut self) -> Vec<Finding> {
         let mut findings = Vec::new();
         let mut refused_all = None;
@@ -241,7 +242,7 @@ impl Goals {
     }
 }
 
-/// The state of a goal: by the whole interval of each percentile, like the finding `live-goal-missed`.
+/// The state of a goal, from the whole interval of each percentile, like the finding `live-goal-missed`.
 fn standing(goal: &Goal, response: &Percentiles) -> GoalState {
     let nanoseconds = |span: Nanoseconds| Duration::from_nanos(span.0).as_secs_f64() * 1e9;
     let wanted = [(Guarded::P99, goal.p99, response.p99), (Guarded::P50, goal.p50, response.p50)];
@@ -288,7 +289,7 @@ fn is_without_policy(intent: &Intent) -> bool {
     intent.policy == PolicyName::None && intent.delivery.is_none()
 }
 
-/// The services that have a goal, and after them those without a policy, as far as they exist and listen.
+/// The services that have a goal, followed by those without a policy, provided that they exist and listen.
 pub(crate) fn subjects(intents: &[Intent], members: &RequestMembers, host: &Host) -> Vec<ListeningService> {
     let all = || intents.iter().enumerate();
     let with_goal = all().filter(|(_, intent)| intent.goal.is_set());

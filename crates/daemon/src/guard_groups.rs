@@ -63,7 +63,7 @@ pub(crate) mod test {
     use super::*;
     use crate::reconciler_test::{change, plan, queue};
 
-    /// A service whose packets arrive through these queues.
+    /// A service whose packets arrive on these queues.
     pub(crate) fn service(name: &str, queues: &[u32]) -> (String, GuardedService) {
         let objects = queues.iter().map(|number| Object::Queue(queue(*number))).collect();
         let guard = Guard { limits: Limits::default(), within: Nanoseconds::from_millis(20_000) };
@@ -93,7 +93,7 @@ pub(crate) mod test {
         assert_eq!(
             named(&groups),
             [(vec!["b"], of_queues(&[2])), (vec!["a", "c"], of_queues(&[3, 0, 1]))],
-            "queue 1 is of both"
+            "queue 1 belongs to both services"
         );
     }
 

@@ -23,11 +23,11 @@ use crate::event_sources::GUARDED;
 use crate::guard_groups::{GuardGroup, GuardedService, grouped};
 use crate::held::knob_of;
 
-/// The rules for the result of a change under guard.
+/// The rules of the findings about changes under guard.
 pub(crate) const REVERTED: &str = "guard-reverted";
 pub(crate) const WAITS: &str = "guard-waits";
 
-/// The delay before a change is retried that could not be judged.
+/// The delay before a change that could not be judged is retried.
 const AGAIN_AFTER: Nanoseconds = Nanoseconds::from_millis(60_000);
 
 /// How much longer than planned a trial may take before its guard process rolls it back.
@@ -39,7 +39,7 @@ pub(crate) type ServiceMembers = BTreeMap<String, BTreeSet<ProcessId>>;
 /// The result of a trial, and the proof that it was for; `None` if there was nothing to change.
 type Outcomes = Result<Option<(TrialOutcome, Option<Box<Proof>>)>, Fault>;
 
-/// What changes are judged for.
+/// The purpose of judging changes.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Purpose {
     /// Changes that the policy requests.
@@ -54,7 +54,7 @@ pub(crate) enum Purpose {
 pub(crate) struct Proved {
     /// The service.
     pub(crate) target: String,
-    /// The proof with the new pairs, or why there are none.
+    /// The proof with the new pairs, or the reason why there are none.
     pub(crate) outcome: Result<Box<Proof>, String>,
 }
 
@@ -75,8 +75,8 @@ pub(crate) struct Attempt {
 pub(crate) struct Attempted {
     /// The try.
     pub(crate) attempt: Attempt,
-    /// The ruling and the measurements of each service, starting with the one that the try is for; or why
-    /// there is none, and whether anything was written.
+    /// The ruling and the measurements of each service, starting with the service that the try is for; or the
+    /// reason why there are none, and whether anything was written.
     pub(crate) outcome: Result<(Ruling, Vec<Judgement>), (String, bool)>,
 }
 
@@ -84,7 +84,7 @@ pub(crate) struct Attempted {
 struct RunningTrial {
     thread: JoinHandle<()>,
     stop: Arc<AtomicBool>,
-    /// Whether the trial has progressed so far that something may have been written.
+    /// Whether the trial has progressed far enough that something may have been written.
     wrote: Arc<AtomicBool>,
     purpose: Purpose,
     judged: Arc<Mutex<Option<Outcomes>>>,
@@ -134,7 +134,7 @@ pub(crate) enum TrialResult {
 }
 
 impl GuardedTrials {
-    /// Creates it without results; the loop reports new ones as [`GUARDED`].
+    /// Creates the guards without results; the loop reports new results as [`GUARDED`].
     pub(crate) fn watched_by(event_loop: &EventLoop) -> Result<Self, Fault> {
         let failed = |errno| Fault::failed(format!("the daemon's epoll: {errno}"));
         let done = Bell::new().map_err(failed)?;
@@ -160,7 +160,7 @@ impl GuardedTrials {
         }
     }
 
-    /// The same, and waits until everything is restored.
+    /// Like [`Self::stop`], and waits until everything is restored.
     pub(crate) fn finish(&mut self) {
         self.stop();
         if let Some(running) = self.running.take() {
@@ -168,15 +168,15 @@ impl GuardedTrials {
         }
     }
 
-    /// Allows everything to be tried again.
+    /// Allows all changes to be tried again.
     pub(crate) fn take_up(&mut self) {
         self.reverted.clear();
         self.not_before.clear();
     }
 
-    /// Removes from a plan the changes that must be judged first, and returns those whose turn it is: of the
-    /// groups of services that need not wait, the one that has waited longest. Drops changes that were rolled
-    /// back for the same processes.
+    /// Removes from a plan the changes that must be judged first, and returns the next ones to judge: those
+    /// of the group of services that has waited longest, among the groups that need not wait. Drops changes
+    /// that were rolled back for the same processes.
     pub(crate) fn sift(
         &mut self,
         plan: &mut Plan,
@@ -207,8 +207,8 @@ impl GuardedTrials {
                 }
             }
         }
-        // A change that was rolled back is retried as soon as it comes together with another one: that is a
-        // different change.
+        // A change that was rolled back is retried as soon as it is combined with another one, because that
+        // is a different change.
         let is_known = |change: &model::Change| {
             self.reverted.get(&knob_of(change.to())).is_some_and(|(to, _)| to == change.to())
         };
@@ -304,7 +304,7 @@ impl GuardedTrials {
             Ok(Some((outcome, _))) => outcome,
             Ok(None) => return None,
             Err(fault) => {
-                // The requests may have changed: check immediately.
+                // The requests may have changed in the meantime: check immediately.
                 let again_after = if stop.load(Ordering::Relaxed) { Nanoseconds::ZERO } else { AGAIN_AFTER };
                 self.not_before.insert(of.clone(), Nanoseconds(now.0.saturating_add(again_after.0)));
                 return Some(TrialResult::Asked {
@@ -368,8 +368,8 @@ impl Drop for GuardedTrials {
     }
 }
 
-/// A proof with the pairs of an episode. The episode's transactions leave the journal: there would be dozens a
-/// day.
+/// A proof with the pairs of an episode. Removes the episode's transactions from the journal: there would be
+/// dozens a day.
 fn with_pairs(mut proof: Box<Proof>, outcome: &TrialOutcome, session: &Session) -> Box<Proof> {
     if let Some(differences) = outcome.differences.first() {
         // The differences are of the withdrawal; a proof stores those of the policy.
@@ -383,7 +383,7 @@ fn with_pairs(mut proof: Box<Proof>, outcome: &TrialOutcome, session: &Session) 
     proof.effects = latency::judge::effects(&proof);
     proof.note_effects(clock::now().unix_micros);
     if let Ok(journal) = session.journal() {
-        // A transaction that stays is removed with the rest of the history.
+        // A transaction that could not be removed is removed later with the rest of the history.
         outcome.transactions.iter().for_each(|name| drop(journal.forget(*name)));
     }
     proof
@@ -394,9 +394,9 @@ pub(crate) fn of_group(group: &GuardGroup, members: &ServiceMembers) -> ServiceM
     group.services.iter().map(|name| (name.clone(), members.get(name).cloned().unwrap_or_default())).collect()
 }
 
-/// Whether these are the services that a change was judged on: at least one process of each is still running.
-/// Workers come and go, and a service matched by its executable may have processes in containers that the
-/// change did not affect.
+/// Whether these are the same services as those on which a change was judged: at least one process of each is
+/// still running. Workers come and go, and a service matched by its executable may have processes in
+/// containers that the change did not affect.
 fn are_the_same(judged: &ServiceMembers, now: &ServiceMembers) -> bool {
     judged.len() == now.len()
         && judged.iter().all(|(service, then)| {
@@ -407,7 +407,7 @@ fn are_the_same(judged: &ServiceMembers, now: &ServiceMembers) -> bool {
 fn finding(rule: &str, severity: Severity, services: &str, evidence: Vec<String>) -> Finding {
     let summary = match rule {
         REVERTED => {
-            "a change made it worse and was reverted; it is retried once its policy or all its processes have changed"
+            "a change made its service worse and was reverted; it is retried once the service's policy or all its processes have changed"
         }
         _ => "a change waits until it can be judged on its traffic",
     };
@@ -436,7 +436,7 @@ mod test {
         };
         let judged = members(&[7, 8]);
         assert!(are_the_same(&judged, &judged) && are_the_same(&judged, &members(&[7, 9])));
-        assert!(!are_the_same(&judged, &members(&[9])), "it was started again");
+        assert!(!are_the_same(&judged, &members(&[9])), "the service was restarted");
         assert!(!are_the_same(&judged, &members(&[])), "it has ended");
         let mut two = judged.clone();
         two.insert("service store".to_owned(), BTreeSet::new());
@@ -456,7 +456,7 @@ mod test {
         GuardedTrials::watched_by(&EventLoop::new().expect("an epoll")).expect("guards")
     }
 
-    /// The changes whose turn it is.
+    /// The changes to judge next.
     fn sifted(
         guards: &mut GuardedTrials,
         queues: &[u32],
@@ -481,7 +481,7 @@ mod test {
         guards.not_before.insert(second.services, Nanoseconds(170));
         assert_eq!(sifted(&mut guards, &[0, 2, 5], &members, 150), None, "both wait");
         let again = sifted(&mut guards, &[0, 2, 5], &members, 200).expect("one is due");
-        assert_eq!(again.changes, of_queues(&[0]), "the one that waited first");
+        assert_eq!(again.changes, of_queues(&[0]), "the group that has waited longest");
     }
 
     #[test]
@@ -499,7 +499,7 @@ mod test {
         assert_eq!(
             sifted(&mut guards, &[0], &members(&[("a", 7), ("b", 9)]), 200),
             None,
-            "b is not about it"
+            "the change does not affect service b"
         );
         let other_group = sifted(&mut guards, &[0, 2], &then, 200).expect("that of b");
         assert_eq!(other_group.changes, of_queues(&[2]));

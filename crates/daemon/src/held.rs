@@ -28,40 +28,41 @@ pub(crate) struct HeldSettings {
     taken: BTreeMap<Knob, String>,
     /// Settings that another program has written since: they are removed from the journal.
     foreign: BTreeSet<Knob>,
-    /// The settings that were held and not wanted at the last tick.
+    /// The settings that were held but not wanted at the last tick.
     unwanted: BTreeSet<Knob>,
 }
 
-/// The changes of the journal.
+/// Changes in the journal since it was last read.
 #[derive(Debug, Default)]
 pub(crate) struct JournalChanges {
-    /// Whether any of them concerns the daemon.
+    /// Whether any change concerns the daemon.
     pub(crate) any: bool,
     /// The daemon's transactions that an operator rolled back.
     pub(crate) rolled_back: Vec<TransactionName>,
-    /// The settings of these transactions.
+    /// The settings in these transactions.
     pub(crate) released: BTreeSet<Knob>,
-    /// Whether nothing of the daemon's is in force any more, except what could not be restored.
+    /// Whether none of the daemon's settings is in force any longer, except those that could not be restored.
     pub(crate) all: bool,
 }
 
 /// The result of a commit.
 #[derive(Debug, Default)]
 pub(crate) struct Committed {
-    /// How many settings another program, or a reset, had changed before.
+    /// The number of repaired settings, which another program or a reset had changed before.
     pub(crate) repairs: usize,
     /// The objects of repaired settings.
     pub(crate) repaired: BTreeSet<Object>,
-    /// How many settings were restored to their value before the daemon, and are no longer held.
+    /// The number of settings that were restored to their value before the daemon, and are no longer held.
     pub(crate) released: u64,
 }
 
-/// What to restore, and what not.
+/// The settings to restore, and those not to restore.
 #[derive(Debug, Default)]
 pub(crate) struct PutBack {
     /// The steps that restore settings.
     pub(crate) steps: Vec<Step>,
-    /// Changes that another program has since overwritten, each with the current value. These are not restored.
+    /// Changes that another program has since overwritten, each with the current value. They are not
+    /// restored.
     pub(crate) foreign: Vec<(Change, Setting)>,
 }
 
@@ -80,7 +81,7 @@ impl HeldSettings {
         }
     }
 
-    /// Adopts the settings of earlier daemons that are in force. First rolls back their unfinished
+    /// Adopts the settings of earlier daemons that are in force. First rolls back the daemons' unfinished
     /// transactions, and calls `each` with the name of each.
     ///
     /// # Errors
@@ -97,7 +98,7 @@ impl HeldSettings {
         for name in tried.map(|of| of.name()) {
             match self.journal.roll_back(name, &mut self.kernel, now) {
                 Ok(_) => each(name),
-                // The guard process was faster.
+                // The guard process has already rolled it back.
                 Err(RollBackError::NothingToUndo { .. }) => {}
                 Err(error) => return Err(error.into()),
             }
@@ -164,8 +165,8 @@ impl HeldSettings {
         self.kernel.read(settings)
     }
 
-    /// Reads the changes of the journal. What an operator rolled back is no longer held, even if some of it
-    /// could not be restored.
+    /// Reads the changes in the journal. Settings that an operator rolled back are no longer held, even if
+    /// some of them could not be restored.
     ///
     /// # Errors
     /// The journal could not be read.
@@ -185,7 +186,7 @@ impl HeldSettings {
         }
         let gone = held.iter().filter(|(knob, _)| self.ledger.get(knob).is_none()).map(|(knob, _)| *knob);
         // Includes settings of an older transaction that was not rolled back: they are not set again against
-        // the operator's will.
+        // the operator's decision.
         let plans = rolled_back.iter().filter_map(|name| self.journal.transaction(*name).ok());
         let changes =
             plans.flat_map(|transaction| transaction.begin().plan.changes().cloned().collect::<Vec<_>>());
@@ -243,11 +244,11 @@ impl HeldSettings {
             match self.kernel.read(std::slice::from_ref(change.to())) {
                 Ok(found) if found.first() == Some(change.to()) => {
                     let because =
-                        Reason::new("no request needs it any more", change.because().source.clone());
+                        Reason::new("no request needs it any longer", change.because().source.clone());
                     let change = Change::new(change.to().clone(), change.from().clone(), because);
                     back.steps.push(Step::new(vec![change]));
                 }
-                // Another program's value, unless it is the original one.
+                // Another program has set this value, unless it is the original one.
                 Ok(found) => {
                     if let Some(found) = found.first().filter(|found| *found != change.from()) {
                         back.foreign.push((change, found.clone()));
@@ -263,8 +264,8 @@ impl HeldSettings {
     }
 
     /// Forgets settings that have the wanted value although the daemon last wrote a different one: another
-    /// program has set them since, as drivers do when a CPU comes back. The daemon has nothing to compare or
-    /// restore for them any more.
+    /// program has set them since, as drivers do when a CPU comes back online. The daemon no longer compares
+    /// or restores them.
     pub(crate) fn forget_repaired_by_others<'s>(
         &mut self,
         wanted: impl Iterator<Item = &'s Setting>,
@@ -284,8 +285,8 @@ impl HeldSettings {
         }
     }
 
-    /// Forgets what another program has set since the journal was compacted; returns whether there was
-    /// anything.
+    /// Removes settings that another program has changed since the journal was compacted; returns whether
+    /// there were any.
     pub(crate) fn take_back_foreign(&mut self) -> bool {
         !std::mem::take(&mut self.foreign).is_empty()
     }
@@ -307,8 +308,8 @@ impl HeldSettings {
         folded
     }
 
-    /// Removes from the journal what another program has set since, so that it does not count as a change of
-    /// the daemon's settings.
+    /// Removes from the journal settings that another program has changed since, so that they do not count as
+    /// changes of the daemon's settings.
     ///
     /// # Errors
     /// The same as [`HeldSettings::forget_ended`].
@@ -380,7 +381,7 @@ impl HeldSettings {
         self.journal.roll_back_daemons(&mut self.kernel, asked)
     }
 
-    /// Why some of it was not restored, and what is still in force.
+    /// Why some settings were not restored, and which are still in force.
     pub(crate) fn unfinished(&self, error: RollBackError, undone: &[(TransactionName, Undone)]) -> Fault {
         unfinished(error, undone, &self.journal)
     }

@@ -32,7 +32,7 @@ pub(crate) struct InstanceLock {
 pub(crate) enum LockClaim {
     /// This daemon has the lock.
     Locked(InstanceLock),
-    /// Unknown: the name is held by a process that is not a daemon.
+    /// Unknown: a process that is not a daemon holds the name.
     Unknown(Finding),
 }
 
@@ -72,17 +72,19 @@ impl RunningDaemon {
         (peer.uid == ROOT).then(|| Self { pid: peer.pid, service: linux::process::service_of(peer.pid) })
     }
 
-    /// What to do to stop it: a command, if one can be run here.
+    /// How to stop the daemon: a command, if one can be run here.
     pub fn stop(&self) -> String {
         match &self.service {
             Some(service) => format!("systemctl stop {service}"),
             // The kernel gives a process of another pid namespace the number 0, and `kill 0` ends the caller's shell.
-            None if self.pid == OUTSIDE => "where it runs: in a container, or outside of this one".to_owned(),
+            None if self.pid == OUTSIDE => {
+                "where the daemon runs: in a container, or outside this one".to_owned()
+            }
             None => format!("kill {}", self.pid),
         }
     }
 
-    /// The name in a message.
+    /// The daemon's name in a message.
     pub fn process(&self) -> String {
         match self.pid {
             OUTSIDE => "a process of another pid namespace".to_owned(),
@@ -144,7 +146,8 @@ impl Source for InstanceLock {
         Interest { read: true, ..Interest::default() }
     }
 
-    /// A client connects only for `SO_PEERCRED`, which the kernel has already answered by then.
+    /// A client connects only for `SO_PEERCRED`; by the time the connection is accepted, the kernel has
+    /// already answered that.
     fn ready(&mut self, _ready: Ready, _registrar: &mut Registrar) -> Stay {
         let _askers = (0..ASKERS_MAX).take_while(|_| self.listener.accept().is_ok()).count();
         Stay::Stay

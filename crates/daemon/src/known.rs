@@ -1,4 +1,4 @@
-//! The known state of the host, and what is due to be observed again.
+//! The known state of the host, and the objects that are due to be observed again.
 
 use std::collections::BTreeMap;
 use std::ops::Bound::{Excluded, Unbounded};
@@ -24,7 +24,7 @@ pub(crate) struct Known {
     host: Host,
     /// When all processes are due to be observed again, because their sockets cause no events.
     look_at_all: Nanoseconds,
-    /// The last object compared at a tick.
+    /// The object that was compared last at a tick.
     compared: Option<Object>,
     /// The settings of the last commit, until they are observed.
     set_lately: Vec<Setting>,

@@ -11,7 +11,7 @@ use crate::reconciler::{HostEvent, Scope, Work};
 use crate::status::DaemonPhase;
 
 impl Daemon<'_> {
-    /// Observes what the work names. Returns false if there is nothing more to do for it.
+    /// Observes the objects that the work names. Returns false if nothing else is left to do for it.
     pub(crate) fn look(&mut self, work: &Work) -> Result<bool, Fault> {
         if work.policy {
             self.read_policy();
@@ -88,7 +88,7 @@ impl Daemon<'_> {
             false => Processes::Only(meant.iter().copied().collect()),
         };
         self.known.everything(&which)?;
-        // A process without sockets may still be requested.
+        // A process without sockets may still make a request.
         for pid in meant {
             if !self.known.has_process(pid) {
                 self.requests.ended(pid);
@@ -107,8 +107,8 @@ impl Daemon<'_> {
         Ok(())
     }
 
-    /// Observes what causes no events: the values of NAPIs, the parameters of epolls, and all other held
-    /// settings.
+    /// Observes state that causes no events: the values of NAPIs, the parameters of epolls, and all other
+    /// held settings.
     fn look_at_what_has_no_event(&mut self) -> Result<(), Fault> {
         self.sources.tick();
         if self.sources.files().again() {
@@ -125,7 +125,7 @@ impl Daemon<'_> {
             self.rejections.clear();
         }
         if self.known.routes() {
-            // Sections may match other devices, and tunnels may use others.
+            // Sections may now match other devices, and tunnels may use other devices.
             self.rejections.clear();
         }
         if self.known.are_all_due(now()) || !self.sources.sees_processes() {
@@ -155,7 +155,7 @@ impl Daemon<'_> {
         }
         let mut processes: BTreeMap<Pid, Scope> = BTreeMap::new();
         processes.extend(self.plan.processes_with_epolls().into_iter().map(|pid| (pid, Scope::Epolls)));
-        // No event reports that a connection begins or ends, and each has its own rule.
+        // No event reports that a connection begins or ends, and each connection has its own rule.
         let scope = if self.plan.follows_connections() { Scope::Whole } else { Scope::Epolls };
         processes.extend(self.requests.requesters().into_iter().map(|pid| (pid, scope)));
         if scope == Scope::Whole {
@@ -259,8 +259,8 @@ impl Daemon<'_> {
         }
     }
 
-    /// Leaves alone those of the daemon's settings that were rolled back, even if some of them could not be
-    /// restored. Returns whether any change of the journal concerns the daemon.
+    /// Leaves alone the daemon's settings that an operator rolled back, even if some of them could not be
+    /// restored. Returns whether any change in the journal concerns the daemon.
     pub(crate) fn look_at_journal(&mut self) -> Result<bool, Fault> {
         let news = self.held.news()?;
         if news.rolled_back.is_empty() {
@@ -273,7 +273,7 @@ impl Daemon<'_> {
             self.telemetry.enter(DaemonPhase::Released);
         }
         self.report_rolled_back(&news.rolled_back);
-        // Observe what the rollback wrote.
+        // Observe the values that the rollback wrote.
         let at = now();
         self.note(&HostEvent::Lost, at);
         Ok(true)

@@ -79,7 +79,7 @@ impl Herald {
         Self { notifier, shared, every, next: every.map(|_| Instant::now()), reported: None, reads: 0 }
     }
 
-    /// Reports what has changed since the last time.
+    /// Reports the changes since the last report.
     fn report(&mut self) {
         let (phase, reads, requests, settings) = {
             let status = self.shared.status();
@@ -136,7 +136,7 @@ mod test {
         let shared = Shared::new().expect("descriptors");
         let mut herald = Herald::new(notifier, shared.clone());
         herald.interest();
-        assert_eq!(received(), None, "it has not converged");
+        assert_eq!(received(), None, "the daemon has not converged");
         shared.update(|status| status.phase = DaemonPhase::Managing);
         herald.interest();
         assert!(received().is_some_and(|words| words.starts_with("READY=1\n")));

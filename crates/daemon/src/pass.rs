@@ -22,19 +22,20 @@ use crate::{goals, guards};
 /// The message for transactions that could not be compacted into one.
 const NOT_COMPACTED: &str = "compacting the journal failed";
 
-/// Maximum number of commits per work: queues, their settings, and repetitions for what changed in the
+/// Maximum number of commits per work: for queues, for their settings, and for changes that occur in the
 /// meantime.
 const COMMITS_MAX: usize = 8;
 
 /// Maximum number of foreign settings named in a finding.
 const TAKEN_NAMED_MAX: usize = 16;
 
-/// How to permit changes that the daemon leaves alone.
+/// How to permit changes that the daemon does not make by default.
 pub(crate) const DISRUPTIVE: &str = "start the daemon with --disruptive or --allow-irreversible, or set the option in /etc/netpolicy/daemon.toml";
 
 /// When to retry a failed commit.
 enum CommitRetry {
-    /// The host has changed since it was observed, or the obstacle is now known: planning again may succeed.
+    /// The host has changed since it was observed, or the cause of the failure is now known: planning again
+    /// may succeed.
     Again,
     /// After a delay.
     Later,
@@ -45,8 +46,8 @@ impl Daemon<'_> {
     pub(crate) fn work(&mut self, work: Work) {
         let begun = now();
         if self.quality.guards.is_under_way() {
-            // The requests may have changed while a trial is running. If a file was only written in several
-            // steps or touched, its contents are the same.
+            // The requests may have changed while a trial was running. If a file was written in several steps
+            // or only touched, its contents are the same.
             if work.asked || work.policy && self.files_changed() {
                 self.quality.guards.stop();
             }
@@ -59,7 +60,7 @@ impl Daemon<'_> {
         let may_have_ended = is_tick || !work.observe.devices.is_empty();
         let span = |begun: Nanoseconds| Nanoseconds(now().0.saturating_sub(begun.0));
         let outcome = match self.look(&work) {
-            // A commit by another process or this daemon that changes nothing relevant.
+            // The event was a commit by another process or this daemon that changes nothing relevant.
             Ok(false) => return self.reconciler.done(span(begun), now()),
             Ok(true) => self.converge(&work),
             Err(fault) => Err(fault),
@@ -128,7 +129,7 @@ impl Daemon<'_> {
             match self.commit(plan)? {
                 Ok(()) => {
                     if !again && !changed {
-                        // The policy is in force; the rest only verifies that.
+                        // The policy is in force; the remaining passes only verify that.
                         self.note_reactions(work);
                         self.look_at_what_was_set()?;
                         let left = self.planned(work);
@@ -179,7 +180,7 @@ impl Daemon<'_> {
             .scan_for(scans || !self.sources.sees_processes() && self.requests.any_service(), now());
         let subjects = goals::subjects(&selection.policy.intents, &members, self.known.host());
         let measured = self.quality.goals.follow(subjects, self.known.netns());
-        self.telemetry.detail_of("response times are not measured", measured);
+        self.telemetry.detail_of("response times cannot be measured", measured);
         self.report_measured();
         self.plan.place(selection, own, self.known.host(), &members);
         self.requests.follow_apps(self.plan.followed_apps());
@@ -194,7 +195,7 @@ impl Daemon<'_> {
         }
         if self.held.take_back_foreign() {
             let read = self.held.read().map(|_| ());
-            self.telemetry.detail_of("the journal is not read", read);
+            self.telemetry.detail_of("the journal cannot be read", read);
         }
         if self.answers.was_released() && self.held.transactions().is_empty() {
             self.place();
@@ -271,7 +272,7 @@ impl Daemon<'_> {
     fn put_back(&mut self, work: &Work) -> Vec<Step> {
         let now = work.policy || work.asked || work.app_requests;
         let host = self.known.host();
-        // A renamed device is the same device: no request under its old name applies to it.
+        // A renamed device is the same device, but no request under its old name applies to it any longer.
         let is_renamed = |(object, _): &Knob| {
             let Some(id) = object.device() else { return false };
             let device = host.devices.iter().find(|device| device.id == id);
@@ -290,7 +291,7 @@ impl Daemon<'_> {
         steps
     }
 
-    /// A new request overrides an earlier "left alone": its cause may have been fixed.
+    /// A new request clears the left-alone state: its cause may have been fixed.
     fn take_up_what_is_asked_for(&mut self) {
         self.rejections.keep_wanted(|setting| self.plan.wants(setting), self.held.ledger());
         let Some(target) = self.answers.take_up() else { return };
@@ -298,7 +299,8 @@ impl Daemon<'_> {
         self.rejections.forgive(|object| objects.contains(object));
         self.quality.guards.take_up();
         self.reconciler.take_up_of(&objects);
-        // The queues of a device may belong to another request that wants the same and was rolled back.
+        // The queues of a device may belong to another request that wants the same values and was rolled
+        // back.
         if let Target::Device(name) = &target {
             self.reconciler
                 .take_up_where(|object| object.device().is_some_and(|device| device.name.as_str() == name));
@@ -393,7 +395,7 @@ impl Daemon<'_> {
             self.telemetry.find(Finding {
                 rule: "taken".to_owned(),
                 severity: Severity::Note,
-                summary: format!("{settings} settings are left alone; reason for each: {why}"),
+                summary: format!("{settings} settings are left alone; the reason for each is: {why}"),
                 object: why,
                 evidence: knobs.into_iter().take(TAKEN_NAMED_MAX).chain(more).collect(),
                 remedy: None,
@@ -411,7 +413,7 @@ impl Daemon<'_> {
             Ok(name) => name,
             Err(NotInForce::Keep(error)) => return Err(error.into()),
             Err(NotInForce::Commit(error)) => {
-                // If others own a setting, or have changed it since, no transaction was begun.
+                // If other programs own a setting, or have changed it since, no transaction was begun.
                 let begun = u64::from(error.transaction.is_some());
                 self.telemetry.count(|counters| counters.passes.failures += begun);
                 if matches!(error.host, apply::UndoState::NotRestored(_)) {
@@ -431,7 +433,7 @@ impl Daemon<'_> {
             for verdict in self.quality.guards.verdicts(changes.iter().map(Change::to)) {
                 // A failure here does not affect the committed changes.
                 let noted = journal.note_judgement(name, &verdict).map_err(Fault::from);
-                self.telemetry.detail_of("a verdict is not in the journal", noted);
+                self.telemetry.detail_of("a verdict could not be recorded in the journal", noted);
             }
         }
         self.reconciler.repaired(&repaired, now());
@@ -480,7 +482,7 @@ impl Daemon<'_> {
         Ok(())
     }
 
-    /// Decides what follows from a failed commit. The host is unchanged.
+    /// Decides how to react to a failed commit. The host is unchanged.
     fn trouble(
         &mut self,
         error: CommitError<KernelError>,
@@ -532,7 +534,7 @@ impl Daemon<'_> {
         }
     }
 
-    /// Rejects these values until their object changes, or they are requested again.
+    /// Rejects these values until their object changes, or a request wants them again.
     fn refused_by_kernel<'s>(
         &mut self,
         settings: impl IntoIterator<Item = &'s Setting>,

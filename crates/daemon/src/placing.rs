@@ -11,7 +11,7 @@ use session::cycle;
 /// Maximum number of requests that are refused individually; with more, nothing is planned.
 const REFUSED_MAX: usize = 64;
 
-/// A policy placed on a host: what is followed, and what is refused.
+/// A policy placed on a host, with its followed and refused requests.
 #[derive(Debug, Default)]
 pub(crate) struct Placed {
     /// The objects of the followed requests.
@@ -43,7 +43,7 @@ pub(crate) fn place(selection: &Selection, own: usize, host: &Host, members: &Re
             Target::Task(pid) => host.process(*pid).is_some(),
             _ => true,
         };
-        // A request whose target does not exist waits: it has no problem.
+        // A request whose target does not exist waits; this is not a problem.
         if there && !refused.contains_key(&index) {
             followed.push(index);
         }

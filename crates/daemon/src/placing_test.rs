@@ -64,9 +64,9 @@ fn an_epoll_too_many_for_a_budget_refuses_that_request_and_no_other() {
     let policy = policy(vec![device(NIC), waits_busily(pid, cpus)]);
     let before = placed(&policy, &host);
     assert_eq!(before.followed, [0, 1], "{:?}", before.refused);
-    assert_eq!(request_status::polling(&before, &host).used, 0, "nothing of it is in force yet");
+    assert_eq!(request_status::polling(&before, &host).used, 0, "no setting of the request is in force yet");
 
-    // Once in force, each of them occupies a CPU; the budget is used up.
+    // Once in force, each of these requests occupies a CPU; then the budget is used up.
     let params = DeliveryMode::EventBusy.params().epoll;
     for process in host.processes.iter_mut().filter(|process| process.id.pid == pid) {
         process.epolls.iter_mut().for_each(|epoll| epoll.params = Some(params));
@@ -85,7 +85,7 @@ fn an_epoll_too_many_for_a_budget_refuses_that_request_and_no_other() {
         placed.desired.wanted.iter().map(|wanted| wanted.setting.clone()).collect()
     };
     let alone = Policy { intents: vec![device(NIC)], ..policy.clone() };
-    assert_eq!(settings(&after), settings(&placed(&alone, &host)), "as if it were not requested");
+    assert_eq!(settings(&after), settings(&placed(&alone, &host)), "as if there were no such request");
 }
 
 #[test]
@@ -169,6 +169,6 @@ fn who_asks_later_takes_nothing_from_whom_was_followed_before_whatever_its_numbe
         joined.intents.into_iter().map(|intent| intent.target).collect()
     };
     let (elder, younger) = (Target::Task(first.id.pid), Target::Task(later.id.pid));
-    assert_eq!(order(&[]), [elder.clone(), younger.clone()], "by how long they run");
+    assert_eq!(order(&[]), [elder.clone(), younger.clone()], "ordered by how long they have been running");
     assert_eq!(order(&[(later.id.pid, PolicyName::Bulk)]), [younger, elder], "but settings in force stay");
 }

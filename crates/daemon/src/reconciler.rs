@@ -1,4 +1,5 @@
-//! Decides what to do, and when: events in, work out. No kernel, no clock: the time is an argument.
+//! Turns events into work, and decides when to do it. It uses neither the kernel nor a clock: the time is an
+//! argument.
 //!
 //! - Events that arrive together are handled together: a turn begins [`EventKind::delay`] after the first event.
 //! - After work comes a pause as long as the work was, up to [`PAUSE_MAX`]: a storm of events costs at most
@@ -9,9 +10,7 @@
 //!   report them, after [`YOUNG_FIRST`], twice that, and so on up to [`YOUNG_EVERY`].
 //! - State that appears soon but causes no event, such as the first packet of a UDP server, is scanned for
 //!   every [`SCAN_EVERY`].
-//! - An object is repaired at most [`REPAIRS_MAX`] times within [`REPAIRS_WITHIN`]. After that it is left
-//!   alone until some of the repairs are older: the other program may have its reasons, and fighting over a
-//!   value helps neither.
+//! - An object is repaired at most [`REPAIRS_MAX`] times within [`REPAIRS_WITHIN`]. After that, the object is left alone until some of the repairs are older than that, because fighting another program over a value helps neither.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -29,7 +28,7 @@ pub const PAUSE_MAX: Nanoseconds = Nanoseconds::from_millis(10);
 pub const RETRY_FIRST: Nanoseconds = Nanoseconds::from_millis(5);
 /// The first delay before a young process's epolls are looked for, if BPF does not report them.
 pub const YOUNG_FIRST: Nanoseconds = Nanoseconds::from_millis(5);
-/// The longest interval between these looks.
+/// The longest interval between these searches.
 pub const YOUNG_EVERY: Nanoseconds = Nanoseconds::from_millis(1_000);
 /// How long a process counts as young.
 pub const YOUNG_FOR: Nanoseconds = Nanoseconds::from_millis(10_000);
@@ -44,8 +43,7 @@ pub const REPAIRS_WITHIN: Nanoseconds = Nanoseconds::from_millis(600_000);
 pub const APP_REQUESTS_MAX: usize = 10;
 /// The period for [`APP_REQUESTS_MAX`].
 pub const APP_REQUESTS_WITHIN: Nanoseconds = TICK;
-/// Maximum number of objects whose repairs are remembered; the least recently repaired one is forgotten
-/// first.
+/// Maximum number of objects whose repairs are stored; the least recently repaired object is dropped first.
 pub const REPAIRED_MAX: usize = 65_536;
 
 /// An event, with the details that determine the work.
@@ -73,9 +71,9 @@ pub enum HostEvent {
     Epoll(Pid),
     /// An application made a request, for this process if it is known.
     AppRequest(Option<Pid>),
-    /// The policy files changed, or are to be read again.
+    /// The policy files changed, or must be read again.
     Policy,
-    /// A client's request changed what is wanted.
+    /// A client's request changed the desired settings.
     Asked,
     /// Another process wrote to the journal.
     Journal,
@@ -117,23 +115,23 @@ impl EventKind {
             Self::Exec | Self::Fork | Self::Exit | Self::Listener | Self::Epoll | Self::AppRequest => {
                 Nanoseconds::from_micros(50)
             }
-            // The connection must be accepted and read for the first time.
+            // The connection must first be accepted and read.
             Self::Connection => Nanoseconds::from_millis(1),
             Self::Asked | Self::Journal | Self::Timer => Nanoseconds::ZERO,
         }
     }
 }
 
-/// How much of a process is observed.
+/// The depth to which a process is observed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Scope {
     /// The epolls and their parameters.
     Epolls,
-    /// All of it.
+    /// All of the process.
     Whole,
 }
 
-/// What to observe again.
+/// The objects to observe again.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Observe {
     /// Devices, by index.
@@ -159,7 +157,7 @@ pub struct Work {
     pub app_requests: bool,
     /// Whether the requests changed, so that unwanted settings are restored immediately.
     pub asked: bool,
-    /// The journal, for rollbacks by others.
+    /// The journal, to detect rollbacks by other programs.
     pub journal: bool,
     /// State that causes no events.
     pub tick: bool,
@@ -167,7 +165,7 @@ pub struct Work {
     pub scan: bool,
     /// Whether this includes work that failed before.
     pub again: bool,
-    /// The kinds of events that led to this, each with the time of the first of them.
+    /// The kinds of events that led to this work, each with the time of the first event.
     pub first_events: BTreeMap<EventKind, Nanoseconds>,
 }
 
@@ -187,7 +185,7 @@ impl Work {
         self.scan && *self == Self { scan: true, first_events: self.first_events.clone(), ..Self::default() }
     }
 
-    /// Merges other work into this.
+    /// Merges other work into this work.
     fn join(&mut self, other: Self) {
         let Observe { devices, named, processes, cpus, everything } = other.observe;
         self.observe.devices.extend(devices);
@@ -229,16 +227,16 @@ struct Young {
     pause: Nanoseconds,
 }
 
-/// Why a change is not made.
+/// The reason why a change is not made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LeftAlone {
     /// The setting was repaired too often.
     Flapping,
-    /// An operator rolled it back.
+    /// An operator rolled the setting back.
     RolledBack,
 }
 
-/// The state that decides what is left alone.
+/// The state that decides which settings are left alone.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Suppressed {
     repaired: BTreeMap<Object, VecDeque<Nanoseconds>>,
@@ -252,11 +250,11 @@ pub struct PermittedPlan {
     pub plan: Plan,
     /// The objects that these changes repair.
     pub repairs: BTreeSet<Object>,
-    /// The changes that are not made, and why.
+    /// The changes that are not made, with the reasons.
     pub left_alone: Vec<(Change, LeftAlone)>,
 }
 
-/// The pending work, its schedule, and what is left alone.
+/// The pending work, its schedule, and the settings that are left alone.
 #[derive(Clone, Debug, Default)]
 pub struct Reconciler {
     work: Work,
@@ -264,7 +262,7 @@ pub struct Reconciler {
     rest_until: Nanoseconds,
     retry: Option<(Nanoseconds, Nanoseconds, Work)>,
     tick_at: Nanoseconds,
-    /// The time of the next scan, if there is something to look for.
+    /// The time of the next scan, if there is anything to scan for.
     scan_at: Option<Nanoseconds>,
     sees_new_epolls: bool,
     young: BTreeMap<Pid, Young>,
@@ -328,7 +326,7 @@ impl Reconciler {
         self.due = Some(self.due.map_or(due, |before| before.min(due)));
     }
 
-    /// Looks for the epolls of a young process frequently, if BPF does not report them.
+    /// Frequently searches for the epolls of a young process, if BPF does not report them.
     fn watch_young_epolls(&mut self, pid: Pid, now: Nanoseconds) {
         if !self.sees_new_epolls {
             self.watch_young(pid, Scope::Epolls, now);
@@ -473,7 +471,7 @@ impl Reconciler {
         times.len() >= REPAIRS_MAX
     }
 
-    /// What is left alone now, for [`Reconciler::leave_alone_as`] to restore.
+    /// The settings that are left alone now, for [`Reconciler::leave_alone_as`] to restore.
     pub fn left_alone(&self) -> Suppressed {
         Suppressed { repaired: self.repaired.clone(), released: self.released.clone() }
     }
@@ -484,7 +482,8 @@ impl Reconciler {
         (self.repaired, self.released) = (repaired, released);
     }
 
-    /// Records that an operator rolled these back: they are left alone until [`Reconciler::take_up`].
+    /// Records that an operator rolled these settings back: they are left alone until
+    /// [`Reconciler::take_up`].
     pub fn release(&mut self, knobs: impl IntoIterator<Item = Knob>) {
         self.released.extend(knobs);
     }
@@ -499,20 +498,20 @@ impl Reconciler {
         self.released.len()
     }
 
-    /// Ends "left alone" for these objects: they were requested again.
+    /// Clears the left-alone state of these objects: a request wants them again.
     pub fn take_up_of(&mut self, objects: &BTreeSet<Object>) {
         self.released.retain(|(object, _)| !objects.contains(object));
         self.repaired.retain(|object, _| !objects.contains(object));
     }
 
-    /// Ends "left alone" for matching objects.
+    /// Clears the left-alone state of matching objects.
     pub fn take_up_where(&mut self, meant: impl Fn(&Object) -> bool) {
         self.released.retain(|(object, _)| !meant(object));
         self.repaired.retain(|object, _| !meant(object));
     }
 
     /// Whether a request of an application is followed immediately: not if there were already
-    /// [`APP_REQUESTS_MAX`] within [`APP_REQUESTS_WITHIN`]. It then waits for the tick.
+    /// [`APP_REQUESTS_MAX`] within [`APP_REQUESTS_WITHIN`]. Otherwise the request waits for the tick.
     pub fn admit_app_requests(&mut self, now: Nanoseconds) -> bool {
         while self.followed_at.front().is_some_and(|first| plus(*first, APP_REQUESTS_WITHIN) <= now) {
             self.followed_at.pop_front();
@@ -524,7 +523,7 @@ impl Reconciler {
         admitted
     }
 
-    /// Follows everything again that was left alone, whatever the reason.
+    /// Follows all settings again that were left alone for any reason.
     pub fn take_up(&mut self) {
         self.released.clear();
         self.repaired.clear();

@@ -66,13 +66,13 @@ fn events_that_come_together_are_handled_together_and_within_a_millisecond() {
         Nanoseconds(noted.0 + 200_000),
     );
     let due = reconciler.next_wake();
-    assert_eq!(due.0 - noted.0, 500_000, "of the first event");
+    assert_eq!(due.0 - noted.0, 500_000, "the time of the first event");
     assert_eq!(reconciler.take_due(Nanoseconds(due.0 - 1)), None);
     let work = reconciler.take_due(due).expect("due");
     assert_eq!(work.observe.devices, [IfIndex(2)].into());
     assert_eq!(work.observe.named, ["eth0".to_owned()].into());
     assert_eq!(work.first_events[&EventKind::Link], noted);
-    assert_eq!(reconciler.take_due(due), None, "all of it together");
+    assert_eq!(reconciler.take_due(due), None, "all events are handled together");
 }
 
 #[test]
@@ -83,7 +83,7 @@ fn an_event_that_is_noticed_late_is_not_waited_for() {
     assert_eq!(
         reconciler.take_due(at(30)).expect("due").first_events[&EventKind::Exec],
         at(20),
-        "but it counts from when it was"
+        "but the delay counts from the time of the event"
     );
 }
 
@@ -99,7 +99,7 @@ fn a_storm_leaves_as_much_time_to_others_as_it_takes() {
     reconciler.take_due(reconciler.next_wake()).expect("due");
     reconciler.done(at(4_000), at(5_000));
     reconciler.note(&HostEvent::Exec(Pid(9)), at(5_000), at(5_000));
-    assert_eq!(reconciler.next_wake(), at(5_010), "but no longer than this");
+    assert_eq!(reconciler.next_wake(), at(5_010), "but no longer than this limit");
 }
 
 #[test]
@@ -110,7 +110,7 @@ fn what_failed_is_tried_again_later_and_later_with_what_is_new() {
     reconciler.failed(work, at(0), at(21));
     assert_eq!(reconciler.next_wake(), at(26));
     reconciler.note(&HostEvent::Link(IfIndex(3)), at(22), at(22));
-    let other = reconciler.take_due(at(23)).expect("the new one does not wait for it");
+    let other = reconciler.take_due(at(23)).expect("the new process does not wait for the others");
     assert_eq!(other.observe.devices, [IfIndex(3)].into());
     reconciler.done(at(0), at(23));
     let again = reconciler.take_due(at(26)).expect("again");
@@ -175,7 +175,7 @@ fn a_requesting_process_is_looked_at_immediately_and_then_often_for_no_event_rep
     let work = reconciler.take_due(at(31)).expect("due");
     assert!(
         work.app_requests && work.observe.processes.is_empty(),
-        "the registry changed, but it is unknown for whom"
+        "the registry changed, but the requesting process is unknown"
     );
 }
 
@@ -195,7 +195,8 @@ fn a_process_is_looked_at_whole_until_its_first_connection_is_accepted() {
         [(Pid(7), Scope::Whole)].into()
     );
 
-    // If its epolls are looked for anyway, the schedule is unchanged, but all of it is observed.
+    // If the process's epolls are searched for anyway, the schedule is unchanged, but the whole process is
+    // observed.
     let mut reconciler = settled(false);
     reconciler.note(&HostEvent::Listener(Pid(7)), at(10), at(10));
     reconciler.take_due(at(11)).expect("due");
@@ -225,7 +226,7 @@ fn a_write_to_the_journal_is_work_of_its_own_unless_something_failed_before() {
     );
     reconciler.failed(work, Nanoseconds::ZERO, at(20));
     let again = reconciler.take_due(at(40)).expect("the same again");
-    assert!(!again.is_of_the_journal_alone(), "what failed is planned again");
+    assert!(!again.is_of_the_journal_alone(), "failed work is planned again");
     reconciler.done(Nanoseconds::ZERO, at(40));
     reconciler.note(&HostEvent::Journal, at(60), at(60));
     reconciler.note(&HostEvent::Link(IfIndex(2)), at(60), at(60));
@@ -239,7 +240,7 @@ fn a_request_that_is_refused_leaves_what_was_left_alone_as_it_was() {
     reconciler.release([knob]);
     let before = reconciler.left_alone();
     reconciler.take_up_of(&BTreeSet::from([knob.0]));
-    assert!(!reconciler.is_released(&knob), "a request takes it up");
+    assert!(!reconciler.is_released(&knob), "a request clears the left-alone state");
     reconciler.leave_alone_as(before);
     assert!(reconciler.is_released(&knob));
 }
@@ -253,9 +254,9 @@ fn a_cpu_that_goes_or_comes_is_planned_with_once_however_many_events_report_it()
     let due = reconciler.next_wake();
     assert_eq!(due.0 - at(20).0, 500_000);
     let work = reconciler.take_due(due).expect("due");
-    assert!(work.observe.cpus && !work.observe.everything, "the processes are where they were");
+    assert!(work.observe.cpus && !work.observe.everything, "the processes are unchanged");
     reconciler.done(at(0), due);
-    assert_eq!(reconciler.take_due(Nanoseconds(due.0 + MS)), None, "all of it together");
+    assert_eq!(reconciler.take_due(Nanoseconds(due.0 + MS)), None, "all events are handled together");
 }
 
 #[test]
@@ -272,7 +273,7 @@ fn what_was_repaired_too_often_is_left_alone_until_some_of_it_is_long_ago() {
     let other = change(1, 0, 20);
     let judged = reconciler.judge(plan(vec![taken_away.clone(), other.clone()]), &ledger, at(11_000));
     assert_eq!(judged.left_alone, [(taken_away.clone(), LeftAlone::Flapping)]);
-    assert_eq!(judged.plan, plan(vec![other]), "the rest goes on");
+    assert_eq!(judged.plan, plan(vec![other]), "the other work continues");
     let wanted_again = change(0, 20, 50);
     assert_eq!(
         reconciler.judge(plan(vec![wanted_again.clone()]), &ledger, at(11_000)).plan,
@@ -318,7 +319,7 @@ fn any_event() -> impl Strategy<Value = HostEvent> {
     ]
 }
 
-/// Whether work observes the subject of an event.
+/// Whether work includes observing the subject of an event.
 fn handles(work: &Work, event: &HostEvent) -> bool {
     match event {
         HostEvent::Link(index) | HostEvent::Ethtool(index) => work.observe.devices.contains(index),
@@ -375,8 +376,8 @@ proptest! {
                 reconciler.failed(work, Nanoseconds(took), done);
             } else {
                 for (event, noted) in waiting.iter().filter(|(event, _)| handles(&work, event)) {
-                    // The longest delay, the longest pause, one work in progress, and works of a nanosecond
-                    // each.
+                    // The sum of the longest delay, the longest pause, one work in progress, and further
+                    // works of a nanosecond each.
                     let late = now.0 - noted.0 > MS + PAUSE_MAX.0 + 3 * MS + 1_000;
                     prop_assert!(failed_ever || !late, "{event:?} of {noted:?} at {now:?}");
                 }

@@ -1,4 +1,4 @@
-//! The values that the kernel refused, until their object changes or no request wants them any more.
+//! The values that the kernel refused, kept until their object changes or no request wants them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +11,7 @@ use session::Exit;
 pub(crate) struct Rejected {
     /// The value.
     to: Setting,
-    /// The exit code of a command that wanted it.
+    /// The exit code of a command that requested the value.
     pub(crate) exit: Exit,
     /// The kernel's error.
     pub(crate) words: String,

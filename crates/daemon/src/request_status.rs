@@ -69,7 +69,7 @@ fn objects_of(part: &PlacedRequest, placed: &Placed) -> BTreeSet<Object> {
     own.map(|wanted| wanted.setting.object()).chain(part.all_objects()).collect()
 }
 
-/// Whether a reason's source is the request, or a rule whose name starts with it.
+/// Whether a reason's source is the request itself, or a rule whose name starts with the request's name.
 pub(crate) fn is_of(source: &str, origin: &str) -> bool {
     source.strip_prefix(origin).is_some_and(|rest| rest.is_empty() || rest.starts_with(':'))
 }
@@ -108,9 +108,9 @@ pub(crate) fn of<'r>(
     Some((objects_of(part, placed), requests.get(place)?))
 }
 
-/// The CPUs that poll without traffic, as observed on the host, and how many may: a NAPI's busy-polling
-/// thread counts, and an application's thread that busy-waits in an epoll or ring with the mode's parameters.
-/// Each counts once, however many requests match it.
+/// The CPUs that poll without traffic, as observed on the host, and the maximum number. A NAPI's busy-polling
+/// thread counts, as does an application's thread that busy-waits in an epoll or ring with the mode's
+/// parameters. Each thread counts once, however many requests match it.
 pub(crate) fn polling(placed: &Placed, host: &Host) -> Polling {
     let mut napis = BTreeSet::new();
     let mut waits: BTreeMap<Pid, BTreeSet<Object>> = BTreeMap::new();

@@ -37,20 +37,20 @@ const FILE_BYTES_MAX: u64 = 8 << 20;
 #[serde(deny_unknown_fields)]
 pub(crate) struct StoredRequest {
     intent: Intent,
-    /// The process, for a request that names one: its pid may have been reused.
+    /// The process of a request that names one, identified by more than its pid, which may have been reused.
     process: Option<ProcessId>,
     /// The boot during which the process was running.
     boot: String,
 }
 
-/// What is known about the ports that a process serves.
+/// How the ports that a process serves may have changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Serves {
-    /// No known changes.
+    /// They are not known to have changed.
     AsBefore,
     /// The kernel just reported this port.
     Port(u16),
-    /// Unknown: its sockets are read.
+    /// They are unknown, so the sockets are read.
     Unknown,
 }
 
@@ -71,7 +71,7 @@ pub(crate) struct RequestTable {
     boot: String,
     /// The services that a process belongs to, by name.
     services: BTreeMap<Pid, BTreeSet<String>>,
-    /// The ancestor through which a request means a process, or the process itself.
+    /// The ancestor whose request includes a process, or the process itself.
     trees: BTreeMap<Pid, Pid>,
     /// The processes that make a request, or hold a socket that does.
     requesters: BTreeSet<Pid>,
@@ -170,8 +170,8 @@ impl RequestTable {
         self.asked.len()
     }
 
-    /// Adds a request, replacing an earlier one for the same target; their settings are merged, as without a
-    /// daemon. Returns whether another request was displaced.
+    /// Adds a request, replacing an earlier one for the same target; the settings of both are merged, as
+    /// without a daemon. Returns whether another request was displaced.
     pub(crate) fn ask(&mut self, mut intent: Intent, process: Option<ProcessId>) -> std::io::Result<bool> {
         if let Some(earlier) = self.asked.iter().find(|asked| asked.intent.target == intent.target) {
             intent.nic = NicRequest::after(intent.nic, earlier.intent.nic.clone());
@@ -306,14 +306,14 @@ impl RequestTable {
     pub(crate) fn judge(&mut self, pid: Pid, serves: Serves, unread: &mut Vec<Unread>) -> bool {
         let before = self.services.remove(&pid).unwrap_or_default();
         let mut names = BTreeSet::new();
-        // What must be read of the process, for which services.
+        // The services for which the process must be read, and what must be read.
         let (mut asking, mut asked) = (Vec::new(), Vec::new());
         for (name, matching) in self.matches().filter(|_| !is_netpolicy_itself(pid)) {
             let rest = match (matching.port, serves) {
                 (Some(wanted), Serves::Port(port)) if wanted == port => {
                     Match { port: None, ..matching.clone() }
                 }
-                // The process served the port, and there is no sign that it stopped.
+                // The process served the port earlier, and there is no sign that it stopped.
                 (Some(_), Serves::AsBefore | Serves::Port(_)) => {
                     names.extend(before.get(name).cloned());
                     continue;
@@ -390,12 +390,12 @@ impl RequestTable {
         self.requesters.clone()
     }
 
-    /// Whether any request matches this process itself rather than through a device.
+    /// Whether any request matches this process itself, not only through a device.
     pub(crate) fn means(&self, pid: Pid) -> bool {
         self.services.contains_key(&pid) || self.trees.contains_key(&pid) || self.requesters.contains(&pid)
     }
 
-    /// The processes that any request matches themselves.
+    /// The processes that any request matches themselves, not only through a device.
     pub(crate) fn meant(&self) -> BTreeSet<Pid> {
         self.services.keys().chain(self.trees.keys()).chain(&self.requesters).copied().collect()
     }
@@ -415,7 +415,7 @@ impl RequestTable {
     }
 }
 
-/// Whether a process is this one: a match by user or cgroup does not include the daemon itself.
+/// Whether a process is this daemon: a match by user or cgroup does not include the daemon itself.
 fn is_netpolicy_itself(pid: Pid) -> bool {
     pid.0 == std::process::id()
 }

@@ -20,11 +20,12 @@ use crate::status::Shared;
 /// The sockets and files that a daemon serves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sockets {
-    /// The socket of its Varlink interface; `None` for that of its journal.
+    /// The socket of its Varlink interface; `None` for the default socket of its journal.
     pub api: Option<PathBuf>,
     /// Group, by number, whose members may request changes like root.
     pub api_group: Option<u32>,
-    /// The socket that serves OpenMetrics over HTTP; `None` for that of its journal, an empty path for none.
+    /// The socket that serves OpenMetrics over HTTP; `None` for the default socket of its journal, an empty
+    /// path for none.
     pub metrics: Option<PathBuf>,
     /// A file for OpenMetrics, in addition; its name ends in `.prom`.
     pub metrics_file: Option<PathBuf>,
@@ -65,7 +66,7 @@ pub fn run(
     let mut event_loop =
         EventLoop::new().map_err(|errno| Fault::failed(format!("an epoll for the daemon: {errno}")))?;
     let shared = Shared::new().map_err(|errno| Fault::failed(format!("the daemon's status: {errno}")))?;
-    // Set up first: another process may have to inspect what this process cannot.
+    // Set this up first: another process may have to inspect processes that this one cannot.
     if attach_service::go_through(&sockets.attach) {
         operator.say(&format!("Processes are inspected through {}.", sockets.attach.display()));
     }

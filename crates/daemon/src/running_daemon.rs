@@ -19,11 +19,11 @@ pub fn connect(session: &Session, netns: NetnsId) -> Result<Option<Client>, Faul
     let Some(mut client) = connected else { return Ok(None) };
     let said = client.call("Status", Map::new())?;
     let theirs = said.get("status").and_then(|status| status.get("netns")).and_then(Value::as_u64);
-    // The daemon itself refuses clients with a restricted view.
+    // The daemon itself refuses clients that see only a part of its state.
     Ok((theirs.is_none() || theirs == Some(netns.0)).then_some(client))
 }
 
-/// Refuses changes that a daemon with another state directory would consider drift.
+/// Refuses changes that a daemon with another state directory would revert as drift.
 ///
 /// # Errors
 /// [`Exit::Refused`] with its process.
@@ -37,7 +37,8 @@ pub fn refuse_beside_another(session: &Session, netns: &Netns) -> Result<(), Fau
         daemon.process()
     );
     let stop = daemon.stop();
-    Err(Fault::new(Exit::Refused, words).hint(format!("use its --state-dir, or stop it meanwhile: {stop}")))
+    Err(Fault::new(Exit::Refused, words)
+        .hint(format!("use the daemon's --state-dir, or stop the daemon meanwhile: {stop}")))
 }
 
 /// Whether a daemon has started this process, for a session of its API: it changes no settings meanwhile.

@@ -49,7 +49,7 @@ impl Scans {
         !self.servers.is_empty()
     }
 
-    /// The servers whose turn it is.
+    /// The servers to inspect next.
     pub(crate) fn take_servers(&mut self) -> Vec<Pid> {
         let behind = self.last.unwrap_or(Pid(0));
         let others = self.servers.range(..=behind);

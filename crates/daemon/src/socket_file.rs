@@ -46,7 +46,7 @@ pub enum ListenError {
     },
 }
 
-/// The path where only root connects to the daemon that others reach at `path`: connections of other users
+/// The path at which only root connects to the daemon that other users reach at `path`: their connections
 /// cannot exhaust its backlog.
 pub(crate) fn roots(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
@@ -55,8 +55,8 @@ pub(crate) fn roots(path: &Path) -> PathBuf {
 }
 
 /// Listens at a path unless another process does. Removes a socket without a listener, which an earlier
-/// daemon has left, but no other file or symbolic link. Refuses a directory that another user can change:
-/// that user could replace the socket.
+/// daemon has left, but neither other files nor symbolic links. Refuses a directory that another user can
+/// change: that user could replace the socket.
 pub(crate) fn listen(path: &Path, mode: u32) -> Result<UnixListener, ListenError> {
     let refused = |error| ListenError::Refused { path: path.to_owned(), error };
     let found = fs::symlink_metadata(path);
@@ -71,7 +71,7 @@ pub(crate) fn listen(path: &Path, mode: u32) -> Result<UnixListener, ListenError
                 fs::remove_file(path).map_err(refused)?;
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            // If connecting fails in another way, a process may still be there.
+            // If connecting fails in another way, a process may still be listening there.
             Ok(_) | Err(_) => return Err(ListenError::Taken(path.to_owned())),
         },
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -158,7 +158,7 @@ mod test {
         std::os::unix::fs::symlink(&file, &link).expect("a link");
         std::os::unix::fs::symlink("nowhere", &dangling).expect("a link");
         for path in [&*file, &link, &dangling, scratch.path()] {
-            let refused = listen(path, 0o600).expect_err("no place for a socket");
+            let refused = listen(path, 0o600).expect_err("no socket can be created here");
             assert!(matches!(&refused, ListenError::NoSocket(at) if at == path), "{refused}");
         }
         assert_eq!(fs::read_to_string(&link).expect("still there"), "precious");
@@ -196,7 +196,7 @@ mod test {
         let mut ours = connect(&path, TAKEN_PATIENCE).expect("a connection");
         ours.write_all(b"hallo").expect("said");
         drop(ours);
-        // The first connection was the probe of `listen`.
+        // The first connection was the check whether another process listens.
         let mut received = String::new();
         for _ in 0..2 {
             listener.accept().expect("a connection").0.read_to_string(&mut received).expect("received");

@@ -1,5 +1,5 @@
-//! The standing proofs of services: what was counted, when the next episode is due, and what holds one up.
-//! `daemon/proof.rs` withdraws the policies and takes the results.
+//! The standing proofs of services: the counted time, when the next episode is due, and why one is delayed.
+//! `daemon/proof.rs` withdraws the policies and handles the results.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -18,38 +18,44 @@ pub(crate) const WAITS: &str = "proof-waits";
 
 /// The daemon's findings about standing proofs: the rule of each, and its meaning.
 pub const PROOF_RULES: &[(&str, &str)] = &[
-    (REVERSED, "The policy worsens what it is meant to improve, by the last pairs of the proof."),
+    (
+        REVERSED,
+        "The policy worsens a quantity that it is meant to improve, according to the last pairs of the proof.",
+    ),
     (
         ROLLED_BACK,
         "The daemon has rolled a policy back, because its proof showed that it harms (`on_reversed = \"rollback\"`).",
     ),
     (
         NO_EFFECT,
-        "The policy changes what it is meant to improve by less than 5 %, by the last pairs of the proof; it may be removed.",
+        "The policy changes the quantities that it is meant to improve by less than 5 %, according to the last pairs of the proof; it may be removed.",
     ),
     (WAITS, "The policy cannot be withdrawn for the proof at present, for the reason in the evidence."),
 ];
 
-/// How long an episode is expected to withdraw the policy, in milliseconds: half of its time, and switching.
+/// How long an episode is expected to withdraw the policy, in milliseconds: half of the episode's time, plus
+/// switching.
 const WITHOUT_MILLIS: u64 = 11_000;
 
-/// An episode begins when the allowed time suffices for this many, chosen anew by chance for each, in
-/// hundredths: at regular times, the load might be regular, too.
+/// An episode begins when the allowed time suffices for this multiple of an episode, in hundredths. The
+/// multiple is chosen at random for each episode, because at regular times the load might be regular, too.
 const DUE_LEAST: u32 = 100;
 const DUE_MOST: u32 = 200;
 
-/// The delay before a service is looked at again after an episode could not begin, or had nothing to measure.
+/// The delay before a service is checked again after an episode could not begin, or had no traffic to
+/// measure.
 const AGAIN_AFTER: Nanoseconds = Nanoseconds::from_millis(300_000);
 
 /// The standing proofs of services.
 pub(crate) struct StandingProofs {
     pub(crate) proofs: Proofs,
-    /// Why the earlier proofs cannot be read. Nothing is withdrawn then: the daemon would overwrite the file.
+    /// Why the earlier proofs cannot be read. No policy is withdrawn then, because the daemon would overwrite
+    /// the file.
     pub(crate) unreadable: Option<String>,
     pub(crate) chance: Chance,
     /// How much time each service must have left for its next episode, in milliseconds.
     pub(crate) due: BTreeMap<String, u64>,
-    /// When the time in force was counted last.
+    /// When the time in force was last counted.
     pub(crate) counted: Option<Nanoseconds>,
     pub(crate) not_before: BTreeMap<String, Nanoseconds>,
     pub(crate) held_up: BTreeMap<String, String>,
@@ -73,7 +79,7 @@ impl StandingProofs {
         }
     }
 
-    /// The proof of a service, which starts over if its request or mode is another.
+    /// The proof of a service, which starts over if its request or mode has changed.
     pub(crate) fn of(&mut self, name: &str, intent: &Intent, delivery: &str) -> &mut Proof {
         let new = || Proof::of(intent, delivery, clock::now().unix_micros);
         let proof = self.proofs.services.entry(name.to_owned()).or_insert_with(new);
@@ -109,7 +115,7 @@ impl StandingProofs {
         });
     }
 
-    /// Forgets what was rolled back: these proofs start over.
+    /// Clears the rollbacks: these proofs start over.
     pub(crate) fn take_up(&mut self) {
         let rolled_back = |proof: &&mut Proof| proof.rolled_back_unix_micros.is_some();
         for proof in self.proofs.services.values_mut().filter(rolled_back) {
@@ -117,7 +123,7 @@ impl StandingProofs {
         }
     }
 
-    /// Postpones the next episode of a service, and records why.
+    /// Postpones the next episode of a service, and records the reason.
     pub(crate) fn holds_up(&mut self, name: &str, why: String) {
         self.held_up.insert(name.to_owned(), why);
         self.not_before
@@ -141,13 +147,13 @@ impl StandingProofs {
         requests
     }
 
-    /// What the proofs show that an operator should know.
+    /// Findings about proofs that an operator should know.
     pub(crate) fn findings(&self) -> Vec<Finding> {
         let shown = self.proofs.services.iter().filter_map(|(name, proof)| {
             let service = quoted(name.strip_prefix("service ").unwrap_or(name));
             let evidence = proof.effects.iter().map(|effect| {
                 let quantity = effect.quantity.as_str();
-                format!("{quantity} lately {}, since it began {}", effect.recent, effect.change)
+                format!("{quantity} recently {}, since the proof began {}", effect.recent, effect.change)
             });
             if proof.rolled_back_unix_micros.is_some() {
                 return Some(Finding {
@@ -161,10 +167,10 @@ impl StandingProofs {
             }
             let (rule, summary) = match proof.standing() {
                 ProofState::Reversed => {
-                    (REVERSED, "its policy makes it worse, by the last pairs of its proof")
+                    (REVERSED, "its policy makes the service worse, according to the last pairs of its proof")
                 }
                 ProofState::NoEffect => {
-                    (NO_EFFECT, "its policy makes no difference above 5 %, by the last pairs of its proof")
+                    (NO_EFFECT, "its policy changes the service by less than 5 %, according to the last pairs of its proof")
                 }
                 ProofState::Helps | ProofState::Open => return None,
             };

@@ -31,7 +31,7 @@ pub struct Status {
     /// The identity of the daemon.
     #[serde(flatten)]
     pub instance: Instance,
-    /// What it is doing.
+    /// The daemon's phase.
     pub phase: DaemonPhase,
     /// The policy files.
     pub policy: PolicyStatus,
@@ -39,7 +39,7 @@ pub struct Status {
     pub event_sources: Vec<EventSource>,
     /// The requests: those of the files in their order, followed by those to the running daemon.
     pub requests: Vec<RequestStatus>,
-    /// The number of held settings: recorded in the journal, and to be kept.
+    /// The number of held settings, which the journal records and the daemon keeps.
     pub settings: u64,
     /// Problems and notes. A resolved finding disappears.
     pub findings: Vec<Finding>,
@@ -70,11 +70,11 @@ pub struct Instance {
     pub netns: Option<NetnsId>,
 }
 
-/// What the daemon is doing.
+/// The daemon's phase.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DaemonPhase {
-    /// It has not converged yet.
+    /// The daemon has not converged yet.
     #[default]
     Starting,
     /// The daemon keeps the policy in force.
@@ -102,7 +102,7 @@ pub struct PolicyStatus {
 /// How one kind of event is detected.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct EventSource {
-    /// What is detected: `links`, `processes`, `listeners`, `epolls`.
+    /// The kind of event: `links`, `processes`, `listeners`, `epolls`.
     pub what: String,
     /// The method: `netlink`, `BPF on tracepoints`, `scans every 10 s`.
     pub how: String,
@@ -134,11 +134,11 @@ pub struct RequestStatus {
     pub goal: Goal,
     /// The response times; `None` with a policy but no goal, and until they were measured.
     pub measured: Option<ResponseTimes>,
-    /// The search for its goal; `None` without a search, and before the first try.
+    /// The search for a mode that meets the goal; `None` without a search, and before the first try.
     pub search: Option<SearchStatus>,
     /// The standing proof that its policy helps; `None` without a holdback, and until the policy was in force.
     pub proof: Option<ProofStatus>,
-    /// What policies may change, if it has none and its service is measured.
+    /// What policies may change for the service, if it has no policy and is measured.
     pub expected: Option<Prospect>,
     /// Notes for the operator.
     pub notes: Vec<String>,
@@ -151,11 +151,11 @@ pub struct RequestExtent {
     pub queues: usize,
     /// The number of its processes.
     pub processes: usize,
-    /// The number of epolls and io_urings of these that are set.
+    /// The number of epolls and io_urings of these processes that are set.
     pub epolls: usize,
     /// The number of settings that it wants.
     pub wanted: usize,
-    /// How many of these have the wanted value. *Set*, not yet *engaged*.
+    /// How many of these settings have the wanted value. They are *set*, but not necessarily *engaged*.
     pub set: usize,
 }
 
@@ -168,11 +168,11 @@ pub struct ProofStatus {
     pub pairs: u64,
     /// The share of the time without the policy, from 0 to 1.
     pub share_without: f64,
-    /// What it shows by the last pairs.
+    /// The conclusion from the last pairs.
     pub standing: ProofState,
     /// The effect on each quantity, as a share of its value without the policy.
     pub effects: Vec<Effect>,
-    /// When the policy was withdrawn last, in microseconds since 1970-01-01 00:00 UTC.
+    /// When the policy was last withdrawn, in microseconds since 1970-01-01 00:00 UTC.
     pub last_unix_micros: Option<u64>,
     /// Why the policy is not withdrawn at the moment.
     pub waits: Option<String>,
@@ -200,7 +200,7 @@ pub struct TriedStatus {
     pub mode: String,
     /// The mode that it was compared with.
     pub instead_of: String,
-    /// When, in microseconds since 1970-01-01 00:00 UTC.
+    /// The time of the try, in microseconds since 1970-01-01 00:00 UTC.
     pub at_unix_micros: u64,
     /// The result, as text. `None` while the mode is being tried, or if the daemon stopped before.
     pub ruling: Option<String>,
@@ -221,7 +221,7 @@ pub struct MeasuredWindows {
     pub unit: Unit,
     /// Requests or exchanges answered in the windows, depending on `unit`.
     pub requests: u64,
-    /// The same per second.
+    /// The number of requests or exchanges per second.
     pub rate: f64,
 }
 
@@ -233,13 +233,13 @@ pub struct ResponseTimes {
     pub windows: MeasuredWindows,
     /// The estimator of `response`.
     pub estimator: Estimator,
-    /// From the NIC's ring to the answer.
+    /// The time from the NIC's ring to the answer.
     pub response: Percentiles,
-    /// In the ring.
+    /// The time in the ring.
     pub ring: Percentiles,
-    /// From TCP to the read.
+    /// The time from TCP to the read.
     pub wakeup: Percentiles,
-    /// From the read to the answer.
+    /// The time from the read to the answer.
     pub service_time: Percentiles,
     /// The median of the connections' smoothed round-trip times, in nanoseconds.
     pub rtt: Option<f64>,
@@ -345,7 +345,7 @@ pub enum EventKind {
     Epoll,
     /// An application made a request.
     AppRequest,
-    /// A policy file changed, or the daemon was asked to read the files again.
+    /// A policy file changed, or the daemon was told to read the files again.
     Policy,
     /// A client made a request to the running daemon.
     Asked,
@@ -387,10 +387,9 @@ impl Reaction {
 /// The CPUs that may poll without traffic.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct Polling {
-    /// The number of CPUs kept busy, as observed on the host: busy-polling NAPI threads, and application
-    /// threads that busy-wait.
+    /// The CPUs that poll without traffic, and their maximum number.
     pub used: u32,
-    /// The total of all budgets.
+    /// The sum of all budgets.
     pub allowed: u32,
 }
 
@@ -400,10 +399,10 @@ pub enum ApiRequest {
     /// Sets the policy of a target until it is unset. It replaces an earlier request for the same target,
     /// outlives the daemon, and overrides the policy files for this target.
     Set(Box<Intent>),
-    /// Withdraws what was set for a target: settings that no other request wants are restored.
+    /// Withdraws a target's request: settings that no other request wants are restored.
     Unset(Target),
-    /// Reads the policy files again, and ends "left alone" for all settings, whether after a rollback or
-    /// after flapping.
+    /// Reads the policy files again, and clears the left-alone state of all settings, whether after a
+    /// rollback or after flapping.
     Reload,
     /// Restores everything that the daemon has set, and manages nothing until the next [`ApiRequest::Reload`].
     RollBack,
@@ -427,7 +426,7 @@ pub enum Answer {
         transactions: Vec<String>,
         /// Notes for the operator, a sentence each.
         notes: Vec<String>,
-        /// Whether some of it is not in force yet: it is stored, and applied when possible.
+        /// Whether some settings are not in force yet: the request is stored, and applied when possible.
         pending: bool,
     },
     /// The call was refused, and nothing was changed.
@@ -455,7 +454,7 @@ pub struct HeldSetting {
     pub before: String,
     /// The value that the daemon set.
     pub value: String,
-    /// Why it is not kept at present: `flapping`, `rolled back`; `None` while it is kept.
+    /// Why the setting is not kept at present: `flapping`, `rolled back`; `None` while it is kept.
     pub left_alone: Option<String>,
 }
 

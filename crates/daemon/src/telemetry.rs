@@ -43,7 +43,7 @@ pub(crate) struct Telemetry<'a> {
 struct Reload {
     /// The contents of the files.
     policy: Policy,
-    /// The number of settings changed before.
+    /// The number of settings that had been changed before.
     changes: u64,
 }
 
@@ -91,21 +91,21 @@ impl<'a> Telemetry<'a> {
         self.operator.say(sentence);
     }
 
-    /// Logs, at the verbose level, that something failed but the daemon continues.
+    /// Logs, at the verbose level, that an operation failed but the daemon continues.
     pub(crate) fn detail_of(&self, what: &str, outcome: Result<(), Fault>) {
         if let Err(fault) = outcome {
             self.operator.detail(&format!("{what}: {}", fault.cause));
         }
     }
 
-    /// Logs, at the verbose level, what could not be read.
+    /// Logs, at the verbose level, which parts of the host could not be read.
     pub(crate) fn unread(&self, unread: Vec<Unread>) {
         for unread in unread {
             self.operator.detail(&format!("not read: {}: {}", unread.what, unread.why));
         }
     }
 
-    /// Records where, since when and in which version it runs.
+    /// Records the daemon's namespace, start time and version.
     pub(crate) fn started(&self, netns: NetnsId, unix_micros: u64) {
         self.shared.update(|status| {
             status.instance = Instance {
@@ -127,7 +127,7 @@ impl<'a> Telemetry<'a> {
         self.phase = phase;
     }
 
-    /// Changes the phase if it is `from`.
+    /// Sets the phase if the present one is `from`.
     pub(crate) fn leave(&mut self, from: DaemonPhase, to: DaemonPhase) {
         if self.phase == from {
             self.phase = to;
@@ -159,7 +159,7 @@ impl<'a> Telemetry<'a> {
         self.reactions.entry(kind).or_default().note(took);
     }
 
-    /// Logs what a commit set. `user` returns the user of a process.
+    /// Logs the settings that a commit wrote. `user` returns the user of a process.
     pub(crate) fn set(&mut self, changes: &[Change], user: impl Fn(Pid) -> Option<u32>) -> Result<(), Fault> {
         for line in self.changes.fold(changes, user) {
             self.operator.event("set", line.object, line.words)?;
@@ -294,7 +294,7 @@ impl<'a> Telemetry<'a> {
             status.requests = requests;
             status.settings = u64::try_from(settings).unwrap_or(u64::MAX);
             status.findings = self.findings.values().cloned().collect();
-            // The queue counts by itself the requests that it rejects.
+            // The queue itself counts the requests that it rejects.
             let evictions = status.counters.evictions.max(self.counters.evictions);
             status.counters.clone_from(&self.counters);
             status.counters.evictions = evictions;

@@ -215,7 +215,7 @@ impl From<RollBackError> for Fault {
             RollBackError::Overlaid { name, newer, knob } => {
                 let (knob, object) = (knob.to().knob(), knob.to().object());
                 let words = format!(
-                    "{name} cannot be rolled back alone: {newer} has changed {knob} of {object} since"
+                    "{name} cannot be rolled back on its own: {newer} has since changed {knob} of {object}"
                 );
                 Self::new(Exit::Refused, words)
                     .hint(format!("roll back {newer} first: netpolicy rollback {newer}"))

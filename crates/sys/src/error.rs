@@ -57,9 +57,9 @@ pub enum Cause {
     /// The kernel accepted the value, but now has another one.
     #[error("wrote {} but read back {}", .wrote.value(), .found.value())]
     ReadBack {
-        /// What was written.
+        /// The value that was written.
         wrote: Box<Setting>,
-        /// What is in force.
+        /// The value in force.
         found: Box<Setting>,
     },
     /// The kernel's reply does not have the promised format.

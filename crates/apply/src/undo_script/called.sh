@@ -1,5 +1,5 @@
 if [ "${1:-}" = --call ]; then
-	# The file that led here may have been replaced meanwhile, by the process that has it open.
+	# The process that has the file open may have replaced it meanwhile.
 	if [ "$(stat -Lc %i /proc/self/ns/net)" != "$2" ]; then
 		printf '%s\n' "$4: NOT restored: its network namespace cannot be entered" >&2
 		exit 5

@@ -14,7 +14,7 @@ epoll_in_perl() {
 	END
 }
 
-# epoll_in_python: the same.
+# epoll_in_python: like epoll_in_perl.
 epoll_in_python() {
 	cat <<-'END'
 		EPIOCSPARAMS, EPIOCGPARAMS = 0x40088A01, 0x80088A02

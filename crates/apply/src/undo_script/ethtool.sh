@@ -103,15 +103,16 @@ by_ethtool() {
 				stuck "$1" "ethtool cannot write a table entry by entry, netpolicy can; it was $6"
 				return
 			fi
-			# What is the driver's own follows the number of queues, and what equals it does not.
+			# A table that is the driver's own follows the number of queues; an equal table set by a user does
+			# not.
 			ethtool -X "$name" default
 			if [ "$(ethtool_now "$name" table)" = "$6" ]; then
 				:
 			elif [ -n "$queues" ]; then
 				ethtool -X "$name" equal "$queues"
 			else
-				# Words. With a weight for each entry ethtool makes blocks of these very lengths.
-				# shellcheck disable=SC2086
+				# Unquoted, to be split into words. With a weight for each queue, ethtool makes blocks of these
+				# lengths. shellcheck disable=SC2086
 				ethtool -X "$name" weight $weights
 			fi
 			;;

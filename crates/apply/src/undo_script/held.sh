@@ -36,7 +36,7 @@ held_in_perl() {
 		            $said .= "\n";
 		        }
 		    }
-		    # It ends soon, unless closing the file waits for the process.
+		    # The child exits soon, unless closing the file waits for the process.
 		    for (1 .. 10) { last if waitpid($child, 1); select(undef, undef, undef, 0.01) }
 		    my ($word, $rest) = $said =~ /^(\S*) ?(.*)/;
 		    print("$rest\n"), exit(0) if $word eq "is";
@@ -58,7 +58,7 @@ held_in_perl() {
 	END
 }
 
-# held_in_python: the same.
+# held_in_python: like held_in_perl.
 held_in_python() {
 	cat <<-'END'
 		import ctypes, fcntl, os, select, signal, socket, struct, sys, time

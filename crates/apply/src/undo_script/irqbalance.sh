@@ -1,5 +1,5 @@
-# irqbalance_bans [IRQ]: prints the interrupts that irqbalance is configured to leave alone. With IRQ, removes that one
-# first; the others stay.
+# irqbalance_bans [IRQ]: prints the interrupts that irqbalance is configured to leave alone. With IRQ,
+# first removes that ban; the others stay.
 irqbalance_bans() {
 	python3 - "$@" <<-'END'
 		import glob, socket, sys
@@ -25,7 +25,8 @@ irqbalance_bans() {
 		now = bans()
 		if len(sys.argv) > 1:
 		    rest = "settings ban irqs " + (" ".join(irq for irq in now if irq != sys.argv[1]) or "NONE")
-		    # A command that is too long is cut, and what is left of a number would be banned: ask first.
+		    # irqbalance truncates a command that is too long, and would ban the truncated number: query the
+		    # bans first.
 		    bans(len(rest))
 		    ask(rest)
 		    now = bans()
@@ -45,7 +46,7 @@ irqbalance_ban() {
 	fi
 	case " $now " in *" $2 "*) now=on ;; *) now=off ;; esac
 	if ours "$1" "$now" "$3" "$4"; then
-		# We set a ban, so the undo is to remove it.
+		# netpolicy set the ban, so the undo removes it.
 		case " $(irqbalance_bans "$2") " in *" $2 "*) now=on ;; *) now=off ;; esac
 		seen "$1" "$now" "$4"
 	fi

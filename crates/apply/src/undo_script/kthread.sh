@@ -101,8 +101,8 @@ kthread_set() {
 	esac
 }
 
-# kthread WHAT DEVICE QUEUE KIND SET OLD: how the kernel thread that polls a receive queue is scheduled. The thread may
-# differ after each reset, so it is looked up now.
+# kthread WHAT DEVICE QUEUE KIND SET OLD: how the kernel thread that polls a receive queue is
+# scheduled. A reset may replace the thread, so it is looked up each time.
 kthread() {
 	if [ -z "$(device_directory "$2")" ]; then
 		printf '%s\n' "$1: gone"

@@ -1,6 +1,7 @@
-# netdev napi IFINDEX QUEUE | get NAPI ATTRIBUTE | set NAPI ATTRIBUTE VALUE: asks the kernel's netdev family for the
-# NAPI that polls a receive queue, or reads or sets a setting of a NAPI, for which there is no file. Debian's perl is
-# essential; without perl, or if YNL names it, the kernel's tools/net/ynl is used.
+# netdev napi IFINDEX QUEUE | get NAPI ATTRIBUTE | set NAPI ATTRIBUTE VALUE: queries the kernel's
+# netdev family for the NAPI that polls a receive queue, or reads or sets a setting of a NAPI, for
+# which there is no file. Debian's perl is essential; without perl, or if the variable YNL is set, the
+# kernel's tools/net/ynl is used.
 netdev() {
 	if [ -n "${YNL:-}" ] || ! command -v perl >/dev/null; then
 		netdev_by_ynl "$@"
@@ -63,7 +64,8 @@ netdev_by_perl() {
 		    my @of_device = attribute(2, pack("L", $ifindex));
 		    my ($found) = ask($netdev, $QUEUE_GET, $NLM_F_ACK, attribute(1, pack("L", $queue)), @of_device, attribute(3, pack("L", 0)));
 		    my $id = $found->{4};
-		    # Of a driver that does not say, as a veth's, they are in the order of the queues if there is one for each.
+		    # If the driver does not report the NAPIs of queues, as for a veth, NAPIs are in the order of
+		    # the queues, provided that there is one for each queue.
 		    unless (defined $id) {
 		        my @queues = grep { !integer($_->{3}) } ask($netdev, $QUEUE_GET, $NLM_F_DUMP, @of_device);
 		        my @napis = map { integer($_->{2}) } ask($netdev, $NAPI_GET, $NLM_F_DUMP, attribute(1, pack("L", $ifindex)));
@@ -90,7 +92,7 @@ netdev_by_perl() {
 	END
 }
 
-# netdev_by_ynl ...: the same.
+# netdev_by_ynl ...: like netdev_by_perl.
 netdev_by_ynl() {
 	case $1 in
 	napi) ynl queue-get "{\"ifindex\": $2, \"id\": $3, \"type\": \"rx\"}" | field napi-id ;;
@@ -114,8 +116,8 @@ field() {
 	sed -n "s/.*\"$1\": *\"\{0,1\}\([^\",}]*\).*/\1/p"
 }
 
-# napi WHAT DEVICE QUEUE ATTRIBUTE SET OLD: a setting of the NAPI that polls a receive queue. Its id changes when the
-# device is reset, so it is looked up now.
+# napi WHAT DEVICE QUEUE ATTRIBUTE SET OLD: a setting of the NAPI that polls a receive queue. The
+# NAPI's id changes when the device is reset, so it is looked up each time.
 napi() {
 	directory=$(device_directory "$2")
 	if [ -z "$directory" ]; then

@@ -11,7 +11,7 @@ packet_size() {
 	if [ -z "$now" ]; then
 		stuck "$1" "this ip does not know $3 (6.3 and newer know all); the value was $5"
 	elif ours "$1" "$now" "$4" "$5"; then
-		# The kernel takes a small one for IPv4 too, which has a value of its own.
+		# If the value is small, the kernel also writes it to the limit for IPv4, which is a separate setting.
 		of_ipv4=${3%_max_size}_ipv4_max_size
 		ipv4=$(size_now "$name" "$of_ipv4")
 		ip link set dev "$name" "$3" "$5" ${ipv4:+"$of_ipv4" "$ipv4"}

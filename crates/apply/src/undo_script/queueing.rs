@@ -49,7 +49,7 @@ fn option_words(kind: model::QdiscKind, option: QdiscOption, value: u32) -> Stri
         QdiscOption::RefillDelay | QdiscOption::Horizon | QdiscOption::OffloadHorizon => {
             format!("{option} {value}us")
         }
-        // The kernel truncates these to units of 1024 ns and reports slightly less; one more results in the
+        // The kernel truncates these to units of 1024 ns and reports slightly less; adding one results in the
         // same unit.
         QdiscOption::Target | QdiscOption::Interval => format!("{option} {}us", u64::from(value) + 1),
         QdiscOption::CeThreshold if kind == model::QdiscKind::FqCodel => {

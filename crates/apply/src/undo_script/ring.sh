@@ -3,7 +3,8 @@ ring_in_perl() {
 	cat <<-'END'
 		my ($IO_URING_REGISTER, $IORING_REGISTER_NAPI, $IORING_UNREGISTER_NAPI) = (427, 27, 28);
 		if (defined $set) {
-		    # A ring goes on polling the NAPIs in its list. Tracking by name (1) empties that, twice as one may come meanwhile.
+		    # A ring continues to poll the NAPIs in its list. Static tracking (1) empties the list; twice,
+		    # because a request may add a NAPI meanwhile.
 		    my @empty = ($IORING_REGISTER_NAPI, 0, 0, 1);
 		    my @steps = $set eq "off"
 		        ? (\@empty, \@empty, [$IORING_UNREGISTER_NAPI, 0, 0, 0])
@@ -22,13 +23,14 @@ ring_in_perl() {
 	END
 }
 
-# ring_in_python: the same.
+# ring_in_python: like ring_in_perl.
 ring_in_python() {
 	cat <<-'END'
 		SYS_IO_URING_REGISTER, IORING_REGISTER_NAPI, IORING_UNREGISTER_NAPI = 427, 27, 28
 		IO_URING_NAPI_TRACKING_STATIC = 1
 		if wanted == "off":
-		    # A ring goes on polling the NAPIs in its list. Tracking by name empties that, twice as one may come meanwhile.
+		    # A ring continues to poll the NAPIs in its list. Static tracking empties the list; twice,
+		    # because a request may add a NAPI meanwhile.
 		    empty = (IORING_REGISTER_NAPI, 0, 0, IO_URING_NAPI_TRACKING_STATIC)
 		    steps = [empty, empty, (IORING_UNREGISTER_NAPI, 0, 0, 0)]
 		elif wanted:

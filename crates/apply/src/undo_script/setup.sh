@@ -1,5 +1,5 @@
 
-# All settings were in the running kernel, and ended with it.
+# All settings were in the running kernel, and were lost with it.
 running=$(cat /proc/sys/kernel/random/boot_id) || {
 	printf '%s\n' "$transaction: NOT undone: whether the host has been booted since cannot be read: mount /proc" >&2
 	exit 5
@@ -16,7 +16,7 @@ fi
 
 failed=0
 
-# stuck WHAT WHY: something cannot be restored.
+# stuck WHAT WHY: reports a setting that cannot be restored.
 stuck() {
 	printf '%s\n' "$1: NOT restored: $2" >&2
 	failed=5

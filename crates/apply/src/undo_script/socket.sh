@@ -17,7 +17,7 @@ socket_in_perl() {
 	END
 }
 
-# socket_in_python: the same.
+# socket_in_python: like socket_in_perl.
 socket_in_python() {
 	cat <<-'END'
 		BUSY_POLL, PREFER, BUDGET = 46, 69, 70

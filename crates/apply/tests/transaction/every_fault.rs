@@ -15,7 +15,7 @@ fn reads_and_writes(plan: &Plan) -> (usize, usize) {
     (host.reads, host.writes)
 }
 
-/// The settings that differ.
+/// The settings whose values differ from the plan.
 fn differing(before: &[Setting], after: &[Setting]) -> Vec<Setting> {
     before.iter().filter(|&was| !after.contains(was)).cloned().collect()
 }

@@ -40,7 +40,7 @@ fn a_journal_that_is_no_file_is_refused_at_once() {
     assert!(error.contains("journal.jsonl") && error.contains(&script.display().to_string()), "{error}");
     std::fs::remove_file(&script).expect("removes");
     let error = scene.journal.transaction(name).expect_err("is gone").to_string();
-    assert!(error.contains("its undo.sh is missing, too"), "{error}");
+    assert!(error.contains("its undo.sh is missing as well"), "{error}");
 }
 
 #[test]

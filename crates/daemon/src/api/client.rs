@@ -37,13 +37,13 @@ pub enum CallError {
     /// The connection was lost.
     #[error("{0} ended the connection: {1}")]
     Broken(String, io::Error),
-    /// No answer arrived in time.
+    /// No reply arrived in time.
     #[error("{0} has not answered within {1} s")]
     Silent(String, u64),
-    /// The bytes are not an answer.
+    /// The bytes are not a valid reply.
     #[error("the daemon's answer is malformed: {0}")]
     Malformed(String),
-    /// The daemon refused.
+    /// The daemon refused the call.
     #[error("{}", said(.0))]
     Refused(VarlinkReply),
 }
@@ -153,7 +153,7 @@ impl From<CallError> for Fault {
         let reply = match &error {
             CallError::Refused(reply) => reply,
             CallError::Silent(..) => return Self::failed(error).hint(
-                "`netpolicy verify`, `history` and `rollback` work without it; stopping it is safe and changes nothing",
+                "`netpolicy verify`, `history` and `rollback` work without the daemon; stopping it is safe and changes nothing",
             ),
             CallError::Broken(..) | CallError::Malformed(_) => return Self::failed(error),
         };

@@ -44,7 +44,7 @@ struct Outbox {
     bytes: Vec<u8>,
     /// How many of the bytes have been written.
     taken: usize,
-    /// Since when output has been queued without the client reading any of it.
+    /// Since when output has been queued without the client reading it.
     since: Option<Instant>,
     /// Whether a call is in progress.
     pending: bool,
@@ -196,7 +196,7 @@ impl Connection {
 
     fn do_call(&mut self, call: &VarlinkCall, registrar: &mut Registrar) {
         let origin = format!("{INTERFACE} by {}", self.who());
-        // A client without permission for a method does not learn about its mistakes, either.
+        // A client without permission for a method does not get its parameter errors either.
         if !method::is_for_everybody(&call.method) && !self.is_trusted() {
             self.office.stats.count(|tally| tally.denied += 1);
             self.office.stats.log(self.whose(), &format!("api: {} was refused {}", self.who(), call.method));
@@ -391,7 +391,7 @@ impl Connection {
         state
     }
 
-    /// When the connection is dropped if nothing arrives, and the reason.
+    /// When the connection is dropped if no data arrives, and the reason.
     fn due(&self) -> Option<(Instant, &'static str)> {
         let out = lock(&self.out);
         if let Some(since) = out.since.filter(|_| out.waits()) {
@@ -418,7 +418,7 @@ impl Source for Connection {
         let due = self.due().map(|(at, _)| at);
         let out = lock(&self.out);
         let read = !self.finished && self.frames.len() <= MESSAGE_BYTES_MAX;
-        // Calls that arrived together with one that had to wait, and those above the rate limit.
+        // Handle calls that arrived together with one that had to wait, and calls above the rate limit.
         let next = if !out.pending && !out.waits() && (self.frames.has_message() || self.finished) {
             let full = self.window.1 >= CALLS_MAX && self.frames.has_message();
             Some(if full { self.window.0 + CALLS_WINDOW } else { Instant::now() })
@@ -475,10 +475,10 @@ fn process_of(target: &str) -> Option<Pid> {
     task.strip_prefix("task ")?.parse().ok().map(Pid)
 }
 
-/// Tells a client that the connection limit is reached.
+/// Reports to a client that the connection limit is reached.
 pub(super) fn reject(mut stream: &UnixStream) {
     let words = format!("connection limit reached: {CLIENTS_MAX}, and fewer of one user");
-    // As the first message it fits into the socket's buffer. Ignore errors: the client has left.
+    // As the first message, this one fits into the socket's buffer. An error means that the client has left.
     let _ = stream.write_all(&encode(&reply(Err(VarlinkError::busy(words)))));
 }
 

@@ -21,11 +21,11 @@ const TRUSTED_LINES_MAX: u32 = 1200;
 /// The budget that a line uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Whose {
-    /// The daemon's own work.
+    /// Lines about the daemon's own work.
     Daemon,
-    /// A user who may change everything.
+    /// Lines about a user who may change everything.
     Trusted(u32),
-    /// Any other user.
+    /// Lines about any other user.
     User(u32),
 }
 
@@ -82,11 +82,11 @@ impl LogBudget {
                 Whose::Trusted(uid) | Whose::User(uid) => format!("uid {uid}"),
             };
             if left_out > 0 {
-                said.push(format!("api: {left_out} more lines of {of} were left out"));
+                said.push(format!("api: {left_out} more lines of {of} were omitted"));
             }
         }
         if last.unnamed > 0 {
-            said.push(format!("api: {} more lines of other users were left out", last.unnamed));
+            said.push(format!("api: {} more lines of other users were omitted", last.unnamed));
         }
         said
     }
@@ -108,7 +108,7 @@ mod test {
         }
         assert_eq!(budget.summarize(now + WINDOW), [""; 0]);
         let later = now + WINDOW + Duration::from_secs(1);
-        assert_eq!(budget.summarize(later), ["api: 9990 more lines of uid 65534 were left out"]);
+        assert_eq!(budget.summarize(later), ["api: 9990 more lines of uid 65534 were omitted"]);
         assert!(budget.admits(nobody), "a new window");
     }
 
@@ -121,6 +121,6 @@ mod test {
         assert!(budget.lines.len() <= ALL_USERS_LINES_MAX as usize + 1, "memory is bounded");
         assert!(budget.admits(Whose::Trusted(0)));
         let later = now + WINDOW + Duration::from_secs(1);
-        assert_eq!(budget.summarize(later), ["api: 65476 more lines of other users were left out"]);
+        assert_eq!(budget.summarize(later), ["api: 65476 more lines of other users were omitted"]);
     }
 }

@@ -39,7 +39,7 @@ pub enum Method {
     Settings,
     /// Set the policy of a target.
     Set(Box<Intent>),
-    /// Withdraw what was set for a target.
+    /// Withdraw the request for a target.
     Unset(Target),
     /// Roll back everything.
     Rollback,
@@ -56,11 +56,11 @@ pub enum Method {
 /// A call that a separate thread answers, because it takes time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Question {
-    /// What the policy files would change.
+    /// Report the changes that the policy files would make.
     Plan,
-    /// Why settings have their values: those of this object, or all.
+    /// Report why settings have their values: those of this object, or all.
     Explain(Option<String>),
-    /// Whether what was applied is in force.
+    /// Report whether the applied settings are in force.
     Verify,
     /// Keep what is on trial: this transaction, or the newest one.
     Confirm(Option<TransactionName>),
@@ -130,7 +130,7 @@ pub struct TargetParams {
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct MatchParams {
-    /// See [`Match::unit`]. Here and below: a pattern, or several separated by commas.
+    /// See [`Match::unit`]. This and the next six fields hold a pattern, or several separated by commas.
     pub unit: Option<String>,
     /// See [`Match::cgroup`].
     pub cgroup: Option<String>,
@@ -226,7 +226,7 @@ impl TargetParams {
             Target::Device(name) | Target::Devices(name, _) => {
                 Self { device: Some(name.clone()), ..Self::default() }
             }
-            // The interface cannot name some of a process's epolls: no client requests this.
+            // The interface has no way to name single epolls of a process, so no client requests them.
             Target::Task(pid) | Target::Epolls(pid, _) => Self { task: Some(pid.0), ..Self::default() },
             Target::Service(name, matching) => {
                 let Match { unit, cgroup, exe, pod, container, port, uid } = matching;

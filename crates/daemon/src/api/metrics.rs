@@ -30,7 +30,7 @@ pub fn open_metrics(status: &Status, services: &[Measured], tally: Tally) -> Str
     let mut page = Page::default();
     page.family("netpolicy_build", "info", "", "Version of the daemon.");
     page.sample("netpolicy_build_info", &[("version", &status.instance.version)], 1);
-    page.family("netpolicy_phase", "stateset", "", "What the daemon is doing.");
+    page.family("netpolicy_phase", "stateset", "", "The daemon's phase.");
     for (phase, name) in [
         (DaemonPhase::Starting, "starting"),
         (DaemonPhase::Managing, "managing"),
@@ -172,11 +172,11 @@ impl Page {
             ),
             (
                 "netpolicy_released",
-                "Settings restored because no request needs them any more.",
+                "Settings restored because no request wants them any longer.",
                 counters.settings.released,
             ),
             ("netpolicy_evictions", "Entries dropped at a limit.", counters.evictions),
-            ("netpolicy_rollbacks", "Detected rollbacks by an operator.", counters.rollbacks),
+            ("netpolicy_rollbacks", "Rollbacks by an operator that the daemon noticed.", counters.rollbacks),
             ("netpolicy_requests_answered", "Requests to the daemon.", counters.answered),
             ("netpolicy_requests_refused", "Requests that were refused.", counters.refused),
         ] {
@@ -252,8 +252,7 @@ impl Page {
         for (target, totals) in &measured {
             self.sample("netpolicy_live_requests_total", &[("target", target)], totals.requests);
         }
-        let help =
-            "Of these, exchanges of TLS and unknown protocols, with an unknown number of requests each.";
+        let help = "Of the answered requests, exchanges of TLS and unknown protocols, whose number of requests is unknown.";
         self.family("netpolicy_live_exchanges", "counter", "", help);
         for (target, totals) in &measured {
             self.sample("netpolicy_live_exchanges_total", &[("target", target)], totals.exchanges);
@@ -277,7 +276,7 @@ impl Page {
         }
         let polls = "Polls of a service's NAPIs during samples, by poller.";
         self.polls("netpolicy_live_polls", polls, &measured, |totals| totals.polls);
-        let packets = "Packets that these polls delivered.";
+        let packets = "Packets that these polls of a service's NAPIs delivered.";
         self.polls("netpolicy_live_packets", packets, &measured, |totals| totals.packets);
         self.network(&measured);
         self.response_gauges(status);
@@ -295,10 +294,14 @@ impl Page {
             }
         }
         let families: [(&str, &str, Count); 4] = [
-            ("lost_segments", "Of those sent, segments that were lost and retransmitted.", LiveCounts::lost),
+            (
+                "lost_segments",
+                "Of the sent segments, those that were lost and retransmitted.",
+                LiveCounts::lost,
+            ),
             (
                 "out_of_order_segments",
-                "Of those received, segments that came while an earlier one was missing.",
+                "Of the received segments, those that arrived out of order.",
                 |counts| counts.out_of_order,
             ),
             (
@@ -336,7 +339,7 @@ impl Page {
     /// The standing proofs of policies.
     fn proofs(&mut self, status: &Status) {
         let name = "netpolicy_proof_effect_ratio";
-        let help = "The effect of the policy on a quantity by its standing proof, as a share of the value without it; negative is less.";
+        let help = "The effect of the policy on a quantity according to its standing proof, as a share of the value without the policy; negative means less.";
         self.family(name, "gauge", "ratio", help);
         let proofs = || status.requests.iter().filter_map(|one| Some((one, one.proof.as_ref()?)));
         for (request, proof) in proofs() {
@@ -356,7 +359,7 @@ impl Page {
             name,
             "gauge",
             "",
-            "What a standing proof shows by its last pairs: 1 for one of the values.",
+            "The standing proof's conclusion from its last pairs: 1 for one of the values.",
         );
         for (request, proof) in proofs() {
             for standing in ProofState::ALL {
@@ -379,17 +382,17 @@ impl Page {
             name,
             "gauge",
             "ratio",
-            "The share of the time without the policy, for its standing proof.",
+            "The share of the time for which the standing proof withdrew the policy.",
         );
         for (request, proof) in proofs() {
             self.sample(name, &[("target", &request.target)], proof.share_without);
         }
     }
 
-    /// What policies may change for services without one.
+    /// The expected effects of policies on services without a policy.
     fn expected(&mut self, status: &Status) {
         let name = "netpolicy_expected_change_ratio";
-        let help = "What a policy may change for a service that has none, by recorded comparisons, as a share; negative is less.";
+        let help = "The expected effect of a policy on a service that has none, from recorded comparisons, as a share; negative means less.";
         self.family(name, "gauge", "ratio", help);
         let prospects = status.requests.iter().filter_map(|one| Some((one, one.expected.as_ref()?)));
         for (request, prospect) in prospects.take(REQUESTS_SHOWN_MAX) {
@@ -415,8 +418,7 @@ impl Page {
     fn response_gauges(&mut self, status: &Status) {
         let requests = || status.requests.iter().filter_map(|one| Some((one, one.measured.as_ref()?)));
         let name = "netpolicy_engaged_ratio";
-        let help =
-            "The share of packets that are delivered by a request's delivery mode, in the last minutes.";
+        let help = "The share of packets that a request's delivery mode delivered in the last minutes.";
         self.family(name, "gauge", "ratio", help);
         for (request, _) in requests() {
             if let Some(engaged) = request.engaged {
@@ -488,7 +490,7 @@ impl Page {
     }
 }
 
-/// One of TCP's counts.
+/// One of TCP's counters.
 type Count = fn(&LiveCounts) -> u64;
 
 /// The number of spans up to the edge of a bucket.

@@ -53,7 +53,7 @@ use crate::{Interest, Ready, Registrar, Shared, Source, Stay};
 /// Maximum number of connections accepted in a turn.
 const ACCEPTS_MAX: usize = 16;
 
-/// The sockets to serve, and who may use them.
+/// The sockets to serve, and the users that may use them.
 pub struct ApiOptions {
     /// The Varlink socket.
     pub socket: PathBuf,
@@ -170,7 +170,7 @@ impl Source for Listener {
     }
 
     fn ready(&mut self, _ready: Ready, registrar: &mut Registrar) -> Stay {
-        // Stop if no client is waiting, or no descriptor is left: the next turn tries again.
+        // Stop if no client is waiting, or no descriptor is left; the next turn tries again.
         for _ in 0..ACCEPTS_MAX {
             if self.accept(registrar).is_err() {
                 break;

@@ -54,7 +54,7 @@ pub enum OpenError {
         error: std::io::Error,
     },
     /// The thread or its event loop could not be created.
-    #[error("the thread of the sockets: {0}")]
+    #[error("the sockets' thread: {0}")]
     Thread(std::io::Error),
     /// Metrics are served on loopback addresses only.
     #[error("{0}: metrics are served only on loopback addresses (127.0.0.1, ::1)")]

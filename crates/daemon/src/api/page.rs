@@ -33,7 +33,7 @@ const READERS_MAX: usize = 8;
 /// Maximum number of connections accepted in a turn of the loop.
 const ACCEPTS_MAX: usize = 64;
 
-/// The mode of the file: its collector is a different user, and the unit's umask is more restrictive.
+/// The mode of the file: its collector runs as a different user, and the unit's umask is more restrictive.
 const FILE_MODE: u32 = 0o644;
 
 /// Minimum interval between writes of the file.
@@ -70,7 +70,7 @@ pub(super) struct Pages {
     socket: Socket,
     shared: Shared,
     stats: Rc<ConnectionStats>,
-    /// Whether each reader has to leave, oldest first.
+    /// Whether each connection must be closed, oldest first.
     readers: VecDeque<Weak<Cell<bool>>>,
 }
 
@@ -100,7 +100,7 @@ impl Pages {
 }
 
 impl Pages {
-    /// Reserves a place for another reader; if there is none, the oldest has to leave.
+    /// Reserves a place for another connection; if there is none, the oldest is closed.
     fn place(&mut self) -> Rc<Cell<bool>> {
         self.readers.retain(|reader| reader.strong_count() > 0);
         while self.readers.len() >= READERS_MAX
@@ -160,7 +160,7 @@ struct Reader {
     until: Instant,
     shared: Shared,
     stats: Rc<ConnectionStats>,
-    /// Whether another reader needs the place.
+    /// Whether another connection needs this one's place.
     must_leave: Rc<Cell<bool>>,
 }
 
@@ -221,7 +221,7 @@ impl Source for Reader {
     }
 
     fn ready(&mut self, ready: Ready, _registrar: &mut Registrar) -> Stay {
-        // Send the replies to the requests so far, as far as the client reads them.
+        // Send the replies to earlier requests, as fast as the client reads them.
         let late = ready.late || self.must_leave.get();
         match self.go_on() {
             Ok(true) => Stay::Leave,
@@ -243,7 +243,7 @@ pub(super) struct TextFile {
     stats: Rc<ConnectionStats>,
     next: Instant,
     written: Option<u64>,
-    /// Never becomes readable: a source needs a descriptor.
+    /// Never becomes readable: used where a source needs a descriptor.
     silent: OwnedFd,
     _other_end: OwnedFd,
 }

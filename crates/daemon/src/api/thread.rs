@@ -54,7 +54,7 @@ impl Drop for Serving {
     }
 }
 
-/// Notifies the daemon that the thread has ended, for any reason.
+/// Notifies the daemon that the thread has exited, for any reason.
 struct Ending(Shared);
 
 impl Drop for Ending {
@@ -80,7 +80,7 @@ fn serve(shared: Shared, options: ApiOptions, stop: &AtomicBool, opened: &SyncSe
         }
         shared.changed().silence();
     }
-    // Write the last answers, as far as the clients read them.
+    // Write the last answers, as fast as the clients read them.
     let _ = event_loop.wait(Some(Instant::now()));
 }
 

@@ -35,14 +35,15 @@ pub fn go_through(path: &Path) -> bool {
     answers
 }
 
-/// The same, even if no service answers yet: for a process that retries until it succeeds.
+/// Like [`go_through`], even if no service answers yet: for a process that retries until the service
+/// answers.
 pub fn go_through_once_it_answers(path: &Path) {
     if linux::attach::is_needed() {
         linux::attach::through(Box::new(Connection::to(path)), path.to_owned());
     }
 }
 
-/// Asks the service at this socket for nothing, to see that it answers: for health checks.
+/// Sends an empty request to the service at this socket to check that it answers: for health checks.
 ///
 /// # Errors
 /// Without an answer within [`PATIENCE`].
@@ -75,7 +76,8 @@ impl Connection {
     fn ask(&self, request: &Request) -> Result<Answer, KernelError> {
         let failed = |error: &io::Error| KernelError::io(self.path.display().to_string(), error);
         let mut held = self.stream.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        // Using the connection shows whether it broke since the last time: only then is a second one opened.
+        // An error on the connection shows that it broke since its last use; only then is a second one
+        // opened.
         if let Some(stream) = held.take()
             && let Ok(answer) = exchange(&stream, request)
         {
@@ -163,7 +165,8 @@ impl Attach for Connection {
         }
     }
 
-    // The service does not offer these three: this process asks the kernel itself, as far as it is permitted.
+    // The service does not offer these three requests: this process queries the kernel itself, if it is
+    // permitted.
     fn epolls(&self, process: &ProcessId) -> Result<EpollsOf, KernelError> {
         linux::process::epolls_of(process)
     }

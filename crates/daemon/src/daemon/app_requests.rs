@@ -58,8 +58,8 @@ impl Daemon<'_> {
         self.known.note_app_requests(requests);
     }
 
-    /// Finds all processes that make a request, or hold a socket that does. Reads all processes if any socket
-    /// does.
+    /// Finds all processes that make a request, or hold a socket with a request. Reads all processes if any
+    /// socket has one.
     pub(crate) fn find_askers(&mut self) -> Result<(), Fault> {
         self.requests.forget_requesters();
         self.read_app_requests();
@@ -120,7 +120,7 @@ fn unread(error: &KernelError) -> Finding {
         rule: "app-requests-unread".to_owned(),
         severity: Severity::Warning,
         object: "applications".to_owned(),
-        summary: "what they request is ignored".to_owned(),
+        summary: "the request is ignored".to_owned(),
         evidence: vec![error.to_string()],
         remedy: None,
     }

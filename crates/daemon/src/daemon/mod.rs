@@ -95,7 +95,7 @@ pub(crate) struct ServiceMeasurement {
 }
 
 impl<'a> Daemon<'a> {
-    /// Takes the journal, opens the event sources, and finds what earlier daemons have set. Changes nothing
+    /// Takes the journal, opens the event sources, and finds the settings of earlier daemons. Changes nothing
     /// yet.
     ///
     /// # Errors
@@ -108,7 +108,7 @@ impl<'a> Daemon<'a> {
         event_loop: &mut EventLoop,
     ) -> Result<Self, Fault> {
         let netns = session.netns()?;
-        // Only this thread enters; the other threads of this process stay where they are.
+        // Only this thread enters the namespace; the other threads of this process stay in theirs.
         if !Netns::is_current(netns.id()) {
             netns.enter()?;
         }
@@ -182,7 +182,7 @@ impl<'a> Daemon<'a> {
                 severity: Severity::Note,
                 object: source.what.clone(),
                 summary: format!(
-                    "the kernel does not report them immediately; they are found by {}",
+                    "the kernel does not report these events immediately; they are found by {}",
                     source.how
                 ),
                 evidence: [format!("within {} s", within.as_secs_f64())]
@@ -194,8 +194,8 @@ impl<'a> Daemon<'a> {
         }
     }
 
-    /// Runs turns until the daemon is asked to end. After the first observation, it announces that it is
-    /// working: from then on, its status is valid.
+    /// Runs turns until the daemon is asked to end. After the first observation, it notifies systemd that it
+    /// is ready: from then on, its status is valid.
     ///
     /// # Errors
     /// If the kernel refuses to wait for events.
@@ -291,14 +291,14 @@ impl<'a> Daemon<'a> {
         self.reconciler.note(event, at, now());
     }
 
-    /// Takes the measurements of services since the last turn.
+    /// Handles the measurements of services since the last turn.
     fn take_measured(&mut self) {
         self.quality.goals.take(self.known.host());
         self.report_measured();
         self.keep_goals();
     }
 
-    /// Takes the verdict on a change: it is either committed, or not retried.
+    /// Handles the verdict on a change, which is then either committed or not retried.
     fn take_judged(&mut self) {
         let Some(judged) = self.quality.guards.take(now()) else { return };
         match judged {
@@ -428,7 +428,7 @@ impl<'a> Daemon<'a> {
         }
     }
 
-    /// Ends "left alone" for all settings.
+    /// Clears the left-alone state of all settings.
     pub(crate) fn take_up(&mut self) {
         self.reconciler.take_up();
         self.rejections.clear();
@@ -446,7 +446,7 @@ impl<'a> Daemon<'a> {
         let settings = self.reconciler.released();
         let summary = match self.telemetry.phase() {
             DaemonPhase::Released => {
-                "everything it had set was rolled back: it manages nothing until a reload".to_owned()
+                "all settings of the daemon were rolled back: it manages nothing until a reload".to_owned()
             }
             _ if settings == 0 => return self.telemetry.mended(RULE, &BTreeSet::new()),
             _ => format!("{settings} settings were rolled back, and are left alone until a reload"),
@@ -465,7 +465,7 @@ impl<'a> Daemon<'a> {
         });
     }
 
-    /// Ends: leaves everything in force, or rolls it back, depending on its options.
+    /// Shuts down: leaves all settings in force, or rolls them back, depending on the options.
     pub(crate) fn end(mut self) -> Result<(), Fault> {
         self.quality.guards.finish();
         self.keep_proofs();
@@ -479,15 +479,15 @@ impl<'a> Daemon<'a> {
                 }
                 Ok(())
             }
-            // The daemon's own rollback is not an operator's decision to leave the settings alone.
+            // The daemon's own rollback is not an operator's decision against the settings.
             OnStop::Revert => self.put_back_all(|_| Ok(())).map(|put_back| {
                 self.telemetry.say(&format!("Restored: {put_back} settings."));
             }),
         }
     }
 
-    /// Rolls back everything that the daemons have set, on an operator's request: it is left alone
-    /// afterwards. Returns the number of settings.
+    /// Rolls back everything that the daemons have set, on an operator's request: these settings are left
+    /// alone afterwards. Returns the number of settings.
     pub(crate) fn roll_back_all(&mut self) -> Result<usize, Fault> {
         self.put_back_all(|daemon| daemon.look_at_journal().map(drop))
     }

@@ -1,5 +1,5 @@
-//! The standing proof: for services with a `holdback`, the daemon now and then withdraws the policy for some
-//! pairs of windows, and records the effect.
+//! Maintains the standing proof: for services with a `holdback`, the daemon occasionally withdraws the policy
+//! for some pairs of windows, and records the effect.
 
 use std::collections::BTreeSet;
 
@@ -115,7 +115,7 @@ impl Daemon<'_> {
         }
         let netns = self.known.netns().again().map_err(|error| error.to_string())?;
         let proof = self.quality.proofs.proofs.services.get(&target).cloned();
-        let proof = proof.ok_or("it has no proof yet")?;
+        let proof = proof.ok_or("the policy has no proof yet")?;
         let judging = Judging {
             policy: policy.clone(),
             netns,
@@ -131,8 +131,8 @@ impl Daemon<'_> {
             .map_err(|fault| fault.cause.to_string())
     }
 
-    /// The changes that withdraw the policy of a service: what only this request wants gets its value from before
-    /// the daemon, and what others want too gets their value.
+    /// The changes that withdraw the policy of a service. Settings that only this request wants get their
+    /// value from before the daemon; settings that other requests want too get the others' value.
     fn withdrawal(&self, policy: &Policy, place: usize) -> Result<Plan, String> {
         let as_it_is = self.placed(policy);
         let mut without = policy.clone();
@@ -157,12 +157,12 @@ impl Daemon<'_> {
         let left_alone = changes.changes().find_map(|change| self.left_alone(change));
         match left_alone {
             Some(why) => Err(why),
-            None if changes.is_empty() => Err("nothing of it is set that others do not want, too".to_owned()),
+            None if changes.is_empty() => Err("other requests want all of its settings, too".to_owned()),
             None => Ok(changes),
         }
     }
 
-    /// Takes the result of an episode.
+    /// Handles the result of an episode.
     pub(crate) fn take_proved(&mut self, proved: Proved) {
         let Proved { target, outcome } = proved;
         let proofs = &mut self.quality.proofs;
@@ -192,8 +192,8 @@ impl Daemon<'_> {
         self.report_proofs();
     }
 
-    /// Rolls a policy back whose proof shows that it harms, if its request says so: it is planned without the
-    /// request from the next pass on.
+    /// Rolls back a policy whose proof shows that it harms, if its request demands that: from the next pass
+    /// on, plans ignore the request.
     fn roll_back_reversed(&mut self, target: &str) {
         let asked = self.requests.policy();
         let rolls_back =

@@ -8,8 +8,8 @@ use crate::reconciler::{HostEvent, Scope};
 use crate::requests::Serves;
 
 impl Daemon<'_> {
-    /// Looks for new processes of services, and for the first packets of servers. Its findings are observed
-    /// next.
+    /// Searches for new processes of services, and for the first packets of servers. What it finds is
+    /// observed next.
     pub(crate) fn scan(&mut self) -> Result<(), Fault> {
         let at = now();
         if !self.sources.sees_processes() {

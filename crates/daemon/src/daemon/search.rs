@@ -141,7 +141,7 @@ impl Daemon<'_> {
         search.begin(rung.mode, in_force, attempt.begun);
         let (tries, _) = search.tries_of_the_day(attempt.begun);
         self.quality.search.searches.services.insert(name.clone(), search);
-        // A try that is not recorded would not count after a restart.
+        // A try that is not recorded would not count against the limit after a restart.
         if let Err(error) = self.session.keep_searches(&self.quality.search.searches) {
             self.not_attempted(&attempt, format!("the try cannot be recorded: {error}"));
             return false;
@@ -187,7 +187,7 @@ impl Daemon<'_> {
         let Target::Service(name, _) = &intent.target else { return Err("not a service".to_owned()) };
         if let Some(why) = &self.quality.search.unreadable {
             return Err(format!(
-                "the record of earlier tries cannot be read: {}: {why}; move it away to start without it",
+                "the record of earlier tries cannot be read: {}: {why}; move the file away to start without it",
                 self.session.searches_file().display()
             ));
         }
@@ -242,8 +242,8 @@ impl Daemon<'_> {
         placing::place(&selection, own, self.known.host(), &members)
     }
 
-    /// The changes of another mode for a service, or why it cannot be tried. Changes that budgets refuse,
-    /// that disturb traffic, or that are left to others are not tried.
+    /// The changes to another mode for a service, or the reason why the mode cannot be tried: budgets refuse
+    /// its changes, they disturb traffic, or their settings are left to others.
     fn candidate(
         &self,
         policy: &Policy,
@@ -276,12 +276,14 @@ impl Daemon<'_> {
         let left_alone = changes.changes().find_map(|change| self.left_alone(change));
         match left_alone {
             Some(why) => Err(why),
-            None if changes.is_empty() => Err("it results in the same settings here".to_owned()),
+            None if changes.is_empty() => {
+                Err("the mode results in the same settings on this host".to_owned())
+            }
             None => Ok(changes),
         }
     }
 
-    /// Why a change is not made for a try.
+    /// Why a change cannot be made for a try.
     pub(super) fn left_alone(&self, change: &Change) -> Option<String> {
         let (to, knob) = (change.to(), knob_of(change.to()));
         if to.disruption() != Disruption::None {
@@ -356,22 +358,22 @@ impl Daemon<'_> {
         self.report_searches();
     }
 
-    /// Ends "left alone" for modes: everything may be tried.
+    /// Clears the left-alone state of modes, so that all modes may be tried.
     pub(crate) fn take_up_searches(&mut self) {
         self.quality.search.take_up();
         self.note_searches();
     }
 
-    /// Stores the results of tries for later daemons. Their beginnings are already stored.
+    /// Stores the results of tries for later daemons. The beginnings of tries are already stored.
     fn note_searches(&self) {
         if self.quality.search.unreadable.is_none() && !self.quality.search.searches.services.is_empty() {
             let noted = self.session.keep_searches(&self.quality.search.searches);
             let noted = noted.map_err(|error| Fault::file(self.session.searches_file(), error));
-            self.telemetry.detail_of("the result of a try is not recorded", noted);
+            self.telemetry.detail_of("the result of a try could not be recorded", noted);
         }
     }
 
-    /// Reports what was found, and why nothing is tried.
+    /// Reports the results of searches, and why nothing is tried.
     pub(crate) fn report_searches(&mut self) {
         let findings = self.quality.search.findings(&self.policy());
         for rule in [FOUND, EXHAUSTED, WAITS] {

@@ -74,18 +74,21 @@ fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Stands for a worker that blocks before it inspects a process.
+/// Marks a worker that blocks before it inspects a process.
 const NO_PROCESS: Pid = Pid(u32::MAX);
 
 /// The message about a process that did not answer.
 fn did_not_answer() -> String {
-    format!("not readable: no answer within {} ms: it holds a lock in a system call", PATIENCE.as_millis())
+    format!(
+        "not readable: no answer within {} ms, because the process holds a lock in a system call",
+        PATIENCE.as_millis()
+    )
 }
 
 impl Workers {
     /// Sends a request to a worker, and abandons it if it blocks.
     fn ask(&self, request: &Request) -> Result<Answer, Failure> {
-        // A worker that has exited since its last answer is detected by using it.
+        // A worker that has exited since its last answer is detected when it is next used.
         let idle = held(&self.idle).pop();
         if let Some(mut worker) = idle {
             match exchange(&mut worker, request) {
@@ -219,7 +222,7 @@ impl Workers {
         }
         let until = begun.max(Instant::now()) + ALL_TOGETHER;
         let mut groups: Vec<(Group, Vec<Pid>)> = apart.into_iter().collect();
-        // Root's processes first, and those of users whose processes blocked a worker last.
+        // Inspect root's processes first, and those of users whose processes blocked a worker last.
         groups.sort_by_key(|(group, _)| (blamed.contains_key(group), *group));
         let queue = Mutex::new(groups.into_iter());
         let found = Mutex::new((answers, unread));
@@ -303,7 +306,7 @@ impl Workers {
     }
 }
 
-/// The words on processes that are not looked at because of others of their user.
+/// The message about processes that are skipped because other processes of their user did not answer.
 fn not_looked_at(count: usize, group: Group) -> String {
     let processes = if count == 1 { "1 process".to_owned() } else { format!("{count} processes") };
     format!(
@@ -316,7 +319,7 @@ fn missing(pid: Pid, why: String) -> Unread {
 }
 
 fn unexpected(what: String) -> KernelError {
-    KernelError { what, cause: Cause::Malformed("a worker answered something else".to_owned()) }
+    KernelError { what, cause: Cause::Malformed("a worker sent an answer of the wrong kind".to_owned()) }
 }
 
 /// Sends a request and waits for the answer while the worker runs, or moves on to another process.
@@ -414,7 +417,7 @@ impl Attach for Workers {
         (processes, unread)
     }
 
-    // Nothing in these two blocks on another process.
+    // No request in these two blocks depends on another process.
     fn find_each(&self, all: &[Criteria], only: Option<Pid>) -> Result<Vec<FoundProcesses>, KernelError> {
         process::find_each(all, only)
     }
@@ -456,7 +459,7 @@ impl Attach for Workers {
 
     fn holders_of_af_xdp(&self, cookie: Option<u64>) -> Result<Vec<ProcessId>, KernelError> {
         let request = |pids| Request::AfXdp { cookie, pids };
-        // A heuristic for kernels that name no holder: a process that did not answer is omitted.
+        // This is a heuristic for kernels that name no holder, so a process that did not answer is omitted.
         let (answers, _) = self.ask_about(process::pids()?, &request);
         let found = answers.into_iter().filter_map(|answer| match answer {
             Answer::Holders(found) => Some(found),
@@ -498,12 +501,12 @@ mod test {
         let workers = Workers::default();
         let processes: Vec<Sleeper> = (0..=WAITING_MAX).map(|_| Sleeper::new()).collect();
         let next = processes[WAITING_MAX].pid();
-        // A child that does not end stands for the worker of each process.
+        // A child that does not exit represents the worker of each process.
         for process in &processes[..WAITING_MAX] {
             assert!(workers.blamed().values().all(|waiting| *waiting < WAITING_MAX));
             workers.note(process.pid(), sleeping());
         }
-        let asked = |_| -> Request { panic!("the user has enough workers") };
+        let asked = |_| -> Request { panic!("the user already has the maximum number of blocked workers") };
         let (answers, unread) = workers.ask_about(vec![processes[0].pid(), next], &asked);
         assert!(answers.is_empty());
         let why: Vec<&str> = unread.iter().map(|unread| unread.why.as_str()).collect();

@@ -35,14 +35,16 @@ const LONGEST_TICKS: u64 = 200;
 /// How long a worker may take to start.
 const START_PATIENCE: Duration = Duration::from_secs(5);
 
-/// Time limit for all processes together, once one of them did not answer. Those of other users come first.
+/// Time limit for all processes together, once one of them did not answer. Processes of other users are
+/// inspected first.
 const ALL_TOGETHER: Duration = Duration::from_millis(1200);
 
 /// How many processes of one user may block a worker in one search; the user's other processes are then
 /// skipped.
 const STALLS_MAX: usize = 2;
 
-/// How many workers may be blocked on one user's processes. While so many are, these processes are skipped.
+/// How many workers may be blocked on one user's processes. While that many are, the user's processes are
+/// skipped.
 const WAITING_MAX: usize = 4;
 
 /// How long a process that did not answer is skipped; at least as long as a worker is blocked on it.

@@ -49,7 +49,7 @@ pub fn serve() -> io::Result<Exit> {
 
 fn say(process: Pid) {
     if let Some(mut client) = CLIENT.get() {
-        // If the client is gone, it needs no answer; sending the result then ends this process.
+        // If the client is gone, no answer is needed; sending the result then ends this process.
         let _ = client.write_all(&encode(&Answer::At(process)));
     }
 }

@@ -21,11 +21,11 @@ pub struct Totals {
     uniform: SpanCounts,
     /// The same by estimate C.
     conditional: SpanCounts,
-    /// In the ring.
+    /// The time in the ring.
     pub ring: SpanTotals,
-    /// From TCP to the read.
+    /// The time from TCP to the read.
     pub wakeup: SpanTotals,
-    /// From the read to the answer.
+    /// The time from the read to the answer.
     pub service: SpanTotals,
     /// Polls of its NAPIs, by who polled.
     pub polls: LivePolls,

@@ -114,9 +114,9 @@ pub enum Stretch {
     Response(Estimator),
     /// In the ring of the NIC.
     Ring,
-    /// From TCP to the read.
+    /// The time from TCP to the read.
     Wakeup,
-    /// From the read to the answer.
+    /// The time from the read to the answer.
     Service,
     /// From the last arrival at TCP to the answer: excludes the time that the client took to send.
     SinceLast,

@@ -80,7 +80,7 @@ pub struct Summary {
     pub exchanges: u64,
     /// The estimator of `response`.
     pub estimator: Estimator,
-    /// From the NIC's ring to the answer.
+    /// The time from the NIC's ring to the answer.
     pub response: Percentiles,
     /// By estimator: from TCP to the answer.
     pub residence: Percentiles,
@@ -93,11 +93,11 @@ pub struct Summary {
     /// From the last arrival at TCP to the answer: excludes the ring, and the time that the client took to
     /// send.
     pub since_last: Percentiles,
-    /// In the ring.
+    /// The time in the ring.
     pub ring: Percentiles,
-    /// From TCP to the read.
+    /// The time from TCP to the read.
     pub wakeup: Percentiles,
-    /// From the read to the answer.
+    /// The time from the read to the answer.
     pub service_time: Percentiles,
     /// The stack's part of `response`, between the ring and TCP and between the answer and the device, in
     /// nanoseconds.

@@ -309,7 +309,7 @@ fn given_before() -> Result<(), Failed> {
     let daemon = operator.starts(&fixture.with(&["daemon"]))?;
     waited_for("what it was given", || Ok((epolls_of(&operator, pid)? == [SUSPENDING; 2]).then_some(())))?;
     let said = operator.runs(&fixture.with(&["unset", "task", &number]), 0)?;
-    assert!(said.words.contains("it is unset"), "{}", said.words);
+    assert!(said.words.contains("the request is withdrawn"), "{}", said.words);
     assert_eq!(epolls_of(&operator, pid)?, [EpollParams::default(); 2]);
     let listed = operator.runs(&fixture.with(&["sockets", "list"]), 0)?;
     assert!(!listed.data.contains(&format!("task {pid} ")), "{}", listed.data);

@@ -626,7 +626,7 @@ fn recreated_epolls() -> Result<(), Failed> {
     let (said, bytes) = (operator.said()?, journal_bytes(&operator)?);
     let lines = said.matches("busy_poll usecs/budget/prefer").count();
     assert!((1..=12).contains(&lines), "{said}");
-    assert!(said.contains("and 511 more like it for this process"), "{said}");
+    assert!(said.contains("and 511 more like this one for this process"), "{said}");
     assert!(bytes < 2 << 20, "{bytes} bytes");
     waited_for("a journal without the process", || Ok((journal_bytes(&operator)? < 100_000).then_some(())))?;
     assert_eq!(daemon.terminated()?, Some(0));

@@ -22,7 +22,7 @@ pub(crate) struct ClientSide<'a> {
     held: Option<Held>,
 }
 
-/// What is in force.
+/// The value in force.
 struct Held {
     transaction: Option<TransactionName>,
     guard: Guardian,
