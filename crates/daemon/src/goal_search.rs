@@ -172,7 +172,7 @@ impl GoalSearch {
                 summary: format!("{mode} is in force: a search found that it meets the goal better"),
                 evidence: search.tried.iter().map(line_of).collect(),
                 remedy: Some(format!(
-                    "it stays until its section or its processes change; to make it permanent, replace on_missed with delivery = \"{mode}\""
+                    "the mode stays until its section or its processes change; to make it permanent, replace on_missed with delivery = \"{mode}\""
                 )),
             })
         });

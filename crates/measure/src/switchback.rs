@@ -27,7 +27,7 @@ pub use network::{LOSS_MATTERS, LossDifference, Network, NetworkTotals, median_r
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rule {
-    /// The metrics that decide.
+    /// The deciding metrics.
     pub deciding: Vec<Metric>,
     /// Changes smaller than this share count as no difference, for example 0.05.
     pub margin: f64,

@@ -174,7 +174,7 @@ pub struct Ranking {
     pub candidate: usize,
     /// The improvement of the metric, as a logarithm; 0 if it was not measured.
     pub gain: f64,
-    /// Why it was dropped.
+    /// Why the candidate was dropped.
     pub out: Option<Out>,
 }
 

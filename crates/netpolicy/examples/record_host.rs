@@ -12,7 +12,7 @@ use model::Host;
 /// The maximum size of a capture.
 const CAPTURE_BYTES_MAX: u64 = 64 << 20;
 
-#[expect(clippy::print_stdout, clippy::print_stderr, reason = "it is a program of its own")]
+#[expect(clippy::print_stdout, clippy::print_stderr, reason = "example: a separate program, which may print")]
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [capture, directory, name, origin] = &arguments[..] else {
@@ -58,7 +58,7 @@ fn record(capture: &Path, directory: &Path, name: &str, origin: &str) -> Result<
 fn read(text: &str) -> Result<Host, String> {
     let mut document: serde_json::Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
     if document["kind"] != "host" {
-        return Err("this is not what `netpolicy -o json show` prints".to_owned());
+        return Err("this is not the output of `netpolicy -o json show`".to_owned());
     }
     serde_json::from_value(document["data"].take()).map_err(|error| error.to_string())
 }

@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-/// What requires an explicit option.
+/// Changes that require an explicit option.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct AllowArgs {
     /// Also change settings whose old value the kernel would not accept back.

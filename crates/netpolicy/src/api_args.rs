@@ -1,4 +1,4 @@
-//! Command line arguments about the daemon's sockets.
+//! Command-line arguments for the daemon's sockets.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use clap_complete::ArgValueCandidates;
 
 use crate::completing;
 
-/// The sockets on which the daemon serves, and for whom.
+/// The sockets on which the daemon serves, and the users that may use them.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Sockets")]
 pub struct SocketArgs {
@@ -65,7 +65,7 @@ impl From<SocketArgs> for daemon::Sockets {
     }
 }
 
-/// Show the daemon's state: requests, how much of each is in force, and problems.
+/// Show the daemon's state: its requests, how many settings of each are in force, and problems.
 ///
 /// Any user may run it; users other than root see only the requests for their own processes. Exits with 3 if
 /// a request is not in force, or there are problems.

@@ -37,8 +37,8 @@ use model::Limits;
     after_long_help = "\
 Examples:
   netpolicy show                         the packet path of this host
-  netpolicy doctor                       what is wrong with it, and how to fix it
-  netpolicy init                         a first policy file, from what runs here
+  netpolicy doctor                       problems of the packet path, and how to fix them
+  netpolicy init                         a first policy file, from the running services
   netpolicy attach 812 --policy latency  short response times for a running server
   netpolicy run --delivery suspend20 -- memcached -t 4
                                          start a server whose IRQs stay masked while it is busy
@@ -69,7 +69,7 @@ impl Arguments {
     }
 }
 
-/// What to do.
+/// The command.
 #[derive(Debug, Subcommand)]
 #[expect(missing_docs, reason = "see the help of each command")]
 pub enum Command {
@@ -102,7 +102,7 @@ pub enum Command {
     Bench(OfTool),
     /// Predict response times, throughput and CPU use with a model of the receive path. Touches no host.
     Sim(OfTool),
-    /// Create two hosts on this machine, one with memcached, to try things out.
+    /// Create two hosts on this machine, one with memcached, for experiments.
     Lab(OfTool),
     #[command(name = "sockets")]
     SocketPolicies(SocketPolicies),
@@ -128,14 +128,15 @@ pub struct OfTool {
 
 /// Show the packet path: device, queue, NAPI, IRQ, CPU; and process, thread, epoll, sockets.
 ///
-/// Everything is read from the kernel now. `?` marks what was inferred because neither the kernel nor the
-/// driver reports it; `!` marks an epoll whose sockets receive from several NAPIs.
+/// All values are read from the kernel at the time of the call. `?` marks relations that were inferred
+/// because neither the kernel nor the driver reports it; `!` marks an epoll whose sockets receive from
+/// several NAPIs.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   netpolicy show                          devices, and the processes with sockets on them
   netpolicy show --processes 812,813      these processes only
-  netpolicy show --svg path.svg           draw it
+  netpolicy show --svg path.svg           draw the packet path
   netpolicy -o json show | jq '.data.devices[].napis'")]
 pub struct Show {
     /// Write the packet path to this file, as SVG.
@@ -173,11 +174,10 @@ fn which_processes(text: &str) -> Result<Which, String> {
     }
 }
 
-/// Report what is wrong with the packet path, and why.
-///
-/// Counts for some seconds who polled each NAPI (BPF on tracepoints), and names the cause if a setting is not
-/// engaged. Meanwhile measures the response times of the policy files' services. Without a policy in force,
-/// suggests what to try. The most helpful findings come first, unknowns last. Exits with 3 if there are
+/// Report problems of the packet path, and their causes. Counts for some seconds in which context each NAPI
+/// was polled (BPF on tracepoints), and names the cause if a setting is not engaged. Meanwhile measures the
+/// response times of the policy files' services. Without a policy in force, suggests what to try. The most
+/// helpful findings come first; facts that could not be determined come last. Exits with 3 if there are
 /// problems.
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -193,14 +193,14 @@ pub struct Doctor {
     /// Which processes to inspect.
     #[arg(long, value_name = "all|none|PID,...", default_value = "all", value_parser = which_processes)]
     pub processes: Which,
-    /// Print everything: each finding with all its evidence, even if it exceeds a screen of 24 rows and 80
-    /// columns.
+    /// Print everything: each finding with all its evidence, even if the output exceeds a screen of 24 rows
+    /// and 80 columns.
     #[arg(long)]
     pub all: bool,
 }
 
-/// Print what the policy files would change, and why. Changes nothing; exits with 3 if there is something to
-/// change.
+/// Print the changes that the policy files require, with reasons. Changes nothing; exits with 3 if changes
+/// are pending.
 #[derive(Debug, Args)]
 pub struct PlanArgs {}
 
@@ -213,7 +213,7 @@ pub struct ApplyArgs {
     /// Apply immediately, even if a service of the policy files has a `guard`.
     #[arg(long)]
     pub no_guard: bool,
-    /// What else may be done.
+    /// Changes that are also allowed.
     #[command(flatten)]
     pub allow: AllowArgs,
 }
@@ -251,7 +251,7 @@ pub struct Try {
     pub allow: AllowArgs,
 }
 
-/// Keep what `try` applied.
+/// Keep the settings that `try` applied.
 #[derive(Debug, Args)]
 pub struct Confirm {
     /// The transaction; by default, the one on trial.
@@ -332,7 +332,7 @@ pub struct Set {
     /// The target.
     #[command(subcommand)]
     pub target: SetTarget,
-    /// What else may be done.
+    /// Changes that are also allowed.
     #[command(flatten)]
     pub allow: AllowArgs,
     /// The budget.
@@ -391,12 +391,12 @@ pub enum SetTarget {
     },
 }
 
-/// Show who delivers packets, live: by queue, process and CPU.
+/// Show live which context delivers packets: by queue, process and CPU.
 ///
 /// For each receive queue: packets and polls per second, the batch, and the shares of packets polled after an
-/// interrupt, after the NAPI's timer, by the application and by a kernel thread. Counts 50 ms of every second,
-/// and measures the response times of the policy files' services for a tenth of it. Where counting is not
-/// possible, only settings are shown.
+/// interrupt, after the NAPI's timer, by the application and by a kernel thread. Counts 50 ms of every
+/// second, and measures the response times of the policy files' services for a tenth of it. Where counting is
+/// not possible, only settings are shown.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Keys: s sort, / filter, arrows scroll, p pause, ? explain the columns, q quit.
@@ -485,7 +485,8 @@ fn attached(text: &str) -> Result<Attached, String> {
 
 /// Start a command under a policy, and restore everything when it ends.
 ///
-/// Like `attach`, from the first epoll on. The exit code is the command's own, or 128 plus the signal that killed it.
+/// It works like `attach`, from the first epoll on. The exit code is the command's own, or 128 plus the
+/// signal that killed it.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -520,7 +521,7 @@ pub struct Cat {
 /// Print the JSON Schema of policy files, of recipe files, or of JSON output.
 #[derive(Debug, Args)]
 pub struct SchemaArgs {
-    /// What to describe.
+    /// The format to describe.
     #[arg(value_enum, value_name = "WHAT", default_value_t = SchemaOf::PolicyFile)]
     pub of: SchemaOf,
     /// Write all schemas to a directory, as NAME.json, for packagers.

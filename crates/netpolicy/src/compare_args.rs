@@ -14,8 +14,8 @@ use crate::watch_args::ServiceChoice;
 /// Compare settings on the live traffic of a service: better, worse, or no difference.
 ///
 /// The candidates alternate in random order, for a window each, and the service's requests are measured from
-/// outside, like `watch`. Each switch is a transaction. The verdict is valid however often one looks, and
-/// ends the comparison. Afterwards the host is restored, even if this command is killed:
+/// outside, like `watch`. Each switch is a transaction. The comparison ends with a verdict, which is valid at
+/// any time (anytime-valid). Afterwards the host is restored, even if this command is killed:
 /// docs/reference/compare.md.
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -105,7 +105,7 @@ pub(crate) fn guard(text: &str) -> Result<Nanoseconds, String> {
     span(text, Nanoseconds::from_millis(10), Nanoseconds::from_millis(10_000))
 }
 
-/// Parses the margin: large enough to be decided, small enough to be useful.
+/// Parses the margin, whose range excludes margins that are too small to decide or too large to be useful.
 pub(crate) fn margin(text: &str) -> Result<f64, String> {
     let percent = text.trim_end_matches(['%', ' ']).parse().ok();
     percent

@@ -1,5 +1,5 @@
-//! Completion values for the shell, found on this host when they are needed. Whatever cannot be read is
-//! omitted: a shell cannot show errors.
+//! Completion values for the shell, found on this host when they are needed. Values that cannot be read are
+//! omitted, because a shell cannot show errors.
 
 use clap_complete::engine::CompletionCandidate;
 use linux::{Netns, Processes, observe};
@@ -26,14 +26,14 @@ pub(crate) fn modes() -> Vec<CompletionCandidate> {
     modes.into_iter().map(|mode| offered(mode, "a delivery mode")).collect()
 }
 
-/// Both, for commands that take either.
+/// Policies and delivery modes, for commands that accept either.
 pub(crate) fn words() -> Vec<CompletionCandidate> {
     policies().into_iter().chain(modes()).collect()
 }
 
 /// The fixed candidates of `compare`.
 pub(crate) fn candidates() -> Vec<CompletionCandidate> {
-    std::iter::once(offered("current", "the host as it is")).chain(words()).collect()
+    std::iter::once(offered("current", "the unchanged host")).chain(words()).collect()
 }
 
 fn host(processes: &Processes) -> Option<Host> {
@@ -73,7 +73,7 @@ fn services() -> Vec<CompletionCandidate> {
     services.map(|section| offered(section.name, "a service of the policy files")).collect()
 }
 
-/// What can be measured by name: services, and executables with receiving sockets.
+/// The names of measurable services: those of the policy files, and executables with receiving sockets.
 pub(crate) fn served() -> Vec<CompletionCandidate> {
     let Some(host) = host(&Processes::Networking) else { return services() };
     let name = |process: &model::host::Process| {
@@ -84,7 +84,7 @@ pub(crate) fn served() -> Vec<CompletionCandidate> {
     services().into_iter().chain(names.into_iter().map(|name| offered(name, "an executable"))).collect()
 }
 
-/// What can be explained: policies, devices, services, findings.
+/// The names that can be explained: policies, devices, services, findings.
 pub(crate) fn explained() -> Vec<CompletionCandidate> {
     let findings = crate::render::FindingKindReport::all().map(|kind| offered(kind.code(), "a finding"));
     policies().into_iter().chain(devices()).chain(services()).chain(findings).collect()

@@ -10,25 +10,25 @@ use crate::api_args::SocketArgs;
 /// Keep the policy in force through restarts, hotplug and resets.
 ///
 /// Applies the policy files and stays: it follows devices, queues, drivers and CPUs by netlink, processes and
-/// listeners by BPF, and sets what they need within milliseconds. Repairs what another program or a reset has
-/// changed, up to a limit. An invalid policy file leaves the previous policy in force.
+/// listeners by BPF, and applies the policy to them within milliseconds. Restores settings that another
+/// program or a reset has changed, up to a limit. An invalid policy file leaves the previous policy in force.
 ///
 /// Stopping or killing the daemon does not affect packets: everything stays in force, and the next daemon
-/// resumes. SIGHUP reloads the policy files, and resumes what was left alone after a rollback.
+/// resumes. SIGHUP reloads the policy files, and sets again what was left alone after a rollback.
 #[derive(Clone, Debug, Args)]
 #[command(after_help = "\
 Examples:
   netpolicy daemon                        keep /etc/netpolicy/policy.d in force
-  netpolicy daemon --on-stop revert       restore everything at the end
+  netpolicy daemon --on-stop revert       restore everything on exit
   netpolicy rollback                      restore all that the daemon has set; it manages nothing until SIGHUP")]
 pub struct DaemonArgs {
-    /// What happens to the settings when the daemon is stopped. SIGKILL always leaves them.
+    /// How to treat the settings when the daemon is stopped. SIGKILL always leaves them.
     #[arg(long, value_enum, value_name = "WHAT")]
     pub on_stop: Option<OnStopArg>,
     /// Read the daemon's own settings from this file instead of /etc/netpolicy/daemon.toml.
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// What else may be done.
+    /// Changes that are also allowed.
     #[command(flatten)]
     pub allow: AllowArgs,
     /// The sockets on which it serves.
@@ -36,10 +36,10 @@ pub struct DaemonArgs {
     pub sockets: SocketArgs,
 }
 
-/// What happens to the daemon's settings when it is terminated.
+/// How to treat the daemon's settings when it is terminated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum OnStopArg {
-    /// They stay in force.
+    /// The settings stay in force.
     #[default]
     Keep,
     /// The settings are restored.

@@ -21,7 +21,7 @@ pub struct Report {
     pub seconds: u64,
 }
 
-/// Summarise the reports of many hosts: what is wrong with how many of them, worst first.
+/// Summarise the reports of many hosts: each issue with the number of hosts that have it, worst first.
 ///
 /// Exits with 3 if a host has the issue of --gate or a worse one. Of several reports of a host, the newest
 /// counts. A file that is not a report is an issue, and does not stop the audit.
@@ -47,7 +47,7 @@ Issues, worst first:
 Examples:
   netpolicy audit reports/
   netpolicy audit reports/ --expect hosts.txt --html audit.html
-  netpolicy audit reports/ --gate drift   ends with 3 only for drift and worse")]
+  netpolicy audit reports/ --gate drift   exits with 3 only for drift and worse")]
 pub struct Audit {
     /// Reports, or directories with reports (*.json, *.jsonl).
     #[arg(value_name = "FILE|DIR", required = true)]
@@ -55,7 +55,7 @@ pub struct Audit {
     /// The names of all hosts, one per line; `#` begins a comment.
     #[arg(long, value_name = "FILE")]
     pub expect: Option<PathBuf>,
-    /// End with 3 for this issue and worse ones.
+    /// Exit with 3 for this issue and worse ones.
     #[arg(long, value_name = "ISSUE", default_value = "stale", value_parser = issue())]
     pub gate: Issue,
     /// Reports older than this are stale.

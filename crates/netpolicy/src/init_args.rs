@@ -5,11 +5,11 @@ use std::path::PathBuf;
 use clap::Args;
 use model::PolicyName;
 
-/// Write a first policy file from what runs here: the services that listen, the devices that carry traffic.
+/// Write a first policy file for this host: the services that listen, and the devices that carry traffic.
 ///
 /// Changes no setting. The file has a commented section for each device and service, and requests nothing
-/// until you add a policy to a section. It lists what was not visible: without privileges the processes of
-/// other users, and always those of other network namespaces. An existing file is not overwritten.
+/// until you add a policy to a section. The file lists what was not visible: without privileges the processes
+/// of other users, and always those of other network namespaces. An existing file is not overwritten.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -28,11 +28,11 @@ pub struct Init {
     pub policy: PolicyName,
 }
 
-/// List every mechanism: whether it can be used here, on which devices, what is missing, and since which
-/// kernel there is one.
+/// List every mechanism: whether it can be used on this host, on which devices, which requirement is missing,
+/// and the first kernel with it.
 ///
-/// Checks kernel, drivers and capabilities; changes nothing. It cannot predict what only a write shows, for
-/// example whether a driver accepts a value.
+/// Checks kernel, drivers and capabilities; changes nothing. Some facts show only at a write, for example
+/// whether a driver accepts a value.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

@@ -46,13 +46,13 @@ pub struct BudgetArgs {
     /// per thread that waits in epoll_wait, threaded-busy one per NAPI.
     #[arg(long, global = true, value_name = "N")]
     pub polling_cpus: Option<u32>,
-    /// The real-time priority of kernel threads, at most.
+    /// The maximum real-time priority of kernel threads.
     #[arg(
         long,
         global = true,
         value_name = "PRIORITY",
         value_parser = clap::value_parser!(u32).range(1..=99),
-        help = format!("The real-time priority of kernel threads, at most [default: {}]", Budget::RT_PRIORITY_UNASKED),
+        help = format!("The maximum real-time priority of kernel threads [default: {}]", Budget::RT_PRIORITY_UNASKED),
     )]
     pub rt_priority: Option<u32>,
 }
@@ -60,7 +60,8 @@ pub struct BudgetArgs {
 /// Scheduling of the kernel threads of threaded and threaded-busy.
 #[derive(Clone, Debug, Args)]
 pub struct Kthread {
-    /// Where they run: irq (with their interrupts), sibling (next to them), any, or a list of CPUs.
+    /// The CPUs on which they run: irq (with their interrupts), sibling (next to them), any, or a list of
+    /// CPUs.
     #[arg(long, global = true, value_name = "CPUS")]
     pub kthread_cpus: Option<KthreadCpus>,
     /// Scheduling class of kernel threads, with nice value or priority: other:-5, batch, fifo:50, rr:10.
@@ -69,7 +70,7 @@ pub struct Kthread {
     /// Utilisation clamp, MIN-MAX in 1024ths of a CPU: 512-1024.
     #[arg(long, global = true, value_name = "MIN-MAX")]
     pub kthread_util_clamp: Option<UtilClamp>,
-    /// How long they run before another thread of their CPU gets its turn. Only for classes other and batch.
+    /// How long they run before another thread of their CPU may run. Only for classes other and batch.
     #[arg(
         long,
         global = true,

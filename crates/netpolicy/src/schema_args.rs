@@ -9,52 +9,52 @@ pub enum SchemaOf {
     PolicyFile,
     /// Recipe files.
     RecipeFile,
-    /// What show prints with -o json, and each line with -o jsonl; so for the other commands.
+    /// The output of show with -o json, and of each line with -o jsonl; likewise for the other commands.
     Show,
-    /// What top prints.
+    /// The output of top.
     Top,
-    /// What doctor prints.
+    /// The output of doctor.
     Doctor,
-    /// What report prints.
+    /// The output of report.
     Report,
-    /// What audit prints.
+    /// The output of audit.
     Audit,
-    /// What init prints.
+    /// The output of init.
     Init,
-    /// What support-matrix prints.
+    /// The output of support-matrix.
     SupportMatrix,
-    /// What plan, apply, set, unset and try print.
+    /// The output of plan, apply, set, unset and try.
     #[value(aliases = ["apply", "set", "try"])]
     Plan,
-    /// What verify prints.
+    /// The output of verify.
     Verify,
-    /// What history prints.
+    /// The output of history.
     History,
-    /// What explain prints.
+    /// The output of explain.
     Explain,
-    /// What rollback prints.
+    /// The output of rollback.
     Rollback,
-    /// What attach and run print.
+    /// The output of attach and run.
     #[value(alias = "run")]
     Attach,
-    /// What status prints.
+    /// The output of status.
     Status,
-    /// What sockets list prints.
+    /// The output of sockets list.
     Sockets,
-    /// What cat prints.
+    /// The output of cat.
     Cat,
-    /// What lab prints.
+    /// The output of lab.
     Lab,
-    /// What bench prints.
+    /// The output of bench.
     Bench,
-    /// What tc prints.
+    /// The output of tc.
     Tc,
-    /// What sim prints.
+    /// The output of sim.
     Sim,
-    /// What watch prints, likewise.
+    /// The output of watch, and of each of its lines.
     Watch,
-    /// What compare prints, likewise.
+    /// The output of compare, and of each of its lines.
     Compare,
-    /// What tune prints.
+    /// The output of tune.
     Tune,
 }

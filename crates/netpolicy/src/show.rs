@@ -1,4 +1,4 @@
-//! Groups the edges between sockets and queues in a way that people can read.
+//! Groups the edges between sockets and queues for display.
 
 use std::collections::BTreeMap;
 

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use clap::{Args, Subcommand};
 use model::PolicyName;
 
-/// Let applications choose a policy for their sockets and for themselves.
+/// Let applications request a policy for their sockets and for themselves.
 ///
 /// In a cgroup where this is enabled, setsockopt(SOL_SOCKET, SO_NETPOLICY), getsockopt and, if the kernel
 /// supports it, prctl(PR_SET_NETPOLICY) work as in the kernel patches of 2016; include/netpolicy.h has the
@@ -21,7 +21,7 @@ Examples:
   netpolicy sockets list                 enabled cgroups, and requests
   netpolicy sockets disable --all")]
 pub struct SocketPolicies {
-    /// What to do.
+    /// The command.
     #[command(subcommand)]
     pub command: SocketsCommand,
 }

@@ -14,9 +14,10 @@ use crate::watch_args::ServiceChoice;
 
 /// Find the best setting for a service, on its live traffic.
 ///
-/// Policies and delivery modes alternate, as with `compare`. After each round, those drop out that are clearly worse, exceed a limit or
-/// cannot be the best. The best is tried with other timeouts and interrupt moderation. Then new pairs with the current settings and the
-/// runner-up decide. Afterwards the host is restored, even if this command is killed: docs/reference/compare.md.
+/// Policies and delivery modes alternate, as with `compare`. After each round, candidates are dropped that
+/// are clearly worse, exceed a limit or cannot be the best. The best candidate is tried with other timeouts
+/// and interrupt moderation. Then new pairs compare it with the current settings and the runner-up.
+/// Afterwards the host is restored, even if this command is killed: docs/reference/compare.md.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -26,7 +27,7 @@ Examples:
   netpolicy tune --port 6379 --goal p50 --write redis.toml
   netpolicy tune redis --goal cpu --candidate cpu --candidate power --only")]
 pub struct Tune {
-    /// Whose requests are measured.
+    /// The service whose requests are measured.
     #[command(flatten)]
     pub service: ServiceChoice,
     /// The metric to improve: p50, p90, p99, cpu, requests.
@@ -59,11 +60,11 @@ pub struct Tune {
     /// List the candidates in order, and exit.
     #[arg(long)]
     pub dry_run: bool,
-    /// Go on with a search that was killed or interrupted, with the windows that it has measured. It must be of today, of the same service,
-    /// kernel, devices, load, goal and options.
+    /// Continue a search that was killed or interrupted, with the windows that it has measured. It must have
+    /// ended within a day, and have the same service, kernel, devices, load, goal and options.
     #[arg(long)]
     pub resume: bool,
-    /// Try everything again, in the usual order: ignore what earlier searches of this service found.
+    /// Try all candidates again, in the usual order: ignore the results of earlier searches for this service.
     #[arg(long)]
     pub afresh: bool,
     /// Write the winner to this policy file, with the evidence. Existing files are not overwritten.

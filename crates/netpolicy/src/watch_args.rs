@@ -12,8 +12,8 @@ use crate::completing;
 /// Measure the response times of a running service, from outside.
 ///
 /// For a part of each second, BPF programs record when requests arrive, are read and are answered, and how
-/// long packets waited in the NIC's ring. The service is not changed and need not cooperate. Anything
-/// that cannot be measured is listed with the reason: docs/reference/watch.md.
+/// long packets waited in the NIC's ring. The service is not changed and need not cooperate. What cannot be
+/// measured is listed with the reason: docs/reference/watch.md.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -30,8 +30,8 @@ pub struct WatchArgs {
     /// Duration in seconds; by default, until Ctrl-C.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub seconds: Option<u64>,
-    /// How much of each second is measured, 10ms to 1s. More covers more requests, and costs the service
-    /// more.
+    /// The part of each second that is measured, 10ms to 1s. A larger part covers more requests, and costs
+    /// the service more.
     #[arg(long, value_name = "SPAN", default_value = "100ms", value_parser = sample)]
     pub sample: Nanoseconds,
     /// Record every window in this file, as JSON lines.

@@ -509,7 +509,7 @@ fn a_daemon_that_ends_before_its_answer_leaves_it_open_whether_anything_was_chan
     assert!(asked.contains("io.netpolicy.Unset"), "{asked}");
     assert_eq!(output.status.code(), Some(1));
     let words = text(&output.stderr);
-    assert!(words.contains("Whether anything was changed is not known."), "{words}");
+    assert!(words.contains("Whether anything was changed is unknown."), "{words}");
 }
 
 #[test]

@@ -184,7 +184,7 @@ fn findings() -> String {
     for (rule, meaning) in latency::live::RULES {
         let _ = writeln!(page, "- `{rule}`: {}", cell(meaning));
     }
-    page.push_str("\n## goals that are kept\n\nOf the daemon, for services with [`on_missed = \"search\"`](daemon.md#goals-that-are-kept).\n\n");
+    page.push_str("\n## goals that are met\n\nOf the daemon, for services with [`on_missed = \"search\"`](daemon.md#goals-that-are-met).\n\n");
     for (rule, meaning) in daemon::SEARCH_RULES {
         let _ = writeln!(page, "- `{rule}`: {}", cell(meaning));
     }

@@ -148,7 +148,7 @@ fn section_at(text: &str, at: usize) -> Option<Range<usize>> {
 /// One line: what is wrong, and the nearest name or what to write instead.
 pub fn setting(text: &str) -> Result<NicRequest, String> {
     let Some((name, given)) = text.split_once('=') else {
-        return Err(format!("`{text}` gives no value: write NAME=VALUE, as in rx-usecs=8"));
+        return Err(format!("`{text}` has no value: write NAME=VALUE, as in rx-usecs=8"));
     };
     let valid = names(SectionKind::Device, Some("settings"));
     let path = format!("settings.{name}");

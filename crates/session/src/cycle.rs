@@ -26,12 +26,12 @@ impl Planned {
     /// The message for a plan without changes.
     ///
     /// # Errors
-    /// If that is unknown, because a matching service may run that could not be inspected.
+    /// If this is unknown because a matching service that could not be inspected may be running.
     pub fn as_asked(&self) -> Result<&'static str, Fault> {
         let has = |runs| self.placement.parts.iter().any(|part| part.runs == runs);
         if has(ServiceState::NotKnown) {
             let words =
-                "cannot tell whether the host matches the policy: some processes could not be inspected";
+                "whether the host matches the policy is unknown: some processes could not be inspected";
             return Err(Fault::failed(words).hint(privileges()));
         }
         Ok(match (self.wants_defaults(), has(ServiceState::No)) {
@@ -41,7 +41,8 @@ impl Planned {
         })
     }
 
-    /// Whether every request is only for a policy that comes to the kernel's default delivery here, as `latency` does on a veth.
+    /// Whether every request is only for a policy that resolves to the kernel's default delivery here, as
+    /// `latency` does on a veth.
     pub fn wants_defaults(&self) -> bool {
         let parts = &self.placement.parts;
         !parts.is_empty()
@@ -119,8 +120,8 @@ pub fn plan_on(
     Ok((placement, desired, plan))
 }
 
-/// Refuses a first stage if the second stage would be refused, as far as that is known before the queues are
-/// recreated: it checks changes to existing objects.
+/// Refuses a first stage if the second stage would be refused. Before the queues are recreated, only changes
+/// to existing objects can be checked.
 ///
 /// # Errors
 /// The same as [`commit`]; nothing was changed.
@@ -186,7 +187,7 @@ pub fn hold(
 }
 
 /// A plan that sets each epoll only once. A forked process inherits the epolls of its parent: they are the
-/// same objects under another name, and would be found changed at their turn.
+/// same objects under another name, and their values would have changed by the time they are written.
 pub fn without_inherited(plan: Plan) -> Plan {
     let mut seen: Vec<EpollId> = Vec::new();
     let steps = plan.steps.into_iter().filter(|step| {

@@ -63,7 +63,7 @@ fn drop_ins(dirs: &[PathBuf]) -> Result<Vec<PathBuf>, (PathBuf, io::Error)> {
         };
         for entry in entries {
             let path = entry.map_err(failed)?.path();
-            // Editors keep hidden files of their own next to the edited ones.
+            // Editors keep their own hidden files next to the edited ones.
             let hidden = path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
             if !hidden && path.extension().is_some_and(|extension| extension == "toml") {
                 by_name.insert(path.file_name().unwrap_or_default().to_owned(), path);

@@ -43,7 +43,7 @@ impl Exit {
         match self {
             Self::Done => "Done. `plan` and `verify`: nothing to change, no drift. `doctor`: no problems.",
             Self::Failed => {
-                "Failed: the kernel refused, a process ended, or a file could not be read. `bench selfcheck`: a measuring instrument is not accurate enough."
+                "Failed: the kernel refused, a process exited, or a file could not be read. `bench selfcheck`: a measuring instrument is not accurate enough."
             }
             Self::Usage => {
                 "The command line, a policy file, a scenario, a table of measured rows or evidence is wrong, or gzip \
@@ -64,8 +64,7 @@ impl Exit {
                 "A rollback is incomplete. The message lists each setting that is not restored, and names the undo script."
             }
             Self::Unsupported => {
-                "Not supported here. The message says what is missing, and which kernel or package has it. `bench selfcheck`: \
-                 rows could not be made."
+                "Not supported here. The message says what is missing, and which kernel or package has it. `bench selfcheck`: some comparisons could not be made."
             }
             Self::Refused => {
                 "Refused by a safety rule: beyond the budget; irreversible or disruptive without the option that allows \
@@ -73,7 +72,7 @@ impl Exit {
                  may have changed; a change that would take a queue from what holds it; a journal that other users can write to; a second daemon of a journal or a network \
                  namespace."
             }
-            Self::Command(_) => "`run`: the exit code of the command, or 128 and the signal that ended it.",
+            Self::Command(_) => "`run`: the exit code of the command, or 128 plus the signal that killed it.",
         }
     }
 
@@ -91,7 +90,7 @@ impl Exit {
             Self::NotRestored => "not restored",
             Self::Unsupported => "unchanged or restored",
             Self::Refused => "unchanged",
-            Self::Command(_) => "restored when the command ended",
+            Self::Command(_) => "restored when the command exits",
         }
     }
 

@@ -9,10 +9,10 @@ use crate::fault::Fault;
 use crate::operator::Operator;
 use crate::session::Session;
 
-/// The caller that looks for expired trials.
+/// The kind of caller that looks for expired trials.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Who {
-    /// Any other command, possibly of a user without access to the journal.
+    /// Any other command, possibly run by a user without access to the journal.
     Anybody,
     /// The guard of a trial.
     Guard,
@@ -28,7 +28,7 @@ pub fn roll_back_expired(session: &Session, operator: &dyn Operator, who: Who) -
     roll_back_expired_by(&mut Kernel::new(), session, operator, who)
 }
 
-/// The same with a kernel that may hold the last references to namespaces.
+/// Like [`roll_back_expired`], with a kernel that may hold the last references to namespaces.
 ///
 /// # Errors
 /// As [`roll_back_expired`].
@@ -58,7 +58,7 @@ pub fn roll_back_expired_by(
             match journal.roll_back(name, kernel, clock::now()) {
                 Ok(undone) => operator
                     .say(&format!("{name} was on trial, and its program exited: rolled back. {undone}")),
-                // The transaction's guard was faster.
+                // The transaction's guard process has already decided it.
                 Err(RollBackError::NothingToUndo { .. }) => {}
                 Err(error) => failed = failed.or(Some(error)),
             }

@@ -39,8 +39,10 @@ pub fn explained(asked: &str, session: &Session, operator: &dyn Operator) -> Res
         let objects = part.all_objects();
         if objects.is_empty() {
             let Intent { target, origin, .. } = &part.intent;
-            let words =
-                format!("{target}: {} is requested at {origin}, and sets nothing now", part.delivery.mode);
+            let words = format!(
+                "{target}: {} is requested at {origin}, and sets nothing at present",
+                part.delivery.mode
+            );
             report.asked_for(words);
         }
         part.notes.iter().for_each(|note| report.asked_for(format!("{}: {note}", part.intent.target)));

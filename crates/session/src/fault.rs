@@ -24,7 +24,7 @@ pub struct Fault {
     pub cause: Box<dyn Error + Send + Sync>,
     /// The resulting state of the host.
     pub host: HostState,
-    /// What the operator can do about it.
+    /// A remedy for the operator.
     pub hint: Option<String>,
 }
 
@@ -43,7 +43,7 @@ pub enum HostState {
     Restored,
     /// Settings were written, and these could not be restored.
     NotRestored {
-        /// Setting and reason, one per line.
+        /// Each setting with the reason, one per line.
         stuck: Vec<String>,
         /// The script that restores them.
         undo: Option<PathBuf>,
@@ -119,7 +119,7 @@ impl Fault {
         self.exit == Exit::Failed && matches!(self.host, HostState::Unchanged | HostState::Restored)
     }
 
-    /// Returns whether the kernel refused it for lack of privileges.
+    /// Whether the kernel refused for lack of privileges.
     pub fn is_denied(&self) -> bool {
         self.hint.as_deref() == Some(privileges())
     }
@@ -221,7 +221,7 @@ impl From<RollBackError> for Fault {
                     .hint(format!("roll back {newer} first: netpolicy rollback {newer}"))
             }
             RollBackError::Owned { by, .. } => Self::new(Exit::Refused, error).hint(format!(
-                "end that process instead: kill {by}; if it does not end, kill -9 it and roll back then"
+                "end that process instead: kill {by}; if it does not exit, kill -9 it and roll back then"
             )),
             RollBackError::NothingToUndo { .. } => Self::failed(error),
             RollBackError::Journal(error) => Self::from(error),
@@ -243,7 +243,7 @@ impl From<KeepError> for Fault {
         let host = HostState::after_undo(error.host, None);
         let exit =
             if matches!(host, HostState::NotRestored { .. }) { Exit::NotRestored } else { Exit::Failed };
-        let cause = format!("{}; nothing can be kept without that record", error.cause);
+        let cause = format!("{}; a plan cannot be kept without that record", error.cause);
         Self { exit, cause: cause.into(), host, hint: None }
     }
 }
@@ -258,7 +258,7 @@ fn end_of(fault: &CommitFault<KernelError>) -> (Exit, Option<&'static str>) {
         CommitFault::Undecided { .. } => (Exit::Refused, Some("netpolicy confirm, or netpolicy rollback")),
         CommitFault::Owned { .. } => (
             Exit::Refused,
-            Some("end that process first; if it does not end, kill -9 it and use netpolicy rollback"),
+            Some("end that process first; if it does not exit, kill -9 it and use netpolicy rollback"),
         ),
         CommitFault::Unreadable { .. } => (Exit::Refused, Some(UNREADABLE)),
         CommitFault::QueueConflict(_) => (Exit::Refused, Some(plan::HELD)),
@@ -333,7 +333,7 @@ mod test {
     #[test]
     fn a_rollback_that_stops_half_way_neither_says_that_nothing_was_changed_nor_that_all_is_back() {
         let name: TransactionName = "20261122T030000.000000Z-0c01".parse().expect("a name");
-        let refused = || Fault::new(Exit::Refused, "it belongs to process 7");
+        let refused = || Fault::new(Exit::Refused, "the setting belongs to process 7");
         let fault = refused().part_way(&[name]);
         let stuck = vec![format!("{name} is still in force")];
         assert_eq!(

@@ -33,7 +33,9 @@ fn refuse_one(intent: &Intent) -> Result<(), Fault> {
         "{target}: {mode} (requested at {origin}) cannot be set for running processes. It needs an epoll_wait that {sleeps}, but the application passes the timeout with each call: the parameters of an epoll can be set from outside, the arguments of a call cannot"
     );
     let instead = match mode {
-        DeliveryMode::UserBusy => "eventbusy, the same inside the kernel, if the kernel has it",
+        DeliveryMode::UserBusy => {
+            "eventbusy, which does the same inside the kernel, if the kernel supports it"
+        }
         _ => "suspend20, which needs no change in the application",
     };
     let hint = format!(

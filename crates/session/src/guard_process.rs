@@ -47,7 +47,8 @@ const ATTEMPTS_AT_ONCE: u32 = 20;
 /// The parameters of a guard process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GuardParams {
-    /// The deadline, in time since boot; zero to immediately restore what other programs have left on trial.
+    /// The deadline, in time since boot; zero to restore immediately the trials that other programs have
+    /// left.
     pub deadline: Nanoseconds,
     /// Descriptors of the namespaces that the trial changes.
     pub holding: Vec<i32>,
@@ -55,11 +56,11 @@ pub struct GuardParams {
     pub until_closed: Option<(i32, Pid)>,
 }
 
-/// A guard process that restores what this program leaves behind, however it ends. Dropping it counts as an
-/// end: the guard acts as soon as this program releases the journal.
+/// A guard process that restores this program's settings after its exit, for whatever reason. Dropping this
+/// value has the same effect: the guard acts as soon as this program releases the journal.
 #[derive(Debug)]
 pub struct Guardian {
-    /// `None` once it has exited.
+    /// The process; `None` once it has exited.
     guard: Option<Child>,
     /// Closes when this program exits.
     ours: Option<OwnedFd>,
@@ -77,7 +78,7 @@ impl Guardian {
         Ok(Self { guard: Some(guard), ours: Some(ours) })
     }
 
-    /// Ends the guard: nothing is left to restore.
+    /// Ends the guard, because nothing is left to restore.
     pub fn dismiss(mut self) {
         if let Some(mut guard) = self.guard.take() {
             let _ = guard.kill();
@@ -176,8 +177,8 @@ fn log(state_dir: &Path) -> Result<File, Fault> {
         .map_err(|error| Fault::file(path, error))
 }
 
-/// Waits for the deadline, and rolls back what is unconfirmed by then. Exits within a second after the trial
-/// was confirmed or has ended otherwise, or after its journal was deleted.
+/// Waits for the deadline, and rolls back the trial if it is unconfirmed by then. Exits within a second after
+/// the trial was confirmed or has ended otherwise, or after its journal was deleted.
 ///
 /// A signal does not end the watch. Stopping a unit or a session sends one to all its processes: the guarded
 /// program then rolls back by itself, and if it cannot, its exit is noticed as usual. A trial without a
@@ -201,12 +202,13 @@ pub fn run(
     let held = held.collect::<Result<Vec<_>, _>>()?;
     let mut kernel = Kernel::new().holding(held);
     let deadline = watch.deadline;
-    // With a deadline of zero, no process waits for the announcement: the guard restores what others left.
+    // With a deadline of zero, no process waits for the announcement: the guard restores the trials of other
+    // programs.
     if deadline != Nanoseconds::ZERO {
         announce().map_err(|error| Fault::file("the pipe to `try`", error))?;
     }
     let journal = session.journal()?;
-    // Some FUSE file systems count no links.
+    // Some FUSE file systems do not count links.
     let directory = File::open(&session.state_dir).ok().filter(|directory| !has_no_links(directory));
     let (mut trial, mut is_to_end) = (None, false);
     loop {
@@ -231,7 +233,7 @@ pub fn run(
                     return Ok(Exit::Done);
                 }
                 is_to_end |= is_asked_to_end(&mut signals);
-                // A trial that is not in the journal yet will be soon.
+                // A trial that is not in the journal yet will be recorded soon.
                 if is_to_end && trial.is_some() {
                     return put_back(Left::Terminated, deadline, &mut kernel, session, operator);
                 }
@@ -267,7 +269,7 @@ fn has_no_links(directory: &File) -> bool {
 }
 
 /// Whether the trial with this deadline, once it is in the journal, no longer waits for it. While the journal
-/// cannot be read or is not in its place, the trial counts as waiting.
+/// is unreadable or missing, the trial counts as waiting.
 fn is_settled(journal: &Journal, deadline: Nanoseconds, trial: &mut Option<TransactionName>) -> bool {
     if trial.is_none() {
         // The guard starts before the trial, which may already be settled. The deadline is unique to the
@@ -306,7 +308,7 @@ enum Left {
     Terminated,
 }
 
-/// Restores what was left.
+/// Restores the remaining settings.
 fn put_back(
     left: Left,
     deadline: Nanoseconds,

@@ -39,7 +39,7 @@ fn watched(operator: &dyn Operator) -> Option<String> {
         Ok(Some(first)) => first,
         Ok(None) => {
             operator.say(
-                "This machine has no idle states that Linux chooses (no cpuidle driver): residency cannot be reported.",
+                "This machine has no idle states that Linux controls (no cpuidle driver): residency cannot be reported.",
             );
             return None;
         }

@@ -1,4 +1,4 @@
-//! Queues that were removed together with their settings, and the commands to fix that.
+//! Queues that were removed together with their settings, and the commands that restore both.
 
 use std::collections::BTreeMap;
 

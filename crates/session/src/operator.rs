@@ -4,7 +4,7 @@ use model::{Object, Plan};
 
 use crate::fault::Fault;
 
-/// The front end of a session: it prints, logs or drops what the session reports.
+/// The front end of a session: it prints, logs or drops the session's reports.
 pub trait Operator {
     /// A message for the operator.
     fn say(&self, sentence: &str);

@@ -1,5 +1,5 @@
 //! The results of searches for services that miss their goals, and the standing proofs, stored next to the
-//! journal: the daemon writes them, and all commands use the former for planning.
+//! journal: the daemon writes both, and all commands use the results for planning.
 
 use std::fs;
 use std::io::Read;
@@ -72,7 +72,7 @@ impl Session {
     }
 }
 
-/// Reads a file of the daemon's; the default if there is none.
+/// Reads one of the daemon's files; the default value if there is none.
 fn stored<T: Default + DeserializeOwned>(path: &Path) -> std::io::Result<T> {
     let mut text = Vec::new();
     match fs::File::open(path) {

@@ -82,7 +82,7 @@ mod test {
     fn a_process_that_ended_after_the_search_is_left_out_and_one_that_runs_stays() {
         let mut child = std::process::Command::new("true").spawn().expect("coreutils are there");
         let gone = Pid(child.id());
-        child.wait().expect("it ends by itself");
+        child.wait().expect("the process exits without a signal");
         let running = Pid(std::process::id());
         let resolved = Resolved::default().with(0, [gone, running]).with(1, [gone]);
         let left = resolved.clone().without(&ended(resolved.pids()));

@@ -66,7 +66,7 @@ impl Default for Session {
     }
 }
 
-/// How many transactions are kept that are no longer in force.
+/// The number of transactions that are kept although they are no longer in force.
 const HISTORY_MAX: usize = 200;
 
 impl Session {
@@ -184,7 +184,7 @@ impl Session {
         self.beside_journal("io.netpolicy", API_SOCKET)
     }
 
-    /// The same for a client: refused if another user can replace the daemon's socket.
+    /// The same for a client. It is refused if another user can replace the daemon's socket.
     ///
     /// # Errors
     /// If others can write to the journal's directory.
@@ -316,12 +316,14 @@ impl Session {
         Ok(policy)
     }
 
-    /// Reports what a placement leaves out, and what could not be read.
+    /// Reports the requests and settings that a placement omits, and the parts of the host that could not be
+    /// read.
     pub fn report(planned: &Planned, operator: &dyn Operator) {
         Self::report_again(planned, operator, &mut BTreeSet::new());
     }
 
-    /// The same without lines that were already reported: a second stage repeats most notes of the first.
+    /// Like the previous function, without lines that were already reported: a second stage repeats most
+    /// notes of the first.
     pub fn report_again(planned: &Planned, operator: &dyn Operator, said: &mut BTreeSet<String>) {
         // A service has a part per process, and most of their notes are identical.
         for part in &planned.placement.parts {

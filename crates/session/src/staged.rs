@@ -1,6 +1,6 @@
 //! Plans and commits once, or twice if the first plan recreates queues: the settings of a queue can only be
-//! planned once the queue exists. What is already known of the second stage is checked before the first. Each
-//! stage is a separate transaction; they are undone in reverse order. If the second stage fails, the first is
+//! planned once the queue exists. The known part of the second stage is checked before the first. Each stage
+//! is a separate transaction; they are undone in reverse order. If the second stage fails, the first is
 //! rolled back, too.
 
 use std::collections::BTreeSet;
@@ -18,8 +18,8 @@ use crate::idle::IdleComparison;
 use crate::operator::Operator;
 use crate::session::Session;
 
-/// The number of stages: queues, and the settings of queues. A device that would recreate its queues again
-/// for the same values did not keep them, which read-back reported in the first stage.
+/// The number of stages: queues, and the settings of queues. If a device would recreate its queues again for
+/// the same values, it did not keep these values, which read-back has reported in the first stage.
 const STAGES_MAX: usize = 2;
 
 /// The wording of a command's outcome.
@@ -27,7 +27,7 @@ const STAGES_MAX: usize = 2;
 pub struct OutcomeWords<'a> {
     /// Why there is nothing to change; `None` for the default message of the policy files.
     pub nothing: Option<&'a str>,
-    /// What was done, in one word.
+    /// The action that was completed, as one word.
     pub done: &'a str,
 }
 
@@ -77,7 +77,7 @@ fn report_waiting_offloads(changes: &Plan, netns: &Netns, operator: &dyn Operato
     report_unswitched(&|device, offload| switched.contains(&(device.id, offload)), netns, operator)
 }
 
-/// Reports those of these offloads that are not as requested.
+/// Reports offloads, among these, that do not have the requested state.
 ///
 /// # Errors
 /// If the host cannot be observed.
@@ -111,7 +111,7 @@ struct SoFar {
     said: BTreeSet<String>,
 }
 
-/// Commits what can be planned now. Returns the transaction, and whether a second stage follows.
+/// Commits the changes that can be planned now. Returns the transaction, and whether a second stage follows.
 fn stage(
     policy: &Policy,
     netns: &Netns,

@@ -76,7 +76,7 @@ fn untrusted(path: &Path) -> io::Result<Option<Untrusted>> {
     let mut rest: VecDeque<OsString> = components(&absolute).collect();
     let mut at = PathBuf::from("/");
     let mut links = 0;
-    // The directory of the next component.
+    // The directory that contains the next component.
     let mut parent = fs::symlink_metadata(&at)?;
     if let Some(why) = trusted.refusal(&Owner::of(&at, &parent), !rest.is_empty()) {
         return Ok(Some(Untrusted { at, why }));
@@ -244,7 +244,7 @@ mod test {
         let trusted = Trusted { ours: 0, above: Some(65_534) };
         let owner = Owner { uid: 65_534, gid: 65_534, mode: 0o40755, has_acl: false };
         assert_eq!(trusted.refusal(&owner, true), None);
-        assert!(trusted.refusal(&owner, false).is_some(), "the directory itself has to be ours");
+        assert!(trusted.refusal(&owner, false).is_some(), "the directory itself must belong to this user");
     }
 
     fn directory() -> TempDir {
@@ -274,7 +274,7 @@ mod test {
         assert_eq!(said(&state), refused);
         assert_eq!(said(&link), refused);
         fs::set_permissions(&way, fs::Permissions::from_mode(0o1777)).expect("permissions");
-        assert_eq!(said(&state), "", "a sticky directory keeps what others own");
+        assert_eq!(said(&state), "", "in a sticky directory, other users' files cannot be replaced");
         let missing = way.join("missing");
         let refused = format!(
             "{}: it does not exist yet, and every user can create it (mode 1777 of {})",
@@ -303,7 +303,7 @@ mod test {
         assert_eq!(said(&state), refused);
         let link = scratch.path().join("link");
         symlink(&state, &link).expect("linked");
-        assert_eq!(said(&link), refused, "a link of root into a directory of another user");
+        assert_eq!(said(&link), refused, "a link of root to a directory of another user");
         let theirs = scratch.path().join("theirs-link");
         symlink("/", &theirs).expect("linked");
         std::os::unix::fs::lchown(&theirs, Some(NOBODY), None).expect("given away");

@@ -1,4 +1,4 @@
-//! Compares what was applied with the host.
+//! Compares the applied settings with the host.
 
 use apply::{Journal, Knobs, Transaction};
 use model::Change;

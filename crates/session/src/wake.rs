@@ -31,7 +31,7 @@ pub fn hold(
     Ok(wake.held.map(|(_, held)| held))
 }
 
-/// A bound that follows the wanted value.
+/// A bound that follows the desired value.
 #[derive(Debug, Default)]
 pub struct HeldWake {
     held: Option<(u32, WakeLatency)>,

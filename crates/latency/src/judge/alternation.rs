@@ -1,4 +1,4 @@
-//! Candidates of which one is in force at a time, each applied by an ordinary transaction.
+//! Candidates of which at most one is in force at a time, each applied by an ordinary transaction.
 
 use std::borrow::Cow;
 use std::time::{Duration, Instant};
@@ -14,8 +14,8 @@ use session::{Exit, Fault, Operator, Session, clock, cycle};
 use crate::judge::candidate::Candidate;
 use crate::judge::held::Proposed;
 
-/// How long a candidate may outlast its window if this program dies: then the next netpolicy that checks
-/// rolls it back.
+/// How long a candidate may outlast its window if this program dies; then the next netpolicy command that
+/// checks rolls it back.
 const GRACE: Duration = Duration::from_secs(30);
 
 /// Candidates of which at most one is in force. Dropping it restores the host.
@@ -164,7 +164,8 @@ impl<'a> Alternation<'a> {
         Ok(Switched { took: began.elapsed(), written })
     }
 
-    /// Why a candidate could not be applied, with a hint if another program has set the same in the meantime.
+    /// Why a candidate could not be applied, with a hint if another program has written the same setting in
+    /// the meantime.
     fn overtaken(&mut self, candidate: usize, fault: Fault) -> Fault {
         let mut before: Vec<Setting> =
             self.candidates[candidate].plan.changes().map(|change| change.from().clone()).collect();
@@ -209,7 +210,7 @@ impl<'a> Alternation<'a> {
         self.in_force_for[candidate]
     }
 
-    /// Why the window that has just ended does not reflect its candidate, if so.
+    /// Why the window that has just ended does not reflect its candidate; `None` if it does.
     ///
     /// # Errors
     /// If the journal or the host cannot be read.
@@ -277,7 +278,7 @@ impl Drop for Alternation<'_> {
 pub(crate) struct OnHost {
     /// The changes.
     pub(crate) plan: Plan,
-    /// The change to apply once, if it disturbs traffic and so cannot alternate.
+    /// The change to apply once, if it disturbs traffic and therefore cannot alternate.
     pub(crate) once: Option<Proposed<'static>>,
 }
 
@@ -302,7 +303,7 @@ pub(crate) fn on_host(
             }
             if !requests.nic.is_empty() {
                 return Err(refused("it recreates queues and also changes other device settings".to_owned())
-                    .hint("write both into a policy file and compare that file"));
+                    .hint("put both into a policy file and compare that file"));
             }
             staged = Some(Proposed::Policy(Cow::Owned(policy)));
         }

@@ -14,7 +14,7 @@ use crate::judge::one_shot::{OneShot, SETTLING};
 #[derive(Default)]
 struct Stretch {
     windows: Vec<(Figures, LiveWindow, Option<Unfair>)>,
-    /// Why it ended early.
+    /// Why the windows ended early; `None` if they did not.
     ended: Option<Ended>,
 }
 

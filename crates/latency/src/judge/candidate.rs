@@ -11,12 +11,12 @@ use session::{Exit, Fault};
 /// A candidate of a comparison, as the operator wrote it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Candidate {
-    /// The text, which names it in reports.
+    /// The text, which identifies the candidate in reports.
     pub name: String,
     wanted: CandidateSettings,
 }
 
-/// What a candidate wants.
+/// The settings of a candidate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CandidateSettings {
     /// The unchanged host.
@@ -27,7 +27,7 @@ pub enum CandidateSettings {
     Settings(Option<PolicyWord>, Vec<(String, String)>),
 }
 
-/// A service's key in the spelling of policy files; plans and the kernel write `gro-flush-timeout`.
+/// A service's key in the spelling of policy files; plans and the kernel use `gro-flush-timeout`.
 fn of_service(key: &str) -> String {
     let spelt = key.replace('-', "_");
     if OF_DELIVERY.contains(&spelt.as_str()) { spelt } else { key.to_owned() }
@@ -61,7 +61,7 @@ impl std::str::FromStr for Candidate {
                     first =
                         Some(word(part).map_err(|why| format!("{why}, nor `current`, nor a policy file"))?)
                 }
-                None => return Err(format!("`{part}` gives no value: write NAME=VALUE, as in rx-usecs=8")),
+                None => return Err(format!("`{part}` has no value: write NAME=VALUE, as in rx-usecs=8")),
             }
         }
         Ok(Self { name, wanted: CandidateSettings::Settings(first, settings) })
@@ -71,7 +71,7 @@ impl std::str::FromStr for Candidate {
 /// The requests of a candidate.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct CandidateRequests {
-    /// For the service, or a whole policy file.
+    /// Requests for the service, or a whole policy file.
     pub(crate) whole: Vec<Intent>,
     /// Settings of devices; all other settings of these devices are kept.
     pub(crate) nic: Vec<(String, NicRequest)>,

@@ -36,7 +36,7 @@ const RESTART_SETTLES: Duration = Duration::from_secs(1);
 /// The maximum number of restarts in a comparison, in case a service crashes under a candidate.
 const RESTARTS_MAX: usize = 8;
 
-/// A comparison ends after this many rounds without enough requests: further ones would not help.
+/// A comparison ends after this many rounds without enough requests, because further rounds would not help.
 const SILENT_ROUNDS_MAX: usize = 6;
 
 /// After this many rounds without a valid one at the start, clients are assumed to wait for answers.
@@ -49,7 +49,7 @@ pub enum Ended {
     Decided,
     /// The time limit was reached.
     Time,
-    /// A signal came.
+    /// A signal arrived.
     Interrupted,
     /// The service exited and did not restart.
     Service,
@@ -78,8 +78,7 @@ impl Ended {
             }
             Self::Requests => {
                 let least = requests_for(0.5);
-                let words =
-                    format!("{service}: too few requests to compare anything: a window needs {least}");
+                let words = format!("{service}: too few requests for a comparison: a window needs {least}");
                 let hint =
                     "generate traffic, name the right port (--port N), or use longer windows (--window 10s)";
                 Some(Fault::new(Exit::Refused, words).hint(hint).leaving(HostState::Restored))
@@ -97,17 +96,17 @@ pub struct Round {
     pub order: Vec<usize>,
     /// A window of each candidate, in command line order; fewer if the round ended early.
     pub windows: Vec<(usize, Figures, LiveWindow)>,
-    /// Why it does not count, if so.
+    /// Why the round does not count; `None` if it counts.
     pub void: Option<Unfair>,
 }
 
-/// Chooses what a comparison measures, round by round.
+/// Chooses the candidates of each round of a comparison.
 pub trait Chooser {
     /// The candidates of the next round, by number in ascending order, and the length of their windows; `None`
     /// if no further round is needed.
     fn next(&mut self) -> Option<(Vec<usize>, Duration)>;
 
-    /// Adds the round. Returns why it does not count, if so.
+    /// Adds the round. Returns why it does not count; `None` if it counts.
     ///
     /// # Errors
     /// If the round cannot be recorded, which ends the comparison.
@@ -119,7 +118,7 @@ pub trait Chooser {
     /// The rounds so far.
     fn rounds(&self) -> &Switchback;
 
-    /// Whether to say, after this many rounds, that clients wait for answers.
+    /// Whether to report, after this many rounds, that clients wait for answers.
     fn is_closed_loop(&self, _rounds: usize) -> bool {
         false
     }
@@ -205,7 +204,7 @@ pub struct ComparisonResult {
     pub switches: Vec<Duration>,
     /// Findings that limit the validity of the windows.
     pub findings: Vec<Finding>,
-    /// Why the verdicts are not in the journal, if so.
+    /// Why the verdicts are not in the journal; `None` if they are.
     pub unnoted: Option<String>,
 }
 
@@ -218,7 +217,7 @@ pub struct Comparison<'a> {
     target: MeasuredService,
     pub(crate) watcher: Watcher,
     alternation: Alternation<'a>,
-    /// The second candidate, if it disturbs traffic: then nothing alternates.
+    /// The second candidate, if it disturbs traffic: then the candidates do not alternate.
     once: Option<OneShot<'a>>,
     pub(crate) switches: Vec<Duration>,
     pub(crate) chance: Chance,
@@ -235,7 +234,7 @@ impl std::fmt::Debug for Comparison<'_> {
 pub(crate) enum Broken {
     /// A process of the service exited.
     Restart,
-    /// A signal came.
+    /// A signal arrived.
     Interrupted,
 }
 
@@ -298,7 +297,7 @@ impl<'a> Comparison<'a> {
         &mut self.alternation
     }
 
-    /// The way of comparison.
+    /// The method of comparison.
     pub const fn by(&self) -> JudgedBy {
         match self.once {
             Some(_) => JudgedBy::BeforeAfter,
@@ -435,8 +434,8 @@ impl<'a> Comparison<'a> {
         })
     }
 
-    /// Measures what is chosen, until no further round is needed, the time limit is reached or a signal
-    /// arrives. Then restores the host. Returns why it ended.
+    /// Measures the chosen candidates, until no further round is needed, the time limit is reached or a
+    /// signal arrives. Then restores the host. Returns why the comparison ended.
     ///
     /// # Errors
     /// As for [`Comparison::run`]; if the chooser fails.
@@ -567,7 +566,7 @@ impl<'a> Comparison<'a> {
         let takes = turn + round_takes * u32::try_from(least).unwrap_or(u32::MAX);
         if takes > self.options.most {
             self.operator.say(&format!(
-                "{} s are too short for a verdict: it needs at least {least} rounds, which take {:.0} s (--seconds).",
+                "{} s are too short for a verdict, which needs at least {least} rounds of {:.0} s in total (--seconds).",
                 self.options.most.as_secs(),
                 takes.as_secs_f64().ceil()
             ));

@@ -19,7 +19,8 @@ pub(crate) enum Proposed<'a> {
     Changes(Plan),
 }
 
-/// A change in one or more transactions, each with a deadline. Dropping it rolls back what was not confirmed.
+/// A change in one or more transactions, each with a deadline. Dropping it rolls back the transactions that
+/// were not confirmed.
 #[derive(Debug)]
 pub(crate) struct HeldChange<'a> {
     proposed: Proposed<'a>,
@@ -102,7 +103,7 @@ impl<'a> HeldChange<'a> {
 impl Drop for HeldChange<'_> {
     fn drop(&mut self) {
         if self.undecided {
-            // If this fails, the guard restores each transaction from the journal at its deadline.
+            // If this fails, the guard process restores each transaction from the journal at its deadline.
             let _best_effort = self.roll_back();
         }
     }

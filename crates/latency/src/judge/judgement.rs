@@ -133,7 +133,7 @@ mod test {
         assert_eq!(
             metrics,
             ["p50", "p90", "cpu"],
-            "what decides comes first, and what is not known is left out"
+            "deciding metrics come first, and unknown ones are omitted"
         );
     }
 }

@@ -13,7 +13,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connec
 use session::{Exit, Fault, Session};
 
 /// The name of the socket that locks a namespace, independent of the state directory: otherwise one
-/// comparison would take the other's candidate for the original state.
+/// comparison would record the other's candidate as the original state.
 const NAME: &[u8] = b"netpolicy/comparison";
 
 /// The only user whose name counts as a lock, because any user can bind it.
@@ -23,10 +23,10 @@ const ROOT: u32 = 0;
 /// windows, even without shared queues. The kernel releases it when the process exits.
 #[derive(Debug)]
 pub struct ComparisonLock {
-    #[expect(dead_code, reason = "kept open for its lock")]
+    #[expect(dead_code, reason = "kept open to hold the lock")]
     file: File,
     /// `None` if an unprivileged user has bound the name.
-    #[expect(dead_code, reason = "kept open for its name")]
+    #[expect(dead_code, reason = "kept open to hold the name")]
     listener: Option<UnixListener>,
 }
 

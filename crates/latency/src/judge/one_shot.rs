@@ -20,7 +20,7 @@ const WINDOWS_MAX: usize = 30;
 /// How many windows to skip after each switch: clients reconnect, and queues fill.
 pub(crate) const SETTLING: usize = 2;
 
-/// How long after its planned end another netpolicy rolls back a candidate, if this program hangs.
+/// How long after its planned end another netpolicy process rolls back a candidate, if this program hangs.
 const DEADLINE_AFTER: Duration = Duration::from_secs(60);
 
 /// A candidate that is applied once.
@@ -70,7 +70,7 @@ impl<'a> OneShot<'a> {
         #[expect(
             clippy::cast_possible_truncation,
             clippy::cast_sign_loss,
-            reason = "positive, and at most a day of seconds"
+            reason = "positive, and at most the seconds of a day"
         )]
         let windows = ((stretches as usize).saturating_sub(1) / 3).saturating_sub(SETTLING).min(WINDOWS_MAX);
         if windows < WINDOWS_MIN {

@@ -11,7 +11,7 @@ use crate::judge::candidate::Candidate;
 pub struct ComparisonOptions {
     /// The candidates; all others are compared with the first.
     pub candidates: Vec<Candidate>,
-    /// The metrics that decide.
+    /// The deciding metrics.
     pub deciding: Vec<Metric>,
     /// Limits that the winner must not exceed.
     pub limits: Vec<Limit>,
@@ -25,16 +25,16 @@ pub struct ComparisonOptions {
     pub most: Duration,
     /// The seed for the order of candidates.
     pub seed: u64,
-    /// Whether a candidate may stop a queue or take down the link. It then does not alternate: windows
-    /// before, with and after it are compared.
+    /// Whether a candidate may stop a queue or take down the link. Such a candidate does not alternate:
+    /// windows before, with and after it are compared.
     pub disruptive: bool,
 }
 
 impl ComparisonOptions {
-    /// The rule that decides: metrics, margin and error rate.
+    /// The decision rule: metrics, margin and error rate.
     pub fn rule(&self) -> Rule {
         let mut deciding = self.deciding.clone();
-        // Stalled requests have no response times, so stalls decide as well.
+        // Stalled requests have no response times, so stalls are a deciding quantity as well.
         deciding.push(Metric::Stalls);
         Rule { deciding, margin: self.margin, alpha: Rule::ALPHA }
     }

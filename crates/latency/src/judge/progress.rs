@@ -52,7 +52,7 @@ mod test {
         so_far.void(Unfair::Machine);
         assert_eq!(
             words(&so_far),
-            "5 of at most 60 s, 0 pairs, 3 void (requests came at rates more than 10 % apart)"
+            "5 of at most 60 s, 0 pairs, 3 void (request rates differed by more than 10 %)"
         );
         assert_eq!([pairs(1), pairs(2)], ["1 pair", "2 pairs"]);
     }

@@ -1,4 +1,4 @@
-//! What the pairs of a standing proof show.
+//! Evaluates the pairs of a standing proof.
 
 use measure::sequential::{Bounds, Sequence};
 use measure::switchback::Rule;
@@ -58,7 +58,7 @@ mod test {
             proof.effects = effects(&proof);
             let cpu = proof.effects[0];
             assert_eq!((cpu.pairs, proof.standing()), (856, standing), "{cpu:?}");
-            assert!(cpu.change.is_less(), "on the whole it helped: {cpu:?}");
+            assert!(cpu.change.is_less(), "over all pairs, the policy helped: {cpu:?}");
             assert!((cpu.recent.estimate - lately).abs() < 0.02, "{cpu:?}");
         }
     }
@@ -68,7 +68,7 @@ mod test {
         const RUNS: u64 = 40;
         let mut misses = 0;
         for seed in 0..RUNS {
-            // No effect, and known effects.
+            // Pairs without an effect, and pairs with known effects.
             let change = [0.0, -0.2, 0.3, 0.05][usize::try_from(seed % 4).unwrap_or(0)];
             let (mut proof, mut chance) = (proof(), Chance::stream(seed, &[]));
             let mut missed = false;

@@ -61,9 +61,9 @@ pub struct RecordedRound {
     pub order: Vec<usize>,
     /// The figures of each window, in the order of the candidates; fewer if the round ended early.
     pub figures: Vec<Figures>,
-    /// Everything that was measured in them.
+    /// All measurements of these windows.
     pub windows: Vec<LiveWindow>,
-    /// Why the round does not count.
+    /// Why the round does not count; `None` if it counts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub void: Option<Unfair>,
 }
@@ -206,7 +206,7 @@ mod test {
     ];
 
     /// The verdicts other than `cannot-tell` of 100 comparisons of random rounds, each of which ends as soon
-    /// as it is decided.
+    /// as it has a verdict.
     fn verdicts(recording: &RecordedComparison, deciding: Metric, knows_loss: bool) -> Vec<Verdict> {
         const TRIALS: u64 = 100;
         const ROUNDS: usize = 40;
@@ -246,6 +246,9 @@ mod test {
                 blamed += without.iter().filter(|verdict| **verdict == Verdict::Worse).count();
             }
         }
-        assert!(blamed >= 50, "the premise: without TCP's counts, {blamed} of 800 are blamed");
+        assert!(
+            blamed >= 50,
+            "the premise: without TCP's counts, {blamed} of 800 comparisons blame the candidate"
+        );
     }
 }

@@ -35,7 +35,7 @@ pub struct Replayed {
     pub within_30_seconds: usize,
     /// The time until half of them had reverted, in seconds; `None` if fewer did.
     pub median_seconds: Option<f64>,
-    /// The same for 95 % of them.
+    /// The time until 95 % of them had reverted, in seconds.
     pub p95_seconds: Option<f64>,
 }
 
@@ -245,7 +245,7 @@ mod test {
         assert!(of(0.0, 1_000).reverted <= 1, "{:?}", of(0.0, 1_000));
         let doubled = of(1.0, 100);
         assert_eq!((doubled.reverted, doubled.within_30_seconds), (100, 100));
-        // The goal for a regression of 30 % when windows differ by 15 %.
+        // The goal for a regression of 30 % when windows vary by 15 %.
         assert!(of(0.3, 100).within_30_seconds >= 95, "{:?}", of(0.3, 100));
     }
 }

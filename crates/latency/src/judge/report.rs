@@ -32,7 +32,7 @@ pub struct GuardReport {
     /// Why the journal does not contain the verdict; absent if it does.
     #[serde(skip_serializing_if = "Option::is_none")]
     unnoted: Option<String>,
-    /// What limits the validity of the measurements.
+    /// Conditions that limit the validity of the measurements.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     findings: Vec<Finding>,
 }

@@ -40,9 +40,9 @@ pub struct Proposal<'a> {
     pub netns: Netns,
     /// The allowed disruption.
     pub allow: Allow,
-    /// The services whose traffic judges it.
+    /// The services whose traffic judges the change.
     pub watched: Vec<JudgedService>,
-    /// How long to judge it.
+    /// How long to judge the change.
     pub within: Duration,
     /// The seed for the order of windows.
     pub seed: u64,
@@ -51,7 +51,7 @@ pub struct Proposal<'a> {
 /// The maximum number of services per guard: each needs its own BPF programs.
 pub const SERVICES_MAX: usize = 4;
 
-/// How many windows to measure before the change: to see whether there is traffic to judge by and, if the
+/// How many windows to measure before the change: to check whether there is traffic for a verdict and, if the
 /// change cannot alternate, as its reference.
 const REFERENCE: usize = 2;
 const REFERENCE_HELD: usize = 10;
@@ -91,7 +91,7 @@ pub struct TrialOutcome {
     pub transactions: Vec<TransactionName>,
     /// Why the journal does not contain the verdict, for example because the disk is full.
     pub unnoted: Option<String>,
-    /// What the network did to one of the two and not to the other, for each service.
+    /// How the network differed between windows with and without the change, for each service.
     pub findings: Vec<Finding>,
 }
 
@@ -102,7 +102,7 @@ impl TrialOutcome {
     }
 }
 
-/// The way in which the change is judged.
+/// The method by which the change is judged.
 enum Way<'a> {
     /// The change alternates with the unchanged host.
     Alternates(Box<Alternation<'a>>),
@@ -237,7 +237,7 @@ impl<'a> GuardedTrial<'a> {
         &self.plan
     }
 
-    /// The way of judging.
+    /// The method of judging.
     pub const fn by(&self) -> JudgedBy {
         match self.way {
             Way::Alternates(_) => JudgedBy::Switchback,
@@ -430,7 +430,7 @@ impl<'a> GuardedTrial<'a> {
         Ok(kept)
     }
 
-    /// Records a verdict in the journal. Returns why it could not; the decision stands.
+    /// Records a verdict in the journal. Returns the reason if that failed; the decision stands.
     fn unnoted(&self, names: &[TransactionName], judgements: &[Judgement]) -> Option<String> {
         let noted = self.session.journal().map_err(|fault| fault.cause.to_string());
         let noted = noted.and_then(|journal| {
@@ -526,7 +526,7 @@ impl<'a> GuardedTrial<'a> {
         Ok(None)
     }
 
-    /// Adds a pair of windows of each service. Returns whether one is beyond its limits.
+    /// Adds a pair of windows of each service. Returns whether any service is beyond its limits.
     fn judge(&mut self, unchanged: &[Figures], changed: &[Figures], void: Option<Unfair>) -> Option<Early> {
         for (at, service) in self.services.iter_mut().enumerate() {
             service.rounds.add(&[unchanged[at], changed[at]], void);
@@ -585,19 +585,19 @@ impl<'a> GuardedTrial<'a> {
         }
     }
 
-    /// A service with a process that has exited.
+    /// A service of which a process has exited.
     fn ended(&self) -> Option<String> {
         let ended = self.services.iter().find(|service| !service.sampler.all_run());
         ended.map(|service| service.target.name.clone())
     }
 
-    /// Whether requests of a service stall, or no longer arrive, and did not do so before.
+    /// Whether requests of a service stall, or no longer arrive, unlike before the change.
     fn stalled(&mut self, figures: &[Figures], changed: bool) -> Result<Option<Early>, Fault> {
         for (service, figures) in self.services.iter_mut().zip(figures) {
             if !service.is_stalled(figures, changed) {
                 continue;
             }
-            // A hung server keeps connections that its clients have closed.
+            // A hung server keeps connections open that its clients have closed.
             let target = &service.target;
             let left = match service.connected {
                 true => linux::process::connections(&target.netns, &target.ports.tcp)? == 0,
@@ -622,7 +622,7 @@ impl<'a> GuardedTrial<'a> {
     }
 }
 
-/// A window of each service, and why it does not count.
+/// A window of each service, with the reason if it does not count.
 type Measured = (Vec<Figures>, Option<Unfair>);
 
 /// Whether a plan stops traffic while it is written, and so cannot be repeated every second.
@@ -645,7 +645,7 @@ pub struct PolicyGuards {
     pub within: Option<Nanoseconds>,
 }
 
-/// The guards of a policy's services; with these limits, of all its services.
+/// The guards of a policy's services; if limits are given, of all its services.
 pub fn guards(policy: &Policy, placement: &Placement, limits: Option<Limits>) -> PolicyGuards {
     let mut guards = PolicyGuards::default();
     for intent in &policy.intents {

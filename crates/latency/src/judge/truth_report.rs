@@ -24,7 +24,7 @@ pub struct JudgedScenario {
 }
 
 impl JudgedScenario {
-    /// From a comparison and the wire.
+    /// Compares the verdicts of a comparison and of the wire.
     pub fn of(scenario: String, said: &Switchback, truth: &Switchback, ended: &str) -> Self {
         let both = |metric| [said, truth].map(|one| one.change(1, metric).to_string());
         Self {
@@ -45,7 +45,7 @@ impl JudgedScenario {
         known(self.said) && known(self.truth) && self.said != self.truth
     }
 
-    /// Whether both have a verdict, and it is the same.
+    /// Whether both have the same verdict.
     fn agrees(&self) -> bool {
         !matches!(self.truth, Verdict::CannotTell { .. }) && self.said == self.truth
     }

@@ -1,5 +1,6 @@
-//! What `tune` keeps next to the journal: the rounds of a search in progress, so that it can resume after a
-//! kill, and the results of finished ones, which order the candidates of the next.
+//! The records that `tune` keeps next to the journal: the rounds of a search in progress, so that it can
+//! resume after a kill, and the results of finished searches, which determine the order of candidates in the
+//! next search.
 
 use std::fs::{self, File};
 use std::io::{BufWriter, Read, Write};
@@ -16,13 +17,13 @@ use session::{Fault, Session};
 use crate::judge::tuning::Offer;
 use crate::live::MeasuredService;
 
-/// The age from which an unfinished search does not resume: traffic and hosts have changed.
+/// The age from which an unfinished search is not resumed, because traffic and hosts may have changed.
 pub const RESUMES_WITHIN_SECONDS: u64 = 24 * 3_600;
 
-/// The age from which the results of a search say nothing about the next.
+/// The age from which the results of a search are ignored.
 const RESULTS_WITHIN_SECONDS: u64 = 90 * 24 * 3_600;
 
-/// How much request rates may differ for loads to count as the same, as a factor.
+/// The factor by which request rates may differ and still count as the same load.
 const SAME_LOAD: f64 = 2.0;
 
 /// The maximum size of a record; a search of a day has fewer rounds.
@@ -37,7 +38,7 @@ const TRIALS: &str = "tuned.json";
 
 const KIND: &str = "tune-record";
 
-/// What must be the same for the rounds of one search to count in another.
+/// The properties that must be equal for the rounds of one search to count in another.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Setup {
@@ -69,7 +70,7 @@ impl Setup {
         let devices = target.host.devices.iter().filter(|device| device.id.name.as_str() != "lo");
         let settings = |offer: &Offer| {
             let plan = offer.plan.as_ref().ok()?;
-            // Without the objects: a process has another number after each restart.
+            // Without the objects, because a process has another pid after each restart.
             let mut settings: Vec<String> = plan
                 .changes()
                 .map(|change| format!("{} {}", change.to().knob(), change.to().value()))
@@ -94,7 +95,7 @@ impl Setup {
         }
     }
 
-    /// What differs from another setup, in words; `None` if nothing does.
+    /// The differences from another setup, as text; `None` if there are none.
     pub fn difference(&self, other: &Self) -> Option<String> {
         let candidates =
             |setup: &Self| setup.candidates.iter().map(|(name, _)| name.clone()).collect::<Vec<_>>();
@@ -120,7 +121,7 @@ impl Setup {
                 both("candidates", words(&candidates(self)), words(&candidates(other)))
             }
             () if self.candidates != other.candidates => {
-                Some("a candidate has other settings now".to_owned())
+                Some("a candidate now has other settings".to_owned())
             }
             () => Some("--window, --guard-time, --margin or --seconds differs".to_owned()),
         }
@@ -142,7 +143,7 @@ struct Header {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TunedRound {
-    /// When it ended, in seconds since 1970.
+    /// The end of the round, in seconds since 1970.
     pub at: u64,
     /// The stage.
     pub stage: TunerStage,
@@ -150,7 +151,7 @@ pub struct TunedRound {
     pub candidates: Vec<String>,
     /// The figures of the candidates.
     pub figures: Vec<Figures>,
-    /// Why the round does not count.
+    /// Why the round does not count; `None` if it counts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub void: Option<Unfair>,
 }
@@ -171,7 +172,7 @@ impl TuneRecord {
         Ok(session.state_dir.join(format!("tuning-{}.jsonl", netns.0)))
     }
 
-    /// Begins a record in place of an earlier one, with the rounds of a search that resumes.
+    /// Begins a record in place of an earlier one, with the rounds of a resumed search.
     ///
     /// # Errors
     /// If the file cannot be written.
@@ -211,7 +212,7 @@ impl TuneRecord {
         written.map_err(|error| Fault::file(&self.path, error))
     }
 
-    /// Removes the record: the search has ended.
+    /// Removes the record, because the search has ended.
     ///
     /// # Errors
     /// If it cannot be removed.
@@ -224,7 +225,7 @@ fn line(document: &impl Serialize) -> Result<String, Fault> {
     Ok(serde_json::to_string(document).map_err(Fault::failed)? + "\n")
 }
 
-/// Removes the records of namespaces in which no search resumes any more.
+/// Removes the records of namespaces whose searches can no longer be resumed.
 fn remove_old(state_dir: &Path) {
     for entry in fs::read_dir(state_dir).into_iter().flatten().flatten() {
         let name = entry.file_name();
@@ -233,13 +234,13 @@ fn remove_old(state_dir: &Path) {
         let age =
             entry.metadata().and_then(|metadata| metadata.modified()).ok().and_then(|at| at.elapsed().ok());
         if is_record && age.is_some_and(|age| age.as_secs() > RESUMES_WITHIN_SECONDS) {
-            // Another search may have removed it.
+            // Another search may have removed the record.
             let _removed = fs::remove_file(entry.path());
         }
     }
 }
 
-/// A search that did not end.
+/// An unfinished search.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Unfinished {
     /// The setup.
@@ -302,7 +303,7 @@ impl Unfinished {
     }
 }
 
-/// Whether requests come at rates that count as the same load.
+/// Whether two request rates count as the same load.
 pub fn is_same_load(one: f64, other: f64) -> bool {
     one > 0.0 && other > 0.0 && (one / other).ln().abs() <= SAME_LOAD.ln()
 }
@@ -315,7 +316,7 @@ pub struct TrialOf {
     pub candidate: String,
     /// The change of the goal as a share; `None` if it was not measured.
     pub change: Option<f64>,
-    /// Why it was dropped.
+    /// Why the candidate was dropped.
     pub out: Option<Out>,
 }
 
@@ -335,7 +336,7 @@ pub struct FinishedSearch {
     pub limits: Limits,
     /// Requests per second with the current settings.
     pub rate: f64,
-    /// When it ended, in seconds since 1970.
+    /// The end of the round, in seconds since 1970.
     pub at: u64,
     /// The winner.
     pub winner: Option<String>,
@@ -376,7 +377,8 @@ impl FinishedSearch {
         })
     }
 
-    /// The finished searches, newest first. None if the file cannot be read: they only order candidates.
+    /// The finished searches, newest first. Empty if the file cannot be read, because the searches only order
+    /// candidates.
     pub fn all(session: &Session) -> Vec<Self> {
         let mut text = Vec::new();
         let Ok(path) = file_of_trials(session) else { return Vec::new() };
@@ -411,9 +413,9 @@ fn file_of_trials(session: &Session) -> Result<PathBuf, Fault> {
     Ok(session.state_dir.join(TRIALS))
 }
 
-/// Orders candidates by these earlier searches, newest first: their winners, then what they did not measure or
-/// dropped only because others were better. What was clearly worse or beyond a limit is left out, unless the
-/// operator named it.
+/// Orders candidates by these earlier searches, newest first: first their winners, then the candidates that
+/// they did not measure or dropped only because others were better. Candidates that were clearly worse or
+/// beyond a limit are omitted, unless the operator named them.
 pub fn ordered(offers: Vec<Offer>, trials: &[&FinishedSearch], named: &[String], now: u64) -> Vec<Offer> {
     let result = |name: &str| {
         trials
@@ -567,7 +569,7 @@ mod test {
         assert_eq!(kernel.as_deref(), Some("kernel: 6.18.0 then, 6.19.0 now"));
         let mut other = setup();
         other.candidates[1].1 = vec!["gro-flush-timeout 9us".to_owned()];
-        assert_eq!(difference(other).as_deref(), Some("a candidate has other settings now"));
+        assert_eq!(difference(other).as_deref(), Some("a candidate now has other settings"));
         let other = difference(Setup { seconds: 60, ..setup() });
         assert_eq!(other.as_deref(), Some("--window, --guard-time, --margin or --seconds differs"));
     }

@@ -1,5 +1,5 @@
-//! The candidates for the best setting of a service: policies, delivery modes, what the operator names, and
-//! other values of the best. `measure::tuning` chooses among them.
+//! The candidates for the best setting of a service: policies, delivery modes, candidates named by the
+//! operator, and other values of the best one. `measure::tuning` chooses among them.
 
 use std::fmt::Write as _;
 
@@ -18,7 +18,7 @@ use apply::Allow;
 /// The maximum number of variants of the best candidate.
 pub const VARIANTS_MAX: usize = 6;
 
-/// The interrupt moderation to try, in microseconds, where there is none.
+/// The interrupt moderation to try if none is set, in microseconds.
 const RX_USECS: u32 = 16;
 
 /// A candidate with its changes on this host.
@@ -26,14 +26,14 @@ const RX_USECS: u32 = 16;
 pub struct Offer {
     /// The candidate.
     pub candidate: Candidate,
-    /// The changes, or why it is not tried.
+    /// The changes, or the reason why the candidate is not tried.
     pub plan: Result<Plan, Out>,
-    /// What an earlier search of this service found.
+    /// The result of an earlier search for this service.
     pub earlier: Option<String>,
 }
 
-/// The candidates for a service that is already running, after those of the operator. The missing modes need a
-/// restart of the program.
+/// The candidates for a service that is already running, after those of the operator. The modes that are
+/// missing here require a restart of the program.
 fn tried(more: &[Candidate]) -> Vec<Candidate> {
     let modes = ["defer20", "defer50", "defer200", "suspend20", "suspend200"].map(str::to_owned);
     let others = [
@@ -82,8 +82,8 @@ fn distinct(plan: Plan, before: &[Offer]) -> Result<Plan, Out> {
     }
 }
 
-/// A candidate with half and twice each of its timeouts, and of the interrupt moderation of its device where
-/// the driver has one.
+/// A candidate with half and twice each of its timeouts, and the device's interrupt moderation if the driver
+/// supports it.
 pub fn variants(
     candidate: &Candidate,
     plan: &Plan,
@@ -120,7 +120,7 @@ pub fn variants(
     variants.iter().take(VARIANTS_MAX).filter_map(|variant| variant.parse().ok()).collect()
 }
 
-/// Half and twice the delay of receive interrupts with this plan, for the only device whose NAPIs it sets.
+/// Half and twice the delay of receive interrupts under this plan, for the only device whose NAPIs it sets.
 fn moderations(plan: &Plan, coalesce_of: impl Fn(DeviceId) -> Option<Coalesce>) -> Vec<String> {
     let of_napis = plan.changes().filter_map(|change| match change.to() {
         Setting::Napi(queue, _) => Some(queue.device),
@@ -142,7 +142,7 @@ fn moderations(plan: &Plan, coalesce_of: impl Fn(DeviceId) -> Option<Coalesce>) 
     };
     let value = |param: CoalesceParam| of_plan(param).or_else(|| coalesce.of(param));
     let Some(usecs) = value(CoalesceParam::RxUsecs) else { return Vec::new() };
-    // The driver would change the delay by itself.
+    // The driver adapts the delay by itself.
     let fixed = match value(CoalesceParam::AdaptiveRx) {
         Some(1) => format!("{}:adaptive-rx=off,", id.name),
         _ => String::new(),
@@ -213,7 +213,7 @@ mod test {
             "{moderated}"
         );
         for text in [section("latency", 80), section("suspend20,defer_hard_irqs=7", 80), moderated] {
-            let file = policy_file::parse("tuned.toml", &text).expect("it is a policy file");
+            let file = policy_file::parse("tuned.toml", &text).expect("the candidate is a policy file");
             policy_file::merge(&[file]).expect("it is complete");
         }
     }
@@ -250,7 +250,10 @@ mod test {
             Some("suspend20,eth0:adaptive-rx=off,eth0:rx-usecs=16")
         );
         assert_eq!(names("suspend20", Some(Coalesce::default())), timeouts, "a driver without moderation");
-        assert!(names("suspend20,defer_hard_irqs=7", None).is_empty(), "the operator chose its values");
-        assert!(names("rx-usecs=8", None).is_empty(), "it has no timeouts");
+        assert!(
+            names("suspend20,defer_hard_irqs=7", None).is_empty(),
+            "the operator chose the candidate's values"
+        );
+        assert!(names("rx-usecs=8", None).is_empty(), "the candidate has no timeouts");
     }
 }

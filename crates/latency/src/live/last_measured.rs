@@ -37,14 +37,14 @@ pub struct LastMeasured {
     pub by: String,
     /// The response times; `None` if settings alternated during the measurement.
     pub response: Option<Percentiles>,
-    /// What policies may change for it, if it had none.
+    /// What policies may change for the service, if it had none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prospect: Option<Prospect>,
 }
 
 impl LastMeasured {
-    /// The saved measurements of services in a namespace, newest first. None if the file cannot be read or is
-    /// not netpolicy's.
+    /// The saved measurements of services in a namespace, newest first. Empty if the file cannot be read or
+    /// does not belong to netpolicy.
     pub fn all(session: &Session, netns: NetnsId) -> Vec<Self> {
         // Opening the journal has checked who may write to its directory.
         let Ok(path) = file(session) else { return Vec::new() };
@@ -123,7 +123,7 @@ mod test {
         }
         assert_eq!(kept.len(), SERVICES_MAX);
         assert_eq!((kept[0].at, kept[0].service.as_str()), (199, "service 99"));
-        assert!(kept.iter().all(|one| one.at >= 136), "those measured longest ago are gone");
+        assert!(kept.iter().all(|one| one.at >= 136), "the oldest measurements are dropped");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use model::{CoalesceParam, Finding, NicKnob, Plan, RxQueueKnob, Setting, Severity};
 
 /// How the compared plans differ in the NIC's delay of receive interrupts; `None` if they agree. No estimate
-/// that starts with a poll or an interrupt includes the wait before the interrupt, so a longer delay looks
+/// that starts with a poll or an interrupt includes the wait before the interrupt, so a longer delay appears
 /// better than it is.
 pub fn moderation_differs<'p>(service: &str, plans: impl IntoIterator<Item = &'p Plan>) -> Option<Finding> {
     let plans: Vec<Vec<String>> = plans.into_iter().map(moderation).collect();
@@ -14,7 +14,7 @@ pub fn moderation_differs<'p>(service: &str, plans: impl IntoIterator<Item = &'p
         rule: "live-moderation-differs".to_owned(),
         severity: Severity::Warning,
         object: service.to_owned(),
-        summary: "the interrupt delay of the NIC differs between candidates, and response times here do not include it: more delay looks better than it is"
+        summary: "the interrupt delay of the NIC differs between candidates, and response times here do not include it: a longer delay appears better than it is"
             .to_owned(),
         evidence: plans.into_iter().flatten().collect(),
         remedy: Some(

@@ -1,4 +1,4 @@
-//! What policies may change for a service that has none.
+//! The expected effects of policies on a service that has none.
 
 use measure::expectation::{Expected, Experience, Load, RECORDED_ON};
 use measure::live::{Percentiles, Summary};
@@ -13,19 +13,21 @@ use crate::live::cost::Cost;
 /// The rule of the finding.
 const RULE: &str = "policy-expected";
 
-/// What policies may change for a service that has none, by its load.
+/// The expected effects of policies on a service that has none, by its load.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct Prospect {
-    /// Its load, as watched.
+    /// The measured load of the service.
     pub load: Load,
-    /// By recorded comparisons of other services, the largest saving of CPU time first.
+    /// The expected effects from recorded comparisons of other services, the largest saving of CPU time
+    /// first.
     pub expected: Vec<Expected>,
     /// Why there is no expectation.
     pub unknown: Option<String>,
 }
 
 impl Prospect {
-    /// The prospect of a service with this load; `None` if its NAPIs have settings already, or nothing came.
+    /// The expected effects on a service with this load; `None` if its NAPIs already have settings, or no
+    /// packets arrived.
     pub fn of(summary: &Summary, cost: Cost, host: &Host) -> Option<Self> {
         if summary.requests == 0 {
             return None;
@@ -75,21 +77,21 @@ impl Prospect {
     pub fn certainty(&self) -> Option<String> {
         let first = self.expected.first()?;
         Some(format!(
-            "nine of ten services are expected in these ranges, by {} recorded comparisons on {RECORDED_ON}; the nearest load differs by a factor of {:.1}",
+            "the effect is expected to be in these ranges for nine of ten services, by {} recorded comparisons on {RECORDED_ON}; the nearest load differs by a factor of {:.1}",
             first.records, first.nearest
         ))
     }
 
-    /// What to say of a service in a few lines: `expected with power: CPU per request -35 to -3 %, …`.
+    /// The summary for a service in a few lines: `expected with power: CPU per request -35 to -3 %, …`.
     pub fn said(&self) -> Vec<String> {
         let lines = self.expected.iter().map(|one| format!("expected with {}", line(one)));
-        let unknown = self.unknown.iter().map(|why| format!("what a policy would gain is unknown: {why}"));
+        let unknown = self.unknown.iter().map(|why| format!("the gain from a policy is unknown: {why}"));
         let last = (!self.expected.is_empty()).then(|| self.certainty()).flatten();
         lines.chain(unknown).chain(last).collect()
     }
 
-    /// The finding on a service, with what earlier searches for it on this host found; `None` if there is
-    /// nothing to expect. `selected` is how a command selects the service: `redis`, `--port 6379`.
+    /// The finding on a service, with the results of earlier searches for the service on this host; `None` if
+    /// no effect is expected. `selected` is how a command selects the service: `redis`, `--port 6379`.
     pub fn finding(&self, name: &str, selected: &str, earlier: &[Tuned], now: u64) -> Option<Finding> {
         let known =
             earlier.iter().filter(|trial| trial.service == name || selected.ends_with(&trial.service));
@@ -109,7 +111,8 @@ impl Prospect {
             None if known.is_empty() => return None,
             None => {
                 let summary =
-                    "no policy is in force for the process, and a search on this host is known".to_owned();
+                    "no policy is in force for the process, and there is a result of a search on this host"
+                        .to_owned();
                 let remedy = Some(format!("netpolicy tune {} --goal cpu", quoted(name)));
                 return Some(finding(name, summary, evidence, remedy));
             }
@@ -140,11 +143,11 @@ fn line(expected: &Expected) -> String {
     )
 }
 
-/// What a search found: `a search 3 days ago: defer50, cpu -24 %`.
+/// The result of a search: `a search 3 days ago: defer50, cpu -24 %`.
 fn of_trial(trial: &Tuned, now: u64) -> Option<String> {
     let ago = super::text::ago(now.saturating_sub(trial.at));
     let Some(winner) = &trial.winner else {
-        return Some(format!("a search for {} on this host {ago} found nothing better", trial.goal));
+        return Some(format!("a search for {} on this host {ago} found no better setting", trial.goal));
     };
     let change = trial.candidates.iter().find(|one| one.candidate == *winner)?.change?;
     Some(format!("a search on this host {ago}: {winner}, {} {:+.0} %", trial.goal, change * 100.0))

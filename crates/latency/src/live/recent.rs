@@ -45,7 +45,7 @@ impl Recent {
     /// The maximum length of a span, however few its requests.
     pub(crate) const MOST: Nanoseconds = Nanoseconds::from_millis(600_000);
 
-    /// The number of requests from which p99 is known.
+    /// The minimum number of requests for p99.
     const REQUESTS: u64 = 1_000;
 
     /// Blocks of windows in each span, which show how much percentiles vary. A block takes 45 KiB.
@@ -66,7 +66,7 @@ impl Recent {
         }
     }
 
-    /// All stored windows.
+    /// All kept windows.
     pub(crate) fn series(&self) -> &Series {
         &self.older.series
     }

@@ -101,8 +101,8 @@ impl WatchRecord {
     }
 }
 
-/// Creates a file for a record. An existing record is not overwritten; a pipe or a device has no contents to
-/// lose.
+/// Creates a file for a record. An existing record is not overwritten; a pipe or a device has no contents
+/// that could be lost.
 ///
 /// # Errors
 /// If there is a non-empty file, or it cannot be written.
@@ -182,7 +182,7 @@ mod test {
         assert!(fault.cause.to_string().contains(".jsonl: ") && fault.hint.is_some(), "{}", fault.cause);
         assert_eq!(std::fs::read(&path).expect("read"), b"evidence\n");
         std::fs::write(&path, "").expect("emptied");
-        assert!(new_file(&path).is_ok(), "an empty file, as mktemp makes it, has nothing to lose");
+        assert!(new_file(&path).is_ok(), "an empty file, as created by mktemp, has no contents to lose");
         assert!(new_file(Path::new("/dev/null")).is_ok());
     }
 

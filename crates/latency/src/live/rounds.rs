@@ -28,14 +28,14 @@ const RETRY_AFTER: Duration = Duration::from_secs(60);
 /// How often the queues and settings of the host are read.
 const HOST_EVERY: Duration = Duration::from_secs(60);
 
-/// How much is measured, and how often it is summarised.
+/// How much is measured, and how often the measurements are summarised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SamplingPace {
     /// The length of each window.
     pub sample: Duration,
     /// How many windows each summary of percentiles covers; counts are always current.
     pub windows_per_summary: u64,
-    /// The least time between windows of a service without a goal; zero for a window in each round.
+    /// The minimum time between windows of a service without a goal; zero for a window in each round.
     pub without_goal: Duration,
 }
 
@@ -69,7 +69,7 @@ impl Measured {
 /// The result of measuring a service.
 #[derive(Clone, Debug)]
 pub enum MeasuredOutcome {
-    /// It was measured.
+    /// The service was measured.
     Windows {
         /// When the last window ended, in microseconds since 1970-01-01 00:00 UTC.
         unix_micros: u64,
@@ -201,7 +201,7 @@ struct Service {
     totals: Totals,
     summary: Option<Arc<Summary>>,
     outcome: Option<MeasuredOutcome>,
-    /// When to retry it; `None` for never.
+    /// When to retry the service; `None` for never.
     retry: Option<Instant>,
     /// When its last window began.
     last: Option<Instant>,
@@ -283,7 +283,7 @@ impl Service {
         }
     }
 
-    /// Takes over a changed subject. New ports require reloading the programs; new processes do not.
+    /// Continues with a changed subject. New ports require reloading the programs; new processes do not.
     fn becomes(&mut self, subject: ListeningService) {
         if subject == self.subject {
             return;
@@ -297,7 +297,7 @@ impl Service {
         } else {
             self.loaded = None;
         }
-        // Other processes may make the measurement possible; another kernel cannot appear at run time.
+        // Other processes may make the measurement possible, but the kernel cannot change at run time.
         if self.retry.is_some() {
             self.retry = Some(Instant::now());
         }

@@ -13,13 +13,16 @@ pub const RULES: &[(&str, &str)] = &[
     ),
     (
         "live-mostly-wakeup",
-        "More than 60 % is the wait until the service reads the request: it is busy, or has no CPU.",
+        "More than 60 % of a request's time is the wait until the service reads it: the service is busy, or has no CPU.",
     ),
-    ("live-mostly-service", "More than 60 % is spent in the application: no delivery policy helps."),
-    ("live-loss", "At least 0.1 % of the segments that a service sends are lost: its answers come late."),
+    (
+        "live-mostly-service",
+        "More than 60 % of a request's time is spent in the application: no delivery policy helps.",
+    ),
+    ("live-loss", "At least 0.1 % of the segments that a service sends are lost, which delays its answers."),
     (
         "live-out-of-order",
-        "At least 0.1 % of the segments that a service receives come while an earlier one is missing, which requests wait for.",
+        "At least 0.1 % of the segments that a service receives arrive out of order, which delays requests.",
     ),
     (
         "live-loss-differs",
@@ -31,11 +34,11 @@ pub const RULES: &[(&str, &str)] = &[
     ),
     (
         "live-clients-full",
-        "Answers wait for the receive windows of more than 5 % of the connections: clients read too slowly.",
+        "Answers wait for the receive windows of more than 5 % of the connections, because clients read too slowly.",
     ),
     ("live-new-connections", "There are more than 0.1 new connections for each request."),
-    ("live-queue-slow", "The median of one queue is more than twice that of all others."),
-    ("live-worker-slow", "The median of one thread is more than twice that of all others."),
+    ("live-queue-slow", "The median response time of one queue is more than twice that of all others."),
+    ("live-worker-slow", "The median response time of one thread is more than twice that of all others."),
     (
         "live-hangs",
         "Connections have waited for an answer for more than a second; a problem if most of them have.",
@@ -46,7 +49,7 @@ pub const RULES: &[(&str, &str)] = &[
     ),
     (
         "policy-expected",
-        "No policy is in force for a service: what each is expected to change, by recorded comparisons of services with a similar load.",
+        "No policy is in force for a service; shows the expected effect of each policy, from recorded comparisons of services with a similar load.",
     ),
     ("live-mptcp", "Connections use MPTCP, whose answers cannot be observed: they are not measured."),
     ("live-rps", "Receive packet steering is on: packets wait for another CPU between NAPI and TCP."),
@@ -58,26 +61,26 @@ pub const RULES: &[(&str, &str)] = &[
     ),
     (
         "live-moderation-differs",
-        "Candidates differ in the NIC's interrupt delay, which no response time includes: more delay looks better than it is.",
+        "Candidates differ in the NIC's interrupt delay, which no response time includes, so a longer delay appears better than it is.",
     ),
-    ("live-uniform-alone", "No window had interrupts enabled: only estimate U is available."),
-    ("live-estimators-disagree", "U and C are more than 30 us and 30 % apart."),
+    ("live-uniform-alone", "No window had interrupts enabled, so only estimate U is available."),
+    ("live-estimators-disagree", "Estimates U and C differ by more than 30 us and 30 %."),
     (
         "live-stamps-disagree",
         "The clients' timestamps and the polls disagree about response times: requests wait before the ring, or a clock is being slewed.",
     ),
-    ("live-threaded", "A kernel thread polls: p99 is a lower bound."),
-    ("live-ksoftirqd", "ksoftirqd polls: how long packets waited for it to get a CPU is unknown."),
+    ("live-threaded", "A kernel thread polls, so p99 is a lower bound."),
+    ("live-ksoftirqd", "ksoftirqd polls, and how long packets waited until it ran is unknown."),
     ("live-arrivals-unseen", "More than 1 % of requests arrived unobserved by any BPF program."),
     ("live-polls-lost", "Requests are answered so late that their poll records were overwritten."),
     (
         "live-events-lost",
         "More than 1 % of events interrupted the BPF program that counts them, and were not counted.",
     ),
-    ("live-unsolicited", "More than 5 % of sends are not answers: pushes, subscriptions."),
+    ("live-unsolicited", "More than 5 % of sends are not answers but, for example, pushes or subscriptions."),
     (
         "live-pipelined",
-        "More than eight requests are outstanding on a connection: the rest are timed together with an earlier one.",
+        "More than eight requests are outstanding on a connection: further requests are timed together with an earlier one.",
     ),
     ("live-connections", "There are more connections than can be measured."),
     ("live-few-requests", "There are too few requests for a percentile."),
@@ -93,7 +96,7 @@ pub const RULES: &[(&str, &str)] = &[
     ),
     (
         "live-unanswered",
-        "More than 1 % of the datagrams had waited for an answer for 10 ms when their window ended.",
+        "More than 1 % of the datagrams had been waiting for an answer for at least 10 ms when their window ended.",
     ),
     (
         "live-not-measured",

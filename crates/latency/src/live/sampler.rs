@@ -77,7 +77,7 @@ impl Sampler {
         self.window_len + Duration::from_nanos(LiveMeter::GUARD.0)
     }
 
-    /// Sets the length of windows, from the next one on.
+    /// Sets the length of windows, from the next window on.
     pub fn set_window_len(&mut self, window_len: Duration) {
         self.window_len = window_len;
     }

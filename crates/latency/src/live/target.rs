@@ -249,7 +249,7 @@ fn by_name(
         }
     }
     let what =
-        format!("nothing called `{name}` is running: no service of the policy files, unit or executable");
+        format!("no process called `{name}` is running: no service of the policy files, unit or executable");
     if let Some(near) = nearest(name, names(session, operator).iter().map(String::as_str)) {
         return Err(Fault::failed(what).hint(format!("did you mean `{near}`?")));
     }
@@ -340,7 +340,7 @@ fn namespace(
     }
 }
 
-/// The processes in a namespace. Others have their own settings, ports and CPU time.
+/// The processes in a namespace. Processes in other namespaces have other settings, ports and CPU time.
 fn inside(mut processes: Vec<ProcessId>, netns: &Netns) -> Result<Vec<ProcessId>, Fault> {
     let mut failed = None;
     processes.retain(|process| match Netns::of_process(process.pid) {

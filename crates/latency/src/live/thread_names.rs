@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use model::{Pid, ProcessId};
 
-/// The names that threads had when they were first observed. A worker that has exited is still reported by
-/// name, which the kernel no longer has.
+/// The names that threads had when they were first observed. This allows reporting a worker that has exited
+/// by its name, which the kernel no longer knows.
 #[derive(Clone, Debug, Default)]
 pub struct ThreadNames(BTreeMap<Pid, String>);
 

@@ -15,11 +15,12 @@ pub struct Totals {
     pub measured: Nanoseconds,
     /// Requests that were answered in the windows; exchanges if the protocol does not show requests.
     pub requests: u64,
-    /// Of these, exchanges with an unknown number of requests.
+    /// Of these, exchanges whose number of requests is unknown.
     pub exchanges: u64,
-    /// From the ring to the answer, by estimate U; without the ring if packets have no NAPI id.
+    /// The time from the ring to the answer, by estimate U; without the time in the ring if packets have no
+    /// NAPI id.
     uniform: SpanCounts,
-    /// The same by estimate C.
+    /// The same time by estimate C.
     conditional: SpanCounts,
     /// The time in the ring.
     pub ring: SpanTotals,
@@ -27,13 +28,13 @@ pub struct Totals {
     pub wakeup: SpanTotals,
     /// The time from the read to the answer.
     pub service: SpanTotals,
-    /// Polls of its NAPIs, by who polled.
+    /// Polls of its NAPIs, by polling context.
     pub polls: LivePolls,
     /// The packets of these polls.
     pub packets: LivePolls,
     /// CPU time of its processes in the windows.
     pub cpu_service: Nanoseconds,
-    /// CPU time of softirqs and kernel threads that polled for it, as far as counted.
+    /// CPU time of the softirqs and kernel threads that polled for it, if counted.
     pub cpu_delivery: Nanoseconds,
     /// All event counts.
     pub counts: LiveCounts,
@@ -91,8 +92,8 @@ impl Totals {
         }
     }
 
-    /// The number of responses that took no longer than a span, which is the edge of a bucket: the smaller of
-    /// U's and C's, because the larger estimate of each percentile is the better one.
+    /// The number of responses that took no longer than a span, which is the edge of a bucket: the smaller
+    /// number of estimates U and C, because the larger estimate of each percentile is the better one.
     pub fn responses_within(&self, span: Nanoseconds) -> u64 {
         within(&self.uniform, span).min(within(&self.conditional, span))
     }

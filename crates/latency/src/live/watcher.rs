@@ -28,14 +28,14 @@ pub struct Watcher {
     names: ThreadNames,
 }
 
-/// The result of a turn.
+/// The result of a turn of the watcher.
 #[derive(Debug)]
 pub enum Turn {
     /// A window.
     Window(Box<MeasuredWindow>),
     /// All processes of the service have exited.
     Ended,
-    /// A signal came.
+    /// A signal arrived.
     Interrupted,
 }
 
@@ -61,7 +61,7 @@ impl Watcher {
         Ok(Self { sampler, series: Series::new(), spent: Spent::default(), names })
     }
 
-    /// Sets the length of windows, from the next one on.
+    /// Sets the length of windows, from the next window on.
     pub fn set_window_len(&mut self, window_len: Duration) {
         self.sampler.set_window_len(window_len);
     }
@@ -79,7 +79,7 @@ impl Watcher {
         let sample = self.sampler.end()?;
         let shown = self.take(sample);
         match early {
-            // Count what the service did until it exited.
+            // Count the work of the service until it exited.
             Some(early) if shown.window.counts.arrivals == 0 => Ok(early),
             Some(Turn::Interrupted) => Ok(Turn::Interrupted),
             _ => Ok(Turn::Window(Box::new(shown))),
@@ -137,7 +137,7 @@ impl Watcher {
 
     /// When the next window is due, after the one that was due at `due`.
     pub fn next(due: Instant) -> Instant {
-        // Skip turns that were missed; do not catch up.
+        // Skip turns that were missed instead of catching up.
         (due + INTERVAL).max(Instant::now())
     }
 }

@@ -17,15 +17,15 @@ use crate::live::text::span;
 
 use super::watch::found;
 
-/// The loss of certainty if settings do not alternate.
-pub const CERTAINTY: &str = "It is applied once, and windows before, with and after it are compared. Without alternation, a change in load looks like an effect of the setting. Intervals are wider by the spread of the windows without it.";
+/// The reduced certainty if settings do not alternate.
+pub const CERTAINTY: &str = "It is applied once, and windows before, with and after it are compared. Without alternation, a change in load looks like an effect of the setting. Intervals are widened by the spread of the windows without the change.";
 
 /// One candidate compared with the first.
 #[derive(Debug, JsonSchema, Serialize)]
 struct Contrast {
     /// The candidate.
     candidate: String,
-    /// The first candidate.
+    /// The name of the first candidate.
     with: String,
     #[serde(flatten)]
     verdict: Verdict,
@@ -34,7 +34,7 @@ struct Contrast {
     closed_loop: bool,
     /// What changed.
     changes: Vec<MetricChange>,
-    /// The limits of `--at-most` that it exceeds, so that it cannot win.
+    /// The limits of `--at-most` that the candidate exceeds, so that it cannot win.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     exceeds: Vec<Exceeded>,
 }
@@ -87,7 +87,7 @@ pub struct CompareReport {
     seconds: f64,
     /// Why it ended.
     ended: String,
-    /// The way of measuring.
+    /// The method of measuring.
     by: JudgedBy,
     /// The unit of `requests` and of all figures per request: requests if the protocol shows them, otherwise
     /// exchanges.
@@ -103,7 +103,7 @@ pub struct CompareReport {
     /// The transaction that keeps the winner in force.
     kept: Option<String>,
     switching: SwitchCost,
-    /// What TCP counted with each candidate, in the order of the candidates, also in void rounds.
+    /// TCP's counts with each candidate, in the order of the candidates, also in void rounds.
     network: Vec<Network>,
     findings: Vec<Finding>,
     /// What the comparison was to see, at the noise before it; absent if that is unknown.
@@ -112,7 +112,7 @@ pub struct CompareReport {
 }
 
 impl CompareReport {
-    /// From these rounds.
+    /// Creates the data from these rounds.
     pub fn of(service: &str, switchback: &Switchback, took: Duration, ended: &str) -> Self {
         let names = switchback.names();
         let contrast = |candidate: usize| Contrast {
@@ -169,7 +169,7 @@ impl CompareReport {
         self
     }
 
-    /// Of a record.
+    /// Creates the data from a record.
     pub fn of_record(recording: &RecordedComparison) -> Self {
         let took = recording.rounds.last().map_or(0.0, |round| round.at);
         let took = Duration::try_from_secs_f64(took).unwrap_or_default();
@@ -190,7 +190,7 @@ pub struct CompareRoundReport {
     order: Vec<String>,
     /// The figures of each window, in command line order.
     windows: Vec<Figures>,
-    /// Why the round does not count.
+    /// Why the round does not count; `None` if it counts.
     void: Option<Unfair>,
     /// Seconds since the start.
     seconds: f64,
@@ -199,7 +199,7 @@ pub struct CompareRoundReport {
 }
 
 impl CompareRoundReport {
-    /// Of a round.
+    /// Creates the line from a round.
     pub fn of(round: &Round, so_far: &Switchback, elapsed: Duration) -> Self {
         let names = so_far.names();
         Self {
@@ -366,9 +366,9 @@ impl Report for CompareReport {
             }
             if contrast.closed_loop {
                 page.line(
-                    "Clients wait for answers: their rate depends on the candidate, which makes pairs void.",
+                    "Clients wait for answers, so their request rate depends on the candidate, which makes pairs void.",
                 );
-                page.line("Compare the rate itself: --metric requests");
+                page.line("Compare the request rate itself: --metric requests");
             }
         }
         if !self.void.is_empty() {

@@ -28,7 +28,7 @@ pub fn places(switchback: &Switchback, winner: Option<usize>) -> Vec<Place> {
     places
 }
 
-/// A point, from nanoseconds.
+/// A point whose coordinates are converted from nanoseconds.
 fn place(name: &str, cpu: Option<f64>, p99: Option<f64>, role: Role) -> Option<Place> {
     Some(Place { name: name.to_owned(), x: cpu? / 1e3, y: p99? / 1e3, role })
 }
@@ -48,8 +48,8 @@ pub fn html_of_comparison(service: &str, switchback: &Switchback, winner: Option
     html(&format!("Settings of {service} compared"), &measured_on(), &sentences, &[figure])
 }
 
-/// The page of a search. Each candidate is drawn by its change in the last stage that tried it, from the
-/// current setting's values in the last stage of all.
+/// The page of a search. Each candidate is drawn by its change in the last stage that tried it, applied to
+/// the current setting's values in the final stage.
 pub fn html_of_search(service: &str, goal: Metric, tuner: &Tuner, winner: Option<&str>) -> String {
     let stages: Vec<_> = tuner.stages().collect();
     let current =

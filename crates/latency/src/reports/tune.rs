@@ -19,9 +19,9 @@ struct Offered {
     candidate: String,
     /// The changes on this host, as `object: setting from → to`.
     changes: Vec<String>,
-    /// Why it is not tried.
+    /// Why the candidate is not tried; `None` if it is.
     out: Option<Out>,
-    /// What an earlier search of this service found.
+    /// The result of an earlier search for this service.
     #[serde(skip_serializing_if = "Option::is_none")]
     earlier: Option<String>,
 }
@@ -33,7 +33,7 @@ struct Tried {
     candidate: String,
     /// The change of the metric to improve, compared with the current settings.
     change: MetricChange,
-    /// Why it was dropped; `None` if it goes on.
+    /// Why the candidate was dropped; `None` if it continues.
     out: Option<Out>,
 }
 
@@ -41,7 +41,7 @@ struct Tried {
 #[derive(Debug, JsonSchema, Serialize)]
 struct StageReport {
     stage: TunerStage,
-    /// The rounds that count.
+    /// The number of valid rounds.
     rounds: usize,
     candidates: Vec<Tried>,
 }
@@ -51,9 +51,9 @@ struct StageReport {
 struct Winner {
     /// The candidate.
     candidate: String,
-    /// Its effect on the service, measured in new pairs.
+    /// The effect on the service, measured in new pairs.
     changes: Vec<MetricChange>,
-    /// The section of a policy file for it; `None` if no section of a service can express it.
+    /// The section of a policy file for the setting; `None` if no section of a service can express it.
     section: Option<String>,
 }
 
@@ -70,21 +70,21 @@ pub struct TuneReport {
     stages: Vec<StageReport>,
     /// The best setting; `None` if none was shown to help.
     winner: Option<Winner>,
-    /// The transaction by which it stays in force.
+    /// The transaction by which the setting stays in force.
     kept: Option<String>,
-    /// How long it took, in seconds.
+    /// The duration, in seconds.
     seconds: f64,
     /// The number of measured windows.
     windows: usize,
     /// Rounds that an earlier, unfinished search had measured.
     resumed: usize,
-    /// Why it ended before a verdict, if so.
+    /// Why the tuning ended before a verdict; `None` if it did not.
     ended: Option<String>,
     findings: Vec<Finding>,
 }
 
 impl TuneReport {
-    /// A report of the candidates.
+    /// Creates a report of the candidates.
     pub fn of(service: &str, aim: &Aim, offers: &[Offer]) -> Self {
         let offered = offers.iter().map(|Offer { candidate, plan, earlier }| Offered {
             earlier: earlier.clone(),
@@ -108,7 +108,7 @@ impl TuneReport {
         }
     }
 
-    /// Records what was measured, of which an unfinished search had measured this many windows.
+    /// Records the measurements, including this many windows of an unfinished search.
     pub fn take(&mut self, tuner: &Tuner, resumed: usize) {
         self.stages.clear();
         (self.windows, self.resumed) = (tuner.windows(), resumed);
@@ -135,7 +135,7 @@ impl TuneReport {
         self.winner = Some(Winner { candidate: name, changes, section });
     }
 
-    /// The winner; `None` without one.
+    /// The best setting; `None` if none was shown to help.
     pub fn winner(&self) -> Option<&str> {
         self.winner.as_ref().map(|winner| winner.candidate.as_str())
     }
@@ -157,7 +157,7 @@ impl TuneReport {
         Some(format!("{}, {}", words.collect::<Vec<_>>().join(", "), crate::judge::pairs(pairs)))
     }
 
-    /// Records how it ended.
+    /// Records how the tuning ended.
     pub fn end(&mut self, seconds: f64, ended: Option<String>, kept: Option<String>, findings: Vec<Finding>) {
         (self.seconds, self.ended, self.kept, self.findings) = (seconds, ended, kept, findings);
     }

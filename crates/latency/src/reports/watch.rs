@@ -38,7 +38,7 @@ pub struct WatchReport<'a> {
     by_worker: Vec<Part>,
 }
 
-/// Bounds of what windows without the measuring programs would show.
+/// Bounds of the cost and the rate without the measuring programs.
 #[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize)]
 struct WithoutMeasuring {
     /// The minimum CPU time per request, in nanoseconds, if the whole time of the programs was part of
@@ -63,7 +63,7 @@ impl WithoutMeasuring {
 pub struct WatchWindowReport<'a>(WatchReport<'a>);
 
 impl<'a> WatchReport<'a> {
-    /// From these windows of a service.
+    /// Creates the data from these windows of a service.
     pub fn of(
         target: &'a MeasuredService,
         names: &ThreadNames,
@@ -89,7 +89,7 @@ impl<'a> WatchReport<'a> {
 }
 
 impl<'a> WatchReport<'a> {
-    /// From a record of a watch. Its queues and threads are only known by number.
+    /// Creates the data from a record of a watch. Its queues and threads are only known by number.
     pub fn of_record(header: &'a WatchHeader, summary: &'a Summary) -> Self {
         let numbered = |parts: &[PartSummary], word: &str| {
             let name = |id: Option<u32>| id.map_or_else(|| "others".to_owned(), |id| format!("{word} {id}"));
@@ -114,7 +114,7 @@ fn thread(names: &ThreadNames, tid: Option<u32>) -> String {
 }
 
 impl<'a> WatchWindowReport<'a> {
-    /// From a single window.
+    /// Creates the data from a single window.
     pub fn of(
         target: &'a MeasuredService,
         names: &ThreadNames,
@@ -169,7 +169,7 @@ impl WatchRow {
             }
             text.push('\n');
         };
-        // A window without requests does not show their unit.
+        // A window without requests does not show the unit.
         let unit = match summary.requests {
             0 => self.unit.unwrap_or(summary.unit),
             _ => summary.unit,
@@ -276,7 +276,7 @@ impl Report for WatchReport<'_> {
             ));
             if let Some(without) = self.without_measuring {
                 page.line(format!(
-                    "  without it: at least {} per {one}; at most {:.0} per second if no CPU time is left",
+                    "  without measuring: at least {} per {one}; at most {:.0} per second if no CPU time is left",
                     span(without.cpu_at_least),
                     without.rate_at_most
                 ));
@@ -340,7 +340,7 @@ fn of_datagrams(summary: &Summary, cost: &Cost) -> Option<String> {
     Some(words)
 }
 
-/// What TCP counted, as far as it matters: `1.2 % of segments lost, round trip 10ms`.
+/// TCP's counts, if they are noteworthy: `1.2 % of segments lost, round trip 10ms`.
 fn of_network(summary: &Summary) -> Vec<String> {
     /// The minimum number of segments.
     const FEW: u64 = 10;
@@ -374,7 +374,7 @@ fn of_network(summary: &Summary) -> Vec<String> {
     words
 }
 
-/// Whether clients send requests so slowly that the starting point of their time matters.
+/// Whether clients send requests so slowly that the choice of the starting point matters.
 fn takes_to_send(summary: &Summary) -> bool {
     const MATTERS: f64 = 1.05;
     let pairs = summary.residence.all().into_iter().zip(summary.since_last.all());

@@ -296,7 +296,7 @@ impl Found<'_> {
             self.add(
                 "live-pipelined",
                 Severity::Warning,
-                "connections have more outstanding requests than are timed individually: the rest are timed together with an earlier one",
+                "connections have more outstanding requests than are timed individually: further requests are timed together with an earlier one",
                 vec![format!("{} of requests joined another", percent(overflown))],
                 None,
             );

@@ -302,7 +302,7 @@ impl Unfair {
     /// The reason in words.
     pub const fn words(self) -> &'static str {
         match self {
-            Self::Rates => "requests came at rates more than 10 % apart",
+            Self::Rates => "request rates differed by more than 10 %",
             Self::Restart => "the service was restarted",
             Self::Transaction => "another transaction changed the host",
             Self::Drift => "another program changed the settings",

@@ -82,7 +82,7 @@ pub(super) fn another_process(pid: Pid) -> Result<ProcessId, Fault> {
     Ok(linux::process::identify(pid)?)
 }
 
-/// Waits for a signal or the exit of the process. Returns which one came.
+/// Waits for a signal or the exit of the process. Returns which of the two happened.
 fn stay(
     arguments: &AttachArgs,
     context: &Context,

@@ -5,8 +5,8 @@
 //! in between, and the settings that a killed netpolicy leaves behind can be rolled back by name. At the end
 //! all of them are rolled back, newest first.
 //!
-//! Settings that a killed attachment left behind and this one also wants are restored first ([`takeover`]):
-//! otherwise they would be taken for the original values and stay for good.
+//! Settings that a killed attachment left behind are restored first if this one also wants them
+//! ([`takeover`]); otherwise they would be recorded as the original values and never be restored.
 
 mod takeover;
 
@@ -35,7 +35,7 @@ const LOOK_AFTER_EVENT: Duration = Duration::from_millis(20);
 /// have cleared a queue's settings.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// Observing takes at most one in this many parts of a CPU: after a slow observation, the next one waits
+/// Observing takes at most this fraction of a CPU, as a divisor: after a slow observation, the next one waits
 /// longer.
 const LOOK_SHARE: u32 = 50;
 
@@ -50,12 +50,12 @@ const TRANSACTIONS_MAX: usize = 4096;
 /// The message when the limit is reached.
 const FULL: &str = "the limit of 4096 transactions for one attachment is reached";
 
-/// Whether an attachment with this many transactions may have another one.
+/// Whether an attachment with this many transactions may have one more.
 const fn has_room(transactions: usize) -> bool {
     transactions < TRANSACTIONS_MAX
 }
 
-/// Where an attachment reports events.
+/// The stream on which an attachment reports events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EventOutput {
     /// On standard output, as the command's data.
@@ -81,12 +81,13 @@ pub(crate) struct Attachment<'a> {
     failures: u32,
     /// The notes that were reported, each of them once.
     reported: BTreeSet<String>,
-    /// Whether there was ever anything to set.
+    /// Whether there has been anything to set.
     found: bool,
 }
 
 impl<'a> Attachment<'a> {
-    /// Starts following a process. A first [`Attachment::look`] sets what already exists.
+    /// Starts following a process. A first [`Attachment::look`] applies the policy to everything that already
+    /// exists.
     pub(crate) fn begin(
         context: &'a Context,
         output: EventOutput,
@@ -118,7 +119,8 @@ impl<'a> Attachment<'a> {
         })
     }
 
-    /// Waits for the next event of the processes, and handles it. Returns false once none of them is left.
+    /// Waits for the next event of the processes, and handles it. Returns false once all processes have
+    /// exited.
     pub(crate) fn turn(&mut self) -> Result<bool, Fault> {
         let wait = TURN.min(self.look_at.saturating_duration_since(Instant::now()));
         match self.next_event(wait)? {
@@ -286,7 +288,7 @@ impl<'a> Attachment<'a> {
         self.follower.followed()
     }
 
-    /// Whether there was ever anything to set: a queue, an epoll, a thread.
+    /// Whether there has been anything to set: a queue, an epoll, a thread.
     pub(crate) const fn has_found_something(&self) -> bool {
         self.found
     }
@@ -296,7 +298,7 @@ impl<'a> Attachment<'a> {
         std::mem::take(&mut self.transactions)
     }
 
-    /// Restores everything, and says so.
+    /// Restores everything, and reports that.
     pub(crate) fn end(mut self) -> Result<(), Fault> {
         let undone = self.put_back()?;
         let total: usize = undone.iter().map(|undone| undone.changes.len()).sum();
@@ -319,7 +321,7 @@ impl<'a> Attachment<'a> {
         Ok(())
     }
 
-    /// Restores everything after a failure; the error then says so.
+    /// Restores everything after a failure; the error then reports that.
     pub(crate) fn failed(mut self, fault: Fault) -> Fault {
         if self.transactions.is_empty() {
             return fault;
@@ -348,7 +350,8 @@ impl<'a> Attachment<'a> {
         self.unrestored(failed).map_or(Ok(undone), Err)
     }
 
-    /// The error if these could not be rolled back: everything that stays in force, and how to fix it.
+    /// The error if these could not be rolled back: lists everything that stays in force, and how to fix
+    /// that.
     fn unrestored(&self, failed: Vec<(TransactionName, RollBackError)>) -> Option<Fault> {
         let (mut stuck, mut names) = (Vec::new(), Vec::new());
         for (name, error) in &failed {

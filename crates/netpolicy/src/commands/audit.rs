@@ -1,4 +1,4 @@
-//! `audit`: what the reports of many hosts have in common.
+//! `audit`: the issues that the reports of many hosts have in common.
 
 use std::collections::BTreeSet;
 use std::fs::File;

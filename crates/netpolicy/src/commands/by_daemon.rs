@@ -47,7 +47,7 @@ pub(crate) fn set(
     Ok(exit)
 }
 
-/// Makes the daemon release the request for a target.
+/// Makes the daemon withdraw the request for a target.
 pub(crate) fn unset(arguments: &Unset, context: &Context) -> Result<Exit, Fault> {
     let (target, netns) = match &arguments.target {
         UnsetTarget::Device { name } => (Target::Device(name.clone()), context.session.netns()?),
@@ -61,7 +61,7 @@ pub(crate) fn unset(arguments: &Unset, context: &Context) -> Result<Exit, Fault>
         }
     };
     let Some(mut client) = running_daemon::connect(&context.session, netns.id())? else {
-        return Err(Fault::failed("no daemon is running that could release it").hint(
+        return Err(Fault::failed("no daemon is running that could withdraw the request").hint(
             "without a daemon, `set` makes a separate transaction: netpolicy history, netpolicy rollback ID",
         ));
     };

@@ -1,4 +1,4 @@
-//! `cat`: merges the policy files, and shows what they match on this host.
+//! `cat`: merges the policy files, and shows the objects that they match on this host.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use crate::args::Cat;
 use crate::render::{MeantBySection, MergedReport};
 use cli::Context;
 
-/// Prints the merged files, and with `--resolved` what they match.
+/// Prints the merged files, and with `--resolved` the objects that they match.
 pub(crate) fn run(arguments: &Cat, context: &Context) -> Result<Exit, Fault> {
     let merged = context.policy()?;
     let meant = if arguments.resolved { meant(&merged, context)? } else { BTreeMap::new() };
@@ -38,7 +38,7 @@ fn meant(merged: &Merged, context: &Context) -> Result<BTreeMap<usize, MeantBySe
     let host = linux::observe(&netns, &processes)?;
     let selection = plan::select(&policy, &host);
     let mut meant = BTreeMap::new();
-    // The sections that request something for traffic are the policy's requests, in the same order.
+    // The sections with a request for traffic are the policy's requests, in the same order.
     let sections = merged.sections.iter().enumerate();
     let of_traffic =
         sections.filter(|(_, section)| section.kind != SectionKind::Daemon).map(|(place, _)| place);

@@ -74,7 +74,7 @@ pub(crate) fn run(arguments: &Compare, context: &Context) -> Result<Exit, Fault>
         }
         Ok(_) | Err(_) => Ok(Vec::new()),
     };
-    // After a failure, the guard restores what is left.
+    // After a failure, the guard restores the remaining settings.
     if shown.is_ok() && kept.is_ok() {
         guard.dismiss();
     }
@@ -106,7 +106,7 @@ pub(crate) fn run(arguments: &Compare, context: &Context) -> Result<Exit, Fault>
     }
 }
 
-/// Writes a page. The host is settled already.
+/// Writes a page. The host has already been restored or kept.
 pub(super) fn draw(path: &Path, page: &str, context: &Context) -> Result<(), Fault> {
     std::fs::write(path, page).map_err(|error| Fault::file(path, error).leaving(HostState::Done))?;
     context.console.say(&format!("Report: {}", path.display()));
@@ -127,7 +127,7 @@ pub(crate) fn guardian(
     Guardian::start(&context.session, deadline, &namespaces)
 }
 
-/// Prints what is compared, and the changes of each candidate.
+/// Prints the candidates, and the changes of each.
 fn announce(comparison: &mut Comparison<'_>, options: &ComparisonOptions, context: &Context) {
     let ports = &comparison.target().ports;
     let name = comparison.target().name.clone();
@@ -152,7 +152,7 @@ fn announce(comparison: &mut Comparison<'_>, options: &ComparisonOptions, contex
     for (at, candidate) in options.candidates.iter().enumerate().skip(1) {
         if comparison.alternation().are_same(0, at) {
             context.console.say(&format!(
-                "{} and {} are the same on this host: this measures the noise.",
+                "{} and {} result in the same settings on this host: this comparison only measures the noise.",
                 options.candidates[0].name, candidate.name
             ));
         }
@@ -191,7 +191,7 @@ fn keep_winner(
 struct Listener<'a> {
     context: &'a Context,
     record: Option<PairRecord>,
-    /// Why the record ended before the comparison, if it did.
+    /// Why recording ended before the comparison; `None` if it did not.
     unrecorded: Option<Fault>,
     most: Duration,
 }
@@ -207,7 +207,7 @@ impl ComparisonProgress for Listener<'_> {
         if let Some(record) = &mut self.record
             && let Err(fault) = record.add(round, elapsed.as_secs_f64())
         {
-            console.say(&format!("The record ends here: {}", fault.cause));
+            console.say(&format!("Recording stopped here: {}", fault.cause));
             (self.record, self.unrecorded) = (None, Some(fault));
         }
         if let Some(why) = round.void {

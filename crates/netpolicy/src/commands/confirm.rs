@@ -1,4 +1,4 @@
-//! `confirm`: keeps what `try` applied.
+//! `confirm`: keeps the settings that `try` applied.
 
 use session::{Exit, Fault, trial};
 

@@ -1,4 +1,4 @@
-//! `doctor`: what is wrong, and why.
+//! `doctor`: finds problems of packet delivery, and their causes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ use cli::Context;
 /// Counting that takes longer shows its progress.
 const PROGRESS_AFTER: Duration = Duration::from_secs(2);
 
-/// What `doctor` found on this host.
+/// The findings of `doctor` on this host.
 #[derive(Debug)]
 pub(crate) struct Examined {
     /// The host.
@@ -35,7 +35,7 @@ pub(crate) struct Examined {
     pub(crate) findings: Vec<Finding>,
     /// The counts; `None` if only the settings were checked.
     pub(crate) delivered: Option<Delivered>,
-    /// What could not be determined on this host.
+    /// The facts that could not be determined on this host.
     pub(crate) not_known: Vec<String>,
     /// The number of requests of the policy files.
     pub(crate) requests: usize,
@@ -72,7 +72,7 @@ pub(crate) fn run(arguments: &Doctor, context: &Context) -> Result<Exit, Fault> 
 pub(crate) fn examine(processes: &Processes, seconds: u64, context: &Context) -> Result<Examined, Fault> {
     let netns = context.session.netns()?;
     let idle = linux::idle_depth().unwrap_or_else(|error| {
-        context.console.detail(&format!("Ignoring the idle states of CPUs: {error}"));
+        context.console.detail(&format!("The idle states of CPUs are ignored: {error}"));
         None
     });
     let bpf_programs = linux::bpf::loaded_programs()
@@ -153,12 +153,12 @@ pub(crate) fn examine(processes: &Processes, seconds: u64, context: &Context) ->
     Ok(Examined { host, findings, delivered, not_known, requests, pending, refused })
 }
 
-/// How much of each second is measured: more than for a service that is watched all day.
+/// The part of each second that is measured: more than for a service that is watched continuously.
 const SAMPLE: Duration = Duration::from_millis(400);
 
 /// Starts measuring the services of the policy files, if there are any.
 fn measure(context: &Context, netns: &Netns) -> Option<Rounds> {
-    // Files that cannot be followed are reported where they are followed.
+    // Errors in policy files are reported elsewhere.
     let subjects = ListeningService::of_policy(&context.policy().ok()?.policy(), netns);
     if subjects.is_empty() {
         return None;
@@ -177,12 +177,13 @@ fn measure(context: &Context, netns: &Netns) -> Option<Rounds> {
 /// Starts measuring the services without a policy.
 fn prospects(context: &Context, netns: &Netns) -> Option<Prospects> {
     let found = Found::here(netns, Pid(std::process::id()));
-    let found =
-        found.map_err(|error| context.console.detail(&format!("No gain is estimated: {error}"))).ok()?;
+    let found = found
+        .map_err(|error| context.console.detail(&format!("No expected gain can be estimated: {error}")))
+        .ok()?;
     Prospects::begin(&found, netns, context)
 }
 
-/// Findings that only mean that a service is quiet, or was measured briefly.
+/// Findings that only mean that a service is quiet, or was measured only briefly.
 const OF_A_MOMENT: [&str; 3] = ["live-nothing-arrived", "live-few-requests", "live-uniform-alone"];
 
 /// The findings on the response times of services.
@@ -252,7 +253,7 @@ fn held(context: &Context) -> (Vec<HeldObject>, PendingChanges) {
     (held, pending)
 }
 
-/// Starts counting where the receive path is too slow.
+/// Starts counting the congestion of the receive path.
 fn begin(netns: &Netns) -> Result<PressureSource, linux::KernelError> {
     PressureSource::begin(netns, &linux::observe(netns, &Processes::None)?)
 }
@@ -280,7 +281,8 @@ fn peers(netns: &Netns, host: &Host, context: &Context) -> BTreeMap<DeviceId, Ve
     found.collect()
 }
 
-/// The requests of the policy files on this host, and those not in force. Refused files do not stop doctor.
+/// The requests of the policy files on this host, and those not in force. `doctor` continues if the files are
+/// refused.
 ///
 /// # Errors
 /// Why the files are refused.

@@ -104,7 +104,7 @@ fn known_names(context: &Context) -> BTreeSet<String> {
     names
 }
 
-/// Whether a name is an object of the host or a part of one: `eth0`, `eth0 rx-0`, `service.cache`,
+/// Whether a name is an object of the host or a part of an object: `eth0`, `eth0 rx-0`, `service.cache`,
 /// `redis[812] epoll 5`.
 fn is_known(asked: &str, names: &BTreeSet<String>) -> bool {
     let asked = asked.strip_prefix("service.").or(asked.strip_prefix("device.")).unwrap_or(asked);

@@ -22,7 +22,7 @@ const GUARD_STAYS: Duration = Duration::from_secs(60);
 pub(crate) struct GuardRequest<'a> {
     /// The limits.
     pub(crate) limits: Limits,
-    /// The services to judge by; empty for all services of the policy files.
+    /// The services that judge the change; empty for all services of the policy files.
     pub(crate) on: &'a [String],
     /// The duration.
     pub(crate) seconds: u64,
@@ -61,12 +61,16 @@ pub(crate) fn asked(
     if guards.watched.is_empty() {
         let absent = guards.absent.join(", ");
         let words = match absent.as_str() {
-            "" => "the policy files name no service, and a guard judges a change by a service's requests"
-                .to_owned(),
-            absent => format!("{absent}: not running, and a guard judges a change by a service's requests"),
+            "" => {
+                "the policy files name no service, and a guard judges a change by the requests of a service"
+                    .to_owned()
+            }
+            absent => format!(
+                "{absent}: not running, and a guard judges a change by the requests of a running service"
+            ),
         };
         return Err(Fault::new(Exit::Refused, words).hint(
-            "name a running one: --on memcached, or --on 11211 for the process that listens on this port",
+            "name a running service: --on memcached, or --on 11211 for the process that listens on this port",
         ));
     }
     Ok(PolicyGuards { within: Some(within), ..guards })
@@ -129,7 +133,7 @@ pub(crate) fn run(
         Ok(outcome) if outcome.is_kept() => trial.keep(outcome).map(Some),
         Ok(_) | Err(_) => Ok(None),
     };
-    // After a failure, the guard restores what is left.
+    // After a failure, the guard restores the remaining settings.
     if outcome.is_ok() && kept.is_ok() {
         guard.dismiss();
     }

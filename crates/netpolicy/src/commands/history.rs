@@ -38,8 +38,10 @@ pub(crate) fn run(arguments: &HistoryArgs, context: &Context) -> Result<Exit, Fa
     }
     for unreadable in &history.unreadable {
         let settled = match unreadable.may_be_in_force() {
-            true => "it may be in force",
-            false => "it is not in force: its script restored the settings, or the host was rebooted since",
+            true => "the transaction may be in force",
+            false => {
+                "the transaction is not in force: its script restored the settings, or the host was rebooted since"
+            }
         };
         context.console.say(&format!("{}: {settled}, but cannot be read: {unreadable}", unreadable.name));
     }

@@ -39,7 +39,7 @@ pub(crate) fn run(arguments: &Init, context: &Context) -> Result<Exit, Fault> {
     context.console.say(&format!("Wrote {there}: {sections}. No setting was changed."));
     context.console.say(&match arguments.policy {
         PolicyName::None => format!("Add policies to it, then: netpolicy plan --policy-file {there}"),
-        _ => format!("To see what it would change: netpolicy plan --policy-file {there}"),
+        _ => format!("To see the changes that it requires: netpolicy plan --policy-file {there}"),
     });
     Ok(Exit::Done)
 }
@@ -48,7 +48,7 @@ pub(crate) fn run(arguments: &Init, context: &Context) -> Result<Exit, Fault> {
 pub(super) fn write(path: &Path, text: &str) -> Result<(), Fault> {
     let failed = |error: std::io::Error| match error.kind() {
         ErrorKind::AlreadyExists => Fault::file(path, error)
-            .hint("existing files are not overwritten: remove it first, or name another file"),
+            .hint("existing files are not overwritten: remove the file first, or name another one"),
         _ => Fault::file(path, error),
     };
     if let Some(directory) = path.parent().filter(|directory| !directory.as_os_str().is_empty()) {

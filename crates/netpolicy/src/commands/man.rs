@@ -13,7 +13,7 @@ use cli::Context;
 
 /// Writes one page for each command, and one on policy files. Programs of other commands write their own.
 pub(crate) fn run(arguments: &Man, context: &Context) -> Result<Exit, Fault> {
-    // The pages are generated from the same definitions that parse the command line, so they cannot disagree.
+    // The pages are generated from the definitions that parse the command line, so they cannot disagree.
     let mut command = Arguments::command().disable_help_subcommand(true);
     command.build();
     cli::man::write_page(&command, &arguments.dir)?;

@@ -49,8 +49,8 @@ pub(crate) fn run(command: &Command, context: &Context) -> Result<Exit, Fault> {
     if looks_at_host(command) || measures(command) {
         limits::admit_open_files()?;
     }
-    // Other commands report it only if they fail because of it. A user who may not set something may do so
-    // through the daemon, as a member of its group.
+    // Other commands report this error only if they fail because of it. A user without the permission to
+    // change a setting may do so through the daemon, as a member of its group.
     let begins_with_it = looks_at_host(command) && !matches!(command, Command::Set(_)) || measures(command);
     if missing.is_some()
         && (begins_with_it || matches!(command, Command::Set(_)) && !set::has_daemon(context))
@@ -63,12 +63,12 @@ pub(crate) fn run(command: &Command, context: &Context) -> Result<Exit, Fault> {
         && let Err(fault) =
             expire::roll_back_expired(&context.session, &context.console, expire::Who::Anybody)
     {
-        // Continue: the command may be the one that fixes this.
+        // Continue: the command may be the one that fixes this problem.
         context.console.fault(&fault);
         said = Some(fault.cause.to_string());
     }
     if looks_at_journal_alone(command) && context.session.netns.is_some() {
-        // The command needs no namespace, but a misspelt one must not look like "nothing is applied".
+        // The command needs no namespace, but a misspelt one must not look as if no setting were applied.
         context.session.netns()?;
     }
     let exit = match dispatch(command, context) {
@@ -130,8 +130,8 @@ fn dispatch(command: &Command, context: &Context) -> Result<Exit, Fault> {
     }
 }
 
-/// Whether a command is about the journal of all namespaces. A rollback is, too, and works when a namespace
-/// no longer exists.
+/// Whether a command uses the journal of all namespaces. A rollback does, and also works when a namespace no
+/// longer exists.
 fn looks_at_journal_alone(command: &Command) -> bool {
     matches!(command, Command::Verify(_) | Command::History(_) | Command::SocketPolicies(_))
 }

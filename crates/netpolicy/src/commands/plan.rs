@@ -1,4 +1,4 @@
-//! `plan`: what the policy files would change, and why.
+//! `plan`: the changes that the policy files require, with reasons.
 
 use session::{Exit, Fault, cycle, fullbusy};
 

@@ -1,5 +1,5 @@
-//! What policies may change for services that have none, from a short sample of their traffic: for `doctor` and
-//! `init`.
+//! Estimates how policies may change services that have none, from a short sample of their traffic: for
+//! `doctor` and `init`.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -23,7 +23,7 @@ const SAMPLE: Duration = Duration::from_millis(200);
 /// How long `init` waits for a window of each service.
 const INIT_WAITS: Duration = Duration::from_secs(4);
 
-/// How often it looks.
+/// The interval between two checks for a window.
 const LOOKS_EVERY: Duration = Duration::from_millis(50);
 
 /// Services without a policy, and the measurement of their traffic.
@@ -32,7 +32,7 @@ pub(super) struct Prospects {
     rounds: Rounds,
 }
 
-/// A service and its prospect.
+/// A service with its expected effects.
 pub(super) struct OfService {
     service: Server,
     prospect: Prospect,
@@ -52,7 +52,9 @@ impl Prospects {
         let pace = SamplingPace { sample: SAMPLE, windows_per_summary: 1, without_goal: Duration::ZERO };
         let begun = netns.again().map_err(Fault::from).and_then(|netns| Rounds::start(netns, pace, || {}));
         let rounds = begun
-            .map_err(|fault| context.console.detail(&format!("No gain is estimated: {}", fault.cause)))
+            .map_err(|fault| {
+                context.console.detail(&format!("No expected gain can be estimated: {}", fault.cause))
+            })
             .ok()?;
         rounds.measure(subjects);
         Some(Self { services, rounds })
@@ -66,7 +68,7 @@ impl Prospects {
         }
     }
 
-    /// What was measured, on this host.
+    /// The measurements on this host.
     pub(super) fn found(self, host: &Host, context: &Context) -> Vec<OfService> {
         let measured = self.rounds.found();
         let mut found = Vec::new();
@@ -79,7 +81,9 @@ impl Prospects {
                     }
                 }
                 Some(MeasuredOutcome::Refused { why, .. }) => {
-                    context.console.detail(&format!("No gain is estimated for {}: {why}", service.name));
+                    context
+                        .console
+                        .detail(&format!("No expected gain can be estimated for {}: {why}", service.name));
                 }
                 None => {}
             }
@@ -89,30 +93,32 @@ impl Prospects {
 }
 
 impl OfService {
-    /// Its first process.
+    /// The first process of the service.
     pub(super) fn first(&self) -> Option<Pid> {
         self.service.processes.first().map(|process| process.pid)
     }
 
-    /// Lines of a comment.
+    /// The expected effects as lines of a comment.
     pub(super) fn lines(&self) -> Vec<String> {
         std::iter::once(self.prospect.load_words()).chain(self.prospect.said()).collect()
     }
 
-    /// A finding; `None` if nothing is known.
+    /// The expected effects as a finding; `None` if nothing is known.
     pub(super) fn finding(&self, earlier: &[Tuned]) -> Option<Finding> {
         let Server { name, ports, .. } = &self.service;
         let selected = format!("--port {}", ports.first()?);
         self.prospect.finding(name, &selected, earlier, seconds_since_1970())
     }
 
-    /// Saves it, for `status`.
+    /// Saves the expected effects, for `status`.
     pub(super) fn keep(self, by: &str, netns: &Netns, context: &Context) {
         let Self { service: Server { name, .. }, prospect } = self;
         let (netns, at, by) = (netns.id(), seconds_since_1970(), by.to_owned());
         let last = LastMeasured { service: name, netns, at, by, response: None, prospect: Some(prospect) };
         if let Err(fault) = last.keep(&context.session) {
-            context.console.detail(&format!("What policies may gain was not saved: {}", fault.cause));
+            context
+                .console
+                .detail(&format!("The expected gains of policies could not be saved: {}", fault.cause));
         }
     }
 }

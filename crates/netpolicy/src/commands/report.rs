@@ -106,7 +106,7 @@ fn missed(goal: &Value, response: &Value) -> Option<String> {
     })
 }
 
-/// The services of the policy files, where no daemon knows their state.
+/// The services of the policy files, if no daemon knows their state.
 fn services_of_policy(context: &Context) -> Vec<Service> {
     let Ok(policy) = context.policy() else { return Vec::new() };
     let intents = policy.policy().intents;

@@ -79,7 +79,7 @@ fn one(name: TransactionName, journal: &Journal, context: &Context) -> Result<()
 }
 
 /// Prints a script that runs the undo script of each transaction in force, newest first. Transactions of a
-/// running `attach` are left to it.
+/// running `attach` are omitted: it rolls them back itself.
 fn print_script(journal: &Journal, context: &Context) -> Result<Exit, Fault> {
     let history = journal.history()?;
     let mut script = "#!/bin/sh\n\
@@ -116,7 +116,7 @@ fn all_of_the_daemons(journal: &Journal, context: &Context) -> Result<Exit, Faul
     match failed {
         Some(RollBackError::Overlaid { newer, .. }) if !undone.is_empty() => {
             context.console.say(&format!(
-                "Rolled back what the daemon had set since {newer}; that transaction of another program stays. To undo the earlier settings, too: netpolicy rollback {newer}, then netpolicy rollback."
+                "Rolled back the daemon's settings since {newer}; that transaction of another program stays in force. To undo the earlier settings, too: netpolicy rollback {newer}, then netpolicy rollback."
             ));
             tell_of_daemon(journal, context, "these settings");
             report_left_alone(undone.iter().map(|(_, undone)| undone), context);
@@ -129,9 +129,7 @@ fn all_of_the_daemons(journal: &Journal, context: &Context) -> Result<Exit, Faul
     let changes = undone.iter().flat_map(|(_, undone)| &undone.changes);
     let knobs = changes.map(|undone| (undone.change.from().object(), undone.change.from().knob()));
     let settings = knobs.collect::<BTreeSet<_>>().len();
-    context
-        .console
-        .say(&format!("Rolled back everything that the daemon had set: {}.", count(settings, "setting")));
+    context.console.say(&format!("Rolled back all settings of the daemon: {}.", count(settings, "setting")));
     tell_of_daemon(journal, context, "everything");
     report_left_alone(undone.iter().map(|(_, undone)| undone), context);
     Ok(Exit::Done)
@@ -177,7 +175,7 @@ fn say_what_it_costs(before: Option<&Transaction>, context: &Context) {
     {
         context
             .console
-            .say(&format!("According to its verdict on {}, this changes: {change}.", judged.service));
+            .say(&format!("According to its verdict on {}, the rollback changes: {change}.", judged.service));
     }
 }
 

@@ -38,14 +38,14 @@ pub(crate) fn run(arguments: &RunArgs, context: &Context) -> Result<Exit, Fault>
     match followed(&mut child, context, netns, &intent, &mut signals) {
         Ok(status) => Ok(Exit::Command(code(status))),
         Err(fault) => match child.try_wait() {
-            // The failure is a consequence of the command's exit, so report its exit status.
+            // The failure is a consequence of the command's exit, so report the command's exit status.
             Ok(Some(status)) if fault.is_passing() => {
                 if fault.host == HostState::Unchanged {
                     context.console.say(NOTHING_SET);
                 }
                 Ok(Exit::Command(code(status)))
             }
-            // Do not let the command run without this policy.
+            // Do not let the command run without its policy.
             _ => {
                 stop(&mut child);
                 Err(fault)

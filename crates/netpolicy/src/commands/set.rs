@@ -40,12 +40,12 @@ pub(crate) fn run(arguments: &Set, context: &Context) -> Result<Exit, Fault> {
         arguments.allow.allow_inferred,
     )?;
     fullbusy::refuse_from_outside(&policy)?;
-    // A daemon would treat a change that it does not know of as drift.
+    // A daemon would revert a change that it did not make.
     if let Some(mut daemon) = running_daemon::connect(&context.session, netns.id())? {
         return by_daemon::set(&mut daemon, &policy.intents[0], &typed, &netns, context);
     }
     running_daemon::refuse_beside_another(&context.session, &netns)?;
-    let words = staged::OutcomeWords { nothing: Some("it is set already"), done: "Set" };
+    let words = staged::OutcomeWords { nothing: Some("the request is already in force"), done: "Set" };
     let done =
         staged::keep(&policy, &netns, arguments.allow.into(), &words, &context.session, &context.console)?;
     if let SetTarget::Task { pid, request: PolicyWord::Policy(policy) } = &arguments.target {
@@ -54,7 +54,7 @@ pub(crate) fn run(arguments: &Set, context: &Context) -> Result<Exit, Fault> {
     Ok(done)
 }
 
-/// Whether a running daemon would set it.
+/// Whether a running daemon would make this change.
 pub(crate) fn has_daemon(context: &Context) -> bool {
     let netns = context.session.netns();
     netns

@@ -26,10 +26,10 @@ fn say_what_was_worse(context: &Context) {
     }
 }
 
-/// The age from which what a command expected is not repeated.
+/// The age from which the expectation of an earlier command is not shown.
 const EXPECTED_WITHIN_SECONDS: u64 = 24 * 3_600;
 
-/// Reports what policies may change for services without a section, as `doctor` or `init` found it.
+/// Reports how policies may change services without a section, as `doctor` or `init` estimated it.
 fn say_what_is_expected(report: &StatusReport, context: &Context) {
     let Ok(netns) = context.session.netns() else { return };
     let now = seconds_since_1970();

@@ -1,4 +1,4 @@
-//! `support-matrix`: which mechanisms can be used here, and why the others cannot.
+//! `support-matrix`: which mechanisms can be used on this host, and why the others cannot.
 
 use primer::SupportMatrix;
 use session::{Exit, Fault};

@@ -1,4 +1,4 @@
-//! `top`: who delivers packets, now.
+//! `top`: shows which context delivers packets, now.
 
 use std::time::Duration;
 

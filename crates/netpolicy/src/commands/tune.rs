@@ -40,7 +40,7 @@ pub(crate) fn run(arguments: &Tune, context: &Context) -> Result<Exit, Fault> {
     if let Some(path) = arguments.write.as_deref().filter(|path| path.exists()) {
         let there = std::io::Error::from(std::io::ErrorKind::AlreadyExists);
         return Err(Fault::file(path, there)
-            .hint("existing files are not overwritten: remove it first, or name another file"));
+            .hint("existing files are not overwritten: remove the file first, or name another one"));
     }
     let found = tuning.find(&offers, &mut report);
     context.console.progress("");
@@ -67,7 +67,7 @@ pub(crate) fn run(arguments: &Tune, context: &Context) -> Result<Exit, Fault> {
         false => {
             let undo: Vec<String> =
                 found.kept.iter().rev().map(|name| format!("`netpolicy rollback {name}`")).collect();
-            context.console.say(&format!("It stays in force. {} undoes it.", undo.join(", then ")));
+            context.console.say(&format!("The winner stays in force. {} undoes it.", undo.join(", then ")));
         }
     }
     match found.ended.and_then(|why| why.fault(&tuning.target.name)) {
@@ -76,12 +76,12 @@ pub(crate) fn run(arguments: &Tune, context: &Context) -> Result<Exit, Fault> {
     }
 }
 
-/// Writes the winner to a policy file, or says why there is none.
+/// Writes the winner to a policy file, or reports why there is none.
 fn write(path: &Path, report: &TuneReport, context: &Context) -> Result<(), Fault> {
     let there = quoted(&path.to_string_lossy());
     let (Some(section), Some(evidence)) = (report.section(), report.evidence()) else {
         let why = match report.evidence() {
-            Some(_) => "the winner is a policy file already, or a setting of a device",
+            Some(_) => "the winner already is a policy file, or a setting of a device",
             None => "there is no winner",
         };
         context.console.say(&format!("{there} was not written: {why}."));
@@ -95,7 +95,7 @@ fn write(path: &Path, report: &TuneReport, context: &Context) -> Result<(), Faul
 
 /// The result of a tuning.
 struct Found {
-    /// Why it ended before a verdict, if so.
+    /// Why the tuning ended before a verdict; `None` if it did not.
     ended: Option<Ended>,
     /// The transactions by which the winner stays in force.
     kept: Vec<TransactionName>,
@@ -112,7 +112,7 @@ struct Tuning<'a> {
     target: MeasuredService,
     context: &'a Context,
     began: Instant,
-    /// The time that an unfinished search has spent already.
+    /// The time that an unfinished search has already spent.
     spent: Duration,
     /// The seed for the order of candidates.
     seed: u64,
@@ -172,7 +172,7 @@ impl<'a> Tuning<'a> {
         let same: Vec<&Tuned> = trials.iter().filter(|trial| is_same_load(trial.rate, rate)).collect();
         if same.is_empty() {
             self.context.console.say(&format!(
-                "{}: earlier searches do not count: requests came at {:.0}/s, and come at {rate:.0}/s now",
+                "{}: earlier searches are ignored: the request rate was {:.0}/s, and is {rate:.0}/s now",
                 self.target.name, trials[0].rate
             ));
         }
@@ -248,7 +248,7 @@ impl<'a> Tuning<'a> {
             let unfinished = unfinished.ok().flatten().filter(fits);
             if let Some(unfinished) = unfinished.filter(|one| age(one) < RESUMES_WITHIN_SECONDS) {
                 self.context.console.say(&format!(
-                    "{name}: this starts over; --resume would go on with the {} windows of a search that ended early {}",
+                    "{name}: this search starts over; --resume would continue with the {} windows of a search that ended early {}",
                     unfinished.windows(),
                     ago(age(&unfinished))
                 ));
@@ -271,15 +271,15 @@ impl<'a> Tuning<'a> {
         let now = self.rate()?;
         if let Some(then) = unfinished.rate().filter(|then| !is_same_load(*then, now)) {
             let words = format!(
-                "{name}: the unfinished search cannot resume: requests came at {then:.0}/s, and come at {now:.0}/s now"
+                "{name}: the unfinished search cannot resume: the request rate was {then:.0}/s, and is {now:.0}/s now"
             );
             return Err(refused(words, START_OVER));
         }
         Ok(unfinished.rounds)
     }
 
-    /// Adds the rounds of an unfinished search, as far as they are those that this one would measure. Returns
-    /// those.
+    /// Adds the rounds of an unfinished search, up to the first that differs from what this search would
+    /// measure. Returns the added rounds.
     fn add_again(
         &self,
         rounds: Vec<TunedRound>,
@@ -344,9 +344,10 @@ impl<'a> Tuning<'a> {
         if resumed > 0 {
             let at = rounds.last().map_or(0, |round| seconds_since_1970().saturating_sub(round.at));
             let name = &self.target.name;
-            self.context
-                .console
-                .say(&format!("{name}: resumes after {resumed} windows, measured until {}", ago(at)));
+            self.context.console.say(&format!(
+                "{name}: resumes after {resumed} windows that were measured until {}",
+                ago(at)
+            ));
         }
         let netns = self.target.netns.id();
         let mut record = TuneRecord::begin(&self.context.session, netns, &setup, &rounds)?;
@@ -423,12 +424,14 @@ impl<'a> Tuning<'a> {
         let why = usual.map_or_else(|| "the time limit was reached".to_owned(), |why| why.to_string());
         let hint = match usual {
             Some(Unfair::Rates) => {
-                "clients that wait for answers make the rate depend on the candidate: --goal requests"
+                "if clients wait for answers, the request rate depends on the candidate: --goal requests"
             }
             Some(Unfair::Loss) => {
                 "netpolicy watch shows the loss, and ss -ti on which connections: repeat it when the network is steadier"
             }
-            _ => "repeat it when the host and its traffic are steadier, or use longer windows (--window 5s)",
+            _ => {
+                "repeat the search when the host and its traffic are steadier, or use longer windows (--window 5s)"
+            }
         };
         let words = format!("{}: no valid round, so candidates cannot be ranked: {why}", self.target.name);
         Fault::new(Exit::Refused, words).hint(hint).leaving(HostState::Restored)
@@ -442,7 +445,7 @@ impl<'a> Tuning<'a> {
     }
 }
 
-/// Measures what a search asks for, and records it.
+/// Measures the candidates that a search asks for, and records the results.
 struct Search<'a> {
     tuner: &'a mut Tuner,
     record: &'a mut TuneRecord,
@@ -450,7 +453,7 @@ struct Search<'a> {
 }
 
 impl Search<'_> {
-    /// What is to be measured, with the names of the candidates.
+    /// The candidates to measure, with their names.
     fn asked(&self) -> Option<(TunerStage, u32, Vec<usize>, Vec<String>)> {
         let TunerStep::Round { stage, part, candidates } = self.tuner.step() else { return None };
         let names = candidates.iter().map(|candidate| self.tuner.names()[*candidate].clone()).collect();

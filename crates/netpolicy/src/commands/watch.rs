@@ -22,7 +22,7 @@ pub(crate) fn run(arguments: &WatchArgs, context: &Context) -> Result<Exit, Faul
     let ports = format!("port {}", target.ports);
     let measured = if ports == target.name { ports } else { format!("{}, {ports}", target.name) };
     context.console.say(&format!(
-        "{measured}: {} of each second are measured{}",
+        "{measured}: {} of each second is measured{}",
         arguments.sample,
         if arguments.seconds.is_some() { "" } else { "; press Ctrl-C to stop" }
     ));
@@ -36,8 +36,8 @@ pub(crate) fn run(arguments: &WatchArgs, context: &Context) -> Result<Exit, Faul
                 if let Some(kept) = &mut record
                     && let Err(fault) = kept.add(&shown.window, &target)
                 {
-                    // Still report what was measured.
-                    context.console.say(&format!("The record ends here: {}", fault.cause));
+                    // Report the measurements so far.
+                    context.console.say(&format!("Recording stopped here: {}", fault.cause));
                     (record, unrecorded) = (None, Some(fault));
                 }
                 show(

@@ -78,6 +78,6 @@ mod test {
         let of_epoll = format!("1 socket of epoll {}", process.epolls[0].id.fd);
         assert!(text.contains("itself, and its future children  bulk"), "{text}");
         assert!(text.contains(&of_epoll) && text.contains("latency"), "{text}");
-        assert_eq!(text.lines().count(), 3, "no process here holds the third: {text}");
+        assert_eq!(text.lines().count(), 3, "no process here holds the third socket: {text}");
     }
 }

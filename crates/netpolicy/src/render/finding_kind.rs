@@ -24,7 +24,7 @@ impl FindingKindReport {
         let live =
             latency::live::RULES.iter().map(|(finding, meaning)| ("response times", *finding, *meaning));
         let search =
-            daemon::SEARCH_RULES.iter().map(|(finding, meaning)| ("goals that are kept", *finding, *meaning));
+            daemon::SEARCH_RULES.iter().map(|(finding, meaning)| ("goals that are met", *finding, *meaning));
         let proof =
             daemon::PROOF_RULES.iter().map(|(finding, meaning)| ("standing proofs", *finding, *meaning));
         doctor.chain(live).chain(search).chain(proof).map(|(family, finding, meaning)| Self {
@@ -57,6 +57,6 @@ impl Report for FindingKindReport {
         page.styled(Style::Strong, self.finding);
         page.line(format!("  {}", self.meaning));
         page.line(format!("  family   {}", self.family));
-        page.line("  now      netpolicy doctor --all prints it with its evidence if it applies");
+        page.line("  now      if the finding applies, netpolicy doctor --all prints it with its evidence");
     }
 }

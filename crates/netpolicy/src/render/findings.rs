@@ -16,9 +16,9 @@ pub(crate) struct FindingsReport<'a> {
     findings: &'a [Finding],
     /// The counts; `None` if only the settings were checked.
     delivered: Option<&'a Delivered>,
-    /// What could not be determined on this host.
+    /// The facts that could not be determined on this host.
     not_known: &'a [String],
-    /// Whether people see everything or only a screenful. Programs always get everything.
+    /// Whether people see everything or only one screen. Programs always get everything.
     #[serde(skip)]
     all: bool,
 }
@@ -35,7 +35,7 @@ impl<'a> FindingsReport<'a> {
     }
 }
 
-/// How many findings of this severity are shown to people.
+/// The number of findings of this severity that are shown to people.
 pub(crate) fn count_shown(findings: &[Finding], severity: Severity) -> usize {
     merge(findings).iter().filter(|finding| finding.severity == severity).count()
 }
@@ -107,7 +107,7 @@ impl Report for FindingsReport<'_> {
 
     fn page(&self, page: &mut Page) {
         let mut findings = merge(self.findings);
-        // Problems first; among equals, those that a command can fix.
+        // Problems come first; among equals, those that a command can fix.
         findings.sort_by_key(|finding| {
             (
                 std::cmp::Reverse(finding.severity),
@@ -171,8 +171,8 @@ impl Report for FindingsReport<'_> {
 /// The length of the severity at the beginning of a head, in bytes.
 const SEVERITY_BYTES: usize = 7;
 
-/// Escapes control characters: others choose the names of processes and devices, which must not control the
-/// terminal.
+/// Escapes control characters: other users choose the names of processes and devices, which must not control
+/// the terminal.
 fn visible(text: &str) -> String {
     text.replace(char::is_control, "\u{fffd}")
 }
@@ -208,11 +208,7 @@ mod test {
             remedy: Some("netpolicy set device v0 suspend200".to_owned()),
         };
         let findings = [
-            finding(
-                "timer-before-application",
-                "v0 rx-0 (napi 5)",
-                "its timer runs out: 60 % of the packets",
-            ),
+            finding("timer-before-application", "v0 rx-0 (napi 5)", "its timer expires: 60 % of the packets"),
             finding(
                 "timer-before-application",
                 "v0 rx-1 (napi 6)",

@@ -218,7 +218,7 @@ fn queues(host: &Host, marks: &mut Marks) -> Table {
         }
         for queue in &device.tx_queues {
             let steering = steering("xps", &queue.xps_cpus);
-            // Skip transmit queues that have nothing to show.
+            // Transmit queues with no values to show are skipped.
             if queue.napi.is_some() || steering.is_some() {
                 let title = format!("{name} tx-{}", queue.index);
                 queue_row(host, &mut table, marks, title, steering, device, queue.napi);
@@ -290,14 +290,14 @@ fn queue_row(
     ]);
 }
 
-/// The kernel thread of a NAPI, as far as it could be read.
+/// The values of a NAPI's kernel thread that could be read.
 fn kthread_of(device: &Device, edge: Option<NapiEdge>) -> Option<&KthreadState> {
     let napi = edge?.napi;
     let serves = |queue: &&RxQueueState| queue.napi.is_some_and(|edge| edge.napi == napi);
     device.rx_queues.iter().find(serves)?.kthread.as_ref()
 }
 
-/// The class, with its clamp and slice unless they are the default.
+/// The class, with its clamp and slice unless they are the default values.
 fn scheduled(thread: &KthreadState) -> String {
     let class = thread.scheduling.map(|class| format!(", {class}"));
     let clamp =

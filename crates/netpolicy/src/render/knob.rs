@@ -66,8 +66,8 @@ impl Report for KnobReport {
             page.styled(Style::Strong, knob.name);
             page.line(format!("  {}", knob.meaning));
             let undo = knob.irreversible.map_or_else(
-                || "the value before is written back".to_owned(),
-                |values| format!("the value before is written back, except {values}"),
+                || "the old value is written back".to_owned(),
+                |values| format!("the old value is written back, except {values}"),
             );
             let lines = [
                 ("values", knob.values.clone()),

@@ -4,7 +4,7 @@ use model::host::{SharedListeners, SpreadCounts};
 use model::{Host, Spread, Transport};
 use page::{Cell, Table};
 
-/// One line for each group; groups spread by queues list these.
+/// One line for each group. If a group is spread by queue, the line lists its queues.
 pub(super) fn listeners(host: &Host) -> Table {
     let mut table = Table::new(&["LISTENERS", "SOCKETS", "CHOSEN BY", "BY QUEUE", "BY HASH"]);
     for group in &host.listeners {

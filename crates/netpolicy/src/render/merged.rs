@@ -17,7 +17,7 @@ pub(crate) struct MergedReport {
 struct Section {
     kind: &'static str,
     name: String,
-    /// In the syntax of a policy file: `device.eth0`.
+    /// The section's name, in the syntax of a policy file: `device.eth0`.
     #[serde(skip)]
     header: String,
     values: Vec<Line>,
@@ -29,7 +29,7 @@ struct Section {
 /// The matches of a section on this host.
 #[derive(Debug, JsonSchema, Serialize)]
 pub(crate) struct MeantBySection {
-    /// The devices, or the processes.
+    /// The matching devices or processes.
     pub(crate) means: Vec<String>,
     /// Notes for the operator.
     pub(crate) notes: Vec<String>,
@@ -38,7 +38,7 @@ pub(crate) struct MeantBySection {
 #[derive(Debug, JsonSchema, Serialize)]
 struct Line {
     key: &'static str,
-    /// In the syntax of a policy file.
+    /// The section's value, in the syntax of a policy file.
     toml: String,
     origin: String,
 }

@@ -41,13 +41,13 @@ struct TaskLine {
 #[derive(Debug, JsonSchema, Serialize)]
 struct SocketsLine {
     policy: String,
-    /// Whether they inherited it from the process that created them.
+    /// Whether the sockets inherited it from the process that created them.
     of_task: bool,
     sockets: usize,
 }
 
 impl SocketsReport {
-    /// From the current state.
+    /// Creates the report of the current state.
     pub(crate) fn of(enabled: &[Enabled], tasks: &BTreeMap<Pid, u32>, sockets: &[SocketRequest]) -> Self {
         let mut groups: BTreeMap<(u32, bool), usize> = BTreeMap::new();
         for socket in sockets {
@@ -84,7 +84,7 @@ fn cgroup(enabled: &Enabled) -> CgroupLine {
     }
 }
 
-/// The name of a number, or the number.
+/// The name of a policy number, or the number if it has none.
 fn word(number: u32) -> String {
     PolicyName::from_number(number).map_or_else(|| number.to_string(), |policy| policy.to_string())
 }

@@ -4,7 +4,7 @@ use model::Host;
 use model::host::{Device, STACK_DEPTH_MAX};
 use page::{Page, Style};
 
-/// Draws each stacked device with its lower devices; nothing on a host without any.
+/// Draws each stacked device with its lower devices; empty on a host without stacked devices.
 pub(super) fn stacks(host: &Host, page: &mut Page) {
     let is_below_another =
         |device: &Device| host.devices.iter().any(|upper| host.is_directly_below(device, upper));

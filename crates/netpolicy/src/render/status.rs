@@ -168,7 +168,7 @@ impl StatusReport {
         Ok(Self { shown: Shown::deserialize(said)?, state: said.clone() })
     }
 
-    /// One line for each measured service: when, and the result.
+    /// One line for each measured service: the time and the result.
     pub(crate) fn last_measured(&self) -> Vec<String> {
         let now = linux::machine::seconds_since_1970();
         let measured = self.shown.requests.iter().filter_map(|one| Some((one, one.measured.as_ref()?)));
@@ -286,7 +286,7 @@ impl Report for StatusReport {
     }
 }
 
-/// How long ago something was.
+/// How long ago an event was.
 fn ago_of(unix_micros: u64) -> String {
     ago(linux::machine::seconds_since_1970().saturating_sub(unix_micros / 1_000_000))
 }

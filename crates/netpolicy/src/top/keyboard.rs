@@ -1,7 +1,8 @@
 //! The keyboard: converts the bytes from a terminal to keys, and detects that the terminal is closed.
 //!
-//! crossterm keeps reading from a terminal that hung up (it takes a read of 0 bytes for an incomplete key),
-//! so that no signal and no key ends the program. Here a read of 0 bytes, an error and a hang-up all end it.
+//! crossterm keeps reading from a terminal that hung up (it treats a read of 0 bytes as an incomplete key),
+//! so that no signal and no key ends the program. With this reader, a read of 0 bytes, an error or a hang-up
+//! ends the program.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read};

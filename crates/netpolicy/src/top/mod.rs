@@ -1,5 +1,6 @@
-//! `top`: who delivers packets, by queue, process and CPU, refreshed every second. [`reading`] is one sample,
-//! `keyboard` reads keys, [`state`] applies them, and `screen` (with the feature `top`) draws.
+//! `top`: shows which context delivers packets, by queue, process and CPU, refreshed every second.
+//! [`reading`] is one sample, `keyboard` reads keys, [`state`] applies them, and `screen` (with the feature
+//! `top`) draws.
 
 #[cfg(feature = "top")]
 mod keyboard;

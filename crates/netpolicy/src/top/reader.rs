@@ -33,7 +33,7 @@ fn rest(took: Duration) -> Duration {
     took.saturating_mul(REST_FOR_WORK).min(REST_MAX.max(took.saturating_mul(WORK_MAX)))
 }
 
-/// When something is due again.
+/// The time at which something is due again.
 #[derive(Clone, Copy, Debug, Default)]
 struct Rest {
     until: Option<Instant>,
@@ -52,9 +52,9 @@ impl Rest {
 /// Samples a host repeatedly.
 pub(crate) struct Reader {
     observer: Observer,
-    /// Or why packets are not counted.
+    /// `Err` has the reason why packets are not counted.
     sampler: Result<DeliverySampler, String>,
-    /// Or why CPUs are not shown.
+    /// `Err` has the reason why CPUs are not shown.
     counters: Result<CounterSource, String>,
     before: Option<Counters>,
     host: Option<Host>,
@@ -173,7 +173,7 @@ mod test {
     fn a_reading_is_never_far_behind_and_looking_never_takes_a_cpu() {
         let millis = Duration::from_millis;
         assert_eq!(rest(millis(5)), millis(1_000), "half a per cent of a CPU");
-        assert_eq!(rest(millis(140)), REST_MAX, "28 seconds would be old");
+        assert_eq!(rest(millis(140)), REST_MAX, "after 28 seconds, the values would be outdated");
         assert_eq!(rest(millis(3_000)), millis(60_000), "a twentieth of a CPU at most");
     }
 }

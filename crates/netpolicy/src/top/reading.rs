@@ -1,4 +1,4 @@
-//! One sample of a host: who delivered how many packets per second since the previous sample.
+//! One sample of a host: the packets per second that each context delivered since the previous sample.
 
 use latency::live::{Estimate, Measured, MeasuredOutcome};
 use model::delivered::PollCounts;
@@ -11,7 +11,7 @@ use serde::Serialize;
 /// One look.
 #[derive(Clone, Debug, Default, PartialEq, JsonSchema, Serialize)]
 pub(crate) struct Reading {
-    /// How long was counted, in seconds: a part of the time since the previous sample.
+    /// How long packets were counted, in seconds: a part of the time since the previous sample.
     pub(crate) counted_seconds: f64,
     /// Every receive queue with a NAPI, and every NAPI without a queue that delivered packets.
     pub(crate) queues: Vec<QueueLine>,
@@ -23,7 +23,7 @@ pub(crate) struct Reading {
     pub(crate) cpus: Vec<CpuLine>,
     /// Packets per second without a NAPI, on all CPUs and in all namespaces.
     pub(crate) backlog_packets: f64,
-    /// What could not be counted or read.
+    /// The parts that could not be counted or read.
     pub(crate) unread: Vec<String>,
 }
 
@@ -56,7 +56,7 @@ pub(crate) struct QueueLine {
     pub(crate) kthread: Option<u32>,
 }
 
-/// The shares of packets by who polled them, 0..=1.
+/// The shares of packets by polling context, 0..=1.
 #[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize)]
 pub(crate) struct Shares {
     /// In softirq after an interrupt.
@@ -65,7 +65,7 @@ pub(crate) struct Shares {
     pub(crate) timer: f64,
     /// By an application in its own system call.
     pub(crate) application: f64,
-    /// By a kernel thread.
+    /// By the NAPI's kernel thread.
     pub(crate) kthread: f64,
 }
 
@@ -82,9 +82,9 @@ pub(crate) struct ProcessLine {
     pub(crate) prefer: usize,
     /// The sockets that receive on a NAPI.
     pub(crate) sockets: usize,
-    /// Packets per second that it polled itself.
+    /// Packets per second that the process polled itself.
     pub(crate) packets: f64,
-    /// Own polls per second.
+    /// Polls per second by the process itself.
     pub(crate) polls: f64,
 }
 
@@ -147,7 +147,7 @@ impl Reading {
     }
 }
 
-/// The measured services, and why others are not measured.
+/// The measured services, and the reasons why others are not measured.
 pub(crate) fn services(measured: Vec<Measured>) -> (Vec<ServiceLine>, Vec<String>) {
     let (mut lines, mut refused) = (Vec::new(), Vec::new());
     for Measured { name, outcome } in measured {
@@ -219,7 +219,7 @@ fn line_of(device: &str, napi: NapiId, delivered: Option<&Delivered>, seconds: f
     }
 }
 
-/// The mode that a NAPI's own values match. The epoll's part is in the process's line.
+/// The mode that a NAPI's own values match. The epolls' part of the mode is shown in the process's line.
 fn set_mode(napi: &Napi) -> String {
     let flush = napi.gro_flush_timeout.unwrap_or_default();
     let defers = napi.defer_hard_irqs.is_some_and(|polls| polls.0 > 0) && !flush.is_zero();

@@ -164,7 +164,8 @@ fn headline<'a>(reading: &Reading, width: u16, paint: &Paint) -> Line<'a> {
     )
 }
 
-/// The parts that fit in this width. None is cut: half a number is a wrong number.
+/// Joins the parts that fit in this width. No part is truncated, because a truncated number is a wrong
+/// number.
 fn whole(parts: Vec<Span<'_>>, width: u16) -> Line<'_> {
     let mut room = usize::from(width);
     let fits = |part: &Span<'_>| {
@@ -256,8 +257,8 @@ const SERVICE_COLUMNS: [Column; 8] = [
     number("WAITING", 7, 3),
 ];
 
-/// The columns that fit in this width. A column is as wide as its widest cell or is dropped, because half a
-/// number is a wrong number. The first one has names, which are shortened in the middle.
+/// The columns that fit in this width. A column is as wide as its widest cell or is dropped, because a
+/// truncated number is a wrong number. The first column has names, which are shortened in the middle.
 fn table<'a>(columns: &[Column], rows: Vec<Vec<(String, Style)>>, width: u16, paint: &Paint) -> Table<'a> {
     let widest = |at: usize| {
         let cells = rows.iter().filter_map(|row| row.get(at)).map(|(text, _)| text.chars().count());
@@ -391,12 +392,12 @@ fn draw_help(frame: &mut Frame<'_>, paint: &Paint) {
     let text = [
         "PKT/S, POLL/S     counted 50 ms of each second",
         "BATCH             packets per non-empty poll",
-        "IRQ               of the packets, polled in softirq after an interrupt",
+        "IRQ               share of packets polled in softirq after an interrupt",
         "TIMER             ... after the NAPI's timer",
         "APP               ... by an application in its own system call",
         "KTHR              ... by the NAPI's kernel thread",
-        "SET               the mode of the NAPI's values; * its IRQ was suspended",
-        "PREFER/OF         epolls that prefer busy polling, of all",
+        "SET               the mode that the NAPI's values match; * its IRQ was suspended",
+        "PREFER/OF         epolls that prefer busy polling, and all epolls",
         "",
         "s sort   / filter   arrows scroll   p pause   q quit   ? h Esc close this",
     ];

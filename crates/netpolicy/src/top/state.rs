@@ -213,9 +213,9 @@ mod test {
         state.press(KeyPress::Backspace);
         state.press(KeyPress::Enter);
         assert_eq!(shown(&state), ["eth0 0", "eth0 1"]);
-        assert!(state.press(KeyPress::Escape), "the first escape takes the filter away");
+        assert!(state.press(KeyPress::Escape), "the first Escape clears the filter");
         assert_eq!(shown(&state).len(), 3);
-        assert!(!state.press(KeyPress::Escape), "the next one ends");
+        assert!(!state.press(KeyPress::Escape), "the next one quits");
     }
 
     #[test]

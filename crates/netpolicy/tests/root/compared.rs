@@ -232,7 +232,7 @@ fn kept() -> Result<(), Failed> {
     }
     let said = operator.runs(&["rollback", name], 0)?;
     assert!(
-        said.words.contains("According to its verdict on memcached, this changes: p50 "),
+        said.words.contains("According to its verdict on memcached, the rollback changes: p50 "),
         "{}",
         said.words
     );

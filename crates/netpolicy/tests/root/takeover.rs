@@ -174,7 +174,7 @@ fn damaged() -> Result<(), Failed> {
     }
     let history = operator.runs(&["history"], 0)?;
     assert!(history.data.contains("unreadable") && !history.words.contains("No transaction yet"));
-    assert!(history.words.contains("it may be in force"), "{}", history.words);
+    assert!(history.words.contains("the transaction may be in force"), "{}", history.words);
     operator.runs(&["verify"], 1)?;
 
     let undone = Command::new("sh").arg(&script).arg("--by-hand").output()?;

@@ -179,7 +179,7 @@ fn killed() -> Result<(), Failed> {
     assert!(measured >= 15, "{measured} windows");
     // There are no requests now, so the load differs.
     let said = operator.runs(&[&more[..], &["--resume"]].concat(), 7)?;
-    assert!(said.words.contains("cannot resume: requests came at"), "{}", said.words);
+    assert!(said.words.contains("cannot resume: the request rate was"), "{}", said.words);
     let others = [&more[..], &["--margin", "6", "--resume"]].concat();
     let said = operator.runs(&others, 7)?;
     assert!(said.words.contains("--margin or --seconds differs"), "{}", said.words);

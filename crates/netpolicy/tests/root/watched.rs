@@ -596,7 +596,7 @@ fn without_space() -> Result<(), Failed> {
     })?;
     let words = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{words}");
-    assert!(words.contains("The record ends here: ") && words.contains("No space left"), "{words}");
+    assert!(words.contains("Recording stopped here: ") && words.contains("No space left"), "{words}");
     let report: Value = serde_json::from_slice(&output.stdout)?;
     assert!(report["data"]["requests"].as_u64().is_some_and(|requests| requests > 0), "{report}");
     let shown = operator.runs(&["show", "--processes", "none"], 0)?.words;

@@ -1,4 +1,4 @@
-//! The drift between the host and what was applied.
+//! The drift between the host and the applied settings.
 
 use std::collections::BTreeMap;
 
@@ -34,7 +34,7 @@ struct Line {
     subject: Subject,
 }
 
-/// The owner of objects that disappear together.
+/// The owner of objects that disappear together with it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 enum Subject {
     Device(String),
@@ -52,11 +52,11 @@ impl Subject {
         }
     }
 
-    /// The owner's name, and what may have happened to it.
+    /// The owner's name, and a likely reason for its disappearance.
     fn owner(&self) -> Option<(&str, &'static str)> {
         match self {
             Self::Device(name) => Some((name, "it was moved to another network namespace, or removed")),
-            Self::Process(name) => Some((name, "it exited or closed them")),
+            Self::Process(name) => Some((name, "the process exited, or closed its descriptors")),
             Self::Object => None,
         }
     }
@@ -141,7 +141,8 @@ impl Report for DriftReport {
 
     fn page(&self, page: &mut Page) {
         let mut table = Table::new(&["OBJECT", "SETTING", "APPLIED", "FOUND", "", "TRANSACTION", "NOTE"]);
-        // What went with its owner, or cannot be read for one reason, is one row.
+        // Settings that disappeared with their owner, or that cannot be read for the same reason, share one
+        // row.
         let gone = UnreadCause::Gone.word();
         let kind = |line: &Line| {
             (
@@ -160,7 +161,7 @@ impl Report for DriftReport {
             let folds =
                 line.note == gone || line.note == UnreadCause::Unreadable.word() && count_alike != Some(1);
             if let Some((subject, went)) = line.subject.owner().filter(|_| folds) {
-                // The first setting represents all of them.
+                // The first setting represents all settings of the row.
                 let Some(settings) = alike.remove(&kind(line)) else { continue };
                 let (why, style) = match line.note == gone {
                     true => (went, Style::Faint),

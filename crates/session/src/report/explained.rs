@@ -11,7 +11,7 @@ use serde_json::Value;
 #[derive(Debug, Default, JsonSchema, Serialize)]
 pub struct ExplainedReport {
     settings: Vec<Entry>,
-    /// Requests that go beyond settings.
+    /// Requests that are not settings.
     #[serde(skip)]
     asked_for: Vec<String>,
 }
@@ -27,7 +27,7 @@ struct Entry {
     because: Reason,
     /// Whether the value is in force.
     in_force: bool,
-    /// The transaction that set it; `None` if it is only planned, or was already in force.
+    /// The transaction that set the value; `None` if it is only planned, or was already in force.
     transaction: Option<TransactionName>,
     /// The command of that transaction.
     command: Option<String>,
@@ -98,7 +98,7 @@ impl ExplainedReport {
         });
     }
 
-    /// Adds a request of the policy files that is more, or less, than settings.
+    /// Adds a request of the policy files that is not a single setting.
     pub fn asked_for(&mut self, words: String) {
         self.asked_for.push(words);
     }

@@ -73,8 +73,8 @@ fn state(fault: &Fault, colour: bool) -> Option<String> {
         HostState::Unchanged if fault.exit == Exit::Usage => "Nothing was touched.".to_owned(),
         HostState::Unchanged => "Nothing was changed.".to_owned(),
         HostState::LeftOut => "This part was skipped.".to_owned(),
-        HostState::Done => "The request itself was completed before.".to_owned(),
-        HostState::Unknown => "Whether anything was changed is not known.".to_owned(),
+        HostState::Done => "The request itself had been completed before.".to_owned(),
+        HostState::Unknown => "Whether anything was changed is unknown.".to_owned(),
         HostState::Restored => "The host was restored.".to_owned(),
         HostState::NotRestored { stuck, undo } => {
             let mut text = Style::Bad.paint("NOT restored:", colour);
@@ -83,7 +83,7 @@ fn state(fault: &Fault, colour: bool) -> Option<String> {
                 text.push_str(&printable(setting));
             }
             if let Some(undo) = undo {
-                text.push_str("\nTo restore the rest by hand, read and run ");
+                text.push_str("\nTo restore the remaining settings by hand, read and run ");
                 text.push_str(&undo.display().to_string());
             }
             text
@@ -120,7 +120,7 @@ mod test {
         let cause =
             KernelError::io("eth0 rx-4: irq-suspend-timeout 20ms", &std::io::Error::from_raw_os_error(1));
         let fault = Fault::failed(cause).hint("run it as root").leaving(HostState::NotRestored {
-            stuck: vec!["eth0 rx-3: defer-hard-irqs 0: gone: the device went away".to_owned()],
+            stuck: vec!["eth0 rx-3: defer-hard-irqs 0: gone: the device was removed".to_owned()],
             undo: Some("/var/lib/netpolicy/7/undo.sh".into()),
         });
         insta::assert_snapshot!(words(&fault, false));

@@ -1,4 +1,4 @@
-//! What a policy sets, mechanism by mechanism.
+//! The values of a policy's recipe, mechanism by mechanism.
 
 use model::recipe::{Case, Mechanism, PaysFrom, RecipeValue, Rung, When};
 use model::{DeliveryMode, PolicyName, Reason, Recipes};
@@ -16,7 +16,8 @@ pub struct RecipeReport {
     cases: Vec<CaseEntry>,
     /// Overrides for drivers.
     drivers: Vec<DriverEntry>,
-    /// What the daemon tries, in this order, for a service that misses its goal and requests a search.
+    /// The modes that the daemon tries, in this order, for a service that misses its goal and requests a
+    /// search.
     ladder: Vec<RungEntry>,
 }
 
@@ -27,7 +28,7 @@ struct Entry {
     because: Reason,
     /// Further settings that the value implies, as a delivery mode does.
     brings: Vec<String>,
-    /// The drivers of the devices on which it was measured.
+    /// The drivers of the devices on which the value was measured.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     measured_on: Vec<String>,
 }
@@ -41,7 +42,7 @@ struct CaseEntry {
     because: Reason,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     measured_on: Vec<String>,
-    /// The least traffic for which it was measured to gain.
+    /// The minimum traffic for which the value was measured to help.
     #[serde(skip_serializing_if = "Option::is_none")]
     pays_from: Option<PaysFrom>,
 }
@@ -174,7 +175,7 @@ impl Report for RecipeReport {
             measured(page, &entry.measured_on);
             if let Some(PaysFrom { packets_per_flush, connections }) = entry.pays_from {
                 page.line(format!(
-                    "    gains from {packets_per_flush} packets of a queue within gro-flush-timeout, and {connections} connections"
+                    "    helps from {packets_per_flush} packets of a queue within gro-flush-timeout, and {connections} connections"
                 ));
             }
         }

@@ -6,13 +6,14 @@ const OF_JOURNAL: [&str; 12] = [
     "verify",
 ];
 
-/// The commands that look at the devices of a namespace, which no transaction names.
+/// The commands that use the devices of a namespace, which no transaction names.
 const OF_NETNS: [&str; 14] = [
     "apply", "compare", "doctor", "explain", "init", "plan", "set", "show", "status", "top", "try", "tune",
     "unset", "watch",
 ];
 
-/// Adds the options for the journal and the namespace to each command in a text that needs them.
+/// Adds the options that select this session's journal and namespace to each command in a text that needs
+/// them.
 pub fn typed(words: &str, journal: &str, netns: &str) -> String {
     const PROGRAM: &str = "netpolicy ";
     let mut parts = words.split(PROGRAM);

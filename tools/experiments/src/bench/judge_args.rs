@@ -45,7 +45,7 @@ pub struct Judge {
 /// A scenario of a comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Scenario {
-    /// Nothing is changed: both candidates are the host as it is.
+    /// Nothing is changed: both candidates are the unchanged host.
     Same,
     /// The same in windows as short as a guard's: guards are replayed on its pairs.
     SameShort,

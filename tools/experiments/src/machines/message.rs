@@ -330,7 +330,7 @@ pub struct Failure {
     pub exit: u8,
     /// The error with its causes.
     pub cause: String,
-    /// What the operator can do about it.
+    /// A remedy for the operator.
     pub hint: Option<String>,
     /// The settings that were not restored; `None` if there are none.
     pub stuck: Option<Stuck>,
@@ -342,7 +342,7 @@ pub struct Failure {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Stuck {
-    /// Setting and reason, one per line.
+    /// Each setting with the reason, one per line.
     pub settings: Vec<String>,
     /// The script that restores them, on the server's machine.
     pub undo: Option<PathBuf>,

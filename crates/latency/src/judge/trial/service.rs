@@ -30,7 +30,7 @@ pub struct JudgedService {
 
 /// The longest and the shortest window. Adjacent windows resemble each other, so many short pairs separate a
 /// change from noise sooner than a few long ones; but a window must contain enough requests for its
-/// percentiles. docs/decisions/0051 lists what was tried.
+/// percentiles. docs/decisions/0051 lists the lengths that were tried.
 pub(super) const WINDOW_LONGEST: Duration = Duration::from_secs(1);
 pub(super) const WINDOW_SHORTEST: Duration = Duration::from_millis(60);
 
@@ -99,7 +99,7 @@ pub(super) struct Service {
     pub(super) rounds: Switchback,
     /// Windows before the change.
     pub(super) reference: Vec<Figures>,
-    /// The time without an answer: over all windows, and over windows with the change.
+    /// The time without an answer: over all windows, and over the windows with the change.
     silence: [Silence; 2],
     /// Whether the service had connections before the change.
     pub(super) connected: bool,
@@ -129,7 +129,8 @@ impl Service {
     ) -> Result<Self, Fault> {
         let target =
             MeasuredService::of(&watched.selection, session, operator).map_err(|fault| match fault.exit {
-                // Like a service of the policy files that is not running: there is no traffic to judge by.
+                // Treat this like a service of the policy files that is not running: there is no traffic for
+                // a verdict.
                 Exit::Failed => Fault { exit: Exit::Refused, ..fault },
                 _ => fault,
             })?;
@@ -195,9 +196,11 @@ impl Service {
             let each = requests / u64::try_from(windows.max(1)).unwrap_or(1);
             if requests == 0 {
                 return Err(refused(format!(
-                    "{name} received no request in {windows} s: there is nothing to judge by"
+                    "{name} received no request in {windows} s, so there is no traffic for a verdict"
                 ))
-                .hint("wait for traffic, or apply it without the guard: netpolicy apply --no-guard"));
+                .hint(
+                    "wait for traffic, or apply the change without the guard: netpolicy apply --no-guard",
+                ));
             }
             let words = match metric {
                 Metric::Cpu => format!("the CPU time per request of {name} cannot be measured"),
@@ -209,7 +212,7 @@ impl Service {
         Ok(())
     }
 
-    /// Whether requests have stalled for this long, and did not before.
+    /// Whether requests have stalled for this long, and did not stall before the change.
     pub(super) fn is_stalled(&mut self, figures: &Figures, changed: bool) -> bool {
         let [all, with] = &mut self.silence;
         all.add(figures);
@@ -254,8 +257,8 @@ impl Service {
         })
     }
 
-    /// Whether the network lost more with the change than without it, or less: a difference in response times
-    /// may then be its doing.
+    /// Whether the network lost more packets with the change than without it, or fewer: a difference in
+    /// response times may then be due to the network.
     pub(super) fn network_differs(&self) -> bool {
         self.rounds.loss(CHANGED).is_apart()
     }
@@ -342,7 +345,8 @@ fn window_of(metrics: impl Iterator<Item = Metric>, rate: f64) -> Duration {
     seconds.clamp(WINDOW_SHORTEST, WINDOW_LONGEST)
 }
 
-/// The limits on metrics that a guard does not name: guarding one figure does not give up the others.
+/// The limits on metrics that a guard does not name: guarding one metric does not leave the others without
+/// limits.
 const IMPLIED: [(Guarded, f64); 4] =
     [(Guarded::P50, 0.15), (Guarded::P90, 0.15), (Guarded::P99, 0.15), (Guarded::Cpu, 0.25)];
 
@@ -396,7 +400,7 @@ mod test {
         let bets = |limits: &[(Metric, f64)]| -> Vec<f64> {
             limits.iter().map(|(metric, most)| rounds.against_growth(CHANGED, *metric, *most)).collect()
         };
-        assert!(!super::is_refused(&bets(&limits)), "the named figure alone is within its limit");
+        assert!(!super::is_refused(&bets(&limits)), "the named metric alone is within its limit");
         let implied = implied_by(&limits, None);
         assert_eq!(implied.len(), 3);
         assert!(super::is_refused(&bets(&[limits, implied].concat())));

@@ -17,8 +17,9 @@ pub(super) struct Takeover {
 }
 
 impl Takeover {
-    /// Restores what killed programs left of the wanted knobs and of these processes, each program as a
-    /// whole. `own` transactions are this attachment's. Returns true if anything may have changed.
+    /// Restores the settings that killed programs left of the wanted knobs and of these processes; of each
+    /// such program, all settings. `own` transactions are this attachment's. Returns true if anything may
+    /// have changed.
     ///
     /// Concurrent calls are safe: each transaction is rolled back once, under the journal's lock, and the
     /// second caller finds it done. If this is killed, the rest remains for the next caller.
@@ -83,12 +84,12 @@ fn put_back(
                     ));
                 }
             }
-            // Another process was faster.
+            // Another process has already rolled it back.
             Err(
                 RollBackError::NothingToUndo { .. }
                 | RollBackError::Journal(JournalError::NoSuchTransaction { .. }),
             ) => found = true,
-            // A later transaction that stays depends on it, so it stays, too.
+            // A later transaction that stays in force depends on this one, so it stays, too.
             Err(error @ (RollBackError::Overlaid { .. } | RollBackError::Owned { .. })) => {
                 context
                     .console
