@@ -17,7 +17,7 @@ pub fn forward(child: &Child, arrived: Arrived) {
     };
     let pid = i32::try_from(child.id()).ok().and_then(rustix::process::Pid::from_raw);
     if let Some(pid) = pid {
-        // If it exits in this moment, its pid stays reserved until `try_wait` reaps it.
+        // If the command exits at this moment, its pid stays reserved until `try_wait` reaps it.
         let _ = rustix::process::kill_process(pid, signal);
     }
 }

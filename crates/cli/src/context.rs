@@ -56,7 +56,8 @@ impl Context {
         self.session.whole_policy(netns, &self.console)
     }
 
-    /// Reports what a placement skips, and what could not be read.
+    /// Reports the requests and settings that a placement omits, and the parts of the host that could not be
+    /// read.
     pub fn report(&self, planned: &Planned) {
         Session::report(planned, &self.console);
         let wanted: Vec<&Setting> = planned.plan.changes().map(|change| change.to()).collect();
@@ -72,8 +73,8 @@ impl Context {
 fn session_of(globals: &Globals) -> Session {
     Session {
         netns: globals.netns.clone(),
-        // Make it absolute: a trial's guard has another working directory, and printed paths are pasted
-        // anywhere.
+        // Make the path absolute: a trial's guard process has another working directory, and printed paths
+        // may be pasted in any directory.
         state_dir: std::path::absolute(&globals.state_dir).unwrap_or_else(|_| globals.state_dir.clone()),
         policy_files: globals.policy_file.clone(),
         policy_dirs: globals.policy_dir.clone(),

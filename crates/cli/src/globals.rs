@@ -75,7 +75,7 @@ pub enum Output {
 /// Whether to use colour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Color {
-    /// On a terminal.
+    /// If standard output is a terminal.
     Auto,
     /// Always.
     Always,

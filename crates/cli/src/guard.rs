@@ -12,7 +12,8 @@ use session::{Exit, Fault, guard_process};
 
 use crate::Context;
 
-/// Wait for the deadline of a trial, and roll back what is not confirmed by then. Started by `try`.
+/// Wait for the deadline of a trial, and roll the trial back if it is not confirmed by then. Started by
+/// `try`.
 #[derive(Debug, Args)]
 pub struct GuardArgs {
     /// The deadline, in nanoseconds since boot.
@@ -32,7 +33,7 @@ pub struct GuardArgs {
     pub attach_socket: Option<PathBuf>,
 }
 
-/// Waits for the deadline, and rolls back what is unconfirmed by then.
+/// Waits for the deadline, and rolls back the trial if it is unconfirmed by then.
 ///
 /// # Errors
 /// The settings that could not be restored.
@@ -45,7 +46,7 @@ pub fn run(arguments: &GuardArgs, context: &Context) -> Result<Exit, Fault> {
     guard_process::run(&watch, &context.session, &context.console, announce)
 }
 
-/// Reports that this process is independent now, and closes the pipe, which its parent reads to the end.
+/// Reports that this process is now independent, and closes the pipe, which its parent reads to the end.
 fn announce() -> std::io::Result<()> {
     let mut out = std::io::stdout().lock();
     out.write_all(READY)?;

@@ -23,7 +23,10 @@ pub const DOCUMENTS: &str = "/usr/share/doc/netpolicy";
 /// The environment variables that commands read.
 const VARIABLES: [(&str, &str); 3] = [
     ("NO_COLOR", "Set to any value: no colour, unless `--color` is given."),
-    ("LC_ALL, LC_CTYPE, LANG", "The first one that is set. Without UTF-8, arrows and symbols are ASCII."),
+    (
+        "LC_ALL, LC_CTYPE, LANG",
+        "The first variable that is set. Without UTF-8, arrows and symbols are ASCII.",
+    ),
     ("PATH", "Where `run` finds the command and `tc load --with-tc` finds tc."),
 ];
 
@@ -67,7 +70,7 @@ fn command_page(command: &Command) -> std::io::Result<Vec<u8>> {
     let is_program = name_of(command) == "netpolicy";
     let globals = command.get_arguments().any(|arg| arg.is_global_set());
     let own = command.clone();
-    // The options that all commands take are on the program's page.
+    // The options of all commands are on the program's page.
     let own = if is_program {
         own
     } else {
@@ -146,9 +149,9 @@ pub fn files(roff: &mut Roff) {
         entry(roff, &format!("{directory}/*.toml"), "Policy files. Earlier directories take precedence.");
     }
     for directory in RECIPE_DIRS.iter().rev() {
-        entry(roff, &format!("{directory}/*.toml"), "Recipes that replace the built-in ones.");
+        entry(roff, &format!("{directory}/*.toml"), "Recipes that override the built-in ones.");
     }
-    entry(roff, STATE_DIR, "The journal: what was changed, with an `undo.sh` for each transaction.");
+    entry(roff, STATE_DIR, "The journal: the changes, with an `undo.sh` for each transaction.");
     entry(roff, API_SOCKET, "The daemon's Varlink interface.");
     entry(roff, METRICS_SOCKET, "The daemon's metrics.");
     entry(roff, DOCUMENTS, "The reference and the guides.");

@@ -40,7 +40,7 @@ impl OwnFiles {
 
 impl Drop for OwnFiles {
     fn drop(&mut self) {
-        // The directory may still contain the journal of rolled back changes.
+        // The directory may still contain the journal of changes that were rolled back.
         let _ = std::fs::remove_dir_all(&self.directory);
     }
 }

@@ -28,8 +28,8 @@ pub const TOOLS: [Tool; 2] = [
 /// The package that contains them.
 const PACKAGE: &str = "netpolicy-tools";
 
-/// The directories of the programs, relative to any of them: the same directory, as cargo builds them, and
-/// the installed one relative to `/usr/sbin`.
+/// The directories of the programs, relative to the directory of any of them: the same directory, as built by
+/// cargo, and the installed one relative to `/usr/sbin`.
 const DIRECTORIES: [&str; 2] = [".", "../libexec/netpolicy"];
 
 impl Tool {
@@ -66,7 +66,7 @@ impl Tool {
         own.into_iter().flat_map(|own| DIRECTORIES.map(|below| own.join(below).join(self.program))).collect()
     }
 
-    /// The path where it is installed.
+    /// The path at which the program is installed.
     #[must_use]
     pub fn path(&self) -> Option<PathBuf> {
         self.places().into_iter().find(|path| path.is_file())
@@ -214,6 +214,9 @@ mod test {
         assert!(words.contains("`netpolicy two` are in the program netpolicy-none"), "{words}");
         assert!(words.contains("/libexec/netpolicy/netpolicy-none"), "{words}");
         assert!(fault.hint.is_some_and(|hint| hint.contains("netpolicy-tools")));
-        assert!(missing.run().is_ok(), "a page of what is not installed is not missed");
+        assert!(
+            missing.run().is_ok(),
+            "the page of a program that is not installed is omitted without an error"
+        );
     }
 }

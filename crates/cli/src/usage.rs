@@ -20,7 +20,7 @@ pub fn parse<Arguments: Parser>(command: clap::Command) -> Arguments {
     })
 }
 
-/// A command line error, completed with what clap omits.
+/// A command-line error, completed with details that clap omits.
 #[must_use]
 pub fn explain<Arguments: Parser>(error: clap::Error, words: &[OsString]) -> clap::Error {
     with_range::<Arguments>(without_hidden::<Arguments>(error), words)

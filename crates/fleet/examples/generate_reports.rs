@@ -1,4 +1,4 @@
-//! Writes reports of many hosts, made from a real one, to measure `audit`: `cargo run -p netpolicy-fleet
+//! Writes reports of many hosts, derived from a real one, to measure `audit`: `cargo run -p netpolicy-fleet
 //! --example generate_reports -- REPORT COUNT DIRECTORY`. Every tenth host has drift, every twentieth another
 //! kernel, every hundredth a conflict, and every thousandth report is cut off.
 

@@ -1,4 +1,4 @@
-//! What the reports of many hosts have in common, worst first.
+//! The issues that the reports of many hosts have in common, worst first.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::host_report::{FindingOnHost, HostReport};
 
-/// How far a host's clock may be ahead of this one's, in seconds: a report from later proves nothing.
+/// How far a host's clock may be ahead of this one's, in seconds: a report from the future proves nothing.
 const CLOCK_SKEW_MAX: u64 = 3600;
 
 /// The maximum number of hosts.
@@ -35,35 +35,35 @@ const NAMES_IN_ROW: usize = 40;
 /// The share of packets below which a delivery mode counts as not engaged.
 const ENGAGED_MIN: f64 = 0.5;
 
-/// What can be wrong with a host, worst first.
+/// An issue of a host, worst first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Issue {
-    /// It is expected and did not report.
+    /// The host is expected and did not report.
     Missing,
-    /// Its report cannot be read.
+    /// The host's report cannot be read.
     Unreadable,
-    /// Its standing proof shows that a policy harms.
+    /// A standing proof shows that a policy harms.
     Harmful,
     /// `doctor` found a problem.
     Problem,
     /// An applied setting has changed.
     Drift,
-    /// Its policy files are refused.
+    /// The host's policy files are refused.
     Refused,
-    /// It lacks a mechanism that its policy files need.
+    /// The host lacks a mechanism that its policy files need.
     Lacking,
-    /// Another program sets the same things.
+    /// Another program writes the same settings.
     Conflict,
-    /// A delivery mode is set and delivers few packets.
+    /// A delivery mode is set but delivers few packets.
     NotEngaged,
     /// A service misses its goal.
     MissedGoal,
     /// Policy files are not applied.
     Pending,
-    /// Its kernel or a driver has a known fault.
+    /// The kernel or a driver has a known fault.
     KnownFault,
-    /// Its report is old.
+    /// The report is old.
     Stale,
     /// `doctor` warns.
     Warning,
@@ -72,7 +72,7 @@ pub enum Issue {
 }
 
 impl Issue {
-    /// All of them, worst first.
+    /// All issues, worst first.
     pub const ALL: [Self; 15] = [
         Self::Missing,
         Self::Unreadable,
@@ -128,7 +128,7 @@ struct Header {
     kind: Option<String>,
 }
 
-/// What is kept of a host.
+/// The data kept of a host.
 #[derive(Debug)]
 struct Kept {
     at_unix_seconds: u64,
@@ -138,7 +138,7 @@ struct Kept {
     issues: BTreeSet<(Issue, String)>,
 }
 
-/// Reads reports one after another, and keeps little of each.
+/// Reads reports one after another, and keeps only a summary of each.
 #[derive(Debug, Default)]
 pub struct Audit {
     hosts: BTreeMap<String, Kept>,
@@ -148,7 +148,7 @@ pub struct Audit {
 }
 
 impl Audit {
-    /// An audit of no host.
+    /// An audit without hosts.
     pub fn new() -> Self {
         Self::default()
     }
@@ -177,7 +177,7 @@ impl Audit {
                         Some(Ok(header)) if header.schema.as_deref() != Some(SCHEMA) => {
                             other_kind(header.schema, header.kind)
                         }
-                        _ if error.is_eof() => format!("it is cut off: {error}"),
+                        _ if error.is_eof() => format!("it is truncated: {error}"),
                         _ => error.to_string(),
                     };
                     return self.unreadable(file, why);
@@ -242,7 +242,7 @@ impl Audit {
             kept.drivers.iter().for_each(|driver| *drivers.entry(driver.clone()).or_default() += 1);
         }
         for unreadable in &self.unreadable {
-            // Where it is damaged differs by file.
+            // The position of the damage differs by file.
             let why = unreadable.why.split(" at line ").next().unwrap_or_default();
             group(Issue::Unreadable, why, &unreadable.file);
         }
@@ -291,7 +291,7 @@ fn other_kind(schema: Option<String>, kind: Option<String>) -> String {
             "it is a document of kind `{}`, not what `netpolicy -o json report` prints",
             kind.unwrap_or_default()
         ),
-        Some(other) => format!("its schema `{other}` is of another version of netpolicy than {SCHEMA}"),
+        Some(other) => format!("its schema `{other}` belongs to another version of netpolicy than {SCHEMA}"),
         None => "it is not a document of netpolicy".to_owned(),
     }
 }
@@ -304,7 +304,7 @@ fn short(text: &str) -> String {
     }
 }
 
-/// What is wrong with a host.
+/// The issues of a host.
 fn issues(report: &HostReport) -> BTreeSet<(Issue, String)> {
     let mut issues = BTreeSet::new();
     for drifted in report.drifted.iter().filter(|drifted| drifted.note != "gone") {
@@ -402,7 +402,7 @@ pub struct Coverage {
     pub missing: Vec<String>,
     /// Hosts that reported and were not expected.
     pub unexpected: Vec<String>,
-    /// Hosts that were left out because there are too many.
+    /// Hosts that were omitted because there are too many.
     pub beyond_limit: usize,
 }
 
@@ -461,7 +461,7 @@ impl AuditReport {
             (self.clean, "without any issue"),
             (unexpected.len(), "not expected"),
             (self.duplicates.len(), "with several reports, of which the newest counts"),
-            (*beyond_limit, "left out: too many hosts"),
+            (*beyond_limit, "omitted: too many hosts"),
         ];
         for (count, what) in more.into_iter().filter(|(count, _)| *count > 0) {
             words.push_str(&format!("; {count} {what}"));
@@ -676,7 +676,7 @@ mod test {
         assert_eq!(found.coverage.missing, ["gone"]);
         assert_eq!(found.coverage.unexpected.len(), 7);
         assert!(found.covered().starts_with("2 of 3 expected hosts reported"), "{}", found.covered());
-        assert!(Issue::ALL.is_sorted(), "the list is in the order of the gate");
+        assert!(Issue::ALL.is_sorted(), "the issues are listed in the order of the gate");
     }
 
     #[test]
@@ -706,7 +706,7 @@ mod test {
         let cut = good[..good.len() - 20].to_vec();
         let several = [good.as_slice(), b"\n", &report("second", &json!({})), &cut].concat();
         for (text, why) in [
-            (cut.clone(), "it is cut off"),
+            (cut.clone(), "it is truncated"),
             (Vec::new(), "the file is empty"),
             (b"ELF\x7f\x00\xff".to_vec(), "expected value"),
             (b"{}".to_vec(), "it is not a document of netpolicy"),
@@ -726,7 +726,11 @@ mod test {
             assert!(found.fails(Issue::Unreadable), "{why}");
         }
         let found = audited(&[several], None);
-        assert_eq!((found.coverage.reported, found.unreadable.len()), (2, 1), "those before the cut count");
+        assert_eq!(
+            (found.coverage.reported, found.unreadable.len()),
+            (2, 1),
+            "reports before the truncated one count"
+        );
     }
 
     #[test]

@@ -7,19 +7,19 @@ use page::{Page, Report, Style};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// What `report` prints: the state of one host, for `audit`.
+/// The output of `report`: the state of one host, for `audit`.
 #[derive(Clone, Debug, Default, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(default)]
 pub struct HostReport {
     /// The host's name, as `uname -n` prints it.
     pub host: String,
-    /// When it was made, in seconds since 1970-01-01 00:00 UTC.
+    /// The time of the report, in seconds since 1970-01-01 00:00 UTC.
     pub at_unix_seconds: u64,
     /// The version of netpolicy.
     pub version: String,
     /// The kernel's release.
     pub release: String,
-    /// The number of devices with receive queues of their own, by driver.
+    /// The number of devices with their own receive queues, by driver.
     pub drivers: BTreeMap<String, usize>,
     /// The policy files.
     pub policy: PolicyState,
@@ -29,7 +29,7 @@ pub struct HostReport {
     pub drifted: Vec<Drifted>,
     /// The findings of `doctor`, without notes.
     pub findings: Vec<FindingOnHost>,
-    /// Whether a daemon keeps the policy; `None` if that could not be asked.
+    /// Whether a daemon keeps the policy in force; `None` if that is unknown.
     pub daemon: Option<bool>,
     /// The requests for services. Without a daemon, only their targets are known.
     pub services: Vec<Service>,
@@ -43,7 +43,7 @@ pub struct PolicyState {
     pub requests: usize,
     /// The number of settings that `netpolicy apply` would change.
     pub pending: usize,
-    /// Why the files are refused, if so.
+    /// Why the files are refused; `None` if they are not.
     pub refused: Option<Refused>,
 }
 
@@ -95,7 +95,7 @@ pub struct Service {
     pub target: String,
     /// The policy.
     pub policy: String,
-    /// How many settings it wants, and how many have that value.
+    /// How many settings the request wants, and how many of them have that value.
     pub wanted: u64,
     /// See `wanted`.
     pub set: u64,

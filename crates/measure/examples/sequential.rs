@@ -1,9 +1,9 @@
-//! How often tests on paired windows raise a false alarm, and how soon they detect a true change.
+//! Measures how often tests on paired windows raise a false alarm, and how soon they detect a true change.
 //! docs/decisions/0029 has the false-alarm rates.
 //!
 //! `cargo run --release -p netpolicy-measure --example sequential [TRIALS]`
 
-#![expect(clippy::print_stdout, reason = "an example prints what it found")]
+#![expect(clippy::print_stdout, reason = "an example prints its results")]
 
 use measure::sequential::Sequence;
 use model::Chance;
@@ -123,7 +123,7 @@ fn by_t(differences: &[f64], _: &Sequence) -> bool {
     mean.abs() > 2.1 * (variance / n).sqrt()
 }
 
-/// The number of pairs after which a test decides, if it does.
+/// The number of pairs after which a test decides; `None` if it does not.
 fn first(test: Test, noise: Noise, truth: f64, sd: f64, seed: u64) -> Option<usize> {
     let mut windows = Windows::new(noise, seed);
     let (mut sequence, mut differences) = (Sequence::new(), Vec::new());
@@ -137,7 +137,7 @@ fn first(test: Test, noise: Noise, truth: f64, sd: f64, seed: u64) -> Option<usi
 
 fn main() {
     let trials = std::env::args().nth(1).and_then(|text| text.parse().ok()).unwrap_or(1_000);
-    println!("false alarms, % of {trials} trials of {PAIRS} pairs, looked at after each pair; noise 0.1");
+    println!("false alarms, % of {trials} trials of {PAIRS} pairs, tested after each pair; noise 0.1");
     for (name, noise) in NOISES {
         let rates = TESTS.map(|(test_name, test)| {
             let alarms = (0..trials).filter(|seed| first(test, noise, 0.0, 0.1, *seed).is_some()).count();
@@ -148,7 +148,7 @@ fn main() {
         });
         println!("  {name}: {}", rates.join(", "));
     }
-    println!("pairs until a true change is seen, median / nine of ten ({PAIRS}+ where not), autocorrelated");
+    println!("pairs until a true change is detected, median / nine of ten ({PAIRS}+ if not), autocorrelated");
     for sd in [0.05, 0.15, 0.4] {
         for change in [0.05_f64, 0.10, 0.20, 0.30, 1.0] {
             let truth = change.ln_1p();

@@ -1,10 +1,11 @@
-//! What a policy may gain on a service that has none: the gains in recorded comparisons of services with a
+//! Predicts the effect of a policy on a service that has none from recorded comparisons of services with a
 //! similar load.
 //!
-//! The middle of a range is the median of the [`NEIGHBOURS`] records that are most alike; its width is how far
-//! this method was off for the other records, each estimated without the records of its own server. So a
-//! range holds the gain of a new server in nine of ten cases, as far as it resembles the recorded ones.
-//! Services on overcommitted machines ([`Load::is_unsteady`]) are estimated from records of their kind only.
+//! The middle of a range is the median of the [`NEIGHBOURS`] most similar records; its width is the error of
+//! this method on the other records, each estimated without the records of its own server (leave-one-out). So
+//! a range contains the effect on a new server in nine of ten cases, provided that the server resembles the
+//! recorded ones. Services on overcommitted machines ([`Load::is_unsteady`]) are estimated from records of
+//! their kind only.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -18,7 +19,7 @@ use crate::statistics::{Interval, median};
 /// The recorded comparisons: `bench/servers/live.py --table`.
 const RECORDED: &str = include_str!("expectation/recorded.tsv");
 
-/// How many records a range is centred on.
+/// The number of records whose median is the middle of a range.
 const NEIGHBOURS: usize = 5;
 
 /// The share of new cases that a range is meant to hold.
@@ -49,12 +50,13 @@ pub struct Load {
 }
 
 impl Load {
-    /// Whether response times vary as on an overcommitted machine, where what a policy saves is lost again.
+    /// Whether response times vary as on an overcommitted machine, where waiting for CPUs outweighs the
+    /// savings of a policy.
     pub fn is_unsteady(&self) -> bool {
         self.spread.is_some_and(|spread| spread > SPREAD_MAX)
     }
 
-    /// How much another load differs, as the sum of the logarithms of the factors.
+    /// The distance to another load: the sum of the absolute logarithms of the factors.
     fn distance(&self, other: &Self) -> f64 {
         let factor = |one: f64, other: f64| (one.max(1e-9) / other.max(1e-9)).ln().abs();
         let connections = factor(count(self.connections.max(1)), count(other.connections.max(1)));
@@ -63,10 +65,10 @@ impl Load {
 }
 
 /// The largest spread on a machine with CPU time to spare. Recorded: 1.1 to 4.2 on an idle machine, up to 52
-/// beside compilers.
+/// while compilers were running.
 const SPREAD_MAX: f64 = 6.0;
 
-/// How much a factor in the number of connections counts, compared with one in the rate.
+/// The weight of a factor in the number of connections, relative to one in the request rate.
 const WEIGHT_OF_CONNECTIONS: f64 = 0.3;
 
 /// A recorded comparison of a policy with an untouched host.
@@ -114,7 +116,7 @@ impl Recorded {
     }
 }
 
-/// What a policy may change.
+/// The expected effects of a policy.
 #[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Expected {
@@ -124,7 +126,7 @@ pub struct Expected {
     pub cpu: Interval,
     /// The same of the median response time.
     pub p50: Interval,
-    /// The number of records that the ranges rest on.
+    /// The number of records on which the ranges are based.
     pub records: usize,
     /// The distance of the most similar record as a factor in the request rate: 1 is the same load.
     pub nearest: f64,
@@ -137,7 +139,7 @@ impl Expected {
     }
 }
 
-/// Recorded comparisons, and how far off the estimate for a new server is by them.
+/// Recorded comparisons, with the errors of the estimate for a new server.
 #[derive(Clone, Debug)]
 pub struct Experience {
     policies: BTreeMap<(PolicyName, bool), OfPolicy>,
@@ -152,11 +154,11 @@ struct OfPolicy {
     errors: [(f64, f64); 2],
 }
 
-/// What is estimated, in the order of [`OfPolicy::errors`].
+/// The estimated quantities, in the order of [`OfPolicy::errors`].
 const QUANTITIES: [fn(&Recorded) -> f64; 2] = [|one| one.cpu, |one| one.p50];
 
 impl Experience {
-    /// From these comparisons. Policies of fewer than two servers are left out.
+    /// Creates the expectations from these comparisons. Policies with fewer than two servers are omitted.
     pub fn of(recorded: &[Recorded]) -> Self {
         let mut policies: BTreeMap<(PolicyName, bool), Vec<Recorded>> = BTreeMap::new();
         for one in recorded {
@@ -169,14 +171,14 @@ impl Experience {
         Self { policies: policies.into_iter().filter_map(of_policy).collect() }
     }
 
-    /// From the comparisons that netpolicy ships.
+    /// Creates the expectations from the comparisons that netpolicy ships.
     pub fn recorded() -> &'static Self {
         static RECORDED: LazyLock<Experience> = LazyLock::new(|| Experience::of(Recorded::all()));
         &RECORDED
     }
 
-    /// What each policy may change for a service with this load, the largest saving first. Nothing if no record
-    /// is similar.
+    /// The expected effects of each policy on a service with this load, the largest saving first. Empty if no
+    /// record is similar.
     pub fn expected(&self, load: &Load) -> Vec<Expected> {
         let alike = self.policies.iter().filter(|((_, is_unsteady), _)| *is_unsteady == load.is_unsteady());
         let mut found: Vec<Expected> =
@@ -237,8 +239,8 @@ fn log(change: f64) -> f64 {
     (1.0 + change).max(1e-3).ln()
 }
 
-/// The value below which this share of new ones falls: outwards from the middle, so that few values give a
-/// wide range.
+/// The value below which this share of new values is expected: rounded outwards from the middle, so that few
+/// values give a wide range.
 #[expect(
     clippy::cast_precision_loss,
     clippy::cast_possible_truncation,

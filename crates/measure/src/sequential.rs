@@ -1,11 +1,11 @@
-//! A betting confidence sequence (an e-process, inverted): it can be evaluated after every pair, and stopped at
-//! any time.
+//! A betting confidence sequence (an e-process, inverted): it can be evaluated after every pair, and stopped
+//! at any time.
 //!
 //! Two settings are measured in alternation, in pairs, and a coin toss decides which comes first. Suppose
 //! that the settings differ by a constant. After subtracting that constant, the sign of a pair's difference
 //! depends only on the coin: plus and minus are equally likely, whatever the noise. Autocorrelation, drift
-//! and heavy tails change the size of the difference, not its sign. So a bet on the sign at even odds is
-//! fair. No sequence of fair bets multiplies its stake by 1/α with a probability above α, however long it
+//! and heavy tails change the size of the difference, not its sign. So a bet on the sign at even odds is a
+//! fair bet. No sequence of fair bets multiplies its stake by 1/α with a probability above α, however long it
 //! runs and whenever it stops (Ville 1939).
 //!
 //! The bet on a pair is tanh of its difference in units of the noise of earlier pairs: nearly a sign test for
@@ -57,7 +57,7 @@ const NOISE_SUPPOSED: f64 = 0.1;
 /// The number of differences from which the noise is estimated.
 const NOISE_KNOWN_FROM: usize = 4;
 
-/// The minimum noise: histogram buckets have a width.
+/// The minimum noise, because histogram buckets have a width.
 const NOISE_MIN: f64 = 0.002;
 
 /// The maximum number of pairs; later ones are ignored. Three hours of one-second pairs.
@@ -432,7 +432,7 @@ mod test {
         }
         let typical = median(&needed).expect("fifty");
         assert!((0.5..2.0).contains(&(count(predicted) / typical)), "{predicted}, took {typical}");
-        assert_eq!(sequence.pairs_for(1e-6, 0.05), None, "more than there can be");
+        assert_eq!(sequence.pairs_for(1e-6, 0.05), None, "more than the maximum number of pairs");
     }
 
     proptest! {

@@ -5,13 +5,11 @@
 //! - *How large is it?* An experiment has few repeats, and a percentile of response times is not normally
 //!   distributed. So the result is the median of the repeats, with the interval between two order statistics
 //!   that the sign test gives. It assumes only independent repeats, uses no random numbers, and is exact.
-//!   Below six repeats no such interval reaches 95 %; the range of all repeats is given, with its
-//!   [`coverage`].
+//!   Below six repeats no such interval reaches 95 %; the range of all repeats is given, together with its [`coverage`].
 //! - *Is it better?* Runs before and after are paired by round, because a noisy neighbour disturbs a whole
 //!   round: Student's t over the differences of the pairs. Response times and throughput are compared as
 //!   ratios, on a logarithmic scale, on which a disturbance of a tenth is the same at 20 µs and at 2 ms. CPU
-//!   use, which may be zero, is compared by difference. A bootstrap would be overconfident with three to ten
-//!   rounds, which is what one can afford.
+//!   use, which may be zero, is compared by difference. A bootstrap would be overconfident with three to ten rounds, the number that is practical.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -56,7 +54,8 @@ pub fn median_interval(values: &[f64]) -> Option<Interval> {
     Some(Interval { estimate, low: sorted[cut], high: sorted[sorted.len() - 1 - cut] })
 }
 
-/// How often an interval of [`median_interval`] over this many values holds the true median, 0..=1.
+/// The probability that an interval of [`median_interval`] over this many values contains the true median,
+/// 0..=1.
 pub fn coverage(values: usize) -> f64 {
     1.0 - 2.0 * at_most(values, cut(values))
 }
@@ -186,8 +185,8 @@ mod test {
         let back = paired_ratio(&after, &before).expect("three pairs");
         assert_near(there.estimate * back.estimate, 1.0, 1e-12);
         assert_near(there.low * back.high, 1.0, 1e-12);
-        assert_eq!(paired_ratio(&[1.0, 0.0], &[1.0, 1.0]), None, "no ratio to nothing");
-        assert_eq!(paired_ratio(&[1.0], &[1.0]), None, "one pair has no noise to know");
+        assert_eq!(paired_ratio(&[1.0, 0.0], &[1.0, 1.0]), None, "a ratio to zero is undefined");
+        assert_eq!(paired_ratio(&[1.0], &[1.0]), None, "the noise of a single pair is unknown");
         assert_eq!(paired_ratio(&[1.0, 2.0], &[1.0]), None, "a run without a partner");
     }
 

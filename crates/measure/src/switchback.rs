@@ -127,10 +127,10 @@ pub struct Switchback {
     names: Vec<String>,
     rule: Rule,
     by: JudgedBy,
-    /// How the sequences of differences begin.
+    /// The bets with which sequences of differences begin.
     sequence: fn() -> Sequence,
     contrasts: Vec<Contrast>,
-    /// What TCP counted with each candidate.
+    /// TCP's counts with each candidate.
     seen: Vec<NetworkTotals>,
     rounds: usize,
     void: Vec<(Unfair, usize)>,
@@ -219,7 +219,7 @@ impl Switchback {
     }
 
     /// Adds a round: one window of each candidate, in the order of their names. Returns why the round does
-    /// not count, if so.
+    /// not count; `None` if it counts.
     ///
     /// # Panics
     /// If there is not exactly one window per candidate: a bug in the caller.
@@ -229,7 +229,7 @@ impl Switchback {
     }
 
     /// Adds a round of some candidates, by number in ascending order, of which the first is 0: the others are
-    /// no longer measured. Returns why the round does not count, if so.
+    /// no longer measured. Returns why the round does not count; `None` if it counts.
     ///
     /// # Panics
     /// If there is not exactly one window per candidate, or none of candidate 0: a bug in the caller.
@@ -240,13 +240,13 @@ impl Switchback {
         seen: Option<Unfair>,
     ) -> Option<Unfair> {
         assert_eq!(windows.len(), candidates.len(), "a window for each candidate");
-        assert_eq!(candidates.first(), Some(&0), "a window to compare the others with");
+        assert_eq!(candidates.first(), Some(&0), "a window with which the others are compared");
         for (candidate, window) in candidates.iter().zip(windows) {
             if let Some((network, known)) = window.network.as_ref().zip(self.seen.get_mut(*candidate)) {
                 known.add(network);
             }
         }
-        // If the rate is a deciding metric, it may differ.
+        // If the rate is a deciding metric, it may differ between windows.
         let rate_decides = self.rule.deciding.contains(&Metric::Requests);
         let void = seen.or_else(|| unfair(windows).filter(|why| *why != Unfair::Rates || !rate_decides));
         if let Some(why) = void {
@@ -302,7 +302,7 @@ impl Switchback {
         self.rounds
     }
 
-    /// The number of rounds that do not, by reason.
+    /// The number of rounds that do not count, by reason.
     pub fn voided(&self) -> &[(Unfair, usize)] {
         &self.void
     }
@@ -451,7 +451,7 @@ impl Switchback {
         &self.contrasts[candidate - 1].loss
     }
 
-    /// What TCP counted with each candidate, in the order of their names.
+    /// TCP's counts with each candidate, in the order of the candidates' names.
     pub fn seen(&self) -> &[NetworkTotals] {
         &self.seen
     }
@@ -468,7 +468,7 @@ impl Switchback {
         self.winner_within(&[])
     }
 
-    /// The same among the candidates that exceed no limit.
+    /// Like [`Switchback::winner`], among the candidates that exceed no limit.
     pub fn winner_within(&self, limits: &[Limit]) -> Option<usize> {
         let others = 1..self.names.len();
         let gain = |candidate: usize| -> f64 {
@@ -512,8 +512,8 @@ impl Switchback {
         self.rounds == 0 && silent >= rounds && silent + still == void
     }
 
-    /// Whether rounds are void because of the candidates themselves: in a closed loop, requests come as fast
-    /// as they are answered.
+    /// Whether rounds are void because of the candidates themselves: in a closed loop, the request rate
+    /// depends on the response time.
     pub fn closed_loop(&self, candidate: usize) -> bool {
         let rates = self.voided_by(Unfair::Rates);
         let change = self.change(candidate, Metric::Requests);
@@ -579,7 +579,7 @@ impl fmt::Display for Verdict {
     }
 }
 
-#[expect(clippy::cast_precision_loss, reason = "counts of metrics and candidates")]
+#[expect(clippy::cast_precision_loss, reason = "small numbers of metrics and candidates")]
 const fn count_of(number: usize) -> f64 {
     number as f64
 }
@@ -764,7 +764,7 @@ mod test {
         }
         assert!(switchback.is_silent(2) && !switchback.is_silent(3));
         switchback.void(Unfair::Restart);
-        assert!(!switchback.is_silent(2), "a restart gives another verdict");
+        assert!(!switchback.is_silent(2), "a restart changes the verdict");
     }
 
     #[test]

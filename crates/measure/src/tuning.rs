@@ -23,26 +23,27 @@ use crate::switchback::{Figures, Metric, MetricVerdict, Rule, Switchback, Unfair
 pub const FINALISTS: usize = 2;
 
 /// The length of the windows of the first look, and of the first rounds of the elimination, as parts of an
-/// ordinary one: many short windows drop what harms the service sooner than a few long ones.
+/// ordinary one: many short windows detect a harmful candidate sooner than a few long ones.
 const FIRST_LOOK_PART: u32 = 10;
 const SHORT_PART: u32 = 4;
 
-/// The rounds of the elimination with short windows, unless the goal is a p99: they have too few requests.
+/// The number of rounds of the elimination with short windows, unless the goal is a p99: short windows have
+/// too few requests for that.
 const SHORT_ROUNDS: usize = 8;
 
 /// The cost of an ordinary window, in the unit of [`cost`].
 const WHOLE_COSTS: usize = 5;
 
-/// The rounds of the first look, and after how many void ones it ends.
+/// The rounds of the first look, and the number of void rounds after which it ends.
 const PROBES: usize = 3;
 const PROBES_VOID_MAX: usize = 2;
 
 /// How far beyond its limit a figure must be in each short round for a candidate to be dropped, as a factor.
-/// Few requests determine a p99 of a short window.
+/// The p99 of a short window depends on few requests.
 const GROSS: f64 = 1.4;
 const GROSS_P99: f64 = 2.0;
 
-/// The rounds after which the remaining candidates are ranked, and the fewest that a time limit must allow.
+/// The rounds after which the remaining candidates are ranked, and the minimum that a time limit must allow.
 const ROUNDS_MAX: usize = 24;
 const ROUNDS_LEAST: usize = 4;
 
@@ -53,12 +54,12 @@ const VARIANTS_ROUNDS_MAX: usize = 16;
 const ELIMINATION_SHARE: f64 = 0.45;
 const VARIANTS_SHARE: f64 = 0.6;
 
-/// The growth of a stake, as a logarithm, that drops a candidate, by bets as in [`crate::sequential`]: one
-/// window that is far off counts little. A wrong elimination costs part of the improvement, so the growth is
-/// below that of a verdict; but each candidate is tested against several limits after each round.
+/// The growth of a stake, as a logarithm, that drops a candidate, by bets as in [`crate::sequential`], which
+/// limit the weight of an outlier. A wrong elimination costs part of the improvement, so the growth is below
+/// that of a verdict; but each candidate is tested against several limits after each round.
 const DROPS: f64 = 3.689;
 
-/// The same for a candidate that harms nothing, and is only not the best: it may be measured for longer.
+/// The same for a candidate that is harmless but not the best: it may be measured for longer.
 const DROPS_HARMLESS: f64 = 4.605;
 
 /// The same for a limit in the proof.
@@ -84,11 +85,11 @@ pub struct Aim {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum TunerStage {
-    /// Short rounds: what harms the service is dropped.
+    /// Short rounds, which drop harmful candidates.
     FirstLook,
-    /// What is clearly not the best is dropped, round by round.
+    /// Rounds after which candidates that are clearly not the best are dropped.
     Elimination,
-    /// The best candidate with other values.
+    /// Variants of the best candidate with other values.
     Neighbourhood,
     /// New pairs of the current settings, the best and the runner-up.
     Proof,
@@ -114,14 +115,14 @@ pub enum Out {
         /// The planner's message.
         words: String,
     },
-    /// The candidate changes nothing, or the same as an earlier candidate.
+    /// The candidate changes nothing, or results in the same settings as an earlier candidate.
     Same {
         /// The earlier candidate.
         candidate: String,
     },
     /// An earlier search of this service dropped it.
     Earlier {
-        /// Why, and when.
+        /// The reason and the time.
         words: String,
     },
     /// The metric to improve became worse, or requests stalled.
@@ -135,14 +136,14 @@ pub enum Out {
     },
     /// The candidate does not improve the goal by the margin.
     TooLittle,
-    /// Others are better.
+    /// Other candidates are better.
     Behind,
 }
 
 impl fmt::Display for Out {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            // The other lines are evidence.
+            // The following lines are evidence.
             Self::Refused { words } => f.write_str(words.lines().next().unwrap_or_default()),
             Self::Same { candidate } => write!(f, "the same as {candidate}"),
             Self::Earlier { words } => f.write_str(words),
@@ -178,7 +179,7 @@ pub struct Ranking {
     pub out: Option<Out>,
 }
 
-/// What to do next.
+/// The next step of a search.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TunerStep {
     /// Measure one window of each of these candidates, in random order.
@@ -261,8 +262,8 @@ impl Heat {
         rounds.collect()
     }
 
-    /// Whether a candidate is worse than another by more than this, as a logarithm, as far as a stake that grows
-    /// by `growth` shows it.
+    /// Whether a candidate is worse than another by more than this, as a logarithm, according to a stake that
+    /// grows by `growth`.
     fn is_worse(&self, candidate: usize, other: usize, metric: Metric, most: f64, growth: f64) -> bool {
         let mut sequence = Sequence::robust();
         self.worse_by(candidate, other, metric).into_iter().for_each(|pair| sequence.add(pair));
@@ -300,7 +301,7 @@ impl Heat {
         self.rounds.iter().filter(|round| stalled(&round[candidate]) && !stalled(&round[0])).count()
     }
 
-    /// Whether most of the rounds so far were measured for a candidate in vain.
+    /// Whether most of the rounds so far were void for a candidate.
     fn is_stuck(&self) -> bool {
         self.rounds.is_empty() && self.void >= STUCK_ROUNDS
     }
@@ -344,8 +345,8 @@ impl Tuner {
         }
     }
 
-    /// The fewest windows of a search among this many candidates besides the current settings, of which
-    /// `variants` are variants of the best.
+    /// The minimum number of windows of a search among this many candidates besides the current settings, of
+    /// which `variants` are variants of the best.
     pub fn windows_least(candidates: usize, variants: usize) -> usize {
         let of_variants = if variants > 0 { ROUNDS_LEAST * (variants + 2) } else { 0 };
         PROBES * (candidates + 1).div_ceil(WHOLE_COSTS)
@@ -354,7 +355,7 @@ impl Tuner {
             + PROOF_LEAST * (FINALISTS + 1)
     }
 
-    /// What to do next.
+    /// The next step of a search.
     pub fn step(&self) -> TunerStep {
         match self.step {
             Next::Done => TunerStep::Done,
@@ -453,7 +454,7 @@ impl Tuner {
         }
     }
 
-    /// Ends the search: the time is over. What the proof has shown by now counts.
+    /// Ends the search, because the time is over. The verdicts of the proof so far count.
     pub fn end(&mut self) {
         if self.heat.stage == TunerStage::Proof && self.step == Next::Round {
             self.conclude();
@@ -494,7 +495,7 @@ impl Tuner {
         left.iter().take(FINALISTS).map(|standing| self.heat.candidates[standing.candidate]).collect()
     }
 
-    /// Drops what is far beyond a limit in each short round.
+    /// Drops candidates that are far beyond a limit in each short round.
     fn look(&mut self) {
         if self.heat.rounds.len() < PROBES && self.heat.void < PROBES_VOID_MAX {
             return;
@@ -534,7 +535,7 @@ impl Tuner {
         }
     }
 
-    /// Drops what is clearly not the best, and ends the stage when the rest is ranked.
+    /// Drops candidates that are clearly not the best, and ends the stage when the rest is ranked.
     fn eliminate(&mut self) {
         let is_first = self.heat.stage == TunerStage::Elimination;
         let (most, share) = match is_first {
@@ -548,7 +549,7 @@ impl Tuner {
         for candidate in self.heat.left() {
             self.heat.out[candidate] = self.why_out(candidate);
         }
-        // A candidate that may soon be dropped for a limit drops no other.
+        // A candidate that may soon be dropped because of a limit does not drop others.
         let within: Vec<usize> =
             self.heat.left().into_iter().filter(|candidate| self.seems_within(*candidate)).collect();
         if let Some(best) = self.heat.best(&within, self.aim.metric) {
@@ -603,7 +604,8 @@ impl Tuner {
         }
     }
 
-    /// Whether the estimates of a candidate are within the limits. What was not measured may be.
+    /// Whether the estimates of a candidate are within the limits. Estimates that were not measured count as
+    /// within.
     fn seems_within(&self, candidate: usize) -> bool {
         let mut limits = self.aim.limits.iter();
         limits.all(|(guarded, most)| {
@@ -612,7 +614,7 @@ impl Tuner {
         })
     }
 
-    /// Why a candidate is not to be measured any longer.
+    /// Why a candidate should not be measured any longer.
     fn why_out(&self, candidate: usize) -> Option<Out> {
         let heat = &self.heat;
         if heat.stalls(candidate) > 1 {
@@ -641,7 +643,7 @@ impl Tuner {
         }
     }
 
-    /// Drops finalists that cannot win, and ends the proof when the rest is decided.
+    /// Drops finalists that cannot win, and ends the proof when all others are decided.
     fn prove(&mut self) {
         if self.heat.is_stuck() || self.spent >= self.budget {
             return self.end();
@@ -664,13 +666,13 @@ impl Tuner {
                 self.heat.out[candidate] = Some(Out::Behind);
             }
         }
-        // A figure that seems to be beyond its limit needs more pairs.
+        // A metric that seems to be beyond its limit needs more pairs.
         if self.unproved(best).is_none() && self.seems_within(best) && self.heat.left() == [best] {
             self.end();
         }
     }
 
-    /// What a candidate lacks to be the winner.
+    /// The conditions that a candidate does not meet to be the winner.
     fn unproved(&self, candidate: usize) -> Option<Out> {
         let change = self.heat.switchback.change(candidate, self.aim.metric);
         if change.word == MetricVerdict::Worse || self.heat.stalls(candidate) > 1 {
@@ -678,7 +680,7 @@ impl Tuner {
         }
         for (guarded, most) in self.aim.limits.iter() {
             let metric = metric_of(guarded);
-            // A limit that the proof did not measure is not proved.
+            // A limit on a metric that the proof did not measure is not proved.
             let growth = self.heat.growth(candidate, metric);
             let is_beyond = self.heat.is_worse(candidate, 0, metric, most.share().ln_1p(), EXCEEDS);
             if growth.is_none() || is_beyond {
@@ -704,7 +706,7 @@ impl Tuner {
     }
 }
 
-/// The rule of the proof: the goal decides, and stalled requests, which have no response times.
+/// The rule of the proof: the goal decides, together with stalled requests, which have no response times.
 fn rule(aim: &Aim, margin: f64) -> Rule {
     Rule { deciding: vec![aim.metric, Metric::Stalls], margin, alpha: Rule::ALPHA }
 }
@@ -778,7 +780,7 @@ mod test {
                 }
             }
         }
-        panic!("it does not end: {tuner:?}");
+        panic!("the search does not end: {tuner:?}");
     }
 
     fn out(tuner: &Tuner, name: &str) -> Option<(TunerStage, Out)> {
@@ -791,7 +793,7 @@ mod test {
     #[test]
     fn what_harms_is_dropped_in_short_rounds_and_the_best_within_the_limits_wins() {
         let mut tuner = tuner(5, false, "p99=+15%");
-        // The last one is best by the goal, and beyond the limit.
+        // The last candidate is the best by the goal, but beyond the limit.
         run(&mut tuner, |at| {
             [(100.0, 500.0), (80.0, 510.0), (300.0, 500.0), (98.0, 500.0), (70.0, 500.0), (60.0, 1_500.0)][at]
         });

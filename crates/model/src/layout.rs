@@ -182,7 +182,7 @@ mod test {
     fn an_invalid_layout_is_refused_with_its_mistake() {
         for (text, words) in [
             ("1:1", "is not a layout"),
-            ("shared:0", "the number of CPUs"),
+            ("shared:0", "no number of CPUs"),
             ("rx 0", "needs receive queues and CPUs"),
             ("rx 0 cpus 0; rx 0 cpus 1", "rx queue 0 is in two objects"),
             ("rx 0 tx 1 cpus 0; rx 1 tx 0-1 cpus 1", "tx queue 1 is in two objects"),

@@ -353,17 +353,17 @@ mod test {
     #[test]
     fn a_rule_that_is_none_says_why() {
         for (text, why) in [
-            ("", "it begins with"),
-            ("tcp4 dst-port 80", "it ends with"),
+            ("", "a flow begins with"),
+            ("tcp4 dst-port 80", "a rule ends with"),
             ("tcp4 dst-port", "nothing follows `dst-port`"),
             ("tcp4 dst-port 65536 queue 1", "`65536` is not a port"),
             ("tcp4 dst-ip fe80::1 queue 1", "`fe80::1` is not an address"),
             ("tcp4 dst-port 1 dst-port 2 queue 1", "is given twice"),
-            ("tcp4 queue 1 dst-port 2", "comes after"),
-            ("tcp4 queue 1 drop", "comes after"),
-            ("ether dst 02:00 queue 1", "no MAC address"),
+            ("tcp4 queue 1 dst-port 2", "follows the rule's target"),
+            ("tcp4 queue 1 drop", "follows the rule's target"),
+            ("ether dst 02:00 queue 1", "is not a MAC address"),
             ("ether dst-port 2 queue 1", "not a condition for frames"),
-            ("udp4 context 5-4", "names no queues"),
+            ("udp4 context 5-4", "is not a range of queues"),
         ] {
             let wrong = text.parse::<FlowRule>().expect_err(text);
             assert!(wrong.to_string().contains(why), "{wrong}");

@@ -1,4 +1,4 @@
-//! Netlink attributes: type, length and payload, without their meaning.
+//! Netlink attributes: type, length and payload, independent of their meaning.
 //!
 //! The reader is total: for any bytes it returns values or [`Malformed`]. It never panics and never reads
 //! outside its slice.
@@ -50,7 +50,7 @@ impl<'a> Attrs<'a> {
     pub fn after(header_bytes: usize, bytes: &'a [u8]) -> Result<Self, Malformed> {
         match bytes.get(padded(header_bytes)..) {
             Some(rest) => Ok(Self { rest }),
-            None => Err(Malformed("the fixed header is cut short")),
+            None => Err(Malformed("the fixed header is truncated")),
         }
     }
 
@@ -136,7 +136,7 @@ impl<'a> Attr<'a> {
     #[expect(clippy::missing_errors_doc, reason = "said at `u8`")]
     pub fn word_at(&self, at: usize) -> Result<u32, Malformed> {
         let word = self.payload.get(at..).and_then(<[u8]>::first_chunk);
-        word.map(|word| u32::from_ne_bytes(*word)).ok_or(Malformed("a structure is cut short"))
+        word.map(|word| u32::from_ne_bytes(*word)).ok_or(Malformed("a structure is truncated"))
     }
 
     /// Reads an `s32`.
@@ -317,7 +317,7 @@ impl AttrBuf {
         self.end(start)
     }
 
-    /// Writes a whole message: a header, whose length is filled in, and what `write` adds to it.
+    /// Writes a whole message: a header, whose length is filled in, and the attributes that `write` adds.
     ///
     /// Kernel: `include/uapi/linux/netlink.h` `struct nlmsghdr`. The kernel fills in the sender's port.
     ///
@@ -403,7 +403,8 @@ pub const fn padded(length: usize) -> usize {
     length.next_multiple_of(ALIGNMENT)
 }
 
-/// Of items with the same key, keeps only the last: the kernel uses the last of repeated attributes.
+/// Keeps only the last of items with the same key, because the kernel uses the last of repeated attributes.
+/// Kernel: 6.18, `lib/nlattr.c` `__nla_validate_parse()`.
 ///
 /// Kernel: 6.18, `lib/nlattr.c` `__nla_validate_parse()`.
 pub fn last_of_each<T, K: PartialEq>(parts: &mut Vec<T>, key: impl Fn(&T) -> K) {

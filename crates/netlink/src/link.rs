@@ -114,7 +114,7 @@ impl<'a> RawLink<'a> {
     pub fn parse(object: &'a [u8]) -> Result<Self, Malformed> {
         let attrs = Attrs::after(HEADER_BYTES, object)?;
         let header =
-            object.first_chunk::<HEADER_BYTES>().ok_or(Malformed("the fixed header is cut short"))?;
+            object.first_chunk::<HEADER_BYTES>().ok_or(Malformed("the fixed header is truncated"))?;
         let word =
             |at: usize| u32::from_ne_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
         let mut raw = Self { ifindex: word(4), flags: word(8), ..Self::default() };

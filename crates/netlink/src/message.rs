@@ -66,7 +66,7 @@ pub struct Message<'a> {
     pub body: &'a [u8],
 }
 
-/// What a message means for the requester.
+/// The meaning of a message for the requester.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NetlinkReply<'a> {
     /// An object.
@@ -110,7 +110,7 @@ impl KernelRefusal {
 }
 
 impl<'a> Message<'a> {
-    /// What the message means for the requester.
+    /// The meaning of the message for the requester.
     ///
     /// # Errors
     /// If a control message does not have the format of its type.
@@ -125,7 +125,7 @@ impl<'a> Message<'a> {
                     _ => HEADER_BYTES,
                 };
                 let attrs =
-                    rest.get(padded(echo)..).ok_or(Malformed("the echo of the request is cut short"))?;
+                    rest.get(padded(echo)..).ok_or(Malformed("the echo of the request is truncated"))?;
                 self.refusal(errno, attrs).map(NetlinkReply::Refused)
             }
             DONE => match error_number(self.body)? {
@@ -160,11 +160,11 @@ impl<'a> Message<'a> {
 
 /// The error code at the start of a reply; `None` for an acknowledgement.
 fn error_number(body: &[u8]) -> Result<(Option<Errno>, &[u8]), Malformed> {
-    let (number, rest) = body.split_first_chunk::<4>().ok_or(Malformed("an answer without a number"))?;
+    let (number, rest) = body.split_first_chunk::<4>().ok_or(Malformed("a reply without an error number"))?;
     match i32::from_ne_bytes(*number) {
         0 => Ok((None, rest)),
         number @ -4095..0 => Ok((Some(Errno::from_raw_os_error(-number)), rest)),
-        _ => Err(Malformed("an answer whose number is not an error number")),
+        _ => Err(Malformed("a reply whose number is not an error number")),
     }
 }
 
@@ -181,7 +181,7 @@ impl<'a> Messages<'a> {
     }
 
     fn first_length(&self) -> Result<usize, Malformed> {
-        let length = self.rest.first_chunk::<4>().ok_or(Malformed("a message's header is cut short"))?;
+        let length = self.rest.first_chunk::<4>().ok_or(Malformed("a message's header is truncated"))?;
         usize::try_from(u32::from_ne_bytes(*length)).map_err(|_| Malformed("a message's length is wrong"))
     }
 }

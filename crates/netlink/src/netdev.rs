@@ -62,7 +62,7 @@ pub enum QueueType {
     Tx = 1,
 }
 
-/// The virtual device's queue that a queue is leased to.
+/// The queue of a virtual device to which a queue is leased.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RawLease {
     /// The virtual device, in its own namespace.
@@ -93,7 +93,7 @@ impl RawLease {
     }
 }
 
-/// What holds a queue, as reported by `queue-get`; all `None` and false for an ordinary queue.
+/// The holder of a queue, as reported by `queue-get`; all `None` and false for an ordinary queue.
 ///
 /// Kernel: 7.3, `net/core/netdev-genl.c` `netdev_nl_queue_fill_one()`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -105,12 +105,12 @@ pub struct RawHolders {
     pub io_uring: Option<Option<u64>>,
     /// Whether an AF_XDP socket is bound to it (6.15).
     pub xsk: bool,
-    /// The queue that it is leased to (7.1).
+    /// The queue of a virtual device to which this queue is leased (7.1).
     pub lease: Option<RawLease>,
 }
 
 impl RawHolders {
-    /// Whether nothing holds the queue.
+    /// Whether the queue has no holder.
     pub fn is_none(&self) -> bool {
         *self == Self::default()
     }
@@ -132,7 +132,7 @@ pub struct RawQueue {
 }
 
 impl RawQueue {
-    /// Parses a reply; `None` for the empty one of a device that is down.
+    /// Parses a reply; `None` for the empty reply about a device that is down.
     ///
     /// # Errors
     /// If an attribute is malformed.
@@ -163,7 +163,7 @@ impl RawQueue {
     }
 }
 
-/// The reply to `napi-get` for one NAPI; `None` for what the kernel or the driver does not report.
+/// The reply to `napi-get` for one NAPI; a field is `None` if the kernel or the driver does not report it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RawNapi {
     /// The device.
@@ -245,7 +245,7 @@ pub struct NapiChange {
 }
 
 impl NapiChange {
-    /// Sets what this knob sets.
+    /// Adds the value of this knob.
     pub const fn set(&mut self, knob: &NapiKnob) {
         match knob {
             NapiKnob::DeferHardIrqs(polls) => self.defer_hard_irqs = Some(*polls),

@@ -45,13 +45,12 @@ pub fn switch(device: IfIndex, offload: Offload, on: bool) -> Result<(), KernelE
     // The kernel acknowledges features that the driver cannot change, so the result is read back.
     let active = ethtool.features()?;
     let active = active.iter().find(|found| found.ifindex == device.0);
-    let active =
-        active.ok_or_else(|| KernelError::gone(what.as_str(), "the device is not there any more"))?;
+    let active = active.ok_or_else(|| KernelError::gone(what.as_str(), "the device no longer exists"))?;
     match features.iter().find(|(bit, _)| active.is_active(*bit) == Some(!on)) {
         None => Ok(()),
         Some((_, name)) => {
             let is = if on { "off" } else { "on" };
-            let needs = format!("a driver, and other offloads, that allow it: {name} stays {is}");
+            let needs = format!("a driver and other offloads that allow the change: {name} stays {is}");
             Err(KernelError::absent(what, needs, None))
         }
     }

@@ -62,7 +62,7 @@ impl RawQdisc {
     pub fn parse(object: &[u8]) -> Result<Self, Malformed> {
         let attrs = Attrs::after(HEADER_BYTES, object)?;
         let header =
-            object.first_chunk::<HEADER_BYTES>().ok_or(Malformed("the fixed header is cut short"))?;
+            object.first_chunk::<HEADER_BYTES>().ok_or(Malformed("the fixed header is truncated"))?;
         let word =
             |at: usize| u32::from_ne_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
         let mut raw = Self { ifindex: word(4), handle: word(8), parent: word(12), ..Self::default() };
@@ -243,7 +243,7 @@ impl Disciplines {
                 }
                 let root = self.all()?.into_iter().find(|raw| raw.ifindex == device.0 && raw.parent == ROOT);
                 let root = root.ok_or_else(|| {
-                    KernelError::malformed("rtnetlink newqdisc", "mq was acknowledged, and is not there")
+                    KernelError::malformed("rtnetlink newqdisc", "mq was acknowledged, but does not exist")
                 })?;
                 // Qdiscs that are already as wanted keep their queued packets.
                 let there = match &now {
@@ -411,16 +411,19 @@ mod test {
         let other = |all: &[RawQdisc], filtered| matches!(read(all, filtered), Some(Qdiscs::Other(_)));
         let codel = raw(0x8001_0000, ROOT, &Qdisc::of(QdiscKind::FqCodel));
         assert!(!other(std::slice::from_ref(&codel), false));
-        assert!(other(std::slice::from_ref(&codel), true), "filters hang on it");
+        assert!(other(std::slice::from_ref(&codel), true), "filters are attached to it");
         let stab = RawQdisc { has_unsupported_attrs: true, ..codel.clone() };
-        assert!(other(&[stab], false), "it has a table of sizes");
+        assert!(other(&[stab], false), "it has a size table");
         let htb = RawQdisc { kind: "htb".to_owned(), ..codel.clone() };
-        assert!(other(&[htb], false), "its classes are not read");
+        assert!(other(&[htb], false), "its classes cannot be read");
         let one = raw(0, 0x1_0001, &Qdisc::of(QdiscKind::Pfifo));
         assert!(other(&[mq(0x1_0000), one], false), "a queue is missing");
         let mut bands = AttrBuf::new();
         bands.bytes(16, &[0; 20]);
         let fq = raw(0x8001_0000, ROOT, &Qdisc::of(QdiscKind::Fq));
-        assert!(other(&[RawQdisc { options: bands.as_bytes().to_vec(), ..fq }], false), "bands of its own");
+        assert!(
+            other(&[RawQdisc { options: bands.as_bytes().to_vec(), ..fq }], false),
+            "its bands are configured"
+        );
     }
 }

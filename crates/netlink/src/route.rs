@@ -1,6 +1,6 @@
 //! Finds the devices of the default route, the device towards an address, and the one that has an address.
 //!
-//! The kernel is asked for the route to addresses that no host has. A host may have millions of routes, and
+//! The kernel is queried for the route to addresses that no host has. A host may have millions of routes, and
 //! these lookups read none of the others.
 //!
 //! Kernel: 6.18, `net/ipv4/route.c` `inet_rtm_getroute()`, `net/ipv6/route.c` `inet6_rtm_getroute()`;
@@ -68,7 +68,8 @@ impl Routes {
         Ok(found)
     }
 
-    /// The device that packets to this address leave by; `None` if there is no route, or it drops packets.
+    /// The device through which packets to this address leave; `None` if there is no route, or it drops
+    /// packets.
     ///
     /// # Errors
     /// If a reply is malformed, or the socket fails.
@@ -120,7 +121,7 @@ fn question(address: &[u8], flags: u32) -> AttrBuf {
 
 /// The devices of the route in a reply, if it is a default route.
 fn default_route(object: &[u8]) -> Result<Vec<IfIndex>, Malformed> {
-    let header = object.first_chunk::<HEADER_BYTES>().ok_or(Malformed("the fixed header is cut short"))?;
+    let header = object.first_chunk::<HEADER_BYTES>().ok_or(Malformed("the fixed header is truncated"))?;
     if header[1] == 0 { devices_of(object) } else { Ok(Vec::new()) }
 }
 
@@ -128,7 +129,7 @@ fn default_route(object: &[u8]) -> Result<Vec<IfIndex>, Malformed> {
 fn local_route(object: &[u8]) -> Result<Vec<IfIndex>, Malformed> {
     /// `RTN_LOCAL`, in `rtm_type`.
     const LOCAL: u8 = 2;
-    let header = object.first_chunk::<HEADER_BYTES>().ok_or(Malformed("the fixed header is cut short"))?;
+    let header = object.first_chunk::<HEADER_BYTES>().ok_or(Malformed("the fixed header is truncated"))?;
     if header[7] == LOCAL { devices_of(object) } else { Ok(Vec::new()) }
 }
 
@@ -192,7 +193,7 @@ mod test {
     fn every_next_hop_of_a_route_over_several_is_named() {
         let mut hops = Vec::new();
         for device in [3_u32, 5] {
-            // Each is followed by an eight-byte gateway attribute.
+            // Each next hop is followed by an eight-byte gateway attribute.
             hops.extend_from_slice(&16_u16.to_ne_bytes());
             hops.extend_from_slice(&[0, 0]);
             hops.extend_from_slice(&device.to_ne_bytes());

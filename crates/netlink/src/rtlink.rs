@@ -65,8 +65,8 @@ mod route {
 pub struct VethEnd<'a> {
     /// The name.
     pub name: &'a str,
-    /// The number of its receive queues, and of its transmit queues. What one end sends on queue n, the other
-    /// receives on queue n.
+    /// The number of its receive queues, and of its transmit queues. Packets that one end sends on queue n
+    /// arrive on queue n of the other.
     pub queues: u32,
 }
 

@@ -41,7 +41,8 @@ pub struct InetSocket {
 }
 
 impl InetSocket {
-    /// Whether new peers can reach it at this port: true for TCP listeners and unconnected UDP sockets.
+    /// Whether new peers can reach the socket at its port: true for TCP listeners and unconnected UDP
+    /// sockets.
     pub fn serves(&self, port: u16) -> bool {
         self.served_port() == Some(port)
     }

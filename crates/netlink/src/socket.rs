@@ -252,7 +252,7 @@ impl NetlinkSocket {
                 return Ok(undisturbed);
             }
         }
-        Err(RequestError::malformed(format!("an answer of more than {datagrams} datagrams")))
+        Err(RequestError::malformed(format!("a reply of more than {datagrams} datagrams")))
     }
 
     /// Receives a datagram from the kernel into the buffer; returns its length.
@@ -265,7 +265,7 @@ impl NetlinkSocket {
                 Err(Errno::AGAIN) => return Err(RequestError::errno(Errno::TIMEDOUT)),
                 Err(errno) => return Err(RequestError::errno(errno)),
             };
-            // Other programs may send to our port; only port 0 is the kernel.
+            // Other programs may send to this socket's port; only port 0 is the kernel.
             let sender = sender.and_then(|sender| SocketAddrNetlink::try_from(sender).ok());
             if sender.is_none_or(|sender| sender.pid() != 0) {
                 continue;
@@ -320,7 +320,7 @@ impl<'a> Answer<'a> {
         for message in Messages::new(datagram) {
             let message = message.map_err(|m| RequestError::malformed(m.0))?;
             if message.sequence != self.sequence {
-                continue; // the end of a reply that an earlier error left unread
+                continue; // the rest of a reply that was left unread after an error
             }
             self.undisturbed &= message.flags & flag::DUMP_INTR == 0;
             match message.reply().map_err(|m| RequestError::malformed(m.0))? {
@@ -395,8 +395,8 @@ mod test {
         assert_eq!(answered(&[], &[done]).0, Ok(Some(false)));
     }
 
-    /// Runs a dump whose first attempts are disturbed: the result, what was read since the last start, and
-    /// how often it started.
+    /// Runs a dump whose first attempts are disturbed: returns the result, the objects read since the last
+    /// start, and the number of starts.
     fn dumped(disturbed: usize) -> (Result<(), RequestError>, Vec<u8>, usize) {
         let (mut taken, mut begun, mut attempts) = (Vec::new(), 0, 0);
         let mut take = |piece: DumpPiece<'_>| {

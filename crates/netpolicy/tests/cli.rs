@@ -621,7 +621,7 @@ fn an_audit_ends_with_3_for_its_gate_and_worse_and_names_who_did_not_report() {
     let cut = scratch.file("cut.json", &report_of("d", &serde_json::json!({}))[..60]);
     let (ended, words) = code(&[&reports, &cut]);
     assert_eq!(ended, Some(3));
-    assert!(words.contains("unreadable") && words.contains("it is cut off"), "{words}");
+    assert!(words.contains("unreadable") && words.contains("it is truncated"), "{words}");
     let html = scratch.path("audit.html");
     assert_eq!(code(&[&reports, "--html", &html]).0, Some(0));
     let html = std::fs::read_to_string(&html).expect("a page");

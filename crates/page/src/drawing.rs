@@ -1,4 +1,4 @@
-//! What all drawings share: scales, grid lines, text in HTML, and style.
+//! The common parts of all drawings: scales, grid lines, text in HTML, and style.
 
 use std::fmt::{Display, Write as _};
 
@@ -15,7 +15,7 @@ pub struct Scale {
     pub from: f64,
     /// The coordinate of `high`.
     pub to: f64,
-    /// Whether equal factors are equally far apart.
+    /// Whether the scale is logarithmic.
     pub logarithmic: bool,
 }
 

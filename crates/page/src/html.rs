@@ -21,7 +21,7 @@ th,td{text-align:left;vertical-align:top;padding:.3rem .6rem .3rem 0;border-bott
 th,td:first-child{white-space:nowrap}td:last-child{min-width:8rem;overflow-wrap:anywhere}td.n{text-align:right}
 ";
 
-/// Text that is shown as it is: markup in it has no effect, and characters that control or reorder text are
+/// Text that is shown verbatim: markup in it has no effect, and characters that control or reorder text are
 /// replaced.
 #[derive(Clone, Copy, Debug)]
 pub struct Escaped<'a>(pub &'a str);
@@ -57,9 +57,9 @@ pub enum Tone {
 /// A bar of a chart.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bar {
-    /// What is counted.
+    /// The label of the bar.
     pub label: String,
-    /// The count, which is also the length.
+    /// The count, which determines the length.
     pub count: usize,
     /// Its colour.
     pub tone: Tone,

@@ -78,7 +78,8 @@ pub struct Moment {
     pub high: Option<f64>,
 }
 
-/// A self-contained HTML page without scripts: a title, where and how it was measured, sentences, figures.
+/// A self-contained HTML page without scripts: a title, the conditions of the measurement, sentences,
+/// figures.
 pub fn html(title: &str, place: &str, sentences: &[String], figures: &[String]) -> String {
     let mut page = format!(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
@@ -96,7 +97,8 @@ pub fn html(title: &str, place: &str, sentences: &[String], figures: &[String]) 
     page
 }
 
-/// The places that no other is better than in both quantities, from left to right.
+/// The Pareto front: the settings for which no other setting is better in both quantities, from left to
+/// right.
 pub fn front(places: &[Place]) -> Vec<&Place> {
     let beats = |one: &Place, other: &Place| {
         one.x <= other.x && one.y <= other.y && (one.x < other.x || one.y < other.y)
@@ -194,7 +196,7 @@ impl Frame {
         let least = |of: fn(&Place) -> f64| places.iter().map(of).fold(f64::INFINITY, f64::min);
         let scale = |of: fn(&Place) -> f64, from, to| {
             let (low, high) = (least(of), most(of));
-            // Response times differ by factors.
+            // Response times differ by factors, so the scale is logarithmic.
             let logarithmic = low > 0.0 && high / low > LOGARITHMIC_FROM;
             let room = ((high - low) * 0.2).max(high * 0.02);
             let (low, high) = match logarithmic {
@@ -242,7 +244,7 @@ impl Frame {
         }
     }
 
-    /// Writes a name next to its point, where it covers nothing else if there is such a place.
+    /// Writes a name next to its point, at a place where it covers nothing else if there is one.
     fn label(&self, figure: &mut String, place: &Place, (at, height): (f64, f64), boxes: &mut Vec<Box>) {
         let name = match place.role {
             Role::Candidate => place.name.clone(),
@@ -297,7 +299,7 @@ impl Frame {
     }
 
     fn course(&self, figure: &mut String, moments: &[Moment]) {
-        // The first intervals are too wide to draw: the later ones decide the scale.
+        // The first intervals are too wide to draw, so the later ones determine the scale.
         let settled = &moments[moments.len() / 4..];
         let settled = || settled.iter().flat_map(|one| [Some(one.estimate), one.low, one.high]).flatten();
         let reach = |fold: fn(f64, f64) -> f64| settled().chain([0.0]).fold(0.0, fold);
@@ -327,7 +329,7 @@ impl Frame {
     }
 }
 
-/// How many rows from its point a name may be.
+/// The maximum distance of a name from its point, in rows.
 const FAR_MAX: u32 = 8;
 
 /// Points along a line.
@@ -342,7 +344,7 @@ fn along(from: (f64, f64), to: (f64, f64)) -> impl Iterator<Item = (f64, f64)> {
 /// From this ratio of the largest to the smallest value, a scale is logarithmic.
 const LOGARITHMIC_FROM: f64 = 8.0;
 
-/// An area that something covers.
+/// An occupied area.
 #[derive(Clone, Copy, Debug)]
 struct Box {
     left: f64,
@@ -388,7 +390,7 @@ mod test {
         let names: Vec<&str> = front(&places).into_iter().map(|place| place.name.as_str()).collect();
         assert_eq!(names, ["cpu", "current", "fast"]);
         let same = [place("a", 1.0, 1.0, Role::Candidate), place("b", 1.0, 1.0, Role::Candidate)];
-        assert_eq!(front(&same).len(), 2, "equal settings do not beat each other");
+        assert_eq!(front(&same).len(), 2, "equal settings do not dominate each other");
     }
 
     #[test]
@@ -440,7 +442,7 @@ mod test {
         let moment = |days: f64, low, high| Moment { days, estimate: -20.0, low, high };
         let moments =
             [moment(0.0, None, None), moment(1.0, Some(-60.0), None), moment(2.0, Some(-30.0), Some(-10.0))];
-        assert!(!course("cpu", "", &moments).contains("polygon"), "one interval is no band");
+        assert!(!course("cpu", "", &moments).contains("polygon"), "a single interval is not drawn as a band");
         let later = moment(3.0, Some(-25.0), Some(-15.0));
         let figure = course("cpu of <cache>", "saves", &[&moments[..], &[later]].concat());
         let band = figure.lines().find(|line| line.contains("polygon")).expect("a band");

@@ -7,8 +7,8 @@ use serde_json::Value;
 use crate::schema::{RecordSchema, record};
 use crate::table::{Style, Table};
 
-/// The version of every document and record. Fields are added; they are never removed or given another
-/// meaning.
+/// The version of every document and record. Fields are only added; they are never removed, and never change
+/// their meaning.
 pub const SCHEMA: &str = "netpolicy/v1";
 
 /// A command's data.
@@ -61,7 +61,7 @@ struct Document<'a, T: Serialize + ?Sized> {
     data: &'a T,
 }
 
-/// Why our own values always serialise to JSON.
+/// The reason why netpolicy's own values always serialise to JSON.
 const TEXT_KEYS: &str = "keys of all our types are strings";
 
 /// Converts a value to JSON.

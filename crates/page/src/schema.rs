@@ -10,7 +10,7 @@ pub fn record<T: JsonSchema + ?Sized>(kind: &'static str, generator: &mut Schema
     (kind, generator.subschema_for::<T>())
 }
 
-/// Gives a report that is printed as another type that type's schema.
+/// Gives a report that is printed as another type the schema of that type.
 #[macro_export]
 macro_rules! schema_of {
     ($report:ty: $data:ty) => {

@@ -13,11 +13,11 @@ pub struct Entry {
     pub head: String,
     /// Further lines, which are dropped before any head.
     pub details: Vec<String>,
-    /// A line that is shown with the head or not at all, such as a command, which must not be cut.
+    /// A line that is shown with the head or not at all, such as a command, which must not be truncated.
     pub action: Option<String>,
 }
 
-/// How much of an entry is shown: its head, this many details, its action.
+/// The parts of an entry that are shown: its head, this many details, its action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shown {
     /// The number of details that are shown.
@@ -31,8 +31,8 @@ pub fn rows_of(line: &str) -> usize {
     line.chars().count().div_ceil(SCREEN_COLUMNS).max(1)
 }
 
-/// The entries of a list that fit on this many rows, in order, and how much of each. Heads and actions take
-/// precedence over details. If an entry does not fit, all entries after it are dropped as well.
+/// The entries of a list that fit on this many rows, in order, with the parts that are shown. Heads and
+/// actions take precedence over details. If an entry does not fit, all entries after it are dropped as well.
 pub fn fit(entries: &[Entry], rows: usize) -> Vec<Shown> {
     let mut left = rows;
     let mut shown = Vec::new();
@@ -79,7 +79,7 @@ mod test {
         assert_eq!(shown(&list, 23), [(2, true), (1, true), (1, true)]);
         assert_eq!(shown(&list, 7), [(1, true), (0, true), (0, true)]);
         assert_eq!(shown(&list, 6), [(0, true), (0, true), (0, true)]);
-        assert_eq!(shown(&list, 5), [(2, true), (0, true)], "the rest is left out, whole");
+        assert_eq!(shown(&list, 5), [(2, true), (0, true)], "entries that do not fit are dropped as a whole");
     }
 
     #[test]

@@ -121,7 +121,7 @@ impl Table {
         let mut text = String::new();
         for row in std::iter::once(&headings).chain(&self.rows) {
             let mut line = String::new();
-            let mut owed = 0; // spaces that are written only if something follows
+            let mut owed = 0; // spaces that are written only if another cell follows
             for &column in &columns {
                 let cell = &row[column];
                 let width = self.width(column);

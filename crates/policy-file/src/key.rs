@@ -104,13 +104,13 @@ impl KeyType {
             Self::Cpus(_) => "a list of CPUs in quotes, as in \"0-3,8\"",
             Self::Layout(_) => "a layout in quotes, as in \"rx-per-core\"",
             Self::Patterns(_) => "a quoted string or a list of them, as in [\"nginx\", \"haproxy*\"]",
-            Self::Carries(_) => "what the device carries, as in \"default-route\"",
-            Self::Speed(_) => "a speed in quotes, as in \">=25G\"",
+            Self::Carries(_) => "the traffic of the device, as in \"default-route\"",
+            Self::Speed(_) => "a link speed in quotes, as in \">=25G\"",
             Self::Growth(_) => "an increase in quotes, as in \"+15%\"",
             Self::Holdback(_) => "a share of the time in quotes, as in \"1%\"",
             Self::Within { .. } => "a span of time in quotes, as in \"60s\"",
-            Self::OnMissed(_) => "what to do, as in \"search\"",
-            Self::OnReversed(_) => "what to do, as in \"rollback\"",
+            Self::OnMissed(_) => "a reaction, as in \"search\"",
+            Self::OnReversed(_) => "a reaction, as in \"rollback\"",
             Self::Switch(_) => "true or false",
             Self::CpusOrNone(_) => "a list of CPUs in quotes, as in \"0-3,8\", or \"none\"",
             Self::QueueSpans(_) => "receive queues in quotes, as in \"2-3, 4-7\"",
@@ -121,7 +121,7 @@ impl KeyType {
     }
 }
 
-/// A key: where it is allowed, what it accepts, what it means.
+/// A key: the sections in which it is allowed, its values, and its meaning.
 pub(crate) struct PolicyKey {
     /// The key's full name, with its table: `goal.p99`.
     pub(crate) path: &'static str,
@@ -250,9 +250,24 @@ fn of_guards() -> Vec<PolicyKey> {
             KeyType::Growth(Guarded::P50),
             "How much a change may increase the median response time before it is reverted.",
         ),
-        key("guard.p90", SERVICE, KeyType::Growth(Guarded::P90), "The same for the 90th percentile."),
-        key("guard.p99", SERVICE, KeyType::Growth(Guarded::P99), "The same for the 99th percentile."),
-        key("guard.cpu", SERVICE, KeyType::Growth(Guarded::Cpu), "The same for CPU time per request."),
+        key(
+            "guard.p90",
+            SERVICE,
+            KeyType::Growth(Guarded::P90),
+            "How much a change may increase the 90th percentile of response times before it is reverted.",
+        ),
+        key(
+            "guard.p99",
+            SERVICE,
+            KeyType::Growth(Guarded::P99),
+            "How much a change may increase the 99th percentile of response times before it is reverted.",
+        ),
+        key(
+            "guard.cpu",
+            SERVICE,
+            KeyType::Growth(Guarded::Cpu),
+            "How much a change may increase the CPU time per request before it is reverted.",
+        ),
         key(
             "guard.within",
             SERVICE,
@@ -267,7 +282,7 @@ fn of_guards() -> Vec<PolicyKey> {
             "holdback",
             SERVICE,
             KeyType::Holdback(Value::Holdback),
-            "The share of the time in which the daemon withdraws the policy in short windows, to measure what it gains.",
+            "The share of the time in which the daemon withdraws the policy in short windows, to measure the policy's effect.",
         ),
         key(
             "on_reversed",
@@ -361,7 +376,7 @@ fn of_daemon() -> Vec<PolicyKey> {
             DAEMON,
             KeyType::Sample(Value::Sample),
             or_default(
-                "How much of each second the daemon measures of each service that has a `goal`.",
+                "The part of each second in which the daemon measures each service that has a `goal`.",
                 PartOfSecond::OF_DAEMON,
             ),
         ),
@@ -555,7 +570,7 @@ pub struct KeyRow {
     pub path: &'static str,
     /// The sections in which it is allowed.
     pub of: &'static [SectionKind],
-    /// What it accepts, as Markdown.
+    /// The values that the key accepts, as Markdown.
     pub takes: String,
     /// The meaning, in one sentence.
     pub meaning: &'static str,
@@ -573,7 +588,7 @@ pub fn key_table() -> Vec<KeyRow> {
 }
 
 impl KeyType {
-    /// What to write, as briefly as possible but complete, as Markdown.
+    /// The syntax of the value, as briefly as possible but complete, as Markdown.
     fn listed(&self) -> String {
         let words =
             |words: &[&str]| words.iter().map(|word| format!("`\"{word}\"`")).collect::<Vec<_>>().join(", ");

@@ -208,7 +208,7 @@ impl<'a> Merging<'a> {
         let selected = |value: &Value| matches!(value, Value::MatchDevice(_) | Value::MatchNotDevice(_));
         if self.kind == SectionKind::Device && find(selected).is_some() {
             if Glob::is_pattern(self.name) {
-                let message = format!("device {} has a pattern for its name and a `match`", self.name);
+                let message = format!("device {} has both a pattern as its name and a `match`", self.name);
                 wrong(named.clone(), message, "write the pattern as match.name, and any word as the name");
             } else if find(|value| matches!(value, Value::MatchDevice(_))).is_none() {
                 let message = format!("device {} only excludes devices", self.name);
@@ -244,7 +244,8 @@ impl<'a> Merging<'a> {
         mistakes
     }
 
-    /// Options for a missed goal without a goal, or without anything to search; a reaction to no proof.
+    /// Checks for options for a missed goal without a goal or without anything to search, and for a reaction
+    /// to a proof without a proof.
     fn goal_that_contradicts(&self) -> Option<(Place<'a>, String, &'static str)> {
         let find = |is: fn(&Value) -> bool| self.asks.iter().find(|(asked, _)| is(&asked.value));
         let place = |(asked, file): &(&'a KeyValue, &'a PolicyFile)| (*file, asked.at.clone());
@@ -268,7 +269,7 @@ impl<'a> Merging<'a> {
         }
         let is_none = find(|value| *value == Value::Policy(PolicyName::None)).is_some();
         is_none.then(|| {
-            let message = "`none` leaves delivery to the kernel: there is nothing to search".to_owned();
+            let message = "`none` keeps the kernel's default delivery: there is nothing to search".to_owned();
             (place(searches), message, "give the service another policy, as in policy = \"latency\"")
         })
     }

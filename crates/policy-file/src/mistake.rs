@@ -14,9 +14,9 @@ pub struct Mistake {
     pub line: usize,
     /// The column in characters, from 1.
     pub column: usize,
-    /// What is wrong, in one sentence.
+    /// The mistake, in one sentence.
     pub message: String,
-    /// The nearest valid name, or what to write instead.
+    /// The nearest valid name, or the text to write instead.
     pub help: Option<String>,
     /// The line's text.
     text: String,

@@ -118,7 +118,7 @@ pub fn parse(name: &str, text: &str) -> Result<PolicyFile, Mistakes> {
             reader.wrong(at, format!("`{word}` is given twice in this section"), None);
         }
     }
-    // Invalid TOML is not evaluated: what the parser recovers may not be what was meant.
+    // Invalid TOML is not evaluated, because the parser's recovery may differ from what the author meant.
     let mut sections = if broken.is_empty() { reader.file(table.get_ref()) } else { Vec::new() };
     if !reader.mistakes.is_empty() {
         reader.mistakes.sort_by_key(|m| (m.line, m.column));
@@ -205,7 +205,7 @@ impl Reader<'_> {
                 let message = match kind {
                     SectionKind::Daemon => "`daemon` is a section: write [daemon]".to_owned(),
                     SectionKind::Device | SectionKind::Service => {
-                        format!("`{}` takes a name: write [{0}.NAME]", kind.word())
+                        format!("`{}` needs a name: write [{0}.NAME]", kind.word())
                     }
                 };
                 self.wrong(value.span(), message, None);
@@ -218,7 +218,7 @@ impl Reader<'_> {
             }
             for (name, value) in named {
                 let Some(keys) = value.get_ref().as_table() else {
-                    let message = format!("`{}` is in the place of a {}'s name", name.get_ref(), kind.word());
+                    let message = format!("`{}` is used as a {}'s name", name.get_ref(), kind.word());
                     let help = format!("the name comes first, as in [{}.NAME]", kind.word());
                     self.wrong(name.span(), message, Some(help));
                     continue;
@@ -362,7 +362,7 @@ fn did_you_mean<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -
     nearest(word, candidates).map(|name| format!("did you mean `{name}`?"))
 }
 
-/// What is wrong with a value, and what to write instead.
+/// The mistake in a value, and the text to write instead.
 type Wrong = (String, Option<String>);
 
 /// Reads the value of a key.

@@ -140,7 +140,7 @@ pub(crate) const ANY: &str = "any";
 /// The keys of an entry.
 const KEYS: [&str; 4] = ["value", "why", "source", "measured-on"];
 
-/// The key of the least traffic for which a mode gains, and its own keys.
+/// The key of the minimum traffic for which a mode helps, and its own keys.
 pub(crate) const PAYS_FROM: &str = "pays-from";
 const PAYS_FROM_KEYS: [&str; 2] = ["packets-per-flush", "connections"];
 
@@ -296,7 +296,7 @@ impl Reader<'_> {
         if let Err(wrong) = &found {
             let names = PolicyName::ALL.map(PolicyName::as_str).into_iter().chain([ANY]);
             let help = did_you_mean(word.get_ref(), names);
-            self.wrong(word.span(), format!("{wrong}, and `{ANY}` for all of them"), help);
+            self.wrong(word.span(), format!("{wrong}, and `{ANY}` for all policies"), help);
         }
         found.ok().map(Some)
     }
@@ -400,7 +400,7 @@ impl Reader<'_> {
         Some(RecipeEntry { value: wanted, because, measured_on, pays_from })
     }
 
-    /// The minimum traffic for which a mode gains.
+    /// The minimum traffic for which a mode helps.
     fn pays_from(&mut self, value: &Raw<'_>) -> Option<PaysFrom> {
         let number = |key: &str| {
             let raw = value.get_ref().as_table()?.get(key)?.get_ref().as_integer()?;
@@ -435,7 +435,7 @@ fn did_you_mean<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -
     nearest(word, candidates).map(|name| format!("did you mean `{name}`?"))
 }
 
-/// What is wrong with a value, and what to write instead.
+/// The mistake in a value, and the text to write instead.
 type Wrong = (String, Option<String>);
 
 /// The largest number that ethtool accepts.
@@ -459,9 +459,9 @@ fn recipe_value(mechanism: Mechanism, raw: &DeValue<'_>) -> Result<RecipeValue, 
         Mechanism::Delivery => match text.map(str::parse::<DeliveryMode>) {
             Some(Ok(mode)) if mode.params().epoll_wait_cap.is_some() => Err((
                 format!(
-                    "{mode} needs a cap on the application's epoll_wait, which only `netpolicy run` can give"
+                    "{mode} needs a cap on the application's epoll_wait, which only `netpolicy run` can set"
                 ),
-                Some("write suspend20, or name the mode where the command is run".to_owned()),
+                Some("write suspend20, or name the mode on the command line of `netpolicy run`".to_owned()),
             )),
             Some(Ok(mode)) => Ok(RecipeValue::Delivery(mode)),
             Some(Err(wrong)) => Err((wrong.to_string(), None)),

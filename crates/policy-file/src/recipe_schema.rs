@@ -120,14 +120,14 @@ mod test {
     use super::*;
     use crate::{SHIPPED, parse_recipes};
 
-    /// Whether a value's schema admits a value. For text with a pattern, only the type is checked.
+    /// Whether a value's schema accepts a value. For text with a pattern, only the type is checked.
     fn admits(schema: &Json, value: &Json) -> bool {
         let any = |of: &Json| of.as_array().is_some_and(|all| all.iter().any(|one| admits(one, value)));
         match schema["type"].as_str() {
             Some("integer") => value.as_i64().is_some_and(|n| (0..=NUMBER_MAX).contains(&n)),
             Some("boolean") => value.is_boolean(),
             Some("string") => value.is_string(),
-            Some(other) => panic!("{other} is not a type of a value"),
+            Some(other) => panic!("{other} is not the type of a value"),
             None if schema["anyOf"].is_array() => any(&schema["anyOf"]),
             None if schema["enum"].is_array() => {
                 schema["enum"].as_array().is_some_and(|all| all.contains(value))
@@ -179,7 +179,7 @@ mod test {
                 }
             }
         }
-        assert!(values > 80, "{values} values were looked at");
+        assert!(values > 80, "{values} values were checked");
     }
 
     #[test]

@@ -11,7 +11,10 @@ use model::{
 
 /// The value of a policy-file key.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[expect(missing_docs, reason = "each variant is a key of the table in `key.rs`, which says what it means")]
+#[expect(
+    missing_docs,
+    reason = "each variant is a key of the table in `key.rs`, which documents its meaning"
+)]
 pub enum Value {
     Policy(PolicyName),
     Delivery(DeliveryMode),

@@ -1,4 +1,4 @@
-//! Writes a first policy file from what runs on the host.
+//! Writes a first policy file for the services and devices of a host.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -22,7 +22,8 @@ const SERVICES_MAX: usize = 24;
 /// The maximum number of pids, names or ports in a comment.
 const LISTED_MAX: usize = 5;
 
-/// The first ephemeral port: below it, someone chose the port.
+/// The first ephemeral port: lower ports were chosen explicitly. Kernel:
+/// Documentation/networking/ip-sysctl.rst, `ip_local_port_range`.
 ///
 /// Kernel: Documentation/networking/ip-sysctl.rst, `ip_local_port_range`.
 const EPHEMERAL_FIRST: u16 = 32_768;
@@ -38,9 +39,9 @@ pub struct FirstFile {
     pub devices: Vec<DeviceSection>,
     /// A section for each service that can receive packets of a NIC, the busiest first.
     pub services: Vec<ServiceSection>,
-    /// What has no section, and why.
+    /// The devices and services without a section, with the reasons.
     pub left_out: Vec<String>,
-    /// What could not be seen, and what is needed to see it.
+    /// The parts of the host that were not visible, and the privilege needed to see them.
     pub not_seen: Vec<String>,
     /// The whole file.
     pub text: String,
@@ -68,9 +69,9 @@ pub struct ServiceSection {
 }
 
 impl FirstFile {
-    /// The file for what was found, with this policy in each section. For `none` and `mix`, the services'
-    /// sections are comments: `mix` is only for devices, and a service with `none` would revoke its device's
-    /// policy.
+    /// The file for the devices and services that were found, with this policy in each section. For `none`
+    /// and `mix`, the services' sections are comments: `mix` is only for devices, and a service with `none`
+    /// would revoke its device's policy.
     pub fn of(found: &Found, policy: PolicyName) -> Self {
         let mut file = Self {
             policy,
@@ -153,7 +154,7 @@ impl FirstFile {
         for group in &mut groups {
             let name = name_of(group);
             if group.how == FoundBy::SystemdItself {
-                // Running services hold copies of their sockets.
+                // Each running service holds its own copies of sockets.
                 group.listening.retain(|port| !elsewhere.contains(port));
                 if !group.listening.is_empty() {
                     let ports = group.ports();
@@ -232,7 +233,7 @@ impl FirstFile {
         if !ports.is_empty() {
             self.not_seen.push(match hidden {
                 0 => format!(
-                    "who serves {}: the kernel (a tunnel, NFS), or a process in another namespace",
+                    "which process serves {}: the kernel (a tunnel, NFS), or a process in another namespace",
                     listed(&ports)
                 ),
                 _ => format!("who serves {}", listed(&ports)),
@@ -250,7 +251,7 @@ impl FirstFile {
             let _ = writeln!(text, "{}", format!("# {line}").trim_end());
         };
         comment(&format!(
-            "A first policy file, written by `netpolicy init` from what ran here (Linux {}).",
+            "A first policy file, written by `netpolicy init` from the services and devices of this host (Linux {}).",
             self.release
         ));
         match self.policy {

@@ -1,4 +1,4 @@
-//! What runs on a host, as far as a first policy file needs it.
+//! The services and devices of a host, as needed for a first policy file.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -32,7 +32,7 @@ impl ListeningSocket {
         Some(Self { inode, tcp, at: local? })
     }
 
-    /// Whether packets of a NIC can reach it.
+    /// Whether packets of a NIC can reach the socket.
     pub fn is_reachable(&self) -> bool {
         !self.at.ip().to_canonical().is_loopback()
     }
@@ -43,12 +43,12 @@ impl ListeningSocket {
     }
 }
 
-/// What runs in a network namespace.
+/// The services and devices of a network namespace.
 #[derive(Clone, Debug)]
 pub struct Found {
     /// Devices, and the processes with internet sockets.
     pub host: Host,
-    /// The cgroup of each process, where it could be read.
+    /// The cgroup of each process whose cgroup could be read.
     pub cgroups: BTreeMap<Pid, String>,
     /// The path by which a process was started, if its executable has another name (a symbolic link).
     pub started_as: BTreeMap<Pid, String>,
@@ -56,7 +56,7 @@ pub struct Found {
     pub received: BTreeMap<DeviceId, u64>,
     /// Every listening socket, even if its process is not visible.
     pub listening: Vec<ListeningSocket>,
-    /// What a caller found out about services, by their first process: further facts of their sections.
+    /// Facts about services that the caller found, by their first process, for the services' sections.
     pub notes: BTreeMap<Pid, Vec<String>>,
 }
 

@@ -1,9 +1,4 @@
-//! Helps with the first minutes on an unprepared host: writes a policy file from what runs there.
-//!
-//! This crate answers what a newcomer asks before there is a policy: which services listen and which devices
-//! carry traffic ([`Found`]), what a first policy file says about them ([`FirstFile`]), and which mechanisms
-//! can be used ([`SupportMatrix`]). It changes nothing, prints nothing and needs neither a daemon nor
-//! privileges, but reports what it could not see without them. It does not know what settings mean.
+//! Helps on a host without a policy: finds the services that listen and the devices that carry traffic ([`Found`]), writes a first policy file for them ([`FirstFile`]), and lists the mechanisms that can be used ([`SupportMatrix`]). This crate changes nothing, prints nothing and needs neither a daemon nor privileges; it reports what was not visible without privileges. It does not know the meaning of settings.
 #![forbid(unsafe_code)]
 
 mod first_file;

@@ -1,4 +1,4 @@
-//! Groups processes into services, and finds out how a policy file can match them.
+//! Groups processes into services, and determines how a policy file can match them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +8,7 @@ use model::{Glob, Host, NapiId, ProcessId};
 use crate::first_file::name_of;
 use crate::found::{Found, ListeningSocket};
 
-/// How to find the processes of a service, in terms of the keys of `match`.
+/// How to find the processes of a service, as keys of `match`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum FoundBy {
     /// A systemd service.
@@ -23,14 +23,14 @@ pub(crate) enum FoundBy {
     SystemdItself,
 }
 
-/// The processes of one service, in ascending order of pid.
+/// A service's processes, in ascending order of pid.
 #[derive(Clone, Debug)]
 pub(crate) struct ServiceProcesses<'a> {
     pub(crate) how: FoundBy,
     pub(crate) processes: Vec<&'a Process>,
     /// The ports, TCP first, without duplicates.
     pub(crate) listening: BTreeSet<(bool, u16)>,
-    /// Whether packets of a NIC can reach any of them.
+    /// Whether packets of a NIC can reach any of the ports.
     pub(crate) reachable: bool,
 }
 
@@ -71,7 +71,7 @@ impl ServiceProcesses<'_> {
 pub struct Server {
     /// The name that its section would have.
     pub name: String,
-    /// Its processes, in ascending order of pid.
+    /// The service's processes, in ascending order of pid.
     pub processes: Vec<ProcessId>,
     /// The TCP ports on which it listens.
     pub ports: Vec<u16>,
@@ -119,7 +119,7 @@ pub(crate) fn groups(found: &Found) -> Vec<ServiceProcesses<'_>> {
     groups.into_values().filter(|group| !group.listening.is_empty()).collect()
 }
 
-/// The best way to find a process: by what stays the same across restarts.
+/// The best criterion to find a process: one that stays the same across restarts.
 fn how(
     process: &Process,
     cgroup: Option<&str>,

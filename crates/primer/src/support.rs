@@ -35,7 +35,7 @@ pub enum MechanismNeed {
 }
 
 impl MechanismNeed {
-    /// The requirement in words.
+    /// The requirement, for display.
     pub const fn words(&self) -> &'static str {
         match self {
             Self::Kernel(words, _)
@@ -150,7 +150,7 @@ pub const MECHANISMS: &[MechanismRow] = &[
     },
     MechanismRow {
         name: "thread-slice",
-        meaning: "how long these threads run before another thread on their CPU",
+        meaning: "how long these threads run before another thread may run on their CPU",
         since: Some(KthreadKnob::Slice(Slice::Default).facts().since),
         needs: &[MechanismNeed::Thread("sched_attr with a slice", |begins| begins.slice.is_some())],
     },
@@ -229,7 +229,7 @@ pub const MECHANISMS: &[MechanismRow] = &[
     },
     MechanismRow {
         name: "flow-rules",
-        meaning: "single flows directed to a queue by the NIC (ntuple)",
+        meaning: "flows directed to a queue by the NIC (ntuple rules)",
         since: Some(since::ALWAYS),
         needs: &[
             NET_ADMIN,
@@ -249,7 +249,7 @@ pub const MECHANISMS: &[MechanismRow] = &[
     },
     MechanismRow {
         name: "counting",
-        meaning: "who polls each NAPI: doctor, top, engaged",
+        meaning: "the context that polls each NAPI: doctor, top, engaged",
         since: Some(since::COUNTING),
         needs: &[BTF, BPF, PERFMON, NO_RT],
     },
@@ -267,7 +267,7 @@ pub const MECHANISMS: &[MechanismRow] = &[
     },
     MechanismRow {
         name: "sockets",
-        meaning: "applications ask for a policy: SO_NETPOLICY, PR_SET_NETPOLICY",
+        meaning: "applications that request a policy: SO_NETPOLICY, PR_SET_NETPOLICY",
         since: Some(since::SOCKET_REQUESTS),
         needs: &[
             BTF,
@@ -304,7 +304,7 @@ pub struct Supported {
     pub usable: bool,
     /// The devices on which it can be used; empty if it does not depend on a device.
     pub devices: Vec<String>,
-    /// What is missing.
+    /// The missing requirements.
     pub lacks: Vec<String>,
 }
 
@@ -371,7 +371,7 @@ impl MechanismRow {
         }
     }
 
-    /// What is missing if the kernel lacks a required feature.
+    /// The missing requirement if the kernel lacks a feature.
     fn without(&self, words: &str, host: &Host) -> String {
         match self.since {
             Some(since) if host.kernel < since => format!("Linux {since}: this is {}", host.kernel),
@@ -379,10 +379,10 @@ impl MechanismRow {
         }
     }
 
-    /// The requirements other than a recent kernel, in words.
+    /// The requirements other than a recent kernel, for display.
     pub fn needed(&self) -> Vec<&'static str> {
         let beside = self.needs.iter().filter(|need| match need {
-            // A kernel may be built without it, whatever its version.
+            // A kernel may be built without the feature, whatever its version.
             MechanismNeed::Kernel(words, _) | MechanismNeed::Thread(words, _) => {
                 self.since.is_none() || words.starts_with("CONFIG_")
             }
@@ -392,10 +392,10 @@ impl MechanismRow {
     }
 }
 
-/// What is missing if no kernel thread could be read, so that their features are unknown.
+/// The missing requirement if no kernel thread could be read, so that their features are unknown.
 const NO_THREAD: &str = "readable kernel threads: a container's PID namespace shows none";
 
-/// The device to which no mechanism applies.
+/// A device to which no mechanism applies.
 const LOOPBACK: &str = "lo";
 
 /// The maximum number of devices in a row.
@@ -405,8 +405,7 @@ impl Report for SupportMatrix {
     const KIND: &'static str = "support-matrix";
 
     fn page(&self, page: &mut Page) {
-        let mut table =
-            Table::new(&["MECHANISM", "HERE", "SINCE", "WHERE, OR WHAT IS MISSING", "WHAT IT IS FOR"]);
+        let mut table = Table::new(&["MECHANISM", "HERE", "SINCE", "USABLE ON, OR MISSING", "PURPOSE"]);
         for row in &self.mechanisms {
             let (word, style) = if row.usable { ("yes", Style::Good) } else { ("no", Style::Warning) };
             let shown = row.devices.iter().take(DEVICES_NAMED_MAX).cloned().collect::<Vec<_>>().join(", ");

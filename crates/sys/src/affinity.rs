@@ -4,7 +4,7 @@
 use model::CpuSet;
 use rustix::io::Errno;
 
-/// Restricts a thread to these CPUs, as far as its cpuset allows them.
+/// Restricts a thread to those of these CPUs that its cpuset allows.
 pub fn set_affinity(tid: libc::pid_t, cpus: &CpuSet) -> Result<(), Errno> {
     // The kernel's mask is an array of `unsigned long`, CPU 0 in the lowest bit of the first. On 64-bit
     // machines, the only ones supported here, these are the words of `CpuSet`.

@@ -107,7 +107,7 @@ pub fn bind_map(program: BorrowedFd<'_>, map: BorrowedFd<'_>) -> Result<(), Errn
 
 /// A program's name, and the ids of its maps.
 pub fn name_and_maps(program: BorrowedFd<'_>) -> Result<(String, Vec<u32>), Errno> {
-    /// A limit that no program here reaches.
+    /// A limit that no program of netpolicy reaches.
     const MAPS_MAX: usize = 16;
     let mut maps = [0_u32; MAPS_MAX];
     let mut info = bpf_prog_info {

@@ -27,7 +27,7 @@ pub fn bind(command: &mut Command, netns: Option<OwnedFd>) {
 }
 
 /// Closes all descriptors except standard input, output and error. For the start of a program that may have
-/// inherited more descriptors than it should: nothing in this process may own one of them.
+/// inherited unwanted descriptors; no object in this process may own one of them.
 ///
 /// Kernel: 5.9; older kernels close nothing.
 pub fn close_inherited() {

@@ -1,4 +1,4 @@
-//! The host's clocks. Code that makes decisions takes time as an argument; it comes from here. Calls
+//! The host's clocks. Code that makes decisions takes time as an argument; this module provides it. Calls
 //! `clock_gettime(2)` directly, because rustix mistakes a kernel without `getcpu` in its vDSO, such as
 //! User-Mode Linux, for a broken one.
 #![expect(unsafe_code, reason = "the C library writes the time through a pointer")]

@@ -1,7 +1,7 @@
 //! An epoll: its busy-poll parameters, and a wait that works on every kernel and with every seccomp filter.
 #![expect(
     unsafe_code,
-    reason = "rustix leaves the meaning of an ioctl to its caller, and its epoll wait is the same for all programs"
+    reason = "the caller defines the meaning of an ioctl, and rustix builds its epoll wait on a system call that may be missing"
 )]
 
 use std::os::fd::{AsFd, AsRawFd};
@@ -107,10 +107,10 @@ mod test {
             .collect();
         assert_eq!(wait_millis(&epoll, &mut events, None), Ok(()));
         let numbers: Vec<u64> = events.iter().map(|event| event.data.u64()).collect();
-        assert_eq!(numbers, [1, 2], "as many as there is room for");
+        assert_eq!(numbers, [1, 2], "as many events as there is room for");
         drop(bells);
         assert_eq!(wait_millis(&epoll, &mut events, Some(Duration::ZERO)), Ok(()));
-        assert!(events.is_empty(), "what was closed is not ready");
+        assert!(events.is_empty(), "a closed descriptor is not ready");
         let none = wait_millis(&epoll, &mut Vec::new(), Some(Duration::ZERO));
         assert_eq!(none, Err(Errno::INVAL), "no room for an event");
     }

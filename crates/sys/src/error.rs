@@ -7,11 +7,11 @@ use model::{KernelVersion, Setting};
 /// A kernel error code, displayed as `EOPNOTSUPP (Operation not supported)`.
 pub use rustix::io::Errno;
 
-/// A request that the kernel, or anything on the way to it, did not fulfil.
+/// A request that the kernel, or a layer before it, did not fulfil.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{what}: {cause}")]
 pub struct KernelError {
-    /// What was requested: a setting (`eth0 rx-4: irq-suspend-timeout 20ms`), a file, a request.
+    /// The object of the request: a setting (`eth0 rx-4: irq-suspend-timeout 20ms`), a file, a request.
     pub what: String,
     /// Why it failed.
     #[source]
@@ -32,26 +32,27 @@ pub enum Cause {
         /// The kernel's message, verbatim.
         message: String,
     },
-    /// The kernel returned an error code, and it is known what the caller or the object lacks.
+    /// The kernel returned an error code, and the missing privilege or property is known.
     #[error("{}, needs {needs}", Words(*.errno))]
     Denied {
         /// The error code.
         errno: Errno,
-        /// What is needed.
+        /// The missing privilege or property.
         needs: String,
     },
     /// This kernel or driver does not support the request.
     #[error("not supported here: needs {needs}{}", Since(*.since))]
     Absent {
-        /// What is needed.
+        /// The missing privilege or property.
         needs: String,
-        /// The first kernel that supports it, if the kernel is what is missing.
+        /// The first kernel that supports the request, if the kernel is too old.
         since: Option<KernelVersion>,
     },
     /// The object no longer exists: a process exited, a device was removed, a descriptor was reused.
     #[error("gone: {0}")]
     Gone(String),
-    /// The object does not exist now but may return: a queue of a device that currently has fewer.
+    /// The object does not exist at present but may return, such as a queue of a device that currently has
+    /// fewer.
     #[error("away: {0}")]
     Away(String),
     /// The kernel accepted the value, but now has another one.
@@ -102,7 +103,7 @@ impl KernelError {
         Self { what: what.into(), cause: Cause::Malformed(why.into()) }
     }
 
-    /// The same error. If permission was denied without a message, adds what is needed.
+    /// The same error; if permission was denied without a message, with the missing privilege.
     #[must_use]
     pub fn needing(self, needs: &str) -> Self {
         match self.cause {

@@ -1,5 +1,5 @@
-//! Parts of `ethtool` that are only an ioctl, or were one on kernels that are still in use: RSS and its
-//! contexts, ntuple rules, per-queue interrupt moderation, and what a driver reports about itself.
+//! Parts of `ethtool` that are available only as an ioctl, at least on kernels that are still in use: RSS and
+//! its contexts, ntuple rules, per-queue interrupt moderation, and what a driver reports about itself.
 //!
 //! Kernel: 6.18, `include/uapi/linux/ethtool.h`, `net/ethtool/ioctl.c` `dev_ethtool()`.
 #![expect(
@@ -106,7 +106,7 @@ fn request(socket: impl AsFd, device: &str, words: &mut [u32]) -> Result<(), Err
 const DRVINFO_WORDS: usize = 49;
 const TEXT_WORDS: usize = 8;
 
-/// Reads what a driver reports about itself: driver, version, firmware's version, address on the bus.
+/// Reads a driver's description of itself: driver, version, firmware version, address on the bus.
 pub fn driver_info(socket: impl AsFd, device: &str) -> Result<[String; 4], Errno> {
     let mut words = [0; DRVINFO_WORDS];
     words[0] = GDRVINFO;
@@ -159,7 +159,7 @@ pub fn set_rss(
     key: Option<&[u8]>,
 ) -> Result<(), Errno> {
     // Newer kernels have the input transformation in a byte that must be zero in older ones: the value that
-    // was read is right for both.
+    // was read is valid for both.
     let now = rss(socket.as_fd(), device, 0)?;
     let mut words = vec![0; RXFH_WORDS];
     words[0] = SRSSH;
@@ -207,7 +207,7 @@ fn context_request(socket: impl AsFd, device: &str, context: u32) -> Result<Vec<
     let now = rss(socket, device, 0)?;
     let mut words = vec![0; RXFH_WORDS];
     (words[0], words[1]) = (SRSSH, context);
-    // Only kernels that know the byte return anything but 0.
+    // Only kernels that know the byte return a value other than 0.
     if now.kind & u32::from_ne_bytes(XFRM_NO_CHANGE) != 0 {
         words[4] = u32::from_ne_bytes(XFRM_NO_CHANGE);
     }

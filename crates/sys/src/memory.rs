@@ -4,7 +4,8 @@
 /// The smallest page size; larger pages make no difference for advice.
 const PAGE_BYTES: usize = 4096;
 
-/// Advises huge pages for the memory of this vector. If the kernel has none, it uses small pages.
+/// Advises huge pages for the memory of this vector. If no huge pages are available, the kernel uses small
+/// pages.
 ///
 /// Kernel: `mm/madvise.c` `MADV_HUGEPAGE`, since 2.6.38.
 pub fn prefer_huge_pages(memory: &mut Vec<u8>) {

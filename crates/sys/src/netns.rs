@@ -23,7 +23,8 @@ pub struct Netns {
     file: OwnedFd,
     id: NetnsId,
     path: PathBuf,
-    /// A mount of its sysfs from an earlier observation, which preserves cached lookups for the next one.
+    /// A mount of its sysfs from an earlier observation, which preserves cached lookups for the next
+    /// observation.
     sysfs: OnceLock<OwnedFd>,
 }
 
@@ -139,7 +140,7 @@ impl Netns {
             .filter(|(number, _)| *number == id)
             .find_map(|(_, path)| Self::at(&path).ok().filter(|netns| netns.id == id))
             .ok_or_else(|| {
-                let why = "no name, no mount, no process and no open file leads to it";
+                let why = "no name, mount, process or open file refers to it";
                 KernelError::gone(format!("network namespace {id}"), why)
             })
     }
@@ -155,7 +156,7 @@ impl Netns {
             .filter_map(|(_, path)| Self::at(&path).ok())
     }
 
-    /// The path by which it was opened.
+    /// The path by which the namespace was opened.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -170,7 +171,7 @@ impl Netns {
         if self.sysfs.get().is_none()
             && let Some(mount) = mount()
         {
-            // Another thread may have set one, which is equivalent.
+            // Another thread may have stored a mount, which is equivalent.
             let _ = self.sysfs.set(mount);
         }
     }
@@ -201,7 +202,8 @@ impl Netns {
         self.run_apart(body)
     }
 
-    /// The same, always on a separate thread: for what changes the thread itself, such as its CPUs.
+    /// Like [`Netns::run`], but always on a separate thread: for functions that change the thread itself,
+    /// such as its CPUs.
     ///
     /// # Errors
     /// As [`Netns::enter`].

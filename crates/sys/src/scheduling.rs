@@ -5,8 +5,8 @@ use std::mem::size_of;
 
 use rustix::io::Errno;
 
-/// `struct sched_attr` of Linux 5.3 (`SCHED_ATTR_SIZE_VER1`); older kernels read and write the part that they
-/// know.
+/// `struct sched_attr` of Linux 5.3 (`SCHED_ATTR_SIZE_VER1`); older kernels read and write only their part of
+/// it.
 ///
 /// Kernel: 6.18, `include/uapi/linux/sched/types.h`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -18,9 +18,9 @@ pub struct RawAttr {
     pub policy: u32,
     /// `SCHED_FLAG_*`.
     pub flags: u64,
-    /// For `SCHED_OTHER` and `SCHED_BATCH`.
+    /// The nice value, for `SCHED_OTHER` and `SCHED_BATCH`.
     pub nice: i32,
-    /// For `SCHED_FIFO` and `SCHED_RR`.
+    /// The priority, for `SCHED_FIFO` and `SCHED_RR`.
     pub priority: u32,
     /// Nanoseconds.
     pub runtime: u64,
@@ -37,7 +37,7 @@ pub struct RawAttr {
 /// The size in bytes: `SCHED_ATTR_SIZE_VER1`.
 const BYTES: u32 = 56;
 
-const _: () = assert!(size_of::<RawAttr>() == 56, "as the kernel lays it out");
+const _: () = assert!(size_of::<RawAttr>() == 56, "in the kernel's layout");
 
 /// Returns the scheduling attributes of a thread; 0 for the calling one.
 pub fn attributes(tid: libc::pid_t) -> Result<RawAttr, Errno> {

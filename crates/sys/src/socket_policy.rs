@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, AsRawFd};
 
 use rustix::io::Errno;
 
-/// From `include/netpolicy.h`, as are the constants below.
+/// Constants of `include/netpolicy.h`.
 const SO_NETPOLICY: libc::c_int = 0x4e50;
 const PR_SET_NETPOLICY: libc::c_int = 0x4e50_4f4c;
 const PR_GET_NETPOLICY: libc::c_int = 0x4e50_4f4d;

@@ -60,8 +60,8 @@ impl SysFs {
         Self { root, below: String::new() }
     }
 
-    /// A view of a subdirectory, with shorter paths for its files. Walking there from `/sys`, through the
-    /// symbolic link of each device's name, takes longer than reading a file. `None` if there is no such
+    /// A view of a subdirectory, with shorter paths for its files. Resolving the path from `/sys`, through
+    /// the symbolic link of each device's name, takes longer than reading a file. `None` if there is no such
     /// directory.
     ///
     /// # Errors
@@ -139,7 +139,7 @@ impl SysFs {
         Ok(names)
     }
 
-    /// The directory of a device, held open: it stays the same device's even if that is renamed.
+    /// The directory of a device, held open: it still refers to the same device if that is renamed.
     ///
     /// # Errors
     /// [`crate::Cause::Gone`] if no device has this name, or a different device has it.

@@ -38,7 +38,7 @@ fn keep(lifeline: libc::c_int) -> ! {
     // SAFETY: every pointer is to a live local or to a NUL-terminated string; `sigfillset` initialises the
     // set before it is used. All calls are async-signal-safe.
     unsafe {
-        // Block all signals: only the end of the lifeline ends this process.
+        // Block all signals, so that only the end of the lifeline ends this process.
         let mut all = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
         libc::sigfillset(all.as_mut_ptr());
         libc::sigprocmask(libc::SIG_BLOCK, all.as_ptr(), std::ptr::null_mut());

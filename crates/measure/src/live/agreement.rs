@@ -1,4 +1,4 @@
-//! How well estimates agree with the truth, where the truth is known: on the link between two hosts of one
+//! Measures how well estimates agree with the truth where that is known: on the link between two hosts of one
 //! machine.
 
 use model::live::SpanCounts;
@@ -26,18 +26,18 @@ pub struct AgreementRun {
     pub answered: u64,
     /// Requests that netpolicy counted.
     pub counted: u64,
-    /// Percentiles on the wire in nanoseconds, in the order of [`Percentiles::SHARES`], as in the fields
-    /// below.
+    /// Percentiles on the wire in nanoseconds, in the order of [`Percentiles::SHARES`]; the same holds for
+    /// the fields below.
     pub wire: [Option<f64>; 3],
     /// Percentiles that the client measured, from system call to system call.
     pub client: [Option<f64>; 3],
-    /// Without the wait in the ring.
+    /// Percentiles without the wait in the ring.
     pub residence: [Option<f64>; 3],
-    /// By estimate U.
+    /// Percentiles by estimate U.
     pub uniform: [Option<f64>; 3],
-    /// By estimate C.
+    /// Percentiles by estimate C.
     pub conditional: [Option<f64>; 3],
-    /// By estimate T.
+    /// Percentiles by estimate T.
     #[serde(default)]
     pub stamped: [Option<f64>; 3],
 }
@@ -104,7 +104,7 @@ impl Errors {
     }
 }
 
-/// For how many pairs of modes an estimator agrees with the wire about which is faster.
+/// The number of pairs of modes for which an estimator agrees with the wire on which mode is faster.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Ordered {

@@ -1,4 +1,4 @@
-//! Limits of a live measurement: what the windows cannot show, with the evidence and a remedy for each.
+//! Limits of a live measurement: facts that the windows cannot show, with the evidence and a remedy for each.
 
 use model::live::LiveCounts;
 use model::{Finding, Nanoseconds, Severity};
@@ -16,7 +16,7 @@ const THREADED_MAX: f64 = 0.01;
 const KSOFTIRQD_MAX: f64 = 0.05;
 const DROPPED_MAX: f64 = 0.001;
 const UNANSWERED_MAX: f64 = 0.01;
-/// Fewer datagrams are no pattern.
+/// The minimum number of datagrams for a conclusion.
 const DATAGRAMS_MIN: u64 = 10;
 /// The share of arrivals with the interrupt masked from which only estimate U is available.
 const MASKED_MIN: f64 = 0.05;
@@ -56,7 +56,7 @@ pub fn caveats(object: &str, series: &Series, answers_late: bool) -> Vec<Finding
             Severity::Warning,
             "no request arrived during the measurement",
             vec![format!("{} windows of {:.1} s together", series.windows(), series.span().as_secs_f64())],
-            Some("measure longer, and look at the right port: netpolicy show lists listeners"),
+            Some("measure longer, and check the port: netpolicy show lists listeners"),
         );
         return found.findings;
     }
@@ -107,10 +107,10 @@ impl Found<'_> {
             "connections have waited for an answer for more than a second",
             vec![
                 format!("{stalled} of {connections} connections; the longest wait is {oldest}"),
-                "a client that has sent half of a request looks the same, unless the protocol is known"
+                "a client that has sent only part of a request looks the same, unless the protocol is known"
                     .to_owned(),
             ],
-            Some("grep . /proc/PID/task/*/wchan shows what its threads wait for"),
+            Some("grep . /proc/PID/task/*/wchan shows in which kernel function its threads wait"),
         );
     }
 
@@ -125,18 +125,19 @@ impl Found<'_> {
         );
     }
 
-    /// Datagrams without a known answer.
+    /// Datagrams whose answers are unknown.
     fn of_datagrams(&mut self, counts: &LiveCounts) {
         let matters = |part: u64, of: u64, most: f64| part >= DATAGRAMS_MIN && count(part) > most * count(of);
         let percent = |part: u64, of: u64| format!("{:.1} %", 100.0 * count(part) / count(of.max(1)));
         let (all, unpaired) = (counts.datagrams, counts.unpaired);
         if unpaired > 0 {
             let summary = if counts.quic * 2 > unpaired {
-                "the service speaks QUIC, which encrypts what datagrams are: its response times are unknown"
+                "the service speaks QUIC, which encrypts the type of datagrams: its response times are unknown"
             } else {
-                "the service does not answer each datagram with one: its response times are unknown"
+                "the service does not answer every datagram: its response times are unknown"
             };
-            let known = "known are their time in the socket's queue (wake-up), context switches and polls";
+            let known =
+                "the wait in the socket's queue (wake-up), context switches and polls are still known";
             let evidence = vec![format!("{unpaired} of {all} datagrams"), known.to_owned()];
             self.add("live-datagrams-unpaired", Severity::Warning, summary, evidence, None);
         }
@@ -144,7 +145,7 @@ impl Found<'_> {
             self.add(
                 "live-datagrams-dropped",
                 Severity::Warning,
-                "datagrams are dropped because a socket's buffer is full: these requests stay unanswered",
+                "datagrams are dropped because a socket's buffer is full: these requests are never answered",
                 vec![format!(
                     "{} of {} datagrams ({})",
                     counts.dropped,
@@ -180,7 +181,10 @@ impl Found<'_> {
                 "live-steered",
                 Severity::Warning,
                 "packets move to another CPU between the NAPI and TCP: the delay of this step is unknown",
-                vec![format!("{} of segments were taken on another CPU than polled", percent(steered))],
+                vec![format!(
+                    "{} of segments were processed on a CPU other than the one that polled",
+                    percent(steered)
+                )],
                 Some("turn receive packet steering off: echo 0 > /sys/class/net/DEVICE/queues/rx-N/rps_cpus"),
             );
         }
@@ -190,7 +194,7 @@ impl Found<'_> {
                 "live-no-napi",
                 Severity::Warning,
                 "packets do not carry the ID of their NAPI: the time they spent in a ring is unknown",
-                vec![format!("{} of answered requests name none that polls", percent(without))],
+                vec![format!("{} of answered requests have no NAPI id", percent(without))],
                 Some("on a veth, turn GRO on: ethtool -K DEVICE gro on; requests over loopback pass no ring"),
             );
         }
@@ -199,9 +203,9 @@ impl Found<'_> {
             self.add(
                 "live-arrivals-unseen",
                 Severity::Warning,
-                "no BPF program saw some requests arrive: they are dated by TCP's clock and exclude the wait in the ring",
-                vec![format!("{} of answered requests were found when they were read", percent(unseen))],
-                Some("TCP_DEFER_ACCEPT and TCP Fast Open do this to the first request of each connection"),
+                "no BPF program saw some requests arrive: their arrival time is from TCP's clock, which excludes the wait in the ring",
+                vec![format!("{} of answered requests were first seen when they were read", percent(unseen))],
+                Some("TCP_DEFER_ACCEPT and TCP Fast Open cause this for the first request of each connection"),
             );
         }
         let lost = share(counts.without_poll, counts.answered);
@@ -209,7 +213,7 @@ impl Found<'_> {
             self.add(
                 "live-polls-lost",
                 Severity::Warning,
-                "requests are answered so late that their polls were forgotten: they count by residence alone",
+                "requests are answered so late that their poll records were overwritten: the wait in the ring is excluded",
                 vec![format!("{} of answered requests", percent(lost))],
                 None,
             );
@@ -219,8 +223,8 @@ impl Found<'_> {
             self.add(
                 "live-threaded",
                 Severity::Note,
-                "a kernel thread polls: p99 is a lower bound, since it may wait for a CPU unseen",
-                vec![format!("{} of answered requests came by a NAPI with a thread", percent(threaded))],
+                "a kernel thread polls: p99 is a lower bound, because the thread may wait for a CPU unobserved",
+                vec![format!("{} of answered requests arrived on a NAPI with a thread", percent(threaded))],
                 Some("give the thread a CPU of its own: kthread = { cpus = ... } in a policy file"),
             );
         }
@@ -230,8 +234,8 @@ impl Found<'_> {
                 "live-ksoftirqd",
                 Severity::Warning,
                 "ksoftirqd polls and competes with other tasks: how long packets waited until it ran is unknown",
-                vec![format!("{} of answered requests were polled by it", percent(late))],
-                Some("give the interrupt another CPU, or clients that stamp in microseconds (tcp_usec_ts): netpolicy doctor names who holds the CPU"),
+                vec![format!("{} of answered requests were polled by ksoftirqd", percent(late))],
+                Some("give the interrupt another CPU, or use clients with microsecond timestamps (tcp_usec_ts): netpolicy doctor names the tasks that use the CPU"),
             );
         }
         let masked = share(counts.masked, counts.masked + counts.unmasked);
@@ -244,7 +248,7 @@ impl Found<'_> {
                     format!("{} of requests arrived while the interrupt was masked", percent(masked)),
                     "no window had interrupts enabled, so turnarounds could not be learned".to_owned(),
                 ],
-                Some("watch across a change of modes, or keep in mind that clients that wait for answers distort U"),
+                Some("watch during a change of modes, or consider that clients that wait for answers distort U"),
             );
         }
     }
@@ -273,8 +277,8 @@ impl Found<'_> {
             self.add(
                 "live-unsolicited",
                 Severity::Warning,
-                "the service sends unsolicited data: matching of answers to requests is uncertain",
-                vec![format!("{} of {} sends answered nothing", percent(unsolicited), counts.sends)],
+                "the service sends unsolicited data, so matching answers to requests is uncertain",
+                vec![format!("{} of {} sends were not answers", percent(unsolicited), counts.sends)],
                 None,
             );
         }
@@ -297,7 +301,7 @@ impl Found<'_> {
                 "live-pipelined",
                 Severity::Warning,
                 "connections have more outstanding requests than are timed individually: further requests are timed together with an earlier one",
-                vec![format!("{} of requests joined another", percent(overflown))],
+                vec![format!("{} of requests were merged into another", percent(overflown))],
                 None,
             );
         }
@@ -306,7 +310,10 @@ impl Found<'_> {
                 "live-connections",
                 Severity::Warning,
                 "there are more connections than can be measured",
-                vec![format!("{} segments or datagrams came on others", counts.unmeasured)],
+                vec![format!(
+                    "{} segments or datagrams arrived on connections beyond the limit",
+                    counts.unmeasured
+                )],
                 None,
             );
         }
@@ -315,7 +322,7 @@ impl Found<'_> {
                 "live-answers-late",
                 Severity::Note,
                 "this kernel reports an answer after it has been sent on: response times are 10 to 25 us too long",
-                vec!["noted at sock_send_length".to_owned()],
+                vec!["recorded at sock_send_length".to_owned()],
                 Some("Linux 6.16 has tcp_sendmsg_locked"),
             );
         }
@@ -348,7 +355,7 @@ impl Found<'_> {
                     Severity::Warning,
                     "the clients' timestamps and the polls disagree about response times: requests wait before the ring, or a clock is being slewed",
                     apart,
-                    Some("look at both hosts' clocks (chronyc tracking), and measure again when they have settled"),
+                    Some("check both hosts' clocks (chronyc tracking), and measure again when they have settled"),
                 );
             }
         }
@@ -360,9 +367,9 @@ impl Found<'_> {
             self.add(
                 "live-estimators-disagree",
                 Severity::Warning,
-                "the two estimates of the wait in the ring are far apart",
+                "the two estimates of the wait in the ring differ widely",
                 apart,
-                Some("trust C if clients wait for each answer, U if many do not"),
+                Some("trust C if clients wait for each answer, U if many clients do not"),
             );
         }
     }
@@ -456,9 +463,9 @@ mod test {
                 w.spans.stamped.add_to(bucket, 2_000);
             })
         };
-        assert_eq!(stamped(300), Vec::<String>::new(), "both say the same");
-        // Every timestamp seems later than the fastest of its connection: the clients' clock is slower than
-        // ours. Below, it is faster.
+        assert_eq!(stamped(300), Vec::<String>::new(), "both estimates are equal");
+        // If every timestamp seems later than the fastest of its connection, the clients' clock is slower
+        // than ours. Below the threshold, it is faster.
         assert_eq!(stamped(340), ["live-stamps-disagree"]);
         assert_eq!(stamped(250), ["live-stamps-disagree"]);
     }

@@ -1,5 +1,5 @@
-//! What the windows of a live service show: whether its goal is met, where the time goes, and which part is
-//! slower than the others.
+//! Findings on the windows of a live service: whether its goal is met, in which stage most of the time is
+//! spent, and which queue or thread is slower than the others.
 
 use model::live::{LiveCounts, LivePart, SpanCounts};
 use model::{Finding, Goal, Nanoseconds, OnMissed, Severity};
@@ -10,27 +10,27 @@ use super::summary::Percentiles;
 use super::survival::{Quantile, Survival, count};
 use crate::switchback::LOSS_MATTERS;
 
-/// The share of the time from which one place is said to dominate.
+/// The share of the time from which a stage is reported as dominant.
 const MOST: f64 = 0.6;
 
-/// The shortest mean response time for which it is reported where the time goes.
+/// The minimum mean response time for which the dominant stage is reported.
 const MATTERS_NS: f64 = 20_000.0;
 
-/// How many times the median of the others a part's median must be to count as slower.
+/// A part counts as slower if its median is at least this many times the median of the others.
 const SLOWER: f64 = 2.0;
 
 /// The minimum number of segments, reads or connections for a finding about the network.
 const FEW: u64 = 10;
 
 /// The share of reads that found the receive window closed, and of connections whose client's window was
-/// full, from which it is reported.
+/// full, from which this is reported.
 const CLOSED_MIN: f64 = 0.01;
 const FULL_MIN: f64 = 0.05;
 
 /// New connections per request from which they are reported.
 const OPENED_MIN: f64 = 0.1;
 
-/// For queues and for workers: the rule, the noun and the remedy.
+/// The rule, the noun and the remedy for queues and for workers.
 const OF_QUEUES: (&str, &str, &str) = (
     "live-queue-slow",
     "queue",
@@ -39,7 +39,7 @@ const OF_QUEUES: (&str, &str, &str) = (
 const OF_WORKERS: (&str, &str, &str) = (
     "live-worker-slow",
     "worker",
-    "fewer connections for it, or a CPU of its own: netpolicy doctor names threads that wait for a CPU",
+    "assign fewer connections to it, or give it a dedicated CPU: netpolicy doctor names threads that wait for a CPU",
 );
 
 /// The remedy for a service whose goal the daemon maintains.
@@ -109,7 +109,7 @@ fn of_goal(
     })
 }
 
-/// Where most of the time goes.
+/// The stage in which most of the time is spent.
 fn of_time(object: &str, series: &Series) -> Option<Finding> {
     let parts = series.workers().iter().map(|(_, part)| part);
     let (mut ring, mut wakeup, mut service, mut requests) = (0, 0, 0, 0);
@@ -127,14 +127,14 @@ fn of_time(object: &str, series: &Series) -> Option<Finding> {
         (
             ring,
             "live-mostly-ring",
-            "most of a request's time is the wait in the ring: delivery decides",
+            "most of a request's time is the wait in the ring: packet delivery determines it",
             Some("a shorter gro-flush-timeout, busy polling or IRQ suspension: netpolicy explain SERVICE"),
         ),
         (
             wakeup,
             "live-mostly-wakeup",
             "most of a request's time is the wait to be read: the service is busy, or has no CPU",
-            Some("more workers, or a CPU of their own: netpolicy watch shows which of them wait"),
+            Some("use more workers, or give them dedicated CPUs: netpolicy watch shows which of them wait"),
         ),
         (
             service,
@@ -161,9 +161,9 @@ fn of_time(object: &str, series: &Series) -> Option<Finding> {
 }
 
 /// The remedy for segments that arrive out of order.
-const GAPS_REMEDY: &str = "look for loss and reordering on the way from the clients, and for rx drops of this host's NIC: netpolicy doctor, ethtool -S";
+const GAPS_REMEDY: &str = "check for loss and reordering on the path from the clients, and for rx drops of this host's NIC: netpolicy doctor, ethtool -S";
 
-/// Whether so many segments arrive out of order that it matters.
+/// Whether enough segments arrive out of order to be reported.
 fn has_gaps(counts: &LiveCounts) -> bool {
     matters(counts.out_of_order, counts.segments_in, LOSS_MATTERS)
 }
@@ -192,14 +192,14 @@ fn of_network(object: &str, counts: &LiveCounts) -> Vec<Finding> {
         let mut evidence = vec![format!("{} segments were retransmitted", share(lost, counts.segments_out))];
         if counts.needless > 0 {
             evidence.push(format!(
-                "{} more were retransmitted although they had arrived (DSACK)",
+                "{} more segments were retransmitted although they had arrived (DSACK)",
                 counts.needless
             ));
         }
         add(
             "live-loss",
             Severity::Warning,
-            "answers are lost on the way to clients: they come later than any response time here shows",
+            "answers are lost on the way to clients, so clients receive them later than the response times here show",
             evidence,
             "ss -ti shows which connections lose segments (retrans); no delivery policy helps",
         );
@@ -208,11 +208,8 @@ fn of_network(object: &str, counts: &LiveCounts) -> Vec<Finding> {
         add(
             "live-out-of-order",
             Severity::Warning,
-            "segments are lost or overtaken on the way from clients: requests wait for what is missing",
-            vec![format!(
-                "{} segments came while an earlier one was missing",
-                share(counts.out_of_order, counts.segments_in)
-            )],
+            "segments are lost or overtaken on the way from clients: requests wait for the missing segments",
+            vec![format!("{} segments arrived out of order", share(counts.out_of_order, counts.segments_in))],
             GAPS_REMEDY,
         );
     }
@@ -225,7 +222,7 @@ fn of_network(object: &str, counts: &LiveCounts) -> Vec<Finding> {
                 "{} reads found the window closed, {} requests were answered",
                 counts.zero_windows, counts.requests
             )],
-            "more workers, or a larger net.ipv4.tcp_rmem",
+            "use more workers, or a larger net.ipv4.tcp_rmem",
         );
     }
     if matters(counts.clients_full, counts.connections, FULL_MIN) {
@@ -244,7 +241,7 @@ fn of_network(object: &str, counts: &LiveCounts) -> Vec<Finding> {
         add(
             "live-new-connections",
             Severity::Note,
-            "many requests come on new connections: handshakes and accepts cost CPU time that no response time includes",
+            "many requests come on new connections: handshakes and accepts cost CPU time that is not part of any response time",
             vec![format!("{} new connections, {} requests", counts.opened, counts.requests)],
             "let clients keep their connections open",
         );
@@ -367,7 +364,7 @@ mod test {
         assert_eq!(rules(&|c| c.zero_windows = 50), ["live-window-closed"]);
         assert_eq!(rules(&|c| c.clients_full = 10), ["live-clients-full"]);
         assert_eq!(rules(&|c| c.opened = 500), ["live-new-connections"]);
-        assert_eq!(rules(&|c| c.opened = 40), Vec::<String>::new(), "connections that were opened once");
+        assert_eq!(rules(&|c| c.opened = 40), Vec::<String>::new(), "connections that are opened only once");
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //!
 //! Read in this order: [`survival`] (percentiles of spans, some of which have not ended), [`series`] (many
 //! windows in bounded memory), [`turnaround`] (the basis of estimate C), [`summary`] (the displayed figures),
-//! [`mod@caveats`] (limits of the measurement), [`mod@findings`] (goals, and where the time goes),
+//! [`mod@caveats`] (limits of the measurement), [`mod@findings`] (goals, and the dominant stage),
 //! [`agreement`] (how well estimates agree with the truth, where it is known).
 
 pub mod agreement;

@@ -32,7 +32,7 @@ pub enum Estimator {
     /// From the ring: clients send their next request after an answer as they do while interrupts are enabled
     /// (C).
     Conditional,
-    /// The larger of U and C at each percentile: what either of them misses makes waits longer.
+    /// The larger of U and C at each percentile: both estimators err towards shorter waits.
     Larger,
     /// From the ring: the client's microsecond TCP timestamps show how much longer a request was in transit
     /// than the fastest of its connection (T).
@@ -71,7 +71,7 @@ impl Estimator {
 pub enum Unit {
     /// Requests, if the protocol shows them.
     Requests,
-    /// Exchanges: what a client sends until the server answers, however many requests that holds.
+    /// Exchanges: the data that a client sends until the server answers, whatever the number of requests.
     Exchanges,
 }
 
@@ -309,9 +309,9 @@ impl Series {
 
     /// The span that this share of requests does not exceed, with its 95 % confidence interval.
     ///
-    /// `None` for fewer requests than [`requests_for`] it. The interval is Woodruff's: it is derived from how
-    /// the share of requests within the estimate varies between blocks of windows, because neighbouring
-    /// requests are correlated. It is never narrower than for independent requests.
+    /// `None` if there are fewer requests than [`requests_for`] this share. The interval is Woodruff's: it is
+    /// derived from how the share of requests within the estimate varies between blocks of windows, because
+    /// neighbouring requests are correlated. It is never narrower than for independent requests.
     pub fn percentile(&self, stretch: Stretch, share: f64) -> Option<Estimate> {
         if stretch == Stretch::Response(Estimator::Larger) {
             let by = |estimator| self.percentile(Stretch::Response(estimator), share);
@@ -407,7 +407,11 @@ const NORMAL: f64 = 1.96;
 /// The minimum number of requests for a percentile: ten of them exceed it, and at least [`REQUESTS_MIN`].
 pub fn requests_for(share: f64) -> u64 {
     const EXCEED: f64 = 10.0;
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "from 10 to some thousands")]
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "from ten to several thousand requests"
+    )]
     let requests = (EXCEED / (1.0 - share).max(1e-6)).round() as u64;
     requests.max(REQUESTS_MIN)
 }
@@ -435,7 +439,7 @@ mod test {
     use super::*;
     use model::Chance;
 
-    /// A window whose requests took these spans.
+    /// A window with requests of these durations.
     fn window(spans: impl IntoIterator<Item = f64>) -> LiveWindow {
         let mut window = LiveWindow { span: Nanoseconds::from_millis(100), ..LiveWindow::default() };
         for span in spans {

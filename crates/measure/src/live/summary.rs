@@ -82,16 +82,16 @@ pub struct Summary {
     pub estimator: Estimator,
     /// The time from the NIC's ring to the answer.
     pub response: Percentiles,
-    /// By estimator: from TCP to the answer.
+    /// Response times from TCP to the answer.
     pub residence: Percentiles,
-    /// By estimator U.
+    /// Response times by estimator U.
     pub uniform: Percentiles,
-    /// By estimator C.
+    /// Response times by estimator C.
     pub conditional: Percentiles,
-    /// By estimator T.
+    /// Response times by estimator T.
     pub stamped: Percentiles,
-    /// From the last arrival at TCP to the answer: excludes the ring, and the time that the client took to
-    /// send.
+    /// Response times from the last arrival at TCP to the answer: excludes the ring, and the time that the
+    /// client took to send.
     pub since_last: Percentiles,
     /// The time in the ring.
     pub ring: Percentiles,
@@ -115,9 +115,9 @@ pub struct Summary {
     pub stalled: u64,
     /// The most connections with an event in one window.
     pub connections: u64,
-    /// By NAPI, most requests first.
+    /// The requests by NAPI, most requests first.
     pub napis: Vec<PartSummary>,
-    /// By thread, most requests first.
+    /// The requests by thread, most requests first.
     pub workers: Vec<PartSummary>,
     /// The median of the connections' smoothed round-trip times, in nanoseconds: from a segment of the service
     /// to its acknowledgement, with the wait of the latter in the ring. `None` without answers.

@@ -1,11 +1,6 @@
 //! The distribution of spans, some of which had not ended when observation stopped.
 //!
-//! A window ends while requests wait. Omitting those would make a service look faster the more it hangs. They
-//! are right-censored instead: the product-limit estimate treats them as at least as long as they have
-//! waited.
-//!
-//! A span that began before observation is at risk only from the age that it had then: it could not have been
-//! seen to end earlier. This way, windows can measure requests that are longer than a window.
+//! A window ends while requests wait. If these requests were omitted, a service that hangs would appear faster. They are right-censored instead: the product-limit estimate treats them as at least as long as they have waited. A span that began before the observation is at risk only from the age that it had at that time (left truncation), because an earlier end could not have been observed. This way, windows can measure requests that are longer than a window.
 //!
 //! Source: Kaplan and Meier, "Nonparametric estimation from incomplete observations", 1958; delayed entry as in Klein and Moeschberger,
 //! "Survival Analysis", 2003, 4.6.
@@ -45,7 +40,7 @@ impl Survival {
         Self::of_entered(ended, waiting, &SpanCounts::new())
     }
 
-    /// The same, where `entered` has the ages of spans that began before observation.
+    /// Like [`Survival::new`], where `entered` has the ages of spans that began before the observation.
     pub fn of_entered(ended: &SpanCounts, waiting: &SpanCounts, entered: &SpanCounts) -> Self {
         let observed = (ended.total() + waiting.total()).saturating_sub(entered.total());
         // Spans that enter or leave within a bucket count as present until its end, as do censored ones.
@@ -157,7 +152,7 @@ mod test {
         let found = exactly(Survival::of(&ended, &waiting).quantile(0.9));
         assert!((found / (10.0_f64.ln() * 1e6) - 1.0).abs() < 0.03, "{found}");
         let naive = exactly(Survival::of(&ended, &SpanCounts::new()).quantile(0.9));
-        assert!(naive < 0.8 * found, "{naive} without those that were cut off");
+        assert!(naive < 0.8 * found, "{naive} without the censored spans");
     }
 
     /// Windows of 100 ms in each second, and one request in four takes 1.5 s: it begins in one window, and
@@ -191,7 +186,7 @@ mod test {
         assert!((median / 80e3 - 1.0).abs() < 0.05, "{median}");
         assert!((nine / 1.5e9 - 1.0).abs() < 0.05, "{nine}");
         assert!((found.share_within(1e9) - 0.74).abs() < 0.03, "{}", found.share_within(1e9));
-        // If requests were treated as seen from their start, the long ones would be counted again in each
+        // If requests were treated as observed from their start, long ones would be counted again in each
         // window.
         let naive = Survival::of(&ended, &waiting).share_within(1e9);
         assert!(naive < 0.5, "{naive}");
@@ -201,7 +196,9 @@ mod test {
     fn a_service_that_hangs_has_no_percentile_but_a_least_one() {
         let survival = Survival::of(&counts([10_000; 90]), &counts([50_000_000; 10]));
         assert!(exactly(survival.quantile(0.5)) < 11_000.0);
-        let Some(Quantile::MoreThan(least)) = survival.quantile(0.99) else { panic!("it is not known") };
+        let Some(Quantile::MoreThan(least)) = survival.quantile(0.99) else {
+            panic!("the quantile is unknown")
+        };
         assert!(least >= 10_000.0);
         assert_eq!(Survival::of(&SpanCounts::new(), &SpanCounts::new()).quantile(0.5), None);
     }

@@ -5,8 +5,8 @@ use model::live::{LiveWindow, SpanCounts};
 
 /// Turnarounds from windows in which interrupts were enabled.
 ///
-/// Only from windows in which nearly all arrivals found the interrupt enabled: in others, the packets that
-/// find it enabled are the late ones.
+/// Only from windows in which nearly all arrivals found the interrupt enabled: in other windows, mostly late
+/// packets find the interrupt enabled.
 #[derive(Clone, Debug, Default)]
 pub struct Turnarounds {
     counts: SpanCounts,
@@ -16,7 +16,7 @@ impl Turnarounds {
     /// The minimum number of turnarounds for a distribution.
     pub const COUNTS_MIN: u64 = 500;
 
-    /// The maximum number that is kept: beyond it, counts are halved, so that recent ones weigh more.
+    /// The maximum number that is kept: beyond it, counts are halved, so that recent turnarounds weigh more.
     pub const COUNTS_MAX: u64 = 200_000;
 
     /// The share of arrivals with the interrupt enabled from which a window is used.

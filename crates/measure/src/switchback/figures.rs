@@ -57,7 +57,7 @@ pub struct Figures {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Waits {
-    /// All connections with an event, and all that waited.
+    /// All connections with an event, and all connections that waited.
     pub connections: u64,
     /// Connections that waited for the whole window.
     pub throughout: u64,
@@ -66,7 +66,7 @@ pub struct Waits {
 }
 
 impl Waits {
-    /// The waits of a window.
+    /// The waiting connections of a window.
     pub fn of(window: &LiveWindow) -> Self {
         let LiveWaiting { throughout, stalled, .. } = window.waiting;
         let waiting = throughout.max(stalled);
@@ -74,8 +74,8 @@ impl Waits {
         Self { connections: window.counts.connections + waiting, throughout, stalled }
     }
 
-    /// Whether this many connections are more than half of all. Fewer may be waiting for the rest of a
-    /// request that their clients have not sent; if not, percentiles show it.
+    /// Whether this many connections are more than half of all. A smaller number may be waiting for clients
+    /// to send the rest of a request; if they wait for the service instead, percentiles show it.
     const fn are_most(&self, waiting: u64) -> bool {
         waiting * 2 > self.connections
     }
@@ -159,7 +159,8 @@ pub enum Metric {
     CpuService,
     /// CPU time per request of softirqs and polling kernel threads only.
     CpuDelivery,
-    /// CPU time per request of the measuring programs, wherever they ran. All of it may be part of `Cpu`.
+    /// CPU time per request of the measuring programs, in whatever task they ran. All of it may be part of
+    /// `Cpu`.
     CpuMeasuring,
     /// Requests per second.
     Requests,
@@ -201,7 +202,7 @@ impl Metric {
         }
     }
 
-    /// Whether less is better; `None` if neither is.
+    /// Whether less is better; `None` if the metric is neutral.
     pub const fn less_is_better(self) -> Option<bool> {
         match self {
             Self::P50
@@ -274,11 +275,11 @@ pub enum Unfair {
     Restart,
     /// Another transaction changed the host.
     Transaction,
-    /// At the end of a window, the settings were not as the candidate had set them.
+    /// At the end of a window, the settings differed from those of the candidate.
     Drift,
     /// There were too few requests for a median.
     Requests,
-    /// The window or the switch took much too long: the machine stalled.
+    /// The window or the switch took much too long, because the machine stalled.
     Machine,
     /// The candidates' response times were estimated by different methods.
     Estimator,
@@ -307,8 +308,8 @@ impl Unfair {
             Self::Transaction => "another transaction changed the host",
             Self::Drift => "another program changed the settings",
             Self::Requests => "too few requests",
-            Self::Machine => "the machine stood still, or switching took too long",
-            Self::Estimator => "response times were estimated differently",
+            Self::Machine => "the machine stalled, or switching took too long",
+            Self::Estimator => "response times were estimated by different methods",
             Self::Loss => "the network lost more segments in one window than in another",
         }
     }
@@ -323,7 +324,7 @@ impl fmt::Display for Unfair {
 /// Rates that differ by more than this factor do not count as the same load.
 const RATE_RATIO_MAX: f64 = 1.1;
 
-/// Why the windows of a round cannot be compared, as far as the windows show it.
+/// Why the windows of a round cannot be compared, as far as their figures show.
 pub fn unfair(windows: &[Figures]) -> Option<Unfair> {
     if windows.iter().any(|window| !window.stalled() && window.requests < requests_for(0.5)) {
         return Some(Unfair::Requests);
@@ -333,7 +334,7 @@ pub fn unfair(windows: &[Figures]) -> Option<Unfair> {
     if windows.iter().any(|window| in_ring(window.estimator) != in_ring(first)) {
         return Some(Unfair::Estimator);
     }
-    // Loss also changes rates: name the cause.
+    // Loss also changes request rates: name the cause.
     let networks = || windows.iter().filter_map(|window| window.network.as_ref());
     if networks().any(|one| networks().any(|other| one.differs(other))) {
         return Some(Unfair::Loss);
@@ -352,7 +353,7 @@ pub fn unfair(windows: &[Figures]) -> Option<Unfair> {
 mod test {
     use super::*;
 
-    /// A window in which some connections worked, and others waited throughout, for two seconds by its end.
+    /// A window in which some connections worked, and others had waited for two seconds at its end.
     fn window(working: u64, waiting: u64) -> Figures {
         let mut window = LiveWindow { span: Nanoseconds::from_millis(100), ..LiveWindow::default() };
         (window.counts.connections, window.counts.requests) = (working, 10 * working);

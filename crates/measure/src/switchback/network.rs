@@ -2,8 +2,8 @@
 //!
 //! A lost segment delays requests and costs CPU time, and no setting of packet delivery is to blame for it.
 //! Two rules keep it out of verdicts. Both ignore which candidate was affected, so the coin stays fair. A
-//! pair of windows that differ in loss is void. If each pair has too few segments to tell, the pairs together
-//! show it: see [`LossDifference`].
+//! pair of windows that differ in loss is void. If each pair has too few segments for that test, all pairs
+//! are tested together: see [`LossDifference`].
 
 use model::live::{LiveCounts, LiveWindow, SpanCounts};
 use model::{Finding, Severity};
@@ -27,21 +27,22 @@ pub struct Network {
     pub lost_out: u64,
     /// Segments with data that arrived.
     pub segments_in: u64,
-    /// Of these, segments that arrived while an earlier one was missing.
+    /// Of these, segments that arrived out of order.
     pub out_of_order: u64,
     /// The median of the connections' smoothed round-trip times, in nanoseconds.
     pub rtt: Option<f64>,
 }
 
-/// Differences in loss below this share of the segments do not matter: they reach a tenth of the requests
-/// beyond p99.
+/// Differences in loss below this share of the segments are ignored: that is a tenth of the requests beyond
+/// p99.
 pub const LOSS_MATTERS: f64 = 0.001;
 
-/// How many standard errors apart the losses of two windows must be.
+/// The minimum distance of two windows' loss rates, in standard errors.
 const APART_PAIR: f64 = 2.0;
 
-/// The same for all pairs together. Six pairs, the fewest for a verdict, reach it also if two of them lost
-/// nothing. If both lose the same, a look finds a difference in one of ten cases, and a later look does not.
+/// The minimum distance for all pairs together. Six pairs, the minimum for a verdict, can reach it even if
+/// two of them lost nothing. If the true rates are equal, a test reports a difference in one of ten cases,
+/// and a later test corrects that.
 const APART_TOGETHER: f64 = 2.0;
 
 impl Network {
@@ -62,7 +63,7 @@ impl Network {
         share(self.lost_out, self.segments_out)
     }
 
-    /// The share of received segments that arrived while an earlier one was missing.
+    /// The share of received segments that arrived out of order.
     pub fn gaps_in(&self) -> f64 {
         share(self.out_of_order, self.segments_in)
     }
@@ -132,16 +133,16 @@ pub(super) fn loss_differs(
     let mut evidence: Vec<String> =
         names.iter().zip(seen).map(|(name, seen)| format!("{name}: {}", seen.words())).collect();
     evidence.push(match withheld {
-        true => "the pairs that count differ, too: there is no verdict".to_owned(),
+        true => "the valid pairs differ as well: there is no verdict".to_owned(),
         false => format!("{void} {} void for this reason", if void == 1 { "round is" } else { "rounds are" }),
     });
     Some(Finding {
         rule: "live-loss-differs".to_owned(),
         severity: if withheld { Severity::Warning } else { Severity::Note },
         object: object.to_owned(),
-        summary: "the network lost more segments with one candidate than with another: this may be the cause of a difference".to_owned(),
+        summary: "the network lost more segments with one candidate than with another, which may be the cause of a difference".to_owned(),
         evidence,
-        remedy: Some("compare again when the network is quiet; if it always is this candidate, look for rx drops with it: netpolicy doctor".to_owned()),
+        remedy: Some("compare again when the network is quiet; if the same candidate loses more each time, check for rx drops with it: netpolicy doctor".to_owned()),
     })
 }
 
@@ -172,7 +173,7 @@ fn are_apart([(one, of_one), (other, of_other)]: [(u64, u64); 2]) -> bool {
 ///
 /// If the network treats both alike, the sign of a pair's difference depends only on the coin, however losses
 /// cluster. So the sum of the differences has the sum of their squares as its variance, and the sum of their
-/// signs has their number. Few large losses show in the former, many small ones in the latter.
+/// signs has their number. The first statistic detects a few large losses, the second many small ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct LossDifference {
     pairs: u32,
@@ -259,15 +260,16 @@ mod test {
                 })
                 .count()
         };
-        assert!(differing([0.0, 0.01]) > 990, "20 lost segments against none");
+        assert!(differing([0.0, 0.01]) > 990, "20 lost segments compared with none");
         assert!(differing([0.01, 0.0]) > 990);
         assert!(differing([0.01, 0.01]) < 60, "chance alone");
-        assert_eq!(differing([0.0, 0.000_2]), 0, "too little to matter");
+        assert_eq!(differing([0.0, 0.000_2]), 0, "too few to be significant");
     }
 
     #[test]
     fn what_no_pair_shows_alone_is_shown_by_all_of_them_also_where_losses_cluster() {
-        /// The number of trials, out of 200, whose pairs without an own difference show one together.
+        /// The number of trials, out of 200, in which pairs without a true difference are reported to differ
+        /// together.
         fn shown(losses: [f64; 2], pairs: u32, run: u64) -> usize {
             let trial = |trial: u64| {
                 let mut chance = Chance::stream(40, &[trial]);
@@ -292,7 +294,7 @@ mod test {
         let counts = LiveCounts { retransmitted: 12, needless: 10, ..LiveCounts::default() };
         assert_eq!(counts.lost(), 2);
         let late = LiveCounts { retransmitted: 1, needless: 2, ..LiveCounts::default() };
-        assert_eq!(late.lost(), 0, "of a segment that was retransmitted before the window");
+        assert_eq!(late.lost(), 0, "an answer to a segment that was retransmitted before the window");
         assert_eq!(Network::of(&LiveWindow::default()), None);
     }
 }

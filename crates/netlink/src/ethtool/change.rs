@@ -81,19 +81,19 @@ impl Ethtool {
     }
 
     /// Gets the rings of a device.
-    #[expect(clippy::missing_errors_doc, reason = "said at `channels_of`")]
+    #[expect(clippy::missing_errors_doc, reason = "documented at `channels_of`")]
     pub fn rings_of(&mut self, device: IfIndex) -> Result<RawRings, KernelError> {
         self.of(device, "ethtool rings-get", command::RINGS_GET, RawRings::parse)
     }
 
     /// Gets the interrupt moderation of a device.
-    #[expect(clippy::missing_errors_doc, reason = "said at `channels_of`")]
+    #[expect(clippy::missing_errors_doc, reason = "documented at `channels_of`")]
     pub fn coalesce_of(&mut self, device: IfIndex) -> Result<RawCoalesce, KernelError> {
         self.of(device, "ethtool coalesce-get", command::COALESCE_GET, RawCoalesce::parse)
     }
 
     /// Gets the features of a device.
-    #[expect(clippy::missing_errors_doc, reason = "said at `channels_of`")]
+    #[expect(clippy::missing_errors_doc, reason = "documented at `channels_of`")]
     pub fn features_of(&mut self, device: IfIndex) -> Result<RawFeatures, KernelError> {
         let mut body = self.family.body(command::FEATURES_GET);
         body.nested(HEADER, |h| {
@@ -103,7 +103,7 @@ impl Ethtool {
     }
 
     /// Gets the private flags of a device.
-    #[expect(clippy::missing_errors_doc, reason = "said at `channels_of`")]
+    #[expect(clippy::missing_errors_doc, reason = "documented at `channels_of`")]
     pub fn private_flags_of(&mut self, device: IfIndex) -> Result<RawPrivateFlags, KernelError> {
         self.of(device, "ethtool privflags-get", command::PRIVFLAGS_GET, RawPrivateFlags::parse)
     }
@@ -158,7 +158,7 @@ impl Ethtool {
     }
 
     /// Changes a device's ring sizes in one message.
-    #[expect(clippy::missing_errors_doc, reason = "said at `set_channels`")]
+    #[expect(clippy::missing_errors_doc, reason = "documented at `set_channels`")]
     pub fn set_rings(&mut self, device: IfIndex, to: &[(RingKind, u32)]) -> Result<(), KernelError> {
         let mut body = self.about(device, command::RINGS_SET);
         for &(kind, size) in to {
@@ -174,7 +174,7 @@ impl Ethtool {
     }
 
     /// Changes a device's interrupt moderation in one message.
-    #[expect(clippy::missing_errors_doc, reason = "said at `set_channels`")]
+    #[expect(clippy::missing_errors_doc, reason = "documented at `set_channels`")]
     pub fn set_coalesce(&mut self, device: IfIndex, to: &[(CoalesceParam, u32)]) -> Result<(), KernelError> {
         let mut body = self.about(device, command::COALESCE_SET);
         for &(param, value) in to {
@@ -237,7 +237,7 @@ impl Ethtool {
     }
 
     /// Changes private flags of a device's driver in one message.
-    #[expect(clippy::missing_errors_doc, reason = "said at `set_channels`")]
+    #[expect(clippy::missing_errors_doc, reason = "documented at `set_channels`")]
     pub fn set_private_flags(&mut self, device: IfIndex, to: &[(FlagName, bool)]) -> Result<(), KernelError> {
         let mut body = self.about(device, command::PRIVFLAGS_SET);
         let named: Vec<(&str, bool)> = to.iter().map(|(flag, on)| (flag.as_str(), *on)).collect();

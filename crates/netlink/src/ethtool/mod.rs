@@ -289,7 +289,7 @@ fn has(words: &[u32], bit: u32) -> bool {
 fn ifindex(header: Attr<'_>) -> Result<u32, Malformed> {
     match header.nested().find(header::DEV_INDEX)? {
         Some(index) => index.u32(),
-        None => Err(Malformed("an answer about no device")),
+        None => Err(Malformed("a reply without a device")),
     }
 }
 
@@ -433,10 +433,18 @@ mod test {
         }
         let features = RawFeatures::parse(object.as_bytes()).expect("well-formed");
         let lacking: Vec<bool> = (0..4).map(|bit| features.is_lacking(bit)).collect();
-        assert_eq!(lacking, [true, false, false, false], "switchable, asked for and on are there");
+        assert_eq!(
+            lacking,
+            [true, false, false, false],
+            "the feature can be changed, is requested and is on"
+        );
         let requested: Vec<_> = (0..6).map(|bit| features.is_requested(bit)).collect();
         assert_eq!(requested[..4], [Some(false), Some(false), Some(true), Some(true)]);
-        assert_eq!(requested[4..], [Some(false), None], "on for good is as it was requested");
+        assert_eq!(
+            requested[4..],
+            [Some(false), None],
+            "for a feature that is permanently on, the requested state is the current one"
+        );
     }
 
     #[test]

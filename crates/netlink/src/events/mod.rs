@@ -2,7 +2,7 @@
 //!
 //! Each socket belongs to one network namespace, and becomes readable when there is a notification. A
 //! notification says only *that* something happened, and to which object; its state must be observed
-//! afterwards. So a duplicate costs one observation, and a lost one is repaired by observing everything
+//! afterwards. So a duplicate only costs an observation, and after a lost notification everything is observed
 //! ([`Notice::Lost`]).
 //!
 //! The kernel sends no notifications for `napi-set`, for writes to sysfs (`threaded`, `napi_defer_hard_irqs`,
@@ -29,6 +29,6 @@ pub enum Notice {
     /// A CPU went online or offline. Kernel: `drivers/base/cpu.c` `cpu_device_up()`, uevents `online`,
     /// `offline`.
     Cpu,
-    /// Notifications were lost because a buffer was full: anything may have happened.
+    /// Notifications were lost because a buffer was full, so any object may have changed.
     Lost,
 }

@@ -128,13 +128,13 @@ impl NoticeSocket {
                 }
                 Err(errno) => return Err(KernelError::errno(format!("notices ({:?})", self.family), errno)),
             };
-            // Other programs may send to our port; only port 0 is the kernel.
+            // Other programs may send to this socket's port; only port 0 is the kernel.
             let sender = sender.and_then(|sender| SocketAddrNetlink::try_from(sender).ok());
             if sender.is_none_or(|sender| sender.pid() != 0) {
                 continue;
             }
             if whole > taken || self.read(&buffer[..taken], notices).is_err() {
-                // A notification that cannot be parsed may be about anything.
+                // A notification that cannot be parsed may be about any object.
                 notices.insert(Notice::Lost);
             }
         }
@@ -181,7 +181,7 @@ fn link_index(body: &[u8]) -> Result<IfIndex, Malformed> {
 
 /// A non-blocking socket that is subscribed to these groups.
 fn socket(protocol: Option<Number>, groups: u32) -> Result<OwnedFd, KernelError> {
-    let failed = |errno| KernelError::errno("a socket for the kernel's notices", errno);
+    let failed = |errno| KernelError::errno("a socket for the kernel's notifications", errno);
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, protocol).map_err(failed)?;
     // Exceeding the system's limit needs CAP_NET_ADMIN; without it, the default size is used.
@@ -246,7 +246,11 @@ mod test {
         let datagram = message::request(NEW_LINK, 0, 0, &AttrBuf::after(&header));
         assert_eq!(read(NoticeFamily::Links, &datagram), Ok([Notice::Link(IfIndex(7))].into()));
         let address = message::request(20, 0, 0, &AttrBuf::after(&header));
-        assert_eq!(read(NoticeFamily::Links, &address), Ok(BTreeSet::new()), "an address is not a link");
+        assert_eq!(
+            read(NoticeFamily::Links, &address),
+            Ok(BTreeSet::new()),
+            "an address notification is not a link notification"
+        );
         assert!(read(NoticeFamily::Links, &message::request(DEL_LINK, 0, 0, &AttrBuf::new())).is_err());
     }
 

@@ -16,7 +16,7 @@ pub(super) mod attribute {
     pub(in crate::qdisc) const EGRESS_BLOCK: u16 = 14;
 }
 
-/// What the kernel's default options of a qdisc depend on.
+/// The values on which the kernel's default options of a qdisc depend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QdiscDefaults {
     /// The device's MTU, in bytes.
@@ -125,7 +125,7 @@ pub(super) fn options(
         QdiscKind::Noqueue | QdiscKind::PfifoFast => {}
         QdiscKind::Pfifo => {
             let limit = bytes.first_chunk().map(|bytes| u32::from_ne_bytes(*bytes));
-            let limit = limit.ok_or(Malformed("the options of a pfifo are cut short"))?;
+            let limit = limit.ok_or(Malformed("the options of a pfifo are truncated"))?;
             if limit != defaults.tx_queue_len.max(1) {
                 options.insert(QdiscOption::Limit, limit);
             }
