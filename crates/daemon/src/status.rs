@@ -301,7 +301,7 @@ pub struct SearchCounters {
     /// Modes that were better and are kept.
     pub kept: u64,
     /// Modes that were rolled back.
-    pub put_back: u64,
+    pub rolled_back: u64,
     /// Modes that could not be judged, or were interrupted.
     pub not_judged: u64,
 }

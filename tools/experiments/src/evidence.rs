@@ -128,7 +128,7 @@ mod test {
     #[test]
     fn what_unpacks_to_more_than_the_limit_is_refused() {
         let (fits, exceeds) = ("a".repeat(1 << 20), "a".repeat((1 << 20) + 1));
-        assert!(packed(&exceeds).len() < 2048, "little on the disk");
+        assert!(packed(&exceeds).len() < 2048, "little space on disk");
         assert_eq!(unpacked(&packed(&fits)[..], 1 << 20).expect("fits").len(), 1 << 20);
         for bytes in [packed(&exceeds), exceeds.into_bytes()] {
             let error = unpacked(&bytes[..], 1 << 20).expect_err("is refused").to_string();

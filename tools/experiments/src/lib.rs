@@ -26,7 +26,7 @@ use session::Session;
 pub struct Context<'a> {
     /// The session.
     pub session: &'a Session,
-    /// Where the bench reports.
+    /// The console to which the bench reports.
     pub console: &'a Console,
     /// Returns an error if a daemon manages the session's network namespace.
     pub refuse_beside_daemon: fn(&Session) -> Result<(), session::Fault>,

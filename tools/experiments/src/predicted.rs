@@ -39,7 +39,7 @@ pub(crate) struct Predicted {
     #[serde(serialize_with = "word")]
     #[schemars(with = "String")]
     pub(crate) metric: Metric,
-    /// The median over seeds.
+    /// Packets lost because of full rings, per second.
     pub(crate) value: f64,
     /// The range over seeds and sets of parameters; `None` for a single run, which has none.
     pub(crate) range: Option<Range>,

@@ -13,7 +13,7 @@ pub struct Sim {
     pub command: SimCommand,
 }
 
-/// What to do with the simulator.
+/// The subcommands of the simulator.
 #[derive(Debug, Subcommand)]
 #[expect(missing_docs, reason = "see the help of each command")]
 pub enum SimCommand {

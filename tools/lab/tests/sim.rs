@@ -441,7 +441,10 @@ fn a_report_is_well_formed_and_has_measured_points_over_predicted_lines() {
     // A chart for each of two metrics and two modes, each with a heading, a band, a line and three points;
     // the closed loop is separate, with a short line.
     let headings: Vec<&str> = elements.iter().filter(|e| e.name == "h2").map(|e| e.text.as_str()).collect();
-    assert_eq!(headings[..2], ["avg, in microseconds, by load", "cpu, in percent of all CPUs, by load"]);
+    assert_eq!(
+        headings[..2],
+        ["avg, in microseconds, by load", "cpu, in percent of the time of all CPUs, by load"]
+    );
     let charts: Vec<&[Element]> = elements
         .split(|e| e.name == "svg")
         .skip(1)

@@ -219,7 +219,7 @@ fn rows_that_parameters_were_fitted_to_and_that_are_absent_are_reported() {
     let stderr = text(&output.stderr);
     assert_eq!(output.status.code(), Some(0), "{stderr}");
     assert!(
-        stderr.contains("1 row to which the parameters were fitted are not in this table: nix@20.6K"),
+        stderr.contains("the table does not have 1 row to which the parameters were fitted: nix@20.6K"),
         "{stderr}"
     );
 }

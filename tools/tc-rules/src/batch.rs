@@ -148,7 +148,7 @@ fn fits(command: &Command) -> bool {
     !out.overflowed()
 }
 
-/// A byte order mark, which some editors write.
+/// Skips a byte order mark, which some editors write.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// Parses a line using what is known from earlier lines; returns whether that was possible. An invalid line

@@ -55,7 +55,7 @@ keywords! {
 pub enum Command {
     /// A rule or a chain.
     Filter(Filter),
-    /// A queueing discipline.
+    /// A qdisc.
     Qdisc(Qdisc),
     /// Actions.
     Actions(StandaloneActions),
@@ -78,7 +78,8 @@ impl Command {
         self.parse_with_head(words, lookup).map(drop)
     }
 
-    /// The same; also returns the words before the handle and the classifier, and their number.
+    /// Like the previous function; also returns the words before the handle and the classifier, and their
+    /// number.
     pub(crate) fn parse_with_head(
         &mut self,
         words: &mut Words<'_>,
@@ -106,7 +107,7 @@ impl Command {
             About::Class => {
                 words.back();
                 words.back();
-                return Err(words.wrong_here("lines about classes are left to tc"));
+                return Err(words.wrong_here("lines about classes are passed to tc"));
             }
             About::Filter | About::Chain => {
                 let head = Head::parse(verb, about == About::Chain, words, lookup)?;

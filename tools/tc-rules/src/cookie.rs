@@ -84,7 +84,7 @@ impl Terse {
         /// Size of `struct tcmsg`.
         const HEADER_BYTES: usize = 20;
         let header: &[u8; HEADER_BYTES] =
-            body.first_chunk().ok_or(Malformed("a rule's header is cut short"))?;
+            body.first_chunk().ok_or(Malformed("a rule's header is truncated"))?;
         let word =
             |at: usize| u32::from_ne_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
         let (handle, info) = (word(8), word(16));

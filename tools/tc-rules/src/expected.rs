@@ -87,8 +87,8 @@ pub enum Found {
 }
 
 impl Expected {
-    /// Applies a line of the file: what it adds or replaces is expected from then on, what it deletes no
-    /// longer is.
+    /// Applies a line of the file: rules that it adds or replaces are expected from then on, rules that it
+    /// deletes no longer are.
     pub fn apply(&mut self, rule: &Filter, line: u32) {
         match rule.verb {
             Verb::Add => self.add(rule, line),
@@ -470,7 +470,11 @@ mod test {
         assert_eq!(file.missing(), [2]);
         assert_eq!(file.match_rule(&dumped(B, 0xbfff, 1)), Found::Expected(2));
         assert_eq!(file.match_rule(&dumped(B, 0xbff0, 1)), Found::Extra);
-        assert_eq!(file.match_rule(&dumped(B, 7, 1)), Found::Unasked, "no priority that the kernel chooses");
+        assert_eq!(
+            file.match_rule(&dumped(B, 7, 1)),
+            Found::Unasked,
+            "not a priority that the kernel chooses"
+        );
     }
 
     #[test]
@@ -529,7 +533,7 @@ mod test {
         let two = one.replace("add", "replace").replace("0.1", "0.2");
         let deleted = "filter del dev d0 ingress protocol ip prio 1 handle 7 flower\n";
         assert_eq!(expected(&format!("{one}{two}")).missing(), [2]);
-        assert_eq!(expected(&format!("{one}{one}")).missing(), [1, 2], "the kernel refuses one of them");
+        assert_eq!(expected(&format!("{one}{one}")).missing(), [1, 2], "the kernel refuses one of the two");
         assert_eq!(expected(&format!("{one}{deleted}")).missing(), [0_u32; 0]);
         assert_eq!(expected(&format!("{one}{A}filter del dev d0 ingress prio 1\n")).missing(), [2]);
         assert_eq!(expected(&format!("{one}{A}filter del dev d0 ingress\n{B}")).missing(), [4]);

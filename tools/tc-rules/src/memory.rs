@@ -1,4 +1,4 @@
-//! What a line has in common with the previous one.
+//! Caches the parts that a line has in common with the previous one.
 //!
 //! The lines of a long file differ in a few words: the words before the handle and the actions at the end are
 //! mostly the same. Both are cached with their text, and a line that starts or ends with the same bytes is
@@ -16,7 +16,7 @@ pub(crate) struct Memory {
     /// The text before the first word that differs, including the blank before that word.
     head_text: Vec<u8>,
     head: Option<Head>,
-    /// A blank, `action` and everything after it.
+    /// The text of the actions: a blank, `action` and everything after it.
     tail_text: Vec<u8>,
     /// The parsed actions of that text; empty until it has occurred twice.
     tail: Vec<Action>,

@@ -1,6 +1,6 @@
 //! Numbers, addresses, rates and sizes in tc's syntax.
 //!
-//! Every parser is total and returns `None` for invalid values; the caller reports what was expected.
+//! Every parser is total and returns `None` for invalid values; the caller reports the expected syntax.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 

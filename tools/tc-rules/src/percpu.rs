@@ -10,13 +10,13 @@ use crate::command::Filter;
 /// When actions get one counter for all CPUs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum NoPercpu {
-    /// If the file requests it, or packets are expected to match rarely.
+    /// The file's flags are honoured, and the flag is added if packets are expected to match rarely.
     Auto,
     /// Always.
     Always,
     /// Never, even if the file requests it.
     Never,
-    /// If the file requests it: exactly what tc would send.
+    /// Only if the file requests it: the message is exactly the one of tc.
     #[default]
     AsWritten,
 }

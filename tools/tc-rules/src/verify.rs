@@ -32,7 +32,7 @@ const U32_MARK: u16 = 10;
 /// A rule or action that the kernel altered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Altered {
-    /// What the kernel ignored and why, as text.
+    /// The ignored option and the reason, as text.
     pub words: String,
     /// The message that removes the altered object; `None` if that is not possible.
     pub removal: Option<Removal>,

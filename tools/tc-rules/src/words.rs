@@ -146,10 +146,10 @@ pub fn split<'a>(line: &Line<'a>, spans: &mut Spans) -> Result<&'a str, Box<Mist
             at += 1;
         }
         if quoted && at == length {
-            return Err(refused(start as usize - 1, "nothing closes this quote"));
+            return Err(refused(start as usize - 1, "the quote is not closed"));
         }
         if spans.count == spans.turns.len() {
-            return Err(refused(start as usize, "the line has more words than tc takes"));
+            return Err(refused(start as usize, "the line has more words than tc accepts"));
         }
         spans.push(start, at);
         at += 1;
@@ -169,7 +169,7 @@ pub fn split_plain<'a>(bytes: &'a [u8], spans: &mut Spans) -> Option<&'a str> {
     let (chunks, rest) = bytes.as_chunks::<8>();
     let mut last = [b' '; 8];
     last[..rest.len()].copy_from_slice(rest);
-    // The high bit of each byte says whether the previous byte is part of a word.
+    // The high bit of each byte tells whether the previous byte is part of a word.
     let (mut within, mut base, mut count) = (0, 0, 0);
     for chunk in chunks.iter().chain([&last]) {
         let chunk = u64::from_le_bytes(*chunk);
@@ -310,7 +310,7 @@ impl<'a> Words<'a> {
     /// If the line ends here.
     pub fn value(&mut self) -> Read<&'a str> {
         let Some(word) = self.peek() else {
-            return Err(self.wrong_here(Cow::Borrowed("something is missing at the end of the line")));
+            return Err(self.wrong_here(Cow::Borrowed("the line ends too early")));
         };
         self.at += 1;
         Ok(word)
@@ -364,7 +364,7 @@ impl<'a> Words<'a> {
     pub fn unknown_here(&self, expected: &'static [&'static str]) -> Box<Wrong> {
         match self.peek() {
             Some(word) => self.wrong_here(format!("`{word}` is not known here")).expecting(expected),
-            None => self.wrong_here("something is missing at the end of the line").expecting(expected),
+            None => self.wrong_here("the line ends too early").expecting(expected),
         }
     }
 
@@ -502,7 +502,7 @@ mod test {
             panic!("wrong")
         };
         assert_eq!(mistake.message.chars().count(), SAID_CHARS_MAX);
-        assert!(mistake.message.ends_with("` is not the name of a device that is there"), "{mistake}");
+        assert!(mistake.message.ends_with("` is not the name of an existing device"), "{mistake}");
         assert!(mistake.found.len() <= 3 * FOUND_BYTES_MAX);
     }
 

@@ -94,7 +94,7 @@ fn a_word_as_long_as_a_line_is_not_printed_whole() {
         assert_eq!(output.status.code(), Some(2));
         let (said, data) = (text(&output.stderr), text(&output.stdout));
         assert!(said.len() < 8_000 && data.len() < 8_000, "{} and {} bytes", said.len(), data.len());
-        assert!(said.contains("x` is not the name of a device that is there"), "{said}");
+        assert!(said.contains("x` is not the name of an existing device"), "{said}");
     }
     // The same for a name on the command line.
     let long = "x".repeat(100_000);

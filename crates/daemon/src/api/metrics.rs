@@ -185,9 +185,11 @@ impl Page {
         let help = "Modes tried for services whose goal was missed, by result.";
         self.family("netpolicy_searches", "counter", "", help);
         let searches = counters.searches;
-        for (outcome, number) in
-            [("kept", searches.kept), ("put-back", searches.put_back), ("not-judged", searches.not_judged)]
-        {
+        for (outcome, number) in [
+            ("kept", searches.kept),
+            ("rolled-back", searches.rolled_back),
+            ("not-judged", searches.not_judged),
+        ] {
             self.sample("netpolicy_searches_total", &[("outcome", outcome)], number);
         }
         let help = "Verdicts on guarded changes, one per service on which they were judged.";
@@ -592,7 +594,7 @@ mod test {
         reaction.note(Duration::from_secs(2));
         status.reactions.insert(EventKind::Exec, reaction);
         status.counters.events.insert(EventKind::Exec, 7);
-        status.counters.searches.put_back = 2;
+        status.counters.searches.rolled_back = 2;
         status.counters.verdicts.insert(Ruling::BeyondLimit, 2);
         status
     }
@@ -638,7 +640,7 @@ mod test {
             "netpolicy_knobs_set{target=\"service memcached\",policy=\"latency\",delivery=\"suspend20\",origin=\"a \\\"file\\\":3\"} 11",
             "netpolicy_requests{kind=\"task\"} 1",
             "netpolicy_events_total{kind=\"exec\"} 7",
-            "netpolicy_searches_total{outcome=\"put-back\"} 2",
+            "netpolicy_searches_total{outcome=\"rolled-back\"} 2",
             "netpolicy_reaction_seconds_bucket{kind=\"exec\",le=\"0.000200\"} 1",
             "netpolicy_reaction_seconds_bucket{kind=\"exec\",le=\"1.000000\"} 1",
             "netpolicy_reaction_seconds_bucket{kind=\"exec\",le=\"+Inf\"} 2",

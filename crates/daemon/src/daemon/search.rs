@@ -319,7 +319,7 @@ impl Daemon<'_> {
                     Ruling::NotJudged | Ruling::ClientsLeft | Ruling::Interrupted => {
                         counters.searches.not_judged += 1
                     }
-                    _ => counters.searches.put_back += 1,
+                    _ => counters.searches.rolled_back += 1,
                 });
                 match ruling {
                     // From now on, the mode is judged by the goal.

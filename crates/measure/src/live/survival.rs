@@ -40,7 +40,7 @@ impl Survival {
         Self::of_entered(ended, waiting, &SpanCounts::new())
     }
 
-    /// Like [`Survival::new`], where `entered` has the ages of spans that began before the observation.
+    /// Like [`Survival::of`], where `entered` has the ages of spans that began before the observation.
     pub fn of_entered(ended: &SpanCounts, waiting: &SpanCounts, entered: &SpanCounts) -> Self {
         let observed = (ended.total() + waiting.total()).saturating_sub(entered.total());
         // Spans that enter or leave within a bucket count as present until its end, as do censored ones.

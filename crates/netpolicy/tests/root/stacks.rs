@@ -235,7 +235,7 @@ const SERVED_BY_VLAN: [&str; 8] = [
     "addr add ADDRESS/24 dev lan7",
     "link set lan7 up",
 ];
-/// The same for the client.
+/// CPU time of the client per answer, by both methods.
 const ASKED_BY_VLAN: [&str; 4] = [
     "addr flush dev DEV",
     "link add link DEV name lan7 type vlan id 7",

@@ -75,7 +75,7 @@ pub struct FromEvidence {
 ///
 /// This runs in a lab: two network namespaces connected by a veth, the distribution's memcached on one side,
 /// the load generator on the other. Every run observes, plans, commits, measures, restores and compares.
-/// Nothing is left behind, however this ends.
+/// Nothing is left behind, even if the bench is killed.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -163,13 +163,14 @@ pub struct Memcached {
     /// The options for two machines.
     #[command(flatten)]
     pub machines: TwoMachines,
-    /// The client waits as the server: its threads and its device.
+    /// Apply the mode to the client, too: its threads and its device.
     #[arg(long, requires = "server")]
     pub both_sides: bool,
-    /// Measure the memcached that runs there already, and store the bench's keys in it.
+    /// Measure a memcached that is already running there, and store the bench's keys in it.
     #[arg(long, value_name = "NAME|PORT", requires = "server", conflicts_with = "server_threads")]
     pub service: Option<String>,
-    /// Do not count which context delivers the packets, nor what each epoll_wait of the server returns.
+    /// Count neither which context delivers the packets nor the events that each epoll_wait of the server
+    /// returns.
     #[arg(long)]
     pub uncounted: bool,
     /// Write a report to this file: a self-contained HTML page.
@@ -178,8 +179,8 @@ pub struct Memcached {
     /// Write the evidence of every run to this file, as JSON. Until the end, runs are in FILE.runs.
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
-    /// Go on with an experiment that was killed or interrupted: make the runs that are missing from the file
-    /// of --json, and those that are void there, again.
+    /// Continue an experiment that was killed or interrupted: make the runs that are missing from the file of
+    /// --json, and repeat the void ones.
     #[arg(long, requires = "json")]
     pub resume: bool,
 }
@@ -275,7 +276,7 @@ mod test {
     #[test]
     fn a_foreign_server_is_measured_as_it_is() {
         let line = ["bench", "--address", "127.0.0.1:11211", "--matrix"];
-        let error = Line::try_parse_from(line).expect_err("its host is not ours to configure");
+        let error = Line::try_parse_from(line).expect_err("its host must not be configured by the bench");
         assert!(error.to_string().contains("--matrix"), "{error}");
         assert_eq!(parsed(&["--address", "127.0.0.1:11211"]).loads(), [Load::MAX]);
     }

@@ -21,7 +21,7 @@ pub(crate) struct Background {
     pub(crate) hogs: u32,
     /// CPU use of each thread, in percent.
     pub(crate) duty: u32,
-    /// The CPUs that they may run on.
+    /// The CPUs on which they may run.
     pub(crate) cpus: CpuSet,
 }
 
@@ -49,7 +49,7 @@ impl Drop for Running {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         for hog in self.hogs.drain(..) {
-            // A hog that could not be pinned has not run; the panic hook has reported one that panicked.
+            // A hog that could not be pinned has not run; the panic hook has reported a hog that panicked.
             let _ = hog.join();
         }
     }

@@ -60,7 +60,8 @@ impl Configuration {
     pub(crate) const RR_MATRIX: [&str; 7] =
         ["base", "defer20", "suspend20", "threaded", "threaded-busy", "eventbusy", "userbusy"];
 
-    /// The configurations that the document on threaded NAPI compares, and what the kernel has gained since.
+    /// The configurations that the document on threaded NAPI compares, plus the busy variant that the kernel
+    /// has gained since then.
     pub(crate) const THREADED_MATRIX: [Self; 5] = [
         Self::Softirq,
         Self::Threaded { place: Place::Anywhere, real_time: false },

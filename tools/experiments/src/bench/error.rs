@@ -22,7 +22,7 @@ impl fmt::Display for BenchError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Interrupted(_) => f.write_str("interrupted"),
-            Self::TimeUp => f.write_str("the time is up"),
+            Self::TimeUp => f.write_str("the time limit was reached"),
             Self::Failed(fault) => {
                 write!(f, "{}", fault.cause)?;
                 let mut cause = fault.cause.source();

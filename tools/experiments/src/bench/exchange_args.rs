@@ -35,7 +35,8 @@ pub struct TcpRr {
 /// Measure throughput in one direction, like neper's tcp_stream.
 ///
 /// Like tcp-rr, with large blocks, many of them outstanding on each connection; the receiver confirms each
-/// with a byte. The rate is in gigabits of blocks per second, the response time that until the confirmation.
+/// with a byte. The rate is in gigabits of blocks per second; the response time is the time until the
+/// confirmation.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -230,10 +231,11 @@ pub struct Serve {
     /// Consecutive connections that are assigned to the same thread before the next one.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub in_a_row: u32,
-    /// Maximum sleep of one epoll_wait, such as 1ms; with 0s it never sleeps [default: until an event].
+    /// Maximum sleep of one epoll_wait, such as 1ms; with 0s it never sleeps [default: until an event
+    /// arrives].
     #[arg(long, value_name = "SPAN", value_parser = span)]
     pub wait_at_most: Option<Nanoseconds>,
-    /// CPU time that it spends on each request, without sleeping.
+    /// CPU time that the server spends on each request, without sleeping.
     #[arg(long, value_name = "SPAN", value_parser = span, default_value = "0s", conflicts_with = "storage")]
     pub service_time: Nanoseconds,
 }
@@ -261,8 +263,8 @@ pub struct Common {
     /// The options for two machines.
     #[command(flatten)]
     pub machines: TwoMachines,
-    /// The client waits as the server, as in neper: its threads, and its device with --server. Otherwise its
-    /// threads sleep.
+    /// Apply the configuration to the client, too, as in neper: to its threads and, with --server, to its
+    /// device. Otherwise its threads sleep.
     #[arg(long, requires = "own_client", conflicts_with = "spin")]
     pub both_sides: bool,
     /// Each client thread uses one server thread; otherwise all.

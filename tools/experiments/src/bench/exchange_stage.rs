@@ -72,7 +72,7 @@ struct Applied {
 }
 
 impl<'a> ExchangeStage<'a> {
-    /// Prepares the place for these runs.
+    /// Prepares the host for these runs.
     pub(crate) fn new(
         context: &'a Context<'a>,
         signals: &'a mut Signals,
@@ -155,7 +155,7 @@ impl<'a> ExchangeStage<'a> {
                 command.arg("--storage").arg(path).args(writable.then_some("--writable"));
             }
             (Workload::Storage(_) | Workload::Memcached(_) | Workload::Foreign(_), _) => {
-                return Err(Fault::failed("this server has no such service").into());
+                return Err(Fault::failed("this server does not offer the requested service").into());
             }
         }
         command.args(["--in-a-row", &self.in_a_row().to_string()]);
@@ -258,7 +258,7 @@ impl<'a> ExchangeStage<'a> {
         let machine = format!(
             "{cpu_model}, {place}, server on CPU {}, client on CPU {client}{}{beside}",
             self.layout.server,
-            if self.both_sides { ", which waits as the server" } else { "" }
+            if self.both_sides { ", to which the configuration is applied, too" } else { "" }
         );
         let dealt = if self.partners { ", each for one client thread" } else { "" };
         let server = format!("netpolicy bench serve, {} thread(s){dealt}", self.threads);

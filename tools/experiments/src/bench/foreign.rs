@@ -28,9 +28,9 @@ const DEPTH: u32 = 32;
 /// A server of the operator's choice, and its load.
 #[derive(Clone, Debug, Args)]
 pub struct Foreign {
-    /// A shell command that starts a server to use instead of our own; it must listen on `{address}` and
-    /// `{port}`, which are replaced in the command. The server stays in the foreground. Its working directory
-    /// is empty, and is removed when the bench ends.
+    /// A shell command that starts a server to use instead of netpolicy's own. The server must listen on
+    /// `{address}` and `{port}`, which are replaced in the command, and stay in the foreground. Its working
+    /// directory is empty, and is removed when the bench ends.
     #[arg(
         long,
         value_name = "CMD",
@@ -41,7 +41,8 @@ pub struct Foreign {
         conflicts_with_all = ["simulated", "at_once", "mix", "block", "depth", "server_threads", "short", "server"],
     )]
     pub start: Option<String>,
-    /// A service that runs on the other machine, instead of our own server: its name, or its port.
+    /// A service that runs on the other machine, to use instead of netpolicy's own server: its name, or its
+    /// port.
     #[arg(
         long,
         value_name = "NAME|PORT",
@@ -51,7 +52,7 @@ pub struct Foreign {
         conflicts_with_all = ["at_once", "mix", "block", "depth", "server_threads", "short"],
     )]
     pub service: Option<String>,
-    /// The port on which it listens; of a --service that listens on one, that one.
+    /// The port on which the server listens [default: the only port of a --service].
     #[arg(long, value_name = "N", requires = "foreign", value_parser = clap::value_parser!(u16).range(1..))]
     pub port: Option<u16>,
     /// The protocol: redis, http, echo or memcached.

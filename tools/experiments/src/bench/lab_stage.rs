@@ -53,7 +53,7 @@ struct Applied {
     /// `None` after an interrupt.
     server: Option<Server>,
     transaction: Option<TransactionName>,
-    /// Every setting of the host before.
+    /// Every setting of the host before the run.
     before: Vec<Setting>,
     /// The server's NAPIs.
     napis: BTreeSet<NapiId>,
@@ -316,8 +316,7 @@ pub(crate) fn settings(host: &Host) -> Vec<Setting> {
     settings
 }
 
-/// Describes the settings that differ. Threads that were created or exited are the server's own doing and do
-/// not count.
+/// Describes the settings that differ. Threads that the server created or ended do not count.
 pub(crate) fn differences(before: &[Setting], after: &[Setting]) -> Vec<String> {
     let changed = |was: &Setting| {
         let is = after.iter().find(|is| is.same_knob(was))?;

@@ -48,7 +48,7 @@ mod test {
         let layout = |online: &str| Layout::of(&online.parse().expect("cpulist"));
         assert_eq!((layout("0-1").server.to_string(), layout("0-1").client), ("1".to_owned(), vec![Cpu(0)]));
         assert_eq!(layout("0-7").server.to_string(), "4-7");
-        assert_eq!(layout("0,2,5").server.to_string(), "2,5", "the server gets the odd one");
+        assert_eq!(layout("0,2,5").server.to_string(), "2,5", "the server gets the odd CPU");
         let cpus = |layout: &Layout, thread| layout.client_cpus(thread).map(|cpus| cpus.to_string());
         assert_eq!(
             cpus(&layout("0-7"), 5).as_deref(),

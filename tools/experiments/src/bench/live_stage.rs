@@ -34,14 +34,14 @@ const PORT: u16 = 11211;
 /// How much of each second [`Measuring::Sampled`] measures: the daemon's default.
 const SAMPLED: Duration = Duration::from_millis(20);
 
-/// How a run is measured.
+/// How much of a run is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Measuring {
     /// The change does not interrupt traffic.
     Off,
-    /// For a part of each second.
+    /// A part of each second is measured.
     Sampled,
-    /// All the time.
+    /// The whole run is measured.
     Attached,
 }
 
@@ -192,7 +192,7 @@ impl<'a> LiveStage<'a> {
         for round in 0..rounds {
             on_round(round);
             let mut order = [Measuring::Off, Measuring::Sampled, Measuring::Attached];
-            // Shuffle: other work on the machine must affect all ways of measuring alike.
+            // Shuffle the order, so that other work on the machine affects all ways of measuring equally.
             for last in (1..order.len()).rev() {
                 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "below three")]
                 #[expect(clippy::cast_precision_loss, reason = "below three")]
@@ -323,9 +323,10 @@ struct Observed<'a> {
 /// Keeps the NAPI's timer on the server's CPU.
 ///
 /// A veth has no interrupt: the sender of a packet polls for it. So the client polls the server's NAPI on the
-/// client's CPU, and the timer that this arms expires there, too. While its softirq runs, the client sends
-/// nothing, whereas a client on a separate host would. An occasional datagram from the server's CPU moves the
-/// poll there, and the timer stays there, like that of a NIC whose interrupt is bound to the server's CPU.
+/// client's CPU, and the timer that this poll arms expires there, too. While its softirq runs, the client
+/// sends nothing, whereas a client on a separate host would. An occasional datagram from the server's CPU
+/// moves the poll there, and the timer stays there, like that of a NIC whose interrupt is bound to the
+/// server's CPU.
 struct Attraction<'a> {
     netns: &'a Netns,
     cpu: Option<CpuSet>,
@@ -410,7 +411,7 @@ impl Environment for Observers<'_> {
     }
 }
 
-/// Measures during a run, or not, and reads how much CPU time the server uses.
+/// Reads how much CPU time the server uses during a run, with or without measuring.
 struct Spender<'a> {
     netns: &'a Netns,
     layout: &'a Layout,

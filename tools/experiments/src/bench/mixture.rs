@@ -159,7 +159,11 @@ mod test {
         assert_eq!(AT_ONCE.map(|number| scaled(number, DOCUMENT_CPUS, 2)), [1, 1, 2, 4, 8]);
         assert_eq!(AT_ONCE.map(|number| scaled(number, DOCUMENT_CPUS, 24)), AT_ONCE);
         assert_eq!(AT_ONCE.map(|number| scaled(number, DOCUMENT_CPUS, 48)), [2, 24, 48, 96, 192]);
-        assert_eq!(scaled(96, DOCUMENT_CPUS, 4096), AT_ONCE_MAX, "no machine makes it unbounded");
+        assert_eq!(
+            scaled(96, DOCUMENT_CPUS, 4096),
+            AT_ONCE_MAX,
+            "not even a large machine makes the number unbounded"
+        );
         assert_eq!(scaled(1, 0, 1), 1, "a machine without CPUs does not cause a division by zero");
     }
 

@@ -4,15 +4,13 @@
  *
  * Requests are due at absolute times of CLOCK_MONOTONIC, drawn in advance as one Poisson process, each on a
  * randomly drawn connection. A connection has at most one outstanding request. A request that is due while
- * its connection is busy waits, and its response time counts from its due time, so that a slow server hides
- * nothing ("coordinated omission"). The thread sleeps in epoll_pwait2(2), which has nanosecond timeouts,
+ * its connection is busy waits, and its response time counts from its due time, so that the delays of a slow server are included (no "coordinated omission"). The thread sleeps in epoll_pwait2(2), which has nanosecond timeouts,
  * until an answer arrives or a request is due.
  *
  * usage: open_loop ADDRESS PORT CPU CONNECTIONS RATE BYTES SEED BEGIN OPEN CLOSE [REQUEST]
  *   BYTES: the length of an answer, and of a request if REQUEST is not given.
  *   BEGIN, OPEN, CLOSE: nanoseconds of CLOCK_MONOTONIC: the first request may be due, the window opens, it closes.
- * Prints one line of JSON, in nanoseconds, about the requests that were due in the window. "late" is the time
- * from when a request was due, and its connection free, until it was sent.
+ * Prints one line of JSON, in nanoseconds, about the requests that were due in the window. "late" is the time from the moment when a request was due and its connection was free until the request was sent.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -36,15 +34,15 @@
 struct request {
 	uint64_t due;
 	uint32_t connection;
-	uint32_t next; /* the next that waits for the same connection; 0 for none */
+	uint32_t next; /* the next request that waits for the same connection; 0 for none */
 };
 
 struct connection {
 	int socket;
-	uint32_t first, last; /* requests that wait, by number from 1 on */
-	uint64_t due, sent;   /* of the outstanding request */
+	uint32_t first, last; /* waiting requests, numbered from 1 */
+	uint64_t due, sent;   /* the due time of the outstanding request */
 	uint64_t free_since;  /* when the last answer was complete */
-	uint32_t missing;     /* bytes of the answer still to arrive; 0 if no request is outstanding */
+	uint32_t missing;     /* bytes of the answer that have not arrived yet; 0 if no request is outstanding */
 };
 
 static struct connection connections[CONNECTIONS_MAX];

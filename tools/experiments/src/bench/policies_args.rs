@@ -77,8 +77,8 @@ pub struct Policies {
     /// Finish within three minutes: fewer numbers and mixes, short runs, and no new run after that time.
     #[arg(long)]
     pub short: bool,
-    /// Simulate it with the model of the receive path instead, at the document's own scale, without touching
-    /// any host.
+    /// Simulate the evaluation with the model of the receive path instead, at the document's own scale,
+    /// without touching any host.
     #[arg(long, conflicts_with_all = ["server_threads", "queues", "server_cpus", "client_cpus", "uncounted", "block", "size", "server"])]
     pub simulated: bool,
     /// Threads of each server [default: one per server CPU].
@@ -296,7 +296,7 @@ mod test {
         assert!(line(&["--port", "7", "--protocol", "redis", "--at-once", "4"]).is_err());
         assert!(
             Line::try_parse_from(["bench", "--rate", "20K"]).is_err(),
-            "our own servers run in closed loop"
+            "netpolicy's own servers run in closed loop"
         );
         let asked =
             line(&["--port", "7", "--protocol", "redis", "--rate", "5K,max"]).expect("parses").policies;

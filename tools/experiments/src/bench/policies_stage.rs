@@ -85,7 +85,7 @@ struct Applied {
     /// Empty after an interrupt.
     servers: Vec<Server>,
     transaction: Option<TransactionName>,
-    /// The host before; `None` if it could not be observed.
+    /// The host before the runs; `None` if it could not be observed.
     before: Option<Host>,
     /// The policy's bound on idle states, held while it is in force.
     _wake: Option<WakeLatency>,
@@ -390,7 +390,7 @@ impl Stage for PoliciesStage<'_> {
         for (((first, _), (.., watch)), run) in workloads.iter().zip(offers).zip(runs) {
             let Some(origin) = origins.remove(first) else { continue };
             let mut of_kind = run.into_evidence(cell.label, origin);
-            // With two kinds of answers in one run, their separate costs are unknown.
+            // With two kinds of answers in one run, the cost of each kind is unknown.
             watch.add_to(&mut of_kind, &napis, workloads.len() == 1);
             evidence.push(of_kind);
         }
@@ -468,7 +468,7 @@ fn left(before: &Host, after: &Host) -> Vec<String> {
     wrong
 }
 
-/// Appends the places where two values differ.
+/// Lists the places where two values differ.
 fn differing(place: &str, before: &Value, after: &Value, wrong: &mut Vec<String>) {
     match (before, after) {
         (Value::Object(was), Value::Object(is)) if was.keys().eq(is.keys()) => {
@@ -501,7 +501,7 @@ mod test {
         assert_eq!(wrong, ["devices[0].rx_queues[0].rps_cpus was \"\" and is \"1\""]);
         wrong.clear();
         differing("devices", &before, &json!([]), &mut wrong);
-        assert_eq!(wrong.len(), 1, "a device that is gone is one difference");
+        assert_eq!(wrong.len(), 1, "a device that no longer exists counts as one difference");
         wrong.clear();
         differing("devices", &before, &before, &mut wrong);
         assert_eq!(wrong, Vec::<String>::new());

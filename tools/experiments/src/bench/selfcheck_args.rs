@@ -8,11 +8,11 @@ use super::option::span;
 /// Check the load generator against independent instruments.
 ///
 /// In a lab, a server with a known service time receives requests from the load generator, polling and
-/// sleeping, and from an independent open-loop client: a C program, compiled by cc. BPF programs at both ends of
-/// the wire measure the same requests. In closed loop, redis-benchmark and wrk are compared. The check compares
-/// rate, response times from sending and from due, and the CPU time per request of server and client by two
-/// methods. Missing programs make the exit code 6. Where another program or guest takes CPU time, nothing
-/// passes.
+/// sleeping, and from an independent open-loop client: a C program, compiled by cc. BPF programs at both ends
+/// of the wire measure the same requests. In closed loop, redis-benchmark and wrk are compared. The check
+/// compares rate, response times from sending and from due, and the CPU time per request of server and client
+/// by two methods. Missing programs make the exit code 6. If another program or guest takes CPU time, no
+/// comparison passes.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -36,7 +36,7 @@ pub struct Selfcheck {
     #[arg(long, value_name = "SPAN", default_value = "1s", value_parser = span)]
     pub seconds: Nanoseconds,
     /// One rate, one number of connections, two rounds of 200 ms: checks whether the command works, not
-    /// whether the instruments are right.
+    /// whether the instruments are accurate.
     #[arg(long, conflicts_with_all = ["rate", "connections", "repeats", "seconds"])]
     pub short: bool,
     /// Seed of all random choices.

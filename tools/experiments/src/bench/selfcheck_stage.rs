@@ -69,13 +69,13 @@ pub(crate) struct Sample {
     pub(crate) rate: f64,
     /// p50, p90, p99 and p99.9, from send.
     pub(crate) from_send: [f64; 4],
-    /// The same, from the due time.
+    /// The same percentiles, from the due time.
     pub(crate) from_due: [f64; 4],
     /// p50 and p99 of the delay between due time and send.
     pub(crate) late: [f64; 2],
     /// CPU time of the server per answer: from `/proc/stat` of its CPUs, and from its run time.
     pub(crate) server_us: [Option<f64>; 2],
-    /// The same for the client.
+    /// CPU time of the client per answer, by both methods.
     pub(crate) client_us: [Option<f64>; 2],
     /// Measured on the wire: answers per second; p50, p90 and p99.
     pub(crate) wire: Option<(f64, [Option<f64>; 3])>,

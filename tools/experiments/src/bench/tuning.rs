@@ -71,7 +71,7 @@ impl FromStr for Tuning {
 /// The origin of the requests.
 const ORIGIN: &str = "netpolicy bench policies";
 
-/// The requests of a policy for a device and its servers, each with what its workload puts first. Under
+/// The requests of a policy for a device and its servers, each with the priority of its workload. Under
 /// `mix`, the device is shared and each server has its own request; under any other policy all have the same
 /// request.
 ///

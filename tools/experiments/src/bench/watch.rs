@@ -47,7 +47,7 @@ pub(crate) struct Meters<'a> {
     pub(crate) cycles: Option<&'a mut Cycles>,
     pub(crate) epolls: Option<&'a EpollCounts>,
     pub(crate) work: Option<&'a mut WorkTime>,
-    /// The interrupts of the server's NAPIs; none are counted if there are none.
+    /// The interrupts of the server's NAPIs; empty if they have none.
     pub(crate) irqs: Option<&'a BTreeSet<IrqNumber>>,
 }
 
@@ -62,7 +62,7 @@ pub(crate) struct AtEdge {
 }
 
 impl<'a> Meters<'a> {
-    /// The kernel's counters, and who polls.
+    /// The kernel's counters, and the polls by context.
     pub(crate) const fn of(source: &'a mut CounterSource, delivery: Option<&'a mut DeliverySampler>) -> Self {
         Self { source, delivery, cycles: None, epolls: None, work: None, irqs: None }
     }

@@ -191,7 +191,7 @@ fn cases_of<B: Compares>(bench: &B, client_cpus: u32, cpus: u32) -> Result<Vec<C
         return Err(Fault::new(Exit::Usage, why));
     }
     if cases.is_empty() {
-        return Err(Fault::new(Exit::Usage, "there is nothing to measure"));
+        return Err(Fault::new(Exit::Usage, "no configuration is left to measure"));
     }
     Ok(cases)
 }
@@ -239,7 +239,7 @@ pub(super) fn offline(online: &CpuSet, layout: &Layout) -> Result<(), Fault> {
     match cpus.into_iter().find(|cpu| !online.contains(*cpu)) {
         Some(cpu) => Err(Fault::new(Exit::Usage, format!("CPU {cpu} is not online; {online} are"))),
         None if layout.server.is_empty() || layout.client.is_empty() => {
-            Err(Fault::new(Exit::Usage, "server and client need a CPU each"))
+            Err(Fault::new(Exit::Usage, "server and client need one CPU each"))
         }
         None => Ok(()),
     }
@@ -249,7 +249,7 @@ fn notes(background: u32, duty: u32, layout: &Layout) -> Vec<String> {
     let mut notes = Vec::new();
     if layout.is_shared() {
         notes.push(
-            "Server and client share CPUs: they compete for them, and response times include this."
+            "Server and client share CPUs: they compete for them, and response times include the waits."
                 .to_owned(),
         );
     }
@@ -318,7 +318,7 @@ fn tried<S: Stage<Error = BenchError>>(
 }
 
 /// Whether the kernel lacks a configuration, or one of netpolicy's rules forbids it, and the host is
-/// unchanged. Anything else is a failure and ends the bench.
+/// unchanged. Any other error is a failure and ends the bench.
 fn is_refusal(fault: &Fault) -> bool {
     let as_before = matches!(fault.host, HostState::Unchanged | HostState::Restored);
     as_before && matches!(fault.exit, Exit::Unsupported | Exit::Refused)
@@ -349,8 +349,8 @@ fn experiments<B: Compares, S: Exchanges>(
             Some(Err(stopped)) => return Some(*stopped),
             Some(Ok(results)) => match results.evidence.first() {
                 Some(run) if run.void.is_none() => Some(run.throughput),
-                // There is no rate to take shares of: the void run, with its reason, represents the
-                // experiment.
+                // Without a rate, there is nothing to take shares of: the void run, with its reason,
+                // represents the experiment.
                 _ => {
                     grid.variants.push(Variant { name: case.name.clone(), borne: None, results });
                     continue;

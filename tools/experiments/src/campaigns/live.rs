@@ -19,7 +19,7 @@ pub(super) fn run(arguments: &Live, context: &Context<'_>) -> Result<Exit, Fault
     }
     let layout = layout(context)?;
     if layout.is_shared() {
-        context.console.say("Only one CPU: server and client compete for it.");
+        context.console.say("There is only one CPU: server and client compete for it.");
     }
     let mut signals = Signals::catch()?;
     let mut stage = LiveStage::new(context, &mut signals, layout, arguments)?;
@@ -30,7 +30,8 @@ pub(super) fn run(arguments: &Live, context: &Context<'_>) -> Result<Exit, Fault
     let all = modes.len() * loads.len() * usize::try_from(arguments.repeats).unwrap_or(usize::MAX);
     let (mut trials, began) = (Vec::new(), Instant::now());
     let mut stopped = None;
-    // Iterate by load: the client turnaround times learned under the kernel's default mode hold for one load.
+    // Iterate by load, because the client turnaround times learned under the kernel's default mode are valid
+    // for one load only.
     'runs: for load in &loads {
         for round in 0..arguments.repeats {
             for mode in &modes {

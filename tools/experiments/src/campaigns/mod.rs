@@ -129,7 +129,7 @@ fn in_lab(arguments: &MemcachedBench, context: &Context<'_>) -> Result<Exit, Fau
     if layout.is_shared() {
         context
             .console
-            .say("Only one CPU: server and load generator compete for it, and response times include this.");
+            .say("There is only one CPU: server and load generator compete for it, and response times include the waits.");
     }
     let workload = arguments.workload(PlainStage::threads(&layout));
     checked(&workload)?;
@@ -195,7 +195,7 @@ fn conduct<S: Stage<Error = BenchError>>(
         Some((cell, failure)) => {
             let ended = early(context, &results, &cell, failure, place);
             if arguments.json.is_some() {
-                context.console.say("The same command with --resume makes the others.");
+                context.console.say("The same command with --resume makes the remaining runs.");
             }
             ended.map(|early| early.unwrap_or(exit))
         }

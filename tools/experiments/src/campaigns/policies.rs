@@ -60,7 +60,8 @@ pub(super) fn run(arguments: &Policies, context: &Context<'_>) -> Result<Exit, F
     offline(&online, &layout)?;
     let mut notes: Vec<String> = LAB_NOTES.map(str::to_owned).to_vec();
     if layout.is_shared() {
-        let note = "Servers and clients share CPUs: they compete for them, and response times include this.";
+        let note =
+            "Servers and clients share CPUs: they compete for them, and response times include the waits.";
         notes.push(note.to_owned());
     }
     let mut signals = Signals::catch()?;
@@ -207,7 +208,7 @@ fn foreign<S: Mixes>(
     let connections = arguments.foreign.connections();
     let workloads: Vec<_> = connections.iter().filter_map(|flows| arguments.of_foreign(*flows)).collect();
     let Some(protocol) = arguments.foreign.protocol else {
-        return Err(Fault::new(Exit::Usage, "no protocol is named"));
+        return Err(Fault::new(Exit::Usage, "the protocol is missing"));
     };
     for workload in &workloads {
         workload.check().map_err(|error| impossible(&error, "--path"))?;

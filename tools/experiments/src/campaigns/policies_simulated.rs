@@ -37,8 +37,7 @@ const WINDOW_NS: u64 = 150_000_000;
 
 /// Notes on these results.
 const NOTES: [&str; 5] = [
-    "Computed in the model, scenario net-policy: 24 CPUs on two nodes, 24 queues, 40 Gbit/s, costs fitted to another machine. This says how \
-     policies compare at that scale, not what the document's machine measured.",
+    "Computed in the model, scenario net-policy: 24 CPUs on two nodes, 24 queues, 40 Gbit/s, costs fitted to another machine. The results show how policies compare at that scale, but are not measurements of the document's machine.",
     "A throughput-first workload is a process with 16 outstanding one-byte exchanges (the document's TCP_RR with a burst), a latency-first workload one with a single exchange.",
     "none leaves threads to the scheduler and interrupts spread over all CPUs, where irqbalance has them at best; manual pins queue \
      i and process i to CPU i, which is what the document calls its baseline; with more processes than CPUs the model pins none, \
@@ -236,7 +235,7 @@ mod test {
             }
         }
         let placed = |processes| of_so_many(Tuning::Manual, processes).layout.pinned;
-        assert!(placed(24) && !placed(48), "a pinned thread has its CPU alone");
+        assert!(placed(24) && !placed(48), "a pinned thread has its CPU to itself");
     }
 
     #[test]
@@ -248,7 +247,7 @@ mod test {
         assert_eq!(power.layout.irq_cpus, [0, 1], "two CPUs take all interrupts");
         assert_eq!(power.delivery.params.defer_hard_irqs.0, 1, "one empty poll");
         let cpu = of(Tuning::Policy(PolicyName::Cpu));
-        assert_eq!(cpu.hardware.queues, 12, "those of the NIC's node");
+        assert_eq!(cpu.hardware.queues, 12, "the CPUs of the NIC's node");
         assert!(of(Tuning::Manual).layout.pinned && !bulk.layout.pinned);
         assert_eq!(of(Tuning::Manual).delivery, of(Tuning::Policy(PolicyName::None)).delivery);
     }

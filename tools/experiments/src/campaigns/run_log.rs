@@ -20,7 +20,7 @@ pub(super) struct RunLog {
     file: File,
 }
 
-/// What an earlier command made, and where it is.
+/// The runs that an earlier command made, and their file.
 pub(super) struct Earlier {
     path: PathBuf,
     pub(super) results: Results,
@@ -33,8 +33,8 @@ fn path_of(json: &Path) -> PathBuf {
 }
 
 impl Earlier {
-    /// Reads what is there for the evidence file `json`. Without `resume`, an unfinished experiment is an
-    /// error: it would be overwritten.
+    /// Reads the log next to the evidence file `json`. Without `resume`, an unfinished experiment is an
+    /// error, because it would be overwritten.
     pub(super) fn read(json: Option<&Path>, resume: bool) -> Result<Option<Self>, Fault> {
         let Some(json) = json else { return Ok(None) };
         let path = path_of(json);
@@ -73,7 +73,7 @@ impl Earlier {
         }
     }
 
-    /// Checks that the same command on the same machines made the runs.
+    /// Checks that the same command made the runs, on the same machines.
     pub(super) fn check(
         &self,
         labels: &[String],
@@ -111,12 +111,12 @@ impl Earlier {
             return Ok(());
         };
         let path = self.path.display();
-        Err(Fault::new(Exit::Usage, format!("{path}: these runs have other {differs}"))
+        Err(Fault::new(Exit::Usage, format!("{path}: these runs differ in {differs}"))
             .hint("resume with the command that made them, or choose another file"))
     }
 }
 
-/// The plan and the runs; a last line that was cut short is left out.
+/// The plan and the runs; a truncated last line is omitted.
 fn parse(text: &str) -> Option<Results> {
     let mut lines = text.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n'));
     let mut results: Results = serde_json::from_str(lines.next()?).ok()?;
@@ -131,7 +131,7 @@ fn line(value: &impl serde::Serialize) -> io::Result<Vec<u8>> {
 }
 
 impl RunLog {
-    /// Writes what was made so far, in place of an earlier log.
+    /// Writes the runs so far, in place of an earlier log.
     pub(super) fn start(json: &Path, made: &Results) -> Result<Self, Fault> {
         let path = path_of(json);
         let mut written = path.clone().into_os_string();

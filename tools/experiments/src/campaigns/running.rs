@@ -1,4 +1,4 @@
-//! What campaigns share while they run: files that can be written, progress, and how they end early.
+//! The common parts of running campaigns: checks that files can be written, progress, and early ends.
 
 use std::io::Write;
 use std::path::Path;
@@ -44,7 +44,7 @@ pub(super) fn early(
         (Some(restore), Place::Lab) => {
             context.console.say(&format!("The lab was not restored before it was removed: {restore}"));
         }
-        // What is left there matters more than why the run failed.
+        // A host that was not restored is more important than the reason why the run failed.
         (Some(BenchError::Failed(restore)), Place::Machines) if restore.exit == Exit::NotRestored => {
             context.console.say(&format!("Stopped in {cell}: {made}: {cause}"));
             return Err(restore);
@@ -57,12 +57,12 @@ pub(super) fn early(
     }
     match cause {
         BenchError::TimeUp => {
-            context.console.say(&format!("The time is up: {made}."));
+            context.console.say(&format!("The time limit was reached: {made}."));
             Ok(None)
         }
         BenchError::Interrupted(signal) => {
             let left = match place {
-                Place::Lab => " The lab was removed, with everything in it.",
+                Place::Lab => " The lab was removed with its contents.",
                 Place::Machines if restored => " The server's machine was restored.",
                 Place::Machines => "",
             };

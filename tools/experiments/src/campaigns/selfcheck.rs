@@ -18,7 +18,7 @@ use crate::reports::{ClosedLoop, Disturbance, NotMade, Runs, SelfcheckReport, Ve
 pub(super) fn run(arguments: &Selfcheck, context: &Context<'_>) -> Result<Exit, Fault> {
     let layout = layout(context)?;
     if layout.is_shared() {
-        context.console.say("Only one CPU: server and client compete for it.");
+        context.console.say("There is only one CPU: server and client compete for it.");
     }
     let mut signals = Signals::catch()?;
     let mut stage = SelfcheckStage::new(&mut signals, layout, arguments)?;

@@ -12,7 +12,7 @@ use crate::Context;
 use latency::reports::WatchReport;
 
 /// Minimum number of points in a chart, if there are enough windows; with fewer requests per point, p99 is
-/// left out.
+/// omitted.
 const POINTS_MIN: usize = 20;
 
 /// Prints a recorded watch and writes its plot.

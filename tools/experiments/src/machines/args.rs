@@ -10,20 +10,20 @@ use clap::Args;
 /// The options of a bench whose server is on another machine.
 #[derive(Clone, Debug, Args)]
 pub struct TwoMachines {
-    /// Run the server on another machine: by `ssh HOST` (or the command in NETPOLICY_SSH_COMMAND), or where
-    /// `bench serve --listen --token` waits.
+    /// Run the server on another machine: by `ssh HOST` (or the command in NETPOLICY_SSH_COMMAND), or through
+    /// its `bench serve --listen --token`.
     #[arg(long, value_name = "ssh:HOST|HOST:PORT", group = "own_client")]
     pub server: Option<Peer>,
-    /// The file of the token that both ends have.
+    /// The file with the token, which both ends have.
     #[arg(long, value_name = "FILE", requires = "server")]
     pub token: Option<PathBuf>,
-    /// The address [default: the one connected to].
+    /// The server's address [default: the one that is connected to].
     #[arg(long, value_name = "ADDRESS", requires = "server")]
     pub server_address: Option<IpAddr>,
-    /// The port [default: a free one].
+    /// The server's port [default: a free one].
     #[arg(long, value_name = "N", requires = "server", value_parser = clap::value_parser!(u16).range(1..))]
     pub server_port: Option<u16>,
-    /// How netpolicy is called there.
+    /// The command that runs netpolicy on the other machine.
     #[arg(long, value_name = "CMD", requires = "server", default_value = "netpolicy")]
     pub server_program: String,
 }
@@ -40,7 +40,7 @@ pub enum Peer {
     Tcp {
         /// The name or address.
         host: String,
-        /// The port that `bench serve --listen` has.
+        /// The port of `bench serve --listen`.
         port: u16,
     },
 }
@@ -60,14 +60,14 @@ impl fmt::Display for Peer {
 #[error("`{0}` names no machine: write ssh:HOST or HOST:PORT, as in ssh:root@192.0.2.7 or 192.0.2.7:7100")]
 pub struct NotAMachine(String);
 
-/// How a machine that is reached by ssh is written.
+/// The syntax of a machine that is reached by ssh.
 pub(crate) const PREFIX: &str = "ssh:";
 
 impl FromStr for Peer {
     type Err = NotAMachine;
 
     fn from_str(text: &str) -> Result<Self, NotAMachine> {
-        // ssh would take a leading hyphen as an option.
+        // ssh would interpret a leading hyphen as an option.
         let is_name = |host: &str| {
             !host.is_empty() && !host.starts_with('-') && host.chars().all(|c| c.is_ascii_graphic())
         };

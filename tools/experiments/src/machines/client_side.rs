@@ -30,7 +30,7 @@ struct Held {
 }
 
 impl<'a> ClientSide<'a> {
-    /// Prepares this machine, and restores what an earlier bench may have left.
+    /// Prepares this machine, and restores settings that an earlier bench may have left.
     pub(crate) fn new(
         context: &'a Context<'a>,
         netns: &Netns,
@@ -85,7 +85,7 @@ impl<'a> ClientSide<'a> {
 
 impl Drop for ClientSide<'_> {
     fn drop(&mut self) {
-        // If this fails, the guard restores.
+        // If this fails, the guard process restores the host.
         let _ = self.restore();
     }
 }

@@ -15,14 +15,14 @@ use super::line::{Lines, Seal, encode};
 use super::message::{ALIVE_EVERY, Hello, Reply, Request};
 use super::token::{Handshake, Prover, Token, handshake_lines};
 
-/// The variable with the command that is used instead of `ssh`, for a shell. It is given the destination and
-/// the words of the command to run there.
+/// The variable with the command that is used instead of `ssh`, as a shell command. Its arguments are the
+/// destination and the words of the remote command.
 pub(crate) const SSH_VARIABLE: &str = "NETPOLICY_SSH_COMMAND";
 
-/// Maximum time until the other machine greets: the operator may have to type a password.
+/// Maximum time until the other machine sends its greeting: the operator may have to type a password.
 const GREETS_WITHIN: Duration = Duration::from_secs(120);
 
-/// Maximum time of any other reply: servers have to start, and a file to be filled.
+/// Maximum time of any other reply: servers may have to start, and a file may have to be filled.
 const REPLIES_WITHIN: Duration = Duration::from_secs(300);
 
 /// Maximum time until ssh exits after its input was closed. The other machine restores itself in this time.
@@ -48,14 +48,14 @@ pub(crate) struct Control {
     has_greeted: bool,
 }
 
-/// What connects both machines.
+/// The transport between both machines.
 #[derive(Debug)]
 enum Link {
     Ssh(Child),
     Tcp(TcpStream),
 }
 
-/// Where requests go.
+/// The stream for requests.
 struct Sink {
     to: Box<dyn Write + Send>,
     seal: Option<Seal>,
@@ -67,7 +67,7 @@ impl std::fmt::Debug for Sink {
     }
 }
 
-/// Where replies come from.
+/// The stream of replies.
 struct Source {
     from: Box<dyn Read + Send>,
     lines: Lines,
@@ -77,7 +77,7 @@ impl Control {
     /// Connects from this namespace, and checks that the other machine has the same version.
     ///
     /// # Errors
-    /// If ssh or netpolicy cannot be started there, or nothing waits there; [`Exit::Unsupported`] for another
+    /// If ssh or netpolicy cannot be started, or no program listens there; [`Exit::Unsupported`] for another
     /// version, [`Exit::Refused`] for another token.
     pub(crate) fn connect(options: &TwoMachines, netns: &Netns) -> Result<Self, Fault> {
         let usage = |words: String, hint: &str| Fault::new(Exit::Usage, words).hint(hint);
@@ -143,7 +143,7 @@ impl Control {
         }
     }
 
-    /// The fault for a reply to something else.
+    /// The fault for a reply of another kind than the request's.
     pub(crate) fn unexpected(&mut self, reply: &Reply) -> Fault {
         let words: String = format!("{reply:?}").chars().take(80).collect();
         self.lose(format!("unexpected reply: {words}"))
@@ -199,7 +199,7 @@ impl Control {
     }
 
     /// Closes the connection and waits until the other machine has restored itself and closed it, too.
-    /// Returns what ssh exited with.
+    /// Returns the exit status of ssh.
     fn end(&mut self) -> Option<ExitStatus> {
         drop(self.to.lock().unwrap_or_else(PoisonError::into_inner).take());
         let begun = Instant::now();
@@ -240,7 +240,8 @@ fn by_ssh(host: &str, options: &TwoMachines) -> Result<(Link, Sink, Source), Fau
     let ssh = std::env::var(SSH_VARIABLE).ok().filter(|command| !command.trim().is_empty());
     let ssh = ssh.unwrap_or_else(|| "ssh".to_owned());
     let mut command = Command::new("/bin/sh");
-    // Ctrl-C is for this program, which then restores the other machine: ssh heeds ignored signals.
+    // Ctrl-C is for this program, which then restores the other machine; ssh keeps ignoring signals that are
+    // ignored when it starts.
     command.args(["-c", &format!("trap '' INT QUIT; exec {ssh} \"$@\""), "netpolicy-ssh", host]);
     command.args(options.server_program.split_whitespace()).args(["bench", "serve", "--stdio"]);
     command.stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -339,7 +340,7 @@ fn read(Source { mut from, mut lines }: Source, replies: &Sender<Result<Reply, S
     }
 }
 
-/// Says that this program is there, until the connection is dropped.
+/// Sends keep-alives until the connection is dropped.
 fn beat(to: &Mutex<Option<Sink>>, ended: &Receiver<()>) {
     let Ok(line) = encode(&Request::Alive) else { return };
     while ended.recv_timeout(ALIVE_EVERY) == Err(RecvTimeoutError::Timeout) {

@@ -6,7 +6,7 @@ use linux::{Netns, Processes};
 use model::{Host, IfIndex, Plan, Policy};
 use session::{Fault, cycle, services};
 
-/// The device, those below it, and these processes.
+/// The device, its lower devices, and these processes.
 pub(super) fn observe(netns: &Netns, device: IfIndex, processes: &Processes) -> Result<Host, Fault> {
     let mut host = linux::observe(netns, processes)?;
     let own = host.devices.iter().find(|one| one.id.ifindex == device);
@@ -16,7 +16,7 @@ pub(super) fn observe(netns: &Netns, device: IfIndex, processes: &Processes) -> 
     Ok(host)
 }
 
-/// Plans a policy for it.
+/// Plans a policy for the device.
 pub(super) fn planned(netns: &Netns, device: IfIndex, policy: &Policy) -> Result<Plan, Fault> {
     let (resolved, processes) = services::resolve(policy)?;
     let host = observe(netns, device, &processes)?;

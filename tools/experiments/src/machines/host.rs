@@ -51,7 +51,7 @@ use crate::bench::{
     in_words, policy, preloaded, server_fault, settings, threads,
 };
 
-/// The file in the directory of the journal that a bench of another machine locks.
+/// The file in the journal's directory that a bench with another machine locks.
 const LOCK: &str = "bench.lock";
 
 /// Maximum time until a client has authenticated itself.
@@ -69,7 +69,7 @@ pub(crate) fn serve(context: &Context<'_>, mut connection: Connection) -> Result
     let mut end = None;
     let served = serve_on(context, &mut connection, &mut signals, &mut end);
     if let Err(fault) = &served {
-        // The client may be gone.
+        // The client may have gone.
         let _ = connection.reply(&Reply::Failed(Failure::from(fault)));
     }
     if let Some(end) = end {
@@ -129,11 +129,11 @@ pub(crate) struct Connection {
     from: File,
     to: File,
     lines: Lines,
-    /// The seal of what is sent, if the connection has a token.
+    /// The seal of sent messages, if the connection has a token.
     seal: Option<Seal>,
-    /// When something arrived last.
+    /// When data last arrived.
     heard: Instant,
-    /// The address here, if that is known.
+    /// This machine's address, if it is known.
     local: Option<IpAddr>,
 }
 
@@ -204,7 +204,8 @@ impl Connection {
         Ok(seals)
     }
 
-    /// Waits for the next message of the handshake. A slow client is cut off, however little it sends at once.
+    /// Waits for the next message of the handshake. A slow client is disconnected, even if it keeps sending
+    /// small pieces.
     fn shake(&mut self) -> Result<Handshake, Box<dyn std::error::Error + Send + Sync>> {
         let mut buffer = [0; HANDSHAKE_BYTES_MAX];
         loop {
@@ -227,7 +228,7 @@ impl Connection {
         }
     }
 
-    /// The next request; `None` if there are no more, and then perhaps why.
+    /// The next request; `None` if there are no more, with the reason if there is one.
     fn next(&mut self, signals: &mut Signals, end: &mut Option<End>) -> Result<Option<Request>, Fault> {
         let mut buffer = vec![0; READ_BYTES];
         let failed = |errno: rustix::io::Errno| Fault::file("the connection", errno.into());
@@ -310,7 +311,7 @@ struct BenchHost<'a> {
 
 /// A server with a configuration in force.
 struct Cell {
-    /// Empty once they were stopped.
+    /// Empty once the servers were stopped.
     servers: Vec<Server>,
     transactions: Vec<TransactionName>,
     /// The machine's state before the run; `None` if it could not be observed.
@@ -325,7 +326,7 @@ struct Cell {
     work: Option<WorkTime>,
     /// The counters when the window opened.
     opened: Option<AtEdge>,
-    /// Other work during the window.
+    /// The other work on the machine during the window.
     background: Option<RunningBackground>,
     /// The policy's bound on idle states.
     _wake: Option<WakeLatency>,
@@ -336,7 +337,7 @@ struct Cell {
 enum Server {
     Memcached(Memcached),
     Program(ServerProgram),
-    /// It is not ours, and stays.
+    /// A service that already runs on the machine, and keeps running.
     Running(Vec<ProcessId>),
 }
 
@@ -377,7 +378,7 @@ impl Aim {
 }
 
 impl<'a> BenchHost<'a> {
-    /// Prepares for a bench, and restores what an earlier one may have left.
+    /// Prepares for a bench, and restores settings that an earlier bench may have left.
     fn new(context: &'a Context<'a>, prepare: Prepare, local: Option<IpAddr>) -> Result<Self, Fault> {
         let netns = context.session.netns()?;
         expire::roll_back_expired(context.session, context.console, expire::Who::Guard)?;
@@ -385,11 +386,11 @@ impl<'a> BenchHost<'a> {
         let lock = locked(&context.session.state_dir)?;
         let address = prepare.address.or(local).ok_or_else(|| {
             let words = "the server's address is unknown: ssh did not set SSH_CONNECTION";
-            Fault::new(Exit::Usage, words).hint("name it with --server-address")
+            Fault::new(Exit::Usage, words).hint("name the address with --server-address")
         })?;
         let device = device_with_address(&netns, address)?.ok_or_else(|| {
             Fault::new(Exit::Usage, format!("no device here has the address {address}"))
-                .hint("name one with --server-address")
+                .hint("name an address of this machine with --server-address")
         })?;
         let delivery = match prepare.counted.then(DeliverySampler::load) {
             None => None,
@@ -426,7 +427,7 @@ impl<'a> BenchHost<'a> {
         })
     }
 
-    /// Answers requests until the client is gone.
+    /// Answers requests until the client disconnects.
     fn serve(
         &mut self,
         connection: &mut Connection,
@@ -472,7 +473,7 @@ impl<'a> BenchHost<'a> {
         }
     }
 
-    /// Starts the servers and applies what is wanted. The cell records each step as it is done.
+    /// Starts the servers and applies the requested configuration. The cell records each step as it is done.
     fn bring_into(&mut self, apply: &Apply) -> Result<Applied, BenchError> {
         let wanted = Aim::parse(&apply.wanted)?;
         let configuration = wanted.configuration();
@@ -551,7 +552,7 @@ impl<'a> BenchHost<'a> {
         Ok(Applied { addresses, server: names.join("; "), settings })
     }
 
-    /// Applies a tuning of `bench policies`, and describes what it sets.
+    /// Applies a tuning of `bench policies`, and describes its settings.
     fn tune(
         &mut self,
         tuning: Tuning,
@@ -560,7 +561,7 @@ impl<'a> BenchHost<'a> {
     ) -> Result<String, BenchError> {
         let device = before.devices.iter().find(|device| device.id.ifindex == self.device);
         let device = device.map(|device| device.id.name.as_str().to_owned());
-        let device = device.ok_or_else(|| Fault::failed("the device is gone"))?;
+        let device = device.ok_or_else(|| Fault::failed("the device no longer exists"))?;
         let (plan, remark) = match tuning {
             Tuning::Manual => {
                 let processes: Vec<ProcessId> = servers.iter().map(|(process, _)| *process).collect();
@@ -583,8 +584,8 @@ impl<'a> BenchHost<'a> {
         Ok(words)
     }
 
-    /// Plans a policy for the device and the servers, or only for the device if it cannot tell the servers'
-    /// packets apart.
+    /// Plans a policy for the device and the servers, or only for the device if the device cannot distinguish
+    /// the servers' packets.
     fn planned_tuning(
         &self,
         policy: PolicyName,
@@ -608,7 +609,7 @@ impl<'a> BenchHost<'a> {
         }
     }
 
-    /// Starts a server. Returns its address, its name, and what its epolls return.
+    /// Starts a server. Returns its address, its name, and the counter of its epolls' events.
     fn start(
         &self,
         apply: &Apply,
@@ -678,7 +679,7 @@ impl<'a> BenchHost<'a> {
             (_, ports) => {
                 let ports: Vec<String> = ports.iter().map(ToString::to_string).collect();
                 return Err(Fault::new(Exit::Usage, format!("{name} listens on {}", ports.join(", ")))
-                    .hint("name one of these with --server-port"));
+                    .hint("name one of these ports with --server-port"));
             }
         };
         Ok((Server::Running(found.processes), SocketAddr::new(self.address, port)))
@@ -691,7 +692,7 @@ impl<'a> BenchHost<'a> {
         bound.map(|bound| bound.port()).map_err(|error| Fault::file(address.to_string(), error))
     }
 
-    /// The server and the device that it receives by.
+    /// The server, and the device on which it receives.
     fn observe(&self) -> Result<Host, BenchError> {
         let servers = self.cell.iter().flat_map(|cell| &cell.servers);
         let pids: Vec<Pid> = servers.flat_map(Server::processes).map(|process| process.pid).collect();
@@ -726,7 +727,7 @@ impl<'a> BenchHost<'a> {
         Ok(Reply::Counted(Box::new(counted)))
     }
 
-    /// Restores what the cell changed, and compares this machine with its state before.
+    /// Restores the settings that the cell changed, and compares this machine with its previous state.
     fn restore(&mut self) -> Result<(), Fault> {
         let Some(cell) = &mut self.cell else { return Ok(()) };
         cell.background = None;
@@ -795,7 +796,7 @@ fn locked(state_dir: &std::path::Path) -> Result<File, Fault> {
     match flock(&file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(file),
         Err(rustix::io::Errno::WOULDBLOCK) => {
-            Err(Fault::new(Exit::Refused, "another client measures this machine"))
+            Err(Fault::new(Exit::Refused, "another client is using this machine"))
         }
         Err(errno) => Err(Fault::file(path, errno.into())),
     }

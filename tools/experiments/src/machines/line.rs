@@ -1,4 +1,4 @@
-//! The lines of a connection: their maximum length, their codes, and why bytes are no message.
+//! The lines of a connection: their maximum length, their codes, and why bytes are not a message.
 
 use std::fmt;
 
@@ -12,7 +12,7 @@ use sha2::Sha256;
 /// bytes for each interrupt on each CPU.
 pub const MESSAGE_BYTES_MAX: usize = 8 << 20;
 
-/// Bytes that are no message.
+/// Bytes that are not a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NotAMessage {
     /// The line is longer than [`MESSAGE_BYTES_MAX`].
@@ -33,7 +33,7 @@ impl fmt::Display for NotAMessage {
         match self {
             Self::TooLong => write!(f, "a message is longer than {MESSAGE_BYTES_MAX} bytes"),
             Self::Unsealed => {
-                write!(f, "a message was changed on its way, or was not sent by the program with the token")
+                write!(f, "a message was altered in transit, or was not sent by the program with the token")
             }
             Self::Malformed { line, why } => write!(f, "`{line}` is not a message: {why}"),
         }
@@ -42,10 +42,10 @@ impl fmt::Display for NotAMessage {
 
 impl std::error::Error for NotAMessage {}
 
-/// How many characters of a line are repeated in an error.
+/// How many characters of a line are quoted in an error.
 const SHOWN_CHARS: usize = 120;
 
-/// Bytes that arrive in any parts, cut into lines.
+/// Received bytes, which are split into lines.
 #[derive(Debug)]
 pub struct Lines {
     bytes: Vec<u8>,
@@ -74,7 +74,7 @@ impl Lines {
         (self.seal, self.bytes_max) = (Some(seal), MESSAGE_BYTES_MAX + Seal::BYTES);
     }
 
-    /// Adds what has arrived.
+    /// Adds received bytes.
     pub fn push(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
     }
@@ -106,7 +106,7 @@ impl Lines {
     }
 }
 
-/// A message as it is sent, with the end of its line.
+/// A message as it is sent, including the end of its line.
 ///
 /// # Errors
 /// If it is too long.
@@ -141,7 +141,7 @@ impl fmt::Debug for Seal {
 }
 
 impl Seal {
-    /// How much longer it makes a line.
+    /// The length that the seal adds to a line.
     pub(crate) const BYTES: usize = 2 * BYTES + 1;
 
     pub(super) fn code(&mut self, message: &[u8]) -> Hmac<Sha256> {
@@ -159,7 +159,7 @@ impl Seal {
         [hex(&code).as_bytes(), b" ", line].concat()
     }
 
-    /// Checks and removes the code of the next line that was received.
+    /// Checks and removes the code of the next received line.
     ///
     /// # Errors
     /// If the line was changed, left out, repeated, or sent by another program.

@@ -1,4 +1,4 @@
-//! `bench serve --listen --token`: waits for clients, each of which a separate process serves.
+//! `bench serve --listen --token`: waits for clients; a separate process serves each client.
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
@@ -17,13 +17,13 @@ use crate::Context;
 /// authenticated yet.
 const CONNECTIONS_MAX: usize = 8;
 
-/// How often processes that have ended are reaped.
+/// How often exited processes are reaped.
 const REAP_EVERY: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
 /// The option with which this program is started for each connection.
 pub(crate) const ACCEPTED: &str = "--accepted";
 
-/// Waits for clients until a signal arrives, which then ends those that there are.
+/// Waits for clients until a signal arrives, and then ends the processes that serve them.
 pub(crate) fn listen(context: &Context<'_>, address: SocketAddr, token: &Path) -> Result<Exit, Fault> {
     // Only a check: each child process reads the token again.
     Token::read(token)?;
@@ -45,7 +45,7 @@ pub(crate) fn listen(context: &Context<'_>, address: SocketAddr, token: &Path) -
             Ok(_) | Err(_) => {}
         }
         children.retain_mut(|child| matches!(child.try_wait(), Ok(None)));
-        // The client may be gone before it is accepted.
+        // The client may disconnect before it is accepted.
         let Ok((stream, client)) = listener.accept() else { continue };
         if children.len() >= CONNECTIONS_MAX {
             context.console.say(&format!("{client} was refused: there are {CONNECTIONS_MAX} connections."));

@@ -25,7 +25,7 @@ pub(crate) const SILENCE_MAX: Duration = Duration::from_secs(15);
 /// Maximum time that a configuration may be in force.
 pub(crate) const WITHIN_MAX: Nanoseconds = Nanoseconds::from_millis(7_200_000);
 
-/// What the client requests.
+/// A request of the client.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Request {
@@ -39,15 +39,15 @@ pub enum Request {
     Open,
     /// The measured window closes. The reply is [`Reply::Counted`].
     Close,
-    /// End the server; the settings stay.
+    /// Stop the server; the settings stay in force.
     Stop,
-    /// Restore the host, compare it with its state before, and end the server.
+    /// Restore the host, compare it with its previous state, and stop the server.
     Restore,
-    /// The client is there. There is no reply.
+    /// Keep-alive. There is no reply.
     Alive,
 }
 
-/// What the server's machine replies.
+/// A reply of the server's machine.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Reply {
@@ -88,7 +88,7 @@ const BENCHES: [&str; 8] =
     ["memcached", "tcp-rr", "tcp-stream", "udp-rr", "udp-stream", "threaded", "storage", "policies"];
 
 impl Hello {
-    /// Describes this program on this machine.
+    /// The version of this program on this machine.
     pub fn own() -> Self {
         Self {
             protocol: PROTOCOL,
@@ -113,7 +113,7 @@ impl Hello {
     }
 }
 
-/// What a bench needs.
+/// The parameters of a bench.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Prepare {
@@ -137,11 +137,11 @@ pub struct Prepare {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Hogs {
-    /// The number of these threads.
+    /// The number of threads that compute in the background.
     pub threads: u32,
     /// CPU use of each, in percent.
     pub duty: u32,
-    /// The CPUs that they may run on; `None` for the server's.
+    /// The CPUs on which these threads may run; `None` for the server's.
     pub cpus: Option<CpuSet>,
 }
 
@@ -162,7 +162,7 @@ pub struct Storage {
 /// Maximum number of servers at a time: one for each kind of workload.
 pub(crate) const SERVICES_MAX: usize = 2;
 
-/// Servers, and what is set for them.
+/// Servers, with the settings to apply to them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Apply {
@@ -170,7 +170,7 @@ pub struct Apply {
     pub wanted: Wanted,
     /// The servers.
     pub services: Vec<Served>,
-    /// The threads of each.
+    /// The number of threads of each server.
     pub threads: u32,
     /// The time by which the client has restored the host; after that, a guard does.
     pub within: Nanoseconds,
@@ -221,7 +221,7 @@ pub enum Service {
         /// Consecutive connections of one server thread.
         in_a_row: u32,
     },
-    /// A service that runs there already, and is neither started nor ended.
+    /// A service that already runs on the machine, and is neither started nor stopped.
     Running {
         /// The name, or the port that it listens on.
         name: String,
@@ -236,11 +236,11 @@ pub struct Applied {
     pub addresses: Vec<SocketAddr>,
     /// The servers and their versions.
     pub server: String,
-    /// The settings that were made, for people; only for [`Wanted::Tuning`].
+    /// The applied settings, for display; only for [`Wanted::Tuning`].
     pub settings: Option<String>,
 }
 
-/// The counts of a window on one machine. What could not be read is missing, not zero.
+/// The counts of a window on one machine. A count that could not be read is missing, not zero.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Counted {
@@ -248,7 +248,7 @@ pub struct Counted {
     pub cpu: Option<CpuUse>,
     /// The kernel's counters.
     pub counters: Option<CounterRates>,
-    /// Who delivered the packets of the server.
+    /// The packets of the server by the context that delivered them.
     pub delivered: Option<Delivered>,
     /// The interrupts of its NAPIs; `None` if they have none.
     pub interrupts: Option<u64>,
@@ -334,7 +334,7 @@ pub struct Failure {
     pub hint: Option<String>,
     /// The settings that were not restored; `None` if there are none.
     pub stuck: Option<Stuck>,
-    /// Whether settings were written and restored.
+    /// Whether settings were written, and all of them were restored.
     pub restored: bool,
 }
 
@@ -368,7 +368,7 @@ impl From<&Fault> for Failure {
 }
 
 impl Failure {
-    /// The fault of this machine's command, which says where it happened.
+    /// The fault of this machine's command, with the place of the failure.
     pub(crate) fn into_fault(self, server: &str) -> Fault {
         let exit = Exit::of(self.exit).filter(|exit| *exit != Exit::Done).unwrap_or(Exit::Failed);
         let host = match self.stuck {
@@ -463,7 +463,7 @@ mod test {
         let named = |stuck: &[String]| stuck == ["on HOST: eth0 rx-0"];
         assert!(matches!(back.host, HostState::NotRestored { stuck, .. } if named(&stuck)));
         let done = Failure { exit: 0, ..Failure::from(&fault) };
-        assert_eq!(done.into_fault("HOST").exit, Exit::Failed, "a failure is never done");
+        assert_eq!(done.into_fault("HOST").exit, Exit::Failed, "a failure never counts as success");
     }
 
     proptest! {

@@ -40,11 +40,11 @@ pub(crate) struct MachinesStage<'a> {
     client: MachineDescription,
     /// One for each server; empty before they are set.
     workloads: Vec<(PolicyName, Workload)>,
-    /// The meaning of cells' labels.
+    /// The configuration that each cell's label stands for.
     labels: Labels,
-    /// This machine, if it waits as the server.
+    /// This machine as the client, if the configuration applies to it, too.
     own: Option<ClientSide<'a>>,
-    /// The parameters of its epolls now.
+    /// The present parameters of its epolls.
     own_epolls: Option<EpollParams>,
     /// The evidence of the second workload of each run.
     beside: Vec<Evidence>,
@@ -60,7 +60,7 @@ pub(crate) struct MachinesStage<'a> {
     control: Control,
 }
 
-/// The meaning of cells' labels.
+/// The configuration that each cell's label stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Labels {
     /// Configurations.
@@ -69,13 +69,13 @@ pub(crate) enum Labels {
     Tunings,
 }
 
-/// What a bench needs in addition to its workload.
+/// The parameters of a bench in addition to its workload.
 pub(crate) struct Needs {
-    /// The meaning of its cells' labels.
+    /// The configuration that each cell's label stands for.
     pub(crate) labels: Labels,
-    /// Whether the client waits as the server.
+    /// Whether the configuration also applies to the client.
     pub(crate) both_sides: bool,
-    /// Threads of the server; one per CPU if `None`.
+    /// The number of threads of the server; `None` for one per CPU.
     pub(crate) threads: Option<u32>,
     /// Whether each client thread has its own server thread.
     pub(crate) partners: bool,
@@ -85,7 +85,7 @@ pub(crate) struct Needs {
     pub(crate) netns: Netns,
     /// The client's CPUs.
     pub(crate) cpus: CpuSet,
-    /// What the other machine prepares.
+    /// The parameters for preparing the other machine.
     pub(crate) prepare: Prepare,
     /// The time after which no further run starts.
     pub(crate) until: Option<Instant>,
@@ -147,7 +147,7 @@ impl<'a> MachinesStage<'a> {
         self.workloads = vec![(PolicyName::Latency, workload)];
     }
 
-    /// Sets the workloads of all further runs, each with what it puts first.
+    /// Sets the workloads of all further runs, each with its priority.
     pub(crate) fn set_workloads(&mut self, workloads: Vec<(PolicyName, Workload)>) {
         self.workloads = workloads;
     }
@@ -215,7 +215,7 @@ impl<'a> MachinesStage<'a> {
             "{cpu_model}, {device}, server on CPU {cpus}; client {} on CPU {}{}",
             client.host,
             client.cpus,
-            if self.own.is_some() { ", which waits as the server" } else { "" }
+            if self.own.is_some() { ", to which the configuration is applied, too" } else { "" }
         );
         let (host, kernel) = (host.clone(), kernel.clone());
         Origin::Measured(MeasuredOn { host, kernel, machine, server, started })
@@ -236,7 +236,7 @@ struct Read<'a> {
     meters: Meters<'a>,
     edges: Vec<AtEdge>,
     counted: Option<Counted>,
-    /// Why the other machine did not count.
+    /// Why the other machine did not count; `None` if it did.
     failed: Option<Fault>,
 }
 
@@ -371,7 +371,7 @@ impl Stage for MachinesStage<'_> {
         let runs = interruptible(self.signals, || all_at_once(&offers, cell), stop);
         drop(offers);
         let Read { edges, counted, failed, .. } = read.into_inner().unwrap_or_else(PoisonError::into_inner);
-        // A lost connection is the reason for whatever failed after it.
+        // A lost connection is the cause of all later failures.
         let runs = match (runs, failed) {
             (Err(interrupted @ BenchError::Interrupted(_)), _) => return Err(interrupted),
             (_, Some(fault)) => return Err(fault.into()),
@@ -385,7 +385,7 @@ impl Stage for MachinesStage<'_> {
             let mut of_run = run.into_evidence(cell.label, self.origin(server.clone(), started));
             let answers = of_run.throughput * of_run.window.as_secs_f64();
             if let Some(mut counted) = counted.clone() {
-                // With two kinds of answers in one run, their separate costs are unknown.
+                // With two kinds of answers in one run, the cost of each kind is unknown.
                 if is_mixed {
                     (counted.cost, counted.cycles) = (None, None);
                 }

@@ -1,8 +1,8 @@
 //! Authentication of a connection by TCP: both ends prove that they have the same token, and every message
 //! afterwards carries a code that depends on it. Messages are not secret.
 //!
-//! The server's end speaks first, and the client's end proves first, so that a stranger who connects learns
-//! nothing that depends on the token.
+//! The server's end sends the first message, and the client's end the first proof, so that a stranger who
+//! connects learns nothing that depends on the token.
 
 use std::fs::File;
 use std::io::Read;
@@ -61,7 +61,7 @@ impl Token {
             return Err(refused(format!("it belongs to another user (uid {})", found.uid())));
         }
         if found.mode() & OTHERS != 0 {
-            return Err(refused(format!("other users have access to it (mode {:o})", found.mode() & 0o7777)));
+            return Err(refused(format!("other users can access it (mode {:o})", found.mode() & 0o7777)));
         }
         let mut bytes = Vec::new();
         file.take(TOKEN_BYTES_MAX as u64 + 1).read_to_end(&mut bytes).map_err(failed)?;
@@ -103,7 +103,8 @@ struct Nonces {
     client: [u8; BYTES],
 }
 
-/// The purposes of codes. Each is used once, so that no end can be made to answer for the other.
+/// The purposes of codes. Each is used once, so that a message of one end cannot be replayed as one of the
+/// other.
 const CLIENT_PROOF: &str = "client";
 const SERVER_PROOF: &str = "server";
 const TO_SERVER: &str = "client to server";
@@ -143,9 +144,9 @@ pub enum NotAuthentic {
     #[error("it has version {0} of the control protocol, and this machine version {PROTOCOL}")]
     Version(u32),
     /// The other end has another token.
-    #[error("it has another token")]
+    #[error("it has a different token")]
     Token,
-    /// The other side sent something else.
+    /// The other end sent a different message.
     #[error("it does not authenticate like `bench serve --listen` or its client")]
     Unexpected,
 }

@@ -210,7 +210,7 @@ fn chart(name: &str, colour: &str, metric: Metric, points: &[Point<'_>]) -> Stri
                 scale(value)
             );
         }
-        // If labels would overlap, move the next one down a line.
+        // If labels would overlap, the next one is moved down a line.
         let half = 0.5 * LETTER * f64::from(u16::try_from(point.label.chars().count()).unwrap_or(u16::MAX));
         let line = (0..LABEL_LINES).find(|line| x - half > label_ends[*line]).unwrap_or(LABEL_LINES - 1);
         label_ends[line] = x + half + LETTER;

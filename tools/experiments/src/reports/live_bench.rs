@@ -11,9 +11,9 @@ use crate::bench::live_args::LiveLoad;
 /// `bench live`'s data.
 #[derive(Debug, JsonSchema, Serialize)]
 pub struct LiveBenchReport<'a> {
-    /// By estimator, over all runs.
+    /// The errors by estimator, over all runs.
     overall: Vec<Overall>,
-    /// By mode, with open and closed loops separate.
+    /// The errors by mode, with open and closed loops separate.
     by_mode: Vec<ByMode>,
     /// The runs.
     trials: &'a [AgreementRun],

@@ -16,17 +16,17 @@ pub struct OrderingsReport {
 /// A metric of two configurations at one load.
 #[derive(Clone, Debug, JsonSchema, Serialize)]
 pub(crate) struct Ordering {
-    /// The load here.
+    /// The load of the runs.
     pub(crate) load: String,
     /// One configuration.
     pub(crate) one: String,
     /// The other.
     pub(crate) other: String,
-    /// What is compared.
+    /// The compared metric.
     pub(crate) metric: &'static str,
     /// The published values.
     pub(crate) published: [f64; 2],
-    /// The medians here, with their intervals.
+    /// The medians of the runs, with their intervals.
     pub(crate) here: [Interval; 2],
     /// Whether both have the same order.
     pub(crate) agreement: Agreement,
@@ -40,10 +40,10 @@ pub(crate) enum Agreement {
     Same,
     /// The opposite order.
     Opposite,
-    /// The intervals here overlap.
+    /// The intervals of the runs overlap.
     Undecided,
-    /// A configuration does not keep up here, so that its response times grow with the length of a run, or
-    /// the load generator was the limit.
+    /// In the runs, a configuration does not keep up, so that its response times grow with the length of a
+    /// run; or the load generator was the bottleneck.
     Saturated,
 }
 

@@ -76,7 +76,7 @@ pub struct ClientRow {
     wire_us: [Option<f64>; 3],
     /// CPU time of the server per answer: from `/proc/stat` of its CPUs, and from its run time.
     server_us: [Option<f64>; 2],
-    /// The same for the client.
+    /// CPU time of the client per answer, by both methods.
     client_us: [Option<f64>; 2],
 }
 
@@ -348,11 +348,11 @@ impl Report for SelfcheckReport {
         match self.disturbed {
             true => page.styled(
                 Style::Warning,
-                format!("{words}: too much for a verdict. Repeat it on a quiet machine."),
+                format!("{words}: too much for a verdict. Repeat the check on a quiet machine."),
             ),
             false => page.line(format!("{words}.")),
         }
-        page.line(format!("The server works {:.1} us for each request.", self.service_time_us));
+        page.line(format!("The server takes {:.1} us of CPU time for each request.", self.service_time_us));
         page.gap();
         page.styled(Style::Strong, "medians of runs, us; percentiles p50 / p90 / p99 / p99.9");
         let mut table = Table::new(&[

@@ -52,7 +52,7 @@ impl MeasuredRow {
                 };
                 if wrong {
                     let (one, two) = (metric.word(), other.word());
-                    return Err(format!("{one} cannot be {value} where {two} is {theirs}"));
+                    return Err(format!("{one} cannot be {value} if {two} is {theirs}"));
                 }
             }
         }
@@ -184,7 +184,7 @@ impl Metric {
             Self::Avg | Self::P50 | Self::P90 | Self::P95 | Self::P99 | Self::P999 | Self::P9999 => {
                 "microseconds"
             }
-            Self::Cpu => "percent of all CPUs",
+            Self::Cpu => "percent of the time of all CPUs",
         }
     }
 }
@@ -437,7 +437,7 @@ mod test {
     fn rows_that_are_not_wanted_are_not_read() {
         let text = "delivery.mode\tavg\nsuspend20\t57\nfullbusy\tnot even a number\n";
         let table = measured("t.tsv", text, &Scenario::default(), |name| name == "suspend20")
-            .expect("the other row is not looked at");
+            .expect("the other row is not read");
         assert_eq!(table.rows.len(), 1);
         assert_eq!(table.rows[0].value(Metric::Avg), Some(57.0));
         let mistakes =
@@ -464,7 +464,7 @@ mod test {
                 row("20K\tstable\t1\t1\t1\t250"),
                 "`250` is not a measured number: cpu is from 0 to 100 percent",
             ),
-            (row("20K\tstable\t1\t9\t8.5\t0"), "p99 cannot be 8.5 where p50 is 9\n --> t.tsv:2:16"),
+            (row("20K\tstable\t1\t9\t8.5\t0"), "p99 cannot be 8.5 if p50 is 9\n --> t.tsv:2:16"),
             (row("20K\tmax\t1\t1\t1\t1"), "`max` is a closed loop, and this row has a load"),
             (row("max\tstable\t1\t1\t1\t1"), "whose class is `max`, not `stable`"),
             (row("fast\tstable\t1\t1\t1\t1"), "`fast` is not a load"),

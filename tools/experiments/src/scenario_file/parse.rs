@@ -107,7 +107,7 @@ fn read(
         if table.get_ref().is_empty() {
             let (message, help) = match sections == SECTIONS {
                 true => {
-                    ("an empty file is not a scenario", Some("any key is enough, such as a title".to_owned()))
+                    ("an empty file is not a scenario", Some("any key suffices, such as a title".to_owned()))
                 }
                 false => ("an empty file has no parameters", None),
             };

@@ -231,7 +231,7 @@ fn good(class: RowClass, metric: Metric) -> f64 {
 /// The error of a run against a row's value, in units of [`good`]. A factor too low weighs the same as a
 /// factor too high.
 fn missed(row: &MeasuredRow, metric: Metric, measured: f64, outcome: &Outcome) -> f64 {
-    // A short run has no such percentile, and says nothing about it.
+    // A short run has no such percentile, so it cannot be compared.
     let Some(predicted) = value(outcome, metric) else { return 0.0 };
     let off = match metric {
         Metric::Cpu => predicted - measured,

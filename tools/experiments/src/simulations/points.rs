@@ -12,7 +12,7 @@ use sim::{Outcome, Scenario};
 /// One simulation.
 #[derive(Clone, Debug)]
 pub(crate) struct Job {
-    /// What is simulated.
+    /// The job to simulate.
     pub(crate) scenario: Scenario,
     /// The seed.
     pub(crate) seed: u64,

@@ -19,7 +19,8 @@ const REQUESTS_OF_P9999: u64 = 100_000;
 /// The rows of an experiment; of those that `wanted` rejects, only the name is read.
 ///
 /// A row is named as in the bench's table: `suspend20@20.6K`. Void runs do not count, nor do runs limited by
-/// the load generator. The table's notes list what was left out. `file` is the origin of the evidence.
+/// the load generator. The table's notes list the omitted runs and rows. `file` is the origin of the
+/// evidence.
 pub(super) fn rows(
     file: &str,
     results: &Results,
@@ -72,7 +73,7 @@ pub(super) fn rows(
             }
             for (i, run) in (1..).zip(&runs) {
                 if let Some(wrong) = unsound(run) {
-                    let words = format!("{file}: run {i} of {name} cannot be: {wrong}");
+                    let words = format!("{file}: run {i} of {name} is impossible: {wrong}");
                     return Err(Fault::new(Exit::Usage, words)
                         .hint("a run that does not count has a reason in its `void`"));
                 }

@@ -151,7 +151,7 @@ impl Source {
         let beside = self.path.as_deref().and_then(Path::parent).unwrap_or_else(|| Path::new(""));
         match (other, named) {
             (Some(path), _) => Some(path.to_owned()),
-            // The name in a scenario always refers to a file, even `-`.
+            // The name in a scenario always refers to a file, even if it is `-`.
             (None, Some(STANDARD_INPUT)) => Some(Path::new(".").join(beside).join(STANDARD_INPUT)),
             (None, Some(file)) if !file.is_empty() => Some(beside.join(file)),
             (None, _) => None,

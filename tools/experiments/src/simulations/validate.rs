@@ -1,4 +1,4 @@
-//! `sim validate`: measured and predicted, row by row.
+//! `sim validate`: compares measured and predicted values, row by row.
 
 use session::{Exit, Fault, count};
 use sim::Scenario;
@@ -54,7 +54,7 @@ pub(super) fn run(arguments: &SimValidate, context: &Context<'_>) -> Result<Exit
         let (absent, rows) = (absent.join(", "), count(absent.len(), "row"));
         context
             .console
-            .say(&format!("{rows} to which the parameters were fitted are not in this table: {absent}"));
+            .say(&format!("the table does not have {rows} to which the parameters were fitted: {absent}"));
     }
     let mut points = Vec::new();
     for row in &table.rows {

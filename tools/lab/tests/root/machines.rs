@@ -416,8 +416,8 @@ fn strangers() -> Result<(), Failed> {
         Ok((output.status.code(), text(&output.stderr)))
     };
     for (words, code, named) in [
-        ("--server 192.0.2.1:7100 --token DIR/other", 7, "192.0.2.1:7100: it has another token"),
-        ("--server 192.0.2.1:7100 --token DIR/open", 7, "other users have access to it (mode 644)"),
+        ("--server 192.0.2.1:7100 --token DIR/other", 7, "192.0.2.1:7100: it has a different token"),
+        ("--server 192.0.2.1:7100 --token DIR/open", 7, "other users can access it (mode 644)"),
         ("--server 192.0.2.1:7100", 2, "needs --token"),
         ("--server ssh:h --token DIR/token", 2, "needs no --token"),
         ("--server 192.0.2.1:7101 --token DIR/token", 1, "192.0.2.1:7101"),
@@ -445,7 +445,7 @@ fn strangers() -> Result<(), Failed> {
         assert!(challenge && (rest.is_empty() || rest == ["\"refused\""]), "{said}");
     }
     let log = std::fs::read_to_string(machines.log())?;
-    assert!(log.contains("it has another token") && log.contains("is not a message"), "{log}");
+    assert!(log.contains("it has a different token") && log.contains("is not a message"), "{log}");
     // Connections above the limit are closed; the listener still serves.
     let own = File::open("/proc/self/ns/net")?;
     let far = File::open(format!("/run/netns/{}", machines.wire.far))?;
@@ -642,7 +642,7 @@ fn both_sides() -> Result<(), Failed> {
             during.map_err(|error| format!("{error:?}: {}{}", text(&output.stdout), text(&output.stderr)))?;
         assert!(format!("{during:?}").contains("200000"), "{during:?}");
         let document = data(&output)?;
-        assert!(document.to_string().contains("which waits as the server"), "{document}");
+        assert!(document.to_string().contains("to which the configuration is applied, too"), "{document}");
         assert_eq!(machines.client_settings()?, own_before);
         machines.is_as(&before, Duration::from_secs(10))?;
     }

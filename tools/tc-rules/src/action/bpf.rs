@@ -1,4 +1,5 @@
-//! `bpf`: a BPF program decides what happens to the packet.
+//! `bpf`: a BPF program decides how the packet is processed. Kernel: 6.18,
+//! `include/uapi/linux/tc_act/tc_bpf.h`, `net/sched/act_bpf.c`.
 //!
 //! Kernel: 6.18, `include/uapi/linux/tc_act/tc_bpf.h`, `net/sched/act_bpf.c`.
 

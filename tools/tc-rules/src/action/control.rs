@@ -1,4 +1,5 @@
-//! Control actions: what happens to a packet after an action.
+//! Control actions: how a packet is processed after an action. Kernel: 6.18, `include/uapi/linux/pkt_cls.h`
+//! `TC_ACT_*`.
 //!
 //! Kernel: 6.18, `include/uapi/linux/pkt_cls.h` `TC_ACT_*`.
 

@@ -55,7 +55,7 @@ keywords! {
 pub struct Ct {
     /// Instance and control.
     pub instance: Instance,
-    /// What to do, as the kernel's bits `TCA_CT_ACT_*`.
+    /// The operations, as the kernel's bits `TCA_CT_ACT_*`.
     pub what: u16,
     /// The settings, in the order of the line.
     pub fields: SmallVec<Field, FIELDS_MAX>,
@@ -141,13 +141,13 @@ impl Ct {
             return Err(words.wrong("`commit` with `nat` needs src or dst"));
         }
         if action.what & COMMIT == 0 && sides != 0 {
-            return Err(words.wrong("src and dst are for `commit`"));
+            return Err(words.wrong("src and dst are only valid with `commit`"));
         }
         action.instance.control = Control::optional(words)?.unwrap_or(Control::PIPE);
         Ok(action)
     }
 
-    /// Reads what follows `nat`; returns false if there are too many settings.
+    /// Reads the arguments of `nat`; returns false if there are too many settings.
     fn nat(&mut self, words: &mut Words<'_>) -> Read<bool> {
         self.what |= NAT;
         match words.peek() {
@@ -200,7 +200,8 @@ impl Ct {
         if let Some(what) = attrs.find(ACTION)? {
             action.what = what.u16()?;
         }
-        let mut push = |field| action.fields.push(field).map_err(|_| Malformed("an action sets too much"));
+        let mut push =
+            |field| action.fields.push(field).map_err(|_| Malformed("an action sets too many fields"));
         if let Some(zone) = attrs.find(ZONE)? {
             push(Field::Zone(zone.u16()?))?;
         }

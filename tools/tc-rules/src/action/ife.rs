@@ -88,7 +88,7 @@ impl Ife {
                     let bytes = META[which].2;
                     let fits = |value: &u32| *value != 0 && (bytes == 4 || *value <= u32::from(u16::MAX));
                     let value = |word| number::u32(word, Base::Prefix).filter(fits);
-                    action.meta[which] = Some(words.read("a value of 1 or more that fits", value)?);
+                    action.meta[which] = Some(words.read("a value of at least 1 that fits", value)?);
                 }
                 Word::Type => {
                     let protocol = |word| number::u16(word, Base::Prefix);
@@ -102,7 +102,7 @@ impl Ife {
         }
         if let Some(mut place) = place.filter(|_| !action.encode) {
             place.skip();
-            return Err(place.wrong("only `encode` takes this"));
+            return Err(place.wrong("only `encode` accepts this option"));
         }
         action.instance = Instance::end(words, Control::PIPE, Base::Prefix)?;
         if !direction && action.instance.index == 0 {

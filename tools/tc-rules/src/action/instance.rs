@@ -1,4 +1,4 @@
-//! What all kinds of actions share: the instance, its index, and the words that can follow.
+//! The common parts of all kinds of actions: the instance, its index, and the words that can follow.
 
 use netlink::attr::{Attr, AttrBuf, Attrs, Malformed};
 

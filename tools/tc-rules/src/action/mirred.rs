@@ -77,7 +77,7 @@ impl Mirred {
                 Word::Dev if action.direction != 0 => {
                     words.skip();
                     action.device =
-                        words.read("the name of a device that is there", |name| lookup.device(name))?;
+                        words.read("the name of an existing device", |name| lookup.device(name))?;
                     break;
                 }
                 _ => return Err(words.unknown_here(Word::WORDS)),

@@ -260,8 +260,8 @@ impl Action {
         Ok(())
     }
 
-    /// Parses what can follow every kind. A cookie also applies to the actions after it, until another cookie
-    /// is given: this follows `parse_action()` in `tc/m_action.c` of iproute2 6.1.
+    /// Parses the options that can follow every kind. A cookie also applies to the actions after it, until
+    /// another cookie is given, as in `parse_action()` in `tc/m_action.c` of iproute2 6.1.
     fn parse_rest(kind: Kind, words: &mut Words<'_>, cookie: &mut Option<Cookie>) -> Read<Self> {
         let mut action =
             Self { kind, cookie: None, hw_stats: None, no_percpu: false, skip_hw: false, skip_sw: false };

@@ -81,12 +81,12 @@ impl Mpls {
                 Word::MacPush => MAC_PUSH,
                 Word::DecTtl => DEC_TTL,
                 Word::Protocol if !matches!(action.what, POP | PUSH | MAC_PUSH) => {
-                    return Err(words.wrong("only `push`, `mac_push` and `pop` take this"));
+                    return Err(words.wrong("only `push`, `mac_push` and `pop` accept this option"));
                 }
                 Word::Label | Word::Tc | Word::Ttl | Word::Bos
                     if !matches!(action.what, PUSH | MAC_PUSH | MODIFY) =>
                 {
-                    return Err(words.wrong("only `push`, `mac_push` and `modify` take this"));
+                    return Err(words.wrong("only `push`, `mac_push` and `modify` accept this option"));
                 }
                 Word::Protocol | Word::Label | Word::Tc | Word::Ttl | Word::Bos => {
                     action.field(word, words)?;
@@ -102,7 +102,7 @@ impl Mpls {
             0 => return Err(words.unknown_here(Word::WORDS)),
             PUSH if action.label.is_none() => return Err(words.wrong_here("a pushed header needs a label")),
             POP if action.protocol.is_none() => {
-                return Err(words.wrong_here("`pop` needs the protocol of what follows the header"));
+                return Err(words.wrong_here("`pop` needs the protocol of the packet after the header"));
             }
             _ => {}
         }

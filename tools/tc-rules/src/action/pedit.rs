@@ -484,7 +484,7 @@ mod test {
             let rule = command.rule().expect("a rule").clone();
             let words = rule.words(&mut table);
             assert_eq!(words.is_some(), has_words, "{words:?}");
-            assert_eq!(rule.line(&mut table), words, "everything that can be formatted is parsed back");
+            assert_eq!(rule.line(&mut table), words, "every formatted change can be parsed again");
         }
     }
 }

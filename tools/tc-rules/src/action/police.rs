@@ -115,13 +115,13 @@ impl Police {
         }
     }
 
-    /// Parses what follows `police`.
+    /// Parses the arguments of `police`.
     pub(crate) fn parse(words: &mut Words<'_>) -> Read<Self> {
         let mut police = Self::empty();
         while let Some(word) = words.peek().and_then(Word::find) {
             words.skip();
             if police.says(word) {
-                return Err(words.wrong("the action already says this"));
+                return Err(words.wrong("the action already has this option"));
             }
             match word {
                 Word::Index => {
@@ -228,7 +228,7 @@ impl Police {
         Ok(())
     }
 
-    /// What is missing or contradictory.
+    /// Finds missing or contradictory values.
     fn lacks(&self) -> Option<&'static str> {
         let limited = self.rate != 0 || self.avrate != 0 || self.mtu != 0 || self.packet_rate != 0;
         match self {

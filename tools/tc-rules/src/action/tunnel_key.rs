@@ -64,7 +64,7 @@ pub struct TunnelKey {
 
 /// A field of a tunnel's metadata.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[expect(missing_docs, reason = "each is the keyword of its name")]
+#[expect(missing_docs, reason = "each field's index is the keyword of its name")]
 pub enum Field {
     SrcIp(Address),
     DstIp(Address),

@@ -72,10 +72,10 @@ impl Vlan {
                 Word::PopEth => POP_ETH,
                 Word::PushEth => PUSH_ETH,
                 Word::Id | Word::Protocol | Word::Priority if !matches!(action.what, PUSH | MODIFY) => {
-                    return Err(words.wrong("only `push` and `modify` take this"));
+                    return Err(words.wrong("only `push` and `modify` accept this option"));
                 }
                 Word::DstMac | Word::SrcMac if action.what != PUSH_ETH => {
-                    return Err(words.wrong("only `push_eth` takes this"));
+                    return Err(words.wrong("only `push_eth` accepts this option"));
                 }
                 Word::Id => {
                     action.id = Some(words.read("an id of 16 bits", |word| number::u16(word, Base::Prefix))?);

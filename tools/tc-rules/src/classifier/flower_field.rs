@@ -97,7 +97,7 @@ struct Spec {
 
 macro_rules! fields {
     ($($name:ident = $keyword:literal $attr:literal $mask:literal $bytes:literal $form:expr,)*) => {
-        #[allow(non_camel_case_types, clippy::upper_case_acronyms, reason = "the kernel's names, which number the table")]
+        #[allow(non_camel_case_types, clippy::upper_case_acronyms, reason = "names of the kernel, whose numbers are the table's indices")]
         enum Place { $($name,)* }
 
         impl Field {

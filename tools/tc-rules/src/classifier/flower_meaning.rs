@@ -65,7 +65,7 @@ keywords! {
     }
 }
 
-pub(super) const MPLS_ONLY: &str = "this is for protocol mpls_uc or mpls_mc";
+pub(super) const MPLS_ONLY: &str = "this field needs protocol mpls_uc or mpls_mc";
 
 /// The context that determines the meaning of later words.
 pub(super) struct Meaning {
@@ -90,22 +90,23 @@ impl Meaning {
         let needs = |holds: bool, what: &'static str, field: Field| {
             if holds { Ok(field) } else { Err(words.wrong(what)) }
         };
-        const IP_ONLY: &str = "this is for protocol ip or ipv6, or their vlan_ethtype";
-        const TAG_ONLY: &str = "this is for protocol 802.1Q or 802.1ad, or after num_of_vlans";
-        const INNER_ONLY: &str = "this is for vlan_ethtype 802.1Q or 802.1ad, or after num_of_vlans 2";
-        const ARP_ONLY: &str = "this is for protocol arp or rarp";
-        const PPP_ONLY: &str = "this is for protocol ppp_ses";
-        const ICMP_ONLY: &str = "this is for ip_proto icmp with protocol ip, or icmpv6 with ipv6";
-        const PORT_ONLY: &str = "this is for ip_proto tcp, udp or sctp, which must come first";
+        const IP_ONLY: &str = "this field needs protocol ip or ipv6, or such a vlan_ethtype";
+        const TAG_ONLY: &str = "this field needs protocol 802.1Q or 802.1ad, or num_of_vlans before it";
+        const INNER_ONLY: &str =
+            "this field needs vlan_ethtype 802.1Q or 802.1ad, or num_of_vlans 2 before it";
+        const ARP_ONLY: &str = "this field needs protocol arp or rarp";
+        const PPP_ONLY: &str = "this field needs protocol ppp_ses";
+        const ICMP_ONLY: &str = "this field needs ip_proto icmp with protocol ip, or icmpv6 with ipv6";
+        const PORT_ONLY: &str = "this field needs ip_proto tcp, udp or sctp before it";
         match word {
             Word::DstMac => Ok(Field::ETH_DST),
             Word::SrcMac => Ok(Field::ETH_SRC),
             // The same order of checks as in iproute2, including abbreviations.
             Word::IpProto if !next.is_empty() && abbreviates(next, "icmp") => {
-                needs(ip, "icmp is for protocol ip", Field::IP_PROTO)
+                needs(ip, "icmp needs protocol ip", Field::IP_PROTO)
             }
             Word::IpProto if !next.is_empty() && abbreviates(next, "icmpv6") => {
-                needs(ip6, "icmpv6 is for protocol ipv6", Field::IP_PROTO)
+                needs(ip6, "icmpv6 needs protocol ipv6", Field::IP_PROTO)
             }
             Word::IpProto => needs(ip || ip6, IP_ONLY, Field::IP_PROTO),
             Word::IpTos => Ok(Field::IP_TOS),
@@ -118,7 +119,7 @@ impl Meaning {
                     (false, false) => Field::IPV4_SRC,
                     (false, true) => Field::IPV6_SRC,
                 };
-                needs(holds, "an address of the protocol ip or ipv6 is for that protocol", field)
+                needs(holds, "the address must be of the protocol, ip or ipv6", field)
             }
             Word::EncDstIp => Ok(if v6 { Field::ENC_IPV6_DST } else { Field::ENC_IPV4_DST }),
             Word::EncSrcIp => Ok(if v6 { Field::ENC_IPV6_SRC } else { Field::ENC_IPV4_SRC }),

@@ -115,7 +115,7 @@ impl Listed {
             }
             Takes::Number => bits(words)?,
             Takes::Realm => words.read("a realm: 0 to 255", route::realm)?,
-            Takes::Device => words.read("the name of a device that is there", |name| lookup.device(name))?.0,
+            Takes::Device => words.read("the name of an existing device", |name| lookup.device(name))?.0,
             Takes::Keys => {
                 let keys = words.read("a key, or several with commas between", flow::keys);
                 gathered.keys = keys.map_err(|wrong| wrong.expecting(flow::KEYS))?;
@@ -151,7 +151,7 @@ impl Listed {
                 return words.read("the name of a device", fits).map(Value::Name).map(Some);
             }
             Takes::Matches | Takes::Police | Takes::Actions if self.has(word.number) => {
-                return Err(words.wrong("the rule already says this"));
+                return Err(words.wrong("the rule already has this option"));
             }
             Takes::Matches => return Ok(Some(Value::Matches(Box::new(Tree::parse(words)?)))),
             Takes::Police => return Ok(Some(Value::Police(Box::new(Police::parse(words)?)))),
@@ -220,7 +220,7 @@ impl Listed {
         word.map(|word| word.takes)
     }
 
-    #[expect(clippy::option_option, reason = "unknown and absent differ")]
+    #[expect(clippy::option_option, reason = "unknown and absent are different")]
     fn decode_value(
         takes: Takes,
         attr: &Attr<'_>,

@@ -40,7 +40,7 @@ const MAJOR: u32 = 0xffff_0000;
 
 /// The classifier of a rule.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[expect(missing_docs, reason = "each is the kind of its name")]
+#[expect(missing_docs, reason = "each kind's index is that of its name")]
 pub enum Classifier {
     /// The line names none: it is about a chain, or removes every rule of a priority.
     #[default]
@@ -116,7 +116,7 @@ impl Classifier {
         }
     }
 
-    /// Parses what follows the kind and may complete `handle`; `place` is protocol and parent.
+    /// Parses the options after the kind, which may complete `handle`; `place` is protocol and parent.
     pub fn parse(
         &mut self,
         words: &mut Words<'_>,

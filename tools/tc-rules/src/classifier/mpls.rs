@@ -17,7 +17,7 @@ const BOS: u16 = 3;
 const TC: u16 = 4;
 const LABEL: u16 = 5;
 
-/// Maximum number of entries in a rule; the kernel looks at seven (`FLOW_DIS_MPLS_MAX`).
+/// Maximum number of entries in a rule; the kernel examines seven (`FLOW_DIS_MPLS_MAX`).
 const ENTRIES_MAX: usize = 255;
 
 keywords! {
@@ -56,7 +56,7 @@ impl Entry {
                 Word::Ttl => (TTL, 255, "a number from 0 to 255"),
             };
             if entry.value(attr).is_some() {
-                return Err(words.wrong("the entry already says this"));
+                return Err(words.wrong("the entry already has this option"));
             }
             let least = u32::from(word == Word::Depth);
             let read = |word| number::u32(word, Base::Ten).filter(|value| (least..=most).contains(value));

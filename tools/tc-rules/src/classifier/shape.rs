@@ -1,4 +1,4 @@
-//! How a kind of classifier is defined whose options are a list: by its keywords, with their argument and attribute.
+//! Defines kinds of classifiers whose options are a list, by their keywords with argument and attribute.
 
 use crate::action::police::Police;
 use crate::ematch::Tree;
@@ -84,7 +84,7 @@ pub(super) use shape;
 
 /// The kinds of classifiers of this sort.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(missing_docs, reason = "each is the kind of its name")]
+#[expect(missing_docs, reason = "each variant is the kind that its name says")]
 pub enum ListedKind {
     Basic,
     Cgroup,

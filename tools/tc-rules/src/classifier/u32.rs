@@ -333,8 +333,8 @@ impl U32 {
         Ok(Some(()))
     }
 
-    /// Converts the rule to the form that the kernel would dump: sorted parts, police without what is not
-    /// dumped, and the table in the canonical handle, if it has one.
+    /// Converts the rule to the form that the kernel would dump: sorted parts, police without values that are
+    /// not dumped, and the table in the canonical handle, if it has one.
     pub(super) fn canonicalize(&mut self, handle: u32) {
         for part in &mut self.parts {
             if let Part::Police(police) = part {

@@ -239,7 +239,7 @@ impl Selector {
         Ok(())
     }
 
-    /// Parses what follows `offset`: the start of the next header.
+    /// Parses the arguments of `offset`: the start of the next header.
     pub(super) fn offset(&mut self, words: &mut Words<'_>) -> Read<()> {
         while let Some(word) = words.peek() {
             if abbreviates(word, "plus") {
@@ -270,7 +270,7 @@ impl Selector {
         Ok(())
     }
 
-    /// Parses what follows `hashkey`: the bits that select the bucket.
+    /// Parses the arguments of `hashkey`: the bits that select the bucket.
     pub(super) fn hashkey(&mut self, words: &mut Words<'_>) -> Read<()> {
         while let Some(word) = words.peek() {
             if abbreviates(word, "mask") {
@@ -321,7 +321,7 @@ impl Selector {
 
     pub(super) fn decode(&mut self, bytes: &[u8]) -> Result<(), Malformed> {
         let (head, keys) =
-            bytes.split_first_chunk::<SEL_BYTES>().ok_or(Malformed("a selector is cut short"))?;
+            bytes.split_first_chunk::<SEL_BYTES>().ok_or(Malformed("a selector is truncated"))?;
         self.flags = head[0];
         self.offset_shift = head[1];
         self.offset_mask = u16::from_be_bytes([head[4], head[5]]);

@@ -49,7 +49,7 @@ impl Filter {
         Group { hook: self.hook, chain: self.chain.unwrap_or(0), priority: self.priority }
     }
 
-    /// Parses what follows the head.
+    /// Parses the options after the head.
     pub(super) fn parse_behind(
         &mut self,
         mut head: Head,
@@ -167,7 +167,7 @@ impl Filter {
 
     fn decode_body(&mut self, body: &[u8], needs_handle: bool) -> Result<Option<()>, Malformed> {
         let header: &[u8; HEADER_BYTES] =
-            body.first_chunk().ok_or(Malformed("a rule's header is cut short"))?;
+            body.first_chunk().ok_or(Malformed("a rule's header is truncated"))?;
         let word =
             |at: usize| u32::from_ne_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
         let info = word(16);

@@ -67,7 +67,7 @@ impl Head {
         let hook = match word {
             PlaceWord::Dev if self.hook.device.0 == 0 && self.hook.block == 0 => {
                 self.hook.device =
-                    words.read("the name of a device that is there", |name| lookup.device(name))?;
+                    words.read("the name of an existing device", |name| lookup.device(name))?;
                 return Ok(());
             }
             PlaceWord::Block if self.hook.block == 0 && self.hook.device.0 == 0 => {
@@ -106,11 +106,11 @@ impl Head {
             | PlaceWord::Priority
             | PlaceWord::Chain
             | PlaceWord::Estimator => {
-                return Err(words.wrong("the line already says this"));
+                return Err(words.wrong("the line already has this option"));
             }
         };
         if self.hook.parent != 0 {
-            return Err(words.wrong("the line already names a parent"));
+            return Err(words.wrong("the line already has a parent"));
         }
         self.hook.parent = hook;
         Ok(())

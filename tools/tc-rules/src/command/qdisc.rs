@@ -29,10 +29,10 @@ impl Qdisc {
     /// # Errors
     /// If an attribute is malformed.
     pub fn decode(body: &[u8]) -> Result<Option<Self>, Malformed> {
-        let header: &[u8; 20] = body.first_chunk().ok_or(Malformed("a header is cut short"))?;
+        let header: &[u8; 20] = body.first_chunk().ok_or(Malformed("a header is truncated"))?;
         let device = u32::from_ne_bytes([header[4], header[5], header[6], header[7]]);
         let attrs = Attrs::after(header.len(), body)?;
-        let kind = attrs.find(KIND)?.ok_or(Malformed("a queueing discipline without a kind"))?;
+        let kind = attrs.find(KIND)?.ok_or(Malformed("a qdisc without a kind"))?;
         let clsact = match kind.until_zero() {
             b"clsact" => true,
             b"ingress" => false,
@@ -66,7 +66,7 @@ impl Qdisc {
             match word {
                 "dev" => {
                     qdisc.device =
-                        words.read("the name of a device that is there", |name| lookup.device(name))?;
+                        words.read("the name of an existing device", |name| lookup.device(name))?;
                 }
                 "clsact" | "ingress" if !named => (qdisc.clsact, named) = (word == "clsact", true),
                 "handle" => {
@@ -139,6 +139,6 @@ mod test {
             assert_eq!(dumped.words(&mut table), line);
             assert_eq!(Command::Qdisc(dumped), *command);
         }
-        assert_eq!(Qdisc::decode(&[0; 7]), Err(Malformed("a header is cut short")));
+        assert_eq!(Qdisc::decode(&[0; 7]), Err(Malformed("a header is truncated")));
     }
 }

@@ -11,9 +11,9 @@ use super::tcmsg::{ACT_INDEX, ACT_TAB, KIND, LARGE_DUMP, ROOT_FLAGS, Verb, flag,
 /// Actions without a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StandaloneActions {
-    /// Creates these; `replace` allows them to exist.
+    /// Creates these actions; `replace` allows them to exist.
     Made(Vec<Action>, Verb),
-    /// Deletes these, by kind and index.
+    /// Deletes these actions, by kind and index.
     Removed(Vec<(String, u32)>),
     /// Deletes all unused actions of this kind.
     Flushed(String),
@@ -42,7 +42,7 @@ impl StandaloneActions {
         if removed.is_empty() { Err(words.unknown_here(&["action"])) } else { Ok(Self::Removed(removed)) }
     }
 
-    /// Parses what follows `actions flush`: a word that iproute2 ignores, and a kind.
+    /// Parses the arguments of `actions flush`: a word that iproute2 ignores, and a kind.
     pub(super) fn parse_flushed(words: &mut Words<'_>) -> Read<Self> {
         words.value()?;
         let known =

@@ -1,4 +1,5 @@
-//! What the messages of all commands share: their numbers, `struct tcmsg` with its hook, and the verb.
+//! The common parts of the messages of all commands: message numbers, `struct tcmsg` with its hook, and the
+//! verb.
 
 use model::IfIndex;
 use netlink::attr::AttrBuf;

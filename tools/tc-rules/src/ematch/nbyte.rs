@@ -33,7 +33,7 @@ impl Nbyte {
             _ => Vec::new(),
         };
         if bytes.is_empty() || bytes.len() > BYTES_MAX {
-            return Err(args.wrong("1 to 4095 bytes are looked for"));
+            return Err(args.wrong("1 to 4095 bytes are compared"));
         }
         let (mut at, mut layer) = (None, layer::NETWORK);
         while args.peek().is_some() {

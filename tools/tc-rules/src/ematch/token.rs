@@ -162,7 +162,7 @@ impl<'a> Tokens<'a> {
     pub(super) fn arguments(&mut self) -> Read<(Vec<Token>, Place)> {
         let open = self.next()?;
         if open.what != What::Open {
-            return Err(open.wrong("the arguments of a match stand in parentheses"));
+            return Err(open.wrong("the arguments of a match must be in parentheses"));
         }
         let mut arguments = Vec::new();
         loop {
@@ -195,7 +195,7 @@ impl<'a> Tokens<'a> {
             self.words.skip();
             self.at = 0;
         }
-        Err(place.wrong("nothing closes this string"))
+        Err(place.wrong("the string has no closing quote"))
     }
 
     /// Decodes an escape sequence.
@@ -205,7 +205,9 @@ impl<'a> Tokens<'a> {
             let rest = bytes.iter().skip(from).take(most);
             rest.take_while(|byte| char::from(**byte).is_digit(radix)).count()
         };
-        let Some(byte) = bytes.get(self.at) else { return Err(place.wrong("nothing follows the backslash")) };
+        let Some(byte) = bytes.get(self.at) else {
+            return Err(place.wrong("the string ends after a backslash"));
+        };
         let (skip, count, base) = match byte {
             b'0'..=b'7' => (0, digits(self.at, 3, 8), 8),
             b'x' if digits(self.at + 1, 2, 16) > 0 => (1, digits(self.at + 1, 2, 16), 16),
@@ -226,7 +228,7 @@ impl<'a> Tokens<'a> {
         let start = self.at + skip;
         self.at = start + count;
         let number = word.get(start..self.at).and_then(|digits| u8::from_str_radix(digits, base).ok());
-        number.ok_or_else(|| place.wrong("an escape in the string does not fit into a byte"))
+        number.ok_or_else(|| place.wrong("an escape sequence in the string exceeds a byte"))
     }
 }
 

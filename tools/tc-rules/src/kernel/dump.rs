@@ -129,7 +129,7 @@ impl Watch {
     /// # Errors
     /// If the namespace cannot be entered or the socket cannot be opened.
     pub fn open(netns: &Netns) -> Result<Self, KernelError> {
-        let failed = |errno| KernelError::errno("netlink socket for notices of rules", errno);
+        let failed = |errno| KernelError::errno("netlink socket for notifications about rules", errno);
         netns.run(|| {
             let kind = (AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC);
             let socket = socket_with(kind.0, kind.1, kind.2, None).map_err(failed)?;
@@ -144,14 +144,14 @@ impl Watch {
     /// If the socket cannot be read.
     pub fn has_changed(&self) -> Result<bool, KernelError> {
         let mut changed = false;
-        let mut buffer = [0; 64]; // the contents do not matter
+        let mut buffer = [0; 64]; // the contents are irrelevant
         for _ in 0..NOTICES_MAX {
             match recv(&self.0, &mut buffer[..], RecvFlags::DONTWAIT) {
                 // An overflow also means that something changed.
                 Ok(_) | Err(Errno::NOBUFS) => changed = true,
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => return Ok(changed),
-                Err(errno) => return Err(KernelError::errno("read notices of rules", errno)),
+                Err(errno) => return Err(KernelError::errno("read notifications about rules", errno)),
             }
         }
         Ok(true)

@@ -138,7 +138,7 @@ impl Encoder {
     }
 
     fn close(&mut self, worker: usize) {
-        // The next one will have about the same size.
+        // The next portion will have about the same size.
         let bytes = self.open[worker].bytes();
         let fresh = match self.held {
             Some(_) => Portion::default(),

@@ -356,7 +356,7 @@ impl Shared {
     }
 }
 
-/// Locks the state, even if a thread panicked while holding the lock: the account is still valid.
+/// Locks the state, even if a thread panicked while holding the lock, because the account is still valid.
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

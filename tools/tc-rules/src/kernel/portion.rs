@@ -174,7 +174,7 @@ mod test {
             line += 1;
             held.push(line, &command);
         }
-        assert!(held.bytes() <= HELD_BYTES_MIN, "the requested capacity is enough");
+        assert!(held.bytes() <= HELD_BYTES_MIN, "the requested capacity suffices");
         held.shift(10);
         let pieces: Vec<_> = held.pieces().collect();
         assert!(pieces.len() > 1);

@@ -145,7 +145,7 @@ impl RuleSocket {
         // The beginning of the unsent messages, and of the next message.
         let (mut begin, mut at) = (0, 0);
         for (message, place) in Messages::new(bytes).zip(0..) {
-            let message = message.map_err(|why| KernelError::malformed("rules to be sent", why.0))?;
+            let message = message.map_err(|why| KernelError::malformed("send rules", why.0))?;
             let here = at;
             at += padded(HEADER_BYTES + message.body.len());
             let Some(shape) = verify::shape(message.kind, message.body) else { continue };
@@ -211,7 +211,7 @@ impl RuleSocket {
         delivered.lost |= lost;
         let line = piece.line_of(message.sequence);
         if let Some((_, refusal)) = refused.into_iter().next() {
-            // The next one of this shape may be accepted.
+            // The next rule of this shape may be accepted.
             delivered.refused.push(Refused { line, refusal });
             return Ok(());
         }
@@ -233,9 +233,10 @@ impl RuleSocket {
                     }
                     None => false,
                 };
-                let state = if removed { "it was removed again" } else { "it could not be removed" };
+                let state =
+                    if removed { "the rule was removed again" } else { "the rule could not be removed" };
                 delivered.refused.push(ignored(line, &format!("{words}; {state}")));
-                self.verified.altered.insert(shape, format!("{words}; it was not sent"));
+                self.verified.altered.insert(shape, format!("{words}; the rule was not sent"));
             }
         }
         Ok(())
@@ -268,7 +269,7 @@ impl RuleSocket {
                 }
                 Err(Errno::INTR) => {}
                 Err(Errno::NOBUFS) => answers.lost = true,
-                // Even the answer to the fence was lost.
+                // Even the acknowledgement of the fence was lost.
                 Err(Errno::AGAIN) => {
                     answers.lost = true;
                     return Ok(answers);
@@ -280,7 +281,8 @@ impl RuleSocket {
 
     /// Reads a datagram; returns whether it contains the answer to the fence.
     fn hear(&self, length: usize, fence: u32, answers: &mut Answers) -> Result<bool, KernelError> {
-        let malformed = |why: netlink::Malformed| KernelError::malformed("the answer to rules", why.0);
+        let malformed =
+            |why: netlink::Malformed| KernelError::malformed("the acknowledgements of rules", why.0);
         for message in Messages::new(&self.buffer[..length]) {
             let message = message.map_err(malformed)?;
             match message.reply().map_err(malformed)? {
