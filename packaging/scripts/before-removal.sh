@@ -3,9 +3,10 @@ script=/var/lib/netpolicy/roll-back.sh
 if [ -d /run/systemd/system ]; then
 	systemctl stop netpolicy.service netpolicy-attach.service || :
 fi
-# Collects the undo scripts of all settings in force, for the operator and for a purge: they need no netpolicy.
+# Collects the undo scripts of all settings in force, for the operator and for a purge: the scripts do
+# not need netpolicy.
 if [ -d /var/lib/netpolicy/journal ]; then
-	# Write nothing to a directory that the program does not trust.
+	# Do not write to a directory that the program does not trust.
 	if text=$(/usr/sbin/netpolicy rollback --script) && printf '%s\n' "$text" >"$script.new" && mv "$script.new" "$script"; then
 		if grep -q '^sh ' "$script"; then
 			printf '%s\n' "netpolicy: settings stay in force. To restore them: @PUT_BACK@"

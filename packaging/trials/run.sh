@@ -1,13 +1,18 @@
 #!/bin/bash
-# Trials of the packages, each a function below: installed, upgraded while a server answers, removed and purged in a container with
-# systemd or in a bare root. `cargo xtask release --trial` packs what is tried and calls this script:
+# Trials of the packages, each a function below. They install packages, upgrade them while a server answers, remove and
+# purge them, in a container with systemd or in a bare root. `cargo xtask release --trial` creates the packages and calls
+# this script:
 #
 #     packaging/trials/run.sh DIRECTORY [PART OF A NAME]
 #
-# DIRECTORY holds: earlier.deb (the same programs as an earlier version), earlier.rpm, this.deb, this.rpm, this.tar.gz, the packages
-# of the tools (NAME-tools.deb, this-tools.rpm), release (the programs are released, and their size counts), the versions as Debian has them (earlier.version, this.version), an archive of a root for
-# each suite (SUITE.tar, own.tar), and again/ with a second packing of earlier/. Needs root. Prints `test NAME ... ok` or
-# `test NAME ... FAILED` for each trial.
+# DIRECTORY contains:
+# - earlier.deb and earlier.rpm: the same programs, packaged as an earlier version; again/ is a second packing of the same
+# - this.deb, this.rpm, this.tar.gz, and the packages of the tools (NAME-tools.deb, this-tools.rpm)
+# - release, if the programs are those of a release, whose size is checked
+# - earlier.version and this.version: the versions in Debian's format
+# - SUITE.tar and own.tar: an archive of a root for each suite
+#
+# Needs root. Prints `test NAME ... ok` or `test NAME ... FAILED` for each trial.
 # shellcheck disable=SC2015,SC2016,SC2126  # `fail` exits; what is quoted is for other shells; grep -c fails where it counts 0
 set -uo pipefail
 
@@ -15,13 +20,14 @@ readonly packages=$1 only=${2:-}
 here=$(dirname "$(readlink -f "$0")")
 readonly here
 readonly policy=/etc/netpolicy/policy.d/10-trial.toml
-# How long one command may take, and a container until it is up, in seconds.
+# Time limits in seconds: for one command, and until a container is up.
 readonly command_limit=120 boot_limit=90
-# How large the package may be, installed, and the program, in bytes.
+# Maximum sizes in bytes: of the installed package, and of the program.
 readonly installed_max=25000000 program_max=20000000
-# How long a fresh root may take to its first policy in force, in seconds; how many requests an upgrade must see at least.
+# Maximum time in seconds from a fresh root to its first policy in force; minimum number of requests
+# during an upgrade.
 readonly first_policy_seconds=60 requests_min=500
-# A device with NAPIs, in the network namespace of one command.
+# Creates a device with NAPIs in the network namespace of one command.
 readonly lab="ip link add veth-server numrxqueues 2 numtxqueues 2 type veth peer name veth-client && ip link set veth-server up && \
 ip link set veth-client up && ethtool -K veth-server gro on"
 
@@ -32,7 +38,7 @@ nspawn='' leader='' passed=0
 failed=()
 
 clean_up() {
-    # With process 1 of the container, all its others are killed.
+    # When process 1 of the container is killed, the kernel kills all its other processes.
     if [ -n "$leader" ]; then kill -KILL "$leader"; elif [ -n "$nspawn" ]; then kill "$nspawn"; fi
     [ -n "$nspawn" ] && wait "$nspawn"
     rm -rf --one-file-system "$work"
@@ -49,7 +55,7 @@ says() {
     for words in "$@"; do [[ $text == *"$words"* ]] || fail "$what" "$text"; done
 }
 
-# same BEFORE AFTER WHAT
+# same BEFORE AFTER WHAT: fails with WHAT unless both texts are equal.
 same() { [ "$1" = "$2" ] || fail "$3" "$1
 $2"; }
 
@@ -58,7 +64,8 @@ unpack_root() {
     rm -rf --one-file-system "$root" && mkdir "$root" && tar --directory "$root" --extract --file "$packages/$1.tar" && echo "$root"
 }
 
-# in_root ROOT COMMAND: without systemd, in a network namespace of its own, with /proc and /sys as an operator's chroot has them.
+# in_root ROOT COMMAND: runs COMMAND without systemd, in a network namespace of its own, with /proc
+# and /sys as in an operator's chroot.
 in_root() {
     unshare --net --mount --pid --fork --kill-child sh -c \
         'mount --make-rprivate / && mount -t proc proc "$1/proc" && mount -t sysfs -o ro sys "$1/sys" &&
@@ -66,14 +73,15 @@ in_root() {
          timeout "$3" sh -c "$2" 2>&1' sh "$1" "$2" "$command_limit" </dev/null
 }
 
-# c COMMAND: in the container.
+# c COMMAND: runs COMMAND in the container.
 c() {
     nsenter --target="$leader" --mount --uts --ipc --net --pid --cgroup --root /usr/bin/env --chdir=/ -i \
         PATH=/usr/sbin:/usr/bin:/sbin:/bin LC_ALL=C DEBIAN_FRONTEND=noninteractive timeout "$command_limit" \
         sh -c 'exec 2>&1; eval "$1"' sh "$1" </dev/null
 }
 
-# refused COMMAND WHAT: what the container's command prints; fails with WHAT if the command succeeds.
+# refused COMMAND WHAT: prints the output of COMMAND in the container; fails with WHAT if COMMAND
+# succeeds.
 refused() {
     local said
     if said=$(c "$1"); then fail "$2" "$said"; fi
@@ -84,7 +92,8 @@ boot() {
     local begun=$SECONDS
     root=$(unpack_root own container) || return 1
     mkdir "$root/packages"
-    # What is set below network/ is set in the container's own network namespace; the rest of /proc and /sys cannot be written.
+    # Settings below network/ belong to the container's own network namespace; the rest of /proc and
+    # /sys is read-only.
     SYSTEMD_NSPAWN_API_VFS_WRITABLE=network setpriv --pdeathsig TERM -- systemd-nspawn --quiet --register=no --keep-unit \
         --private-network --capability=all --boot --console=read-only --directory "$root" --bind-ro="$packages:/packages" \
         </dev/null >"$work/console" 2>&1 &
@@ -101,7 +110,8 @@ boot() {
         fi
         sleep 0.2
     done
-    # systemd-nspawn gives some of a container's processes a boot id of their own. That is not a reboot.
+    # systemd-nspawn gives some processes of a container a boot id of their own, which netpolicy would
+    # take for a reboot.
     c 'while umount /proc/sys/kernel/random/boot_id 2>/dev/null; do :; done'
     cp "$here/server.pl" "$here/client.pl" "$root/usr/local/bin/"
     c 'ip netns add client && ip link add veth-server numrxqueues 2 numtxqueues 2 type veth peer name veth-client \
@@ -114,21 +124,21 @@ boot() {
 # The settings of the queues, as text to compare.
 settings() { c "netpolicy -o json show | grep -E 'flush|defer|suspend|threaded'"; }
 
-# How many queues defer their interrupts for so many microseconds.
+# Prints how many queues defer their interrupts for the given number of microseconds.
 deferred() { c "netpolicy show" | grep -E "veth-server rx-.*[[:space:]]$1us([[:space:]]|\$)" | wc -l; }
 
-# The daemon's process, 0 without one.
+# The pid of the daemon, 0 without one.
 daemon() { c 'systemctl show --property=MainPID --value netpolicy.service'; }
 
 install() { c "dpkg --install /packages/$1.deb"; }
 
-# ask MODE: writes the policy file.
+# ask MODE: writes a policy file with this mode.
 ask() {
     mkdir -p "$root${policy%/*}"
     printf '[device.veth-server]\npolicy = "latency"\ndelivery = "%s"\n' "$1" >"$root$policy"
 }
 
-# Nothing of the package is left, nor what it had set.
+# Checks that no file of the package and none of its settings is left.
 as_before() {
     c 'test -e /var/lib/netpolicy' && fail 'the journal is left' "$1"
     install this
@@ -136,7 +146,7 @@ as_before() {
     c 'dpkg --purge netpolicy'
 }
 
-# --- In the container. Each begins with what the one before it left.
+# --- Trials in the container. Each begins in the state that the previous one left.
 
 a_first_policy_takes_two_commands() {
     local begun=$SECONDS
@@ -170,7 +180,7 @@ the_tools_come_and_go_with_their_package() {
     [ ! -e "$root/usr/libexec/netpolicy" ] || fail 'the tools are left'
 }
 
-# tools_work: the commands of the tools run, with their pages.
+# tools_work: checks that the commands of the tools run, and that their manual pages exist.
 tools_work() {
     said=$(c "netpolicy tc load --dry-run - <<'END' && netpolicy sim run --help | head -n 1 && ls /usr/share/man/man8/netpolicy-tc-load.8.gz
 filter add dev lo ingress protocol ip prio 1 u32 match ip src 10.0.0.1 action drop
@@ -178,7 +188,8 @@ END")
     says "$said" 'the tools do not work' '1 command' 'Predict' netpolicy-tc-load
 }
 
-# One package had all commands: what it had of the tools goes to the other package, in whatever order they are unpacked.
+# In earlier versions, one package contained all commands: the tools' files move to the other package,
+# in whichever order the packages are unpacked.
 an_upgrade_from_one_package_to_two_loses_nothing() {
     dpkg-deb --raw-extract "$packages/earlier.deb" "$root/whole"
     dpkg-deb --extract "$packages/earlier-tools.deb" "$root/whole"
@@ -192,7 +203,7 @@ an_upgrade_from_one_package_to_two_loses_nothing() {
         tools_work
         same 2 "$(deferred 200)" 'settings changed'
     done
-    # Without the tools, what they had in the one package goes.
+    # If the tools are not installed, the upgrade removes their files, which the one package contained.
     c 'dpkg --purge netpolicy-tools && dpkg --install /whole.deb && dpkg --install /packages/this.deb'
     said=$(c 'ls /usr/share/man/man8/netpolicy-tc.8.gz /usr/libexec/netpolicy; true')
     [[ $said != */usr/libexec/netpolicy/netpolicy-tc* && $said == *'cannot access'* ]] || fail 'files of the tools are left' "$said"
@@ -205,7 +216,8 @@ removal_leaves_packets_as_they_are_and_purge_rolls_back_first() {
     says "$said" 'no way back named' 'settings stay in force' 'sh /var/lib/netpolicy/roll-back.sh'
     c 'test -e /usr/sbin/netpolicy' && fail 'the program is still there'
     same "$before" "$(c 'ls /var/lib/netpolicy/journal')" 'the journal changed'
-    # Installed again, the program knows the settings; then it is purged at once.
+    # A newly installed program recognizes the settings that are in force; then the package is purged
+    # at once.
     said=$(install earlier)
     same 2 "$(deferred 200)" 'removal changed settings'
     said=$(c 'netpolicy history')
@@ -219,12 +231,12 @@ removal_leaves_packets_as_they_are_and_purge_rolls_back_first() {
     c 'dpkg --purge netpolicy'
 }
 
-# The files as `make install` lays them out, a daemon that runs, and a package over it.
+# Installs the package over files that `make install` installed, while their daemon runs.
 what_make_install_laid_out_is_upgraded_with_what_is_in_force() {
     c 'mkdir /tmp/laid && dpkg-deb --extract /packages/earlier.deb /tmp/laid && rm -r /tmp/laid/usr/share/doc /tmp/laid/etc &&
        cp -r /tmp/laid/usr / && systemd-sysusers && systemd-tmpfiles --create netpolicy.conf'
     ask defer200
-    # In a container the units start only where an operator says so.
+    # In a container, the units start only if an operator enables them.
     for unit in netpolicy netpolicy-attach; do
         mkdir -p "$root/etc/systemd/system/$unit.service.d"
         printf '[Unit]\nConditionVirtualization=\n' >"$root/etc/systemd/system/$unit.service.d/container.conf"
@@ -238,12 +250,13 @@ what_make_install_laid_out_is_upgraded_with_what_is_in_force() {
     same "$history" "$(c 'netpolicy -o json history')" 'the journal changed'
 }
 
-# A client that asks all the time, and a loop that compares the settings all the time.
+# Starts a client that sends requests continuously, and a loop that compares the settings continuously.
 an_upgrade_under_load_fails_no_request_and_changes_no_setting() {
     before=$(settings) history=$(c 'netpolicy -o json history') process=$(daemon)
     c "rm -f /run/stop /run/client /run/drift && systemd-run --quiet --unit=trial-client sh -c \
        'ip netns exec client perl /usr/local/bin/client.pl 192.0.2.1 7000 /run/stop > /run/client'"
-    # The program of before does the looking, for the one that is installed is replaced meanwhile.
+    # Uses a copy of the earlier program to read the settings, because the installed one is replaced
+    # meanwhile.
     c "cp /usr/sbin/netpolicy /run/looks && systemd-run --quiet --unit=trial-looks sh -c \
        'while ! test -e /run/stop; do /run/looks --quiet verify && echo same || echo drift; done > /run/drift'"
     sleep 1
@@ -271,7 +284,7 @@ a_downgrade_keeps_what_is_in_force() {
     install this
 }
 
-# Each with the unit as it is shipped: the confined daemon starts and serves metrics.
+# Starts the daemon with each of the shipped units: it starts in its sandbox and serves metrics.
 the_drop_ins_of_the_page_on_monitoring_serve_metrics() {
     local page=$here/../../docs/howto/monitoring.md file=/etc/systemd/system/netpolicy.service.d/monitoring.conf
     c 'mkdir -p /var/lib/node_exporter/textfile'
@@ -292,7 +305,7 @@ the_drop_ins_of_the_page_on_monitoring_serve_metrics() {
     c "rm $file && systemctl daemon-reload && systemctl restart netpolicy.service"
 }
 
-# Unpacked and never configured, as after a loss of power; the daemon of before goes on.
+# The package is unpacked but not configured, as after a power loss; the earlier daemon keeps running.
 what_is_half_installed_can_be_finished() {
     before=$(settings) process=$(daemon)
     c 'dpkg --unpack /packages/earlier.deb'
@@ -306,7 +319,7 @@ what_is_half_installed_can_be_finished() {
     install this
 }
 
-# Not a block left where the journal is.
+# The journal's file system has no free block.
 with_var_full_nothing_is_set_and_nothing_is_lost() {
     before=$(settings)
     c 'systemctl stop netpolicy netpolicy-attach; cp -a /var/lib/netpolicy /run/kept; mount -t tmpfs -o size=256k tmpfs \
@@ -314,7 +327,8 @@ with_var_full_nothing_is_set_and_nothing_is_lost() {
     said=$(refused 'netpolicy set device veth-server defer50' 'it is not refused')
     says "$said" 'no clear message' 'No space left on device' 'Nothing was changed'
     same "$before" "$(settings)" 'something was set'
-    # The package comes and goes: what it cannot write down it says, and settings stay.
+    # Installs and removes the package on the full file system: netpolicy reports what it cannot
+    # write, and settings stay in force.
     install earlier
     said=$(c 'dpkg --remove netpolicy')
     says "$said" 'no way back named' undo.sh
@@ -324,7 +338,7 @@ with_var_full_nothing_is_set_and_nothing_is_lost() {
     c 'systemctl start netpolicy'
 }
 
-# A key that this version does not know.
+# Uses a key that this version does not know.
 a_policy_file_of_a_later_version_is_named_and_the_policy_kept() {
     before=$(settings)
     ask defer50
@@ -332,7 +346,7 @@ a_policy_file_of_a_later_version_is_named_and_the_policy_kept() {
     said=$(c 'systemctl reload netpolicy && sleep 1; netpolicy plan; netpolicy status; true')
     says "$said" 'no line or no version is named' '`foresight` is not a key' "$policy:4:1" 'this is netpolicy 0.'
     same "$before" "$(settings)" 'the policy of before was given up'
-    # A daemon that starts with it does not start, and changes nothing.
+    # A daemon does not start with this policy file, and changes nothing.
     said=$(refused 'systemctl restart netpolicy' 'it starts')
     same "$before" "$(settings)" 'a refused start changed settings'
     ask defer200
@@ -347,14 +361,14 @@ a_second_daemon_is_refused_with_the_pid_of_the_first() {
         says "$said" 'it is not refused' 'exit 7' "$process"
     done
     same "$process$before" "$(daemon)$(settings)" 'something changed'
-    # Another program in /usr/local is named at the next installation.
+    # The next installation names another copy of the program in /usr/local.
     c 'mkdir -p /usr/local/sbin && cp /opt/other/usr/sbin/netpolicy /usr/local/sbin/'
     said=$(install this)
     c 'rm -r /usr/local/sbin/netpolicy /opt/other'
     says "$said" 'it is not named' "/usr/local/sbin/netpolicy comes before this package's"
 }
 
-# The script of what is in force fails: the journal must not go.
+# The undo script of the settings in force fails: a purge must not remove the journal.
 a_purge_that_cannot_roll_back_keeps_the_journal() {
     c 'dpkg --remove netpolicy'
     c "cp /var/lib/netpolicy/roll-back.sh /run/kept.sh && echo 'exit 5' > /var/lib/netpolicy/roll-back.sh"
@@ -368,7 +382,7 @@ a_purge_that_cannot_roll_back_keeps_the_journal() {
     c 'dpkg --purge netpolicy'
 }
 
-# Unpacked and never configured: no script of the package runs before its files are gone.
+# The package is unpacked but not configured: no script of the package runs before its files are removed.
 a_purge_of_what_was_never_configured_rolls_back_first() {
     install this
     c 'netpolicy set device veth-server defer200 && netpolicy set device veth-server defer50'
@@ -378,7 +392,8 @@ a_purge_of_what_was_never_configured_rolls_back_first() {
     as_before "$said"
 }
 
-# The script of what is in force cannot be written: the journal must not go before its settings.
+# The undo script of the settings in force cannot be written: the journal must not be removed before
+# its settings are undone.
 a_purge_with_var_full_rolls_back_first() {
     install this
     c 'mount -t tmpfs -o size=256k,mode=700 tmpfs /var/lib/netpolicy && netpolicy set device veth-server defer200;
@@ -389,7 +404,7 @@ a_purge_with_var_full_rolls_back_first() {
     as_before "$said"
 }
 
-# The journal is on another disk: dpkg must not take the link to it.
+# The journal is on another disk: dpkg must not remove the link to it.
 removal_leaves_a_journal_on_another_disk() {
     c 'mkdir -m 0700 /srv/journal && ln -s /srv/journal /var/lib/netpolicy'
     install this
@@ -403,7 +418,7 @@ removal_leaves_a_journal_on_another_disk() {
     as_before "$said"
 }
 
-# Another user's directory, with a script that root must not run.
+# Creates a directory of another user, with a script that root must not run.
 a_purge_runs_no_script_of_another_user() {
     install this
     c "chown 65534 /var/lib/netpolicy && mkdir /var/lib/netpolicy/journal && ln -s /run/overwritten \
@@ -415,7 +430,7 @@ a_purge_runs_no_script_of_another_user() {
     as_before "$said"
 }
 
-# A daemon that no unit has started holds the journal.
+# A daemon that was not started by a unit holds the journal.
 a_purge_under_a_daemon_of_no_unit_is_refused() {
     install this
     ask defer200
@@ -430,7 +445,7 @@ a_purge_under_a_daemon_of_no_unit_is_refused() {
     as_before "$said"
 }
 
-# --- In roots of their own.
+# --- Trials in roots without a container.
 
 # Names, modes, times and order are all chosen.
 the_same_program_packs_to_the_same_bytes() {
@@ -438,7 +453,7 @@ the_same_program_packs_to_the_same_bytes() {
     same 6 "$(wc -l <"$packages/again/SHA256SUMS")" 'other files'
 }
 
-# A chroot, as containers and rescue systems are: no init runs as process 1.
+# A chroot, as in containers and rescue systems: no init runs as process 1.
 a_root_without_systemd_takes_the_package_and_a_policy() {
     bare=$(unpack_root own bare)
     cp "$packages/this.deb" "$bare/netpolicy.deb"
@@ -448,24 +463,24 @@ a_root_without_systemd_takes_the_package_and_a_policy() {
     says "$said" 'not purged' 'restored to 0' "cannot access '/var/lib/netpolicy'"
 }
 
-# rpm's own tools, and a root that has rpm's database only.
+# Uses rpm's own tools, and a root that has only rpm's database.
 rpm_installs_verifies_and_erases() {
     bare=$(unpack_root own bare)
-    # Scripts of the package find a /proc, as they do on a host.
+    # The scripts of the package find a /proc, as on a host.
     of_rpm() { unshare --mount sh -c 'mount --bind /proc "$0/proc" && exec rpm --root "$0" "$@" 2>&1' "$bare" "$@"; }
-    # The journal is on another disk: rpm must not take the link to it.
+    # The journal is on another disk: rpm must not remove the link to it.
     mkdir -p "$bare/srv/journal"
     ln -s ../../srv/journal "$bare/var/lib/netpolicy"
     cp "$packages/this.rpm" "$bare/netpolicy.rpm"
     cp "$packages/this-tools.rpm" "$bare/netpolicy-tools.rpm"
     cp "$packages/earlier.rpm" "$bare/earlier.rpm"
     rpm --checksig --nosignature "$bare/netpolicy.rpm"
-    # /bin/sh is there, by dpkg, of which rpm's database knows nothing.
+    # dpkg installed /bin/sh, which is not in rpm's database.
     of_rpm --install --nodeps "$bare/netpolicy.rpm"
     of_rpm --verify --nodeps netpolicy
     said=$(in_root "$bare" "$lab && netpolicy set device veth-server defer200 && netpolicy verify; cat /etc/group")
     says "$said" 'no policy was applied' '4 settings are in force as applied' netpolicy:
-    # netpolicy of before had all commands.
+    # The earlier netpolicy package contained all commands.
     of_rpm --upgrade --nodeps --oldpackage "$bare/earlier.rpm"
     of_rpm --upgrade --nodeps "$bare/netpolicy.rpm" "$bare/netpolicy-tools.rpm"
     of_rpm --verify --nodeps netpolicy netpolicy-tools
@@ -477,7 +492,7 @@ rpm_installs_verifies_and_erases() {
     [ ! -e "$bare/usr/sbin/netpolicy" ] && [ -e "$bare/var/lib/netpolicy/journal" ] || fail 'not erased, or the journal too'
 }
 
-# --- Only a released program passes these: that of the tests needs this machine's libraries.
+# --- Trials that only a released program passes: that of the tests needs this machine's libraries.
 
 one_program_runs_on_debian_11_12_and_13() {
     for suite in bullseye bookworm trixie; do
@@ -497,7 +512,7 @@ the_archive_unpacks_over_a_root() {
     says "$said" 'no policy was applied' '4 settings are in force as applied' Predict
 }
 
-# Debian's own judge; what it may find is in the package's overrides, with reasons.
+# Runs lintian; the package's overrides list what it may find, with reasons.
 lintian_finds_nothing_but_what_is_listed() {
     same '' "$(lintian --allow-root --fail-on error,warning --tag-display-limit 0 "$packages/this.deb" "$packages/this-tools.deb")" lintian
 }
@@ -516,7 +531,8 @@ readonly of_release="one_program_runs_on_debian_11_12_and_13 the_archive_unpacks
 
 try() {
     local status
-    # A subshell that ends with its first failure, which it would not in a condition.
+    # Runs a trial in a subshell that ends with the first failure, which `set -e` would not do in a
+    # condition.
     (
         set -e
         "$1"

@@ -24,9 +24,9 @@ const BENCHMARKS: &[Benchmark] = &[
         "judged",
         "netpolicy",
         "judged",
-        "the cost of comparing and guarding, and whether everything is undone; half an hour",
+        "the cost of comparing and guarding, and whether all changes are undone; takes half an hour",
     ),
-    ("counting", "netpolicy-linux", "delivery_cost", "the cost of counting polls, for each event"),
+    ("counting", "netpolicy-linux", "delivery_cost", "the cost per event of counting polls"),
     (
         "client",
         "netpolicy-load",
@@ -35,7 +35,7 @@ const BENCHMARKS: &[Benchmark] = &[
     ),
 ];
 
-/// Runs the named benchmarks, or all.
+/// Runs the named benchmarks, or all benchmarks if none is named.
 pub(crate) fn run(wanted: &[String]) -> Result {
     if let Some(unknown) = wanted.iter().find(|name| BENCHMARKS.iter().all(|b| b.0 != name.as_str())) {
         let names: Vec<_> =
@@ -45,11 +45,11 @@ pub(crate) fn run(wanted: &[String]) -> Result {
     if !shell::is_root() {
         return Err("the benchmarks create network namespaces: run them as root".to_owned());
     }
-    // Print other work on the machine: it makes figures unreliable.
+    // Print other load on the machine, because it makes figures unreliable.
     demo::other_work().into_iter().for_each(|words| println!("{words}"));
     let is_wanted = |name: &str| wanted.is_empty() || wanted.iter().any(|wanted| wanted == name);
     if BENCHMARKS.iter().any(|(name, package, ..)| *package == "netpolicy" && is_wanted(name)) {
-        // Benches run the netpolicy in the same build directory.
+        // Benchmarks run the netpolicy of the same build directory.
         contents::build_programs(&["--profile", "bench"])?;
     }
     for (name, package, target, answers) in BENCHMARKS.iter().filter(|(name, ..)| is_wanted(name)) {

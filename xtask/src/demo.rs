@@ -1,6 +1,6 @@
-//! A demonstration on this machine's kernel: an unmodified memcached under load, in a lab; what `doctor`
-//! finds, which policy saves CPU on its traffic, the winner kept, and everything undone. The winner depends
-//! on the machine.
+//! A demonstration on this machine's kernel: an unmodified memcached under load in a lab; the findings of
+//! `doctor`; a comparison of policies that keeps the one that saves CPU time; and a rollback of everything.
+//! The winner depends on the machine.
 
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
@@ -18,8 +18,8 @@ const CANDIDATES: [&str; 2] = ["cpu", "power"];
 /// The deciding metric.
 const METRIC: &str = "cpu";
 
-/// Requests per second and connections of the clients: an open loop, so a slower answer does not make the
-/// load smaller.
+/// Requests per second and number of connections of the clients. An open loop: slower answers do not reduce
+/// the load.
 const RATE: &str = "20K";
 const CONNECTIONS: &str = "128";
 
@@ -55,8 +55,8 @@ pub(crate) fn other_work() -> Option<String> {
     too_busy(&text, cpus)
 }
 
-/// The same from the text of `/proc/loadavg`: the last minute is the build's, so the last five minutes
-/// decide.
+/// Computes the load from the text of `/proc/loadavg`. The last minute includes the build, so the average of
+/// five minutes decides.
 fn too_busy(loadavg: &str, cpus: usize) -> Option<String> {
     /// Per CPU.
     const MOST: f64 = 1.5;
@@ -64,8 +64,8 @@ fn too_busy(loadavg: &str, cpus: usize) -> Option<String> {
     let cpus = f64::from(u32::try_from(cpus).ok()?);
     (load > MOST * cpus).then(|| {
         format!(
-            "{load} threads wanted the {cpus} CPUs of this machine in the last five minutes: other work will be in all \
-             figures, and many runs will not count"
+            "in the last five minutes, {load} threads competed for the {cpus} CPUs of this machine: other \
+             work affects all figures, and many runs will not count"
         )
     })
 }
@@ -117,8 +117,8 @@ fn play(program: &Path, folder: &Path) -> Result {
     let _ = std::fs::remove_file(&record);
 
     eprintln!(
-        "\nAn untouched memcached answers {RATE} requests/s on {CONNECTIONS} connections. The goal is to save CPU time; of 100 \
-         answers 99 may take up to 2 ms.\n\n1. What is set, what is engaged, what could be tried?"
+        "\nAn unmodified memcached answers {RATE} requests/s on {CONNECTIONS} connections. The goal is to save CPU time; 99 of 100 answers may take \
+         up to 2 ms.\n\n1. What is set, what is in force, what could be tried?"
     );
     // doctor exits with 3 if it finds a problem.
     netpolicy.run(&["doctor"], &[0, 3])?;
@@ -137,12 +137,12 @@ fn play(program: &Path, folder: &Path) -> Result {
     eprintln!("\n3. Is it in force, and what was measured?");
     netpolicy.run(&["verify"], &[0])?;
     netpolicy.run(&["history"], &[0])?;
-    eprintln!("\n4. Undo it. Where no policy has won, nothing is in force.");
+    eprintln!("\n4. Undo the policy. If no policy has won, nothing is in force.");
     netpolicy.run(&["rollback"], &[0, 1])?;
     netpolicy.run(&["verify"], &[0])
 }
 
-/// A lab, and its own description.
+/// A lab with its description.
 fn lab(program: &Path) -> Result<(Running, Value)> {
     let mut command = Command::new(program);
     command.args(["-o", "json", "lab", "--queues", "1", "--threads", "1"]);
@@ -150,7 +150,7 @@ fn lab(program: &Path) -> Result<(Running, Value)> {
     let child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn();
     let mut lab = Running(child.map_err(|error| format!("netpolicy lab: {error}"))?);
     let output = lab.0.stdout.take().ok_or("netpolicy lab: it has no output")?;
-    // Read one value only: the lab keeps running and keeps the pipe open.
+    // Read one value only, because the lab keeps running and keeps the pipe open.
     let mut printed = Deserializer::from_reader(BufReader::new(output)).into_iter();
     match printed.next() {
         Some(described) => Ok((lab, described.map_err(|error| format!("netpolicy lab: {error}"))?)),
@@ -177,7 +177,7 @@ mod test {
     fn a_machine_that_builds_alone_is_not_busy_and_one_with_other_work_is() {
         assert_eq!(too_busy("2.40 2.10 0.90 2/310 77\n", 2), None);
         let words = too_busy("9.10 8.20 5.00 9/310 77\n", 2).expect("busy");
-        assert!(words.starts_with("8.2 threads wanted the 2 CPUs"), "{words}");
+        assert!(words.contains("8.2 threads competed for the 2 CPUs"), "{words}");
         assert_eq!(too_busy("", 2), None);
     }
 }

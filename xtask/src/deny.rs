@@ -1,5 +1,5 @@
-//! cargo-deny, with `deny.toml`: licences, sources and bans always; advisories if their database is here or
-//! can be fetched.
+//! Runs cargo-deny with `deny.toml`: licences, sources and bans always; advisories if their database exists
+//! or can be fetched.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -17,7 +17,7 @@ pub(crate) const WHEEL: Wheel = Wheel {
 ",
 };
 
-/// The checks that only need `Cargo.lock` and the sources.
+/// The checks that need only `Cargo.lock` and the sources.
 const OFFLINE: [&str; 3] = ["bans", "licenses", "sources"];
 
 /// The program: the user's own, or the one installed by [`WHEEL`].
@@ -25,7 +25,7 @@ pub(crate) fn program() -> Option<PathBuf> {
     if shell::has(WHEEL.name) { Some(WHEEL.name.into()) } else { WHEEL.program() }
 }
 
-/// Runs the checks; `Err` is anything that `deny.toml` does not allow.
+/// Runs the checks; `Err` describes whatever `deny.toml` does not allow.
 pub(crate) fn check() -> Result<Tally> {
     let Some(program) = program() else {
         return Ok(Tally::of_skipped("[SKIPPED, needs cargo-deny] dependencies_are_allowed"));

@@ -80,10 +80,10 @@ fn fuzz(target: &str, folder: &Path, program: &Path, limits: &[String]) -> Resul
     let said = String::from_utf8_lossy(&output.stderr);
     if !output.status.success() {
         let input = work.display();
-        return Err(format!("fuzz target {target}: {}; its input is in {input}\n{said}", output.status));
+        return Err(format!("fuzz target {target}: {}; the input is in {input}\n{said}", output.status));
     }
     let executed = said.lines().find_map(|line| line.strip_prefix("stat::number_of_executed_units:"));
-    eprintln!("fuzz {target}: {} inputs, none wrong", executed.map_or("no count of", str::trim));
+    eprintln!("fuzz {target}: {} inputs, none of which failed", executed.map_or("no count of", str::trim));
     Ok(())
 }
 

@@ -122,12 +122,12 @@ fn libraries(program: &Path) -> Result<Vec<PathBuf>> {
     let output = Command::new("ldd").arg(program).env("LC_ALL", "C").output();
     let output = output.map_err(|error| format!("ldd: {error}"))?;
     read_ldd(&String::from_utf8_lossy(&output.stdout))
-        .map_err(|missing| format!("{}: the library {missing} is not here", program.display()))
+        .map_err(|missing| format!("{}: the library {missing} does not exist", program.display()))
 }
 
 /// The licence of a library, if dpkg knows its package.
 fn copyright_of(library: &Path) -> Option<PathBuf> {
-    // On systems with merged /usr, dpkg knows the file by only one of its two paths.
+    // On systems where /lib is a link to /usr/lib, dpkg knows the file by only one of its two paths.
     let whole = std::fs::canonicalize(library).ok()?;
     let outside =
         whole.strip_prefix("/usr").map_or_else(|_| whole.clone(), |below| Path::new("/").join(below));

@@ -141,7 +141,7 @@ mod test {
         assert!(found.len() == 1 && found[0].starts_with(&format!("{} sleep 600", left.id())), "{found:?}");
         sweep_earlier_runs();
         assert!(!left.wait().expect("it was killed").success() && !directory.exists());
-        assert!(other.try_wait().expect("it is ours").is_none(), "a process without the mark goes on");
+        assert!(other.try_wait().expect("it is ours").is_none(), "a process without the mark keeps running");
         other.kill().and_then(|()| other.wait()).expect("it runs");
     }
 }

@@ -26,13 +26,13 @@ const TEXTS: [&str; 5] = ["LICENSE", "LICENCE", "COPYING", "UNLICENSE", "NOTICE"
 const INSIDE: [(&str, &str, &str, &str); 1] =
     [("libbpf-sys", "libbpf", "libbpf", "LGPL-2.1-only OR BSD-2-Clause (BSD-2-Clause is taken)")];
 
-/// A part that is not ours.
+/// A third-party component.
 pub(crate) struct Component {
     pub(crate) name: String,
     pub(crate) version: String,
     /// An SPDX expression.
     pub(crate) licence: String,
-    /// As in `Cargo.lock`.
+    /// The version, as in `Cargo.lock`.
     pub(crate) sha256: Option<String>,
     /// A package URL, as CycloneDX has them.
     pub(crate) purl: String,
@@ -72,7 +72,7 @@ pub(crate) fn crates() -> Result<Vec<Component>> {
             .ok_or_else(|| format!("cargo metadata does not name the source of {name} {version}"))?;
         let texts = texts_in(&directory)?;
         if texts.is_empty() {
-            return Err(format!("{name} {version} brings no licence text: {}", directory.display()));
+            return Err(format!("{name} {version} contains no licence text: {}", directory.display()));
         }
         let sha256 = checksum(&lock, &name, &version);
         let purl = purl("cargo", &name, &version);
@@ -84,7 +84,7 @@ pub(crate) fn crates() -> Result<Vec<Component>> {
     Ok(found.into_values().collect())
 }
 
-/// A package URL of a kind.
+/// A package URL (purl) of this type.
 pub(crate) fn purl(kind: &str, name: &str, version: &str) -> String {
     format!("pkg:{kind}/{name}@{}", version.replace('+', "%2B"))
 }
@@ -112,7 +112,7 @@ fn read_line(line: &str) -> Option<(String, String, String)> {
     (!ours).then(|| (name.to_owned(), version.to_owned(), licence))
 }
 
-/// Where cargo has the sources of each package, by name and version: in its registry, or vendored.
+/// The directory of each package's sources, by name and version: in cargo's registry, or vendored.
 fn sources() -> Result<BTreeMap<(String, String), PathBuf>> {
     let mut found = BTreeMap::new();
     for target in TARGETS {
@@ -165,7 +165,8 @@ pub(crate) fn third_party() -> Result<String> {
     listing(HEAD, &crates()?)
 }
 
-/// Below a head every part with its licence, then every text once with those that it is of.
+/// Writes the head, then every component with its licence, then every licence text once, with the names of
+/// its components.
 pub(crate) fn listing(head: &str, components: &[Component]) -> Result<String> {
     let mut text = head.to_owned();
     let mut shared: BTreeMap<String, Vec<String>> = BTreeMap::new();

@@ -30,38 +30,46 @@ type Task = (&'static str, &'static str, fn(&[String]) -> shell::Result);
 const TASKS: &[Task] = &[
     (
         "setup",
-        "install what building and testing need [demo|release: only what the demo or a release needs]",
+        "install the requirements of building and testing [demo|release: only those of the demo or a release]",
         setup::run,
     ),
-    ("check", "format, lints and documentation: the fast loop", test::check),
-    ("test", "before each commit [PART: a crate's directory, or part of tests' names]", test::fast),
-    ("test-all", "all tests: guests, the kernel's own, packages, the oldest Rust too", test::all),
+    ("check", "check format, lints and documentation: the fast loop", test::check),
+    (
+        "test",
+        "run the tests for each commit [PART: a crate's directory, or part of tests' names]",
+        test::fast,
+    ),
+    (
+        "test-all",
+        "run all tests, including guests, the kernel's own, packages, and the oldest Rust",
+        test::all,
+    ),
     ("fuzz", "run every fuzz target for a while [--seconds N per target] [TARGET...]", fuzz::run),
-    ("guest", "other kernels on this machine's files [build|boot|test, --patched|--qemu]", guest::run),
-    ("bench", "the figures of README and docs, each with its command [NAME...]", bench::run),
+    ("guest", "run other kernels on this machine's files [build|boot|test, --patched|--qemu]", guest::run),
+    ("bench", "produce the figures of README and docs, each with its command [NAME...]", bench::run),
     (
         "install",
-        "the program and its files, below $DESTDIR$PREFIX; starts nothing",
+        "install the program and its files below $DESTDIR$PREFIX; starts nothing",
         release::contents::install,
     ),
     (
         "release",
-        "all artefacts of a version [--out, --suffix, --program, --twice, --test, --trial]",
+        "create all artefacts of a version [--out, --suffix, --program, --twice, --test, --trial]",
         release::run,
     ),
     (
         "source-packages",
-        "a Debian source package and a source rpm that build offline [--out DIRECTORY]",
+        "create a Debian source package and a source rpm that build offline [--out DIRECTORY]",
         release::source::run,
     ),
     (
         "linked",
-        "print the licences of what is linked [--check: run cargo-deny; --sbom FILE: CycloneDX]",
+        "print the licences of linked components [--check: run cargo-deny; --sbom FILE: CycloneDX]",
         linked::run,
     ),
-    ("image", "an OCI image of the program, as one file [--program FILE, --out FILE]", image::run),
-    ("sweep", "remove what a killed run of tests left behind; a run starts it [PID]", leftovers::run),
-    ("demo", "the main job: the experiment in its short form, with a report", demo::run),
+    ("image", "create an OCI image of the program, as one file [--program FILE, --out FILE]", image::run),
+    ("sweep", "remove what a killed test run left behind; called by each run [PID]", leftovers::run),
+    ("demo", "run the short form of the experiment, with a report", demo::run),
 ];
 
 fn main() -> ExitCode {

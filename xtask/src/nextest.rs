@@ -52,7 +52,7 @@ pub(crate) fn run(arguments: &[&str], run: &Run, left: Option<Left>) -> Result<R
     let output = child.stderr.take().expect("stderr is piped");
     let (mut ran, begun, mut printed) = (Ran::default(), Instant::now(), Instant::now());
     for line in BufReader::new(output).split(b'\n') {
-        let line = line.map_err(|error| format!("reading what cargo-nextest prints: {error}"))?;
+        let line = line.map_err(|error| format!("reading the output of cargo-nextest: {error}"))?;
         let line = String::from_utf8_lossy(&line);
         let test = ran.read(&line);
         if !test.is_some_and(|test| test.passed) {

@@ -75,7 +75,7 @@ mod test {
         assert_eq!(options.number("--limit", 600), Ok(5));
         assert_eq!(options.values("--env").collect::<Vec<_>>(), ["A=b", "C=d"]);
         assert_eq!(options.words, ["ls", "--qemu"]);
-        assert_eq!(read("-- --limit").expect("after -- all are words").words, ["--limit"]);
+        assert_eq!(read("-- --limit").expect("words after -- are no options").words, ["--limit"]);
         for line in ["--fast ls", "--limit"] {
             assert!(read(line).expect_err("refused").contains(line.split(' ').next().expect("a word")));
         }

@@ -16,7 +16,7 @@ pub(crate) const PROGRAMS: [&str; 3] = ["netpolicy", "netpolicy-tc", "netpolicy-
 #[derive(Clone)]
 pub(crate) struct Program {
     pub(crate) executable: PathBuf,
-    /// The directory of its package.
+    /// The directory of the program's package.
     pub(crate) directory: PathBuf,
     /// The tests in the program: `plan lib`, `linux test root`.
     pub(crate) name: String,
@@ -28,7 +28,7 @@ impl Program {
         self.name.ends_with(" test root") || self.name.ends_with(" test host")
     }
 
-    /// The tests whose needs this machine lacks: `[SKIPPED, needs X] NAME`. Runs none.
+    /// The tests whose needs this machine does not meet: `[SKIPPED, needs X] NAME`. Runs no test.
     pub(crate) fn skipped(&self) -> Result<Vec<String>> {
         let mut list = Command::new(&self.executable);
         list.current_dir(&self.directory).args(["--list", "--ignored"]);
@@ -49,7 +49,7 @@ pub(crate) enum Verdict {
     Skipped,
 }
 
-/// Selects a test of each program that netpolicy execs, because cargo builds a program together with its
+/// Selects one test of each program that netpolicy execs, because cargo builds a program together with its
 /// tests.
 pub(crate) const OF_TOOLS: [&str; 2] = ["--test", "program"];
 
@@ -64,7 +64,7 @@ pub(crate) fn build(selection: &[&str]) -> Result<Vec<Program>> {
     let said = said.map_err(|error| format!("cargo: {error}"))?;
     let text = String::from_utf8_lossy(&said.stdout);
     if !said.status.success() {
-        return Err(format!("the tests do not build: cargo {}", said.status));
+        return Err(format!("the tests could not be built: cargo {}", said.status));
     }
     let mut programs: Vec<_> = text.lines().filter_map(read_artifact).collect();
     // Cargo prints them in the order in which their builds end, which varies.

@@ -1,5 +1,6 @@
-//! What tests of the Helm chart and the Ansible collection run: helm, kubernetes-validate with the API's schemas,
-//! ansible-core and ansible-lint. Each is installed in the cache, or its tests are counted as skipped.
+//! Installs the programs that tests of the Helm chart and the Ansible collection run: helm,
+//! kubernetes-validate with the schemas of the API, ansible-core and ansible-lint. They are installed in the
+//! cache; if one is missing, its tests are counted as skipped.
 
 use std::process::Command;
 
@@ -8,20 +9,20 @@ use crate::guest::Wheel;
 use crate::guest::cache::Cache;
 use crate::shell::{self, Result};
 
-/// ansible-core, ansible-lint and kubernetes-validate, with all that they need.
+/// ansible-core, ansible-lint and kubernetes-validate, with their dependencies.
 pub(crate) const WHEELS: Wheel = Wheel {
     name: "ansible",
     purpose: "tests: the Ansible collection, and the chart by the schemas of Kubernetes",
     pinned: include_str!("rollout-requirements.txt"),
 };
 
-/// helm, as a package of Go; its checksums are in Go's checksum database, or the proxy's.
+/// helm as a Go package; its checksums are in Go's checksum database, or come from the proxy.
 const HELM: &str = "helm.sh/helm/v3/cmd/helm@v3.17.3";
 
 /// The maximum space that building helm needs, in MiB.
 const SPACE: u64 = 2000;
 
-/// Installs what is missing; continues without what is not available.
+/// Installs what is missing, and continues without what is not available.
 pub(crate) fn install() {
     if let Err(why) = WHEELS.install() {
         eprintln!("setup: no ansible-core, ansible-lint and kubernetes-validate: {why}");
@@ -31,7 +32,7 @@ pub(crate) fn install() {
     }
 }
 
-/// Builds helm, unless that was done or one is installed.
+/// Builds helm, unless it has been built or is installed.
 fn helm() -> Result {
     let cache = Cache::open()?;
     if shell::has("helm") || cache.finished("helm").is_some() {

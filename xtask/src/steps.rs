@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// A task in steps whose names are known beforehand.
+/// A task in steps whose names are known in advance.
 pub(crate) struct Steps {
     begun: Instant,
     count: usize,

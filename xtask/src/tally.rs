@@ -50,7 +50,7 @@ impl Tally {
     pub(crate) fn end(self) -> Result {
         eprintln!();
         if !shell::is_root() {
-            eprintln!("Not root: the tests that need root were skipped. `sudo -E make test` runs them.");
+            eprintln!("Not root: tests that need root were skipped. `sudo -E make test` runs them.");
         }
         for skipped in &self.skipped {
             eprintln!("SKIPPED {skipped}");
@@ -84,11 +84,15 @@ mod tallies {
             passed: ["a".to_owned()].into(),
             failed: ["b".to_owned()].into(),
             skipped: vec![there.clone()],
-            broken: vec!["a guest could not be made: no room".to_owned()],
+            broken: vec!["a guest could not be built: no space".to_owned()],
             ..Guests::default()
         }));
         assert_eq!((tally.passed, tally.failed.len()), (1, 2));
-        assert_eq!(tally.skipped, [Skipped::here("d"), there], "for the reasons of those that skipped it");
+        assert_eq!(
+            tally.skipped,
+            [Skipped::here("d"), there],
+            "for the reasons given by the machines that skipped it"
+        );
         assert!(tally.end().is_err());
     }
 }

@@ -29,14 +29,14 @@ const BUILD: &str = "building the tests";
 const TESTS: &str = "tests on this machine";
 const EXAMPLES: &str = "examples in documentation";
 const SMOKE: &str = "one test in a guest";
-const LINKED: &str = "licences of what is linked";
+const LINKED: &str = "licences of linked components";
 const OLDEST_RUST: &str = "a build with the oldest Rust";
 const PACKAGES: &str = "trials of the packages";
 const GUESTS: &str = "tests in guests";
 const SECOND_MACHINE: &str = "a guest as a second machine";
 const AGAIN: &str = "failed tests again, one at a time";
 
-/// The fuzzer's program, which is only linted. A test replays its findings.
+/// The fuzzer's program, which is only linted here: a test replays its findings.
 const FUZZER: &str = "netpolicy-fuzz/program";
 
 /// The maximum number of failed tests to repeat, one at a time. If more fail, the cause is not a lack of CPU.
@@ -147,8 +147,8 @@ fn one_part(part: &str) -> Result {
         directory.join("Cargo.toml").is_file().then(|| directory.display().to_string())
     });
     let ran = match package {
-        // The tests of both start these programs, and building one package's tests does not build another package's
-        // programs.
+        // The tests of both packages start these programs, and building one package's tests does not build
+        // another package's programs.
         Some(_) if ["netpolicy", "lab"].contains(&part) => {
             let programs =
                 ["netpolicy", "netpolicy-tc", "netpolicy-lab"].map(|name| ["--package", name]).concat();
@@ -220,7 +220,7 @@ impl Tally {
         let filter = format!("({}) & ({CHANGES_HOST})", nextest::filter(&failed));
         match nextest::run(&["--workspace", "--test-threads", "1", "-E", &filter], run, None) {
             Ok(again) => {
-                // A test that was not run the second time has not passed.
+                // A test that did not run in the second attempt has not passed.
                 if again.passed + again.failed.len() as u64 != failed.len() as u64 {
                     return;
                 }

@@ -1,5 +1,5 @@
-//! Packages of this release's backports and the next one's, fetched by the distribution's client with a
-//! private configuration: the system's sources, lists and packages do not change.
+//! Packages of the backports of this release and of the next release, fetched by apt with a private
+//! configuration: the system's sources, lists and packages do not change.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

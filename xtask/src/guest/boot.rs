@@ -113,7 +113,7 @@ pub(super) fn need_root() -> Result {
     Err("a guest runs on the host's files and has namespaces of its own: run this as root".to_owned())
 }
 
-/// The same for any command of the guest.
+/// Refuses to run any command of a guest without root.
 fn watch(
     cache: &Cache,
     guest: &dyn Guest,
@@ -163,7 +163,9 @@ fn watch(
             return Ok(Ended { code, booted_in });
         }
         if let Some(status) = died {
-            return Err(run.blame(&format!("{} ended ({status}) before its command did", guest.described())));
+            return Err(
+                run.blame(&format!("{} ended ({status}) before its command ended", guest.described()))
+            );
         }
         let (since, limit, doing) = match booted {
             None => (begun, order.boot_limit, "did not come up"),
@@ -243,7 +245,7 @@ impl Run {
         files::write_script(&self.directory.join(name), text)
     }
 
-    /// `unshare` with separate namespaces, to which the guest's program is added: when this process ends,
+    /// `unshare` with separate namespaces, to which the guest's own program is added: when this process ends,
     /// everything in it ends, and its mounts and namespaces disappear. An emulated machine would use all
     /// available CPU time, so it runs at idle priority.
     pub(super) fn contained() -> Command {
@@ -285,7 +287,7 @@ impl Run {
         let console = String::from_utf8_lossy(&console);
         let lines: Vec<_> = console.lines().filter(|line| !line.trim().is_empty()).collect();
         let tail = lines[lines.len().saturating_sub(CONSOLE_TAIL)..].join("\n  ");
-        format!("{what}\nthe console's last lines:\n  {tail}")
+        format!("{what}\nThe console's last lines:\n  {tail}")
     }
 }
 
@@ -394,13 +396,13 @@ mod watching {
     fn a_guest_that_does_not_come_up_is_stopped_and_its_console_is_shown() {
         let said = watched("boot", "echo early; echo 'Kernel panic'; exec sleep 60").expect_err("it hangs");
         assert!(said.contains("the pretender did not come up after 0 s and was stopped"), "{said}");
-        assert!(said.ends_with("the console's last lines:\n  early\n  Kernel panic"), "{said}");
+        assert!(said.ends_with("The console's last lines:\n  early\n  Kernel panic"), "{said}");
     }
 
     #[test]
     fn a_guest_that_dies_is_no_answer_of_its_command() {
         let said = watched("death", "echo 1 > begun; echo out of memory; exit 0").expect_err("it died");
-        assert!(said.contains("ended (exit status: 0) before its command did"), "{said}");
+        assert!(said.contains("ended (exit status: 0) before its command ended"), "{said}");
         assert!(said.ends_with("  out of memory"), "{said}");
         let ended = watched("answer", "echo 1 > begun; echo 7 > exit; exec sleep 60").expect("it answers");
         assert_eq!(ended.code, 7);

@@ -30,7 +30,11 @@ impl Cache {
         let base = match (std::env::var_os("XDG_CACHE_HOME"), std::env::var_os("HOME")) {
             (Some(cache), _) if Path::new(&cache).is_absolute() => PathBuf::from(cache),
             (_, Some(home)) => PathBuf::from(home).join(".cache"),
-            _ => return Err("neither XDG_CACHE_HOME nor HOME is set: nowhere to keep a guest".to_owned()),
+            _ => {
+                return Err(
+                    "neither XDG_CACHE_HOME nor HOME is set: there is no directory for guests".to_owned()
+                );
+            }
         };
         Self::in_directory(base.join("netpolicy/guest"))
     }
@@ -56,7 +60,8 @@ impl Cache {
         Ok(file)
     }
 
-    /// A failure, with a note if the disk is full: compilers and linkers report that far above.
+    /// A failure, with a note if the disk is full: the messages of compilers and linkers about that scroll
+    /// away.
     pub(crate) fn explained(&self, failed: &str) -> String {
         match self.free_mebibytes() {
             Some(free) => with_space_left(failed, &self.root, free),
@@ -113,7 +118,7 @@ impl Cache {
     /// Records a complete entry as the newest of its kind, and returns its path.
     pub(crate) fn note(&self, kind: &str, name: &str) -> Result<PathBuf> {
         files::write(&self.at(kind), name)?;
-        self.finished(name).ok_or_else(|| format!("{name} was made and is not whole"))
+        self.finished(name).ok_or_else(|| format!("{name} was built, but is incomplete"))
     }
 
     /// The newest entry of a kind, if it is complete.
@@ -125,7 +130,7 @@ impl Cache {
     pub(crate) fn need_space(&self, mebibytes: u64, what: &str) -> Result {
         match self.free_mebibytes() {
             Some(free) if free < mebibytes => Err(format!(
-                "{what} needs {mebibytes} MiB in {}, where {free} MiB are free: make room, or set XDG_CACHE_HOME",
+                "{what} needs {mebibytes} MiB in {}, but only {free} MiB are free: make room, or set XDG_CACHE_HOME",
                 self.root.display()
             )),
             _ => Ok(()),
@@ -156,7 +161,7 @@ pub(crate) fn digest(texts: &[&str]) -> Result<String> {
     }
     let said = child.wait_with_output().map_err(|error| format!("sha256sum: {error}"))?;
     let said = String::from_utf8_lossy(&said.stdout);
-    said.get(..16).map(str::to_owned).ok_or_else(|| "sha256sum said nothing".to_owned())
+    said.get(..16).map(str::to_owned).ok_or_else(|| "sha256sum printed nothing".to_owned())
 }
 
 #[cfg(test)]
@@ -200,7 +205,7 @@ mod trimming {
     #[test]
     fn two_makers_of_one_thing_come_one_after_the_other() {
         let cache = Own::new("makers");
-        let first = cache.0.lock("uml").expect("no process has it");
+        let first = cache.0.lock("uml").expect("no process holds the lock");
         let held = Duration::from_millis(300);
         std::thread::scope(|scope| {
             let begun = Instant::now();

@@ -1,5 +1,6 @@
 #!/bin/sh
-# `ethtool --json -l DEVICE`, for an ethtool that writes no JSON of channels, as Debian 12's; everything else is its own.
+# Answers `ethtool --json -l DEVICE` for versions of ethtool that cannot print channels as JSON, such
+# as Debian 12's; passes every other call to ethtool.
 if [ "$1 $2" = '--json -l' ]; then
     /usr/sbin/ethtool -l "$3" |
         sed -n '/^Current/,$s/^Combined:[[:space:]]*\([0-9][0-9]*\)$/[{"combined": \1}]/p'

@@ -1,6 +1,8 @@
 #!/bin/sh
-# In a network namespace of the guest's own: two virtio NICs with two queues each, joined; two igb NICs, joined.
-# What joins them is seen by no other process and is gone with the guest. "$@" is QEMU with the rest of its arguments.
+# Starts QEMU ("$@" has the rest of its arguments) with two virtio NICs of two queues each, connected
+# to each other, and two igb NICs, connected to each other. The taps and bridges that connect them are
+# in a network namespace of the guest's own: no other process sees them, and they disappear with the
+# guest.
 set -e
 many=yes
 for side in 0 1; do
@@ -17,10 +19,10 @@ for side in 0 1; do
     if [ $many = yes ]; then
         ip link set g$side master joined up
         backend="tap,id=v$side,ifname=g$side,queues=2,vhost=off,script=no,downscript=no"
-        # Without rss=on,hash=on: seen with them on QEMU 10.0, IP packets reach no queue, while ARP does.
+        # Without rss=on,hash=on, IP packets reach no queue, although ARP does (seen on QEMU 10.0).
         queues=mq=on,vectors=6
     else
-        # Without taps or a bridge on this machine: one queue each.
+        # The NICs are connected without taps or a bridge on this machine, and have one queue each.
         backend="hubport,id=v$side,hubid=1"
         queues=mq=off
     fi

@@ -82,14 +82,14 @@ impl Asked {
         Ok(Self { kind, options })
     }
 
-    /// The patches, sorted by name.
+    /// All patches, in the order of their names.
     fn patch_files(&self) -> Result<Vec<PathBuf>> {
         let directory = self.options.path("--patches");
         directory.map_or(Ok(Vec::new()), |directory| patched::in_order(&directory))
     }
 }
 
-/// Builds one guest, or those that tests need.
+/// Builds one guest, or all guests that tests need.
 fn build(asked: &Asked) -> Result {
     let cache = Cache::open()?;
     let further = asked.patch_files()?;

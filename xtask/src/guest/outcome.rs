@@ -16,13 +16,12 @@ pub(crate) enum Kind {
     Patched,
 }
 
-/// The exit code of a test program with failed tests. Any code other than this and 0 is a fault of the
-/// program.
+/// The exit code of a test program if tests failed. Any code other than this and 0 is a fault of the program.
 pub(super) const TESTS_FAILED: i32 = 101;
 pub(super) const DIED: i32 = 2;
 
-/// Needs that no machine of Debian 12 meets, as worded by tests and [`selftests`]; that are no longer met once
-/// the distribution's source is newer; or that only the registries of Go and Python meet.
+/// Needs, as worded by tests and [`selftests`], that no machine of Debian 12 meets, that are no longer met
+/// once the distribution's source is newer, or that only the registries of Go and Python meet.
 const UNAVOIDABLE: &[&str] = &[
     "needs varlinkctl",
     "needs helm",
@@ -64,8 +63,8 @@ pub(super) struct Output {
 }
 
 impl Guests {
-    /// Parses a guest's output: tests that passed or failed there no longer count as skipped. `Err` is the
-    /// reason if it did not finish.
+    /// Parses a guest's output: tests that passed or failed in the guest no longer count as skipped. `Err` is
+    /// the reason if the guest did not finish.
     pub(super) fn read(&mut self, described: &str, output: &Output) -> Result {
         let (mut passed, mut failed) = (0, 0);
         for line in &output.lines {
@@ -93,9 +92,10 @@ impl Guests {
             Ok(ended) if ended.code == DIED => {
                 self.broken.push(format!("{described}: a test program died"));
             }
-            Ok(ended) if ended.code != 0 && failed == 0 => self
-                .broken
-                .push(format!("{described}: the test programs ended with {} and no test failed", ended.code)),
+            Ok(ended) if ended.code != 0 && failed == 0 => self.broken.push(format!(
+                "{described}: the test programs ended with {}, although no test failed",
+                ended.code
+            )),
             Ok(_) => {}
         }
         Ok(())
@@ -116,21 +116,21 @@ impl Guests {
     /// Records a guest that could not be created: the run fails.
     pub(super) fn cannot_be_made(&mut self, kind: Kind, why: &str) {
         for skipped in &mut self.skipped {
-            skipped.reasons.push((format!("{kind:?}"), "could not be made".to_owned()));
+            skipped.reasons.push((format!("{kind:?}"), "could not be built".to_owned()));
         }
-        self.broken.push(format!("guest {kind:?} could not be made: {why}"));
+        self.broken.push(format!("guest {kind:?} could not be built: {why}"));
     }
 }
 
 impl Output {
-    /// Tests of its list without a verdict.
+    /// Tests that the guest was to run and that have no verdict.
     pub(super) fn left(&self, names: &[String]) -> Vec<String> {
         let verdicts = self.lines.iter().filter_map(|line| read_line(line));
         let ran: BTreeSet<&str> = verdicts.map(|(_, test)| name_and_reason(test).0).collect();
         names.iter().filter(|name| !ran.contains(name.as_str())).cloned().collect()
     }
 
-    /// Whether the guest has started the tests that others skip, which come last.
+    /// Whether the guest has started the tests that other machines skip, which come last.
     pub(super) fn began(&self) -> bool {
         self.lines.iter().any(|line| line.starts_with(BEGINS))
     }
@@ -191,7 +191,7 @@ mod offers {
     #[test]
     fn each_machine_gives_its_own_reason() {
         let mut guests = skipped(&["[SKIPPED, needs flower] a", "[SKIPPED, needs luck] b"]);
-        let waits = "its own tests are done";
+        let waits = "the guest's own tests have ended";
         let lines =
             [waits, "running 2 tests", "test a ... ok", "test [SKIPPED, needs patience] b ... ignored"];
         guests.read("the guest", &output(&lines, 0)).expect("it ended");

@@ -1,6 +1,6 @@
 //! The patched kernel: the distribution's source, built here for the emulated machine, with the series of
 //! `kernel/`. One tree and one set of objects serve all sets of patches of a source version: only files whose
-//! text changes are written, so that rebuilding after a change of the series takes seconds.
+//! contents change are written, so that rebuilding after a change of the series takes seconds.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -71,7 +71,7 @@ pub(super) struct Patched {
 }
 
 impl Patched {
-    /// The series, what tests need and further patches, in the order of their application.
+    /// The series, the patches that tests need, and further patches, in the order of their application.
     pub(super) fn patches(further: &[PathBuf]) -> Result<Vec<PathBuf>> {
         let mut patches = in_order(&shell::root().join(SERIES))?;
         patches.extend(in_order(&shell::root().join(FOR_TESTS))?);
@@ -84,7 +84,7 @@ impl Patched {
         Some(Self { directory: cache.latest(&latest(patches).ok()?)? })
     }
 
-    /// Builds the newest available source, unless that was done.
+    /// Builds the newest available source, unless it has already been built.
     pub(super) fn build(cache: &Cache, patches: &[PathBuf]) -> Result<Self> {
         setup::need(setup::GUESTS)?;
         let _lock = cache.lock("patched")?;
@@ -150,13 +150,13 @@ fn compile(cache: &Cache, source: &Source, patches: &[PathBuf], name: &str) -> R
         let refused = refused_switches(CONFIG, &files::read(&objects.join(".config"))?);
         if !refused.is_empty() {
             files::remove(&objects)?;
-            return Err(format!("this kernel's configuration does not take {}", refused.join(", ")));
+            return Err(format!("this kernel's configuration does not accept {}", refused.join(", ")));
         }
         files::write(&configured, "")?;
     }
-    eprintln!("guest: building the patched kernel; the first time takes ten minutes of two CPUs");
+    eprintln!("guest: building the patched kernel; the first build takes ten minutes of two CPUs");
     make(&["bzImage"]).map_err(|failed| {
-        cache.explained(&format!("building the kernel in {}: {failed}", objects.display()))
+        cache.explained(&format!("building the kernel in {} failed: {failed}", objects.display()))
     })?;
 
     let making = cache.begin("patched")?;
@@ -167,7 +167,7 @@ fn compile(cache: &Cache, source: &Source, patches: &[PathBuf], name: &str) -> R
     Ok(())
 }
 
-/// Changes a tree from its current patches to these, and only writes files whose text changes.
+/// Changes a tree from its current patches to the given ones, and writes only files whose contents change.
 fn repatch(cache: &Cache, source: &Source, tree: &Path, patches: &[PathBuf]) -> Result {
     let record = beside(tree, "touched");
     let mut touched: BTreeSet<String> =
@@ -175,7 +175,7 @@ fn repatch(cache: &Cache, source: &Source, tree: &Path, patches: &[PathBuf]) -> 
     for patch in patches {
         touched.extend(touched_by(&files::read(patch)?));
     }
-    // Recorded before the first file changes, so that the next run can repair an interrupted one.
+    // Recorded before the first file changes, so that the next run can repair an interrupted change.
     files::write(&record, &touched.iter().map(|file| format!("{file}\n")).collect::<String>())?;
     let scratch = cache.begin("patching")?;
     let copy = |from: &Path, to: &Path| {
@@ -208,7 +208,7 @@ fn repatch(cache: &Cache, source: &Source, tree: &Path, patches: &[PathBuf]) -> 
     files::remove(&scratch)
 }
 
-/// A tree's name with something after it. Versions have dots, so that it is not an extension.
+/// The path of a tree with a suffix. `set_extension` would replace what follows the last dot of the version.
 fn beside(tree: &Path, what: &str) -> PathBuf {
     let mut name = tree.as_os_str().to_owned();
     name.push(format!(".{what}"));
@@ -253,7 +253,7 @@ mod series {
 
     #[test]
     fn the_series_is_in_order_without_its_cover_letter_and_patches_for_tests_come_last() {
-        let patches = Patched::patches(&[]).expect("it is part of the tree");
+        let patches = Patched::patches(&[]).expect("the file is part of the tree");
         let of_tests = |path: &&PathBuf| path.parent().is_some_and(|parent| parent.ends_with("test-only"));
         let names: Vec<_> = patches
             .iter()
@@ -263,7 +263,7 @@ mod series {
         let for_tests = ["0001", "0002", "0003"].map(|number| (true, Some(number)));
         assert_eq!(names, [series.as_slice(), &for_tests].concat());
         for patch in patches {
-            let text = std::fs::read_to_string(&patch).expect("it can be read");
+            let text = std::fs::read_to_string(&patch).expect("the file can be read");
             assert!(
                 !touched_by(&text).is_empty() && text.contains("\nSigned-off-by: "),
                 "{}",

@@ -1,6 +1,6 @@
-#!/bin/busybox sh
 # shellcheck shell=dash
-# The emulated guest: the root is the host's over 9p, read-only. Lay memory over it and go on there.
+# The emulated guest's first process: the root is the host's, over 9p and read-only. Mount an overlay in memory over it
+# and continue there.
 /bin/busybox --install -s /bin
 export PATH=/bin
 mount -t proc proc /proc

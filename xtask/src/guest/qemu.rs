@@ -55,7 +55,7 @@ struct Emulator {
 }
 
 impl Qemu {
-    /// The machine with the distribution's kernel: the last one, which needs no network, or the newest
+    /// The machine with the distribution's kernel: the one used last, which needs no network, or the newest
     /// available.
     pub(super) fn stock(cache: &Cache, anew: bool) -> Result<Self> {
         let made = || Some((Kernel::ready(cache)?, Emulator::ready(cache)?));
@@ -129,7 +129,7 @@ impl Qemu {
         let tried = boot::execute(cache, &self, &order, &mut |_, _| ());
         let works = tried.is_ok_and(|ended| ended.code == 0);
         if !works {
-            eprintln!("guest: /dev/kvm is there and boots no guest: emulating");
+            eprintln!("guest: /dev/kvm exists but boots no guest: emulating");
             self.accelerator = "tcg";
         }
         // If the answer cannot be saved, the next run tries again.
@@ -225,11 +225,11 @@ impl Kernel {
             cache.finish(&making, &name, &["vmlinuz", "initrd", "release"])?;
         }
         let directory = cache.note("kernel-latest", &name)?;
-        Self::in_directory(directory).ok_or_else(|| format!("{name} was made and has no modules"))
+        Self::in_directory(directory).ok_or_else(|| format!("{name} was built, but has no modules"))
     }
 }
 
-/// The release that a plain kernel package carries: not a real-time, cloud or unsigned one.
+/// The release in the name of a plain kernel package, or `None` for real-time, cloud and unsigned ones.
 fn release_of(package: &str) -> Option<String> {
     let release = package.strip_prefix("linux-binary-")?;
     let version = release.strip_suffix("-amd64")?;
@@ -270,7 +270,7 @@ fn lay_out(making: &Path, apt: &Apt) -> Result<PathBuf> {
     apt::unpack_all(&package, &package)?;
     let places = ["usr/bin/busybox", "bin/busybox"].map(|below| package.join(below));
     let busybox = places.iter().find(|path| path.is_file());
-    let busybox = busybox.ok_or("package busybox-static brought no busybox")?;
+    let busybox = busybox.ok_or("package busybox-static contains no busybox")?;
     files::put(busybox, &root.join("bin/busybox"), 0o755)?;
     files::write_script(&root.join("init"), include_str!("qemu-init.sh"))?;
     Ok(root)
@@ -290,7 +290,7 @@ fn first_root_ready(cache: &Cache) -> Option<PathBuf> {
     Some(cache.finished(&first_root_name().ok()?)?.join("initrd"))
 }
 
-/// Creates the initial root of a kernel without modules, unless that was done.
+/// Creates the initial root of a kernel without modules, unless it exists.
 fn first_root(cache: &Cache, apt: &Apt) -> Result<PathBuf> {
     if let Some(initrd) = first_root_ready(cache) {
         return Ok(initrd);
@@ -305,8 +305,8 @@ fn first_root(cache: &Cache, apt: &Apt) -> Result<PathBuf> {
     Ok(cache.finish(&making, &first_root_name()?, &["initrd"])?.join("initrd"))
 }
 
-/// Pins each of the machine's CPUs to one of the host's. Otherwise the host may run two half-idle ones on
-/// one.
+/// Pins each of the machine's CPUs to one of the host's. Otherwise, the host may run two half-idle ones on
+/// one CPU.
 fn pin_cpus(process: u32) -> Result {
     let children = files::read(Path::new(&format!("/proc/{process}/task/{process}/children")))?;
     let status = files::read(Path::new("/proc/self/status"))?;
@@ -350,7 +350,7 @@ impl Emulator {
         Self::of_the_system().or_else(|| Self::in_directory(cache.latest("qemu-latest")?))
     }
 
-    /// The installed one, if it is new enough.
+    /// The installed QEMU, if it is new enough.
     fn of_the_system() -> Option<Self> {
         if !shell::has("qemu-system-x86_64") {
             return None;
@@ -366,7 +366,7 @@ impl Emulator {
         Some(Self { unpacked: Some(unpacked), version })
     }
 
-    /// The installed one, or the newest available, unpacked.
+    /// The installed QEMU, or the newest available one, unpacked.
     fn fetch(cache: &Cache, apt: &Apt) -> Result<Self> {
         if let Some(own) = Self::of_the_system() {
             return Ok(own);

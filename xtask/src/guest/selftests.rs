@@ -28,8 +28,8 @@ pub(super) const TESTS: &[(&str, u64)] = &[
     ("epoll_wakeup_test", 66),
 ];
 
-/// Why a test is skipped that races threads in real time and lost twice.
-pub(super) const LOST_RACE: &str = "needs CPUs that nothing else wants: it lost its race twice";
+/// Why a test that races threads in real time is skipped after it has lost twice.
+pub(super) const LOST_RACE: &str = "needs CPUs that no other task uses: the test lost its race twice";
 
 /// Programs with one source file: its path below `tools/testing/selftests`, and the libraries to link.
 const PROGRAMS: &[(&str, &str)] = &[
@@ -61,10 +61,10 @@ const PYTHON_TREE: &[(&str, &str)] = &[
 const SHIMS: &[(&str, &str)] =
     &[("ethtool", include_str!("ethtool-shim.sh")), ("udevadm", include_str!("udevadm-shim.sh"))];
 
-/// The distribution's Python: another one earlier in `PATH` lacks its modules.
+/// The distribution's Python: another one that comes earlier in `PATH` lacks the distribution's modules.
 const PYTHON: &str = "/usr/bin/python3";
 
-/// Builds them from a tree into a directory, with `run`, which runs all of them.
+/// Builds the selftests from a tree into a directory, with the script `run`, which runs all of them.
 pub(super) fn build(tree: &Path, into: &Path) -> Result {
     let selftests = tree.join("tools/testing/selftests");
     files::make_directory(&into.join("lib/sh"))?;
@@ -105,7 +105,7 @@ fn counts() -> String {
 fn busy_poller(tree: &Path, into: &Path) -> Result {
     let ynl = tree.join("tools/net/ynl");
     for (kind, file) in [("--header", "netdev-user.h"), ("--source", "netdev-user.c")] {
-        // Keep everything but sources out of the tree.
+        // Keep build products out of the tree.
         let mut generator = Command::new(PYTHON);
         generator.env("PYTHONDONTWRITEBYTECODE", "1").arg(ynl.join("pyynl/ynl_gen_c.py"));
         generator.args(["--mode", "user", kind, "--spec"]);
@@ -133,8 +133,8 @@ fn compiler(program: &Path) -> Command {
 mod reading {
     use super::*;
 
-    /// Runs `selftests.sh` on programs, one of which prints these words or is this script, and returns its
-    /// lines.
+    /// Runs `selftests.sh` on programs, one of which prints these words or is this script, and returns the
+    /// lines that `selftests.sh` prints.
     fn lines_of(name: &str, other: &str, words: &str) -> Vec<String> {
         let place = std::env::temp_dir().join(format!("netpolicy-selftests-{name}-{}", std::process::id()));
         files::make_directory(&place.join("drivers/net")).expect("a directory");

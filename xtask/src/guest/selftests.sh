@@ -1,14 +1,16 @@
 #!/bin/sh
-# The kernel's own tests in the directory "$1": a line for each, as libtest-mimic writes them, so that everything is counted alike:
-# `test kselftest/PROGRAM/TEST ... ok`. Programs speak TAP; of the script the exit code counts. This kernel and this machine
-# were made for them: a test that skips itself has failed.
+# Runs the kernel's own tests in the directory "$1" and prints a line for each in the format of
+# libtest-mimic, so that all tests are counted alike: `test kselftest/PROGRAM/TEST ... ok`. Programs
+# print TAP; for the script, the exit code decides. This kernel and this machine were made for these
+# tests: a test that skips itself has failed.
 cd "$1" || exit 1
 output=$(mktemp)
 trap 'rm -f "$output"' EXIT
 
-# Reads a program's TAP from $output; results that are not as many as it planned and as it is known to have are a failure.
+# Reads a program's TAP from $output. It is a failure if the number of results differs from the
+# program's plan or from the number in TESTS.
 report() {
-    sed -nE -e "s|^ok [0-9]+ ([^ ]+) # SKIP lost its race twice|test [SKIPPED, needs CPUs that nothing else wants: it lost its race twice] kselftest/$1/\1 ... ignored|p;t" \
+    sed -nE -e "s|^ok [0-9]+ ([^ ]+) # SKIP lost its race twice|test [SKIPPED, needs CPUs that no other task uses: the test lost its race twice] kselftest/$1/\1 ... ignored|p;t" \
         -e "s|^ok [0-9]+ ([^ ]+) # (SKIP.*)|test kselftest/$1/\1 ... FAILED|p;t" \
         -e "s|^ok [0-9]+ ([^ ]+).*|test kselftest/$1/\1 ... ok|p;t" \
         -e "s|^not ok [0-9]+ ([^ ]+).*|test kselftest/$1/\1 ... FAILED|p" "$output"
@@ -22,8 +24,9 @@ report() {
     sed -nE '/^(not ok|ok .* # SKIP)/p' "$output" >&2
 }
 
-# These count in real time how often a wait spins, and emulated CPUs beside other work may never let one spin. One that fails may try
-# again, alone and in the open.
+# These tests count in real time how often a wait spins, and emulated CPUs that compete with other
+# work may never let a wait spin. A test that fails runs once more, alone, and the second run is
+# reported.
 ./epoll_events_only_test > "$output"
 # shellcheck disable=SC2013 # names are words
 for name in $(sed -nE 's/^not ok [0-9]+ events_only\.([^ ]+).*/\1/p' "$output"); do
@@ -49,8 +52,10 @@ else
     echo "test kselftest/busy_poll_test.sh ... FAILED"
 fi
 
-# These race threads in real time, and on emulated CPUs some lose now and then, with or without the series. One that fails may try again, alone
-# and in the open. Of four that also takes CPUs which nothing else wants: they say nothing of the kernel if they lose twice, and are skipped.
+# These tests race threads in real time, and on emulated CPUs some lose now and then, with or without
+# the series. A test that fails runs once more, alone, and the second run is reported. Four of them
+# also need CPUs that no other task uses: if they lose twice, they say nothing about the kernel and
+# are skipped.
 ./epoll_wakeup_test > "$output"
 # shellcheck disable=SC2013 # names are words
 for race in $(sed -nE 's/^not ok [0-9]+ (global\.)?([^ ]+).*/\2/p' "$output"); do

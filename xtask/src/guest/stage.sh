@@ -1,6 +1,6 @@
 #!/bin/sh
-# The guest's process 1, on its root: the host's files, with everything that is written kept in memory.
-# /run/guest is shared with the host. What the host waits for: `begun`, then `exit`.
+# The guest's process 1. Its root consists of the host's files; everything that is written stays in
+# memory. /run/guest is shared with the host, which waits for two files: `begun`, then `exit`.
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C.UTF-8
 guest=/run/guest
 mkdir -p /dev/pts /dev/shm
@@ -10,9 +10,10 @@ mount -t cgroup2 cgroup2 /sys/fs/cgroup 2>/dev/null
 mount -t debugfs debugfs /sys/kernel/debug 2>/dev/null
 mount -t tracefs tracefs /sys/kernel/tracing 2>/dev/null
 mount -t bpf bpf /sys/fs/bpf 2>/dev/null
-# The first listener of a tracepoint changes the kernel's code wherever that stands, and so does a second one. An emulated CPU has been
-# seen to trap at the place of softirq_exit while programs of BPF came and went there: the hottest ones have two from the start,
-# which record nothing.
+# The first listener of a tracepoint changes the kernel's code at every place where the tracepoint is,
+# and so does the second one. An emulated CPU has trapped in softirq_exit while BPF programs were
+# attached and detached there. Therefore, the most frequent tracepoints have two listeners from the
+# start, which record nothing.
 for instance in one other; do
     mkdir /sys/kernel/tracing/instances/$instance 2>/dev/null || continue
     echo 0 > /sys/kernel/tracing/instances/$instance/tracing_on
@@ -23,7 +24,7 @@ for instance in one other; do
 done
 [ -e /dev/fd ] || ln -s /proc/self/fd /dev/fd
 hostname guest
-# As many descriptors as systemd allows; the kernel's own limit is 4096.
+# Allow as many descriptors as systemd does; the kernel's own limit is 4096.
 ulimit -n 524288
 ip link set lo up
 if [ -f $guest/modules ]; then
@@ -49,10 +50,10 @@ echo 1 > $guest/begun
     sync
 ) &
 command=$!
-# A command may ask for the distribution's own process 1; its words are in the kernel's log then.
+# A command may require the distribution's own process 1, whose output is then in the kernel's log.
 trap 'trap "" USR1; exec /lib/systemd/systemd --log-target=kmsg' USR1
 wait $command
-# The host ends the guest when it has read that; should it not, the guest ends by itself.
+# The host ends the guest when it has read `exit`; if it does not, the guest ends by itself.
 echo 1 > /proc/sys/kernel/sysrq
 sleep 10
 echo o > /proc/sysrq-trigger

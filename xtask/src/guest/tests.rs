@@ -21,7 +21,7 @@ const LIMIT: Duration = Duration::from_secs(35 * 60);
 /// The time limit of the test of [`smoke`].
 const SMOKE_LIMIT: Duration = Duration::from_secs(120);
 
-/// The guests for tests, in order of preference: the first one is what users have.
+/// The guests for tests, in order of preference. Users have the first one.
 pub(super) const FOR_TESTS: [Kind; 2] = [Kind::Qemu, Kind::Patched];
 
 /// The test that `make test` runs in a guest: a policy is applied to a NIC with interrupts, and undone.
@@ -47,7 +47,7 @@ pub(super) fn run(kind: Option<Kind>, name: Option<&str>) -> Result {
         && guests.broken.is_empty()
     {
         return Err(format!(
-            "no test ran: of the tests that this machine skips, a guest runs none with {name} in its name"
+            "no test ran: this machine skips no test with {name} in its name that a guest can run"
         ));
     }
     let mut tally = Tally::default();
@@ -86,7 +86,7 @@ impl Making {
         let make = |kind| {
             let guest = Cache::open().and_then(|cache| guest(&cache, kind, &[], false));
             if let Err(why) = &guest {
-                eprintln!("guest: {kind:?} cannot be made: {why}");
+                eprintln!("guest: {kind:?} cannot be built: {why}");
             }
             guest
         };
@@ -102,7 +102,7 @@ impl Making {
         Ok(guests)
     }
 
-    /// The same for the tests with `name` in their names.
+    /// Runs the skipped tests with `name` in their names, or all of them.
     fn run_named(self, programs: &[Program], name: Option<&str>) -> Result<Guests> {
         let mut guests = Guests::default();
         for program in programs {
@@ -119,7 +119,7 @@ impl Making {
                     continue;
                 }
             };
-            // The kernel's own tests run if none or one of them was requested by name.
+            // The kernel's own tests run if no test was requested by name, or one of them was.
             let has_own =
                 guest.selftests().is_some() && name.is_none_or(|name| name.contains(selftests::PREFIX));
             let names: Vec<String> = guests.skipped.iter().map(|skipped| skipped.name.clone()).collect();
@@ -137,11 +137,11 @@ impl Guests {
     /// remaining tests, once, and this is reported as a bug.
     fn run_in(&mut self, cache: &Cache, guest: &Qemu, programs: &[Program], names: &[String], own: bool) {
         let described = guest.described();
-        println!("\nin {described}: {} tests that no machine before it runs", names.len());
+        println!("\nin {described}: {} tests that no previous machine runs", names.len());
         let output = run_guest(cache, guest, programs, names, own, LIMIT);
         let Err(why) = self.read(&described, &output) else { return };
         let left = output.left(names);
-        eprintln!("{why}\n{described}: once more, for {} tests", left.len());
+        eprintln!("{why}\n{described}: running the remaining {} tests once more", left.len());
         let again = run_guest(cache, guest, programs, &left, own && !output.began(), LIMIT);
         match self.read(&described, &again) {
             Ok(()) => self.unsteady.push(format!("{described} died with {} tests left: {why}", left.len())),
@@ -175,7 +175,7 @@ fn run_guest(
         ("RUST_BACKTRACE".into(), "1".into()),
         (ONLY.to_owned(), names.join("\n")),
     ];
-    // Caches of programs that tests start are below these directories.
+    // Caches of the programs that tests start are below these directories.
     let inherited = |name: &'static str| Some((name.to_owned(), std::env::var(name).ok()?));
     environment.extend(["HOME", "XDG_CACHE_HOME"].into_iter().filter_map(inherited));
     let order = Order {

@@ -1,3 +1,3 @@
 #!/bin/sh
-# No udev runs in a guest: there is nothing to wait for.
+# Replaces udevadm: no udev runs in a guest, so there is nothing to wait for.
 exit 0

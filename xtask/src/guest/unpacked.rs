@@ -1,4 +1,5 @@
-//! Packages needed only for a program: unpacked where nothing starts it, and not installed.
+//! Packages of which only a program is needed: they are unpacked to a place where nothing starts them, and
+//! not installed.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -11,7 +12,7 @@ use crate::shell::{self, Result};
 /// The maximum space that it needs, in MiB, with its dependencies that are not installed.
 const SPACE: u64 = 200;
 
-/// Unpacks a package of this release, unless that was done. `shown_by` is its program's path.
+/// Unpacks a package of this release, unless it is already unpacked. `shown_by` is the path of its program.
 pub(crate) fn unpack(package: &str, shown_by: &str, purpose: &str) -> Result {
     let cache = Cache::open()?;
     if cache.finished(package).is_some() {
@@ -40,7 +41,7 @@ pub(crate) struct Wheel {
 }
 
 impl Wheel {
-    /// Installs it in a separate directory, unless that was done.
+    /// Installs the wheel in a separate directory, unless it is already installed.
     pub(crate) fn install(&self) -> Result {
         if self.program().is_some() {
             return Ok(());

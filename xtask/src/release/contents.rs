@@ -11,19 +11,19 @@ use crate::programs::PROGRAMS;
 use crate::shell::{self, Result};
 use crate::{files, linked};
 
-/// The path of the program in the units; it is replaced for another prefix.
+/// The path of the program in the systemd units, which is replaced if the prefix differs.
 const IN_UNITS: &str = "/usr/sbin/netpolicy";
 
 /// The commands of the programs of `netpolicy-tools`, which have manual pages and schemas.
 const COMMANDS_OF_TOOLS: [&str; 4] = ["tc", "bench", "sim", "lab"];
 
-/// The program, below the prefix.
+/// The path of the program, relative to the prefix.
 pub(crate) const PROGRAM: &str = "sbin/netpolicy";
 
 /// Where netpolicy finds the other programs, relative to the prefix.
 pub(crate) const TOOLS: &str = "libexec/netpolicy";
 
-/// The manual, below the prefix, and its sections.
+/// The path of the manual, relative to the prefix, and its sections.
 pub(crate) const MANUAL: &str = "share/man";
 pub(crate) const SECTIONS: [&str; 2] = ["man5", "man8"];
 
@@ -40,7 +40,7 @@ const FILES: &[(&str, &str)] = &[
     ("packaging/container/Containerfile", "share/netpolicy/container/Containerfile"),
 ];
 
-/// The licences, if a package has no `copyright` that contains them: from the project.
+/// Licences to copy from the project, if a package has no `copyright` that contains them.
 const LICENCES: [&str; 3] = ["LICENSE-APACHE", "LICENSE-MIT", "LICENSE-GPL-2.0"];
 
 /// Directories whose files are all copied.
@@ -73,7 +73,7 @@ pub(crate) fn install(arguments: &[String]) -> Result {
     let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
     let prefix = variable("PREFIX").unwrap_or_else(|| "/usr".to_owned());
     if !prefix.starts_with('/') {
-        return Err(format!("PREFIX is `{prefix}`: it begins with /"));
+        return Err(format!("PREFIX is `{prefix}`, but must begin with /"));
     }
     let root = PathBuf::from(variable("DESTDIR").unwrap_or_else(|| "/".to_owned()));
     let below = root.join(&prefix[1..]);
@@ -83,11 +83,11 @@ pub(crate) fn install(arguments: &[String]) -> Result {
     if let Some(lists) = options.path("--lists") {
         write_lists(&below, &prefix, &lists)?;
     }
-    println!("installed below {}; nothing was started: systemctl enable --now netpolicy", below.display());
+    println!("installed below {}; no service was started: systemctl enable --now netpolicy", below.display());
     Ok(())
 }
 
-/// Writes the paths of what is below a directory, as seen from the prefix, into a file for each package.
+/// Writes the paths below a directory, relative to the prefix, into a file for each package.
 fn write_lists(below: &Path, prefix: &str, lists: &Path) -> Result {
     let found = Stage::files(below)?;
     let (tools, own): (Vec<_>, Vec<_>) = found.iter().partition(|file| is_of_tools(&file[1..]));
@@ -98,7 +98,7 @@ fn write_lists(below: &Path, prefix: &str, lists: &Path) -> Result {
     Ok(())
 }
 
-/// Builds the programs that are installed, with these options of cargo.
+/// Builds the programs to install, with these options of cargo.
 pub(crate) fn build_programs(options: &[&str]) -> Result {
     let programs = PROGRAMS.map(|name| ["--package", name]).concat();
     shell::run(shell::cargo().args(["build", "--quiet"]).args(options).args(programs))

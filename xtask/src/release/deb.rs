@@ -17,7 +17,8 @@ pub(super) const SCRIPTS: [&str; 4] = ["preinst", "postinst", "prerm", "postrm"]
 pub(super) fn script(name: &str, version: &str) -> Result<String> {
     let text = files::read(&shell::root().join("packaging/debian").join(name))?.replace("@VERSION@", version);
     let text = filled_script(&text, "sh $script, or purge the package")?;
-    // Debian's administrators can forbid this one to stop a service; parts are shared with rpm, which has only systemctl.
+    // Debian's administrators can forbid this command to stop a service; scripts share parts with rpm, which
+    // has only systemctl.
     Ok(text.replace("systemctl stop", "deb-systemd-invoke stop"))
 }
 
@@ -57,7 +58,8 @@ pub(crate) fn pack(
     files::rename(&zsh, &usr.join(DEBIAN_ZSH))?;
     files::remove(zsh.parent().ok_or("no directory of completions")?)?;
 
-    // postinst creates it: dpkg would replace a symlink to another disk, and the journal would be lost.
+    // postinst creates the directory: dpkg would replace a symlink to another disk, and the journal would be
+    // lost.
     files::remove(&stage.root.join("var"))?;
 
     let control = stage.root.join("DEBIAN");

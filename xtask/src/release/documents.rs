@@ -55,7 +55,7 @@ fn code_of(text: &str) -> &str {
     &text[..end]
 }
 
-/// The target of a link once both ends are installed; `None` if its file is not.
+/// The target of a link as installed; `None` if no package contains its file.
 fn target_of(target: &str, from: &Path, installed: &BTreeMap<PathBuf, PathBuf>) -> Option<String> {
     if target.contains("://") || target.starts_with('#') {
         return Some(target.to_owned());
@@ -80,7 +80,7 @@ fn plain(path: &Path) -> PathBuf {
     plain
 }
 
-/// The way from a directory to a file.
+/// The relative path from a directory to a file.
 fn relative(from: &Path, to: &Path) -> PathBuf {
     let common = from.components().zip(to.components()).take_while(|(one, other)| one == other).count();
     let up = from.components().skip(common).map(|_| Component::ParentDir);

@@ -62,7 +62,7 @@ pub(crate) fn run(arguments: &[String]) -> Result {
             shell::output(Command::new("diff").arg(out.join("SHA256SUMS")).arg(again.join("out/SHA256SUMS")));
         said.map_err(|differs| format!("two builds differ: {differs}"))?;
         files::remove(&again)?;
-        eprintln!("release: the second build has the same bytes");
+        eprintln!("release: the second build gave the same bytes");
     }
     if options.has("--test") {
         trial::of_release(&artefacts, &version)?;

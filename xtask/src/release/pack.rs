@@ -15,12 +15,12 @@ pub(crate) struct Artefacts {
     pub(crate) directory: PathBuf,
     /// The Debian packages: netpolicy and its tools, with the debug symbols next to them.
     pub(crate) debs: [PathBuf; 2],
-    /// The same for rpm.
+    /// The rpm packages: netpolicy and its tools, with the debug symbols next to them.
     pub(crate) rpms: [PathBuf; 2],
     pub(crate) archive: PathBuf,
 }
 
-/// Creates all of them from a program and those next to it.
+/// Creates all artefacts from a program and the programs next to it.
 pub(crate) fn pack(built: &Path, version: &Version, out: &Path, effort: Effort) -> Result<Artefacts> {
     setup::need(setup::PACKAGES)?;
     files::make_directory(out)?;
@@ -37,7 +37,7 @@ pub(crate) fn pack(built: &Path, version: &Version, out: &Path, effort: Effort) 
     let build_ids = programs.iter().map(|program| program.build_id.as_str()).collect::<Vec<_>>().join(" ");
     let debs = deb::pack(&stage, version, &build_ids, out, effort)?;
     if effort == Effort::Release && !shell::has("podman") {
-        eprintln!("release: no image is made: it needs podman, which cargo xtask setup installs");
+        eprintln!("release: no image is created because podman is missing: cargo xtask setup installs it");
     } else if effort == Effort::Release {
         let image = out.join(format!("netpolicy-{}-{}.oci.tar", version.debian(), std::env::consts::ARCH));
         image::pack(&programs[0].stripped, &version.number, &image)?;

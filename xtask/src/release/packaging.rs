@@ -1,4 +1,4 @@
-//! What all packages have in common: the version, the maintainer, the scripts, and the effort.
+//! Common parts of all packages: the version, the maintainer, the scripts, and the compression effort.
 
 use std::process::Command;
 
@@ -19,7 +19,7 @@ pub(super) fn filled_script(script: &str, put_back: &str) -> Result<String> {
 /// and lintian rejects a control file without one (`malformed-contact`). The project has no public address:
 /// `.invalid` never has a host (RFC 2606), so mail bounces immediately.
 pub(crate) const MAINTAINER: &str = "the netpolicy developers <netpolicy@packages.invalid>";
-/// The same without an address.
+/// The maintainer of the packages, without an address.
 pub(crate) const VENDOR: &str = "the netpolicy developers";
 
 /// The version of the artefacts.
@@ -34,7 +34,7 @@ pub(crate) struct Version {
 }
 
 impl Version {
-    /// The workspace's version, at the time of SOURCE_DATE_EPOCH or of the last commit.
+    /// The workspace's version, with the time of SOURCE_DATE_EPOCH or of the last commit.
     pub(crate) fn of_workspace(suffix: Option<String>) -> Result<Self> {
         let number = files::manifest_value("version")?;
         let epoch = match std::env::var("SOURCE_DATE_EPOCH") {
@@ -44,8 +44,10 @@ impl Version {
                 shell::output(git.current_dir(shell::root()).args(["log", "-1", "--format=%ct"]))?
             }
         };
-        let epoch =
-            epoch.trim().parse().map_err(|error| format!("the time of the sources, {epoch:?}: {error}"))?;
+        let epoch = epoch
+            .trim()
+            .parse()
+            .map_err(|error| format!("reading the time of the sources, {epoch:?}: {error}"))?;
         if let Some(suffix) = &suffix {
             let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'.';
             if suffix.is_empty() || !suffix.bytes().all(plain) {
@@ -70,12 +72,12 @@ impl Version {
     }
 }
 
-/// How much effort to put into packing.
+/// How much effort to put into compression.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Effort {
-    /// Small files, and debug symbols.
+    /// Produce small files, and package debug symbols.
     Release,
-    /// Fast, and without the symbols: for trials of installation.
+    /// Be fast and omit debug symbols: for trials of installation.
     Trial,
 }
 

@@ -11,7 +11,7 @@ use crate::shell::{self, Result};
 
 /// A program and its separated debug information.
 pub(crate) struct Program {
-    /// Without debug information, which is what is installed.
+    /// The program without debug information, which is installed.
     pub(crate) stripped: PathBuf,
     /// The debug information.
     pub(crate) debug: PathBuf,
@@ -31,7 +31,7 @@ pub(crate) fn host_target() -> Result<String> {
 pub(super) fn rustc_value(name: &str) -> Result<String> {
     let said = shell::output(Command::new("rustc").arg("-vV"))?;
     let value = said.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
-    value.map(str::to_owned).ok_or_else(|| format!("rustc -vV names no {name}"))
+    value.map(str::to_owned).ok_or_else(|| format!("rustc -vV does not print {name}"))
 }
 
 /// Builds the programs, in `directory` if given, and returns the path of netpolicy, with the others next to
@@ -74,13 +74,14 @@ pub(crate) fn split_all(netpolicy: &Path, directory: &Path) -> Result<Vec<Progra
     PROGRAMS.into_iter().map(|name| split(name, &near(netpolicy, name)?, directory)).collect()
 }
 
-/// The program with this name: next to netpolicy, as cargo builds them, or where they are installed.
+/// The path of the program with this name: next to netpolicy, as cargo builds it, or where it is installed.
 fn near(netpolicy: &Path, name: &str) -> Result<PathBuf> {
     let directory = netpolicy.parent().unwrap_or(Path::new("."));
     let places = [directory.join(name), directory.join("..").join(TOOLS).join(name)];
     let found = places.into_iter().find(|place| place.is_file());
-    found
-        .ok_or_else(|| format!("{name} is not near {}: cargo build builds all programs", netpolicy.display()))
+    found.ok_or_else(|| {
+        format!("{name} was not found near {}: cargo build builds all programs", netpolicy.display())
+    })
 }
 
 fn split(name: &str, built: &Path, directory: &Path) -> Result<Program> {

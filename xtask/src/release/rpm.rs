@@ -82,7 +82,7 @@ pub(crate) fn pack(stage: &Stage, version: &Version, out: &Path, effort: Effort)
         }
     }
     files::remove(&top)?;
-    let made = packed.zip(tools).ok_or("rpmbuild did not make both packages")?;
+    let made = packed.zip(tools).ok_or("rpmbuild did not create both packages")?;
     Ok(made.into())
 }
 

@@ -23,11 +23,12 @@ const USAGE: &str = "usage: cargo xtask source-packages [--out DIRECTORY] [--tes
 The sources are those of the last commit. Debian: dpkg-buildpackage in what dpkg-source -x unpacks;
 rpm: rpmbuild --rebuild. Both need Rust, clang and libbpf, and no network.";
 
-/// Directories of vendored crates that no build here reads, by crate: libelf and zlib are the system's. Of its
-/// libbpf, libbpf-sys includes headers.
+/// Directories of vendored crates that no build of netpolicy reads, by crate: libelf and zlib are the
+/// system's. Of its copy of libbpf, libbpf-sys includes headers.
 const UNUSED: [(&str, &[&str]); 1] = [("libbpf-sys", &["elfutils", "zlib"])];
 
-/// Suffixes of files that a source package must not have: compiled files, and copies that `dh_clean` deletes.
+/// Suffixes of files that a source package must not contain: compiled files, and copies that `dh_clean`
+/// deletes.
 const REMOVED: [&str; 8] = ["a", "dll", "exe", "lib", "o", "orig", "so", "wasm"];
 
 /// The file in which cargo keeps the checksums of a vendored crate.
@@ -52,17 +53,18 @@ pub(crate) fn run(arguments: &[String]) -> Result {
     Ok(())
 }
 
-/// The first Debian release with the Rust and the libbpf that the packages need.
+/// The first Debian release with the required versions of Rust and libbpf.
 const SUITE: &str = "forky";
 
-/// What the root needs: the build dependencies of `debian/control`, and the tools for both formats.
+/// The packages that the root needs: the build dependencies of `debian/control`, and the tools for both
+/// formats.
 const WITH_COMPILERS: [&str; 9] =
     ["build-essential", "cargo", "clang", "debhelper", "fakeroot", "libbpf-dev", "lintian", "rpm", "rustc"];
 
 /// The disk space for this root, as an archive and unpacked, and for what is built in it, in MiB.
 const SPACE: u64 = 8_000;
 
-/// Builds both in a root of Debian that has no network, and has lintian judge the Debian packages.
+/// Builds both packages in a root of Debian that has no network, and runs lintian on the Debian packages.
 fn build_offline(packages: &[PathBuf; 2], out: &Path) -> Result {
     let root = out.join("root");
     files::make_directory(&root)?;
@@ -142,8 +144,8 @@ fn archive(directory: &Path, version: &Version, file: &Path) -> Result {
     shell::output(tar.arg(name.unwrap_or_default())).map(drop)
 }
 
-/// Vendors the crates. Those that no build for Linux takes keep their manifest only, which cargo reads to
-/// resolve `Cargo.lock`; compiled files go.
+/// Vendors the crates. Crates that no build for Linux uses keep only their manifest, which cargo reads to
+/// resolve `Cargo.lock`. Compiled files are removed.
 fn vendor_crates(vendor: &Path) -> Result {
     let mut cargo = shell::cargo();
     cargo.args(["vendor", "--locked", "--quiet", "--versioned-dirs"]).arg(vendor);
@@ -165,7 +167,7 @@ fn vendor_crates(vendor: &Path) -> Result {
     Ok(())
 }
 
-/// The vendored directories of crates that are built for Linux, in tests and by build scripts too.
+/// The vendored directories of crates that are built for Linux, including those of tests and build scripts.
 fn built() -> Result<BTreeSet<String>> {
     let mut found = BTreeSet::new();
     for target in TARGETS {
@@ -193,7 +195,7 @@ fn remove_unwanted(directory: &Path) -> Result {
     Ok(())
 }
 
-/// Leaves a crate's manifest, and an empty file wherever the manifest names one.
+/// Removes everything except a crate's manifest, and creates an empty file wherever the manifest names one.
 fn keep_manifest(directory: &Path) -> Result {
     let manifest = files::read(&directory.join("Cargo.toml"))?;
     for path in files::entries(directory)? {
@@ -206,14 +208,14 @@ fn keep_manifest(directory: &Path) -> Result {
         let value = line.strip_prefix("path = \"").or_else(|| line.strip_prefix("build = \""))?;
         value.strip_suffix('"').map(str::to_owned)
     };
-    // An older manifest does not name its library.
+    // Older manifests do not name the path of the library.
     for file in manifest.lines().filter_map(named).chain(["src/lib.rs".to_owned()]) {
         files::write(&directory.join(file), "")?;
     }
     Ok(())
 }
 
-/// Has cargo's checksums of a vendored crate name the files that are left, and none that was emptied.
+/// Rewrites cargo's checksums of a vendored crate: they list the remaining files, except the empty ones.
 fn write_checksums(directory: &Path) -> Result {
     let file = directory.join(CHECKSUMS);
     let mut sums: Value = serde_json::from_str(&files::read(&file)?).about(&file)?;
@@ -273,7 +275,7 @@ const COMMON: [&str; 3] = ["Apache-2.0", "GPL-2.0-only", "LGPL-2.1-only"];
 /// The SPDX identifier of a licence with an exception, whose text repeats the licence.
 const LLVM: &str = "Apache-2.0 WITH LLVM-exception";
 
-/// `debian/copyright`, in Debian's machine-readable format 1.0: ours, and each crate that is linked.
+/// `debian/copyright`, in Debian's machine-readable format 1.0: netpolicy, and each crate that is linked.
 fn copyright(components: &[Component]) -> Result<String> {
     let mut text = "Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/\n\
         Upstream-Name: netpolicy\n\
@@ -284,7 +286,7 @@ fn copyright(components: &[Component]) -> Result<String> {
         Files: crates/bpf/src/*.bpf.c crates/bpf/src/*.h kernel/*\n\
         Copyright: 2026 the netpolicy developers\nLicense: GPL-2.0-only\n"
         .to_owned();
-    // Each licence by its SPDX identifier, with its text as one of the crates has it.
+    // Lists each licence by its SPDX identifier, with its text as found in one of the crates.
     let mut licences: BTreeMap<&str, Option<String>> =
         ["Apache-2.0", "MIT", "GPL-2.0-only"].map(|name| (name, None)).into();
     for crate_ in components {
@@ -312,7 +314,7 @@ fn copyright(components: &[Component]) -> Result<String> {
                 let file = if name == "Apache-2.0" { name } else { file };
                 format!("On Debian systems, the full text is in /usr/share/common-licenses/{file}.")
             }
-            // The licence is elsewhere; its exception is not.
+            // Only the exception's text is needed, because the licence's own text is elsewhere.
             Some(words) if name == LLVM => {
                 let exception = words.split_once("LLVM Exceptions").map_or("", |(_, after)| after);
                 let exception = exception.split_once('\n').map_or("", |(_, after)| after);
@@ -322,7 +324,9 @@ fn copyright(components: &[Component]) -> Result<String> {
             }
             Some(words) => words,
             None => {
-                return Err(format!("no crate has the text of {name} alone, which debian/copyright needs"));
+                return Err(format!(
+                    "no crate contains exactly the text of {name}, which debian/copyright needs"
+                ));
             }
         };
         let _infallible = write!(text, "\nLicense: {}\n", dep5_expression(name));
@@ -339,25 +343,25 @@ fn copyright(components: &[Component]) -> Result<String> {
 
 /// An SPDX expression as Debian's copyright format (DEP-5) writes it.
 fn dep5_expression(expression: &str) -> String {
-    // A comma binds less than `or`.
+    // In this format, a comma has lower precedence than `or`.
     let words = expression.replace(") AND ", ", and ").replace(" OR ", " or ").replace(" AND ", " and ");
     let words = words.replace(['(', ')'], "");
     words.replace(" WITH LLVM-exception", " with LLVM exception")
 }
 
-/// The SPDX identifiers of an expression, each with its exception.
+/// The SPDX identifiers in an expression, each with its exception.
 fn identifiers(expression: &str) -> Vec<&str> {
     let alternatives = expression.split(" OR ").flat_map(|part| part.split(" AND "));
     alternatives.map(|name| name.trim_matches(['(', ')', ' '])).collect()
 }
 
-/// The copyright notices in a crate's licence files, or else its developers.
+/// The copyright notices in a crate's licence files; without any, the crate's developers.
 fn notices(component: &Component) -> Result<Vec<String>> {
     let mut found = BTreeSet::new();
     for path in &component.texts {
         let words = std::fs::read(path).about(path)?;
         let words = String::from_utf8_lossy(&words).into_owned();
-        // A template has its fields in brackets.
+        // Skip templates, which have their fields in brackets.
         let lines = words.lines().map(str::trim).filter(|line| !line.contains(['[', '{']));
         let lines = lines.filter_map(|line| line.strip_prefix("Copyright "));
         found.extend(lines.filter(|line| line.contains(|c: char| c.is_ascii_digit())).map(str::to_owned));
@@ -368,7 +372,8 @@ fn notices(component: &Component) -> Result<Vec<String>> {
     Ok(found.into_iter().collect())
 }
 
-/// The text of a licence in a crate: of the file that is named after it, or of the only file of its only licence.
+/// The text of a licence in a crate: the file that is named after the licence, or the only licence file of a
+/// crate with one licence.
 fn text_of(name: &str, component: &Component) -> Result<Option<String>> {
     let key = match name {
         "BSL-1.0" => "BOOST".to_owned(),
@@ -440,7 +445,7 @@ fn srpm(
     Ok(out.join(format!("netpolicy-{number}-{release}.src.rpm")))
 }
 
-/// A crate's version as rpm takes it: it has no `-`, and sorts what follows `~` before the release.
+/// A crate's version in rpm's format, which allows no `-` and sorts what follows `~` before the release.
 fn rpm_version(version: &str) -> String {
     version.replace('-', "~")
 }

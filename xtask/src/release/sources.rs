@@ -18,7 +18,7 @@ pub(crate) struct Licences {
     pub(crate) sbom: String,
 }
 
-/// Statically linked C libraries: the package with the archive, what is linked, and its licence.
+/// Statically linked C libraries: the package with the archive, the linked component, and its licence.
 const C_LIBRARIES: [(&str, &str, &str); 4] = [
     ("libc6-dev", "glibc", "LGPL-2.1-or-later"),
     ("libelf-dev", "elfutils (libelf)", "LGPL-3.0-or-later OR GPL-2.0-or-later"),
@@ -26,7 +26,7 @@ const C_LIBRARIES: [(&str, &str, &str); 4] = [
     ("libgcc-12-dev", "libgcc", "GPL-3.0-or-later WITH GCC-exception-3.1"),
 ];
 
-/// The beginning of `copyright`.
+/// The first part of `copyright`.
 const HEAD: &str = "netpolicy: packet delivery as a policy says.\n\n\
     Copyright: 2026 the netpolicy developers.\n\
     Licence: Apache-2.0 OR MIT, at your choice; the BPF programs that it holds are GPL-2.0-only.\n\

@@ -1,4 +1,4 @@
-//! The tree to pack: modes, owners and times are fixed, so that the same contents give the same bytes.
+//! The tree to pack. Modes, owners and times are fixed, so that the same contents give the same bytes.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,9 +10,9 @@ use super::sources::{Licences, changelog};
 use crate::files::{self, About as _};
 use crate::shell::{self, Result};
 
-/// Trees with everything that the packages contain below /usr, for all package formats.
+/// The contents of all packages below /usr, for all package formats.
 pub(crate) struct Stage {
-    /// The future `/`; until [`Stage::split`], including what `tools_root` has afterwards.
+    /// The future `/`; until [`Stage::split`], it includes what `tools_root` contains afterwards.
     pub(crate) root: PathBuf,
     /// The future `/` of the tools' package.
     pub(crate) tools_root: PathBuf,
@@ -75,7 +75,7 @@ impl Stage {
         let emptied = self.root.join("usr").join(contents::TOOLS);
         files::remove(&emptied)?;
         files::remove(emptied.parent().unwrap_or(&emptied))?;
-        // The licences of netpolicy-tools are in netpolicy, on which it depends.
+        // The licences of netpolicy-tools are in the package netpolicy, on which it depends.
         let documents = self.tools_root.join("usr/share/doc");
         files::make_directory(&documents)?;
         let link = documents.join("netpolicy-tools");
@@ -106,7 +106,7 @@ impl Stage {
     }
 }
 
-/// Sets directories, files and times to their final state.
+/// Sets directories, modes and times to their final state.
 pub(super) fn settle(tree: &Path, epoch: u64) -> Result {
     let find = |arguments: &[&str]| shell::output(Command::new("find").arg(tree).args(arguments)).map(drop);
     find(&["-type", "d", "-not", "-perm", "700", "-exec", "chmod", "0755", "{}", "+"])?;

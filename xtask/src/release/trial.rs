@@ -42,7 +42,7 @@ pub(crate) fn run(only: Option<&str>, program: Option<&Path>) -> Result<Tally> {
     run_script(&artefacts, &version, false, only)
 }
 
-/// The same for release packages, with checks that only they can pass.
+/// Tries release packages, with checks that only they can pass.
 pub(crate) fn of_release(artefacts: &Artefacts, version: &Version) -> Result {
     match unfit() {
         Some(why) => Err(format!("the artefacts cannot be tried: {why}")),
@@ -70,7 +70,7 @@ fn run_script(artefacts: &Artefacts, version: &Version, released: bool, only: Op
         shell::output(Command::new("dpkg-deb").arg("-x").arg(deb).arg(&unpacked))?;
     }
     let program = unpacked.join("usr/sbin/netpolicy");
-    // The earlier version is the same program packaged with another version number, which is all that an
+    // The earlier version is the same program, packaged with another version number, which is all that an
     // upgrade sees.
     let earlier_version = Version { suffix: Some("earlier".to_owned()), ..version.clone() };
     let earlier = pack(&program, &earlier_version, &directory.join("earlier"), Effort::Trial)?;
@@ -141,7 +141,7 @@ pub(super) fn root_archive(suite: &str, packages: &[&str], mebibytes: u64) -> Re
     let making = cache.begin("root")?;
     let mut mmdebstrap = shell::tied("mmdebstrap");
     mmdebstrap.args(["--variant=minbase", "--quiet", "--mode=root"]);
-    // A mirror that is kept as it was on some day stays usable; signatures are checked as always.
+    // Accept a mirror that is a snapshot of an earlier day; signatures are checked as always.
     mmdebstrap.arg("--aptopt=Acquire::Check-Valid-Until \"false\"");
     mmdebstrap.arg(format!("--include={}", packages.join(",")));
     mmdebstrap.arg(suite).arg(making.join(FILE)).arg(format!("deb {key}{} {suite} main", mirror.uri));
