@@ -4,7 +4,7 @@ use std::ffi::OsString;
 
 use clap::Args;
 
-/// Create two hosts on this machine, one with memcached, to try things out.
+/// Create two hosts on this machine, one with memcached, for experiments.
 ///
 /// Two unnamed network namespaces, a veth between them whose server end has a NAPI for each queue, and the
 /// distribution's memcached. The machine's own network is not touched, and nothing is left afterwards,

@@ -18,7 +18,8 @@ use cli::child::{code, forward};
 /// The maximum wait for a signal before the server is checked.
 const TURN: Duration = Duration::from_millis(50);
 
-/// Creates the lab, prints how to inspect it, and waits for a signal, the server's exit, or the command's.
+/// Creates the lab, prints how to inspect it, and waits for a signal, the server's exit, or the end of the
+/// command.
 pub(crate) fn run(arguments: &LabArgs, context: &Context) -> Result<Exit, Fault> {
     let online = observe(&context.session.netns()?, &Processes::None)?.topology.online;
     let mut signals = Signals::catch()?;
@@ -58,7 +59,7 @@ pub(crate) fn run(arguments: &LabArgs, context: &Context) -> Result<Exit, Fault>
 
 /// Waits for a signal.
 fn wait(context: &Context, signals: &mut Signals, server: &mut Memcached) -> Result<Exit, Fault> {
-    context.console.say("Press Ctrl-C to end it and everything in it.");
+    context.console.say("Press Ctrl-C to end the lab and every process in it.");
     loop {
         if signals.take().is_some() {
             return Ok(Exit::Done);

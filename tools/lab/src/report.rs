@@ -1,4 +1,4 @@
-//! Two hosts on this machine, and how to reach them.
+//! Two hosts on this machine, with instructions for reaching them.
 
 use linux::lab::{CLIENT_ADDRESS, Lab, Memcached, SERVER_ADDRESS, SERVER_DEVICE};
 use model::Pid;
@@ -53,7 +53,7 @@ impl LabReport {
         }
     }
 
-    /// The same for people.
+    /// The same text for people.
     pub(crate) fn introduction(&self) -> String {
         let Self { server, client } = self;
         format!(

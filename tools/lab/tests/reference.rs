@@ -44,7 +44,7 @@ fn words_of(path: &str) -> &'static str {
         "delivery.mode" => "a [delivery mode](delivery-modes.md)",
         "delivery.processing" => "`softirq`, `kthread`, `workqueue`, `busy-kthread`",
         "layout.irq-cpus" | "layout.thread-cpus" => "`\"0-7\"`",
-        other => panic!("say here what `{other}` takes"),
+        other => panic!("describe the values of `{other}` here"),
     }
 }
 
@@ -101,7 +101,7 @@ fn shared_options<'a>(
     in_order
 }
 
-/// Whether an argument is not described above.
+/// Whether an argument is not described in the shared lists.
 fn is_new(arg: &Arg, known: &BTreeSet<String>) -> bool {
     !known.contains(arg.get_id().as_str())
 }
@@ -148,7 +148,7 @@ fn sentence(text: Option<&StyledStr>) -> String {
     text.map(ToString::to_string).unwrap_or_default().trim_end().trim_end_matches('.').to_owned() + "."
 }
 
-/// An option that at least this many commands share is listed above them.
+/// An option that at least this many commands share is listed once, above them.
 const SHARED_MIN: usize = 2;
 
 /// Describes a command and its subcommands. Options in `shared` are described above, and only named here.

@@ -464,7 +464,7 @@ fn a_report_is_well_formed_and_has_measured_points_over_predicted_lines() {
             of("circle").iter().map(|e| (e.number("cx"), e.number("cy"))).collect();
         for (k, ((mode, load, avg, cpu), (x, y))) in rows.iter().zip(&circles).enumerate() {
             let there = line.get(k).map_or_else(|| of("line")[0].number("x1") + 6.0, |point| point.0);
-            assert!((there - x).abs() < 0.01, "a point stands where the line has its load");
+            assert!((there - x).abs() < 0.01, "a point is at the load that the line has there");
             let value = if i < 2 { avg } else { cpu };
             assert_eq!(of("title")[k].text, value.to_string(), "{mode}@{load}");
             let labels: Vec<&str> = of("text").iter().map(|e| e.text.as_str()).collect();

@@ -41,14 +41,15 @@ fn a_row_of_evidence_is_the_median_of_its_runs() {
     let avg = measured(base, "avg").expect("a value");
     assert!((avg - 52.0357).abs() < 0.001, "{avg}");
     assert_eq!((measured(base, "qps"), base["class"].as_str()), (Some(20656.25), Some("stable")));
-    // 59, 89 and 123 us: runs differ.
+    // 59, 89 and 123 us: the runs differ.
     assert_eq!(row(&validation, "base@61.9K")["class"], "knee");
     assert_eq!(row(&validation, "base@MAX")["class"], "max");
-    // Two of its runs were behind: their response times reflect only the length of the measurement.
+    // In two of its runs, the server fell behind: their response times reflect only the length of the
+    // measurement.
     let behind = row(&validation, "defer20@61.9K");
     assert_eq!((behind["class"].as_str(), measured(behind, "avg")), (Some("overload"), None));
     assert!(measured(behind, "qps").is_some());
-    // The server had one CPU there, the scenario has two.
+    // The server had one CPU on that machine; the scenario has two.
     assert_eq!(measured(base, "cpu"), None);
     let rows = validation["rows"].as_array().expect("rows");
     assert!(rows.iter().all(|row| !row["name"].as_str().is_some_and(|name| name.starts_with("defer10"))));
@@ -224,7 +225,7 @@ fn rows_that_parameters_were_fitted_to_and_that_are_absent_are_reported() {
     );
 }
 
-/// The evidence before gzip.
+/// The evidence before compression.
 fn unpacked() -> Vec<u8> {
     let mut text = Vec::new();
     let file = std::fs::File::open(EVIDENCE).expect("it is there");

@@ -56,7 +56,7 @@ fn pin(cpu: usize) -> Result<(), Failure> {
 /// The CPU time that the server has used so far.
 type CpuTime = Arc<dyn Fn() -> Result<Duration, Failure> + Send + Sync>;
 
-/// A server: its address and its CPU time.
+/// A server under test: its address and its CPU time.
 #[derive(Clone)]
 struct Server {
     address: SocketAddr,
@@ -510,7 +510,7 @@ fn print_results(clients: &[Client], did: &[Vec<Did>]) {
     for (which, client) in clients.iter().enumerate() {
         let middle = |what| median(&of(which, what)).unwrap_or(f64::NAN);
         println!(
-            "  {:27} {:>7.0} requests/s; client {:>3.0} % of its CPU, {:>5.2} us a request; server {:>3.0} %, {:>5.2} us",
+            "  {:27} {:>7.0} requests/s; client {:>3.0} % of its CPU, {:>5.2} us per request; server {:>3.0} %, {:>5.2} us",
             client.name,
             middle(|d| d.rate),
             middle(|d| 100.0 * d.shares.client),
@@ -520,7 +520,7 @@ fn print_results(clients: &[Client], did: &[Vec<Did>]) {
         );
         if which > 1 {
             println!(
-                "  {:27} requests/s {}, asleep {}; client's CPU for each, asleep {}",
+                "  {:27} requests/s {}, sleeping {}; client's CPU per request, sleeping {}",
                 "",
                 ratio(&of(which, |d| d.rate), &of(0, |d| d.rate)),
                 ratio(&of(which, |d| d.rate), &of(1, |d| d.rate)),

@@ -118,7 +118,7 @@ fn main() -> ExitCode {
         }
     };
     if let Some(words) = run.refusal() {
-        eprintln!("load: the server refused: {words}");
+        eprintln!("load: the server refused a key: {words}");
     }
     let origin = Origin::Measured(MeasuredOn {
         host: String::new(),

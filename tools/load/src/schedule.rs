@@ -152,7 +152,7 @@ mod test {
         held.resume(first);
         let mut all = [others, arrivals(&mut held, 300)].concat();
         all.sort_by_key(|a| (a.due, a.connection));
-        assert_eq!(all, expected, "the backlog comes out with the due times it always had");
+        assert_eq!(all, expected, "the backlog has the due times of an unsuspended schedule");
     }
 
     #[test]

@@ -32,7 +32,7 @@ pub enum NotAnOperation {
 impl std::fmt::Display for NotAnOperation {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Kind(kind) => write!(f, "an operation of kind {kind} (r or w is known)"),
+            Self::Kind(kind) => write!(f, "an operation of kind {kind} (only r and w are known)"),
             Self::Length(bytes) => write!(f, "an operation of {bytes} bytes"),
             Self::Offset(offset) => write!(f, "an operation at offset {offset}"),
         }

@@ -215,7 +215,7 @@ fn operations_on_storage_are_done_and_failed_ones_counted() {
     assert!(good.requests.due > 0);
     assert_eq!((good.requests.answered, good.requests.errors), (good.requests.due, 0));
     assert!(text.iter().any(|&byte| byte != 7), "nothing was written");
-    let said = beyond.refusal().expect("most of a gigabyte is not there").to_owned();
+    let said = beyond.refusal().expect("most of a gigabyte has not arrived").to_owned();
     assert!(said.contains("Input/output error"), "{said}");
     assert!(evidence(beyond).void.expect("does not count").contains("refused"));
 }

@@ -1,4 +1,4 @@
-//! The load generator against servers that behave, stall, refuse, break off and die.
+//! The load generator against servers that behave, stall, refuse requests, drop connections and exit.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -104,10 +104,13 @@ fn a_stalled_server_shows_in_the_response_times_of_all_that_were_due_meanwhile()
     assert!(found.lateness.p90 >= stalled, "sent long after it was due: {}", found.lateness.p90);
     assert!(
         found.generator_lateness.p90 < stalled,
-        "but not by the generator's fault: {}",
+        "but not because of the generator: {}",
         found.generator_lateness.p90
     );
-    assert_eq!(found.requests.answered, found.requests.due, "the backlog was sent when there was room");
+    assert_eq!(
+        found.requests.answered, found.requests.due,
+        "the backlog was sent when the connection had room"
+    );
 }
 
 #[test]
@@ -144,7 +147,7 @@ fn a_generator_that_is_kept_from_its_cpu_makes_its_run_void() {
         let (late, sent) = (delayed.generator_lateness, delayed.latency_from_send.expect("a measured run"));
         assert!(late.p50 > Nanoseconds::from_micros(500), "{waiting:?}: {}", late.p50);
         assert_eq!(sent.count, delayed.requests.answered, "{waiting:?}");
-        assert!(sent.avg < delayed.latency.avg, "{waiting:?}: the client's delay is not in it");
+        assert!(sent.avg < delayed.latency.avg, "{waiting:?}: the response time excludes the client's delay");
     }
 }
 

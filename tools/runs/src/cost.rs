@@ -21,7 +21,7 @@ pub struct Cost {
     pub tasks_us: Option<Interval>,
     /// Ratio to the first configuration, over pairs of runs of one round; `None` for the first itself.
     pub machine_ratio: Option<Interval>,
-    /// The same for [`Cost::tasks_us`].
+    /// Ratio to the first configuration for [`Cost::tasks_us`].
     pub tasks_ratio: Option<Interval>,
 }
 
@@ -106,7 +106,11 @@ mod test {
             run.cpu_per_answer = Some(CpuPerAnswer { machine_us: Some(50.0), tasks_us });
         }
         let costs = grid.variants[0].costs();
-        assert_eq!((costs.len(), costs[0].tasks_ratio), (2, None), "the first is compared with nothing");
+        assert_eq!(
+            (costs.len(), costs[0].tasks_ratio),
+            (2, None),
+            "the first configuration is compared with no other"
+        );
         let ratio = costs[1].tasks_ratio.expect("six pairs").estimate;
         assert!((ratio - 0.5).abs() < 1e-9, "{ratio}");
         let same = costs[1].machine_ratio.expect("six pairs").estimate;

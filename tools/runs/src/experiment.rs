@@ -36,7 +36,7 @@ pub struct Cell<'a> {
     pub load: OfferedLoad,
     /// The round, from 0.
     pub round: u32,
-    /// The seed of the run, the same for a whole round.
+    /// The seed of the run, which all runs of a round share.
     pub seed: u64,
 }
 
@@ -82,7 +82,7 @@ pub trait Stage {
 pub struct Progress<'a> {
     /// Completed runs.
     pub done: usize,
-    /// Total number of runs.
+    /// The total number of runs.
     pub total: usize,
     /// The next run; `None` after the last.
     pub next: Option<Cell<'a>>,
@@ -195,8 +195,8 @@ impl Experiment {
         self.resume(stage, Vec::new(), |_| Ok(()), progress)
     }
 
-    /// Makes the runs that `made` lacks, and those that are void there, again. Passes each to `keep` as soon
-    /// as the host is restored.
+    /// Performs the runs that `made` lacks, and repeats those that are void there. Passes each to `keep` as
+    /// soon as the host is restored. #E [`Stopped`] at the first run that fails or cannot be kept.
     ///
     /// # Errors
     /// [`Stopped`] at the first run that fails or cannot be kept.
@@ -287,7 +287,7 @@ mod test {
         type Error = Gone;
 
         fn apply(&mut self, label: &str) -> Result<(), Gone> {
-            assert_eq!(self.applied, None, "restored before the next");
+            assert_eq!(self.applied, None, "restored before the next run");
             self.applied = Some(label.to_owned());
             Ok(())
         }
@@ -324,8 +324,8 @@ mod test {
             assert!(cells.iter().all(|c| c.round == round && c.seed == cells[0].seed));
             orders.insert(names);
         }
-        assert!(orders.len() > 1, "rounds are shuffled apart");
-        assert_eq!(order, experiment.order(), "and the seed repeats them");
+        assert!(orders.len() > 1, "rounds are shuffled differently");
+        assert_eq!(order, experiment.order(), "and the seed reproduces the order");
     }
 
     #[test]

@@ -158,7 +158,7 @@ impl fmt::Display for Judged {
         if let Some(Interval { estimate, low, high }) = ratio {
             write!(f, ", {estimate:.2} ({low:.2}-{high:.2}) over {pairs} pairs")?;
             if !sure {
-                f.write_str(", the interval contains the bound")?;
+                f.write_str(", but the interval contains the bound")?;
             }
         }
         Ok(())
@@ -249,7 +249,11 @@ mod test {
         let gates = "# who must reach what\n\n*  fast  slow  qps  >= 4  # four times\n* fast slow qps <= 4.1";
         assert_eq!(verdicts(5.0, gates), [(Some(true), true), (Some(false), true)]);
         assert_eq!(verdicts(3.0, gates), [(Some(false), true), (Some(true), true)]);
-        assert_eq!(verdicts(4.05, gates)[0], (Some(true), false), "met, but the interval reaches below");
+        assert_eq!(
+            verdicts(4.05, gates)[0],
+            (Some(true), false),
+            "met, but the interval reaches below the bound"
+        );
     }
 
     #[test]

@@ -20,7 +20,7 @@ use measure::statistics::{Interval, coverage};
 pub struct Grid {
     /// The format.
     pub schema: FormatName,
-    /// What is compared, in a few words.
+    /// The subject of the comparison, in a few words.
     pub title: String,
     /// Notes that the reader needs: how the machine was shared, what else was running.
     pub notes: Vec<String>,
@@ -134,7 +134,7 @@ pub(crate) fn legend(rounds: u32) -> String {
         ),
     };
     format!(
-        "{what} Response times in us from when each request was due; 50%late, 99%late: how long after that, or after its connection had room, the client sent it, in us; cpu: percent of the server's CPUs; csw/s: context switches of the \
+        "{what} Response times in us from when each request was due; 50%late, 99%late: how long after that time, or after its connection had room, the client sent the request, in us; cpu: percent of the server's CPUs; csw/s: context switches of the \
          machine; irq/req: polls after an interrupt, or on a veth after a softirq of the sender, for each answer; softirq/s, kthread/s, own/s: polls of the server's NAPIs by softirqs, by their kernel threads, by the \
          server itself. Ratios are over pairs of runs of the same round, with intervals of 95 % (Student's t); so are cpu \
          points, which are differences."
@@ -180,7 +180,8 @@ impl Grid {
                 let rows = overall.ratios(&self.variants, against);
                 let rows: Vec<_> = rows.iter().map(|row| (ratio_cells(row), String::new())).collect();
                 if !rows.is_empty() {
-                    let _ = writeln!(text, "{}, over all of them, against {against}", overall.name);
+                    let _ =
+                        writeln!(text, "{}, over all of these variants, relative to {against}", overall.name);
                     aligned(&mut text, &RATIO_COLUMNS, &rows);
                     text.push('\n');
                 }

@@ -10,7 +10,7 @@ use crate::variant::{Ratios, Variant};
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Overall {
-    /// The common part of the experiments.
+    /// The common attributes of the experiments.
     pub name: String,
     /// The names of the variants.
     pub variants: Vec<String>,
@@ -51,7 +51,7 @@ mod test {
         let base: Vec<_> = results.evidence.iter().filter(|run| run.label == "softirq").cloned().collect();
         for run in results.evidence.iter_mut().filter(|run| run.label == "threaded") {
             let same = base.iter().find(|base| base.workload.seed() == run.workload.seed());
-            run.latency = same.expect("every round has both").latency.clone();
+            run.latency = same.expect("every round has both configurations").latency.clone();
         }
         let variants = two.variants.iter().map(|variant| variant.name.clone()).collect();
         two.overall = vec![Overall { name: "all".to_owned(), variants, against: vec!["softirq".to_owned()] }];
@@ -72,7 +72,7 @@ mod test {
     #[test]
     fn both_reports_show_it_and_what_was_not_measured_is_left_out() {
         let mut two = two();
-        let title = "all, over all of them, against softirq";
+        let title = "all, over all of these variants, relative to softirq";
         assert!(two.render().contains(title), "{}", two.render());
         assert!(crate::html::html_of_grid(&two).contains(title));
         two.overall[0].against = vec!["manual".to_owned()];

@@ -36,7 +36,7 @@ pub enum Verdict {
     Better(Comparison),
     /// Not shown to be better.
     NotBetter(Comparison, Vec<Shortfall>),
-    /// The runs show nothing either way.
+    /// The runs are inconclusive.
     Void(Void),
 }
 
@@ -44,9 +44,9 @@ pub enum Verdict {
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Comparison {
-    /// The label before.
+    /// The label of the runs before the change.
     pub before: String,
-    /// The label after.
+    /// The label of the runs after the change.
     pub after: String,
     /// The offered load.
     pub load: OfferedLoad,
@@ -69,9 +69,9 @@ pub struct Comparison {
 #[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Compared {
-    /// The median run before, in the quantity's unit.
+    /// The median of the runs before the change, in the quantity's unit.
     pub before: f64,
-    /// The median run after, with its interval.
+    /// The median of the runs after the change, with its interval.
     pub after: Interval,
     /// The ratio of after to before; `None` if either is zero.
     pub ratio: Option<Interval>,
@@ -133,7 +133,7 @@ pub enum Shortfall {
     NoGain,
 }
 
-/// Why the runs show nothing.
+/// Why the runs are inconclusive.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Void {
@@ -153,7 +153,7 @@ pub enum Void {
     TooFew {
         /// Pairs that count.
         pairs: usize,
-        /// Why the first void run is void.
+        /// Why the first void run does not count.
         because: Option<String>,
     },
 }
@@ -273,7 +273,11 @@ fn percent(ratio: &Interval) -> String {
 
 impl fmt::Display for Comparison {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} against {} at {}, {} pairs of runs", self.after, self.before, self.load, self.pairs)?;
+        write!(
+            f,
+            "{} relative to {} at {}, {} pairs of runs",
+            self.after, self.before, self.load, self.pairs
+        )?;
         if self.void_pairs > 0 {
             write!(f, " ({} more were void)", self.void_pairs)?;
         }
@@ -299,7 +303,7 @@ impl fmt::Display for Shortfall {
             Self::GoalMissed { quantity, goal, found } => {
                 write!(
                     f,
-                    "{quantity} is {}, up to {}: the goal is {goal}",
+                    "{quantity} is {}, at most {}: the goal is {goal}",
                     micros(found.estimate),
                     micros(found.high)
                 )
@@ -320,7 +324,7 @@ impl fmt::Display for Void {
             Self::TooFew { pairs, because } => {
                 write!(f, "only {pairs} pairs of runs count; at least {PAIRS_MIN} are needed")?;
                 match because {
-                    Some(because) => write!(f, "; the first void run: {because}"),
+                    Some(because) => write!(f, "; the first void run does not count because {because}"),
                     None => Ok(()),
                 }
             }
@@ -403,7 +407,7 @@ mod test {
         assert!(matches!(verdict(&goal_p99(250), &before, &runs("s", &HALF)), Verdict::Better(_)));
         let found = verdict(&goal_p99(210), &before, &runs("s", &HALF));
         assert!(
-            found.to_string().starts_with("not better: p99 is 200us, up to 220us: the goal is 210us"),
+            found.to_string().starts_with("not better: p99 is 200us, at most 220us: the goal is 210us"),
             "{found}"
         );
     }
@@ -464,7 +468,7 @@ mod test {
         let found = verdict(&Goal::default(), &before, &after).to_string();
         assert_eq!(
             found,
-            "void: only 2 pairs of runs count; at least 3 are needed; the first void run: the generator was late"
+            "void: only 2 pairs of runs count; at least 3 are needed; the first void run does not count because the generator was late"
         );
     }
 

@@ -10,7 +10,7 @@ use std::time::Instant;
 use sim::outcome::Length;
 use sim::{Scenario, run};
 
-/// Runs per point; the fastest counts, because other work shares the machine.
+/// Runs per point. The fastest run counts, because other work shares the machine.
 const REPEATS: u64 = 3;
 const LENGTH: Length = Length { warmup: 50_000_000, window: 450_000_000 };
 
@@ -88,13 +88,13 @@ fn main() {
         ("layout.thread-cpus", "0"),
     ]);
     measure("1 CPU, 1 queue, interrupt at 50K", &single);
-    // Cost by packets: the time per packet must not depend on their number.
+    // Cost by packets: the time per packet must not depend on the number of packets.
     for millis in [100, 300, 1000, 3000] {
         let length = Length { warmup: 50_000_000, window: millis * 1_000_000 };
         let scenario = of(&[("delivery.mode", "suspend20"), ("clients.load", "600K")]);
         measure_over(&format!("8 CPUs, suspend20 at 600K, {millis} ms"), &scenario, length);
     }
-    // Cost by connections: long enough that their first requests hardly matter.
+    // Cost by connections: the run is long enough that the first requests of the connections hardly matter.
     let length = Length { warmup: 50_000_000, window: 2_950_000_000 };
     for connections in ["1000", "10000", "100000", "1000000"] {
         let scenario = of(&[

@@ -7,7 +7,7 @@
 
 use crate::ids::ConnectionId;
 
-/// No point in time.
+/// A time that is never reached.
 pub(crate) const NEVER: u64 = u64::MAX;
 
 /// Requests in flight.
@@ -32,7 +32,7 @@ struct Level {
 
 #[derive(Clone, Debug)]
 struct Slot {
-    /// When the slot's first request is due.
+    /// The time at which the slot's first request is due.
     first: u64,
     requests: Vec<u128>,
 }

@@ -78,14 +78,14 @@ impl Stream {
         self.taken = 0;
     }
 
-    /// The same as [`Chance::unit`].
+    /// A draw as by [`Chance::unit`].
     #[inline]
     pub(crate) fn unit(&mut self) -> f64 {
         let i = self.take();
         self.units[i]
     }
 
-    /// The same as [`Chance::below`].
+    /// A draw as by [`Chance::below`].
     pub(crate) fn below(&mut self, bound: u32) -> u32 {
         let i = self.take();
         (((self.bits[i] >> 32) * u64::from(bound)) >> 32) as u32

@@ -29,7 +29,7 @@ struct Ring {
     taken: u64,
 }
 
-/// A round may exceed its budget by the packets of the poll that reached it.
+/// A round may exceed its budget by the packets of the last poll.
 const ROUND_PACKETS_MAX: u32 = BUDGET + crate::world::napi::NAPI_WEIGHT - 1;
 
 impl Checker {
@@ -68,7 +68,7 @@ impl Checker {
         let (sent, answered) = (self.sent, self.answered);
         if sent != answered + under_way {
             self.wrong(|| {
-                format!("{sent} requests were sent, {answered} answered, {under_way} are under way")
+                format!("{sent} requests were sent, {answered} were answered, and {under_way} are in flight")
             });
         }
         self.wrong.map_or(Ok(()), Err)
@@ -84,7 +84,7 @@ impl Default for Checker {
 impl Watch for Checker {
     fn see(&mut self, now: u64, fact: Fact) {
         if now < self.now {
-            self.wrong(|| format!("time runs back to {now}"));
+            self.wrong(|| format!("time went backwards, to {now}"));
         }
         self.now = now;
         match fact {
@@ -94,17 +94,19 @@ impl Watch for Checker {
                 ring.taken += 1;
                 let Ring { arrived, taken } = *ring;
                 if taken > arrived {
-                    self.wrong(|| format!("queue {queue} gave {taken} packets and got {arrived}"));
+                    self.wrong(|| format!("queue {queue} delivered {taken} packets but received {arrived}"));
                 }
             }
             Fact::Irq { queue, armed, .. } => {
                 if !armed {
-                    self.wrong(|| format!("the masked interrupt of queue {queue} fired"));
+                    self.wrong(|| format!("the interrupt of queue {queue} fired while it was masked"));
                 }
             }
             Fact::Polled { napi, work, budget, .. } => {
                 if work > budget {
-                    self.wrong(|| format!("a poll of NAPI {napi} took {work} packets of {budget}"));
+                    self.wrong(|| {
+                        format!("a poll of NAPI {napi} took {work} packets with a budget of {budget}")
+                    });
                 }
             }
             Fact::Round { packets, .. } => {
@@ -123,7 +125,9 @@ impl Watch for Checker {
             Fact::Sent { connection } => {
                 self.sent += 1;
                 if std::mem::replace(self.waiting.entry(connection), true) {
-                    self.wrong(|| format!("connection {connection} sent before it was answered"));
+                    self.wrong(|| {
+                        format!("connection {connection} sent a request before the previous one was answered")
+                    });
                 }
             }
             Fact::Answered { connection, .. } => {
@@ -160,10 +164,13 @@ mod test {
     fn what_may_not_be_is_said() {
         let (queue, cpu, connection) = (QueueId::new(0), CpuId::new(0), ConnectionId::new(3));
         let wrongs: [(&str, &[(u64, Fact)]); 5] = [
-            ("time runs back", &[(5, Fact::Arrived { queue }), (4, Fact::Taken { queue })]),
+            ("time went backwards", &[(5, Fact::Arrived { queue }), (4, Fact::Taken { queue })]),
             ("gave 1 packets", &[(5, Fact::Taken { queue })]),
-            ("masked interrupt", &[(5, Fact::Irq { queue, cpu, armed: false })]),
-            ("before it was answered", &[(5, Fact::Sent { connection }), (6, Fact::Sent { connection })]),
+            ("while it was masked", &[(5, Fact::Irq { queue, cpu, armed: false })]),
+            (
+                "before the previous one was answered",
+                &[(5, Fact::Sent { connection }), (6, Fact::Sent { connection })],
+            ),
             (
                 "accounts for 7 ns of 6",
                 &[(6, Fact::Spent { cpu, class: crate::watch::Class::Idle, span: 7 })],

@@ -86,7 +86,7 @@ impl Dim {
         }
     }
 
-    /// The microseconds and packets in force.
+    /// The microseconds and packets until an interrupt that are in force.
     pub(crate) const fn moderation(&self) -> (u32, u32) {
         self.profiles[self.profile]
     }

@@ -60,7 +60,7 @@ impl Histogram {
         self.quantile(per_mille * 10)
     }
 
-    /// The same in ten-thousandths.
+    /// The given percentile, in ten-thousandths.
     pub fn quantile(&self, parts: u64) -> u64 {
         let rank = (u128::from(self.count) * u128::from(parts)).div_ceil(10_000).max(1);
         let mut below = 0_u128;

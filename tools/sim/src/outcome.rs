@@ -33,7 +33,7 @@ pub struct Outcome {
     pub packets: u64,
     /// Packets lost to full rings.
     pub dropped: u64,
-    /// Dropped requests, which are sent again after the retransmission timeout.
+    /// Dropped requests, which are retransmitted after a timeout.
     pub retransmitted: u64,
     /// NIC interrupts.
     pub irqs: u64,
@@ -57,7 +57,7 @@ pub struct Outcome {
     pub epoll_sleeps: u64,
     /// How often IRQs were suspended.
     pub suspended: u64,
-    /// How often they were resumed.
+    /// How often suspended IRQs were resumed.
     pub resumed: u64,
     /// Events of the simulation.
     pub events: u64,
@@ -101,7 +101,7 @@ pub fn run(scenario: &Scenario, seed: u64, length: Length) -> Result<Outcome, Im
 /// Runs a scenario with an observer attached from the start.
 ///
 /// # Errors
-/// The same as [`run`].
+/// As in [`run`].
 pub fn run_watched<W: Watch>(
     scenario: &Scenario,
     seed: u64,

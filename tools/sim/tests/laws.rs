@@ -180,7 +180,7 @@ fn at_the_knee_threads_flee_the_caches_of_their_queues_and_at_low_load_they_stay
         run(&of(&keys), seed, length).expect("can be")
     };
     let (stay, back) = (at("200K", "0", 1), at("200K", "300", 1));
-    assert!(back.migrations > stay.migrations, "threads are taken, and wake-ups bring them back");
+    assert!(back.migrations > stay.migrations, "threads are moved away, and wake-ups bring them back");
     assert!((back.busy() / stay.busy() - 1.0).abs() < 0.08, "{} and {}", back.busy(), stay.busy());
     // Response times differ tenfold between seeds there, whether threads migrate or not.
     let busy = |moves: &str| {
@@ -213,7 +213,7 @@ fn a_busy_poll_that_lets_others_run_goes_on() {
         run(&of(&keys), 1, length).expect("can be").epoll_sleeps
     };
     let (alone, disturbed) = (sleeps("0"), sleeps("500"));
-    assert!(disturbed < alone + 200, "of 800 times that others ran: {alone} and {disturbed}");
+    assert!(disturbed < alone + 200, "of the 800 times at which other tasks ran: {alone} and {disturbed}");
 }
 
 #[test]
@@ -257,7 +257,7 @@ fn impossible_machines_are_refused_with_the_reason() {
         (vec![("layout.pinned", "true"), ("application.threads", "9")], "9 threads cannot have a CPU each"),
         (vec![("layout.irq-cpus", "8")], "there is no CPU 8"),
         (vec![("application.threads", "4")], "4 threads cannot take 8 queues"),
-        (vec![("hardware.cpus", "9"), ("hardware.smt", "true")], "not pairs of hyper-threads"),
+        (vec![("hardware.cpus", "9"), ("hardware.smt", "true")], "cannot form pairs of hyper-threads"),
     ] {
         let refused = run(&of(&keys), 1, LENGTH).expect_err(words);
         assert!(refused.to_string().contains(words), "{refused}");

@@ -46,7 +46,7 @@ fn a_thread_on_a_cpu_that_softirqs_take_is_stuck_until_the_balancer_takes_it() {
     };
     let seed = (1..=8).find(waits_long).expect("some seed puts a thread on the CPU of a queue");
     let stuck = half(&[], seed);
-    assert_eq!(stuck.migrations, 0, "and the balancer does not move it");
+    assert_eq!(stuck.migrations, 0, "and the balancer does not move the thread");
     let taken = half(&[("costs.active-balance", "500")], seed);
     assert!(taken.latency.per_mille(999) < 2 * taken.latency.per_mille(500));
     assert!(taken.throughput() > 1.05 * stuck.throughput());

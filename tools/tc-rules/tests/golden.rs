@@ -127,7 +127,7 @@ fn the_words_for_a_rule_mean_the_same_rule() {
         assert_eq!(command.rule().expect("a rule").canonical(), rule.canonical(), "\n{line}\n{words}");
         printed += 1;
     }
-    assert!(printed >= 45, "only {printed} rules had words");
+    assert!(printed >= 45, "only {printed} rules could be formatted");
 }
 
 #[test]
@@ -141,12 +141,12 @@ fn a_rule_is_read_back_from_its_own_bytes() {
             continue;
         };
         if line.contains("label") {
-            continue; // the kernel dumps all bytes of labels, even if fewer were sent
+            continue; // The kernel dumps all bytes of labels, even if fewer were sent.
         }
         let mut decoded = tc_rules::Filter::default();
         let mut body = bytes[16..].to_vec();
         if rule.handle == 0 {
-            body[8..12].copy_from_slice(&1_u32.to_ne_bytes()); // as if the kernel had chosen it
+            body[8..12].copy_from_slice(&1_u32.to_ne_bytes()); // As if the kernel had chosen the value.
         }
         if decoded.decode(&body).unwrap_or_else(|e| panic!("{line}: {e}")).is_none() {
             continue;

@@ -235,7 +235,7 @@ fn holds(line: &str) {
     }
     let mut decoded = Filter::default();
     let known = decoded.decode(&body).unwrap_or_else(|error| panic!("{line}: {error}"));
-    assert!(known.is_some(), "{line}: its bytes are not known");
+    assert!(known.is_some(), "{line}: the bytes are not known");
     if rule.handle == 0 {
         decoded.handle = 0;
     }
@@ -290,7 +290,7 @@ fn an_action_that_is_only_named_has_words_that_are_taken_or_none() {
             format!("filter add dev d0 ingress protocol ip prio 1 handle 1 matchall action {kind} index 7");
         let mut out = AttrBuf::new();
         tc_rules::Command::Filter(read(&line).expect("a rule")).encode(0, 0, &mut out);
-        // No other rule uses it, so the kernel omits its index.
+        // No other rule uses the action, so the kernel omits its index.
         let mut decoded = Filter::default();
         assert_eq!(decoded.decode(&out.as_bytes()[16..]), Ok(Some(())), "{kind}");
         if let Some(words) = decoded.words(&mut table()) {
@@ -342,7 +342,7 @@ const WRONG: &[(&str, &str, &str)] = &[
     ("action nut ingress", "nut", "nat"),
 ];
 
-/// The same for classifiers.
+/// An invalid line of a classifier, the invalid word in it, and one of the words that would have been valid.
 const WRONG_CLASSIFIERS: &[(&str, &str, &str)] = &[
     ("bassic match x", "bassic", "basic"),
     ("basic mach x", "mach", "match"),

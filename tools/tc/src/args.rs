@@ -54,8 +54,8 @@ pub struct TcLoad {
     /// The file; - for standard input.
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
-    /// Which actions have one counter for all CPUs: those that rarely see packets, all, or none. Default:
-    /// those with no_percpu in their line.
+    /// Which actions have one counter for all CPUs instead of one per CPU: those that rarely see packets
+    /// (auto), all, or none. The default is the actions with no_percpu in their line.
     #[arg(long, value_enum, value_name = "WHEN")]
     pub no_percpu: Option<Percpu>,
     /// Share one instance of equal actions. Their rules then share counters: packets can no longer be counted
@@ -82,14 +82,15 @@ pub struct TcLoad {
     /// Continue after wrong lines and refused rules.
     #[arg(long)]
     pub keep_going: bool,
-    /// Load only the rules that the kernel does not have yet.
+    /// Load only the rules that the kernel lacks.
     #[arg(long)]
     pub resume: bool,
     /// Pass lines about qdiscs and classes to the installed tc, in order: it executes each after everything
     /// before it, and later lines wait. They are not checked beforehand.
     #[arg(long)]
     pub with_tc: bool,
-    /// The number of sending threads. Several are useful for flower, with several devices, chains or priorities.
+    /// The number of sending threads. Several threads are useful for flower rules on several devices, chains
+    /// or priorities.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(i64::from(*WORKERS.start())..=i64::from(*WORKERS.end())))]
     pub workers: u8,
 }
@@ -111,13 +112,13 @@ pub struct TcDiff {
     /// The file; - for standard input.
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
-    /// Compare with the chain that the rule of this priority goes to, as `tc load --swap` left it.
+    /// Compare with the chain that `tc load --swap` filled, to which the rule of this priority goes.
     #[arg(long, value_name = "PRIO", value_parser = clap::value_parser!(u16).range(1..))]
     pub swap: Option<u16>,
     /// The value of `tc load --no-percpu` with which the rules were loaded.
     #[arg(long, value_enum, value_name = "WHEN")]
     pub no_percpu: Option<Percpu>,
-    /// Skip lines about qdiscs and classes that netpolicy does not understand, and count them.
+    /// Skip lines about qdiscs and classes that netpolicy does not parse, and count them.
     #[arg(long)]
     pub with_tc: bool,
 }

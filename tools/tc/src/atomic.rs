@@ -27,11 +27,11 @@ use super::survey::Survey;
 use super::swap::{Places, Swap};
 use cli::Context;
 
-/// The guard's input once it knows everything that the load is about to add. Without it, nothing was sent,
-/// and its last line may be incomplete.
+/// What the guard reads once everything that the load is about to add is known. Without it, no rule was sent,
+/// and the last line may be incomplete.
 const ARMED: &str = "armed";
 
-/// The guard's input if the load may stay.
+/// What the guard reads if the load may stay.
 const KEEP: &str = "keep";
 
 /// What must be removed to undo a load.
@@ -41,8 +41,8 @@ pub(super) struct Undo {
     fresh: Vec<Group>,
     /// Existing priorities, from which the file's rules are removed individually.
     shared: BTreeSet<Group>,
-    /// Unused chains, each with the priority of the rule that may link to it by now: those without a link are
-    /// removed as a whole.
+    /// Unused chains, each with the priority of the rule that may link to it by now. Chains without a link
+    /// are removed as a whole.
     chains: Vec<Group>,
 }
 
@@ -57,7 +57,7 @@ impl Undo {
         let refused = |words: String| Fault::new(Exit::Refused, words);
         if let Some(line) = survey.irreversible {
             return Err(refused(format!(
-                "{}:{line}: --atomic takes back rules that are added, and this line is no `filter add`",
+                "{}:{line}: --atomic can only undo `filter add`, but this line is another command",
                 file.name()
             )));
         }
@@ -109,8 +109,7 @@ impl Undo {
             return Err(Fault::new(
                 Exit::Refused,
                 format!(
-                    "{}:{line}: its priority is there already, so --atomic needs a handle here, of u32 with its table \
-                     (800::501)",
+                    "{}:{line}: its priority already exists, so --atomic needs an explicit handle here, for u32 with its table (800::501)",
                     file.name()
                 ),
             ));
@@ -132,7 +131,7 @@ impl Undo {
         match taken {
             Some(line) => Err(Fault::new(
                 Exit::Refused,
-                format!("{}:{line}: a rule with this handle is there already; nothing was sent", file.name()),
+                format!("{}:{line}: a rule with this handle already exists; no rule was sent", file.name()),
             )),
             None => Ok(()),
         }
@@ -161,7 +160,7 @@ impl Undo {
             if Swap::in_force(netns, chain.hook, chain.priority)? == Some(chain.chain) {
                 continue;
             }
-            // Without a priority, the whole chain is meant.
+            // Without a priority, the message refers to the whole chain.
             for (group, cause) in undo::groups(netns, &[Group { priority: 0, ..*chain }])? {
                 if dump::chains(netns, group.hook)?.contains(&group.chain) {
                     stuck.push(Stuck::group(&group, cause, devices));
@@ -256,13 +255,13 @@ const TURN_ASKED_EVERY: Duration = Duration::from_millis(10);
 /// When a waiting load reports that it is waiting.
 const TURN_REPORTED_AFTER: Duration = Duration::from_secs(2);
 
-/// The right to inspect a namespace and to load accordingly: another load must not add rules in between. The
+/// A lock to inspect a namespace and to load accordingly: another load must not add rules in between. The
 /// kernel releases it when its last holder exits.
 #[derive(Debug)]
 pub(super) struct Turn(OwnedFd);
 
 impl Turn {
-    /// Waits for the right.
+    /// Waits for the lock.
     pub(super) fn take(netns: &Netns, context: &Context) -> Result<Self, Fault> {
         let failed = |error: io::Error| Fault::file("the lock of the network namespace", error);
         // Open a separate file: reopening refers to a different lock, and duplicating to the same one.
@@ -295,7 +294,7 @@ impl Turn {
         format!("/proc/self/fd/{}", self.0.as_raw_fd())
     }
 
-    /// Whether processes started from now on inherit it, until they exit.
+    /// Whether processes started from now on inherit the descriptor, until they exit.
     fn is_inherited(&self, inherited: bool) -> Result<(), Fault> {
         let flags = if inherited { FdFlags::empty() } else { FdFlags::CLOEXEC };
         let set = rustix::io::fcntl_setfd(&self.0, flags);
@@ -315,7 +314,7 @@ pub(super) struct Guarded(Child);
 
 impl Guarded {
     /// Starts the guard. It inherits the file as its standard output, to read it again if necessary, and the
-    /// namespace, whose lock is our turn.
+    /// namespace, whose lock this load holds.
     pub(super) fn start(undo: &Undo, turn: &Turn, file: &BatchFile) -> Result<Self, Fault> {
         let failed = |error| Fault::file("the guard of an atomic load", error);
         let mut command = Command::new(std::env::current_exe().map_err(failed)?);
@@ -366,17 +365,17 @@ pub(crate) fn guard(context: &Context) -> Result<Exit, Fault> {
         }
     }
     if !armed {
-        return Ok(Exit::Done); // the load died before it sent anything, possibly within a line
+        return Ok(Exit::Done); // the load died before it sent a rule, possibly within a line
     }
     if let Some(line) = unknown {
-        return Err(Fault::new(Exit::Usage, format!("the guard does not know `{line}`")));
+        return Err(Fault::new(Exit::Usage, format!("the guard does not understand `{line}`")));
     }
     let file = BatchFile::inherited();
     let stuck = file.and_then(|file| undo.undo(&netns, &file, &mut Devices::of(&netns)));
     let words = "an atomic load was interrupted";
     match stuck {
         Ok(stuck) if stuck.is_empty() => {
-            context.console.say("An atomic load was interrupted, and was taken back.");
+            context.console.say("An atomic load was interrupted and undone.");
             Ok(Exit::RolledBack)
         }
         Ok(stuck) => Err(not_restored(words, &stuck)),
@@ -384,7 +383,7 @@ pub(crate) fn guard(context: &Context) -> Result<Exit, Fault> {
     }
 }
 
-/// The error of a load of which this could not be removed.
+/// The error of a load whose rules at this place could not be removed.
 pub(super) fn not_restored(words: impl Into<String>, stuck: &[Stuck]) -> Fault {
     let stuck = stuck.iter().map(ToString::to_string).collect();
     Fault::new(Exit::NotRestored, words.into()).leaving(HostState::NotRestored { stuck, undo: None })

@@ -1,7 +1,7 @@
 //! Lines for the installed tc, executed in order: everything before them is settled first, and what follows
-//! waits. One tc executes all of them. After each line it is given a line that no tc knows, as a barrier: its
-//! error shows that the previous line is done. While it works, this process waits on the same CPU
-//! ([`SameCpu`]). tc's changes can be neither undone nor distinguished from earlier ones: `--atomic`,
+//! waits. One tc executes all of them. After each line, tc is given a line that it does not know, as a
+//! barrier: its error shows that the previous line is done. While it works, this process waits on the same
+//! CPU ([`SameCpu`]). tc's changes can be neither undone nor distinguished from earlier ones: `--atomic`,
 //! `--swap` and `--resume` refuse such lines.
 
 use std::ffi::OsStr;
@@ -43,7 +43,7 @@ const DIRECTORIES: [&str; 2] = ["/usr/sbin", "/sbin"];
 #[derive(Debug)]
 pub(super) struct ByTc<'n> {
     netns: &'n Netns,
-    /// `None` if no line is for it.
+    /// `None` if no line is for tc.
     program: PathBuf,
     keep_going: bool,
     running: Option<Running>,
@@ -178,7 +178,7 @@ impl Running {
         Ok(Self { child, input, said, same_cpu, words: Vec::new(), lines: 0 })
     }
 
-    /// Gives tc a line and a barrier, and waits for the barrier's error.
+    /// Passes a line and a barrier to tc, and waits for the barrier's error.
     fn answer(
         &mut self,
         text: &str,
@@ -234,7 +234,7 @@ impl Running {
         }
     }
 
-    /// Why it has stopped writing.
+    /// Why tc has stopped writing.
     fn ended(&mut self) -> String {
         let status = self.child.wait().map_or_else(|error| error.to_string(), |status| status.to_string());
         let words = String::from_utf8_lossy(&self.words);
@@ -256,9 +256,9 @@ impl Drop for Running {
 #[derive(Debug)]
 struct SameCpu {
     program: Option<Pid>,
-    /// The CPU of the program.
+    /// The CPU of the program for which the thread waits.
     at: Option<usize>,
-    /// The CPUs of this thread; `None` if the set cannot hold them: then nothing is changed.
+    /// The CPUs of this thread; `None` if the set cannot hold them, and nothing is changed.
     otherwise: Option<CpuSet>,
 }
 
@@ -293,13 +293,13 @@ impl SameCpu {
     }
 }
 
-/// tc's message about a failed line: this, the line number, and a newline.
+/// tc's message about a failed line, before the line number and a newline.
 const FAILED: &str = "Command failed -:";
 
 /// tc's output for a line, once it contains the error of the barrier after it, which has this line number,
-/// and where that ends; `None` until then. The error of the previous barrier comes first, because tc prints
-/// it while this process continues. iproute2 6.1, `lib/utils.c` `do_batch()`: a command's output comes first,
-/// then `Command failed -:N`.
+/// and the end of that error; `None` until then. The error of the previous barrier comes first, because tc
+/// prints it while this process continues. iproute2 6.1, `lib/utils.c` `do_batch()`: a command's output comes
+/// first, then `Command failed -:N`.
 fn answer_in(said: &[u8], barrier: u64) -> Option<(Answer, usize)> {
     let named = format!("Object \"{BARRIER}-{barrier}\"");
     let failed = |line: u64| format!("{FAILED}{line}");

@@ -58,7 +58,7 @@ pub(crate) fn run(
 pub(super) struct Ahead {
     hook: Hook,
     watch: dump::Watch,
-    /// `None` if it is incomplete.
+    /// `None` if the dump is incomplete.
     rules: Option<Vec<Terse>>,
 }
 
@@ -83,7 +83,7 @@ fn terse(netns: &Netns, hook: Hook) -> Option<Vec<Terse>> {
     (dumped.is_ok() && all).then_some(rules)
 }
 
-/// The hook of the file's first rule, if that may have been loaded with a cookie.
+/// The hook of the file's first rule, if that rule may have been loaded with a cookie.
 fn first_with_cookies(file: &BatchFile, devices: &mut Devices<'_>) -> Result<Option<Hook>, Fault> {
     let mut first = None;
     let take = |_, command: &mut Command, _| {
@@ -133,8 +133,8 @@ const LOOKS_MAX: usize = 8;
 /// The maximum number of rules without a known cookie to query individually; with more, all are dumped.
 const UNMANAGED_MAX: usize = 1000;
 
-/// Removes from the list what a hook has. A hook that does not exist has nothing. If rules change during the
-/// dump it is repeated, and if they keep changing, the report says so.
+/// Removes the rules of a hook from the list of missing ones. A hook that does not exist has no rules. If
+/// rules change during the dump, the dump is repeated; if they keep changing, the report says so.
 pub(super) fn match_rules(
     netns: &Netns,
     hook: Hook,
@@ -182,8 +182,8 @@ pub(super) fn match_rules(
     Ok(())
 }
 
-/// Removes rules from the list by their cookies, and only compares those without a known cookie in full.
-/// Returns whether that was possible: there may be too many of them.
+/// Removes rules from the list by their cookies, and compares in full only rules without a known cookie.
+/// Returns false if there are too many of those.
 fn match_by_cookie(
     netns: &Netns,
     rules: &[Terse],

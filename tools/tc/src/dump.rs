@@ -52,9 +52,9 @@ pub(crate) fn run(arguments: &TcDump, context: &Context) -> Result<Exit, Fault> 
         let rules = count(report.left_out, "rule");
         let lost = match lost {
             0 => String::new(),
-            lost => format!(" ({lost} of them for a target device that is gone)"),
+            lost => format!(" ({lost} of them redirect to a device that no longer exists)"),
         };
-        context.console.say(&format!("Skipped, no batch syntax exists for them: {rules}{lost}."));
+        context.console.say(&format!("Skipped, because no batch syntax exists for them: {rules}{lost}."));
         return Ok(Exit::Failed);
     }
     Ok(Exit::Done)
@@ -66,7 +66,7 @@ struct Asked {
     hooks: Vec<Hook>,
     /// The qdiscs of these rules.
     qdiscs: Vec<Qdisc>,
-    /// Why there can be no rules.
+    /// Why a place has no rules.
     nothing: Option<String>,
 }
 
@@ -84,9 +84,10 @@ impl Asked {
             return Ok(Self { hooks: hooks(&qdiscs, others), qdiscs, nothing: None });
         };
         let device = devices.device(name);
-        let device = device.ok_or_else(|| Fault::new(Exit::Usage, format!("there is no device `{name}`")))?;
+        let device =
+            device.ok_or_else(|| Fault::new(Exit::Usage, format!("device `{name}` does not exist")))?;
         qdiscs.retain(|qdisc| qdisc.device == device);
-        let nothing = || format!("{name} has neither clsact nor ingress, and so no rules there.");
+        let nothing = || format!("{name} has neither clsact nor ingress, so it has no rules there.");
         let nothing = qdiscs.is_empty().then(nothing);
         let Some(parent) = &arguments.parent else {
             let others = dump::other_parents(netns, Some(device))?;
@@ -110,7 +111,8 @@ impl Asked {
     }
 }
 
-/// The hooks of these qdiscs and the others: hooks that share a block are one.
+/// The hooks of these qdiscs and of the other qdiscs that share a block with them: hooks that share a block
+/// are one.
 fn hooks(qdiscs: &[Qdisc], others: Vec<Hook>) -> Vec<Hook> {
     let mut hooks = Vec::new();
     for qdisc in qdiscs {
@@ -147,9 +149,9 @@ struct Lines {
     rules: Vec<String>,
     /// Rules and chains that cannot be expressed.
     left_out: usize,
-    /// Of these, the number that redirect to a removed device.
+    /// How many of the skipped rules redirect to a removed device.
     lost: usize,
-    /// Qdiscs of rules that our batch lines cannot create.
+    /// Qdiscs of rules that netpolicy's batch lines cannot create.
     unmade: BTreeSet<String>,
 }
 

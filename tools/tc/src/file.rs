@@ -12,7 +12,7 @@ use session::{Exit, Fault};
 use tc_rules::batch::ReadError;
 use tc_rules::{Batch, Command, Listings, Lookup};
 
-/// How much of an input that can only be read once is kept: standard input, a pipe, a FIFO, a device.
+/// How many bytes are kept of an input that can only be read once: standard input, a pipe, a FIFO, a device.
 const SPOOLED_BYTES_MAX: u64 = 1 << 30;
 
 /// How long to wait for the writer of a FIFO.
@@ -68,7 +68,7 @@ impl BatchFile {
         }
     }
 
-    /// The file that a process inherited in place of its standard output, for reading.
+    /// The file that a process inherited as its standard output, opened for reading.
     pub(super) fn inherited() -> Result<Self, Fault> {
         const NAME: &str = "the rules of the load";
         let failed = |error| Fault::file(NAME, error);
@@ -86,13 +86,13 @@ impl BatchFile {
         if length > SPOOLED_BYTES_MAX {
             return Err(Fault::new(
                 Exit::Usage,
-                format!("{} has more than 1 GiB: give the rules as a regular file", path.display()),
+                format!("{} has more than 1 GiB: use a regular file for the rules", path.display()),
             ));
         }
         Ok(Self { name, file, length, with_tc: false })
     }
 
-    /// The same, with lines that only tc understands treated as commands ([`Command::Foreign`]), or as wrong.
+    /// Selects whether lines that only tc understands are commands ([`Command::Foreign`]) or wrong.
     pub(super) fn with_tc(self, with_tc: bool) -> Self {
         Self { with_tc, ..self }
     }
@@ -148,7 +148,7 @@ impl BatchFile {
         Ok(batch.listings())
     }
 
-    /// The same for a part of it.
+    /// Passes the commands of a part of the file in the same way.
     pub(super) fn each_of(
         &self,
         batch: &mut Batch<Box<dyn Read + '_>>,

@@ -1,5 +1,5 @@
-//! `tc load`, like `tc -batch`: pipelines the rules of a file to rtnetlink, and reports the acknowledgement of
-//! each.
+//! `tc load`, like `tc -batch`: pipelines the rules of a file to rtnetlink, and reports the acknowledgement
+//! of each.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
@@ -87,13 +87,13 @@ pub(crate) fn run(arguments: &TcLoad, context: &Context) -> Result<Exit, Fault> 
     }
 }
 
-/// Why a load that is all or nothing must be taken back: an exit code and a reason.
+/// Why an all-or-nothing load must be undone: an exit code and a reason.
 type Failed = (Exit, &'static str);
 
 /// What failed while the rules were sent, if anything.
 fn failure(loaded: &Result<LoadReport, Fault>) -> Option<Failed> {
     match loaded {
-        Err(_) => Some((Exit::RolledBack, "it could not be loaded")),
+        Err(_) => Some((Exit::RolledBack, "the rule could not be loaded")),
         Ok(report) if report.interrupted => Some((Exit::RolledBack, "a signal ended it")),
         Ok(report) if !report.refused.is_empty() || !report.not_loaded.is_empty() => {
             Some((Exit::RolledBack, "a rule was refused"))
@@ -102,7 +102,7 @@ fn failure(loaded: &Result<LoadReport, Fault>) -> Option<Failed> {
     }
 }
 
-/// The end of a load: what was sent is kept or, if the load is all or nothing, taken back.
+/// Ends a load: the rules are kept or, if the load is all or nothing, undone.
 struct Transaction<'a> {
     netns: &'a Netns,
     file: &'a BatchFile,
@@ -146,7 +146,7 @@ impl Transaction<'_> {
         self.try_take_back((exit, why), loaded, devices).unwrap_or_else(|fault| fault)
     }
 
-    /// The same; `Err` if something failed in addition.
+    /// Removes what a failed load added; `Err` if something failed in addition.
     fn try_take_back(
         self,
         (exit, why): Failed,
@@ -181,7 +181,7 @@ impl Transaction<'_> {
         Ok(fault)
     }
 
-    /// Keeps what was loaded, removes the chains before a swap, and reports.
+    /// Keeps the loaded rules, removes the chains that a swap replaced, and reports.
     fn keep(
         self,
         loaded: Result<LoadReport, Fault>,
@@ -199,10 +199,10 @@ impl Transaction<'_> {
         if report.interrupted {
             // Do not promise what --resume would refuse.
             let rest = match survey.removes.or(survey.first_for_tc) {
-                None => ": the same with --resume loads the rest",
+                None => ": the same command with --resume loads the rest",
                 Some(_) => "",
             };
-            console.say(&format!("A signal ended the load, and what was loaded stays{rest}."));
+            console.say(&format!("A signal ended the load; the loaded rules stay{rest}."));
             return Ok(Exit::Failed);
         }
         let whole = report.refused.is_empty() && report.not_loaded.is_empty() && report.wrong == 0;
@@ -233,7 +233,7 @@ struct Load<'a> {
     encoded: Option<Encoder>,
     /// The last encoded line.
     encoded_to: u32,
-    /// Whether that is the whole file.
+    /// Whether the encoded commands are the whole file.
     whole: bool,
     /// Notes on the rules, in addition to their results.
     notes: LoadNotes,
@@ -420,8 +420,7 @@ impl<'a> Load<'a> {
             return Err(Fault::new(
                 Exit::Refused,
                 format!(
-                    "{}:{line}: --resume compares the file with the loaded rules and cannot determine whether a removal was sent; \
-                     nothing was sent",
+                    "{}:{line}: --resume compares the file with the loaded rules and cannot determine whether a removal was sent; no rule was sent",
                     self.file.name()
                 ),
             ));
@@ -436,7 +435,7 @@ impl<'a> Load<'a> {
         if found.changing {
             return Err(Fault::new(
                 Exit::Refused,
-                "rules changed during the comparison, so the missing ones are unknown; nothing was sent",
+                "rules changed during the comparison, so the missing ones are unknown; no rule was sent",
             ));
         }
         Ok(expected.missing().into_iter().collect())
@@ -467,7 +466,7 @@ impl<'a> Load<'a> {
         Ok(not_sent)
     }
 
-    /// The report, with every lost answer settled by a dump.
+    /// Creates the report; a dump settles every lost answer.
     fn report(
         &self,
         account: Account,

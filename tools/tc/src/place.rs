@@ -1,4 +1,4 @@
-//! The name of a place for rules in messages, and the rules that could not be removed there.
+//! Names a place for rules in messages, and lists the rules that could not be removed there.
 
 use std::fmt;
 

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use cli::Console;
 
-/// A shorter load shows no progress.
+/// The duration below which a load shows no progress.
 const QUIET_FOR: Duration = Duration::from_secs(2);
 
 /// The refresh interval.

@@ -25,7 +25,7 @@ pub(crate) struct SurveyReport {
     pub(crate) file: String,
     /// All commands.
     pub(crate) commands: u64,
-    /// Rules among them.
+    /// The number of rules among them.
     pub(crate) rules: u64,
     /// The number of combinations of hook, chain and priority.
     pub(crate) groups: usize,
@@ -33,7 +33,7 @@ pub(crate) struct SurveyReport {
     pub(crate) for_tc: u64,
     /// Lines that are wrong.
     pub(crate) wrong: usize,
-    /// The first of them.
+    /// The first of the wrong lines.
     pub(crate) wrong_lines: Vec<WrongLine>,
 }
 
@@ -65,7 +65,7 @@ impl Report for SurveyReport {
     }
 }
 
-/// A number of something, in words.
+/// A count with its noun, in words.
 fn count_of(number: u64, what: &str) -> String {
     count(usize::try_from(number).unwrap_or(usize::MAX), what)
 }
@@ -102,7 +102,7 @@ pub(crate) struct LoadReport {
     pub(crate) commands: u64,
     /// Commands that the kernel accepted.
     pub(crate) loaded: u64,
-    /// Commands that it refused.
+    /// Commands that the kernel refused.
     pub(crate) refused: Vec<RefusedLine>,
     /// Lines that were not sent, because an earlier one was refused.
     pub(crate) not_sent: Vec<u32>,
@@ -114,9 +114,9 @@ pub(crate) struct LoadReport {
     pub(crate) skipped: u64,
     /// Wrong lines that were skipped (`--keep-going`).
     pub(crate) wrong: usize,
-    /// The first of them.
+    /// The first of the wrong lines.
     pub(crate) wrong_lines: Vec<WrongLine>,
-    /// Whether a signal stopped it.
+    /// Whether a signal stopped the load.
     pub(crate) interrupted: bool,
     /// Whether everything was undone (`--atomic`, `--swap`).
     pub(crate) undone: bool,
@@ -142,7 +142,7 @@ pub(crate) struct LoadReport {
 }
 
 impl LoadReport {
-    /// Whether the kernel has none of it.
+    /// Whether the kernel has none of the file's rules.
     pub(crate) const fn took_nothing(&self) -> bool {
         self.loaded == 0 && self.settled_by_dump == 0
     }
@@ -200,7 +200,7 @@ impl Report for LoadReport {
             words.push_str(&format!("; {} answers were lost and settled by a dump", self.settled_by_dump));
         }
         if self.undone {
-            words.push_str("; all of it was taken back");
+            words.push_str("; all rules were removed again");
         }
         for chain in &self.chains {
             words.push_str(&format!("; chain {chain} is in force"));
@@ -246,13 +246,13 @@ pub(crate) struct DiffReport {
     pub(crate) misplaced: Vec<u32>,
     /// Rules in the file's priorities that are not in the file.
     pub(crate) extra: u64,
-    /// The first of them, as lines that would add them.
+    /// The first of the extra rules, as lines that would add them.
     pub(crate) extra_rules: Vec<String>,
     /// Lines about qdiscs and classes that were not compared (`--with-tc`).
     pub(crate) not_compared: u64,
     /// Rules of unknown kinds.
     pub(crate) unknown: u64,
-    /// Rules of the file that were recognised by their cookies, without comparing the rest.
+    /// Rules of the file that were recognised by their cookies, without comparing their other attributes.
     pub(crate) by_cookie: u64,
     /// Rules of the file that are in hardware.
     pub(crate) in_hardware: u64,
@@ -264,10 +264,10 @@ pub(crate) struct DiffReport {
     pub(crate) seconds: f64,
 }
 
-/// A rule that redirects to a removed device and so cannot be expressed: what it matches, and that fact.
+/// A rule that redirects to a removed device and therefore cannot be expressed: its match, and a note.
 fn lost_device(rule: &Filter, lookup: &mut dyn Lookup) -> Option<String> {
     let words = Filter { actions: Vec::new(), ..rule.clone() }.words(lookup)?;
-    Some(format!("{words} action mirred to a device that is gone"))
+    Some(format!("{words} action mirred to a device that no longer exists"))
 }
 
 /// The counts of a [`DiffReport`] so far.
@@ -334,7 +334,7 @@ impl DiffReport {
         DiffCounts { same, different, extra, extra_rules, unknown, by_cookie, in_hardware, not_in_hardware }
     }
 
-    /// Discards the counts since then.
+    /// Discards the counts since [`Self::mark`].
     pub(crate) fn count_again(&mut self, before: DiffCounts) {
         let DiffCounts { same, different, extra, extra_rules, .. } = before;
         let DiffCounts { unknown, by_cookie, in_hardware, not_in_hardware, .. } = before;
@@ -389,7 +389,9 @@ impl Report for DiffReport {
         }
         if self.not_compared > 0 {
             let lines = count_of(self.not_compared, "line");
-            page.line(format!("{lines} for the installed tc: what they are about was not compared."));
+            page.line(format!(
+                "{lines} for the installed tc: the qdiscs and classes of these lines were not compared."
+            ));
         }
         if self.changing {
             let words =

@@ -72,7 +72,7 @@ pub(super) struct Fitter<'w> {
 pub(super) struct LoadNotes {
     /// Actions that request one counter for all CPUs, of kinds that ignore the flag.
     pub(super) ignored_flags: BTreeMap<&'static str, u64>,
-    /// Rules with a cookie.
+    /// The number of rules with a cookie.
     pub(super) cookies: u64,
     /// Police actions whose burst exceeds the kernel's format and is sent as its maximum.
     pub(super) bursts_cut: u64,

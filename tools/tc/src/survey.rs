@@ -32,7 +32,7 @@ pub(super) struct Survey {
     /// Lines for the installed tc, and the first of them.
     pub(super) for_tc: u64,
     pub(super) first_for_tc: Option<u32>,
-    /// Lines that only list rules, and are skipped.
+    /// Lines that only list rules and are skipped.
     pub(super) listings: Listings,
     /// The number of added bpf rules.
     bpf: u64,
@@ -75,42 +75,40 @@ impl Survey {
         self.left_out().into_iter().chain(self.many_of_bpf()).chain(self.deep(devices))
     }
 
-    /// The longest list of u32 rules that a packet is compared with, if it is long, and its place.
+    /// The longest list of u32 rules with which a packet is compared, if it is long, and its place.
     fn deep(&self, devices: &mut Devices<'_>) -> Option<String> {
         let (group, bucket, rules) =
             self.buckets.deepest().filter(|(.., rules)| *rules > BUCKET_RULES_MANY)?;
         let place = place(&group, devices);
         let bucket = match (group.priority, bucket) {
-            (0, _) => "without a priority, each in one of its own".to_owned(),
+            (0, _) => "without a priority, each in a priority of its own".to_owned(),
             (_, 0) => "in no hash table of the file".to_owned(),
             (_, bucket) => format!("in bucket {:x}:{:x}", bucket >> 20, bucket >> 12 & 0xff),
         };
         Some(format!(
-            "{place} gets {rules} rules {bucket}: a packet is compared with one after the other, and loading them takes longer the \
-             more there are. A hash table spreads them: `u32 divisor 256`, and rules with `ht 1:N:`."
+            "{place} gets {rules} rules {bucket}: the kernel compares a packet with them one after the other, and loading takes longer the more there are. A hash table distributes them: `u32 divisor 256`, and rules with `ht 1:N:`."
         ))
     }
 
-    /// A warning that this many bpf rules must not be removed at once, if there are.
+    /// A warning that the file's bpf rules must not be removed at once, if there are too many.
     fn many_of_bpf(&self) -> Option<String> {
         (self.bpf > BPF_RULES_MANY).then(|| {
             format!(
-                "{} rules of bpf: Linux 6.18 can stop, until it is booted again, when more than about 2000 of them are removed at once, \
-                 as with their qdisc or their priority. Load them in files of at most {BPF_RULES_MANY}, each with a priority of its own.",
+                "{} rules of bpf: Linux 6.18 can hang until the next boot if more than about 2000 of them are removed at once, for example with their qdisc or their priority. Load them in files of at most {BPF_RULES_MANY}, each with its own priority.",
                 self.bpf
             )
         })
     }
 
-    /// A note that lines which only list rules were skipped, if there are.
+    /// A note that lines which only list rules were skipped, if there are any.
     pub(super) fn left_out(&self) -> Option<String> {
         let Listings { count, first } = self.listings;
         let lines = match count {
             0 => return None,
-            1 => format!("Line {first} only lists what is there, as `filter show` does: it is left out"),
+            1 => format!("Line {first} only lists rules, as `filter show` does: the line is skipped"),
             count => {
                 format!(
-                    "{count} lines from line {first} on only list what is there, as `filter show` does: they are left out"
+                    "{count} lines from line {first} on only list rules, as `filter show` does: the lines are skipped"
                 )
             }
         };
@@ -167,7 +165,7 @@ impl Survey {
         Some(Fault::new(Exit::Usage, format!("{}{more}", Mistakes(drawn))))
     }
 
-    /// The same for a file that is not processed further; the JSON report lists all of them.
+    /// The error of a file that is not processed further; the JSON report lists all wrong lines.
     pub(super) fn refused(&self, file: &str, context: &Context) -> Result<(), Fault> {
         let Some(fault) = self.mistaken(file) else { return Ok(()) };
         if context.console.is_for_programs() {
@@ -198,7 +196,7 @@ impl Survey {
 /// The number of u32 rules per bucket above which a warning is printed.
 const BUCKET_RULES_MANY: u32 = 1000;
 
-/// How many bpf rules can safely be removed at once, with some distance to what was seen to stop a kernel.
+/// How many bpf rules can safely be removed at once: well below the number that has stopped a kernel.
 const BPF_RULES_MANY: u64 = 1000;
 
 /// The maximum number of buckets to count; a file with more of them has mostly short ones.

@@ -42,7 +42,7 @@ impl Places {
             let chain = Swap::in_force(netns, hook, priority)?.ok_or_else(|| {
                 Fault::new(
                     Exit::Refused,
-                    format!("no rule of priority {priority} leads to a chain: nothing was loaded with --swap {priority}"),
+                    format!("no rule of priority {priority} leads to a chain: no rules were loaded with --swap {priority}"),
                 )
             })?;
             places.insert(hook, chain);
@@ -67,7 +67,7 @@ pub(super) struct Swap {
     turns: Vec<Turn>,
 }
 
-/// The part for one hook.
+/// The part of the load for one hook.
 #[derive(Debug)]
 struct Turn {
     hook: Hook,
@@ -87,13 +87,13 @@ impl Swap {
         let refused = |words: String| Fault::new(Exit::Refused, words);
         if let Some(line) = survey.irreversible {
             return Err(refused(format!(
-                "{}:{line}: --swap loads rules that are added, and this line is no `filter add`",
+                "{}:{line}: --swap only supports `filter add`, but this line is another command",
                 file.name()
             )));
         }
         if let Some(group) = survey.groups.iter().find(|group| group.chain != 0) {
             return Err(refused(format!(
-                "{} has rules in chain {}, and --swap chooses the chain",
+                "{} has rules in chain {}, but --swap chooses the chain",
                 file.name(),
                 group.chain
             )));
@@ -103,7 +103,7 @@ impl Swap {
             let look = Look::at(netns, hook, priority)?;
             if look.unmanaged {
                 return Err(refused(format!(
-                    "priority {priority} has rules that --swap did not create: choose a free priority; nothing was sent"
+                    "priority {priority} has rules that --swap did not create: choose a free priority; no rule was sent"
                 )));
             }
             let highest = look.used.last().copied().unwrap_or(0);
@@ -216,7 +216,7 @@ fn leading(hook: Hook, priority: u16, chain: u32) -> Filter {
     let mut table = Table::of([("d".to_owned(), IfIndex(1))]);
     match Batch::new(line.as_bytes()).next_command(&mut table) {
         Ok(Some((_, Command::Filter(rule)))) => Filter { hook, ..rule.clone() },
-        read => panic!("a line of ours is read: {read:?}"),
+        read => panic!("a line of netpolicy's own is parsed: {read:?}"),
     }
 }
 

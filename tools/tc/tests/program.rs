@@ -96,7 +96,7 @@ fn a_word_as_long_as_a_line_is_not_printed_whole() {
         assert!(said.len() < 8_000 && data.len() < 8_000, "{} and {} bytes", said.len(), data.len());
         assert!(said.contains("x` is not the name of an existing device"), "{said}");
     }
-    // The same for a name on the command line.
+    // A name on the command line is escaped in the same way.
     let long = "x".repeat(100_000);
     for arguments in
         [&["tc", "dump", "--dev", &long][..], &["tc", "load", "--workers", &long, "rules.batch"], &[&long]]

@@ -17,7 +17,7 @@ use rustix::thread::gettid;
 use crate::subject::{Subject, eventually};
 use crate::wire::{Wire, run};
 
-/// The server's address: the near end's.
+/// The server's address, which is the near end's.
 const SERVER: &str = "192.0.2.1:11211";
 const CONNECTIONS: usize = 20;
 /// The number of requests that a connection sends before it waits for all their answers: it keeps the server
@@ -59,13 +59,13 @@ impl AskedServer {
         Ok(server)
     }
 
-    /// Turns on segmentation offload at its client; the server's packets then bypass the NAPI.
+    /// Turns on segmentation offload at the client; the server's packets then bypass the NAPI.
     pub fn with_segmentation_offload(self) -> Result<Self, Failed> {
         run(&format!("ip netns exec {} ethtool -K far0 tso on", self.wire.far))?;
         Ok(self)
     }
 
-    /// Makes each request contain this many keys, all of them missing: that keeps the server busier than its
+    /// Requests this many keys per request, all of them missing, which keeps the server busier than its
     /// client.
     #[must_use]
     pub fn asked_for(mut self, keys: usize) -> Self {
@@ -82,7 +82,7 @@ impl AskedServer {
         Ok(process::identify(self.memcached.pid())?)
     }
 
-    /// The NAPIs of its device.
+    /// The NAPIs of the wire's near device.
     pub fn napis(&self) -> Result<Vec<NapiId>, Failed> {
         let napis = self.wire.near()?.run(|| Netdev::open_here()?.napis(None))??;
         Ok(napis.iter().map(|napi| NapiId(napi.id)).collect())
@@ -122,7 +122,7 @@ impl AskedServer {
         })
     }
 
-    /// Makes the server's epolls poll no NAPI.
+    /// Detaches the server's epolls from NAPIs: they do not busy-poll.
     pub fn rest(&self) -> Result<(), Failed> {
         self.set_epolls(EpollParams::default())
     }
@@ -143,10 +143,10 @@ impl AskedServer {
         Ok(answered.into_inner())
     }
 
-    /// Sends requests in a closed loop while `so` returns true, and counts the answers.
+    /// Sends requests in a closed loop while `so` returns true, and returns the number of answered requests.
     pub fn ask_while(&self, so: impl Fn() -> bool + Send, answered: &AtomicU64) -> Result<(), Failed> {
         let client = || {
-            setpriority_process(Some(gettid()), FIRST)?; // of this thread only
+            setpriority_process(Some(gettid()), FIRST)?; // Applies to this thread only.
             self.ask_here(so, answered)
         };
         std::thread::scope(|scope| scope.spawn(client).join().map_err(|_| "the client panicked")?)
@@ -160,8 +160,8 @@ impl AskedServer {
         for connection in &mut connections {
             connection.write_all(&requests)?;
         }
-        // One connection at a time is answered and sends its next requests, while the others keep the server
-        // busy.
+        // One connection at a time receives its answers and sends its next requests, while the other
+        // connections keep the server busy.
         for turn in (0..CONNECTIONS).cycle() {
             let connection = &mut connections[turn];
             connection.read_exact(&mut answers)?;

@@ -1,4 +1,4 @@
-//! A real irqbalance that moves nothing: it runs where `/proc/irq` is read-only.
+//! A real irqbalance that moves no interrupt, because `/proc/irq` is read-only for it.
 
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use libtest_mimic::Failed;
 use linux::irqbalance::Irqbalance;
 
-/// Maximum time until it answers.
+/// Maximum time until irqbalance answers.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The distribution's irqbalance: installed, or unpacked by `cargo xtask setup`.
@@ -53,12 +53,12 @@ impl Balancer {
         self.child.id()
     }
 
-    /// The directory of its socket, as seen from here.
+    /// The directory of irqbalance's socket, as seen from the test.
     pub fn directory(&self) -> PathBuf {
         PathBuf::from(format!("/proc/{}/root/run/irqbalance", self.pid()))
     }
 
-    /// Waits until it answers. An idle connection may kill it, so it is sent a request.
+    /// Waits until irqbalance answers. An idle connection may kill it, so the test sends a request.
     fn wait(&self) -> Result<(), Failed> {
         let deadline = Instant::now() + PATIENCE;
         while Irqbalance::new().in_directory(&self.directory()).running()?.is_none() {

@@ -1,4 +1,4 @@
-//! The command as a test runs it: what it prints, and a directory for it to work in.
+//! Runs the netpolicy command in a test: its output, and a directory for it to work in.
 
 use std::process::{Command, Output, Stdio};
 
@@ -18,7 +18,7 @@ pub fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).expect("UTF-8")
 }
 
-/// A directory that goes away with the test.
+/// A directory that is removed when the test ends.
 pub struct Scratch(pub TempDir);
 
 impl Scratch {

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use jsonschema::Validator;
 use serde_json::{Deserializer, Value};
 
-/// The options with a value.
+/// Options that take a value.
 const WITH_VALUE: [&str; 8] = [
     "-o",
     "--output",
@@ -52,12 +52,12 @@ fn word<'a>(arguments: &[&'a str]) -> Option<&'a str> {
 /// The schema of a command's documents, read once.
 pub fn schema(command: &str) -> Option<Arc<Validator>> {
     static READ: Mutex<BTreeMap<String, Option<Arc<Validator>>>> = Mutex::new(BTreeMap::new());
-    let mut read = READ.lock().expect("no test has failed with it");
+    let mut read = READ.lock().expect("no test has panicked while holding the lock");
     let of_command = || {
         let output = Command::new(crate::programs::netpolicy()).args(["schema", command]).output();
         let output = output.ok().filter(|output| output.status.success())?;
         let schema: Value = serde_json::from_slice(&output.stdout).expect("a schema is JSON");
-        Some(Arc::new(jsonschema::validator_for(&schema).expect("a schema that can be read")))
+        Some(Arc::new(jsonschema::validator_for(&schema).expect("the schema is readable")))
     };
     read.entry(command.to_owned()).or_insert_with(of_command).clone()
 }

@@ -1,6 +1,6 @@
 //! The harness of tests on the running kernel, and of tests that start the built programs: a dev-dependency of the crates that have
 //! such tests.
-#![expect(missing_docs, missing_debug_implementations, reason = "only tests use it")]
+#![expect(missing_docs, missing_debug_implementations, reason = "only tests call this")]
 #![forbid(unsafe_code)]
 
 mod asked_once;

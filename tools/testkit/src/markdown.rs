@@ -62,7 +62,7 @@ impl Document {
     }
 }
 
-/// The anchor of a heading, as the usual viewers make it.
+/// The anchor of a heading, in the format of common viewers.
 fn anchor(heading: &str) -> String {
     let kept = heading.trim().chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c));
     kept.flat_map(char::to_lowercase).map(|c| if c == ' ' { '-' } else { c }).collect()

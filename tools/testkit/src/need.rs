@@ -1,5 +1,5 @@
-//! Needs of tests that not every machine meets. A machine that does not skips the test visibly: it is listed
-//! as ignored, with the reason, and counted.
+//! Needs of tests that not every machine meets. If a machine lacks one, the test is skipped visibly: it is
+//! listed as ignored, with the reason, and counted.
 
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -38,15 +38,15 @@ pub enum Need {
     Unshare,
     /// `ip` and `ethtool`, for a wire between two namespaces.
     Wire,
-    /// `strace` and `tc`, to see what tc sends.
+    /// `strace` and `tc`, to record the messages that tc sends.
     Strace,
-    /// `clang` and a `tc` that loads its programs, for a redirect by eBPF.
+    /// `clang` and a `tc` that loads BPF programs, for a redirect by eBPF.
     TcBpf,
     /// The tc of iproute2 6.1.0, whose bytes are recorded.
     Iproute61,
     /// The kernel's own tests of tc, in a source that `cargo xtask guest` unpacked.
     KernelsTcTests,
-    /// The kernel's source of the release that the facts on NIC drivers name, likewise.
+    /// The kernel's source of the release that the facts on NIC drivers name, unpacked in the same way.
     FactsSource,
     /// irqbalance from the distribution, on more than one CPU: on one it exits immediately.
     Irqbalance,
@@ -64,17 +64,17 @@ pub enum Need {
     ThreadedBusy,
     /// Epolls that wait for events only: the patches in `kernel/epoll-event-busy-loop/`.
     EventsOnly,
-    /// A kernel without them.
+    /// A kernel without these patches.
     NoEventsOnly,
     /// Clamps of utilisation: `CONFIG_UCLAMP_TASK`.
     UtilClamps,
-    /// A kernel without them.
+    /// A kernel without these patches.
     NoUtilClamps,
     /// Slices of threads: Linux 6.12, with the scheduler's accounts of threads in `/proc`.
     Slices,
-    /// io_uring, which a host may have turned off.
+    /// io_uring, which a host may have disabled.
     IoUring,
-    /// IPv6, which a host may have turned off.
+    /// IPv6, which a host may have disabled.
     Ipv6,
     /// Multipath TCP: `CONFIG_MPTCP`.
     Mptcp,
@@ -86,7 +86,7 @@ pub enum Need {
     Cgroups,
     /// `/dev/cpu_dma_latency`.
     DmaLatency,
-    /// tracefs with the tracepoints of system calls, which `unshare` mounts invisible to other processes.
+    /// tracefs with the tracepoints of system calls. `unshare` mounts it where other processes do not see it.
     Tracefs,
     /// FUSE, and user namespaces for users without privileges.
     FuseForAll,
@@ -96,23 +96,24 @@ pub enum Need {
     Netem,
     /// A rule that the kernel accepts at a device's ingress.
     Rule(&'static str),
-    /// A device that `ip link add name k0` makes with these words, `v0` being another device.
+    /// A device that `ip link add name k0` creates with these arguments; `v0` is another device.
     Link(&'static str),
     /// A network device of the machine with MSI vectors.
     Vectors,
     /// NICs that netdevsim simulates: they accept rules like hardware.
     Netdevsim,
-    /// The same, which also obey ntuple rules and RSS contexts, as in the patched guest.
+    /// Simulated NICs that also obey ntuple rules and RSS contexts, as in the patched guest.
     SimulatedRules,
     /// The emulated guest's connected virtio NICs.
     VirtioNics,
     /// The emulated guest's connected igb NICs.
     IgbNics,
-    /// The same, with a driver that has ntuple rules, as in the patched guest.
+    /// The emulated guest's igb NICs with a driver that supports ntuple rules, as in the patched guest.
     IgbRules,
-    /// The same, with a driver that has such rules only for newer chips, as in all other kernels.
+    /// The emulated guest's igb NICs with a driver that supports ntuple rules only on newer chips, as in all
+    /// other kernels.
     IgbWithoutRules,
-    /// A machine whose clock and sysctls may be set: a guest.
+    /// A machine whose clock and sysctls a test may set: a guest.
     OwnMachine,
     /// A guest whose process 1 can be replaced by the distribution's systemd.
     GuestsInit,
@@ -127,7 +128,7 @@ impl Need {
     pub const GACT: Self = Self::Rule("u32 match u32 0 0 action pass");
     /// The action tunnel_key.
     pub const TUNNEL_KEY: Self = Self::Rule("u32 match u32 0 0 action tunnel_key unset");
-    /// All classifiers and actions, as a distribution's kernel has them.
+    /// All classifiers and actions that a distribution's kernel has.
     pub const EVERY_RULE_KIND: Self = Self::Rule("route to 1 action nat ingress 1.1.1.1 2.2.2.2");
 
     fn missing(self) -> Option<String> {
@@ -139,7 +140,7 @@ impl Need {
                 return (!accepts(rule)).then(|| format!("needs a kernel that accepts {rule}"));
             }
             Self::Link(words) => {
-                return (!has_links(words)).then(|| format!("needs devices as of ip link add {words}"));
+                return (!has_links(words)).then(|| format!("needs devices created by ip link add {words}"));
             }
             Self::Root => (rustix::process::geteuid().is_root(), "needs root"),
             Self::Bpf => (exists("/sys/kernel/btf/vmlinux"), "needs kernel BTF"),
@@ -204,16 +205,12 @@ impl Need {
             }
             Self::Vectors => (a_device_has_vectors(), "needs a network device with MSI vectors"),
             Self::Netdevsim => (exists("/sys/bus/netdevsim/new_device"), "needs netdevsim"),
-            Self::SimulatedRules => {
-                (has_symbol("nsim_steer"), "needs a netdevsim that obeys rules for flows")
-            }
+            Self::SimulatedRules => (has_symbol("nsim_steer"), "needs a netdevsim that obeys ntuple rules"),
             Self::VirtioNics => (are_devices(["virtio0", "virtio1"]), "needs a guest's virtio NICs"),
             Self::IgbNics => (are_devices(["igb0", "igb1"]), "needs a guest's igb NICs"),
-            Self::IgbRules => {
-                (igb_has_rules() == Some(true), "needs a guest's igb NICs with rules for flows")
-            }
+            Self::IgbRules => (igb_has_rules() == Some(true), "needs a guest's igb NICs with ntuple rules"),
             Self::IgbWithoutRules => {
-                (igb_has_rules() == Some(false), "needs a guest's igb NICs without rules for flows")
+                (igb_has_rules() == Some(false), "needs a guest's igb NICs without ntuple rules")
             }
             Self::OwnMachine => {
                 (are_devices(["virtio0", "virtio1"]), "needs a guest, whose clock and sysctls may be set")
@@ -245,7 +242,7 @@ pub fn test(
 }
 
 /// A test whose figures other work on the machine can distort: it fails if it fails three times in a row.
-#[expect(clippy::print_stderr, reason = "the runner shows it if the test fails")]
+#[expect(clippy::print_stderr, reason = "the runner prints it if the test fails")]
 pub fn repeated(body: fn() -> Result<(), Failed>) -> impl FnOnce() -> Result<(), Failed> + Send + 'static {
     const ATTEMPTS: usize = 3;
     move || {
@@ -255,7 +252,7 @@ pub fn repeated(body: fn() -> Result<(), Failed>) -> impl FnOnce() -> Result<(),
                 Ok(Err(why)) => {
                     eprintln!("attempt {attempt} of {ATTEMPTS}: {}", why.message().unwrap_or("failed"))
                 }
-                // The panic has printed its message.
+                // The panic has already printed its message.
                 Err(_) => eprintln!("attempt {attempt} of {ATTEMPTS}: panicked"),
             }
         }

@@ -1,5 +1,5 @@
-//! Selection of tests by name: by cargo-nextest one per process, and in a guest those that the host had to
-//! skip.
+//! Selection of tests by name: cargo-nextest runs one per process, and a guest runs those that the host
+//! skipped.
 
 use std::sync::OnceLock;
 

@@ -93,8 +93,8 @@ impl Operator {
         command
     }
 
-    /// Makes `latency` on the lab's veth mean the same as on devices with interrupts: for tests of what a
-    /// suspending mode sets, not of its benefit.
+    /// Makes `latency` set on the lab's veth what it sets on devices with interrupts: for tests of the
+    /// settings of a suspending mode, not of its benefit.
     pub fn means_what_it_does_on_a_nic(&self) -> Result<(), Failed> {
         let text = "[driver.veth.latency.delivery]\nvalue = \"suspend20\"\n\
                     [driver.veth.latency.reuseport]\nvalue = \"by-queue\"\n\
@@ -146,7 +146,7 @@ impl Operator {
         self.netpolicy_on_a_disk_of(&format!("size={kib}k"), at, arguments)
     }
 
-    /// The same, with room for this many files and directories.
+    /// The command, with room for this many files and directories.
     pub fn netpolicy_with_few_files(&self, at: &Path, files: u32, arguments: &[&str]) -> Command {
         self.netpolicy_on_a_disk_of(&format!("nr_inodes={files}"), at, arguments)
     }
@@ -172,15 +172,15 @@ impl Operator {
 
     fn runs_as_nobody_after(&self, first: &str, arguments: &[&str], code: i32) -> Result<Said, Failed> {
         const NOBODY: u32 = 65_534;
-        // Copy it: only root may be able to enter the build directory.
+        // Copy the program: only root may be able to enter the build directory.
         let (binary, state) = (self.scratch.path("netpolicy"), self.scratch.path("nobodys"));
-        // Do not overwrite it: workers of an earlier command may still be running it.
+        // Do not overwrite the program: workers of an earlier command may still be running it.
         if !binary.exists() {
             std::fs::copy(netpolicy(), &binary)?;
         }
         std::fs::create_dir_all(&state)?;
         std::os::unix::fs::chown(&state, Some(NOBODY), Some(NOBODY))?;
-        // An unprivileged user can neither enter a namespace nor mount its sysfs, so prepare both.
+        // An unprivileged user can neither enter a namespace nor mount its sysfs, so root prepares both.
         let inside = format!("{first} && exec setpriv --reuid $0 --regid $0 --clear-groups -- \"$@\"");
         let mut command = Command::new("nsenter");
         command.arg(format!("--net=/proc/{}/ns/net", self.lab.server_pid()));
@@ -201,12 +201,12 @@ impl Operator {
         Ok(Started { child })
     }
 
-    /// Waits until a started command has printed this.
+    /// Waits until a started command has printed this text.
     pub fn waits_to_hear(&self, words: &str) -> Result<(), Failed> {
         self.waits_to_hear_for(PATIENCE, words)
     }
 
-    /// The same, with a time limit.
+    /// Waits until a started command has printed this text, with a time limit.
     pub fn waits_to_hear_for(&self, patience: Duration, words: &str) -> Result<(), Failed> {
         let heard = || Ok::<_, Failed>(std::fs::read_to_string(self.words())?.contains(words).then_some(()));
         waited(&format!("`{words}`"), patience, heard, less_often).map_err(|failed| {
@@ -224,18 +224,18 @@ impl Operator {
         self.scratch.path("words")
     }
 
-    /// The whole host, without changing counters.
+    /// Observes the whole host, without changing counters.
     pub fn host(&self) -> Result<Host, Failed> {
         self.observed(&Processes::Networking)
     }
 
-    /// The same without its processes: much faster to read, for tests that poll a device.
+    /// Observes the whole host without its processes: much faster, for tests that poll a device.
     pub fn devices(&self) -> Result<Host, Failed> {
         self.observed(&Processes::None)
     }
 
-    /// Waits until the whole host is as before. A server short of CPU closes the connections of departed
-    /// clients late.
+    /// Waits until the whole host has its former state. A server short of CPU time closes the connections of
+    /// departed clients late.
     pub fn is_again(&self, before: &Host) -> Result<(), Failed> {
         let mut last = None;
         let same = || {
@@ -244,8 +244,9 @@ impl Operator {
             last = Some(host);
             Ok(same.then_some(()))
         };
-        waited("the host as before", PATIENCE, same, less_often)
-            .map_err(|failed: Failed| format!("{failed:?}: it is {last:?} and was {before:?}").into())
+        waited("the former state of the host", PATIENCE, same, less_often).map_err(|failed: Failed| {
+            format!("{failed:?}: the state is {last:?}; before, it was {before:?}").into()
+        })
     }
 
     fn observed(&self, processes: &Processes) -> Result<Host, Failed> {
@@ -322,8 +323,8 @@ pub fn waited_for<T>(what: &str, look: impl FnMut() -> Result<Option<T>, Failed>
     waited(what, PATIENCE, look, less_often)
 }
 
-/// Like [`waited_for`], for what takes as long as some guards, and twice as long if a busy machine left too
-/// few valid windows. Retries after errors: the object may not exist yet.
+/// Like [`waited_for`], with a longer limit: as long as some guards take, and twice as long in case a busy
+/// machine leaves too few valid windows. Retries after errors, because the object may not exist yet.
 pub fn waited_long_for<T>(
     what: &str,
     mut look: impl FnMut() -> Result<Option<T>, Failed>,
@@ -348,7 +349,7 @@ fn less_often(so_far: Duration) -> Duration {
     (so_far / 8).clamp(LOOK_AGAIN, LONGEST)
 }
 
-/// Like [`waited_for`], for a state that only lasts a moment: a late poll would miss it.
+/// Like [`waited_for`], for a state that lasts only a moment and that a late poll would miss.
 pub fn caught<T>(what: &str, look: impl FnMut() -> Result<Option<T>, Failed>) -> Result<T, Failed> {
     waited(what, PATIENCE, look, |_| LOOK_AGAIN)
 }
@@ -366,7 +367,7 @@ fn waited<T>(
         }
         let so_far = begun.elapsed();
         if so_far >= patience {
-            return Err(format!("waited {patience:?} for {what}, which did not happen").into());
+            return Err(format!("waited {patience:?} for {what}, in vain").into());
         }
         std::thread::sleep(pause(so_far));
     }
@@ -377,7 +378,7 @@ pub fn at_work(operator: &Operator, policy: &str) -> Result<Started, Failed> {
     at_work_with(operator, policy, &[])
 }
 
-/// The same, with options.
+/// A daemon with options that has read this policy and made its first plan.
 pub fn at_work_with(operator: &Operator, policy: &str, options: &[&str]) -> Result<Started, Failed> {
     operator.asks(policy)?;
     let daemon = operator.starts(&[&["daemon"], options].concat())?;
@@ -410,7 +411,7 @@ pub fn flushes(host: &Host) -> Vec<u64> {
     flushes_of(host, &host.devices)
 }
 
-/// The same for some of its devices.
+/// The `gro-flush-timeout`s of the queues of some devices of a host.
 pub fn flushes_of<'a>(host: &Host, devices: impl IntoIterator<Item = &'a Device>) -> Vec<u64> {
     let queues = devices.into_iter().flat_map(|device| &device.rx_queues);
     queues.filter_map(|queue| host.napi_of(queue.id)?.gro_flush_timeout).map(|span| span.0).collect()
@@ -425,7 +426,7 @@ pub fn delivered_by(operator: &Operator) -> Result<String, Failed> {
     Ok(format!("{:?} {:?} {:?} {disciplines}", device.channels, device.offloads, flushes(&host)))
 }
 
-/// Sets something without netpolicy, as another program would.
+/// Changes a setting without netpolicy, as another program would.
 pub fn somebody_else_sets(setting: Setting) -> Result<(), Failed> {
     Ok(apply::Knobs::write(&mut linux::Kernel::new(), &[setting])?)
 }

@@ -8,7 +8,7 @@ use std::process::Command;
 use libtest_mimic::Failed;
 use tempfile::TempDir;
 
-/// Removes the directories of killed tests: the process in a directory's name no longer runs.
+/// Removes the directories of killed tests, that is, those named after a process that no longer runs.
 fn remove_abandoned() {
     for entry in std::fs::read_dir(std::env::temp_dir()).into_iter().flatten().flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
@@ -17,7 +17,7 @@ fn remove_abandoned() {
         };
         let pid = rest.rsplit_once('-').and_then(|(_, pid)| pid.parse::<u32>().ok());
         if pid.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
-            // Another test may do the same at the same time.
+            // Another test may remove the directory at the same time.
             let _ = std::fs::remove_dir_all(entry.path());
         }
     }
@@ -38,12 +38,12 @@ impl Scratch {
         self.0.path()
     }
 
-    /// A path in it.
+    /// A path in the directory.
     pub fn path(&self, name: &str) -> PathBuf {
         self.directory().join(name)
     }
 
-    /// Compiles `programs/NAME.c` of the tests of `crates/linux` into it.
+    /// Compiles `programs/NAME.c` of the tests of `crates/linux` into the directory.
     pub fn compile(&self, name: &str, options: &[&str]) -> Result<PathBuf, Failed> {
         let source =
             format!("{}/../../crates/linux/tests/root/programs/{name}.c", env!("CARGO_MANIFEST_DIR"));

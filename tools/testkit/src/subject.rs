@@ -31,7 +31,8 @@ impl Subject {
         Ok(Self { child, input, output: BufReader::new(output) })
     }
 
-    /// Starts this binary in a role, waits until it is ready, and returns the numbers that it prints then.
+    /// Starts this binary in a role, waits until it is ready, and returns the numbers that it prints at that
+    /// time.
     pub fn in_role(role: &str) -> Result<(Self, Vec<u32>), Failed> {
         Self::ready(&mut role_command(role))
     }
@@ -57,29 +58,29 @@ impl Subject {
         Ok(line.trim_end().to_owned())
     }
 
-    /// Reads everything that it prints until it exits.
+    /// Reads all output until the process exits.
     pub fn lines(&mut self) -> Result<Vec<String>, Failed> {
         Ok(self.output.by_ref().lines().collect::<Result<_, _>>()?)
     }
 
-    /// Makes the subject continue, and waits until it has done so.
+    /// Makes the subject continue, and waits until it has completed that step.
     pub fn go_on(&mut self) -> Result<(), Failed> {
         self.tell("")
     }
 
-    /// Writes a line to it, and waits until it has done what the line says.
+    /// Writes a line to the subject, and waits until it has done what the line says.
     pub fn tell(&mut self, line: &str) -> Result<(), Failed> {
         self.say(line)?;
         self.done()
     }
 
-    /// Writes a line to it.
+    /// Writes a line to the subject.
     pub fn say(&mut self, line: &str) -> Result<(), Failed> {
         let input = self.input.as_mut().ok_or("a subject without standard input")?;
         Ok(input.write_all(format!("{line}\n").as_bytes())?)
     }
 
-    /// Waits until it has done what it was told.
+    /// Waits until the subject has done what it was told.
     pub fn done(&mut self) -> Result<(), Failed> {
         let line = self.line()?;
         if line == "done" { Ok(()) } else { Err(format!("it said {line:?}").into()) }
@@ -87,7 +88,7 @@ impl Subject {
 
     /// Kills the subject and waits until it has exited.
     pub fn kill(&mut self) {
-        let _ = self.child.kill(); // it may have exited already
+        let _ = self.child.kill(); // The process may have exited already.
         let _ = self.child.wait();
     }
 }
@@ -126,7 +127,7 @@ pub fn memcached(environment: &[(&'static str, std::ffi::OsString)]) -> Result<S
     Ok(subject)
 }
 
-/// Tries again until there is a result.
+/// Repeats a function until it returns a result.
 pub fn eventually<T>(what: &str, mut attempt: impl FnMut() -> Option<T>) -> Result<T, Failed> {
     let begun = Instant::now();
     while begun.elapsed() < PATIENCE {

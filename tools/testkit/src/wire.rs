@@ -22,11 +22,11 @@ static MADE: AtomicU32 = AtomicU32::new(0);
 pub struct Wire {
     pub near: String,
     pub far: String,
-    /// The original names of its ends, to which they return, if they are existing NICs.
+    /// The original names of the ends, which they get back, if they are existing NICs.
     lent: Option<[String; 2]>,
-    /// The number of the simulated NIC at its near end, if it is one.
+    /// The number of the simulated NIC at the near end, if it is one.
     simulated: Option<u32>,
-    /// The settings of a lent NIC at the near end, and of its interrupts, as they were.
+    /// The former settings of a lent NIC at the near end, and of its interrupts.
     before: Vec<Setting>,
 }
 
@@ -75,7 +75,7 @@ impl Wire {
         Ok(wire)
     }
 
-    /// The settings of a NIC and its interrupts that tests change, as far as it has them, in the order of
+    /// The settings that tests change of a NIC and its interrupts, as far as it has them, in the order of
     /// restoring.
     fn settings(&self) -> Result<Vec<Setting>, Failed> {
         let host = self.observe()?;
@@ -106,7 +106,8 @@ impl Wire {
                 let _ = kernel.write(&[Setting::Nic(near.id, NicKnob::FlowRule(flow, None))]);
             }
         }
-        // A table that was written counts as the user's, whatever its content, and keeps the number of queues.
+        // A table that was written counts as the user's, whatever its content, and keeps the number of
+        // queues.
         let _ = self.in_near("ethtool -X near0 default");
         for one in &self.before {
             let now = kernel.read(std::slice::from_ref(one));
@@ -118,8 +119,8 @@ impl Wire {
 
     /// Creates a wire whose near end is a NIC that netdevsim simulates, with nothing at its other end.
     ///
-    /// Kernel: 6.18, `drivers/net/netdevsim/bus.c` `new_device_store()`: it is created in the writer's
-    /// namespace.
+    /// Kernel: 6.18, `drivers/net/netdevsim/bus.c` `new_device_store()`: the device is created in the
+    /// writer's namespace.
     pub fn simulated(queues: u32) -> Result<Self, Failed> {
         let mut wire = Self::unmade(None);
         run(&format!("ip netns add {}", wire.near))?;
@@ -193,7 +194,7 @@ impl Drop for Wire {
     }
 }
 
-/// Runs a command line, split at spaces; returns its output.
+/// Runs a command line, split at spaces, and returns its output.
 pub fn run(command: &str) -> Result<String, Failed> {
     let mut words = command.split(' ').filter(|word| !word.is_empty());
     let output = Command::new(words.next().unwrap_or("")).args(words).output()?;

@@ -12,7 +12,7 @@ pub struct Dependencies {
     direct: BTreeMap<String, BTreeSet<String>>,
     /// Dependencies of only its tests, benches and examples.
     of_tests: BTreeMap<String, BTreeSet<String>>,
-    /// The crates of the workspace, and whether each is below `tools/`.
+    /// The crates of the workspace, each with whether it is below `tools/`.
     rooms: BTreeMap<String, bool>,
 }
 
@@ -20,7 +20,7 @@ impl Dependencies {
     /// Reads the dependencies of the workspace in this directory. Nothing is downloaded.
     ///
     /// # Errors
-    /// Cargo's error, or what is missing in its output.
+    /// Cargo's error, or which part of its output is missing.
     pub fn of(workspace: &Path) -> Result<Self, String> {
         let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
         let run = |program: &str, arguments: &[&str]| -> Result<String, String> {

@@ -117,7 +117,7 @@ fn each_crate_depends_on_those_of_ours_that_the_table_names() {
         let allowed = table[short(package)];
         let direct = DEPENDENCIES.direct(package);
         let found: Vec<&str> = direct.intersection(&ours).map(|package| short(package)).collect();
-        assert_eq!(found, allowed, "what {package} depends on, in order");
+        assert_eq!(found, allowed, "the direct dependencies of {package}, in order");
     }
 }
 
@@ -127,7 +127,7 @@ fn what_decides_is_built_with_nothing_that_could_look_around() {
     for (package, allowed) in OTHERS {
         let direct = DEPENDENCIES.direct(package);
         let found: Vec<&str> = direct.difference(&ours).copied().collect();
-        assert_eq!(found, *allowed, "what {package} depends on, of others");
+        assert_eq!(found, *allowed, "the other dependencies of {package}");
     }
 }
 
@@ -138,10 +138,10 @@ fn nothing_of_the_product_depends_on_the_tools_and_its_tests_only_on_the_shared_
             all.retain(|other| DEPENDENCIES.is_tool(other));
             all
         };
-        assert_eq!(tools(DEPENDENCIES.all(room)), BTreeSet::new(), "what {room} is built with");
+        assert_eq!(tools(DEPENDENCIES.all(room)), BTreeSet::new(), "the dependencies of {room}");
         let mut of_tests = tools(DEPENDENCIES.of_tests(room));
         of_tests.remove("netpolicy-testkit");
-        assert_eq!(of_tests, BTreeSet::new(), "what the tests of {room} are built with");
+        assert_eq!(of_tests, BTreeSet::new(), "the dependencies of the tests of {room}");
     }
 }
 

@@ -94,7 +94,7 @@ struct Applied {
 /// A server, and the priority of its workloads.
 struct Server {
     program: ServerProgram,
-    /// Its process and all descendants.
+    /// The server's process and all descendants.
     processes: Vec<ProcessId>,
     first: PolicyName,
 }

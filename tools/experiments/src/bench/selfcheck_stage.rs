@@ -69,7 +69,7 @@ pub(crate) struct Sample {
     pub(crate) rate: f64,
     /// p50, p90, p99 and p99.9, from send.
     pub(crate) from_send: [f64; 4],
-    /// The same percentiles, from the due time.
+    /// The percentiles of the time from when a request was due.
     pub(crate) from_due: [f64; 4],
     /// p50 and p99 of the delay between due time and send.
     pub(crate) late: [f64; 2],

@@ -302,7 +302,7 @@ impl Counted {
 }
 
 impl Cost {
-    /// The same for each answer; `None` without answers.
+    /// The value per answer; `None` without answers.
     pub(crate) fn per_answer(self, answers: f64) -> Option<model::CpuPerAnswer> {
         let micros = |span: Nanoseconds| span.as_secs_f64() * 1e6 / answers;
         (answers > 0.0).then(|| model::CpuPerAnswer {

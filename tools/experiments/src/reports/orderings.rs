@@ -36,7 +36,7 @@ pub(crate) struct Ordering {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, JsonSchema, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Agreement {
-    /// The same order.
+    /// Both have the same order.
     Same,
     /// The opposite order.
     Opposite,

@@ -13,7 +13,7 @@ use crate::scenario_file::{MeasuredRow, MeasuredTable, Metric, ROWS_MAX, RowClas
 
 /// A run with at least this many requests has a usable 99.9th percentile: ten are above it.
 const REQUESTS_OF_P999: u64 = 10_000;
-/// The same for the 99.99th.
+/// The number of answers required for the 99.99th percentile.
 const REQUESTS_OF_P9999: u64 = 100_000;
 
 /// The rows of an experiment; of those that `wanted` rejects, only the name is read.

@@ -114,7 +114,7 @@ impl Running {
     fn gone(mut self) -> Result<Option<i32>, Failed> {
         let status = self.child.wait()?;
         let left = || [self.init, self.server].into_iter().filter(|pid| is_alive(*pid)).collect::<Vec<_>>();
-        eventually("its processes are gone", || left().is_empty())?;
+        eventually("the processes no longer exist", || left().is_empty())?;
         Ok(status.code())
     }
 }
@@ -143,12 +143,12 @@ fn eventually(what: &str, is_so: impl Fn() -> bool) -> Result<(), Failed> {
     Err(format!("{what}: not within 20 s").into())
 }
 
-/// Runs something, and checks that no process of it is left, and so none of its namespaces.
+/// Runs a body, and checks that it leaves no process, and so no namespace, behind.
 fn leaves_nothing<T>(body: impl FnOnce() -> Result<T, Failed>) -> Result<T, Failed> {
     let before = ours()?;
-    assert!(before.is_empty(), "left by the test before: {before:?}");
+    assert!(before.is_empty(), "left by the previous test: {before:?}");
     let value = body()?;
-    eventually("the processes that were started are gone", || ours().is_ok_and(|left| left.is_empty()))?;
+    eventually("the started processes no longer exist", || ours().is_ok_and(|left| left.is_empty()))?;
     Ok(value)
 }
 
@@ -290,7 +290,7 @@ fn killed_beside_another() -> Result<(), Failed> {
         let (one, other) = (Running::start()?, Running::start()?);
         one.signal(Signal::KILL)?;
         assert_eq!(one.gone()?, None);
-        assert!(is_alive(other.init) && is_alive(other.server), "the other one stays");
+        assert!(is_alive(other.init) && is_alive(other.server), "the other lab stays");
         other.signal(Signal::TERM)?;
         assert_eq!(other.gone()?, Some(0));
         Ok(())
@@ -321,7 +321,7 @@ fn measured() -> Result<(), Failed> {
     let base: Vec<_> = shares("base").flatten().collect();
     assert!(
         !base.is_empty() && base.iter().all(|share| *share == 0.0),
-        "no application polls without it: {base:?}"
+        "no application polls without the setting: {base:?}"
     );
     assert!(
         shares("suspend200").any(|share| share > Some(0.8)),
@@ -334,14 +334,14 @@ fn measured() -> Result<(), Failed> {
     let of_base = |(label, count): &(&String, Option<f64>)| {
         *label == "base" && *count > Some(0.0) && *count <= Some(2.0)
     };
-    assert!(interrupts.iter().any(of_base), "nothing else brings packets: {interrupts:?}");
+    assert!(interrupts.iter().any(of_base), "only interrupts deliver packets: {interrupts:?}");
     for run in &runs {
         assert_eq!((run.load, &run.void), (OfferedLoad::Max, &None));
         let (cpu, counters) = (run.cpu.ok_or("no CPU use")?, run.counters.as_ref().ok_or("no counters")?);
         assert!(cpu.busy() > 0.0 && counters.softirqs["NET_RX"] > 0.0, "{cpu:?} {counters:?}");
         assert!(counters.napi_polls.is_some() && counters.busy_poll_rx_packets.is_some(), "{counters:?}");
         assert!(run.interrupts_per_request.is_some_and(|count| count >= 0.0), "none were counted");
-        assert!(run.cycles_per_request.is_none_or(|cycles| cycles > 0.0), "absent is not zero");
+        assert!(run.cycles_per_request.is_none_or(|cycles| cycles > 0.0), "an absent value is not zero");
     }
     Ok(())
 }
@@ -372,7 +372,7 @@ fn interrupted() -> Result<(), Failed> {
         let words = "bench memcached --mode base,suspend20 --max --seconds 300ms --warmup 50ms --repeats 500";
         let mut child = netpolicy(words).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
         let mut lines = BufReader::new(child.stderr.take().ok_or("no standard error")?).lines();
-        lines.next().ok_or("it says nothing")??; // the first run has begun
+        lines.next().ok_or("it says nothing")??; // The first run has begun.
         std::thread::sleep(Duration::from_millis(1_500));
         let pid = i32::try_from(child.id()).ok().and_then(rustix::process::Pid::from_raw);
         kill_process(pid.ok_or("no pid")?, Signal::INT)?;
@@ -401,7 +401,7 @@ fn resumed() -> Result<(), Failed> {
     let made = || std::fs::read_to_string(&log).unwrap_or_default().lines().count().saturating_sub(1);
     leaves_nothing(|| {
         let mut child = bench("4").stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
-        eventually("it has made some runs", || made() >= 3)?;
+        eventually("the bench has made some runs", || made() >= 3)?;
         child.kill()?;
         child.wait()?;
         Ok(())
@@ -423,7 +423,7 @@ fn resumed() -> Result<(), Failed> {
     let resumed = bench("4").arg("--resume").output()?;
     assert_eq!(resumed.status.code(), Some(0), "{}", text(&resumed.stderr));
     let runs = runs_in(&json)?;
-    assert_eq!((runs.len(), log.exists()), (RUNS + void_before, false), "void runs are made again");
+    assert_eq!((runs.len(), log.exists()), (RUNS + void_before, false), "void runs are repeated");
     let cells = |counting: bool| {
         let runs = runs.iter().filter(|run| !counting || run["void"].is_null());
         let names = runs.map(|run| format!("{} {} {}", run["label"], run["load"], run["workload"]));

@@ -235,7 +235,7 @@ fn differ(kernel: &[Cycle], model: &[Cycle]) -> (f64, String) {
 fn modelled(mode: &str) -> Result<Vec<Cycle>, Failed> {
     let gap = u64::try_from(GAP.as_nanos())?;
     let load = (1_000_000_000 / gap).to_string();
-    let file = experiments::scenario_file::shipped("lab").ok_or("there is no lab")?;
+    let file = experiments::scenario_file::shipped("lab").ok_or("the test has no lab")?;
     let mut scenario: Scenario = experiments::scenario_file::parse(file.name, file.scenario)?.scenario;
     let keys = [
         ("clients.connections", "1"),

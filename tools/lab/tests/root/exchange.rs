@@ -102,7 +102,7 @@ fn both_tables() -> Result<(), Failed> {
         html.display()
     ))?;
     let (json, html) = (std::fs::read_to_string(&json)?, std::fs::read_to_string(&html)?);
-    assert_eq!(serde_json::from_str::<Grid>(&json)?, printed, "the file has what was printed");
+    assert_eq!(serde_json::from_str::<Grid>(&json)?, printed, "the file has the printed report");
     let names: Vec<&str> = printed.variants.iter().map(|variant| variant.name.as_str()).collect();
     let operations = ["4 KB", "64 KB", "1 MB"].map(|op| format!("operations of {op}, 4 flows"));
     assert_eq!(names, [&["1 B/1 B, 4 flows".to_owned()][..], &operations].concat());
@@ -141,7 +141,7 @@ fn uncalibrated() -> Result<(), Failed> {
         serde_json::from_slice(&output.stdout).map_err(|error| format!("{error}: {said}"))?;
     let grid: Grid = serde_json::from_value(document["data"].clone())?;
     let runs = runs(&grid, "softirq");
-    assert_eq!((runs.len(), grid.variants[0].borne), (1, None), "nothing is offered after it");
+    assert_eq!((runs.len(), grid.variants[0].borne), (1, None), "no request is offered after the window");
     let why = runs[0].void.as_deref().ok_or("it is void")?;
     assert!(why.contains("answer"), "{why}");
     Ok(())

@@ -131,7 +131,7 @@ impl Machines {
         Ok(machines)
     }
 
-    /// The same, connected through TCP with a token.
+    /// The same machines, connected through TCP with a token.
     fn by_tcp(name: &str) -> Result<Self, Failed> {
         let mut machines = Self::new(name)?;
         machines.write_token("token", &"0123456789abcdef".repeat(4), 0o600)?;
@@ -140,7 +140,7 @@ impl Machines {
         let mut said = String::new();
         stderr.read_line(&mut said)?;
         assert!(said.contains("Waiting for clients"), "{said}");
-        // Copy its further output to a file.
+        // Copies its further output to a file.
         let log = File::create(machines.log())?;
         std::thread::spawn(move || std::io::copy(&mut stderr, &mut &log));
         machines.listener = Some(listener);
@@ -373,7 +373,10 @@ fn by_tcp() -> Result<(), Failed> {
     first.wait()?;
     let second = second?;
     let said = text(&second.stderr);
-    assert!(second.status.code() == Some(7) && said.contains("another client measures"), "{said}");
+    assert!(
+        second.status.code() == Some(7) && said.contains("another client is using this machine"),
+        "{said}"
+    );
     machines.is_as(&before, Duration::from_secs(30))?;
     // When the listener exits, it ends the client's bench and restores the host first.
     let mut client = machines.client(LONG).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
@@ -623,7 +626,7 @@ fn changed(
         }
         std::thread::sleep(Duration::from_millis(2));
     }
-    Err("the client's device had no other settings".into())
+    Err("the client's device had its former settings".into())
 }
 
 fn both_sides() -> Result<(), Failed> {
@@ -665,7 +668,7 @@ fn both_killed() -> Result<(), Failed> {
         client.kill()?;
         client.wait()?;
         during?;
-        waited_for("the client's device as before", || {
+        waited_for("the former state of the client's device", || {
             Ok((machines.client_settings()? == own_before).then_some(()))
         })?;
         machines.is_as(&before, Duration::from_secs(30))?;
@@ -673,7 +676,7 @@ fn both_killed() -> Result<(), Failed> {
     Ok(())
 }
 
-/// The server's reaction to these bytes: its exit code and messages.
+/// Sends these bytes to a server, and returns its exit code and messages.
 fn told(machines: &Machines, bytes: &[u8]) -> Result<(Option<i32>, String), Failed> {
     let mut server = machines.server()?;
     let mut stdin = server.stdin.take().ok_or("no standard input")?;

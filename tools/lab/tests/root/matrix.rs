@@ -223,7 +223,7 @@ const CAUSES: [&str; 8] = [
 fn judge(row: &Row, seen: &Seen, findings: &[Finding]) -> Result<(), String> {
     let found: BTreeSet<&str> = findings.iter().map(|finding| finding.rule.as_str()).collect();
     if row.load != LOW && seen.answered < ANSWERS_MIN {
-        return Err("there was no load to speak of".to_owned());
+        return Err("the load was too low".to_owned());
     }
     if seen.delivered.lost > 0 {
         return Err("not every poll was counted".to_owned());
@@ -233,12 +233,12 @@ fn judge(row: &Row, seen: &Seen, findings: &[Finding]) -> Result<(), String> {
     if verdicts.is_empty() != row.verdicts.is_empty()
         || !verdicts.iter().all(|verdict| row.verdicts.contains(verdict))
     {
-        return Err(format!("it said {verdicts:?} where one of {:?} is right", row.verdicts));
+        return Err(format!("doctor reported {verdicts:?} where one of {:?} is right", row.verdicts));
     }
     match row.cause {
-        Some(cause) if !found.contains(cause) => Err(format!("it did not find {cause}")),
+        Some(cause) if !found.contains(cause) => Err(format!("doctor did not find {cause}")),
         None => match CAUSES.iter().find(|cause| found.contains(*cause)) {
-            Some(cause) => Err(format!("it found {cause} where nothing is wrong")),
+            Some(cause) => Err(format!("doctor found {cause} although no condition is broken")),
             None => Ok(()),
         },
         Some(_) => Ok(()),

@@ -109,7 +109,9 @@ impl Recorder {
         }
         let lines: Vec<Line> = text.lines().filter_map(|line| read(line, device)).collect();
         if lines.is_empty() {
-            return Err(format!("nothing was recorded; the end of what was:\n{}", tail(&text)).into());
+            return Err(
+                format!("no event was recorded; the last lines of the recording: {}", tail(&text)).into()
+            );
         }
         Ok(lines)
     }

@@ -104,7 +104,7 @@ impl Stage {
         let mut kernel = Kernel::new();
         for object in settings {
             kernel.write(&object)?;
-            assert_eq!(kernel.read(&object)?, object, "what was written is in force");
+            assert_eq!(kernel.read(&object)?, object, "the written settings are in force");
         }
         Ok(())
     }
@@ -140,9 +140,9 @@ impl Stage {
             parameters: std::collections::BTreeMap::new(),
         });
         let evidence = run.into_evidence("", origin);
-        let looks = watch.looks.into_inner().map_err(|_| "a look at the host panicked")?;
+        let looks = watch.looks.into_inner().map_err(|_| "an observation of the host panicked")?;
         let [opened, closed]: [_; 2] =
-            looks.snapshots.try_into().map_err(|_| "an edge of the window was not seen")?;
+            looks.snapshots.try_into().map_err(|_| "an edge of the window was not observed")?;
         let host = looks.host.ok_or("the host was not observed")??;
         let delivered = between(&opened?, &closed?);
         Ok(Seen { host, delivered, answered: evidence.requests.answered })

@@ -191,7 +191,7 @@ impl Connection {
         self.pending.iter().enumerate().map(move |(i, pending)| (pending, i < sent))
     }
 
-    /// Adds a request; `write` appends its bytes.
+    /// Adds a request, whose bytes `write` appends.
     #[inline]
     pub(super) fn push(&mut self, pending: Pending, write: impl FnOnce(&mut Vec<u8>)) {
         self.pending.push_back(pending);

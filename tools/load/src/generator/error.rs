@@ -78,11 +78,11 @@ pub enum RunError {
         words: String,
     },
     /// The server stopped answering in the load phase.
-    #[error("server {server} answered nothing for {after} while keys were set before the run")]
+    #[error("server {server} sent no answer for {after} while keys were set before the run")]
     PreloadStalled {
         /// The server's address.
         server: SocketAddr,
-        /// How long the generator waited.
+        /// How long the generator waited for an answer.
         after: Nanoseconds,
     },
     /// The server sent bytes that are not a valid answer.
@@ -106,21 +106,21 @@ pub enum RunError {
     },
     /// Connections were lost and could not be re-established, or were lost too often.
     #[error(
-        "server {server} is gone: {lost} connections of client thread {thread} were lost, the last: {cause}"
+        "server {server} is gone: client thread {thread} lost {lost} connections; the error of the last one: {cause}"
     )]
     ServerLost {
         /// The server's address.
         server: SocketAddr,
         /// The thread's number.
         thread: u32,
-        /// How many connections it lost.
+        /// How many connections the thread lost.
         lost: u64,
         /// The kernel's error.
         #[source]
         cause: io::Error,
     },
     /// Every client thread was stopped.
-    #[error("no client thread measured server {server}")]
+    #[error("no client thread produced a measurement of server {server}")]
     NobodyMeasured {
         /// The server's address.
         server: SocketAddr,

@@ -102,7 +102,11 @@ mod test {
     fn a_run_whose_generator_was_late_is_void_and_says_so() {
         let load = OfferedLoad::PerSecond(50_000.0);
         assert_eq!(void_reason(&run((1, 20), (30, 200), load)), None);
-        assert_eq!(void_reason(&run((2, 2), (3, 3), load)), None, "a turn of the loop is never too late");
+        assert_eq!(
+            void_reason(&run((2, 2), (3, 3), load)),
+            None,
+            "an iteration of the loop is never too late"
+        );
         let median = void_reason(&run((10, 20), (40, 200), load)).expect("late at the median");
         assert!(median.contains("p50 lateness is 10us, 25 % of the p50 response time 40us"), "{median}");
         let tail = void_reason(&run((1, 150), (40, 200), load)).expect("late in the tail");
@@ -126,7 +130,7 @@ mod test {
         assert_eq!(sleeping((100, 900), (220, 2_000)), None, "less than half");
         let bursts = sleeping((500, 990), (542, 1_100)).expect("requests left in bursts of a millisecond");
         assert!(bursts.contains("p50 lateness is 500us, 92 % of the p50 response time 542us"), "{bursts}");
-        let tail = sleeping((20, 3_000), (80, 4_000)).expect("the tail is the client's");
+        let tail = sleeping((20, 3_000), (80, 4_000)).expect("the client causes the tail");
         assert!(tail.contains("p99 lateness is 3ms, 75 %"), "{tail}");
         assert!(void_reason(&run((60, 60), (70, 100), load)).is_some(), "a polling client may not sleep");
     }
@@ -151,11 +155,11 @@ mod test {
     fn a_run_whose_answers_all_came_after_its_window_is_void() {
         let mut slow = run((0, 0), (30, 200), OfferedLoad::Max);
         (slow.requests.due, slow.requests.answered, slow.throughput) = (4, 4, 0.0);
-        let reason = void_reason(&slow).expect("nothing was answered in time");
+        let reason = void_reason(&slow).expect("no request was answered in time");
         assert!(reason.starts_with("no answer came within the window of"), "{reason}");
         assert!(reason.ends_with("of 4 requests 4 were answered later"), "{reason}");
         (slow.requests.due, slow.requests.answered) = (0, 0);
-        assert!(void_reason(&slow).is_some(), "nothing was due, either");
+        assert!(void_reason(&slow).is_some(), "no request was due, either");
     }
 
     #[test]

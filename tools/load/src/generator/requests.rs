@@ -31,7 +31,7 @@ pub(super) enum Requests<'a> {
         set_share: f64,
         value: Vec<u8>,
     },
-    /// The same request every time.
+    /// Identical requests.
     Http(Vec<u8>),
 }
 

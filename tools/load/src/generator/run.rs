@@ -65,7 +65,7 @@ pub trait Environment: Sync {
     }
 }
 
-/// No namespace, no CPU, no counters.
+/// An environment without namespaces, CPUs and counters.
 impl Environment for () {}
 
 /// The result of a run, before the caller adds its own counts.
@@ -124,7 +124,7 @@ impl Run {
 /// Offers a load to a memcached server and measures its answers.
 ///
 /// # Errors
-/// The same as [`offer`].
+/// As for [`offer`].
 pub fn memcached(
     server: SocketAddr,
     workload: &MemcachedWorkload,

@@ -94,8 +94,8 @@ impl Tally {
         }
     }
 
-    /// Counts a request that was sent but whose answer is no longer awaited: its response time was
-    /// at least this long.
+    /// Counts a request that was sent but whose answer is no longer awaited: its response time was at least
+    /// the time until now.
     pub(super) fn given_up(&mut self, pending: &Pending, now: Moment) {
         if self.times.in_window(pending.due) {
             self.requests.unanswered += 1;
@@ -103,7 +103,7 @@ impl Tally {
         }
     }
 
-    /// Counts a request that was due but never sent: its response time was at least this long.
+    /// Counts a request that was due but never sent: its response time was at least the time until now.
     pub(super) fn never_sent(&mut self, due: Moment, now: Moment) {
         if self.times.in_window(due) {
             self.requests.due += 1;

@@ -72,13 +72,13 @@ mod test {
     #[test]
     fn who_oversleeps_by_the_same_every_time_is_awake_in_time_after_a_few() {
         let mut lead = Lead::default();
-        assert_eq!(lead.sleep_of(micros(5_000)), micros(5_000), "nothing is known yet");
+        assert_eq!(lead.sleep_of(micros(5_000)), micros(5_000), "no oversleep is known yet");
         for _ in 0..10 {
             lead.overslept(micros(600));
         }
         let asks = 5_000_000 - lead.sleep_of(micros(5_000)).0;
         assert!((580_000..=610_000).contains(&asks), "{asks}");
-        assert_eq!(lead.sleep_of(micros(500)), Nanoseconds::ZERO, "there is no sleep for a short wait");
+        assert_eq!(lead.sleep_of(micros(500)), Nanoseconds::ZERO, "a short wait has no sleep");
     }
 
     #[test]
@@ -97,7 +97,7 @@ mod test {
     #[test]
     fn more_threads_than_cpus_leave_no_room_for_asking() {
         let places = Places::default();
-        let cpus = sched_getaffinity(None).expect("this thread is somewhere").count();
+        let cpus = sched_getaffinity(None).expect("this thread runs on a CPU").count();
         for _ in 0..cpus {
             places.enter();
         }

@@ -336,9 +336,8 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Fills a connection up to its depth once half of it is free, while the window is open, and
-    /// sends. At half the depth, the server still has work while many requests leave with one
-    /// write.
+    /// While the window is open, fills a connection up to its depth once half of the depth is free, and
+    /// sends. At half the depth, the server still has work while one write sends many requests.
     #[inline]
     fn refill(&mut self, number: usize, now: Moment, tally: &mut Tally) -> Result<(), RunError> {
         let connection = &mut self.connections[number];

@@ -11,11 +11,11 @@ use crate::clock::Moment;
 /// What a connection waits for after its turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wants {
-    /// More bytes to read.
+    /// For more bytes to read.
     Read,
-    /// Room to write the rest of an answer.
+    /// For room to write the rest of an answer.
     Write,
-    /// Nothing: the connection has ended.
+    /// For nothing: the connection has ended.
     End,
 }
 

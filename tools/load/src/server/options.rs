@@ -60,7 +60,7 @@ pub enum Service {
     Storage {
         /// The file or block device.
         path: PathBuf,
-        /// Whether writes are allowed.
+        /// Whether the server allows writes.
         writable: bool,
     },
 }

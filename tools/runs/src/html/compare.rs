@@ -33,7 +33,7 @@ pub struct ComparePoint {
 pub struct CompareChart {
     /// The quantity and the candidate.
     pub title: String,
-    /// The result, as text.
+    /// The result of the comparison, as text.
     pub words: String,
     /// The state after each pair.
     pub points: Vec<ComparePoint>,
@@ -194,7 +194,7 @@ mod test {
         assert!(page.contains("<h1>&lt;cache&gt;</h1>") && page.contains("p50 of &lt;latency&gt;"));
         assert_eq!((page.matches("<figure>").count(), page.matches("<circle").count()), (1, 3));
         let band = page.lines().find(|line| line.contains("polygon")).expect("a band");
-        assert_eq!(band.matches(' ').count(), 2 + 7, "two ends of two pairs: {band}");
+        assert_eq!(band.matches(' ').count(), 2 + 7, "two ends of the intervals of two pairs: {band}");
         assert!(!page.contains("<script"));
     }
 

@@ -65,7 +65,7 @@ pub fn html_of_grid(grid: &Grid) -> String {
                 .map(|row| (ratio_cells(row).to_vec(), String::new()))
                 .collect();
             if !body.is_empty() {
-                let title = format!("{}, over all of them, against {against}", overall.name);
+                let title = format!("{}, over all of these variants, relative to {against}", overall.name);
                 let _ = writeln!(page, "<h2>{}</h2>\n<div class=\"wide\">", Escaped(&title));
                 table(&mut page, &RATIO_COLUMNS, &body);
                 page.push_str("</div>\n");

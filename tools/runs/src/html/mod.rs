@@ -68,7 +68,11 @@ fn place(results: &Results) -> String {
         Origin::Simulated(from) => format!("Simulated, not measured: scenario {}.", from.scenario),
     };
     let places: BTreeSet<String> = results.evidence.iter().map(describe).collect();
-    if places.is_empty() { "There are no runs.".to_owned() } else { Vec::from_iter(places).join(" ") }
+    if places.is_empty() {
+        "The experiment has no runs.".to_owned()
+    } else {
+        Vec::from_iter(places).join(" ")
+    }
 }
 
 fn charts(summaries: &[Summary]) -> Vec<Chart<'_>> {
@@ -293,7 +297,7 @@ mod test {
         for outside in ["http", "src=", "url(", "@import", "<link", "<script"] {
             assert!(!page.contains(outside), "{outside}");
         }
-        assert!(page.contains("&lt;script&gt;alert(1)"), "labels are text, whatever they say");
+        assert!(page.contains("&lt;script&gt;alert(1)"), "labels are shown as text, whatever they contain");
         assert!(page.contains("None of 18 runs."));
         assert!(page.contains("<dt>connections_per_thread<dd>4"));
     }
@@ -311,6 +315,6 @@ mod test {
     fn an_experiment_without_a_run_is_still_a_page() {
         let mut empty = results();
         empty.evidence.clear();
-        assert!(html_of_results("t", &empty).contains("There are no runs."));
+        assert!(html_of_results("t", &empty).contains("The experiment has no runs."));
     }
 }

@@ -74,7 +74,8 @@ struct Round {
 enum Stage {
     /// The best point and the points around it.
     Around,
-    /// The best point and this one, which the surfaces predict to be better, with its position in the box.
+    /// The best point, and a promising point, which the surfaces predict to be better, with its position in
+    /// the box.
     Check { promised: Vec<f64>, place: Vec<f64> },
 }
 

@@ -32,7 +32,7 @@ const RIDGES: (f64, f64) = (0.02, 0.15);
 const MIDDLE: f64 = 1.0 / 3.0;
 /// How fast the weight of points outside the box decreases with their distance, in half widths.
 const FADES: f64 = 2.0;
-/// A unit includes the scatter of a mean over this many runs, and is capped.
+/// A unit includes the scatter of a mean over this many runs, and has an upper limit.
 const UNIT_RUNS: f64 = 3.0;
 const UNIT_MAX: f64 = 3.0;
 /// A weak pull towards the centre: among positions with similar predictions, it prefers the nearest.
@@ -158,7 +158,7 @@ impl Surface {
         self.terms.iter().map(|terms| terms.iter().zip(&row).map(|(term, x)| term * x).sum()).collect()
     }
 
-    /// The same after a step along one coordinate.
+    /// For each residual, the surface after a step along one coordinate.
     fn moved(&self, predicted: &[f64], i: usize, from: f64, to: f64) -> Vec<f64> {
         let (by, squared) = (to - from, to * to - from * from);
         let terms =

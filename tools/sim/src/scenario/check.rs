@@ -69,7 +69,7 @@ impl Scenario {
             return no(
                 "hardware.smt",
                 &["hardware.cpus"],
-                format!("{} CPUs are not pairs of hyper-threads", hardware.cpus),
+                format!("{} CPUs cannot form pairs of hyper-threads", hardware.cpus),
             );
         }
         if hardware.node_cpus < hardware.cpus && hardware.node_distance <= 10 {

@@ -66,33 +66,33 @@ const fn whole(min: u32, max: u32, set: fn(&mut Scenario, u32)) -> Takes {
 pub const KEYS: &[Key] = &[
     Key {
         path: "hardware.cpus",
-        meaning: "CPUs that IRQs and threads may use",
+        meaning: "the number of CPUs for IRQs and threads",
         takes: whole(1, CPUS_MAX, |s, n| s.hardware.cpus = n),
     },
     Key {
         path: "hardware.llc-cpus",
-        meaning: "CPUs that share a last-level cache",
+        meaning: "the number of CPUs that share a last-level cache",
         takes: whole(1, CPUS_MAX, |s, n| s.hardware.llc_cpus = n),
     },
     Key {
         path: "hardware.smt",
-        meaning: "whether CPUs n and n + cpus/2 are one core; busy siblings slow each other by `costs.smt-slowdown`",
+        meaning: "whether CPUs n and n + cpus/2 are hyper-threads of one core; two busy ones slow each other by `costs.smt-slowdown`",
         takes: Takes::Switch(|s, b| s.hardware.smt = b),
     },
     Key {
         path: "hardware.node-cpus",
-        meaning: "CPUs of a NUMA node",
+        meaning: "the number of CPUs of a NUMA node",
         takes: whole(1, CPUS_MAX, |s, n| s.hardware.node_cpus = n),
     },
     Key {
         path: "hardware.node-distance",
-        meaning: "distance between nodes, 20 by default (`REMOTE_DISTANCE`); 10 is local, and refused where there are several nodes",
+        meaning: "distance between nodes, 20 by default (`REMOTE_DISTANCE`); 10 means local, and is refused if there are several nodes",
         takes: whole(10, 255, |s, n| s.hardware.node_distance = n),
     },
     Key { path: "hardware.queues", meaning: "RX queues", takes: whole(1, 256, |s, n| s.hardware.queues = n) },
     Key {
         path: "hardware.ring",
-        meaning: "descriptors of an RX ring",
+        meaning: "the number of descriptors of an RX ring",
         takes: whole(1, 65_536, |s, n| s.hardware.ring = n),
     },
     Key {
@@ -132,7 +132,7 @@ pub const KEYS: &[Key] = &[
     },
     Key {
         path: "hardware.link-gbps",
-        meaning: "bandwidth of the link, shared by answers; a request takes its own time on it, and none waits for another",
+        meaning: "bandwidth of the link, which answers share; a request occupies the link for its own time and never waits for another request",
         takes: Takes::Number { min: 0.01, max: 10_000.0, set: |s, n| s.hardware.link_gbps = n },
     },
     Key {
@@ -142,12 +142,12 @@ pub const KEYS: &[Key] = &[
     },
     Key {
         path: "application.threads",
-        meaning: "threads, each with its own epoll",
+        meaning: "the number of threads, each with its own epoll",
         takes: whole(1, 1024, |s, n| s.application.threads = n),
     },
     Key {
         path: "application.max-events",
-        meaning: "initial maximum of events per epoll_wait",
+        meaning: "initial maximum number of events per epoll_wait",
         takes: whole(1, 65_536, |s, n| s.application.max_events = n),
     },
     Key {
@@ -155,7 +155,11 @@ pub const KEYS: &[Key] = &[
         meaning: "the maximum to which max-events doubles",
         takes: whole(1, 65_536, |s, n| s.application.max_events_limit = n),
     },
-    Key { path: "application.waits", meaning: "sleep, user-spin or event-spin", takes: Takes::Word(waits) },
+    Key {
+        path: "application.waits",
+        meaning: "how a thread waits: sleep, user-spin or event-spin",
+        takes: Takes::Word(waits),
+    },
     Key {
         path: "application.request-bytes",
         meaning: "size of a request",
@@ -163,44 +167,44 @@ pub const KEYS: &[Key] = &[
     },
     Key {
         path: "application.response-bytes",
-        meaning: "size of an answer",
+        meaning: "size of an answer in bytes",
         takes: whole(1, 16_777_216, |s, n| s.application.response_bytes = n),
     },
     Key {
         path: "clients.connections",
-        meaning: "connections, one request under way on each",
+        meaning: "the number of connections, each with at most one outstanding request",
         takes: whole(1, 4_000_000, |s, n| s.clients.connections = n),
     },
     Key {
         path: "clients.threads",
-        meaning: "threads of the clients' host; 0 if their work takes no time",
+        meaning: "the number of threads of the clients' host; 0 if the clients' work takes no time",
         takes: whole(0, 128, |s, n| s.clients.threads = n),
     },
     Key {
         path: "clients.queues",
-        meaning: "RX queues of the clients' host, if it has threads",
+        meaning: "the number of RX queues of the clients' host, if that host has threads",
         takes: whole(1, 128, |s, n| s.clients.queues = n),
     },
     Key { path: "clients.load", meaning: "requests per second, or max", takes: Takes::Word(load) },
     Key {
         path: "clients.arrivals",
-        meaning: "distribution of a connection's gaps",
+        meaning: "distribution of the gaps between a connection's requests",
         takes: Takes::Word(arrivals),
     },
     Key {
         path: "clients.from-due",
-        meaning: "whether response times count from the due time",
+        meaning: "whether response times count from the time when a request was due",
         takes: Takes::Switch(|s, b| s.clients.from_due = b),
     },
     Key {
         path: "clients.acks",
-        meaning: "whether answers are acknowledged by packets of their own",
+        meaning: "whether answers are acknowledged by separate packets",
         takes: Takes::Switch(|s, b| s.clients.acks = b),
     },
-    Key { path: "delivery.mode", meaning: "delivery mode, as in suspend20", takes: Takes::Word(mode) },
+    Key { path: "delivery.mode", meaning: "delivery mode, such as suspend20", takes: Takes::Word(mode) },
     Key {
         path: "delivery.processing",
-        meaning: "softirq, kthread, workqueue or busy-kthread",
+        meaning: "who polls the NAPI: softirq, kthread, workqueue or busy-kthread",
         takes: Takes::Word(processing),
     },
     Key {
@@ -210,22 +214,22 @@ pub const KEYS: &[Key] = &[
     },
     Key {
         path: "delivery.gro-flush-timeout",
-        meaning: "span of the NAPI's timer",
+        meaning: "duration of the NAPI's timer",
         takes: Takes::Span(|s, t| s.delivery.params.gro_flush_timeout = t),
     },
     Key {
         path: "delivery.irq-suspend-timeout",
-        meaning: "span of the timer while IRQs are suspended",
+        meaning: "duration of the timer while IRQs are suspended",
         takes: Takes::Span(|s, t| s.delivery.params.irq_suspend_timeout = t),
     },
     Key {
         path: "delivery.busy-poll-usecs",
-        meaning: "how long epoll_wait polls",
+        meaning: "for how long epoll_wait busy-polls",
         takes: whole(0, 10_000_000, |s, n| s.delivery.params.epoll.busy_poll_usecs = n),
     },
     Key {
         path: "delivery.busy-poll-budget",
-        meaning: "packets of one busy poll",
+        meaning: "maximum number of packets of one busy poll",
         takes: whole(1, 65_535, |s, n| {
             s.delivery.params.epoll.busy_poll_budget = u16::try_from(n).unwrap_or(u16::MAX)
         }),
@@ -237,20 +241,18 @@ pub const KEYS: &[Key] = &[
     },
     Key {
         path: "layout.irq-cpus",
-        meaning: "CPU of queue i is the i-th of these",
+        meaning: "CPUs of the queues' IRQs: queue i uses the i-th one",
         takes: Takes::Word(irq_cpus),
     },
     Key { path: "layout.thread-cpus", meaning: "CPUs that threads may use", takes: Takes::Word(thread_cpus) },
     Key {
         path: "layout.pinned",
-        meaning: "whether thread i has the i-th of them alone",
+        meaning: "whether thread i is pinned to the i-th of these CPUs",
         takes: Takes::Switch(|s, b| s.layout.pinned = b),
     },
     Key {
         path: "layout.by-napi",
-        meaning: "whether connections belong to the thread of their queue (threads beyond the queues idle, and the output says \
-                  so); if not, an epoll that suspends or busy-polls does so for one queue alone, and packets of others \
-                  wait for timeouts",
+        meaning: "whether connections belong to the thread of their queue (threads beyond the queues idle, and the output says so); if not, an epoll that suspends IRQs or busy-polls serves one queue only, and packets of other queues wait for timeouts",
         takes: Takes::Switch(|s, b| s.layout.by_napi = b),
     },
     Key {

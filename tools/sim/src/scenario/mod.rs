@@ -153,9 +153,9 @@ pub enum Processing {
 pub struct Layout {
     /// The CPUs of queues, assigned round robin: queue `i` uses the `i`-th of these.
     pub irq_cpus: Vec<u32>,
-    /// The CPUs that threads may use.
+    /// The CPUs on which threads may run.
     pub thread_cpus: Vec<u32>,
-    /// Whether thread `i` may use only the `i`-th of them.
+    /// Whether thread `i` is pinned to the `i`-th of these CPUs.
     pub pinned: bool,
     /// Whether connections belong to the thread of their queue, as with `memcached -N`.
     pub by_napi: bool,
@@ -202,7 +202,7 @@ impl Scenario {
 }
 
 impl Default for Scenario {
-    /// The IRQ-suspension document's machine at 200K requests per second, with default settings.
+    /// The machine of the IRQ-suspension document at 200K requests per second, with default settings.
     fn default() -> Self {
         let cpus: Vec<u32> = (0..8).collect();
         Self {

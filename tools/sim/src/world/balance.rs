@@ -16,12 +16,12 @@ use crate::watch::{Class, Watch};
 
 /// The factor by which a share decays per millisecond. Kernel: `y` of PELT, `y^32 = 0.5`.
 const DECAY: f64 = 0.978_572;
-/// A group is overloaded if its use times this factor exceeds its capacity. Kernel: `sd->imbalance_pct`, in
-/// percent.
+/// A group is overloaded if the CPU time that it uses, times this factor, exceeds its capacity. Kernel:
+/// `sd->imbalance_pct`, in percent.
 pub(crate) const IMBALANCE: f64 = 1.17;
 
 impl Use {
-    /// The share that interrupts leave. Kernel: `scale_rt_capacity()`.
+    /// The share of a CPU's time that interrupts leave to tasks. Kernel: `scale_rt_capacity()`.
     pub(crate) const fn capacity(self) -> f64 {
         1.0 - self.interrupts
     }
@@ -157,7 +157,7 @@ mod test {
     fn an_idle_cpu_takes_a_thread_from_a_group_that_runs_two_more() {
         let mut world = running(4, 2);
         world.push_from(LlcId::new(0));
-        let [thread] = leaving(&world)[..] else { panic!("one is to leave") };
+        let [thread] = leaving(&world)[..] else { panic!("one thread is to leave") };
         let task = thread.task();
         let from = world.tasks[task].cpu;
         world.boundary(from, Step::EpollEnter);

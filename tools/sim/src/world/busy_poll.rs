@@ -60,7 +60,7 @@ impl<W: Watch> World<W> {
         }
     }
 
-    /// Ends an iteration of the loop: returns events, times out, or starts another iteration.
+    /// Starts a busy poll.
     pub(crate) fn busy_poll_turn(&mut self, cpu: CpuId) {
         let task = self.running_task(cpu);
         let Some(thread) = self.slots.thread_of(task) else { return self.busy_kthread_turn(cpu) };
@@ -77,7 +77,7 @@ impl<W: Watch> World<W> {
         }
     }
 
-    /// `busy_poll_stop()`.
+    /// `busy_poll_stop()`: ends a busy poll.
     fn busy_poll_stop(&mut self, cpu: CpuId, thread: ThreadId) {
         if !std::mem::take(&mut self.threads[thread].owns_napi) {
             return self.busy_poll_done(cpu);

@@ -92,7 +92,7 @@ impl<W: Watch> World<W> {
         if hosted { self.expect_answer(connection, at) } else { self.next_turn(connection, at + TURNAROUND) }
     }
 
-    /// Counts an answer.
+    /// Adds an answer to the results.
     pub(crate) fn answered(&mut self, connection: ConnectionId, latency: u64) {
         self.tally.answered += 1;
         if self.recording {
@@ -103,8 +103,8 @@ impl<W: Watch> World<W> {
         }
     }
 
-    /// Sends the next request of a connection whose client has had its answer since `ready`: then, or when it
-    /// is due.
+    /// Sends the next request of a connection whose client received its answer at `ready`: at that time, or
+    /// when the request is due.
     pub(crate) fn next_turn(&mut self, connection: ConnectionId, ready: u64) {
         let due = self.clients.connections[connection].next;
         let (queue, arrival) =

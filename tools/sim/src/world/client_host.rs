@@ -101,7 +101,7 @@ impl<W: Watch> World<W> {
             Waits::UserSpin => true,
         };
         let (noticing, wake) = if spins {
-            // As in the application, the next iteration that starts finds them.
+            // As in the application, the next iteration that starts finds these answers.
             let step = self.spin_step();
             (2 * step - waited % step, 0)
         } else {

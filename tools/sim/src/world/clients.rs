@@ -71,12 +71,12 @@ pub(crate) struct ClientHost {
     pub(super) moderation: Moderation,
 }
 
-/// Interrupt moderation of the clients' NIC.
+/// The interrupt moderation of the clients' NIC.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Moderation {
     pub(super) span: u64,
     pub(super) frames: usize,
-    /// Whether every packet restarts the timer.
+    /// Whether every packet restarts the moderation timer.
     pub(super) restarts: bool,
 }
 
@@ -104,7 +104,7 @@ pub(super) struct ClientThread {
 /// The activity of a client thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Doing {
-    /// The client thread has been waiting for answers since then, asleep or polling.
+    /// The client thread waits for answers, asleep or polling; the field is the time when it began.
     Waiting(u64),
     /// An answer has arrived and is about to be noticed.
     Noticing,

@@ -61,7 +61,7 @@ impl<W: Watch> World<W> {
         let cpu = self.tasks[thread.task()].cpu;
         if self.cpus[cpu].doing == Doing::EventSpin {
             let step = self.spin_step();
-            // The next iteration that starts finds them.
+            // The next iteration that starts finds these events.
             let into_turn = (self.now - self.threads[thread].spin_began) % step;
             let due = self.now + (step - into_turn) + step;
             self.calendar.set(cpu.source(), due.min(self.calendar.due(cpu.source()).max(self.now)));
@@ -94,7 +94,7 @@ impl<W: Watch> World<W> {
         }
     }
 
-    /// `ep_send_events()`, and return to the application.
+    /// `ep_send_events()`, followed by the return to the application.
     pub(crate) fn epoll_take(&mut self, cpu: CpuId) {
         let thread = self.running_thread(cpu);
         if self.threads[thread].ready.is_empty() {

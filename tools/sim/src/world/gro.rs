@@ -91,7 +91,7 @@ impl<W: Watch> World<W> {
         last.is_some()
     }
 
-    /// Slows down the interrupted request, because the packets evict its data from the caches.
+    /// Prolongs the interrupted request, because the packets evict its data from the caches.
     #[inline]
     fn unsettle(&mut self, cpu: CpuId, packets: u32) {
         if let Some((Doing::Request, left)) = &mut self.cpus[cpu].paused {
@@ -99,7 +99,7 @@ impl<W: Watch> World<W> {
         }
     }
 
-    /// The cost of a packet from the flush of its list on.
+    /// The cost of a packet from the moment when its list is flushed.
     #[inline]
     fn at_socket(&self, cpu: CpuId, packet: Packet, running: Running) -> u64 {
         let costs = &self.costs;

@@ -79,7 +79,7 @@ impl<W: Watch> World<W> {
         self.segment(cpu, Doing::Sleep, self.costs.sleep);
     }
 
-    /// Completes that, unless the NAPI was scheduled again in the meantime.
+    /// Completes putting the thread to sleep, unless the NAPI was scheduled again in the meantime.
     pub(crate) fn kthread_asleep(&mut self, cpu: CpuId, task: TaskId) {
         if let Some(napi) = self.slots.napi_of(task) {
             if self.napis[napi].scheduled {

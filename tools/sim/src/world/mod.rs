@@ -41,7 +41,7 @@ use parts::{Cpu, CpusByState, Napi, Queue, State, Step, Task, Thread, Topology, 
 use state::Spans;
 pub(crate) use state::{Tally, World};
 
-/// Frequent enough to follow the load, rare enough to cost nothing.
+/// Frequent enough to follow the load, but rare enough to cost nothing.
 const TICK: u64 = 1_000_000;
 
 impl<W: Watch> World<W> {
@@ -236,7 +236,7 @@ fn place_answers(scenario: &Scenario, chance: &mut Chance) -> IndexVec<Connectio
         .collect()
 }
 
-/// Creates the tasks with their allowed CPUs and their initial CPU, in the order of [`Slots`].
+/// Creates the tasks each with its allowed CPUs and its initial CPU, in the order of [`Slots`].
 fn place_tasks(scenario: &Scenario, chance: &mut Chance) -> IndexVec<TaskId, Task> {
     let layout = &scenario.layout;
     let mut order: Vec<CpuId> = cpu_ids(&layout.thread_cpus).collect();

@@ -239,7 +239,7 @@ impl Softirq {
 pub(crate) struct List {
     pub(super) packets: [Packet; GRO_NORMAL_BATCH as usize],
     pub(super) length: u32,
-    /// How many of them have been delivered.
+    /// How many packets of the list have been delivered.
     pub(super) handed: u32,
     /// Whether the list is being delivered to the sockets.
     pub(super) goes: bool,
@@ -282,7 +282,7 @@ pub(crate) enum Doing {
     HardIrq,
     /// In a driver's poll: at its start, or while packets are added to a list.
     Poll,
-    /// Delivers packets of the list to their sockets; this is the last one.
+    /// Delivers packets of the list to their sockets; the field is the last of them.
     Packet(Packet),
     /// Delivers packets to their sockets and wakes the thread of the last one.
     Wake(ThreadId),
@@ -301,7 +301,7 @@ pub(crate) enum Doing {
 }
 
 impl Doing {
-    /// How its time is accounted while softirqs run outside threads.
+    /// The class of its time while softirqs run outside threads.
     #[inline]
     pub(super) const fn class_in_softirq(self) -> Class {
         match self {
@@ -310,7 +310,7 @@ impl Doing {
         }
     }
 
-    /// How its time is accounted otherwise: polls outside softirqs belong to a thread.
+    /// The class of its time otherwise: polls outside softirqs belong to a thread.
     #[inline]
     pub(super) const fn class_in_thread(self) -> Class {
         match self {
@@ -339,11 +339,11 @@ impl Doing {
 #[derive(Clone, Debug)]
 pub(crate) struct Cpu {
     pub(crate) doing: Doing,
-    /// How its time is currently accounted.
+    /// The class of its time at present.
     pub(super) class: Class,
     pub(super) since: u64,
-    /// If a segment begins with leaving the idle state: the end of that, and the end of the interrupt
-    /// handling that follows.
+    /// If a segment begins with leaving the idle state: when the CPU has left it, and when the interrupt
+    /// handling that follows ends.
     pub(super) awake_at: u64,
     pub(super) handled_at: u64,
     /// The time that interrupts took from the running segment.

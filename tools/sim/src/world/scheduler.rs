@@ -2,10 +2,10 @@
 //!
 //! Kernel: 6.11, `kernel/sched/fair.c` `select_task_rq_fair()`, `wake_affine()`, `select_idle_sibling()`,
 //! `sched_balance_newidle()`; `kernel/sched/core.c` `try_to_wake_up()`, `available_idle_cpu()`. A CPU that
-//! runs softirqs on top of the idle task counts as idle, and the only task that waits there is not pulled
-//! away: `nr_running` is 1. Omitted: weights, virtual run times and deadlines (run queues are first in, first
-//! out, with a slice), the periodic balancer within a group of CPUs (between groups: `balance`), preemption
-//! by wake-ups, real-time classes.
+//! runs softirqs on top of the idle task counts as idle, and the only task that waits on such a CPU is not
+//! pulled away: `nr_running` is 1. Omitted: weights, virtual run times and deadlines (run queues are first
+//! in, first out, with a slice), the periodic balancer within a group of CPUs (between groups: `balance`),
+//! preemption by wake-ups, real-time classes.
 
 use std::ops::Range;
 
@@ -16,7 +16,7 @@ use crate::ids::{CpuId, LlcId, TaskId, ThreadId};
 use crate::watch::Watch;
 
 impl<W: Watch> World<W> {
-    /// Updates these sets after a CPU's task or its run queue has changed.
+    /// Updates the sets of CPUs by state after a CPU's task or its run queue has changed.
     #[inline]
     pub(crate) fn stand(&mut self, cpu: CpuId) {
         let state = &self.cpus[cpu];

@@ -13,7 +13,8 @@ use crate::watch::{Fact, Watch};
 /// The thread that can notice a packet reaching its socket while the poll continues.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Reach {
-    /// None: it is an ACK, or its thread is the polling or interrupted one, or waits for this CPU only.
+    /// None: the packet is an ACK, or its thread is the polling or interrupted one, or the thread waits for
+    /// this CPU only.
     Unseen,
     /// None before this thread, which sleeps and has no other queue, has been woken.
     Sleeper(ThreadId),
@@ -57,7 +58,7 @@ impl<W: Watch> World<W> {
         (self.tasks[thread.task()].state == State::Sleeping).then_some(thread)
     }
 
-    /// Wakes the sleeping thread of a packet, after `cost` of preceding work.
+    /// Wakes the sleeping thread of a packet, after preceding work of duration `cost`.
     pub(crate) fn wake(&mut self, cpu: CpuId, thread: ThreadId, cost: u64) {
         self.tasks[thread.task()].state = State::Waking;
         let remote = self.remote(cpu, self.tasks[thread.task()].cpu, self.costs.ipi / 2);

@@ -110,7 +110,7 @@ pub(crate) struct Spans {
     pub(crate) workqueue_requeue: f64,
     pub(crate) request_copy: u64,
     pub(crate) response_copy: u64,
-    /// The same at the clients' host: softirq work for an answer, and copies of a request.
+    /// The additional work at the clients' host: softirq work for an answer, and copies of a request.
     pub(crate) response_in: u64,
     pub(crate) request_out: u64,
     pub(crate) smt_permille: u64,
@@ -132,7 +132,7 @@ pub(crate) struct Spans {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Varying {
     pub(super) fixed: u64,
-    /// Mean of that part, in microseconds.
+    /// Mean of the exponentially distributed part, in microseconds.
     pub(super) mean: f64,
 }
 
@@ -211,7 +211,8 @@ impl Spans {
         self.in_context(all * self.before_socket_permille / 1000, running)
     }
 
-    /// The work for a packet after that, without the part that depends on its connection.
+    /// The work for a packet after its list's delivery, without the part that depends on the packet's
+    /// connection.
     pub(crate) fn socket_part(&self, packet: Packet) -> u64 {
         let all = if packet == Packet::ACK { self.ack } else { self.packet };
         all - all * self.before_socket_permille / 1000

@@ -1,5 +1,4 @@
-//! `bpf`: a BPF program decides how the packet is processed. Kernel: 6.18,
-//! `include/uapi/linux/tc_act/tc_bpf.h`, `net/sched/act_bpf.c`.
+//! `bpf`: a BPF program decides how the packet is processed.
 //!
 //! Kernel: 6.18, `include/uapi/linux/tc_act/tc_bpf.h`, `net/sched/act_bpf.c`.
 

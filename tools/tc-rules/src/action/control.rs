@@ -1,5 +1,4 @@
-//! Control actions: how a packet is processed after an action. Kernel: 6.18, `include/uapi/linux/pkt_cls.h`
-//! `TC_ACT_*`.
+//! Control actions: how a packet is processed after an action.
 //!
 //! Kernel: 6.18, `include/uapi/linux/pkt_cls.h` `TC_ACT_*`.
 

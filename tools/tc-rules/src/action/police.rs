@@ -91,7 +91,7 @@ pub struct Police {
     /// The cell size of the rate table as a power of two; `None` chooses the one that fits the largest
     /// packet.
     pub cell_log: Option<u8>,
-    /// The same for the table of the peak rate.
+    /// The cell size of the peak rate's table, likewise.
     pub peak_cell_log: Option<u8>,
 }
 

@@ -141,7 +141,7 @@ fn one_process() -> Result<(), Failed> {
     assert!(report["rate"].as_f64().is_some_and(|rate| rate > 0.0), "{report}");
     assert_eq!(std::fs::read_to_string(stage.scratch.path("tc.starts"))?.lines().count(), 1);
     let said = String::from_utf8_lossy(&output.stderr);
-    assert!(said.contains("2 lines from line 103 on only list what is there"), "{said}");
+    assert!(said.contains("2 lines from line 103 on only list rules"), "{said}");
     Ok(())
 }
 
@@ -215,7 +215,7 @@ fn hangs() -> Result<(), Failed> {
     let pid = i32::try_from(load.id()).ok().and_then(Pid::from_raw).expect("a pid");
     kill_process(pid, Signal::TERM).expect("asked to end");
     let output = load.wait_with_output()?;
-    assert!(began.elapsed() < SOON, "it waited for tc");
+    assert!(began.elapsed() < SOON, "the load waited for tc");
     let report: serde_json::Value = serde_json::from_slice(&output.stdout)?;
     let report = &report["data"];
     assert_eq!(

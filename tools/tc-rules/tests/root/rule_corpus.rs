@@ -153,7 +153,7 @@ fn words() -> Result<(), Failed> {
     Ok(())
 }
 
-/// The messages that tc sends about rules for a line, in hexadecimal; `-` if it refuses it.
+/// The messages that tc sends about rules for a line, in hexadecimal; `-` if tc refuses the line.
 fn sent_by_tc(stage: &Stage, line: &str) -> String {
     /// `RTM_GETLINK`: tc requests devices.
     const GET_LINK: u16 = 18;

@@ -77,7 +77,7 @@ fn counters() -> Result<(), Failed> {
     let (code, report) = stage.netpolicy(&[&["tc", "load", "--resume"], &auto[..]].concat());
     assert_eq!((code, &report["loaded"]), (0, &0.into()), "{report}");
     assert_eq!(stage.rules(), 5);
-    // So does `tc diff` with the same options.
+    // `tc diff` with the same options finds no difference, either.
     assert_eq!(stage.netpolicy(&[&["tc", "diff"], &auto[..]].concat()).0, 0);
     // Without them, the rules differ from the file.
     assert_eq!(stage.netpolicy(&["tc", "diff", text(&file)]).0, 3);

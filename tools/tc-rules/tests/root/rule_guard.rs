@@ -89,12 +89,12 @@ fn made_again() -> Result<(), Failed> {
     named.ip("del");
     named.ip("add");
     let new = named.stage("made_again_new");
-    assert_eq!(new.hook(), old.hook(), "the numbers lead to the same place in both");
+    assert_eq!(new.hook(), old.hook(), "the numbers refer to the same place in both namespaces");
     let others = new.file(&format!("{HOOK}{}", rules(3, 10)));
     assert_eq!(new.netpolicy(&["tc", "load", text(&others)]).0, 0);
     let said = killed(load);
     assert_eq!((new.rules(), old.rules()), (11, 0), "{said}");
-    assert!(said.contains("taken back"), "{said}");
+    assert!(said.contains("was interrupted and undone"), "{said}");
     Ok(())
 }
 
@@ -226,6 +226,6 @@ fn shared_block() -> Result<(), Failed> {
         let dumped = stage.run(testkit::programs::netpolicy(), &[&["tc", "dump", "--dev"], parent].concat());
         String::from_utf8_lossy(&dumped.stdout).lines().count()
     };
-    assert_eq!((left(&["d1"]), left(&["d0"])), (0, 1), "the block's own rule stays");
+    assert_eq!((left(&["d1"]), left(&["d0"])), (0, 1), "the rule of the block stays");
     Ok(())
 }

@@ -113,7 +113,7 @@ fn every_kind() -> Result<(), Failed> {
         })?;
         for found in &dumped_rules {
             let Some(found) = found else {
-                writeln!(wrong, "{line}\n  is not known in the dump")?;
+                writeln!(wrong, "{line} is unknown in the dump")?;
                 continue;
             };
             if expected.match_rule(found) != Found::Expected(1) {
@@ -129,7 +129,7 @@ fn every_kind() -> Result<(), Failed> {
     }
     let absent: Vec<&&str> = KINDS.iter().filter(|kind| !taken.contains(**kind)).collect();
     assert!(wrong.is_empty(), "{wrong}");
-    assert!(absent.is_empty(), "the kernel took no line of {absent:?}:\n{refused}");
+    assert!(absent.is_empty(), "the kernel accepted no line of {absent:?}: {refused}");
     Ok(())
 }
 

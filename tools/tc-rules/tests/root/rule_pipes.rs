@@ -31,7 +31,7 @@ fn ended(mut child: Child) -> (i32, serde_json::Value) {
     while child.try_wait().expect("asked").is_none() {
         if began.elapsed() > SOON {
             child.kill().expect("killed");
-            panic!("it waits for a pipe without a writer");
+            panic!("the load waits for a pipe without a writer");
         }
         std::thread::sleep(Duration::from_millis(5));
     }
@@ -74,13 +74,16 @@ fn atomic_killed() -> Result<(), Failed> {
     child.stdin.take().expect("a pipe").write_all(more.as_bytes()).expect("written");
     let began = Instant::now();
     while !stage.has(1000) {
-        assert!(began.elapsed() < SOON && child.try_wait().expect("asked").is_none(), "it ended too soon");
+        assert!(
+            began.elapsed() < SOON && child.try_wait().expect("asked").is_none(),
+            "the process ended too soon"
+        );
         std::thread::sleep(LOOK_AGAIN);
     }
     child.kill().expect("killed");
     child.wait().expect("waited");
     while stage.rules() != 11 {
-        assert!(began.elapsed() < SOON, "{} rules are there, and 11 were", stage.rules());
+        assert!(began.elapsed() < SOON, "{} rules exist, 11 were expected", stage.rules());
         std::thread::sleep(Duration::from_millis(20));
     }
     Ok(())

@@ -68,7 +68,7 @@ fn atomic() -> Result<(), Failed> {
     assert_eq!(stage.netpolicy(&["tc", "load", text(&stage.file(HOOK))]).0, 0);
     let file = stage.file(&rules(1, RULES));
     let (output, report) = signalled(&stage, "-TERM", &["--atomic"], &file);
-    assert_eq!(stage.rules(), 0, "none is in force when the command has ended");
+    assert_eq!(stage.rules(), 0, "no rule is left when the command has ended");
     assert_eq!((output.status.code(), &report["undone"]), (Some(4), &true.into()));
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(said.contains("a signal ended it") && said.contains("The host was restored."), "{said}");

@@ -125,7 +125,7 @@ fn refused() -> Result<(), Failed> {
     assert_eq!(stage.netpolicy(&["tc", "load", text(&unmanaged)]).0, 0);
     let file = stage.file(&dropping(3));
     assert_eq!(stage.netpolicy(&["tc", "load", "--swap", "11", text(&file)]).0, 7);
-    // So is a file that names a chain, or that removes something.
+    // A file that names a chain, or that removes something, is refused, too.
     for line in [
         "filter add dev d0 ingress protocol ip prio 1 chain 3 handle 1 flower action pass\n",
         "filter del dev d0 ingress prio 1\n",

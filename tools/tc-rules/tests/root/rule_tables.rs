@@ -28,7 +28,7 @@ fn dumped(stage: &Stage, hook: &str) -> String {
     String::from_utf8(output.stdout).expect("text")
 }
 
-/// Loads a file, and checks that it is there and that there is nothing to resume.
+/// Loads a file, and checks that all of it is loaded and that there is nothing to resume.
 fn load(stage: &Stage, rules: &str, count: u64) {
     let file = stage.file(rules);
     assert_eq!(stage.netpolicy(&["tc", "load", text(&file)]).0, 0);
@@ -87,7 +87,7 @@ fn numbered() -> Result<(), Failed> {
         lines
     });
     let again = std::mem::take(&mut lines[1]);
-    assert_eq!(lines[0], again, "each rule is in the table in which it was");
+    assert_eq!(lines[0], again, "each rule is in its former table");
     // Deleting the rule in the table makes it missing, although the root table has an equal one.
     let node = lines[0].iter().find(|line| line.contains("ht 801:1:")).expect("a rule in the table");
     let deleted = node.split(" ht ").next().expect("a handle").replace("add", "del");

@@ -52,7 +52,7 @@ impl Stage {
         Self::within(Netns::create().expect("a namespace"), name)
     }
 
-    /// The same in an existing namespace.
+    /// A stage in an existing namespace.
     pub(crate) fn within(netns: Netns, name: &str) -> Self {
         let made = netns.run(|| {
             let end = |name| VethEnd { name, queues: 1 };
@@ -105,7 +105,7 @@ impl Stage {
                 DumpPiece::Begin => seen = 0,
                 DumpPiece::Object(object) => seen += usize::from(object[8..12] != [0; 4]),
             }
-            if seen < count { Ok(()) } else { Err(Malformed("so many are enough")) }
+            if seen < count { Ok(()) } else { Err(Malformed("this many are enough")) }
         });
         seen >= count
     }
@@ -302,7 +302,7 @@ fn atomic_refused() -> Result<(), Failed> {
     let file = stage.file(&format!("{fresh}{twice}\n"));
     let (code, report) = stage.netpolicy(&["tc", "load", "--atomic", text(&file)]);
     assert_eq!((code, &report["undone"]), (4, &true.into()), "{report}");
-    assert_eq!(stage.rules(), 11, "what was there before");
+    assert_eq!(stage.rules(), 11, "the former rules");
     // If the priority existed before, other rules in it stay.
     let more = "filter add dev d0 ingress protocol ip prio 1 handle 1:7:aa u32 ht 1:7: match ip src 1.1.1.1 classid 1:1\n\
                 filter add dev d0 ingress protocol ip prio 1 handle 1:8:aa u32 ht 99:8: match ip src 1.1.1.1 classid 1:1\n";
@@ -322,7 +322,7 @@ pub(crate) fn killed_at(stage: &Stage, file: &Path, options: &[&str], count: usi
     let began = Instant::now();
     while !stage.has(count) {
         assert!(child.try_wait().expect("asked").is_none(), "it ended too soon");
-        assert!(began.elapsed() < SOON, "{count} rules were not there in {SOON:?}");
+        assert!(began.elapsed() < SOON, "{count} rules did not exist within {SOON:?}");
         std::thread::sleep(LOOK_AGAIN);
     }
     child.kill().expect("killed");
@@ -352,7 +352,7 @@ fn resumed() -> Result<(), Failed> {
         killed_at(&stage, &file, &[], 1000);
         (1000..50_000).contains(&stage.rules()).then_some((stage, file))
     };
-    let (stage, file) = (0..ATTEMPTS).find_map(|_| killed_half_way()).ok_or("no load was killed half way")?;
+    let (stage, file) = (0..ATTEMPTS).find_map(|_| killed_half_way()).ok_or("no load was killed halfway")?;
     let (code, report) = stage.netpolicy(&["tc", "load", "--resume", text(&file)]);
     assert_eq!(code, 0, "{report}");
     assert_eq!(

@@ -160,7 +160,7 @@ fn changing() -> Result<(), Failed> {
     let mut busy = Ended(spawned.expect("inside").expect("started"));
     std::thread::sleep(Duration::from_millis(100));
     let (_, report) = stage.netpolicy(&["tc", "diff", text(&file)]);
-    assert!(busy.0.try_wait().expect("asked").is_none(), "it has ended too soon");
+    assert!(busy.0.try_wait().expect("asked").is_none(), "the process ended too soon");
     let count = |key: &str| report[key].as_u64().expect("a number");
     // Each rule of the file counts once, even if dumped twice; the other program's rule may be included or
     // not.

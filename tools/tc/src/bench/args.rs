@@ -16,11 +16,11 @@ pub struct TcBench {
     /// The program for comparison.
     #[arg(long, value_name = "PROGRAM", default_value = "tc")]
     pub tc: PathBuf,
-    /// Number of loaders of the part parallel. Each loads --rules rules, or fewer if memory is short.
+    /// Number of loaders in the part parallel. Each loads --rules rules, or fewer if memory is short.
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub loaders: u32,
-    /// Measure only this part; may be given more than once. By default, all parts except footprint, which is
-    /// meaningful only on a freshly booted kernel, and parallel, which takes long.
+    /// Measure only this part; may be given more than once. By default, all parts are measured except
+    /// footprint, which is meaningful only on a freshly booted kernel, and parallel, which takes long.
     #[arg(long, value_name = "PART")]
     pub only: Vec<BenchPart>,
 }
@@ -50,6 +50,7 @@ pub enum BenchPart {
     FlowerCheck,
     /// The kernel's memory per flower rule.
     Footprint,
-    /// Many loaders at once, on a device each and all on one: speed, memory, and what they wait for.
+    /// Many loaders at the same time, each on a device of its own or all on one: speed, memory, and what the
+    /// loaders wait for.
     Parallel,
 }

@@ -57,7 +57,7 @@ const PROFILES: [Profile; 2] = [
 ];
 
 impl Profile {
-    /// `count` rules for a device and a priority.
+    /// Creates `count` rules for a device and a priority.
     fn rules(&self, device: &str, priority: u32, count: u32, lean: bool) -> String {
         let suffix = if lean { " no_percpu" } else { "" };
         let mut text = String::new();
@@ -106,7 +106,7 @@ impl Bench<'_> {
         self.netns.run(|| command.spawn())?.map_err(|error| Fault::file(program, error))
     }
 
-    /// Runs these concurrently, starting from empty hooks, and returns the time in seconds.
+    /// Runs the programs concurrently, starting from empty hooks, and returns the time in seconds.
     fn beside(&self, program: &Path, all: &[&[&str]]) -> Result<f64, Fault> {
         self.clear(&[DEVICE, SECOND])?;
         let began = Instant::now();
@@ -237,8 +237,7 @@ impl Bench<'_> {
         }
         let [own, whole, tc, kernel, reading] = seconds.map(|seconds| median(&seconds));
         let measured = format!(
-            "{own:.2} s, {:.1} x (tc filter show {tc:.2} s; only the terse dump {kernel:.2} s, only reading the file \
-             {reading:.2} s)",
+            "{own:.2} s, {:.1} x (tc filter show {tc:.2} s; only the terse dump {kernel:.2} s, only reading the file {reading:.2} s)",
             tc / own
         );
         self.row(
@@ -255,7 +254,7 @@ impl Bench<'_> {
     /// allocated, so the result is valid only on a kernel that has not held rules before.
     pub(super) fn footprint(&mut self) -> Result<(), Fault> {
         if !self.has_flower()? {
-            self.skipped("memory for each rule", NEEDS);
+            self.skipped("memory per rule", NEEDS);
             return Ok(());
         }
         let (count, cpus) = (self.arguments.rules, f64::from(machine::possible_cpus()?));
@@ -275,7 +274,7 @@ impl Bench<'_> {
             let [.., published_percpu, published_lean] = profile.published;
             let less = (percpu[0] - lean[0]) / cpus * PUBLISHED_CPUS;
             self.note(
-                format!("flower + {}, KB for each rule, {cpus} CPUs", profile.name),
+                format!("flower + {}, KB per rule, {cpus} CPUs", profile.name),
                 format!(
                     "percpu {:.3} + {:.2} slab, no_percpu {:.3} + {:.2} slab; with 24 CPUs {less:.2} less (published: {:.2} less)",
                     percpu[0],
@@ -291,7 +290,8 @@ impl Bench<'_> {
 }
 
 /// Why the flower parts are skipped.
-const NEEDS: &str = "this kernel has no flower, gact and tunnel_key; a guest has (docs/reference/guests.md)";
+const NEEDS: &str =
+    "this kernel lacks flower, gact or tunnel_key; a guest has them (docs/reference/guests.md)";
 
 /// The kernel's per-CPU and slab memory, in KiB.
 fn kernel_memory() -> Result<[f64; 2], Fault> {

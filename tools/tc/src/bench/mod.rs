@@ -39,15 +39,16 @@ const ASKED_EVERY: Duration = Duration::from_millis(10);
 /// The measured kinds of actions.
 const KINDS: [&str; 3] = ["mirred", "gact", "tunnel_key"];
 
-/// The number of rules in the stream whose memory is measured, and in the one whose parsing is.
+/// The number of rules in the stream whose memory use is measured, and in the stream whose parsing is
+/// measured.
 const STREAM_RULES: u64 = 10_000_000;
 const PARSED_RULES: u64 = 1_000_000;
 
 /// The number of rules loaded into one bucket.
 const DEEP_RULES: u32 = 4000;
 
-/// The number of classes, and of rules, in the file in which they alternate, and the most time that it may
-/// take, as a multiple of `tc -b`.
+/// The number of classes, and of rules, in the file in which they alternate, and the maximum time of its load
+/// as a multiple of that of `tc -b`.
 const ALTERNATING: u32 = 3000;
 const ALTERNATING_GOAL: f64 = 1.2;
 
@@ -286,14 +287,14 @@ impl Bench<'_> {
             self.row(what, format!(">= {goal} x"), measured, ratio.of_medians >= goal);
         };
         ratio("u32 + mirred no_percpu, 1 worker : tc -b", 3.5, tc_lean, lean);
-        ratio("the same with --share-actions : tc -b", 5.0, tc_lean, shared);
+        ratio("the previous row with --share-actions : tc -b", 5.0, tc_lean, shared);
         ratio("--no-percpu always : tc -b of the plain file", 5.0, tc_plain, always);
         ratio("the kernel's own time : a load by one worker", 0.9, floor, lean);
         ratio("no_percpu : percpu, in the loader", 1.5, percpu, lean);
         // The results for a file without counter options, and for one whose rules are not spread over a
         // table.
         let words = format!("{} ({:.0} rules/s)", Ratio::of(tc_plain, percpu), rules / median(percpu));
-        self.note("the plain file without options : tc -b of it", words);
+        self.note("a plain file without options : tc -b with the same file", words);
         let words =
             format!("{} ({:.0} rules/s)", Ratio::of(tc_deep, deep), f64::from(DEEP_RULES) / median(deep));
         self.note(format!("{DEEP_RULES} plain rules in one bucket, without handles : tc -b of it"), words);
@@ -359,7 +360,12 @@ impl Bench<'_> {
         }
         let (flower, u32) = (median(&flower) / 1e6, median(&u32) / 1e6);
         let measured = format!("{flower:.2} million rules/s (flower, drop), {u32:.2} million (u32, mirred)");
-        self.row("parse + encode, one core", ">= 2 million rules/s", measured, flower >= 2.0 && u32 >= 2.0);
+        self.row(
+            "parsing and encoding, on one core",
+            ">= 2 million rules/s",
+            measured,
+            flower >= 2.0 && u32 >= 2.0,
+        );
         Ok(())
     }
 
@@ -391,11 +397,11 @@ impl Bench<'_> {
         let exact = lines.eq(2..=FAILING_RULES + 1) && account.unknown.is_empty();
         let words = account.refused.iter().filter(|refused| refused.refusal.message.is_some()).count();
         let measured = format!(
-            "{} reported, {} lost, {words} with the kernel's words",
+            "{} reported, {} lost, {words} with the kernel's error message",
             account.refused.len(),
             account.unknown.len()
         );
-        self.row("20 000 failing rules", "every one with its line", measured, exact);
+        self.row("20 000 failing rules", "every refusal is reported with its line", measured, exact);
         Ok(())
     }
 

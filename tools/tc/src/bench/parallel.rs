@@ -1,5 +1,5 @@
-//! Many loaders at once, on a device each or all on one, with per-CPU counters and without: rules per second,
-//! memory for each rule, and where the loaders' time goes.
+//! Many loaders at the same time, each on a device of its own or all on one, with and without per-CPU
+//! counters: rules per second, memory per rule, and where the loaders' time is spent.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -21,15 +21,15 @@ use super::{BUCKETS, Bench, PEER, RULES_PER_TABLE};
 /// The tunnel device that rules redirect to.
 const TUNNEL: &str = "npvx";
 
-/// How often the loaders are looked at in the run that shows where their time goes.
+/// The sampling interval of the run that shows where the loaders' time is spent.
 const LOOKED_EVERY: Duration = Duration::from_millis(5);
 
-/// Kernel memory that a rule may take, in KiB, and the part of the available memory that all rules of a run
-/// may take. Measured: 1 to 3 KiB with two CPUs; the published 6.7 KiB are of 24 CPUs.
+/// Kernel memory that a rule may take, in KiB, and the share of the available memory that all rules of a run
+/// may take. Measured: 1 to 3 KiB with two CPUs; the published figure of 6.7 KiB is for 24 CPUs.
 const RULE_KIB: u64 = 16;
 const MEMORY_PART: u64 = 2;
 
-/// What the rules match and do.
+/// The match and the actions of the rules.
 #[derive(Clone, Copy)]
 struct Profile {
     name: &'static str,
@@ -56,7 +56,7 @@ const PROFILES: [Profile; 4] = [
 ];
 
 impl Profile {
-    /// The rules of one loader for a device. Loaders on one device have a priority and hash tables each.
+    /// The rules of one loader for a device. Each loader on a device has its own priority and hash tables.
     fn rules(self, device: &str, loader: u32, count: u32, lean: bool) -> String {
         let suffix = if lean { " no_percpu" } else { "" };
         let mut actions = String::new();
@@ -102,7 +102,7 @@ impl Profile {
     }
 }
 
-/// The first hash table of a loader: those of one device have distinct numbers.
+/// The first hash table of a loader: loaders on one device have distinct tables.
 fn first_table(loader: u32, count: u32) -> u32 {
     1 + loader * count.div_ceil(RULES_PER_TABLE)
 }
@@ -111,7 +111,7 @@ fn device(number: u32) -> String {
     format!("npd{number}")
 }
 
-/// The program that loads.
+/// The program that loads the rules.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Who {
     Tc,
@@ -128,7 +128,7 @@ struct Loads {
     time: Time,
 }
 
-/// Where the loaders' time went, in samples.
+/// Where the loaders' time was spent, in samples.
 #[derive(Default)]
 struct Time {
     running: u64,
@@ -190,7 +190,7 @@ impl Bench<'_> {
         self.create_devices(loaders)?;
         let count = rules_that_fit(self.arguments.rules, loaders, available_kib()?);
         if count < self.arguments.rules {
-            self.note("rules of each loader", format!("{count}, by the memory that is available"));
+            self.note("rules per loader", format!("{count}, limited by the available memory"));
         }
         for profile in PROFILES {
             for devices in [loaders, 1] {
@@ -312,11 +312,11 @@ impl Bench<'_> {
                 format!("{:.2} ({percpu:.2} Percpu, {slab:.2} Slab)", percpu + slab)
             };
             self.note(
-                format!("{name}, {who}: KiB for each rule"),
+                format!("{name}, {who}: KiB per rule"),
                 format!("no_percpu {}, percpu {}", kib(lean), kib(percpu)),
             );
             self.note(
-                format!("{name}, {who}: time of the loaders, by /proc/PID/stack"),
+                format!("{name}, {who}: time of the loaders, sampled from /proc/PID/stack"),
                 format!("no_percpu: {}; percpu: {}", lean.time.describe(), percpu.time.describe()),
             );
         }
@@ -327,8 +327,8 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// Starts a loader for each file, and returns the seconds until all have finished, or, if they were looked
-    /// at, where their time went.
+    /// Starts a loader for each file. Returns the seconds until all have finished or, for the sampled run,
+    /// where their time was spent.
     fn load_at_once(&self, who: Who, files: &[PathBuf], looked: bool) -> Result<(f64, Option<Time>), Fault> {
         let began = Instant::now();
         let loaders = files.iter().map(|file| self.load_in_background(who, file));
@@ -349,7 +349,7 @@ impl Bench<'_> {
     }
 }
 
-/// Looks at the loaders' threads until they are done.
+/// Samples the states of the loaders' threads until they are done.
 fn look(pids: &[u32], done: &AtomicBool) -> Time {
     let mut time = Time::default();
     while !done.load(Ordering::Relaxed) {
@@ -360,7 +360,7 @@ fn look(pids: &[u32], done: &AtomicBool) -> Time {
                 let stat = read("stat");
                 let state = stat.rsplit(") ").next().and_then(|rest| rest.chars().next());
                 match state {
-                    None | Some('Z' | 'X') => {} // it has exited
+                    None | Some('Z' | 'X') => {} // The thread has exited.
                     Some(state) => time.add(state, &read("stack")),
                 }
             }

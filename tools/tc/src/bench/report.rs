@@ -50,7 +50,7 @@ impl Report for RuleBenchReport {
             ]);
         }
         page.line(format!(
-            "{} rules a load, medians of {} interleaved repeats, Linux {}",
+            "{} rules per load, medians of {} interleaved repeats, Linux {}",
             self.rules, self.repeats, self.kernel
         ));
         page.table(&table);
