@@ -55,7 +55,8 @@ impl Journal {
         }
     }
 
-    /// The same journal with a different timeout for another writer; the default is five seconds.
+    /// Returns the journal with a different timeout for waiting until another writer ends; the default is
+    /// five seconds.
     #[must_use]
     pub fn waiting(mut self, for_at_most: Duration) -> Self {
         let retries = for_at_most.as_nanos() / LOCK_RETRY_AFTER.as_nanos();

@@ -227,7 +227,7 @@ impl Transaction {
         self.directory.join(crate::log::UNDO_SCRIPT)
     }
 
-    /// Its open journal, plan and progress, for continuing the transaction.
+    /// The transaction's open journal, plan and progress, for continuing it.
     pub(crate) fn reopen(self) -> Result<(JournalFiles, Plan, TransactionProgress), JournalError> {
         let log = JournalFiles::reopen(&self.directory, self.lines, self.whole_bytes, self.torn_bytes)?;
         Ok((log, self.begin.plan.clone(), self.progress))

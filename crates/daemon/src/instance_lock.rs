@@ -93,7 +93,7 @@ impl RunningDaemon {
     }
 }
 
-/// The user whose daemons count.
+/// The user whose daemons are considered.
 const ROOT: u32 = 0;
 
 /// The pid of a peer that is not in our pid namespace. Kernel: `net/core/sock.c` `cred_to_ucred()`, `pid_vnr()`.

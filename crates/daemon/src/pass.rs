@@ -413,7 +413,7 @@ impl Daemon<'_> {
             Ok(name) => name,
             Err(NotInForce::Keep(error)) => return Err(error.into()),
             Err(NotInForce::Commit(error)) => {
-                // If other programs own a setting, or have changed it since, no transaction was begun.
+                // No transaction was begun if other programs own a setting or have changed it.
                 let begun = u64::from(error.transaction.is_some());
                 self.telemetry.count(|counters| counters.passes.failures += begun);
                 if matches!(error.host, apply::UndoState::NotRestored(_)) {

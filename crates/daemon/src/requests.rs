@@ -46,11 +46,11 @@ pub(crate) struct StoredRequest {
 /// How the ports that a process serves may have changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Serves {
-    /// They are not known to have changed.
+    /// The sockets are not known to have changed.
     AsBefore,
     /// The kernel just reported this port.
     Port(u16),
-    /// They are unknown, so the sockets are read.
+    /// The sockets are unknown, so they are read.
     Unknown,
 }
 

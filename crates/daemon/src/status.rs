@@ -270,7 +270,7 @@ pub struct DaemonCounters {
     pub settings: SettingCounters,
     /// Requests and processes dropped at a limit.
     pub evictions: u64,
-    /// Noticed rollbacks by an operator.
+    /// The number of rollbacks by an operator that the daemon noticed.
     pub rollbacks: u64,
     /// Completed requests.
     pub answered: u64,

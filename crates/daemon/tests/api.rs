@@ -14,7 +14,7 @@ use desk::{Desk, Talk};
 use model::{Finding, Severity};
 use serde_json::{Value, json};
 
-/// Tests run as root or as an ordinary user; the group makes both trusted.
+/// The client is trusted: as root, or as an ordinary user through the group.
 fn desk() -> Desk {
     Desk::new(Some(rustix::process::getegid().as_raw()))
 }
@@ -95,7 +95,7 @@ fn the_status_is_answered_while_the_daemon_is_at_work() {
     };
     let (socket, metrics) = (options.socket.clone(), options.metrics_socket.clone().expect("a path"));
     let serving = Serving::begin(&shared, options).expect("sockets");
-    // This thread acts as the daemon, and takes no request yet.
+    // This thread acts as the daemon, and handles no request yet.
     let (mut asking, mut other) = (Talk::to(&socket), Talk::to(&socket));
     asking.say(r#"{"method":"io.netpolicy.Reload"}"#);
     let said = other.ask(r#"{"method":"io.netpolicy.Status"}"#);
@@ -154,7 +154,11 @@ fn questions_that_read_the_host_are_limited_and_no_other_client_waits() {
     }
     let begun = Instant::now();
     assert!(desk.connect().ask(r#"{"method":"io.netpolicy.Settings"}"#)["parameters"]["settings"].is_array());
-    assert!(begun.elapsed() < Duration::from_millis(250), "it waited for the plans: {:?}", begun.elapsed());
+    assert!(
+        begun.elapsed() < Duration::from_millis(250),
+        "the answer waited for the plans: {:?}",
+        begun.elapsed()
+    );
     let answers: Vec<Value> = talks.iter_mut().map(|talk| talk.receive().expect("an answer")).collect();
     let busy = answers.iter().filter(|answer| answer["error"] == "io.netpolicy.Busy").count();
     assert_eq!(busy, 1, "{answers:?}");
@@ -193,7 +197,7 @@ fn what_is_no_varlink_ends_the_connection_and_nothing_else() {
         bad.say(bytes);
         assert_eq!(bad.receive(), None, "{bytes:?}");
     }
-    // Longer than any message, without an end.
+    // A message longer than allowed, without an end.
     let mut long = desk.connect();
     let _ = long.stream.write_all(&vec![b'x'; 80 * 1024]);
     assert_eq!(long.receive(), None);
@@ -210,7 +214,7 @@ fn a_client_that_does_not_end_a_message_or_take_answers_is_dropped_in_time() {
     let mut deaf = desk.connect();
     deaf.stream.set_nonblocking(true).expect("no waiting");
     let call = b"{\"method\":\"org.varlink.service.GetInterfaceDescription\",\"parameters\":{\"interface\":\"io.netpolicy\"}}\0";
-    // The client sends as long as it is connected, and never reads an answer.
+    // The client sends while it is connected, and never reads an answer.
     let begun = Instant::now();
     while begun.elapsed() < Duration::from_secs(2) && deaf.stream.write(call).is_ok() {}
     assert!(

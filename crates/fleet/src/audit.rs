@@ -712,7 +712,7 @@ mod test {
             (b"{}".to_vec(), "it is not a document of netpolicy"),
             (
                 br#"{"schema":"netpolicy/v2","kind":"report","data":{"host":["x"]}}"#.to_vec(),
-                "of another version",
+                "another version",
             ),
             (br#"{"schema":"netpolicy/v1","kind":"drift","data":{}}"#.to_vec(), "kind `drift`"),
             (report(" ", &json!({})), "does not name its host"),

@@ -74,7 +74,7 @@ pub struct Drifted {
 pub struct FindingOnHost {
     /// The rule.
     pub rule: String,
-    /// Its family, as in the table of findings; empty for findings on response times.
+    /// The finding's family, as in the table of findings; empty for findings on response times.
     #[serde(default)]
     pub family: String,
     /// How much it matters.

@@ -2,10 +2,10 @@
 //! each program, and the throughput of a server with and without them, interleaved.
 //!
 //! Throughput covers all of the cost, and is the noisiest: both ends are on this machine, so the client's
-//! polls are counted, and paid for, too. Stretches with and without the counter come in pairs, whose order
-//! alternates; every pair counts. The interval is Wilcoxon's, around the median of the means of all pairs of
-//! values (Hodges and Lehmann): a stretch that a neighbour disturbed moves it little, and it needs fewer
-//! pairs than the sign test.
+//! polls are counted and add to the cost, too. Stretches with and without the counter come in pairs, whose
+//! order alternates; every pair counts. The interval is Wilcoxon's, around the median of the means of all
+//! pairs of values (Hodges and Lehmann): a stretch that a neighbour disturbed moves it little, and it needs
+//! fewer pairs than the sign test.
 //!
 //! The throughput lost to the sampler is printed twice: over its own periods, of which a minute has thirty
 //! pairs, and over single samples that follow each other closely, each including starting and stopping the
@@ -16,7 +16,7 @@
 //!
 //! `cargo bench -p netpolicy-linux --bench delivery_cost [-- ROUNDS] [poll] [preload] [interrupt]
 //! [suspend200] [always] [sampled] [samples]`, as root; the names select parts, and without any all are run.
-#![expect(clippy::print_stdout, reason = "a benchmark prints what it measured")]
+#![expect(clippy::print_stdout, reason = "a benchmark prints its measurements")]
 
 mod shift;
 
@@ -33,13 +33,13 @@ use testkit::scratch::Scratch;
 /// The length of a stretch: long compared with the scheduler's time slices, short compared with drifts of the
 /// machine.
 const STRETCH: Duration = Duration::from_millis(200);
-/// The same while the counter samples: one of its periods.
+/// The length of a stretch while the counter samples, which is one of its periods.
 const SAMPLED_STRETCH: Duration = Duration::from_secs(1);
 /// How long the counter has been counting, or paused, before a stretch begins.
 const SETTLE: Duration = Duration::from_millis(20);
 /// The parts that can be selected by name, apart from the ways of counting.
 const KINDS: &[&str] = &["poll", "preload", "interrupt", "suspend200"];
-/// The ways of counting.
+/// The ways of counting deliveries.
 const WAYS: &[&str] = &["always", "sampled", "samples"];
 /// The number of single samples per pair of stretches.
 const SAMPLES_A_ROUND: usize = 8;
@@ -104,7 +104,7 @@ fn sampled(server: &AskedServer, rounds: usize, all_the_time: f64) -> Result<(),
     })?;
     let duty = per(counted, u64::try_from(sampling.as_nanos())?);
     println!(
-        "  it counted {:.1} % of the time, so that the programs took {:.3} % of a CPU",
+        "  it counted during {:.1} % of the time, so the programs took {:.3} % of a CPU",
         100.0 * duty,
         100.0 * duty * all_the_time
     );
@@ -112,8 +112,8 @@ fn sampled(server: &AskedServer, rounds: usize, all_the_time: f64) -> Result<(),
 }
 
 /// Measures what counting the events of each `epoll_wait` costs a server: of two servers, only one has the
-/// library that counts, and the same client sends requests to them in turn. Every few rounds both are
-/// restarted, so that the result does not depend on one particular process.
+/// library that counts, and the same client sends requests to the two servers in turn. Every few rounds both
+/// are restarted, so that the result does not depend on one particular process.
 fn preloaded(rounds: usize) -> Result<(), Failed> {
     /// The number of rounds with the same two servers.
     const ROUNDS_OF_SERVERS: usize = 10;
@@ -185,7 +185,7 @@ fn samples(server: &AskedServer, pairs: usize) -> Result<(), Failed> {
         asking.join().map_err(|_| "the client panicked")??;
         costs
     })?;
-    print_loss("one sample per second, including starts and stops", &costs);
+    print_loss("one sample per second, including starting and stopping the counter", &costs);
     Ok(())
 }
 
@@ -200,7 +200,7 @@ fn poll() -> Result<(), Failed> {
         let mut begun = Instant::now();
         for datagram in 0..2 * DATAGRAMS {
             if datagram == DATAGRAMS {
-                begun = Instant::now(); // warm by now
+                begun = Instant::now(); // The caches are warm by now.
             }
             socket.send(&byte)?;
             socket.recv(&mut byte)?;

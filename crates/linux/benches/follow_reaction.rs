@@ -66,7 +66,7 @@ fn reaction(how: FollowMethod, epolls: u32, pause: Duration) -> Done<String> {
     let (sender, said) = mpsc::channel();
     let reader = std::thread::spawn(move || {
         for line in BufReader::new(lines).lines().map_while(Result::ok) {
-            // The receiver waits for all of them.
+            // The receiver waits for all of the reports.
             let _ = sender.send(line);
         }
     });
@@ -84,7 +84,7 @@ fn reaction(how: FollowMethod, epolls: u32, pause: Duration) -> Done<String> {
     reader.join().map_err(|_| "the reader panicked")?;
     let mut delays = Vec::new();
     for line in said.try_iter() {
-        let (fd, made) = line.split_once(' ').ok_or("not a line of ours")?;
+        let (fd, made) = line.split_once(' ').ok_or("not a line of the process")?;
         let (fd, made) = (Fd(fd.parse()?), Duration::from_nanos(made.parse()?));
         let at = reported.iter().find(|reported| reported.0 == fd).ok_or("an epoll was not reported")?;
         delays.push(at.1.saturating_sub(made));
@@ -185,7 +185,8 @@ fn make_epolls(make: &str) -> Done<()> {
     let (epolls, pause) = make.split_once(' ').ok_or("two numbers")?;
     let (epolls, pause): (u32, u64) = (epolls.parse()?, pause.parse()?);
     std::io::stdin().read_to_end(&mut Vec::new())?;
-    // Reported at most once, at the start; then with pauses drawn from a fixed seed.
+    // Prints the times of creation. At most one epoll exists at the start; then epolls are created with
+    // pauses drawn from a fixed seed.
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let mut held: Vec<OwnedFd> = Vec::new();
     for _ in 0..epolls {
@@ -198,7 +199,7 @@ fn make_epolls(make: &str) -> Done<()> {
         println!("{} {}", epoll.as_raw_fd(), made.as_nanos());
         held.push(epoll);
     }
-    std::thread::sleep(Duration::from_secs(60)); // until killed: the epolls must exist when a scan looks for them
+    std::thread::sleep(Duration::from_secs(60)); // Waits until killed: the epolls must exist when a scan looks for them.
     Ok(())
 }
 

@@ -96,7 +96,7 @@ impl Redis {
     }
 }
 
-/// Each program's time for a request.
+/// Each program's run time per request.
 fn run_times(meter: &mut LiveMeter, redis: &mut Redis) -> Result<(), Failed> {
     let _statistics = Statistics::enable()?;
     meter.begin()?;
@@ -114,14 +114,14 @@ fn run_times(meter: &mut LiveMeter, redis: &mut Redis) -> Result<(), Failed> {
         together += 1.0 / per(requests, time);
         if runs > 0 {
             println!(
-                "  {program:14} {:>5.2} runs a request, {:>4.0} ns each",
+                "  {program:14} {:>5.2} runs per request, {:>4.0} ns each",
                 1.0 / per(requests, Duration::from_nanos(runs)),
                 1.0 / per(runs, time)
             );
         }
     }
     println!(
-        "  together {together:.0} ns a request, of {requests}; the window counted {}",
+        "  together {together:.0} ns per request, of {requests}; the window counted {}",
         window.counts.requests
     );
     Ok(())
@@ -140,7 +140,7 @@ fn rates(meter: &mut LiveMeter, redis: &mut Redis, pairs: usize) -> Result<(), F
             rates[usize::from(watched)] = redis.rate()?;
             if watched {
                 meter.end()?;
-                // Detaching delays requests: keep those out of the next stretch.
+                // Detaching programs delays requests: keep those out of the next stretch.
                 std::thread::sleep(Duration::from_nanos(LiveMeter::GUARD.0));
             }
         }
@@ -154,7 +154,7 @@ fn rates(meter: &mut LiveMeter, redis: &mut Redis, pairs: usize) -> Result<(), F
         rates[rates.len() / 2]
     });
     println!(
-        "  {plain:.0} a second without a window, {watched:.0} with one: {estimate:.2} % lost, 95 % interval {low:.2} % to {high:.2} %"
+        "  {plain:.0} requests/s without a window, {watched:.0} with one: {estimate:.2} % lost, 95 % interval {low:.2} % to {high:.2} %"
     );
     Ok(())
 }

@@ -13,7 +13,8 @@ use crate::process::ProcessOwner;
 /// Kernel: `net/unix/af_unix.c` `init_peercred()`; `SO_PEERCRED`, `SO_PEERGROUPS`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnixPeer {
-    /// Its pid in our pid namespace; 0 if the process is not in our namespace. The pid may have been reused
+    /// The peer's pid in netpolicy's pid namespace; 0 if the peer is not in that namespace. The pid may have
+    /// been reused
     /// since then.
     pub pid: Pid,
     /// The effective user in our user namespace; the overflow user if the user is not mapped there.

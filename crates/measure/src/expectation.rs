@@ -124,7 +124,7 @@ pub struct Expected {
     pub policy: PolicyName,
     /// The change of CPU time per request, as a share; the range holds nine of ten new cases.
     pub cpu: Interval,
-    /// The same of the median response time.
+    /// The expected change of the median response time.
     pub p50: Interval,
     /// The number of records on which the ranges are based.
     pub records: usize,

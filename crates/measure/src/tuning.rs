@@ -47,7 +47,7 @@ const GROSS_P99: f64 = 2.0;
 const ROUNDS_MAX: usize = 24;
 const ROUNDS_LEAST: usize = 4;
 
-/// The same for the variants of the best candidate.
+/// The maximum number of rounds for the variants of the best candidate.
 const VARIANTS_ROUNDS_MAX: usize = 16;
 
 /// The shares of the time limit after which these stages end.
@@ -59,10 +59,10 @@ const VARIANTS_SHARE: f64 = 0.6;
 /// that of a verdict; but each candidate is tested against several limits after each round.
 const DROPS: f64 = 3.689;
 
-/// The same for a candidate that is harmless but not the best: it may be measured for longer.
+/// The growth that drops a candidate which is harmless but not the best: it may be measured for longer.
 const DROPS_HARMLESS: f64 = 4.605;
 
-/// The same for a limit in the proof.
+/// The growth that shows in the proof that a limit is exceeded.
 const EXCEEDS: f64 = 0.693;
 
 /// The minimum number of pairs of a proof. A verdict that ends a measurement early overstates the
@@ -171,7 +171,7 @@ pub const fn metric_of(guarded: Guarded) -> Metric {
 /// The rank of a candidate after a stage.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Ranking {
-    /// Its number in the stage, from 1.
+    /// The candidate's number in the stage, from 1.
     pub candidate: usize,
     /// The improvement of the metric, as a logarithm; 0 if it was not measured.
     pub gain: f64,

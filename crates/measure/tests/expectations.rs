@@ -1,13 +1,13 @@
-//! How often the range that is stated for a policy holds what was measured: each recorded server is estimated
-//! from the records of the others. `-- --nocapture` prints every estimate.
-#![allow(clippy::print_stdout, reason = "the estimates are what the test is run by hand for")]
+//! How often the range that is predicted for a policy contains the measured value: each recorded server is
+//! estimated from the records of the others. `-- --nocapture` prints every estimate.
+#![allow(clippy::print_stdout, reason = "the estimates are printed for a person who runs the test")]
 
 use std::collections::BTreeSet;
 
 use measure::Interval;
 use measure::expectation::{Experience, HOLDS, Load, Recorded};
 
-/// What was stated for a record, and what was measured.
+/// The prediction for a record, and the measured values.
 struct Case<'a> {
     record: &'a Recorded,
     cpu: Interval,
@@ -18,7 +18,7 @@ fn holds(range: &Interval, change: f64) -> bool {
     (range.low..=range.high).contains(&change)
 }
 
-/// Each record with the ranges by the records of other servers.
+/// Each record with the ranges predicted from the records of other servers.
 fn cases(all: &[Recorded]) -> Vec<Case<'_>> {
     let servers: BTreeSet<&str> = all.iter().map(|one| one.server.as_str()).collect();
     let mut cases = Vec::new();
@@ -64,10 +64,10 @@ fn a_stated_range_holds_what_was_measured_on_a_server_that_it_does_not_know() {
     let cpu = share(&|case| holds(&case.cpu, case.record.cpu), &of_all);
     let p50 = share(&|case| holds(&case.p50, case.record.p50), &of_all);
     println!("{} cases: cpu {cpu:.3}, p50 {p50:.3}", of_all.len());
-    // Ranges that state a saving: how often was there one?
+    // Of the ranges that predict a saving, how many records had one?
     let savings: Vec<&Case<'_>> = cases.iter().filter(|case| case.cpu.high < 0.0).collect();
     let saved = share(&|case| case.record.cpu < 0.0, &savings);
-    println!("{} state a saving, and {saved:.3} of them saved", savings.len());
+    println!("{} predict a saving, and {saved:.3} of them saved", savings.len());
     assert!(cpu >= HOLDS - 0.05 && p50 >= HOLDS - 0.05, "cpu {cpu:.3}, p50 {p50:.3}");
     assert!(savings.len() >= 5 && saved >= 0.95, "{} state a saving, {saved:.3} saved", savings.len());
 }

@@ -5,7 +5,7 @@
 //! docs/measurements/judge.md.
 
 #![expect(clippy::print_stdout, reason = "it prints a table")]
-#![expect(clippy::disallowed_methods, reason = "the environment says how much to replay")]
+#![expect(clippy::disallowed_methods, reason = "the environment specifies how much to replay")]
 
 use measure::live::Estimator;
 use measure::live::series::requests_for;
@@ -28,7 +28,7 @@ const MARGIN: f64 = 0.05;
 const LIMITS: &str = "p50=+15%,p90=+15%,p99=+15%,cpu=+25%";
 const WINDOWS: usize = 545;
 
-/// The candidates of `tune`, those of them with timeouts, and how many variants each of these has.
+/// The candidates of `tune`; the number of those with timeouts, and the number of variants of each of these.
 const CANDIDATES: usize = 11;
 const WITH_TIMEOUTS: usize = 7;
 const VARIANTS: usize = 4;
@@ -73,13 +73,13 @@ impl Effect {
 enum Kind {
     /// One candidate is far better than the others, which differ from the current settings in both directions.
     OneHelps,
-    /// Several improve the goal, by 6 to 14 %.
+    /// Several candidates improve the goal, by 6 to 14 %.
     ManyAreClose,
     /// Another timeout of the best candidate is better still.
     AVariantIsBest,
-    /// The best by the goal is beyond the limit of another figure.
+    /// The best candidate by the goal exceeds the limit of another figure.
     TheBestIsBeyondALimit,
-    /// One candidate improves the goal by 10 %, and nothing else does.
+    /// One candidate improves the goal by 10 %, and no other does.
     ALittleHelps,
     /// No candidate improves anything.
     NothingHelps,
@@ -202,8 +202,9 @@ impl Machine {
         Self { windows, white, at: f64::from(start) }
     }
 
-    /// The next window, with the effect of what is in force. Windows of a part of a second share the figures of
-    /// that second, and have more noise of the kind by which adjacent windows differ, as they have fewer requests.
+    /// The next window, with the effect of the candidate in force. Windows of a part of a second share the
+    /// figures of that second, and have more noise of the kind by which adjacent windows differ, as they have
+    /// fewer requests.
     fn window(&mut self, effect: Effect, part: u32, chance: &mut Chance) -> Figures {
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a position in a record")]
         let window = self.windows[self.at as usize % self.windows.len()];
@@ -256,7 +257,7 @@ struct Found {
     winner: Option<(usize, f64)>,
     /// Windows, a short one counted as the share of time that it takes.
     windows: f64,
-    /// Windows in which a candidate was beyond a limit.
+    /// Windows in which a candidate exceeded a limit.
     beyond: f64,
 }
 
@@ -304,7 +305,7 @@ fn search(service: &Service, machine: &mut Machine, chance: &mut Chance) -> Foun
         }
     }
     let winner = tuner.winner().map(|winner| {
-        let at = tuner.winner_in_proof().expect("it was in the proof");
+        let at = tuner.winner_in_proof().expect("the candidate was in the proof");
         let said = tuner.rounds().change(at, service.metric).change.expect("measured").estimate;
         (known[winner], 1.0 + said)
     });
@@ -422,7 +423,7 @@ fn row(kind: Kind, metric: Metric, record: &str) -> Row {
 #[test]
 fn winners_are_near_the_best_and_nothing_is_kept_where_nothing_helps() {
     println!(
-        "record, goal, kind: near the best, kept, windows (of a grid), beyond a limit, worse when run again"
+        "record, goal, kind: near the best, kept, windows (of a grid), limit exceeded, worse in a repetition"
     );
     for (name, record) in RECORDS.into_iter().take(records()) {
         for metric in [Metric::P50, Metric::Cpu] {
@@ -436,7 +437,7 @@ fn winners_are_near_the_best_and_nothing_is_kept_where_nothing_helps() {
             }
             show(name, metric, "all", &all, grid);
             if name == "idle" {
-                assert_eq!(all.wrongly_kept, 0, "kept where nothing helps");
+                assert_eq!(all.wrongly_kept, 0, "kept a candidate although none helps");
                 assert!(all.near * 100 >= all.runs * 75, "near the best: {all:?}");
                 #[expect(clippy::cast_precision_loss, reason = "few")]
                 let windows = all.windows / all.runs as f64;

@@ -1,7 +1,5 @@
 //! Counts which context delivered the packets of each NAPI over an interval. A mode that is set is not
 //! necessarily engaged; these counts show which mode is.
-//!
-//! A mode that is set is not necessarily engaged; these counts show which it is.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -404,7 +404,6 @@ pub const fn padded(length: usize) -> usize {
 }
 
 /// Keeps only the last of items with the same key, because the kernel uses the last of repeated attributes.
-/// Kernel: 6.18, `lib/nlattr.c` `__nla_validate_parse()`.
 ///
 /// Kernel: 6.18, `lib/nlattr.c` `__nla_validate_parse()`.
 pub fn last_of_each<T, K: PartialEq>(parts: &mut Vec<T>, key: impl Fn(&T) -> K) {

@@ -92,7 +92,7 @@ fn compare(what: &str, said: &Said, series: &Series) {
         said.requests, summary.requests, summary.unit
     );
     if said.in_flight > 0 && off != 0.0 {
-        line += &format!(", up to {} under way at the end", said.in_flight);
+        line += &format!(", up to {} in flight at the end", said.in_flight);
     }
     for (share, by_client) in &said.percentiles {
         let stretch = Stretch::Response(summary.estimator);
@@ -231,7 +231,7 @@ fn bodies() -> Done<()> {
                 run(&lab, "curl", &["-sS", "-H", "Expect: 100-continue", "--data-binary", &data, &url])?;
                 Ok(Said { requests: UPLOADS, ..Said::default() })
             })?;
-            compare(&format!("curl, {size} bytes, head and body apart, {how}"), &said, &series);
+            compare(&format!("curl, {size} bytes, head and body sent separately, {how}"), &said, &series);
         }
     }
     Ok(())
@@ -282,7 +282,7 @@ fn pipelined() -> Done<()> {
                 if pipeline == "1" { vec![(0.5, p50), (0.95, p95), (0.99, p99)] } else { Vec::new() };
             let percentiles =
                 shares.into_iter().map(|(share, ms)| (share, Duration::from_secs_f64(ms / 1e3)));
-            // Includes its query for the server's configuration.
+            // This includes redis-benchmark's query for the server's configuration.
             Ok(Said { requests, in_flight: 4, percentiles: percentiles.collect() })
         })?;
         compare(&format!("redis-benchmark -t set -c8 -P {pipeline}"), &said, &series);
@@ -399,11 +399,11 @@ fn forking() -> Done<()> {
             transactions(files.path())
         })?;
         let used = cgroup.used()? - before;
-        let reload = if reloads { ", a reload and a backend that is ended" } else { "" };
+        let reload = if reloads { ", with a reload and a backend that is terminated" } else { "" };
         compare(&format!("pgbench {}{reload}", how.join(" ")), &said, &series);
         let usage = usage.ok_or("PostgreSQL runs")?;
         println!(
-            "    CPU {:.3} s by its cgroup, {:.3} s by watch ({:+.2} %)",
+            "    CPU {:.3} s according to its cgroup, {:.3} s according to watch ({:+.2} %)",
             used.as_secs_f64(),
             usage.service.as_secs_f64(),
             100.0 * (usage.service.as_secs_f64() / used.as_secs_f64() - 1.0)
@@ -425,7 +425,7 @@ fn reload(pid: Pid) {
     std::thread::sleep(Duration::from_secs(1));
     let _reloads = process(&pid.to_string()).map(|pid| kill_process(pid, Signal::HUP));
     let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
-    // The autovacuum launcher and others of the first are started again.
+    // PostgreSQL restarts the autovacuum launcher and other workers of the first instance.
     for child in children.split(' ') {
         let name = std::fs::read_to_string(format!("/proc/{child}/cmdline")).unwrap_or_default();
         if name.contains("launcher") {
@@ -489,7 +489,7 @@ impl Cgroup {
 
 impl Drop for Cgroup {
     fn drop(&mut self) {
-        // Its processes exit shortly after the server.
+        // The processes of the cgroup exit shortly after the server.
         for _ in 0..100 {
             if std::fs::remove_dir(&self.0).is_ok() {
                 return;

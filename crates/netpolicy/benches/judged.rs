@@ -138,7 +138,7 @@ impl Stage {
         self.while_asked_by(CONNECTIONS, 0, body)
     }
 
-    /// The same with this many normal and slow-sending connections.
+    /// The result of a body while this many normal and slow-sending connections are active.
     fn while_asked_by<T>(&self, working: usize, slow: usize, body: impl FnOnce() -> Done<T>) -> Done<T> {
         let stop = AtomicBool::new(false);
         std::thread::scope(|scope| {
@@ -201,14 +201,14 @@ fn until(what: &str, mut is_so: impl FnMut() -> Done<bool>) -> Done<Duration> {
     let began = Instant::now();
     while !is_so()? {
         if began.elapsed() > PATIENCE {
-            return Err(format!("waited {PATIENCE:?} for {what}, which did not happen").into());
+            return Err(format!("waited {PATIENCE:?} for {what}, in vain").into());
         }
         std::thread::sleep(Duration::from_millis(5));
     }
     Ok(began.elapsed())
 }
 
-/// The value below which this share of them is.
+/// The value below which this share of the durations is.
 fn quantile(sorted: &[f64], percent: usize) -> f64 {
     let at = (sorted.len() * percent).div_ceil(100).saturating_sub(1);
     sorted.get(at).copied().unwrap_or(f64::NAN)
@@ -251,7 +251,7 @@ fn switch(switchbacks: usize) -> Done<()> {
             quantile(&millis, 99)
         );
     }
-    println!("after {switchbacks} switchbacks {differences} of {} devices differ from before", before.len());
+    println!("after {switchbacks} switchbacks, {differences} of {} devices differ from before", before.len());
     Ok(())
 }
 
@@ -278,7 +278,7 @@ fn killed(kills: usize) -> Done<()> {
         Ok(())
     })?;
     println!(
-        "after kill -9 at {kills} random moments of a comparison {left} hosts differ from before; restored within {} ms at most",
+        "after kill -9 at {kills} random moments of a comparison, {left} hosts differ from before; restored within {} ms at most",
         longest.as_millis()
     );
     Ok(())
@@ -336,14 +336,14 @@ fn harmless(guards: usize) -> Done<()> {
     }
     let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     println!(
-        "{} guards of a change that makes no difference, {SERVER_DEVICE}, limits of 15 %: {counted:?}; load average then {}",
+        "{} guards of a change without effect, {SERVER_DEVICE}, limits of 15 %: {counted:?}; load average then {}",
         each * AT_ONCE,
         load.trim()
     );
     Ok(())
 }
 
-/// The same with slow-sending clients, one more for each guard.
+/// Guards of a change without effect, with slow-sending clients, one more for each guard.
 fn slow(guards: usize, first: usize) -> Done<()> {
     let beside: Vec<usize> = (first..first + guards).collect();
     let rulings = lane_of_guards(0, WORKING, beside.clone())?;
@@ -368,7 +368,7 @@ fn lane_of_guards(lane: usize, working: usize, slow: Vec<usize>) -> Done<Vec<Str
             let said: serde_json::Value = serde_json::from_slice(&output.stdout)?;
             let undone = stage.netpolicy(&["rollback"]).status()?;
             if said["data"]["kept"] == true && !undone.success() {
-                return Err("what was kept was not rolled back".into());
+                return Err("a kept change was not rolled back".into());
             }
             Ok(said["data"]["ruling"].as_str().unwrap_or("none").to_owned())
         })?);

@@ -125,7 +125,7 @@ fn apply_a_device_policy(queues: u32) -> Done<()> {
         undo.push(began.elapsed());
         Ok(())
     })?;
-    let rounds = u64::try_from(ROUNDS + 1)?; // the first is not timed, but counted
+    let rounds = u64::try_from(ROUNDS + 1)?; // The first round is not timed, but counted.
     println!(
         "apply, suspend20 on a device of {queues} queues ({settings} settings): observe, plan, commit and roll back \
          {apply}; the roll back alone {}; {} writes and {} reads of queues a round, both ways together",
@@ -229,7 +229,7 @@ fn hold_sockets() -> Done<()> {
         epoll::add(&epolls[index % EPOLLS], socket, data, epoll::EventFlags::IN)?;
     }
     println!("ready");
-    // Until the benchmark closes its end, or kills us.
+    // Waits until the benchmark closes its end, or kills this process.
     std::io::stdin().read_to_end(&mut Vec::new())?;
     Ok(())
 }
@@ -245,7 +245,7 @@ impl Times {
     }
 
     fn of(mut body: impl FnMut() -> Done<()>) -> Done<Self> {
-        body()?; // the first fills caches, and is not counted
+        body()?; // The first run fills caches, and is not counted.
         let mut times = Vec::with_capacity(ROUNDS);
         for _ in 0..ROUNDS {
             let began = Instant::now();

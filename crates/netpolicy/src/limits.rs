@@ -1,4 +1,4 @@
-//! Raises resource limits before a command starts: descriptors.
+//! Raises the limit of open descriptors before a command starts.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use session::Fault;

@@ -1,6 +1,6 @@
-//! The Helm chart, without helm: its schema has the values of values.yaml, each value has a description, and its
-//! containers have the capabilities of the units. `root/rollout.rs` renders it. And the messages that the Ansible
-//! collection reads.
+//! Checks the Helm chart without helm: its schema has the values of values.yaml, each value has a
+//! description, and its containers have the capabilities of the units. `root/rollout.rs` renders the chart.
+//! Also checks the messages on which the Ansible collection depends.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -14,8 +14,8 @@ fn read(path: &str) -> String {
     std::fs::read_to_string(repository().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-/// The paths of the values, with dots. A mapping without a comment of its own has rows for its keys. Every value has a
-/// description, the comment above it, which `helm show values` prints.
+/// The paths of the values, with dots. A mapping without a comment of its own has rows for its keys instead.
+/// The description of a value is the comment above it, which `helm show values` prints.
 fn values() -> BTreeSet<String> {
     let (mut paths, mut description, mut parents): (BTreeSet<String>, String, Vec<(usize, String)>) =
         (BTreeSet::new(), String::new(), Vec::new());
@@ -55,7 +55,7 @@ fn values() -> BTreeSet<String> {
 fn properties(schema: &Value, path: &str, into: &mut BTreeSet<String>) {
     match schema["properties"].as_object() {
         Some(all) => {
-            assert_eq!(schema["additionalProperties"], false, "{path}: an unknown key passes");
+            assert_eq!(schema["additionalProperties"], false, "{path}: an unknown key is accepted");
             for (name, schema) in all {
                 properties(schema, &format!("{path}{}{name}", if path.is_empty() { "" } else { "." }), into);
             }
@@ -154,6 +154,6 @@ fn the_collection_knows_how_a_guard_refuses_a_service_without_traffic() {
     assert_eq!(words.len(), 2, "{words:?}");
     let guard = read("crates/latency/src/judge/trial/service.rs");
     for words in words {
-        assert!(guard.contains(words), "no guard says `{words}` any more");
+        assert!(guard.contains(words), "no guard prints `{words}` any more");
     }
 }

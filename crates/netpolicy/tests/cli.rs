@@ -37,7 +37,7 @@ fn the_mistakes_of_all_policy_files_are_shown_and_nothing_is_touched() {
         let words = text(&output.stderr).replace(&scratch.path(""), "");
         insta::assert_snapshot!("mistakes_in_two_files", words);
     }
-    assert!(!scratch.0.path().join("state").exists(), "no journal was begun");
+    assert!(!scratch.0.path().join("state").exists(), "no journal was created");
 }
 
 #[test]
@@ -90,7 +90,8 @@ fn cat_prints_one_file_with_the_origin_of_every_value() {
 fn show_prints_what_a_program_can_read() {
     let output = netpolicy(&["-o", "json", "show", "--processes", "none"]);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
-    let document: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON and nothing else");
+    let document: serde_json::Value =
+        serde_json::from_slice(&output.stdout).expect("the output is only JSON");
     assert_eq!(
         (document["schema"].as_str(), document["kind"].as_str()),
         (Some("netpolicy/v1"), Some("host"))
@@ -125,7 +126,7 @@ fn colour_is_used_only_where_it_is_asked_for() {
     assert!(!escapes(&show, None), "a pipe is not a terminal");
     let always = ["--color", "always", "show", "--processes", "none"];
     assert!(escapes(&always, None));
-    assert!(escapes(&always, Some("1")), "what is asked for by name goes before the environment");
+    assert!(escapes(&always, Some("1")), "an option takes precedence over the environment");
     assert!(!escapes(&["--color", "never", "show", "--processes", "none"], None));
 }
 
@@ -196,7 +197,7 @@ fn every_shell_has_completions_and_every_command_a_manual_page() {
     let apply = read("man8/netpolicy-apply.8");
     assert!(synopsis(&apply).contains("dry-run") && !apply.replace('\\', "").contains("--netns"), "{apply}");
     assert!(synopsis(&read("man8/netpolicy.8")).contains("netns"));
-    assert!(!scratch.0.path().join("man/man8/netpolicy-guard.8").exists(), "what is hidden has no page");
+    assert!(!scratch.0.path().join("man/man8/netpolicy-guard.8").exists(), "a hidden command has no page");
     let policy_file = read("man5/netpolicy.toml.5").replace('\\', "");
     for row in policy_file::key_table() {
         assert!(policy_file.contains(&format!("fB{}fR", row.path)), "{}: {policy_file}", row.path);
@@ -477,7 +478,7 @@ fn thousands_of_sections_keep_the_lines_they_were_asked_at() {
     let printed = text(&output.stdout);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     assert_eq!(printed.matches("[device.").count(), 20_000);
-    assert!(printed.contains("a.toml:40000"), "the last one's policy stands on the last line");
+    assert!(printed.contains("a.toml:40000"), "the last section's policy is on the last line");
 }
 
 #[test]
@@ -486,7 +487,7 @@ fn an_unreadable_journal_is_reported_before_it_hides_a_trial() {
     scratch.file("journal", "not a directory");
     let output = netpolicy(&["--state-dir", &scratch.path("."), "show", "--processes", "none"]);
     let words = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(0), "it shows the host all the same: {words}");
+    assert_eq!(output.status.code(), Some(0), "explain shows the host nevertheless: {words}");
     assert!(words.contains("cannot read") && words.contains("Not a directory"), "{words}");
 }
 
@@ -611,7 +612,7 @@ fn an_audit_ends_with_3_for_its_gate_and_worse_and_names_who_did_not_report() {
         let output = netpolicy(&[&["audit"], arguments].concat());
         (output.status.code(), text(&output.stdout))
     };
-    assert_eq!(code(&[&reports]).0, Some(0), "a warning is not worse than the gate");
+    assert_eq!(code(&[&reports]).0, Some(0), "a warning is below the threshold");
     assert_eq!(code(&[&reports, "--gate", "warning"]).0, Some(3));
     let expect = scratch.file("hosts", "a\nb # in rack 3\n\nc\n");
     let (ended, words) = code(&[&reports, "--expect", &expect]);

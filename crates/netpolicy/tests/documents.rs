@@ -36,7 +36,7 @@ fn every_link_between_documents_leads_to_a_file_and_to_a_heading_that_are_there(
                     .get(&leads_to)
                     .is_some_and(|other| other.anchors.iter().any(|name| name == anchor));
             if !found || !headed {
-                let from = path.strip_prefix(&root).expect("a file of the repository").display();
+                let from = path.strip_prefix(&root).expect("the path of a file of the repository").display();
                 broken.push(format!("{from}:{line}: {target}"));
             }
         }

@@ -17,7 +17,7 @@ fn dashboard() -> Value {
     serde_json::from_str(&read("packaging/monitoring/netpolicy-host.json")).expect("JSON")
 }
 
-/// The values of a key in YAML that has one key a line.
+/// The values of a key in YAML that has one key per line.
 fn values<'a>(yaml: &'a str, key: &'a str) -> impl Iterator<Item = &'a str> {
     let line =
         move |line: &'a str| line.trim().trim_start_matches("- ").strip_prefix(key)?.strip_prefix(": ");
@@ -32,12 +32,12 @@ fn panels_have_places_of_their_own_and_say_what_they_show() {
     let mut taken = BTreeSet::new();
     for panel in panels {
         let title = panel["title"].as_str().expect("a title");
-        assert!(ids.insert(panel["id"].as_u64()), "{title}: its id is another's");
+        assert!(ids.insert(panel["id"].as_u64()), "{title}: another panel has the same id");
         let [x, y, width, height] =
             ["x", "y", "w", "h"].map(|side| panel["gridPos"][side].as_u64().expect("a place"));
         assert!(x + width <= COLUMNS, "{title} is beyond the last column");
         for cell in (x..x + width).flat_map(|x| (y..y + height).map(move |y| (x, y))) {
-            assert!(taken.insert(cell), "{title} lies on another panel");
+            assert!(taken.insert(cell), "{title} overlaps another panel");
         }
         if panel["type"] == "row" {
             continue;
@@ -52,7 +52,7 @@ fn panels_have_places_of_their_own_and_say_what_they_show() {
             let expression = target["expr"].as_str().expect("an expression");
             let metrics = expression.matches("netpolicy_").count();
             let of_host = expression.matches("{instance=~\"$instance\"").count();
-            assert!(metrics == of_host && metrics > 0, "{title} is not of one host: {expression}");
+            assert!(metrics == of_host && metrics > 0, "{title} selects more than one host: {expression}");
         }
     }
     assert!(panels.len() > 15);
@@ -66,10 +66,10 @@ fn every_alert_has_a_unit_test_an_explanation_and_a_way_there() {
     let alerts: BTreeSet<&str> = values(&rules, "alert").collect();
     assert!(alerts.len() >= 10, "{alerts:?}");
     let tested: BTreeSet<&str> = values(&tests, "alertname").filter(|name| !name.contains(' ')).collect();
-    assert_eq!(alerts, tested, "each fires in a unit test");
+    assert_eq!(alerts, tested, "each alert fires in a unit test");
     for alert in &alerts {
         let silent = format!("{{ alertname: {alert}, ");
-        assert!(tests.contains(&silent), "{alert}: no unit test in which it does not fire");
+        assert!(tests.contains(&silent), "{alert}: no unit test in which the alert does not fire");
         let anchor = alert.to_lowercase();
         assert!(page.anchors.contains(&anchor), "{alert} is not explained");
         let runbook = format!("docs/howto/monitoring.md#{anchor}");
@@ -79,11 +79,15 @@ fn every_alert_has_a_unit_test_an_explanation_and_a_way_there() {
         assert_eq!(values(&rules, key).count(), alerts.len(), "{key}");
     }
     let severities: BTreeSet<&str> = values(&rules, "severity").collect();
-    assert_eq!(severities, ["info", "warning"].into(), "packets flow without the daemon: no one is woken up");
+    assert_eq!(
+        severities,
+        ["info", "warning"].into(),
+        "packets flow without the daemon, so this alert does not page anyone"
+    );
     let named: BTreeSet<&str> =
         page.anchors.iter().map(String::as_str).filter(|a| a.starts_with("netpolicy")).collect();
     let lower: Vec<String> = alerts.iter().map(|alert| alert.to_lowercase()).collect();
-    assert_eq!(named, lower.iter().map(String::as_str).collect(), "the page has no alert that is gone");
+    assert_eq!(named, lower.iter().map(String::as_str).collect(), "the page lists no removed alert");
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! The built-in recipes on a recorded host.
 
 #[path = "../../plan/tests/plan/made.rs"]
-#[expect(dead_code, reason = "only what makes a host, and writes to it, is needed here")]
+#[expect(dead_code, reason = "only what describes a host is used here")]
 mod made;
 
 use std::fmt::Write as _;
@@ -111,7 +111,7 @@ fn a_recorded_host_is_divided_between_memcached_and_nginx() {
     insta::assert_snapshot!("eth0_mixed_without_rules", refused);
 }
 
-/// The requests of all sockets of memcached and nginx.
+/// The requests for all sockets of memcached and nginx.
 fn requests_of_sockets(host: &Host) -> Vec<AppRequest> {
     let of = |(pid, policy): (u32, PolicyName)| {
         let sockets = &host.process(Pid(pid)).expect("it was recorded").sockets;
@@ -215,7 +215,8 @@ fn every_driver_of_a_data_centre_is_planned_set_judged_and_undone() {
             .filter(|change| matches!(change.to(), Setting::Irq(_, IrqKnob::Affinity(_))))
             .count();
         let queues = host.devices[0].rx_queues.len();
-        // mana's interrupt names have no queue number: nothing is pinned, and so not everything to one CPU.
+        // mana's interrupt names contain no queue number: no interrupt is pinned, so none is pinned to the
+        // wrong CPU.
         let expected = if driver == "mana" { 0 } else { queues };
         assert_eq!(pins, expected, "{driver}");
         for change in plan.changes() {
@@ -237,7 +238,7 @@ fn every_driver_of_a_data_centre_is_planned_set_judged_and_undone() {
         for change in plan.changes().collect::<Vec<_>>().into_iter().rev() {
             made::write(&mut host, change.from());
         }
-        assert!(host == before, "{driver}: the whole host is as it was");
+        assert!(host == before, "{driver}: the whole host has its former state");
     }
 }
 
@@ -289,7 +290,7 @@ fn every_device_of_a_captured_host_is_planned_set_judged_and_undone_for_every_po
                 for change in plan.changes().collect::<Vec<_>>().into_iter().rev() {
                     made::write(&mut host, change.from());
                 }
-                assert!(host == captured, "{what}: the whole host is as it was");
+                assert!(host == captured, "{what}: the whole host has its former state");
             }
         }
     }
@@ -376,7 +377,7 @@ fn a_plan_says_where_it_wants_more_contexts_or_rules_than_the_driver_takes() {
     let said = said_of("mlx5_core", there(14), wants());
     assert!(said.contains("2 more RSS contexts in addition to 14"), "{said}");
     assert!(said.contains("at most 15") && said.contains("rx_res.h:13 MLX5E_MAX_NUM_RSS"), "{said}");
-    assert!(!said_of("mlx5_core", there(13), wants()).contains("at most"), "15 are not too many");
+    assert!(!said_of("mlx5_core", there(13), wants()).contains("at most"), "15 contexts are not too many");
 
     let flow = |port: u16| {
         let ip = model::IpFlow { destination_port: Some(port), ..model::IpFlow::all(model::Transport::Tcp) };
@@ -398,7 +399,7 @@ fn a_plan_says_where_it_wants_more_contexts_or_rules_than_the_driver_takes() {
     assert!(said.contains("1 more ntuple rules in addition to 128") && said.contains("iavf.h:472"), "{said}");
     assert!(
         !said_of("iavf", rules(127), wants()).contains("at most"),
-        "a rule for a flow that has one keeps its place"
+        "a flow that already has a rule keeps its position"
     );
 }
 
@@ -415,7 +416,10 @@ fn a_plan_says_what_the_driver_does_with_moderation_and_what_it_refuses() {
     );
     let off = model::NicRequest::Coalescing(model::CoalesceParam::AdaptiveRx, 0);
     assert!(!said_of("ice", moderated, vec![usecs.clone(), off]).contains("adapts rx-usecs"));
-    assert!(!said_of("igc", moderated, vec![usecs]).contains("adapts rx-usecs"), "it does not by default");
+    assert!(
+        !said_of("igc", moderated, vec![usecs]).contains("adapts rx-usecs"),
+        "the driver does not do so by default"
+    );
 
     let many = |device: &mut Device| {
         let pair = model::host::Pair { current: 4, max: 8 };
@@ -482,7 +486,7 @@ fn a_fault_of_a_driver_is_reported_only_on_hosts_that_provoke_it() {
     for irq in &mut ice.irqs {
         irq.effective_affinity = "0".parse().expect("a CPU");
     }
-    assert_eq!(known_faults(&ice, &[], None), [], "all its interrupts are where they belong");
+    assert_eq!(known_faults(&ice, &[], None), [], "all interrupts have their intended affinity");
     ice.irqs[1].effective_affinity = "3".parse().expect("a CPU");
     let found = known_faults(&ice, &[], None);
     assert_eq!(found.len(), 1, "{found:?}");
@@ -491,7 +495,7 @@ fn a_fault_of_a_driver_is_reported_only_on_hosts_that_provoke_it() {
     assert!(found[0].evidence.iter().any(|line| line.ends_with("ethernet-linux-ice/issues/66")));
     let mut other = ice.clone();
     other.devices[0].kind = "igb".to_owned();
-    assert_eq!(known_faults(&other, &[], None), [], "it is a fault of ice");
+    assert_eq!(known_faults(&other, &[], None), [], "the finding describes a fault of ice");
 
     let mut nss = built_from_source("ice");
     nss.devices[0].kind = "nss-dp".to_owned();

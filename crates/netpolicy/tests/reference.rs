@@ -51,7 +51,7 @@ fn settings() -> String {
         ("Host", HostKnob::table()),
     ];
     let listed: usize = families.iter().map(|(_, table)| table.len()).sum();
-    assert_eq!(listed, Setting::table().len(), "a family has no table here");
+    assert_eq!(listed, Setting::table().len(), "a family has no table on this page");
     let mut page = String::new();
     let mut listed_meanings = BTreeSet::new();
     for (family, table) in families {
@@ -73,7 +73,7 @@ fn settings() -> String {
             let values = facts.values().replace(" to ", "–").replace(" or ", "/");
             let details = [Some(values), Some(facts.since.to_string()), key];
             let details = details.into_iter().flatten().filter(|text| !text.is_empty()).collect::<Vec<_>>();
-            // A setting of a device and of a queue has one meaning, which is printed once.
+            // The meaning of a setting that devices and queues have is printed only once.
             let mut meaning = cell(&facts.meaning());
             if !listed_meanings.insert((facts.name, meaning.clone())) {
                 meaning = "as above.".to_owned();
@@ -117,7 +117,7 @@ fn keys() -> String {
             } else {
                 cell(&row.takes)
             };
-            // The page of settings has the meaning of a setting.
+            // The page of settings describes a setting; the other pages refer to it.
             let mut meaning = cell(row.meaning);
             if let Some(facts) = Setting::facts_of_key(path) {
                 let setting = format!("[`{}`](settings.md).", facts.name);
@@ -133,7 +133,7 @@ fn keys() -> String {
         page.push('\n');
     }
     let of_settings = paths.iter().filter(|path| path.starts_with("settings.")).count();
-    assert_eq!(listed + of_settings, table.len(), "a key has sections that have no heading here");
+    assert_eq!(listed + of_settings, table.len(), "a key's section has no heading on this page");
     page
 }
 
@@ -231,7 +231,7 @@ fn numbers(text: &str) -> String {
     if text == "0 / 0 / 0" { String::new() } else { text.to_owned() }
 }
 
-/// A span in prose: `20 ms`.
+/// A duration in prose: `20 ms`.
 fn in_prose(span: Nanoseconds) -> String {
     let text = span.to_string().replace("us", "µs");
     let unit = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
@@ -263,7 +263,7 @@ fn happens_with(mode: DeliveryMode) -> String {
     }
 }
 
-/// The requirements of a delivery mode: the first kernel, and how it is started.
+/// The requirements of a delivery mode: the first kernel with it, and how it is started.
 fn needed_by(mode: DeliveryMode) -> String {
     match mode {
         DeliveryMode::Interrupt => String::new(),
@@ -283,7 +283,7 @@ fn needed_by(mode: DeliveryMode) -> String {
 }
 
 fn recipe_values() -> String {
-    let recipes = policy_file::recipes(&[]).expect("the shipped recipes are right");
+    let recipes = policy_file::recipes(&[]).expect("the built-in recipes are valid");
     let policies = PolicyName::ALL;
     let columns = policies.map(|policy| format!("`{policy}`")).join(" | ");
     let mut page = format!("| mechanism | {columns} |\n|---|{}\n", "---|".repeat(policies.len()));
@@ -315,7 +315,7 @@ fn recipe_values() -> String {
 }
 
 fn ladders() -> String {
-    let recipes = policy_file::recipes(&[]).expect("the shipped recipes are right");
+    let recipes = policy_file::recipes(&[]).expect("the built-in recipes are valid");
     let own_interrupts = When { own_interrupts: Some(true), ..When::default() };
     let mut page = String::new();
     for (policy, ladder) in &recipes.ladders {

@@ -1,7 +1,7 @@
 //! Every alternative in a refusal can be put into the policy file literally, and works.
 
 #[path = "../../plan/tests/plan/made.rs"]
-#[expect(dead_code, reason = "hosts for more tests than these")]
+#[expect(dead_code, reason = "too few hosts for these tests")]
 mod made;
 
 use std::collections::BTreeSet;
@@ -21,12 +21,12 @@ use netpolicy::args::{Arguments, Command, Set, SetTarget};
 use plan::{Refusal, Resolved, desired, diff, place};
 use policy_file::{Mistakes, merge, parse, recipes};
 
-/// A policy that is refused, and the alternatives in the refusal.
+/// A refused policy, and the alternatives in the refusal.
 struct Case {
-    /// The source file that refuses.
+    /// The source file that refuses the policy.
     from: &'static str,
     host: Host,
-    /// The policy file that is refused.
+    /// The policy file.
     file: &'static str,
     ways: Vec<Way>,
 }
@@ -130,7 +130,7 @@ fn resolved(policy: &Policy, host: &Host) -> Resolved {
     })
 }
 
-/// The plan for the file on the host; or the refusal with its alternatives.
+/// The plan for the file on the host, or the refusal with its alternatives.
 fn planned(file: &str, host: &Host) -> Result<Plan, (String, String)> {
     let wrong = |mistakes: Mistakes| {
         let help: Vec<String> = mistakes.0.iter().filter_map(|mistake| mistake.help.clone()).collect();
@@ -165,7 +165,7 @@ fn divided() -> Vec<Case> {
     const DEAF: &str = "[service.cache]\nmatch = { exe = \"/usr/bin/cache\" }\npolicy = \"latency\"\n\
                         [service.web]\nmatch = { port = 80 }\npolicy = \"bulk\"\n";
     let device = |change: fn(&mut Device)| with(two_servers(4), |host| change(&mut host.devices[0]));
-    let same = ("the same policy for everything that receives on it", "\"latency\"", "\"bulk\"");
+    let same = ("the same policy for every request that receives on it", "\"latency\"", "\"bulk\"");
     vec![
         case("divide.rs", two_servers(2), TWO_SERVICES, [MORE]),
         case("divide.rs", two_servers(3), TWO_SERVICES, [MORE, ONE]),
@@ -400,7 +400,7 @@ fn of_a_mode() -> Vec<Case> {
                 ("or threaded", "threaded-busy", "threaded"),
             ],
         ),
-        // More queues mean more kernel threads: count those that will exist.
+        // More queues mean more kernel threads: count the threads that will exist.
         case(
             "budget.rs",
             threads(true),
@@ -586,17 +586,17 @@ fn cases() -> Vec<Case> {
 /// The faults of a case; empty if every alternative works.
 fn wrong(case: &Case) -> Vec<String> {
     let Err((refusal, nearest)) = planned(case.file, &case.host) else {
-        return vec![format!("{}: it is not refused:\n{}", case.from, case.file)];
+        return vec![format!("{}: the policy is not refused: {}", case.from, case.file)];
     };
     let said = format!("{}: {refusal}\n  what works: {nearest}\n{}", case.from, case.file);
     let mut wrong = Vec::new();
     for Way { says, instead, written } in &case.ways {
         let quoted = says.split('`').skip(1).step_by(2).filter(|quoted| !quoted.contains(" = N "));
-        // Quoted words are TOML that can be pasted as they are.
+        // Quoted text is TOML that can be pasted unchanged.
         let otherwise = quoted.filter(|quoted| !written.contains(quoted));
-        wrong.extend(otherwise.map(|quoted| format!("{quoted} is not what is written: {written}")));
+        wrong.extend(otherwise.map(|quoted| format!("{quoted} is not written in that form: {written}")));
         if !nearest.contains(says) || !case.file.contains(instead) {
-            wrong.push(format!("`{says}` is not said, or `{instead}` not in the file: {said}"));
+            wrong.push(format!("the refusal lacks `{says}`, or the file lacks `{instead}`: {said}"));
         }
         let file = case.file.replacen(instead, written, 1);
         if let Err((again, nearest)) = planned(&file, &case.host) {
@@ -619,9 +619,9 @@ fn what_works_works_as_it_is_typed() {
 const ELSEWHERE: &[(&str, usize, &str)] = &[
     ("desired.rs", 1, "another command, for a kernel that the tests run in a guest"),
     ("wanted.rs", 1, "the same value in both requests: values of two requests for one device"),
-    ("holders.rs", 1, "another program's end, which no policy file decides"),
+    ("holders.rs", 1, "stopping another program, which no policy file can do"),
     ("nic.rs", 1, "what_queues_would_lose_is_put_back_first"),
-    ("nic.rs", 1, "a NIC whose channels are separate: what_the_driver_cannot_is_refused_… has its words"),
+    ("nic.rs", 1, "a NIC whose channels are separate, which what_the_driver_cannot_is_refused_… covers"),
     ("nic.rs", 1, "a device with one transmit queue: the recorded hosts have more"),
     ("parameters.rs", 1, "suspension that is shorter than deferral: the parser refuses it, with the place"),
     ("place.rs", 1, "run the same command in the process's namespace"),
@@ -645,7 +645,7 @@ fn every_way_out_of_a_refusal_is_tried() {
             let sites = text.matches(".nearest(").count();
             let tried = cases.iter().filter(|case| case.from == name).count();
             let elsewhere: usize = ELSEWHERE.iter().filter(|(of, ..)| *of == name).map(|(_, n, _)| n).sum();
-            assert!(sites <= tried + elsewhere, "{name}: {sites} ways out, {tried} of them tried");
+            assert!(sites <= tried + elsewhere, "{name}: {sites} alternatives, {tried} of them tried");
         }
     }
 }
@@ -667,7 +667,7 @@ fn what_queues_would_lose_is_put_back_first() {
     for change in planned(first, &host).expect("planned").changes() {
         made::write(&mut host, change.to());
     }
-    planned(fewer, &host).expect("nothing is lost any more");
+    planned(fewer, &host).expect("no value is lost any more");
 }
 
 #[test]
@@ -783,7 +783,7 @@ fn typed(command: &str) -> Result<(), String> {
 
 #[test]
 fn every_remedy_of_doctor_can_be_typed() {
-    // Prose: what only the application's operator can do, and a key for the section that is there already.
+    // Prose: what only the application's operator can do, and a key for an existing section.
     const WORDS: [&str; 4] = [
         "as many workers as queues",
         "run it with CAP_SYS_PTRACE",

@@ -32,7 +32,7 @@ const NETNS: NetnsId = NetnsId(1);
 
 fn main() {
     stages("delivery modes alone", &host(), &policy());
-    stages("whole recipes, a layout and a division", &rich(host()), &whole(policy()));
+    stages("complete recipes, a layout and a division", &rich(host()), &whole(policy()));
 }
 
 #[expect(clippy::print_stdout, reason = "a benchmark reports by printing")]

@@ -19,7 +19,7 @@ use model::{
 use plan::{Resolved, desired, diff, place, select};
 
 #[path = "../tests/plan/made.rs"]
-#[expect(dead_code, reason = "only what makes a host is needed here")]
+#[expect(dead_code, reason = "only what describes a host is used here")]
 mod made;
 
 const PODS: u32 = 1_000;

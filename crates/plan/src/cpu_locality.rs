@@ -74,7 +74,7 @@ impl NearCores {
         }
     }
 
-    /// The same cores, restricted to the device's node.
+    /// The cores of the device's node.
     #[must_use]
     pub(crate) fn local(mut self) -> Self {
         self.cores.truncate(self.local);

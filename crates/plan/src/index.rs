@@ -14,7 +14,7 @@ pub(crate) struct Index<'h> {
     pub(crate) devices: BTreeMap<DeviceId, &'h Device>,
     /// The receive queues, each with its NAPI if known.
     pub(crate) queues: BTreeMap<RxQueue, Option<NapiId>>,
-    /// The same queues, with all observed values.
+    /// The queues with all observed values.
     pub(crate) rx: BTreeMap<RxQueue, &'h RxQueueState>,
     /// The transmit queues.
     pub(crate) tx: BTreeMap<TxQueue, &'h TxQueueState>,

@@ -13,7 +13,7 @@ pub struct QueueObject {
     pub irq_cpus: CpuSet,
     /// All CPUs that belong to it: those of its interrupts, and those that only transmit on it.
     pub cpus: CpuSet,
-    /// The same CPUs in order of transmission: the n-th CPU sends on the n-th transmit queue.
+    /// The CPUs in order of transmission: the n-th CPU sends on the n-th transmit queue.
     pub(crate) senders: Vec<Cpu>,
 }
 

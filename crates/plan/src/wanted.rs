@@ -21,7 +21,7 @@ pub struct DesiredSetting {
 /// The desired settings of a placement. Each knob occurs once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Desired {
-    /// The knobs, by part, and within it queues, epolls, io_urings, affinity.
+    /// The knobs in the order of parts; within a part, queues, epolls, io_urings and affinity.
     pub wanted: Vec<DesiredSetting>,
     /// Whether this is only the first stage, which recreates queues: their settings can be planned only once
     /// they exist. Observing and planning again gives the second stage.

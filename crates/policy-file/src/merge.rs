@@ -144,7 +144,7 @@ impl MergedSection {
         }
         let name = self.name.clone();
         match self.kind {
-            // It requests nothing for traffic, see [`Merged::policy`].
+            // This section requests nothing for traffic, see [`Merged::policy`].
             SectionKind::Daemon => {}
             SectionKind::Service => intent.target = Target::Service(name, matches),
             SectionKind::Device if selector != DeviceSelector::default() => {

@@ -158,7 +158,7 @@ fn a_ladder_has_rungs_for_every_kind_of_device_and_a_sites_own_replaces_it_whole
     assert_eq!(modes, ["defer2000", "interrupt"]);
     let last = &own.ladder(PolicyName::Latency)[1];
     assert_eq!(last.because.source, "10-site.toml:3");
-    assert!(!last.is_for(&[]), "what is not known meets no condition");
+    assert!(!last.is_for(&[]), "an unknown value meets no condition");
     assert_eq!(own.ladder(PolicyName::Bulk), shipped.ladder(PolicyName::Bulk));
 }
 

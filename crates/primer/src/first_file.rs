@@ -22,8 +22,7 @@ const SERVICES_MAX: usize = 24;
 /// The maximum number of pids, names or ports in a comment.
 const LISTED_MAX: usize = 5;
 
-/// The first ephemeral port: lower ports were chosen explicitly. Kernel:
-/// Documentation/networking/ip-sysctl.rst, `ip_local_port_range`.
+/// The first ephemeral port: lower ports were chosen explicitly.
 ///
 /// Kernel: Documentation/networking/ip-sysctl.rst, `ip_local_port_range`.
 const EPHEMERAL_FIRST: u16 = 32_768;

@@ -11,13 +11,13 @@ use serde::Serialize;
 /// A mechanism and its requirements.
 #[derive(Clone, Copy, Debug)]
 pub struct MechanismRow {
-    /// Its name; stable, for scripts.
+    /// The mechanism's name, which is stable for scripts.
     pub name: &'static str,
     /// The effect of the mechanism.
     pub meaning: &'static str,
     /// The first kernel release with it; `None` if there is none.
     pub since: Option<KernelVersion>,
-    /// Its other requirements.
+    /// The mechanism's other requirements.
     pub needs: &'static [MechanismNeed],
 }
 

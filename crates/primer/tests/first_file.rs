@@ -1,7 +1,7 @@
 //! First policy files for many kinds of hosts; each must be a valid policy file.
 
 #[path = "../../plan/tests/plan/made.rs"]
-#[expect(dead_code, reason = "other tests make other hosts of it")]
+#[expect(dead_code, reason = "other tests derive other hosts from this one")]
 mod made;
 
 use std::collections::BTreeMap;
@@ -132,7 +132,7 @@ fn without_privileges_the_file_says_whose_ports_it_does_not_know() {
     let not_seen = file.not_seen.join("\n");
     assert!(not_seen.contains("7 processes that this user may not inspect (run it as root"), "{not_seen}");
     assert!(not_seen.contains("who serves tcp 22, tcp 443, tcp 8000, tcp 9090, tcp 11211"), "{not_seen}");
-    assert!(!not_seen.contains("6379"), "nobody reaches it from outside: {not_seen}");
+    assert!(!not_seen.contains("6379"), "the service is not reachable from outside: {not_seen}");
     assert!(file.services.is_empty());
 }
 
@@ -161,7 +161,7 @@ fn of_many_services_the_busiest_get_sections_and_the_others_are_counted() {
     host.processes = (0..100).map(service).collect();
     let file = FirstFile::of(&found(host, &[]), PolicyName::Cpu);
     assert_eq!(file.services.len(), 24);
-    assert_eq!(file.services[0].name, "s99", "the one with most connections");
+    assert_eq!(file.services[0].name, "s99", "the device with most connections");
     assert!(
         file.left_out.iter().any(|line| line.starts_with("76 services more: s75, ")),
         "{:?}",

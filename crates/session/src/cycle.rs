@@ -106,7 +106,7 @@ pub fn plan_placed(placement: &Placement, host: &Host) -> Result<(Desired, Plan)
     Ok((desired, plan))
 }
 
-/// The same on an observed host, with a request for each device: shared by the commands and the daemon.
+/// Plans on an observed host, with a request for each device: shared by the commands and the daemon.
 ///
 /// # Errors
 /// The planner refuses.

@@ -14,7 +14,7 @@ use crate::session::Session;
 pub enum Who {
     /// Any other command, possibly run by a user without access to the journal.
     Anybody,
-    /// The guard of a trial.
+    /// The process that rolls a trial back when its time expires.
     Guard,
 }
 

@@ -1,4 +1,5 @@
-//! A host whose settings are files, so that they outlive the program that sets them, like the kernel's.
+//! A host whose settings are files, so that they outlive the program that sets them, like the kernel's
+//! settings.
 
 use std::fs;
 use std::io;

@@ -17,7 +17,7 @@ use model::{
 use crate::file_host::FileHost;
 use crate::test;
 
-/// Passes the directory to the program that is to be killed.
+/// The variable that passes the directory to the program that is to be killed.
 pub(crate) const VICTIM: &str = "NETPOLICY_TEST_COMMITS_IN";
 
 const KILLS: u32 = 60;
@@ -95,7 +95,7 @@ fn kill_many() -> Result<(), Failed> {
         live_and_die(&directory, life(kill))?;
 
         let journal = journal(&directory);
-        assert_eq!(journal.writer(), None, "the lock goes with the process");
+        assert_eq!(journal.writer(), None, "the lock is released with the process");
         found_changed += u32::from(host.settings()? != settings_before);
         let history = journal.history()?;
         assert!(history.unreadable.is_empty(), "{:?}", history.unreadable);
@@ -135,7 +135,7 @@ fn live_and_die(directory: &Path, life: Duration) -> Result<(), Failed> {
     assert_eq!(
         std::os::unix::process::ExitStatusExt::signal(&status),
         Some(9),
-        "it ended before it was killed"
+        "the process ended before it was killed"
     );
     Ok(())
 }

@@ -14,7 +14,7 @@ use crate::file_host::FileHost;
 use crate::kill_nine::{announce, asked, journal, life, plan};
 use crate::test;
 
-/// Passes the directory to the owner's process.
+/// The variable that passes the directory to the owner's process.
 pub(crate) const OWNER: &str = "NETPOLICY_TEST_OWNS_IN";
 
 pub(crate) fn tests() -> Vec<Trial> {
@@ -24,7 +24,7 @@ pub(crate) fn tests() -> Vec<Trial> {
     ]
 }
 
-/// Passes the directory to a successor's process.
+/// The variable that passes the directory to a successor's process.
 pub(crate) const SUCCESSOR: &str = "NETPOLICY_TEST_TAKES_OVER_IN";
 
 const SUCCESSORS: u32 = 40;
@@ -54,7 +54,7 @@ fn taken_over() -> Result<(), Failed> {
     let journal = journal(&base);
     let (mut found, mut changed) = (0, 0);
     for kill in 0..SUCCESSORS {
-        // Two at a time; each finds what the previous two left.
+        // Two successors at a time; each pair finds what the previous pair left.
         let mut both = Vec::new();
         for _ in 0..2 {
             let program =
@@ -80,7 +80,7 @@ fn taken_over() -> Result<(), Failed> {
         assert_eq!(undone.left_alone().count(), 0, "{undone}");
     }
     assert_eq!(host.settings()?, settings_before);
-    assert!(journal.history()?.newest_live().is_none(), "nothing is in force any more");
+    assert!(journal.history()?.newest_live().is_none(), "no transaction is in force any more");
     assert!(found > 20 && changed > 10, "{found} found, {changed} times changed");
     fs::remove_dir_all(&base)?;
     Ok(())
@@ -135,20 +135,24 @@ fn owned() -> Result<(), Failed> {
     while let Some(transaction) = journal.history()?.newest_live() {
         journal.roll_back(transaction.name(), &mut host, asked().at)?;
     }
-    assert_eq!(host.settings()?, settings_before, "after a kill its transactions have no owner");
-    assert!(journal.abandoned()?.is_empty(), "what is restored is not abandoned");
+    assert_eq!(
+        host.settings()?,
+        settings_before,
+        "after the owner is killed, its transactions have no owner"
+    );
+    assert!(journal.abandoned()?.is_empty(), "a restored transaction is not abandoned");
     assert!(
         fs::read_dir(journal.directory())?.any(|entry| is_lock_file(&entry)),
-        "the kill left its lock file behind"
+        "the kill left the lock file behind"
     );
     apply::commit(plan(), &mut host, &journal, &asked(), Allow::default())?.roll_back()?;
     assert!(
         !fs::read_dir(journal.directory())?.any(|entry| is_lock_file(&entry)),
-        "the next writer sweeps it"
+        "the next writer removes the lock file"
     );
     let leaving = journal.owned_by_session(AtExit::Leave)?;
     apply::commit(plan(), &mut host, &leaving, &asked(), Allow::default())?.keep()?;
-    assert!(leaving.abandoned()?.is_empty(), "what is left on purpose is not abandoned");
+    assert!(leaving.abandoned()?.is_empty(), "a transaction that is kept intentionally is not abandoned");
     fs::remove_dir_all(&base)?;
     Ok(())
 }

@@ -281,7 +281,7 @@ fn names_stay_names() -> Result<(), Failed> {
     Ok(())
 }
 
-/// The `echo` of some shells interprets backslashes, as escape sequences or as the end of the output.
+/// In some shells, `echo` interprets backslashes, as escape sequences or as the end of the output.
 fn backslashes_stay(shell: &[&str]) -> Result<(), Failed> {
     for name in [r"\033]0;own\007", r"ok: is 0/0/0\c", r"\0\a\b\e\f\n\r\t"] {
         let process = ProcessId { pid: Pid(u32::MAX), started: 1, comm: Label::new(name) };
@@ -465,7 +465,7 @@ fn a_device_goes_back() -> Result<(), Failed> {
     let knowing = |number: String| -> ObjectCookies { [(device_cookie_name(device), number)].into() };
     let this = Stage::knowing(knowing(number.clone()), &[change(is.clone(), was.clone())])?;
     let (status, said) = this.run(&["--by-hand"])?;
-    assert!(status == 0 && said.contains("restored to 20000"), "it is the device that was meant: {said}");
+    assert!(status == 0 && said.contains("restored to 20000"), "the device is the intended one: {said}");
     assert!(this.directory().join("undone").is_file(), "a mark for a netpolicy that cannot read the journal");
     let another = Stage::knowing(knowing(format!("{number}7")), &[change(was, is)])?;
     let (status, said) = another.run(&["--by-hand"])?;

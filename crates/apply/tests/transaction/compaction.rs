@@ -1,4 +1,4 @@
-//! A daemon's journal: one daemon at a time, many small transactions, and one that replaces them.
+//! A daemon's journal: one daemon at a time, many small transactions, and a transaction that replaces them.
 
 use std::fs;
 
@@ -145,7 +145,7 @@ fn old_ones_that_a_kill_left_beside_the_new_one_count_no_more_and_are_swept() {
     for name in old {
         copy(&saved.join(name.to_string()), &scene.journal.directory().join(name.to_string()));
     }
-    assert_eq!(names(&scene.journal), [folded], "they count no more");
+    assert_eq!(names(&scene.journal), [folded], "they no longer count");
     scene.journal.roll_back(folded, &mut host, second(2)).expect("is not overlaid");
     assert_eq!(host.settings, before);
     assert_eq!(names(&scene.journal), [folded]);
@@ -179,7 +179,7 @@ fn after_a_repair_all_goes_back_to_what_was_there_before_the_daemon() {
     assert!(failed.is_none(), "{failed:?}");
     let fates: Vec<&Fate> =
         undone.iter().flat_map(|(_, undone)| &undone.changes).map(|change| &change.fate).collect();
-    assert_eq!(fates, [&Fate::Restored; 2], "as one, without intermediate values");
+    assert_eq!(fates, [&Fate::Restored; 2], "as one change, without intermediate values");
     assert_eq!(host.settings, before);
     let (again, failed) = scene.journal.roll_back_daemons(&mut host, &asked());
     assert!(again.is_empty() && failed.is_none());
@@ -212,7 +212,7 @@ fn what_another_command_has_built_upon_a_daemons_is_not_undone_beneath_it() {
         Some(RollBackError::Overlaid { newer, .. }) => assert_eq!(newer, foreign),
         other => panic!("{other:?}"),
     }
-    assert!(host.settings.contains(gro(0, 0, 15).to()), "as the other command has set it");
+    assert!(host.settings.contains(gro(0, 0, 15).to()), "the value that the other command has set");
 }
 
 proptest! {

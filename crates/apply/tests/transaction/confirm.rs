@@ -28,7 +28,7 @@ fn a_plan_that_is_not_confirmed_in_time_is_rolled_back() {
     let mut host = FaultyHost::new(&before);
     let deadline = second(60).since_boot;
     let name = held_until(&scene, &mut host, deadline);
-    assert_eq!(host.settings, after, "held plans are in force");
+    assert_eq!(host.settings, after, "kept plans are in force");
     let transaction = scene.journal.transaction(name).expect("reads");
     assert_eq!(transaction.standing(), Standing::HeldUntil(deadline));
     assert!(!transaction.expired(second(59)) && transaction.expired(second(60)));
@@ -51,7 +51,7 @@ fn a_plan_that_is_confirmed_in_time_stays() {
     let mut host = FaultyHost::new(&before);
     let name = held_until(&scene, &mut host, second(60).since_boot);
     scene.journal.confirm(name, second(59)).expect("confirms");
-    scene.journal.confirm(name, second(70)).expect("twice is not an error");
+    scene.journal.confirm(name, second(70)).expect("confirming twice is not an error");
     let expiry = scene.journal.roll_back_if_unconfirmed(name, &mut host, second(60)).expect("looks");
     assert!(matches!(expiry, Expiry::Settled(Standing::Confirmed)), "{expiry:?}");
     assert_eq!(host.settings, after);

@@ -50,7 +50,7 @@ fn a_commit_on_a_device_that_is_reset_on_the_way_is_in_force_or_fails() {
             }
         }
     }
-    assert!(failed > 0, "the premise: some of them lose what was written");
+    assert!(failed > 0, "the test requires that some of them lose what was written");
 }
 
 #[test]
@@ -79,7 +79,7 @@ fn a_commit_failing_at_any_step_in_any_way_leaves_the_host_as_it_was() {
         let mut host = FaultyHost::new(&before).with(fault.clone());
         let error = scene.commit(plan.clone(), &mut host).expect_err("fails");
         assert_eq!(host.settings, before, "{fault:?}");
-        // A rejected write changed nothing; the journal and the undo agree.
+        // A rejected write changed no setting; the journal and the undo agree.
         let wrote = host.writes > 0 && !matches!(fault, Fault::RefuseWrite(0));
         let expected = if wrote { UndoState::Restored } else { UndoState::Unchanged };
         assert_eq!(error.host, expected, "{fault:?}");
@@ -115,7 +115,7 @@ fn an_undo_that_cannot_finish_names_every_setting_left_wrong() {
         let wrong = differing(&before, &host.settings);
         let named: Vec<Setting> = error.undone.stuck().map(|s| s.change.from().clone()).collect();
         for setting in &wrong {
-            assert!(named.contains(setting), "{fault:?}: {setting} is wrong and not named");
+            assert!(named.contains(setting), "{fault:?}: {setting} is wrong, but the error does not name it");
         }
         assert_eq!(matches!(error.host, UndoState::NotRestored(_)), !named.is_empty(), "{fault:?}");
 
@@ -189,7 +189,7 @@ fn an_object_that_goes_away_when_all_is_written_is_no_fault_of_the_plan() {
         let mut host = FaultyHost::new(&before).with(Fault::VanishBeforeRead(n));
         let undone = scene.commit(plan.clone(), &mut host).expect("holds").roll_back().expect("rolls back");
         assert!(undone.is_complete(), "read {n}: {undone}");
-        assert!(host.settings.len() < before.len(), "read {n}: something went away");
+        assert!(host.settings.len() < before.len(), "read {n}: an object disappeared");
         assert!(host.settings.iter().all(|s| before.contains(s)), "read {n}: {:?}", host.settings);
     }
 }
@@ -331,7 +331,7 @@ fn an_empty_plan_touches_neither_host_nor_journal() {
 #[test]
 fn a_plan_that_cannot_be_journalled_changes_nothing() {
     let (scene, plan) = (Scene::new(), latency_plan());
-    // A file in place of the journal's directory.
+    // A file exists in place of the journal's directory.
     std::fs::create_dir_all(scene.journal.directory().parent().expect("a parent")).expect("creates");
     std::fs::write(scene.journal.directory(), "").expect("writes");
     let before = host_for(&plan);

@@ -56,7 +56,7 @@ impl Run {
     }
 }
 
-/// What `netpolicy rollback` does after a kill.
+/// Performs a rollback as `netpolicy rollback` does after a kill.
 fn recover(journal: &Journal, name: TransactionName, headless: bool, host: &mut FaultyHost) {
     let transaction = match journal.transaction(name) {
         Err(JournalError::Unread { error, .. })
@@ -64,7 +64,7 @@ fn recover(journal: &Journal, name: TransactionName, headless: bool, host: &mut 
         {
             return;
         }
-        other => other.expect("a torn journal can be read"),
+        other => other.expect("a truncated journal is readable"),
     };
     assert!(!headless);
     if transaction.standing().is_live() {
@@ -155,8 +155,8 @@ fn a_torn_last_line_is_reported_and_cut_off_before_the_next_is_written() {
     let torn = whole.journal.len() - 3;
     whole.cut_to(torn);
     let transaction = whole.scene.journal.transaction(whole.name).expect("reads");
-    assert_eq!(transaction.standing(), Standing::Unfinished, "what was torn did not happen");
-    let last_line = whole.ends_of_lines().into_iter().rev().nth(1).expect("a line before the last");
+    assert_eq!(transaction.standing(), Standing::Unfinished, "a truncated record did not take place");
+    let last_line = whole.ends_of_lines().into_iter().rev().nth(1).expect("a line before the last one");
     assert_eq!(transaction.torn_bytes(), u64::try_from(torn - last_line).expect("a length"));
 
     let mut host = FaultyHost::new(&crate::scene::host_after(&plan, &host_for(&plan)));
@@ -202,7 +202,11 @@ fn what_a_newer_transaction_did_is_not_doubted_for_an_older_one_that_never_came_
     let mut host = FaultyHost::new(&host_for(&plan));
     let newer = whole.scene.keep(plan, &mut host);
     let set = host.settings.clone();
-    whole.scene.journal.roll_back(whole.name, &mut host, second(9)).expect("there is nothing of it");
+    whole
+        .scene
+        .journal
+        .roll_back(whole.name, &mut host, second(9))
+        .expect("no trace of the transaction is left");
     assert_eq!(host.settings, set);
     assert!(whole.scene.journal.transaction(newer).expect("reads").standing().is_live());
 }
@@ -228,7 +232,7 @@ fn a_damaged_line_in_the_middle_is_an_error_that_names_file_and_line() {
             },
             other => panic!("{other:?}"),
         }
-        // A missing line is damage too.
+        // A missing line counts as damage, too.
         let missing = [&whole.journal[..start], &whole.journal[end..]].concat();
         fs::write(&file, &missing).expect("writes");
         let read = whole.scene.journal.transaction(whole.name);

@@ -96,7 +96,7 @@ impl FaultyHost {
         self
     }
 
-    /// The same host without faults.
+    /// The host without faults.
     pub(crate) fn healed(&self) -> Self {
         Self::new(&self.settings)
     }
@@ -107,7 +107,7 @@ impl FaultyHost {
             timeline.note(&self.settings);
         }
         let known = self.settings.iter_mut().find(|s| s.same_knob(setting));
-        *known.expect("only objects that are there are set") = setting.clone();
+        *known.expect("only existing objects are set") = setting.clone();
         if let Some(timeline) = &mut self.timeline {
             timeline.note(&self.settings);
         }
@@ -160,7 +160,7 @@ impl Knobs for FaultyHost {
         }
         self.check_there(like[0].object())?;
         let known = |knob: &Setting| self.settings.iter().find(|s| s.same_knob(knob)).cloned();
-        Ok(like.iter().map(|knob| known(knob).expect("a knob of an object that is there")).collect())
+        Ok(like.iter().map(|knob| known(knob).expect("a knob of an existing object")).collect())
     }
 
     fn object_cookies(&mut self, _: &Plan) -> ObjectCookies {
@@ -187,7 +187,7 @@ impl Knobs for FaultyHost {
                 }
                 Fault::Round(n) if n == this => settings = settings.iter().map(nudged).collect(),
                 Fault::VanishBeforeWrite(n) if n == this => self.vanish(settings[0].object()),
-                Fault::PanicInWrite(n) if n == this => panic!("the host's code has a bug"),
+                Fault::PanicInWrite(n) if n == this => panic!("the host has a bug in its code"),
                 Fault::RefuseRead(_)
                 | Fault::RefuseReadsFrom(_)
                 | Fault::VanishBeforeRead(_)
@@ -217,7 +217,7 @@ impl Knobs for FaultyHost {
     }
 }
 
-/// The same knob with another value that no test plans for.
+/// A knob with another value that no test plans for.
 pub(crate) fn nudged(setting: &Setting) -> Setting {
     let mut setting = setting.clone();
     match &mut setting {
@@ -318,7 +318,7 @@ impl Timeline {
     }
 }
 
-/// The journal file of the only transaction there is.
+/// The journal file of the only transaction.
 pub(crate) fn journal_file(directory: &std::path::Path) -> Option<PathBuf> {
     let entries = fs::read_dir(directory).ok()?;
     entries.filter_map(|e| Some(e.ok()?.path().join("journal.jsonl"))).find(|journal| journal.exists())

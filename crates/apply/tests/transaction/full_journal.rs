@@ -43,12 +43,12 @@ fn with_room_for(lines: usize) -> (Result<(), Failed>, Vec<Setting>) {
 #[test]
 fn a_journal_that_is_full_at_any_line_lets_nothing_stay() {
     let before = host_for(&plan());
-    // Begin, two steps of two lines each, and the decision.
+    // The journal has the begin, two steps of two lines each, and the decision.
     for lines in 0..6 {
         let (outcome, settings) = with_room_for(lines);
         assert_eq!(settings, before, "room for {lines} lines");
-        match (lines, outcome.expect_err("there is no room")) {
-            // Nothing is on disk, or the first step was not recorded: nothing was written.
+        match (lines, outcome.expect_err("the journal has no room")) {
+            // Either nothing is on disk, or the first step was not recorded: no setting was written.
             (0 | 1, Failed::Commit(CommitFault::Journal(JournalError::TooLong { .. }), host)) => {
                 assert_eq!(host, UndoState::Unchanged);
             }

@@ -93,7 +93,7 @@ fn after_a_reboot_there_is_nothing_to_undo() {
     let (scene, plan) = (Scene::new(), latency_plan());
     let mut host = FaultyHost::new(&host_for(&plan));
     let name = scene.keep(plan.clone(), &mut host);
-    // Another program has set the same values again since the boot: they are not ours.
+    // Another program has set the same values again since the boot: they do not belong to netpolicy.
     let (journal, settings) = (scene.after_reboot(), host.settings.clone());
     assert_eq!(standings(&journal), [Standing::Rebooted]);
     assert!(matches!(
@@ -212,7 +212,7 @@ fn a_lock_file_that_cannot_be_written_is_a_lock_all_the_same() {
     scene.journal.roll_back(name, &mut host, second(1)).expect("rolls back");
 }
 
-/// Replaces a file by something else.
+/// Replaces the contents of a file.
 pub(crate) fn replaced(file: &Path, by: &str) {
     let _not_there = std::fs::remove_file(file).or_else(|_| std::fs::remove_dir(file));
     match by {
@@ -249,9 +249,9 @@ fn what_only_has_the_number_of_what_was_changed_is_left_alone() {
 
     host.object_cookies = cookie("8");
     let before = (host.settings.clone(), host.writes);
-    let undone = scene.journal.roll_back(name, &mut host, second(1)).expect("nothing is left to undo");
+    let undone = scene.journal.roll_back(name, &mut host, second(1)).expect("no setting is left to undo");
     assert_eq!(undone.changes[0].fate, Fate::Gone);
-    assert_eq!((host.settings, host.writes), before, "another host's queue has the number now");
+    assert_eq!((host.settings, host.writes), before, "a queue of another host has the number now");
 }
 
 #[test]
@@ -261,7 +261,7 @@ fn a_journal_that_knows_no_object_cookies_is_rolled_back_all_the_same() {
     let file = scene.journal.transaction(name).expect("reads").directory().join("journal.jsonl");
     assert!(
         !std::fs::read_to_string(file).expect("reads").contains("landmarks"),
-        "as older versions wrote it"
+        "as older versions wrote the record"
     );
     host.object_cookies = [("the namespace".to_owned(), "8".to_owned())].into();
     let undone = scene.journal.roll_back(name, &mut host, second(1)).expect("rolls back");

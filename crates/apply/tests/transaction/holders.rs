@@ -103,7 +103,7 @@ fn no_change_takes_a_queue_from_what_holds_it_and_nothing_is_tried() {
             let before = host.settings.clone();
             cells += 1;
             let error = apply::commit(plan(&change), &mut host, &scene.journal, &asked(), EVERYTHING)
-                .expect_err(&format!("{} holds, and {change} took it", holder.sentence()));
+                .expect_err(&format!("{} holds the queue, and {change} took it", holder.sentence()));
             assert!(matches!(&*error.fault, CommitFault::QueueConflict(_)), "{holder:?}: {error}");
             assert_eq!((error.host, error.transaction), (UndoState::Unchanged, None));
             assert!(error.fault.to_string().contains("memcached[812]"), "{}", error.fault);
@@ -137,7 +137,7 @@ fn one_held_queue_refuses_the_whole_plan_before_its_first_step() {
     host.holders = holders();
     let steps = [&free, &taking].map(|change| Step::new(vec![change.clone()])).to_vec();
     let error = apply::commit(Plan { steps }, &mut host, &scene.journal, &asked(), EVERYTHING)
-        .expect_err("the second step takes a queue");
+        .expect_err("the second step takes a queue away");
     assert!(matches!(&*error.fault, CommitFault::QueueConflict(_)), "{error}");
     assert_eq!(host.writes, 0);
 }
@@ -166,7 +166,7 @@ fn an_undo_waits_for_the_holder_that_came_meanwhile_and_is_done_when_it_has_gone
         );
         assert_eq!((host.writes, &host.settings[..]), (writes, &[change.to().clone()][..]));
         host.holders.clear();
-        scene.journal.roll_back(name, &mut host, second(2)).expect("the holder has gone");
+        scene.journal.roll_back(name, &mut host, second(2)).expect("the holder no longer exists");
         assert_eq!(host.settings, [change.from().clone()]);
     }
 }

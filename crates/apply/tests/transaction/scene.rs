@@ -24,13 +24,13 @@ impl Scene {
     pub(crate) fn new() -> Self {
         // In memory if possible: thousands of transactions would wait for the disk.
         let base = [Path::new("/dev/shm"), Path::new(env!("CARGO_TARGET_TMPDIR"))];
-        let base = base.into_iter().find(|d| d.is_dir()).expect("a directory to work in");
+        let base = base.into_iter().find(|d| d.is_dir()).expect("a directory for the scene");
         let directory = TempDir::with_prefix_in("netpolicy-apply-", base).expect("a directory");
         let journal = Journal::new(directory.path().join("journal"), "this-boot");
         Self { journal: journal.waiting(Duration::from_millis(60)), _directory: directory }
     }
 
-    /// The same directory after a reboot.
+    /// The scene with the same directory after a reboot.
     pub(crate) fn after_reboot(&self) -> Journal {
         Journal::new(self.journal.directory(), "next-boot")
     }
@@ -52,7 +52,7 @@ impl Scene {
     }
 }
 
-/// A moment, this many seconds into the scene.
+/// A point in time, this many seconds into the scene.
 pub(crate) fn second(second: u64) -> Moment {
     let unix_micros = 1_795_233_900_123_456 + second * 1_000_000;
     Moment { unix_micros, since_boot: Nanoseconds((1_000 + second) * 1_000_000_000) }

@@ -23,7 +23,7 @@ enum Fault {
     Refuse(usize),
     /// The write takes effect, but is reported as failed.
     LoseAck(usize),
-    /// The driver rounds: a rule goes elsewhere, a context has other queues.
+    /// The driver rounds: a rule leads elsewhere, or a context has other queues.
     Round(usize),
     /// The NIC is reset before the write: all contexts and rules are lost, including earlier ones.
     Reset(usize),
@@ -150,7 +150,7 @@ impl Knobs for Nic {
                 let own = self.rules.iter().find(|rule| rule.flow == *flow);
                 Setting::Nic(*device, NicKnob::FlowRule(*flow, own.map(|rule| self.to_of(rule))))
             }
-            other => panic!("{other} is nothing of this NIC"),
+            other => panic!("{other} is not a setting of this NIC"),
         };
         Ok(like.iter().map(one).collect())
     }
@@ -173,7 +173,7 @@ impl Knobs for Nic {
                 Setting::Nic(_, NicKnob::RssContext(queues, there)) => {
                     // The kernel's writer checks what it created, and removes what it could not find again.
                     if rounds && *there {
-                        return Err(refused(setting, "its driver made another table"));
+                        return Err(refused(setting, "the driver created another table"));
                     }
                     self.set_context(setting, *queues, *there)?;
                 }
@@ -181,7 +181,7 @@ impl Knobs for Nic {
                     let to = if rounds && to.is_some() { Some(SteerTo::Drop) } else { *to };
                     self.set_rule(setting, *flow, to)?;
                 }
-                other => panic!("{other} is nothing of this NIC"),
+                other => panic!("{other} is not a setting of this NIC"),
             }
         }
         match self.fault {
@@ -218,7 +218,7 @@ fn before() -> Nic {
     nic
 }
 
-/// Two contexts, a rule for each, and a new target for what was dropped.
+/// Adds two contexts with a rule for each, and a new target for the rule that dropped packets.
 fn plan() -> Plan {
     let there = |queues| {
         change(
@@ -279,7 +279,7 @@ fn a_nic_that_is_reset_on_the_way_keeps_nothing_of_the_plan() {
         let scene = Scene::new();
         let mut nic = Nic { fault: Some(Fault::Reset(n)), ..before() };
         let outcome = apply::commit(plan(), &mut nic, &scene.journal, &asked(), apply::Allow::default());
-        outcome.map(drop).expect_err("what was written, or was to be changed, is gone");
+        outcome.map(drop).expect_err("what was written, or was to be changed, no longer exists");
         let ours = |placed: &Placed| placed.flow != rule("tcp4 dst-port 23 drop").flow;
         assert!(nic.contexts.is_empty() && !nic.rules.iter().any(ours), "{n}: {nic:?}");
     }
@@ -294,7 +294,8 @@ fn of_two_contexts_with_the_same_queues_none_is_removed() {
     let name = held.transaction().expect("a transaction");
     held.keep().expect("keeps");
     nic.fault = Some(Fault::Twin(nic.writes));
-    let refused = scene.journal.roll_back(name, &mut nic, second(1)).expect_err("not all can go back");
+    let refused =
+        scene.journal.roll_back(name, &mut nic, second(1)).expect_err("not every change can be undone");
     let apply::RollBackError::Incomplete { undone, .. } = refused else { panic!("{refused}") };
     let stuck: Vec<String> = undone.stuck().map(|stuck| stuck.to_string()).collect();
     assert_eq!(nic.contexts_over(WEB).len(), 2, "neither of them");

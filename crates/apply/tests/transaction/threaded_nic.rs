@@ -303,7 +303,7 @@ fn a_driver_that_refuses_half_or_rounds_at_any_step_leaves_the_nic_as_it_was() {
                 (Fault::LoseAck(_) | Fault::Half(_) | Fault::Round(_), Ok(())) => {
                     assert!(are_busy(&nic), "{fault:?}: {nic:?}");
                 }
-                (_, Ok(())) => panic!("{fault:?}: what was refused is in force: {nic:?}"),
+                (_, Ok(())) => panic!("{fault:?}: a refused change is in force: {nic:?}"),
                 (_, Err(error)) => assert_eq!(nic.napis, before().napis, "{fault:?}: {error}"),
             }
         }
@@ -330,7 +330,7 @@ fn a_nic_that_resets_itself_meanwhile_is_busy_or_as_a_reset_leaves_it() {
             }
         }
     }
-    assert!(failed > 0, "the premise: some resets take what was written");
+    assert!(failed > 0, "the test requires that some resets lose what was written");
 }
 
 #[test]
@@ -360,7 +360,7 @@ fn a_link_that_drops_meanwhile_leaves_what_is_named_until_it_is_back() {
         let plan = plan(&nic);
         let outcome = apply::commit(plan, &mut nic, &scene.journal, &asked(), apply::Allow::default());
         let Err(error) = outcome.map(|held| held.keep().expect("keeps")) else {
-            panic!("call {n}: nothing read the NIC while it was down");
+            panic!("call {n}: the NIC was not read while it was down");
         };
         let changed = nic.napis != before().napis;
         // An unreadable setting may be reported as wrong although it is not; never the reverse.

@@ -28,7 +28,7 @@ fn a_journal_that_is_no_file_is_refused_at_once() {
         replaced(&file, what);
         let error = scene.journal.transaction(name).expect_err("is not a file").to_string();
         assert!(error.contains("journal.jsonl") && error.contains(what), "{error}");
-        assert!(error.contains(&script.display().to_string()), "the undo script is named: {error}");
+        assert!(error.contains(&script.display().to_string()), "the error names the undo script: {error}");
         assert_eq!(scene.journal.history().expect("reads").unreadable.len(), 1);
         assert!(matches!(
             scene.journal.roll_back(name, &mut host, second(1)),
@@ -75,7 +75,7 @@ fn a_knob_of_a_transaction_that_cannot_be_read_is_not_changed_until_its_script_h
     assert_eq!((transaction.name, knob.as_ref()), (name, &gro(0, 0, 10)));
     assert!(error.to_string().contains("undo.sh"), "{error}");
     assert_eq!(host.settings, before);
-    // Its plan is in its first line, and other knobs are not blocked.
+    // The plan is in the first line of the journal, and other knobs are not blocked.
     scene.commit(one(gro(1, 0, 10)), &mut host).expect("commits").keep().expect("keeps");
 
     std::fs::write(file.with_file_name("undone"), "").expect("the script's mark");

@@ -38,7 +38,7 @@ fn a_verdict_stays_with_its_transaction_through_confirm_and_rollback() {
     scene.journal.roll_back(name, &mut host, second(1)).expect("rolls back");
     assert_eq!(services(&scene.journal, name), ["memcached"]);
     scene.journal.forget_all_but(0).expect("forgets");
-    assert!(scene.journal.transaction(name).is_err(), "its file went with it");
+    assert!(scene.journal.transaction(name).is_err(), "the verdict's file was removed with it");
 }
 
 #[test]
@@ -91,7 +91,7 @@ fn a_daemons_verdicts_are_those_of_the_transaction_that_replaces_its_own() {
         held.keep().expect("keeps");
         name
     });
-    // Read once, so that it is cached.
+    // Reads the journal once, so that it is cached.
     assert_eq!(daemon.kept_by_daemon().expect("reads").len(), 3);
     daemon.note_judgement(first, &judgement("memcached")).expect("noted");
     daemon.note_judgement(third, &judgement("nginx")).expect("noted");

@@ -43,7 +43,7 @@ struct process_event {
 	/* The process; the new one for PROCESS_CHILD; 0 for PROCESS_CONNECTION. */
 	__u32 tgid;
 	/*
-	 * Its parent for PROCESS_CHILD, the descriptor for PROCESS_EPOLL, the
+	 * The process's parent for PROCESS_CHILD, the descriptor for PROCESS_EPOLL, the
 	 * port for PROCESS_LISTENER and PROCESS_CONNECTION, otherwise 0.
 	 */
 	__u32 other;

@@ -58,7 +58,7 @@ const UNREADABLE: &str =
 pub(crate) struct Daemon<'a> {
     pub(crate) session: &'a Session,
     pub(crate) options: DaemonOptions,
-    /// Its status, findings and messages.
+    /// The daemon's status, findings and messages.
     pub(crate) telemetry: Telemetry<'a>,
     /// The pending work, and when it is due.
     pub(crate) reconciler: Reconciler,

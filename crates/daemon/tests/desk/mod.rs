@@ -72,7 +72,7 @@ impl Desk {
     }
 }
 
-#[expect(clippy::too_many_arguments, reason = "what the thread takes with it")]
+#[expect(clippy::too_many_arguments, reason = "the directory of the sockets")]
 fn serve(
     group: Option<u32>,
     socket: PathBuf,

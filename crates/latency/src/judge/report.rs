@@ -20,7 +20,7 @@ pub struct GuardReport {
     seconds: f64,
     /// The number of switches that wrote something.
     switches: usize,
-    /// The longest switch, in milliseconds.
+    /// The longest duration of a switch between settings, in milliseconds.
     longest_switch_ms: f64,
     /// The measurements of each service.
     verdicts: Vec<Judgement>,

@@ -9,7 +9,7 @@ use model::{Goal, Policy, ProcessId, Target as Asked};
 /// A service to measure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListeningService {
-    /// Its name, which is unique.
+    /// The unique name of the service.
     pub name: String,
     /// The processes.
     pub processes: Vec<ProcessId>,

@@ -20,7 +20,7 @@ pub struct Totals {
     /// The time from the ring to the answer, by estimate U; without the time in the ring if packets have no
     /// NAPI id.
     uniform: SpanCounts,
-    /// The same time by estimate C.
+    /// The response time by estimate C.
     conditional: SpanCounts,
     /// The time in the ring.
     pub ring: SpanTotals,

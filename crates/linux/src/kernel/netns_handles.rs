@@ -27,7 +27,7 @@ pub(super) struct NetnsHandles {
     netdev: Result<Netdev, KernelError>,
     /// Opened when a device-wide setting first needs it.
     sysfs: Option<SysFs>,
-    /// The same, for settings of a NIC and its driver.
+    /// Opened when a setting of a NIC or its driver first needs it.
     ethtool: Option<Ethtool>,
     ioctl: Option<EthtoolIoctl>,
     disciplines: Option<Disciplines>,

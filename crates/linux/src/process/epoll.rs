@@ -134,7 +134,7 @@ fn absent_or(errno: Errno) -> Cause {
 /// The files that an epoll watches, from its fdinfo.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct WatchedFiles {
-    /// Its own inode, which all epolls share. Kernel: 5.14.
+    /// The epoll's own inode, which all epolls share. Kernel: 5.14.
     pub(crate) inode: Option<u64>,
     /// The descriptors that it watches.
     pub(crate) members: Vec<Membership>,

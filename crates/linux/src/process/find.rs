@@ -92,7 +92,7 @@ pub fn holders_of_sockets(inodes: &BTreeSet<u64>) -> Result<BTreeSet<Pid>, Kerne
     Ok(holders_of_each(inodes)?.into_values().flatten().collect())
 }
 
-/// The same as [`holders_of_sockets`], separately for each socket.
+/// Like [`holders_of_sockets`], separately for each socket.
 ///
 /// # Errors
 /// If `/proc` cannot be listed.

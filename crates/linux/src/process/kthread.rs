@@ -218,8 +218,7 @@ pub(crate) fn rt_throttling() -> Result<RtThrottling, KernelError> {
     Ok(RtThrottling { runtime_us: number("sched_rt_runtime_us")?, period_us: number("sched_rt_period_us")? })
 }
 
-/// Completes the error for rejected CPUs, if cpusets reserve them for others. Kernel: 6.18,
-/// `kernel/sched/syscalls.c` `__sched_setaffinity()`, `kernel/cgroup/cpuset.c` `cpuset_cpus_allowed()`.
+/// Completes the error for rejected CPUs, if cpusets reserve them for others.
 ///
 /// Kernel: 6.18, `kernel/sched/syscalls.c` `__sched_setaffinity()`, `kernel/cgroup/cpuset.c`
 /// `cpuset_cpus_allowed()`.

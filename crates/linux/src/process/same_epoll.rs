@@ -12,7 +12,7 @@ pub fn same_epoll(a: EpollId, b: EpollId) -> bool {
 }
 
 /// Like [`same_epoll`], but always done by this process. The call blocks while one of the two processes
-/// executes another program. Kernel: 6.18, `kernel/kcmp.c` `kcmp_lock()`.
+/// executes another program.
 ///
 /// Kernel: 6.18, `kernel/kcmp.c` `kcmp_lock()`.
 pub fn is_same_epoll(a: EpollId, b: EpollId) -> bool {

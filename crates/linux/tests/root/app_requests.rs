@@ -1,6 +1,6 @@
 //! The interface of 2016 on this kernel: the requests of sockets and processes, in a cgroup created by the
 //! test.
-#![expect(clippy::print_stdout, reason = "a role speaks to its test by standard output")]
+#![expect(clippy::print_stdout, reason = "a role reports to its test on standard output")]
 
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
@@ -143,7 +143,7 @@ impl Drop for Ground {
 
 type Played = Result<(), Box<dyn std::error::Error>>;
 
-/// Does what the words specify, one after the other, with one listener; prints the result of each.
+/// Executes the words in order, with one listener, and prints the result of each.
 pub(crate) fn play(words: &[&str]) -> Played {
     let mut listener = TcpListener::bind("127.0.0.1:0")?;
     let said = |what: Result<String, Errno>| {
@@ -209,7 +209,7 @@ fn a_socket_has_its_policy() -> Result<(), Failed> {
     assert_eq!(before, format!("{unknown} {unknown}"), "before a program answers");
     let store = ground.enabled(ANYTHING)?;
     assert_eq!(ground.says(0, "get set:3 get accepted set:1 get accepted new")?, "0 ok 3 3 ok 1 1 0");
-    assert_eq!(said(&mut role_command("app-requests get"))?, unknown, "outside of the cgroup");
+    assert_eq!(said(&mut role_command("app-requests get"))?, unknown, "outside the cgroup");
     // From outside, a socket with a policy is identified by its inode.
     let mut subject = Subject::start(&mut ground.role(0, "set:3 hold")?)?;
     assert_eq!(subject.line()?, "ok");
@@ -220,7 +220,8 @@ fn a_socket_has_its_policy() -> Result<(), Failed> {
         .filter_map(|entry| Some(std::fs::read_link(entry.path()).ok()?.to_string_lossy().into_owned()))
         .collect();
     let of_subject = |inode: u64| links.contains(&format!("socket:[{inode}]"));
-    let one = found.iter().find(|socket| of_subject(socket.inode)).ok_or("its socket was not found")?;
+    let one =
+        found.iter().find(|socket| of_subject(socket.inode)).ok_or("the process's socket was not found")?;
     assert_eq!((one.number, one.source), (LATENCY, RequestSource::Own));
     subject.kill();
     assert!(store.disable(Cgroup::open(&ground.cgroup)?.id())?);
@@ -256,8 +257,8 @@ fn within_what_is_allowed() -> Result<(), Failed> {
     let store = ground.enabled(&[bulk])?;
     let refused = format!("errno:{}", Errno::PERM.raw_os_error());
     assert_eq!(ground.says(NOBODY, "set:3 set:2 get set:0")?, format!("{refused} ok 2 ok"));
-    assert_eq!(ground.says(0, "set:3 get")?, "ok 3", "a network administrator chooses freely");
-    // The same user, by uid: the choices for all users are not added.
+    assert_eq!(ground.says(0, "set:3 get")?, "ok 3", "a network administrator may choose any policy");
+    // The same user, identified by uid: the policies allowed to all users are not added.
     let named = Choice { uid: Some(NOBODY), numbers: 1 << 3 };
     ground.enabled(&[bulk, named])?;
     assert_eq!(ground.says(NOBODY, "set:3 set:2")?, format!("ok {refused}"));
@@ -279,7 +280,11 @@ fn flooded() -> Result<(), Failed> {
     let store = ground.enabled(&[bulk])?;
     let mut reader = RequestReader::of(ground.store());
     assert!(reader.refresh()?);
-    assert_eq!(ground.says(NOBODY, "again:0")?, "ok", "everyone may request it, and it changes nothing");
+    assert_eq!(
+        ground.says(NOBODY, "again:0")?,
+        "ok",
+        "everyone may request the policy, and it changes no setting"
+    );
     assert_eq!(reader.asked()?, []);
     assert_eq!(ground.says(NOBODY, "set:2 again:2 set:0")?, "ok ok ok");
     assert_eq!(reader.asked()?.len(), 2);
@@ -369,7 +374,7 @@ fn a_removed_cgroup() -> Result<(), Failed> {
     let enabled = store.enabled()?;
     assert_eq!((enabled[0].id, enabled[0].path.as_ref()), (id, None));
     assert!(store.disable(id)?);
-    assert!(!store.disable(id)?, "nothing is left of it");
+    assert!(!store.disable(id)?, "no file of the fixture is left");
     Ok(())
 }
 
@@ -429,11 +434,11 @@ fn prctl_answers() -> Result<(), Failed> {
         format!("{refused} ok {invalid} {invalid} 2")
     );
     assert_eq!(ground.says(0, "task:2 child get")?, "ok 2", "a child's socket");
-    assert_eq!(said(&mut role_command("app-requests own"))?, invalid, "outside of the cgroup");
+    assert_eq!(said(&mut role_command("app-requests own"))?, invalid, "outside the cgroup");
     eventually("processes that exited have no policy", || store.tasks().ok()?.is_empty().then_some(()))?;
     store.disable(Cgroup::open(&ground.cgroup)?.id())?;
     // The kernel detaches a program from a function asynchronously.
-    eventually("prctl is not answered any more", || (ground.says(0, "own").ok()? == invalid).then_some(()))?;
+    eventually("prctl is no longer handled", || (ground.says(0, "own").ok()? == invalid).then_some(()))?;
     Ok(())
 }
 
@@ -454,7 +459,7 @@ fn full_of_processes() -> Result<(), Failed> {
     assert_eq!(
         ground.says(0, "task:3 own set:3 get")?,
         format!("{full} 0 ok 3"),
-        "a socket needs no room there"
+        "a socket needs no entry in the table"
     );
     tasks.delete(&FIRST.to_ne_bytes())?;
     assert_eq!(ground.says(0, "task:3 own")?, "ok 3");
@@ -494,7 +499,7 @@ fn prctl_is_absent_or_there() -> Result<(), Failed> {
         assert_eq!(
             ground.says(0, "set:3 get own")?,
             format!("ok 3 {invalid}"),
-            "sockets are answered nevertheless"
+            "requests of sockets are handled nevertheless"
         );
     } else {
         assert_eq!(ground.says(0, "set:3 get own")?, "ok 3 0");

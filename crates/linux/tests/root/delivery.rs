@@ -105,7 +105,7 @@ fn no_longer_suspended() -> Result<(), Failed> {
         let earlier = counter.snapshot()?;
         server.ask(SPAN / 10)?;
         let delivered = between(&earlier, &counter.snapshot()?);
-        let napi = delivered.napi(napi).ok_or("its NAPI was not polled")?;
+        let napi = delivered.napi(napi).ok_or("the NAPI was not polled")?;
         assert_eq!(napi.application, PollCounts::default(), "{napi:?}");
     }
     Ok(())
@@ -131,7 +131,9 @@ fn suspended() -> Result<(), Failed> {
         few_interrupts(&napi)?;
         let own = napi.application_share().ok_or("no packets")?;
         let fewer = plain / softirq_polls_per_packet(&napi)?;
-        seen.push(format!("{own:.2} of its packets, 1/{fewer:.1} of the polls"));
+        seen.push(format!(
+            "{own:.2} of the packets polled by the server itself, 1/{fewer:.1} of the softirq polls"
+        ));
         if own >= OWN && fewer >= FEWER_POLLS {
             return Ok(());
         }
@@ -148,8 +150,8 @@ fn few_interrupts(napi: &NapiDelivered) -> Result<(), Failed> {
     Err(format!("polls after a resumption counted as interrupts: {napi:?}").into())
 }
 
-/// A client that sends also polls the server's NAPI, at its own expense: if the client is among the counted
-/// processes, that is not counted twice.
+/// A client that sends also polls the server's NAPI, in its own CPU time: if the client is among the counted
+/// processes, that time is not counted twice.
 fn softirqs() -> Result<(), Failed> {
     let server = AskedServer::start()?;
     let napis = server.napis()?;
@@ -163,7 +165,7 @@ fn softirqs() -> Result<(), Failed> {
     assert!(all.time.0 < u64::try_from(SPAN.as_nanos())? * 64, "{all:?}");
     let processes = vec![server.process()?.pid, Pid(std::process::id())];
     let others = counting(napis.to_vec(), processes)?;
-    assert!(others.count < all.count / 2, "{others:?} of {all:?} were at the expense of others");
+    assert!(others.count < all.count / 2, "{others:?} of {all:?} were charged to other processes");
     assert_eq!(
         counting(vec![NapiId(u32::MAX)], Vec::new())?,
         SoftirqsSpent::default(),
@@ -196,7 +198,7 @@ fn softirq_polls_per_packet(napi: &NapiDelivered) -> Result<f64, Failed> {
 fn counted_as_suspended(server: &AskedServer, napi: &NapiDelivered) -> Result<(), Failed> {
     assert_eq!(napi.by_process, [(server.process()?.pid, napi.application)], "{napi:?}");
     assert!(napi.suspended > 0 && napi.suspended <= napi.timer_armed, "{napi:?}");
-    // 20 ms, minus the time for arming.
+    // 20 ms, minus the time for arming the timer.
     let longest = napi.timer_armed_max;
     assert!((19_900_000..=20_000_000).contains(&longest.0), "{longest}");
     Ok(())
@@ -206,13 +208,13 @@ fn sampled() -> Result<(), Failed> {
     let server = AskedServer::start()?;
     server.suspend()?;
     let mut sampler = DeliverySampler::load()?;
-    sampler.begin(); // and never ended, as after a failed run
+    sampler.begin(); // and was never ended, as after a failed run
     sampler.begin();
     // What is counted in the same period without interruption. The application's share depends on the CPU
     // time that it gets.
     let all = counted_on_napi(&server)?;
     let delivered = sampler.end()?;
-    let napi = delivered.napi(all.napi).ok_or_else(|| format!("it was not polled: {delivered:?}"))?;
+    let napi = delivered.napi(all.napi).ok_or_else(|| format!("the NAPI was not polled: {delivered:?}"))?;
     assert!((1..all.total().packets).contains(&napi.total().packets), "{napi:?} of {all:?}");
     // A sample with fewer packets was taken while the client or the server did not run.
     const PACKETS_MIN: u64 = 100;
@@ -301,13 +303,13 @@ fn killed() -> Result<(), Failed> {
     let mut mine = DeliveryCounter::load()?;
     let (mut other, _) = Subject::in_role("counter")?;
     let theirs = programs_of(other.pid().0)?;
-    assert_eq!(theirs.len(), 3, "it has loaded its own: {theirs:?}");
+    assert_eq!(theirs.len(), 3, "the counter has loaded its own programs: {theirs:?}");
     assert!(theirs.is_disjoint(&programs_of(std::process::id())?));
     mine.snapshot()?;
 
     other.kill();
     // The kernel frees a program only when no CPU can be running it any more.
-    eventually("its programs are gone", || {
+    eventually("the counter's programs no longer exist", || {
         let loaded = |id: &u32| libbpf_rs::Program::fd_from_id(*id).is_ok();
         (!theirs.iter().any(loaded)).then_some(())
     })?;

@@ -139,7 +139,7 @@ pub(crate) fn tests() -> Vec<Trial> {
         }),
         test("interrupts_of_devices_are_named_and_counted", &[Need::Root, Need::Vectors], || {
             let host = observe(&Netns::own()?, &Processes::None)?;
-            assert!(!host.irqs.is_empty(), "a device here has interrupts");
+            assert!(!host.irqs.is_empty(), "a device on this machine has interrupts");
             for irq in &host.irqs {
                 let number = irq.number;
                 let sysfs = |file: &str| run(&format!("cat /sys/kernel/irq/{number}/{file}"));

@@ -37,7 +37,7 @@ fn number(fd: &impl AsRawFd) -> Result<Fd, Failed> {
     Ok(Fd(u32::try_from(fd.as_raw_fd())?))
 }
 
-/// Lists our descriptors whose link begins with `link`.
+/// Lists this process's descriptors whose link begins with `link`.
 fn shown_by_proc(link: &str) -> Result<BTreeSet<Fd>, Failed> {
     let mut found = BTreeSet::new();
     for entry in std::fs::read_dir("/proc/self/fd")? {
@@ -97,7 +97,7 @@ fn parameters_as_set() -> Result<(), Failed> {
         process::write_epoll(&id, params)?;
         let scanned = scanner.epolls(myself())?;
         let ours = scanned.iter().find(|scanned| scanned.fd == id.fd).ok_or("not scanned")?;
-        assert_eq!((ours.params, ours.napi), (Some(params), None), "nothing was added to it");
+        assert_eq!((ours.params, ours.napi), (Some(params), None), "no descriptor was added");
     }
     Ok(())
 }

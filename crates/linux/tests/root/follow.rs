@@ -72,7 +72,11 @@ fn settle(follower: &mut Follower) -> Result<Vec<FollowEvent>, Failed> {
     let mut events = Vec::new();
     while let Some(event) = follower.next(Duration::from_millis(200))? {
         events.push(event);
-        assert!(events.len() < 1_000, "never quiet; the last are {:?}", events.last_chunk::<10>());
+        assert!(
+            events.len() < 1_000,
+            "events never stopped; the last ones are {:?}",
+            events.last_chunk::<10>()
+        );
     }
     Ok(events)
 }
@@ -127,7 +131,11 @@ fn new_epoll_is_reported_once(how: FollowMethod) -> Result<(), Failed> {
     let mut follower = Follower::new(&[process], how)?;
     let known = settle(&mut follower)?;
     let old = FollowEvent::NewEpoll(EpollId { process, fd: number(&old)? });
-    assert_eq!(known.iter().filter(|event| **event == old).count(), 1, "those that were there: {known:?}");
+    assert_eq!(
+        known.iter().filter(|event| **event == old).count(),
+        1,
+        "the epolls that existed before: {known:?}"
+    );
 
     for _ in 0..3 {
         let new = new_epoll()?;
@@ -155,7 +163,7 @@ fn replaced(how: FollowMethod) -> Result<(), Failed> {
     let params =
         EpollParams { busy_poll_usecs: 0, busy_poll_budget: 64, prefer_busy_poll: true, events_only: false };
     process::write_epoll(&id, params)?;
-    assert_eq!(settle(&mut follower)?, [], "its parameters were set: it is the same epoll");
+    assert_eq!(settle(&mut follower)?, [], "only its parameters were set: it is the same epoll");
     drop(first);
     let second = new_epoll()?;
     assert_eq!(number(&second)?, id.fd, "a new descriptor takes the lowest number");
@@ -214,7 +222,7 @@ fn childs_epolls(how: FollowMethod) -> Result<(), Failed> {
     }
     drop(inherited);
     let more = settle(&mut follower)?;
-    assert!(!more.iter().any(is_its), "inherited epolls belong to its parent: {more:?}");
+    assert!(!more.iter().any(is_its), "inherited epolls belong to the parent: {more:?}");
     Ok(())
 }
 

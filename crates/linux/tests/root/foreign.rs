@@ -67,7 +67,8 @@ fn memcached_of_another_user() -> Result<(), Failed> {
     assert!(process.exe.ends_with("/memcached"), "{}", process.exe);
     assert_eq!(process.netns, Some(netns.id()));
 
-    // Its listener is on the main thread's epoll, its connections are distributed to the workers'.
+    // The process's listener is in the main thread's epoll; its connections are distributed over the epolls
+    // of the workers.
     let watching: Vec<usize> =
         process.epolls.iter().map(|epoll| epoll.members.len()).filter(|n| *n > 0).collect();
     assert_eq!(watching.iter().sum::<usize>(), 1 + connections.len());
@@ -86,7 +87,7 @@ fn statically_linked() -> Result<(), Failed> {
     let program = scratch.compile("waiter", &["-static"])?;
     let (server, numbers) = Subject::ready(&mut Command::new(&program))?;
     watches_its_listener(&server.pid(), &numbers)?;
-    let refusal = linux::process::preload::refusal(&program)?.ok_or("it can be preloaded?")?;
+    let refusal = linux::process::preload::refusal(&program)?.ok_or("can the program be preloaded?")?;
     assert!(refusal.contains("statically linked"), "{refusal}");
     every_epoll_can_be_set(&observed(server.pid())?)
 }
@@ -98,7 +99,7 @@ fn own_user_namespace() -> Result<(), Failed> {
     let (server, numbers) = Subject::ready(&mut command)?;
     let process = observed(server.pid())?;
     assert_ne!(process.netns, Some(linux::Netns::own()?.id()));
-    assert_eq!(process.sockets.len(), 1, "its socket is known to its own namespace's sock-diag");
+    assert_eq!(process.sockets.len(), 1, "sock-diag of its own namespace reports the socket");
     assert_eq!(process.sockets[0].local.map(|local| u32::from(local.port())), Some(numbers[1]));
     every_epoll_can_be_set(&process)
 }
@@ -150,7 +151,7 @@ fn without_rights() -> Result<(), Failed> {
 fn watches_its_listener(pid: &Pid, numbers: &[u32]) -> Result<(), Failed> {
     let process = observed(*pid)?;
     let epoll =
-        process.epolls.iter().find(|epoll| epoll.id.fd == Fd(numbers[0])).ok_or("its epoll is missing")?;
+        process.epolls.iter().find(|epoll| epoll.id.fd == Fd(numbers[0])).ok_or("the epoll is missing")?;
     let members: Vec<u32> = epoll.members.iter().map(|member| member.fd.0).collect();
     assert_eq!((members, epoll.others), (vec![numbers[1]], 0));
     assert_eq!(process.sockets.first().map(|socket| socket.state), Some(SocketState::TcpListen));

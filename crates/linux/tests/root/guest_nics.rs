@@ -107,7 +107,7 @@ fn cpu_goes_and_comes() -> Result<(), Failed> {
         let _gone = WithoutCpu1::new()?;
         let cpus: Vec<_> = wire.observe()?.topology.cpus.iter().map(|cpu| cpu.cpu).collect();
         assert_eq!(cpus, [Cpu(0)]);
-        let error = kernel.write(&pinned).expect_err("the CPU is gone");
+        let error = kernel.write(&pinned).expect_err("the CPU is offline");
         assert!(error.to_string().contains(&format!("irq {}", irq.0)), "{error}");
     }
     assert_eq!(wire.observe()?.topology.cpus.len(), 2);
@@ -125,10 +125,10 @@ fn igb_edges() -> Result<(), Failed> {
     for queue in &near.rx_queues {
         let edge = queue.napi.ok_or("a queue without a NAPI")?;
         assert_eq!(edge.confidence, Confidence::Stated);
-        let napi = near.napis.iter().find(|napi| napi.id == edge.napi).ok_or("its NAPI is not there")?;
+        let napi = near.napis.iter().find(|napi| napi.id == edge.napi).ok_or("the NAPI is missing")?;
         let irq = napi.irq.ok_or("a NAPI without an interrupt")?;
         assert_eq!(irq.confidence, Confidence::Stated);
-        let name = &host.irq(irq.irq).ok_or("its interrupt is not there")?.name;
+        let name = &host.irq(irq.irq).ok_or("the interrupt is missing")?.name;
         assert!(name.ends_with(&format!("-rx-{}", queue.id.index.0)), "{name}");
     }
     assert_eq!(near.rx_queues.len(), 2);
@@ -168,7 +168,7 @@ fn there_and_back() -> Result<(), Failed> {
     ] {
         let wanted = [wanted];
         let original = kernel.read(&wanted)?;
-        assert_ne!(original, wanted, "the premise: it is something else");
+        assert_ne!(original, wanted, "the test requires a different value");
         kernel.write(&wanted)?;
         assert_eq!(kernel.read(&wanted)?, wanted);
         kernel.write(&original)?;
@@ -178,8 +178,8 @@ fn there_and_back() -> Result<(), Failed> {
 }
 
 /// Response times could be located with a NIC's own timestamps, and estimates are not checked with a NIC that
-/// has none. The emulated igb is an 82576, which stamps only packets of PTP; when this test fails, there is a
-/// NIC for which that can be implemented.
+/// has none. The emulated igb is an 82576, which timestamps only PTP packets; when this test fails, such
+/// timestamps can be implemented for a NIC.
 ///
 /// Kernel: 6.18, `drivers/net/ethernet/intel/igb/igb_ptp.c` `igb_ptp_set_timestamp_mode()`.
 fn no_stamps() -> Result<(), Failed> {
@@ -189,7 +189,10 @@ fn no_stamps() -> Result<(), Failed> {
         let filters = said.split("Hardware Receive Filter Modes:").nth(1).unwrap_or_default();
         let stamps_all = filters.lines().any(|line| line.split_whitespace().next() == Some("all"));
         assert!(!stamps_all, "{nics}: {said}");
-        assert!(nics != "igb" || filters.contains("ptpv2-event"), "what it does stamp: {said}");
+        assert!(
+            nics != "igb" || filters.contains("ptpv2-event"),
+            "the packets that the NIC timestamps: {said}"
+        );
     }
     Ok(())
 }
@@ -206,7 +209,7 @@ fn busy_polling_thread() -> Result<(), Failed> {
     // The thread starts with the first packet. Kernel: 7.3, `net/core/dev.c` `napi_thread_wait()`.
     let far = Netns::named(&wire.far)?.run(|| UdpSocket::bind("192.0.2.2:0"))??;
     for _ in 0..10 {
-        // No socket listens there, which is occasionally reported as an error.
+        // No socket listens on that port, which is occasionally reported as an error.
         let _ = far.send_to(b"x", "192.0.2.1:9");
         std::thread::sleep(Duration::from_millis(10));
     }
@@ -225,6 +228,6 @@ fn busy_polling_thread() -> Result<(), Failed> {
     kernel.write(&original)?;
     assert_eq!(kernel.read(&wanted)?, original);
     let running = states.matches('R').count();
-    assert!(running >= 5, "it polls although nothing arrives: {states}");
+    assert!(running >= 5, "the thread polls although no packet arrives: {states}");
     Ok(())
 }

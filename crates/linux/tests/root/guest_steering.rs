@@ -1,5 +1,5 @@
-//! Rules for single flows, the receive hash and the qdiscs of a NIC, on the igb NICs of an emulated guest and
-//! with its kernel's own fq and fq_codel.
+//! ntuple rules, the receive hash and the qdiscs of a NIC, on the igb NICs of an emulated guest and with its
+//! kernel's own fq and fq_codel.
 
 use std::collections::BTreeSet;
 
@@ -44,7 +44,11 @@ pub(crate) fn tests() -> Vec<Trial> {
 fn refused_rules() -> Result<(), Failed> {
     let wire = Wire::between("igb")?;
     let before = as_set(&wire)?;
-    assert_eq!((&before.flow_rules, &before.rss_contexts), (&Some(Vec::new()), &None), "as its driver says");
+    assert_eq!(
+        (&before.flow_rules, &before.rss_contexts),
+        (&Some(Vec::new()), &None),
+        "as reported by the driver"
+    );
     let mut kernel = Kernel::new();
     for text in ["tcp4 dst-port 80 queue 1", "ether proto 0x88b5 queue 7", "ether proto 0x88b5 drop"] {
         let rule: FlowRule = text.parse()?;
@@ -102,7 +106,7 @@ fn rules_taken() -> Result<(), Failed> {
     let (places, said) = as_ethtool_lists(&wire)?;
     assert_eq!((places.len(), said.len()), (1, 2), "{said:?}");
     assert!(said[0] == "1" && said[1].starts_with("0x88B5"), "{said:?}");
-    let observed = wire.near0()?.flow_rules.ok_or("as its driver says")?;
+    let observed = wire.near0()?.flow_rules.ok_or("as reported by the driver")?;
     assert_eq!(observed, [PlacedRule { location: places[0], flow: Some(first.flow), to: first.to }]);
 
     // The driver accepts no second rule for a flow, not even in place of the first.
@@ -146,7 +150,7 @@ fn refused_in_the_middle() -> Result<(), Failed> {
         let journal = Journal::new(scratch.directory().to_owned(), "this-boot");
         let mut kernel = Kernel::new();
         let error = apply::commit(plan, &mut kernel, &journal, &asked(), Allow::default());
-        let error = error.map(drop).expect_err("the driver refuses the second").to_string();
+        let error = error.map(drop).expect_err("the driver refuses the second rule").to_string();
         assert!(error.contains(&refused.flow.to_string()) && error.contains(errno), "{error}");
         assert_eq!(as_set(&wire)?, before, "{refused:?}");
     }
@@ -207,7 +211,7 @@ fn put_back_from(wire: &Wire, before: &[u32]) -> Result<(), Failed> {
         )
     };
     let scratch = Scratch::new("igb-table")?;
-    // The script checks whether the host was booted since.
+    // The script checks whether the host has been booted since then.
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
     let journal = Journal::new(scratch.directory().to_owned(), boot.trim());
     let mut kernel = Kernel::new();
@@ -230,7 +234,7 @@ fn put_back_from(wire: &Wire, before: &[u32]) -> Result<(), Failed> {
     assert_eq!(table_of(wire)?, before);
 
     let held = apply::commit(Plan { steps: vec![two()] }, &mut kernel, &journal, &asked(), Allow::default())?;
-    let name = held.transaction().ok_or("something was to be done")?;
+    let name = held.transaction().ok_or("the plan has changes")?;
     held.keep()?;
     let script = scratch.directory().join(name.to_string()).join("undo.sh");
     let said = wire.in_near(&format!("sh {} --by-hand", script.display()))?;
@@ -249,7 +253,7 @@ fn own_table_is_not_taken_away() -> Result<(), Failed> {
     let fewer = queues - 1;
     with_the_drivers_own_table(&wire, queues)?;
     let own = table_of(&wire)?;
-    assert!(Rss::is_in_blocks(&own), "as igb makes it: {own:?}");
+    assert!(Rss::is_in_blocks(&own), "the table that igb creates: {own:?}");
     let device = wire.near0()?.id;
     let from = Setting::Nic(device, NicKnob::RssTable(own.clone()));
     let to = Setting::Nic(device, NicKnob::RssTable(QueueSpan { first: 0, count: 2 }.table(own.len())));
@@ -259,13 +263,13 @@ fn own_table_is_not_taken_away() -> Result<(), Failed> {
     let mut kernel = Kernel::new();
     let plan = Plan { steps: vec![step()] };
     let error = apply::commit(plan, &mut kernel, &journal, &asked(), Allow::default());
-    let error = error.map(drop).expect_err("it could not be restored");
+    let error = error.map(drop).expect_err("the table could not be restored");
     assert!(matches!(*error.fault, apply::CommitFault::Irreversible(_)), "{error}");
     assert!(error.to_string().contains("ethtool -X DEVICE default"), "{error}");
     assert_eq!(table_of(&wire)?, own, "nothing was written");
     combined(&wire, fewer)?;
     combined(&wire, queues)?;
-    assert_eq!(table_of(&wire)?, own, "the driver makes it again");
+    assert_eq!(table_of(&wire)?, own, "the driver creates the table again");
 
     // The remedy in the error message works.
     wire.in_near("ethtool -X near0 default")?;
@@ -276,14 +280,14 @@ fn own_table_is_not_taken_away() -> Result<(), Failed> {
     combined(&wire, queues)?;
     assert_eq!(table_of(&wire)?, own, "the kernel's own table does not fix the number of queues");
 
-    // A user's table stays a user's.
+    // A table that the user set stays user-configured.
     wire.in_near("ethtool -X near0 weight 2 0 1")?;
     let chosen = table_of(&wire)?;
     put_back_from(&wire, &chosen)?;
     assert!(combined(&wire, 2).is_err(), "queue 2 is in a user's table");
     wire.in_near("ethtool -X near0 default")?;
 
-    // With --allow-irreversible, the packets still go where they went before.
+    // With --allow-irreversible, packets still reach the same queues as before.
     combined(&wire, fewer)?;
     combined(&wire, queues)?;
     let allow = Allow { irreversible: true, ..Allow::default() };
@@ -336,7 +340,7 @@ fn chosen_options() -> Result<(), Failed> {
         text.lines().map(words).collect()
     };
     assert_eq!(settled(&before), settled(&shown()?));
-    // A filter on one of them could not be restored.
+    // A filter on one of the qdiscs could not be restored.
     wire.in_near("tc filter add dev near0 parent 10: protocol ip u32 match u32 0 0 flowid 10:1")?;
     let filtered = kernel.read(std::slice::from_ref(&like))?;
     assert!(matches!(&filtered[..], [Setting::Nic(_, NicKnob::Qdiscs(Qdiscs::Other(_)))]), "{filtered:?}");

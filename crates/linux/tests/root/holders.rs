@@ -51,11 +51,11 @@ fn held_by(socket: &Subject, wire: &Wire) -> Result<QueueHolder, Failed> {
 
 fn seen() -> Result<(), Failed> {
     let (wire, scratch) = (Wire::new(2)?, Scratch::new("af-xdp-seen")?);
-    assert_eq!(wire.near0()?.holders, [], "nothing holds it yet");
+    assert_eq!(wire.near0()?.holders, [], "no socket holds the queue yet");
     let mut socket = socket_on(&wire, &scratch)?;
     assert_eq!(wire.near0()?.holders, [held_by(&socket, &wire)?]);
     socket.kill();
-    assert_eq!(after_release(&wire)?.holders, [], "it went with its process");
+    assert_eq!(after_release(&wire)?.holders, [], "the holder ended with its process");
     Ok(())
 }
 
@@ -94,7 +94,7 @@ fn commit(
     let journal = Journal::new(scratch.path("journal"), "this-boot");
     let allow = Allow { irreversible: true, disruptive: true };
     match apply::commit(plan, kernel, &journal, &asked, allow) {
-        Ok(held) => drop(held), // and thereby rolled back
+        Ok(held) => drop(held), // The transaction that was begun is thereby rolled back.
         Err(error) => {
             assert_eq!(error.host, UndoState::Unchanged);
             return Err(*error.fault);
@@ -145,7 +145,7 @@ fn refused() -> Result<(), Failed> {
     let words = taken.to_string();
     assert!(words.contains(&identify(socket.pid())?.to_string()), "{words}");
     assert_eq!(kernel.writes, 0);
-    assert_eq!(wire.near0()?.holders, [held_by(&socket, &wire)?], "it holds its queue as before");
+    assert_eq!(wire.near0()?.holders, [held_by(&socket, &wire)?], "the socket holds its queue as before");
     socket.kill();
     after_release(&wire)?;
     commit(&change, &scratch, &mut kernel).map_err(|fault| fault.to_string())?;

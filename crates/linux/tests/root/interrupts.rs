@@ -85,7 +85,7 @@ fn for_each_thousand(server: &OneQueue) -> Result<f64, Failed> {
 fn fall_tenfold() -> Result<(), Failed> {
     let server = OneQueue::new()?;
     let base = for_each_thousand(&server)?;
-    assert!(base > 0.0, "there are some without suspension");
+    assert!(base > 0.0, "interrupts occur without suspension");
     server.0.suspend_by(FLUSH, TURN)?;
     let mut counted = Vec::new();
     for _ in 0..ATTEMPTS {

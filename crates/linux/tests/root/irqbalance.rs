@@ -54,7 +54,7 @@ fn of(balancer: &Balancer) -> Irqbalance {
 }
 
 fn plan() -> Plan {
-    let because = || Reason::new("irqbalance would move it", "test");
+    let because = || Reason::new("irqbalance would move the interrupt", "test");
     let ban = |irq| {
         Change::new(Setting::Irq(irq, IrqKnob::Ban(false)), Setting::Irq(irq, IrqKnob::Ban(true)), because())
     };
@@ -74,7 +74,7 @@ fn joins_and_goes_alone() -> Result<(), Failed> {
     kernel.write(&[Setting::Irq(OURS[0], IrqKnob::Ban(false))])?;
     assert_eq!(bans(&at)?, irqs([FOREIGN]));
     kernel.write(&[Setting::Irq(FOREIGN, IrqKnob::Ban(false))])?;
-    assert_eq!(bans(&at)?, irqs([]), "the last one leaves none");
+    assert_eq!(bans(&at)?, irqs([]), "the last transaction leaves no ban");
     Ok(())
 }
 
@@ -139,19 +139,19 @@ fn gone_with_it() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Up to 1.9.4 it reads 500 bytes: a command that does not fit must not be sent, because it would replace the
-/// present bans.
+/// Up to version 1.9.4, irqbalance reads at most 500 bytes: a longer command must not be sent, because it
+/// would replace the present bans.
 fn too_many() -> Result<(), Failed> {
     let numbers: Vec<String> = (1000..1096).map(|irq| format!("--banirq={irq}")).collect();
     let balancer = Balancer::that_moves_nothing(&numbers.join(" "))?;
     let at = of(&balancer);
     let before = bans(&at)?;
     assert_eq!(before.len(), 96);
-    at.ban(IrqNumber(1), true)?; // 18 + 2 + 96 * 5 - 1 bytes: the last one that fits
+    at.ban(IrqNumber(1), true)?; // 18 + 2 + 96 * 5 - 1 bytes: the longest command that fits.
     let full = bans(&at)?;
     assert_eq!(full.len(), 97);
     match at.ban(IrqNumber(2000), true) {
-        Ok(()) => assert_eq!(bans(&at)?.len(), 98, "this one reads more"),
+        Ok(()) => assert_eq!(bans(&at)?.len(), 98, "this version reads more"),
         Err(error) => {
             assert!(matches!(error.cause, Cause::Absent { .. }), "{error}");
             assert_eq!(bans(&at)?, full);
@@ -164,14 +164,14 @@ fn none_runs() -> Result<(), Failed> {
     let scratch = Scratch::new("irqbalance-none")?;
     let at = Irqbalance::new().in_directory(scratch.directory());
     assert!(at.running()?.is_none());
-    // The socket that a killed irqbalance leaves behind.
+    // The socket file that a killed irqbalance leaves behind.
     drop(UnixListener::bind(scratch.directory().join("irqbalance1.sock"))?);
     assert!(at.running()?.is_none());
     assert!(Kernel::is_gone(&at.ban(OURS[0], true).expect_err("none runs")));
     Ok(())
 }
 
-/// Answers every connection with this.
+/// Answers every connection with this text.
 fn answering(directory: &Path, answer: &'static [u8]) -> Result<(), Failed> {
     let listener = UnixListener::bind(directory.join("irqbalance1.sock"))?;
     std::thread::spawn(move || {

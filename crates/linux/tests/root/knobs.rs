@@ -44,7 +44,7 @@ pub(crate) fn tests() -> Vec<Trial> {
                 let both =
                     [Setting::Napi(queue, NapiKnob::GroFlushTimeout(Nanoseconds(20_000))), wrong.clone()];
                 let error = Kernel::new().write(&both).expect_err("refused");
-                assert_eq!(error.what, wrong.to_string(), "the culprit alone is named");
+                assert_eq!(error.what, wrong.to_string(), "the error names only the culprit");
                 assert_eq!(
                     error.cause,
                     Cause::Extack { errno: Errno::RANGE, message: "integer out of range".to_owned() }
@@ -147,16 +147,16 @@ pub(crate) fn tests() -> Vec<Trial> {
                     run(&format!("ip -n {} link {command}", wire.near))?;
                 }
                 let host = wire.observe()?;
-                let after = host.device(before.id).ok_or("it is the same device")?;
+                let after = host.device(before.id).ok_or("the device is the same one")?;
                 assert_ne!(
                     after.napis[1].id, before.napis[1].id,
-                    "the premise: a veth's NAPIs do not survive"
+                    "the test requires that a veth's NAPIs do not survive"
                 );
                 kernel.write(&device)?;
                 kernel.write(&settings)?;
                 assert_eq!(kernel.read(&settings)?, settings);
                 let host = wire.observe()?;
-                let after = host.device(before.id).ok_or("it is the same device")?;
+                let after = host.device(before.id).ok_or("the device is the same one")?;
                 let spans: Vec<_> = after.napis.iter().map(|n| n.gro_flush_timeout).collect();
                 assert_eq!(spans, [Some(Nanoseconds(50_000)), Some(Nanoseconds(40_000))]);
                 Ok(())
@@ -179,18 +179,18 @@ pub(crate) fn tests() -> Vec<Trial> {
                 run(&format!("ip -n {} link set near0 up", wire.near))?;
                 kernel.write(&of_queue)?;
                 wire.in_near("ethtool -L near0 rx 1")?;
-                let error = kernel.read(&of_queue).expect_err("its queue is away");
+                let error = kernel.read(&of_queue).expect_err("the queue does not exist");
                 assert!(matches!(error.cause, Cause::Away(_)) && !Kernel::is_gone(&error), "{error}");
                 wire.in_near("ethtool -L near0 rx 2")?;
                 let found = kernel.read(&of_queue)?;
-                assert!(of_queue.iter().any(|set| found.contains(set)), "brought back, it has {found:?}");
+                assert!(of_queue.iter().any(|set| found.contains(set)), "the recreated queue has {found:?}");
                 run(&format!("ip -n {} link del near0", wire.near))?;
                 for settings in [&of_queue[..], &of_device[..]] {
-                    let error = kernel.write(settings).expect_err("its device is gone");
+                    let error = kernel.write(settings).expect_err("the device does not exist");
                     assert!(Kernel::is_gone(&error), "{error}");
                 }
                 drop(wire);
-                let error = Kernel::new().read(&of_queue).expect_err("its namespace is gone");
+                let error = Kernel::new().read(&of_queue).expect_err("the namespace does not exist");
                 assert!(Kernel::is_gone(&error), "{error}");
                 Ok(())
             },

@@ -64,7 +64,11 @@ fn there_and_back() -> Result<(), Failed> {
     let host = wire.observe()?;
     assert_eq!(host.kthread_begins.as_ref().and_then(|begins| begins.scheduling), Some(Scheduling::Other(0)));
     kernel.write(&[Setting::Napi(queue, NapiKnob::Threaded(Threading::On))])?;
-    assert_eq!(kernel.read(&wanted)?, predicted, "it started as predicted before there was a thread");
+    assert_eq!(
+        kernel.read(&wanted)?,
+        predicted,
+        "the prediction before the thread existed equals its initial settings"
+    );
 
     kernel.write(&wanted)?;
     assert_eq!(kernel.read(&wanted)?, wanted);
@@ -99,7 +103,11 @@ fn replaced() -> Result<(), Failed> {
     for state in ["down", "up"] {
         run(&format!("ip -n {} link set near0 {state}", wire.near))?;
     }
-    assert_ne!(thread_of(&wire, 0)?, before, "the premise: a veth's NAPI does not survive, nor its thread");
+    assert_ne!(
+        thread_of(&wire, 0)?,
+        before,
+        "the test requires that neither a veth's NAPI nor its thread survives"
+    );
     assert_eq!(
         kernel.read(&wanted)?,
         began,
@@ -118,7 +126,7 @@ fn without() -> Result<(), Failed> {
     let before = wire.near0()?;
     let error = Kernel::new().write(std::slice::from_ref(&setting)).expect_err("refused");
     assert!(matches!(error.cause, Cause::Absent { .. }), "{error}");
-    assert!(error.to_string().contains("it has none: threaded is off"), "{error}");
+    assert!(error.to_string().contains("which has none because threaded is off"), "{error}");
     assert_eq!(wire.near0()?, before);
     Ok(())
 }
@@ -168,7 +176,7 @@ fn clamped() -> Result<(), Failed> {
         assert_eq!(kernel.read(&wanted)?, wanted);
         assert_eq!(as_the_kernel_shows(pid)?, [u32::from(min), u32::from(max)]);
     }
-    assert_eq!(kernel.read(&class)?, class, "its class is another matter");
+    assert_eq!(kernel.read(&class)?, class, "the thread's class is unaffected");
     let neighbour = [Setting::Kthread(other, KthreadKnob::UtilClamp(UtilClamp::NONE))];
     assert_eq!(kernel.read(&neighbour)?, neighbour, "nor was the other queue's thread clamped");
     kernel.write(&original)?;

@@ -146,7 +146,7 @@ fn memcached_is_pinned() -> Result<(), Failed> {
     let host = observe(lab.server(), &Processes::Only(vec![server.process().pid]))?;
     let process = host.process(server.process().pid).ok_or("memcached was not observed")?;
     assert!(process.threads.len() >= 4 && process.threads.iter().all(|t| t.affinity == first), "{process:?}");
-    assert!(process.epolls.len() >= 4, "{process:?}"); // three workers and the listener
+    assert!(process.epolls.len() >= 4, "{process:?}"); // Three workers and the listener.
     assert_ne!(process.uid, 0);
     Ok(())
 }
@@ -204,7 +204,7 @@ fn two_labs() -> Result<(), Failed> {
     ask(&other, &servers[1])?;
     let pids = [one.server_pid(), other.server_pid(), servers[0].process().pid, servers[1].process().pid];
     let namespaces = [one.server().id(), one.client().id(), other.server().id(), other.client().id()];
-    drop((one, other)); // in whichever order
+    drop((one, other)); // The order does not matter.
     drop(servers);
     nothing_is_left(&pids, &namespaces)?;
     assert_eq!(devices_here()?, before);
@@ -227,7 +227,7 @@ fn killed_holder() -> Result<(), Failed> {
 
 /// The kernel frees unused namespaces asynchronously.
 fn nothing_is_left(pids: &[Pid], namespaces: &[NetnsId]) -> Result<(), Failed> {
-    eventually("processes and namespaces are gone", || {
+    eventually("processes and namespaces no longer exist", || {
         let running = pids
             .iter()
             .any(|pid| std::fs::exists(format!("/proc/{pid}/ns/net")).unwrap_or(true) && is_alive(*pid));
@@ -261,6 +261,6 @@ fn counters_grow() -> Result<(), Failed> {
     };
     assert!(received(&after) >= received(&before) + REQUESTS, "{before:?} {after:?}");
     assert!(after.context_switches > before.context_switches && after.at > before.at);
-    assert_eq!(after.busy_poll_rx_packets, Some(0), "nothing polls in a new namespace");
+    assert_eq!(after.busy_poll_rx_packets, Some(0), "a new namespace has no polls");
     Ok(())
 }

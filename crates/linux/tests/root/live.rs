@@ -92,7 +92,7 @@ fn connect(lab: &Lab, port: u16) -> Result<TcpStream, Failed> {
     Ok(stream)
 }
 
-/// Requests missing keys from memcached, so often, one request at a time on each connection in turn.
+/// Requests missing keys from memcached at this interval, one request at a time on each connection in turn.
 fn ask(connections: &mut [BufReader<TcpStream>], requests: usize) -> Result<(), Failed> {
     let mut answer = String::new();
     for request in 0..requests {
@@ -135,7 +135,7 @@ fn each_once() -> Result<(), Failed> {
     let (window, wire, threads) = window(AnswerHook::of_this_kernel()?)?;
     let counts = window.counts;
     let all = u64::try_from(REQUESTS)?;
-    assert_eq!((wire.requests, wire.answered), (all, all), "the wire has them");
+    assert_eq!((wire.requests, wire.answered), (all, all), "the capture has the requests");
     assert_eq!((counts.arrivals, counts.answered, counts.requests), (all, all, all), "{counts:?}");
     assert_eq!((counts.unsolicited, counts.overflown, counts.unmeasured), (0, 0, 0), "{counts:?}");
     assert_eq!(counts.without_napi, 0, "{counts:?}");
@@ -147,7 +147,7 @@ fn each_once() -> Result<(), Failed> {
     assert!(napi.polls.interrupt > 0 && napi.polls.application == 0, "{:?}", napi.polls);
     let by_workers: u64 = window.workers.iter().map(|(_, part)| part.requests).sum();
     assert_eq!(by_workers, all);
-    let tid = window.workers[0].0.ok_or("its thread is named")?;
+    let tid = window.workers[0].0.ok_or("the window names the thread")?;
     assert!(threads.contains(&tid), "thread {tid} is memcached's: {threads:?}");
     Ok(())
 }
@@ -234,7 +234,7 @@ fn suspended() -> Result<(), Failed> {
     let receive = window.spans.receive.buckets();
     let (all, long) = (receive, &receive[SpanCounts::bucket_of(Nanoseconds(40_000))..]);
     let (all, long) = (all.iter().sum::<u64>(), long.iter().sum::<u64>());
-    assert!(all > 0 && long * 10 <= all, "{long} of {all} took more than 40 us");
+    assert!(all > 0 && long * 10 <= all, "{long} of {all} requests took more than 40 us");
     Ok(())
 }
 
@@ -260,7 +260,8 @@ fn by_uring() -> Result<(), Failed> {
     Ok(())
 }
 
-/// The kernel reports no arrival of data that completes a handshake. TCP's clock has it.
+/// The kernel reports no arrival for data in the segment that completes a handshake. TCP's clock has the
+/// time.
 fn with_the_handshake() -> Result<(), Failed> {
     const PORT: u16 = 7_072;
     const CONNECTIONS: u64 = 200;
@@ -330,7 +331,7 @@ fn hangs() -> Result<(), Failed> {
     let mut meter = meter(lab.server(), server.address().port(), AnswerHook::of_this_kernel()?)?;
     ask_one(&mut connection)?;
     signal(server.process().pid, Signal::STOP)?;
-    eventually("each of its threads has stopped", || all_stopped(server.process().pid).then_some(()))?;
+    eventually("each thread of the process has stopped", || all_stopped(server.process().pid).then_some(()))?;
     open(&mut meter)?;
     connection.get_mut().write_all(b"get nothing\r\n")?;
     std::thread::sleep(Duration::from_millis(60));
@@ -343,7 +344,7 @@ fn hangs() -> Result<(), Failed> {
     std::thread::sleep(Duration::from_millis(60));
     meter.begin()?;
     let second = meter.end()?;
-    let older = second.waiting.oldest.ok_or("it keeps waiting, without a new packet")?;
+    let older = second.waiting.oldest.ok_or("the thread keeps waiting, without a new packet")?;
     assert!(older.0 >= age.0 + 50_000_000, "{age} and then {older}");
 
     signal(server.process().pid, Signal::CONT)?;
@@ -418,7 +419,7 @@ fn answered_at_the_end() -> Result<(), Failed> {
             let later = meter.end()?.waiting;
             assert_eq!((later.requests, later.oldest), (0, None), "round {round}");
         }
-        assert!(waited > 0, "the premise: windows end before some answers");
+        assert!(waited > 0, "the test requires that windows end before some answers");
         Ok(())
     })
 }
@@ -444,7 +445,7 @@ fn five_seconds() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Tests a server that answers each line, and sends a line unasked after every fourth.
+/// Tests a server that answers each line, and sends an unrequested line after every fourth.
 fn unsolicited() -> Result<(), Failed> {
     const LINES: u64 = 400;
     let netns = loopback()?;
@@ -496,7 +497,8 @@ fn counter(netns: &Netns, file: &str, prefix: &str, name: &str) -> Result<u64, F
     Ok(value.parse()?)
 }
 
-/// Segments that were sent again, and segments that were queued out of order, in a namespace.
+/// The numbers of segments that were retransmitted and of segments that were queued out of order, in a
+/// namespace.
 fn nstat(netns: &Netns) -> Result<(u64, u64), Failed> {
     let again = counter(netns, "snmp", "Tcp:", "RetransSegs")?;
     Ok((again, counter(netns, "netstat", "TcpExt:", "TCPOFOQueue")?))
@@ -517,7 +519,7 @@ fn in_netns(netns: &Netns, line: &str) -> Result<(), Failed> {
 fn ask_ahead(connection: &mut BufReader<TcpStream>, requests: usize) -> Result<(), Failed> {
     for _ in 0..requests {
         connection.get_mut().write_all(b"get nothing\r\n")?;
-        // GRO does not merge what comes in separate polls.
+        // GRO does not merge packets of separate polls.
         std::thread::sleep(Duration::from_micros(200));
     }
     let mut answers = vec![0; 5 * requests];
@@ -525,7 +527,7 @@ fn ask_ahead(connection: &mut BufReader<TcpStream>, requests: usize) -> Result<(
     Ok(())
 }
 
-/// Drops one of so many packets with data at the input of either side.
+/// Drops one of this many packets with data at the input of either side.
 fn loses() -> Result<(), Failed> {
     const ASKED: usize = 400;
     let lab = Lab::new(&LabOptions::with_queues(1))?;
@@ -548,7 +550,7 @@ fn loses() -> Result<(), Failed> {
     assert!(calm.counts.segments_in >= u64::try_from(ASKED)?, "{:?}", calm.counts);
     assert_eq!(calm.spans.rtt.total(), 8, "each connection has a round-trip time");
 
-    // Answers are lost: the server sends them again.
+    // Answers are lost: the server retransmits them.
     in_netns(lab.client(), &drop("sport"))?;
     let before = nstat(lab.server())?;
     open(&mut meter)?;
@@ -571,7 +573,7 @@ fn loses() -> Result<(), Failed> {
     let after = nstat(lab.server())?;
     let queued = after.1 - before.1;
     assert!(queued > 5, "the premise: {before:?} {after:?}");
-    // TCP counts segments here, and packets that GRO has merged there.
+    // TCP counts segments here, and packets that GRO has merged in the namespace.
     assert!((queued..=queued + queued / 4).contains(&gaps.out_of_order), "{queued} queued: {gaps:?}");
     assert_eq!(gaps.retransmitted, after.0 - before.0, "{gaps:?}");
     Ok(())
@@ -609,7 +611,7 @@ fn netem() -> Result<(), Failed> {
 
     shaped(lab.server(), server, "delay 20ms")?;
     let (delayed, ..) = window(&mut connections, false)?;
-    // Smoothed over the last eight.
+    // Smoothed over the last eight samples.
     let from = SpanCounts::bucket_of(Nanoseconds::from_millis(10));
     let long: u64 = delayed.spans.rtt.buckets()[from..].iter().sum();
     assert_eq!((long, delayed.spans.rtt.total()), (8, 8), "{:?}", delayed.spans.rtt);
@@ -624,7 +626,7 @@ fn netem() -> Result<(), Failed> {
     Ok(())
 }
 
-/// A server that does not read, then a client that does not.
+/// A server that does not read, and then a client that does not read.
 fn windows_close() -> Result<(), Failed> {
     const PART: usize = 64 << 10;
     const PARTS_MAX: usize = 1_000;
@@ -681,7 +683,7 @@ fn without_napi() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Measures until it is killed.
+/// Measures until the process is killed.
 pub(crate) fn play() -> Result<(), Box<dyn std::error::Error>> {
     let target = LiveTarget::of(Netns::own()?.id(), vec![9]);
     let mut meter = LiveMeter::load(&target)?;
@@ -701,11 +703,11 @@ fn leaves_nothing() -> Result<(), Failed> {
         Ok::<_, Failed>(texts.filter(|text| text.contains("link_type:")).count())
     };
     let own = std::process::id();
-    assert_eq!(attached(own)?, 0, "nothing before the first window");
+    assert_eq!(attached(own)?, 0, "no values from before the first window");
     meter.begin()?;
     assert_eq!(attached(own)?, 4, "arrival, read, answer, poll");
     meter.end()?;
-    eventually("nothing is attached between windows", || (attached(own).ok()? == 0).then_some(()))?;
+    eventually("no program is attached between windows", || (attached(own).ok()? == 0).then_some(()))?;
     drop(meter);
 
     let (mut other, _) = Subject::in_role("meter")?;

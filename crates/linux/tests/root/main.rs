@@ -32,7 +32,7 @@ mod uring;
 
 fn main() {
     if let Ok(role) = std::env::var(testkit::subject::ROLE) {
-        return role::play(&role).expect("a role is played to its end");
+        return role::play(&role).expect("a role runs to its end");
     }
     testkit::run([
         netns::tests(),

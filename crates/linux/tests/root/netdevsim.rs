@@ -77,12 +77,12 @@ fn refusals() -> Result<(), Failed> {
         assert!(matches!(error.cause, Cause::Extack { errno: Errno::INVAL, .. }), "{refused:?}: {error}");
         assert!(error.what.starts_with(&format!("near0: {}", refused.knob())), "{error}");
     }
-    // Of settings that are written together, either all are accepted or none.
+    // Of settings that are written together, the kernel accepts either all or none.
     let mixed = [
         Setting::Nic(device, NicKnob::Ring(RingKind::Tx, 1024)),
         Setting::Nic(device, NicKnob::Ring(RingKind::Rx, 4097)),
     ];
-    kernel.write(&mixed).expect_err("one of them is refused");
+    kernel.write(&mixed).expect_err("the kernel refuses one of them");
     assert_eq!(wire.near0()?, before);
     Ok(())
 }
@@ -101,7 +101,7 @@ fn edges() -> Result<(), Failed> {
     let mut napis = napi_ids(&wire)?;
     napis.sort();
     napis.dedup();
-    assert_eq!(napis.len(), 3, "each has its own");
+    assert_eq!(napis.len(), 3, "each queue has its own settings");
     Ok(())
 }
 
@@ -117,7 +117,7 @@ fn down_and_up() -> Result<(), Failed> {
     let set = || Netdev::open_here().map(|mut netdev| netdev.set_napi(napis[1], &change));
     wire.near()?.run(set)??.map_err(|refused| format!("napi-set: {refused:?}"))?;
     wire.in_near("ip link set near0 down")?;
-    assert_eq!(wire.near0()?.napis.len(), 0, "a device that is down has none");
+    assert_eq!(wire.near0()?.napis.len(), 0, "a device that is down has no NAPIs");
     wire.in_near("ip link set near0 up")?;
     assert_eq!(napi_ids(&wire)?, napis);
     let device = wire.near0()?.id;

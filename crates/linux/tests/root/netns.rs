@@ -1,4 +1,4 @@
-//! Namespaces are entered for one action at a time, and nothing is left in them.
+//! Namespaces are entered for one action at a time, and no thread stays in them.
 
 use std::process::{Command, Stdio};
 
@@ -50,7 +50,7 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("the_other_end_of_a_veth_is_found_in_its_namespace", &[Need::Root, Need::Wire], other_end),
         test("a_namespace_that_is_gone_is_said_to_be_gone", &[Need::Root, Need::Wire], || {
             let id = Wire::new(1)?.near()?.id();
-            let error = Netns::with_id(id).expect_err("the wire is gone");
+            let error = Netns::with_id(id).expect_err("the wire no longer exists");
             assert!(matches!(error.cause, Cause::Gone(_)), "{error}");
             let error = Netns::named("np-there-is-none").expect_err("never was");
             assert_eq!(error.number(), Some(Errno::NOENT));
@@ -104,7 +104,7 @@ fn nameless_namespace_is_found() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Waits until a child echoes, and so has left our namespace; returns its namespace.
+/// Waits until a child echoes, and so has left the test's namespace; returns its namespace.
 fn running_in_another(child: &mut std::process::Child, own: NetnsId) -> Result<NetnsId, Failed> {
     use std::io::{Read, Write};
     let mut echo = [0];
@@ -128,21 +128,25 @@ fn number_of_another() -> Result<(), Failed> {
     let plan = Plan { steps: vec![Step::new(vec![change])] };
     let mut kernel = Kernel::new();
     let object_cookies = kernel.object_cookies(&plan);
-    assert_eq!(object_cookies.len(), 3, "its namespace, its device and its address: {object_cookies:?}");
+    assert_eq!(
+        object_cookies.len(),
+        3,
+        "the cookies of its namespace, its device and its address: {object_cookies:?}"
+    );
     kernel.recall(&object_cookies);
     assert_eq!(
         kernel.read(std::slice::from_ref(&from))?,
         std::slice::from_ref(&from),
-        "it is still the same one"
+        "the object is still the same one"
     );
 
     let other = |cookie: &String| (cookie.parse::<u64>().unwrap_or(0) + 1).to_string();
     // The address only identifies a device that cannot be reached.
     for (what, number) in object_cookies.iter().filter(|(what, _)| !what.starts_with("address of")) {
         kernel.recall(&[(what.clone(), other(number))].into());
-        let error = kernel.read(std::slice::from_ref(&from)).expect_err("it is another one");
+        let error = kernel.read(std::slice::from_ref(&from)).expect_err("the object is another one");
         assert!(Kernel::is_gone(&error), "{error}");
-        let error = kernel.write(std::slice::from_ref(&from)).expect_err("it is another one");
+        let error = kernel.write(std::slice::from_ref(&from)).expect_err("the object is another one");
         assert!(Kernel::is_gone(&error), "{error}");
     }
     kernel.recall(&apply::ObjectCookies::new());
@@ -176,7 +180,7 @@ fn index_of_another() -> Result<(), Failed> {
     assert_eq!(
         kernel.read(std::slice::from_ref(&from))?,
         std::slice::from_ref(&from),
-        "it is the same under another name"
+        "the object is the same under another name"
     );
 
     run(&format!("ip -n {near} link del renamed0"))?;
@@ -186,9 +190,9 @@ fn index_of_another() -> Result<(), Failed> {
     run(&format!("ip -n {near} link set other0 up"))?;
     let mut kernel = Kernel::new();
     kernel.recall(&object_cookies);
-    let error = kernel.read(std::slice::from_ref(&from)).expect_err("it is another one");
+    let error = kernel.read(std::slice::from_ref(&from)).expect_err("the object is another one");
     assert!(
-        Kernel::is_gone(&error) && error.to_string().contains("belongs to another device now"),
+        Kernel::is_gone(&error) && error.to_string().contains("now belongs to another device"),
         "{error}"
     );
     Ok(())
@@ -205,6 +209,6 @@ fn other_end() -> Result<(), Failed> {
     assert_eq!(end.tso, Some(true));
     let host = wire.observe()?;
     let lo = host.device_named("lo").ok_or("no loopback")?;
-    assert_eq!(linux::observe::peer_end(&near, lo.id)?, None, "it has no other end");
+    assert_eq!(linux::observe::peer_end(&near, lo.id)?, None, "the device has no peer");
     Ok(())
 }

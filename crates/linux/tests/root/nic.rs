@@ -25,7 +25,7 @@ pub(crate) fn tests() -> Vec<Trial> {
             let mut kernel = Kernel::new();
             let many = [Setting::Nic(device, NicKnob::Channels(ChannelKind::Rx, 4711))];
             let before = kernel.read(&many)?;
-            let error = kernel.write(&many).expect_err("more than it can have");
+            let error = kernel.write(&many).expect_err("more than the device can have");
             assert!(matches!(error.cause, Cause::Extack { errno: Errno::INVAL, .. }), "{error}");
             assert!(error.what.starts_with("near0: rx-channels 4711: ethtool channels-set"), "{error}");
             assert_eq!(kernel.read(&many)?, before);
@@ -59,7 +59,10 @@ pub(crate) fn tests() -> Vec<Trial> {
             let near0 = wire.near0()?;
             let of = |offload, on| Setting::Nic(near0.id, NicKnob::Offload(offload, on));
             let both = [of(Offload::Tso, false), of(Offload::RxHash, true)];
-            assert!(!near0.offloads.contains_key(&Offload::RxHash), "the premise: a veth has no hash");
+            assert!(
+                !near0.offloads.contains_key(&Offload::RxHash),
+                "the test requires that a veth has no hash"
+            );
             let error = Kernel::new().write(&both).expect_err("fixed");
             assert!(matches!(error.cause, Cause::Absent { .. }), "{error}");
             assert!(error.to_string().contains("rx-hashing on; here it is off [fixed]"), "{error}");
@@ -210,7 +213,7 @@ fn big_tcp() -> Result<(), Failed> {
     let device = wire.near0()?.id;
     let of = |size, bytes| Setting::Nic(device, NicKnob::PacketSize(size, bytes));
     let sizes = wire.near0()?.packet_sizes;
-    assert_eq!(sizes.tso_max_size, Some(PacketSize::MAX), "a veth takes the largest");
+    assert_eq!(sizes.tso_max_size, Some(PacketSize::MAX), "a veth accepts the largest size");
     there_and_back(&wire, &[of(PacketSize::Gso, 185_000), of(PacketSize::Gro, 185_000)])?;
     there_and_back(&wire, &[of(PacketSize::GsoIpv4, 150_000)])?;
 
@@ -224,19 +227,21 @@ fn big_tcp() -> Result<(), Failed> {
 
     let shown = wire.in_near("ip -d link show dev near0")?;
     assert!(shown.contains("gso_max_size 65536") && shown.contains("gro_max_size 65536"), "{shown}");
-    let error = kernel.write(&[of(PacketSize::Gso, PacketSize::MAX + 1)]).expect_err("more than it takes");
+    let error =
+        kernel.write(&[of(PacketSize::Gso, PacketSize::MAX + 1)]).expect_err("more than the device accepts");
     assert_eq!(error.number(), Some(Errno::INVAL), "{error}");
     assert!(error.to_string().starts_with("near0: gso_max_size 524281: rt-link setlink"), "{error}");
     assert_eq!(wire.near0()?.packet_sizes.gso_max_size, Some(65_536));
     Ok(())
 }
 
-/// Writes, reads back, compares what is observed with what was read, and restores: then the device is as it was.
+/// Writes, reads back, compares what is observed with what was read, and restores the device to its former
+/// state.
 pub(crate) fn there_and_back(wire: &Wire, wanted: &[Setting]) -> Result<(), Failed> {
     let before = wire.near0()?;
     let mut kernel = Kernel::new();
     let original = kernel.read(wanted)?;
-    assert_ne!(original, wanted, "the premise: it is a change");
+    assert_ne!(original, wanted, "the test requires a change");
     kernel.write(wanted)?;
     assert_eq!(kernel.read(wanted)?, wanted);
     assert_ne!(without_moving(&wire.near0()?), without_moving(&before), "it is observed");
@@ -246,7 +251,8 @@ pub(crate) fn there_and_back(wire: &Wire, wanted: &[Setting]) -> Result<(), Fail
     Ok(())
 }
 
-/// Removes what differs after a change: a veth gets new NAPIs with every change of its queues and of GRO.
+/// Removes what differs after a change, because a veth gets new NAPIs with every change of its queues and of
+/// GRO.
 fn without_moving(device: &model::host::Device) -> model::host::Device {
     let mut device = device.clone();
     device.napis.clear();

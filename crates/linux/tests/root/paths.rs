@@ -58,7 +58,7 @@ impl Pod {
         Ok(Self { netns, server: None, wire, address })
     }
 
-    /// Adds a veth for it, whose end on the host is `lxc0`, and a route to it on the host.
+    /// Adds a veth for the namespace, whose end on the host is `lxc0`, and a route to it on the host.
     fn routed(&self) -> Result<(), Failed> {
         let (near, far, pod) = (&self.wire.near, &self.wire.far, &self.netns);
         run(&format!("ip -n {near} link add lxc0 type veth peer name eth0 netns {pod}"))?;
@@ -140,7 +140,7 @@ impl Pod {
     fn outcome(&mut self) -> Result<(Option<NapiId>, u64), Failed> {
         let mut client = self.serve()?;
         let server = self.observed()?;
-        assert_ne!(server.netns, Some(self.wire.near()?.id()), "it is in another namespace");
+        assert_ne!(server.netns, Some(self.wire.near()?.id()), "the socket is in another namespace");
         let named = server.sockets.iter().filter(|socket| socket.remote.is_some()).find_map(|s| s.napi);
         for napi in self.host_napis()? {
             let change = NapiChange {
@@ -198,7 +198,7 @@ fn routed() -> Result<(), Failed> {
     let mut pod = Pod::beside(Wire::new(1)?, "198.51.100.2")?;
     pod.routed()?;
     let (named, polled) = pod.outcome()?;
-    assert_eq!((named, polled), (None, 0), "the host's NAPI is lost on the way");
+    assert_eq!((named, polled), (None, 0), "the NAPI of the host's device is lost on the way");
     Ok(())
 }
 

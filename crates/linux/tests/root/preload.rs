@@ -36,7 +36,7 @@ pub(crate) fn tests() -> Vec<Trial> {
 /// `/proc/PID/task/TID/syscall` has the number and the arguments of the call; the fourth is the timeout, an
 /// int.
 fn timeouts(pid: Pid) -> Result<Vec<i32>, Failed> {
-    const EPOLL_WAITS: [&str; 3] = ["232", "281", "22"]; // x86_64 epoll_wait and epoll_pwait, aarch64 epoll_pwait
+    const EPOLL_WAITS: [&str; 3] = ["232", "281", "22"]; // The numbers of x86_64 epoll_wait and epoll_pwait, and of aarch64 epoll_pwait.
     let mut timeouts = Vec::new();
     for task in std::fs::read_dir(format!("/proc/{pid}/task"))? {
         let text = std::fs::read_to_string(task?.path().join("syscall"))?;
@@ -54,10 +54,10 @@ fn capped_memcached() -> Result<(), Failed> {
     const WORKERS: usize = 4;
     const CAP: Nanoseconds = Nanoseconds::from_millis(1);
     let asleep = |pid| {
-        eventually("its workers sleep in epoll_wait", || timeouts(pid).ok().filter(|t| t.len() >= WORKERS))
+        eventually("the workers sleep in epoll_wait", || timeouts(pid).ok().filter(|t| t.len() >= WORKERS))
     };
     let plain = memcached(&[])?;
-    assert!(asleep(plain.pid())?.contains(&-1), "without the library its workers sleep for ever");
+    assert!(asleep(plain.pid())?.contains(&-1), "without the library, the workers sleep indefinitely");
     drop(plain);
 
     let scratch = Scratch::new("capped-memcached")?;
@@ -82,7 +82,7 @@ fn every_way_to_wait() -> Result<(), Failed> {
         let (found, elapsed_us) = waits[name];
         assert!(found == 0 && elapsed_us >= least_us, "{name}: {waits:?}");
     };
-    waited("wait-for-ever", 21_000); // in whole milliseconds, rounded up
+    waited("wait-for-ever", 21_000); // The kernel rounds up to whole milliseconds.
     waited("wait-a-minute", 21_000);
     waited("pwait-for-ever", 21_000);
     waited("pwait2-for-ever", CAP_US);
@@ -136,7 +136,7 @@ fn counted_memcached() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Eight waits find nothing, two are refused, and both libraries together do what each does alone.
+/// Eight waits find no event, two are refused, and both libraries together do what each does alone.
 fn every_way_is_counted() -> Result<(), Failed> {
     const CAP: Nanoseconds = Nanoseconds::from_millis(20);
     let scratch = Scratch::new("counted-waits")?;
@@ -145,7 +145,7 @@ fn every_way_is_counted() -> Result<(), Failed> {
     let counts = EpollCounts::new()?;
     let [(_, capping), cap] = environment(&cap?, CAP, None);
     let both = counts.environment(&count?, Some(&capping));
-    // Without the cap it would wait forever, and this test with it: therefore its time is limited.
+    // Without the cap, the wait would never end, and neither would this test: therefore its time is limited.
     let mut bounded = Command::new("timeout");
     bounded.arg("20").arg(&program).envs([cap]).envs(both);
     let before = counts.read()?;
@@ -165,7 +165,7 @@ fn waits_with_cap(
 ) -> Result<BTreeMap<String, (i32, u64)>, Failed> {
     let mut command = Command::new(program);
     command.envs(environment(library, cap, None));
-    // Without the cap it would wait forever, and this test with it: therefore its time is limited.
+    // Without the cap, the wait would never end, and neither would this test: therefore its time is limited.
     let mut bounded = Command::new("timeout");
     bounded.arg("20").arg(program).envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
     let mut waits = BTreeMap::new();
@@ -185,10 +185,10 @@ fn setuid_program() -> Result<(), Failed> {
     assert_eq!(refusal(&program)?, None);
     std::os::unix::fs::chown(&program, Some(NOBODY), None)?;
     std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o4755))?;
-    let why = refusal(&program)?.ok_or("AT_SECURE should be named")?;
+    let why = refusal(&program)?.ok_or("the refusal names AT_SECURE")?;
     assert!(why.contains("AT_SECURE"), "{why}");
     let script = scratch.path("script");
     std::fs::write(&script, format!("#!{}\n", program.display()))?;
-    assert_eq!(refusal(&script)?, Some(why), "a script is its interpreter");
+    assert_eq!(refusal(&script)?, Some(why), "the program of a script is its interpreter");
     Ok(())
 }

@@ -161,7 +161,8 @@ fn events_only() -> Result<(), Failed> {
     if host.capabilities.epoll_events_only {
         written?;
         assert_eq!(read_epoll(&epoll)?, wanted);
-        write_epoll(&epoll, EpollParams { prefer_busy_poll: true, ..wanted }).expect_err("it polls no NAPI");
+        write_epoll(&epoll, EpollParams { prefer_busy_poll: true, ..wanted })
+            .expect_err("the epoll polls no NAPI");
         assert_eq!(read_epoll(&epoll)?, wanted, "a refusal changes nothing");
         write_epoll(&epoll, EpollParams::default())?;
     } else {
@@ -187,7 +188,7 @@ fn number_used_again() -> Result<(), Failed> {
 fn pid_used_again() -> Result<(), Failed> {
     let (subject, numbers) = Subject::in_role("nested")?;
     let mut epoll = epoll_of(subject.pid(), numbers[0])?;
-    epoll.process.started -= 1; // as if observed of an earlier process with this pid
+    epoll.process.started -= 1; // Observed as if from an earlier process with this pid.
     gone(write_epoll(&epoll, SUSPEND))?;
     epoll.process.started += 1;
     assert_eq!(read_epoll(&epoll)?, EpollParams::default(), "nothing was written");
@@ -250,7 +251,7 @@ fn thread_affinity() -> Result<(), Failed> {
     assert_eq!(read_thread_affinity(&waiting.id)?, all);
 
     let nowhere = write_thread_affinity(&waiting.id, &CpuSet::from_iter([Cpu(CpuSet::CPUS_MAX - 1)]));
-    assert_eq!(nowhere.expect_err("there is no such CPU").number(), Some(Errno::INVAL));
+    assert_eq!(nowhere.expect_err("the machine has no such CPU").number(), Some(Errno::INVAL));
     subject.go_on()?;
     gone(read_thread_affinity(&waiting.id))?;
     gone(write_thread_affinity(&waiting.id, &first))?;
@@ -332,8 +333,8 @@ fn imitated_by_mounts() -> Result<(), Failed> {
     let scratch = Scratch::new("imitated")?;
     let path = sleeper_at(&scratch)?;
     let real = Started(std::process::Command::new(&path).arg("60").spawn()?);
-    // In another file system, in another directory on the same file system, and the latter removed
-    // afterwards.
+    // The program is in another file system, in another directory of the same file system, and then in one
+    // that is removed.
     let mount = ["mount -t tmpfs tmpfs", "mount --bind THEIRS", "mount --bind THEIRS"];
     let then = ["", "", "; rm PATH"];
     let mut imitations = Vec::new();
@@ -357,7 +358,10 @@ fn imitated_by_mounts() -> Result<(), Failed> {
         let (shell, numbers) = Subject::ready(&mut command)?;
         let pid = Pid(numbers[0]);
         let link = std::fs::read_link(format!("/proc/{pid}/exe"))?;
-        assert!(link.to_string_lossy().starts_with(&path), "{link:?}: it is seen under the operator's path");
+        assert!(
+            link.to_string_lossy().starts_with(&path),
+            "{link:?}: the executable is seen under the operator's path"
+        );
         imitations.push((shell, pid));
     }
     let pattern = path.replace("np-served", "np-ser*");
@@ -368,7 +372,7 @@ fn imitated_by_mounts() -> Result<(), Failed> {
     let by_name = running("np-served")?;
     for (_, pid) in &imitations {
         assert!(by_name.contains(pid), "{by_name:?}");
-        // The shell waits for it.
+        // The shell waits for the process.
         let number = rustix::process::Pid::from_raw(i32::try_from(pid.0)?).ok_or("a pid")?;
         rustix::process::kill_process(number, rustix::process::Signal::KILL)?;
     }
@@ -411,7 +415,7 @@ fn two_ways() -> Result<(), Failed> {
             address.map(|address| (address.ip(), owner(address)))
         };
         let kinds: Vec<_> = sockets.iter().map(|s| (s.fd, s.state, port(s.local), port(s.remote))).collect();
-        let internet = &fds[..fds.len() - 1]; // the last one is a unix socket
+        let internet = &fds[..fds.len() - 1]; // The last descriptor is a unix socket.
         assert!(sockets.iter().map(|s| s.fd.0).eq(internet.iter().copied()), "{sockets:#?}");
         Ok::<_, Failed>(kinds)
     };
@@ -448,7 +452,7 @@ fn networking() -> Result<(), Failed> {
     let found = linux::observe::processes(&Netns::own()?, &Processes::Networking, &mut Vec::new());
     let is_found = |pid| found.iter().any(|process| process.id.pid == pid);
     assert!(is_found(with.pid()));
-    assert!(!is_found(without.pid()), "an epoll alone does no networking");
+    assert!(!is_found(without.pid()), "an epoll alone does not make a process a network server");
     Ok(())
 }
 
@@ -456,6 +460,6 @@ fn networking() -> Result<(), Failed> {
 pub(crate) fn gone<T: std::fmt::Debug>(result: Result<T, linux::KernelError>) -> Result<(), Failed> {
     match result {
         Err(error) if matches!(error.cause, Cause::Gone(_)) => Ok(()),
-        other => Err(format!("expected the error that it is gone, got {other:?}").into()),
+        other => Err(format!("expected the error that the object is gone, got {other:?}").into()),
     }
 }

@@ -1,4 +1,4 @@
-//! What this binary does when a test starts it as a process to be observed. It reports on standard output
+//! The roles of this binary when a test starts it as a process to be observed. It reports on standard output
 //! that it is ready; it exits at the end of standard input, or when its parent exits.
 #![expect(clippy::print_stdout, reason = "a role speaks to its test by standard output")]
 
@@ -30,7 +30,7 @@ pub(crate) fn play(line: &str) -> Played {
         ["lab"] => super::lab::hold(),
         ["bans-and-dies"] => Ok(super::irqbalance::ban_and_die().map_err(|failed| format!("{failed:?}"))?),
         ["outsider", pid, fd] => outsider(Pid(pid.parse()?), Fd(fd.parse()?)),
-        _ => Err(format!("there is no role {line:?}").into()),
+        _ => Err(format!("role {line:?} does not exist").into()),
     }
 }
 
@@ -43,7 +43,7 @@ fn sockets(count: usize, epolls: usize) -> Played {
     let mut connections: Vec<TcpStream> = Vec::new();
     while connections.len() + 2 < count {
         let client = TcpStream::connect(address)?;
-        // A reset instead of an orderly close: nothing stays behind in TIME-WAIT.
+        // Close by a reset, so that no connection stays in TIME-WAIT.
         rustix::net::sockopt::set_socket_linger(&client, Some(Duration::ZERO))?;
         connections.extend([client, listener.accept()?.0]);
     }
@@ -109,8 +109,8 @@ fn counter() -> Played {
     Ok(())
 }
 
-/// Holds sockets of many kinds; created here, and then brought into another process's network namespace, if
-/// given.
+/// Holds sockets of many kinds: some are created here, others are then brought into another process's network
+/// namespace, if given.
 fn kinds(into: Option<Pid>) -> Played {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let client = TcpStream::connect(listener.local_addr()?)?;

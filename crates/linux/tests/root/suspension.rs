@@ -22,7 +22,7 @@ const FLUSH: Nanoseconds = Nanoseconds::from_millis(2);
 /// Deferral ends after this many empty polls.
 const DEFERRED: u32 = 3;
 
-/// A suspension that no test waits for.
+/// A suspension that lasts longer than any test waits.
 const FOREVER: Nanoseconds = Nanoseconds::from_millis(600_000);
 
 /// How often to try: a softirq that still runs when the suspension begins arms the short timer after it.
@@ -83,7 +83,7 @@ impl Suspended {
         let (app, epoll) = application(&wire, &scratch, APP, "prefer")?;
         let counter = DeliveryCounter::load()?;
         let mut one = Self { wire, scratch, client, counter, napi, app, epoll };
-        one.receive()?; // resolves the neighbour, too
+        one.receive()?; // This also resolves the neighbour.
         Ok(one)
     }
 
@@ -168,7 +168,7 @@ fn stalls() -> Result<(), Failed> {
     assert!(counts.timer_expired > 0 && counts.timer.packets > 0, "{counts:?}");
     assert_eq!((counts.application.polls, counts.interrupt.packets), (0, 0), "{counts:?}");
 
-    // Empty polls of the timer, until the IRQ is enabled again.
+    // The timer polls without packets until the IRQ is enabled again.
     for _ in 0..TRIES {
         std::thread::sleep(Duration::from_nanos(FLUSH.0 * u64::from(DEFERRED) * 4));
         let earlier = one.counter.snapshot()?;
@@ -181,7 +181,7 @@ fn stalls() -> Result<(), Failed> {
             return Ok(());
         }
     }
-    Err("no interrupt came any more".into())
+    Err("no interrupt occurred any more".into())
 }
 
 /// The end of the epoll ends its suspension: packets that wait are delivered although the timeout is far away,
@@ -261,7 +261,7 @@ fn measured(one: &mut Suspended, meter: &BatchMeter, of: BatchesOf) -> Result<Ev
     })?;
     one.send(APP)?;
     one.app.done()?;
-    let found = *meter.read()?.get(&key).ok_or("it was not measured")?;
+    let found = *meter.read()?.get(&key).ok_or("the batch was not measured")?;
     assert_eq!(meter.lost()?, 0);
     let stalled = found.unfinished.ok_or("the second batch has not ended")?;
     let later = meter.read()?.get(&key).and_then(|found| found.unfinished).ok_or("it still stalls")?;

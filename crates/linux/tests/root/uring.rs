@@ -50,7 +50,7 @@ fn plain_ring() -> Result<(), Failed> {
     let process = observed(subject.pid())?;
     let [seen] = &process.rings[..] else { return Err(format!("one ring expected: {process:?}").into()) };
     assert_eq!((seen.id, seen.napi, seen.registered_sockets, &seen.closed), (id, Some(NAPI), 1, &None));
-    assert!(process.sockets.is_empty(), "its socket has no descriptor");
+    assert!(process.sockets.is_empty(), "the socket has no descriptor");
     write_ring_napi(&id, None)?;
     assert_eq!(read_ring_napi(&id)?, None);
     subject.kill();
@@ -62,9 +62,9 @@ fn single_issuer() -> Result<(), Failed> {
     let (subject, id) = ring(&scratch, SINGLE_ISSUER)?;
     let process = observed(subject.pid())?;
     let closed =
-        process.rings.first().and_then(|ring| ring.closed.as_deref()).ok_or("it should be closed")?;
+        process.rings.first().and_then(|ring| ring.closed.as_deref()).ok_or("the socket should be closed")?;
     assert!(closed.contains("IORING_SETUP_SINGLE_ISSUER"), "{closed}");
-    let refused = write_ring_napi(&id, Some(NAPI)).expect_err("only its own task may");
+    let refused = write_ring_napi(&id, Some(NAPI)).expect_err("only the ring's own task may do so");
     assert!(matches!(refused.cause, Cause::Denied { errno: Errno::EXIST, .. }), "{refused}");
     assert_eq!(read_ring_napi(&id)?, None, "reading is allowed, and nothing was written");
     Ok(())
@@ -88,11 +88,11 @@ fn polled(wire: &Wire, client: &mut TcpStream) -> Result<NapiDelivered, Failed> 
     }
     let delivered = between(&earlier, &counter.snapshot()?);
     let napi = wire.near0()?.napis.first().ok_or("near0 has no NAPI")?.id;
-    Ok(delivered.napi(napi).ok_or_else(|| format!("its NAPI was not polled: {delivered:?}"))?.clone())
+    Ok(delivered.napi(napi).ok_or_else(|| format!("the NAPI was not polled: {delivered:?}"))?.clone())
 }
 
-/// fdinfo does not show this: the ring's list of NAPIs is in no file, and each of its waits polls those in the
-/// list.
+/// fdinfo does not show this state: the ring's list of NAPIs is in no file, and each of its waits polls the
+/// NAPIs in the list.
 fn polls_no_more() -> Result<(), Failed> {
     let (scratch, wire) = (Scratch::new("ring-echo")?, Wire::new(1)?);
     let mut command = Command::new("ip");

@@ -65,7 +65,7 @@ pub struct Host {
     /// The `rps_cpus` that each new receive queue of the namespace begins with (`net.core.rps_default_mask`).
     #[serde(default, skip_serializing_if = "CpuSet::is_empty")]
     pub rps_default_mask: CpuSet,
-    /// The interrupts of the devices and those that the operator asked for, by number.
+    /// The interrupts of the devices and those that the operator named, by number.
     pub irqs: Vec<Irq>,
     /// The observed processes, by pid.
     pub processes: Vec<Process>,

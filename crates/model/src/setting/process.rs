@@ -49,8 +49,7 @@ family! {
             );
         },
 
-        /// How an io_uring busy-polls the NAPIs that its sockets receive from; `None` if it does not. Kernel:
-        /// 6.9, `io_uring/napi.c` `io_register_napi()` (`IORING_REGISTER_NAPI`).
+        /// How an io_uring busy-polls the NAPIs that its sockets receive from, if it busy-polls at all.
         ///
         /// Kernel: 6.9, `io_uring/napi.c` `io_register_napi()` (`IORING_REGISTER_NAPI`).
         IoUring(RingId, Option<RingNapi>) = IO_URING { name: "napi busy_poll usecs/prefer" } where {

@@ -1,6 +1,6 @@
 //! How soon the daemon has a policy in force after an `execve`, a new listener, a new epoll, the first
-//! connection of a pod's server and a link that comes up, on a host with a thousand other processes; what it
-//! costs when nothing happens; and what it costs a process without a policy.
+//! connection of a pod's server and a link that comes up, on a host with a thousand other processes; its cost
+//! without events, and its cost for a process without a policy.
 //!
 //! `cargo bench -p netpolicy --bench daemon`, as root; with `-- PART` one part of it, and with further
 //! programs after that, other builds of netpolicy are measured in turn with this one.
@@ -128,12 +128,15 @@ fn pods() -> Done<()> {
         );
         println!(
             "{}",
-            summary("from the first datagram to a pod's UDP server to the same", &mut rounds(udp)?)
+            summary(
+                "from the first datagram to a pod's UDP server to its epoll's parameters",
+                &mut rounds(udp)?
+            )
         );
     }
     let _daemon = stage.daemon_without_bpf(PROGRAM)?;
     let unnoticed = || pod_server(&stage, &pod, role::SERVE, Duration::ZERO);
-    let what = "without BPF, from the connect to a pod's server that has just begun to listen to the same";
+    let what = "without BPF, from the connect to a pod's server that has just begun to listen to its epoll's parameters";
     println!("{}", summary(what, &mut rounds(unnoticed)?));
     Ok(())
 }
@@ -267,12 +270,12 @@ fn cost_for_others() -> Done<()> {
     let by_unit = "[service.cache]\nmatch = { unit = \"never-started\" }\npolicy = \"latency\"\n";
     let mut times: [Vec<Duration>; 3] = Default::default();
     for block in 0..BLOCKS {
-        // Take turns, so that drift affects all alike.
+        // The programs take turns, so that drift affects all alike.
         for turn in 0..3 {
             let way = (block + turn) % 3;
             let daemon = match way {
                 0 => {
-                    // As long as a daemon takes to start: an idle machine is slower at first.
+                    // The duration of a daemon's start: an idle machine is slower at first.
                     std::thread::sleep(SETTLES);
                     None
                 }
@@ -300,7 +303,7 @@ fn cost_for_others() -> Done<()> {
         ratio(name)
     );
     println!(
-        "  with one that must look at each (a unit, not an executable): {:.1?}, ratio {}",
+        "  with a daemon that must inspect each program (it matches a unit, not an executable): {:.1?}, ratio {}",
         middle(unit),
         ratio(unit)
     );
@@ -316,7 +319,7 @@ fn starts(count: usize) -> Done<Duration> {
     Ok(begun.elapsed() / u32::try_from(count)?)
 }
 
-/// Nothing happens, with many objects under policy.
+/// Measures a daemon without events, with many objects under a policy.
 fn idle() -> Done<()> {
     let stage = Stage::new("idle", QUEUES_EACH)?;
     let mut policy = role::policy(&stage);
@@ -353,7 +356,7 @@ fn summary(what: &str, took: &mut [Duration]) -> String {
             clippy::cast_possible_truncation,
             clippy::cast_sign_loss,
             clippy::cast_precision_loss,
-            reason = "a place in a short list"
+            reason = "a position in a short list"
         )]
         let place = ((took.len() as f64 * share).ceil() as usize).clamp(1, took.len()) - 1;
         took[place]

@@ -26,12 +26,12 @@ const AFTER_EXEC: &str = "after-exec";
 pub(crate) const LISTEN: &str = "listen";
 /// Serves one connection on that port, and reports when its epoll has the parameters.
 pub(crate) const SERVE: &str = "serve";
-/// The same with a UDP socket, with or without a datagram.
+/// The same server with a UDP socket, with or without a datagram.
 pub(crate) const SERVE_UDP: &str = "serve-udp";
-/// Matches, and creates epolls.
+/// Execs a matching program, and creates epolls.
 pub(crate) const EPOLLS: &str = "epolls";
 const MAKES_EPOLLS: &str = "makes-epolls";
-/// Matches, and holds many sockets.
+/// Execs a matching program, and holds many sockets.
 pub(crate) const HOLD: &str = "hold";
 const HOLDS: &str = "holds";
 
@@ -118,7 +118,7 @@ fn makes_epolls() -> Done<()> {
     let mut epolls = vec![epoll::create(epoll::CreateFlags::CLOEXEC)?];
     in_force(own, fd_of(&epolls[0])?, clock())?;
     say(".")?;
-    // At moments that are independent of the daemon's.
+    // At moments that do not depend on the daemon's.
     let mut chance = model::Chance::new(u64::from(std::process::id()));
     let one = |epolls: &mut Vec<OwnedFd>| -> Done<()> {
         epolls.push(epoll::create(epoll::CreateFlags::CLOEXEC)?);

@@ -25,7 +25,7 @@ const POD: &str = "192.0.2.3";
 pub(crate) struct Stage {
     lab: Lab,
     beside: Vec<Child>,
-    /// The end of the pipe on which the others wait: they exit when it is closed, even if this process is
+    /// The end of the pipe on which the processes wait: they exit when it is closed, even if this process is
     /// killed.
     held: Vec<OwnedFd>,
     scratch: TempDir,
@@ -104,7 +104,7 @@ impl Stage {
         self.daemon_by(Command::new(program))
     }
 
-    /// The same without BTF from the daemon's point of view: it receives no events by BPF.
+    /// Starts a daemon that does not see BTF, and therefore receives no events from BPF.
     pub(crate) fn daemon_without_bpf(&self, program: &str) -> Done<Daemon> {
         let mut command = Command::new("unshare");
         command.args(["--mount", "sh", "-c", "mount -t tmpfs tmpfs /sys/kernel/btf && exec \"$@\"", "sh"]);
@@ -215,7 +215,7 @@ impl Daemon {
         Ok(fs::read_to_string(Path::new("/proc").join(self.child.id().to_string()).join(name))?)
     }
 
-    /// The CPU time. It has one thread.
+    /// The CPU time of the daemon, which has one thread.
     pub(crate) fn cpu(&self) -> Done<Duration> {
         let text = self.file("schedstat")?;
         let first = text.split_ascii_whitespace().next().ok_or("schedstat")?;
@@ -251,7 +251,7 @@ pub(crate) struct Role {
 }
 
 impl Role {
-    /// Waits until it has begun.
+    /// Waits until the process has begun.
     fn begun(&mut self) -> Done<()> {
         let out = self.child.stdout.as_mut().ok_or("its words")?;
         let mut byte = [0];
@@ -283,7 +283,7 @@ pub(crate) fn median(times: &mut [Duration]) -> Duration {
     times.get(times.len() / 2).copied().unwrap_or_default()
 }
 
-/// Never the benchmark's own image.
+/// Never returns the benchmark's own image.
 pub(crate) fn becomes(image: &str, role: &str, words: [String; 2]) -> std::io::Error {
     Command::new(image).env(role::ROLE, role).args(words).exec()
 }

@@ -14,7 +14,7 @@ use tempfile::TempDir;
 
 use super::{Done, ROUNDS, Times, scratch};
 
-/// Runs both in turn, so that other load affects both.
+/// Runs both alternatives in turn, so that other load affects both.
 pub(super) fn observe(queues: u32) -> Done<()> {
     let lab = Lab::new(&LabOptions::with_queues(queues))?;
     let sysfs = Mounted::in_namespace_of(&lab)?;

@@ -41,7 +41,8 @@ impl Phases {
     }
 }
 
-/// Repeats all four on a host: `observe` reads it, `knobs` write it, `check` checks what verify finds.
+/// Repeats all four steps on a host: `observe` reads it, `knobs` write it, `check` checks the findings of
+/// verify.
 fn rounds<K: Knobs>(
     policy: &Policy,
     knobs: &mut K,
@@ -75,7 +76,7 @@ fn rounds<K: Knobs>(
         let undone = journal.roll_back(name, knobs, asked().at)?;
         let roll_back = began.elapsed();
         if undone.stuck().next().is_some() {
-            return Err("not all was restored".into());
+            return Err("not every setting was restored".into());
         }
         // The first round fills caches, and is not counted.
         if round > 0 {
@@ -121,7 +122,9 @@ pub(super) fn on_a_veth(queues: u32) -> Done<()> {
         None => Ok(()),
     };
     let (phases, settings) = rounds(&policy(of_a_veth()?), &mut Kernel::new(), observe, in_force)?;
-    phases.say(&format!("a veth of {queues} queues, all that it has ({settings} settings), with the kernel"));
+    phases.say(&format!(
+        "a veth of {queues} queues, with all its settings ({settings} settings), with the kernel"
+    ));
     Ok(())
 }
 
@@ -161,11 +164,13 @@ pub(super) fn in_memory(queues: u32) -> Done<()> {
     let mut remaking = policy(first);
     remaking.intents[0].delivery = Some(DeliveryMode::Interrupt);
     let (phases, settings) = timed(&remaking)?;
-    phases.say(&format!("the same, what recreates its queues ({settings} settings), without the kernel"));
+    phases.say(&format!(
+        "the same NIC, settings that recreate its queues ({settings} settings), without the kernel"
+    ));
     Ok(())
 }
 
-/// The observed host with a device that has what a veth lacks.
+/// The observed host with a device that has the features that a veth lacks.
 fn with_everything(mut host: Host) -> Done<Host> {
     let at = host.devices.iter().position(|device| device.id.name.as_str() == SERVER_DEVICE);
     let device = &mut host.devices[at.ok_or("the device was not observed")?];

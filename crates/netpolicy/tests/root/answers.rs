@@ -1,5 +1,4 @@
-//! The answers of `set` through a daemon: in force, refused, or later; and a refusal leaves everything
-//! unchanged.
+//! The answers of `set` through a daemon: in force, refused, or later. A refusal leaves everything unchanged.
 
 use libtest_mimic::{Failed, Trial};
 use linux::lab::SERVER_DEVICE;
@@ -55,7 +54,7 @@ fn no_effect() -> Result<(), Failed> {
         );
         assert!(words.contains("the policy results in the kernel's defaults here"), "{command:?}: {words}");
         assert!(
-            !words.contains("already matches the policy") && !words.contains("set already"),
+            !words.contains("already matches the policy") && !words.contains("already in force"),
             "{command:?}: {words}"
         );
     }
@@ -158,7 +157,7 @@ fn taken_up() -> Result<(), Failed> {
     let (operator, _daemon) = begun("answers-again", 2)?;
     sets(&operator, &["defer50"], 0)?;
     operator.runs(&["rollback"], 0)?;
-    operator.waits_to_hear("it manages nothing until a reload")?;
+    operator.waits_to_hear("the daemon manages no setting until a reload")?;
     assert_eq!(flushes(&operator.devices()?), [0; 2]);
     let said = sets(&operator, &["defer50"], 0)?;
     assert!(said.words.contains("it is set"), "{}", said.words);
@@ -213,9 +212,9 @@ fn ended() -> Result<(), Failed> {
         operator.runs(&["set", "task", &maker.pid().to_string(), "suspend20"], 0)?;
         assert_eq!(maker.epolls(&operator)?.len(), 1);
     }
-    // The queues are restored after the second look: a service that exited may return in a moment.
+    // The queues are restored after the second observation: a service that exited may return in a moment.
     let nothing = || Ok(status(&operator)?.0.contains("\"settings\": 0").then_some(()));
-    waited_for("nothing that is held", nothing).or_else(|_| waited_for("nothing that is held", nothing))?;
+    waited_for("no held settings", nothing).or_else(|_| waited_for("no held settings", nothing))?;
     let said = operator.runs(&["verify"], 0)?;
     assert!(!said.data.contains("gone"), "{}", said.data);
     Ok(())

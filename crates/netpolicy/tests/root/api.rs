@@ -208,7 +208,7 @@ fn through_the_daemon() -> Result<(), Failed> {
     let answer = called(&mut Talk::to(&operator.state().join("io.netpolicy")), "Set", &anybody);
     assert_eq!(answer["parameters"]["exit"], 2, "{answer}");
     assert_eq!(daemon.terminated()?, Some(0));
-    // Without a daemon, the command sets it directly.
+    // Without a daemon, the command applies the policy directly.
     let said = operator.runs(&["set", "device", device, "defer50"], 0)?;
     assert!(!said.words.contains("Set by the daemon"), "{}", said.words);
     operator.runs(&["rollback"], 0)?;
@@ -237,8 +237,8 @@ fn killed() -> Result<(), Failed> {
         daemon.child.wait()?;
     }
     let daemon = daemon(&operator)?;
-    // All of the last accepted policy, or none of it.
-    waited_for("both queues with one value", || {
+    // The policy file has all sections of the last accepted policy, or none.
+    waited_for("both queues with the same value", || {
         let now = timeouts(&operator)?;
         Ok(now.windows(2).all(|pair| pair[0] == pair[1]).then_some(()))
     })?;
@@ -276,7 +276,7 @@ fn attached() -> Result<(), Failed> {
         called(&mut talk, "Set", &set)
     };
 
-    // Without the attach service it fails; otherwise the following would prove nothing.
+    // Without the attach service, the request fails; otherwise, the rest of the test would prove nothing.
     let mut without = daemon_without_right(&operator, &socket)?;
     let said = ask();
     assert_eq!(maker.epolls(&operator)?, plain, "{said}");

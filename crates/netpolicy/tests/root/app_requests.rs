@@ -35,13 +35,13 @@ pub(crate) fn tests() -> Vec<Trial> {
     ]
 }
 
-/// The role: two epolls with a socket each, the first of which requests short response times; a line `fork`
-/// starts a process of the same kind whose sockets request nothing, and `request N` requests policy N for the
-/// first one.
+/// The role: a process with two epolls that have a socket each, the first of which requests short response
+/// times. A line `fork` starts a process of the same kind whose sockets request nothing, and `request N`
+/// requests policy N for the first socket.
 pub(crate) fn play_role() -> Option<()> {
     let role = std::env::var(ROLE).ok()?;
     if ask(&role).is_none() {
-        std::process::exit(1); // the parent then times out while it waits for epolls
+        std::process::exit(1); // The parent then times out while it waits for epolls.
     }
     Some(())
 }
@@ -209,7 +209,7 @@ fn by_daemon() -> Result<(), Failed> {
     let daemon = daemon(&operator, &fixture)?;
     fixture.send("go")?;
     has(&operator, pid, &[EpollParams::default(); 2])?;
-    // The daemon reacts at once: at least one of these comes before its next tick.
+    // The daemon reacts at once: at least one of these lines appears before its next tick.
     for _ in 0..3 {
         let asked = std::time::Instant::now();
         fixture.send("request 3")?;
@@ -307,7 +307,9 @@ fn given_before() -> Result<(), Failed> {
     operator.runs(&["rollback"], 0)?;
     operator.asks("# nothing\n")?;
     let daemon = operator.starts(&fixture.with(&["daemon"]))?;
-    waited_for("what it was given", || Ok((epolls_of(&operator, pid)? == [SUSPENDING; 2]).then_some(())))?;
+    waited_for("the policy that was requested", || {
+        Ok((epolls_of(&operator, pid)? == [SUSPENDING; 2]).then_some(()))
+    })?;
     let said = operator.runs(&fixture.with(&["unset", "task", &number]), 0)?;
     assert!(said.words.contains("the request is withdrawn"), "{}", said.words);
     assert_eq!(epolls_of(&operator, pid)?, [EpollParams::default(); 2]);
@@ -329,7 +331,7 @@ fn child_inherits() -> Result<(), Failed> {
     operator.runs(&fixture.with(&["set", "task", &number, "latency"]), 0)?;
     assert_eq!(epolls_of(&operator, pid)?, [SUSPENDING; 2]);
     fixture.send("fork")?;
-    let child = waited_for("a child with two epolls", || {
+    let child = waited_for("a child process with two epolls", || {
         let host = operator.host()?;
         let child = host.processes.iter().find(|process| process.id.pid != pid && process.epolls.len() == 2);
         Ok(child.map(|child| child.id.pid))
@@ -342,7 +344,7 @@ fn child_inherits() -> Result<(), Failed> {
     );
     operator.runs(&fixture.with(&["apply"]), 0)?;
     assert_eq!(epolls_of(&operator, child)?, [SUSPENDING; 2]);
-    // `none` removes the policy that the same command gave.
+    // `none` removes the policy that the same command set.
     operator.runs(&fixture.with(&["set", "task", &number, "none"]), 0)?;
     let listed = operator.runs(&fixture.with(&["sockets", "list"]), 0)?;
     assert!(!listed.data.contains(&format!("task {pid} ")), "{}", listed.data);

@@ -45,7 +45,7 @@ pub(crate) fn tests() -> Vec<Trial> {
             second_stage_refused,
         ),
         test("applied/doctor_judges_settings_without_counting", NEEDS, doctor),
-        // `make test` runs this one in a guest.
+        // `make test` runs this test in a guest.
         test(
             "applied/a_policy_for_a_nic_with_interrupts_is_applied_and_undone_exactly",
             &[Need::Root, Need::Suspension, Need::VirtioNics],
@@ -54,8 +54,8 @@ pub(crate) fn tests() -> Vec<Trial> {
     ]
 }
 
-/// The second stage would change settings of a trial: this is known before the first one recreates the
-/// queues.
+/// The second stage would change settings of a trial: netpolicy detects this before the first stage recreates
+/// the queues.
 fn second_stage_refused() -> Result<(), Failed> {
     let operator = Operator::new("second-stage", 2)?;
     operator.inside("ethtool -L veth-server rx 1")?;
@@ -86,7 +86,11 @@ fn round_trip() -> Result<(), Failed> {
 
     let plan = operator.runs(&["-o", "json", "plan"], 3)?;
     let plan: serde_json::Value = serde_json::from_str(&plan.data)?;
-    assert_eq!(plan["data"]["changes"].as_array().map(Vec::len), Some(6), "two queues, three settings each");
+    assert_eq!(
+        plan["data"]["changes"].as_array().map(Vec::len),
+        Some(6),
+        "two queues with three settings each"
+    );
     assert_eq!(operator.host()?, before, "planning changes nothing");
     operator.runs(&["apply", "--dry-run"], 3)?;
     assert_eq!(operator.host()?, before, "a dry run changes nothing");
@@ -99,7 +103,7 @@ fn round_trip() -> Result<(), Failed> {
     assert!(operator.runs(&["history"], 0)?.data.contains("kept"));
 
     operator.runs(&["rollback"], 0)?;
-    assert_eq!(operator.host()?, before, "the whole host is as it was");
+    assert_eq!(operator.host()?, before, "the whole host has its former state");
     assert!(operator.runs(&["history"], 0)?.data.contains("rolled back"));
     assert!(operator.runs(&["verify"], 0)?.words.contains("No transaction is in force."));
     Ok(())
@@ -117,7 +121,7 @@ fn on_a_nic() -> Result<(), Failed> {
     assert!(!of_device.is_empty() && of_device.iter().all(|span| *span == 20_000), "{of_device:?}");
     in_near(&["verify"])?;
     in_near(&["rollback"])?;
-    assert_eq!((wire.near0()?, timeouts()?), (device, before), "the NIC is as it was");
+    assert_eq!((wire.near0()?, timeouts()?), (device, before), "the NIC has its former state");
     Ok(())
 }
 
@@ -131,7 +135,7 @@ fn settings_of_a_device() -> Result<(), Failed> {
     )?;
     let refused = operator.runs(&["apply"], 7)?;
     assert!(refused.words.contains("--disruptive"), "{}", refused.words);
-    assert_eq!(operator.host()?, before, "what cuts the link is not done unasked");
+    assert_eq!(operator.host()?, before, "a change that takes the link down needs an explicit option");
 
     let applied = operator.runs(&["apply", "--disruptive"], 0)?;
     for change in ["rx-channels", "rps_flow_cnt", "xps_cpus", "rx-udp-gro-forwarding", "irq-suspend-timeout"]
@@ -165,9 +169,9 @@ fn settings_of_a_device() -> Result<(), Failed> {
     operator.runs(&["rollback"], 0)?;
     operator.runs(&["rollback"], 0)?;
     let tso = operator.inside("ethtool -k veth-server")?;
-    assert!(tso.contains("tx-tcp-segmentation: off\n"), "nor is it asked for any more: {tso}");
+    assert!(tso.contains("tx-tcp-segmentation: off\n"), "nor is TSO still requested: {tso}");
     operator.inside("ethtool -K veth-server tx on tso on")?;
-    assert_eq!(known(&operator.host()?), known(&before), "no half of it is left");
+    assert_eq!(known(&operator.host()?), known(&before), "no part of the transaction is left");
     let refused = operator.runs(&["try", "--disruptive"], 6)?;
     assert!(refused.words.contains("cannot recreate queues"), "{}", refused.words);
     assert_eq!(known(&operator.host()?), known(&before));
@@ -236,7 +240,7 @@ fn twice() -> Result<(), Failed> {
     assert!(again.words.contains("Nothing to change"), "{}", again.words);
     assert_eq!(operator.host()?, once);
     let history = operator.runs(&["-o", "jsonl", "history"], 0)?;
-    assert_eq!(history.data.lines().count(), 1, "nothing was done, so nothing was journalled");
+    assert_eq!(history.data.lines().count(), 1, "no setting was changed, so the journal has no transaction");
     Ok(())
 }
 
@@ -256,7 +260,11 @@ fn foreign_change() -> Result<(), Failed> {
 
     let rollback = operator.runs(&["rollback"], 0)?;
     assert!(rollback.data.contains("left alone"), "{}", rollback.data);
-    assert_eq!(flushes(&operator.devices()?), [0, 77_000], "ours is restored, theirs stays");
+    assert_eq!(
+        flushes(&operator.devices()?),
+        [0, 77_000],
+        "netpolicy's setting is restored, the other program's stays"
+    );
     Ok(())
 }
 
@@ -269,7 +277,7 @@ fn missing_device() -> Result<(), Failed> {
     for words in ["nowhere0", "no such device", "10-test.toml:4", "Nothing was changed."] {
         assert!(failed.words.contains(words), "{words}: {}", failed.words);
     }
-    assert_eq!(operator.host()?, before, "not even the device that is there");
+    assert_eq!(operator.host()?, before, "not even the existing device has changed");
     Ok(())
 }
 
@@ -278,7 +286,7 @@ fn nobody() -> Result<(), Failed> {
     operator.asks(SUSPEND20)?;
     let before = operator.host()?;
     let shown = operator.runs_as_nobody(&["-o", "json", "show", "--processes", "none"], 0)?;
-    assert!(shown.data.contains("veth-server"), "looking at devices takes no privileges");
+    assert!(shown.data.contains("veth-server"), "inspecting devices needs no privileges");
     let elsewhere = operator.runs_as_nobody_with_our_sysfs(&["show", "--processes", "none"], 0)?.data;
     assert!(elsewhere.contains("/sys/class/net: it shows the devices of another network"), "{elsewhere}");
     let planned = operator.runs_as_nobody_with_our_sysfs(&["plan"], 1)?.words;
@@ -305,7 +313,7 @@ fn set_device() -> Result<(), Failed> {
     assert_eq!(
         flushes(&operator.devices()?),
         [0, 0],
-        "without interrupts of its own there is nothing to suspend"
+        "a device without interrupts of its own cannot suspend them"
     );
     operator.runs(&["rollback"], 0)?;
     operator.runs(&["rollback"], 0)?;
@@ -321,7 +329,7 @@ fn quiet() -> Result<(), Failed> {
         assert_eq!((said.data.as_str(), said.words.as_str()), ("", ""), "{arguments:?}");
     }
     let planned = operator.runs(&["-q", "plan"], 3)?;
-    assert!(planned.data.contains("irq-suspend-timeout"), "the plan is what was asked for: {}", planned.data);
+    assert!(planned.data.contains("irq-suspend-timeout"), "the plan is the requested one: {}", planned.data);
     let set = operator.runs(&["-q", "-o", "json", "set", "device", "veth-server", "defer50"], 0)?;
     assert!(set.data.contains("gro-flush-timeout"), "{}", set.data);
     operator.runs(&["rollback"], 0)?;

@@ -71,7 +71,7 @@ pub(crate) fn play_role() -> Option<()> {
                 let port = line["listen ".len()..].parse().ok()?;
                 listeners.push(std::net::TcpListener::bind(("0.0.0.0", port)).ok()?);
             }
-            // One more thread that could wait in an epoll; it exits with the process.
+            // One more thread that could wait in an epoll. It ends with the process.
             "thread" => drop(std::thread::spawn(std::thread::park)),
             "fork" => child = Some(Command::new("/proc/self/exe").stdin(Stdio::piped()).spawn().ok()?),
             _ => epolls.push(epoll::create(epoll::CreateFlags::CLOEXEC).ok()?),
@@ -131,7 +131,11 @@ fn memcached() -> Result<(), Failed> {
     let attach = operator.starts(&["attach", &pid.to_string(), "--delivery", "suspend20"])?;
     operator.waits_to_hear("Attached.")?;
     let attached = operator.host()?;
-    assert_eq!(epolls_of(&attached, pid), [SUSPENDING; 3], "the main thread's epoll and two workers'");
+    assert_eq!(
+        epolls_of(&attached, pid),
+        [SUSPENDING; 3],
+        "the epolls of the main thread and of two workers"
+    );
     assert!(flushes(&attached).contains(&20_000));
     assert_eq!(attach.terminated()?, Some(0));
     operator.waits_to_hear("Restored")?;
@@ -178,7 +182,7 @@ fn child() -> Result<(), Failed> {
         .flat_map(|p| &p.epolls)
         .filter(|e| e.params == Some(SUSPENDING))
         .count();
-    assert_eq!(left, 0, "all of them were restored");
+    assert_eq!(left, 0, "all of the parameters were restored");
     Ok(())
 }
 
@@ -189,7 +193,7 @@ fn ended() -> Result<(), Failed> {
     operator.waits_to_hear("Attached.")?;
     assert_eq!(flushes(&operator.devices()?), [20_000]);
     drop(maker);
-    assert_eq!(attach.child.wait()?.code(), Some(0), "it ends with its process");
+    assert_eq!(attach.child.wait()?.code(), Some(0), "the attachment ends with its process");
     assert_eq!(flushes(&operator.devices()?), [0]);
     Ok(())
 }
@@ -234,7 +238,7 @@ fn link_down() -> Result<(), Failed> {
     let attach = operator.starts(&["attach", &maker.pid().to_string(), "--delivery", "suspend20"])?;
     operator.waits_to_hear("Attached.")?;
     operator.sets_link("down")?;
-    operator.waits_to_hear("nothing can be set yet")?;
+    operator.waits_to_hear("no epoll can be set yet")?;
     operator.sets_link("up")?;
     waited_for("the queue's settings", || Ok((flushes(&operator.devices()?) == [20_000]).then_some(())))?;
     assert_eq!(attach.terminated()?, Some(0));
@@ -250,7 +254,10 @@ fn left_running() -> Result<(), Failed> {
     let script = format!("sleep 60 >/dev/null 2>&1 & echo $! > {left}; sleep 10; exit 4");
     let said = operator.runs(&["run", "--delivery", "suspend20", "--", "sh", "-c", &script], 4)?;
     let left = std::fs::read_to_string(left)?.trim().parse().ok().and_then(rustix::process::Pid::from_raw);
-    rustix::process::kill_process(left.ok_or("the pid of what was left")?, rustix::process::Signal::KILL)?;
+    rustix::process::kill_process(
+        left.ok_or("the pid of the process that was left running")?,
+        rustix::process::Signal::KILL,
+    )?;
     assert!(said.words.contains("sleep[") && said.words.contains("is still running"), "{}", said.words);
     assert_eq!(operator.host()?, before);
     Ok(())
@@ -338,7 +345,7 @@ fn run_fullbusy() -> Result<(), Failed> {
     Ok(())
 }
 
-/// The child only has its parent's epoll, under the same number.
+/// The child has only its parent's epoll, with the same descriptor.
 const FORKS: &str = "
 import os, select, socket, time
 listening = socket.create_server(('0.0.0.0', 9))
@@ -365,7 +372,7 @@ fn forking() -> Result<(), Failed> {
     operator.waits_to_hear("Attached.")?;
     std::thread::sleep(Duration::from_secs(2));
     let attached = server.epolls(&operator)?;
-    assert!(attached[0].prefer_busy_poll, "it is still attached: {attached:?}");
+    assert!(attached[0].prefer_busy_poll, "the process is still attached: {attached:?}");
     assert_eq!(attach.terminated()?, Some(0));
     assert_eq!(server.epolls(&operator)?, before);
     Ok(())
@@ -397,8 +404,8 @@ fn eventbusy() -> Result<(), Failed> {
     operator.waits_to_hear("Attached.")?;
     let attached = operator.host()?;
     let waits = EpollParams { busy_poll_usecs: 200, events_only: true, ..EpollParams::default() };
-    assert_eq!(epolls_of(&attached, pid), [waits; 2], "the main thread's epoll and the worker's");
-    assert_eq!(flushes(&attached), flushes(&before), "softirq delivers as before");
+    assert_eq!(epolls_of(&attached, pid), [waits; 2], "the epolls of the main thread and of the worker");
+    assert_eq!(flushes(&attached), flushes(&before), "softirqs deliver as before");
     assert_eq!(attach.terminated()?, Some(0));
     operator.waits_to_hear("Restored")?;
     assert_eq!(operator.host()?, before);
@@ -429,7 +436,7 @@ fn run_userbusy() -> Result<(), Failed> {
     assert_eq!(
         epolls_of(&operator.host()?, pid),
         [EpollParams::default(); 2],
-        "nothing is set in the kernel"
+        "no setting of the kernel was changed"
     );
     let attach = operator.runs(&["attach", &pid.to_string(), "--delivery", "userbusy"], 6)?;
     assert!(attach.words.contains("epoll_wait that never sleeps"), "{}", attach.words);

@@ -12,11 +12,11 @@ use testkit::balancer::Balancer;
 use testkit::scratch::Scratch;
 use testkit::{Need, test};
 
-/// The operator's own ban: of an interrupt that every PC has.
+/// The operator's own ban, of an interrupt that every PC has.
 const FOREIGN: IrqNumber = IrqNumber(1);
 
-/// How many transactions of a failed test are rolled back: its own two, and those with bans for which
-/// irqbalance was too busy at first.
+/// How many transactions of a failed test are rolled back: the two that the test made, and those with bans
+/// for which irqbalance was too busy at first.
 const ROLLED_BACK_MAX: usize = 4;
 
 pub(crate) fn tests() -> Vec<Trial> {
@@ -95,7 +95,8 @@ impl Scene {
 
 impl Drop for Scene {
     fn drop(&mut self) {
-        // The next test would take leftovers of a failed one for the NIC's own values: roll back each apply.
+        // The next test would take leftovers of a failed test for the NIC's own values, so roll back each
+        // transaction.
         for _ in 0..ROLLED_BACK_MAX {
             let _ = self.runs(&["rollback"], 0);
         }

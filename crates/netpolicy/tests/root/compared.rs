@@ -75,7 +75,7 @@ fn worse() -> Result<(), Failed> {
     let report = documents.last().ok_or("no report")?;
     let again = operator.runs(&["-o", "json", "bench", "report", &record, "--report", &page], 0)?;
     let again: Value = serde_json::from_str(&again.data)?;
-    assert_eq!(of_metric(&again, "p50"), of_metric(report, "p50"), "the record says the same");
+    assert_eq!(of_metric(&again, "p50"), of_metric(report, "p50"), "the record contains the same result");
     let drawn = std::fs::read_to_string(&page)?;
     if is_undecided(report)? {
         return Ok(());
@@ -90,7 +90,11 @@ fn worse() -> Result<(), Failed> {
     let newest = &history["data"]["transactions"][0];
     let verdict = &newest["verdicts"][0];
     let known = (&verdict["ruling"], &verdict["with"]);
-    assert_eq!(known, (&"worse".into(), &"current".into()), "what was restored has its verdict: {history}");
+    assert_eq!(
+        known,
+        (&"worse".into(), &"current".into()),
+        "the restored transaction has its verdict: {history}"
+    );
     let p50 = of_metric(report, "p50");
     assert!(p50["change"]["low"].as_f64().is_some_and(|low| low > 1.0), "{p50}");
     assert!(of_metric(report, "engaged")["after"].as_f64().is_some_and(|share| share > 0.9), "{report}");
@@ -99,7 +103,7 @@ fn worse() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Two of a hundred segments of requests are lost while a setting is in force that concerns UDP only.
+/// Two of a hundred TCP segments with requests are lost while a setting is in force that concerns only UDP.
 fn lossy() -> Result<(), Failed> {
     const DROP: &str = "INPUT -p tcp --dport 11211 -m statistic --mode random --probability 0.02 -j DROP";
     const LOOK_EVERY: Duration = Duration::from_millis(5);
@@ -186,7 +190,7 @@ fn same() -> Result<(), Failed> {
             ["-o", "json", "compare", "memcached", "--b", "current", "--seconds", "25", "--keep-winner"];
         operator.runs(&compare, 0)
     })?;
-    assert!(said.words.contains("are the same on this host"), "{}", said.words);
+    assert!(said.words.contains("result in the same settings on this host"), "{}", said.words);
     let report: Value = serde_json::from_str(&said.data)?;
     let verdict = report["data"]["comparisons"][0]["verdict"].as_str();
     assert!(matches!(verdict, Some("cannot-tell" | "no-difference")), "{report}");
@@ -258,7 +262,7 @@ fn killed() -> Result<(), Failed> {
             caught("a candidate in force", || {
                 // Refused while the last comparison's guard is still restoring the host.
                 if let Some(ended) = compare.child.try_wait()? {
-                    assert_eq!(ended.code(), Some(7), "another one is under way");
+                    assert_eq!(ended.code(), Some(7), "another comparison is in progress");
                     compare = begin()?;
                 }
                 Ok((flushes(&operator.devices()?) != [0]).then_some(()))
@@ -266,7 +270,9 @@ fn killed() -> Result<(), Failed> {
             std::thread::sleep(Duration::from_millis(kill * 171));
             compare.child.kill()?; // SIGKILL
             compare.child.wait()?;
-            waited_for("the host as it was", || Ok((operator.devices()?.devices == before).then_some(())))?;
+            waited_for("the former state of the host", || {
+                Ok((operator.devices()?.devices == before).then_some(()))
+            })?;
         }
         Ok(())
     })?;
@@ -383,7 +389,7 @@ fn another_transaction() -> Result<(), Failed> {
     })?;
     let void = report["data"]["void"].as_array().cloned().unwrap_or_default();
     assert!(void.iter().any(|void| void["reason"] == "transaction"), "{report}");
-    assert_ne!(operator.devices()?.devices, before, "the other's change is in force");
+    assert_ne!(operator.devices()?.devices, before, "the change of the other process is in force");
     operator.runs(&["rollback"], 0)?;
     assert_eq!(operator.devices()?.devices, before);
     Ok(())
@@ -425,7 +431,10 @@ fn once() -> Result<(), Failed> {
     assert_eq!(delivered_by(&operator)?, before);
     let again = operator.runs(&["-o", "json", "bench", "report", &record], 0)?;
     let again: Value = serde_json::from_str(&again.data)?;
-    assert_eq!(again["data"]["comparisons"], report["data"]["comparisons"], "the record says the same");
+    assert_eq!(
+        again["data"]["comparisons"], report["data"]["comparisons"],
+        "the record contains the same result"
+    );
     Ok(())
 }
 
@@ -449,7 +458,7 @@ fn once_kept() -> Result<(), Failed> {
     }
     let kept = report["data"]["kept"].as_str().ok_or_else(|| format!("nothing was kept: {report}"))?;
     assert!(said.words.contains(&format!("rollback {kept}`")), "{}", said.words);
-    assert_eq!(flushes(&operator.devices()?), [20_000; 2], "as the file says");
+    assert_eq!(flushes(&operator.devices()?), [20_000; 2], "the order of the file");
     let commands = said.words.split('`').filter(|word| word.contains(" rollback "));
     let undo: Vec<&str> = commands.filter_map(|command| command.rsplit(' ').next()).collect();
     let history: Value = serde_json::from_str(&operator.runs(&["-o", "json", "history"], 0)?.data)?;

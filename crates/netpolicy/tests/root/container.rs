@@ -1,5 +1,5 @@
-//! The image: built from the program of these tests, and run on a host of the lab by the how-to's own
-//! commands, with exactly the capabilities that they give.
+//! The image, built from the program of these tests, and run on a host of the lab by the commands of the
+//! how-to, with exactly the capabilities that they give.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -38,7 +38,7 @@ pub(crate) fn tests() -> Vec<Trial> {
 /// A host of the lab with a private podman: storage, configuration and `/run` are removed with it.
 struct Host<'o> {
     operator: &'o Operator,
-    /// Keeps the mount namespace.
+    /// Keeps the mount namespace alive.
     container: Started,
     scratch: PathBuf,
 }
@@ -134,7 +134,7 @@ fn given(command: &str) -> Result<u64, Failed> {
     let mut mask = 0;
     for word in words.split(',') {
         let known = CAPABILITIES.iter().find(|(name, _)| *name == word);
-        mask |= 1_u64 << known.ok_or_else(|| format!("{word} is not a capability of ours"))?.1;
+        mask |= 1_u64 << known.ok_or_else(|| format!("{word} is not a capability of the units"))?.1;
     }
     Ok(mask)
 }
@@ -162,7 +162,7 @@ fn by_the_page() -> Result<(), Failed> {
     let commands: Vec<String> =
         page.blocks.iter().filter(|block| block.info == "sh").map(|block| block.lines.join("\n")).collect();
     let [prepare, daemon, attach, rollback] = &commands[..] else {
-        return Err(format!("the page has other commands: {commands:?}").into());
+        return Err(format!("the page has different commands: {commands:?}").into());
     };
     host.runs(prepare)?;
     let maker = EpollMaker::new(host.operator)?;

@@ -208,13 +208,14 @@ fn early() -> Result<(), Failed> {
     let counts = counted(&lab, PORT, || {
         for turn in 0..EACH {
             let size = SIZES[usize::try_from(turn)? % SIZES.len()];
-            // Requests after such a body in the same segment are not detected: use one per connection.
+            // Requests after such a body in the same segment are not detected: use one request per
+            // connection.
             let mut connection = connect(&lab, PORT)?;
             connection.write_all(&post(size))?;
             answer(&mut connection)?;
             connection.write_all(&vec![b'x'; size])?;
             connection.shutdown(std::net::Shutdown::Write)?;
-            assert_eq!(connection.read(&mut [0; 4])?, 0, "the server has read all of it");
+            assert_eq!(connection.read(&mut [0; 4])?, 0, "the server has read the whole body");
         }
         Ok(())
     })?;
@@ -284,7 +285,7 @@ fn found(
     Ok((window, findings.into_iter().map(|found| (found.rule, found.severity)).collect()))
 }
 
-/// Answers all lines but the last: an unknown protocol.
+/// Answers all lines but the last, in a protocol that netpolicy does not know.
 fn lines(connection: TcpStream) -> std::io::Result<()> {
     let mut reader = BufReader::new(connection);
     let mut line = String::new();
@@ -314,7 +315,11 @@ fn goodbyes() -> Result<(), Failed> {
         Ok(())
     })?;
     assert_eq!(window.counts.answered, CONNECTIONS, "{:?}", window.counts);
-    assert_eq!(window.counts.connections, CONNECTIONS, "they worked in it: {:?}", window.counts);
+    assert_eq!(
+        window.counts.connections, CONNECTIONS,
+        "the server worked on the request during the window: {:?}",
+        window.counts
+    );
     assert_eq!((window.waiting.requests, window.waiting.stalled), (0, 0));
     let alarms: Vec<_> = findings.iter().filter(|(rule, _)| !rule.starts_with("live-few")).collect();
     assert!(alarms.is_empty(), "{alarms:?}");
@@ -370,12 +375,12 @@ fn long() -> Result<(), Failed> {
     assert!(counts.carried > all / 4 && counts.answered <= all, "of {all}: {counts:?}");
     let shorter = SpanCounts::bucket_of(Nanoseconds::from_millis(350));
     let few: u64 = series.spans().residence.buckets()[..shorter].iter().sum();
-    assert_eq!(few, 0, "none took less than it took: {counts:?}");
+    assert_eq!(few, 0, "no response time is shorter than the real one: {counts:?}");
     assert!(!series.spans().entered.is_empty());
     Ok(())
 }
 
-/// Twenty working clients. Partial requests are recognised in HTTP/1; in another protocol they are a small
+/// Twenty connections work. Partial requests are recognised in HTTP/1; in another protocol, they are a small
 /// share of all connections.
 fn halves() -> Result<(), Failed> {
     const HTTP: u16 = 8_107;
@@ -415,7 +420,7 @@ fn halves() -> Result<(), Failed> {
     let (window, findings) = work(OTHER, b"~as", b"~ask\n", 4, 1)?;
     assert_eq!((window.waiting.stalled, window.waiting.throughout), (1, 0), "{:?}", window.counts);
     let hangs = findings.iter().find(|(rule, _)| rule == "live-hangs").ok_or("one waits")?;
-    assert_eq!(hangs.1, Severity::Warning, "one of 21 is no problem of the service");
+    assert_eq!(hangs.1, Severity::Warning, "one stuck connection of 21 is no problem of the service");
     Ok(())
 }
 
@@ -440,7 +445,7 @@ fn continues() -> Result<(), Failed> {
         Ok(())
     })?;
     assert_eq!((counts.requests, counts.protocols.http1), (30, 30), "{counts:?}");
-    assert_eq!(counts.unsolicited, 0, "the answer goes on after the interim one: {counts:?}");
+    assert_eq!(counts.unsolicited, 0, "the answer continues after the interim one: {counts:?}");
     Ok(())
 }
 
@@ -491,7 +496,7 @@ fn wrk() -> Result<(), Failed> {
             Ok(())
         })?;
         let requests = said.lines().find_map(|line| line.trim().split_once(" requests in")).map(|(n, _)| n);
-        let requests: u64 = requests.ok_or("wrk says how many")?.parse()?;
+        let requests: u64 = requests.ok_or("wrk prints the number of requests")?.parse()?;
         // wrk does not count requests that are outstanding when it ends.
         let more = counts.requests.abs_diff(requests);
         assert!(more * 200 <= requests + 200 * 4 * depth, "{requests} by wrk, {depth} deep: {counts:?}");
@@ -499,7 +504,7 @@ fn wrk() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Like `counted`, with a client that leaves while it waits.
+/// Like `counted`, with a client that leaves while it waits for an answer.
 fn counted_to_the_end(
     lab: &Lab,
     port: u16,

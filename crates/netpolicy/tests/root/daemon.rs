@@ -87,7 +87,7 @@ fn killed_and_started_again() -> Result<(), Failed> {
     operator.waits_to_hear(AT_WORK)?;
     operator.waits_to_hear("Resuming: ")?;
     assert_eq!(daemon.terminated()?, Some(0));
-    assert_eq!(flushes(&operator.devices()?), [DEFER50; 2], "still, and at its end");
+    assert_eq!(flushes(&operator.devices()?), [DEFER50; 2], "while the daemon runs, and when it ends");
     assert_eq!(operator.runs(&["-o", "json", "history"], 0)?.data, before, "it changed nothing");
     operator.runs(&["rollback"], 0)?;
     assert_eq!(flushes(&operator.devices()?), [0; 2]);
@@ -98,14 +98,18 @@ fn on_stop_revert() -> Result<(), Failed> {
     let (operator, daemon) = begun("daemon-revert", 2, &["--on-stop", "revert"])?;
     assert_eq!(daemon.terminated()?, Some(0));
     operator.waits_to_hear("Restored")?;
-    assert!(!operator.said()?.contains("was rolled back"), "no warning of its own: {}", operator.said()?);
+    assert!(
+        !operator.said()?.contains("was rolled back"),
+        "the daemon prints no warning: {}",
+        operator.said()?
+    );
     assert_eq!(flushes(&operator.devices()?), [0; 2]);
     let config = operator.file("daemon.toml", b"on_stop = \"revert\"\n")?;
     let daemon = operator.starts(&["daemon", "--config", &config])?;
     operator.waits_to_hear(AT_WORK)?;
     is_set(&operator, &[DEFER50; 2])?;
     assert_eq!(daemon.terminated()?, Some(0));
-    assert_eq!(flushes(&operator.devices()?), [0; 2], "the file says so, too");
+    assert_eq!(flushes(&operator.devices()?), [0; 2], "the file contains it, too");
     let config = operator.file("daemon.toml", b"on_stop = \"revrt\"\n")?;
     let said = operator.runs(&["daemon", "--config", &config], 2)?;
     assert!(said.words.contains("revrt") && said.words.contains("line 1"), "{}", said.words);
@@ -159,7 +163,7 @@ fn listener() -> Result<(), Failed> {
     let _daemon = operator.starts(&["daemon"])?;
     operator.waits_to_hear(AT_WORK)?;
     let mut maker = EpollMaker::new(&operator)?;
-    assert_eq!(maker.epolls(&operator)?, [EpollParams::default()], "it serves nothing yet");
+    assert_eq!(maker.epolls(&operator)?, [EpollParams::default()], "the device serves no process yet");
     maker.send("listen 11999")?;
     waited_for("its parameters", || Ok((maker.epolls(&operator)? == [SUSPENDING]).then_some(())))?;
     is_set(&operator, &[20_000])
@@ -180,7 +184,7 @@ fn first_connection() -> Result<(), Failed> {
         Ok(serde_json::from_slice::<Value>(&output.stdout)?["data"].clone())
     };
     let queues = |wanted: u64| {
-        waited_for(&format!("{wanted} queues of its own"), || {
+        waited_for(&format!("{wanted} dedicated queues"), || {
             Ok((status()?["requests"][0]["queues"] == wanted).then_some(()))
         })
     };
@@ -218,7 +222,7 @@ fn ends_half_way() -> Result<(), Failed> {
         child.wait()?;
     }
     let maker = EpollMaker::new(&operator)?;
-    waited_for("the parameters of one that lives", || {
+    waited_for("the parameters of a running process", || {
         Ok((maker.epolls(&operator)? == [SUSPENDING]).then_some(()))
     })
 }
@@ -403,7 +407,7 @@ fn rolled_back() -> Result<(), Failed> {
     let said = operator.runs(&["rollback"], 0)?;
     assert!(said.words.contains(&format!("kill -HUP {}", daemon.child.id())), "{}", said.words);
     operator.waits_to_hear("it manages nothing until a reload")?;
-    waited_for("a status that does not call it set", || {
+    waited_for("a status that does not list the device as set", || {
         let output = operator.netpolicy(&["status"]).output()?;
         let said = String::from_utf8_lossy(&output.stdout).into_owned();
         // Two of the eight settings already had these values.
@@ -465,7 +469,7 @@ fn everybody() -> Result<(), Failed> {
     })?;
     let own = linux::observe(operator.lab.server(), &linux::Processes::Only(vec![Pid(daemon.child.id())]))?;
     let params: Vec<_> = own.processes.iter().flat_map(|process| &process.epolls).collect();
-    assert!(!params.is_empty(), "it waits in an epoll");
+    assert!(!params.is_empty(), "the server waits in an epoll");
     assert!(params.iter().all(|epoll| epoll.params == Some(EpollParams::default())), "{params:?}");
     Ok(())
 }
@@ -485,7 +489,7 @@ fn without_bpf() -> Result<(), Failed> {
     let _daemon = Started { child };
     is_set(&operator, &[DEFER50])?;
     let said = std::fs::read_to_string(&words)?;
-    assert!(said.contains("the kernel does not report them immediately"), "{said}");
+    assert!(said.contains("the kernel does not report these events immediately"), "{said}");
     assert!(said.contains("the initial pid namespace"), "{said}");
     Ok(())
 }

@@ -53,7 +53,7 @@ fn repaired() -> Result<(), Failed> {
     somebody_sets_queue(&operator, 7_000)?;
     are(&operator, &[DEFER50; 2])?;
     let said = operator.runs(&["rollback"], 0)?;
-    assert_eq!(operator.devices()?.devices, before, "and not what the repair found");
+    assert_eq!(operator.devices()?.devices, before, "and not the value that the repair found");
     assert!(said.words.contains("Rolled back all settings of the daemon: 4 settings."), "{}", said.words);
     assert!(!said.words.contains("NOT restored"), "{}", said.words);
     Ok(())
@@ -63,7 +63,7 @@ fn somebody_elses() -> Result<(), Failed> {
     let operator = Operator::new("asked-elses", 2)?;
     let mut daemon = at_work(&operator, &deferring())?;
     are(&operator, &[DEFER50; 2])?;
-    // Without the daemon, no one repairs it.
+    // Without the daemon, no other program repairs the setting.
     daemon.child.kill()?;
     daemon.child.wait()?;
     somebody_sets_queue(&operator, 7_000)?;
@@ -163,7 +163,7 @@ fn add_up() -> Result<(), Failed> {
     let _daemon = at_work(&operator, "# nothing\n")?;
     both()?;
     operator.runs(&["unset", "device", SERVER_DEVICE], 0)?;
-    assert_eq!(segmentation(&operator)?, [Some(true); 2], "one word takes all of it back");
+    assert_eq!(segmentation(&operator)?, [Some(true); 2], "one command restores all of them");
     Ok(())
 }
 
@@ -199,7 +199,7 @@ fn notes() -> Result<(), Failed> {
         words.lines().filter(|line| line.starts_with("task ")).map(str::to_owned).collect()
     };
     let without = task_lines(&operator.runs(&set, 0)?.words);
-    assert!(!without.is_empty(), "it has sockets that nothing has come to");
+    assert!(!without.is_empty(), "the server has sockets that have received nothing");
     operator.runs(&["rollback"], 0)?;
     let _daemon = at_work(&operator, "# nothing\n")?;
     let with = operator.runs(&set, 0)?.words;
@@ -221,7 +221,7 @@ fn budget() -> Result<(), Failed> {
     let waiting = |maker: &EpollMaker| -> Result<usize, Failed> {
         Ok(maker.epolls(&operator)?.iter().filter(|params| params.events_only).count())
     };
-    waited_for("an epoll that waits busily", || Ok((waiting(&maker)? == 1).then_some(())))?;
+    waited_for("an epoll that busy-waits", || Ok((waiting(&maker)? == 1).then_some(())))?;
     let used = || -> Result<bool, Failed> {
         let output = operator.netpolicy(&["-o", "json", "status"]).output()?;
         let said: serde_json::Value = serde_json::from_slice(&output.stdout)?;
@@ -232,7 +232,7 @@ fn budget() -> Result<(), Failed> {
     maker.send("another")?;
     operator.waits_to_hear("the budget allows 1")?;
     assert_eq!(maker.epolls(&operator)?.len(), 2);
-    assert_eq!(waiting(&maker)?, 1, "what it had stays, and no more comes");
+    assert_eq!(waiting(&maker)?, 1, "the former settings stay, and no new ones are added");
     assert_eq!(flushes(&operator.devices()?), [DEFER50]);
     Ok(())
 }
@@ -281,16 +281,19 @@ fn hotplug() -> Result<(), Failed> {
         let irqs = device.napis.iter().filter_map(|napi| host.irq(napi.irq?.irq));
         Ok(irqs.map(|irq| irq.affinity.clone()).collect())
     };
-    let outcome = waited_for("the interrupts where they are asked for", || in_order(0)).and_then(|()| {
+    let outcome = waited_for("the interrupts have the requested affinity", || in_order(0)).and_then(|()| {
         let before = masks()?;
-        assert!(before.iter().any(|cpus| cpus.contains(Cpu(1))), "the second CPU has one: {before:?}");
+        assert!(
+            before.iter().any(|cpus| cpus.contains(Cpu(1))),
+            "an interrupt has the second CPU: {before:?}"
+        );
         let offline = Offline::begin("/sys/devices/system/cpu/cpu1/online")?;
         waited_for("a plan without the second CPU", || in_order(1))?;
         let without = masks()?;
         assert!(without.iter().all(|cpus| cpus.contains(Cpu(0))), "{without:?}");
         drop(offline);
         waited_for("a plan with it", || in_order(2))?;
-        waited_for("masks as they were", || Ok((masks()? == before).then_some(())))
+        waited_for("masks in their former state", || Ok((masks()? == before).then_some(())))
     });
     let log = format!(
         "{}\n{}",

@@ -11,7 +11,7 @@ use testkit::{Need, test};
 
 /// `gro-flush-timeout` of defer50, in nanoseconds.
 const DEFER50: u64 = 50_000;
-/// The same of defer30.
+/// `gro-flush-timeout` of defer30, in nanoseconds.
 const DEFER30: u64 = 30_000;
 
 pub(crate) fn tests() -> Vec<Trial> {
@@ -51,12 +51,12 @@ fn refused() -> Result<(), Failed> {
     let counted = written()?;
     // The driver lacks the setting; the policy and a different thread class are known by then.
     operator.runs(&[&set[..], &["--kthread-class", "rr:5", "--setting", "rx-usecs=8"]].concat(), 6)?;
-    // Likewise a class beyond the allowed bound.
+    // The class exceeds the allowed bound, and is refused, too.
     operator.runs(&[&set[..], &["--kthread-class", "rr:60"]].concat(), 7)?;
     assert_eq!(threads(&operator)?, before, "the same threads");
-    assert_eq!(written()?, counted, "nothing was taken off and put on again");
+    assert_eq!(written()?, counted, "no setting was restored and set again");
     let said = operator.runs(&[&set[..], &["--kthread-class", "fifo:11"]].concat(), 0)?;
-    assert!(said.data.contains("fifo:10 → fifo:11"), "what was asked before counts: {}", said.data);
+    assert!(said.data.contains("fifo:10 → fifo:11"), "the earlier request counts: {}", said.data);
     Ok(())
 }
 
@@ -71,7 +71,7 @@ fn on_trial() -> Result<(), Failed> {
     let tried = trial.stdin(Stdio::null()).output()?;
     assert!(tried.status.success(), "{}", String::from_utf8_lossy(&tried.stderr));
     are(&operator, &[DEFER30; 2])?;
-    // A full observation while another program holds the settings, and a request for them.
+    // A full observation while another program holds the settings that a request concerns.
     let said = operator.runs(&["set", "device", SERVER_DEVICE, "defer77"], 7)?;
     assert!(said.words.contains("is held"), "{}", said.words);
     let status = status(&operator)?;
@@ -84,7 +84,7 @@ fn on_trial() -> Result<(), Failed> {
     waited_for("a status without it", || {
         let after = self::status(&operator)?;
         let plans_after = after["counters"]["plans"].as_u64().ok_or("plans")?;
-        assert!(plans_after < plans + 50, "no plan without a reason: {plans} and {plans_after}");
+        assert!(plans_after < plans + 50, "no plan without a reason: {plans} before and {plans_after} after");
         assert_eq!(after["counters"]["failures"], 0, "{after}");
         let findings = after["findings"].as_array().ok_or("findings")?;
         Ok(findings.iter().all(|finding| finding["rule"] != "taken").then_some(()))
@@ -100,7 +100,7 @@ fn mixture() -> Result<(), Failed> {
         let napis = host.devices.iter().flat_map(|device| &device.napis);
         Ok(napis.map(|napi| napi.defer_hard_irqs).collect())
     };
-    waited_for("what cpu comes to", || {
+    waited_for("the settings of policy cpu", || {
         Ok(deferrals()?.iter().all(|polls| *polls > Some(EmptyPolls(0))).then_some(()))
     })?;
     operator.asks(&deferring(50))?;
@@ -108,7 +108,7 @@ fn mixture() -> Result<(), Failed> {
     let before = deferrals()?;
     operator.asks(&format!("{}settings = {{ rx-usecs = 8 }}\n", deferring(50)))?;
     operator.waits_to_hear("rx-usecs")?;
-    assert_eq!(deferrals()?, before, "all of it stays");
+    assert_eq!(deferrals()?, before, "all settings stay in force");
     assert_eq!(flushes(&operator.devices()?), [DEFER50; 2]);
     operator.asks("# nothing\n")?;
     are(&operator, &[0; 2])
@@ -118,7 +118,7 @@ fn half_undone() -> Result<(), Failed> {
     let operator = Operator::new("spared-half", 2)?;
     let _daemon = at_work(&operator, &deferring(50))?;
     are(&operator, &[DEFER50; 2])?;
-    // Its NAPIs do not exist while the device is down.
+    // The NAPIs of a device do not exist while it is down.
     operator.sets_link("down")?;
     operator.runs(&["rollback"], 5)?;
     operator.waits_to_hear("it manages nothing until a reload")?;
@@ -128,7 +128,7 @@ fn half_undone() -> Result<(), Failed> {
     operator.runs(&["set", "device", SERVER_DEVICE, "defer30"], 0)?;
     are(&operator, &[DEFER30; 2])?;
     let said = operator.runs(&["rollback"], 0)?;
-    assert!(said.words.contains("everything that the daemon had set: 4 settings."), "{}", said.words);
+    assert!(said.words.contains("4 settings"), "{}", said.words);
     are(&operator, &[0; 2])?;
     std::thread::sleep(std::time::Duration::from_secs(1));
     assert_eq!(flushes(&operator.devices()?), [0; 2], "the request was not repeated");

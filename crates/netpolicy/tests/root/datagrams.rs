@@ -52,13 +52,14 @@ pub(crate) fn tests() -> Vec<Trial> {
     ]
 }
 
-/// A UDP server. It runs `more` with its socket `u`, then answers each datagram with the worker and the NAPI
-/// (`SO_INCOMING_NAPI_ID`) that received it. The datagram `more` makes it open three more sockets.
+/// A UDP server. It runs the code `more` with its socket `u`, then answers each datagram with the worker and
+/// the NAPI (`SO_INCOMING_NAPI_ID`) that received it. The datagram `more` makes the server open three more
+/// sockets.
 fn server(operator: &Operator, workers: u32, more: &str) -> Result<ServerProgram, Failed> {
     server_of("python3", operator, workers, more)
 }
 
-/// The same with another name.
+/// A UDP server with another name.
 fn server_of(python: &str, operator: &Operator, workers: u32, more: &str) -> Result<ServerProgram, Failed> {
     const SERVER: &str = "import ctypes, socket, struct, threading\n\
         def work(worker, u):\n    \
@@ -89,7 +90,7 @@ fn asked(operator: &Operator, ports: usize, each: usize) -> Result<Vec<(u32, u32
     asked_at((&CLIENT_ADDRESS.to_string(), &SERVER_ADDRESS.to_string()), operator, ports, each)
 }
 
-/// The same, from one address to another.
+/// Sends datagrams from one address to another; returns the worker and the NAPI of each.
 fn asked_at(
     (from, to): (&str, &str),
     operator: &Operator,
@@ -128,12 +129,12 @@ fn busy_polled_in(text: &str) -> Result<u64, Failed> {
     Ok(found.ok_or("BusyPollRxPackets")?.1.parse()?)
 }
 
-/// The server's UDP sockets, with their busy polling; the budget is read by BPF.
+/// The server's UDP sockets, with their busy polling parameters; BPF reads the budget.
 fn polling(operator: &Operator, server: &ServerProgram) -> Result<Vec<SocketPolling>, Failed> {
     polling_of(SocketState::Udp, operator, server)
 }
 
-/// The same for its sockets in this state.
+/// The server's sockets in this state, with their busy polling parameters.
 fn polling_of(
     state: SocketState,
     operator: &Operator,
@@ -145,7 +146,7 @@ fn polling_of(
     let mut found = Vec::new();
     for socket in sockets {
         let id = SocketId { process: process.id, fd: socket.fd, inode: socket.inode };
-        let seen = socket.polling.ok_or("its polling was not read")?;
+        let seen = socket.polling.ok_or("the socket's polling parameters were not read")?;
         found.push(SocketPolling { busy_poll_budget: Some(read_socket_budget(&id)?), ..seen });
     }
     Ok(found)
@@ -198,7 +199,7 @@ fn blocking() -> Result<(), Failed> {
     assert!(operator.host()? == before, "the whole host is as it was");
     let ended = busy_polled(&operator)?;
     asked(&operator, 1, ROUND)?;
-    assert_eq!(busy_polled(&operator)?, ended, "nothing polls any more");
+    assert_eq!(busy_polled(&operator)?, ended, "no socket polls any more");
     Ok(())
 }
 
@@ -250,7 +251,7 @@ struct AsBooted;
 
 impl Drop for AsBooted {
     fn drop(&mut self) {
-        // If this fails, the next test that needs the default reports it.
+        // If restoring fails, the next test that needs the default reports it.
         let _ = std::fs::write("/proc/sys/net/core/busy_poll", "0");
     }
 }
@@ -285,16 +286,19 @@ fn waits(by: &str) -> Result<(), Failed> {
         Ok(std::fs::read_to_string("/proc/net/udp")?.contains(&bound).then_some(()))
     })?;
     let before = busy_poll()?;
-    assert_eq!(before, 0, "the premise: the guest is as it was booted");
+    assert_eq!(before, 0, "the test requires a guest whose settings are those of the boot");
     let _as_before = AsBooted;
     let service = format!("[service.names]\nmatch = {{ port = {PORT} }}\ndelivery = \"napibusy\"\n");
 
     operator.asks(&service)?;
     let planned = operator.runs_here(&["plan"], 3)?;
     let words = format!("{}{}", planned.data, planned.words);
-    assert!(words.contains("poll and select do not, because net.core.busy_poll is 0"), "{words}");
+    assert!(
+        words.contains("poll and select are not busy-polled, because net.core.busy_poll is 0"),
+        "{words}"
+    );
     operator.runs_here(&["apply"], 0)?;
-    assert_eq!(polled_of(&operator, ROUND)?, 0, "the options of its socket are not enough");
+    assert_eq!(polled_of(&operator, ROUND)?, 0, "the options of the server's socket are not sufficient");
 
     operator.asks(&format!(
         "[device.{OWN}]\npolicy = \"none\"\nsettings = {{ busy_poll = {USECS} }}\n{service}"
@@ -317,7 +321,7 @@ fn waits(by: &str) -> Result<(), Failed> {
     let script = operator.file("undo.sh", script.as_bytes())?;
     run(&format!("sh {script} --by-hand"))?;
     assert_eq!(busy_poll()?, before);
-    assert_eq!(polled_of(&operator, ROUND)?, 0, "nothing polls any more");
+    assert_eq!(polled_of(&operator, ROUND)?, 0, "no socket polls any more");
     run(&format!("ip link del {OWN}")).map(drop)
 }
 
@@ -382,7 +386,7 @@ fn opened_later() -> Result<(), Failed> {
         socket.send_to(b"more", (SERVER_ADDRESS, PORT))
     })??;
     waited_for("all of them", || Ok((polling(&operator, &server)? == [NAPIBUSY; 4]).then_some(())))?;
-    // The daemon publishes its counts after the turn that set them.
+    // The daemon publishes its counts after the turn in which they change.
     waited_for("BPF's report", || Ok((listened()? > before).then_some(())))?;
     assert_eq!(daemon.terminated()?, Some(0));
     operator.runs(&["rollback"], 0)?;
@@ -431,7 +435,7 @@ fn connected() -> Result<(), Failed> {
     assert_eq!(daemon.terminated()?, Some(0));
     operator.runs(&["rollback"], 0)?;
     assert_eq!(of_connections()?, [STILL]);
-    assert_eq!(asks(ROUND)?, 0, "nothing polls any more");
+    assert_eq!(asks(ROUND)?, 0, "no socket polls any more");
     Ok(())
 }
 
@@ -482,11 +486,11 @@ fn by_queue() -> Result<(), Failed> {
     let _server = server(&operator, 2, "")?;
     assert_eq!(group(&operator)?.spread, Spread::Hash);
     let by_queue = workers_by_queue(&operator)?;
-    assert_eq!(by_queue.len(), 2, "both queues have some: {by_queue:?}");
+    assert_eq!(by_queue.len(), 2, "both queues have datagrams: {by_queue:?}");
     assert!(by_queue.values().any(|workers| workers.len() == 2), "the kernel's hash: {by_queue:?}");
     // An unconnected socket keeps the NAPI of its first packet.
     let napis: BTreeSet<(u32, u32)> = asked(&operator, 60, 1)?.into_iter().collect();
-    assert_eq!(napis.len(), 2, "each worker names one: {napis:?}");
+    assert_eq!(napis.len(), 2, "each worker names one NAPI: {napis:?}");
 
     asks_for_queues(&operator)?;
     let said = operator.runs(&["apply"], 0)?;
@@ -494,7 +498,11 @@ fn by_queue() -> Result<(), Failed> {
     operator.runs(&["plan"], 0)?; // the settings already match the policy
     let by_queue = workers_by_queue(&operator)?;
     let owners: Vec<u32> = by_queue.values().flatten().copied().collect();
-    assert_eq!((by_queue.len(), owners.len()), (2, 2), "each queue's are one worker's: {by_queue:?}");
+    assert_eq!(
+        (by_queue.len(), owners.len()),
+        (2, 2),
+        "the datagrams of each queue are delivered to one worker: {by_queue:?}"
+    );
     assert_ne!(owners[0], owners[1], "{by_queue:?}");
     let counts = group(&operator)?.counts.ok_or("it counts")?;
     assert_eq!((counts.by_queue, counts.changed, counts.gone), (60, 0, 0), "{counts:?}");
@@ -522,8 +530,8 @@ fn steers() -> Result<(), Failed> {
     assert!(words.contains("already chooses (as QUIC servers steer by connection id)"), "{words}");
     assert_eq!(group(&operator)?.spread, Spread::Foreign);
     let workers: BTreeSet<u32> = asked(&operator, 60, 1)?.into_iter().map(|(worker, _)| worker).collect();
-    assert_eq!(workers, [0].into(), "its own program chooses");
+    assert_eq!(workers, [0].into(), "the application's own program chooses");
     operator.runs(&["rollback"], 0)?;
-    assert_eq!(group(&operator)?.spread, Spread::Foreign, "it is as it was");
+    assert_eq!(group(&operator)?.spread, Spread::Foreign, "the group has its former program");
     Ok(())
 }

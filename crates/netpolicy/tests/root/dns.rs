@@ -177,7 +177,7 @@ fn query(id: u16) -> Vec<u8> {
 }
 
 fn all_queries(server: fn(&Lab, &Path) -> Result<ServerProgram, Failed>) -> Result<(), Failed> {
-    /// Of two questions each.
+    /// Each file contains two questions.
     const ROUNDS: &str = "2000";
     let lab = Lab::new(&LabOptions::with_queues(2))?;
     // The lab's scratch directory is closed to knot, which drops its capabilities.
@@ -202,7 +202,7 @@ fn all_queries(server: fn(&Lab, &Path) -> Result<ServerProgram, Failed>) -> Resu
     );
     assert_eq!((window.waiting.requests, window.spans.residence.total()), (0, 4_000));
     let read = window.spans.service.total();
-    assert!(read > 3_800, "{read} have a time at which they were read: {counts:?}");
+    assert!(read > 3_800, "{read} requests have a read time: {counts:?}");
     Ok(())
 }
 
@@ -286,7 +286,10 @@ fn on_the_wire() -> Result<(), Failed> {
         #[expect(clippy::cast_precision_loss, reason = "spans of milliseconds")]
         let (here, there) = (here.interval.estimate, there as f64);
         // The stack outside of the hooks takes some microseconds.
-        assert!((here - there).abs() <= there * 0.25 + 10_000.0, "{here} ns here, {there} ns on the wire");
+        assert!(
+            (here - there).abs() <= there * 0.25 + 10_000.0,
+            "{here} ns measured by netpolicy, {there} ns on the wire"
+        );
     }
     Ok(())
 }
@@ -310,7 +313,7 @@ fn over_ipv6() -> Result<(), Failed> {
 fn in_another_order() -> Result<(), Failed> {
     const EARLY: u64 = 20;
     let lab = Lab::new(&LabOptions::with_queues(1))?;
-    // The first of each two questions is answered last, and late.
+    // Of each two questions, the first is answered last, and late.
     let answers = "kept.append((data, peer))\n    if len(kept) == 2:\n        \
         for late, (data, peer) in enumerate(reversed(kept)):\n            \
             time.sleep(0.02 * late); u.sendto(data[:2] + b'\\x81' + data[3:], peer)\n        \
@@ -367,7 +370,7 @@ fn in_order() -> Result<(), Failed> {
     let window = window(&mut meter, || {
         for _ in 0..100 {
             ask(&sockets[0], b"?")?;
-            // Up to eight of a peer may be outstanding.
+            // Up to eight requests of a peer may be outstanding.
             for _ in 0..4 {
                 sockets[1].send(b"a longer datagram without an id")?;
             }

@@ -1,4 +1,4 @@
-//! What policies may gain, said without being asked: for a real memcached without a policy, in a lab.
+//! The expected gains of policies, reported unasked: for a real memcached without a policy, in a lab.
 
 use libtest_mimic::{Failed, Trial};
 use linux::lab::MemcachedOptions;
@@ -73,13 +73,13 @@ fn by_daemon() -> Result<(), Failed> {
         let words = operator.runs(&["status"], 0)?.data;
         assert!(words.contains("service cache: expected with "), "{words}");
         operator.asks(&section("cpu"))?;
-        waited_for("the policy, and no expectation", || {
+        waited_for("the policy without an expectation", || {
             let request = status(&operator)?["requests"][0].clone();
             let is_set = request["policy"] == "cpu" && request["set"].as_u64() > Some(0);
             Ok((is_set && request["expected"].is_null()).then_some(()))
         })?;
         let found = expected_of(&operator)?;
-        assert!(found.is_none(), "its policy is in force: {found:?}");
+        assert!(found.is_none(), "the service's policy is in force: {found:?}");
         assert_eq!(daemon.terminated()?, Some(0));
         Ok(())
     })?;

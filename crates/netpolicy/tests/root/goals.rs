@@ -105,7 +105,7 @@ fn counted() -> Result<(), Failed> {
         let before = page(&operator)?;
         ask(&mut connection, REQUESTS)?;
         if !live_links(pid)?.is_superset(&of_window) {
-            continue; // the machine was too busy for so many in one window
+            continue; // The machine was too busy for so many requests in one window.
         }
         let last = windows(&before);
         let after = waited_for("the end of the window", || {
@@ -119,7 +119,7 @@ fn counted() -> Result<(), Failed> {
         let requests = difference("netpolicy_live_requests_total", "").ok_or("a counter of requests")?;
         assert!(requests <= REQUESTS, "{REQUESTS} requests were counted more than once: {after}");
         if requests < REQUESTS {
-            continue; // the window opened late, or a busy machine missed some
+            continue; // The window opened late, or a busy machine missed some requests.
         }
         for histogram in ["response", "wakeup", "service"] {
             let name = format!("netpolicy_live_{histogram}_seconds");
@@ -205,7 +205,7 @@ fn killed() -> Result<(), Failed> {
     let _server = operator.lab.start_memcached(&MemcachedOptions::default())?;
     let mut daemon = at_work(&operator, &policy("1s", "900ms"))?;
     let pid = daemon.child.id();
-    let found = waited_for("its programs to be attached", || {
+    let found = waited_for("the measurement's programs to be attached", || {
         let programs = live_programs(pid)?;
         Ok((links(pid, &programs)?.len() >= 4).then_some(programs))
     })?;
@@ -213,7 +213,7 @@ fn killed() -> Result<(), Failed> {
     caught("the next window", || Ok((links(pid, &found)?.len() >= 4).then_some(())))?;
     daemon.child.kill()?; // SIGKILL
     daemon.child.wait()?;
-    waited_for("the end of its programs", || Ok((!is_loaded(&found)).then_some(())))
+    waited_for("the measurement's programs to be detached", || Ok((!is_loaded(&found)).then_some(())))
 }
 
 /// Whether the daemon has the measuring thread.
@@ -232,7 +232,7 @@ fn off() -> Result<(), Failed> {
     waited_for("a window", || Ok((windows(&page(&operator)?) > 0).then_some(())))?;
     operator.asks(&policy("1s", "off"))?;
     waited_for("its end", || Ok((!measures(&daemon)?).then_some(())))?;
-    waited_for("a page without what is measured", || {
+    waited_for("a page without the measurement", || {
         Ok((!page(&operator)?.contains("netpolicy_live")).then_some(()))
     })?;
     operator.asks(&policy("1s", "20ms"))?;

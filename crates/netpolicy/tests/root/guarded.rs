@@ -239,7 +239,7 @@ fn held() -> Result<(), Failed> {
         }
         false => assert_eq!(report["ruling"], "beyond-limit", "{report}"),
     }
-    assert_eq!(delivered_by(&operator)?, before, "the host is as it was");
+    assert_eq!(delivered_by(&operator)?, before, "the host has its former state");
     let history: Value = serde_json::from_str(&operator.runs(&["-o", "json", "history"], 0)?.data)?;
     let transactions = history["data"]["transactions"].as_array().cloned().unwrap_or_default();
     assert!(transactions.iter().all(|one| one["in_force"] == 0), "{history}");
@@ -285,7 +285,7 @@ fn ended() -> Result<(), Failed> {
     let code = while_asked(&operator, || {
         let mut trial = operator.starts(&["try", "--guard", WIDE, "--seconds", "120"])?;
         caught("the change in force", || Ok((flushes(&operator.devices()?) == [10_000]).then_some(())))?;
-        // Its parent has not waited for it yet.
+        // The parent has not waited for the process yet.
         let pid = i32::try_from(server.process().pid.0).ok().and_then(rustix::process::Pid::from_raw);
         rustix::process::kill_process(pid.ok_or("pid")?, rustix::process::Signal::KILL)?;
         Ok(waited_for("the end of the trial", || Ok(trial.child.try_wait()?))?.code())
@@ -319,7 +319,7 @@ fn applied() -> Result<(), Failed> {
     operator.runs(&["rollback", report["transactions"][0].as_str().ok_or("no name")?], 0)?;
     let said = operator.runs(&["apply"], 7)?;
     assert!(
-        said.words.contains("nothing to judge by") && said.words.contains("without the guard"),
+        said.words.contains("no traffic for a verdict") && said.words.contains("without the guard"),
         "{}",
         said.words
     );
@@ -360,7 +360,7 @@ fn by_daemon() -> Result<(), Failed> {
         operator.waits_to_hear("judged on live traffic")?;
         // Touching a file without changing its contents ends no trial.
         operator.asks(&hurts)?;
-        let was_judged = waited_long_for("what hurts to be restored", || {
+        let was_judged = waited_long_for("a harmful change to be restored", || {
             let said = operator.said()?;
             let was_judged = said.contains("beyond the guard's limit");
             Ok((was_judged || said.contains("too little was measured")).then_some(was_judged))
@@ -379,7 +379,7 @@ fn by_daemon() -> Result<(), Failed> {
         assert_eq!(status["data"]["counters"]["verdicts"]["beyond-limit"], 1, "{status}");
         // Reading the same policy again counts as a new request; a milder change is judged and kept.
         operator.asks(&format!("{SLIGHT}{}", guard("+1000%", "25s")))?;
-        waited_long_for("what does not hurt", || {
+        waited_long_for("a harmless change", || {
             Ok(operator.said()?.contains("kept by the guard").then_some(()))
         })
         .map_err(|failed| format!("{failed:?}: {}", operator.said().unwrap_or_default()))?;
@@ -433,7 +433,7 @@ fn stopped() -> Result<(), Failed> {
             }
             Ok(is_in_force.then_some(()))
         })?;
-        waited_long_for("the host as it was, by the guard process", is_as_before)?;
+        waited_long_for("the former state of the host, restored by the guard process", is_as_before)?;
         // The trial continues, and restores the host itself at its end.
         trial.signalled(Signal::CONT)?;
         waited_for("the change in force again", || Ok(is_as_before()?.is_none().then_some(())))?;
@@ -478,7 +478,7 @@ fn refused() -> Result<(), Failed> {
     operator.asks("[device.veth-server]\ndelivery = \"defer20\"\n")?;
     refused(&["try", "--guard", "p99=+5%", "--seconds", "5"], 2, "a guard needs 20s to")?;
     refused(&["try", "--guard", "p99=+5%"], 7, "name no service")?;
-    refused(&["try", "--guard", "p50=+5%", "--on", "memcached"], 7, "nothing to judge by")?;
+    refused(&["try", "--guard", "p50=+5%", "--on", "memcached"], 7, "no traffic for a verdict")?;
     refused(&["try", "--guard", "p50=+5%", "--on", "no-such-thing"], 7, "no-such-thing")?;
     assert_eq!(flushes(&operator.devices()?), [0], "nothing was changed");
     let _daemon = at_work(&operator, "[device.veth-server]\ndelivery = \"defer20\"\n")?;

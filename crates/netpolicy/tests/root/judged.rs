@@ -138,7 +138,11 @@ fn service() -> Result<(), Failed> {
     let found = found_while(&operator, PORT, &[3, 3, 3, 3])?;
     let remedy = finding(&found, "live-mostly-service")?["remedy"].clone();
     assert!(remedy.as_str().is_some_and(|remedy| remedy.contains("application")), "{remedy}");
-    assert_eq!(finding(&found, "live-goal-missed")?["remedy"], remedy, "what helps is what helps there");
+    assert_eq!(
+        finding(&found, "live-goal-missed")?["remedy"],
+        remedy,
+        "the proposed remedy is one that helps in this case"
+    );
     Ok(())
 }
 
@@ -211,7 +215,10 @@ fn ring() -> Result<(), Failed> {
     let found = while_asked_in_turn(&operator, || doctor(&operator))?;
     let remedy = finding(&found, "live-mostly-ring")?["remedy"].clone();
     assert!(remedy.as_str().is_some_and(|remedy| remedy.contains("gro-flush-timeout")), "{remedy}");
-    assert!(remedy.as_str().is_some_and(|remedy| remedy.contains("slow")), "the service by name: {remedy}");
+    assert!(
+        remedy.as_str().is_some_and(|remedy| remedy.contains("slow")),
+        "the remedy names the service: {remedy}"
+    );
     finding(&found, "live-goal-missed")?;
     Ok(())
 }

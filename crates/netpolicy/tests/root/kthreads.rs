@@ -113,7 +113,7 @@ fn engaged() -> Result<(), Failed> {
     let shown = operator.runs(&["show", "--processes", "none"], 0)?.data;
     assert!(shown.contains("CPUs 0, fifo:50"), "{shown}");
     let threaded = asked(&operator, server.address())?;
-    assert_eq!(threaded.total(), threaded.kthread, "no softirq polls it any more: {threaded:?}");
+    assert_eq!(threaded.total(), threaded.kthread, "no softirq polls the NAPI any more: {threaded:?}");
     assert!(threaded.kthread.packets > 1_000, "{threaded:?}");
     operator.runs(&["verify"], 0)?;
 
@@ -170,7 +170,7 @@ fn undo_script() -> Result<(), Failed> {
     let output = Command::new("sh").arg(script).arg("--by-hand").env("YNL", "/no/such/ynl").output()?;
     let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
     let host = operator.devices()?;
-    let begins = host.kthread_begins.clone().ok_or("what threads begin with")?;
+    let begins = host.kthread_begins.clone().ok_or("the initial parameters of threads")?;
     for thread in threads(&host)?.into_iter().flatten() {
         assert_eq!((thread.cpus, thread.scheduling), (begins.cpus.clone(), begins.scheduling), "{said}");
     }
@@ -226,7 +226,7 @@ fn clamped() -> Result<(), Failed> {
     let pid = linux::process::napi_threads_named(DEVICE)?;
     let other =
         Command::new("uclampset").args(["-p", &pid[0].to_string(), "-m", "0", "-M", "100"]).status()?;
-    assert!(other.success(), "somebody else clamps one");
+    assert!(other.success(), "another program clamps one thread");
     let drifted = operator.runs(&["verify"], 3)?;
     assert!(drifted.data.contains("kthread util-clamp"), "{}", drifted.data);
     // A value set by another program stays as long as the thread.
@@ -261,7 +261,7 @@ fn sliced() -> Result<(), Failed> {
     let explained = operator.runs(&["explain", DEVICE], 0)?.data;
     assert!(explained.contains("kthread slice 500us (before: default)"), "{explained}");
 
-    // Changing the class keeps the slice, which the kernel would reset.
+    // Changing the class keeps the slice, which the kernel alone would reset.
     operator.asks(&SLICED.replace("other:-5", "batch"))?;
     operator.runs(&["apply"], 0)?;
     assert_eq!(slices(&operator.host()?)?, [own, own]);
@@ -356,7 +356,7 @@ fn busy_reset() -> Result<(), Failed> {
         operator.sets_link(state)?;
     }
     let drift = operator.runs(&["verify"], 3)?.data;
-    assert!(drift.contains("kthread policy"), "a new thread begins as threads do: {drift}");
+    assert!(drift.contains("kthread policy"), "a new thread has the initial parameters: {drift}");
     operator.runs(&["apply"], 0)?;
     assert_eq!(threaded(&operator.host()?), both);
     assert!(are_placed(&operator.host()?, CLASS)?);
@@ -377,7 +377,7 @@ fn overlaid() -> Result<(), Failed> {
     operator.runs(&["set", "device", "veth-server", "defer20"], 0)?;
     assert_eq!(threaded(&operator.host()?), [Some(Threading::Off)]);
     operator.runs(&["rollback"], 0)?;
-    assert!(are_pinned(&operator.host()?)?, "the thread is another one, and scheduled as it was");
+    assert!(are_pinned(&operator.host()?)?, "the thread is a new one with the former scheduling parameters");
     operator.runs(&["rollback"], 0)?;
     assert_eq!(operator.host()?, before);
     Ok(())
@@ -426,7 +426,7 @@ fn isolated() -> Result<(), Failed> {
     let partition = Partition::new()?;
     assert_eq!(operator.host()?.topology.isolated.to_string(), "1");
     let moved = threads(&operator.devices()?)?;
-    assert!(moved.iter().all(Option::is_some), "it is still there: {moved:?}");
+    assert!(moved.iter().all(Option::is_some), "the thread stayed there: {moved:?}");
     // Newer kernels move threads off such a CPU; only tasks in the partition may use it.
     let stays = moved.iter().flatten().all(|thread| thread.cpus.to_string() == "1");
     if !stays {
@@ -437,11 +437,11 @@ fn isolated() -> Result<(), Failed> {
             .iter()
             .flat_map(|device| &device.napis)
             .all(|napi| napi.kthread.is_some());
-        assert!(polled, "a thread polls all the same");
+        assert!(polled, "a thread polls nevertheless");
     }
     drop(partition);
     assert!(operator.host()?.topology.isolated.is_empty());
-    on_cpu_1("the thread on CPU 1, isolated no more")?;
+    on_cpu_1("the thread on CPU 1, which is no longer isolated")?;
     operator.runs(&["verify"], 0)?;
     assert_eq!(daemon.terminated()?, Some(0));
     operator.runs(&["rollback"], 0)?;

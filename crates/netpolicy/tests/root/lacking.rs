@@ -64,7 +64,7 @@ fn verdict() -> Result<(), Failed> {
             }
             assert!(said.contains("No space left"), "{files} files: {said}");
         }
-        Err("it was never kept".into())
+        Err("the change was never kept".into())
     })
 }
 
@@ -164,7 +164,7 @@ fn right() -> Result<(), Failed> {
         .map_err(|failed| format!("{failed:?}: {}", operator.said().unwrap_or_default()))?;
         daemon.child.kill()?; // SIGKILL
         daemon.child.wait()?;
-        waited_for("all as it was, by the guard process", is_as_before)?;
+        waited_for("the former state, restored by the guard process", is_as_before)?;
         waited_for("its end", || Ok(trial::guards(&operator)?.is_empty().then_some(())))
     })
 }

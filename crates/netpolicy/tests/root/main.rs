@@ -15,7 +15,7 @@ mod daemon_asked;
 mod daemon_spared;
 mod datagrams;
 #[path = "../../../daemon/tests/desk/mod.rs"]
-#[expect(dead_code, reason = "the tests without root count its turns and read its metrics")]
+#[expect(dead_code, reason = "the tests without root count the daemon's turns and read its metrics")]
 mod desk;
 mod dns;
 mod driver_facts;

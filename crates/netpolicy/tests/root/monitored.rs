@@ -121,13 +121,13 @@ fn named() -> Result<(), Failed> {
     })?;
     let (samples, families) = served(&page);
     for file in ["netpolicy-host.json", "netpolicy.rules.yml", "netpolicy.rules.test.yml"] {
-        // A standing proof has nothing to show for the first minutes.
+        // A standing proof has no results in its first minutes.
         let awaits_a_proof = |name: &String| name.starts_with("netpolicy_proof_") && families.contains(name);
         let missing: Vec<_> = metrics_in(&read(file)?)
             .into_iter()
             .filter(|name| !samples.contains(name) && !awaits_a_proof(name))
             .collect();
-        assert!(missing.is_empty(), "{file} names what is not served: {missing:?}\n{page}");
+        assert!(missing.is_empty(), "{file} names metrics that are not served: {missing:?} {page}");
     }
     let reference = std::fs::read_to_string(repository().join("docs/reference/metrics.md"))?;
     let documented = metrics_in(&reference);
@@ -136,7 +136,7 @@ fn named() -> Result<(), Failed> {
         families.contains(plain)
     };
     let gone: Vec<_> = documented.iter().filter(|name| !of_family(name)).collect();
-    assert!(gone.is_empty(), "docs/reference/metrics.md names what is not served: {gone:?}");
+    assert!(gone.is_empty(), "docs/reference/metrics.md names metrics that are not served: {gone:?}");
     let is_documented = |family: &&String| {
         ["", "_total", "_info"].iter().any(|end| documented.contains(&format!("{family}{end}")))
     };
@@ -266,7 +266,7 @@ fn scraped() -> Result<(), Failed> {
                 asked(&operator, "up{job=\"netpolicy\"} == 1 and on () netpolicy_engaged_ratio > 0.05")?;
             Ok((!measured.is_empty()).then_some(()))
         })?;
-        waited_for("a host that is well", || Ok(asked(&operator, "ALERTS")?.is_empty().then_some(())))?;
+        waited_for("a host without problems", || Ok(asked(&operator, "ALERTS")?.is_empty().then_some(())))?;
 
         foreign_change(&operator)?;
         fires(&operator, "NetpolicyForeignChanges", true)?;
@@ -298,7 +298,7 @@ fn every_panel_has_data(operator: &Operator) -> Result<(), Failed> {
     let dashboard: Value = serde_json::from_str(&read("netpolicy-host.json")?)?;
     let expressions = expressions(&dashboard);
     assert!(expressions.len() > 30, "{expressions:?}");
-    // A standing proof has nothing to show for the first minutes; `proven/` reads its metrics.
+    // A standing proof has no results in its first minutes; `proven/` reads its metrics.
     for (title, expression) in expressions.into_iter().filter(|(_, text)| !text.contains("netpolicy_proof")) {
         waited_for(&format!("data of panel `{title}`: {expression}"), || {
             Ok((!asked(operator, &expression)?.is_empty()).then_some(()))

@@ -136,7 +136,7 @@ fn need(name: &str) -> Need {
         "threaded-busy" => Need::ThreadedBusy,
         "util-clamps" => Need::UtilClamps,
         "redis-server" => Need::Program("redis-server"),
-        unknown => panic!("a page's stage needs {unknown:?}, which no test knows how to look for"),
+        unknown => panic!("a page's stage needs {unknown:?}, which no test can check"),
     }
 }
 
@@ -164,7 +164,7 @@ fn play_often(path: &Path, text: &str) -> Result<(), Failed> {
 fn play(path: &Path, text: &str) -> Result<(), Failed> {
     let name = path.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
     if !text.contains("<!-- stage:") {
-        return Err(format!("{}: no comment says on which stage it is played", path.display()).into());
+        return Err(format!("{}: no comment specifies the stage of this page", path.display()).into());
     }
     let mut stage = Stage::new(&name, text)?;
     for block in Document::of(text).blocks {
@@ -244,7 +244,7 @@ impl Stage {
     }
 
     /// Runs the commands of a block, one after another.
-    #[expect(clippy::print_stderr, reason = "what commands say is shown to who writes a page")]
+    #[expect(clippy::print_stderr, reason = "the output of commands is shown to the author of a page")]
     fn types(&mut self, block: &Block) -> Result<(), Failed> {
         for step in steps(block)? {
             let command = self.as_here(&step.command);
@@ -266,7 +266,7 @@ impl Stage {
                 None if written => {}
                 None => {
                     let shown = shown.join("\n");
-                    return Err(format!("`{command}` is shown with\n{shown}\nand said\n{said}").into());
+                    return Err(format!("`{command}` is shown with {shown}, but printed {said}").into());
                 }
             }
         }
@@ -276,7 +276,7 @@ impl Stage {
     /// Starts the command of a block, and waits until it has printed what the block shows.
     fn starts(&mut self, block: &Block) -> Result<(), Failed> {
         let [step] = &steps(block)?[..] else {
-            return Err("a block of the background has one command".into());
+            return Err("a background block has exactly one command".into());
         };
         let command = self.as_here(&step.command);
         let words = self.scratch.path(&format!("background-{}", self.background.len()));
@@ -292,7 +292,7 @@ impl Stage {
             }
             if Instant::now() > deadline {
                 let (shown, said) = (shown.join("\n"), said.join("\n"));
-                return Err(format!("`{command}` is shown with\n{shown}\nand said\n{said}").into());
+                return Err(format!("`{command}` is shown with {shown}, but printed {said}").into());
             }
             std::thread::sleep(PAUSE);
         };
@@ -303,7 +303,7 @@ impl Stage {
 
     /// Interrupts the last background command, and compares its output.
     fn interrupts(&mut self, block: &Block) -> Result<(), Failed> {
-        let mut group = self.background.pop().ok_or("no command goes on")?;
+        let mut group = self.background.pop().ok_or("no background command is running")?;
         let before = lines(&group.said()?).len();
         group.signal(Signal::INT);
         group.ends(ENDS_WITHIN)?;
@@ -312,16 +312,18 @@ impl Stage {
             block.lines.iter().filter(|line| *line != "^C").map(|line| self.as_here(line)).collect();
         match pairs(&shown, &said) {
             Some(_) => Ok(()),
-            None => {
-                Err(format!("Ctrl-C is shown with\n{}\nand it said\n{}", shown.join("\n"), said.join("\n"))
-                    .into())
-            }
+            None => Err(format!(
+                "Ctrl-C is shown with {}, but the command printed {}",
+                shown.join("\n"),
+                said.join("\n")
+            )
+            .into()),
         }
     }
 
     /// Kills the last background command.
     fn kills(&mut self) -> Result<(), Failed> {
-        let mut group = self.background.pop().ok_or("no command goes on")?;
+        let mut group = self.background.pop().ok_or("no background command is running")?;
         group.signal(Signal::KILL);
         group.ends(ENDS_WITHIN).map(drop)
     }
@@ -483,7 +485,11 @@ impl Group {
                 return Ok(status.code());
             }
             if Instant::now() > deadline {
-                return Err(format!("it did not end within {within:?}, and said\n{}", self.said()?).into());
+                return Err(format!(
+                    "the command did not end within {within:?}, and printed {}",
+                    self.said()?
+                )
+                .into());
             }
             std::thread::sleep(PAUSE);
         }
@@ -520,7 +526,7 @@ fn steps(block: &Block) -> Result<Vec<Step>, Failed> {
                 let code = command.split_once(ENDS_WITH).map_or(Ok(0), |(_, code)| code.trim().parse())?;
                 steps.push(Step { command: command.to_owned(), code, shows: Vec::new() });
             }
-            (None, None) => return Err("a block of the console begins with a command, after `$ `".into()),
+            (None, None) => return Err("a console block begins with a command, after `$ `".into()),
             (None, Some(step)) => match line.strip_prefix("> ").or((line == ">").then_some("")) {
                 Some(more) if step.shows.is_empty() => {
                     step.command.push('\n');

@@ -15,7 +15,7 @@ use testkit::{Need, repeated, test};
 
 use crate::stacks::kind;
 
-/// Not memcached's default port, which other servers of the machine may use.
+/// Not memcached's default port, which other servers on the machine may use.
 const PORT: u16 = 11_977;
 const POD: &str = "192.0.2.3";
 
@@ -124,7 +124,7 @@ fn events(operator: &Operator, kind: &str) -> Result<u64, Failed> {
     Ok(status["data"]["counters"]["events"][kind].as_u64().unwrap_or(0))
 }
 
-/// A scan of the young process's epolls may find its first connection before the event.
+/// A scan of the new process's epolls may find its first connection before the event.
 fn by_port() -> Result<(), Failed> {
     let operator = Operator::new("pod-port", 1)?;
     let mut pod = Pod::new(&operator)?;
@@ -134,7 +134,7 @@ fn by_port() -> Result<(), Failed> {
     let daemon = at_work(&operator, &policy)?;
     let pid = pod.serves("memcached")?;
     waited_for("the event of its listener", || Ok((events(&operator, "listener")? > 0).then_some(())))?;
-    // Its NAPI is not known yet: no queue of the NIC is assumed to be its own.
+    // The process's NAPI is not known yet: netpolicy assumes no queue of the NIC to be dedicated to it.
     assert_eq!((polling(&operator, pid)?, flushes(&operator.devices()?)), (0, vec![0]));
     let client = connected(&operator)?;
     waited_for("its epolls", || Ok((polling(&operator, pid)? > 0).then_some(())))?;
@@ -142,7 +142,11 @@ fn by_port() -> Result<(), Failed> {
     let awaited = events(&operator, "connection")?;
     assert!(awaited > 0, "its first connection was an event");
     let more = connected(&operator)?;
-    assert_eq!(events(&operator, "connection")?, awaited, "once it is set, no other is awaited");
+    assert_eq!(
+        events(&operator, "connection")?,
+        awaited,
+        "once the first connection is set up, no other is awaited"
+    );
     assert_eq!(daemon.terminated()?, Some(0));
     operator.runs(&["rollback"], 0)?;
     assert_eq!((polling(&operator, pid)?, flushes(&operator.devices()?)), (0, vec![0]));
@@ -195,7 +199,7 @@ fn by_udp() -> Result<(), Failed> {
     Err(format!("no scan found the first datagram of any of {ATTEMPTS_MAX} servers").into())
 }
 
-/// Whether a scan found the server; asserts that it was found.
+/// Whether a scan found the server, which may be what the test asserts.
 fn is_found_by_a_scan(attempt: usize) -> Result<bool, Failed> {
     let operator = Operator::new(&format!("pod-udp-{attempt}"), 1)?;
     let mut pod = Pod::new(&operator)?;
@@ -224,10 +228,12 @@ fn by_both() -> Result<(), Failed> {
     waited_for("the event of its ports", || Ok((events(&operator, "listener")? > 0).then_some(())))?;
     assert_eq!((polling(&operator, pid)?, flushes(&operator.devices()?)), (0, vec![0]));
     asked_by_datagram(&operator)?;
-    waited_for("its epolls, by the datagram", || Ok((polling(&operator, pid)? > 0).then_some(())))?;
+    waited_for("the epolls of the server, found by the datagram", || {
+        Ok((polling(&operator, pid)? > 0).then_some(()))
+    })?;
     waited_for("the queue", || Ok((flushes(&operator.devices()?) == [20_000]).then_some(())))?;
     let client = connected(&operator)?;
-    assert!(polling(&operator, pid)? > 0, "its connection changes nothing");
+    assert!(polling(&operator, pid)? > 0, "the connection changes no setting");
     assert_eq!(daemon.terminated()?, Some(0));
     operator.runs(&["rollback"], 0)?;
     assert_eq!((polling(&operator, pid)?, flushes(&operator.devices()?)), (0, vec![0]));

@@ -15,7 +15,7 @@ pub(crate) fn tests() -> Vec<Trial> {
     vec![test("proven/a_policy_is_withdrawn_now_and_then_and_what_it_does_is_counted", NEEDS, proven)]
 }
 
-/// A policy that makes packets wait for two milliseconds: the proof shows that it is no good.
+/// A policy that makes packets wait for two milliseconds: the proof shows that the policy is harmful.
 const POLICY: &str =
     "[service.cache]\nmatch = { port = 11211 }\ndelivery = \"defer:2ms\"\nholdback = \"10%\"\n";
 
@@ -34,7 +34,7 @@ fn proven() -> Result<(), Failed> {
     let in_force = || Ok((flushes(&operator.devices()?) == TWO_MS).then_some(()));
     let daemon = at_work(&operator, POLICY)?;
     waited_for("the policy", in_force)?;
-    waited_for("a proof that has begun", || Ok(proof(&operator)?.is_object().then_some(())))?;
+    waited_for("a proof in progress", || Ok(proof(&operator)?.is_object().then_some(())))?;
     assert_eq!(daemon.terminated()?, Some(0));
     // The policy has been in force for a day: an episode is due.
     let path = operator.state().join("proofs.json");
@@ -42,7 +42,7 @@ fn proven() -> Result<(), Failed> {
     stored["services"]["service cache"]["managed_millis"] = json!(86_400_000);
     std::fs::write(&path, stored.to_string())?;
     let daemon = at_work(&operator, POLICY)?;
-    let waits = waited_for("why there is none", || finding(&operator, "proof-waits"))?;
+    let waits = waited_for("the reason why there is no proof", || finding(&operator, "proof-waits"))?;
     assert!(waits["evidence"].to_string().contains("received no request"), "{waits}");
     assert_eq!(daemon.terminated()?, Some(0));
     requests::while_asked(&operator, || {
@@ -81,7 +81,7 @@ fn proven() -> Result<(), Failed> {
         let history: Value = serde_json::from_str(&operator.runs(&["-o", "json", "history"], 0)?.data)?;
         let all = history["data"]["transactions"].as_array().ok_or("transactions")?;
         let withdrawn = all.iter().filter(|one| one.to_string().contains("standing proof"));
-        assert!(withdrawn.count() <= 1, "but what the killed daemon left: {history}");
+        assert!(withdrawn.count() <= 1, "except what the killed daemon left: {history}");
         assert_eq!(daemon.terminated()?, Some(0));
         let words = operator.runs(&["history"], 0)?.data;
         assert!(words.contains("service cache: its proof: p50 +") && words.contains(", reversed"), "{words}");
@@ -115,10 +115,10 @@ fn rolled_back(operator: &Operator, in_force: impl Fn() -> Result<Option<()>, Fa
         page.contains("p50 of service cache with its policy") && page.contains("class=\"band\""),
         "{page}"
     );
-    // It stays so for the next daemon, and ends at a reload.
+    // The rollback stays in force for the next daemon, and ends at a reload.
     let daemon = at_work(operator, &policy)?;
     waited_for("the finding again", || finding(operator, "proof-rolled-back"))?;
-    gone()?.ok_or("it stays rolled back")?;
+    gone()?.ok_or("the policy stays rolled back")?;
     daemon.signalled(Signal::HUP)?;
     waited_for("the policy after a reload", in_force)?;
     assert_eq!(daemon.terminated()?, Some(0));

@@ -129,7 +129,7 @@ impl Nics {
             // sysfs shows the devices of the namespace in which it was mounted.
             let listed = inside("cat /proc/net/dev")?;
             let mut names = listed.lines().filter_map(|line| Some(line.split_once(':')?.0.trim()));
-            let made = names.rfind(|name| name.starts_with("eth")).ok_or("no device was made")?;
+            let made = names.rfind(|name| name.starts_with("eth")).ok_or("no device was created")?;
             inside(&format!("ip link set {made} name {name}"))?;
             inside(&format!("ip addr add {address}/24 dev {name}"))?;
             let shown = inside(&format!("ip -o link show {name}"))?;
@@ -169,7 +169,7 @@ impl Nics {
         Ok(nics)
     }
 
-    /// Some packets on every connection, in both directions.
+    /// Sends some packets on every connection, in both directions.
     fn exchange(&mut self) -> Result<(), Failed> {
         self.client.tell("ask 8")?;
         self.far_client.tell("ask 8")
@@ -323,7 +323,8 @@ fn sockets() -> Result<(), Failed> {
     Ok(())
 }
 
-/// The table has room for some of the rules: those are removed again, and the error says why.
+/// The table has room for only some of the rules: the rules that were added are removed again, and the error
+/// gives the reason.
 fn full_table() -> Result<(), Failed> {
     const ROOM: &str = "3";
     let nics = Nics::new("queues-full")?;
@@ -335,7 +336,7 @@ fn full_table() -> Result<(), Failed> {
         run(&format!("mount -t debugfs none {debugfs}"))?;
     }
     std::fs::write(&room, ROOM)?;
-    let error = apply_requests(&nics).map(drop).expect_err("there is no room for all rules");
+    let error = apply_requests(&nics).map(drop).expect_err("the table has no room for all rules");
     let error = format!("{error:?}");
     assert!(error.contains("ENOSPC") && error.contains("tcp4 src-ip 198.51.100.2"), "{error}");
     assert_eq!(nics.near()?, before);

@@ -103,7 +103,7 @@ fn other_end() -> Result<(), Failed> {
     let file = words[1].strip_prefix("--net=").ok_or("a namespace")?;
     assert_eq!(Netns::at(std::path::Path::new(file))?.id(), operator.lab.client().id());
     typed(&command)?;
-    // The old connection has received nothing since: there is nothing left to fix.
+    // The old connection has received no packet since then, so there is nothing left to fix.
     assert_eq!(remedy(&findings(&operator, 3)?, "packets-on-no-napi")?, None);
     asked(&mut stream)?;
     assert!(!findings(&operator, 3)?.iter().any(|finding| finding.rule == "packets-on-no-napi"));

@@ -18,7 +18,8 @@ pub(crate) fn connect(lab: &Lab, port: u16) -> Result<TcpStream, Failed> {
     Ok(stream)
 }
 
-/// Sends requests to memcached over several connections at fixed times, whether or not it has answered.
+/// Sends requests to memcached over several connections at fixed times, whether or not memcached has
+/// answered.
 fn ask(lab: &Lab, stop: &AtomicBool, every: Duration) -> Result<(), Failed> {
     const CONNECTIONS: u64 = 8;
     std::thread::scope(|scope| {
@@ -139,7 +140,8 @@ pub(crate) fn while_asked<T>(
     while_asked_every(operator, Duration::from_millis(8), body)
 }
 
-/// The same with connections that send a request at this interval, or immediately if the answer took longer.
+/// The result of a body while connections send a request at this interval, or immediately if the answer took
+/// longer.
 pub(crate) fn while_asked_every<T>(
     operator: &Operator,
     every: Duration,

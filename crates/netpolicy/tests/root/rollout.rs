@@ -19,7 +19,7 @@ const KUBERNETES: [&str; 2] = ["1.30", "1.37"];
 const RENDERED: [(Option<&str>, &str); 2] =
     [(None, "default.golden.yaml"), (Some("full.values.yaml"), "full.golden.yaml")];
 
-/// Values that are refused, and a part of the reason.
+/// Values that are refused, and a part of the error message.
 const REFUSED: [(&[&str], &str); 9] = [
     (&["metrics.podMonitor.enabled=true"], "metrics.proxy.image"),
     (&["metrics.proxy.image=proxy"], "metrics.proxy needs metrics.port"),
@@ -65,7 +65,7 @@ fn helm() -> Result<Command, Failed> {
     Ok(Command::new(unpacked::helm().ok_or("helm")?))
 }
 
-/// A Python program of the directory that `cargo xtask setup` made.
+/// A Python program in the directory that `cargo xtask setup` created.
 fn python_program(name: &str) -> Result<Command, Failed> {
     let installed = unpacked::ansible().ok_or("ansible-core")?;
     let mut command = Command::new(installed.join("bin").join(name));
@@ -116,7 +116,7 @@ fn rendered() -> Result<(), Failed> {
         let recorded = std::fs::read_to_string(&path).unwrap_or_default();
         assert!(
             made == recorded,
-            "{} is stale: write it with UPDATE=1, and read the diff\n{made}",
+            "{} is stale: write it with UPDATE=1, and read the diff {made}",
             path.display()
         );
     }
@@ -150,7 +150,7 @@ fn accepted() -> Result<(), Failed> {
             assert!(passed.contains("passed for resource daemonset/netpolicy"), "{passed}");
         }
     }
-    // The check has an effect: a misspelt key does not pass.
+    // Checks that the validation has an effect: a misspelt key is rejected.
     let path = scratch.path("misspelt.yaml");
     std::fs::write(&path, manifests(None)?.replace("hostPID:", "hostPid:"))?;
     let mut command = python_program("kubernetes-validate")?;

@@ -45,7 +45,7 @@ fn policy(goal: &str) -> String {
     )
 }
 
-/// The same with a separate guard.
+/// A service with this goal and a separate guard.
 fn guarded(goal: &str) -> String {
     policy(goal) + "guard = { cpu = \"+1000%\", within = \"40s\" }\n"
 }
@@ -97,7 +97,7 @@ fn exhausted() -> Result<(), Failed> {
         let said = found.to_string();
         assert!(said.contains("defer400 instead of interrupt: "), "{found}");
         assert!(said.contains("threaded-busy is not tried: "), "{found}");
-        assert_eq!(operator.devices()?.devices, before, "what was tried is restored");
+        assert_eq!(operator.devices()?.devices, before, "the tried modes are undone");
         let search = service(&operator)?["search"].clone();
         let tries = search["tries_today"].as_u64().ok_or("tries")?;
         // A try that a busy machine made undecided is repeated, within the limit.
@@ -156,10 +156,14 @@ fn found() -> Result<(), Failed> {
         let text = format!("{}{}", explained.data, explained.words);
         assert!(text.contains("a search found it better than defer2000: p50 "), "{text}");
         assert_eq!(daemon.terminated()?, Some(0));
-        assert_eq!(flushes(&operator.devices()?), [0], "a daemon leaves in force what it holds");
+        assert_eq!(
+            flushes(&operator.devices()?),
+            [0],
+            "a daemon that ends leaves the settings that it holds in force"
+        );
         let daemon = at_work(&operator, &missed)?;
-        waited_for("the next daemon's word", || finding(&operator, "search-found"))?;
-        assert_eq!(flushes(&operator.devices()?), [0], "the next daemon holds it, too");
+        waited_for("the first message of the next daemon", || finding(&operator, "search-found"))?;
+        assert_eq!(flushes(&operator.devices()?), [0], "the next daemon holds the settings, too");
         operator.asks(&policy("p50 = \"5s\", for = \"10s\", on_missed = \"search\""))?;
         waited_for("the policy's own mode again", || {
             Ok((flushes(&operator.devices()?) == TWO_MS).then_some(()))
@@ -188,10 +192,11 @@ fn reported() -> Result<(), Failed> {
         })?;
         let said = service(&operator)?;
         assert!(said["search"].is_null(), "{said}");
-        assert!(!operator.state().join("searches.json").exists(), "nothing is noted where nothing is tried");
+        assert!(!operator.state().join("searches.json").exists(), "no note is written if no mode is tried");
         let none = policy("p99 = \"1us\", for = \"10s\", on_missed = \"search\"");
         operator.asks(&none.replacen("[daemon]", "[daemon]\nsearches = 0", 1))?;
-        let waits = waited_long_for("why nothing is tried", || finding(&operator, "search-waits"))?;
+        let waits =
+            waited_long_for("the reason why no mode is tried", || finding(&operator, "search-waits"))?;
         assert!(waits["summary"].as_str().is_some_and(|words| words.contains("limit of 0 tries")), "{waits}");
         assert_eq!(transactions(&operator)?, 0, "nothing was written");
         assert_eq!(operator.devices()?.devices, before);
@@ -204,7 +209,7 @@ fn reported() -> Result<(), Failed> {
 fn stopped_in_the_middle(operator: &Operator, daemon: &Started) -> Result<(), Failed> {
     const TRIED: [u64; 1] = [400_000];
     // While modes alternate, the candidate is in force for a few hundred milliseconds at a time.
-    caught("what is tried in force", || {
+    caught("the tried mode in force", || {
         if flushes(&operator.devices()?) != TRIED {
             return Ok(None);
         }
@@ -245,7 +250,7 @@ fn cut_short() -> Result<(), Failed> {
         // The guard process restores the host without any other netpolicy.
         let mut daemon = at_work(&operator, &policy)?;
         stopped_in_the_middle(&operator, &daemon)?;
-        assert_eq!(tries_noted(&operator)?, 1, "noted before it is made");
+        assert_eq!(tries_noted(&operator)?, 1, "noted before the change is made");
         // systemd terminates the rest of a unit whose main process was killed; `kill -HUP $(pidof netpolicy)`
         // also reaches all.
         for guard in trial::guards(&operator)? {
@@ -267,9 +272,9 @@ fn cut_short() -> Result<(), Failed> {
         rustix::process::kill_process(guards[0], Signal::KILL)?;
         daemon.signalled(Signal::KILL)?;
         daemon.child.wait()?;
-        assert!(is_as_before()?.is_none(), "nothing is left that could restore it");
+        assert!(is_as_before()?.is_none(), "no process is left that could restore the host");
         let daemon = at_work(&operator, &policy)?;
-        waited_for("the host as it was, by the next daemon", is_as_before)?;
+        waited_for("the former state of the host, restored by the next daemon", is_as_before)?;
         is_whole()?;
         // The daemon continues with the remaining tries of the day, and restores the current one when it is
         // terminated.

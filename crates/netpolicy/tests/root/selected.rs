@@ -36,7 +36,7 @@ fn by_pattern() -> Result<(), Failed> {
     let json = operator.runs(&["-o", "json", "cat", "--resolved"], 0)?.data;
     let json: serde_json::Value = serde_json::from_str(&json)?;
     assert_eq!(json["data"]["sections"][0]["meant"]["means"][0], SERVER_DEVICE, "{json}");
-    assert_eq!(operator.host()?, before, "nothing was changed yet");
+    assert_eq!(operator.host()?, before, "no setting was changed yet");
 
     operator.runs(&["apply"], 0)?;
     assert_eq!(flushes(&operator.devices()?), [SUSPEND20; 2]);

@@ -83,7 +83,7 @@ fn first_file() -> Result<(), Failed> {
     let json: serde_json::Value = serde_json::from_str(&operator.runs(&["-o", "json", "init"], 0)?.data)?;
     let first = &json["data"];
     assert_eq!(first["devices"][0]["name"], SERVER_DEVICE, "{json}");
-    // If the tests run in a systemd unit, so does the server.
+    // If the tests run in a systemd unit, the server does, too.
     let of_server = format!("{}: tcp 11211", server.process());
     let services = first["services"].as_array().ok_or("services")?;
     let is_server = |service: &serde_json::Value| service["facts"].to_string().contains(&of_server);
@@ -105,7 +105,7 @@ fn first_file() -> Result<(), Failed> {
     assert_eq!(std::fs::read_to_string(&path)?, text);
     let below = operator.state().with_file_name("made/policy.d/first.toml").display().to_string();
     operator.runs(&["init", &below], 0)?;
-    assert!(!std::fs::read_to_string(&below)?.is_empty(), "its directories were made");
+    assert!(!std::fs::read_to_string(&below)?.is_empty(), "its directories were created");
     let refused = operator.runs(&["init", "/dev/null/first.toml"], 1)?.words;
     assert!(refused.contains("/dev/null"), "{refused}");
 
@@ -146,6 +146,6 @@ fn first_cut_short() -> Result<(), Failed> {
     let words = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{words}");
     assert!(words.contains("first.toml"), "{words}");
-    assert!(!path.exists(), "a part of a file could be followed as the whole");
+    assert!(!path.exists(), "a truncated file could be read as the whole");
     Ok(())
 }

@@ -56,7 +56,7 @@ pub(crate) fn play_role() -> Option<()> {
     Some(())
 }
 
-#[expect(clippy::disallowed_methods, reason = "it waits without a limit")]
+#[expect(clippy::disallowed_methods, reason = "the client waits without a limit")]
 fn work(worker: u8) -> std::io::Result<()> {
     let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None)?;
     sockopt::set_socket_reuseport(&socket, true)?;
@@ -148,18 +148,18 @@ fn by_queue() -> Result<(), Failed> {
     let explained = operator.runs(&["plan"], 3)?.data;
     assert!(explained.contains("share one NAPI; the hash deals them out"), "{explained}");
     operator.runs(&["apply"], 0)?;
-    operator.runs(&["plan"], 0)?; // what is set is what is wanted
+    operator.runs(&["plan"], 0)?; // The plan sets exactly the desired values.
 
     let connections = connected(operator.lab.client(), SERVER_ADDRESS)?;
     let by_napi = workers_by_napi(&operator, &[&server], &connections)?;
-    assert_eq!(by_napi.len(), 2, "both queues have some: {by_napi:?}");
+    assert_eq!(by_napi.len(), 2, "both queues have connections: {by_napi:?}");
     let owners: Vec<u8> = by_napi.values().flatten().copied().collect();
-    assert_eq!(owners.len(), 2, "each queue's are one worker's: {by_napi:?}");
+    assert_eq!(owners.len(), 2, "the connections of each queue are accepted by one worker: {by_napi:?}");
     assert_ne!(owners[0], owners[1], "{by_napi:?}");
 
     let local: BTreeSet<u8> =
         connected(operator.lab.server(), Ipv4Addr::LOCALHOST)?.iter().map(|(_, worker)| *worker).collect();
-    assert_eq!(local.len(), 2, "what comes by the loopback device is spread by the hash");
+    assert_eq!(local.len(), 2, "connections over the loopback device are distributed by the hash");
     let shown = operator.runs(&["show"], 0)?.data;
     assert!(shown.contains(&format!("queue: 2 of {SERVER_DEVICE}")), "{shown}");
 
@@ -192,13 +192,18 @@ fn starving() -> Result<(), Failed> {
     let connections = connected(operator.lab.client(), SERVER_ADDRESS)?;
     let host = observe(operator.lab.server(), &Processes::Only(vec![second.process().pid]))?;
     let established = |socket: &&model::host::Socket| socket.state == SocketState::TcpEstablished;
-    assert!(host.processes[0].sockets.iter().any(|socket| established(&socket)), "the new worker has some");
+    assert!(
+        host.processes[0].sockets.iter().any(|socket| established(&socket)),
+        "the new worker gets connections"
+    );
     drop(connections);
 
     operator.runs(&["apply"], 0)?;
-    let Spread::Queues(lists) = spread(&operator)? else { return Err("not spread by queues".into()) };
+    let Spread::Queues(lists) = spread(&operator)? else {
+        return Err("connections are not distributed by queues".into());
+    };
     let listeners: Vec<u64> = lists.iter().flat_map(|list| list.listeners.clone()).collect();
-    assert_eq!((lists.len(), listeners.len()), (2, 4), "each of four is in one list: {lists:?}");
+    assert_eq!((lists.len(), listeners.len()), (2, 4), "each of four workers is in one list: {lists:?}");
     drop(second);
     // The closed socket's slot is empty; the others continue, and the first three have their queues again.
     operator.runs(&["apply"], 0)?;

@@ -368,8 +368,8 @@ struct Pair {
     first: String,
     there: String,
     spare: String,
-    /// Whether a daemon is running. Every event also happens once without one, for comparison, because the
-    /// events themselves change the host (a bridge without a member loses its address).
+    /// Whether a daemon is running. Every event also happens once without a daemon, for comparison, because
+    /// the events themselves change the host (a bridge without a member loses its address).
     is_followed: Cell<bool>,
 }
 
@@ -497,7 +497,7 @@ impl Pair {
         Ok(())
     }
 
-    /// The first member's carrier goes down and up: the queues of both keep their values.
+    /// The first member's carrier goes down and up: the queues of both members keep their values.
     fn fails_over(&self) -> Result<(), Failed> {
         self.far(&format!("ip link set {} down", self.there))?;
         waited_for("the lost carrier", || {
@@ -594,7 +594,7 @@ fn follows(made: &[&str], upper: &'static str, mastered: &'static str) -> Result
     is_again(&pair.operator, &before)
 }
 
-/// The same with NICs, without tests that do not depend on them.
+/// Like the test with veths, but with NICs and without tests that do not depend on them.
 fn follows_nics(members: Members) -> Result<(), Failed> {
     let pair = Pair::new("follow-nics", "bond0", members)?;
     for command in VLAN_ON_BOND {

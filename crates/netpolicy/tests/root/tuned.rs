@@ -72,7 +72,7 @@ fn found() -> Result<(), Failed> {
     let planned = operator.runs(&["-o", "json", "plan", "--policy-file", &file], 0)?;
     let planned: Value = serde_json::from_str(&planned.data)?;
     assert_eq!(planned["data"]["changes"], Value::Array(Vec::new()), "{planned}");
-    let kept = data["kept"].as_str().ok_or("it stays in force")?;
+    let kept = data["kept"].as_str().ok_or("the winner stays in force")?;
     operator.runs(&["rollback", kept], 0)?;
     operator.is_again(&before)?;
     Ok(())
@@ -135,7 +135,7 @@ fn listed() -> Result<(), Failed> {
     Ok(())
 }
 
-/// The lines of the record of a search in progress; the first is its setup.
+/// The lines of the record of a search in progress; the first line is its setup.
 fn recorded(operator: &Operator) -> Result<Vec<String>, Failed> {
     // The directory is created with the first transaction.
     for entry in std::fs::read_dir(operator.state()).into_iter().flatten() {
@@ -177,7 +177,7 @@ fn killed() -> Result<(), Failed> {
     let complete: Vec<String> = lines.iter().filter(|line| line.ends_with('}')).cloned().collect();
     let measured = windows(&complete)?;
     assert!(measured >= 15, "{measured} windows");
-    // There are no requests now, so the load differs.
+    // No requests arrive now, so the load differs.
     let said = operator.runs(&[&more[..], &["--resume"]].concat(), 7)?;
     assert!(said.words.contains("cannot resume: the request rate was"), "{}", said.words);
     let others = [&more[..], &["--margin", "6", "--resume"]].concat();
@@ -187,7 +187,7 @@ fn killed() -> Result<(), Failed> {
         let said = operator.runs(&[&more[..], &["--resume"]].concat(), 0)?;
         let report: Value = serde_json::from_str(&said.data)?;
         let data = &report["data"];
-        assert_eq!(data["resumed"], measured, "all of them count: {report}");
+        assert_eq!(data["resumed"], measured, "all rounds count: {report}");
         assert!(data["windows"].as_u64() >= data["resumed"].as_u64(), "{report}");
         assert!(said.words.contains(&format!("resumes after {measured} windows")), "{}", said.words);
         assert!(recorded(&operator)?.is_empty(), "it has ended");
@@ -205,7 +205,7 @@ fn ordered() -> Result<(), Failed> {
     let more =
         ["--candidate", "defer:9ms", "--candidate", "defer20", "--seconds", "150", "--guard", "p99=+900%"];
     let more = [&TUNE[..], &more].concat();
-    // A candidate that is named is tried again, so the next search does not name it.
+    // A candidate that is named is tried again, so the next search omits it.
     let next =
         ["-o", "json", "tune", "--port", "11211", "--goal", "p50", "--guard", "p99=+900%", "--dry-run"];
     while_asked(&operator, || {

@@ -65,7 +65,7 @@ impl Elsewhere {
         Ok(Self(linux::Netns::create()?))
     }
 
-    /// The path of its file for other processes.
+    /// The path of the namespace's file for other processes.
     fn path(&self) -> String {
         use std::os::fd::{AsFd, AsRawFd};
         format!("/proc/{}/fd/{}", std::process::id(), self.0.as_fd().as_raw_fd())
@@ -80,7 +80,7 @@ impl Elsewhere {
         Ok(String::from_utf8(output.stdout)?.trim().to_owned())
     }
 
-    /// The RPS CPUs of its device's first queue.
+    /// The RPS CPUs of the first queue of the namespace's device.
     fn rps_cpus(&self, device: &str) -> Result<String, Failed> {
         let file = format!("/sys/class/net/{device}/queues/rx-0/rps_cpus");
         let there = format!("--net={}", self.path());
@@ -272,7 +272,10 @@ fn on_a_plain_debian(garbled: bool) -> Result<(), Failed> {
     assert!(said.contains("irq-suspend-timeout: restored to 0"), "{said}");
     assert_eq!(operator.host()?, before, "{said}");
     let (code, said) = by_hand(&operator)?;
-    assert!(code == Some(0) && !said.contains("restored to"), "twice does no harm: {said}");
+    assert!(
+        code == Some(0) && !said.contains("restored to"),
+        "running the script twice does no harm: {said}"
+    );
     // The next transaction is not blocked.
     operator.runs(&["set", "device", "veth-server", "defer200"], 0)?;
     Ok(())
@@ -285,7 +288,7 @@ fn all_by_script() -> Result<(), Failed> {
     operator.runs(&["set", "device", "veth-server", "defer20"], 0)?;
     assert_eq!(flushes(&operator.devices()?), [20_000, 20_000]);
     let text = operator.runs(&["rollback", "--script"], 0)?.data;
-    assert_eq!(flushes(&operator.devices()?), [20_000, 20_000], "it is printed only");
+    assert_eq!(flushes(&operator.devices()?), [20_000, 20_000], "the script is only printed");
     let file = operator.state().join("undo-all.sh");
     std::fs::write(&file, &text)?;
     let output = Command::new("/bin/sh").arg(&file).env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").output()?;

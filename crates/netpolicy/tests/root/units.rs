@@ -23,13 +23,13 @@ const ATTACH: &str = "netpolicy-attach.service";
 
 const DEVICE: &str = "virtio0";
 
-/// The other end of its cable.
+/// The other end of the device's cable.
 const PEER: &str = "virtio1";
 
 /// How long an emulated machine may take to boot systemd with only these units.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Numbers of capabilities, of `include/uapi/linux/capability.h`.
+/// Numbers of capabilities in `include/uapi/linux/capability.h`.
 const NET_ADMIN: u32 = 12;
 const SYS_PTRACE: u32 = 19;
 const SYS_ADMIN: u32 = 21;
@@ -42,7 +42,7 @@ pub(crate) fn tests() -> Vec<Trial> {
 
 fn units() -> Result<(), Failed> {
     let server = prepared()?;
-    assert_eq!(server.flushes()?, [0; 2], "the premise: the NIC is as it was booted");
+    assert_eq!(server.flushes()?, [0; 2], "the test requires a NIC with the settings of the boot");
     let outcome = booted().and_then(|()| lived_through(&server)).and_then(|()| put_back(&server));
     // `netpolicy status` exits with 3 if something is wrong, which is expected here.
     let status = Command::new("netpolicy").arg("status").output().map(|output| output.stdout);
@@ -63,7 +63,7 @@ fn lived_through(server: &Server) -> Result<(), Failed> {
 
     // The daemon sets the device, and the attach service the epolls.
     until("the device and the server have their policy", || Ok(server.flushes()? == [20_000; 2]))?;
-    until("the server's epolls have it", || Ok(server.epolls()? == [SUSPENDING; 2]))?;
+    until("the server's epolls have the mode", || Ok(server.epolls()? == [SUSPENDING; 2]))?;
 
     // Kill both services: no setting changes, and their successors continue.
     let history = said("netpolicy", &["-o", "json", "history"])?;
@@ -71,18 +71,18 @@ fn lived_through(server: &Server) -> Result<(), Failed> {
         said("systemctl", &["kill", "--signal=KILL", "--kill-who=main", unit])?;
     }
     let changed = |unit: &str, before: Pid| Ok(main_process(unit).is_ok_and(|now| now != before));
-    until("another daemon is there", || changed(DAEMON, daemon))?;
-    until("another attach service is there", || changed(ATTACH, attach))?;
+    until("a new daemon is running", || changed(DAEMON, daemon))?;
+    until("a new attach service is running", || changed(ATTACH, attach))?;
     until("the daemon is ready", || Ok(state(DAEMON)? == "active"))?;
     assert_eq!(server.flushes()?, [20_000; 2]);
     assert_eq!(server.epolls()?, [SUSPENDING; 2]);
-    assert_eq!(said("netpolicy", &["-o", "json", "history"])?, history, "nothing was committed again");
+    assert_eq!(said("netpolicy", &["-o", "json", "history"])?, history, "no new transaction was committed");
 
     // Reload with another policy file.
     asked("defer50")?;
     said("systemctl", &["reload", DAEMON])?;
     until("the device has the new mode", || Ok(server.flushes()? == [50_000; 2]))?;
-    until("the epolls are as they were", || Ok(server.epolls()? == [EpollParams::default(); 2]))?;
+    until("the epolls have their former parameters", || Ok(server.epolls()? == [EpollParams::default(); 2]))?;
 
     // Stop both services: packets are delivered as before, and rollback works without them.
     said("systemctl", &["stop", DAEMON, ATTACH])?;
@@ -125,9 +125,9 @@ fn put_back(server: &Server) -> Result<(), Failed> {
             }
             said("systemctl", &["kill", "--signal=KILL", whom, DAEMON])?;
             until("the daemon is dead", || Ok(state(DAEMON)? == "failed"))?;
-            until(&format!("what was on trial is restored after {whom}"), || server.has_nothing_set())?;
+            until(&format!("the change on trial is restored after {whom}"), || server.has_nothing_set())?;
         }
-        // Stop it as an operator would.
+        // Stop the unit as an operator would.
         said("systemctl", &["start", DAEMON, ATTACH])?;
         until("a change is on trial", || Ok(server.flushes()? != [0; 2]))?;
         said("systemctl", &["stop", DAEMON, ATTACH])?;
@@ -231,7 +231,7 @@ impl Server {
 }
 
 impl Server {
-    /// Whether neither the device's queues nor the epolls have one of our values.
+    /// Whether neither the device's queues nor the epolls have one of netpolicy's values.
     fn has_nothing_set(&self) -> Result<bool, Failed> {
         Ok(self.flushes()? == [0; 2] && self.epolls()? == [EpollParams::default(); 2])
     }
@@ -262,7 +262,7 @@ fn prepared() -> Result<Server, Failed> {
     assert!(std::fs::read_to_string("/etc/group")?.lines().any(|line| line.starts_with("netpolicy:")));
     assert_eq!(std::fs::metadata("/var/lib/netpolicy")?.permissions().mode() & 0o777, 0o700);
 
-    // No unit of the image is started by default, and nothing marks it as a container.
+    // The image starts no unit by default, and does not look like a container.
     for list in ["sysinit.target.wants", "sockets.target.wants", "timers.target.wants"] {
         for directory in [own, Path::new("/lib/systemd/system")] {
             let _ = std::fs::remove_dir_all(directory.join(list));

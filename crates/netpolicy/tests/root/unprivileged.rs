@@ -137,7 +137,7 @@ fn metrics_file() -> Result<(), Failed> {
     chown(&directory, Some(0), Some(0))?;
     fs::set_permissions(&directory, Permissions::from_mode(0o1777))?;
     refused("every user can write to it (mode 1777)")?;
-    assert_eq!(fs::read_dir(&directory)?.count(), 1, "nothing was written there");
+    assert_eq!(fs::read_dir(&directory)?.count(), 1, "no file was written there");
     Ok(())
 }
 
@@ -157,7 +157,7 @@ fn below_theirs() -> Result<(), Failed> {
             assert!(said.contains(&why), "{said}");
         }
     }
-    assert_eq!(fs::read_dir(&inside)?.count(), 0, "nothing was written there");
+    assert_eq!(fs::read_dir(&inside)?.count(), 0, "no file was written there");
     Ok(())
 }
 
@@ -188,7 +188,7 @@ fn opened_by_acl() -> Result<(), Failed> {
         let said = operator.runs_with_state(&directory, command, 7)?.words;
         assert!(said.contains("its access control list lets other users write to it (getfacl)"), "{said}");
     }
-    assert_eq!(fs::read_dir(&directory)?.count(), 1, "nothing was written there");
+    assert_eq!(fs::read_dir(&directory)?.count(), 1, "no file was written there");
     Ok(())
 }
 
@@ -208,7 +208,7 @@ fn socket_below_theirs() -> Result<(), Failed> {
     Ok(())
 }
 
-/// A process of the unprivileged user that holds one of its locks as long as it likes. The kernel releases it
+/// A process of the unprivileged user that holds one of its locks indefinitely. The kernel releases the lock
 /// when this is dropped.
 struct Holder {
     server: Child,
@@ -256,7 +256,7 @@ impl Drop for Holder {
     }
 }
 
-/// Runs a command that must exit by itself, whatever locks others hold.
+/// Runs a command that must exit by itself, whichever locks other processes hold.
 fn ends(whole: &Command) -> Result<String, Failed> {
     let mut command = Command::new("timeout");
     command.args(["-s", "KILL", "60"]).arg(whole.get_program()).args(whole.get_args()).stdin(Stdio::null());
@@ -288,13 +288,13 @@ fn holds_a_lock(kind: &str) -> Result<(), Failed> {
         holder.program
     );
     let daemon = at_work(&operator, &policy)?;
-    waited_for("what the daemon says of the process", || {
+    waited_for("the daemon's messages about the process", || {
         let said = ends(&operator.netpolicy(&["status"]))?;
         Ok((said.contains("not readable") || said.contains("theirs")).then_some(()))
     })?;
     ends(&operator.netpolicy(&["set", "device", "veth-server", "defer50"]))?;
     are(&operator, &[50_000])?;
-    assert_eq!(daemon.terminated()?, Some(0), "the daemon ends when it is asked to");
+    assert_eq!(daemon.terminated()?, Some(0), "the daemon ends when it is terminated");
     drop(holder);
     Ok(())
 }
@@ -311,7 +311,7 @@ fn amid_a_commit() -> Result<(), Failed> {
     let said = ends(&operator.netpolicy(&["set", "task", &pid, "suspend50"]))?;
     // A ring is read before it is set; for the read, the kernel only tries to take its lock.
     assert!(said.contains("no answer") || said.contains("(EBUSY)"), "{said}");
-    assert!(began.elapsed() < Duration::from_secs(20), "it gives up once");
+    assert!(began.elapsed() < Duration::from_secs(20), "the command gives up only once");
     // Each of these commands takes the journal's lock.
     for (command, code) in
         [(&["set", "device", "veth-server", "defer20"][..], 0), (&["rollback"], 0), (&["history"], 0)]
@@ -330,7 +330,7 @@ fn amid_a_commit() -> Result<(), Failed> {
     Ok(())
 }
 
-/// The undo script of changes to that process, with only these languages, ends and does what it can.
+/// The undo script of changes to that process, run with only these languages, ends and undoes what it can.
 fn holds_a_lock_of_undo(languages: &[&str]) -> Result<(), Failed> {
     let operator = Operator::new("holds-undo", 1)?;
     operator.inside("ip link set lo up")?;
@@ -361,12 +361,12 @@ fn holds_a_lock_of_undo(languages: &[&str]) -> Result<(), Failed> {
     let output = command.output()?;
     let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
     assert!(output.status.code().is_some(), "the script did not end: {said}");
-    assert!(said.contains("cpus_allowed: is "), "what does not wait is undone: {said}");
+    assert!(said.contains("cpus_allowed: is "), "what does not block is undone: {said}");
     if languages == ["python3"] {
         // The Python script blocks on the socket's lock when it reads the address.
         assert_eq!(output.status.code(), Some(5), "{said}");
         assert_eq!(said.matches("its process does not answer").count(), 3, "{said}");
-        assert!(began.elapsed() < Duration::from_secs(30), "it waits once for each process");
+        assert!(began.elapsed() < Duration::from_secs(30), "the script waits once for each process");
     } else {
         assert!(said.contains("socket 51: so_busy_poll usecs/budget/prefer: gone"), "{said}");
     }
@@ -397,7 +397,7 @@ fn undo_script_of(operator: &Operator, plan: Plan) -> Result<String, Failed> {
     operator.file("undo.sh", script.as_bytes())
 }
 
-/// A directory for `PATH`: basic programs, and these.
+/// A directory for `PATH` with basic programs and these.
 fn directory_of_programs(operator: &Operator, more: &[&str]) -> Result<PathBuf, Failed> {
     const PLAIN: [&str; 11] =
         ["sh", "cat", "stat", "dirname", "readlink", "tr", "sed", "cut", "true", "taskset", "mount"];
@@ -482,7 +482,7 @@ fn subordinate_uids() -> Result<(), Failed> {
     let mut line = String::new();
     BufReader::new(theirs.child.stdout.take().ok_or("no output")?).read_line(&mut line)?;
     assert_eq!(line, "ready\n");
-    waited_for("the connections that are one too many", || {
+    waited_for("the connections beyond the limit", || {
         Ok(operator.said()?.contains("other user namespaces was rejected").then_some(()))
     })?;
     // Another unprivileged user, whose uid is not mapped there, is answered.
@@ -583,11 +583,11 @@ fn many_epolls() -> Result<(), Failed> {
     Ok(())
 }
 
-/// The size of all transactions.
+/// The total size of all transactions.
 fn journal_bytes(operator: &Operator) -> Result<u64, Failed> {
     let mut bytes = 0;
     for transaction in fs::read_dir(operator.state().join("journal"))? {
-        // A transaction may be folded in the meantime.
+        // A transaction may be compacted in the meantime.
         for file in fs::read_dir(transaction?.path()).into_iter().flatten() {
             bytes += file?.metadata().map_or(0, |file| file.len());
         }

@@ -57,15 +57,15 @@ fn taken_over() -> Result<(), Failed> {
     operator.waits_to_hear(&format!("Resuming: {SETTINGS} settings of 1 transactions in force."))?;
     operator.waits_to_hear("at work")?;
     assert_eq!(daemon.terminated()?, Some(0));
-    assert_eq!(operator.host()?, set, "all of it stays in force");
+    assert_eq!(operator.host()?, set, "all settings stay in force");
     assert_eq!(
         operator.runs(&["-o", "json", "history"], 0)?.data,
         history,
-        "and nothing had to be set again"
+        "and no setting had to be set again"
     );
 
     operator.runs(&["rollback"], 0)?;
-    assert_eq!(operator.host()?, before, "as before the earlier daemon");
+    assert_eq!(operator.host()?, before, "the state before the earlier daemon");
     Ok(())
 }
 

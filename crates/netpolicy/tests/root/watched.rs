@@ -206,7 +206,10 @@ fn go() -> Result<(), Failed> {
     are_all(&counts, REQUESTS);
     // A goroutine may change its thread between two parts, and the second part then looks like a separate
     // message.
-    assert!(counts.continued + counts.unsolicited >= REQUESTS, "an answer has parts: {counts:?}");
+    assert!(
+        counts.continued + counts.unsolicited >= REQUESTS,
+        "an answer consists of several parts: {counts:?}"
+    );
     Ok(())
 }
 
@@ -271,7 +274,7 @@ fn nginx_asked(stays: bool) -> Result<(), Failed> {
     let requests = if stays { 3_000 } else { 1_000 };
     let counts = files_from(&lab, PORT, requests, stays)?;
     are_all(&counts, requests);
-    assert!(counts.continued >= requests, "head and body are sent apart: {counts:?}");
+    assert!(counts.continued >= requests, "head and body are sent separately: {counts:?}");
     Ok(())
 }
 
@@ -423,9 +426,17 @@ fn mptcp() -> Result<(), Failed> {
     })??;
     let window = meter.end()?;
     assert!(client.status.success(), "{}", String::from_utf8_lossy(&client.stderr));
-    assert_eq!(window.counts.answered, 0, "an answer is seen now: say so in watch.md: {:?}", window.counts);
+    assert_eq!(
+        window.counts.answered, 0,
+        "the answer is now counted: document that in watch.md: {:?}",
+        window.counts
+    );
     assert!(window.counts.mptcp >= REQUESTS, "{:?}", window.counts);
-    assert_eq!((window.waiting.requests, window.waiting.oldest), (0, None), "no healthy server hangs");
+    assert_eq!(
+        (window.waiting.requests, window.waiting.oldest),
+        (0, None),
+        "no healthy server is reported as hanging"
+    );
     let mut series = measure::live::Series::new();
     series.add(&window);
     let found = measure::live::caveats("service", &series, false);
@@ -486,7 +497,7 @@ fn as_the_schema_says() -> Result<(), Failed> {
     assert!(*last == "watch" && !others.is_empty() && others.len() <= 3, "{kinds:?}");
     assert!(others.iter().all(|kind| *kind == "watch-window"), "{kinds:?}");
     let all = &documents[others.len()]["data"];
-    assert_eq!(again["data"]["requests"], all["requests"], "the record has all of it");
+    assert_eq!(again["data"]["requests"], all["requests"], "the record contains all windows");
     let windows: u64 =
         documents[..others.len()].iter().filter_map(|one| one["data"]["requests"].as_u64()).sum();
     assert_eq!(all["requests"].as_u64(), Some(windows), "{all}");
@@ -564,7 +575,7 @@ fn ends() -> Result<(), Failed> {
     Ok(())
 }
 
-/// As with `| head`.
+/// Like a pipe into `| head`.
 fn unread() -> Result<(), Failed> {
     let operator = Operator::new("watched-unread", 1)?;
     let _server = operator.lab.start_memcached(&MemcachedOptions::default())?;
@@ -657,7 +668,7 @@ fn one_request() -> Result<(), Failed> {
     assert!(found["data"]["requests"].as_u64().is_some_and(|requests| requests <= 1), "{found}");
     assert!(rules.iter().any(|rule| ["live-few-requests", "live-nothing-arrived"].contains(rule)), "{found}");
     let p99 = found["data"]["response"].as_object().and_then(|response| response.get("p99"));
-    assert_eq!(p99, Some(&Value::Null), "one request has no p99: {found}");
+    assert_eq!(p99, Some(&Value::Null), "one request is too few for a p99: {found}");
     Ok(())
 }
 
@@ -668,7 +679,7 @@ fn namesake() -> Result<(), Failed> {
     let other = Lab::new(&LabOptions::with_queues(1))?;
     let namesake = other.start_memcached(&MemcachedOptions::default())?;
     let before = operator.host()?;
-    // Like a shell on this host, without --netns.
+    // As in a shell on this host, without --netns.
     let said = while_asked(&operator, || {
         let compare =
             operator.netpolicy_here(&["compare", "memcached", "--b", "defer50", "--max-seconds", "8"]);
@@ -707,7 +718,7 @@ fn namespace_goes() -> Result<(), Failed> {
     let words = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{words}");
     assert!(words.contains("exited while it was watched"), "{words}");
-    waited_for("the end of its programs: what is left attached costs every packet", || {
+    waited_for("the end of its programs: an attached program would add cost to every packet", || {
         Ok((!is_loaded(&held)).then_some(()))
     })?;
     Ok(())
@@ -850,7 +861,8 @@ fn begin_to_poll() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Tests a process per connection, one that passes its connection to another, and one that is killed.
+/// Tests a server with a process per connection, one that passes its connection to another process, and one
+/// that is killed.
 fn forked() -> Result<(), Failed> {
     const PORT: u16 = 7_073;
     const CONNECTIONS: usize = 60;
@@ -869,7 +881,7 @@ fn forked() -> Result<(), Failed> {
         assert_eq!(answer, "done\n");
         Ok(())
     };
-    // A child that existed before is followed, too.
+    // A child that existed before the measurement is followed, too.
     let mut old = BufReader::new(connect(&lab, PORT)?);
     ask(&mut old, b"work\n")?;
     let mut sampler = sampler(&lab, PORT, linux::process::identify(pid)?)?;
@@ -888,19 +900,20 @@ fn forked() -> Result<(), Failed> {
     }
     ask(&mut old, b"work\n")?;
     drop(old);
-    eventually("all its children were waited for", || {
+    eventually("the parent has waited for all its children", || {
         std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).ok()?.is_empty().then_some(())
     })?;
     // The kernel frees a process one RCU grace period later.
     std::thread::sleep(Duration::from_millis(300));
     let usage = sampler.end().map_err(failed)?.usage.ok_or("the server runs")?;
     let spent = ticks_of(pid)?.abs_diff(began);
-    #[expect(clippy::cast_precision_loss, reason = "ticks and nanoseconds of seconds")]
+    #[expect(clippy::cast_precision_loss, reason = "the number of ticks, and nanoseconds of seconds")]
     let (counted, spent) = (usage.service.0 as f64 / 1e9, spent as f64 / TICKS_A_SECOND);
     assert!(spent > 1.3, "141 lines take ten milliseconds each: {spent} s");
-    // The kernel rounds down each of the four sums; the first child's first line came before.
+    // The kernel rounds down each of the four sums; the first child wrote its first line before the
+    // measurement.
     assert!((counted - spent).abs() < 0.03 * spent + 0.03, "{counted} s of {spent} s: {usage:?}");
-    assert!(usage.switches >= 141, "each line is waited for: {usage:?}");
+    assert!(usage.switches >= 141, "the parent waits for the result of each line: {usage:?}");
     Ok(())
 }
 

@@ -82,7 +82,7 @@ pub(super) struct NapiCase<'h> {
     pub(super) queues: Vec<RxQueue>,
     /// The delivery mode that is requested for its queues.
     pub(super) asked: Option<&'h RequestFacts>,
-    /// Its counts; all zero if it was never polled, `None` if counters were not read.
+    /// The counts of the NAPI; all zero if it was never polled, `None` if counters were not read.
     pub(super) counts: Option<NapiDelivered>,
     /// The epolls that watch its connections, with their number.
     pub(super) epolls: BTreeMap<EpollId, usize>,

@@ -9,7 +9,7 @@ use super::case::Case;
 /// A kind of finding.
 #[derive(Clone, Copy, Debug)]
 pub struct DoctorRule {
-    /// Its name in [`Finding::rule`]; stable, for scripts.
+    /// The rule's name in [`Finding::rule`], which is stable for scripts.
     pub id: &'static str,
     /// The meaning, in one line.
     pub doc: &'static str,

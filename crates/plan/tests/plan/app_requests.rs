@@ -26,7 +26,7 @@ fn task(policy: PolicyName) -> AppRequest {
 }
 
 fn placed(joined: &Joined, host: &Host, resolved: &Resolved) -> Placement {
-    place(&joined.policy, host, resolved).expect("what is joined can be placed")
+    place(&joined.policy, host, resolved).expect("the joined requests can be placed")
 }
 
 /// The epolls and the queues of every request, in the policy's order.
@@ -102,7 +102,7 @@ fn an_epoll_whose_sockets_ask_for_different_things_is_left_out_and_said() {
 #[test]
 fn a_request_that_cannot_be_met_is_left_out_and_the_others_are_not() {
     let mut host = two_epolls();
-    // Another process also receives on the first two queues, and the operator requests something else for it.
+    // Another process also receives on the first two queues, and the operator requests another policy for it.
     host.processes.push(server(901, "cache", &[&[259], &[260]]));
     let policy = policy([on_task(2, 901, PolicyName::Bulk)]);
     let resolved = Resolved::default();

@@ -98,7 +98,7 @@ fn epolls_begin_before_their_queues_and_end_after_them() {
     };
     let order = |plan: &model::Plan| plan.steps.iter().map(kind).collect::<String>();
     assert_eq!(order(&raised), "eeqq");
-    assert_eq!(order(&raised.clone().inverse()), "qqee", "an undo has the order of a plan back");
+    assert_eq!(order(&raised.clone().inverse()), "qqee", "an undo has the reverse order of a plan");
     let none = policy([on_task(2, 812, PolicyName::None)]);
     let lowered = planned(&none, &applied(&latency, cache()), &Resolved::default()).expect("planned");
     assert_eq!(order(&lowered), "qqee");

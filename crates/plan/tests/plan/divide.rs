@@ -134,7 +134,7 @@ fn too_few_queues_are_refused_with_what_is_missing_and_the_nearest_plan() {
     assert_snapshot!(read_aloud::refusal(&refused(&asked(None), &host)));
     let mut asked = asked(None);
     asked.intents[0].queues = Some(1);
-    let placement = place(&asked, &host, &resolved(&asked)).expect("the nearest plan works");
+    let placement = place(&asked, &host, &resolved(&asked)).expect("the proposed plan works");
     assert_eq!(placement.divisions[0].rest.count, 1);
 }
 
@@ -146,7 +146,7 @@ fn what_the_driver_or_the_service_lacks_is_named() {
     assert!(refusal.message.contains("a rule selects only one"), "{refusal}");
     let mut single = asked(None);
     single.intents[0].queues = Some(1);
-    let placement = place(&single, &host, &resolved(&single)).expect("one queue for each");
+    let placement = place(&single, &host, &resolved(&single)).expect("one queue for each request");
     assert!(placement.divisions[0].shares.iter().all(|share| share.queues.count == 1));
     host.devices[0].flow_rules = None;
     let refusal = refused(&asked(None), &host);
@@ -160,7 +160,7 @@ fn what_the_driver_or_the_service_lacks_is_named() {
     let matching = Match { port: Some(80), ..Match::default() };
     named.intents[1] =
         Intent { target: Target::Service("nginx".to_owned(), matching), ..named.intents[1].clone() };
-    assert!(place(&named, &host, &resolved(&named)).is_ok(), "the request itself says which port");
+    assert!(place(&named, &host, &resolved(&named)).is_ok(), "the request itself specifies the port");
 }
 
 #[test]
@@ -199,7 +199,8 @@ fn a_thread_that_only_accepts_costs_no_queue() {
         if busy {
             set_epolls(&mut host.processes[0], suspend(20));
         }
-        let placement = place(&asked, &host, &resolved(&asked)).expect("two queues, and one for the rest");
+        let placement =
+            place(&asked, &host, &resolved(&asked)).expect("two queues, and one for the other requests");
         let widths: Vec<u32> = placement.divisions[0].shares.iter().map(|share| share.queues.count).collect();
         assert_eq!(
             (placement.divisions[0].rest.count, widths),

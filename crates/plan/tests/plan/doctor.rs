@@ -96,7 +96,7 @@ fn a_sender_with_tso_on_or_a_server_without_gro_puts_packets_on_no_napi() {
 
     no_tso.processes.clear();
     let findings = doctor(&no_tso, Some(&counts), &[]);
-    assert_eq!(rules(&findings), ["packets-on-no-napi", "idle"], "the counts alone only hint at it");
+    assert_eq!(rules(&findings), ["packets-on-no-napi", "idle"], "the counts alone are only a hint");
 }
 
 #[test]
@@ -181,7 +181,7 @@ fn a_peer_in_another_namespace_is_named_with_the_way_there() {
     context.peers.insert(host.devices[0].id, peer);
     let findings = doctor_with(&host, Some(&delivered([])), &[], &context);
     let finding = found(&findings, "packets-on-no-napi");
-    assert_eq!(finding.remedy, None, "it is off already");
+    assert_eq!(finding.remedy, None, "TSO is off already");
     assert!(finding.evidence.iter().any(|line| line.contains("both ends are fixed now")), "{finding:?}");
 }
 
@@ -512,7 +512,7 @@ fn a_veth_that_is_right_at_an_end_gets_no_remedy_there() {
     host.devices[0].xdp = true;
     host.devices[0].features.gro = Some(false);
     let findings = doctor(&host, Some(&delivered([])), &[]);
-    assert_eq!(found(&findings, "packets-on-no-napi").remedy, None, "XDP makes the NAPI and takes off TSO");
+    assert_eq!(found(&findings, "packets-on-no-napi").remedy, None, "XDP creates the NAPI and disables TSO");
 
     host.devices[0].xdp = false;
     host.devices[0].peer = Some("veth1".to_owned());
@@ -554,7 +554,10 @@ fn a_busy_poll_of_the_whole_host_is_noted_while_epolls_have_no_time_of_their_own
     let words = "net.core.busy_poll is 50: 1 epoll(s) without their own busy_poll_usecs busy-poll for 50 us before they sleep";
     assert_eq!(summary, words);
     epoll(&mut host, 20);
-    assert!(!rules(&doctor(&host, None, &[])).contains(&"busy-poll-everywhere"), "it has a time of its own");
+    assert!(
+        !rules(&doctor(&host, None, &[])).contains(&"busy-poll-everywhere"),
+        "the epoll has its own time"
+    );
 }
 
 #[test]
@@ -580,7 +583,10 @@ fn an_application_that_never_waits_never_polls() {
     let findings = doctor(&host, Some(&counts), &[]);
     assert_eq!(rules(&findings), ["never-waits", "not-engaged"]);
     host.processes[0].threads[0].waits_on = Some(Fd(7));
-    assert!(!rules(&doctor(&host, Some(&counts), &[])).contains(&"never-waits"), "it waits after all");
+    assert!(
+        !rules(&doctor(&host, Some(&counts), &[])).contains(&"never-waits"),
+        "the thread waits nevertheless"
+    );
 }
 
 #[test]
@@ -793,7 +799,11 @@ fn connections_over_loopback_have_no_napi() {
     assert_eq!(findings[0].severity, Severity::Problem);
     host.processes[0].sockets[0].napi = Some(NapiId(328));
     host.processes[0].sockets[0].remote = Some("10.0.0.2:40000".parse().expect("address"));
-    assert_eq!(rules(&doctor(&host, None, &[])), ["not-counted"], "one of them is not over loopback");
+    assert_eq!(
+        rules(&doctor(&host, None, &[])),
+        ["not-counted"],
+        "one of the connections is not over loopback"
+    );
 }
 
 #[test]

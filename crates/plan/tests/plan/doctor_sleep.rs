@@ -72,14 +72,18 @@ fn one_that_only_the_policys_own_bound_forbids_is_a_warning() {
     assert!(finding.summary.ends_with("longer than the 100us that its policy allows"), "{}", finding.summary);
     assert!(
         found(None, Some(100), Some(depth(UNBOUNDED))).is_some(),
-        "a policy without a goal has its bound"
+        "a policy without a goal has its own bound"
     );
 }
 
 #[test]
 fn nothing_is_reported_where_a_bound_holds_or_no_request_has_one() {
     assert_eq!(found(Some(60), Some(100), Some(depth(60))), None, "a process holds the device");
-    assert_eq!(found(Some(133), None, Some(depth(UNBOUNDED))), None, "it takes as long as the goal");
+    assert_eq!(
+        found(Some(133), None, Some(depth(UNBOUNDED))),
+        None,
+        "leaving the state takes as long as the goal"
+    );
     assert_eq!(found(None, None, Some(depth(UNBOUNDED))), None, "no request has a goal");
     assert_eq!(found(Some(60), Some(100), None), None, "the kernel chooses no idle states");
 }

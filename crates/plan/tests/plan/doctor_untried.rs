@@ -119,7 +119,7 @@ fn without_counts_every_process_that_waits_in_epolls_is_proposed() {
 #[test]
 fn where_something_is_asked_for_or_set_nothing_is_proposed() {
     let host = unprepared();
-    assert!(proposed(&host, Some(&counts()), &[], false).is_empty(), "unless that is asked for");
+    assert!(proposed(&host, Some(&counts()), &[], false).is_empty(), "unless the operator requests it");
     let asked = RequestFacts {
         origin: "policy.toml:3".to_owned(),
         mode: "defer50".parse().expect("a mode"),
@@ -148,7 +148,7 @@ fn what_a_look_cannot_tell_is_said() {
         ]
     );
     let timed = HostContext { timed: true, ..context };
-    assert_eq!(not_known(&host, Some(&counts()), &timed).len(), 1, "what was measured is known");
+    assert_eq!(not_known(&host, Some(&counts()), &timed).len(), 1, "the measurements are known");
     host.capabilities.ptrace = false;
     host.devices[0].napis[0].irq = Some(IrqEdge { irq: IrqNumber(30), confidence: Confidence::ByName });
     assert_eq!(
@@ -190,7 +190,7 @@ fn settings_that_are_asked_for_and_not_in_force_are_counted_with_what_brings_the
     let found = said(worse.clone()).remove(0);
     assert!(found.summary.ends_with("not in force, and were measured to be worse"), "{}", found.summary);
     assert!(found.evidence[0].starts_with("measured on memcached as worse: p50 10"), "{:?}", found.evidence);
-    assert!(!found.remedy.expect("one").contains("apply"), "what was worse is not recommended");
+    assert!(!found.remedy.expect("one").contains("apply"), "a policy that was worse is not recommended");
     let better = PendingChanges {
         evidence: vec![measured(Ruling::Better, "newest"), measured(Ruling::Worse, "before")],
         ..worse
@@ -204,7 +204,7 @@ fn settings_that_are_asked_for_and_not_in_force_are_counted_with_what_brings_the
     assert!(!said(PendingChanges { evidence: vec![other], ..pending.clone() })[0].summary.contains("worse"));
     let by_daemon = said(PendingChanges { daemon: Some(Pid(812)), ..pending });
     assert_eq!(by_daemon[0].remedy.as_deref(), Some("kill -HUP 812"));
-    assert!(said(PendingChanges::default()).is_empty(), "all of it is in force");
+    assert!(said(PendingChanges::default()).is_empty(), "all pending changes are in force");
 }
 
 #[test]

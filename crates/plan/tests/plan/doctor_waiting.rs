@@ -67,7 +67,7 @@ fn more_waiters_than_cpus_gain_nothing_and_those_of_user_space_hold_each_other_u
     let findings = doctor(&host, None, &asked_to_wait(&host, DeliveryMode::UserBusy));
     assert!(found(&findings, "events-only-crowded").summary.contains("compete for CPU"));
     let findings = doctor(&waiting(DeliveryMode::EventBusy, &[&[328; 5]]), None, &[]);
-    assert_eq!(rules(&findings), ["events-only"], "one epoll has a CPU");
+    assert_eq!(rules(&findings), ["events-only"], "one epoll has a CPU of its own");
 }
 
 #[test]
@@ -77,7 +77,7 @@ fn userbusy_without_the_library_is_seen_asleep() {
     for thread in &mut host.processes[0].threads {
         thread.waits_on = None;
     }
-    assert_eq!(rules(&doctor(&host, None, &asked)), [""; 0], "it spins, as it should");
+    assert_eq!(rules(&doctor(&host, None, &asked)), [""; 0], "the epoll spins, as intended");
     let epoll = host.processes[0].epolls[0].id.fd;
     host.processes[0].threads[0].waits_on = Some(epoll);
     let findings = doctor(&host, None, &asked);

@@ -94,7 +94,7 @@ fn what_leaves_the_held_queue_as_it_is_is_planned() {
 #[test]
 fn a_receive_hash_that_leaves_an_af_xdp_queue_out_starves_its_socket_and_is_refused() {
     let host = with_holder(1, HolderKind::AfXdp { zero_copy: None });
-    let refusal = planned(&host, NicRequest::RssQueues(1)).expect_err("it takes the packets away");
+    let refusal = planned(&host, NicRequest::RssQueues(1)).expect_err("the change takes the packets away");
     insta::assert_snapshot!(format!(
         "{refusal}\n{}\n{}",
         refusal.evidence.join("\n"),

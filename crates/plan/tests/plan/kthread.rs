@@ -157,7 +157,7 @@ fn threads_that_never_sleep_need_a_kernel_that_has_them_and_a_budget() {
     let busy = named(DeliveryMode::ThreadedBusy, on_device(2, "eth0", PolicyName::None));
     let mut host = nic();
     let mut intent = busy.clone();
-    // A missing kernel feature is reported first: no budget could provide it.
+    // Checks that netpolicy refuses a missing kernel feature first: no budget could provide it.
     let lacking = refused(&intent, &host);
     host.capabilities.napi_threaded_busy = true;
     let over = refused(&intent, &host);
@@ -263,7 +263,7 @@ fn a_slice_is_refused_to_a_thread_that_is_real_time_already_unless_its_class_cha
     intent.kthread.scheduling = Some(Scheduling::Other(0));
     assert!(is_planned(&intent), "the class changes before the slice");
     intent.kthread = KthreadRequest { slice: Some(Slice::Default), scheduling: None, ..intent.kthread };
-    assert!(is_planned(&intent), "it has no slice of its own already");
+    assert!(is_planned(&intent), "the thread already has no slice of its own");
 }
 
 fn found<'f>(findings: &'f [Finding], rule: &str) -> Option<&'f Finding> {
@@ -286,7 +286,10 @@ fn a_thread_that_shares_no_cache_with_its_interrupt_is_reported() {
 #[test]
 fn throttling_that_stops_a_thread_is_reported_and_so_is_none_at_all() {
     let mut host = applied(&threaded("irq", Some("fifo:50")), nic());
-    assert!(found(&doctor(&host, None, &[]), "kthread-rt-throttled").is_none(), "it sleeps between packets");
+    assert!(
+        found(&doctor(&host, None, &[]), "kthread-rt-throttled").is_none(),
+        "the thread sleeps between packets"
+    );
     for napi in &mut host.devices[0].napis {
         napi.threaded = Some(Threading::BusyPoll);
     }

@@ -93,7 +93,7 @@ fn a_veth_that_would_lose_its_napis_is_not_given_a_mode_on_them() {
     };
     let refused = planned(&host, PolicyName::Latency).expect_err("no NAPI would be left");
     assert!(refused.to_string().contains("removes a veth's NAPIs"), "{refused}");
-    assert!(planned(&host, PolicyName::None).expect("planned").first_stage, "its NAPIs are others after it");
+    assert!(planned(&host, PolicyName::None).expect("planned").first_stage, "the change replaces its NAPIs");
 }
 
 #[test]
@@ -110,7 +110,7 @@ fn a_veth_does_not_lose_its_napis_with_values_of_their_own() {
         desired(&placement, host)
     };
     host.devices[0].napis[0].threaded = Some(Threading::On);
-    let refused = planned(&host).expect_err("the thread would be gone");
+    let refused = planned(&host).expect_err("the thread would be lost");
     assert_eq!(refused.kind, RefusalKind::Safety);
     assert!(refused.to_string().contains("settings of its NAPI"), "{refused}");
     // A setting that the device applies to each new NAPI returns with the queue.
@@ -118,10 +118,10 @@ fn a_veth_does_not_lose_its_napis_with_values_of_their_own() {
     planned(&host).expect("planned");
     host.devices[0].napis[0].threaded = Some(Threading::Off);
     host.devices[0].napis[0].gro_flush_timeout = Some(Nanoseconds(20_000));
-    planned(&host).expect_err("the timeout would be gone");
+    planned(&host).expect_err("the timeout would be lost");
     host.devices[0].napis.clear();
     host.devices[0].offloads.insert(Offload::Gro, false);
-    planned(&host).expect("nothing is left to lose");
+    planned(&host).expect("no setting is left to lose");
 }
 
 #[test]
@@ -131,10 +131,10 @@ fn queues_that_have_the_default_mask_lose_nothing_and_new_ones_begin_with_it() {
         |host: &Host, count| planned(host, vec![NicRequest::Channels(ChannelKind::Combined, count)]);
     let mask: CpuSet = "0-1".parse().expect("a list");
     host.devices[0].rx_queues[3].rps_cpus = mask.clone();
-    let refused = channels(&host, 2).expect_err("nothing could restore it");
+    let refused = channels(&host, 2).expect_err("no undo could restore it");
     assert!(refused.to_string().contains("rps_cpus 0-1"), "{refused}");
     host.rps_default_mask = mask;
-    channels(&host, 2).expect("a queue that comes back begins with it");
+    channels(&host, 2).expect("a recreated queue begins with it");
     let (_, desired) = channels(&host, 6).expect("planned");
     let note = "new receive queues of eth0 start with rps_cpus 0-1, because of net.core.rps_default_mask";
     assert!(desired.notes.iter().any(|found| found == note), "{:?}", desired.notes);

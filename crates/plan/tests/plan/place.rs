@@ -42,7 +42,7 @@ fn a_device_whose_queues_could_not_be_read_is_not_said_to_have_no_napi() {
     host.devices[0].rx_queues.clear();
     let policy = policy([named(defer(50), on_device(2, "eth0", PolicyName::None))]);
     let refusal = refused(&policy, &host, &Resolved::default());
-    assert_eq!(refusal.kind, RefusalKind::Missing, "what could not be read is listed with it");
+    assert_eq!(refusal.kind, RefusalKind::Missing, "unreadable objects are listed with it");
     assert!(refusal.message.contains("none of the queues of eth0 could be read"), "{refusal}");
     assert!(!refusal.message.contains("has no NAPI"), "{refusal}");
 }
@@ -130,7 +130,7 @@ fn two_services_on_one_queue_must_want_its_interrupt_on_the_same_cpus() {
     }
     assert!(
         place(&tasks("2-3"), &host, &Resolved::default()).is_ok(),
-        "without interrupts nothing is shared"
+        "without interrupts, no queue is shared"
     );
 }
 
@@ -166,9 +166,12 @@ fn a_queue_without_a_napi_is_left_out_and_counted() {
 fn without_settings_for_single_queues_two_tasks_cannot_divide_a_device() {
     let tasks =
         policy([on_task(2, 812, PolicyName::Bulk), named(defer(20), on_task(7, 901, PolicyName::None))]);
-    assert!(place(&tasks, &two_services(), &Resolved::default()).is_ok(), "each has queues of its own");
+    assert!(
+        place(&tasks, &two_services(), &Resolved::default()).is_ok(),
+        "each service has dedicated queues"
+    );
     let refusal = place(&tasks, &with_kernel(two_services(), "6.6.1"), &Resolved::default())
-        .expect_err("both need the whole device");
+        .expect_err("both requests need the whole device");
     assert_eq!((refusal.kind, refusal.object.as_str()), (RefusalKind::Conflict, "eth0 rx-0"));
 }
 
@@ -203,7 +206,7 @@ fn every_thread_that_could_poll_counts_against_the_budget() {
     host.processes[0].threads.truncate(1);
     assert_eq!(needed(&host, task()), 1, "one thread waits in one epoll at a time");
     host.processes[0].epolls.clear();
-    assert_eq!(needed(&host, task()), 1, "its first epoll will come");
+    assert_eq!(needed(&host, task()), 1, "the process's first epoll will come");
     let both = on_device(2, "eth0", PolicyName::None);
     assert_eq!(needed(&host, both.clone()), 2, "nginx has two");
     host.processes.clear();
@@ -225,7 +228,7 @@ fn an_epoll_that_only_accepts_neither_counts_nor_is_set_to_poll_all_the_time() {
     assert_eq!(
         epolls(&host),
         Ok(vec![Fd(8)]),
-        "memcached -t 1: the worker's, not that of the thread that accepts"
+        "memcached -t 1: the epoll of the worker, not that of the thread that accepts"
     );
     let mut userbusy = named(DeliveryMode::UserBusy, on_task(2, 812, PolicyName::None));
     userbusy.budget.polling_cpus = Some(1);
@@ -233,7 +236,7 @@ fn an_epoll_that_only_accepts_neither_counts_nor_is_set_to_poll_all_the_time() {
     assert_eq!(
         refusal.kind,
         RefusalKind::Safety,
-        "an epoll_wait that never sleeps spins whatever it waits for"
+        "an epoll_wait that never sleeps spins, whatever it waits for"
     );
     // suspend20 does not poll without traffic, and is set on both.
     let resting = policy([named(suspend(20), on_task(2, 812, PolicyName::None))]);
@@ -249,7 +252,11 @@ fn an_epoll_that_only_accepts_neither_counts_nor_is_set_to_poll_all_the_time() {
     assert_eq!(epolls(&host), Ok(vec![Fd(7)]), "the only epoll will have the connections, too");
     host.processes[0] = server(812, "envoy", &[&[259], &[260]]);
     listen(&mut host.processes[0], 0);
-    assert_eq!(epolls(&host).expect_err("two poll").kind, RefusalKind::Safety, "it accepts and serves");
+    assert_eq!(
+        epolls(&host).expect_err("two poll").kind,
+        RefusalKind::Safety,
+        "the thread accepts and serves"
+    );
 }
 
 #[test]
@@ -294,7 +301,7 @@ fn a_device_whose_other_half_a_service_sets_says_so() {
             .contains(&"the epolls' part of the mode is set by the request for service memcached".to_owned()),
         "{notes:?}"
     );
-    assert!(!notes.iter().any(|note| note.contains("only the NIC's part")), "{notes:?}");
+    assert!(!notes.iter().any(|note| note.contains("only the NIC's part of the mode")), "{notes:?}");
 }
 
 #[test]
@@ -368,7 +375,7 @@ fn a_socket_that_is_neither_bound_nor_connected_takes_no_queues_until_it_is() {
     assert_eq!(queues(&host), 0);
     let socket = &mut host.processes[0].sockets[0];
     (socket.state, socket.local) = (SocketState::Udp, "0.0.0.0:53".parse().ok());
-    assert!(queues(&host) > 0, "anybody may send to it");
+    assert!(queues(&host) > 0, "any host may send to the socket");
 }
 
 #[test]
@@ -406,7 +413,7 @@ fn a_service_that_could_not_be_looked_for_is_not_said_not_to_run() {
     assert_eq!(
         placement.parts[0].runs,
         ServiceState::No,
-        "what not even root may look into is not a service"
+        "a process that not even root may inspect is not a service"
     );
     host.capabilities.ptrace = false;
     let placement = place(&policy, &host, &resolved).expect("placed");
@@ -563,7 +570,8 @@ fn a_busy_server_without_a_napi_is_refused_for_that_and_not_for_silence() {
     host.devices.push(veth(2, "veth0", &[]));
     host.processes.push(server(812, "redis-server", &[&[0; 20]]));
     let request = policy([named(suspend(20), on_task(2, 812, PolicyName::None))]);
-    let refused = |host: &Host| place(&request, host, &Resolved::default()).expect_err("there is no NAPI");
+    let refused =
+        |host: &Host| place(&request, host, &Resolved::default()).expect_err("the device has no NAPI");
     let refusal = refused(&host);
     assert_eq!(refusal.kind, RefusalKind::Missing);
     assert_snapshot!(read_aloud::refusal(&refusal));
@@ -620,7 +628,7 @@ fn the_first_connection_is_awaited_where_nothing_has_shown_by_which_napi_a_serve
     connection.state = SocketState::TcpEstablished;
     connection.remote = Some("10.77.0.1:40000".parse().expect("address"));
     host.processes[0].sockets.push(connection);
-    assert!(awaited(&host).is_empty(), "one that came by a backlog has shown it");
+    assert!(awaited(&host).is_empty(), "a connection that arrived through a backlog has shown it");
     host.processes[0].sockets[1].napi = Some(NapiId(513));
     assert!(awaited(&host).is_empty());
     assert_eq!(plan::without_packets([], &host).count(), 0);
@@ -639,12 +647,12 @@ fn a_pods_udp_server_waits_for_its_first_datagram_and_a_client_for_none() {
     let waits = |host: &Host| plan::without_packets([pid], host).count();
     assert_eq!(waits(&host), 1);
     let process = plan::without_packets([pid], &host).next().expect("one");
-    assert!(plan::listened_ports(process).is_empty(), "no connection will come");
+    assert!(plan::listened_ports(process).is_empty(), "no connection will arrive");
     host.processes[0].sockets[0].napi = Some(NapiId(513));
     assert_eq!(waits(&host), 0, "one came");
     host.processes[0].sockets[0].napi = None;
     host.processes[0].sockets[0].local = "0.0.0.0:0".parse().ok();
-    assert_eq!(waits(&host), 0, "it has no port");
+    assert_eq!(waits(&host), 0, "the service has no port");
 }
 
 #[test]
@@ -678,16 +686,21 @@ fn waiting_busily_for_events_is_refused_where_the_kernel_was_asked_and_said_no()
     let refusal = refused(&policy([intent.clone()]), &patched, &Resolved::default());
     assert_eq!(refusal.kind, RefusalKind::Safety, "it counts against the budget: {refusal}");
     let placement = place(&policy([intent.clone()]), &two_services(), &Resolved::default());
-    let refusal = desired(&placement.expect("no budget buys it"), &two_services()).expect_err("not here");
-    assert_eq!(refusal.kind, RefusalKind::Unsupported, "what the kernel lacks is said first: {refusal}");
+    let refusal =
+        desired(&placement.expect("no budget could allow it"), &two_services()).expect_err("not here");
+    assert_eq!(
+        refusal.kind,
+        RefusalKind::Unsupported,
+        "a missing kernel feature is reported first: {refusal}"
+    );
     intent.budget.polling_cpus = Some(2);
     let mut host = two_services();
     let placement = place(&policy([intent]), &host, &Resolved::default()).expect("affordable");
-    let refusal = desired(&placement, &host).expect_err("no release of Linux has it");
+    let refusal = desired(&placement, &host).expect_err("no release of Linux has the feature");
     assert_eq!(refusal.kind, RefusalKind::Unsupported);
     assert_snapshot!(read_aloud::refusal(&refusal));
     host.capabilities.epoll_events_only = true;
-    let wanted = desired(&placement, &host).expect("this kernel has it").wanted;
+    let wanted = desired(&placement, &host).expect("this kernel has the feature").wanted;
     let epolls: Vec<String> = wanted
         .iter()
         .filter(|wanted| matches!(wanted.setting, Setting::Process(ProcessKnob::Epoll(..))))

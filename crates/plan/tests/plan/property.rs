@@ -121,7 +121,7 @@ fn resolved() -> Resolved {
 fn planned(policy: &Policy, host: &Host) -> Option<(plan::Desired, Plan)> {
     let placement = place(policy, host, &resolved()).ok()?;
     let desired = desired(&placement, host).ok()?;
-    let plan = diff(&desired, host).expect("everything of these hosts was read");
+    let plan = diff(&desired, host).expect("every setting of these hosts was read");
     Some((desired, plan))
 }
 
@@ -149,7 +149,7 @@ proptest! {
             prop_assert_eq!(line.in_force.as_ref(), Some(&line.wanted));
         }
         prop_assert!(diff(&desired, &applied).expect("read").is_empty());
-        let (_, again) = planned(&policy, &applied).expect("what was possible stays possible");
+        let (_, again) = planned(&policy, &applied).expect("a possible plan stays possible");
         prop_assert!(again.is_empty(), "the second time: {:?}", again);
     }
 

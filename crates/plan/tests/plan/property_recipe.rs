@@ -205,7 +205,7 @@ fn resolved(policy: &Policy) -> Resolved {
 fn planned(policy: &Policy, host: &Host) -> Option<(Placement, Desired, Plan)> {
     let placement = place(policy, host, &resolved(policy)).ok()?;
     let desired = desired(&placement, host).ok()?;
-    let plan = diff(&desired, host).expect("everything that is wanted of these hosts was read");
+    let plan = diff(&desired, host).expect("every desired setting of these hosts was read");
     Some((placement, desired, plan))
 }
 

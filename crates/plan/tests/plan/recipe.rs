@@ -272,7 +272,11 @@ fn the_mode_of_a_policy_goes_by_the_device_and_by_how_connections_come() {
     assert_eq!(mode("ice", &[&[300], &[301]]), "suspend20");
     assert_eq!(mode("ice", &[&[300, 301], &[301]]), "interrupt", "one epoll mixes NAPIs");
     assert_eq!(mode("veth", &[&[300], &[301]]), "interrupt");
-    assert_eq!(mode("veth", &[&[], &[]]), "interrupt", "no packet has come, and no other device is there");
+    assert_eq!(
+        mode("veth", &[&[], &[]]),
+        "interrupt",
+        "no packet has arrived, and the host has no other device"
+    );
     let asked = with_cases(policy([on_device(2, "eth0", latency)]));
     let mut host = host();
     host.devices.push(device(2, "eth0", &[300]));
@@ -324,7 +328,7 @@ fn what_was_not_measured_on_such_a_device_is_said_with_the_command_that_measures
           policies gain and cost on this machine, in a lab"
         ]
     );
-    assert_eq!(notes("mlx5_core", false), Vec::<String>::new(), "it was measured there");
+    assert_eq!(notes("mlx5_core", false), Vec::<String>::new(), "the mode was measured on such a device");
     assert_eq!(notes("veth", false), Vec::<String>::new(), "the kernel's default needs no measurement");
-    assert_eq!(notes("ice", true), Vec::<String>::new(), "an expert claims nothing");
+    assert_eq!(notes("ice", true), Vec::<String>::new(), "an expert claims no queues");
 }

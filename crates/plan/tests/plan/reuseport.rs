@@ -150,13 +150,13 @@ fn workers_that_poll_and_get_connections_of_other_queues_by_the_hash_are_reporte
     assert_eq!((found[0].rule.as_str(), found[0].severity), ("listeners-mix-queues", Severity::Warning));
     assert!(found[0].summary.contains("1 of its 2 workers"), "{}", found[0].summary);
     assert_eq!(found[0].evidence, ["memcached[812] receives from NAPI 300, 301"]);
-    assert_eq!(about_listeners(&busy_workers(&[300, 300], &[301])), [], "each has a queue of its own");
+    assert_eq!(about_listeners(&busy_workers(&[300, 300], &[301])), [], "each worker has a queue of its own");
 
     let mut idle = busy_workers(&[300, 301], &[301]);
     for epoll in &mut idle.processes[0].epolls {
         epoll.params = Some(EpollParams::default());
     }
-    assert_eq!(about_listeners(&idle), [], "who does not poll may have connections of any queue");
+    assert_eq!(about_listeners(&idle), [], "a thread that does not poll may have connections of any queue");
 }
 
 #[test]

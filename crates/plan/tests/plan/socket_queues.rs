@@ -194,7 +194,7 @@ fn a_request_whose_queues_the_device_cannot_give_says_why_and_is_met_otherwise()
         let placement = placed(&joined(&host, &asked), &host);
         assert_eq!(shares(&placement), [], "{why}");
         let notes = notes(&placement, 901);
-        let expected = format!("it gets no dedicated queues on eth0: {why}");
+        let expected = format!("{why}: its epoll is set");
         assert!(notes.contains(&expected), "{notes:?}");
         assert_eq!(placement.parts[1].processes[0].epolls.len(), 1, "{why}: its epoll is set");
     }
@@ -220,7 +220,7 @@ fn sockets_that_disagree_do_not_divide_a_device_that_is_not_mixed() {
     let mut asked = requests(&host, 812, PolicyName::Latency);
     asked.extend(requests(&host, 901, PolicyName::Bulk));
     let joined = join(&policy([]), &asked, &host, &Resolved::default());
-    assert_eq!(joined.notes.len(), 1, "the later one conflicts: {:?}", joined.notes);
+    assert_eq!(joined.notes.len(), 1, "the later request conflicts: {:?}", joined.notes);
     assert!(placed(&joined.policy, &host).divisions.is_empty());
 }
 

@@ -65,7 +65,7 @@ impl Subject {
 /// Why an applied setting cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UnreadCause {
-    /// Its object and therefore the setting no longer exist.
+    /// The object, and therefore the setting, no longer exists.
     Gone,
     /// The device was removed, and another one now has its name, without the settings.
     Recreated,

@@ -39,7 +39,7 @@ impl Stage {
         Self::with_cookies(boot_id, command, changes, ObjectCookies::new())
     }
 
-    /// Creates a stage with cookies that later objects with the same number do not have.
+    /// Creates a stage with cookies that differ from those of later objects with the same number.
     pub(crate) fn knowing(object_cookies: ObjectCookies, changes: &[Change]) -> Result<Self, Failed> {
         let boot_id = fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
         Self::with_cookies(boot_id.trim(), "netpolicy set device eth0 latency", changes, object_cookies)
@@ -82,7 +82,7 @@ impl Stage {
         self.directory().join("undo.sh")
     }
 
-    /// Adds a program that the script finds first.
+    /// Adds a program that comes first in the script's PATH.
     pub(crate) fn program(&self, name: &str, text: &str) -> Result<(), Failed> {
         let file = self.directory().join("bin").join(name);
         fs::write(&file, text)?;
@@ -141,7 +141,7 @@ impl Stage {
     }
 }
 
-/// A process for the script to change, which ends with the test.
+/// A process that the script changes, and that ends with the test.
 pub(crate) struct Child {
     process: std::process::Child,
     said: String,
@@ -179,7 +179,7 @@ impl Child {
         Ok(ThreadId { process, tid: process.pid, started: process.started, comm: process.comm })
     }
 
-    /// The CPUs it may run on, as a list.
+    /// The CPUs on which it may run, as a list.
     pub(crate) fn affinity(&self) -> Result<String, Failed> {
         let status = fs::read_to_string(format!("/proc/{}/status", self.process.id()))?;
         let line = status.lines().find_map(|l| l.strip_prefix("Cpus_allowed_list:")).ok_or("no list")?;

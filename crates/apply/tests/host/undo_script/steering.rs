@@ -15,7 +15,7 @@ pub(super) fn flow(text: &str) -> Result<FlowMatch, Failed> {
     Ok(format!("{text} drop").parse::<FlowRule>()?.flow)
 }
 
-/// The loopback device, which the fake `ethtool` works on.
+/// The loopback device, on which the fake `ethtool` operates.
 fn loopback() -> Result<DeviceId, Failed> {
     let own: u64 = std::os::unix::fs::MetadataExt::ino(&std::fs::metadata("/proc/self/ns/net")?);
     Ok(DeviceId { netns: NetnsId(own), ifindex: IfIndex(1), name: Label::new("lo") })
@@ -81,7 +81,7 @@ pub(super) fn a_table_goes_back() -> Result<(), Failed> {
         )
     };
     for (was, expected) in [
-        // The driver's default is requested as a default.
+        // The driver's default is restored as a default.
         ([0, 1, 2, 3], "default 0 1 2 3\n"),
         ([0, 1, 2, 0], "table 0 1 2 0\n"),
         // Contiguous blocks, as from `ethtool -X DEV weight 3 0 1` and from the igb driver.

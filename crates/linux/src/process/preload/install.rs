@@ -80,7 +80,7 @@ pub fn install(library: Library, directory: &Path) -> Result<PathBuf, KernelErro
 /// The existing file with the library's name.
 enum Existing {
     None,
-    /// The same library.
+    /// The installed library is identical.
     Ours,
     /// A file of ours with other content, for example because the disk was full or the machine lost power.
     Damaged,

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Holds an AF_XDP socket until its standard input ends: of a device (first argument) and one of its queues (second), copying.
- * It prints the number of its descriptor.
+ * Holds an AF_XDP socket in copy mode until its standard input ends. The arguments are the device and one of its queues. Prints the socket's descriptor.
  */
 #include <linux/if_xdp.h>
 #include <net/if.h>

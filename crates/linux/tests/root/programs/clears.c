@@ -24,7 +24,7 @@ struct params {
 #define SET_PARAMS _IOW(0x8A, 0x01, struct params)
 #define EVENTS_ONLY 1
 #define PATIENCE_MS 20000
-/* A softirq may still run when the suspension begins, and ends it: try again. */
+/* A softirq that still runs when the suspension begins may end it: try again. */
 #define TRIES 400
 #define PAUSE_NS 60000000
 

@@ -88,7 +88,7 @@ static void hang_ring(void *page)
 	syscall(SYS_io_uring_register, CHILD_FD + RINGS - 1, 0, page, 1);
 }
 
-/* The system call that never returns. */
+/* The system call that does not return. */
 static void hang(const char *directory, const char *kind)
 {
 	struct sockaddr_in address = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
@@ -146,7 +146,7 @@ static struct fuse_attr attributes(__u64 inode)
 	return attr;
 }
 
-/* Answers everything but reads. */
+/* Answers every request except reads. */
 static void serve(int fuse, pid_t child, int *said)
 {
 	static char request[1 << 17];
@@ -219,7 +219,7 @@ int main(int count, char **arguments)
 	if (child < 0)
 		fail("fork");
 	if (!child) {
-		/* Only the server may hold the file: the kernel ends its requests when the file is closed. */
+		/* Only the server may hold the file: the kernel aborts its requests when the file is closed. */
 		close(fuse);
 		hang(arguments[1], arguments[2]);
 	}
@@ -235,7 +235,7 @@ int main(int count, char **arguments)
 		if (ready[0].revents & (POLLERR | POLLHUP))
 			break;
 	}
-	/* Close the file first: this releases the process that waits for it. */
+	/* Close the file first, which releases the process that waits for it. */
 	close(fuse);
 	kill(child, SIGKILL);
 	waitpid(child, NULL, 0);

@@ -1,4 +1,4 @@
-/* Prints the numbers of the header as the compiler reads them. */
+/* Prints the constants of the header as compiled. */
 #include <stdio.h>
 
 #include <netpolicy.h>

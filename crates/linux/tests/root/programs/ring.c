@@ -24,7 +24,7 @@ int main(int argc, char **argv)
 		perror("io_uring");
 		return 1;
 	}
-	close(files[0]); /* only the ring refers to it now */
+	close(files[0]); /* Only the ring refers to the socket now. */
 	printf("ready %d\n", ring);
 	fflush(stdout);
 	return read(STDIN_FILENO, params, 1) != 0;

@@ -4,7 +4,7 @@
  * each; between two steps it stalls.
  *
  * usage: suspends PORT prefer|ordinary
- * "wait": one epoll_wait until there is a datagram, which it reads.
+ * "wait": one epoll_wait until a datagram arrives, which the program reads.
  * "poll": one epoll_wait that ends after a moment without one.
  * "busy": after a datagram, handles it for some milliseconds; twice, so that the next epoll_wait ends the batch.
  * "close": closes the epoll, and keeps the socket.

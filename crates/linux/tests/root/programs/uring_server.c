@@ -52,7 +52,7 @@ static void set_up(void)
 	cqes = (struct io_uring_cqe *)(cq + params.cq_off.cqes);
 }
 
-/* Does one operation and returns its result. */
+/* Performs one operation and returns its result. */
 static int does(int opcode, int fd, void *bytes, unsigned int length)
 {
 	unsigned int at = *tail & *mask;
