@@ -586,7 +586,7 @@ fn cases() -> Vec<Case> {
 /// The faults of a case; empty if every alternative works.
 fn wrong(case: &Case) -> Vec<String> {
     let Err((refusal, nearest)) = planned(case.file, &case.host) else {
-        return vec![format!("{}: the policy is not refused: {}", case.from, case.file)];
+        return vec![format!("{}: the policy is not refused:\n{}", case.from, case.file)];
     };
     let said = format!("{}: {refusal}\n  what works: {nearest}\n{}", case.from, case.file);
     let mut wrong = Vec::new();

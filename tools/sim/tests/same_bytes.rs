@@ -59,7 +59,7 @@ const KINDS: [Kind; 14] = [
         ],
     ),
     (
-        "kernel threads that poll continuously",
+        "kernel threads that poll without end",
         &[("delivery.mode", "threaded-busy"), ("clients.load", "600K")],
     ),
     (

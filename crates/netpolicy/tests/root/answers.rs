@@ -157,7 +157,7 @@ fn taken_up() -> Result<(), Failed> {
     let (operator, _daemon) = begun("answers-again", 2)?;
     sets(&operator, &["defer50"], 0)?;
     operator.runs(&["rollback"], 0)?;
-    operator.waits_to_hear("the daemon manages no setting until a reload")?;
+    operator.waits_to_hear("it manages nothing until a reload")?;
     assert_eq!(flushes(&operator.devices()?), [0; 2]);
     let said = sets(&operator, &["defer50"], 0)?;
     assert!(said.words.contains("it is set"), "{}", said.words);

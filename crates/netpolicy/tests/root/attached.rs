@@ -238,7 +238,7 @@ fn link_down() -> Result<(), Failed> {
     let attach = operator.starts(&["attach", &maker.pid().to_string(), "--delivery", "suspend20"])?;
     operator.waits_to_hear("Attached.")?;
     operator.sets_link("down")?;
-    operator.waits_to_hear("no epoll can be set yet")?;
+    operator.waits_to_hear("nothing can be set yet")?;
     operator.sets_link("up")?;
     waited_for("the queue's settings", || Ok((flushes(&operator.devices()?) == [20_000]).then_some(())))?;
     assert_eq!(attach.terminated()?, Some(0));

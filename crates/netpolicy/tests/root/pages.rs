@@ -266,7 +266,7 @@ impl Stage {
                 None if written => {}
                 None => {
                     let shown = shown.join("\n");
-                    return Err(format!("`{command}` is shown with {shown}, but printed {said}").into());
+                    return Err(format!("`{command}` is shown with\n{shown}\nbut printed\n{said}").into());
                 }
             }
         }
@@ -292,7 +292,7 @@ impl Stage {
             }
             if Instant::now() > deadline {
                 let (shown, said) = (shown.join("\n"), said.join("\n"));
-                return Err(format!("`{command}` is shown with {shown}, but printed {said}").into());
+                return Err(format!("`{command}` is shown with\n{shown}\nbut printed\n{said}").into());
             }
             std::thread::sleep(PAUSE);
         };
@@ -313,7 +313,7 @@ impl Stage {
         match pairs(&shown, &said) {
             Some(_) => Ok(()),
             None => Err(format!(
-                "Ctrl-C is shown with {}, but the command printed {}",
+                "Ctrl-C is shown with\n{}\nbut the command printed\n{}",
                 shown.join("\n"),
                 said.join("\n")
             )
@@ -486,7 +486,7 @@ impl Group {
             }
             if Instant::now() > deadline {
                 return Err(format!(
-                    "the command did not end within {within:?}, and printed {}",
+                    "the command did not end within {within:?}, and printed\n{}",
                     self.said()?
                 )
                 .into());

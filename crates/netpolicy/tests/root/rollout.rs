@@ -116,7 +116,7 @@ fn rendered() -> Result<(), Failed> {
         let recorded = std::fs::read_to_string(&path).unwrap_or_default();
         assert!(
             made == recorded,
-            "{} is stale: write it with UPDATE=1, and read the diff {made}",
+            "{} is stale: write it with UPDATE=1, and read the diff\n{made}",
             path.display()
         );
     }

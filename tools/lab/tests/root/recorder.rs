@@ -110,7 +110,7 @@ impl Recorder {
         let lines: Vec<Line> = text.lines().filter_map(|line| read(line, device)).collect();
         if lines.is_empty() {
             return Err(
-                format!("no event was recorded; the last lines of the recording: {}", tail(&text)).into()
+                format!("no event was recorded; the last lines of the recording:\n{}", tail(&text)).into()
             );
         }
         Ok(lines)
