@@ -17,7 +17,7 @@ fn main() -> io::Result<()> {
     for entry in fs::read_dir(&directory)? {
         names.push(entry?.file_name().into_string().map_err(|name| io::Error::other(format!("{name:?}")))?);
     }
-    // The order is that of the build, not of the directory.
+    // Sort the files, because the order of a directory varies.
     names.sort();
     let mut list = String::from("[\n");
     for name in names {

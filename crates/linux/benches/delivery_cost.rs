@@ -334,7 +334,7 @@ fn median_with_interval(mut values: Vec<f64>) -> (f64, f64, f64) {
 }
 
 /// Returns a ratio of counts far below 2^53.
-#[expect(clippy::cast_precision_loss, reason = "counts and nanoseconds of seconds")]
+#[expect(clippy::cast_precision_loss, reason = "counts and nanoseconds of a few seconds, below 2^53")]
 fn per(part: u64, whole: u64) -> f64 {
     part as f64 / whole as f64
 }

@@ -770,7 +770,7 @@ fn typed(command: &str) -> Result<(), String> {
     }
     let known = ["ethtool", "sysctl", "taskset", "echo", "chrt", "for", "nsenter"];
     if !known.contains(&command.split(' ').next().unwrap_or_default()) {
-        return Err("it is not a command".to_owned());
+        return Err("the remedy is not a command".to_owned());
     }
     let checked = std::process::Command::new("sh").args(["-n", "-c", command]).output();
     let checked = checked.map_err(|error| error.to_string())?;

@@ -58,10 +58,7 @@ const KINDS: [Kind; 14] = [
             ("clients.load", "max"),
         ],
     ),
-    (
-        "kernel threads that poll without end",
-        &[("delivery.mode", "threaded-busy"), ("clients.load", "600K")],
-    ),
+    ("kernel threads that poll without end", &[("delivery.mode", "threaded-busy"), ("clients.load", "600K")]),
     (
         "a clients' host",
         &[

@@ -267,7 +267,7 @@ fn within_what_is_allowed() -> Result<(), Failed> {
     assert_eq!(enabled[0].path.as_deref(), Some(ground.cgroup.as_path()));
     assert_eq!(enabled[0].choices, [bulk, named]);
     ground.enabled(&[bulk])?;
-    assert_eq!(ground.says(NOBODY, "set:3")?, refused, "it is no longer allowed");
+    assert_eq!(ground.says(NOBODY, "set:3")?, refused, "the policy is no longer allowed");
     store.disable(enabled[0].id)?;
     Ok(())
 }

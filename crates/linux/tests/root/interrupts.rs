@@ -45,7 +45,7 @@ impl OneQueue {
         let near = host.device_named("near0").ok_or("near0 was not observed")?;
         let irqs: BTreeSet<_> = near.napis.iter().filter_map(|napi| Some(napi.irq?.irq)).collect();
         for irq in &irqs {
-            let name = &host.irq(*irq).ok_or("its interrupt is not there")?.name;
+            let name = &host.irq(*irq).ok_or("the queue's interrupt was not observed")?.name;
             assert!(name.contains("-input."), "{name}");
         }
         Ok(irqs)

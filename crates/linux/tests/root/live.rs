@@ -714,7 +714,7 @@ fn leaves_nothing() -> Result<(), Failed> {
     assert_eq!(attached(other.pid().0)?, 4, "another process measures");
     let theirs = programs_of(other.pid().0)?;
     other.kill();
-    eventually("its programs are gone", || {
+    eventually("the meter's programs no longer exist", || {
         let loaded = |id: &u32| libbpf_rs::Program::fd_from_id(*id).is_ok();
         (!theirs.iter().any(loaded)).then_some(())
     })

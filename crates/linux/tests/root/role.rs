@@ -78,7 +78,7 @@ fn reuse() -> Played {
 }
 
 /// A server whose second thread waits on an epoll forever; on a byte of input, the thread exits.
-#[expect(clippy::disallowed_methods, reason = "it waits without a limit")]
+#[expect(clippy::disallowed_methods, reason = "a role waits without a limit")]
 fn waiter() -> Played {
     let epoll = new_epoll()?;
     let listener = TcpListener::bind("127.0.0.1:0")?;

@@ -79,7 +79,7 @@ fn kernel_refuses() -> Result<(), Failed> {
         let said = sets(&operator, &refused, 1)?;
         assert!(said.words.contains("qdisc"), "{}", said.words);
         assert!(said.words.contains("Nothing was changed."), "{}", said.words);
-        assert_eq!(flushes(&operator.devices()?), [50_000; 2], "what was asked before");
+        assert_eq!(flushes(&operator.devices()?), [50_000; 2], "the earlier request stays in force");
         let (state, in_order) = status(&operator)?;
         assert!(in_order && !state.contains("refused-by-kernel"), "{state}");
         // The refusal affects neither the next attempt nor another setting of the device.

@@ -140,7 +140,7 @@ fn by_port() -> Result<(), Failed> {
     waited_for("its epolls", || Ok((polling(&operator, pid)? > 0).then_some(())))?;
     waited_for("the queue", || Ok((flushes(&operator.devices()?) == [20_000]).then_some(())))?;
     let awaited = events(&operator, "connection")?;
-    assert!(awaited > 0, "its first connection was an event");
+    assert!(awaited > 0, "the server's first connection was an event");
     let more = connected(&operator)?;
     assert_eq!(
         events(&operator, "connection")?,

@@ -111,7 +111,7 @@ fn first_file() -> Result<(), Failed> {
 
     // With a policy, the file can be applied and undone.
     operator.asks(&operator.runs(&["init", "--policy", "cpu"], 0)?.data)?;
-    assert_eq!(flushes(&operator.devices()?), flushes(&before), "nothing was changed yet");
+    assert_eq!(flushes(&operator.devices()?), flushes(&before), "no setting was changed yet");
     let plan = operator.runs(&["plan"], 3)?;
     assert!(plan.data.contains("gro-flush-timeout"), "{}", plan.data);
     operator.runs(&["apply"], 0)?;

@@ -235,7 +235,7 @@ fn foreign() -> Result<(), Failed> {
     let words = format!("{}{}", said.data, said.words);
     assert!(words.contains("another program's BPF program already chooses"), "{words}");
     operator.runs(&["rollback"], 0)?;
-    assert_eq!(spread(&operator)?, Spread::Foreign, "it is as it was");
+    assert_eq!(spread(&operator)?, Spread::Foreign, "the application's own program is still attached");
     Ok(())
 }
 

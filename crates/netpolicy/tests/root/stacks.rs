@@ -379,7 +379,7 @@ fn simulated() -> [u32; 2] {
     [own, own + 1]
 }
 
-/// The guest's NIC that joins, and its peer.
+/// The guest's NIC that becomes a member of the stacked device, and the NIC's peer.
 const IGB: [&str; 2] = ["igb1", "igb0"];
 
 impl Pair {

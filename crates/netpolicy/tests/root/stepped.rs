@@ -67,7 +67,7 @@ impl Clock {
             Ok::<_, Failed>((result, setting.join().map_err(|_| "the clock's thread panicked")??))
         })?;
         self.is_off_by(0)?;
-        assert!(steps >= STEPS.len(), "it was set {steps} times only");
+        assert!(steps >= STEPS.len(), "the clock was set only {steps} times");
         result
     }
 }

@@ -81,7 +81,7 @@ fn left_on_purpose() -> Result<(), Failed> {
     let attach = operator.starts(&["attach", &pid, "--delivery", "suspend20"])?;
     operator.waits_to_hear("Nothing to set: ")?;
     assert_eq!(attach.terminated()?, Some(0));
-    assert_eq!(maker.epolls(&operator)?, [SUSPENDING], "it stays as it was left");
+    assert_eq!(maker.epolls(&operator)?, [SUSPENDING], "the epoll keeps the parameters that were left");
     Ok(())
 }
 

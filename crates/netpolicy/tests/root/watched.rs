@@ -759,7 +759,7 @@ fn killed() -> Result<(), Failed> {
     let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
     let mut watch = Started { child };
     let pid = watch.child.id();
-    let found = waited_for("its programs to be attached", || {
+    let found = waited_for("the measurement's programs to be attached", || {
         let programs = programs(pid)?;
         Ok((links(pid, &programs)?.len() >= 4).then_some(programs))
     })?;

@@ -219,7 +219,7 @@ fn a_value_that_was_not_read_is_not_changed() {
     let mut host = cache();
     host.devices[0].napis[1].gro_flush_timeout = None;
     let refusal = planned(&policy([on_device(2, "eth0", PolicyName::Bulk)]), &host, &Resolved::default())
-        .expect_err("it could not be restored");
+        .expect_err("the setting could not be restored");
     assert_eq!(refusal.kind, RefusalKind::Missing);
     assert_eq!(
         refusal.to_string(),

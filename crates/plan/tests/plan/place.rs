@@ -146,7 +146,10 @@ fn an_epoll_that_watches_two_devices_cannot_serve_two_policies() {
         (RefusalKind::Conflict, "redis[950] epoll 7"),
         "{refusal:?}"
     );
-    assert!(place(&both(PolicyName::Cpu), &host, &Resolved::default()).is_ok(), "both prefer busy polling");
+    assert!(
+        place(&both(PolicyName::Cpu), &host, &Resolved::default()).is_ok(),
+        "both requests prefer busy polling"
+    );
 }
 
 #[test]
@@ -684,7 +687,7 @@ fn waiting_busily_for_events_is_refused_where_the_kernel_was_asked_and_said_no()
     let mut patched = two_services();
     patched.capabilities.epoll_events_only = true;
     let refusal = refused(&policy([intent.clone()]), &patched, &Resolved::default());
-    assert_eq!(refusal.kind, RefusalKind::Safety, "it counts against the budget: {refusal}");
+    assert_eq!(refusal.kind, RefusalKind::Safety, "the polling CPU counts against the budget: {refusal}");
     let placement = place(&policy([intent.clone()]), &two_services(), &Resolved::default());
     let refusal =
         desired(&placement.expect("no budget could allow it"), &two_services()).expect_err("not here");

@@ -227,7 +227,7 @@ proptest! {
             let Some((_, desired, plan)) = planned(&policy, &host) else {
                 // Two services may share a queue on which their packets cannot be separated: the first stage
                 // is then rolled back.
-                prop_assert!(stage == 0 || fewer_queues, "what was possible stays possible");
+                prop_assert!(stage == 0 || fewer_queues, "a possible plan stays possible");
                 return Ok(());
             };
             let queues = host.devices[0].rx_queues.len();

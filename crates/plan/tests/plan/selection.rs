@@ -275,7 +275,7 @@ fn two_vlans_on_one_device_with_policies_of_their_own_are_refused() {
     }
     let policy =
         policy([on_device(2, "eth0.1", PolicyName::Latency), on_device(5, "eth0.2", PolicyName::Bulk)]);
-    let refusal = select(&policy, &host).without_clashes().expect_err("one NIC, two policies");
+    let refusal = select(&policy, &host).without_clashes().expect_err("one NIC cannot have two policies");
     assert!(refusal.message.contains("1 level(s) above"), "{refusal}");
 }
 

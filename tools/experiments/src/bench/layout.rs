@@ -5,7 +5,7 @@ use model::{Cpu, CpuSet};
 /// The two halves of a machine: interrupts and server must not compete with the generator for CPUs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layout {
-    /// The server's CPUs, the upper half.
+    /// The server's CPUs: the upper half of the bench's CPUs.
     pub server: CpuSet,
     /// The client's CPUs, the lower half.
     pub client: Vec<Cpu>,

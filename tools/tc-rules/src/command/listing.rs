@@ -20,7 +20,7 @@ impl Listings {
         }
     }
 
-    /// Adds those of a later part of the file, which starts after this many lines.
+    /// Adds the listing lines of a later part of the file, which starts after this many lines.
     pub fn append(&mut self, later: Self, lines: u32) {
         self.count += later.count;
         if self.first == 0 && later.first > 0 {

@@ -41,7 +41,8 @@ fn sorted(lines: &str) -> Vec<&str> {
     lines
 }
 
-/// Loads a file; its dump loads elsewhere, with netpolicy and with tc, and gives the same dump there.
+/// Loads a file, then loads its dump in other namespaces, with netpolicy and with tc; each must give the
+/// same dump.
 fn loads_again(name: &str, file: &str, what: &[&str]) -> String {
     let stage = Stage::new(name);
     let (code, report) = stage.netpolicy(&["tc", "load", text(&stage.file(file))]);
@@ -78,7 +79,10 @@ fn shared_block() -> Result<(), Failed> {
     .concat();
     for what in [&[][..], &["--block", "7"], &["--dev", "d0"]] {
         let dumped = loads_again("shared", &rules, what);
-        assert!(!dumped.contains(" ht "), "{what:?}: no rule names the table that the kernel made: {dumped}");
+        assert!(
+            !dumped.contains(" ht "),
+            "{what:?}: no rule may name the table that the kernel created: {dumped}"
+        );
         assert_eq!(dumped.matches("filter add block 7 ").count(), 4, "{what:?}: {dumped}");
     }
     Ok(())

@@ -33,7 +33,10 @@ fn signalled(stage: &Stage, signal: &str, arguments: &[&str], file: &Path) -> (O
     let mut child = begun(stage, arguments, file);
     let began = Instant::now();
     while !stage.has(1000) {
-        assert!(began.elapsed() < SOON && child.try_wait().expect("asked").is_none(), "it ended too soon");
+        assert!(
+            began.elapsed() < SOON && child.try_wait().expect("asked").is_none(),
+            "the load ended too soon"
+        );
         std::thread::sleep(LOOK_AGAIN);
     }
     assert!(stage.run("kill", &[signal, &child.id().to_string()]).status.success());

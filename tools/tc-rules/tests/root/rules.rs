@@ -321,7 +321,7 @@ pub(crate) fn killed_at(stage: &Stage, file: &Path, options: &[&str], count: usi
     let mut child = spawned.expect("inside").expect("started");
     let began = Instant::now();
     while !stage.has(count) {
-        assert!(child.try_wait().expect("asked").is_none(), "it ended too soon");
+        assert!(child.try_wait().expect("asked").is_none(), "the load ended too soon");
         assert!(began.elapsed() < SOON, "{count} rules did not exist within {SOON:?}");
         std::thread::sleep(LOOK_AGAIN);
     }
