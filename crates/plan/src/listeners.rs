@@ -175,7 +175,7 @@ mod test {
         let master = listening(10, 1, "/usr/sbin/nginx");
         let worker = watching(listening(11, 10, "/usr/sbin/nginx"), LISTENER);
         assert_eq!(roles(vec![master.clone(), worker]), [Role::HoldsFor(Pid(11)), Role::Receives]);
-        // As in php-fpm: the master's epoll watches pipes, and idle workers wait in accept(2).
+        // In php-fpm, for example, the master's epoll watches pipes, and idle workers wait in accept(2).
         let master = watching(master, 99);
         let worker = listening(11, 10, "/usr/sbin/php-fpm");
         assert_eq!(roles(vec![master.clone(), worker]), [Role::HoldsFor(Pid(11)), Role::Receives]);

@@ -153,7 +153,7 @@ impl FirstFile {
         for group in &mut groups {
             let name = name_of(group);
             if group.how == FoundBy::SystemdItself {
-                // Each running service holds its own copies of sockets.
+                // Each running service has its own descriptors of sockets.
                 group.listening.retain(|port| !elsewhere.contains(port));
                 if !group.listening.is_empty() {
                     let ports = group.ports();

@@ -231,7 +231,7 @@ fn holds(line: &str) {
     tc_rules::Command::Filter(rule.clone()).encode(0, 0, &mut out);
     let mut body = out.as_bytes()[16..].to_vec();
     if rule.handle == 0 {
-        body[8..12].copy_from_slice(&1_u32.to_ne_bytes()); // as if the kernel had chosen it
+        body[8..12].copy_from_slice(&1_u32.to_ne_bytes()); // The action then looks as if the kernel had chosen its index.
     }
     let mut decoded = Filter::default();
     let known = decoded.decode(&body).unwrap_or_else(|error| panic!("{line}: {error}"));

@@ -63,8 +63,8 @@ extern int bpf_dynptr_from_skb(struct __sk_buff *skb, __u64 flags, struct bpf_dy
 struct look {
 	__u32 from;	/* offset of its bytes in the segment */
 	__u32 length;
-	__u8 fresh;	/* nothing is outstanding */
-	__u8 in_order;	/* it follows the last segment seen */
+	__u8 fresh;	/* no exchange is outstanding */
+	__u8 in_order;	/* the segment follows the last one seen */
 	__u16 requests;	/* requests that begin in it */
 	__u8 begins;	/* the first bytes begin a request */
 	__u8 incomplete;	/* the last of these requests is incomplete */

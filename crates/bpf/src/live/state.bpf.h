@@ -42,7 +42,7 @@ struct exchange {
 	__u32 write_seq;	/* the socket's write sequence when it began */
 	__u32 poll;	/* the poll of its NAPI that delivered its first segment */
 	__u32 late;	/* transit time beyond that of the fastest segment of its connection, in microseconds */
-	__u16 at;	/* its position in that poll */
+	__u16 at;	/* the packet's position in that poll */
 	__u16 requests;	/* requests in it, if the protocol shows them */
 	__u8 napi;	/* slot, or NO_SLOT */
 	__u8 stamped;	/* the field late is valid */
@@ -143,8 +143,8 @@ struct napi_state {
 	__u64 drained;	/* when the last poll that emptied the ring ended */
 	__u64 first, last;	/* when the first and the last of the service's packets in the running poll arrived */
 	__u64 run_delay;	/* sched_info.run_delay of the NAPI's thread at the end of the last poll */
-	__u64 turns;	/* its sched_info.pcount at that time */
-	__u64 sleeps;	/* its voluntary context switches at that time */
+	__u64 turns;	/* the thread's sched_info.pcount at that time */
+	__u64 sleeps;	/* the thread's voluntary context switches at that time */
 	__u64 waited;	/* the thread's wait for a CPU before the running poll */
 	__u64 woken;	/* last wake-up of the thread since the last poll; 0 if none was observed */
 	__u64 expires;	/* address of the timer's expiry time; 0 if the last poll did not start the timer */

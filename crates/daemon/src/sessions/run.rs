@@ -295,7 +295,7 @@ impl Running<'_> {
                 continue;
             }
             if let Ok(Some(status)) = self.child.try_wait() {
-                // What it has written before it exited.
+                // The output that the command had written before it exited.
                 while self.read(&mut lines) {}
                 break status;
             }

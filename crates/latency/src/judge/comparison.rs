@@ -373,7 +373,7 @@ impl<'a> Comparison<'a> {
     /// Measures windows of the unchanged host; `None` if a process of the service exits meanwhile.
     fn unchanged_windows(&mut self, signals: &mut Signals) -> Result<Option<Vec<Figures>>, Fault> {
         let mut known = Vec::new();
-        // One window more: the first shows which NAPIs are polled.
+        // Measure one more window, because the first one shows which NAPIs are polled.
         for at in 0..=Self::FORESIGHT_WINDOWS {
             match self.window(signals)? {
                 Ok((figures, _)) if at > 0 => known.push(figures),

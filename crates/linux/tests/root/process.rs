@@ -274,7 +274,7 @@ fn found_by_criteria() -> Result<(), Failed> {
     assert!(
         found(Criteria { exe: Some(Patterns::exactly(exe)), ..Criteria::default() })?.contains(&expected)
     );
-    // As with alternatives: a link to a link, each with an absolute path.
+    // A link to a link, each with an absolute path, as `update-alternatives` creates them.
     let links = Scratch::new("links")?;
     std::os::unix::fs::symlink(exe, links.path("first"))?;
     std::os::unix::fs::symlink(links.path("first"), links.path("second"))?;

@@ -90,7 +90,7 @@ fn elsewhere() -> Result<(), Failed> {
         assert!(words.contains(&format!("process {}", daemon.child.id())), "{words}");
         assert!(words.contains("another state directory"), "{words}");
     }
-    // Its systemd service or its pid, whichever applies here.
+    // The refusal names the daemon's systemd service or its pid, whichever applies here.
     let ends = linux::process::service_of(model::Pid(daemon.child.id()))
         .map_or(format!("kill {}", daemon.child.id()), |service| format!("systemctl stop {service}"));
     for command in ["set device veth-server suspend20", "apply", "try --seconds 5"] {

@@ -373,7 +373,7 @@ fn services_and_kills() -> Result<(), Failed> {
         apply.kill()?;
         apply.wait()?;
         unfinished += usize::from(nics.near()? != before);
-        // Its exit code says whether there was anything to roll back.
+        // The exit code of `rollback` says whether there was a transaction to roll back.
         nics.operator.netpolicy(&["rollback"]).output()?;
         assert_eq!(nics.near()?, before, "kill {kill}");
     }

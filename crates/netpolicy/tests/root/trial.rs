@@ -229,7 +229,7 @@ fn held_open() -> Result<(), Failed> {
     operator.runs(&["apply"], 0)?;
     unnamed(&operator)?;
     assert_eq!(flushes(&operator.devices()?), [20_000]);
-    // So can the undo script, which needs no netpolicy.
+    // The undo script, which needs no netpolicy, can restore the host, too.
     let finds = concat!(env!("CARGO_MANIFEST_DIR"), "/../apply/src/undo_script/netns.sh");
     let number = operator.lab.server().id();
     let script = format!(

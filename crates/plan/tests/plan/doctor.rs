@@ -702,7 +702,7 @@ fn busy_polling_without_a_suspended_irq_is_never_called_engaged() {
     assert_eq!(rules(&findings), ["io-uring", "polled-not-suspended"]);
     assert_eq!(found(&findings, "io-uring").severity, Severity::Warning);
     assert_eq!(found(&findings, "io-uring").remedy.as_deref(), Some("netpolicy set task 812 napibusy"));
-    // Its sockets may have no descriptor; its polling is still observed.
+    // The io_uring's sockets may have no descriptor; its polling is still observed.
     host.processes[0].sockets.clear();
     host.processes[0].rings[0].registered_sockets = 20;
     let findings = judged(&host, busy);

@@ -121,7 +121,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        let _ = self.child.kill(); // it may have exited already
+        let _ = self.child.kill(); // The process may have exited already.
         let _ = self.child.wait();
     }
 }

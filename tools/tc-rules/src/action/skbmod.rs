@@ -64,7 +64,7 @@ impl Skbmod {
         while let Some(word) = words.peek().and_then(Word::find) {
             words.skip();
             match word {
-                // These words do nothing by themselves, but another one must follow.
+                // These keywords have no effect by themselves, but another keyword must follow.
                 Word::Skbmod | Word::Swap | Word::Set => {
                     words.peek().ok_or_else(|| words.unknown_here(Word::WORDS))?;
                 }

@@ -345,7 +345,7 @@ fn refused_by_a_nic() -> Result<(), Failed> {
     let words = refused["words"].as_str().expect("words");
     assert!(words.contains("netdevsim: offload type not supported"), "{words}");
     assert_eq!(hardware.stage.rules(), 2);
-    // All or nothing.
+    // The load is undone completely.
     let all = format!("{}{matchall}", flower.replace("prio 1", "prio 7"));
     let file = hardware.stage.file(&all);
     let (code, report) = hardware.stage.netpolicy(&["tc", "load", "--atomic", text(&file)]);
