@@ -24,7 +24,7 @@ pub enum RollBackError {
     },
     /// A newer transaction has changed the same knob, and must be undone first.
     #[error(
-        "{name} cannot be rolled back on its own: {newer} has since changed {} of {}.  Roll {newer} back first. Nothing was changed.",
+        "{name} cannot be rolled back on its own: {newer} has since changed {} of {}. Roll {newer} back first. Nothing was changed.",
         .knob.to().knob(), .knob.to().object()
     )]
     Overlaid {
