@@ -334,7 +334,7 @@ impl DiffReport {
         DiffCounts { same, different, extra, extra_rules, unknown, by_cookie, in_hardware, not_in_hardware }
     }
 
-    /// Discards the counts since [`Self::mark`].
+    /// Discards the counts since these, which [`Self::counts`] returned.
     pub(crate) fn count_again(&mut self, before: DiffCounts) {
         let DiffCounts { same, different, extra, extra_rules, .. } = before;
         let DiffCounts { unknown, by_cookie, in_hardware, not_in_hardware, .. } = before;
