@@ -7,11 +7,17 @@ use serde_json::{Map, Value as Json, json};
 use crate::recipe_file::{ANY, CONDITIONS, MEASURED_ON_MAX, NUMBER_MAX, PAYS_FROM, WHEN};
 use crate::schema::{CPUS, DELIVERY, LAYOUT, SPAN};
 
+/// The definition of a policy's entries for the whole host.
+const OF_THE_HOST: &str = "recipe";
+
+/// The definition of a policy's entries for a driver or a case.
+const OF_A_DEVICE: &str = "device-recipe";
+
 /// The schema of recipe files.
 pub fn recipe_json_schema() -> Json {
     let names: Vec<&str> = PolicyName::ALL.map(PolicyName::as_str).into_iter().chain([ANY]).collect();
-    let by_policy = |of_a_place: bool, beside: Option<(&str, Json)>| {
-        let recipe = recipe(of_a_place);
+    let by_policy = |recipe: &str, beside: Option<(&str, Json)>| {
+        let recipe = json!({ "$ref": format!("#/$defs/{recipe}") });
         let policies = names.iter().map(|name| (*name, recipe.clone())).chain(beside);
         let policies: Map<String, Json> = policies.map(|(name, schema)| (name.to_owned(), schema)).collect();
         json!({ "type": "object", "properties": policies, "additionalProperties": false })
@@ -22,12 +28,13 @@ pub fn recipe_json_schema() -> Json {
         "title": "netpolicy recipe file",
         "type": "object",
         "properties": {
-            "recipe": by_policy(false, None),
-            "driver": { "type": "object", "additionalProperties": by_policy(true, None) },
-            "case": { "type": "object", "additionalProperties": by_policy(true, Some((WHEN, when()))) },
+            "recipe": by_policy(OF_THE_HOST, None),
+            "driver": { "type": "object", "additionalProperties": by_policy(OF_A_DEVICE, None) },
+            "case": { "type": "object", "additionalProperties": by_policy(OF_A_DEVICE, Some((WHEN, when()))) },
             "ladder": ladders(),
         },
         "additionalProperties": false,
+        "$defs": { OF_THE_HOST: recipe(false), OF_A_DEVICE: recipe(true) },
     })
 }
 
@@ -59,9 +66,9 @@ fn when() -> Json {
 
 /// The schema of a policy's entries: all mechanisms, or, for a driver or a case, those that are not
 /// host-wide.
-fn recipe(of_a_place: bool) -> Json {
+fn recipe(of_a_device: bool) -> Json {
     let mechanisms =
-        Mechanism::all().filter(|mechanism| !of_a_place || !matches!(mechanism, Mechanism::Sysctl(_)));
+        Mechanism::all().filter(|mechanism| !of_a_device || !matches!(mechanism, Mechanism::Sysctl(_)));
     let properties: Map<String, Json> =
         mechanisms.map(|mechanism| (mechanism.as_str().to_owned(), entry(mechanism))).collect();
     json!({ "type": "object", "properties": properties, "additionalProperties": false })
@@ -139,9 +146,7 @@ mod test {
     #[test]
     fn every_shipped_recipe_meets_the_schema() {
         let schema = recipe_json_schema();
-        let recipes = &schema["properties"]["recipe"]["properties"];
-        let drivers = &schema["properties"]["driver"]["additionalProperties"]["properties"];
-        let cases = &schema["properties"]["case"]["additionalProperties"]["properties"];
+        let (recipes, devices) = (&schema["$defs"][OF_THE_HOST], &schema["$defs"][OF_A_DEVICE]);
         let mut values = 0;
         let mut meets = |schema: &Json, name: &str, recipe: &Json| {
             for (mechanism, entry) in recipe.as_object().expect("mechanisms") {
@@ -152,12 +157,12 @@ mod test {
         };
         for (name, text) in SHIPPED {
             let file: Json = toml::from_str(text).expect("well-formed");
-            for (policy, recipe) in file["recipe"].as_object().into_iter().flatten() {
-                meets(&recipes[policy], name, recipe);
+            for recipe in file["recipe"].as_object().into_iter().flat_map(|recipes| recipes.values()) {
+                meets(recipes, name, recipe);
             }
             for (_, policies) in file["driver"].as_object().into_iter().flatten() {
-                for (policy, recipe) in policies.as_object().expect("policies") {
-                    meets(&drivers[policy], name, recipe);
+                for recipe in policies.as_object().expect("policies").values() {
+                    meets(devices, name, recipe);
                 }
             }
             for (policy, ladder) in file["ladder"].as_object().into_iter().flatten() {
@@ -174,7 +179,7 @@ mod test {
                             assert!(CONDITIONS.contains(&condition.as_str()), "{name}: {condition}");
                         }
                     } else {
-                        meets(&cases[policy], name, recipe);
+                        meets(devices, name, recipe);
                     }
                 }
             }
@@ -188,7 +193,7 @@ mod test {
         let samples =
             ["8", "true", "\"max\"", "\"per-core\"", "\"by-queue\"", "\"none\"", "-1", "\"keep\"", "1.5"];
         for mechanism in Mechanism::all() {
-            let of = &schema["properties"]["recipe"]["properties"]["bulk"]["properties"][mechanism.as_str()];
+            let of = &schema["$defs"][OF_THE_HOST]["properties"][mechanism.as_str()];
             for sample in samples {
                 let text = format!("[recipe.bulk.{mechanism}]\nvalue = {sample}\n");
                 let value: Json = serde_json::from_str(sample).expect("a value");
@@ -199,7 +204,9 @@ mod test {
                 assert!(read || !admitted || value.is_string(), "{text}");
             }
         }
-        let of_driver = &schema["properties"]["driver"]["additionalProperties"]["properties"]["any"];
+        let of_driver = &schema["$defs"][OF_A_DEVICE];
+        let bulk = &schema["properties"]["driver"]["additionalProperties"]["properties"]["bulk"];
+        assert_eq!(bulk["$ref"], format!("#/$defs/{OF_A_DEVICE}"));
         assert!(
             of_driver["properties"]["delivery"].is_object()
                 && of_driver["properties"]["netdev_budget"].is_null()
