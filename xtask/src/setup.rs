@@ -53,6 +53,7 @@ const NEEDS: &[Need] = &[
     ("go", "golang-go", "tests: a server in Go"),
     ("flex", "flex", "guests: the kernel's build"),
     ("bison", "bison", "guests: the kernel's build"),
+    ("apparmor_parser", "apparmor", "guests: profiles of containers"),
     ("bc", "bc", "guests: the kernel's build"),
     ("perl", "perl", "guests: the kernel's build"),
     ("/usr/include/sys/capability.h", "libcap-dev", "guests: the kernel's own tests"),

@@ -35,5 +35,6 @@ pub use kernel::Kernel;
 pub use latency::WakeLatency;
 pub use observe::{Processes, observe};
 pub use sys::epoll::wait_millis as epoll_wait_millis;
+pub use sys::lsm::confinement;
 pub use sys::signals::{Arrived, Signal, Signals};
 pub use sys::{Cause, Errno, KernelError, Netns, clock, netns, socket_policy, sysfs};

@@ -174,6 +174,7 @@ fn host() -> Host {
             ptrace: true,
             net_admin: true,
             bpf: true,
+            confined_by: None,
         },
         topology: Topology { online: online.clone(), ..Topology::default() },
         netns: NETNS,

@@ -3,6 +3,7 @@
 use std::error::Error;
 use std::fmt;
 use std::path::PathBuf;
+use std::sync::OnceLock;
 
 use apply::{
     CommitError, CommitFault, ConfirmError, JournalError, KeepError, RollBackError, Stuck, TransactionName,
@@ -288,7 +289,12 @@ const UNREADABLE: &str = "run that script: it restores everything that it can, a
 
 /// The privileges needed to change a host, worded for the user of this process.
 pub fn privileges() -> &'static str {
-    privileges_of(is_root())
+    static CONFINED: OnceLock<Option<String>> = OnceLock::new();
+    let confined = CONFINED.get_or_init(|| {
+        let by = linux::confinement().filter(|_| is_root())?;
+        Some(format!("{}; or {by}, which confines netpolicy, denies it", privileges_of(true)))
+    });
+    confined.as_deref().unwrap_or_else(|| privileges_of(is_root()))
 }
 
 const fn privileges_of(is_root: bool) -> &'static str {

@@ -108,7 +108,12 @@ impl KernelError {
     pub fn needing(self, needs: &str) -> Self {
         match self.cause {
             Cause::Errno(errno @ (Errno::PERM | Errno::ACCESS)) => {
-                Self { what: self.what, cause: Cause::Denied { errno, needs: needs.to_owned() } }
+                let mut needs = needs.to_owned();
+                // The errno of security modules.
+                if errno == Errno::ACCESS {
+                    needs = crate::lsm::needs_under_confinement(needs);
+                }
+                Self { what: self.what, cause: Cause::Denied { errno, needs } }
             }
             cause => Self { what: self.what, cause },
         }

@@ -13,6 +13,7 @@ pub mod error;
 pub mod ethtool;
 pub mod io_uring;
 pub mod kcmp;
+pub mod lsm;
 pub mod memory;
 pub mod netlink;
 pub mod netns;

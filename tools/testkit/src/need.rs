@@ -115,6 +115,8 @@ pub enum Need {
     IgbWithoutRules,
     /// A machine whose clock and sysctls a test may set: a guest.
     OwnMachine,
+    /// A kernel that enforces AppArmor's profiles, and the program that loads them.
+    AppArmor,
     /// A guest whose process 1 can be replaced by the distribution's systemd.
     GuestsInit,
 }
@@ -215,6 +217,12 @@ impl Need {
             Self::OwnMachine => {
                 (are_devices(["virtio0", "virtio1"]), "needs a guest, whose clock and sysctls may be set")
             }
+            Self::AppArmor => (
+                is_installed("apparmor_parser")
+                    && std::fs::read("/sys/module/apparmor/parameters/enabled")
+                        .is_ok_and(|on| on.starts_with(b"Y")),
+                "needs AppArmor in the kernel, and apparmor_parser",
+            ),
             Self::GuestsInit => (
                 exists("/run/guest/begun") && exists("/lib/systemd/systemd"),
                 "needs a guest whose process 1 can be systemd",

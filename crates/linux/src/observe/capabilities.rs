@@ -35,6 +35,7 @@ pub(super) fn capabilities(sources: &mut Sources, unread: &mut Vec<Unread>) -> C
         ptrace: held.contains(CapabilitySet::SYS_PTRACE) || crate::attach::service().is_some(),
         net_admin: held.contains(CapabilitySet::NET_ADMIN),
         bpf: loads_bpf && std::path::Path::new(BTF).exists(),
+        confined_by: sys::lsm::confinement().map(str::to_owned),
     }
 }
 

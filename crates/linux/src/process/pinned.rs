@@ -124,7 +124,7 @@ impl PinnedProcess {
             Errno::BADF => closed(),
             Errno::SRCH => Cause::Gone("the process has exited".to_owned()),
             Errno::NOSYS => absent("pidfd_getfd", since::PIDFD_GETFD),
-            Errno::PERM => Cause::Denied { errno, needs: ptrace_needs() },
+            Errno::PERM | Errno::ACCESS => Cause::Denied { errno, needs: ptrace_needs() },
             other => Cause::Errno(other),
         })
     }
@@ -205,15 +205,18 @@ pub fn pids() -> Result<Vec<Pid>, KernelError> {
     Ok(pids)
 }
 
-/// The privilege that is required for inspecting another user's process on this host.
+/// The privilege that is required for inspecting another user's process on this host. A security module's
+/// EACCES becomes EPERM in some calls.
 ///
-/// Kernel: 6.18, `kernel/ptrace.c` `__ptrace_may_access()`, `security/yama/yama_lsm.c` `yama_ptrace_access_check()`.
+/// Kernel: 6.18, `kernel/ptrace.c` `__ptrace_may_access()`, `security/yama/yama_lsm.c` `yama_ptrace_access_check()`,
+/// `security/apparmor/lsm.c` `apparmor_ptrace_access_check()`, `kernel/pid.c` `__pidfd_fget()`.
 pub(super) fn ptrace_needs() -> String {
     let needs = "CAP_SYS_PTRACE in the process's user namespace";
-    match std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope") {
+    let needs = match std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope") {
         Ok(scope) => format!("{needs}, and kernel.yama.ptrace_scope below 3 (it is {})", scope.trim()),
         Err(_) => needs.to_owned(),
-    }
+    };
+    sys::lsm::needs_under_confinement(needs)
 }
 
 /// Converts the error if an entry of a process's directory in `/proc` cannot be read.

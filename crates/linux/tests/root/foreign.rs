@@ -28,6 +28,11 @@ pub(crate) fn tests() -> Vec<Trial> {
             &[Need::Root],
             without_rights,
         ),
+        test(
+            "foreign/a_containers_profile_that_denies_root_is_named",
+            &[Need::Root, Need::OwnMachine, Need::AppArmor],
+            in_a_containers_profile,
+        ),
     ]
 }
 
@@ -143,6 +148,56 @@ fn without_rights() -> Result<(), Failed> {
         "{unread}"
     );
     assert!(unread.contains("CAP_SYS_PTRACE"), "{unread}");
+    assert_eq!(read_epoll(&epoll)?, EpollParams::default(), "nothing was written");
+    Ok(())
+}
+
+/// What matters here of the profile that containerd and Docker generate for containers: looking into other
+/// processes is denied unless they have the same profile.
+const CONTAINER_PROFILE: &str = "\
+profile netpolicy-container flags=(attach_disconnected,mediate_deleted) {
+  network,
+  capability,
+  file,
+  umount,
+  unix,
+  signal,
+  dbus,
+  deny /proc/sys/[^k]** w,
+  deny /sys/[^f]*/** wklx,
+  ptrace (trace,read,tracedby,readby) peer=netpolicy-container,
+}
+";
+
+fn in_a_containers_profile() -> Result<(), Failed> {
+    const SECURITYFS: &str = "/sys/kernel/security";
+    if !std::path::Path::new(SECURITYFS).join("apparmor").exists() {
+        let mounted = Command::new("mount").args(["-t", "securityfs", "securityfs", SECURITYFS]).status()?;
+        assert!(mounted.success(), "securityfs cannot be mounted");
+    }
+    let scratch = Scratch::new("profile")?;
+    let profile = scratch.path("container");
+    std::fs::write(&profile, CONTAINER_PROFILE)?;
+    let loaded = Command::new("apparmor_parser")
+        .args(["--skip-cache", "--replace", "--base", "/etc/apparmor.d"])
+        .arg(&profile)
+        .output()?;
+    assert!(loaded.status.success(), "{}", String::from_utf8_lossy(&loaded.stderr));
+    let (server, numbers) = Subject::in_role("waiter")?;
+    let mut confined = Command::new("aa-exec");
+    confined.args(["--profile", "netpolicy-container", "--"]).arg(std::env::current_exe()?);
+    confined.env(ROLE, format!("outsider {} {}", server.pid(), numbers[0]));
+    let said = Subject::start(&mut confined)?.lines()?;
+    let removed = Command::new("apparmor_parser").arg("--remove").arg(&profile).status()?;
+    assert!(removed.success());
+    let [foreign, own, .., unread] = &said[..] else {
+        return Err(format!("three lines at least expected: {said:#?}").into());
+    };
+    let by = "permission by the AppArmor profile netpolicy-container, which confines this process";
+    assert!(foreign.contains(", needs CAP_SYS_PTRACE") && foreign.ends_with(by), "{said:#?}");
+    assert_eq!(own, "ok", "root has CAP_NET_ADMIN there");
+    assert!(unread.starts_with("unread ") && unread.ends_with(by), "{said:#?}");
+    let epoll = epoll_of(server.pid(), numbers[0])?;
     assert_eq!(read_epoll(&epoll)?, EpollParams::default(), "nothing was written");
     Ok(())
 }

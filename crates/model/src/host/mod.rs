@@ -126,6 +126,9 @@ pub struct Capabilities {
     pub net_admin: bool,
     /// BPF programs on tracepoints can be loaded (BTF present, CAP_BPF and CAP_PERFMON).
     pub bpf: bool,
+    /// What denies the caller in spite of its capabilities, as in `the AppArmor profile docker-default`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub confined_by: Option<String>,
 }
 
 /// A part of the host that could not be read.

@@ -329,14 +329,15 @@ fn another_namespace(case: &Case<'_>, _: &Causes) -> Vec<Found> {
 
 fn not_readable(case: &Case<'_>, _: &Causes) -> Vec<Found> {
     let capabilities = &case.host.capabilities;
+    let confined = capabilities.confined_by.as_ref();
     let remedy = match (capabilities.ptrace, capabilities.net_admin) {
-        (false, false) => Some("run it as root, or with CAP_SYS_PTRACE and CAP_NET_ADMIN"),
-        (false, true) => Some("run it with CAP_SYS_PTRACE"),
-        (true, false) => Some("run it with CAP_NET_ADMIN"),
-        (true, true) => None,
+        (false, false) => Some("run it as root, or with CAP_SYS_PTRACE and CAP_NET_ADMIN".to_owned()),
+        (false, true) => Some("run it with CAP_SYS_PTRACE".to_owned()),
+        (true, false) => Some("run it with CAP_NET_ADMIN".to_owned()),
+        (true, true) => confined.map(|by| format!("run it without {by}, or let that allow ptrace")),
     };
-    let advised = |found: Found| match remedy {
-        Some(remedy) => found.remedy(remedy),
+    let advised = |found: Found| match &remedy {
+        Some(remedy) => found.remedy(remedy.as_str()),
         None => found,
     };
     let (mut found, mut processes) = (Vec::new(), BTreeMap::<&str, Vec<&str>>::new());
@@ -350,8 +351,9 @@ fn not_readable(case: &Case<'_>, _: &Causes) -> Vec<Found> {
             ));
         }
     }
-    // Processes that even root cannot inspect are only worth a note.
-    let severity = if capabilities.ptrace { Severity::Note } else { Severity::Warning };
+    // Processes that even root cannot inspect are only worth a note, unless a security module denies it.
+    let expected = capabilities.ptrace && confined.is_none();
+    let severity = if expected { Severity::Note } else { Severity::Warning };
     for (why, parts) in processes {
         let (object, words) = match parts[..] {
             [one] => (one.to_owned(), "this part could not be read, so it was not checked"),
@@ -366,7 +368,7 @@ fn not_readable(case: &Case<'_>, _: &Causes) -> Vec<Found> {
             let named = parts[..parts.len() - more].join(", ");
             folded = folded.evidence(if more > 0 { format!("{named}, and {more} more") } else { named });
         }
-        found.push(if capabilities.ptrace { folded } else { advised(folded) });
+        found.push(if expected { folded } else { advised(folded) });
     }
     found
 }

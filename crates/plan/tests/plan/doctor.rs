@@ -951,6 +951,13 @@ fn what_could_not_be_read_of_processes_is_one_finding_for_each_reason() {
     host.unread = vec![unread(1)];
     let findings = doctor(&host, None, &[]);
     assert_eq!(found(&findings, "not-readable").severity, Severity::Note);
+
+    // Under a profile that denies what the capabilities allow, it is.
+    host.capabilities.confined_by = Some("the AppArmor profile docker-default".to_owned());
+    let findings = doctor(&host, None, &[]);
+    let denied = found(&findings, "not-readable");
+    assert_eq!(denied.severity, Severity::Warning);
+    assert!(denied.remedy.as_deref().is_some_and(|remedy| remedy.contains("docker-default")), "{denied:?}");
 }
 
 #[test]

@@ -42,6 +42,7 @@ pub(crate) fn host() -> Host {
             ptrace: true,
             net_admin: true,
             bpf: true,
+            confined_by: None,
         },
         topology: Topology { isolated: CpuSet::new(), sched_ext: None, cpus: cpus.collect(), online },
         netns: NETNS,
