@@ -194,7 +194,7 @@ fn a_request_whose_queues_the_device_cannot_give_says_why_and_is_met_otherwise()
         let placement = placed(&joined(&host, &asked), &host);
         assert_eq!(shares(&placement), [], "{why}");
         let notes = notes(&placement, 901);
-        let expected = format!("{why}: its epoll is set");
+        let expected = format!("it gets no dedicated queues on eth0: {why}");
         assert!(notes.contains(&expected), "{notes:?}");
         assert_eq!(placement.parts[1].processes[0].epolls.len(), 1, "{why}: its epoll is set");
     }
