@@ -18,6 +18,7 @@ impl Daemon<'_> {
         }
         if work.policy || work.asked {
             self.wait_for_what_is_wanted();
+            self.follow_proofs();
         }
         if work.scan {
             self.scan()?;

@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use session::explain::explained;
 use session::report::PlanReport;
 use session::verify::compared;
-use session::{Fault, Session, Silent, cycle, roll_back, trial};
+use session::{Fault, Session, Silent, cycle, fullbusy, roll_back, trial};
 
 use crate::api::QueryHandler;
 use crate::api::method::{Question, VarlinkError};
@@ -26,8 +26,10 @@ pub(crate) fn handler(session: Session) -> QueryHandler {
 fn answer(question: &Question, session: &Session) -> Result<Map<String, Value>, Fault> {
     let found = match question {
         Question::Plan => {
-            let policy = session.required_policy(&Silent)?.policy();
-            to_json(&PlanReport::of(&cycle::plan(&policy, &session.netns()?)?.plan))
+            let netns = session.netns()?;
+            let policy = session.whole_policy(&netns, &Silent)?;
+            fullbusy::refuse_from_outside(&policy)?;
+            to_json(&PlanReport::of(&cycle::plan(&policy, &netns)?.plan))
         }
         Question::Explain(object) => to_json(&explained(object.as_deref().unwrap_or(""), session, &Silent)?),
         Question::Verify => to_json(&compared(&session.journal()?)?),

@@ -79,6 +79,11 @@ fn waiting(intent: &Intent, place: usize, placed: &Placed) -> RequestStatus {
         Some(refusal) => format!("refused: {refusal}"),
         None => "waits until it exists".to_owned(),
     };
+    without_place(intent, why)
+}
+
+/// The status of a request that is not placed, for this reason.
+pub(crate) fn without_place(intent: &Intent, why: String) -> RequestStatus {
     RequestStatus {
         target: intent.target.to_string(),
         policy: intent.policy.to_string(),

@@ -59,6 +59,8 @@ pub(crate) struct RequestTable {
     /// The requests of applications.
     apps: AppRequests,
     files: Vec<Intent>,
+    /// Whether policy files without mistakes have been read since the start.
+    are_files_known: bool,
     /// The recipes of the policies.
     recipes: Arc<Recipes>,
     /// Whether recipes may disturb traffic.
@@ -89,6 +91,7 @@ impl RequestTable {
         let mut wants = Self {
             apps,
             files: Vec::new(),
+            are_files_known: false,
             recipes: Arc::default(),
             disruptive,
             inferred,
@@ -152,7 +155,13 @@ impl RequestTable {
     /// Sets the contents of the policy files.
     pub(crate) fn files_say(&mut self, intents: Vec<Intent>, recipes: Arc<Recipes>) {
         self.files = intents;
+        self.are_files_known = true;
         self.recipes = recipes;
+    }
+
+    /// Whether the requests of the policy files are known: not if they have had mistakes since the start.
+    pub(crate) fn are_files_known(&self) -> bool {
+        self.are_files_known
     }
 
     /// The contents of the policy files.

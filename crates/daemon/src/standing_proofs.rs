@@ -8,6 +8,7 @@ use model::proof::ProofState;
 use model::{Chance, Finding, Holdback, Intent, Nanoseconds, Policy, Proof, Proofs, Severity};
 use session::{clock, quoted};
 
+use crate::request_status;
 use crate::status::{ProofStatus, RequestStatus};
 
 /// Rule names of the findings about standing proofs.
@@ -32,6 +33,9 @@ pub const PROOF_RULES: &[(&str, &str)] = &[
     ),
     (WAITS, "The policy cannot be withdrawn for the proof at present, for the reason in the evidence."),
 ];
+
+/// The note on a request whose policy is rolled back.
+const HELD_BACK: &str = "not in force: it was rolled back, because its proof showed that it harms";
 
 /// How long an episode is expected to withdraw the policy, in milliseconds: half of the episode's time, plus
 /// switching.
@@ -98,21 +102,39 @@ impl StandingProofs {
             && self.proofs.services.get(name).is_some_and(|proof| proof.allows(holdback, due))
     }
 
-    /// Removes services without a holdback.
-    pub(crate) fn retain(&mut self, wanted: &BTreeSet<String>) {
-        self.proofs.services.retain(|name, _| wanted.contains(name));
-        self.due.retain(|name, _| wanted.contains(name));
-        self.not_before.retain(|name, _| wanted.contains(name));
-        self.held_up.retain(|name, _| wanted.contains(name));
+    /// Keeps the proofs of these requests: removes those of services without a holdback and those of other
+    /// requests. A policy whose request no longer wants it rolled back is in force again, with its proof.
+    /// Returns whether anything changed.
+    pub(crate) fn retain(&mut self, wanted: &BTreeMap<String, &Intent>) -> bool {
+        let mut changed = false;
+        let mut removed = BTreeSet::new();
+        self.proofs.services.retain(|name, proof| {
+            let Some(intent) = wanted.get(name).filter(|intent| proof.is_of_request(intent)) else {
+                removed.insert(name.clone());
+                return false;
+            };
+            if proof.rolled_back_unix_micros.is_some() && !proof.is_rolled_back(intent) {
+                proof.rolled_back_unix_micros = None;
+                changed = true;
+            }
+            true
+        });
+        let stays = |name: &String| wanted.contains_key(name) && !removed.contains(name);
+        self.due.retain(|name, _| stays(name));
+        self.not_before.retain(|name, _| stays(name));
+        self.held_up.retain(|name, _| stays(name));
+        changed || !removed.is_empty()
     }
 
     /// Removes the requests whose policies are rolled back.
     pub(crate) fn withdraw(&self, policy: &mut Policy) {
-        let proofs = &self.proofs.services;
-        policy.intents.retain(|intent| {
-            let proof = proofs.get(&intent.target.to_string());
-            proof.is_none_or(|proof| !proof.is_rolled_back(intent))
-        });
+        self.proofs.take_rolled_back(policy);
+    }
+
+    /// The status of the requests whose policies are rolled back.
+    pub(crate) fn rolled_back(&self, mut policy: Policy) -> Vec<RequestStatus> {
+        let rolled_back = self.proofs.take_rolled_back(&mut policy);
+        rolled_back.iter().map(|intent| request_status::without_place(intent, HELD_BACK.to_owned())).collect()
     }
 
     /// Clears the rollbacks: these proofs start over.
@@ -142,6 +164,7 @@ impl StandingProofs {
                 effects: proof.effects.clone(),
                 last_unix_micros: proof.last.map(|last| last.unix_micros),
                 waits: self.held_up.get(&request.target).cloned(),
+                rolled_back_unix_micros: proof.rolled_back_unix_micros,
             });
         }
         requests
@@ -244,7 +267,7 @@ mod test {
             (findings[0].rule.as_str(), findings[0].evidence[0].as_str()),
             (WAITS, "too few requests")
         );
-        proofs.retain(&BTreeSet::new());
+        proofs.retain(&BTreeMap::new());
         assert!(proofs.findings().is_empty() && proofs.proofs.services.is_empty());
     }
 
@@ -261,11 +284,41 @@ mod test {
         assert_eq!(planned(&proofs, &asked), 0);
         assert_eq!(planned(&proofs, &Intent { policy: PolicyName::Power, ..asked.clone() }), 1);
         assert_eq!(proofs.findings()[0].rule, ROLLED_BACK);
+        let status = proofs.rolled_back(Policy { intents: vec![asked.clone()], ..Policy::default() });
+        let status = proofs.filled(status);
+        let proof = status[0].proof.as_ref().expect("a proof");
+        assert_eq!((proof.rolled_back_unix_micros, status[0].notes[0].as_str()), (Some(9), HELD_BACK));
         let restarted = StandingProofs::resumed(Ok(proofs.proofs.clone()));
         assert_eq!(planned(&restarted, &asked), 0, "also after a restart");
         proofs.take_up();
         assert_eq!(planned(&proofs, &asked), 1);
         assert!(proofs.findings().is_empty());
+    }
+
+    #[test]
+    fn a_rollback_by_proof_ends_with_the_request_that_wanted_it() {
+        let asked = Intent { on_reversed: OnReversed::Rollback, ..intent() };
+        let worse = ProofInterval { estimate: 0.2, low: Some(0.1), high: Some(0.3) };
+        let effect = Effect { quantity: Guarded::Cpu, change: worse, recent: worse, pairs: 300 };
+        let after = |next: Option<&Intent>| {
+            let mut proofs = proofs();
+            let proof = proofs.of("service cache", &asked, "defer50");
+            (proof.rolled_back_unix_micros, proof.effects) = (Some(9), vec![effect]);
+            let name = "service cache".to_owned();
+            assert!(!proofs.retain(&BTreeMap::from([(name.clone(), &asked)])), "the same request");
+            assert_eq!(proofs.findings()[0].rule, ROLLED_BACK);
+            assert!(proofs.retain(&next.map(|next| (name, next)).into_iter().collect()));
+            assert!(
+                !proofs.retain(&next.map(|next| ("service cache".to_owned(), next)).into_iter().collect())
+            );
+            let mut policy = Policy { intents: vec![asked.clone()], ..Policy::default() };
+            proofs.withdraw(&mut policy);
+            assert_eq!(policy.intents.len(), 1, "also if the first request returns");
+            proofs.findings().into_iter().map(|finding| finding.rule).collect::<Vec<String>>()
+        };
+        assert_eq!(after(Some(&intent())), [REVERSED], "what the proof shows is reported");
+        assert_eq!(after(Some(&Intent { policy: PolicyName::Power, ..asked.clone() })), Vec::<String>::new());
+        assert_eq!(after(None), Vec::<String>::new());
     }
 
     #[test]

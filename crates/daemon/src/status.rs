@@ -37,7 +37,8 @@ pub struct Status {
     pub policy: PolicyStatus,
     /// How each kind of event is detected.
     pub event_sources: Vec<EventSource>,
-    /// The requests: those of the files in their order, followed by those to the running daemon.
+    /// The requests: those of the files in their order, followed by those to the running daemon, and those whose
+    /// policy was rolled back by its proof.
     pub requests: Vec<RequestStatus>,
     /// The number of held settings, which the journal records and the daemon keeps.
     pub settings: u64,
@@ -176,6 +177,9 @@ pub struct ProofStatus {
     pub last_unix_micros: Option<u64>,
     /// Why the policy is not withdrawn at the moment.
     pub waits: Option<String>,
+    /// When the policy was rolled back because it harms, in microseconds since 1970-01-01 00:00 UTC: it is not
+    /// in force. `None` if it was not.
+    pub rolled_back_unix_micros: Option<u64>,
 }
 
 /// The search for a service that misses its goal.

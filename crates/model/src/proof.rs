@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::guard::Guarded;
 use crate::holdback::Holdback;
 use crate::judgement::Ruling;
-use crate::policy::Intent;
+use crate::policy::{Intent, Policy};
 use crate::policy_name::PolicyName;
 
 /// The proofs of all services.
@@ -25,6 +25,18 @@ pub struct Proofs {
 impl Proofs {
     /// The maximum number of services with a proof.
     pub const SERVICES_MAX: usize = 16;
+
+    /// Removes the requests from a policy that are rolled back because they harm, and returns them.
+    pub fn take_rolled_back(&self, policy: &mut Policy) -> Vec<Intent> {
+        let is_rolled_back = |intent: &Intent| {
+            let proof = self.services.get(&intent.target.to_string());
+            proof.is_some_and(|proof| proof.is_rolled_back(intent))
+        };
+        let intents = std::mem::take(&mut policy.intents);
+        let (rolled_back, kept) = intents.into_iter().partition(is_rolled_back);
+        policy.intents = kept;
+        rolled_back
+    }
 }
 
 /// The proof for one service.
@@ -201,7 +213,7 @@ impl Proof {
 
     /// Whether this is the proof of this request with this mode.
     pub fn is_of(&self, intent: &Intent, delivery: &str) -> bool {
-        self.intent == as_asked(intent) && self.delivery == delivery
+        self.is_of_request(intent) && self.delivery == delivery
     }
 
     /// Adds the differences of an episode, oldest first.
@@ -232,22 +244,29 @@ impl Proof {
         self.course.extend(steps);
     }
 
+    /// Whether this is the proof of this request, whichever mode it resolves to.
+    pub fn is_of_request(&self, intent: &Intent) -> bool {
+        self.intent == as_asked(intent)
+    }
+
     /// Whether the policy of a request is rolled back because it harms.
     pub fn is_rolled_back(&self, intent: &Intent) -> bool {
         self.rolled_back_unix_micros.is_some()
             && !intent.on_reversed.is_report()
-            && self.intent == as_asked(intent)
+            && self.is_of_request(intent)
+    }
+
+    /// The effects in words: `cpu -21 % (-24 to -18), p99 +4 % (+1 to +7)`.
+    pub fn effects_in_words(&self) -> String {
+        let effect = |effect: &Effect| format!("{} {}", effect.quantity.as_str(), effect.change);
+        self.effects.iter().map(effect).collect::<Vec<String>>().join(", ")
     }
 
     /// The conclusion in one line: `service cache: its proof: cpu -21 % (-24 to -18) with its policy, 3100
     /// pairs, helps`.
     pub fn sentence(&self, service: &str) -> String {
-        let effects: Vec<String> = self
-            .effects
-            .iter()
-            .map(|effect| format!("{} {}", effect.quantity.as_str(), effect.change))
-            .collect();
-        let shown = if effects.is_empty() { "nothing yet".to_owned() } else { effects.join(", ") };
+        let effects = self.effects_in_words();
+        let shown = if effects.is_empty() { "nothing yet".to_owned() } else { effects };
         let rolled_back = if self.rolled_back_unix_micros.is_some() { "; rolled back" } else { "" };
         let (pairs, standing) = (self.pairs, self.standing().as_str());
         format!("{service}: its proof: {shown} with its policy, {pairs} pairs, {standing}{rolled_back}")

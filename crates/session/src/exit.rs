@@ -70,7 +70,7 @@ impl Exit {
                 "Refused by a safety rule: beyond the budget; irreversible or disruptive without the option that allows \
                  it; in conflict with another request; a setting that another program owns or that a damaged transaction \
                  may have changed; a change that would take a queue from what holds it; a journal that other users can write to; a second daemon of a journal or a network \
-                 namespace."
+                 namespace; a policy that was rolled back by its standing proof."
             }
             Self::Command(_) => "`run`: the exit code of the command, or 128 plus the signal that killed it.",
         }

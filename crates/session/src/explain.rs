@@ -8,6 +8,7 @@ use plan::PlacedRequest;
 
 use crate::operator::Operator;
 use crate::report::ExplainedReport;
+use crate::searches::RolledBackRequest;
 use crate::verify::{InForce, in_force};
 use crate::{Fault, Session, app_requests, cycle};
 
@@ -17,14 +18,16 @@ use crate::{Fault, Session, app_requests, cycle};
 /// Mistakes in policy files, and any failure to read the host or the journal.
 pub fn explained(asked: &str, session: &Session, operator: &dyn Operator) -> Result<ExplainedReport, Fault> {
     let netns = session.netns()?;
-    let policy =
-        app_requests::joined(session.requested(operator)?, &netns, &session.app_requests(), operator)?;
+    let (policy, rolled_back) = session.requested(operator)?;
+    let policy = app_requests::joined(policy, &netns, &session.app_requests(), operator)?;
     let planned = match policy.intents.is_empty() {
         true => None,
         false => Some(cycle::plan(&policy, &netns)?),
     };
     let mut report = ExplainedReport::default();
     let mut of_target = BTreeSet::new();
+    let of_it = |request: &&RolledBackRequest| asked.is_empty() || is_named(&request.intent.target, asked);
+    rolled_back.iter().filter(of_it).for_each(|request| report.asked_for(request.to_string()));
     let parts = || planned.iter().flat_map(|planned| &planned.placement.parts);
     // If a section matches devices without naming them, each device has a separate request.
     let of_section: Vec<&str> = parts()

@@ -1,13 +1,16 @@
 //! The results of searches for services that miss their goals, and the standing proofs, stored next to the
-//! journal: the daemon writes both, and all commands use the results for planning.
+//! journal: the daemon writes them, and all commands use them for planning.
 
+use std::fmt;
 use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use model::{Policy, ProcessId, Proofs, Searches};
+use model::{Intent, Policy, ProcessId, Proof, Proofs, Searches};
 use serde::de::DeserializeOwned;
 
+use crate::exit::Exit;
+use crate::fault::Fault;
 use crate::replaced_file::{Durability, replace_file};
 use crate::session::Session;
 
@@ -69,6 +72,58 @@ impl Session {
             Ok(_) | Err(_) => {}
         }
         policy
+    }
+}
+
+/// A request of the policy files that the daemon has rolled back, because its standing proof showed that it
+/// harms.
+#[derive(Debug)]
+pub struct RolledBackRequest {
+    /// The request.
+    pub intent: Intent,
+    /// What the proof showed, in words.
+    effects: String,
+}
+
+impl RolledBackRequest {
+    /// Removes such requests from a policy, and returns them. None are known if the proofs cannot be read.
+    pub(crate) fn take_from(policy: &mut Policy, session: &Session) -> Vec<Self> {
+        if policy.intents.iter().all(|intent| intent.on_reversed.is_report()) {
+            return Vec::new();
+        }
+        let proofs = session.proofs().unwrap_or_default();
+        let taken = proofs.take_rolled_back(policy).into_iter();
+        let effects = |intent: &Intent| {
+            let proof = proofs.services.get(&intent.target.to_string());
+            proof.map(Proof::effects_in_words).unwrap_or_default()
+        };
+        taken.map(|intent| Self { effects: effects(&intent), intent }).collect()
+    }
+
+    /// Refuses to plan a policy with such requests.
+    ///
+    /// # Errors
+    /// [`Exit::Refused`], unless there are none.
+    pub(crate) fn refuse(those: &[Self], session: &Session) -> Result<(), Fault> {
+        let Some(first) = those.first() else { return Ok(()) };
+        let words: Vec<String> = those.iter().map(Self::to_string).collect();
+        let daemon = session.journal().ok().and_then(|journal| journal.daemon());
+        let reload = daemon.map(|pid| format!("kill -HUP {pid}; or ")).unwrap_or_default();
+        let section = format!("in its section ({}), request another policy", first.intent.origin);
+        Err(Fault::new(Exit::Refused, words.join("; ")).hint(format!(
+            "to set it again: {reload}{section}, or on_reversed = \"report\" for the same one"
+        )))
+    }
+}
+
+impl fmt::Display for RolledBackRequest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { intent, effects } = self;
+        let target = &intent.target;
+        write!(
+            f,
+            "{target}: its policy was rolled back, because its standing proof showed that it harms: {effects}"
+        )
     }
 }
 

@@ -19,6 +19,7 @@ use crate::drop_in::{DROP_IN_DIRS, Sources, read};
 use crate::exit::Exit;
 use crate::fault::Fault;
 use crate::operator::Operator;
+use crate::searches::RolledBackRequest;
 use crate::trusted_path::check_state_dir;
 use model::quoted;
 
@@ -238,12 +239,14 @@ impl Session {
     }
 
     /// The requests of the policy files, with the daemon's search results for services that missed their
-    /// goals.
+    /// goals; and separately the requests that the daemon has rolled back because they harm.
     ///
     /// # Errors
     /// The same as [`Session::policy`].
-    pub fn requested(&self, operator: &dyn Operator) -> Result<Policy, Fault> {
-        Ok(self.with_found(self.policy(operator)?.policy()))
+    pub fn requested(&self, operator: &dyn Operator) -> Result<(Policy, Vec<RolledBackRequest>), Fault> {
+        let mut policy = self.with_found(self.policy(operator)?.policy());
+        let rolled_back = RolledBackRequest::take_from(&mut policy, self);
+        Ok((policy, rolled_back))
     }
 
     /// The recipes: the shipped ones, overridden by the site's.
@@ -307,9 +310,12 @@ impl Session {
     /// The requests of the policy files and of applications in this namespace.
     ///
     /// # Errors
-    /// The same as [`Session::policy`], if the requests cannot be read, and if there are none.
+    /// The same as [`Session::policy`], if the requests cannot be read, if there are none, and if the daemon
+    /// has rolled one back because it harms.
     pub fn whole_policy(&self, netns: &Netns, operator: &dyn Operator) -> Result<Policy, Fault> {
-        let policy = app_requests::joined(self.requested(operator)?, netns, &self.app_requests(), operator)?;
+        let (policy, rolled_back) = self.requested(operator)?;
+        RolledBackRequest::refuse(&rolled_back, self)?;
+        let policy = app_requests::joined(policy, netns, &self.app_requests(), operator)?;
         if policy.intents.is_empty() {
             self.required_policy(operator)?;
         }

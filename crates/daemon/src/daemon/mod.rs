@@ -523,7 +523,10 @@ impl<'a> Daemon<'a> {
         self.telemetry.publish(StatusParts {
             asked: self.requests.asked(),
             event_sources,
-            requests: self.filled(self.plan.statuses().to_vec()),
+            requests: self.filled({
+                let rolled_back = self.quality.proofs.rolled_back(self.requests.policy());
+                self.plan.statuses().iter().cloned().chain(rolled_back).collect()
+            }),
             services: self.quality.goals.found().to_vec(),
             settings: self.held.ledger().len(),
             polling: self.plan.polling(self.known.host()),

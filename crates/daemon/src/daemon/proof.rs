@@ -1,11 +1,13 @@
 //! Maintains the standing proof: for services with a `holdback`, the daemon occasionally withdraws the policy
 //! for some pairs of windows, and records the effect.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use apply::Knob;
 use latency::judge::{JudgedService, SERVICES_MAX};
-use model::{Change, Growth, Intent, Limits, Nanoseconds, Plan, Policy, Proof, Proofs, Reason, Step, Target};
+use model::{
+    Change, Growth, Holdback, Intent, Limits, Nanoseconds, Plan, Policy, Proof, Proofs, Reason, Step, Target,
+};
 use session::{Fault, clock};
 
 use super::{Daemon, now};
@@ -21,26 +23,16 @@ const EPISODE: Nanoseconds = Nanoseconds::from_millis(20_000);
 impl Daemon<'_> {
     /// Counts the time in which policies with a holdback are in force, and begins an episode if one is due.
     pub(crate) fn prove(&mut self) {
-        let policy = self.policy();
-        let asked = self.requests.policy();
-        let withheld =
-            |intent: &Intent| intent.holdback.filter(|_| matches!(intent.target, Target::Service(..)));
-        let wanted: BTreeSet<String> = asked
-            .intents
-            .iter()
-            .filter(|intent| withheld(intent).is_some())
-            .map(|intent| intent.target.to_string())
-            .collect();
         let at = now();
         let since = self.quality.proofs.counted.replace(at);
-        self.quality.proofs.retain(&wanted);
-        if wanted.is_empty() {
-            return self.report_proofs();
+        if !self.follow_proofs() {
+            return;
         }
+        let policy = self.policy();
         let passed = since.map_or(0, |since| at.0.saturating_sub(since.0) / 1_000_000);
         let mut due = None;
         for (place, intent) in policy.intents.iter().enumerate() {
-            let Some(holdback) = withheld(intent) else { continue };
+            let Some(holdback) = holdback_of(intent) else { continue };
             let name = intent.target.to_string();
             if self.quality.proofs.proofs.services.len() >= Proofs::SERVICES_MAX
                 && !self.quality.proofs.proofs.services.contains_key(&name)
@@ -66,6 +58,23 @@ impl Daemon<'_> {
             }
         }
         self.report_proofs();
+    }
+
+    /// Drops the proofs of requests that have changed, once the requests are known. Returns whether any
+    /// request has a holdback.
+    pub(crate) fn follow_proofs(&mut self) -> bool {
+        if !self.requests.are_files_known() {
+            return false;
+        }
+        let asked = self.requests.policy();
+        let with_holdback = asked.intents.iter().filter(|intent| holdback_of(intent).is_some());
+        let wanted: BTreeMap<String, &Intent> =
+            with_holdback.map(|intent| (intent.target.to_string(), intent)).collect();
+        if self.quality.proofs.retain(&wanted) {
+            self.keep_proofs();
+        }
+        self.report_proofs();
+        !wanted.is_empty()
     }
 
     /// The delivery mode of a service whose settings are all in force.
@@ -175,12 +184,8 @@ impl Daemon<'_> {
                 *known = Proof { managed_millis, ..*proof };
                 let standing = known.standing();
                 if standing != before {
-                    let words: Vec<String> = known
-                        .effects
-                        .iter()
-                        .map(|effect| format!("{} {}", effect.quantity.as_str(), effect.change))
-                        .collect();
-                    let said = format!("{target}: its proof: {}: {}", standing.as_str(), words.join(", "));
+                    let effects = known.effects_in_words();
+                    let said = format!("{target}: its proof: {}: {effects}", standing.as_str());
                     self.telemetry.say(&said);
                 }
                 self.roll_back_reversed(&target);
@@ -208,9 +213,10 @@ impl Daemon<'_> {
             .say(&format!("{target}: its policy is rolled back, because its proof shows that it harms"));
     }
 
-    /// Stores the proofs for later daemons.
+    /// Stores the proofs for later daemons. Without a proof, there is no file unless there was one.
     pub(crate) fn keep_proofs(&self) {
-        if self.quality.proofs.unreadable.is_none() && !self.quality.proofs.proofs.services.is_empty() {
+        let has_any = !self.quality.proofs.proofs.services.is_empty();
+        if self.quality.proofs.unreadable.is_none() && (has_any || self.session.proofs_file().exists()) {
             let kept = self.session.keep_proofs(&self.quality.proofs.proofs);
             let kept = kept.map_err(|error| Fault::file(self.session.proofs_file(), error));
             self.telemetry.detail_of("a standing proof is not recorded", kept);
@@ -225,4 +231,9 @@ impl Daemon<'_> {
         }
         findings.into_iter().for_each(|finding| self.telemetry.renew(finding));
     }
+}
+
+/// The holdback of a request for a service.
+fn holdback_of(intent: &Intent) -> Option<Holdback> {
+    intent.holdback.filter(|_| matches!(intent.target, Target::Service(..)))
 }

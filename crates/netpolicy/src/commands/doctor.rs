@@ -12,7 +12,7 @@ use linux::bpf::delivery::DeliverySampler;
 use linux::pressure::PressureSource;
 use linux::process::CpuWaits;
 use linux::{Netns, Processes};
-use model::{Delivered, DeviceId, Finding, Host, Nanoseconds, Pid, Plan, Severity};
+use model::{Delivered, DeviceId, Finding, Host, Nanoseconds, Pid, Severity};
 use plan::RefusalKind;
 use plan::doctor::{HeldObject, HostContext, PendingChanges, VethPeer};
 use primer::Found;
@@ -122,7 +122,7 @@ pub(crate) fn examine(processes: &Processes, seconds: u64, context: &Context) ->
     host_context.others = linux::conflicting_tools(&netns, &host.devices);
     host.pressure = watched
         .and_then(|source| source.end(&host).map_err(|error| context.console.say(&format!("{error}"))).ok());
-    let (asked, refused) = match asked(context, &netns, &mut host, &mut host_context.pending.plan) {
+    let (asked, refused) = match asked(context, &netns, &mut host, &mut host_context) {
         Ok(asked) => (asked, None),
         Err(fault) => (Vec::new(), Some(fault)),
     };
@@ -290,9 +290,12 @@ fn asked(
     context: &Context,
     netns: &Netns,
     host: &mut Host,
-    pending: &mut Plan,
+    host_context: &mut HostContext,
 ) -> Result<Vec<plan::RequestFacts>, Fault> {
-    let placed = context.session.requested(&context.console).and_then(|policy| {
+    let placed = context.session.requested(&context.console).and_then(|(policy, rolled_back)| {
+        // A host with such a request has a policy, although it may not be in force.
+        host_context.proposes &= rolled_back.is_empty();
+        rolled_back.iter().for_each(|request| context.console.say(&request.to_string()));
         let policy = app_requests::joined(policy, netns, &context.session.app_requests(), &context.console)?;
         let (resolved, processes) = services::resolve(&policy)?;
         services::add_elsewhere(host, netns, &processes);
@@ -300,7 +303,7 @@ fn asked(
     });
     let placement = placed?;
     match cycle::plan_placed(&placement, host) {
-        Ok((_, plan)) => *pending = plan,
+        Ok((_, plan)) => host_context.pending.plan = plan,
         // The user may not be permitted to read a value, so the files may be correct.
         Err(refusal) if refusal.kind == RefusalKind::Missing => {
             context.console.detail(&format!("The pending changes are unknown: {refusal}"));

@@ -115,6 +115,8 @@ struct Proven {
     share_without: f64,
     effects: Vec<model::Effect>,
     waits: Option<String>,
+    #[serde(default)]
+    rolled_back_unix_micros: Option<u64>,
 }
 
 impl Proven {
@@ -150,6 +152,12 @@ fn span_of(seconds: u64) -> String {
 }
 
 impl Asked {
+    /// Whether all its settings are in force.
+    fn is_in_force(&self) -> bool {
+        let is_rolled_back = self.proof.as_ref().is_some_and(|proof| proof.rolled_back_unix_micros.is_some());
+        self.set == self.wanted && !is_rolled_back
+    }
+
     /// The policy; a dash if a delivery mode was requested explicitly.
     fn word(&self) -> &str {
         match model::PolicyName::None.as_str() == self.policy && self.delivery != NO_DELIVERY {
@@ -197,7 +205,7 @@ impl StatusReport {
     /// Whether all requests are in force, as far as the caller can see.
     pub(crate) fn is_in_order(&self) -> bool {
         let shown = &self.shown;
-        shown.requests.iter().all(|request| request.set == request.wanted)
+        shown.requests.iter().all(Asked::is_in_force)
             && shown.policy.as_ref().is_none_or(|policy| policy.mistakes.is_none())
             && shown.findings.iter().all(|finding| finding.severity < model::Severity::Problem)
     }
@@ -232,7 +240,7 @@ impl Report for StatusReport {
         let mut table =
             Table::new(&["TARGET", "POLICY", "DELIVERY", "QUEUES", "PROCESSES", "SET", "ASKED AT"]);
         for request in requests {
-            let set = if request.set == request.wanted { Style::Good } else { Style::Bad };
+            let set = if request.is_in_force() { Style::Good } else { Style::Bad };
             table.row([
                 Cell::new(request.target.as_str()),
                 Cell::new(request.word()),

@@ -106,7 +106,16 @@ fn rolled_back(operator: &Operator, in_force: impl Fn() -> Result<Option<()>, Fa
     let found = waited_long_for("the rollback", || finding(operator, "proof-rolled-back"))?;
     assert!(found["evidence"].to_string().contains("p50 lately +"), "{found}");
     waited_for("the host without the policy", gone)?;
+    let words = operator.runs(&["status"], 3)?.data;
+    assert!(words.contains("service cache: not in force: it was rolled back"), "{words}");
+    for command in [&["apply"][..], &["plan"], &["try", "--seconds", "5"]] {
+        let words = operator.runs(command, 7)?.words;
+        assert!(words.contains("its standing proof showed that it harms: p50 +"), "{words}");
+        assert!(words.contains("kill -HUP ") && words.contains("on_reversed = \"report\""), "{words}");
+    }
+    gone()?.ok_or("`apply` leaves it rolled back")?;
     assert_eq!(daemon.terminated()?, Some(0));
+    operator.runs(&["apply"], 7)?;
     let drawn = operator.file("proofs.html", b"")?;
     let words = operator.runs(&["history", "--report", &drawn], 0)?.data;
     assert!(words.contains("; rolled back"), "{words}");
@@ -120,7 +129,39 @@ fn rolled_back(operator: &Operator, in_force: impl Fn() -> Result<Option<()>, Fa
     waited_for("the finding again", || finding(operator, "proof-rolled-back"))?;
     gone()?.ok_or("the policy stays rolled back")?;
     daemon.signalled(Signal::HUP)?;
-    waited_for("the policy after a reload", in_force)?;
+    waited_for("the policy after a reload", &in_force)?;
+    waited_for("the end of the finding", || no_finding(operator))?;
+    assert_eq!(daemon.terminated()?, Some(0));
+    by_report(operator, &policy, in_force)
+}
+
+fn no_finding(operator: &Operator) -> Result<Option<()>, Failed> {
+    Ok(finding(operator, "proof-rolled-back")?.is_none().then_some(()))
+}
+
+/// A section that only wants a report has its policy again, and the rollback does not return with the earlier
+/// section.
+fn by_report(
+    operator: &Operator,
+    rolls_back: &str,
+    in_force: impl Fn() -> Result<Option<()>, Failed>,
+) -> Result<(), Failed> {
+    let path = operator.state().join("proofs.json");
+    let mut stored: Value = serde_json::from_slice(&std::fs::read(&path)?)?;
+    stored["services"]["service cache"]["rolled_back_unix_micros"] = json!(9);
+    std::fs::write(&path, stored.to_string())?;
+    let daemon = at_work(operator, rolls_back)?;
+    waited_for("the finding of the stored rollback", || finding(operator, "proof-rolled-back"))?;
+    operator.asks(POLICY)?;
+    waited_for("the policy without its rollback", &in_force)?;
+    waited_for("the end of the finding", || no_finding(operator))?;
+    operator.runs(&["status"], 0)?;
+    operator.asks(rolls_back)?;
+    waited_for("the section that was read", || {
+        let policy = status(operator)?["policy"].clone();
+        Ok((policy["reads"].as_u64() >= Some(3)).then_some(()))
+    })?;
+    in_force()?.ok_or("the policy stays in force")?;
     assert_eq!(daemon.terminated()?, Some(0));
     Ok(())
 }

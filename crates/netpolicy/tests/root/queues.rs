@@ -298,7 +298,7 @@ fn apply_requests(nics: &Nics) -> Result<usize, Failed> {
         .chain(requests(process(nics.client.pid())?, PolicyName::Bulk))
         .collect();
     assert!(requested.len() > 2 * CONNECTIONS, "{}", requested.len());
-    let policy = session.requested(&session::Silent).map_err(failed)?;
+    let (policy, _) = session.requested(&session::Silent).map_err(failed)?;
     let joined = plan::app_requests::join(&policy, &requested, &host, &Resolved::default());
     assert_eq!(joined.notes, [""; 0]);
     let (_, _, plan) = session::cycle::plan_on(&joined.policy, &host, &Resolved::default())
