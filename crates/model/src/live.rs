@@ -361,7 +361,7 @@ pub struct LiveCounts {
     /// Datagrams that did not fit into the socket's buffer: requests that stay unanswered.
     #[serde(default)]
     pub dropped: u64,
-    /// Datagrams sent to a peer without an outstanding request.
+    /// Datagrams sent to a peer without a waiting request, or while none are paired.
     #[serde(default)]
     pub strays: u64,
     /// Datagrams that had waited for an answer for at least 10 ms when the window ended.
@@ -374,18 +374,20 @@ pub struct LiveCounts {
 }
 
 impl LiveCounts {
-    /// Whether the service does not answer every datagram of an unknown protocol, so that datagrams cannot be
-    /// paired with answers.
-    pub const fn answers_are_unclear(&self) -> bool {
-        /// The minimum number of datagrams for that conclusion.
+    /// Whether datagrams of an unknown protocol were each answered: otherwise it is unknown which datagram an
+    /// answer belongs to. If they were not paired with answers, only their numbers are compared. `None`: too
+    /// few to know.
+    pub fn are_answers_clear(&self, paired: bool) -> Option<bool> {
+        /// The fewest datagrams that show it.
         const FEW: u64 = 50;
         /// The tolerance: one in this many datagrams may lack an answer, and one in this many sent datagrams
         /// may be no answer.
         const ONE_OF: u64 = 10;
-        let received = self.datagrams.saturating_sub(self.identified).saturating_sub(self.unpaired);
+        let received = self.datagrams.saturating_sub(self.identified).saturating_sub(self.quic);
         let sent = self.protocols.udp + self.strays;
-        let most = if received > sent { received } else { sent };
-        most >= FEW && (received.abs_diff(sent) * ONE_OF > most || self.strays * ONE_OF > sent)
+        let most = received.max(sent);
+        let is_even = received.abs_diff(sent) * ONE_OF <= most;
+        (most >= FEW).then_some(is_even && (!paired || self.strays * ONE_OF <= sent))
     }
 
     /// Segments that were retransmitted because they were lost, without those that clients had already
@@ -731,13 +733,21 @@ mod test {
             let protocols = LiveProtocols { udp, ..LiveProtocols::default() };
             LiveCounts { datagrams, strays, protocols, ..LiveCounts::default() }
         };
-        assert!(!counts(1_000, 990, 0).answers_are_unclear());
-        assert!(!counts(40, 0, 0).answers_are_unclear(), "too few to decide");
-        assert!(counts(1_000, 300, 0).answers_are_unclear(), "most are unanswered");
-        assert!(counts(1_000, 1_000, 500).answers_are_unclear(), "several answers each");
+        assert_eq!(counts(1_000, 990, 0).are_answers_clear(true), Some(true));
+        assert_eq!(counts(40, 0, 0).are_answers_clear(true), None, "too few to know");
+        assert_eq!(counts(1_000, 300, 0).are_answers_clear(true), Some(false), "most are not answered");
+        assert_eq!(counts(1_000, 1_000, 500).are_answers_clear(true), Some(false), "several answers each");
+        assert_eq!(
+            counts(1_000, 500, 500).are_answers_clear(true),
+            Some(false),
+            "half of them are no answers"
+        );
+        assert_eq!(counts(1_000, 0, 990).are_answers_clear(false), Some(true), "they may be paired again");
+        assert_eq!(counts(1_000, 0, 300).are_answers_clear(false), Some(false));
         let dns = LiveCounts { identified: 1_000, ..counts(1_000, 0, 0) };
-        assert!(!dns.answers_are_unclear(), "ids tell");
-        assert!(!LiveCounts { unpaired: 1_000, ..counts(1_000, 0, 0) }.answers_are_unclear());
+        assert_eq!(dns.are_answers_clear(true), None, "ids tell");
+        let quic = LiveCounts { unpaired: 1_000, quic: 1_000, ..counts(1_000, 0, 0) };
+        assert_eq!(quic.are_answers_clear(true), None);
     }
 
     #[test]

@@ -127,11 +127,21 @@ struct {
 	__type(value, __u32);
 } locals SEC(".maps");
 
-/* The traffic that the service's ports have received so far. */
+/*
+ * What a port of the service has received of late: all counts are halved at
+ * RECENT_MAX datagrams. A lost increment does no harm.
+ */
 struct port_seen {
-	__u8 ids;	/* enum live_protocol of a protocol with ids; 0 for others */
-	__u8 quic;
+	__u32 datagrams;
+	__u32 dns;
+	__u32 memcached;
+	__u32 quic;	/* packets that open a connection */
 };
+
+#define RECENT_MAX 4096
+
+/* A port speaks QUIC if at least one in this many of its datagrams opens a connection. */
+#define QUIC_ONE_OF 256
 
 struct port_seen ports_seen[LIVE_PORTS_MAX];
 
@@ -252,6 +262,7 @@ static __always_inline int describe(struct sk_buff *skb, void *network, bool out
 	/* Bytes in pages cannot be read here. */
 	if (bytes >= DNS_BYTES && (__u64)udp + UDP_BYTES + DNS_BYTES <= linear)
 		identify(datagram, udp, bytes);
+	datagram->exchange.write_seq = datagram->protocol;
 	if (datagram->protocol != LIVE_UDP)
 		datagram->peer.of = OF_ID;
 	else if (!out)
@@ -294,21 +305,46 @@ static __always_inline void learns_local(struct datagram *datagram, struct cpu_s
 	cache(datagram, cpu);
 }
 
-/* Records the protocol that a port receives. */
-static __always_inline void learns(int port, struct datagram *datagram)
+static __always_inline struct port_seen *seen_at(int port)
 {
-	struct port_seen *seen = &ports_seen[port & (LIVE_PORTS_MAX - 1)];
+	return &ports_seen[port & (LIVE_PORTS_MAX - 1)];
+}
 
-	if (datagram->protocol != LIVE_UDP && seen->ids != datagram->protocol)
-		seen->ids = datagram->protocol;
-	if (datagram->quic && !seen->quic)
-		seen->quic = 1;
+/* Remembers what a port receives. */
+static __always_inline void learns(struct port_seen *seen, struct datagram *datagram)
+{
+	seen->datagrams++;
+	seen->dns += datagram->protocol == LIVE_DNS;
+	seen->memcached += datagram->protocol == LIVE_MEMCACHED;
+	seen->quic += datagram->quic;
+	if (seen->datagrams < RECENT_MAX)
+		return;
+	seen->datagrams /= 2;
+	seen->dns /= 2;
+	seen->memcached /= 2;
+	seen->quic /= 2;
+}
+
+/*
+ * The protocol with ids that most datagrams of a port belong to; 0 if there is
+ * none. Single datagrams of other protocols may look like it.
+ */
+static __always_inline __u32 ids_of(struct port_seen *seen)
+{
+	if (seen->dns * 2 > seen->datagrams)
+		return LIVE_DNS;
+	return seen->memcached * 2 > seen->datagrams ? LIVE_MEMCACHED : 0;
+}
+
+static __always_inline bool speaks_quic(struct port_seen *seen)
+{
+	return seen->quic && seen->quic * QUIC_ONE_OF >= seen->datagrams;
 }
 
 /* Whether datagrams of this port without ids are not paired with answers. */
-static __always_inline bool is_unpaired(int port)
+static __always_inline bool is_unpaired(struct port_seen *seen)
 {
-	return gate.pairs_ids_only || ports_seen[port & (LIVE_PORTS_MAX - 1)].quic;
+	return gate.pairs_ids_only || speaks_quic(seen);
 }
 
 /*
@@ -398,11 +434,12 @@ static __always_inline struct peer_state *peer_of(struct live_peer *peer)
 static __always_inline void datagram_arrives(struct datagram *datagram, int port, struct live_counts *all)
 {
 	struct exchange *exchange = &datagram->exchange, *known;
+	struct port_seen *seen = seen_at(port);
 	bool counts = !exchange->untimed;
 	struct peer_state *state;
 	__u32 tail;
 
-	learns(port, datagram);
+	learns(seen, datagram);
 	if (datagram->peer.of == OF_ID) {
 		if (!bpf_map_update_elem(&queries, &datagram->peer, exchange, BPF_NOEXIST)) {
 			all->identified += counts;
@@ -421,9 +458,9 @@ static __always_inline void datagram_arrives(struct datagram *datagram, int port
 		}
 		return;
 	}
-	if (is_unpaired(port)) {
+	if (is_unpaired(seen)) {
 		all->unpaired += counts;
-		all->quic += ports_seen[port & (LIVE_PORTS_MAX - 1)].quic ? counts : 0;
+		all->quic += speaks_quic(seen) ? counts : 0;
 		return;
 	}
 	state = peer_of(&datagram->peer);
@@ -471,7 +508,7 @@ static __always_inline __u32 current_worker(struct cpu_state *cpu)
 }
 
 /* Takes the request with this id. */
-static __always_inline bool answers_id(struct datagram *datagram, __u32 protocol, struct queue_state *queue,
+static __always_inline bool answers_id(struct datagram *datagram, struct queue_state *queue,
 				       struct cpu_state *cpu, __u64 now)
 {
 	struct exchange *exchange, taken;
@@ -483,7 +520,7 @@ static __always_inline bool answers_id(struct datagram *datagram, __u32 protocol
 	taken = *exchange;
 	taken.read = read_at(queue, taken.probed);
 	if (!bpf_map_delete_elem(&queries, &datagram->peer))
-		answer(&taken, now, current_worker(cpu), protocol | WAKEUP_COUNTED);
+		answer(&taken, now, current_worker(cpu), taken.write_seq | WAKEUP_COUNTED);
 	return true;
 }
 
@@ -517,11 +554,13 @@ static __always_inline bool answers_first(struct peer_state *state, struct queue
 static __always_inline void datagram_answers(struct datagram *datagram, int port, struct queue_state *queue,
 					     struct live_counts *all, struct cpu_state *cpu, __u64 now)
 {
-	__u32 ids = ports_seen[port & (LIVE_PORTS_MAX - 1)].ids;
+	struct port_seen *seen = seen_at(port);
 	bool counts = gate.opens && now >= gate.opens;
+	__u32 ids = ids_of(seen);
 	struct peer_state *state;
+	bool has_id;
 
-	if (ids && answers_id(datagram, ids, queue, cpu, now))
+	if ((seen->dns || seen->memcached) && answers_id(datagram, queue, cpu, now))
 		return;
 	if (ids == LIVE_MEMCACHED && datagram->flags) {
 		all->continued += counts;
@@ -529,12 +568,15 @@ static __always_inline void datagram_answers(struct datagram *datagram, int port
 	}
 	datagram->peer.of = OF_PEER;
 	datagram->peer.id = 0;
-	if (is_unpaired(port) && !ids)
+	has_id = ids == LIVE_MEMCACHED || (ids == LIVE_DNS && datagram->flags & DNS_ANSWER);
+	if (is_unpaired(seen) && !has_id) {
+		all->strays += counts && !speaks_quic(seen);
 		return;
+	}
 	state = ids ? bpf_map_lookup_elem(&peers, &datagram->peer) : peer_of(&datagram->peer);
 	if (state && answers_first(state, queue, cpu, now))
 		return;
-	if (ids == LIVE_MEMCACHED || (ids == LIVE_DNS && datagram->flags & DNS_ANSWER)) {
+	if (has_id) {
 		if (counts)
 			answers_carried(all, ids);
 	} else if (state && state->carried < EXCHANGES_MAX && !state->last_send) {

@@ -201,7 +201,7 @@ struct live_counts {
 	__u64 quic;
 	/* Of these, datagrams that did not fit into the socket's buffer. */
 	__u64 dropped;
-	/* Datagrams sent to a peer without a waiting request. */
+	/* Datagrams sent to a peer without a waiting request, or while none are paired. */
 	__u64 strays;
 };
 

@@ -126,8 +126,10 @@ pub struct LiveMeter {
     begun: Option<Nanoseconds>,
     sockets: u64,
     has_udp: bool,
-    /// Whether datagrams without an id are paired with answers.
+    /// Whether datagrams without an id are not paired with answers.
     pairs_ids_only: bool,
+    /// Counts since it was last judged whether they can be.
+    since_judged: LiveCounts,
     /// While run time is measured: the statistics, and the run time at the start of the window.
     weighed: Option<(Statistics, Nanoseconds)>,
     before: Totals,
@@ -211,6 +213,7 @@ impl LiveMeter {
             sockets: 0,
             has_udp,
             pairs_ids_only: false,
+            since_judged: LiveCounts::default(),
             weighed: None,
             before: Totals::none(),
         })
@@ -354,10 +357,11 @@ impl LiveMeter {
         spans.entered.merge(&entered);
         spans.rtt = rtt;
         counts.unanswered = unanswered;
-        if self.pairs_ids_only {
+        let paired = !self.pairs_ids_only;
+        self.judge_pairs(counts);
+        if !paired {
             counts.unpaired = counts.datagrams.saturating_sub(counts.identified);
-        } else if counts.answers_are_unclear() {
-            self.pairs_ids_only = true;
+        } else if self.pairs_ids_only {
             forget_pairs(&mut counts, &mut spans, &mut waiting);
         }
         if counts.answered > 0 {
@@ -368,6 +372,15 @@ impl LiveMeter {
             None => None,
         };
         Ok(LiveWindow { span, counts, spans, napis, workers, waiting, weight, run_delay: None })
+    }
+
+    /// Decides from the last windows whether datagrams without an id are paired with answers in the next.
+    fn judge_pairs(&mut self, counts: LiveCounts) {
+        self.since_judged += counts;
+        if let Some(are_clear) = self.since_judged.are_answers_clear(!self.pairs_ids_only) {
+            self.pairs_ids_only = !are_clear;
+            self.since_judged = LiveCounts::default();
+        }
     }
 
     /// The cost of the programs so far, while [`crate::Statistics`] are enabled.

@@ -39,7 +39,7 @@ struct exchange {
 	__u64 floor;	/* lower bound of the request's arrival in the ring; 0: unknown */
 	__u32 end_seq;
 	__u32 bytes;
-	__u32 write_seq;	/* the socket's write sequence when it began */
+	__u32 write_seq;	/* the socket's write sequence when it began; of a datagram: its enum live_protocol */
 	__u32 poll;	/* the poll of its NAPI that delivered its first segment */
 	__u32 late;	/* transit time beyond that of the fastest segment of its connection, in microseconds */
 	__u16 at;	/* the packet's position in that poll */

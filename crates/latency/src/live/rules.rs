@@ -88,7 +88,7 @@ pub const RULES: &[(&str, &str)] = &[
     ("live-nothing-arrived", "No request arrived."),
     (
         "live-datagrams-unpaired",
-        "The service speaks QUIC, or does not answer each datagram with one: its response times are unknown.",
+        "More than 1 % of the datagrams are not paired with answers: the service speaks QUIC, or does not answer each datagram with one.",
     ),
     (
         "live-datagrams-dropped",

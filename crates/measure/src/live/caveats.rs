@@ -16,6 +16,7 @@ const THREADED_MAX: f64 = 0.01;
 const KSOFTIRQD_MAX: f64 = 0.05;
 const DROPPED_MAX: f64 = 0.001;
 const UNANSWERED_MAX: f64 = 0.01;
+const UNPAIRED_MAX: f64 = 0.01;
 /// The minimum number of datagrams for a conclusion.
 const DATAGRAMS_MIN: u64 = 10;
 /// The share of arrivals with the interrupt masked from which only estimate U is available.
@@ -130,11 +131,15 @@ impl Found<'_> {
         let matters = |part: u64, of: u64, most: f64| part >= DATAGRAMS_MIN && count(part) > most * count(of);
         let percent = |part: u64, of: u64| format!("{:.1} %", 100.0 * count(part) / count(of.max(1)));
         let (all, unpaired) = (counts.datagrams, counts.unpaired);
-        if unpaired > 0 {
-            let summary = if counts.quic * 2 > unpaired {
-                "the service speaks QUIC, which encrypts the type of datagrams: its response times are unknown"
-            } else {
-                "the service does not answer every datagram: its response times are unknown"
+        if matters(unpaired, all, UNPAIRED_MAX) {
+            let summary = match (counts.quic * 2 > unpaired, counts.requests > unpaired) {
+                (true, false) => {
+                    "the service speaks QUIC, which encrypts the type of datagrams: its response times are unknown"
+                }
+                (false, false) => {
+                    "the service does not answer every datagram: its response times are unknown"
+                }
+                (_, true) => "some datagrams could not be paired with answers: they are in no figure",
             };
             let known =
                 "the wait in the socket's queue (wake-up), context switches and polls are still known";
@@ -435,6 +440,8 @@ mod test {
         assert_eq!(rules(|w| w.counts.unmeasured = 1), ["live-connections"]);
         assert_eq!(rules(|w| w.counts.answers_unseen = 21), ["live-answers-unseen"]);
         assert_eq!(rules(|w| w.counts.mptcp = 1), ["live-mptcp"]);
+        let unpaired = |of| rules(|w| (w.counts.datagrams, w.counts.unpaired) = (2_000, of));
+        assert_eq!((unpaired(20), unpaired(21)), (vec![], vec!["live-datagrams-unpaired".to_owned()]));
         assert_eq!(rules(|w| w.counts = LiveCounts { mptcp: 1, ..LiveCounts::default() }), ["live-mptcp"]);
         assert_eq!(rules(|w| (w.counts.arrivals, w.counts.answered) = (999, 999)), ["live-few-requests"]);
         assert_eq!(

@@ -44,7 +44,9 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("dns/more_outstanding_datagrams_than_are_paired_are_reported", PYTHON, too_many),
         test("dns/a_full_socket_buffer_is_reported", PYTHON, full),
         test("dns/quic_is_named_with_what_is_known", PYTHON, quic),
+        test("dns/single_datagrams_of_other_protocols_change_nothing_for_long", PYTHON, others),
         test("dns/a_service_that_answers_some_datagrams_is_named", PYTHON, some),
+        test("dns/a_service_that_answers_each_datagram_again_is_measured_again", PYTHON, each_again),
         test("dns/datagrams_that_are_forwarded_are_not_the_services", PYTHON, forwarded),
     ]
 }
@@ -460,9 +462,8 @@ fn quic() -> Result<(), Failed> {
     let _server = python(&operator.lab, "for _ in range(3): u.sendto(b'\\x40' + bytes(40), peer)")?;
     let socket = client(&operator.lab)?;
     let report = watched(&operator, || {
-        // An Initial packet of version 1, and packets with a short header.
-        let initial = [&[0xc3, 0, 0, 0, 1, 8][..], &[7; 60]].concat();
-        for datagram in [initial, vec![0x41; 40], vec![0x41; 40]] {
+        // Packets with a short header follow.
+        for datagram in [initial(), vec![0x41; 40], vec![0x41; 40]] {
             socket.send(&datagram)?;
             (0..3).try_for_each(|_| socket.recv(&mut [0; 512]).map(drop))?;
         }
@@ -478,6 +479,52 @@ fn quic() -> Result<(), Failed> {
     Ok(())
 }
 
+/// An Initial packet of QUIC version 1.
+fn initial() -> Vec<u8> {
+    [&[0xc3, 0, 0, 0, 1, 8][..], &[7; 60]].concat()
+}
+
+fn others() -> Result<(), Failed> {
+    const LINE: &[u8] = b"a longer datagram without an id";
+    let lab = Lab::new(&LabOptions::with_queues(1))?;
+    let _server = python(&lab, "u.sendto(data, peer)")?;
+    let socket = client(&lab)?;
+    let asks = |rounds| (0..rounds).try_for_each(|_| ask(&socket, LINE).map(drop));
+    let mut meter = meter(&lab, || asks(1))?;
+    let counts = window(&mut meter, || {
+        ask(&socket, b"\0\x05\0\0\0\x01\0\0get key\r\n")?;
+        ask(&socket, &query(7))?;
+        asks(100)
+    })?;
+    let counts = counts.counts;
+    assert_eq!((counts.protocols.udp, counts.protocols.dns, counts.answered), (100, 1, 102), "{counts:?}");
+    assert_eq!((counts.continued, counts.strays), (0, 0), "{counts:?}");
+    let counts = window(&mut meter, || ask(&socket, &initial()).and_then(|_| asks(500)))?.counts;
+    assert!(counts.quic > 0 && counts.protocols.udp > 300, "{counts:?}");
+    let counts = window(&mut meter, || asks(100))?.counts;
+    assert_eq!((counts.quic, counts.unpaired, counts.protocols.udp), (0, 0, 100), "{counts:?}");
+    Ok(())
+}
+
+fn each_again() -> Result<(), Failed> {
+    let lab = Lab::new(&LabOptions::with_queues(1))?;
+    let _server = python(&lab, "if data == b'each' or n % 3 == 0: u.sendto(data, peer)")?;
+    let socket = client(&lab)?;
+    let asks = || (0..60).try_for_each(|_| ask(&socket, b"each").map(drop));
+    let mut meter = meter(&lab, || ask(&socket, b"each").map(drop))?;
+    let some = window(&mut meter, || {
+        (0..90).try_for_each(|_| socket.send(b"line").map(drop))?;
+        (0..30).try_for_each(|_| socket.recv(&mut [0; 512]).map(drop))?;
+        Ok(())
+    })?;
+    assert_eq!((some.counts.unpaired, some.counts.requests), (90, 0), "{:?}", some.counts);
+    let counts = window(&mut meter, asks)?.counts;
+    assert_eq!((counts.unpaired, counts.requests), (60, 0), "it is not known yet: {counts:?}");
+    let counts = window(&mut meter, asks)?.counts;
+    assert_eq!((counts.unpaired, counts.protocols.udp, counts.untimed), (0, 60, 0), "{counts:?}");
+    Ok(())
+}
+
 fn some() -> Result<(), Failed> {
     let operator = Operator::new("dns-some", 1)?;
     let _server = python(&operator.lab, "if n % 3 == 0: u.sendto(b'received', peer)")?;
@@ -489,7 +536,7 @@ fn some() -> Result<(), Failed> {
     })?;
     let data = &report["data"];
     let found = finding(&report, "live-datagrams-unpaired").ok_or_else(|| format!("{report}"))?;
-    assert!(found["summary"].as_str().is_some_and(|words| words.contains("does not answer each")), "{found}");
+    assert!(found["summary"].as_str().is_some_and(|words| words.contains("does not answer every")), "{found}");
     assert_eq!((&data["response"]["p50"], &data["requests"]), (&Value::Null, &0.into()), "{data}");
     assert!(data["wakeup"]["p50"]["estimate"].as_f64() > Some(0.0), "{data}");
     Ok(())
