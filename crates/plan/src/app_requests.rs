@@ -88,7 +88,7 @@ pub fn requests(policy: &Policy, requested: &[AppRequest], host: &Host) -> (Vec<
     for process in host.processes.iter().filter(here) {
         let own = tasks.get(&process.id.pid).copied();
         if let Some(policy) = own {
-            requests.push(request(Target::Task(process.id.pid), policy, "its own request"));
+            requests.push(request(Target::Task(process.id.pid), policy, ITS_OWN));
         }
         for (policy, epolls) in epolls_by_policy(process, &sockets, &mut notes) {
             // Sockets with the policy of the whole process need no separate request.
@@ -140,4 +140,16 @@ fn epolls_by_policy(
 fn request(target: Target, policy: PolicyName, source: &str) -> Intent {
     let origin = format!("{target}: {source}");
     Intent::new(target, policy, origin)
+}
+
+/// The source of a process's request for itself.
+const ITS_OWN: &str = "its own request";
+
+/// Whether an application made a request for itself or its sockets, and not the operator.
+pub(crate) fn is_of_application(intent: &Intent) -> bool {
+    match &intent.target {
+        Target::Epolls(..) => true,
+        Target::Task(_) => intent.origin == format!("{}: {ITS_OWN}", intent.target),
+        Target::Device(_) | Target::Devices(..) | Target::Service(..) => false,
+    }
 }

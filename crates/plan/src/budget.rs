@@ -17,14 +17,13 @@ pub(crate) fn pollers(process: &Process, mode: DeliveryMode) -> usize {
     waits.min(process.threads.len()).max(1)
 }
 
-/// How many threads of a process can each poll a separate NAPI. An epoll that [only waits for new
-/// connections](is_dispatcher) has no NAPI, whatever its parameters. The part of a process whose epolls have
-/// a separate request shares the process's threads: any of them may wait in its epolls.
-pub(crate) fn napi_pollers(process: &Process) -> usize {
+/// How many threads of a process can poll a NAPI, each its own. An epoll that [only waits for new
+/// connections](is_dispatcher) has no NAPI, whatever its parameters. Of the part of a process whose epolls have
+/// a separate request, any of the `threads` of the whole process may wait; none of these are known for 0.
+pub(crate) fn napi_pollers(process: &Process, threads: usize) -> usize {
     let polling = process.epolls.iter().filter(|epoll| !is_dispatcher(process, epoll)).count();
     let waits = polling + process.rings.len();
-    let threads = if process.threads.is_empty() { waits } else { process.threads.len() };
-    waits.min(threads).max(1)
+    waits.min(if threads == 0 { waits } else { threads }).max(1)
 }
 
 /// Whether `fullbusy` skips an epoll because it [only waits for new connections](is_dispatcher). The other

@@ -11,10 +11,11 @@ use std::net::{IpAddr, SocketAddr};
 
 use model::host::{Device, Process, Socket, SocketState};
 use model::{
-    ChannelKind, FlowMatch, FlowRule, IpFlow, NicKnob, Offload, PolicyName, QueueIndex, QueueSpan, Reason,
-    Setting, SteerTo, Target, Transport, TxQueue, TxQueueKnob,
+    ChannelKind, FlowMatch, FlowRule, Intent, IpFlow, NicKnob, Offload, PolicyName, QueueIndex, QueueSpan,
+    Reason, Setting, SteerTo, Target, Transport, TxQueue, TxQueueKnob,
 };
 
+use crate::app_requests::is_of_application;
 use crate::budget;
 use crate::claim::ResolvedRequest;
 use crate::division::{Division, Share};
@@ -59,7 +60,7 @@ impl Group<'_, '_> {
 
 /// How many queues a request needs, for what reason, and whether more would help.
 struct Need<'p> {
-    target: &'p Target,
+    intent: &'p Intent,
     queues: u32,
     why: String,
     fixed: bool,
@@ -183,7 +184,7 @@ pub(crate) fn divide(
             notes.push((claimant.part, no_own_queues(device, none)));
             continue;
         }
-        let need = need(claimant, request);
+        let need = need(claimant, request, index);
         match groups.iter_mut().find(|group| group.request.shares_queues_with(request)) {
             Some(group) => {
                 group.parts.push(claimant.part);
@@ -197,18 +198,19 @@ pub(crate) fn divide(
             }
         }
     }
+    let there = device.ordinary_rx_queues(after.rx(device));
+    bound_applications(device, there, &mut groups, &mut notes);
     check(device, &groups, index)?;
     drop_connections_on_ports(device, &mut groups, &mut notes);
-    drop_connections_beyond_the_limit(device, &mut groups, &mut notes);
+    drop_connections_beyond_the_limit(device, &mut groups, claimants, &mut notes);
     // No packet would reach the queues of a group without a rule.
     groups.retain(|group| !group.ports.is_empty() || !group.connections.is_empty());
-    let there = device.ordinary_rx_queues(after.rx(device));
     let contexts = device.rss_contexts.is_some();
     let needed: u32 = groups.iter().map(Group::need).sum();
     if needed >= there {
         return Err(too_few(device, &groups, after));
     }
-    let fair = there / (u32::try_from(groups.len()).unwrap_or(u32::MAX).saturating_add(1));
+    let fair = fair_share(there, groups.len());
     let mut left = there - needed - 1;
     let mut widths = Vec::with_capacity(groups.len());
     for group in &groups {
@@ -230,6 +232,37 @@ pub(crate) fn divide(
         shares.push(Share { parts: group.parts, queues, rules, origin: group.request.intent.origin.clone() });
     }
     Ok(Divided { division: Division { device: device.id, rest, shares }, notes })
+}
+
+/// The queues of a group if each group and all other packets get the same number.
+fn fair_share(there: u32, groups: usize) -> u32 {
+    there / (u32::try_from(groups).unwrap_or(u32::MAX).saturating_add(1))
+}
+
+/// Bounds what applications take: a request of an application gets at most a fair share of the queues, and its
+/// threads share them.
+fn bound_applications(
+    device: &Device,
+    there: u32,
+    groups: &mut [Group<'_, '_>],
+    notes: &mut Vec<(usize, String)>,
+) {
+    let fair = fair_share(there, groups.len()).max(1);
+    for group in groups {
+        for (need, part) in group.needs.iter_mut().zip(&group.parts) {
+            if is_of_application(need.intent) && need.queues > fair {
+                let wants = need.queues;
+                notes.push((
+                    *part,
+                    format!(
+                        "{}: {wants} threads of it share {fair} of {there} queues, the fair share of a request of an application",
+                        device.id
+                    ),
+                ));
+                need.queues = fair;
+            }
+        }
+    }
 }
 
 /// Whether applications made the request for their sockets. Such a request is met as far as possible, and
@@ -279,27 +312,37 @@ fn drop_connections_on_ports(
     }));
 }
 
-/// Leaves out connections beyond the number of rules that netpolicy adds to a device. Those with a rule keep
-/// it.
+/// Leaves out connections beyond the number of rules that netpolicy adds to a device. Users get the same number
+/// of rules; what one does not use, the others get. Within it, those with a rule keep it.
 fn drop_connections_beyond_the_limit(
     device: &Device,
     groups: &mut [Group<'_, '_>],
+    claimants: &[Claimant<'_>],
     notes: &mut Vec<(usize, String)>,
 ) {
+    let owner = |part: usize| {
+        let claimant = claimants.iter().find(|claimant| claimant.part == part);
+        claimant.and_then(|claimant| claimant.processes.first()).map(|process| process.uid)
+    };
     let placed: BTreeSet<FlowMatch> =
         device.flow_rules.iter().flatten().filter_map(|rule| rule.flow).collect();
     let ports: usize = groups.iter().map(|group| group.ports.len()).sum();
-    let mut all: Vec<(bool, Connection)> = groups
-        .iter()
-        .flat_map(|group| group.connections.keys())
-        .map(|connection| (connection.flow().is_none_or(|flow| !placed.contains(&flow)), *connection))
-        .collect();
-    all.sort_unstable();
-    let kept: BTreeSet<Connection> = all
-        .into_iter()
-        .take(FlowRule::OF_A_DEVICE_MAX.saturating_sub(ports))
-        .map(|(_, connection)| connection)
-        .collect();
+    let mut of_users: BTreeMap<Option<u32>, Vec<(bool, Connection)>> = BTreeMap::new();
+    for (connection, part) in groups.iter().flat_map(|group| &group.connections) {
+        let is_new = connection.flow().is_none_or(|flow| !placed.contains(&flow));
+        of_users.entry(owner(*part)).or_default().push((is_new, *connection));
+    }
+    let mut of_users: Vec<_> = of_users.into_values().collect();
+    of_users.sort_by_key(Vec::len);
+    let mut left = FlowRule::OF_A_DEVICE_MAX.saturating_sub(ports);
+    let mut kept: BTreeSet<Connection> = BTreeSet::new();
+    let users = of_users.len();
+    for (before, mut connections) in of_users.into_iter().enumerate() {
+        connections.sort_unstable();
+        connections.truncate(left / (users - before));
+        left -= connections.len();
+        kept.extend(connections.into_iter().map(|(_, connection)| connection));
+    }
     let mut left_out: BTreeMap<usize, usize> = BTreeMap::new();
     for group in groups {
         group.connections.retain(|connection, part| {
@@ -311,21 +354,25 @@ fn drop_connections_beyond_the_limit(
     let max = FlowRule::OF_A_DEVICE_MAX;
     notes.extend(left_out.into_iter().filter(|(_, count)| *count > 0).map(|(part, count)| {
         let why = format!(
-            "{count} of its connections get no rule, because netpolicy adds at most {max} per device"
+            "{count} of its connections get no rule, because netpolicy adds at most {max} per device, as many for each user"
         );
         (part, format!("{}: {why}", device.id))
     }));
 }
 
-fn need<'p>(claimant: &Claimant<'_>, request: &ResolvedRequest<'p>) -> Need<'p> {
-    let needs = |queues, why, fixed| Need { target: &request.intent.target, queues, why, fixed };
+fn need<'p>(claimant: &Claimant<'_>, request: &ResolvedRequest<'p>, index: &Index<'_>) -> Need<'p> {
+    let needs = |queues, why, fixed| Need { intent: request.intent, queues, why, fixed };
     if let Some(queues) = request.intent.queues {
         return needs(queues, format!("`queues = {queues}` at {}", request.intent.origin), true);
     }
     if !request.of_epoll().prefer_busy_poll {
         return needs(1, "its packets need a dedicated queue".to_owned(), false);
     }
-    let waits: usize = claimant.processes.iter().map(|process| budget::napi_pollers(process)).sum();
+    let pollers = |process: &&Process| {
+        let threads = index.processes.get(&process.id.pid).map_or(0, |whole| whole.threads.len());
+        budget::napi_pollers(process, threads)
+    };
+    let waits: usize = claimant.processes.iter().map(pollers).sum();
     let waits = u32::try_from(waits).unwrap_or(u32::MAX).max(1);
     needs(waits, format!("{waits} thread(s) busy-wait, each on its own NAPI"), true)
 }
@@ -393,7 +440,7 @@ fn check(device: &Device, groups: &[Group<'_, '_>], index: &Index<'_>) -> Result
 /// The requests of a group that need more than this number of queues.
 fn beyond(group: &Group<'_, '_>, queues: u32) -> String {
     let more = group.needs.iter().filter(|need| need.queues > queues);
-    let targets: BTreeSet<String> = more.map(|need| need.target.to_string()).collect();
+    let targets: BTreeSet<String> = more.map(|need| need.intent.target.to_string()).collect();
     targets.into_iter().collect::<Vec<_>>().join(" and ")
 }
 

@@ -252,7 +252,53 @@ fn connections_beyond_the_limit_are_counted_and_those_with_a_rule_keep_it() {
     assert!(
         share.rules.iter().any(|kept| kept.flow == rule.flow && kept.to == SteerTo::Context(share.queues))
     );
-    let expected =
-        format!("eth0: 5 of its connections get no rule, because netpolicy adds at most {most} per device");
+    let expected = format!(
+        "eth0: 5 of its connections get no rule, because netpolicy adds at most {most} per device, as many for each user"
+    );
     assert!(notes(&placement, 901).contains(&expected), "{:?}", notes(&placement, 901));
+}
+
+#[test]
+fn a_user_with_many_connections_leaves_rules_for_the_others() {
+    let most = u16::try_from(FlowRule::OF_A_DEVICE_MAX).expect("few");
+    let mut host = with_nic(8);
+    // The second user has fewer than a third, the others share the rest.
+    for (pid, uid, from, connections) in
+        [(901, 1001, 20_000, most), (902, 1002, 30_000, 4), (903, 1001, 40_000, 30), (904, 1003, 50_000, 50)]
+    {
+        let mut process = client(pid, "shop", connections);
+        process.uid = uid;
+        for (socket, port) in process.sockets.iter_mut().zip(from..) {
+            socket.local = Some(([10, 0, 0, 1], port).into());
+        }
+        host.processes.push(process);
+    }
+    let asked: Vec<AppRequest> = (901..=904).flat_map(|pid| requests(&host, pid, PolicyName::Bulk)).collect();
+    let placement = placed(&joined(&host, &asked), &host);
+    let rules = shares(&placement).remove(0).1;
+    let from = |port: &str| rules.iter().filter(|rule| rule.contains(&format!("dst-port {port}"))).count();
+    assert_eq!((rules.len(), from("3"), from("5")), (usize::from(most), 4, 30), "{rules:?}");
+    assert!(notes(&placement, 904)[0].starts_with("eth0: 20 of its connections get no rule"));
+}
+
+#[test]
+fn an_application_with_many_epolls_gets_no_more_queues_than_it_has_threads_or_than_is_fair() {
+    let mut host = with_nic(8);
+    let epolls: Vec<&[u32]> = vec![&[300]; 7];
+    host.processes.push(server(812, "cache", &epolls));
+    listen(&mut host.processes[0], 0);
+    let asked = requests(&host, 812, PolicyName::Latency);
+    let placement = placed(&joined(&host, &asked), &host);
+    assert_eq!(shares(&placement)[0].0, "4-7");
+    let expected = "eth0: 7 threads of it share 4 of 8 queues, the fair share of a request of an application";
+    assert!(notes(&placement, 812).contains(&expected.to_owned()), "{:?}", notes(&placement, 812));
+    host.processes[0].threads.truncate(2);
+    assert_eq!(shares(&placed(&joined(&host, &asked), &host))[0].0, "6-7");
+    // The same for the process's own request; the operator's is met as it is.
+    host.processes[0] = server(812, "cache", &epolls);
+    listen(&mut host.processes[0], 0);
+    let own = [AppRequest { of: Requester::Task(Pid(812)), number: PolicyName::Latency.number() }];
+    assert_eq!(shares(&placed(&joined(&host, &own), &host))[0].0, "4-7");
+    let of_operator = policy([on_device(2, "eth0", PolicyName::Mix), on_task(3, 812, PolicyName::Latency)]);
+    assert_eq!(shares(&placed(&of_operator, &host))[0].0, "1-7");
 }
