@@ -20,8 +20,14 @@ pub const HOSTS_MAX: usize = 200_000;
 /// The maximum size of a file with reports.
 pub const REPORT_BYTES_MAX: u64 = 64 << 20;
 
-/// The maximum number of groups of one issue; hosts with further details are in a last group.
+/// The maximum number of groups of one issue: those of the most hosts. The other hosts are in a last group.
 const GROUPS_MAX: usize = 200;
+
+/// The maximum number of details of one issue of a host; with more, the host is in the last group, too.
+const DETAILS_OF_HOST_MAX: usize = 8;
+
+/// The maximum number of drivers of a host.
+const DRIVERS_OF_HOST_MAX: usize = 32;
 
 /// The maximum length of a text from a report, in characters.
 const TEXT_MAX: usize = 160;
@@ -131,6 +137,7 @@ struct Header {
 /// The data kept of a host.
 #[derive(Debug)]
 struct Kept {
+    file: String,
     at_unix_seconds: u64,
     version: String,
     release: String,
@@ -139,8 +146,9 @@ struct Kept {
 }
 
 /// Reads reports one after another, and keeps only a summary of each.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Audit {
+    now: u64,
     hosts: BTreeMap<String, Kept>,
     duplicates: BTreeMap<String, usize>,
     unreadable: Vec<UnreadableReport>,
@@ -148,15 +156,26 @@ pub struct Audit {
 }
 
 impl Audit {
-    /// An audit without hosts.
-    pub fn new() -> Self {
-        Self::default()
+    /// An audit without hosts; `now` is the time in seconds since 1970.
+    pub const fn new(now: u64) -> Self {
+        Self {
+            now,
+            hosts: BTreeMap::new(),
+            duplicates: BTreeMap::new(),
+            unreadable: Vec::new(),
+            beyond: 0,
+        }
+    }
+
+    /// Whether a report is from the future.
+    const fn is_early(&self, at_unix_seconds: u64) -> bool {
+        at_unix_seconds > self.now.saturating_add(CLOCK_SKEW_MAX)
     }
 
     /// Adds the reports of a file: a document of `netpolicy -o json report`, or several one after another.
     pub fn add(&mut self, file: &str, text: &[u8]) {
         let mut documents = serde_json::Deserializer::from_slice(text).into_iter::<Reported>();
-        let mut any = false;
+        let (mut any, mut has_others) = (false, false);
         loop {
             let begin = documents.byte_offset();
             match documents.next() {
@@ -166,7 +185,7 @@ impl Audit {
                     any = true;
                     if document.schema == SCHEMA && document.kind == HostReport::KIND {
                         self.take(file, document.data);
-                    } else {
+                    } else if !std::mem::replace(&mut has_others, true) {
                         self.unreadable(file, other_kind(Some(document.schema), Some(document.kind)));
                     }
                 }
@@ -198,7 +217,9 @@ impl Audit {
         }
         if let Some(known) = self.hosts.get(&host) {
             *self.duplicates.entry(host.clone()).or_insert(1) += 1;
-            if known.at_unix_seconds >= report.at_unix_seconds {
+            // A clock that is wrong does not say which report is newer.
+            let age = |at| (!self.is_early(at), at);
+            if age(known.at_unix_seconds) >= age(report.at_unix_seconds) {
                 return;
             }
         } else if self.hosts.len() >= HOSTS_MAX {
@@ -206,30 +227,28 @@ impl Audit {
             return;
         }
         let kept = Kept {
+            file: short(file),
             at_unix_seconds: report.at_unix_seconds,
             issues: issues(&report),
             version: short(&report.version),
             release: short(&report.release),
-            drivers: report.drivers.keys().map(|driver| short(driver)).collect(),
+            drivers: report.drivers.keys().take(DRIVERS_OF_HOST_MAX).map(|driver| short(driver)).collect(),
         };
         self.hosts.insert(host, kept);
     }
 
-    /// The result. `expected` are the names of all hosts, `now` the time in seconds since 1970, `age_max` the
-    /// age from which a report is stale.
-    pub fn finish(self, expected: Option<&BTreeSet<String>>, now: u64, age_max: u64) -> AuditReport {
-        let mut groups: BTreeMap<Issue, BTreeMap<String, Vec<String>>> = BTreeMap::new();
+    /// The result. `expected` are the names of all hosts, `age_max` the age in seconds from which a report is
+    /// stale.
+    pub fn finish(self, expected: Option<&BTreeSet<String>>, age_max: u64) -> AuditReport {
+        let mut groups: BTreeMap<Issue, BTreeMap<String, BTreeSet<String>>> = BTreeMap::new();
         let mut group = |issue: Issue, detail: &str, host: &str| {
-            let of_issue = groups.entry(issue).or_default();
-            let known = of_issue.contains_key(detail) || of_issue.len() < GROUPS_MAX;
-            let detail = if known { detail } else { OTHERS };
-            of_issue.entry(detail.to_owned()).or_default().push(host.to_owned());
+            groups.entry(issue).or_default().entry(detail.to_owned()).or_default().insert(host.to_owned());
         };
         let mut clean = 0;
         let [mut versions, mut releases, mut drivers] = [const { BTreeMap::<String, usize>::new() }; 3];
         for (host, kept) in &self.hosts {
-            let early = kept.at_unix_seconds > now.saturating_add(CLOCK_SKEW_MAX);
-            let stale = early || now.saturating_sub(kept.at_unix_seconds) > age_max;
+            let early = self.is_early(kept.at_unix_seconds);
+            let stale = early || self.now.saturating_sub(kept.at_unix_seconds) > age_max;
             if early {
                 group(Issue::Stale, "its report is from the future: its clock is wrong", host);
             } else if stale {
@@ -253,11 +272,17 @@ impl Audit {
             self.hosts.keys().filter(|host| !expected.contains(*host)).cloned().collect()
         });
         let mut listed = Vec::new();
-        for (issue, of_issue) in groups {
-            let mut of_issue: Vec<Group> =
-                of_issue.into_iter().map(|(detail, hosts)| Group { issue, detail, hosts }).collect();
-            of_issue.sort_by_key(|group| std::cmp::Reverse(group.hosts.len()));
-            listed.extend(of_issue);
+        for (issue, mut of_issue) in groups {
+            let mut others = of_issue.remove(OTHERS).unwrap_or_default();
+            let mut of_issue: Vec<_> = of_issue.into_iter().collect();
+            of_issue.sort_by_key(|(_, hosts)| std::cmp::Reverse(hosts.len()));
+            for (_, hosts) in of_issue.drain(GROUPS_MAX.min(of_issue.len())..) {
+                others.extend(hosts);
+            }
+            of_issue.extend((!others.is_empty()).then(|| (OTHERS.to_owned(), others)));
+            let group =
+                |(detail, hosts)| Group { issue, detail, hosts: BTreeSet::into_iter(hosts).collect() };
+            listed.extend(of_issue.into_iter().map(group));
         }
         AuditReport {
             coverage: Coverage {
@@ -272,7 +297,10 @@ impl Audit {
             duplicates: self
                 .duplicates
                 .into_iter()
-                .map(|(host, reports)| Duplicate { host, reports })
+                .map(|(host, reports)| {
+                    let file = self.hosts.get(&host).map_or_else(String::new, |kept| kept.file.clone());
+                    Duplicate { host, reports, file }
+                })
                 .collect(),
             unreadable: self.unreadable,
             versions,
@@ -282,7 +310,7 @@ impl Audit {
     }
 }
 
-/// The detail of hosts beyond [`GROUPS_MAX`].
+/// The detail of hosts beyond [`GROUPS_MAX`] and [`DETAILS_OF_HOST_MAX`].
 const OTHERS: &str = "others";
 
 fn other_kind(schema: Option<String>, kind: Option<String>) -> String {
@@ -304,8 +332,19 @@ fn short(text: &str) -> String {
     }
 }
 
-/// The issues of a host.
+/// The issues of a host, with at most [`DETAILS_OF_HOST_MAX`] details of each issue.
 fn issues(report: &HostReport) -> BTreeSet<(Issue, String)> {
+    let mut kept = BTreeSet::new();
+    let mut numbers: BTreeMap<Issue, usize> = BTreeMap::new();
+    for (issue, detail) in all_issues(report) {
+        let number = numbers.entry(issue).or_default();
+        *number += 1;
+        kept.insert((issue, if *number > DETAILS_OF_HOST_MAX { OTHERS.to_owned() } else { detail }));
+    }
+    kept
+}
+
+fn all_issues(report: &HostReport) -> BTreeSet<(Issue, String)> {
     let mut issues = BTreeSet::new();
     for drifted in report.drifted.iter().filter(|drifted| drifted.note != "gone") {
         issues.insert((Issue::Drift, short(&format!("{}: {}", drifted.knob, drifted.note))));
@@ -379,7 +418,7 @@ pub struct AuditReport {
     pub clean: usize,
     /// The issues, worst first; of one issue, the group with the most hosts first.
     pub groups: Vec<Group>,
-    /// Hosts with several reports, of which the newest counts.
+    /// Hosts with several reports, of which the newest counts that is not from the future.
     pub duplicates: Vec<Duplicate>,
     /// Files that are not reports.
     pub unreadable: Vec<UnreadableReport>,
@@ -424,6 +463,8 @@ pub struct Duplicate {
     pub host: String,
     /// The number of its reports.
     pub reports: usize,
+    /// The file with the one that counts.
+    pub file: String,
 }
 
 /// A file that is not a report.
@@ -581,12 +622,12 @@ mod test {
     }
 
     fn audited(reports: &[Vec<u8>], expected: Option<&[&str]>) -> AuditReport {
-        let mut audit = Audit::new();
+        let mut audit = Audit::new(2_000);
         for (at, text) in reports.iter().enumerate() {
             audit.add(&format!("{at}.json"), text);
         }
         let expected = expected.map(|names| names.iter().map(|name| (*name).to_owned()).collect());
-        audit.finish(expected.as_ref(), 2_000, 86_400)
+        audit.finish(expected.as_ref(), 86_400)
     }
 
     fn service(change: Value) -> Value {
@@ -631,9 +672,9 @@ mod test {
                 "its report is from the future: its clock is wrong",
             ),
         ] {
-            let mut audit = Audit::new();
+            let mut audit = Audit::new(86_401);
             audit.add("a.json", &report("a", &change));
-            let found = audit.finish(None, 86_401, 86_400);
+            let found = audit.finish(None, 86_400);
             let groups: Vec<_> = found
                 .groups
                 .iter()
@@ -693,11 +734,35 @@ mod test {
     fn of_several_reports_of_a_host_the_newest_counts_in_any_order() {
         let old = report("a", &json!({ "at_unix_seconds": 500, "policy": { "pending": 1 } }));
         let new = report("a", &json!({}));
-        for reports in [[old.clone(), new.clone()], [new, old]] {
+        for (reports, file) in [([old.clone(), new.clone()], "1.json"), ([new.clone(), old], "0.json")] {
             let found = audited(&reports, None);
             assert_eq!((found.clean, found.coverage.reported), (1, 1));
-            assert_eq!(found.duplicates, [Duplicate { host: "a".to_owned(), reports: 2 }]);
+            let (host, file) = ("a".to_owned(), file.to_owned());
+            assert_eq!(found.duplicates, [Duplicate { host, reports: 2, file }]);
         }
+        let of_future = report("a", &json!({ "at_unix_seconds": 90_000, "policy": { "pending": 1 } }));
+        for reports in [[of_future.clone(), new.clone()], [new, of_future]] {
+            assert_eq!(audited(&reports, None).clean, 1, "a report from the future counts only alone");
+        }
+    }
+
+    #[test]
+    fn a_report_with_many_details_leaves_groups_for_the_others_and_is_counted() {
+        let drifted = |knobs: &[String]| {
+            let knobs = knobs.iter().map(|knob| json!({ "knob": knob, "note": "drifted" }));
+            json!({ "drifted": knobs.collect::<Vec<Value>>() })
+        };
+        let many: Vec<String> = (0..1_000).map(|at| format!("a{at:04}")).collect();
+        let mut reports: Vec<Vec<u8>> =
+            (0..100).map(|at| report(&format!("hostile{at}"), &drifted(&many[at..]))).collect();
+        reports.extend((0..2).map(|at| report(&format!("z{at}"), &drifted(&["z-knob".to_owned()]))));
+        let found = audited(&reports, None);
+        let of = |detail: &str| found.groups.iter().find(|group| group.detail == detail);
+        assert_eq!(of("z-knob: drifted").map(|group| group.hosts.len()), Some(2));
+        assert_eq!(of(OTHERS).map(|group| group.hosts.len()), Some(100));
+        assert!(found.groups.len() <= GROUPS_MAX + 1, "{}", found.groups.len());
+        let one = audited(&reports[..1], None);
+        assert_eq!((one.groups.len(), one.by_issue()), (DETAILS_OF_HOST_MAX + 1, vec![(Issue::Drift, 1)]));
     }
 
     #[test]

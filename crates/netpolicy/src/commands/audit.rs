@@ -14,7 +14,7 @@ use cli::Context;
 /// Reads the reports and prints the result.
 pub(crate) fn run(arguments: &Audit, context: &Context) -> Result<Exit, Fault> {
     let expected = arguments.expect.as_deref().map(expected).transpose()?;
-    let mut hosts = Hosts::new();
+    let mut hosts = Hosts::new(linux::machine::seconds_since_1970());
     for from in &arguments.from {
         for file in files(from)? {
             let name = file.display().to_string();
@@ -24,8 +24,7 @@ pub(crate) fn run(arguments: &Audit, context: &Context) -> Result<Exit, Fault> {
             }
         }
     }
-    let now = linux::machine::seconds_since_1970();
-    let report = hosts.finish(expected.as_ref(), now, arguments.max_age * 3600);
+    let report = hosts.finish(expected.as_ref(), arguments.max_age * 3600);
     if let Some(html) = &arguments.html {
         std::fs::write(html, report.html()).map_err(|error| Fault::file(html, error))?;
     }
