@@ -4,6 +4,7 @@
 //! Changes of the host over time thus affect all configurations alike, and runs of one round form pairs. All
 //! runs of a round have the same seed, so they offer the same requests at the same times.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Instant;
 
@@ -108,9 +109,24 @@ pub struct Results {
     /// The capacity of the first configuration in requests per second, if loads are shares of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub capacity: Option<f64>,
+    /// The options of the command that are neither in the plan nor in the workload of the runs, by name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub options: BTreeMap<String, String>,
 }
 
 impl Results {
+    /// The runs of an experiment on this machine.
+    pub const fn new(experiment: Experiment, evidence: Vec<Evidence>) -> Self {
+        Self {
+            schema: FormatName,
+            experiment,
+            evidence,
+            machines: Vec::new(),
+            capacity: None,
+            options: BTreeMap::new(),
+        }
+    }
+
     /// The runs of a configuration at a load, in the order of rounds, including void ones.
     pub fn cell(&self, label: &str, load: OfferedLoad) -> Vec<&Evidence> {
         self.evidence.iter().filter(|run| run.label == label && run.load == load).collect()
@@ -210,13 +226,7 @@ impl Experiment {
         let mut order = self.order();
         order.retain(|cell| !made.iter().any(|run| run.void.is_none() && cell.is_of(run)));
         let begin = Instant::now();
-        let mut results = Results {
-            schema: FormatName,
-            experiment: self.clone(),
-            evidence: made,
-            machines: Vec::new(),
-            capacity: None,
-        };
+        let mut results = Results::new(self.clone(), made);
         let mut report = |done: usize| {
             let elapsed = u64::try_from(begin.elapsed().as_nanos()).unwrap_or(u64::MAX);
             let each = elapsed.checked_div(done as u64);

@@ -206,7 +206,7 @@ mod test {
     use crate::experiment::{Experiment, Results};
     use crate::grid::Grid;
     use crate::test_evidence;
-    use model::{Evidence, FormatName, OfferedLoad};
+    use model::{Evidence, OfferedLoad};
 
     /// Six rounds in which the throughput of `fast` is `times` that of `slow`, within 5 %.
     fn grid(times: f64) -> Grid {
@@ -228,13 +228,7 @@ mod test {
             rounds: 6,
             seed: 1,
         };
-        let results = Results {
-            schema: FormatName,
-            experiment,
-            evidence: runs.collect(),
-            machines: Vec::new(),
-            capacity: None,
-        };
+        let results = Results::new(experiment, runs.collect());
         let variants = vec![Variant { name: "1 B".to_owned(), borne: None, results }];
         Grid { variants, ..Grid::default() }
     }

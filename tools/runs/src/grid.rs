@@ -328,8 +328,7 @@ pub(crate) mod test {
             rounds: 6,
             seed: 1,
         };
-        let results =
-            Results { schema: FormatName, experiment, evidence, machines: Vec::new(), capacity: None };
+        let results = Results::new(experiment, evidence);
         Grid {
             schema: FormatName,
             title: "threaded".to_owned(),

@@ -190,7 +190,7 @@ mod test {
     use super::*;
     use crate::experiment::Experiment;
     use crate::test_evidence;
-    use model::{CpuUse, Distribution, Evidence, FormatName, Nanoseconds, OfferedLoad};
+    use model::{CpuUse, Distribution, Evidence, Nanoseconds, OfferedLoad};
 
     fn results() -> Results {
         let loads = vec![OfferedLoad::PerSecond(20_000.0), OfferedLoad::Max];
@@ -215,7 +215,7 @@ mod test {
             }
         }
         let experiment = Experiment { labels, loads, rounds: 3, seed: 1 };
-        Results { schema: FormatName, experiment, evidence, machines: Vec::new(), capacity: None }
+        Results::new(experiment, evidence)
     }
 
     #[test]

@@ -1,11 +1,15 @@
 //! The command line of `bench`.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use model::{Arrivals, DeliveryMode, KeySize, MemcachedWorkload, Nanoseconds, Threading, ValueSize, Waiting};
+use model::{
+    Arrivals, DeliveryMode, KeySize, MemcachedWorkload, Nanoseconds, OfferedLoad, Threading, ValueSize,
+    Waiting,
+};
 
 use super::configuration::in_help;
 use super::exchange_args::{Serve, Storage, TcpRr, TcpStream, Threaded, UdpRr, UdpStream};
@@ -210,6 +214,40 @@ impl Memcached {
             loads.push(Load::MAX);
         }
         loads
+    }
+
+    /// The loads on a machine with this capacity, each once.
+    pub fn loads_on(&self, requests_per_second: f64) -> Vec<OfferedLoad> {
+        let mut loads: Vec<OfferedLoad> = Vec::new();
+        for load in self.loads().iter().map(|load| load.on(requests_per_second)) {
+            if !loads.contains(&load) {
+                loads.push(load);
+            }
+        }
+        loads
+    }
+
+    /// The options that change what is measured and are not part of configurations, loads or workload, by
+    /// name.
+    pub fn options_of_stage(&self) -> BTreeMap<String, String> {
+        fn text<T: ToString>(value: Option<&T>) -> Option<String> {
+            value.map(ToString::to_string)
+        }
+        let flag = |is_given: bool| is_given.then(String::new);
+        let TwoMachines { server, token: _, server_address, server_port, server_program: _ } = &self.machines;
+        let options = [
+            ("--address", text(self.address.as_ref())),
+            ("--server-threads", text(self.server_threads.as_ref())),
+            ("--queues", text(self.queues.as_ref())),
+            ("--server", text(server.as_ref())),
+            ("--server-address", text(server_address.as_ref())),
+            ("--server-port", text(server_port.as_ref())),
+            ("--both-sides", flag(self.both_sides)),
+            ("--service", self.service.clone()),
+            ("--uncounted", flag(self.uncounted)),
+        ];
+        let given = options.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));
+        given.collect()
     }
 
     /// How often each configuration runs at each load.

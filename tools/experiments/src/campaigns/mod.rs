@@ -17,9 +17,7 @@ use std::time::Instant;
 
 use linux::Signals;
 use linux::process::cpus_of_this_thread;
-use model::{
-    DeliveryMode, Evidence, FormatName, MachineDescription, MemcachedWorkload, OfferedLoad, Workload,
-};
+use model::{DeliveryMode, Evidence, MachineDescription, MemcachedWorkload, OfferedLoad, Workload};
 use runs::{Cell, Experiment, Grid, Results, Stage, Stopped};
 use session::{Exit, Fault};
 
@@ -159,12 +157,11 @@ fn conduct<S: Stage<Error = BenchError>>(
     let earlier = Earlier::read(arguments.json.as_deref(), arguments.resume)?;
     let plan = match earlier {
         Some(earlier) => {
-            let size = (arguments.loads().len(), arguments.rounds(), arguments.seed);
-            earlier.check(&labels, size, &Workload::Memcached(workload), &machines)?;
+            earlier.check(arguments, &labels, &Workload::Memcached(workload), &machines)?;
             earlier.results
         }
         None => match plan(arguments, context, stage, labels) {
-            Ok(plan) => Results { machines, ..plan },
+            Ok(plan) => Results { machines, options: arguments.options_of_stage(), ..plan },
             Err(BenchError::Interrupted(signal)) => return Ok(Exit::Command(of_signal(signal))),
             Err(BenchError::Failed(fault)) => return Err(fault),
             Err(error @ BenchError::TimeUp) => return Err(Fault::failed(error.to_string())),
@@ -185,7 +182,8 @@ fn conduct<S: Stage<Error = BenchError>>(
             (results, Some((cell, failure)))
         }
     };
-    let results = Results { machines: plan.machines, capacity: plan.capacity, ..made };
+    let Results { machines, capacity, options, .. } = plan;
+    let results = Results { machines, capacity, options, ..made };
     context.console.progress("");
     let exit = publish(arguments, context, &results)?;
     // The evidence file has all runs now, so resuming does not need the log.
@@ -217,14 +215,9 @@ fn plan<S: Stage<Error = BenchError>>(
             .console
             .say(&format!("In closed loop, this server answers {capacity:.0} requests per second."));
     }
-    let mut loads: Vec<OfferedLoad> = Vec::new();
-    for load in wanted.iter().map(|load| load.on(capacity.unwrap_or(0.0))) {
-        if !loads.contains(&load) {
-            loads.push(load);
-        }
-    }
+    let loads = arguments.loads_on(capacity.unwrap_or(0.0));
     let experiment = Experiment { labels, loads, rounds: arguments.rounds(), seed: arguments.seed };
-    Ok(Results { schema: FormatName, experiment, evidence: Vec::new(), machines: Vec::new(), capacity })
+    Ok(Results { capacity, ..Results::new(experiment, Vec::new()) })
 }
 
 /// The capacity of the server under the kernel's default delivery mode, in requests per second.

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use model::nic::CoalesceParam;
 use model::recipe::{Circumstances, Mechanism, RecipeValue};
-use model::{FormatName, Layout, OfferedLoad, PolicyName, Recipes};
+use model::{Layout, OfferedLoad, PolicyName, Recipes};
 use runs::{Experiment, Grid, Results, Variant};
 use session::{Exit, Fault};
 use sim::Scenario;
@@ -99,13 +99,7 @@ fn simulated(arguments: &Policies, context: &Context<'_>) -> Result<Grid, Fault>
         let evidence = labels
             .zip(mine)
             .map(|(label, (job, outcome))| evidence(&label, &job.scenario, job.seed, outcome));
-        let results = Results {
-            schema: FormatName,
-            experiment: experiment.clone(),
-            evidence: evidence.collect(),
-            machines: Vec::new(),
-            capacity: None,
-        };
+        let results = Results::new(experiment.clone(), evidence.collect());
         let name = if mixture.throughput > 0 { mixture.of_throughput() } else { mixture.of_latency() };
         grid.variants.push(Variant { name, borne: None, results });
     }

@@ -12,6 +12,7 @@ use model::{Evidence, MachineDescription, Origin, Workload};
 use runs::Results;
 use session::{Exit, Fault};
 
+use crate::bench::args::Memcached;
 use crate::evidence::{self, EVIDENCE_BYTES_MAX, Written};
 
 /// The runs of an experiment that is not complete.
@@ -38,10 +39,10 @@ impl Earlier {
     pub(super) fn read(json: Option<&Path>, resume: bool) -> Result<Option<Self>, Fault> {
         let Some(json) = json else { return Ok(None) };
         let path = path_of(json);
-        let mut text = String::new();
+        let mut text = Vec::new();
         let is_open = match File::open(&path) {
             Ok(file) => {
-                let read = file.take(EVIDENCE_BYTES_MAX).read_to_string(&mut text);
+                let read = file.take(EVIDENCE_BYTES_MAX).read_to_end(&mut text);
                 read.map_err(|error| Fault::file(&path, error))?;
                 true
             }
@@ -56,7 +57,7 @@ impl Earlier {
                 None => refused(&path, "the first line is not the plan of an experiment; remove the file"),
             },
             (true, false) => {
-                let made = text.lines().count().saturating_sub(1);
+                let made = whole_lines(&text).count().saturating_sub(1);
                 refused(
                     &path,
                     &format!("{made} runs of an unfinished experiment: add --resume, or remove the file"),
@@ -76,12 +77,17 @@ impl Earlier {
     /// Checks that the same command made the runs, on the same machines.
     pub(super) fn check(
         &self,
+        arguments: &Memcached,
         labels: &[String],
-        (loads, rounds, seed): (usize, u32, u64),
         workload: &Workload,
         machines: &[MachineDescription],
     ) -> Result<(), Fault> {
-        let Results { experiment, evidence, machines: then, .. } = &self.results;
+        let Results { experiment, evidence, machines: then, capacity, options, .. } = &self.results;
+        let (rounds, seed) = (arguments.rounds(), arguments.seed);
+        let loads = arguments.loads_on(capacity.unwrap_or(0.0));
+        let options_now = arguments.options_of_stage();
+        let names = options.keys().chain(options_now.keys());
+        let other_option = names.into_iter().find(|name| options.get(*name) != options_now.get(*name));
         let Machine { host, kernel, cpu_model } = Machine::this();
         let of = |machines: &[MachineDescription]| {
             let what = |machine: &MachineDescription| {
@@ -99,12 +105,14 @@ impl Earlier {
         };
         let differs = if experiment.labels != labels {
             "configurations"
-        } else if experiment.loads.len() > loads {
+        } else if experiment.loads != loads {
             "loads"
         } else if (experiment.rounds, experiment.seed) != (rounds, seed) {
             "--repeats or --seed"
         } else if evidence.iter().any(|run| run.workload.with_seed(seed) != workload.with_seed(seed)) {
             "options of the workload"
+        } else if let Some(name) = other_option {
+            name
         } else if of(then) != of(machines) || evidence.iter().any(other_host) {
             "host, kernel or CPU model"
         } else {
@@ -117,11 +125,16 @@ impl Earlier {
 }
 
 /// The plan and the runs; a truncated last line is omitted.
-fn parse(text: &str) -> Option<Results> {
-    let mut lines = text.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n'));
-    let mut results: Results = serde_json::from_str(lines.next()?).ok()?;
-    results.evidence.extend(lines.map_while(|line| serde_json::from_str::<Evidence>(line).ok()));
+fn parse(text: &[u8]) -> Option<Results> {
+    let mut lines = whole_lines(text);
+    let mut results: Results = serde_json::from_slice(lines.next()?).ok()?;
+    results.evidence.extend(lines.map_while(|line| serde_json::from_slice::<Evidence>(line).ok()));
     Some(results)
+}
+
+/// The lines up to the last line break. What follows may end anywhere, even inside a character.
+fn whole_lines(text: &[u8]) -> impl Iterator<Item = &[u8]> {
+    text.split_inclusive(|byte| *byte == b'\n').filter_map(|line| line.strip_suffix(b"\n"))
 }
 
 fn line(value: &impl serde::Serialize) -> io::Result<Vec<u8>> {
@@ -160,5 +173,70 @@ impl RunLog {
     /// Removes the log: the evidence file holds every run.
     pub(super) fn remove(self) -> Result<(), Fault> {
         std::fs::remove_file(&self.path).map_err(|error| Fault::file(&self.path, error))
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use clap::Parser;
+    use model::OfferedLoad;
+    use runs::Experiment;
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Line {
+        #[command(flatten)]
+        memcached: Memcached,
+    }
+
+    fn command(words: &str) -> Memcached {
+        Line::try_parse_from(format!("bench {words}").split(' ')).expect("parses").memcached
+    }
+
+    /// The plan of a command on a machine with a capacity of 100 000 requests per second.
+    fn plan(arguments: &Memcached) -> Results {
+        let (labels, loads) = (vec!["base".to_owned()], arguments.loads_on(100_000.0));
+        let experiment = Experiment { labels, loads, rounds: arguments.rounds(), seed: arguments.seed };
+        let options = arguments.options_of_stage();
+        Results { capacity: Some(100_000.0), options, ..Results::new(experiment, Vec::new()) }
+    }
+
+    #[test]
+    fn runs_of_another_command_are_refused_by_what_differs() {
+        let made = "--rate 20%,50% --queues 2";
+        let results = plan(&command(made));
+        let earlier = Earlier { path: "all.json.runs".into(), results };
+        let differs = |words: &str| {
+            let arguments = command(words);
+            let workload = Workload::Memcached(arguments.workload(1));
+            let refused = earlier.check(&arguments, &["base".to_owned()], &workload, &[]).err();
+            refused.map(|fault| fault.cause.to_string())
+        };
+        assert_eq!(differs(made), None);
+        assert_eq!(differs("--rate 20K,50K --queues 2"), None, "the same loads in other words");
+        for (words, what) in [
+            ("--rate 20%,60% --queues 2", "loads"),
+            ("--rate 20%,50%,60% --queues 2", "loads"),
+            ("--rate 20%,50% --queues 4", "--queues"),
+            ("--rate 20%,50%", "--queues"),
+            ("--rate 20%,50% --queues 2 --server-threads 3", "--server-threads"),
+            ("--rate 20%,50% --queues 2 --uncounted", "--uncounted"),
+            ("--rate 20%,50% --queues 2 --repeats 9", "--repeats or --seed"),
+        ] {
+            let expected = format!("all.json.runs: these runs have other {what}");
+            assert_eq!(differs(words), Some(expected), "{words}");
+        }
+    }
+
+    #[test]
+    fn a_log_that_ends_inside_a_character_is_read_up_to_its_last_line() {
+        let results = plan(&command("--rate 20K"));
+        let mut text = line(&results).expect("plain data");
+        text.extend("{\"label\":\"µ".as_bytes());
+        text.pop();
+        assert!(String::from_utf8(text.clone()).is_err());
+        assert_eq!(parse(&text).expect("a plan").experiment.loads, [OfferedLoad::PerSecond(20_000.0)]);
+        assert_eq!(whole_lines(&text).count(), 1);
     }
 }

@@ -234,8 +234,7 @@ mod test {
         let labels = vec!["softirq".to_owned(), "<b>".to_owned()];
         let evidence = labels.iter().flat_map(|label| [run(label), run(label)]).collect();
         let experiment = Experiment { labels, loads: vec![load], rounds: 2, seed: 1 };
-        let results =
-            Results { schema: FormatName, experiment, evidence, machines: Vec::new(), capacity: None };
+        let results = Results::new(experiment, evidence);
         let skipped = vec![Skipped { label: "workqueue".to_owned(), reason: "simulator only".to_owned() }];
         let page = html_of_grid(&Grid {
             schema: FormatName,

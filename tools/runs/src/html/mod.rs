@@ -261,7 +261,7 @@ mod test {
     use super::*;
     use crate::experiment::Experiment;
     use crate::test_evidence;
-    use model::{CpuUse, Distribution, FormatName, Nanoseconds, OfferedLoad};
+    use model::{CpuUse, Distribution, Nanoseconds, OfferedLoad};
 
     fn results() -> Results {
         let loads =
@@ -285,7 +285,7 @@ mod test {
             }
         }
         let experiment = Experiment { labels, loads, rounds: 3, seed: 1 };
-        Results { schema: FormatName, experiment, evidence, machines: Vec::new(), capacity: None }
+        Results::new(experiment, evidence)
     }
 
     #[test]
