@@ -1,6 +1,7 @@
 //! When commands last measured services, and the results: a small file in the state directory, which `show`
 //! reads.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -17,7 +18,8 @@ use crate::live::text::{ago, short};
 /// The file, in the journal's directory.
 const FILE: &str = "measured.json";
 
-/// The maximum number of services; the oldest measurements are dropped first.
+/// The maximum number of services, with response times and with a prospect each; the oldest measurements are
+/// dropped first.
 const SERVICES_MAX: usize = 64;
 
 /// The maximum size of the file.
@@ -53,8 +55,17 @@ impl LastMeasured {
         kept
     }
 
-    /// Saves this measurement in place of the service's previous one. If two commands end at the same moment,
-    /// one may be lost.
+    /// The last measurement of each service: of its response times, unless there is only a prospect.
+    pub fn of_each_service(session: &Session, netns: NetnsId) -> Vec<Self> {
+        let mut all = Self::all(session, netns);
+        let timed: BTreeSet<String> =
+            all.iter().filter(|one| one.prospect.is_none()).map(|one| one.service.clone()).collect();
+        all.retain(|one| one.prospect.is_none() || !timed.contains(&one.service));
+        all
+    }
+
+    /// Saves this measurement in place of the service's previous one: a prospect in place of a prospect. If two
+    /// commands end at the same moment, one may be lost.
     ///
     /// # Errors
     /// If the state directory cannot be written.
@@ -82,10 +93,14 @@ impl LastMeasured {
 }
 
 fn with(kept: Vec<LastMeasured>, newest: LastMeasured) -> Vec<LastMeasured> {
-    let is_other = |one: &LastMeasured| (&one.service, one.netns) != (&newest.service, newest.netns);
-    let mut kept: Vec<LastMeasured> = kept.into_iter().filter(is_other).collect();
+    let is_prospect = newest.prospect.is_some();
+    let (mut kept, others): (Vec<_>, Vec<_>) =
+        kept.into_iter().partition(|one: &LastMeasured| one.prospect.is_some() == is_prospect);
+    kept.retain(|one| (&one.service, one.netns) != (&newest.service, newest.netns));
     kept.insert(0, newest);
     kept.truncate(SERVICES_MAX);
+    kept.extend(others);
+    kept.sort_by_key(|one| std::cmp::Reverse(one.at));
     kept
 }
 
@@ -102,6 +117,8 @@ fn read(path: &Path) -> Vec<LastMeasured> {
 
 #[cfg(test)]
 mod test {
+    use measure::expectation::Load;
+
     use super::*;
 
     fn measured(service: &str, at: u64) -> LastMeasured {
@@ -136,6 +153,22 @@ mod test {
         measured("cache", 20).keep(&session).expect("kept");
         assert_eq!(LastMeasured::all(&session, NetnsId(7)), [measured("cache", 20)]);
         assert_eq!(LastMeasured::all(&session, NetnsId(8)), []);
+        // A prospect and response times replace only their kind.
+        let load = Load {
+            rate: 9.0,
+            connections: 1,
+            packets_per_poll: None,
+            switches: None,
+            delivery_share: None,
+            spread: None,
+        };
+        let prospect = Prospect { load, expected: Vec::new(), unknown: None };
+        let expected = |at| LastMeasured { prospect: Some(prospect.clone()), ..measured("cache", at) };
+        for one in [expected(30), measured("cache", 40), expected(50), expected(60)] {
+            one.keep(&session).expect("kept");
+        }
+        assert_eq!(LastMeasured::all(&session, NetnsId(7)), [expected(60), measured("cache", 40)]);
+        assert_eq!(LastMeasured::of_each_service(&session, NetnsId(7)), [measured("cache", 40)]);
         assert_eq!(measured("cache", 20).text(200), "cache: measured 3 min ago by watch");
         fs::write(state_dir.join(FILE), "damaged").expect("written");
         assert_eq!(LastMeasured::all(&session, NetnsId(7)), []);

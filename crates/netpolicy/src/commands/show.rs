@@ -36,7 +36,7 @@ fn last_measured(context: &Context) -> Vec<String> {
     let mut client = running_daemon::connect(&context.session, netns.id()).ok().flatten();
     let said = client.as_mut().and_then(|client| client.call("Status", serde_json::Map::new()).ok());
     let report = said.as_ref().and_then(|said| StatusReport::of(said.get("status")?).ok());
-    let by_command = LastMeasured::all(&context.session, netns.id()).into_iter();
+    let by_command = LastMeasured::of_each_service(&context.session, netns.id()).into_iter();
     let by_command = by_command.map(|measured| measured.text(seconds_since_1970()));
     report.map(|report| report.last_measured()).into_iter().flatten().chain(by_command).collect()
 }
