@@ -194,6 +194,7 @@ typedef struct {
 
 struct net_device {
 	char name[16];
+	int ifindex;
 	possible_net_t nd_net;
 	const struct rtnl_link_ops *rtnl_link_ops;
 };

@@ -158,13 +158,7 @@ pub struct Audit {
 impl Audit {
     /// An audit without hosts; `now` is the time in seconds since 1970.
     pub const fn new(now: u64) -> Self {
-        Self {
-            now,
-            hosts: BTreeMap::new(),
-            duplicates: BTreeMap::new(),
-            unreadable: Vec::new(),
-            beyond: 0,
-        }
+        Self { now, hosts: BTreeMap::new(), duplicates: BTreeMap::new(), unreadable: Vec::new(), beyond: 0 }
     }
 
     /// Whether a report is from the future.

@@ -364,6 +364,9 @@ pub struct LiveCounts {
     /// Datagrams sent to a peer without a waiting request, or while none are paired.
     #[serde(default)]
     pub strays: u64,
+    /// Datagrams without an id that the kernel dropped after they arrived: no answer is paired with them.
+    #[serde(default)]
+    pub discarded: u64,
     /// Datagrams that had waited for an answer for at least 10 ms when the window ended.
     #[serde(default)]
     pub unanswered: u64,
@@ -442,6 +445,7 @@ impl std::ops::AddAssign for LiveCounts {
         self.quic += other.quic;
         self.dropped += other.dropped;
         self.strays += other.strays;
+        self.discarded += other.discarded;
         self.unanswered += other.unanswered;
         self.missed += other.missed;
     }

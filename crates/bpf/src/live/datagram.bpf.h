@@ -257,8 +257,9 @@ static __always_inline int describe(struct sk_buff *skb, void *network, bool out
 	datagram->protocol = LIVE_UDP;
 	datagram->exchange.requests = 1;
 	datagram->exchange.bytes = bytes;
-	/* Until the answer: identifies the packet, in case it passes several devices. */
+	/* Until it is answered: which packet, at which device it came first. */
 	datagram->exchange.read = (__u64)skb;
+	datagram->exchange.end_seq = skb->dev->ifindex;
 	/* Bytes in pages cannot be read here. */
 	if (bytes >= DNS_BYTES && (__u64)udp + UDP_BYTES + DNS_BYTES <= linear)
 		identify(datagram, udp, bytes);
@@ -431,6 +432,46 @@ static __always_inline struct peer_state *peer_of(struct live_peer *peer)
 	return bpf_map_lookup_elem(&peers, peer);
 }
 
+/*
+ * Whether a packet at another device is one that has been counted: an address
+ * is used again by the next packet, which comes by the first device.
+ */
+static __always_inline bool is_counted(struct exchange *known, struct exchange *exchange)
+{
+	return known->read == exchange->read && known->end_seq != exchange->end_seq;
+}
+
+/* Skips the first requests of a peer that the kernel has dropped. */
+static __always_inline void skip_dropped(struct peer_state *state)
+{
+	__u32 i, head;
+
+	for (i = 0; i < EXCHANGES_MAX; i++) {
+		head = state->head;
+		if (head == state->tail || !state->exchanges[head & (EXCHANGES_MAX - 1)].incomplete)
+			return;
+		__sync_val_compare_and_swap(&state->head, head, head + 1);
+	}
+}
+
+/* Marks the request of this packet, which has no answer. Returns whether there is one. */
+static __always_inline bool drop(struct peer_state *state, __u64 skb)
+{
+	struct exchange *exchange;
+	__u32 i, last = state->tail;
+
+	for (i = 0; i < EXCHANGES_MAX; i++) {
+		if (last == state->head)
+			return false;
+		exchange = &state->exchanges[--last & (EXCHANGES_MAX - 1)];
+		if (exchange->read == skb && !exchange->incomplete) {
+			exchange->incomplete = 1;
+			return true;
+		}
+	}
+	return false;
+}
+
 static __always_inline void datagram_arrives(struct datagram *datagram, int port, struct live_counts *all)
 {
 	struct exchange *exchange = &datagram->exchange, *known;
@@ -449,10 +490,11 @@ static __always_inline void datagram_arrives(struct datagram *datagram, int port
 		known = bpf_map_lookup_elem(&queries, &datagram->peer);
 		if (!known) {
 			all->unmeasured += counts;
-		} else if (known->read != exchange->read) {
+		} else if (!is_counted(known, exchange)) {
 			/* A retransmitted request. */
 			known->last = exchange->probed;
 			known->read = exchange->read;
+			known->end_seq = exchange->end_seq;
 			all->identified += counts;
 			all->joined += counts;
 		}
@@ -470,8 +512,9 @@ static __always_inline void datagram_arrives(struct datagram *datagram, int port
 	}
 	tail = state->tail;
 	known = &state->exchanges[(tail - 1) & (EXCHANGES_MAX - 1)];
-	if (tail != state->head && known->read == exchange->read)
+	if (tail != state->head && is_counted(known, exchange))
 		return;
+	skip_dropped(state);
 	if (tail - state->head >= EXCHANGES_MAX) {
 		all->overflown += counts;
 		state->broken = 1;
@@ -532,11 +575,14 @@ static __always_inline bool answers_first(struct peer_state *state, struct queue
 	struct exchange taken;
 	__u32 race, head;
 
+	skip_dropped(state);
 	for (race = 0; race < RACES_MAX; race++) {
 		head = state->head;
 		if (head == state->tail)
 			return false;
 		taken = state->exchanges[head & (EXCHANGES_MAX - 1)];
+		if (taken.incomplete)
+			return false;
 		taken.read = read_at(queue, taken.probed);
 		if (!taken.read)
 			return false;

@@ -99,6 +99,7 @@ mirrored! {
         quic: u64,
         dropped: u64,
         strays: u64,
+        discarded: u64,
     }
 
     /// `struct live_part`.

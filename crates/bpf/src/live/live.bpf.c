@@ -744,7 +744,30 @@ int BPF_PROG(live_drops, int reason, struct sock *sk)
 }
 
 /*
- * Called when any packet is sent. A packet that passes several devices is counted only at the first device: at the next one, the same packet is seen again.
+ * Any packet is dropped. A datagram that no one reads would shift the pairs of
+ * its peer. A packet that a capture shares has another address by now, and is
+ * not recognised.
+ */
+SEC("?tp_btf/kfree_skb")
+int BPF_PROG(live_discards, struct sk_buff *skb)
+{
+	struct datagram datagram = {};
+	struct peer_state *state;
+	struct live_counts *all;
+
+	if (!gate.opens || describe(skb, (void *)skb->head + skb->network_header, false, &datagram) < 0 ||
+	    datagram.peer.of == OF_ID)
+		return 0;
+	state = bpf_map_lookup_elem(&peers, &datagram.peer);
+	all = counted();
+	if (state && all)
+		all->discarded += drop(state, (__u64)skb);
+	return 0;
+}
+
+/*
+ * Any packet is sent. One that passes several devices is counted at the first:
+ * at the next it is the same packet, with the same contents, at another device.
  */
 SEC("?tp_btf/net_dev_queue")
 int BPF_PROG(live_datagram_sent, struct sk_buff *skb)
@@ -754,7 +777,7 @@ int BPF_PROG(live_datagram_sent, struct sk_buff *skb)
 	struct live_counts *all;
 	struct cpu_state *cpu;
 	struct sock *sk;
-	__u64 now;
+	__u64 now, what;
 	int port;
 
 	port = describe(skb, (void *)skb->head + skb->network_header, true, &datagram);
@@ -767,10 +790,12 @@ int BPF_PROG(live_datagram_sent, struct sk_buff *skb)
 	cpu = this_cpu();
 	if (!all || !cpu)
 		return 0;
-	if (cpu->sent_skb == (__u64)skb && cpu->sent_dev != (__u64)skb->dev)
+	what = (__u64)datagram.peer.address[3] << 32 | (__u32)datagram.peer.port << 16 | datagram.peer.id;
+	if (cpu->sent_skb == (__u64)skb && cpu->sent_dev != (__u64)skb->dev && cpu->sent_what == what)
 		return 0;
 	cpu->sent_skb = (__u64)skb;
 	cpu->sent_dev = (__u64)skb->dev;
+	cpu->sent_what = what;
 	now = bpf_ktime_get_ns();
 	if (gate.opens && now >= gate.opens)
 		all->sends++;

@@ -203,6 +203,8 @@ struct live_counts {
 	__u64 dropped;
 	/* Datagrams sent to a peer without a waiting request, or while none are paired. */
 	__u64 strays;
+	/* Datagrams without an id that the kernel dropped after they arrived: no answer is paired with them. */
+	__u64 discarded;
 };
 
 /* Who polled. */

@@ -35,8 +35,14 @@ const ITERATOR: &str = "live_waits";
 const OF_STACK: [&str; 2] = ["live_softirq", "live_transmits"];
 
 /// The programs that see datagrams; only loaded if there are UDP ports.
-const OF_DATAGRAMS: [&str; 5] =
-    ["live_datagram", "live_datagram_queued", "live_datagram_read", "live_drops", "live_datagram_sent"];
+const OF_DATAGRAMS: [&str; 6] = [
+    "live_datagram",
+    "live_datagram_queued",
+    "live_datagram_read",
+    "live_drops",
+    "live_discards",
+    "live_datagram_sent",
+];
 
 /// The program that observes wake-ups of kernel threads; it runs at every wake-up on the host.
 const OF_THREADS: &str = "live_wakes";
@@ -450,7 +456,7 @@ impl LiveMeter {
         let mut unanswered = 0;
         let mut add = |exchange: &Exchange| {
             let age = Nanoseconds(ended.0.saturating_sub(exchange.probed));
-            if exchange.untimed > 0 || exchange.probed > ended.0 {
+            if exchange.untimed > 0 || exchange.incomplete > 0 || exchange.probed > ended.0 {
                 return;
             }
             waiting.ages.add(age);
@@ -628,6 +634,7 @@ fn counts_of(counts: &Counts) -> LiveCounts {
         quic: counts.quic,
         dropped: counts.dropped,
         strays: counts.strays,
+        discarded: counts.discarded,
         unanswered: 0,
         protocols: LiveProtocols { other, tls, http1, http2, resp, memcached, postgresql, dns, udp },
         missed: 0,
@@ -679,6 +686,7 @@ fn difference(before: &LiveCounts, now: &LiveCounts) -> LiveCounts {
         quic: now.quic - before.quic,
         dropped: now.dropped - before.dropped,
         strays: now.strays - before.strays,
+        discarded: now.discarded - before.discarded,
         unanswered: 0,
         protocols: LiveProtocols {
             other: now.protocols.other - before.protocols.other,

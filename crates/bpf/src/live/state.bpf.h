@@ -37,7 +37,7 @@ struct exchange {
 	__u64 last;	/* TCP received its last segment so far */
 	__u64 read;	/* the application has read the whole request; 0: not yet */
 	__u64 floor;	/* lower bound of the request's arrival in the ring; 0: unknown */
-	__u32 end_seq;
+	__u32 end_seq;	/* of a datagram: the index of its device */
 	__u32 bytes;
 	__u32 write_seq;	/* the socket's write sequence when it began; of a datagram: its enum live_protocol */
 	__u32 poll;	/* the poll of its NAPI that delivered its first segment */
@@ -49,7 +49,7 @@ struct exchange {
 	__u8 unseen;	/* no program saw the arrival; its time is from TCP's clock */
 	__u8 touched;	/* the application has read part of it */
 	__u8 untimed;	/* the start is not known precisely enough */
-	__u8 incomplete;	/* the client has sent only part of the request */
+	__u8 incomplete;	/* the client has sent only part of the request; of a datagram: the kernel has dropped it */
 	__u8 at_interrupt;	/* the first packet of a poll that began with interrupts enabled */
 	__u8 by_ksoftirqd;	/* ksoftirqd ran that poll */
 };
@@ -259,8 +259,9 @@ struct cpu_state {
 	__u64 socket;	/* the address of that answer's socket; 0 once the answer has been transmitted */
 	__u32 thread;	/* the thread that last sent a datagram, with its slot */
 	__u32 worker;
-	__u64 sent_skb;	/* the last datagram sent, and the device that sent it */
+	__u64 sent_skb;	/* the last datagram sent, its first device, and a part of its peer and contents */
 	__u64 sent_dev;
+	__u64 sent_what;
 	__u32 local[4];	/* the service's address in that datagram */
 };
 

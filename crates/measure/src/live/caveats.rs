@@ -151,12 +151,17 @@ impl Found<'_> {
                 "live-datagrams-dropped",
                 Severity::Warning,
                 "datagrams are dropped because a socket's buffer is full: these requests are never answered",
-                vec![format!(
+                [format!(
                     "{} of {} datagrams ({})",
                     counts.dropped,
                     all + counts.dropped,
                     percent(counts.dropped, all + counts.dropped)
-                )],
+                )]
+                .into_iter()
+                .chain((counts.discarded > 0).then(|| {
+                    format!("{} without an id are left out of the pairs with answers", counts.discarded)
+                }))
+                .collect(),
                 Some("ss -uamn shows the buffer (rb) and the drops (d) of each socket"),
             );
         }

@@ -43,6 +43,8 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("dns/datagrams_without_ids_are_paired_in_order", PYTHON, in_order),
         test("dns/more_outstanding_datagrams_than_are_paired_are_reported", PYTHON, too_many),
         test("dns/a_full_socket_buffer_is_reported", PYTHON, full),
+        test("dns/a_dropped_datagram_does_not_shift_the_answers_of_its_peer", PYTHON, after_a_drop),
+        test("dns/each_answer_of_a_service_that_sends_by_two_devices_is_seen", PYTHON, by_two_devices),
         test("dns/quic_is_named_with_what_is_known", PYTHON, quic),
         test("dns/single_datagrams_of_other_protocols_change_nothing_for_long", PYTHON, others),
         test("dns/a_service_that_answers_some_datagrams_is_named", PYTHON, some),
@@ -428,6 +430,65 @@ fn full() -> Result<(), Failed> {
     assert_eq!(counts.identified, counts.datagrams + counts.dropped, "{counts:?}");
     assert_eq!(counts.answered + window.waiting.requests, counts.identified, "{counts:?}");
     assert!(rules(&window).contains(&"live-datagrams-dropped".to_owned()), "{:?}", rules(&window));
+    Ok(())
+}
+
+fn after_a_drop() -> Result<(), Failed> {
+    const LATER: u64 = 40;
+    let lab = Lab::new(&LabOptions::with_queues(1))?;
+    // SO_RCVBUF: few of the long datagrams fit while the server sleeps.
+    let answers =
+        "u.setsockopt(1, 8, 3000); time.sleep(0.1 if data == b'sleep' else 0); u.sendto(data, peer)";
+    let _server = python(&lab, answers)?;
+    let sockets = [client(&lab)?, client(&lab)?];
+    let mut meter = meter(&lab, || ask(&sockets[0], b"?").map(drop))?;
+    let mut answered = 0;
+    let window = window(&mut meter, || {
+        sockets[0].send(b"sleep")?;
+        std::thread::sleep(Duration::from_millis(20));
+        (0..7).try_for_each(|_| sockets[1].send(&[7; 1_000]).map(drop))?;
+        sockets[0].recv(&mut [0; 512])?;
+        sockets[1].set_read_timeout(Some(Duration::from_millis(200)))?;
+        while sockets[1].recv(&mut [0; 2_000]).is_ok() {
+            answered += 1;
+        }
+        (0..LATER).try_for_each(|_| {
+            std::thread::sleep(Duration::from_millis(5));
+            ask(&sockets[1], b"a short one").map(drop)
+        })
+    })?;
+    let counts = window.counts;
+    assert!(counts.dropped > 0 && counts.discarded == counts.dropped, "{counts:?}");
+    assert_eq!(
+        counts.arrivals,
+        8 + LATER,
+        "also those whose packet has the address of a dropped one: {counts:?}"
+    );
+    assert_eq!((counts.protocols.udp, counts.strays), (1 + answered + LATER, 0), "{counts:?}");
+    assert_eq!(window.waiting.requests, 0, "{counts:?}");
+    let late: u64 = window.spans.residence.buckets()
+        [model::SpanCounts::bucket_of(model::Nanoseconds::from_millis(4))..]
+        .iter()
+        .sum();
+    assert!(late <= 1 + answered + LATER / 4, "{late} took as long as the client's pauses: {counts:?}");
+    Ok(())
+}
+
+fn by_two_devices() -> Result<(), Failed> {
+    // Fewer than show whether the service answers each datagram.
+    const REQUESTS: u64 = 20;
+    let lab = Lab::new(&LabOptions::with_queues(1))?;
+    // A full socket frees the packet by the loopback device at once: the answer has its address.
+    let fills = "kept or kept.extend([socket.socket(2, 2)]) or kept[0].setsockopt(1, 8, 1) or kept[0].bind(('127.0.0.2', 9))";
+    let answers = format!("{fills}; u.sendto(bytes(900), ('127.0.0.2', 9)); u.sendto(data, peer)");
+    let _server = python(&lab, &answers)?;
+    let socket = client(&lab)?;
+    let mut meter = meter(&lab, || ask(&socket, b"?").map(drop))?;
+    let asks = || (0..REQUESTS).try_for_each(|_| ask(&socket, b"?").map(drop));
+    let counts = window(&mut meter, asks)?.counts;
+    // The first datagrams to the other port count as answers to requests from before the window.
+    let answered = counts.answered - counts.carried;
+    assert_eq!((answered, counts.sends), (REQUESTS, 2 * REQUESTS), "{counts:?}");
     Ok(())
 }
 
