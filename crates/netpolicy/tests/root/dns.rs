@@ -597,7 +597,10 @@ fn some() -> Result<(), Failed> {
     })?;
     let data = &report["data"];
     let found = finding(&report, "live-datagrams-unpaired").ok_or_else(|| format!("{report}"))?;
-    assert!(found["summary"].as_str().is_some_and(|words| words.contains("does not answer every")), "{found}");
+    assert!(
+        found["summary"].as_str().is_some_and(|words| words.contains("does not answer every")),
+        "{found}"
+    );
     assert_eq!((&data["response"]["p50"], &data["requests"]), (&Value::Null, &0.into()), "{data}");
     assert!(data["wakeup"]["p50"]["estimate"].as_f64() > Some(0.0), "{data}");
     Ok(())
