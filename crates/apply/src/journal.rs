@@ -14,6 +14,7 @@ use crate::knobs::ObjectCookies;
 use crate::lock::{LOCK_RETRIES_MAX, LOCK_RETRY_AFTER, Lock};
 use crate::log::{JournalError, JournalFiles, UNBORN, create_directory, io_error};
 use crate::record::{Begin, FORMAT, TransactionOrigin};
+use crate::recorded::RecordedJournal;
 use crate::session_lock::{AtExit, SessionLock, is_held, own_pid};
 use crate::transaction::{Standing, Transaction};
 use crate::transaction_name::TransactionName;
@@ -31,6 +32,7 @@ pub struct Journal {
     lock_retries_max: u32,
     session: Option<Arc<SessionLock>>,
     daemon: Option<Arc<DaemonLock>>,
+    recorded: Option<Arc<RecordedJournal>>,
 }
 
 /// All transactions.
@@ -52,7 +54,13 @@ impl Journal {
             lock_retries_max: LOCK_RETRIES_MAX,
             session: None,
             daemon: None,
+            recorded: None,
         }
+    }
+
+    /// A journal on file, which can only be read. `boot_id` is that of its host.
+    pub fn recorded(journal: Arc<RecordedJournal>, boot_id: impl Into<String>) -> Self {
+        Self { recorded: Some(Arc::clone(&journal)), ..Self::new(journal.directory.clone(), boot_id) }
     }
 
     /// Returns the journal with a different timeout for waiting until another writer ends; the default is
@@ -93,12 +101,15 @@ impl Journal {
 
     /// The daemon that uses this journal, if any.
     pub fn daemon(&self) -> Option<Pid> {
-        DaemonLock::holder(&self.directory)
+        match &self.recorded {
+            Some(recorded) => recorded.daemon,
+            None => DaemonLock::holder(&self.directory),
+        }
     }
 
     /// The other program that owns this transaction until it exits, if one is running.
     pub fn owner(&self, transaction: &Transaction) -> Option<Pid> {
-        transaction.begin().owned_by.filter(|program| is_held(&self.directory, *program))
+        transaction.begin().owned_by.filter(|program| self.is_running(*program))
     }
 
     /// Whether this transaction's owner exited before it rolled the transaction back or completed it. Also
@@ -110,7 +121,15 @@ impl Journal {
         let standing = transaction.standing();
         standing.is_live()
             && (!left_in_force || standing == Standing::Unfinished)
-            && !is_held(&self.directory, *program)
+            && !self.is_running(*program)
+    }
+
+    /// Whether a program that owns transactions is running.
+    fn is_running(&self, program: Pid) -> bool {
+        match &self.recorded {
+            Some(recorded) => recorded.running.contains(&program),
+            None => is_held(&self.directory, program),
+        }
     }
 
     /// The transactions that are [abandoned](Self::is_abandoned), the newest first.
@@ -154,6 +173,9 @@ impl Journal {
     /// # Errors
     /// If the directory cannot be read. A missing directory is an empty journal.
     pub fn history(&self) -> Result<History, JournalError> {
+        if let Some(recorded) = &self.recorded {
+            return Ok(recorded.history(&self.boot_id));
+        }
         let mut history = History::default();
         for name in self.names()? {
             match self.transaction(name) {
@@ -244,6 +266,10 @@ impl Journal {
 
     /// Acquires the write lock.
     pub(crate) fn lock(&self) -> Result<Lock, JournalError> {
+        if self.recorded.is_some() {
+            let read_only = std::io::ErrorKind::ReadOnlyFilesystem.into();
+            return Err(io_error(&self.directory, "write a recording of")(read_only));
+        }
         create_directory(&self.directory)?;
         Lock::take(&self.lock_file(), self.lock_retries_max)
     }
@@ -342,7 +368,7 @@ impl Journal {
 }
 
 /// Drops replaced transactions from the list: a daemon was killed while it deleted them.
-fn remove_replaced_from(transactions: &mut Vec<Transaction>) {
+pub(crate) fn remove_replaced_from(transactions: &mut Vec<Transaction>) {
     let replaced: BTreeSet<TransactionName> =
         transactions.iter().flat_map(|transaction| transaction.begin().replaces.iter().copied()).collect();
     transactions.retain(|transaction| !replaced.contains(&transaction.name()));

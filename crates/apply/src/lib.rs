@@ -27,6 +27,7 @@ mod log;
 mod moment;
 mod progress;
 mod record;
+mod recorded;
 mod recover;
 mod regular;
 mod roll_back_error;
@@ -53,6 +54,7 @@ pub use moment::Moment;
 pub use record::{
     Begin, Ending, FORMAT, JournalRecord, LineError, TransactionOrigin, Why, decode_line, encode_line,
 };
+pub use recorded::{RecordedJournal, RecordedTransaction, RecordedUnreadable};
 pub use recover::{ConfirmError, Expiry};
 pub use roll_back_error::RollBackError;
 pub use session_lock::AtExit;

@@ -88,6 +88,14 @@ pub enum JournalError {
         /// The journal.
         directory: PathBuf,
     },
+    /// The error of a transaction in a recording.
+    #[error("{words}")]
+    Recorded {
+        /// The error when the journal was recorded.
+        words: String,
+        /// The undo script, if that was a file.
+        script: Option<PathBuf>,
+    },
     /// The requested transaction does not exist.
     #[error("there is no transaction {name} in {}", directory.display())]
     NoSuchTransaction {
@@ -109,6 +117,7 @@ impl JournalError {
             | Self::TooLong { .. }
             | Self::Busy { .. }
             | Self::Kept { .. }
+            | Self::Recorded { .. }
             | Self::NoSuchTransaction { .. } => false,
         }
     }

@@ -13,6 +13,7 @@ use crate::log::{JournalError, JournalFiles, Transcript};
 use crate::moment::Moment;
 use crate::progress::{TransactionPhase, TransactionProgress};
 use crate::record::{Begin, Ending, Why};
+use crate::recorded::RecordedTransaction;
 use crate::transaction_name::TransactionName;
 use crate::undo::{Undone, UndoneChange};
 use crate::verdicts::Verdicts;
@@ -91,6 +92,18 @@ impl Transaction {
     pub fn from_journal(name: TransactionName, bytes: &[u8], boot_id: &str) -> Option<Self> {
         let transcript = Transcript::from_bytes(bytes).ok()??;
         Some(Self::from_transcript(name, transcript, Path::new(""), boot_id, Verdicts::default()))
+    }
+
+    /// Reads a transaction of a journal on file; `None` if its records are not a journal.
+    pub(crate) fn from_recorded(
+        recorded: &RecordedTransaction,
+        journal: &Path,
+        boot_id: &str,
+    ) -> Option<Self> {
+        let transcript = Transcript::from_bytes(&recorded.journal()).ok()??;
+        let verdicts = Verdicts::recorded(recorded);
+        let directory = journal.join(recorded.name.to_string());
+        Some(Self::from_transcript(recorded.name, transcript, &directory, boot_id, verdicts))
     }
 
     fn from_transcript(

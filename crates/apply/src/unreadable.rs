@@ -7,6 +7,7 @@ use model::{Change, Plan};
 
 use crate::log::{JournalError, Transcript, UNDO_SCRIPT};
 use crate::record::Begin;
+use crate::recorded::RecordedUnreadable;
 use crate::regular;
 use crate::transaction_name::TransactionName;
 use crate::undo_script::boot_of;
@@ -44,6 +45,13 @@ impl Unreadable {
         Self { name, error, plan: begin.map(|begin| begin.plan), settled }
     }
 
+    /// One of a recording.
+    pub(crate) fn recorded(recorded: &RecordedUnreadable) -> Self {
+        let RecordedUnreadable { name, error, script, may_be_in_force } = recorded.clone();
+        let error = JournalError::Recorded { words: error, script };
+        Self { name, error, plan: None, settled: !may_be_in_force }
+    }
+
     /// Whether the transaction may be in force: it is not known to be from an earlier boot, or undone by its script.
     pub const fn may_be_in_force(&self) -> bool {
         !self.settled
@@ -52,7 +60,7 @@ impl Unreadable {
     /// The script that undoes it without netpolicy, if it exists.
     pub fn undo_script(&self) -> Option<&Path> {
         match &self.error {
-            JournalError::Unread { script, .. } => script.as_deref(),
+            JournalError::Unread { script, .. } | JournalError::Recorded { script, .. } => script.as_deref(),
             _ => None,
         }
     }

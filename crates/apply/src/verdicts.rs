@@ -13,6 +13,7 @@ use model::{FormatName, Judgement};
 use serde::{Deserialize, Serialize};
 
 use crate::log::{JournalError, io_error};
+use crate::recorded::RecordedTransaction;
 use crate::regular;
 
 /// The file's name.
@@ -67,6 +68,11 @@ impl Verdicts {
             Ok(FileIn { verdicts }) => Self { known: verdicts, unread: None, bytes },
             Err(error) => Self { known: Vec::new(), unread: Some(error), bytes },
         }
+    }
+
+    /// Those of a transaction on file.
+    pub(crate) fn recorded(recorded: &RecordedTransaction) -> Self {
+        Self { known: recorded.verdicts.clone(), unread: recorded.unread_verdicts.clone(), bytes: 0 }
     }
 
     /// Whether the file in this directory has the same size as before.

@@ -28,7 +28,8 @@ impl std::ops::AddAssign for PollCounts {
 }
 
 /// How long a thread was runnable but had no CPU.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct CpuWait {
     /// The total wait.
     pub waited: Nanoseconds,
@@ -44,7 +45,8 @@ impl CpuWait {
 }
 
 /// The object whose batches were measured: one epoll of a process, or all its epolls on a NAPI.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum BatchesOf {
     /// The epoll with this descriptor.
     Epoll(Fd),
@@ -53,7 +55,8 @@ pub enum BatchesOf {
 }
 
 /// The batches of an application: each lasts from an `epoll_wait` that returned events to the next one.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct EventBatches {
     /// The number of batches that ended.
     pub count: u64,

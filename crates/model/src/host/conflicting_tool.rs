@@ -66,7 +66,8 @@ impl fmt::Display for ConflictingToolKind {
 }
 
 /// A configuration line by which another tool writes a setting that netpolicy may also write.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct ConflictingTool {
     /// The tool.
     pub kind: ConflictingToolKind,

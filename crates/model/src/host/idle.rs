@@ -2,13 +2,16 @@
 
 use std::collections::BTreeMap;
 
+use serde::{Deserialize, Serialize};
+
 use crate::ids::Cpu;
 
 /// The idle states that CPUs may enter, and the limits that exclude the deeper states.
 ///
 /// Kernel: Documentation/admin-guide/pm/cpuidle.rst; `drivers/cpuidle/governor.c`
 /// `cpuidle_governor_latency_req()`.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct IdleDepth {
     /// The wake-up latency limit of all CPUs in microseconds: the minimum of all requests on
     /// `/dev/cpu_dma_latency`.
@@ -18,7 +21,8 @@ pub struct IdleDepth {
 }
 
 /// The idle states of a CPU.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct CpuIdle {
     /// The CPU's wake-up latency limit in microseconds (`power/pm_qos_resume_latency_us`); `None` for no
     /// limit.
@@ -28,7 +32,8 @@ pub struct CpuIdle {
 }
 
 /// An idle state.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct IdleState {
     /// The driver's name for it, such as `C6`.
     pub name: String,
