@@ -10,6 +10,7 @@ mod memcached_replies;
 mod netlink;
 mod other_tools;
 mod policy_file;
+mod recording;
 mod rule_dump;
 mod words;
 
@@ -27,6 +28,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("netlink", netlink::run),
     ("other_tools", other_tools::run),
     ("policy_file", policy_file::run),
+    ("recording", recording::run),
     ("rule_dump", rule_dump::run),
     ("words", words::run),
 ];

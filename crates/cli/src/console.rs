@@ -1,6 +1,6 @@
 //! Standard output and standard error.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::io::{self, IsTerminal, Write};
 
 use model::{Object, Plan};
@@ -30,6 +30,9 @@ pub struct Console {
     open: Cell<bool>,
     /// Whether a program reads the progress, a line at a time.
     streams_progress: bool,
+    /// The messages and details so far, each with whether it is a detail, and the maximum number of them.
+    log: RefCell<Vec<(bool, String)>>,
+    log_lines_max: Cell<usize>,
 }
 
 impl Console {
@@ -54,6 +57,8 @@ impl Console {
             utf8: is_utf8(|name| std::env::var(name).ok()),
             open: Cell::new(true),
             streams_progress: false,
+            log: RefCell::default(),
+            log_lines_max: Cell::new(0),
         }
     }
 
@@ -147,8 +152,27 @@ impl Console {
         }
     }
 
+    /// Keeps the first messages and details from now on, at most this many, even those that are not printed.
+    pub fn keep_log(&self, lines_max: usize) {
+        self.log_lines_max.set(lines_max);
+    }
+
+    /// The kept messages and details, each with whether it is a detail.
+    #[must_use]
+    pub fn log(&self) -> Vec<(bool, String)> {
+        self.log.borrow().clone()
+    }
+
+    fn keep(&self, is_detail: bool, words: &str) {
+        let mut log = self.log.borrow_mut();
+        if log.len() < self.log_lines_max.get() {
+            log.push((is_detail, words.to_owned()));
+        }
+    }
+
     /// Prints a message for the operator, unless `--quiet` is given.
     pub fn say(&self, words: &str) {
+        self.keep(false, words);
         if !self.quiet {
             talk(&self.readable(printable(&self.typed(words))));
         }
@@ -161,6 +185,7 @@ impl Console {
 
     /// Prints a detail, with `--verbose` only.
     pub fn detail(&self, words: &str) {
+        self.keep(true, words);
         if self.verbose > 0 {
             talk(&self.readable(printable(words)));
         }

@@ -1,12 +1,14 @@
 //! The context of every command: the operator's options, the session, and the console.
 
 use std::process::ExitCode;
+use std::sync::Arc;
 
-use linux::Netns;
 use model::{Policy, Setting};
 use policy_file::Merged;
 use session::cycle::Planned;
-use session::{Exit, Fault, Session};
+use session::recording::Recording;
+use session::source::HostSource;
+use session::{Exit, Fault, STATE_DIR, Session};
 
 use crate::{Console, Globals};
 
@@ -28,6 +30,28 @@ impl Context {
         let session = session_of(&globals);
         let console = Console::new(&globals, &session);
         Self { globals, session, console }
+    }
+
+    /// Creates the context of a recorded host.
+    ///
+    /// # Errors
+    /// If global options name another host or other files.
+    pub fn of_recording(globals: Globals, recording: Recording) -> Result<Self, Fault> {
+        let given = [
+            ("--netns", globals.netns.is_some()),
+            ("--state-dir", globals.state_dir.as_os_str() != STATE_DIR),
+            ("--policy-file", !globals.policy_file.is_empty()),
+            ("--policy-dir", !globals.policy_dir.is_empty()),
+            ("--recipe-dir", !globals.recipe_dir.is_empty()),
+        ];
+        if let Some((option, _)) = given.iter().find(|(_, is_given)| *is_given) {
+            let words =
+                format!("{option} and --from exclude each other: the recording has the recorded host's own");
+            return Err(Fault::new(Exit::Usage, words));
+        }
+        let session = Session::of_recording(Arc::new(recording));
+        let console = Console::new(&globals, &session);
+        Ok(Self { globals, session, console })
     }
 
     /// Prints the error of a command, and returns the program's exit code.
@@ -52,8 +76,8 @@ impl Context {
     ///
     /// # Errors
     /// The same as [`Session::whole_policy`].
-    pub fn whole_policy(&self, netns: &Netns) -> Result<Policy, Fault> {
-        self.session.whole_policy(netns, &self.console)
+    pub fn whole_policy(&self, source: &dyn HostSource) -> Result<Policy, Fault> {
+        self.session.whole_policy(source, &self.console)
     }
 
     /// Reports the requests and settings that a placement omits, and the parts of the host that could not be
@@ -81,6 +105,7 @@ fn session_of(globals: &Globals) -> Session {
         recipe_dirs: globals.recipe_dir.clone(),
         app_request_dir: globals.app_request_dir.clone(),
         command: command_line(),
+        recording: None,
     }
 }
 

@@ -27,7 +27,10 @@ pub use usage::{explain, parse};
 
 /// The commands in groups, in the order in which an operator needs them.
 pub const GROUPS: [(&str, &[&str]); 6] = [
-    ("Observe", &["show", "doctor", "top", "watch", "status", "support-matrix", "report", "audit"]),
+    (
+        "Observe",
+        &["show", "doctor", "top", "watch", "status", "support-matrix", "report", "audit", "record", "diff"],
+    ),
     ("Decide", &["init", "plan", "compare", "tune", "explain", "cat"]),
     ("Apply", &["apply", "try", "confirm", "verify", "rollback", "history"]),
     ("Keep", &["daemon", "set", "unset", "attach", "run", "sockets"]),

@@ -32,12 +32,12 @@ fn answer(question: &Question, session: &Session) -> Result<Map<String, Value>, 
             to_json(&PlanReport::of(&cycle::plan(&policy, &netns)?.plan))
         }
         Question::Explain(object) => to_json(&explained(object.as_deref().unwrap_or(""), session, &Silent)?),
-        Question::Verify => to_json(&compared(&session.journal()?)?),
         Question::Confirm(name) => {
             let name = trial::confirm(*name, &session.journal()?)?;
             json!({ "transaction": name.to_string() })
         }
         Question::RollBack(name) => rolled_back(*name, &roll_back(*name, &session.journal()?)?),
+        Question::Verify => to_json(&compared(&session.journal()?, None)?),
     };
     match found {
         Value::Object(fields) => Ok(fields),

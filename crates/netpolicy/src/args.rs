@@ -14,6 +14,7 @@ use crate::completing;
 pub use crate::daemon_args::{AttachService, DaemonArgs, OnStopArg};
 pub use crate::fleet_args::{Audit, Report};
 pub use crate::init_args::{Init, SupportMatrixArgs};
+pub use crate::record_args::{Diff, FromArgs, Record};
 use crate::request_args::word;
 pub use crate::request_args::{BudgetArgs, DeliveryChoice, Kthread, PolicyWord};
 pub use crate::schema_args::SchemaOf;
@@ -77,6 +78,8 @@ pub enum Command {
     Doctor(Doctor),
     Report(Report),
     Audit(Audit),
+    Record(Record),
+    Diff(Diff),
     Init(Init),
     SupportMatrix(SupportMatrixArgs),
     Top(Top),
@@ -137,6 +140,7 @@ Examples:
   netpolicy show                          devices, and the processes with sockets on them
   netpolicy show --processes 812,813      these processes only
   netpolicy show --svg path.svg           draw the packet path
+  netpolicy show --from host.json         a host that `netpolicy record` saved
   netpolicy -o json show | jq '.data.devices[].napis'")]
 pub struct Show {
     /// Write the packet path to this file, as SVG.
@@ -145,6 +149,9 @@ pub struct Show {
     /// Which processes to inspect.
     #[arg(long, value_name = "all|none|PID,...", default_value = "all", value_parser = which_processes)]
     pub processes: Which,
+    /// A recording.
+    #[command(flatten)]
+    pub from: FromArgs,
 }
 
 /// Which processes to inspect.
@@ -188,7 +195,7 @@ Examples:
   netpolicy doctor --seconds 0            check only the settings; needs no BPF")]
 pub struct Doctor {
     /// How long to count packet delivery; 0 only checks the settings.
-    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u64).range(0..=3600))]
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u64).range(0..=3600), conflicts_with = "from")]
     pub seconds: u64,
     /// Which processes to inspect.
     #[arg(long, value_name = "all|none|PID,...", default_value = "all", value_parser = which_processes)]
@@ -197,12 +204,19 @@ pub struct Doctor {
     /// and 80 columns.
     #[arg(long)]
     pub all: bool,
+    /// A recording.
+    #[command(flatten)]
+    pub from: FromArgs,
 }
 
 /// Print the changes that the policy files require, with reasons. Changes nothing; exits with 3 if changes
 /// are pending.
 #[derive(Debug, Args)]
-pub struct PlanArgs {}
+pub struct PlanArgs {
+    /// A recording.
+    #[command(flatten)]
+    pub from: FromArgs,
+}
 
 /// Apply the policy files, as one transaction.
 #[derive(Debug, Args)]
@@ -261,7 +275,11 @@ pub struct Confirm {
 
 /// Compare the host with the applied settings. Exits with 3 if it has drifted.
 #[derive(Debug, Args)]
-pub struct Verify {}
+pub struct Verify {
+    /// A recording.
+    #[command(flatten)]
+    pub from: FromArgs,
+}
 
 /// Restore the values from before a transaction.
 ///
@@ -297,6 +315,9 @@ pub struct HistoryArgs {
     /// Draw the standing proofs in this file, as an HTML page: each effect with its interval over time.
     #[arg(long, value_name = "FILE")]
     pub report: Option<PathBuf>,
+    /// A recording.
+    #[command(flatten)]
+    pub from: FromArgs,
 }
 
 /// Explain why each setting has its value: who requested it, by which rule, in which transaction.
@@ -316,6 +337,9 @@ pub struct Explain {
     /// The setting, by its name or by its key in policy files.
     #[arg(value_name = "NAME", requires = "object")]
     pub setting: Option<String>,
+    /// A recording.
+    #[command(flatten)]
+    pub from: FromArgs,
 }
 
 /// Give one device, service or process a policy, without a file.

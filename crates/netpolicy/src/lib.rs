@@ -18,6 +18,7 @@ mod fleet_args;
 pub mod help;
 mod init_args;
 mod limits;
+pub mod record_args;
 mod render;
 pub mod request_args;
 pub mod schema_args;

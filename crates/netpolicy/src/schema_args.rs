@@ -19,6 +19,10 @@ pub enum SchemaOf {
     Report,
     /// The output of audit.
     Audit,
+    /// The output of record.
+    Record,
+    /// The output of diff.
+    Diff,
     /// The output of init.
     Init,
     /// The output of support-matrix.

@@ -633,3 +633,45 @@ fn an_audit_ends_with_3_for_its_gate_and_worse_and_names_who_did_not_report() {
     assert_eq!(code(&[&reports, "--expect", &scratch.path("absent")]).0, Some(2));
     assert_eq!(code(&[]).0, Some(2));
 }
+
+/// A redacted recording of a host of the lab, with a policy in force.
+const RECORDING: &str = include_str!("hosts/recording.json");
+
+#[test]
+fn what_is_not_a_recording_is_refused_by_what_it_is() {
+    let scratch = Scratch::new("recording");
+    let said = |arguments: &[&str]| {
+        let output = netpolicy(arguments);
+        (output.status.code(), text(&output.stdout), text(&output.stderr))
+    };
+    let huge = scratch.path("huge.json");
+    let file = std::fs::File::create(&huge).expect("a file");
+    file.set_len(session::recording::RECORDING_BYTES_MAX + 1).expect("a sparse file");
+    for (file, code, words) in [
+        (scratch.path("absent.json"), 1, "absent.json: No such file or directory"),
+        (scratch.path(""), 1, "Is a directory"),
+        (scratch.file("empty.json", ""), 2, "it is not a recording of `netpolicy record`"),
+        (scratch.file("text.json", "Linux 6.18"), 2, "it is not a recording"),
+        (scratch.file("report.json", &report_of("a", &serde_json::json!({}))), 2, "it is not a recording"),
+        (scratch.file("cut.json", &RECORDING[..RECORDING.len() / 2]), 2, "before it is complete"),
+        (scratch.file("next.json", &RECORDING.replace("\"format\":1", "\"format\":2")), 2, "format 2;"),
+        (scratch.file("more.json", &RECORDING.replace("\"redacted\":", "\"x\":1,\"redacted\":")), 2, "`x`"),
+        (huge, 2, "more than 67108864 bytes"),
+    ] {
+        for command in ["show", "doctor", "plan", "explain", "history", "verify"] {
+            let (ended, data, message) = said(&[command, "--from", &file]);
+            assert_eq!((ended, data.as_str()), (Some(code), ""), "{command} {file}: {message}");
+            assert!(message.contains(words) && message.contains(&file), "{command} {file}: {message}");
+        }
+    }
+    let whole = scratch.file("whole.json", RECORDING);
+    assert_eq!(said(&["show", "--from", &whole]).0, Some(0));
+    for arguments in [
+        &["--netns", "web", "plan", "--from", &whole][..],
+        &["--policy-file", "a.toml", "plan", "--from", &whole],
+        &["doctor", "--seconds", "3", "--from", &whole],
+        &["apply", "--from", &whole],
+    ] {
+        assert_eq!(said(arguments).0, Some(2), "{arguments:?}");
+    }
+}

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use linux::Processes;
 use linux::bpf::app_requests::RequestStore;
-use linux::{KernelError, Netns, Processes};
 use model::host::{AppRequest, Requester, Unread};
 use model::{Host, Policy};
 use plan::app_requests::Joined;
@@ -11,6 +11,7 @@ use plan::app_requests::Joined;
 use crate::fault::Fault;
 use crate::operator::Operator;
 use crate::services;
+use crate::source::HostSource;
 
 /// Adds the requests of applications in this namespace to a policy. Reports requests that are left out, and a
 /// store that cannot be read.
@@ -19,25 +20,25 @@ use crate::services;
 /// If `/proc` cannot be read.
 pub fn joined(
     policy: Policy,
-    netns: &Netns,
+    source: &dyn HostSource,
     store: &RequestStore,
     operator: &dyn Operator,
 ) -> Result<Policy, Fault> {
-    let requests = match read(store) {
+    let requests = match source.app_requests(store) {
         Ok(requests) if requests.is_empty() => return Ok(policy),
         Ok(requests) => requests,
-        Err(error) => {
-            operator.say(&format!("Ignoring application requests: {error}"));
+        Err(Unread { what, why }) => {
+            operator.say(&format!("Ignoring application requests: {what}: {why}"));
             return Ok(policy);
         }
     };
-    let (resolved, mut processes) = services::resolve(&policy)?;
+    let (resolved, mut processes) = services::resolve_on(&policy, source)?;
     if let Processes::Only(pids) | Processes::NetworkingAnd(pids) = &mut processes {
-        pids.extend(requesters(&requests)?);
+        pids.extend(requesters(&requests, source)?);
         pids.sort_unstable();
         pids.dedup();
     }
-    let host = linux::observe(netns, &processes)?;
+    let host = source.observe(&processes)?;
     let Joined { policy, notes } = plan::app_requests::join(&policy, &requests, &host, &resolved);
     notes.iter().for_each(|note| operator.say(note));
     Ok(policy)
@@ -45,8 +46,8 @@ pub fn joined(
 
 /// Adds to `host` the requests of its processes and of their sockets. A store that cannot be read is added to
 /// `host.unread`.
-pub fn add_to(host: &mut Host, store: &RequestStore) {
-    match read(store) {
+pub fn add_to(host: &mut Host, source: &dyn HostSource, store: &RequestStore) {
+    match source.app_requests(store) {
         Ok(requests) => {
             let held: BTreeSet<u64> = host
                 .processes
@@ -60,22 +61,15 @@ pub fn add_to(host: &mut Host, store: &RequestStore) {
             };
             host.app_requests = requests.into_iter().filter(shown).collect();
         }
-        Err(error) => host.unread.push(Unread { what: error.what.clone(), why: error.cause.to_string() }),
+        Err(unread) => host.unread.push(unread),
     }
 }
 
-/// The requests of all processes and sockets of this host.
-fn read(store: &RequestStore) -> Result<Vec<AppRequest>, KernelError> {
-    let tasks =
-        store.tasks()?.into_iter().map(|(pid, number)| AppRequest { of: Requester::Task(pid), number });
-    let sockets = store.sockets()?.into_iter();
-    let sockets =
-        sockets.map(|socket| AppRequest { of: Requester::Socket(socket.inode), number: socket.number });
-    Ok(tasks.chain(sockets).collect())
-}
-
 /// The processes that have a request, or hold a socket with one.
-fn requesters(requests: &[AppRequest]) -> Result<BTreeSet<model::Pid>, Fault> {
+pub(crate) fn requesters(
+    requests: &[AppRequest],
+    source: &dyn HostSource,
+) -> Result<BTreeSet<model::Pid>, Fault> {
     let mut pids = BTreeSet::new();
     let mut inodes = BTreeSet::new();
     for request in requests {
@@ -85,7 +79,7 @@ fn requesters(requests: &[AppRequest]) -> Result<BTreeSet<model::Pid>, Fault> {
         }
     }
     if !inodes.is_empty() {
-        pids.extend(linux::process::holders_of_sockets(&inodes)?);
+        pids.extend(source.holders_of_sockets(&inodes)?);
     }
     Ok(pids)
 }

@@ -2,12 +2,13 @@
 //! the top.
 
 use apply::{Allow, CommitError, Journal, KeepError, TransactionName, TransactionOrigin};
-use linux::{Kernel, KernelError, Netns};
+use linux::{Kernel, KernelError};
 use model::{EpollId, Host, Nanoseconds, Object, Plan, Policy};
 use plan::{Desired, Placement, Refusal, Resolved, ServiceState};
 
 use crate::fault::{Fault, privileges};
 use crate::services;
+use crate::source::HostSource;
 
 /// The result of planning a policy on this host.
 #[derive(Debug)]
@@ -76,10 +77,10 @@ impl From<NotInForce> for Fault {
 ///
 /// # Errors
 /// The host could not be read, or the planner refuses.
-pub fn plan(policy: &Policy, netns: &Netns) -> Result<Planned, Fault> {
-    let (resolved, processes) = services::resolve(policy)?; // Policy → the processes of its services
-    let host = linux::observe(netns, &processes)?; // Linux → Host
-    let resolved = services::without_ended(resolved, &host); // processes may exit while they are inspected
+pub fn plan(policy: &Policy, source: &dyn HostSource) -> Result<Planned, Fault> {
+    let (resolved, processes) = services::resolve_on(policy, source)?; // Policy → the processes of its services
+    let host = source.observe(&processes)?; // Linux → Host
+    let resolved = services::without_ended(resolved, &host, source); // processes may exit while they are inspected
     let placement = place(policy, &host, resolved)?;
     let (desired, plan) = plan_placed(&placement, &host).map_err(|refusal| Fault::refused(refusal, &host))?;
     Ok(Planned { host, placement, desired, plan })

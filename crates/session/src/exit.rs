@@ -46,13 +46,13 @@ impl Exit {
                 "Failed: the kernel refused, a process exited, or a file could not be read. `bench selfcheck`: a measuring instrument is not accurate enough."
             }
             Self::Usage => {
-                "The command line, a policy file, a scenario, a table of measured rows or evidence is wrong, or gzip \
+                "The command line, a policy file, a recording, a scenario, a table of measured rows or evidence is wrong, or gzip \
                  cannot unpack it."
             }
             Self::Pending => {
                 "`plan`, `apply --dry-run`: changes are pending. `verify`: there is drift. `doctor`: there are problems. \
                  `tc diff`, `tc load --check`: rules differ. `status`: a request is not in force, or there are problems. \
-                 `audit`: a host has the issue of `--gate` or a worse one. \
+                 `audit`: a host has the issue of `--gate` or a worse one. `diff`: the recordings differ. \
                  `set` through a daemon: the request is stored, and a part of it is not in force yet. \
                  `bench selfcheck`: a comparison is undecided."
             }

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 
-use linux::Kernel;
 use model::{Intent, Object, Target};
 use plan::PlacedRequest;
 
@@ -17,12 +16,12 @@ use crate::{Fault, Session, app_requests, cycle};
 /// # Errors
 /// Mistakes in policy files, and any failure to read the host or the journal.
 pub fn explained(asked: &str, session: &Session, operator: &dyn Operator) -> Result<ExplainedReport, Fault> {
-    let netns = session.netns()?;
+    let source = session.source()?;
     let (policy, rolled_back) = session.requested(operator)?;
-    let policy = app_requests::joined(policy, &netns, &session.app_requests(), operator)?;
+    let policy = app_requests::joined(policy, &*source, &session.app_requests(), operator)?;
     let planned = match policy.intents.is_empty() {
         true => None,
-        false => Some(cycle::plan(&policy, &netns)?),
+        false => Some(cycle::plan(&policy, &*source)?),
     };
     let mut report = ExplainedReport::default();
     let mut of_target = BTreeSet::new();
@@ -52,11 +51,11 @@ pub fn explained(asked: &str, session: &Session, operator: &dyn Operator) -> Res
         of_target.extend(objects);
     }
     let is_object = |object: &Object| is_within(&object.to_string(), asked) || of_target.contains(object);
-    let mut kernel = Kernel::new();
+    let mut names = source.device_names();
     // A device may have been renamed since: its present name is accepted, too.
     let mut is_renamed = |object: &Object| {
         let Some(device) = object.device() else { return false };
-        let name = kernel.present_name(device).filter(|name| name != device.name.as_str());
+        let name = names.present_name(device).filter(|name| name != device.name.as_str());
         let rest = object.to_string();
         let rest = rest.strip_prefix(device.name.as_str()).map(str::to_owned);
         name.zip(rest).is_some_and(|(name, rest)| is_within(&format!("{name}{rest}"), asked))

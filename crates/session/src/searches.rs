@@ -49,6 +49,9 @@ impl Session {
     /// # Errors
     /// If the file cannot be read, or is not in the daemon's format.
     pub fn proofs(&self) -> std::io::Result<Proofs> {
+        if let Some(recording) = &self.recording {
+            return recording.proofs.clone().map_err(std::io::Error::other);
+        }
         stored(&self.proofs_file())
     }
 

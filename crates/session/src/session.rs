@@ -19,7 +19,9 @@ use crate::drop_in::{DROP_IN_DIRS, Sources, read};
 use crate::exit::Exit;
 use crate::fault::Fault;
 use crate::operator::Operator;
+use crate::recording::{Options, Recorded, Recording};
 use crate::searches::RolledBackRequest;
+use crate::source::HostSource;
 use crate::trusted_path::check_state_dir;
 use model::quoted;
 
@@ -33,7 +35,7 @@ pub const API_SOCKET: &str = "/run/netpolicy/io.netpolicy";
 pub const METRICS_SOCKET: &str = "/run/netpolicy/metrics";
 
 /// A session on a host. Plain data: nothing is opened in advance.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Session {
     /// The network namespace: a name of `ip netns`, a path, or `pid:N`; `None` for the caller's own.
     pub netns: Option<String>,
@@ -50,6 +52,8 @@ pub struct Session {
     pub app_request_dir: PathBuf,
     /// The command as the operator typed it, for the journal.
     pub command: String,
+    /// The recording that replaces the running host, its journal and its policy files, if there is one.
+    pub recording: Option<Arc<Recording>>,
 }
 
 impl Default for Session {
@@ -63,6 +67,7 @@ impl Default for Session {
             recipe_dirs: Vec::new(),
             app_request_dir: RequestStore::DIRECTORY.into(),
             command: String::new(),
+            recording: None,
         }
     }
 }
@@ -104,6 +109,25 @@ impl Session {
         netns.map_err(Fault::from)
     }
 
+    /// The host that a command is about: the running one, or the recorded one.
+    ///
+    /// # Errors
+    /// The same as [`Session::netns`].
+    pub fn source(&self) -> Result<Box<dyn HostSource>, Fault> {
+        Ok(match &self.recording {
+            Some(recording) => Box::new(Recorded(Arc::clone(recording))),
+            None => Box::new(self.netns()?),
+        })
+    }
+
+    /// The session of a recorded host. It reads and writes nothing of the running one.
+    #[must_use]
+    pub fn of_recording(recording: Arc<Recording>) -> Self {
+        let Options { netns, state_dir, policy_files, policy_dirs } = recording.options.clone();
+        let recording = Some(recording);
+        Self { netns, state_dir, policy_files, policy_dirs, recording, ..Self::default() }
+    }
+
     /// The prefix of commands that reach this namespace and this journal.
     pub fn command_prefix(&self) -> plan::doctor::CommandPrefix {
         let options = format!("{}{}", self.netns_option(), self.state_dir_option());
@@ -139,6 +163,9 @@ impl Session {
     /// # Errors
     /// If the kernel does not report the boot id, or if others can write to the journal's directory.
     pub fn journal(&self) -> Result<Journal, Fault> {
+        if let Some(recording) = &self.recording {
+            return recording.journal();
+        }
         check_state_dir(&self.state_dir)?;
         self.journal_in(&self.state_dir)
     }
@@ -221,6 +248,9 @@ impl Session {
     /// # Errors
     /// Files that cannot be read, and all mistakes in the readable ones.
     pub fn policy(&self, operator: &dyn Operator) -> Result<Merged, Fault> {
+        if self.recording.is_some() {
+            return Err(Fault::new(Exit::Usage, "a recording has no policy files, only their requests"));
+        }
         let sources = self.sources();
         let texts = named(&self.policy_dirs).and_then(|()| read(&sources)).map_err(not_read)?;
         let (mut files, mut mistakes): (Vec<PolicyFile>, _) = (Vec::new(), Vec::new());
@@ -244,9 +274,20 @@ impl Session {
     /// # Errors
     /// The same as [`Session::policy`].
     pub fn requested(&self, operator: &dyn Operator) -> Result<(Policy, Vec<RolledBackRequest>), Fault> {
-        let mut policy = self.with_found(self.policy(operator)?.policy());
+        let mut policy = self.all_requested(operator)?;
         let rolled_back = RolledBackRequest::take_from(&mut policy, self);
         Ok((policy, rolled_back))
+    }
+
+    /// The same with the requests that the daemon has rolled back.
+    ///
+    /// # Errors
+    /// The same as [`Session::policy`].
+    pub fn all_requested(&self, operator: &dyn Operator) -> Result<Policy, Fault> {
+        match &self.recording {
+            Some(recording) => Ok(Policy { recipes: self.recipes()?, ..recording.policy()? }),
+            None => Ok(self.with_found(self.policy(operator)?.policy())),
+        }
     }
 
     /// The recipes: the shipped ones, overridden by the site's.
@@ -254,12 +295,23 @@ impl Session {
     /// # Errors
     /// Files that cannot be read, named directories that do not exist, and all mistakes in readable files.
     pub fn recipes(&self) -> Result<Arc<Recipes>, Fault> {
+        let texts = self.recipe_files()?;
+        policy_file::recipes(&texts).map(Arc::new).map_err(|mistakes| Fault::new(Exit::Usage, mistakes))
+    }
+
+    /// The site's recipe files: names and texts.
+    ///
+    /// # Errors
+    /// Files that cannot be read, and named directories that do not exist.
+    pub fn recipe_files(&self) -> Result<Vec<(String, String)>, Fault> {
+        if let Some(recording) = &self.recording {
+            return Ok(recording.recipe_files.clone());
+        }
         let dirs = match self.recipe_dirs.as_slice() {
             [] => RECIPE_DIRS.map(PathBuf::from).to_vec(),
             given => given.to_vec(),
         };
-        let texts = named(&self.recipe_dirs).and_then(|()| read(&Sources::Dirs(dirs))).map_err(not_read)?;
-        policy_file::recipes(&texts).map(Arc::new).map_err(|mistakes| Fault::new(Exit::Usage, mistakes))
+        named(&self.recipe_dirs).and_then(|()| read(&Sources::Dirs(dirs))).map_err(not_read)
     }
 
     /// A policy of these requests with the recipes; `disruptive` allows changes that disturb traffic, and
@@ -277,21 +329,19 @@ impl Session {
     /// The same as [`Session::policy`], and if there are no requests.
     pub fn required_policy(&self, operator: &dyn Operator) -> Result<Merged, Fault> {
         let merged = self.policy(operator)?;
-        if merged.sections.is_empty() {
-            let looked = described(&self.sources());
-            return Err(Fault::new(
-                Exit::Usage,
-                format!("there is no policy: no file in {looked} requests anything"),
-            )
-            .hint(self.first_steps()));
-        }
-        Ok(merged)
+        if merged.sections.is_empty() { Err(self.no_policy()) } else { Ok(merged) }
+    }
+
+    fn no_policy(&self) -> Fault {
+        let looked = described(&self.sources());
+        Fault::new(Exit::Usage, format!("there is no policy: no file in {looked} requests anything"))
+            .hint(self.first_steps())
     }
 
     /// The first steps for an operator without a policy file.
     fn first_steps(&self) -> String {
         let init = "netpolicy init /etc/netpolicy/policy.d/10-host.toml writes a first one from the running services";
-        let host = self.netns().ok().and_then(|netns| linux::observe(&netns, &Processes::None).ok());
+        let host = self.source().ok().and_then(|source| source.observe(&Processes::None).ok());
         let mut devices: Vec<_> = host
             .iter()
             .flat_map(|host| &host.devices)
@@ -312,12 +362,15 @@ impl Session {
     /// # Errors
     /// The same as [`Session::policy`], if the requests cannot be read, if there are none, and if the daemon
     /// has rolled one back because it harms.
-    pub fn whole_policy(&self, netns: &Netns, operator: &dyn Operator) -> Result<Policy, Fault> {
+    pub fn whole_policy(&self, source: &dyn HostSource, operator: &dyn Operator) -> Result<Policy, Fault> {
         let (policy, rolled_back) = self.requested(operator)?;
         RolledBackRequest::refuse(&rolled_back, self)?;
-        let policy = app_requests::joined(policy, netns, &self.app_requests(), operator)?;
+        let policy = app_requests::joined(policy, source, &self.app_requests(), operator)?;
         if policy.intents.is_empty() {
-            self.required_policy(operator)?;
+            match self.recording {
+                Some(_) => return Err(self.no_policy()),
+                None => drop(self.required_policy(operator)?),
+            }
         }
         Ok(policy)
     }
@@ -381,7 +434,7 @@ impl Session {
         }
     }
 
-    fn sources(&self) -> Sources {
+    pub(crate) fn sources(&self) -> Sources {
         if !self.policy_files.is_empty() {
             Sources::Files(self.policy_files.clone())
         } else if !self.policy_dirs.is_empty() {

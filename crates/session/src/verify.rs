@@ -1,9 +1,10 @@
 //! Compares the applied settings with the host.
 
 use apply::{Journal, Knobs, Transaction};
-use model::Change;
+use model::{Change, Setting};
 
 use crate::Fault;
+use crate::recording::{Applied, AppliedValue, Recording};
 use crate::report::{DriftReport, UnreadCause};
 
 /// A change in force, and the transaction that made it.
@@ -39,28 +40,63 @@ pub fn in_force(journal: &Journal) -> Result<Vec<InForce>, Fault> {
 ///
 /// # Errors
 /// The same as [`in_force`].
-pub fn compared(journal: &Journal) -> Result<DriftReport, Fault> {
-    Ok(compare(&in_force(journal)?, &mut linux::Kernel::new()))
-}
-
-fn compare(in_force: &[InForce], kernel: &mut linux::Kernel) -> DriftReport {
+pub fn compared(journal: &Journal, recording: Option<&Recording>) -> Result<DriftReport, Fault> {
+    let in_force = in_force(journal)?;
+    let values = match recording {
+        Some(recording) => in_force.iter().map(|one| recording.applied_value(one)).collect(),
+        None => values(&in_force),
+    };
     let mut report = DriftReport::default();
-    for InForce { transaction, change } in in_force {
-        let name = transaction.name();
-        kernel.recall(&transaction.begin().object_cookies);
-        match kernel.read(std::slice::from_ref(change.to())) {
-            Ok(found) if found.first() == Some(change.to()) => report.holds(),
-            Ok(found) => found.iter().for_each(|found| report.drifted(name, change, found)),
+    for (InForce { transaction, change }, value) in in_force.iter().zip(values) {
+        match value {
+            AppliedValue::Found(found) if found.first() == Some(change.to()) => report.holds(),
+            AppliedValue::Found(found) => {
+                found.iter().for_each(|found| report.drifted(transaction.name(), change, found));
+            }
             // Object and setting have their own columns.
-            Err(error) => {
-                let state = match change.to().object().device() {
-                    _ if !linux::Kernel::is_gone(&error) => UnreadCause::Unreadable,
-                    Some(device) if kernel.has_device_named_as(device) => UnreadCause::Recreated,
-                    _ => UnreadCause::Gone,
-                };
-                report.unreadable(name, change, state, error.cause.to_string());
+            AppliedValue::Unread { cause, why } => {
+                report.unreadable(transaction.name(), change, cause, why);
             }
         }
     }
-    report
+    Ok(report)
+}
+
+/// The changes in force with the values that the kernel reports now, for a recording.
+///
+/// # Errors
+/// The same as [`in_force`].
+pub fn recorded(journal: &Journal) -> Result<Vec<Applied>, Fault> {
+    let in_force = in_force(journal)?;
+    let values = values(&in_force);
+    let applied = in_force.into_iter().zip(values).map(|(InForce { transaction, change }, value)| Applied {
+        transaction: transaction.name(),
+        setting: change.to().clone(),
+        value,
+    });
+    Ok(applied.collect())
+}
+
+/// The values of these settings, from the kernel.
+fn values(in_force: &[InForce]) -> Vec<AppliedValue> {
+    let mut kernel = linux::Kernel::new();
+    let value = |InForce { transaction, change }: &InForce| {
+        kernel.recall(&transaction.begin().object_cookies);
+        value(change.to(), &mut kernel)
+    };
+    in_force.iter().map(value).collect()
+}
+
+fn value(setting: &Setting, kernel: &mut linux::Kernel) -> AppliedValue {
+    match kernel.read(std::slice::from_ref(setting)) {
+        Ok(found) => AppliedValue::Found(found),
+        Err(error) => {
+            let cause = match setting.object().device() {
+                _ if !linux::Kernel::is_gone(&error) => UnreadCause::Unreadable,
+                Some(device) if kernel.has_device_named_as(device) => UnreadCause::Recreated,
+                _ => UnreadCause::Gone,
+            };
+            AppliedValue::Unread { cause, why: error.cause.to_string() }
+        }
+    }
 }

@@ -14,7 +14,7 @@ use crate::process::shared_listeners;
 ///
 /// A process that uses the attach service does not search: it could not attach a program.
 pub(super) fn observe(host: &mut Host, scanner: &mut Option<ListenerScanner>, unread: &mut Vec<Unread>) {
-    let shared = shared(&host.processes, host.netns);
+    let shared = shared_addresses(&host.processes, host.netns);
     host.listeners = Vec::new();
     if shared.is_empty() || attach::service().is_some() {
         return;
@@ -32,7 +32,7 @@ pub(super) fn observe(host: &mut Host, scanner: &mut Option<ListenerScanner>, un
 }
 
 /// Returns the addresses at which more than one socket listens, or receives datagrams.
-fn shared(processes: &[Process], netns: NetnsId) -> BTreeSet<ListenerGroup> {
+pub fn shared_addresses(processes: &[Process], netns: NetnsId) -> BTreeSet<ListenerGroup> {
     let mut by_address: BTreeMap<ListenerGroup, u64> = BTreeMap::new();
     let mut shared = BTreeSet::new();
     let here = processes.iter().filter(|process| process.netns.is_none_or(|own| own == netns));

@@ -19,6 +19,7 @@ pub(crate) mod topology;
 
 pub use again::Observer;
 pub use irq::count_interrupts;
+pub use listeners::shared_addresses;
 pub use peer::{PeerEnd, peer_end};
 pub use prerequisites::{may_administer, prerequisites};
 pub use process::{processes, processes_among};

@@ -16,6 +16,8 @@ use model::{Delivered, DeviceId, Finding, Host, Nanoseconds, Pid, Severity};
 use plan::RefusalKind;
 use plan::doctor::{HeldObject, HostContext, PendingChanges, VethPeer};
 use primer::Found;
+use session::recording::DoctorFacts;
+use session::source::HostSource;
 use session::{Exit, Fault, app_requests, cycle, quoted, services};
 
 use crate::args::Doctor;
@@ -33,8 +35,8 @@ pub(crate) struct Examined {
     pub(crate) host: Host,
     /// The findings.
     pub(crate) findings: Vec<Finding>,
-    /// The counts; `None` if only the settings were checked.
-    pub(crate) delivered: Option<Delivered>,
+    /// What was counted and measured.
+    pub(crate) facts: DoctorFacts,
     /// The facts that could not be determined on this host.
     pub(crate) not_known: Vec<String>,
     /// The number of requests of the policy files.
@@ -48,8 +50,13 @@ pub(crate) struct Examined {
 /// Checks the host: its settings and its counts.
 pub(crate) fn run(arguments: &Doctor, context: &Context) -> Result<Exit, Fault> {
     let examined = examine(&Processes::from(&arguments.processes), arguments.seconds, context)?;
-    let Examined { findings, delivered, not_known, refused, .. } = examined;
-    context.console.report(&FindingsReport::of(&findings, delivered.as_ref(), &not_known, arguments.all))?;
+    let Examined { findings, facts, not_known, refused, .. } = examined;
+    context.console.report(&FindingsReport::of(
+        &findings,
+        facts.delivered.as_ref(),
+        &not_known,
+        arguments.all,
+    ))?;
     let count = |severity| findings.iter().filter(|finding| finding.severity == severity).count();
     let problems = count(Severity::Problem);
     let shown = |severity| count_shown(&findings, severity);
@@ -70,6 +77,25 @@ pub(crate) fn run(arguments: &Doctor, context: &Context) -> Result<Exit, Fault> 
 /// # Errors
 /// The host could not be read. Refused policy files are part of the result.
 pub(crate) fn examine(processes: &Processes, seconds: u64, context: &Context) -> Result<Examined, Fault> {
+    let (host, facts) = match &context.session.recording {
+        Some(recording) => {
+            recording.doctor.said.iter().for_each(|line| context.console.say(line));
+            (context.session.source()?.observe(processes)?, recording.doctor.clone())
+        }
+        None => gather(processes, seconds, context)?,
+    };
+    judge(host, facts, context)
+}
+
+/// Observes the host, and counts and measures for some seconds.
+///
+/// # Errors
+/// The host could not be read.
+pub(crate) fn gather(
+    processes: &Processes,
+    seconds: u64,
+    context: &Context,
+) -> Result<(Host, DoctorFacts), Fault> {
     let netns = context.session.netns()?;
     let idle = linux::idle_depth().unwrap_or_else(|error| {
         context.console.detail(&format!("The idle states of CPUs are ignored: {error}"));
@@ -78,6 +104,54 @@ pub(crate) fn examine(processes: &Processes, seconds: u64, context: &Context) ->
     let bpf_programs = linux::bpf::loaded_programs()
         .map_err(|error| context.console.detail(&format!("Loaded BPF programs are not counted: {error}")))
         .ok();
+    let mut facts = DoctorFacts { idle, bpf_programs, ..DoctorFacts::default() };
+    let watched = match seconds {
+        0 => None,
+        _ => begin(&netns).map_err(|error| context.console.say(&format!("{error}"))).ok(),
+    };
+    let response_times = (seconds > 0).then(|| measure(context, &netns)).flatten();
+    let prospects = (seconds > 0).then(|| prospects(context, &netns)).flatten();
+    if seconds > 0 {
+        let observed = linux::observe(&netns, processes)?;
+        let waits = CpuWaits::of(&observed);
+        let mut napis = observed.devices.iter().flat_map(|device| &device.napis);
+        let suspends = napis.any(|napi| napi.irq_suspend_timeout.is_some_and(|span| !span.is_zero()));
+        let batches = BatchMeter::load(suspends)
+            .map_err(|error| context.console.detail(&format!("Batches of events are not measured: {error}")))
+            .ok();
+        let begun = Instant::now();
+        facts.delivered = count(Duration::from_secs(seconds), context);
+        facts.watched = Nanoseconds(u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX));
+        facts.cpu_waits = waits.since();
+        let batches = batches.map(|meter| meter.read()).transpose()?.unwrap_or_default();
+        facts.batches = batches.into_iter().map(|((pid, of), counts)| (pid, of, counts)).collect();
+    }
+    let host = linux::observe(&netns, processes)?;
+    facts.others = linux::conflicting_tools(&netns, &host.devices);
+    facts.pressure = watched
+        .and_then(|source| source.end(&host).map_err(|error| context.console.say(&format!("{error}"))).ok());
+    if let Some(rounds) = response_times {
+        let found = rounds.found();
+        facts.timed = found.iter().any(|one| matches!(one.outcome, MeasuredOutcome::Windows { .. }));
+        facts.measured.extend(of_response_times(found, context));
+    }
+    if let Some(prospects) = prospects {
+        let earlier = Tuned::all(&context.session);
+        for one in prospects.found(&host, context) {
+            facts.measured.extend(one.finding(&earlier));
+            one.keep("doctor", &netns, context);
+        }
+    }
+    Ok((host, facts))
+}
+
+/// Evaluates the rules for a host and what was counted on it. Looks for the peers of veths if a finding needs
+/// them.
+///
+/// # Errors
+/// The network namespace cannot be opened. Refused policy files are part of the result.
+pub(crate) fn judge(mut host: Host, mut facts: DoctorFacts, context: &Context) -> Result<Examined, Fault> {
+    let source = context.session.source()?;
     let (held, pending) = held(context);
     // Errors in a site's recipes are the first finding, like errors in policy files: continue with the shipped ones.
     let recipes =
@@ -85,72 +159,41 @@ pub(crate) fn examine(processes: &Processes, seconds: u64, context: &Context) ->
     let mut host_context = HostContext {
         recipes,
         command_prefix: context.session.command_prefix(),
-        idle,
-        bpf_programs,
+        idle: facts.idle.clone(),
+        bpf_programs: facts.bpf_programs,
+        watched: facts.watched,
+        cpu_waits: facts.cpu_waits.clone(),
+        batches: facts.batches.iter().map(|(pid, of, counts)| ((*pid, *of), *counts)).collect(),
+        others: facts.others.clone(),
+        peers: facts.peers.iter().cloned().map(Into::into).collect(),
         held,
         pending,
         proposes: true,
         ..HostContext::default()
     };
-    let watched = match seconds {
-        0 => None,
-        _ => begin(&netns).map_err(|error| context.console.say(&format!("{error}"))).ok(),
-    };
-    let response_times = (seconds > 0).then(|| measure(context, &netns)).flatten();
-    let prospects = (seconds > 0).then(|| prospects(context, &netns)).flatten();
-    let delivered = match seconds {
-        0 => None,
-        seconds => {
-            let observed = linux::observe(&netns, processes)?;
-            let waits = CpuWaits::of(&observed);
-            let mut napis = observed.devices.iter().flat_map(|device| &device.napis);
-            let suspends = napis.any(|napi| napi.irq_suspend_timeout.is_some_and(|span| !span.is_zero()));
-            let batches = BatchMeter::load(suspends)
-                .map_err(|error| {
-                    context.console.detail(&format!("Batches of events are not measured: {error}"))
-                })
-                .ok();
-            let begun = Instant::now();
-            let delivered = count(Duration::from_secs(seconds), context);
-            host_context.watched = Nanoseconds(u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX));
-            host_context.cpu_waits = waits.since();
-            host_context.batches = batches.map(|meter| meter.read()).transpose()?.unwrap_or_default();
-            delivered
-        }
-    };
-    let mut host = linux::observe(&netns, processes)?;
-    host_context.others = linux::conflicting_tools(&netns, &host.devices);
-    host.pressure = watched
-        .and_then(|source| source.end(&host).map_err(|error| context.console.say(&format!("{error}"))).ok());
-    let (asked, refused) = match asked(context, &netns, &mut host, &mut host_context) {
+    host.pressure.clone_from(&facts.pressure);
+    let (asked, refused) = match asked(context, &*source, &mut host, &mut host_context) {
         Ok(asked) => (asked, None),
         Err(fault) => (Vec::new(), Some(fault)),
     };
     host_context.pending.refused = refused.as_ref().map(|fault| fault.cause.to_string());
+    let delivered = facts.delivered.clone();
     let mut findings = plan::doctor_with(&host, delivered.as_ref(), &asked, &host_context);
     // Only these findings need the peers, and finding them scans every namespace.
-    if findings
-        .iter()
-        .any(|found| NEEDS_PEER.contains(&found.rule.as_str()) && found.severity > Severity::Note)
+    if context.session.recording.is_none()
+        && findings
+            .iter()
+            .any(|found| NEEDS_PEER.contains(&found.rule.as_str()) && found.severity > Severity::Note)
     {
-        host_context.peers = peers(&netns, &host, context);
+        host_context.peers = peers(&context.session.netns()?, &host, context);
+        facts.peers = host_context.peers.iter().map(Into::into).collect();
         findings = plan::doctor_with(&host, delivered.as_ref(), &asked, &host_context);
     }
-    if let Some(rounds) = response_times {
-        let found = rounds.found();
-        host_context.timed = found.iter().any(|one| matches!(one.outcome, MeasuredOutcome::Windows { .. }));
-        findings.extend(of_response_times(found, context));
-    }
-    if let Some(prospects) = prospects {
-        let earlier = Tuned::all(&context.session);
-        for one in prospects.found(&host, context) {
-            findings.extend(one.finding(&earlier));
-            one.keep("doctor", &netns, context);
-        }
-    }
+    host_context.timed = facts.timed;
+    findings.extend(facts.measured.iter().cloned());
     let not_known = plan::doctor::not_known(&host, delivered.as_ref(), &host_context);
     let (requests, pending) = (asked.len(), host_context.pending.plan.changes().count());
-    Ok(Examined { host, findings, delivered, not_known, requests, pending, refused })
+    Ok(Examined { host, findings, facts, not_known, requests, pending, refused })
 }
 
 /// The part of each second that is measured: more than for a service that is watched continuously.
@@ -288,7 +331,7 @@ fn peers(netns: &Netns, host: &Host, context: &Context) -> BTreeMap<DeviceId, Ve
 /// Why the files are refused.
 fn asked(
     context: &Context,
-    netns: &Netns,
+    source: &dyn HostSource,
     host: &mut Host,
     host_context: &mut HostContext,
 ) -> Result<Vec<plan::RequestFacts>, Fault> {
@@ -296,9 +339,9 @@ fn asked(
         // A host with such a request has a policy, although it may not be in force.
         host_context.proposes &= rolled_back.is_empty();
         rolled_back.iter().for_each(|request| context.console.say(&request.to_string()));
-        let policy = app_requests::joined(policy, netns, &context.session.app_requests(), &context.console)?;
-        let (resolved, processes) = services::resolve(&policy)?;
-        services::add_elsewhere(host, netns, &processes);
+        let policy = app_requests::joined(policy, source, &context.session.app_requests(), &context.console)?;
+        let (resolved, processes) = services::resolve_on(&policy, source)?;
+        services::add_elsewhere(host, source, &processes);
         cycle::place(&policy, host, resolved)
     });
     let placement = placed?;

@@ -39,7 +39,7 @@ pub(crate) fn run(arguments: &Explain, context: &Context) -> Result<Exit, Fault>
         context.console.report(&finding)?;
         return Ok(Exit::Done);
     }
-    let asked = present_device(asked);
+    let asked = present_device(asked, context);
     let report = explained(asked, &context.session, &context.console)?;
     let says_nothing = report.is_empty() && report.asked_at().next().is_none();
     if says_nothing && !asked.is_empty() {
@@ -72,16 +72,18 @@ fn say_what_is_proven(asked: &str, context: &Context) {
 }
 
 /// The name of a device as `ip link` prints it, without its lower device: `eth0.100@eth0` is `eth0.100`.
-fn present_device(asked: &str) -> &str {
+fn present_device<'a>(asked: &'a str, context: &Context) -> &'a str {
     match asked.split_once('@') {
-        Some((device, lower)) if !device.is_empty() && !lower.contains(' ') && !is_device(asked) => device,
+        Some((device, lower)) if !device.is_empty() && !lower.contains(' ') && !is_device(asked, context) => {
+            device
+        }
         _ => asked,
     }
 }
 
 /// Whether this namespace has a device with exactly this name, which may contain `@`.
-fn is_device(name: &str) -> bool {
-    let host = linux::Netns::own().and_then(|netns| linux::observe(&netns, &Processes::None));
+fn is_device(name: &str, context: &Context) -> bool {
+    let host = context.session.source().and_then(|source| source.observe(&Processes::None));
     host.is_ok_and(|host| host.devices.iter().any(|device| device.id.name.as_str() == name))
 }
 
@@ -89,14 +91,13 @@ fn is_device(name: &str) -> bool {
 /// cannot be read.
 fn known_names(context: &Context) -> BTreeSet<String> {
     let mut names: BTreeSet<String> = ["host", "irq"].map(str::to_owned).into();
-    let host =
-        context.session.netns().ok().and_then(|netns| linux::observe(&netns, &Processes::Networking).ok());
+    let host = context.session.source().and_then(|source| source.observe(&Processes::Networking)).ok();
     if let Some(host) = host {
         names.extend(host.devices.iter().map(|device| device.id.name.to_string()));
         names.extend(host.processes.iter().map(|process| process.id.comm.to_string()));
         names.extend(host.processes.iter().map(|process| process.id.to_string()));
     }
-    for intent in context.session.policy(&Silent).map(|merged| merged.policy().intents).unwrap_or_default() {
+    for intent in context.session.all_requested(&Silent).map(|policy| policy.intents).unwrap_or_default() {
         if let Target::Service(name, _) | Target::Device(name) | Target::Devices(name, _) = intent.target {
             names.insert(name);
         }
@@ -184,7 +185,8 @@ mod test {
 
     #[test]
     fn a_device_may_be_named_as_ip_link_prints_it() {
-        assert_eq!(present_device("no-such.100@no-such"), "no-such.100");
-        assert_eq!(present_device("latency"), "latency");
+        let context = Context::new(cli::Globals::default());
+        assert_eq!(present_device("no-such.100@no-such", &context), "no-such.100");
+        assert_eq!(present_device("latency", &context), "latency");
     }
 }

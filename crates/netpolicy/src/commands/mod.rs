@@ -10,6 +10,7 @@ mod compare;
 mod completions;
 mod confirm;
 mod daemon;
+mod diff;
 mod doctor;
 mod explain;
 mod guard;
@@ -20,6 +21,7 @@ mod init;
 mod man;
 mod plan;
 mod prospects;
+mod record;
 mod report;
 pub(crate) mod rollback;
 mod run;
@@ -36,15 +38,26 @@ mod verify;
 mod watch;
 
 pub(crate) use in_session::run as run_in_session;
+use std::path::Path;
+
+use session::recording::Recording;
 use session::{Exit, Fault, expire};
 
-use crate::args::Command;
+use crate::args::{Command, FromArgs};
 use crate::limits;
 use cli::programs::Tool;
 use cli::{Context, missing_privileges, say_if_denied};
 
 /// Runs a command.
 pub(crate) fn run(command: &Command, context: &Context) -> Result<Exit, Fault> {
+    if let Some(path) = recording_of(command) {
+        let context = Context::of_recording(context.globals.clone(), Recording::read(path)?)?;
+        // Its console adds the options of the recorded host to commands in messages.
+        return dispatch(command, &context).or_else(|fault| {
+            context.console.fault(&fault);
+            Ok(fault.exit)
+        });
+    }
     let mut missing = missing_privileges();
     if looks_at_host(command) || measures(command) {
         limits::admit_open_files()?;
@@ -85,12 +98,28 @@ pub(crate) fn run(command: &Command, context: &Context) -> Result<Exit, Fault> {
     Ok(exit)
 }
 
+/// The recording that a command reads instead of the host.
+fn recording_of(command: &Command) -> Option<&Path> {
+    let FromArgs { from } = match command {
+        Command::Show(arguments) => &arguments.from,
+        Command::Doctor(arguments) => &arguments.from,
+        Command::Plan(arguments) => &arguments.from,
+        Command::Explain(arguments) => &arguments.from,
+        Command::History(arguments) => &arguments.from,
+        Command::Verify(arguments) => &arguments.from,
+        _ => return None,
+    };
+    from.as_deref()
+}
+
 fn dispatch(command: &Command, context: &Context) -> Result<Exit, Fault> {
     match command {
         Command::Show(arguments) => show::run(arguments, context),
         Command::Doctor(arguments) => doctor::run(arguments, context),
         Command::Report(arguments) => report::run(arguments, context),
         Command::Audit(arguments) => audit::run(arguments, context),
+        Command::Record(arguments) => record::run(arguments, context),
+        Command::Diff(arguments) => diff::run(arguments, context),
         Command::Init(arguments) => init::run(arguments, context),
         Command::SupportMatrix(_) => support_matrix::run(context),
         Command::Plan(_) => plan::run(context),
@@ -142,6 +171,7 @@ fn looks_at_host(command: &Command) -> bool {
         Command::Show(_)
         | Command::Doctor(_)
         | Command::Report(_)
+        | Command::Record(_)
         | Command::Top(_)
         | Command::Plan(_)
         | Command::Apply(_)
@@ -160,6 +190,7 @@ fn looks_at_host(command: &Command) -> bool {
         // These commands work on a lab, a separate host.
         Command::SocketPolicies(_)
         | Command::Audit(_)
+        | Command::Diff(_)
         | Command::Init(_)
         | Command::SupportMatrix(_)
         | Command::Watch(_)

@@ -7,10 +7,10 @@ use cli::Context;
 
 /// Prints the difference between the host and the policy.
 pub(crate) fn run(context: &Context) -> Result<Exit, Fault> {
-    let netns = context.session.netns()?;
-    let policy = context.whole_policy(&netns)?;
+    let source = context.session.source()?;
+    let policy = context.whole_policy(&*source)?;
     fullbusy::refuse_from_outside(&policy)?;
-    let planned = cycle::plan(&policy, &netns)?;
+    let planned = cycle::plan(&policy, &*source)?;
     context.report(&planned);
     context.console.report(&PlanReport::of(&planned.plan))?;
     if planned.plan.is_empty() {

@@ -18,7 +18,7 @@ use cli::Context;
 /// Prints the report.
 pub(crate) fn run(arguments: &Report, context: &Context) -> Result<Exit, Fault> {
     let examined = examine(&(&Which::All).into(), arguments.seconds, context)?;
-    let drift = compared(&context.session.journal()?)?;
+    let drift = compared(&context.session.journal()?, None)?;
     let status = status(context);
     let mut drivers = BTreeMap::new();
     for device in examined.host.devices.iter().filter(|device| !device.napis.is_empty()) {

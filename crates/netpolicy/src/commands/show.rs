@@ -13,8 +13,9 @@ use cli::Context;
 
 /// Prints or draws the packet path.
 pub(crate) fn run(arguments: &Show, context: &Context) -> Result<Exit, Fault> {
-    let mut host = linux::observe(&context.session.netns()?, &Processes::from(&arguments.processes))?;
-    app_requests::add_to(&mut host, &context.session.app_requests());
+    let source = context.session.source()?;
+    let mut host = source.observe(&Processes::from(&arguments.processes))?;
+    app_requests::add_to(&mut host, &*source, &context.session.app_requests());
     match &arguments.svg {
         Some(path) => {
             std::fs::write(path, svg(&host)).map_err(|error| Fault::file(path, error))?;
@@ -31,7 +32,10 @@ pub(crate) fn run(arguments: &Show, context: &Context) -> Result<Exit, Fault> {
 }
 
 /// The last measurement of each service by the daemon or a command, which is not part of the host.
-fn last_measured(context: &Context) -> Vec<String> {
+pub(super) fn last_measured(context: &Context) -> Vec<String> {
+    if let Some(recording) = &context.session.recording {
+        return recording.last_measured.clone();
+    }
     let Ok(netns) = context.session.netns() else { return Vec::new() };
     let mut client = running_daemon::connect(&context.session, netns.id()).ok().flatten();
     let said = client.as_mut().and_then(|client| client.call("Status", serde_json::Map::new()).ok());

@@ -8,7 +8,7 @@ use cli::Context;
 /// Reads every setting of every transaction in force, and lists the settings with another value.
 pub(crate) fn run(context: &Context) -> Result<Exit, Fault> {
     let journal = context.session.journal()?;
-    let report = compared(&journal)?;
+    let report = compared(&journal, context.session.recording.as_deref())?;
     context.console.report(&report)?;
     let history = journal.history()?;
     for unreadable in history.unreadable.iter().filter(|unreadable| unreadable.may_be_in_force()) {

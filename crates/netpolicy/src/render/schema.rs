@@ -19,6 +19,8 @@ pub(crate) fn output_schema(what: SchemaOf) -> Option<Value> {
         SchemaOf::Doctor => ("doctor", &[of::<FindingsReport<'_>>]),
         SchemaOf::Report => ("report", &[of::<fleet::HostReport>]),
         SchemaOf::Audit => ("audit", &[of::<fleet::AuditReport>]),
+        SchemaOf::Diff => ("diff", &[of::<DifferenceReport>]),
+        SchemaOf::Record => ("record", &[of::<RecordReport>]),
         SchemaOf::Init => ("init", &[of::<primer::FirstFile>]),
         SchemaOf::SupportMatrix => ("support-matrix", &[of::<primer::SupportMatrix>]),
         SchemaOf::Plan => ("plan", &[of::<PlanReport>, of::<GuardReport>, of::<ForesightReport>]),

@@ -32,6 +32,7 @@ mod pages;
 mod pods;
 mod proven;
 mod queues;
+mod recordings;
 mod remedy;
 mod requests;
 mod rollout;
@@ -88,6 +89,7 @@ fn main() {
         remedy::tests(),
         proven::tests(),
         queues::tests(),
+        recordings::tests(),
         rollout::tests(),
         searched::tests(),
         selected::tests(),

@@ -6,7 +6,7 @@ use apply::TransactionName;
 use model::{Change, Object, Setting};
 use page::{Cell, Page, RecordSchema, Report, Style, Table, record, to_json};
 use schemars::{JsonSchema, SchemaGenerator};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::count::count;
@@ -63,7 +63,8 @@ impl Subject {
 }
 
 /// Why an applied setting cannot be read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum UnreadCause {
     /// The object, and therefore the setting, no longer exists.
     Gone,

@@ -1,0 +1,574 @@
+//! One host on file: everything that `show`, `doctor`, `plan`, `explain`, `history` and `verify` learn about a
+//! host, so that they print the same for the file as on the host.
+//!
+//! The file has only fields of the types below: what a type does not name is not written. [`redacted`]
+//! replaces the names, addresses and users in it.
+
+mod addresses;
+mod pseudonyms;
+mod redact;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::error::Error;
+use std::fmt;
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use apply::{Journal, RecordedJournal, TransactionName};
+use linux::Processes;
+use linux::bpf::app_requests::RequestStore;
+use linux::process::FoundProcesses;
+use model::host::{AppRequest, ConflictingTool, IdleDepth, Pressure, Unread};
+use model::policy::Match;
+use model::{
+    BatchesOf, CpuWait, Delivered, DeviceId, EventBatches, Finding, Host, Label, Nanoseconds, NetnsId, Pid,
+    Policy, ProcessId, Proofs, Setting,
+};
+use plan::doctor::VethPeer;
+use serde::{Deserialize, Serialize};
+
+use crate::drop_in::Sources;
+use crate::exit::Exit;
+use crate::fault::Fault;
+use crate::operator::Operator;
+use crate::report::UnreadCause;
+use crate::session::Session;
+use crate::source::{DeviceNames, HostSource};
+use crate::verify::InForce;
+use crate::{app_requests, services, verify};
+
+pub use pseudonyms::{KEY_BYTES, Pseudonyms};
+pub use redact::redacted;
+
+/// The version of the file's format that this program writes, and the only one that it reads.
+pub const FORMAT: u32 = 1;
+
+/// The kind of the document.
+pub const KIND: &str = "recording";
+
+/// The maximum size of a file. A host with 64 queues and 1000 sockets takes less than 1 MB.
+pub const RECORDING_BYTES_MAX: u64 = 64 << 20;
+
+/// The maximum number of lines of the program's log.
+pub const LOG_LINES_MAX: usize = 1024;
+
+/// One host on file.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Recording {
+    /// Always [`KIND`].
+    pub kind: String,
+    /// Always [`FORMAT`].
+    pub format: u32,
+    /// Whether names, addresses and users are pseudonyms.
+    pub redacted: bool,
+    /// Who recorded what, and when.
+    pub made: Made,
+    /// The options that the recording command had.
+    pub options: Options,
+    /// The boot's id.
+    pub boot_id: String,
+    /// The host, with the processes that use its network and those that requests name.
+    pub host: Host,
+    /// The processes of the host that an observation of all networking processes finds.
+    pub networking: Vec<Pid>,
+    /// The requested processes that had exited when the host was observed.
+    pub ended: Vec<Pid>,
+    /// The requests of applications.
+    pub app_requests: Result<Vec<AppRequest>, Unread>,
+    /// The requests of the policy files, or why they are refused.
+    pub policy: Result<Policy, RecordedFault>,
+    /// Whether the policy files have any section.
+    pub has_sections: bool,
+    /// The processes of each service.
+    pub services: Vec<ServiceProcesses>,
+    /// The site's recipe files: names and texts.
+    pub recipe_files: Vec<(String, String)>,
+    /// The transactions, or why they cannot be read.
+    pub journal: Result<RecordedJournal, RecordedFault>,
+    /// The values of the settings in force.
+    pub applied: Vec<Applied>,
+    /// The standing proofs, or why they cannot be read.
+    pub proofs: Result<Proofs, String>,
+    /// The last measurements of services, as `show` reports them.
+    pub last_measured: Vec<String>,
+    /// What `doctor` counted and measured.
+    pub doctor: DoctorFacts,
+    /// What netpolicy reported while it recorded.
+    pub log: Vec<String>,
+}
+
+/// Who recorded what, and when.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Made {
+    /// The host's name (`uname -n`).
+    pub host: String,
+    /// The time in seconds since 1970.
+    pub at_unix_seconds: u64,
+    /// The version of netpolicy.
+    pub netpolicy: String,
+    /// What was left out, in words.
+    pub left_out: Vec<String>,
+}
+
+/// The options of a command that determine which host and which files it is about.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Options {
+    /// See [`Session::netns`].
+    pub netns: Option<String>,
+    /// See [`Session::state_dir`].
+    pub state_dir: PathBuf,
+    /// See [`Session::policy_files`].
+    pub policy_files: Vec<PathBuf>,
+    /// See [`Session::policy_dirs`].
+    pub policy_dirs: Vec<PathBuf>,
+}
+
+/// A failure on the recorded host.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RecordedFault {
+    /// The exit code.
+    pub exit: u8,
+    /// The error, and its sources in order.
+    pub causes: Vec<String>,
+    /// What the operator can do about it.
+    pub hint: Option<String>,
+}
+
+/// The processes of a service.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ServiceProcesses {
+    /// How the service's processes are found.
+    pub matching: Match,
+    /// The processes.
+    pub found: Vec<ProcessId>,
+    /// The processes that could not be judged.
+    pub unjudged: Vec<Unread>,
+}
+
+/// A setting in force and its value.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Applied {
+    /// The transaction that set it.
+    pub transaction: TransactionName,
+    /// The applied setting.
+    pub setting: Setting,
+    /// The value when it was recorded.
+    pub value: AppliedValue,
+}
+
+/// The present value of an applied setting.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub enum AppliedValue {
+    /// What the kernel reports.
+    Found(Vec<Setting>),
+    /// The kernel reports nothing.
+    Unread {
+        /// What became of the setting.
+        cause: UnreadCause,
+        /// The kernel's words.
+        why: String,
+    },
+}
+
+/// What `doctor` learns in addition to the host, its policy and its journal.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DoctorFacts {
+    /// The counts; `None` if only the settings were checked.
+    pub delivered: Option<Delivered>,
+    /// See [`plan::doctor::HostContext::watched`].
+    pub watched: Nanoseconds,
+    /// See [`plan::doctor::HostContext::cpu_waits`].
+    pub cpu_waits: BTreeMap<Pid, CpuWait>,
+    /// See [`plan::doctor::HostContext::batches`].
+    pub batches: Vec<(Pid, BatchesOf, EventBatches)>,
+    /// See [`plan::doctor::HostContext::others`].
+    pub others: Vec<ConflictingTool>,
+    /// See [`plan::doctor::HostContext::idle`].
+    pub idle: Option<IdleDepth>,
+    /// See [`plan::doctor::HostContext::bpf_programs`].
+    pub bpf_programs: Option<u32>,
+    /// See [`plan::doctor::HostContext::peers`].
+    pub peers: Vec<Peer>,
+    /// See [`Host::pressure`].
+    pub pressure: Option<Pressure>,
+    /// Whether response times of a service were measured.
+    pub timed: bool,
+    /// The findings of those measurements.
+    pub measured: Vec<Finding>,
+    /// What could not be counted or measured, as `doctor` reports it.
+    pub said: Vec<String>,
+}
+
+/// The peer of a veth in another namespace: [`VethPeer`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Peer {
+    /// The veth.
+    pub of: DeviceId,
+    /// The peer's name.
+    pub name: Label,
+    /// A file that refers to the peer's namespace.
+    pub netns: String,
+    /// Whether its TSO is on; `None` if that could not be read.
+    pub tso: Option<bool>,
+}
+
+impl From<Peer> for (DeviceId, VethPeer) {
+    fn from(peer: Peer) -> Self {
+        let Peer { of, name, netns, tso } = peer;
+        (of, VethPeer { name, netns, tso })
+    }
+}
+
+impl From<(&DeviceId, &VethPeer)> for Peer {
+    fn from((of, peer): (&DeviceId, &VethPeer)) -> Self {
+        let VethPeer { name, netns, tso } = peer.clone();
+        Self { of: *of, name, netns, tso }
+    }
+}
+
+/// What `doctor` and `show` found on the host, for a recording.
+#[derive(Debug)]
+pub struct Observed {
+    /// The host.
+    pub host: Host,
+    /// See [`Recording::networking`].
+    pub networking: Vec<Pid>,
+    /// See [`Recording::doctor`].
+    pub doctor: DoctorFacts,
+    /// See [`Recording::last_measured`].
+    pub last_measured: Vec<String>,
+}
+
+/// Why bytes are not a recording that this program reads.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotARecording {
+    /// The text is something else.
+    #[error("it is not a recording of `netpolicy record`")]
+    Other,
+    /// The text ends too early.
+    #[error("the recording ends at byte {0}, before it is complete")]
+    Truncated(usize),
+    /// The recording has another format.
+    #[error("the recording has format {0}; this program reads format {FORMAT}")]
+    Format(u64),
+    /// The text is too long.
+    #[error("the file has more than {RECORDING_BYTES_MAX} bytes, the largest size of a recording")]
+    TooLong,
+    /// A part of the recording is wrong.
+    #[error("the recording is damaged: {0}")]
+    Damaged(String),
+}
+
+/// The fields that a recording has in every format.
+#[derive(Deserialize)]
+struct Head {
+    kind: String,
+    format: u64,
+}
+
+impl Recording {
+    /// Records a host with everything that belongs to a session on it.
+    ///
+    /// # Errors
+    /// If the kernel reports no boot id, or processes cannot be listed. What else cannot be read is part of
+    /// the recording.
+    pub fn new(
+        session: &Session,
+        source: &dyn HostSource,
+        observed: Observed,
+        operator: &dyn Operator,
+    ) -> Result<Self, Fault> {
+        let Observed { mut host, networking, doctor, last_measured } = observed;
+        let app_requests = source.app_requests(&session.app_requests());
+        let policy = session.all_requested(operator);
+        let has_sections = session.policy(operator).is_ok_and(|merged| !merged.sections.is_empty());
+        let mut of_services: Vec<ServiceProcesses> = Vec::new();
+        let mut wanted = match &app_requests {
+            Ok(requests) => app_requests::requesters(requests, source)?,
+            Err(_) => BTreeSet::new(),
+        };
+        if let Ok(policy) = &policy {
+            let matches: Vec<&Match> = services::matches(policy).collect();
+            for (matching, (found, unjudged)) in matches.iter().zip(source.find(&matches)?) {
+                wanted.extend(found.iter().map(|process| process.pid));
+                of_services.push(ServiceProcesses { matching: (*matching).clone(), found, unjudged });
+            }
+        }
+        let wanted = Processes::Only(wanted.into_iter().collect());
+        services::add_elsewhere(&mut host, source, &wanted);
+        let Processes::Only(wanted) = wanted else { return Err(Fault::failed("no processes")) };
+        let unseen = wanted.into_iter().filter(|pid| host.process(*pid).is_none()).collect();
+        let journal = session.journal();
+        let applied = match &journal {
+            Ok(journal) => verify::recorded(journal).unwrap_or_default(),
+            Err(_) => Vec::new(),
+        };
+        let journal = journal.and_then(|journal| Ok(journal.to_recorded()?));
+        Ok(Self {
+            kind: KIND.to_owned(),
+            format: FORMAT,
+            redacted: false,
+            made: Made {
+                host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
+                at_unix_seconds: linux::machine::seconds_since_1970(),
+                netpolicy: env!("CARGO_PKG_VERSION").to_owned(),
+                left_out: Vec::new(),
+            },
+            options: Options::of(session),
+            boot_id: linux::machine::boot_id()?.trim().to_owned(),
+            host,
+            networking,
+            ended: source.ended(unseen).into_iter().collect(),
+            app_requests,
+            policy: policy.map_err(|fault| RecordedFault::from(&fault)),
+            has_sections,
+            services: of_services,
+            recipe_files: session.recipe_files().unwrap_or_default(),
+            journal: journal.map_err(|fault| RecordedFault::from(&fault)),
+            applied,
+            proofs: session.proofs().map_err(|error| error.to_string()),
+            last_measured,
+            doctor,
+            log: Vec::new(),
+        })
+    }
+
+    /// Reads a recording from a file.
+    ///
+    /// # Errors
+    /// If the file cannot be read (exit code 1), or is not a recording that this program reads (exit code 2).
+    pub fn read(path: &Path) -> Result<Self, Fault> {
+        let mut bytes = Vec::new();
+        File::open(path)
+            .and_then(|file| file.take(RECORDING_BYTES_MAX + 1).read_to_end(&mut bytes))
+            .map_err(|error| Fault::file(path, error))?;
+        Self::parse(&bytes).map_err(|why| {
+            let fault = Fault::new(Exit::Usage, format!("{}: {why}", path.display()));
+            match why {
+                NotARecording::Format(_) => {
+                    fault.hint("use the version of netpolicy that recorded it, or record the host again")
+                }
+                _ => fault.hint("record the host again: netpolicy record FILE"),
+            }
+        })
+    }
+
+    /// Parses a recording. Total: any bytes give a result.
+    ///
+    /// # Errors
+    /// If the bytes are not a recording of this format.
+    pub fn parse(bytes: &[u8]) -> Result<Self, NotARecording> {
+        if bytes.len() as u64 > RECORDING_BYTES_MAX {
+            return Err(NotARecording::TooLong);
+        }
+        let head = serde_json::from_slice::<Head>(bytes);
+        match head {
+            Ok(Head { kind, .. }) if kind != KIND => return Err(NotARecording::Other),
+            Ok(Head { format, .. }) if format != u64::from(FORMAT) => {
+                return Err(NotARecording::Format(format));
+            }
+            Err(error) if error.is_eof() && is_like_a_recording(bytes) => {
+                return Err(NotARecording::Truncated(bytes.len()));
+            }
+            Err(error) if is_like_a_recording(bytes) => {
+                return Err(NotARecording::Damaged(error.to_string()));
+            }
+            Err(_) => return Err(NotARecording::Other),
+            Ok(_) => {}
+        }
+        serde_json::from_slice(bytes).map_err(|error| NotARecording::Damaged(error.to_string()))
+    }
+
+    /// The text of the file.
+    pub fn to_text(&self) -> String {
+        let mut text = serde_json::to_string(self).expect("keys of all our types are text");
+        text.push('\n');
+        text
+    }
+
+    /// The journal of the recorded host.
+    ///
+    /// # Errors
+    /// The error of the recorded host.
+    pub fn journal(&self) -> Result<Journal, Fault> {
+        let journal = self.journal.as_ref().map_err(RecordedFault::to_fault)?;
+        Ok(Journal::recorded(Arc::new(journal.clone()), self.boot_id.clone()))
+    }
+
+    /// The requests of the policy files of the recorded host.
+    ///
+    /// # Errors
+    /// The error of the recorded host.
+    pub fn policy(&self) -> Result<Policy, Fault> {
+        self.policy.clone().map_err(|fault| fault.to_fault())
+    }
+
+    /// The recorded value of a setting in force.
+    pub fn applied_value(&self, one: &InForce) -> AppliedValue {
+        let is_it = |applied: &&Applied| {
+            applied.transaction == one.transaction.name() && applied.setting == *one.change.to()
+        };
+        let unread = || AppliedValue::Unread {
+            cause: UnreadCause::Unreadable,
+            why: "the recording has no value of it".to_owned(),
+        };
+        self.applied.iter().find(is_it).map_or_else(unread, |applied| applied.value.clone())
+    }
+}
+
+/// Whether text begins like a recording, which may be cut short or damaged.
+fn is_like_a_recording(bytes: &[u8]) -> bool {
+    bytes.starts_with(format!("{{\"kind\":\"{KIND}\"").as_bytes())
+}
+
+impl Options {
+    fn of(session: &Session) -> Self {
+        let (policy_files, policy_dirs) = match session.sources() {
+            Sources::Files(files) => (files, Vec::new()),
+            Sources::Dirs(dirs) => (Vec::new(), dirs),
+        };
+        let (netns, state_dir) = (session.netns.clone(), session.state_dir.clone());
+        Self { netns, state_dir, policy_files, policy_dirs }
+    }
+}
+
+/// The maximum number of sources of an error.
+const CAUSES_MAX: usize = 16;
+
+/// An error of the recorded host.
+#[derive(Debug)]
+struct RecordedError {
+    words: String,
+    source: Option<Box<Self>>,
+}
+
+impl fmt::Display for RecordedError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.words)
+    }
+}
+
+impl Error for RecordedError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        self.source.as_deref().map(|source| source as _)
+    }
+}
+
+impl From<&Fault> for RecordedFault {
+    fn from(fault: &Fault) -> Self {
+        let sources = std::iter::successors(fault.cause.source(), |error: &&dyn Error| Error::source(*error));
+        let sources = sources.take(CAUSES_MAX).map(ToString::to_string);
+        let causes = std::iter::once(fault.cause.to_string()).chain(sources).collect();
+        Self { exit: fault.exit.code(), causes, hint: fault.hint.clone() }
+    }
+}
+
+impl RecordedFault {
+    fn to_fault(&self) -> Fault {
+        let chain = |source, words: &String| Some(Box::new(RecordedError { words: words.clone(), source }));
+        let cause = self.causes.iter().take(CAUSES_MAX).rev().fold(None, chain);
+        let cause: Box<dyn Error + Send + Sync> = match cause {
+            Some(cause) => cause,
+            None => "the recording does not say why".into(),
+        };
+        let fault = Fault::new(Exit::of(self.exit).unwrap_or(Exit::Failed), cause);
+        Fault { hint: self.hint.clone(), ..fault }
+    }
+}
+
+/// A recording as the source of a host.
+#[derive(Clone, Debug)]
+pub(crate) struct Recorded(pub(crate) Arc<Recording>);
+
+impl HostSource for Recorded {
+    fn id(&self) -> NetnsId {
+        self.0.host.netns
+    }
+
+    fn observe(&self, processes: &Processes) -> Result<Host, Fault> {
+        let Recording { host, networking, .. } = &*self.0;
+        let (pids, has_networking): (&[Pid], bool) = match processes {
+            Processes::None => (&[], false),
+            Processes::Only(pids) => (pids, false),
+            Processes::Networking => (&[], true),
+            Processes::NetworkingAnd(pids) => (pids, true),
+        };
+        let is_observed = |pid: Pid| pids.contains(&pid) || has_networking && networking.contains(&pid);
+        let mut host = host.clone();
+        host.processes.retain(|process| is_observed(process.id.pid));
+        let recorded = &self.0.host;
+        host.unread.retain(|unread| {
+            unread
+                .process()
+                .is_none_or(|pid| is_observed(pid) || has_networking && recorded.process(pid).is_none())
+        });
+        let shared = linux::observe::shared_addresses(&host.processes, host.netns);
+        host.listeners.retain(|group| shared.contains(&group.id));
+        let unseen = pids.iter().filter(|pid| recorded.process(**pid).is_none());
+        let unseen: Vec<Unread> = unseen
+            .filter(|pid| !host.unread.iter().any(|unread| unread.process() == Some(**pid)))
+            .map(|pid| Unread {
+                what: format!("process {pid}"),
+                why: "it is not in the recording".to_owned(),
+            })
+            .collect();
+        host.unread.extend(unseen);
+        Ok(host)
+    }
+
+    fn find(&self, services: &[&Match]) -> Result<Vec<FoundProcesses>, Fault> {
+        let found = |matching: &&Match| {
+            let known = self.0.services.iter().find(|service| service.matching == **matching);
+            known.map(|service| (service.found.clone(), service.unjudged.clone())).unwrap_or_default()
+        };
+        Ok(services.iter().map(found).collect())
+    }
+
+    fn ended(&self, pids: BTreeSet<Pid>) -> BTreeSet<Pid> {
+        pids.into_iter().filter(|pid| self.0.ended.contains(pid)).collect()
+    }
+
+    fn add_processes(&self, host: &mut Host, pids: Vec<Pid>) {
+        let recorded = &self.0.host;
+        host.processes.extend(pids.iter().filter_map(|pid| recorded.process(*pid).cloned()));
+        let of_these = |unread: &&Unread| unread.process().is_some_and(|pid| pids.contains(&pid));
+        let more: Vec<Unread> = recorded.unread.iter().filter(of_these).cloned().collect();
+        for unread in more {
+            if !host.unread.contains(&unread) {
+                host.unread.push(unread);
+            }
+        }
+    }
+
+    fn app_requests(&self, _: &RequestStore) -> Result<Vec<AppRequest>, Unread> {
+        self.0.app_requests.clone()
+    }
+
+    fn holders_of_sockets(&self, inodes: &BTreeSet<u64>) -> Result<BTreeSet<Pid>, Fault> {
+        let holds = |process: &&model::host::Process| {
+            process.sockets.iter().any(|socket| inodes.contains(&socket.inode))
+        };
+        Ok(self.0.host.processes.iter().filter(holds).map(|process| process.id.pid).collect())
+    }
+
+    fn device_names(&self) -> Box<dyn DeviceNames + '_> {
+        Box::new(self.clone())
+    }
+}
+
+impl DeviceNames for Recorded {
+    fn present_name(&mut self, device: DeviceId) -> Option<String> {
+        self.0.host.device(device).map(|device| device.id.name.to_string())
+    }
+}

@@ -1,0 +1,474 @@
+//! Stable pseudonyms for the names, addresses and users of a host.
+//!
+//! A pseudonym is a keyed hash of what it replaces: the same key gives the same pseudonyms in every recording,
+//! so that recordings of one host can be compared. Without the key, a name cannot be tested for its pseudonym.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::LazyLock;
+
+use hmac::{Hmac, KeyInit, Mac};
+use model::DeliveryMode;
+use sha2::Sha256;
+
+use super::addresses::{self, Flip};
+
+/// The length of a key in bytes.
+pub const KEY_BYTES: usize = 32;
+
+/// What a name belongs to: the beginning of its pseudonym.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum NameOf {
+    Host,
+    Device,
+    Process,
+    Service,
+    Container,
+    Namespace,
+    File,
+    Word,
+}
+
+impl NameOf {
+    const fn prefix(self) -> &'static str {
+        match self {
+            Self::Host => "host-",
+            Self::Device => "dev-",
+            Self::Process => "proc-",
+            Self::Service => "svc-",
+            Self::Container => "ctr-",
+            Self::Namespace => "ns-",
+            Self::File => "file-",
+            Self::Word => "word-",
+        }
+    }
+}
+
+/// The pseudonyms of one key.
+#[derive(Debug)]
+pub struct Pseudonyms {
+    key: [u8; KEY_BYTES],
+    /// The names that are known to be names, so that they are found in texts, too.
+    names: BTreeMap<String, NameOf>,
+    users: BTreeMap<u32, u32>,
+    flips: BTreeMap<(u8, u32, u128), bool>,
+}
+
+/// The number of hexadecimal digits in a pseudonym: 32 bits, so that 1000 names collide once in 10 000 hosts.
+const DIGITS: usize = 8;
+const DEVICE_DIGITS: usize = 6;
+
+/// The user that the kernel reports for users without a number here. Kernel: `include/linux/highuid.h` `DEFAULT_OVERFLOWUID`.
+const OVERFLOW_UID: u32 = 65_534;
+
+/// The first user id of pseudonyms, above those that systems use, and the number of them.
+const USERS_BEGIN: u32 = 100_000;
+const USERS: u32 = 1_000_000;
+
+/// The maximum number of remembered bits of addresses; others are computed again.
+const FLIPS_MAX: usize = 1 << 20;
+
+/// Directories of executables that say nothing about a host.
+const PUBLIC_DIRS: [&str; 29] = [
+    "bin",
+    "dev",
+    "etc",
+    "fd",
+    "home",
+    "lib",
+    "lib64",
+    "libexec",
+    "local",
+    "net",
+    "netns",
+    "ns",
+    "opt",
+    "proc",
+    "root",
+    "run",
+    "sbin",
+    "self",
+    "share",
+    "srv",
+    "sys",
+    "tmp",
+    "usr",
+    "var",
+    "netpolicy",
+    "class",
+    "journal",
+    "policy.d",
+    "recipe.d",
+];
+
+impl Pseudonyms {
+    /// The pseudonyms of this key.
+    pub const fn new(key: [u8; KEY_BYTES]) -> Self {
+        Self { key, names: BTreeMap::new(), users: BTreeMap::new(), flips: BTreeMap::new() }
+    }
+
+    fn hash(&self, kind: &str, what: &[u8]) -> [u8; 32] {
+        let mut mac = Hmac::<Sha256>::new_from_slice(&self.key).expect("HMAC accepts keys of any length");
+        mac.update(kind.as_bytes());
+        mac.update(&[0]);
+        mac.update(what);
+        mac.finalize().into_bytes().into()
+    }
+
+    fn digits(&self, kind: &str, what: &str) -> String {
+        let mut text = String::new();
+        for byte in &self.hash(kind, what.as_bytes())[..DIGITS / 2] {
+            let _ = write!(text, "{byte:02x}");
+        }
+        text
+    }
+
+    /// Notes that this is a name, and returns its pseudonym. A name that the kernel or systemd gives to
+    /// devices of every host stays.
+    pub(super) fn name(&mut self, of: NameOf, name: &str) -> String {
+        let is_public = match of {
+            NameOf::Device => is_common_device(name),
+            NameOf::Namespace => name.strip_prefix("pid:").is_some_and(is_number),
+            _ => false,
+        };
+        if name.is_empty() || is_public {
+            return name.to_owned();
+        }
+        self.names.entry(name.to_owned()).or_insert(of);
+        self.pseudonym(of, name)
+    }
+
+    fn pseudonym(&self, of: NameOf, name: &str) -> String {
+        // A VLAN keeps its number, and its relation to the device below it.
+        if of == NameOf::Device
+            && let Some((lower, vlan)) = name.rsplit_once('.')
+            && !lower.is_empty()
+            && vlan.len() <= 4
+            && vlan.parse::<u16>().is_ok()
+        {
+            let lower = if is_common_device(lower) { lower.to_owned() } else { self.pseudonym(of, lower) };
+            return format!("{lower}.{vlan}");
+        }
+        let digits = self.digits("name", name);
+        // A device's name has at most 15 bytes, with the number of its VLAN.
+        let length = if of == NameOf::Device { DEVICE_DIGITS } else { DIGITS };
+        format!("{}{}", of.prefix(), &digits[..length])
+    }
+
+    /// The pseudonym of a path: each part of it, unless it is a directory of every host.
+    pub(super) fn path(&mut self, path: &str) -> String {
+        let part = |part: &str| match part {
+            "" | "." | ".." => part.to_owned(),
+            public if PUBLIC_DIRS.contains(&public) => public.to_owned(),
+            number if number.bytes().all(|byte| byte.is_ascii_digit()) => number.to_owned(),
+            toml if toml.ends_with(".toml") => {
+                format!("{}.toml", self.pseudonym(NameOf::File, toml.trim_end_matches(".toml")))
+            }
+            name => match self.names.get(name) {
+                Some(of) => self.pseudonym(*of, name),
+                None => self.pseudonym(NameOf::File, name),
+            },
+        };
+        path.split('/').map(part).collect::<Vec<_>>().join("/")
+    }
+
+    /// The pseudonym of a user; root and the kernel's overflow user (nobody) stay.
+    pub(super) fn user(&mut self, uid: u32) -> u32 {
+        if [0, OVERFLOW_UID, u32::MAX].contains(&uid) {
+            return uid;
+        }
+        if let Some(known) = self.users.get(&uid) {
+            return *known;
+        }
+        let taken: BTreeSet<u32> = self.users.values().copied().collect();
+        let hash = self.hash("user", &uid.to_be_bytes());
+        let mut pseudonym = u32::from_be_bytes([hash[0], hash[1], hash[2], hash[3]]) % USERS;
+        while taken.contains(&(USERS_BEGIN + pseudonym)) {
+            pseudonym = (pseudonym + 1) % USERS;
+        }
+        self.users.insert(uid, USERS_BEGIN + pseudonym);
+        USERS_BEGIN + pseudonym
+    }
+
+    /// The pseudonym of a MAC address, locally administered.
+    pub(super) fn mac(&self, mac: &str) -> String {
+        if mac.bytes().all(|byte| matches!(byte, b'0' | b':')) || mac == "ff:ff:ff:ff:ff:ff" {
+            return mac.to_owned();
+        }
+        let hash = self.hash("mac", mac.as_bytes());
+        let rest: Vec<String> = hash[..5].iter().map(|byte| format!("{byte:02x}")).collect();
+        format!("02:{}", rest.join(":"))
+    }
+
+    /// The same for the bytes of an address.
+    pub(super) fn mac_bytes(&self, mac: &[u8]) -> Vec<u8> {
+        let text: Vec<String> = mac.iter().map(|byte| format!("{byte:02x}")).collect();
+        let is = self.mac(&text.join(":"));
+        is.split(':').filter_map(|byte| u8::from_str_radix(byte, 16).ok()).collect()
+    }
+
+    /// Whether an address is among the parts of a text.
+    pub(super) fn has_address(&mut self, text: &str) -> bool {
+        text.split(|c: char| !is_of_chunk(c)).any(|part| self.address(part).is_some())
+    }
+
+    /// The pseudonym of an IP address.
+    pub(super) fn ip(&mut self, address: IpAddr) -> IpAddr {
+        addresses::pseudonym(address, self)
+    }
+
+    /// The pseudonym of an address and port; the port stays.
+    pub(super) fn socket(&mut self, address: SocketAddr) -> SocketAddr {
+        SocketAddr::new(self.ip(address.ip()), address.port())
+    }
+
+    /// A secret of the same length: a repeated pair of bytes, which makes a hash symmetric, is not one.
+    pub(super) fn secret(&self, secret: &[u8]) -> Vec<u8> {
+        if secret.chunks(2).all(|pair| secret.starts_with(pair)) {
+            return secret.to_vec();
+        }
+        let hash = self.hash("secret", secret);
+        hash.iter().copied().cycle().take(secret.len()).collect()
+    }
+
+    /// An identifier without meaning.
+    pub(super) fn opaque(&self, id: &str) -> String {
+        self.digits("id", id)
+    }
+
+    /// A text of which only words of netpolicy's own messages, numbers and pseudonyms are left. Known names
+    /// are found as whole words, the longest first.
+    pub(super) fn text(&mut self, text: &str) -> String {
+        let mut result = String::new();
+        let mut rest = text;
+        while let Some(first) = rest.chars().next() {
+            if let Some(name) = self.known_name(rest) {
+                let name = name.to_owned();
+                let of = self.names[&name];
+                result.push_str(&self.pseudonym(of, &name));
+                rest = &rest[name.len()..];
+                continue;
+            }
+            if !is_of_word(first) && first != '/' && first != ':' {
+                result.push(first);
+                rest = &rest[first.len_utf8()..];
+                continue;
+            }
+            let chunk_end = rest.find(|c: char| !is_of_chunk(c)).unwrap_or(rest.len());
+            let chunk = rest[..chunk_end].trim_end_matches(['.', ':', '-']);
+            if let Some(replaced) = self.address(chunk) {
+                result.push_str(&replaced);
+                rest = &rest[chunk.len()..];
+                continue;
+            }
+            if chunk.starts_with('/') && chunk.len() > 1 && !result.ends_with(is_of_word) {
+                let path = chunk.split(':').next().unwrap_or_default();
+                result.push_str(&self.path(path));
+                rest = &rest[path.len()..];
+                continue;
+            }
+            let word_end = rest.find(|c: char| !is_of_word(c)).unwrap_or(rest.len());
+            if word_end == 0 {
+                result.push(first);
+                rest = &rest[first.len_utf8()..];
+                continue;
+            }
+            let word = &rest[..word_end];
+            match is_number(word) || is_own_word(word) || is_common_device(word) {
+                true => result.push_str(word),
+                false => result.push_str(&self.pseudonym(NameOf::Word, word)),
+            }
+            rest = &rest[word_end..];
+        }
+        result
+    }
+
+    /// The longest known name that this text begins with and that ends with a word.
+    fn known_name(&self, text: &str) -> Option<&str> {
+        let longest = text.len().min(NAME_BYTES_MAX);
+        let ends = (1..=longest).rev().filter(|end| text.is_char_boundary(*end));
+        let is_whole =
+            |end: &usize| !text[*end..].starts_with(is_of_word) || !text[..*end].ends_with(is_of_word);
+        let mut names = ends.filter(is_whole).filter_map(|end| self.names.get_key_value(&text[..end]));
+        names.next().map(|(name, _)| name.as_str())
+    }
+
+    /// The pseudonym of an address, with its port or prefix length; `None` for other text.
+    fn address(&mut self, text: &str) -> Option<String> {
+        if let Ok(address) = text.parse::<IpAddr>() {
+            return Some(self.ip(address).to_string());
+        }
+        if let Ok(address) = text.parse::<SocketAddr>() {
+            return Some(self.socket(address).to_string());
+        }
+        if let Some((address, length)) = text.split_once('/')
+            && let Ok(address) = address.parse::<IpAddr>()
+            && length.bytes().all(|byte| byte.is_ascii_digit())
+        {
+            return Some(format!("{}/{length}", self.ip(address)));
+        }
+        let mut bytes = text.split(':');
+        let is_mac = bytes.clone().count() == 6
+            && bytes.all(|byte| byte.len() == 2 && u8::from_str_radix(byte, 16).is_ok());
+        is_mac.then(|| self.mac(&text.to_ascii_lowercase()))
+    }
+}
+
+impl Flip for Pseudonyms {
+    fn flips(&mut self, family: u8, length: u32, bits: u128) -> bool {
+        if let Some(known) = self.flips.get(&(family, length, bits)) {
+            return *known;
+        }
+        let mut what = vec![family];
+        what.extend(length.to_be_bytes());
+        what.extend(bits.to_be_bytes());
+        let flips = self.hash("address", &what)[0] & 1 == 1;
+        if self.flips.len() < FLIPS_MAX {
+            self.flips.insert((family, length, bits), flips);
+        }
+        flips
+    }
+}
+
+/// The longest name that is looked for in texts, in bytes.
+const NAME_BYTES_MAX: usize = 256;
+
+fn is_of_word(c: char) -> bool {
+    c.is_alphanumeric() || c == '_'
+}
+
+fn is_of_chunk(c: char) -> bool {
+    c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | ':' | '/' | '-' | '@' | '+' | '%')
+}
+
+/// A number, perhaps with its unit, or in hexadecimal after `0x`.
+fn is_number(word: &str) -> bool {
+    let digits = word.strip_prefix("0x").unwrap_or("");
+    if !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        return true;
+    }
+    let unit = word.trim_start_matches(|c: char| c.is_ascii_digit());
+    unit.len() < word.len()
+        && ["", "ns", "us", "µs", "ms", "s", "m", "h", "Z", "k", "KiB", "MiB"].contains(&unit)
+}
+
+/// Whether this is a pattern for names that the kernel or systemd gives.
+pub(super) fn is_common_pattern(pattern: &str) -> bool {
+    let plain = pattern.replace(['*', '?'], "0");
+    ["*", "e*", "en*", "eth*", "ens*", "enp*", "eno*"].contains(&pattern) || is_common_device(&plain)
+}
+
+/// Whether the kernel or systemd gives this name to devices of every host. A name with a MAC address in it
+/// (`enx…`) is not one.
+fn is_common_device(name: &str) -> bool {
+    let name = match name.rsplit_once('.') {
+        Some((lower, vlan)) if !vlan.is_empty() && vlan.bytes().all(|byte| byte.is_ascii_digit()) => lower,
+        _ => name,
+    };
+    if name == "lo" {
+        return true;
+    }
+    const NUMBERED: [&str; 18] = [
+        "eth", "wlan", "bond", "br", "tun", "tap", "dummy", "ifb", "ib", "usb", "wwan", "docker", "virbr",
+        "eno", "ens", "team", "vlan", "veth",
+    ];
+    let is_numbered = |prefix: &&str| {
+        let number = name.strip_prefix(*prefix).unwrap_or_default();
+        (1..=4).contains(&number.len()) && number.bytes().all(|byte| byte.is_ascii_digit())
+    };
+    if NUMBERED.iter().any(is_numbered) {
+        return true;
+    }
+    // systemd.net-naming-scheme(7): [P]p<bus>s<slot>[f<function>][n<port>|np<port>][d<device>]
+    let Some(rest) = ["enp", "wlp", "ens", "eno", "enP"].iter().find_map(|prefix| name.strip_prefix(prefix))
+    else {
+        return false;
+    };
+    rest.starts_with(|c: char| c.is_ascii_digit())
+        && rest
+            .split(|c: char| c.is_ascii_digit())
+            .all(|letters| matches!(letters, "" | "s" | "f" | "n" | "np" | "d" | "p" | "v"))
+}
+
+/// The words of netpolicy's own messages, from its source: `build.rs`.
+const OWN_WORDS: &str = include_str!(concat!(env!("OUT_DIR"), "/own_words.txt"));
+
+/// The largest error number whose words are known. Kernel: `include/uapi/asm-generic/errno.h` `EHWPOISON`.
+const ERRNO_MAX: i32 = 133;
+
+/// Beginnings of interrupt names and other words that a number follows.
+const NUMBERED_WORDS: [&str; 10] =
+    ["if", "virtio", "comp", "TxRx", "rx", "tx", "cpu", "queue", "input", "output"];
+
+/// Whether netpolicy or the kernel's errors use this word, or it is a policy or delivery mode.
+fn is_own_word(word: &str) -> bool {
+    static WORDS: LazyLock<BTreeSet<String>> = LazyLock::new(|| {
+        let errors = (1..=ERRNO_MAX).map(|number| std::io::Error::from_raw_os_error(number).to_string());
+        let errors = errors.collect::<Vec<_>>().join(" ");
+        let errors = errors.split(|c: char| !is_of_word(c)).filter(|word| !is_number(word));
+        OWN_WORDS.lines().chain(errors).map(str::to_lowercase).collect()
+    });
+    let stem = word.trim_end_matches(|c: char| c.is_ascii_digit());
+    WORDS.contains(&word.to_lowercase())
+        || stem.len() < word.len() && NUMBERED_WORDS.contains(&stem)
+        || word.parse::<DeliveryMode>().is_ok()
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    fn pseudonyms() -> Pseudonyms {
+        Pseudonyms::new([7; KEY_BYTES])
+    }
+
+    #[test]
+    fn a_name_in_a_text_is_found_as_a_whole_word_and_the_longest_first() {
+        let mut some = pseudonyms();
+        let (cache, long) = (some.name(NameOf::Process, "cache"), some.name(NameOf::Process, "cache-eu"));
+        let said = some.text("cache-eu[812] epoll 7: cache, caches; 10.1.2.3:80");
+        assert!(said.starts_with(&format!("{long}[812] epoll 7: {cache}, word-")), "{said}");
+        assert!(!said.contains("10.1.2.3") && said.ends_with(":80"), "{said}");
+    }
+
+    #[test]
+    fn what_is_neither_a_message_nor_a_number_does_not_survive() {
+        let mut some = pseudonyms();
+        for secret in [
+            "blackbird",
+            "blackbird.example.org",
+            "db-7.prod",
+            "/srv/blackbird/run",
+            "52:54:00:12:34:56",
+            "2001:db8::7",
+        ] {
+            let said = some.text(&format!("the device {secret}: 200us"));
+            assert!(!said.contains(secret) && !said.contains("blackbird"), "{said}");
+            assert!(said.starts_with("the device ") && said.ends_with(": 200us"), "{said}");
+        }
+    }
+
+    #[test]
+    fn pseudonyms_are_stable_differ_by_key_and_keep_what_every_host_has() {
+        let one = pseudonyms().name(NameOf::Service, "shop");
+        assert_eq!(one, pseudonyms().name(NameOf::Service, "shop"));
+        assert_ne!(one, Pseudonyms::new([8; KEY_BYTES]).name(NameOf::Service, "shop"));
+        let mut some = pseudonyms();
+        for kept in ["lo", "eth0", "enp3s0f1np1", "ens5", "bond0", "eth0.100", "enP2p1s0"] {
+            assert_eq!(some.name(NameOf::Device, kept), kept);
+        }
+        for other in ["enx525400123456", "wan-acme", "ethacme", "acme.100", "enpacme"] {
+            let pseudonym = some.name(NameOf::Device, other);
+            assert!(pseudonym.starts_with("dev-") && pseudonym.len() <= 15, "{other} {pseudonym}");
+        }
+        assert!(some.name(NameOf::Device, "acme.100").ends_with(".100"));
+        assert_eq!((some.user(0), some.user(33) == 33, some.user(33) == some.user(33)), (0, false, true));
+        assert_eq!(some.secret(&[0x6d, 0x5a, 0x6d, 0x5a]), [0x6d, 0x5a, 0x6d, 0x5a]);
+        assert_ne!(some.secret(&[1, 2, 3, 4]), [1, 2, 3, 4]);
+        assert_eq!(
+            some.path("/usr/sbin/acmed").rsplit_once('/').map(|(dir, _)| dir.to_owned()),
+            Some("/usr/sbin".to_owned())
+        );
+    }
+}
