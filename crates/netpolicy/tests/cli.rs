@@ -675,3 +675,21 @@ fn what_is_not_a_recording_is_refused_by_what_it_is() {
         assert_eq!(said(arguments).0, Some(2), "{arguments:?}");
     }
 }
+
+#[test]
+fn a_difference_between_recordings_is_named_by_object_and_fact() {
+    let scratch = Scratch::new("diff");
+    let before = scratch.file("before.json", RECORDING);
+    let changed = RECORDING.replace("\"mtu\":1500", "\"mtu\":9000").replace("\"started\":", "\"started\":1");
+    assert_ne!(RECORDING, changed);
+    let after = scratch.file("after.json", &changed);
+    let same = netpolicy(&["diff", &before, &before]);
+    assert_eq!((same.status.code(), text(&same.stdout)), (Some(0), String::new()));
+    let output = netpolicy(&["-o", "jsonl", "diff", &before, &after]);
+    assert_eq!(output.status.code(), Some(3), "{}", text(&output.stderr));
+    let lines = text(&output.stdout);
+    let one: serde_json::Value = serde_json::from_str(lines.trim_end()).expect("one difference");
+    let data = &one["data"];
+    assert_eq!((&data["fact"], &data["a"], &data["b"]), (&"mtu".into(), &"1500".into(), &"9000".into()));
+    assert_eq!(netpolicy(&["diff", &before, &scratch.path("absent.json")]).status.code(), Some(1));
+}

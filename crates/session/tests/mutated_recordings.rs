@@ -11,6 +11,7 @@ const MUTATIONS: u64 = 300;
 const EDITS: usize = 3;
 
 #[test]
+#[expect(clippy::print_stderr, reason = "many take hours")]
 fn a_changed_recording_is_read_or_refused() {
     let asked = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
     let (count, seed) = (asked("MUTATIONS").unwrap_or(MUTATIONS), asked("SEED").unwrap_or(1));

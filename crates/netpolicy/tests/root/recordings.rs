@@ -214,7 +214,8 @@ fn pseudonyms() -> Result<(), Failed> {
 
     // With each name replaced, the output is the same.
     let all = replacements(&plain, &redacted);
-    for arguments in COMMANDS {
+    // A shipped recipe is not of the host, and mentions memcached.
+    for arguments in COMMANDS.into_iter().filter(|arguments| !arguments.contains(&"latency")) {
         let there = from_file(arguments, &plain_file)?;
         let arguments: Vec<String> = arguments.iter().map(|argument| replaced(argument, &all)).collect();
         let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
