@@ -31,6 +31,8 @@ pub struct Journal {
     boot_id: String,
     lock_retries_max: u32,
     session: Option<Arc<SessionLock>>,
+    /// What this program does with the transactions that it owns when it exits.
+    at_exit: AtExit,
     daemon: Option<Arc<DaemonLock>>,
     recorded: Option<Arc<RecordedJournal>>,
 }
@@ -53,6 +55,7 @@ impl Journal {
             boot_id,
             lock_retries_max: LOCK_RETRIES_MAX,
             session: None,
+            at_exit: AtExit::RollBack,
             daemon: None,
             recorded: None,
         }
@@ -79,8 +82,15 @@ impl Journal {
     /// If the lock file cannot be created in the directory, or another process is writing.
     pub fn owned_by_session(self, at_exit: AtExit) -> Result<Self, JournalError> {
         let lock = self.lock()?;
-        let session = Some(Arc::new(SessionLock::take(&lock, &self.directory, at_exit)?));
-        Ok(Self { session, ..self })
+        let session = Some(Arc::new(SessionLock::take(&lock, &self.directory)?));
+        Ok(Self { session, at_exit, ..self })
+    }
+
+    /// The same journal, for transactions that stay in force when this program exits. If it is killed while it
+    /// makes one, that one is [abandoned](Self::abandoned).
+    #[must_use]
+    pub fn left_in_force(&self) -> Self {
+        Self { at_exit: AtExit::Leave, ..self.clone() }
     }
 
     /// The same journal, for the daemon. While this journal or a clone of it exists, no other daemon can use
@@ -292,7 +302,7 @@ impl Journal {
             boot_id: self.boot_id.clone(),
             asked: asked.clone(),
             owned_by: self.session.as_ref().map(|_| own_pid()),
-            left_in_force: self.session.as_ref().is_some_and(|own| own.at_exit == AtExit::Leave),
+            left_in_force: self.session.is_some() && self.at_exit == AtExit::Leave,
             kept_by_daemon: self.daemon.is_some(),
             replaces: Vec::new(),
             object_cookies,

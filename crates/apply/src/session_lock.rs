@@ -31,8 +31,6 @@ pub enum AtExit {
 /// the lock when the process exits, for whatever reason; its transactions then have no owner.
 #[derive(Debug)]
 pub(crate) struct SessionLock {
-    /// What the process does with its transactions when it exits.
-    pub(crate) at_exit: AtExit,
     path: PathBuf,
     /// Open only to hold the lock.
     _file: File,
@@ -40,14 +38,14 @@ pub(crate) struct SessionLock {
 
 impl SessionLock {
     /// Acquires the lock for this process.
-    pub(crate) fn take(_lock: &Lock, journal: &Path, at_exit: AtExit) -> Result<Self, JournalError> {
+    pub(crate) fn take(_lock: &Lock, journal: &Path) -> Result<Self, JournalError> {
         let path = lock_file(journal, own_pid());
         let mut options = OpenOptions::new();
         options.write(true).create(true).truncate(false).mode(0o600);
         let file = regular::open(&path, &mut options).map_err(io_error(&path, "open"))?;
         for _ in 0..RETRIES_MAX {
             if flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
-                return Ok(Self { at_exit, path, _file: file });
+                return Ok(Self { path, _file: file });
             }
             thread::sleep(LOCK_RETRY_AFTER);
         }

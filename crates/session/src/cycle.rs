@@ -1,7 +1,7 @@
 //! The main cycle: observe → place → plan → commit → keep or roll back. Each type has one producer; read from
 //! the top.
 
-use apply::{Allow, CommitError, Journal, KeepError, TransactionName, TransactionOrigin};
+use apply::{Allow, CommitError, Journal, KeepError, Knobs, TransactionName, TransactionOrigin};
 use linux::{Kernel, KernelError};
 use model::{EpollId, Host, Nanoseconds, Object, Plan, Policy};
 use plan::{Desired, Placement, Refusal, Resolved, ServiceState};
@@ -142,9 +142,9 @@ pub fn refuse_second_stage(planned: &Planned, journal: &Journal, allow: Allow) -
 ///
 /// # Errors
 /// What could not be written, read back or recorded, and the state of the host.
-pub fn commit(
+pub fn commit<K: Knobs<Error = KernelError>>(
     plan: Plan,
-    kernel: &mut Kernel,
+    kernel: &mut K,
     journal: &Journal,
     asked: &TransactionOrigin,
     allow: Allow,

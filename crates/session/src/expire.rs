@@ -1,7 +1,7 @@
 //! Ends trials whose deadline passed without a confirmation, or whose program was killed, and whose guard did
 //! not survive.
 
-use apply::{Expiry, Journal, RollBackError, Transaction};
+use apply::{Expiry, Journal, Knobs, RollBackError, Transaction};
 use linux::Kernel;
 
 use crate::clock;
@@ -32,8 +32,8 @@ pub fn roll_back_expired(session: &Session, operator: &dyn Operator, who: Who) -
 ///
 /// # Errors
 /// As [`roll_back_expired`].
-pub fn roll_back_expired_by(
-    kernel: &mut Kernel,
+pub fn roll_back_expired_by<K: Knobs>(
+    kernel: &mut K,
     session: &Session,
     operator: &dyn Operator,
     who: Who,

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use apply::{Journal, JournalError, RollBackError, Transaction, TransactionName};
+use apply::{Journal, JournalError, Knobs, RollBackError, Standing, Transaction, TransactionName};
 use linux::{Kernel, Netns, Signal, Signals};
 use model::{Nanoseconds, Pid};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -21,7 +21,7 @@ use crate::clock;
 use crate::exit::Exit;
 use crate::expire::{Who, roll_back_expired_by};
 use crate::fault::Fault;
-use crate::operator::Operator;
+use crate::operator::{Operator, Silent};
 use crate::report;
 use crate::session::Session;
 
@@ -308,6 +308,14 @@ enum Left {
     Terminated,
 }
 
+/// Restores once what a program left behind, as its guard does when the program exits.
+///
+/// # Errors
+/// The first transaction that could not be rolled back.
+pub fn restore_left_by<K: Knobs>(program: Pid, journal: &Journal, kernel: &mut K) -> Result<(), Fault> {
+    put_back_once(Left::By(program), Nanoseconds::ZERO, journal, kernel, &Silent)
+}
+
 /// Restores the remaining settings.
 fn put_back(
     left: Left,
@@ -329,11 +337,11 @@ fn put_back(
     last.map(|()| Exit::Done)
 }
 
-fn put_back_once(
+fn put_back_once<K: Knobs>(
     left: Left,
     deadline: Nanoseconds,
     journal: &Journal,
-    kernel: &mut Kernel,
+    kernel: &mut K,
     operator: &dyn Operator,
 ) -> Result<(), Fault> {
     let history = journal.history()?;
@@ -342,7 +350,9 @@ fn put_back_once(
         let is_owned = matches!(left, Left::By(program) if begin.owned_by == Some(program));
         // A transaction with the same deadline belongs to the same program: the deadline is unique to the
         // nanosecond.
-        let is_its = (is_owned && !begin.left_in_force) || one.deadline() == Some(deadline);
+        // What the program meant to leave in force, but has not finished, is restored, too.
+        let is_to_stay = begin.left_in_force && one.standing() != Standing::Unfinished;
+        let is_its = (is_owned && !is_to_stay) || one.deadline() == Some(deadline);
         is_its && one.standing().is_live()
     };
     // Its pipe may close shortly before its lock is released: such a rollback is refused and retried.

@@ -1,6 +1,6 @@
 //! Confirms what is on trial.
 
-use apply::{Journal, Standing, TransactionName};
+use apply::{Journal, Standing, Transaction, TransactionName};
 
 use crate::clock;
 use crate::fault::Fault;
@@ -20,7 +20,10 @@ pub fn confirm(name: Option<TransactionName>, journal: &Journal) -> Result<Trans
 
 fn on_trial(journal: &Journal) -> Result<TransactionName, Fault> {
     let history = journal.history()?;
-    let held = history.transactions.iter().rev().find(|t| matches!(t.standing(), Standing::HeldUntil(_)));
+    // The candidate of a running comparison has a deadline, too, and is not on trial.
+    let is_on_trial =
+        |t: &&Transaction| matches!(t.standing(), Standing::HeldUntil(_)) && t.begin().owned_by.is_none();
+    let held = history.transactions.iter().rev().find(is_on_trial);
     match (held, history.transactions.last()) {
         (Some(transaction), _) => Ok(transaction.name()),
         (None, Some(newest)) => Err(Fault::failed(format!(

@@ -14,6 +14,8 @@ mod child;
 mod desk;
 mod hold;
 mod params;
+#[cfg(test)]
+mod property_test;
 mod run;
 
 pub use child::{SESSION_SECONDS_MAX, SessionEnd, SessionProgram, end_line};

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::live::MeasuredService;
 use apply::{Allow, Journal, Knobs, RollBackError, TransactionName};
-use linux::{Kernel, Netns};
+use linux::{Kernel, KernelError, Netns};
 use measure::switchback::Unfair;
 use model::setting::Disruption;
 use model::{Change, Intent, Nanoseconds, Plan, PolicyName, Setting, Step, Target as Subject};
@@ -20,10 +20,10 @@ const GRACE: Duration = Duration::from_secs(30);
 
 /// Candidates of which at most one is in force. Dropping it restores the host.
 #[derive(Debug)]
-pub struct Alternation<'a> {
+pub struct Alternation<'a, K: Knobs<Error = KernelError> = Kernel> {
     session: &'a Session,
     journal: Journal,
-    kernel: Kernel,
+    kernel: K,
     candidates: Vec<Arm>,
     /// The candidate in force, if it changes anything, and its transaction.
     in_force: Option<(usize, TransactionName)>,
@@ -87,6 +87,22 @@ impl<'a> Alternation<'a> {
         journal: &Journal,
         turn: Duration,
     ) -> Result<Self, Fault> {
+        Self::on(Kernel::new(), plans, session, journal, turn)
+    }
+}
+
+impl<'a, K: Knobs<Error = KernelError>> Alternation<'a, K> {
+    /// Creates an alternation of these plans on a host.
+    ///
+    /// # Errors
+    /// If the journal cannot be read.
+    pub fn on(
+        kernel: K,
+        plans: Vec<Plan>,
+        session: &'a Session,
+        journal: &Journal,
+        turn: Duration,
+    ) -> Result<Self, Fault> {
         let newest = journal.newest()?;
         let candidates =
             plans.iter().map(|plan| Arm { plan: plan.clone(), expected: expected(plan, &plans) });
@@ -95,7 +111,7 @@ impl<'a> Alternation<'a> {
         Ok(Self {
             session,
             journal: journal.clone(),
-            kernel: Kernel::new(),
+            kernel,
             candidates,
             in_force: None,
             since: Instant::now(),
@@ -145,8 +161,7 @@ impl<'a> Alternation<'a> {
         let plan = self.candidates[candidate].plan.clone();
         written += plan.changes().count();
         if !plan.is_empty() {
-            let life = u64::try_from((self.turn + GRACE).as_nanos()).unwrap_or(u64::MAX);
-            let deadline = Nanoseconds(clock::now().since_boot.0.saturating_add(life));
+            let deadline = self.deadline();
             let asked = self.session.asked(Some(deadline));
             let committed = cycle::commit(
                 plan,
@@ -162,6 +177,12 @@ impl<'a> Alternation<'a> {
             self.newest = committed.or(self.newest);
         }
         Ok(Switched { took: began.elapsed(), written })
+    }
+
+    /// When the next netpolicy that checks rolls back a transaction that begins now and is not finished.
+    fn deadline(&self) -> Nanoseconds {
+        let life = u64::try_from((self.turn + GRACE).as_nanos()).unwrap_or(u64::MAX);
+        Nanoseconds(clock::now().since_boot.0.saturating_add(life))
     }
 
     /// Why a candidate could not be applied, with a hint if another program has written the same setting in
@@ -225,7 +246,7 @@ impl<'a> Alternation<'a> {
                 Ok(found) if found == *expected => {}
                 Ok(_) => return Ok(Some(Unfair::Drift)),
                 // The process exited and took the setting with it: the restart is reported elsewhere.
-                Err(error) if Kernel::is_gone(&error) => {}
+                Err(error) if K::is_gone(&error) => {}
                 Err(error) => return Err(error.into()),
             }
         }
@@ -239,16 +260,11 @@ impl<'a> Alternation<'a> {
     pub fn keep(&mut self, candidate: usize) -> Result<Option<TransactionName>, Fault> {
         self.restore()?;
         let plan = self.candidates[candidate].plan.clone();
-        // Keep the journal entry after exit: the settings no longer belong to this program.
-        let journal = self.session.journal()?;
-        let kept = cycle::commit(
-            plan,
-            &mut self.kernel,
-            &journal,
-            &self.session.asked(None),
-            Allow::default(),
-            None,
-        )?;
+        // It stays after exit. If this program is killed before it is complete, the guard restores it, or any
+        // netpolicy after the deadline.
+        let asked = self.session.asked(Some(self.deadline()));
+        let journal = self.journal.left_in_force();
+        let kept = cycle::commit(plan, &mut self.kernel, &journal, &asked, Allow::default(), None)?;
         self.newest = kept.or(self.newest);
         Ok(kept)
     }
@@ -267,7 +283,7 @@ impl<'a> Alternation<'a> {
     }
 }
 
-impl Drop for Alternation<'_> {
+impl<K: Knobs<Error = KernelError>> Drop for Alternation<'_, K> {
     fn drop(&mut self) {
         // If this fails, the guard restores the host from the journal at the deadline.
         let _best_effort = self.restore();

@@ -58,7 +58,7 @@ fn tried(command: &Command, context: &Context) -> Result<(Exit, Vec<TransactionN
     let is_new = |one: &&apply::Transaction| {
         Some(one.name()) > before
             && one.standing().is_live()
-            && one.begin().owned_by.is_none()
+            && (one.begin().owned_by.is_none() || one.begin().left_in_force)
             && one.begin().asked.command == context.session.command
     };
     let left: Vec<TransactionName> =
