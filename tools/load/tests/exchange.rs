@@ -99,8 +99,11 @@ fn every_datagram_of_every_size_is_answered() {
     }
 }
 
-/// Answers datagrams until the test ends: each with the datagrams that `answers` returns for it.
-fn with_datagrams<T>(answers: fn(u64, &[u8]) -> Vec<Vec<u8>>, body: impl FnOnce(SocketAddr) -> T) -> T {
+/// The answers to a datagram, by its number and content.
+type Answers = fn(u64, &[u8]) -> Vec<Vec<u8>>;
+
+/// Answers datagrams until the test ends.
+fn with_datagrams<T>(answers: Answers, body: impl FnOnce(SocketAddr) -> T) -> T {
     let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
     socket.set_read_timeout(Some(Duration::from_millis(20))).expect("a timeout");
     let address = socket.local_addr().expect("bound");
@@ -145,7 +148,7 @@ fn lost_datagrams_count_as_unanswered_and_the_run_goes_on() {
 
 #[test]
 fn a_datagram_that_answers_nothing_ends_the_run() {
-    let invented: [fn(u64, &[u8]) -> Vec<Vec<u8>>; 3] = [
+    let invented: [Answers; 3] = [
         |_, request| vec![request[..request.len() - 1].to_vec()],
         |_, _| vec![u64::MAX.to_le_bytes().repeat(2)],
         |_, _| vec![vec![1]],
