@@ -59,7 +59,7 @@ fn proven() -> Result<(), Failed> {
         in_force()?.ok_or("a killed daemon leaves the policy in force")?;
         let daemon = at_work(&operator, POLICY)?;
         let found = waited_long_for("the finding", || finding(&operator, "proof-reversed"))?;
-        assert!(found["evidence"].to_string().contains("p50 lately +"), "{found}");
+        assert!(found["evidence"].to_string().contains("p50 recently +"), "{found}");
         let shown = proof(&operator)?;
         assert!(shown["pairs"].as_u64() >= Some(7) && shown["standing"] == "reversed", "{shown}");
         assert!(shown["share_without"].as_f64().is_some_and(|share| share > 0.0 && share < 0.001), "{shown}");
@@ -104,7 +104,7 @@ fn rolled_back(operator: &Operator, in_force: impl Fn() -> Result<Option<()>, Fa
     let daemon = at_work(operator, &policy)?;
     let gone = || Ok((flushes(&operator.devices()?) != TWO_MS).then_some(()));
     let found = waited_long_for("the rollback", || finding(operator, "proof-rolled-back"))?;
-    assert!(found["evidence"].to_string().contains("p50 lately +"), "{found}");
+    assert!(found["evidence"].to_string().contains("p50 recently +"), "{found}");
     waited_for("the host without the policy", gone)?;
     let words = operator.runs(&["status"], 3)?.data;
     assert!(words.contains("service cache: not in force: it was rolled back"), "{words}");
