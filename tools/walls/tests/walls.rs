@@ -76,7 +76,19 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     // Parsers are fuzzed wherever they are.
     (
         "fuzz",
-        &["apply", "daemon", "experiments", "linux", "load", "model", "netlink", "policy-file", "tc-rules"],
+        &[
+            "apply",
+            "daemon",
+            "experiments",
+            "linux",
+            "load",
+            "model",
+            "netlink",
+            "plan",
+            "policy-file",
+            "session",
+            "tc-rules",
+        ],
     ),
     ("walls", &[]),
     // xtask must build before anything else.
