@@ -165,7 +165,7 @@ mod test {
         let (queue, cpu, connection) = (QueueId::new(0), CpuId::new(0), ConnectionId::new(3));
         let wrongs: [(&str, &[(u64, Fact)]); 5] = [
             ("time went backwards", &[(5, Fact::Arrived { queue }), (4, Fact::Taken { queue })]),
-            ("gave 1 packets", &[(5, Fact::Taken { queue })]),
+            ("delivered 1 packets", &[(5, Fact::Taken { queue })]),
             ("while it was masked", &[(5, Fact::Irq { queue, cpu, armed: false })]),
             (
                 "before the previous one was answered",

@@ -112,7 +112,8 @@ by_ethtool() {
 				ethtool -X "$name" equal "$queues"
 			else
 				# Unquoted, to be split into words. With a weight for each queue, ethtool makes blocks of these
-				# lengths. shellcheck disable=SC2086
+				# lengths.
+				# shellcheck disable=SC2086
 				ethtool -X "$name" weight $weights
 			fi
 			;;

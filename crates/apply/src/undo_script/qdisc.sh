@@ -24,7 +24,8 @@ qdiscs() {
 			mq=$(tc qdisc show dev "$name" | sed -n 's/^qdisc mq \([0-9a-f]*\): root.*/\1/p')
 			rest=$(printf '%s\n' "${command#* }" | sed "s/@/$mq/")
 			# Unquoted, to be split into arguments: netpolicy wrote the words. Qdiscs that the kernel created
-			# by default cannot be deleted. shellcheck disable=SC2086
+			# by default cannot be deleted.
+			# shellcheck disable=SC2086
 			tc qdisc "${command%% *}" dev "$name" $rest || [ "$command" = 'del root' ]
 		done
 		seen "$what" "$(qdisc_kinds "$name")" "$old"

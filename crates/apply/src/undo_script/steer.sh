@@ -102,7 +102,8 @@ flow_rule() {
 		if [ "$old" = none ]; then
 			ethtool -N "$name" delete "$place"
 		else
-			# Unquoted, to be split into arguments: netpolicy wrote the words. shellcheck disable=SC2086
+			# Unquoted, to be split into arguments: netpolicy wrote the words.
+			# shellcheck disable=SC2086
 			ethtool -N "$name" flow-type $3 $action loc "$place" || {
 				ethtool -N "$name" delete "$place"
 				ethtool -N "$name" flow-type $3 $action loc "$place"

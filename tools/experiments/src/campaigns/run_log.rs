@@ -224,7 +224,7 @@ mod test {
             ("--rate 20%,50% --queues 2 --uncounted", "--uncounted"),
             ("--rate 20%,50% --queues 2 --repeats 9", "--repeats or --seed"),
         ] {
-            let expected = format!("all.json.runs: these runs have other {what}");
+            let expected = format!("all.json.runs: these runs differ in {what}");
             assert_eq!(differs(words), Some(expected), "{words}");
         }
     }

@@ -22,7 +22,7 @@ COMMON = dict(
 )
 
 # Words of an error with which `netpolicy try --guard` refuses a service without enough traffic.
-NO_TRAFFIC = ("nothing to judge by", "requests per second, too few for")
+NO_TRAFFIC = ("no traffic for a verdict", "requests per second, too few for")
 
 
 class Answer:
