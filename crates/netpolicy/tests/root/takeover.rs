@@ -180,7 +180,7 @@ fn damaged() -> Result<(), Failed> {
     let undone = Command::new("sh").arg(&script).arg("--by-hand").output()?;
     assert!(undone.status.success(), "{}", String::from_utf8_lossy(&undone.stderr));
     assert_eq!(operator.host()?, before);
-    assert!(operator.runs(&["history"], 0)?.words.contains("it is not in force"));
+    assert!(operator.runs(&["history"], 0)?.words.contains("the transaction is not in force"));
     operator.runs(&["verify"], 0)?;
     operator.runs(&["set", "device", "veth-server", "defer50"], 0)?;
     operator.runs(&["rollback"], 0)?;

@@ -773,7 +773,7 @@ fn refused() -> Result<(), Failed> {
     let said = operator.runs(&["watch", "--port", "9", "--seconds", "1"], 1)?;
     assert!(said.words.contains("no process listens on port 9"), "{}", said.words);
     let said = operator.runs(&["watch", "no-such-service", "--seconds", "1"], 1)?;
-    assert!(said.words.contains("nothing called `no-such-service` is running"), "{}", said.words);
+    assert!(said.words.contains("no process called `no-such-service` is running"), "{}", said.words);
     let said = operator.runs(&["watch", "--unit", "no-such-unit", "--seconds", "1"], 1)?;
     assert!(said.words.contains("has no running process"), "{}", said.words);
     let own = std::process::id().to_string();

@@ -437,7 +437,7 @@ fn strangers() -> Result<(), Failed> {
     for bytes in [
         &b""[..],
         b"GET / HTTP/1.1\r\n\r\n",
-        b"{\"hello\":{\"protocol\":2,\"netpolicy\":\"0.1.0\",\"kernel\":\"6.18.0\",\"benches\":[]}}\n",
+        b"{\"hello\":{\"protocol\":3,\"netpolicy\":\"0.1.0\",\"kernel\":\"6.18.0\",\"benches\":[]}}\n",
         &[b' '; 4096],
     ] {
         let said = stranger(&machines, bytes)?;
@@ -692,7 +692,7 @@ fn refused() -> Result<(), Failed> {
     let before = machines.settings()?;
     let hello = |version: &str| {
         format!(
-            "{{\"hello\":{{\"protocol\":2,\"netpolicy\":\"{version}\",\"kernel\":\"6.18.0\",\"benches\":[]}}}}\n"
+            "{{\"hello\":{{\"protocol\":3,\"netpolicy\":\"{version}\",\"kernel\":\"6.18.0\",\"benches\":[]}}}}\n"
         )
     };
     let (code, said) = told(&machines, hello("9.9.9").as_bytes())?;

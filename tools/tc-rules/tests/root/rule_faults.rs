@@ -90,7 +90,7 @@ fn unprinted() -> Result<(), Failed> {
     let line = format!("{} tc load {} >/dev/full", testkit::programs::netpolicy(), text(&file));
     let output = stage.run("sh", &["-c", &line]);
     let said = String::from_utf8_lossy(&output.stderr);
-    assert!(said.contains("was completed before"), "{said}");
+    assert!(said.contains("had been completed before"), "{said}");
     assert_eq!((output.status.code(), stage.rules()), (Some(1), 5));
     Ok(())
 }
