@@ -164,7 +164,11 @@ fn a_run_that_cannot_have_been_measured_is_refused() {
         })
     };
     for (path, value, words) in [
-        (["throughput", ""], 0.into(), "run 1 of base@20.6K is impossible: a throughput of 0 was not measured"),
+        (
+            ["throughput", ""],
+            0.into(),
+            "run 1 of base@20.6K is impossible: a throughput of 0 was not measured",
+        ),
         (["throughput", ""], (-5).into(), "a throughput of -5 was"),
         (["throughput", ""], 1e300.into(), "a throughput of 1e300 was"),
         (["latency", "p99"], 1.into(), "response times: p95 is 71.295us, and p99 only 1ns"),
