@@ -220,6 +220,8 @@ pub struct Comparison<'a> {
     /// The second candidate, if it disturbs traffic: then the candidates do not alternate.
     once: Option<OneShot<'a>>,
     pub(crate) switches: Vec<Duration>,
+    /// A signal arrived while the forecast was made.
+    interrupted: bool,
     pub(crate) chance: Chance,
     _lock: ComparisonLock,
 }
@@ -282,6 +284,7 @@ impl<'a> Comparison<'a> {
             alternation,
             once,
             switches: Vec::new(),
+            interrupted: false,
             chance,
             _lock: lock,
         })
@@ -335,7 +338,7 @@ impl<'a> Comparison<'a> {
     /// alternates, or if there are too few windows or requests. Writes nothing.
     ///
     /// # Errors
-    /// If the meter fails, or a signal arrives.
+    /// If the meter fails. After a signal, there is no prediction, and the comparison ends at once.
     pub fn foresight(
         &mut self,
         whole: bool,
@@ -379,7 +382,10 @@ impl<'a> Comparison<'a> {
                 Ok((figures, _)) if at > 0 => known.push(figures),
                 Ok(_) => {}
                 Err(Broken::Restart) => return Ok(None),
-                Err(Broken::Interrupted) => return Err(Fault::failed("interrupted; nothing was changed")),
+                Err(Broken::Interrupted) => {
+                    self.interrupted = true;
+                    return Ok(None);
+                }
             }
         }
         Ok(Some(known))
@@ -494,7 +500,7 @@ impl<'a> Comparison<'a> {
     ) -> Result<Ended, Fault> {
         // Take one window of the unchanged host first: it shows which NAPIs are polled, and when clients
         // reconnect.
-        if let Err(Broken::Interrupted) = self.window(signals)?.map(drop) {
+        if self.interrupted || matches!(self.window(signals)?, Err(Broken::Interrupted)) {
             return Ok(Ended::Interrupted);
         }
         let (mut restarts, mut said_closed, mut number) = (0, false, 0);
