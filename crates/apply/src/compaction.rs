@@ -98,7 +98,8 @@ impl Journal {
                 let _without = Verdicts::write(&self.directory().join(name.to_string()), &verdicts);
             }
         }
-        // Newest first: if this is interrupted, the remaining ones can still be undone to the first values.
+        // Remove the newest transaction first: if the removal is interrupted, rolling back the remaining
+        // transactions still restores the original values.
         for name in replaces.into_iter().rev() {
             self.remove(lock, name)?;
         }

@@ -14,12 +14,12 @@ use crate::goals::GoalState;
 use crate::guards::Attempt;
 use crate::status::{RequestStatus, SearchStatus, TriedStatus};
 
-/// The rules of the findings about searches.
+/// The names of the rules.
 pub(crate) const FOUND: &str = "search-found";
 pub(crate) const EXHAUSTED: &str = "search-exhausted";
 pub(crate) const WAITS: &str = "search-waits";
 
-/// The daemon's findings about services whose goal it keeps: the rule of each, and its meaning.
+/// The findings of the goal search: the name and the description of each rule.
 pub const SEARCH_RULES: &[(&str, &str)] = &[
     (
         FOUND,

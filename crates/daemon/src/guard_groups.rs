@@ -8,9 +8,7 @@ use model::{Guard, Object, Plan, Step};
 /// A service that has a guard.
 #[derive(Clone, Debug)]
 pub(crate) struct GuardedService {
-    /// The name.
     pub(crate) name: String,
-    /// The guard.
     pub(crate) guard: Guard,
     /// The objects that deliver its packets.
     pub(crate) objects: BTreeSet<Object>,

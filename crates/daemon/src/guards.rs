@@ -61,9 +61,8 @@ pub(crate) struct Proved {
 /// A try for a service that misses its goal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Attempt {
-    /// The service.
     pub(crate) service: String,
-    /// The mode.
+    /// The mode that is tried.
     pub(crate) mode: DeliveryMode,
     /// When the attempt was recorded, in microseconds since 1970.
     pub(crate) begun: u64,
@@ -73,7 +72,6 @@ pub(crate) struct Attempt {
 
 /// The result of a try.
 pub(crate) struct Attempted {
-    /// The try.
     pub(crate) attempt: Attempt,
     /// The ruling and the measurements of each service, starting with the service that the try is for; or the
     /// reason why there are none, and whether anything was written.

@@ -9,7 +9,7 @@ use session::Exit;
 /// A value that the kernel refused.
 #[derive(Clone, Debug)]
 pub(crate) struct Rejected {
-    /// The value.
+    /// The refused value.
     to: Setting,
     /// The exit code of a command that requested the value.
     pub(crate) exit: Exit,

@@ -111,7 +111,9 @@ fn admit(
     let notifier = Notifier::of_environment().map_err(|error| Fault::file("NOTIFY_SOCKET", error))?;
     if let Some(notifier) = notifier {
         let herald = Box::new(Herald::new(notifier, shared.clone()));
-        event_loop.admit(herald).map_err(|errno| Fault::failed(format!("the socket of systemd: {errno}")))?;
+        event_loop.admit(herald).map_err(|errno| {
+            Fault::failed(format!("cannot add systemd's notify socket to the event loop: {errno}"))
+        })?;
     }
     Ok(serving)
 }

@@ -105,7 +105,7 @@ pub(crate) fn connect(path: &Path, patience: Duration) -> io::Result<UnixStream>
     let (_held, address) = addressed(path)?;
     let socket =
         rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-    // If the listener does not accept, connect(2) waits as long as a write.
+    // SO_SNDTIMEO also limits connect(2), which blocks while the listener's backlog is full.
     set_socket_timeout(&socket, Timeout::Send, Some(patience))?;
     set_socket_timeout(&socket, Timeout::Recv, Some(patience))?;
     rustix::net::connect(&socket, &SocketAddrUnix::new(&address)?)?;

@@ -154,7 +154,7 @@ mod test {
     fn softnet_names_its_cpus_where_the_kernel_does() {
         let text = "002a43ae 00000001 00000003 0 0 0 0 0 0 1 0 0 00000000 0 0\n\
                     006c74e6 00000000 00000002 0 0 0 0 0 0 0 0 0 00000008 0 0\n";
-        let cpus = parse_softnet(text).expect("as the kernel writes it");
+        let cpus = parse_softnet(text).expect("a valid softnet_stat");
         assert_eq!(cpus[&Cpu(0)], [0x2a_43ae, 1, 3]);
         assert_eq!(cpus[&Cpu(8)], [0x6c_74e6, 0, 2]);
         assert_eq!(parse_softnet("1 2 3\n4 5 6\n").expect("old")[&Cpu(1)], [4, 5, 6]);

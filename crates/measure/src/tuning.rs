@@ -54,9 +54,10 @@ const VARIANTS_ROUNDS_MAX: usize = 16;
 const ELIMINATION_SHARE: f64 = 0.45;
 const VARIANTS_SHARE: f64 = 0.6;
 
-/// The growth of a stake, as a logarithm, that drops a candidate, by bets as in [`crate::sequential`], which
-/// limit the weight of an outlier. A wrong elimination costs part of the improvement, so the growth is below
-/// that of a verdict; but each candidate is tested against several limits after each round.
+/// The threshold for dropping a candidate: the logarithm of a stake's growth in the betting test of
+/// [`crate::sequential`], which limits the weight of outliers. The threshold is lower than a verdict's,
+/// because a wrong elimination costs only part of the improvement. It cannot be much lower, because each
+/// candidate is tested against several limits after each round.
 const DROPS: f64 = 3.689;
 
 /// The growth that drops a candidate which is harmless but not the best: it may be measured for longer.

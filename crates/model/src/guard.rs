@@ -184,7 +184,7 @@ impl FromStr for Limits {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Guard {
-    /// The limits.
+    /// How much each guarded quantity may grow.
     pub limits: Limits,
     /// How long the guard watches: [`Guard::WITHIN_LEAST`] to [`Guard::WITHIN_MOST`].
     pub within: Nanoseconds,

@@ -294,7 +294,7 @@ impl Netdev {
     /// Opens a socket in the calling thread's namespace.
     ///
     /// # Errors
-    /// [`sys::Cause::Absent`] on kernels without it.
+    /// [`sys::Cause::Absent`] if the kernel has no `netdev` family.
     pub fn open_here() -> Result<Self, KernelError> {
         let mut socket = NetlinkSocket::open_here(NetlinkProtocol::Generic)?;
         let family = GenlFamily::resolve(&mut socket, "netdev", since::NETDEV)?;

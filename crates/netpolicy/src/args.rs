@@ -353,7 +353,7 @@ Examples:
   netpolicy set service 6379 latency      the process that listens on this port
   netpolicy set task 812 suspend20        a running process and the queues that it receives from")]
 pub struct Set {
-    /// The target.
+    /// The device, service or process to configure.
     #[command(subcommand)]
     pub target: SetTarget,
     /// Changes that are also allowed.

@@ -107,7 +107,7 @@ impl BudgetArgs {
 impl DeliveryChoice {
     /// The given policy or mode.
     pub fn word(&self) -> PolicyWord {
-        // The group of arguments admits exactly one.
+        // clap's argument group guarantees that exactly one of `policy` and `delivery` is given.
         let policy = self.policy.unwrap_or(PolicyName::None);
         self.delivery.map_or(PolicyWord::Policy(policy), PolicyWord::Delivery)
     }

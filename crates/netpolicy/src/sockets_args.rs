@@ -21,7 +21,7 @@ Examples:
   netpolicy sockets list                 enabled cgroups, and requests
   netpolicy sockets disable --all")]
 pub struct SocketPolicies {
-    /// The command.
+    /// The `sockets` subcommand to run.
     #[command(subcommand)]
     pub command: SocketsCommand,
 }

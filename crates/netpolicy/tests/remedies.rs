@@ -26,7 +26,7 @@ struct Case {
     /// The source file that refuses the policy.
     from: &'static str,
     host: Host,
-    /// The policy file.
+    /// The text of the policy file.
     file: &'static str,
     ways: Vec<Way>,
 }
@@ -458,8 +458,8 @@ fn of_a_mode() -> Vec<Case> {
             threads(false),
             "[device.eth0]\ndelivery = \"threaded\"\nkthread = { class = \"fifo:10\", slice = \"500us\" }\n",
             [
-                ("this class without a slice", ", slice = \"500us\"", ""),
-                ("or `other` with it", "fifo:10", "other"),
+                ("`fifo:10` without a slice", ", slice = \"500us\"", ""),
+                ("or `other` with a slice", "fifo:10", "other"),
             ],
         ),
         case(
@@ -472,8 +472,8 @@ fn of_a_mode() -> Vec<Case> {
             }),
             "[device.eth0]\ndelivery = \"threaded\"\nkthread = { slice = \"500us\" }\n",
             [
-                ("class = \"other\" with it", "slice =", "class = \"other\", slice ="),
-                ("this class without a slice", "kthread = { slice = \"500us\" }", ""),
+                ("class = \"other\" with a slice", "slice =", "class = \"other\", slice ="),
+                ("`fifo:10` without a slice", "kthread = { slice = \"500us\" }", ""),
             ],
         ),
         case(

@@ -17,11 +17,10 @@ use crate::refusal::{Refusal, RefusalKind};
 pub(crate) struct ResolvedRequest<'p> {
     /// The request.
     pub(crate) intent: &'p Intent,
-    /// The delivery mode.
     pub(crate) delivery: DeliveryMode,
     /// The context that polls its NAPIs.
     pub(crate) threading: Threading,
-    /// The values.
+    /// The parameters of the delivery mode.
     pub(crate) params: DeliveryParams,
 }
 

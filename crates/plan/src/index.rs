@@ -8,9 +8,7 @@ use model::{DeviceId, EpollId, Host, IrqNumber, NapiId, Pid, RingId, RxQueue, So
 /// Views into a [`Host`], by identity. Built once for each decision.
 #[derive(Debug)]
 pub(crate) struct Index<'h> {
-    /// The observed host.
     pub(crate) host: &'h Host,
-    /// The devices.
     pub(crate) devices: BTreeMap<DeviceId, &'h Device>,
     /// The receive queues, each with its NAPI if known.
     pub(crate) queues: BTreeMap<RxQueue, Option<NapiId>>,
@@ -18,11 +16,8 @@ pub(crate) struct Index<'h> {
     pub(crate) rx: BTreeMap<RxQueue, &'h RxQueueState>,
     /// The transmit queues.
     pub(crate) tx: BTreeMap<TxQueue, &'h TxQueueState>,
-    /// The NAPIs.
     pub(crate) napis: BTreeMap<NapiId, IndexedNapi<'h>>,
-    /// The interrupts.
     pub(crate) irqs: BTreeMap<IrqNumber, &'h Irq>,
-    /// The processes.
     pub(crate) processes: BTreeMap<Pid, &'h Process>,
     /// The threads of these processes.
     pub(crate) threads: BTreeMap<ThreadId, &'h Thread>,
@@ -37,9 +32,7 @@ pub(crate) struct Index<'h> {
 /// A NAPI with the objects around it.
 #[derive(Debug)]
 pub(crate) struct IndexedNapi<'h> {
-    /// The device.
     pub(crate) device: &'h Device,
-    /// The NAPI.
     pub(crate) napi: &'h Napi,
     /// The receive queues that it serves, by index.
     pub(crate) queues: Vec<RxQueue>,

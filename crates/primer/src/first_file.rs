@@ -403,7 +403,7 @@ fn service_facts(group: &ServiceProcesses<'_>, host: &Host) -> Vec<String> {
     };
     let waits = match group.epolls() {
         _ if group.processes.iter().any(|process| is_unread(process)) => None,
-        0 => Some("it waits in no epoll, so no policy can suspend interrupts for it".to_owned()),
+        0 => Some("it uses no epoll, so no policy can suspend interrupts for this service".to_owned()),
         epolls => Some(format!("waits in {}", count(epolls, "epoll"))),
     };
     let more: Vec<String> = waits.into_iter().chain(connections).collect();

@@ -8,7 +8,7 @@ use model::Nanoseconds;
 /// Predict response times, throughput and CPU use with a model of the receive path. Touches no host.
 #[derive(Debug, Args)]
 pub struct Sim {
-    /// The command.
+    /// The `sim` subcommand to run.
     #[command(subcommand)]
     pub command: SimCommand,
 }

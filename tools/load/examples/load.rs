@@ -86,7 +86,7 @@ impl Environment for Pinned {
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
-    reason = "seconds of a command line; the workload checks the range"
+    reason = "seconds from the command line; the workload checks the range"
 )]
 fn span(seconds: f64) -> Nanoseconds {
     Nanoseconds((seconds * 1e9) as u64)

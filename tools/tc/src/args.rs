@@ -19,7 +19,7 @@ const WORKERS: std::ops::RangeInclusive<u8> = 1..=64;
 /// Load, compare and dump filter rules as batch files of tc, with a result for every line.
 #[derive(Debug, Args)]
 pub struct Tc {
-    /// The subcommand.
+    /// The `tc` subcommand to run.
     #[command(subcommand)]
     pub command: TcCommand,
 }

@@ -147,7 +147,7 @@ struct Lines {
     /// Hash tables of u32.
     tables: Vec<String>,
     rules: Vec<String>,
-    /// Rules and chains that cannot be expressed.
+    /// The number of rules and chains skipped because no batch syntax exists for them.
     left_out: usize,
     /// How many of the skipped rules redirect to a removed device.
     lost: usize,

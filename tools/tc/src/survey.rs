@@ -1,4 +1,4 @@
-//! The contents of a batch file, from reading all of it.
+//! The survey of a batch file: the counts of its commands, rules and mistakes, from reading the whole file.
 
 use std::collections::{BTreeMap, BTreeSet};
 

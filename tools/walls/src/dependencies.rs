@@ -145,7 +145,7 @@ mod test {
                 node("d", &[]),
             ] },
         }))
-        .expect("as Cargo writes it");
+        .expect("valid `cargo metadata` output");
         assert_eq!(found.direct("a"), BTreeSet::from(["b"]));
         assert_eq!(found.of_tests("a"), BTreeSet::from(["d"]));
         assert_eq!(found.all("a"), BTreeSet::from(["b", "c"]));

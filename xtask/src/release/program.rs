@@ -13,7 +13,7 @@ use crate::shell::{self, Result};
 pub(crate) struct Program {
     /// The program without debug information, which is installed.
     pub(crate) stripped: PathBuf,
-    /// The debug information.
+    /// The file with the debug information.
     pub(crate) debug: PathBuf,
     /// The build ID that program and debug information share: [`BUILD_ID_DIGITS`] hexadecimal digits.
     pub(crate) build_id: String,

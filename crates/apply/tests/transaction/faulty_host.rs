@@ -43,9 +43,7 @@ pub(crate) enum Fault {
 /// An in-memory host.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct FaultyHost {
-    /// The settings.
     pub(crate) settings: Vec<Setting>,
-    /// The faults.
     pub(crate) faults: Vec<Fault>,
     /// The number of reads so far.
     pub(crate) reads: usize,

@@ -150,7 +150,7 @@ pub struct MatchParams {
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct SetParams {
-    /// The target.
+    /// The device, service or process to configure.
     pub target: TargetParams,
     /// A policy or a delivery mode.
     pub request: String,

@@ -136,7 +136,7 @@ impl Sessions {
         let id = {
             let mut state = lock(&self.0.state);
             if state.is_closed {
-                return Err(VarlinkError::busy("the daemon is ending"));
+                return Err(VarlinkError::busy("the daemon is shutting down"));
             }
             let id = state.desk.admit(OpenSession { kind: call.kind, uid }).map_err(refused)?;
             state.cancels.insert(id, Arc::clone(&cancel));

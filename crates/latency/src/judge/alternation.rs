@@ -292,7 +292,6 @@ impl<K: Knobs<Error = KernelError>> Drop for Alternation<'_, K> {
 
 /// A candidate's plan on the current host.
 pub(crate) struct OnHost {
-    /// The changes.
     pub(crate) plan: Plan,
     /// The change to apply once, if it disturbs traffic and therefore cannot alternate.
     pub(crate) once: Option<Proposed<'static>>,

@@ -85,7 +85,7 @@ impl Comparison<'_> {
                     stretch.ended = Some(Ended::Interrupted);
                     break;
                 }
-                // A restart also ends the settings of the process: nothing is left to compare.
+                // A restarted process has lost its per-process settings, so nothing is left to compare.
                 Ok(_) | Err(Broken::Restart) => {
                     stretch.ended = Some(Ended::Service);
                     break;

@@ -66,7 +66,8 @@ fn held_by(process: &str) -> Fault {
 
 /// Binds the name in the network namespace of this thread.
 fn listen() -> Result<Option<UnixListener>, Fault> {
-    let failed = |error: io::Error| Fault::failed(format!("the lock of a comparison: {error}"));
+    let failed =
+        |error: io::Error| Fault::failed(format!("cannot bind the socket that locks comparisons: {error}"));
     match UnixListener::bind_addr(&SocketAddr::from_abstract_name(NAME).map_err(failed)?) {
         Ok(listener) => Ok(Some(listener)),
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => match holder() {

@@ -332,7 +332,7 @@ pub struct FinishedSearch {
     pub devices: Vec<String>,
     /// The goal.
     pub goal: Metric,
-    /// The limits.
+    /// How much each guarded quantity may grow.
     pub limits: Limits,
     /// Requests per second with the current settings.
     pub rate: f64,

@@ -15,7 +15,7 @@ use session::{Fault, Session};
 use crate::live::prospect::Prospect;
 use crate::live::text::{ago, short};
 
-/// The file, in the journal's directory.
+/// The name of the file with the measurements, in the state directory.
 const FILE: &str = "measured.json";
 
 /// The maximum number of services, with response times and with a prospect each; the oldest measurements are
@@ -48,7 +48,7 @@ impl LastMeasured {
     /// The saved measurements of services in a namespace, newest first. Empty if the file cannot be read or
     /// does not belong to netpolicy.
     pub fn all(session: &Session, netns: NetnsId) -> Vec<Self> {
-        // Opening the journal has checked who may write to its directory.
+        // Opening the journal has checked who may write to the state directory.
         let Ok(path) = file(session) else { return Vec::new() };
         let mut kept = read(&path);
         kept.retain(|one| one.netns == netns);

@@ -156,7 +156,7 @@ impl Rounds {
         std::thread::Builder::new()
             .name(THREAD.to_owned())
             .spawn(move || Worker { netns, pace, services: BTreeMap::new() }.run(&of_thread, &notify))
-            .map_err(|error| Fault::failed(format!("a thread that measures: {error}")))?;
+            .map_err(|error| Fault::failed(format!("cannot start the measuring thread: {error}")))?;
         Ok(Self { desk })
     }
 

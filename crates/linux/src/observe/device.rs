@@ -115,7 +115,7 @@ fn shows_these(sysfs: &SysFs, names: &BTreeMap<IfIndex, Label>, unread: &mut Vec
     if others.peek().is_none() || others.any(|(index, name)| sysfs.device(name.as_str(), *index).is_ok()) {
         return true;
     }
-    let why = "it shows the devices of another network namespace, in which it was mounted, and mounting it here takes CAP_SYS_ADMIN: queues and interrupts are unknown";
+    let why = "sysfs was mounted in another network namespace and shows the devices of that namespace; mounting sysfs for this namespace requires CAP_SYS_ADMIN; queues and interrupts are unknown";
     unread.push(Unread { what: "/sys/class/net".to_owned(), why: why.to_owned() });
     false
 }

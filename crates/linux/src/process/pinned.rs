@@ -60,7 +60,6 @@ pub fn identify_kernel_thread(pid: Pid) -> Result<ThreadId, KernelError> {
 /// A process, held by a pidfd and by its directory in `/proc`. Both keep referring to this process after it
 /// has exited, and then report that it is gone.
 pub(crate) struct PinnedProcess {
-    /// Its identity.
     pub(crate) id: ProcessId,
     /// Whether this is a kernel thread.
     pub(crate) kernel_thread: bool,

@@ -5,7 +5,6 @@ use model::{CpuSet, Label, Pid};
 /// The identity of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stat {
-    /// The name.
     pub(crate) comm: Label,
     /// Whether this is a kernel thread.
     pub(crate) kernel_thread: bool,

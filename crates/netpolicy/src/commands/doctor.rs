@@ -31,9 +31,7 @@ const PROGRESS_AFTER: Duration = Duration::from_secs(2);
 /// The findings of `doctor` on this host.
 #[derive(Debug)]
 pub(crate) struct Examined {
-    /// The host.
     pub(crate) host: Host,
-    /// The findings.
     pub(crate) findings: Vec<Finding>,
     /// What was counted and measured.
     pub(crate) facts: DoctorFacts,

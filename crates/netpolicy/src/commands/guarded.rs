@@ -20,7 +20,6 @@ const GUARD_STAYS: Duration = Duration::from_secs(60);
 
 /// The guard of `try --guard`.
 pub(crate) struct GuardRequest<'a> {
-    /// The limits.
     pub(crate) limits: Limits,
     /// The services that judge the change; empty for all services of the policy files.
     pub(crate) on: &'a [String],

@@ -42,7 +42,7 @@ pub(crate) fn watch(mut reader: Reader, interval: Duration, colour: bool) -> Res
     let mut signals = Signals::catch()?;
     // Also restores the terminal after a panic.
     let mut terminal =
-        ratatui::try_init().map_err(|error| Fault::failed(format!("the terminal: {error}")))?;
+        ratatui::try_init().map_err(|error| Fault::failed(format!("cannot set up the terminal: {error}")))?;
     let seen = look(&mut terminal, &mut reader, interval, colour, &mut signals);
     // A closed terminal cannot be restored, and ratatui would panic while printing that error to it.
     let cursor = terminal.show_cursor();

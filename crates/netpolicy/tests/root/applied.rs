@@ -288,9 +288,9 @@ fn nobody() -> Result<(), Failed> {
     let shown = operator.runs_as_nobody(&["-o", "json", "show", "--processes", "none"], 0)?;
     assert!(shown.data.contains("veth-server"), "inspecting devices needs no privileges");
     let elsewhere = operator.runs_as_nobody_with_our_sysfs(&["show", "--processes", "none"], 0)?.data;
-    assert!(elsewhere.contains("/sys/class/net: it shows the devices of another network"), "{elsewhere}");
+    assert!(elsewhere.contains("/sys/class/net: sysfs was mounted in another network"), "{elsewhere}");
     let planned = operator.runs_as_nobody_with_our_sysfs(&["plan"], 1)?.words;
-    for words in ["none of the queues of veth-server could be read", "of another network namespace"] {
+    for words in ["none of the queues of veth-server could be read", "in another network namespace"] {
         assert!(planned.contains(words), "{planned}");
     }
     let failed = operator.runs_as_nobody(&["apply"], 1)?;

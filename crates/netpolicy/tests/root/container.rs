@@ -107,7 +107,7 @@ impl Drop for Host<'_> {
     }
 }
 
-/// The image of the program of these tests, as a file.
+/// Builds the container image of the netpolicy binary under test, and returns the path of the archive.
 fn image(into: &Path) -> Result<PathBuf, Failed> {
     let archive = into.join("netpolicy.oci.tar");
     // `cargo xtask` has built it already; a nested cargo might wait for another build.

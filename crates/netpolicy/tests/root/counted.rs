@@ -56,7 +56,8 @@ pub(crate) fn tests() -> Vec<Trial> {
     ]
 }
 
-/// A server in the lab, with a thread per connection, until its clients have left.
+/// Starts a server in the lab that accepts `connections` connections and runs `each` on a separate thread per
+/// connection.
 fn serve(
     lab: &Lab,
     port: u16,

@@ -107,7 +107,8 @@ impl Drop for Stops<'_> {
     }
 }
 
-/// The result of a body that runs together with `load`, which ends when the flag is set.
+/// Runs `body` while `load` runs on another thread, then sets the flag that stops `load`. Returns the result
+/// of `body`, or the error of `load`.
 pub(crate) fn beside<T>(
     load: impl FnOnce(&AtomicBool) -> Result<(), Failed> + Send,
     body: impl FnOnce() -> Result<T, Failed>,

@@ -552,7 +552,8 @@ fn simulate(
     made.try_into().map_err(|made| format!("the ports of netdevsim{number}: {made:?}").into())
 }
 
-/// A daemon that follows a device, and is stopped like its unit; its settings are rolled back.
+/// A daemon whose policy file names one device. `end` stops the daemon with SIGTERM, as its systemd unit
+/// does, and rolls back its settings.
 struct Followed<'p> {
     pair: &'p Pair,
     daemon: Started,

@@ -74,7 +74,8 @@ fn send(operator: &Operator) -> Result<(), Failed> {
 /// How long to wait for a screen.
 const PATIENCE: Timespec = Timespec { tv_sec: 60, tv_nsec: 0 };
 
-/// A terminal: its output can be read here, and closing this end hangs up.
+/// Opens a pseudoterminal. Returns the controlling end, which reads the output and hangs up the terminal when
+/// closed, and the terminal itself.
 fn terminal() -> Result<(File, OwnedFd), Failed> {
     let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
     let ours = openpt(flags)?;

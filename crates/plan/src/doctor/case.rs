@@ -60,7 +60,6 @@ impl RequestFacts {
 /// The input of all rules.
 #[derive(Debug)]
 pub(super) struct Case<'h> {
-    /// The host.
     pub(super) host: &'h Host,
     /// The counts; `None` if counters were not read or no time passed.
     pub(super) delivered: Option<&'h Delivered>,

@@ -22,7 +22,6 @@ use crate::wanted::DesiredSetting;
 /// The settings of a part's recipe on a device.
 #[derive(Debug, Default)]
 pub(crate) struct OfDevice {
-    /// The desired settings.
     pub(crate) wanted: Vec<DesiredSetting>,
     /// Settings that would stop queues, and so are only proposed.
     pub(crate) proposed: Vec<DesiredSetting>,

@@ -128,7 +128,6 @@ pub(crate) struct ForeignServer {
     pub(crate) command: String,
     /// The port on which it listens.
     pub(crate) port: u16,
-    /// The protocol.
     pub(crate) protocol: Protocol,
 }
 

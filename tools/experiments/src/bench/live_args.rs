@@ -63,7 +63,6 @@ fn rate(text: &str) -> Result<OfferedLoad, String> {
 /// A load of the bench.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct LiveLoad {
-    /// The offered load.
     pub(crate) offered: OfferedLoad,
     /// Number of connections.
     pub(crate) connections: u32,

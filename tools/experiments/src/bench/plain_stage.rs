@@ -14,7 +14,7 @@ use super::layout::Layout;
 /// A server at any address. Nothing is set or counted: its host is a different one, or not netpolicy's to
 /// judge.
 pub(crate) struct PlainStage {
-    /// The address.
+    /// The server's address.
     pub(crate) address: SocketAddr,
     /// The namespace of the clients.
     pub(crate) netns: Netns,

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::bench::live_args::LiveLoad;
 
-/// `bench live`'s data.
+/// The report of `bench live`: the estimators' errors, overall, by mode and per run.
 #[derive(Debug, JsonSchema, Serialize)]
 pub struct LiveBenchReport<'a> {
     /// The errors by estimator, over all runs.

@@ -12,11 +12,8 @@ use sim::{Outcome, Scenario};
 /// One simulation.
 #[derive(Clone, Debug)]
 pub(crate) struct Job {
-    /// The job to simulate.
     pub(crate) scenario: Scenario,
-    /// The seed.
     pub(crate) seed: u64,
-    /// The length.
     pub(crate) length: Length,
 }
 

@@ -16,7 +16,6 @@ use crate::scenario_file::{MeasuredTable, SHIPPED, ScenarioFile, measured, parse
 pub(crate) struct Source {
     /// The name of the shipped scenario, or of the file.
     pub(crate) name: String,
-    /// The parsed file.
     pub(crate) file: ScenarioFile,
     path: Option<PathBuf>,
 }

@@ -165,7 +165,7 @@ parameters! {
     /// Rate, per second, at which a thread moves from a CPU that spends much time in interrupts to one that
     /// does not.
     active_balance, "active-balance", "1/s", 0.0, 0.0, 1000.0;
-    /// Short kernel tasks per CPU and second.
+    /// Short kernel tasks per CPU per second.
     housekeeping, "housekeeping", "1/s", 0.0, 0.0, 1000.0;
     /// Duration of such a task.
     housekeeping_span, "housekeeping-span", "us", 20.0, 1.0, 500.0;

@@ -45,7 +45,7 @@ pub(super) struct Word {
     /// Whether the word cannot be abbreviated.
     pub(super) whole: bool,
     pub(super) takes: Takes,
-    /// The attribute.
+    /// The number of the netlink attribute.
     pub(super) number: u16,
 }
 
