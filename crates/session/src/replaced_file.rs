@@ -26,6 +26,17 @@ pub enum Durability {
 /// # Errors
 /// If another user can change the directory or one of its parents, or if the kernel refuses.
 pub fn replace_file(path: &Path, mode: u32, content: &[u8], durability: Durability) -> io::Result<()> {
+    replace(path, ".new", Leftover::Removed, mode, content, durability)
+}
+
+fn replace(
+    path: &Path,
+    suffix: &str,
+    leftover: Leftover,
+    mode: u32,
+    content: &[u8],
+    durability: Durability,
+) -> io::Result<()> {
     let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
     let directory = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
@@ -35,15 +46,24 @@ pub fn replace_file(path: &Path, mode: u32, content: &[u8], durability: Durabili
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let directory = open(directory, flags, Mode::empty())?;
     let mut unfinished = name.to_owned();
-    unfinished.push(".new");
-    let written = create(&directory, Path::new(&unfinished), mode).and_then(|mut file| {
+    unfinished.push(suffix);
+    if leftover == Leftover::Removed {
+        // A killed process may have left one.
+        match unlinkat(&directory, Path::new(&unfinished), AtFlags::empty()).map_err(io::Error::from) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            Ok(()) | Err(_) => {}
+        }
+    }
+    let mut file = create(&directory, Path::new(&unfinished), mode)?;
+    let mut write = || {
         file.write_all(content)?;
         match durability {
             Durability::Synced => file.sync_data()?,
             Durability::Unsynced => {}
         }
         Ok(renameat(&directory, Path::new(&unfinished), &directory, Path::new(name))?)
-    });
+    };
+    let written = write();
     if written.is_err() {
         // Report only the first failure.
         let _ = unlinkat(&directory, Path::new(&unfinished), AtFlags::empty());
@@ -51,12 +71,27 @@ pub fn replace_file(path: &Path, mode: u32, content: &[u8], durability: Durabili
     written
 }
 
-fn create(directory: &OwnedFd, name: &Path, mode: u32) -> io::Result<File> {
-    // A killed process may have left one.
-    match unlinkat(directory, name, AtFlags::empty()).map_err(io::Error::from) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        Ok(()) | Err(_) => {}
+/// Writes a file of the user's, as [`replace_file`], but only over a regular file, and over no other file named
+/// like the unfinished one.
+///
+/// # Errors
+/// As for [`replace_file`]; if there is something else than a regular file.
+pub fn write_user_file(path: &Path, mode: u32, content: &[u8]) -> io::Result<()> {
+    if std::fs::symlink_metadata(path).is_ok_and(|there| !there.is_file()) {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is there, and is no regular file"));
     }
+    let unfinished = format!(".new-{}", std::process::id());
+    replace(path, &unfinished, Leftover::Refused, mode, content, Durability::Unsynced)
+}
+
+/// What to do with a file that has the name of the unfinished one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Leftover {
+    Removed,
+    Refused,
+}
+
+fn create(directory: &OwnedFd, name: &Path, mode: u32) -> io::Result<File> {
     let flags = OFlags::WRONLY
         | OFlags::CREATE
         | OFlags::EXCL
@@ -99,6 +134,23 @@ mod test {
         replace_file(&path, 0o600, b"again", Durability::Synced).expect("written without a reader");
         assert_eq!(fs::read(&path).expect("read"), b"again");
         assert_eq!(fs::metadata(&path).expect("there").permissions().mode() & 0o777, 0o600);
+    }
+
+    #[test]
+    fn a_users_file_replaces_regular_files_only_and_no_other() {
+        let scratch = tempfile::TempDir::with_prefix("netpolicy-replaced-").expect("a directory");
+        let (path, other) = (scratch.path().join("host.json"), scratch.path().join("host.json.new"));
+        fs::write(&other, "precious").expect("written");
+        for content in ["once", "again"] {
+            write_user_file(&path, 0o600, content.as_bytes()).expect("written");
+            assert_eq!(fs::read_to_string(&path).expect("read"), content);
+        }
+        assert_eq!(fs::read_to_string(&other).expect("kept"), "precious");
+        fs::remove_file(&path).expect("removed");
+        symlink(&other, &path).expect("linked");
+        let refused = write_user_file(&path, 0o600, b"x").expect_err("a link").to_string();
+        assert!(refused.contains("no regular file"), "{refused}");
+        assert_eq!(fs::read_dir(scratch.path()).expect("listed").count(), 2);
     }
 
     #[test]

@@ -346,7 +346,8 @@ impl<'a> Comparison<'a> {
     ) -> Result<Option<ServiceForesight>, Fault> {
         let shorter = if whole { 1 } else { Self::FORESIGHT_SHORTER };
         let takes = (self.options.window / shorter + self.options.guard) * (Self::FORESIGHT_WINDOWS + 1);
-        if self.by() != JudgedBy::Switchback || (!whole && takes > self.options.most / 10) {
+        let most = self.options.most / if whole { 1 } else { 10 };
+        if self.by() != JudgedBy::Switchback || takes > most {
             return Ok(None);
         }
         self.watcher.set_window_len(self.options.window / shorter);

@@ -5,7 +5,7 @@ use std::io::Read;
 use std::os::unix::fs::DirBuilderExt;
 
 use session::recording::{KEY_BYTES, LOG_LINES_MAX, Observed, Pseudonyms, Recording, redacted};
-use session::replaced_file::{Durability, replace_file};
+use session::replaced_file::{Durability, replace_file, write_user_file};
 use session::{Exit, Fault};
 
 use super::doctor::{gather, judge};
@@ -29,8 +29,11 @@ pub(crate) fn run(arguments: &Record, context: &Context) -> Result<Exit, Fault> 
     if let Err(why) = read {
         return Err(Fault::failed(format!("nothing was written: {why}")));
     }
-    replace_file(&arguments.file, 0o600, text.as_bytes(), Durability::Unsynced)
-        .map_err(|error| Fault::file(&arguments.file, error))?;
+    write_user_file(&arguments.file, 0o600, text.as_bytes()).map_err(|error| {
+        let is_shared = error.kind() == std::io::ErrorKind::PermissionDenied;
+        let fault = Fault::file(&arguments.file, error);
+        if is_shared { fault.hint("name a file in a directory that only you can write to") } else { fault }
+    })?;
     let file = arguments.file.display().to_string();
     context.console.report(&RecordReport::of(&recording, file, text.len()))?;
     Ok(Exit::Done)

@@ -240,9 +240,23 @@ impl Pseudonyms {
     /// A text of which only words of netpolicy's own messages, numbers and pseudonyms are left. Known names
     /// are found as whole words, the longest first.
     pub(super) fn text(&mut self, text: &str) -> String {
+        // The socket address of a link-local address has a scope: `[fe80::1%2]:546`.
+        if let Some(address) = self.address(text) {
+            return address;
+        }
         let mut result = String::new();
         let mut rest = text;
         while let Some(first) = rest.chars().next() {
+            let chunk_end = rest.find(|c: char| !is_of_chunk(c)).unwrap_or(rest.len());
+            let chunk = rest[..chunk_end].trim_end_matches(['.', ':', '-']);
+            // An address before a name: a process may be called `10`.
+            if !result.ends_with(is_of_word)
+                && let Some(replaced) = self.address(chunk)
+            {
+                result.push_str(&replaced);
+                rest = &rest[chunk.len()..];
+                continue;
+            }
             if let Some(name) = self.known_name(rest) {
                 let name = name.to_owned();
                 let of = self.names[&name];
@@ -253,13 +267,6 @@ impl Pseudonyms {
             if !is_of_word(first) && first != '/' && first != ':' {
                 result.push(first);
                 rest = &rest[first.len_utf8()..];
-                continue;
-            }
-            let chunk_end = rest.find(|c: char| !is_of_chunk(c)).unwrap_or(rest.len());
-            let chunk = rest[..chunk_end].trim_end_matches(['.', ':', '-']);
-            if let Some(replaced) = self.address(chunk) {
-                result.push_str(&replaced);
-                rest = &rest[chunk.len()..];
                 continue;
             }
             if chunk.starts_with('/') && chunk.len() > 1 && !result.ends_with(is_of_word) {
@@ -430,6 +437,21 @@ mod test {
         let said = some.text("cache-eu[812] epoll 7: cache, caches; 10.1.2.3:80");
         assert!(said.starts_with(&format!("{long}[812] epoll 7: {cache}, word-")), "{said}");
         assert!(!said.contains("10.1.2.3") && said.ends_with(":80"), "{said}");
+    }
+
+    #[test]
+    fn a_socket_address_stays_one_whatever_processes_are_called() {
+        let mut of = pseudonyms();
+        for name in [":", "::", "[", "10", "10.9", "10.9.9.1", "fe80"] {
+            of.name(NameOf::Process, name);
+        }
+        for address in ["[fe80::1%2]:4444", "10.9.9.1:80", "[::]:22", "[2001:db8::7]:53", "10.9.9.1"] {
+            let is = of.text(address);
+            let parses = is.parse::<SocketAddr>().is_ok() || is.parse::<IpAddr>().is_ok();
+            assert!(parses, "{address}: {is}");
+        }
+        assert!(!of.text("connected to 10.9.9.1:80").contains("10.9.9.1"));
+        assert!(!of.text("connected to 10.9.9.1:80").contains("proc-"));
     }
 
     #[test]

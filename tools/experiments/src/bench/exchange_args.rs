@@ -216,9 +216,9 @@ pub struct Serve {
     /// The CPUs that it may run on [default: all].
     #[arg(long, value_name = "CPUS")]
     pub cpus: Option<CpuSet>,
-    /// Size of requests and answers.
-    #[arg(long, value_name = "SIZE[/SIZE]", default_value = "1", conflicts_with = "storage")]
-    pub size: Sizes,
+    /// Size of requests and answers [default: 1; with --udp 64].
+    #[arg(long, value_name = "SIZE[/SIZE]", conflicts_with = "storage")]
+    pub size: Option<Sizes>,
     /// Answer UDP datagrams; connections to the same port are closed.
     #[arg(long, conflicts_with = "storage")]
     pub udp: bool,

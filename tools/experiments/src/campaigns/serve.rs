@@ -28,7 +28,9 @@ pub(super) fn run(arguments: &Serve, context: &Context<'_>) -> Result<Exit, Faul
     let service = match &arguments.storage {
         Some(path) => Service::Storage { path: path.clone(), writable: arguments.writable },
         None => {
-            let (request_bytes, answer_bytes) = (arguments.size.request, arguments.size.answer);
+            let bytes = if arguments.udp { 64 } else { 1 };
+            let (request_bytes, answer_bytes) =
+                arguments.size.map_or((bytes, bytes), |size| (size.request, size.answer));
             let service_time = arguments.service_time;
             if arguments.udp {
                 Service::Datagrams { request_bytes, answer_bytes, service_time }
