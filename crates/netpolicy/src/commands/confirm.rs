@@ -8,6 +8,6 @@ use cli::Context;
 /// Confirms one transaction: the named one, or the newest one on trial.
 pub(crate) fn run(arguments: &Confirm, context: &Context) -> Result<Exit, Fault> {
     let name = trial::confirm(arguments.id, &context.session.journal()?)?;
-    context.console.say(&format!("Confirmed {name}: it stays until `netpolicy rollback {name}`."));
+    context.console.say(&format!("Confirmed {name}: it stays in force until `netpolicy rollback {name}`."));
     Ok(Exit::Done)
 }

@@ -28,7 +28,7 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("compared/what_a_quiet_machine_recorded_is_found_worse_again", &[], again),
         test("compared/the_same_twice_has_no_winner", NEEDS, repeated(same)),
         test("compared/the_winner_is_kept_with_its_verdict", NEEDS, kept),
-        test("compared/one_that_is_killed_at_any_moment_leaves_the_host_as_it_was", NEEDS, killed),
+        test("compared/one_that_is_killed_at_any_moment_leaves_the_host_as_it_was", NEEDS, repeated(killed)),
         test("compared/after_many_switchbacks_every_queue_is_as_it_was", NEEDS, switchbacks),
         test("compared/one_that_is_interrupted_reports_what_it_has", NEEDS, interrupted),
         test("compared/a_restart_voids_its_round_and_the_comparison_goes_on", NEEDS, disturbed),

@@ -415,7 +415,7 @@ fn resumed() -> Result<(), Failed> {
     assert!(text(&forgotten.stderr).contains("add --resume"), "{}", text(&forgotten.stderr));
     let other = bench("5").arg("--resume").output()?;
     assert_eq!(other.status.code(), Some(2), "{}", text(&other.stderr));
-    assert!(text(&other.stderr).contains("have other --repeats or --seed"), "{}", text(&other.stderr));
+    assert!(text(&other.stderr).contains("differ in --repeats or --seed"), "{}", text(&other.stderr));
     let runs_in = |path: &Path| -> Result<Vec<Value>, Failed> {
         let results: Value = serde_json::from_str(&std::fs::read_to_string(path)?)?;
         Ok(results["evidence"].as_array().cloned().unwrap_or_default())
