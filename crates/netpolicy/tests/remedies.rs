@@ -458,7 +458,7 @@ fn of_a_mode() -> Vec<Case> {
             threads(false),
             "[device.eth0]\ndelivery = \"threaded\"\nkthread = { class = \"fifo:10\", slice = \"500us\" }\n",
             [
-                ("`fifo:10` without a slice", ", slice = \"500us\"", ""),
+                ("class fifo:10 without a slice", ", slice = \"500us\"", ""),
                 ("or `other` with a slice", "fifo:10", "other"),
             ],
         ),
@@ -473,7 +473,7 @@ fn of_a_mode() -> Vec<Case> {
             "[device.eth0]\ndelivery = \"threaded\"\nkthread = { slice = \"500us\" }\n",
             [
                 ("class = \"other\" with a slice", "slice =", "class = \"other\", slice ="),
-                ("`fifo:10` without a slice", "kthread = { slice = \"500us\" }", ""),
+                ("class fifo:10 without a slice", "kthread = { slice = \"500us\" }", ""),
             ],
         ),
         case(

@@ -211,7 +211,7 @@ fn has_slices(part: &PlacedRequest, queue: RxQueue, slice: Slice, index: &Index<
         }
         let message = format!("a kernel thread with {class} has no slice: it runs until it sleeps");
         let refusal = Refusal::new(RefusalKind::Usage, queue, message).because(asked);
-        return Err(refusal.nearest(format!("`{class}` without a slice, or `other` with a slice")));
+        return Err(refusal.nearest(format!("class {class} without a slice, or `other` with a slice")));
     }
     let now = in_force::kthread(&queue, index);
     let class = now.and_then(|thread| thread.scheduling).filter(is_real_time);
@@ -224,7 +224,7 @@ fn has_slices(part: &PlacedRequest, queue: RxQueue, slice: Slice, index: &Index<
             );
             let refusal = Refusal::new(RefusalKind::Conflict, queue, message).because(asked);
             Err(refusal.nearest(format!(
-                "class = \"other\" with a slice (--kthread-class other), or `{class}` without a slice"
+                "class = \"other\" with a slice (--kthread-class other), or class {class} without a slice"
             )))
         }
         _ => Ok(()),
