@@ -1,3 +1,4 @@
+#!/bin/busybox sh
 # shellcheck shell=dash
 # The emulated guest's first process: the root is the host's, over 9p and read-only. Mount an overlay in memory over it
 # and continue there.

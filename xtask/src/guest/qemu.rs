@@ -425,6 +425,12 @@ mod packages {
         assert_eq!(module_name("kernel/fs/9p/9p.ko.xz"), "9p");
     }
 
+    /// Without this line, the kernel cannot execute it.
+    #[test]
+    fn the_first_process_names_its_interpreter() {
+        assert!(include_str!("qemu-init.sh").starts_with("#!/bin/busybox sh\n"));
+    }
+
     #[test]
     fn the_machines_cpus_are_known_among_its_threads() {
         assert_eq!([emulated_cpu("CPU 1/TCG"), emulated_cpu("qemu-system-x86")], [Some(1), None]);
