@@ -383,14 +383,12 @@ impl Running<'_> {
             Some(end) => Ok(end),
             None => {
                 let exit = status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1);
-                let why = match (self.notes.is_empty(), status.signal()) {
-                    (false, _) => self.notes.join("\n"),
-                    (true, Some(signal)) => {
-                        format!(
-                            "the process of the session was ended by signal {signal}; its guard restores the host"
-                        )
-                    }
-                    (true, None) => format!("the process of the session exited with {exit}"),
+                let why = match (status.signal(), self.notes.is_empty()) {
+                    (Some(signal), _) => format!(
+                        "the process of the session was ended by signal {signal}; its guard restores the host"
+                    ),
+                    (None, false) => self.notes.join("\n"),
+                    (None, true) => format!("the process of the session exited with {exit}"),
                 };
                 Err(VarlinkError::refused(exit.max(1), why, None))
             }

@@ -14,7 +14,7 @@ fails)
     echo '{"netpolicy_session_end": {"exit": 7, "why": "too few requests", "hint": "generate traffic", "transactions": []}}'
     exit 7 ;;
 dies) echo 'error: no such option' >&2; exit 2 ;;
-killed) kill -9 $$ ;;
+killed) echo progress >&2; kill -9 $$ ;;
 flood) while :; do printf '{"data": "%01000d"}\n' 1; done ;;
 stubborn) trap '' TERM ;;
 esac
