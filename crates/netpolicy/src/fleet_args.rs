@@ -2,9 +2,9 @@
 
 use std::path::PathBuf;
 
+use crate::fleet::Issue;
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use fleet::Issue;
 
 /// Summarise this host for `audit`: drift, findings, requests not in force, standing proofs.
 ///

@@ -14,6 +14,7 @@ mod commands;
 mod compare_args;
 mod completing;
 pub mod daemon_args;
+pub mod fleet;
 mod fleet_args;
 pub mod help;
 mod init_args;

@@ -12,7 +12,6 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     // Crates that decide and do no I/O.
     ("model", &[]),
     ("page", &[]),
-    ("fleet", &["model", "page"]),
     ("plan", &["model"]),
     ("measure", &["model"]),
     ("policy-file", &["model"]),
@@ -36,7 +35,6 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
             "apply",
             "cli",
             "daemon",
-            "fleet",
             "latency",
             "linux",
             "measure",
@@ -99,7 +97,6 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
 const OTHERS: &[(&str, &[&str])] = &[
     ("netpolicy-model", &["schemars", "serde"]),
     ("netpolicy-page", &["schemars", "serde", "serde_json"]),
-    ("netpolicy-fleet", &["schemars", "serde", "serde_json"]),
     ("netpolicy-plan", &["thiserror"]),
     ("netpolicy-measure", &["base64", "hdrhistogram", "schemars", "serde", "thiserror"]),
     ("netpolicy-policy-file", &["serde_json", "strsim", "toml"]),

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
-use ::fleet::{Audit as Hosts, HOSTS_MAX, REPORT_BYTES_MAX};
+use crate::fleet::{Audit as Hosts, HOSTS_MAX, REPORT_BYTES_MAX};
 use session::{Exit, Fault};
 
 use crate::args::Audit;

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use crate::fleet::{Drifted, FindingOnHost, HostReport, PolicyState, Refused, Service};
 use ::daemon::api::Client;
-use ::fleet::{Drifted, FindingOnHost, HostReport, PolicyState, Refused, Service};
 
 use model::{Nanoseconds, Severity, Target};
 use serde_json::{Map, Value};

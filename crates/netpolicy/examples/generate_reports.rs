@@ -1,4 +1,4 @@
-//! Writes reports of many hosts, derived from a real one, to measure `audit`: `cargo run -p netpolicy-fleet
+//! Writes reports of many hosts, derived from a real one, to measure `audit`: `cargo run -p netpolicy
 //! --example generate_reports -- REPORT COUNT DIRECTORY`. Every tenth host has drift, every twentieth another
 //! kernel, every hundredth a conflict, and every thousandth report is cut off.
 
@@ -26,7 +26,6 @@ fn main() -> ExitCode {
     }
 }
 
-#[expect(clippy::disallowed_methods, reason = "example: a separate program; the crate itself opens no file")]
 fn generate(report: &Path, count: &str, directory: &Path) -> Result<(), String> {
     let count: usize = count.parse().ok().filter(|count| *count <= COUNT_MAX).ok_or("COUNT is too large")?;
     let text = std::fs::read_to_string(report).map_err(|error| error.to_string())?;

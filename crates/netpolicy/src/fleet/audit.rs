@@ -9,7 +9,7 @@ use schemars::{JsonSchema, SchemaGenerator};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::host_report::{FindingOnHost, HostReport};
+use super::host_report::{FindingOnHost, HostReport};
 
 /// How far a host's clock may be ahead of this one's, in seconds: a report from the future proves nothing.
 const CLOCK_SKEW_MAX: u64 = 3600;
