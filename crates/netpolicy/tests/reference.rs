@@ -161,7 +161,7 @@ fn exit_codes() -> String {
 
 fn mechanisms() -> String {
     let mut page = String::new();
-    for mechanism in primer::MECHANISMS {
+    for mechanism in netpolicy::support::MECHANISMS {
         let since = mechanism.since.map(|since| format!(" ({since})")).unwrap_or_default();
         let needs = mechanism.needed().join(", ");
         let needs = if needs.is_empty() { needs } else { format!("; needs {needs}") };

@@ -24,7 +24,6 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ("linux", &["apply", "bpf", "model", "netlink", "sys"]),
     // A session on one host, and the daemon that keeps a policy in force.
     ("session", &["apply", "linux", "model", "page", "plan", "policy-file"]),
-    ("primer", &["linux", "model", "page", "plan", "policy-file", "session"]),
     ("latency", &["apply", "linux", "measure", "model", "page", "plan", "policy-file", "session"]),
     // Shared by the command-line programs.
     ("cli", &["linux", "model", "page", "plan", "policy-file", "session"]),
@@ -42,7 +41,6 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
             "page",
             "plan",
             "policy-file",
-            "primer",
             "session",
         ],
     ),

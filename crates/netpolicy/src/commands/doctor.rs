@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::init::Found;
 use apply::Standing;
 use latency::judge::Tuned;
 use latency::live::{ListeningService, Measured, MeasuredOutcome, Rounds, SamplingPace};
@@ -15,7 +16,6 @@ use linux::{Netns, Processes};
 use model::{Delivered, DeviceId, Finding, Host, Nanoseconds, Pid, Severity};
 use plan::RefusalKind;
 use plan::doctor::{HeldObject, HostContext, PendingChanges, VethPeer};
-use primer::Found;
 use session::recording::DoctorFacts;
 use session::source::HostSource;
 use session::{Exit, Fault, app_requests, cycle, quoted, services};

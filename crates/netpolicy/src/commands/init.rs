@@ -5,11 +5,11 @@ use std::io::{ErrorKind, Write};
 use std::path::Path;
 
 use model::{Pid, PolicyName};
-use primer::{FirstFile, Found};
 use session::{Exit, Fault, quoted};
 
 use crate::args::Init;
 use crate::commands::prospects::Prospects;
+use crate::init::{FirstFile, Found};
 use crate::render::count;
 use cli::Context;
 

@@ -4,12 +4,12 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
+use crate::init::{Found, Server, servers};
 use latency::judge::Tuned;
 use latency::live::{LastMeasured, ListeningService, MeasuredOutcome, Prospect, Rounds, SamplingPace};
 use linux::Netns;
 use linux::machine::seconds_since_1970;
 use model::{Finding, Goal, Host, Pid, PolicyName, Target};
-use primer::{Found, Server, servers};
 use session::Fault;
 
 use cli::Context;

@@ -1,6 +1,6 @@
 //! `support-matrix`: which mechanisms can be used on this host, and why the others cannot.
 
-use primer::SupportMatrix;
+use crate::support::SupportMatrix;
 use session::{Exit, Fault};
 
 use cli::Context;

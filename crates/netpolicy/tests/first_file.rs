@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 use made::{device, host, process_id, server, veth};
 use model::host::{Process, Socket, SocketState, Unread};
 use model::{Fd, Host, Label, Pid, PolicyName};
-use primer::{FirstFile, Found, ListeningSocket};
+use netpolicy::init::{FirstFile, Found, ListeningSocket};
 use proptest::prelude::*;
 
 /// Makes a process listen.

@@ -11,8 +11,8 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use session::count;
 
-use crate::found::{Found, ListeningSocket};
-use crate::service::{FoundBy, ServiceProcesses, groups, pattern};
+use super::found::{Found, ListeningSocket};
+use super::service::{FoundBy, ServiceProcesses, groups, pattern};
 
 /// The maximum number of devices, and of services, that get a section. A host with more has containers or
 /// tunnels, for which individual sections would be of little use.

@@ -8,8 +8,8 @@ use std::collections::BTreeSet;
 
 use made::{device, host, veth, with_kernel};
 use model::{Host, KernelVersion, Prerequisites, Setting};
+use netpolicy::support::{MECHANISMS, SupportMatrix, Supported};
 use page::Report;
-use primer::{MECHANISMS, SupportMatrix, Supported};
 
 const EVERYTHING: Prerequisites = Prerequisites {
     btf: true,

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use model::host::Process;
 use model::{Glob, Host, NapiId, ProcessId};
 
-use crate::first_file::name_of;
-use crate::found::{Found, ListeningSocket};
+use super::first_file::name_of;
+use super::found::{Found, ListeningSocket};
 
 /// How to find the processes of a service, as keys of `match`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
