@@ -1,6 +1,7 @@
-//! Compares the counts and times of `watch` with independent clients: one window over everything that each of
-//! them sends in a lab. `cargo bench -p netpolicy --bench clients [-- PART…]`, as root. Parts: `bodies` (wrk,
-//! curl), `pipelined` (redis-benchmark, wrk), `long` (wrk), `http2` (h2load), `forking` (pgbench).
+//! Compares the request counts and response times of `watch` with the figures of independent clients, over
+//! all requests of each client in a lab. `cargo bench -p netpolicy --bench clients [-- PART…]`, as root.
+//! Parts: `bodies` (wrk, curl), `pipelined` (redis-benchmark, wrk), `long` (wrk), `http2` (h2load), `forking`
+//! (pgbench).
 #![expect(clippy::print_stdout, reason = "a benchmark prints what it measured")]
 
 use std::error::Error;
@@ -53,17 +54,17 @@ fn main() -> Done<()> {
     Ok(())
 }
 
-/// A client's own figures.
+/// The figures that a client reports.
 #[derive(Debug, Default)]
 struct Said {
     requests: u64,
-    /// Requests outstanding at its end, which may be in only one of the counts.
+    /// Requests outstanding when the client ended; only one of the two counts may include them.
     in_flight: u64,
-    /// Shares of requests, each with its percentile.
+    /// Percentiles: the share of requests, and the response time.
     percentiles: Vec<(f64, Duration)>,
 }
 
-/// One window over all requests of `client` on the port.
+/// Measures everything that `client` sends to the port, as one window.
 fn measured(
     lab: &Lab,
     port: u16,
@@ -83,7 +84,7 @@ fn measured(
     Ok((said, series, sample.usage))
 }
 
-/// Prints counts and percentiles of both, on one line.
+/// Prints the client's and netpolicy's counts and percentiles on one line.
 fn compare(what: &str, said: &Said, series: &Series) {
     let summary = Summary::of(series, Vec::new());
     let off = 100.0 * (float(summary.requests) / float(said.requests) - 1.0);
@@ -110,7 +111,7 @@ fn compare(what: &str, said: &Said, series: &Series) {
     println!("{line}");
 }
 
-/// The output of a program on the lab's client.
+/// Runs a program on the lab's client host, and returns its output.
 fn run(lab: &Lab, program: &str, arguments: &[&str]) -> Done<String> {
     let output = lab.client().run(|| Command::new(program).args(arguments).output())??;
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -271,7 +272,8 @@ fn pipelined() -> Done<()> {
         let arguments = ["-h", &address, "-t", "set", "-c", "8", "-P", pipeline, "-n", &number, "--csv"];
         let (said, series, _) = measured(&lab, 6_379, Vec::new(), || {
             let said = run(&lab, "redis-benchmark", &arguments)?;
-            // "test","rps","avg_latency_ms","min_latency_ms","p50_latency_ms","p95_latency_ms","p99_latency_ms","max_latency_ms"
+            // Columns: test, rps, avg_latency_ms, min_latency_ms, p50_latency_ms, p95_latency_ms,
+            // p99_latency_ms, max_latency_ms
             let last = said.lines().last().unwrap_or_default();
             let fields: Vec<f64> =
                 last.split(',').filter_map(|field| field.trim_matches('"').parse().ok()).collect();
@@ -282,7 +284,7 @@ fn pipelined() -> Done<()> {
                 if pipeline == "1" { vec![(0.5, p50), (0.95, p95), (0.99, p99)] } else { Vec::new() };
             let percentiles =
                 shares.into_iter().map(|(share, ms)| (share, Duration::from_secs_f64(ms / 1e3)));
-            // This includes redis-benchmark's query for the server's configuration.
+            // redis-benchmark's query for the server's configuration is outstanding, too.
             Ok(Said { requests, in_flight: 4, percentiles: percentiles.collect() })
         })?;
         compare(&format!("redis-benchmark -t set -c8 -P {pipeline}"), &said, &series);
@@ -308,8 +310,8 @@ fn long() -> Done<()> {
     for (millis, connections, seconds) in
         [(1, 20, 2), (10, 20, 2), (100, 100, 2), (1_500, 100, 3), (10_000, 100, 11)]
     {
-        // Requests that one client leaves behind are answered while the next one runs, so use a new lab for
-        // each.
+        // A client may leave requests unanswered; a new lab for each client keeps them out of the next one's
+        // counts.
         let lab = Lab::new(&LabOptions::with_queues(1))?;
         serve(&lab)?;
         let (c, d) = (format!("-c{connections}"), format!("-d{seconds}s"));
@@ -341,7 +343,7 @@ fn http2() -> Done<()> {
     Ok(())
 }
 
-/// PostgreSQL, which forks for each connection, in a cgroup whose CPU time is the reference.
+/// PostgreSQL forks for each connection. The CPU time of its cgroup is the reference.
 fn forking() -> Done<()> {
     let Some(programs) = newest(Path::new(POSTGRESQL)) else {
         println!("  no PostgreSQL below {POSTGRESQL}: apt-get install postgresql");
@@ -412,20 +414,20 @@ fn forking() -> Done<()> {
     Ok(())
 }
 
-/// The programs of the newest version.
+/// The directory of the newest version's programs.
 fn newest(below: &Path) -> Option<PathBuf> {
     let versions = std::fs::read_dir(below).ok()?.flatten();
     versions.map(|version| version.path().join("bin")).filter(|bin| bin.join("postgres").exists()).max()
 }
 
-/// Makes PostgreSQL reload its configuration, and ends one of its workers.
+/// Makes PostgreSQL reload its configuration, and kills one of its workers.
 fn reload(pid: Pid) {
     use rustix::process::{Signal, kill_process};
     let process = |pid: &str| pid.parse().ok().and_then(rustix::process::Pid::from_raw);
     std::thread::sleep(Duration::from_secs(1));
     let _reloads = process(&pid.to_string()).map(|pid| kill_process(pid, Signal::HUP));
     let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
-    // PostgreSQL restarts the autovacuum launcher and other workers of the first instance.
+    // Killing the autovacuum launcher is harmless: PostgreSQL restarts it.
     for child in children.split(' ') {
         let name = std::fs::read_to_string(format!("/proc/{child}/cmdline")).unwrap_or_default();
         if name.contains("launcher") {

@@ -1,8 +1,8 @@
-//! The cost of comparing and guarding settings on a live memcached, and whether the host is always restored.
-//! `cargo bench -p netpolicy --bench judged`, as root; with `-- PART` one part of it: `switch`, `killed`,
-//! `stalled`, `harmless`, `slow`. A number after that is the number of repetitions. `slow` runs guards with
-//! one slow-sending client, then two, and so on; a second number is the number to start with. Everything
-//! happens in separate labs.
+//! Measures the cost of comparing and guarding settings on a live memcached, and checks that the host is
+//! always restored. `cargo bench -p netpolicy --bench judged`, as root; `-- PART` runs one part: `switch`,
+//! `killed`, `stalled`, `harmless`, `slow`. A number after PART is the number of repetitions. `slow` runs
+//! guards with one slow-sending client, then two, and so on; a second number is the number of clients to
+//! start with. Everything happens in separate labs.
 #![expect(clippy::print_stdout, reason = "a benchmark prints what it measured")]
 
 use std::error::Error;
@@ -46,18 +46,18 @@ const AT_ONCE: usize = 2;
 const CONNECTIONS: usize = 8;
 const EVERY: Duration = Duration::from_millis(4);
 
-/// The number of normal connections in addition to slow-sending ones, and how long the latter wait before
-/// each byte.
+/// The number of normal connections next to slow-sending ones, and the pause of a slow sender before each
+/// byte.
 const WORKING: usize = 20;
 const BETWEEN_BYTES: Duration = Duration::from_millis(500);
 
 /// How long to wait for something that is about to happen.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The latest moment at which a comparison is killed, after it has begun to alternate.
+/// A comparison is killed at most this long after its first switch.
 const KILLED_WITHIN: Duration = Duration::from_millis(2_500);
 
-/// Packets wait for a harmless time.
+/// A deferral too short to affect the service.
 const SLIGHT: &str = "[device.veth-server]\ndelivery = \"defer50\"\ngro_flush_timeout = \"10us\"\n";
 
 /// A setting that affects no packet of these clients.
@@ -133,12 +133,12 @@ impl Stage {
         Ok(observe(self.lab.server(), &Processes::None)?.devices)
     }
 
-    /// The result of a body that runs while memcached receives requests.
+    /// Runs a closure while memcached receives requests, and returns its result.
     fn while_asked<T>(&self, body: impl FnOnce() -> Done<T>) -> Done<T> {
         self.while_asked_by(CONNECTIONS, 0, body)
     }
 
-    /// The result of a body while this many normal and slow-sending connections are active.
+    /// Runs a closure with this many normal and slow-sending connections, and returns its result.
     fn while_asked_by<T>(&self, working: usize, slow: usize, body: impl FnOnce() -> Done<T>) -> Done<T> {
         let stop = AtomicBool::new(false);
         std::thread::scope(|scope| {
@@ -163,7 +163,7 @@ fn connect(lab: &Lab) -> Option<BufReader<TcpStream>> {
     Some(BufReader::new(stream))
 }
 
-/// Sends requests at fixed times, whether or not the last answer was late.
+/// Sends requests at fixed times, even when the last answer was late.
 fn ask(lab: &Lab, stop: &AtomicBool) {
     let (mut due, mut connection, mut answer) = (Instant::now(), connect(lab), String::new());
     while !stop.load(Ordering::Relaxed) {
@@ -208,7 +208,7 @@ fn until(what: &str, mut is_so: impl FnMut() -> Done<bool>) -> Done<Duration> {
     Ok(began.elapsed())
 }
 
-/// The value below which this share of the durations is.
+/// The smallest duration that at least this percentage of the durations does not exceed.
 fn quantile(sorted: &[f64], percent: usize) -> f64 {
     let at = (sorted.len() * percent).div_ceil(100).saturating_sub(1);
     sorted.get(at).copied().unwrap_or(f64::NAN)
@@ -321,7 +321,7 @@ fn stalled(trials: usize) -> Done<()> {
     Ok(())
 }
 
-/// Guards of a change without effect, on live traffic.
+/// Guards a change without effect, on live traffic.
 fn harmless(guards: usize) -> Done<()> {
     let each = guards.div_ceil(AT_ONCE);
     let rulings: Vec<Vec<String>> = std::thread::scope(|scope| {
@@ -343,7 +343,7 @@ fn harmless(guards: usize) -> Done<()> {
     Ok(())
 }
 
-/// Guards of a change without effect, with slow-sending clients, one more for each guard.
+/// Guards a change without effect while slow-sending clients are active; each guard has one more of them.
 fn slow(guards: usize, first: usize) -> Done<()> {
     let beside: Vec<usize> = (first..first + guards).collect();
     let rulings = lane_of_guards(0, WORKING, beside.clone())?;
@@ -355,7 +355,7 @@ fn slow(guards: usize, first: usize) -> Done<()> {
     Ok(())
 }
 
-/// A guard with each of these numbers of slow-sending clients; returns the rulings.
+/// Runs one guard for each number of slow-sending clients; returns the verdicts.
 fn lane_of_guards(lane: usize, working: usize, slow: Vec<usize>) -> Done<Vec<String>> {
     let stage = Stage::new(&format!("harmless-{lane}"), 1)?;
     stage.asks(HARMLESS)?;

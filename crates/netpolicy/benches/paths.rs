@@ -1,8 +1,8 @@
-//! The run time of `netpolicy show`, and the number of calls and the time to apply and roll back a device
-//! policy; then the same for all mechanisms of a device together, and the time to read a whole device in
-//! comparison with `ethtool`, `ip` and `ynl`. `cargo bench -p netpolicy --bench paths`, as root; `-- observe`
-//! and the like for one part of it; `-- against OTHER [PROGRAM]` compares another build with this one, or
-//! with PROGRAM. Everything happens in the lab's namespaces.
+//! Measures the run time of `netpolicy show`; the calls and the time to apply and roll back a device policy,
+//! and all mechanisms of a device together; and the time to read a device, compared with `ethtool`, `ip` and
+//! `ynl`. `cargo bench -p netpolicy --bench paths`, as root; `-- PART` runs one part, such as `observe`. `--
+//! against OTHER [PROGRAM]` compares another build with this one, or with PROGRAM. Everything happens in the
+//! lab's namespaces.
 #![expect(clippy::print_stdout, reason = "a benchmark prints what it measured")]
 
 use std::error::Error;
@@ -125,7 +125,7 @@ fn apply_a_device_policy(queues: u32) -> Done<()> {
         undo.push(began.elapsed());
         Ok(())
     })?;
-    let rounds = u64::try_from(ROUNDS + 1)?; // The first round is not timed, but counted.
+    let rounds = u64::try_from(ROUNDS + 1)?; // The first round is counted, but not timed.
     println!(
         "apply, suspend20 on a device of {queues} queues ({settings} settings): observe, plan, commit and roll back \
          {apply}; the roll back alone {}; {} writes and {} reads of queues a round, both ways together",
@@ -157,7 +157,7 @@ fn asked() -> TransactionOrigin {
     }
 }
 
-/// The kernel, with a count of its calls.
+/// The kernel, with the number of calls to it.
 struct Counting {
     kernel: Kernel,
     reads: u64,
@@ -182,12 +182,12 @@ impl Knobs for Counting {
     }
 }
 
-/// A directory that is removed with the benchmark.
+/// Creates a temporary directory that is removed when the benchmark ends.
 fn scratch() -> Done<TempDir> {
     Ok(TempDir::with_prefix("netpolicy-bench-")?)
 }
 
-/// A second process of this program, holding sockets in a namespace.
+/// A second process of this program that holds sockets in a namespace.
 struct Holder(Child);
 
 impl Holder {
@@ -234,7 +234,7 @@ fn hold_sockets() -> Done<()> {
     Ok(())
 }
 
-/// Repeated times, shown as their median and spread.
+/// Measured times, printed as their median and spread.
 struct Times(Vec<Duration>);
 
 impl Times {

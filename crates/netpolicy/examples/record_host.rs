@@ -54,7 +54,7 @@ fn record(capture: &Path, directory: &Path, name: &str, origin: &str) -> Result<
     Ok(format!("{} with {} devices, of Linux {}", file.display(), host.devices.len(), host.release))
 }
 
-/// The host in a document of `netpolicy -o json show`.
+/// Parses the host in a document of `netpolicy -o json show`.
 fn read(text: &str) -> Result<Host, String> {
     let mut document: serde_json::Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
     if document["kind"] != "host" {
@@ -83,7 +83,7 @@ fn scrubbed(mut host: Host) -> Host {
     host
 }
 
-/// The origin of the capture, as TOML.
+/// Describes the capture's origin, as TOML.
 fn described(host: &Host, origin: &str) -> String {
     let mut text = format!("origin = \"{origin}\"\nkernel = \"{}\"\n", host.release);
     for device in &host.devices {

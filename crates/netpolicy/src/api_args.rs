@@ -22,7 +22,7 @@ pub struct SocketArgs {
     pub api_group: Option<u32>,
     /// Socket that serves OpenMetrics over HTTP; '' disables it [default: /run/netpolicy/metrics, or `metrics` in
     /// the --state-dir].
-    // clap's own parser of paths takes no empty word.
+    // clap's PathBuf parser rejects an empty value.
     #[arg(long, value_name = "PATH", value_parser = OsStringValueParser::new().map(PathBuf::from))]
     pub metrics_socket: Option<PathBuf>,
     /// Also write OpenMetrics to this file, for a textfile collector; its name ends in .prom.
@@ -36,10 +36,10 @@ pub struct SocketArgs {
     pub attach_socket: PathBuf,
 }
 
-/// The session of the daemon's API that this command runs for.
+/// The session of the daemon's API for which this command runs.
 #[derive(Clone, Debug, Default, Args)]
 pub struct ApiSession {
-    /// The daemon.
+    /// The daemon's pid.
     #[arg(long, value_name = "PID", hide = true)]
     pub api_session: Option<u32>,
     /// The method and the client, for the journal.

@@ -70,7 +70,7 @@ impl Arguments {
     }
 }
 
-/// The command.
+/// The subcommands.
 #[derive(Debug, Subcommand)]
 #[expect(missing_docs, reason = "see the help of each command")]
 pub enum Command {
@@ -149,7 +149,7 @@ pub struct Show {
     /// Which processes to inspect.
     #[arg(long, value_name = "all|none|PID,...", default_value = "all", value_parser = which_processes)]
     pub processes: Which,
-    /// A recording.
+    /// Read a recording instead of this host.
     #[command(flatten)]
     pub from: FromArgs,
 }

@@ -105,7 +105,7 @@ pub(crate) fn guard(text: &str) -> Result<Nanoseconds, String> {
     span(text, Nanoseconds::from_millis(10), Nanoseconds::from_millis(10_000))
 }
 
-/// Parses the margin, whose range excludes margins that are too small to decide or too large to be useful.
+/// Parses the margin. Its range excludes margins that are too small to decide or too large to be useful.
 pub(crate) fn margin(text: &str) -> Result<f64, String> {
     let percent = text.trim_end_matches(['%', ' ']).parse().ok();
     percent

@@ -1,5 +1,5 @@
-//! Completion values for the shell, found on this host when they are needed. Values that cannot be read are
-//! omitted, because a shell cannot show errors.
+//! Shell completion values, read from this host on demand. Unreadable values are omitted, because a shell
+//! cannot show errors.
 
 use clap_complete::engine::CompletionCandidate;
 use linux::{Netns, Processes, observe};
@@ -16,7 +16,7 @@ pub(crate) fn policies() -> Vec<CompletionCandidate> {
     PolicyName::ALL.into_iter().map(|policy| offered(policy.as_str(), "a policy")).collect()
 }
 
-/// The delivery modes; those with a time have the values from the kernel's documents.
+/// The delivery modes; those with a parameter get the values in the kernel's documentation.
 pub(crate) fn modes() -> Vec<CompletionCandidate> {
     let documents = DeliveryMode::DOCUMENT.into_iter().chain(DeliveryMode::EPOLL_DOCUMENT);
     let mut modes: Vec<String> =

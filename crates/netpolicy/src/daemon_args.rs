@@ -31,7 +31,7 @@ pub struct DaemonArgs {
     /// Changes that are also allowed.
     #[command(flatten)]
     pub allow: AllowArgs,
-    /// The sockets on which it serves.
+    /// The sockets on which the daemon serves.
     #[command(flatten)]
     pub sockets: SocketArgs,
 }
@@ -58,7 +58,7 @@ impl From<OnStopArg> for daemon::OnStop {
 /// Inspect processes on behalf of the daemon, which then needs no `CAP_SYS_PTRACE`.
 #[derive(Clone, Debug, Args)]
 pub struct AttachService {
-    /// The socket on which it serves.
+    /// The socket on which the service listens.
     #[arg(long, value_name = "PATH", default_value = daemon::attach_service::SOCKET)]
     pub socket: PathBuf,
     /// Exit code 0 if a service answers there, for health checks.

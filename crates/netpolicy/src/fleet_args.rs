@@ -66,7 +66,7 @@ pub struct Audit {
     pub html: Option<PathBuf>,
 }
 
-/// An issue by its word.
+/// Parses an issue by its word.
 fn issue() -> impl TypedValueParser<Value = Issue> {
     PossibleValuesParser::new(Issue::ALL.map(Issue::as_str))
         .map(|word| Issue::ALL.into_iter().find(|issue| issue.as_str() == word).unwrap_or(Issue::Stale))

@@ -5,11 +5,11 @@ use std::fmt::Write as _;
 use clap::Command;
 pub use cli::GROUPS;
 
-/// The template of `--help`: `before-help` has the commands, by group.
+/// The template of `--help`: `before-help` contains the commands by group.
 const TEMPLATE: &str =
     "{about-with-newline}\n{usage-heading} {usage}\n\n{before-help}Options:\n{options}\n{after-help}";
 
-/// Groups the program's commands in its help: names with `-h`, a line each with `--help`.
+/// Groups the commands in the program's help: only names with `-h`, one line per command with `--help`.
 #[must_use]
 pub fn grouped(command: Command) -> Command {
     let (names, lines) = (group_names(&command), group_lines(&command));
@@ -36,7 +36,7 @@ fn group_names(command: &Command) -> String {
     text
 }
 
-/// Each group's commands, with descriptions.
+/// The commands of each group, with descriptions.
 fn group_lines(command: &Command) -> String {
     let width = width(GROUPS.iter().flat_map(|(_, names)| names.iter().copied()));
     let mut text = String::new();

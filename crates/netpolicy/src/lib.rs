@@ -1,7 +1,7 @@
 //! The command line of netpolicy: arguments, commands, and their output.
 //!
-//! Policy files are parsed by `policy-file`, and the cycle is `session::cycle`. The commands of tools are
-//! separate programs ([`cli::programs`]).
+//! `policy-file` parses policy files, and `session::cycle` is the main sequence. Tool commands are separate
+//! programs ([`cli::programs`]).
 //!
 //! Read in this order: [`session::cycle`] (the main sequence), [`args`] (arguments), [`::policy_file`]
 //! (policy files), `commands` (one file per command), `render` (output).

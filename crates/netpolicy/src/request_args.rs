@@ -85,7 +85,7 @@ pub struct Kthread {
 }
 
 impl Kthread {
-    /// The given values, as part of a policy.
+    /// Returns the given values as part of a policy.
     pub fn request(&self) -> KthreadRequest {
         let values = [
             self.kthread_cpus.clone().map(KthreadValue::Cpus),
@@ -98,14 +98,14 @@ impl Kthread {
 }
 
 impl BudgetArgs {
-    /// The given limits, as part of a policy.
+    /// Returns the given limits as part of a policy.
     pub const fn budget(self) -> model::Budget {
         model::Budget { polling_cpus: self.polling_cpus, added_delay: None, rt_priority: self.rt_priority }
     }
 }
 
 impl DeliveryChoice {
-    /// The given policy or mode.
+    /// Returns the given policy or mode.
     pub fn word(&self) -> PolicyWord {
         // clap's argument group guarantees that exactly one of `policy` and `delivery` is given.
         let policy = self.policy.unwrap_or(PolicyName::None);

@@ -5,20 +5,20 @@ use std::collections::BTreeMap;
 use model::host::{Confidence, IrqEdge, Process, SocketState};
 use model::{EpollId, Fd, Host, NapiId, RxQueue};
 
-/// Sockets of one epoll with the same state and incoming NAPI.
+/// Sockets of one epoll whose state and NAPI are the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct SocketGroup {
-    /// The epoll that watches them; `None` for sockets that no epoll watches.
+    /// The epoll that watches the sockets; `None` if no epoll does.
     pub(crate) epoll: Option<Fd>,
     /// The state of these sockets.
     pub(crate) state: SocketState,
-    /// The source of their packets.
+    /// The NAPI that delivers their packets.
     pub(crate) napi: Option<NapiId>,
     /// The number of these sockets.
     pub(crate) count: usize,
 }
 
-/// The sockets of a process in groups, by epoll. A socket that several epolls watch is in a group of each.
+/// Groups the sockets of a process by epoll. A socket that several epolls watch is in a group of each.
 pub(crate) fn socket_groups(process: &Process) -> Vec<SocketGroup> {
     let mut watchers: BTreeMap<u64, Vec<Fd>> = BTreeMap::new();
     for epoll in &process.epolls {
@@ -74,7 +74,7 @@ pub(crate) fn irq_of(host: &Host, napi: NapiId) -> Option<IrqEdge> {
     host.napi(napi)?.1.irq
 }
 
-/// `?` for an inferred edge, nothing for a reported one.
+/// The mark of an edge: `?` if it was inferred, nothing if the kernel or driver reports it.
 pub(crate) const fn mark(confidence: Confidence) -> &'static str {
     match confidence {
         Confidence::Stated => "",

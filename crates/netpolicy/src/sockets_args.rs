@@ -96,7 +96,7 @@ impl FromStr for UserChoice {
     }
 }
 
-/// Parses a policy for a socket: any except `mix`, which is for devices.
+/// Parses a policy for a socket: any except `mix`, which is only for devices.
 fn of_a_socket(text: &str) -> Result<PolicyName, String> {
     match text.parse::<PolicyName>() {
         Ok(PolicyName::Mix) => Err("`mix` is a policy for devices only".to_owned()),

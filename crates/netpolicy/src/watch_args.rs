@@ -57,7 +57,7 @@ pub struct ServiceChoice {
 }
 
 impl ServiceChoice {
-    /// The selected service. The arguments admit exactly one.
+    /// Returns the selected service. clap ensures that there is exactly one.
     pub(crate) fn selection(&self) -> ServiceSelection {
         match (self.pid, self.port, &self.unit) {
             (Some(pid), ..) => ServiceSelection::Process(Pid(pid)),
@@ -68,7 +68,7 @@ impl ServiceChoice {
     }
 }
 
-/// The minimum window: a hundred times the time of attaching.
+/// The minimum length of a window: a hundred times as long as attaching the programs takes.
 const SAMPLE_MIN: Nanoseconds = Nanoseconds::from_millis(10);
 
 fn sample(text: &str) -> Result<Nanoseconds, String> {

@@ -1,6 +1,6 @@
-//! Checks the Helm chart without helm: its schema has the values of values.yaml, each value has a
-//! description, and its containers have the capabilities of the units. `root/rollout.rs` renders the chart.
-//! Also checks the messages on which the Ansible collection depends.
+//! Checks the Helm chart without helm: its schema lists the values of values.yaml, each value has a
+//! description, and its containers have the capabilities of the systemd units. `root/rollout.rs` renders the
+//! chart. Also checks the messages on which the Ansible collection depends.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -14,12 +14,12 @@ fn read(path: &str) -> String {
     std::fs::read_to_string(repository().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-/// The paths of the values, with dots. A mapping without a comment of its own has rows for its keys instead.
-/// The description of a value is the comment above it, which `helm show values` prints.
+/// The dotted paths of the values. A mapping without a comment is represented by its keys. The comment above
+/// a value, which `helm show values` prints, is its description.
 fn values() -> BTreeSet<String> {
     let (mut paths, mut description, mut parents): (BTreeSet<String>, String, Vec<(usize, String)>) =
         (BTreeSet::new(), String::new(), Vec::new());
-    // The column of the value whose default the following, further indented lines belong to.
+    // The column of the value whose default consists of the following, further indented lines.
     let mut inside: Option<usize> = None;
     for line in read(&format!("{CHART}/values.yaml")).lines() {
         let column = line.len() - line.trim_start().len();
@@ -51,7 +51,7 @@ fn values() -> BTreeSet<String> {
     paths
 }
 
-/// The paths of a schema's properties, with dots, down to those that have none.
+/// The dotted paths of a schema's properties that have no properties themselves.
 fn properties(schema: &Value, path: &str, into: &mut BTreeSet<String>) {
     match schema["properties"].as_object() {
         Some(all) => {
@@ -79,7 +79,7 @@ fn the_schema_has_every_value_of_values_yaml_and_no_other() {
         );
     }
     for path in &known {
-        // Helm adds `global`.
+        // Helm adds `global` to the values.
         let is_listed = listed.iter().any(|listed| path == listed || path.starts_with(&format!("{listed}.")));
         assert!(is_listed || path == "global", "{path} is not in values.yaml");
     }
@@ -145,7 +145,7 @@ fn the_how_to_names_what_the_chart_needs() {
     );
 }
 
-/// The collection tells "too little traffic" from other refusals by these words.
+/// The collection recognises "too little traffic" by these words.
 #[test]
 fn the_collection_knows_how_a_guard_refuses_a_service_without_traffic() {
     let module = read("packaging/ansible/netpolicy/plugins/module_utils/netpolicy.py");

@@ -1,5 +1,5 @@
-//! The command as users see it: messages, exit codes, and the output to which they go. Nothing here changes a
-//! host; tests that do are in `tests/root`.
+//! Tests the command as users see it: messages, exit codes, and the stream of each output. Nothing here
+//! changes the host; tests that do are in `tests/root`.
 
 use std::io::Read;
 use std::process::{Command, Output, Stdio};
@@ -74,7 +74,7 @@ fn cat_prints_one_file_with_the_origin_of_every_value() {
     let output = netpolicy(&["--policy-dir", &dir, "cat"]);
     assert_eq!(output.status.code(), Some(0));
     insta::assert_snapshot!(text(&output.stdout).replace(&dir, ""));
-    // `cat` prints a policy file that is equivalent to its input.
+    // `cat` prints a policy file that is equivalent to the files that it read.
     let again = scratch.file("again", &text(&output.stdout));
     let same = netpolicy(&["--policy-file", &again, "cat"]);
     let without_origins = |output: &Output| -> Vec<String> {
@@ -130,7 +130,7 @@ fn colour_is_used_only_where_it_is_asked_for() {
     assert!(!escapes(&["--color", "never", "show", "--processes", "none"], None));
 }
 
-/// Bash's completions for the last of these words, with the script of `completions bash`.
+/// Returns Bash's completions for the last word, using the script of `completions bash`.
 fn offered_by_bash(words: &[&str]) -> Vec<String> {
     let script = r#"
         directory=$(dirname "$1") && PATH=$directory:$PATH && shift
@@ -189,7 +189,7 @@ fn every_shell_has_completions_and_every_command_a_manual_page() {
         }
         assert_eq!(page.matches(".ds Aq").count(), 2, "one preamble: {page}");
     }
-    // A command's page has only its own synopsis and options; global options have their own page.
+    // A command's page has only the command's own synopsis and options; global options have a separate page.
     let synopsis = |page: &str| {
         let (_, after) = page.split_once(".SH SYNOPSIS\n").expect("a synopsis");
         after.split_once("\n.SH").expect("more sections").0.replace('\\', "")
@@ -243,7 +243,7 @@ fn userbusy_is_refused_for_a_running_process_and_names_what_the_kernel_could_do(
     insta::assert_snapshot!(text(&output.stderr).replace(&own, "PID"));
 }
 
-/// Runs a command that must not hang, whatever its input.
+/// Runs a command that must not hang whatever its input is.
 fn ends(mut command: Command) -> Output {
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("starts");
     for _ in 0..1_000 {
@@ -410,7 +410,7 @@ fn the_last_transaction_is_not_skipped_for_an_older_one_because_it_cannot_be_rea
 
 #[test]
 fn netpolicy_does_not_attach_to_itself() {
-    // `exec` replaces the shell, so the command has the shell's pid.
+    // `exec` replaces the shell, so the command inherits the pid.
     for words in ["attach $$ --policy latency", "set task $$ latency"] {
         let script = format!("exec \"$0\" {words}");
         let output = Command::new("sh")
@@ -552,7 +552,7 @@ fn a_command_of_a_program_that_is_not_installed_names_the_package() {
             "{arguments:?}: {said}"
         );
     }
-    // Output about all programs omits those that are not installed.
+    // Output about all programs omits programs that are not installed.
     for (arguments, file) in [
         (["man", "--dir", &scratch.path("pages")], "pages/man8/netpolicy.8"),
         (["schema", "--dir", &scratch.path("schema")], "schema/show.json"),

@@ -1,5 +1,5 @@
 //! Static checks of the dashboard and the alert rules. `root/monitored.rs` tests that their metrics are
-//! served and that alerts fire.
+//! served and that the alerts fire.
 
 use std::collections::BTreeSet;
 

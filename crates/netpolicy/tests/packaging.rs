@@ -1,5 +1,5 @@
-//! Checks the installed files other than the program, such as the units. `root/tools.rs` has systemd check
-//! them.
+//! Checks installed files other than the programs, such as the systemd units. In `root/tools.rs`, systemd
+//! checks the units.
 
 use std::path::{Path, PathBuf};
 

@@ -1,4 +1,4 @@
-//! `explain` for a policy's recipe, and for an invalid recipe file.
+//! Tests `explain` for a policy's recipe, and for an invalid recipe file.
 
 use testkit::command::{Scratch, netpolicy, text};
 

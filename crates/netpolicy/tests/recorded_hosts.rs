@@ -1,4 +1,4 @@
-//! The built-in recipes on a recorded host.
+//! Tests the shipped recipes on recorded hosts.
 
 #[path = "../../plan/tests/plan/made.rs"]
 #[expect(dead_code, reason = "only what describes a host is used here")]
@@ -13,7 +13,7 @@ use model::{Host, Intent, IrqKnob, Offload, Pid, Policy, PolicyName, Recipes, Rs
 use plan::{Refusal, Resolved, desired, diff, place};
 use policy_file::recipes;
 
-/// The recorded host as root sees it: nginx has a separate port, and its epoll is readable.
+/// The recorded host as root sees it. nginx has a separate port, and its epoll is readable.
 fn cache_server() -> Host {
     let mut host: Host =
         serde_json::from_str(include_str!("hosts/cache-server.json")).expect("the fixture is a host");
@@ -27,7 +27,7 @@ fn cache_server() -> Host {
     host
 }
 
-/// The same machine with a NIC that has 8 queues, RSS contexts and ntuple rules.
+/// The same machine, with a NIC that has 8 queues, RSS contexts and ntuple rules.
 fn with_rules() -> Host {
     let mut host = cache_server();
     let nic = &mut host.devices[1];
@@ -79,7 +79,7 @@ fn printed(policy: &Policy, host: &Host, resolved: &Resolved) -> Result<String, 
     Ok(text)
 }
 
-/// The built-in recipes.
+/// The shipped recipes.
 fn shipped() -> Arc<Recipes> {
     Arc::new(recipes(&[]).expect("the shipped recipes"))
 }
@@ -141,7 +141,7 @@ fn sockets_of_a_recorded_host_get_queues_or_say_why_not() {
         .iter()
         .flat_map(|share| share.rules.iter().map(|rule| rule.flow.to_string()))
         .collect();
-    // Each epoll watches its listener, so that no connection needs a rule.
+    // Each epoll watches its listener, so connections need no rules.
     assert_eq!(rules, ["tcp4 dst-port 11211", "tcp4 dst-port 80"]);
     for change in planned(&host).changes() {
         made::write(&mut host, change.to());
@@ -156,9 +156,9 @@ fn sockets_of_a_recorded_host_get_queues_or_say_why_not() {
     }
 }
 
-/// A host with a NIC according to its driver's source, not a capture: four queues, whose NAPIs and interrupts
-/// are reported or named according to the facts. Before `irq_stated`, or without a queue number in the name,
-/// none is known.
+/// A host with a NIC that is modelled on its driver's source, not captured. Interrupts are reported if the
+/// fact `irq_stated` says so. Otherwise they are matched by name, or unknown if the driver's names contain no
+/// queue number.
 fn built_from_source(driver: &str) -> Host {
     let facts = policy_file::nic_facts();
     let facts = &facts.drivers[driver];
@@ -180,13 +180,13 @@ fn built_from_source(driver: &str) -> Host {
             continue;
         }
         edge.confidence = Confidence::ByName;
-        // If the name has no queue number, the interrupt is not matched.
+        // Without a queue number in its name, an interrupt is not matched to a queue.
         if name.is_none() {
             napi.irq = None;
         }
     }
     if !stated {
-        // Drivers without netif_queue_set_napi(), as i40e.
+        // Drivers without netif_queue_set_napi(), such as i40e.
         for queue in &mut host.devices.last_mut().expect("the NIC").rx_queues {
             queue.napi.as_mut().expect("a NAPI").confidence = Confidence::ByOrder;
         }
@@ -215,8 +215,7 @@ fn every_driver_of_a_data_centre_is_planned_set_judged_and_undone() {
             .filter(|change| matches!(change.to(), Setting::Irq(_, IrqKnob::Affinity(_))))
             .count();
         let queues = host.devices[0].rx_queues.len();
-        // mana's interrupt names contain no queue number: no interrupt is pinned, so none is pinned to the
-        // wrong CPU.
+        // mana's interrupt names contain no queue number, so no interrupt is pinned.
         let expected = if driver == "mana" { 0 } else { queues };
         assert_eq!(pins, expected, "{driver}");
         for change in plan.changes() {
@@ -242,7 +241,7 @@ fn every_driver_of_a_data_centre_is_planned_set_judged_and_undone() {
     }
 }
 
-/// The captured hosts of the example `record_host`: those with a description.
+/// The hosts that the example `record_host` recorded: those with a description.
 fn captured() -> Vec<(String, Host)> {
     let directory = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/hosts");
     let mut found = Vec::new();
@@ -433,7 +432,7 @@ fn a_plan_says_what_the_driver_does_with_moderation_and_what_it_refuses() {
     );
 }
 
-/// The findings about known faults on a host, as rule and severity.
+/// The rule and severity of each finding about a known fault of a host.
 fn known_faults(host: &Host, asked: &[plan::RequestFacts], bpf_programs: Option<u32>) -> Vec<model::Finding> {
     let context = plan::doctor::HostContext {
         recipes: shipped(),

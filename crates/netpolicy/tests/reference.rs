@@ -1,4 +1,4 @@
-//! The reference pages generated from the code's tables: settings, keys of policy files, exit codes.
+//! Generates the reference pages from the code's tables: settings, keys of policy files, exit codes.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -73,7 +73,7 @@ fn settings() -> String {
             let values = facts.values().replace(" to ", "–").replace(" or ", "/");
             let details = [Some(values), Some(facts.since.to_string()), key];
             let details = details.into_iter().flatten().filter(|text| !text.is_empty()).collect::<Vec<_>>();
-            // The meaning of a setting that devices and queues have is printed only once.
+            // Print the meaning only once for a setting of both devices and queues.
             let mut meaning = cell(&facts.meaning());
             if !listed_meanings.insert((facts.name, meaning.clone())) {
                 meaning = "as above.".to_owned();
@@ -117,7 +117,7 @@ fn keys() -> String {
             } else {
                 cell(&row.takes)
             };
-            // The page of settings describes a setting; the other pages refer to it.
+            // The page of settings describes each setting; the other pages refer to it.
             let mut meaning = cell(row.meaning);
             if let Some(facts) = Setting::facts_of_key(path) {
                 let setting = format!("[`{}`](settings.md).", facts.name);
@@ -137,7 +137,7 @@ fn keys() -> String {
     page
 }
 
-/// The keys below `settings` whose values are not those of a setting. `settings.md` has the others.
+/// The keys below `settings` that accept other values than a setting's own. `settings.md` has the other keys.
 fn device_settings() -> String {
     let mut page = String::new();
     for row in key_table() {
@@ -226,12 +226,12 @@ fn delivery_modes() -> String {
     page
 }
 
-/// A table cell with numbers. Empty if all of them are zero.
+/// A table cell with numbers; empty if all numbers are zero.
 fn numbers(text: &str) -> String {
     if text == "0 / 0 / 0" { String::new() } else { text.to_owned() }
 }
 
-/// A duration in prose: `20 ms`.
+/// Formats a duration for prose: `20 ms`.
 fn in_prose(span: Nanoseconds) -> String {
     let text = span.to_string().replace("us", "µs");
     let unit = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
@@ -239,7 +239,7 @@ fn in_prose(span: Nanoseconds) -> String {
     format!("{number} {unit}").trim_end().to_owned()
 }
 
-/// The effect of a delivery mode.
+/// Describes the effect of a delivery mode.
 fn happens_with(mode: DeliveryMode) -> String {
     let usecs = mode.params().epoll.busy_poll_usecs;
     match mode {
@@ -263,7 +263,7 @@ fn happens_with(mode: DeliveryMode) -> String {
     }
 }
 
-/// The requirements of a delivery mode: the first kernel with it, and how it is started.
+/// Describes the requirements of a delivery mode: the first kernel with it, and how to start it.
 fn needed_by(mode: DeliveryMode) -> String {
     match mode {
         DeliveryMode::Interrupt => String::new(),

@@ -1,4 +1,4 @@
-//! Every alternative in a refusal can be put into the policy file literally, and works.
+//! Tests that every alternative in a refusal can be put into the policy file literally, and works.
 
 #[path = "../../plan/tests/plan/made.rs"]
 #[expect(dead_code, reason = "too few hosts for these tests")]
@@ -53,7 +53,7 @@ fn case<const WAYS: usize>(
     Case { from, host, file, ways: ways.map(|(says, instead, written)| way(says, instead, written)).into() }
 }
 
-/// A host that a test modifies.
+/// Modifies a host.
 fn with(mut host: Host, change: impl FnOnce(&mut Host)) -> Host {
     change(&mut host);
     host
@@ -98,7 +98,7 @@ fn listening(pid: u32, comm: &str, port: u16, workers: &[&[u32]]) -> Process {
     process
 }
 
-/// A cache whose threads wait on two NAPIs, and a web server, on a NIC with this many queues.
+/// A cache whose threads wait on two NAPIs, and a web server, on a NIC with `queues` queues.
 fn two_servers(queues: u32) -> Host {
     let mut host = nic(queues);
     host.processes.push(listening(812, "cache", 11_211, &[&[300], &[300]]));
@@ -119,7 +119,7 @@ match = { port = 80 }
 policy = \"bulk\"
 ";
 
-/// The processes of a service are those with its name.
+/// Resolves each service to the processes with its name.
 fn resolved(policy: &Policy, host: &Host) -> Resolved {
     policy.intents.iter().enumerate().fold(Resolved::default(), |all, (at, intent)| match &intent.target {
         Target::Service(name, _) => {
@@ -130,7 +130,7 @@ fn resolved(policy: &Policy, host: &Host) -> Resolved {
     })
 }
 
-/// The plan for the file on the host, or the refusal with its alternatives.
+/// Returns the plan for the file on the host, or the refusal and its alternatives.
 fn planned(file: &str, host: &Host) -> Result<Plan, (String, String)> {
     let wrong = |mistakes: Mistakes| {
         let help: Vec<String> = mistakes.0.iter().filter_map(|mistake| mistake.help.clone()).collect();
@@ -400,7 +400,7 @@ fn of_a_mode() -> Vec<Case> {
                 ("or threaded", "threaded-busy", "threaded"),
             ],
         ),
-        // More queues mean more kernel threads: count the threads that will exist.
+        // More queues mean more kernel threads: the refusal must count the threads that will exist.
         case(
             "budget.rs",
             threads(true),
@@ -501,7 +501,7 @@ fn of_a_mode() -> Vec<Case> {
     ]
 }
 
-/// Values that contradict a mode.
+/// Cases in which values contradict a mode.
 fn of_values() -> Vec<Case> {
     let on = |file, ways: Vec<(&'static str, &'static str, &'static str)>| Case {
         from: "parameters.rs",
@@ -583,7 +583,7 @@ fn cases() -> Vec<Case> {
     all
 }
 
-/// The faults of a case; empty if every alternative works.
+/// Returns the faults of a case; empty if every alternative works.
 fn wrong(case: &Case) -> Vec<String> {
     let Err((refusal, nearest)) = planned(case.file, &case.host) else {
         return vec![format!("{}: the policy is not refused:\n{}", case.from, case.file)];
@@ -614,8 +614,7 @@ fn what_works_works_as_it_is_typed() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
 }
 
-/// Alternatives that are not written into a policy file, and what covers them: other tests, or the parser,
-/// which refuses first.
+/// Alternatives that are not written into a policy file, and the reason or the test that covers them.
 const ELSEWHERE: &[(&str, usize, &str)] = &[
     ("desired.rs", 1, "another command, for a kernel that the tests run in a guest"),
     ("wanted.rs", 1, "the same value in both requests: values of two requests for one device"),
@@ -698,7 +697,7 @@ fn a_veth_gets_its_napis_and_its_mode_from_one_request() {
     assert_eq!(first.changes().map(|change| change.to().knob()).collect::<Vec<_>>(), ["rx-gro"]);
 }
 
-/// The remedies in the planner's snapshots of `doctor`, after `→`.
+/// The remedies in the planner's snapshots of `doctor`: the text after `→`.
 fn remedies_of_doctor() -> BTreeSet<String> {
     let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("../plan/tests/plan/snapshots");
     let mut found = BTreeSet::new();
@@ -709,7 +708,7 @@ fn remedies_of_doctor() -> BTreeSet<String> {
     found
 }
 
-/// Checks that a policy file fragment parses, can be planned, and is the section that it names.
+/// Checks that a policy file fragment parses, can be planned, and is in the section that it names.
 fn typed_into_a_file(words: &str) -> Result<(), String> {
     let (section, keys) = words.split_once(": ").ok_or("no section")?;
     let file = format!("{section}\n{}\n", keys.replace(" and ", "\n"));
@@ -719,8 +718,8 @@ fn typed_into_a_file(words: &str) -> Result<(), String> {
     planned(&file, &host).map(drop).map_err(|(why, _)| format!("{why}\n{file}"))
 }
 
-/// Checks that a `set` command can be planned on a host with its device or process, and that its flags allow
-/// the plan.
+/// Checks that a `set` command can be planned on a host that has its device or process, and that its options
+/// permit the plan.
 fn can_be_set(set: &Set) -> Result<(), String> {
     let (target, request, nic_requests) = match &set.target {
         SetTarget::Device { name, request, settings } => {
@@ -754,7 +753,7 @@ fn can_be_set(set: &Set) -> Result<(), String> {
     }
 }
 
-/// Checks a command: with netpolicy's parser, or with a shell.
+/// Checks a command with netpolicy's parser, or with a shell.
 fn typed(command: &str) -> Result<(), String> {
     if let Some(words) = command.strip_prefix("in a policy file, under ") {
         return typed_into_a_file(words);
@@ -783,7 +782,7 @@ fn typed(command: &str) -> Result<(), String> {
 
 #[test]
 fn every_remedy_of_doctor_can_be_typed() {
-    // Prose: what only the application's operator can do, and a key for an existing section.
+    // Remedies in prose: actions of the application's operator, and a key for an existing section.
     const WORDS: [&str; 4] = [
         "as many workers as queues",
         "run it with CAP_SYS_PTRACE",

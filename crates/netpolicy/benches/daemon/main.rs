@@ -1,12 +1,12 @@
-//! How soon the daemon has a policy in force after an `execve`, a new listener, a new epoll, the first
-//! connection of a pod's server and a link that comes up, on a host with a thousand other processes; its cost
-//! without events, and its cost for a process without a policy.
+//! Measures how soon the daemon has a policy in force after an `execve`, a new listener, a new epoll, the
+//! first connection to a pod's server, and a link that comes up, on a host with a thousand other processes.
+//! Also measures the daemon's cost without events, and its cost for a process without a policy.
 //!
-//! `cargo bench -p netpolicy --bench daemon`, as root; with `-- PART` one part of it, and with further
-//! programs after that, other builds of netpolicy are measured in turn with this one.
+//! `cargo bench -p netpolicy --bench daemon`, as root; `-- PART` runs one part. Programs after PART are other
+//! builds of netpolicy, which are measured in turn with this one.
 //!
-//! Everything happens in the lab's namespaces. The watched processes are this program again; each reports
-//! when it saw the policy in force.
+//! Everything happens in the lab's namespaces. The watched processes run this program's own image; each
+//! reports when it saw the policy in force.
 #![expect(clippy::print_stdout, reason = "a benchmark prints what it measured")]
 
 mod role;
@@ -29,24 +29,25 @@ type Done<T> = Result<T, Box<dyn Error>>;
 
 /// The netpolicy of this build.
 const PROGRAM: &str = env!("CARGO_BIN_EXE_netpolicy");
-/// The number of other processes.
+/// The number of processes without a policy.
 const BESIDE: usize = 1_000;
 /// The number of measurements in a block, and of blocks for each program.
 const ROUNDS: usize = 20;
 const LINK_ROUNDS: usize = 12;
 const POD_ROUNDS: usize = 100;
 const REACTION_BLOCKS: usize = 6;
-/// How many links come up between two requests to forget repairs: the limit is ten within ten minutes.
+/// The number of times that a link comes up before the daemon is told to forget its repairs: its limit is ten
+/// repairs in ten minutes.
 const LINKS_IN_A_ROW: usize = 8;
-/// The number of sockets while nothing happens.
+/// The number of sockets in the part without events.
 const SOCKETS: usize = 10_000;
 const DEVICES: usize = 4;
 const QUEUES_EACH: u32 = 64;
-/// The duration without events.
+/// How long the daemon is measured without events.
 const IDLE: Duration = Duration::from_secs(60);
-/// How many programs are started in a row, and how often with and without a daemon.
+/// The number of programs started in a row, for each variant of a block.
 const STARTED: usize = 300;
-/// The number of programs started first, which are not counted.
+/// The number of uncounted program starts at the beginning.
 const WARM_UP: usize = 100;
 const SETTLES: Duration = Duration::from_secs(1);
 const BLOCKS: usize = 16;
@@ -149,8 +150,8 @@ fn rounds(one: impl Fn() -> Done<Vec<Duration>>) -> Done<Vec<Duration>> {
     Ok(took)
 }
 
-/// The time from the first packet of a pod's server, this long after the server listens, until its epoll is
-/// set.
+/// Measures the time from the first packet of a pod's server until its epoll is set. The packet is sent
+/// `settles` after the server listens.
 fn pod_server(stage: &Stage, pod: &Netns, role: &str, settles: Duration) -> Done<Vec<Duration>> {
     let server = stage.role_in(pod, role)?;
     std::thread::sleep(settles);
@@ -163,7 +164,7 @@ fn pod_server(stage: &Stage, pod: &Netns, role: &str, settles: Duration) -> Done
     Ok(in_force.iter().map(|at| at.saturating_sub(Duration::from_nanos(begun.0))).collect())
 }
 
-/// New epolls, without an event that reports them.
+/// New epolls, which no event reports.
 fn epolls() -> Done<()> {
     let mut stage = Stage::new("epolls", 2)?;
     stage.asks(&role::policy(&stage))?;
@@ -220,7 +221,8 @@ fn links(programs: &[String]) -> Done<()> {
 /// The measurements of one program, in blocks.
 type Blocks = Vec<Vec<Duration>>;
 
-/// Each program's figures, and the ratios of the others to the first, by the medians of their blocks.
+/// Prints each program's figures, and the ratio of each other program to the first, from the medians of their
+/// blocks.
 fn compare(what: &str, programs: &[String], took: &[&Blocks]) {
     let medians = |blocks: &Blocks| -> Vec<f64> {
         blocks.iter().map(|block| median(&mut block.clone()).as_secs_f64()).collect()
@@ -275,7 +277,7 @@ fn cost_for_others() -> Done<()> {
             let way = (block + turn) % 3;
             let daemon = match way {
                 0 => {
-                    // The duration of a daemon's start: an idle machine is slower at first.
+                    // As long as a daemon needs to start, because an idle machine runs slower at first.
                     std::thread::sleep(SETTLES);
                     None
                 }
@@ -375,7 +377,7 @@ fn summary(what: &str, took: &mut [Duration]) -> String {
     )
 }
 
-/// The clock that the processes share.
+/// Reads CLOCK_MONOTONIC, which all processes share.
 fn clock() -> Nanoseconds {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     let seconds = u64::try_from(now.tv_sec).unwrap_or(0);

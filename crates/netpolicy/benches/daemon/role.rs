@@ -1,4 +1,5 @@
-//! The watched processes: without a policy at first, until they exec a matching program.
+//! The watched processes. They have no policy until they exec a matching program or listen on a matching
+//! port.
 
 use std::io::Write;
 use std::net::{TcpListener, UdpSocket};
@@ -15,7 +16,7 @@ use crate::{Done, SOCKETS, clock};
 
 pub(crate) const ROLE: &str = "NETPOLICY_BENCH_ROLE";
 pub(crate) const NEXT: &str = "NETPOLICY_BENCH_NEXT";
-/// The two images.
+/// The names of the two images: without and with a policy.
 pub(crate) const UNMATCHED: &str = "np-unmatched";
 pub(crate) const MEANT: &str = "np-meant";
 
@@ -118,7 +119,7 @@ fn makes_epolls() -> Done<()> {
     let mut epolls = vec![epoll::create(epoll::CreateFlags::CLOEXEC)?];
     in_force(own, fd_of(&epolls[0])?, clock())?;
     say(".")?;
-    // At moments that do not depend on the daemon's.
+    // Random times, independent of the daemon's intervals.
     let mut chance = model::Chance::new(u64::from(std::process::id()));
     let one = |epolls: &mut Vec<OwnedFd>| -> Done<()> {
         epolls.push(epoll::create(epoll::CreateFlags::CLOEXEC)?);
@@ -176,7 +177,7 @@ fn fd_of(epoll: &OwnedFd) -> Done<Fd> {
     Ok(Fd(u32::try_from(epoll.as_raw_fd())?))
 }
 
-/// A socket that outlives `execve`.
+/// Makes a socket survive `execve`.
 fn kept(socket: UdpSocket) -> Done<UdpSocket> {
     rustix::io::fcntl_setfd(&socket, rustix::io::FdFlags::empty())?;
     Ok(socket)

@@ -1,4 +1,4 @@
-//! A host of the lab with a daemon and processes.
+//! A lab host with a daemon and the watched processes.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
@@ -25,8 +25,8 @@ const POD: &str = "192.0.2.3";
 pub(crate) struct Stage {
     lab: Lab,
     beside: Vec<Child>,
-    /// The end of the pipe on which the processes wait: they exit when it is closed, even if this process is
-    /// killed.
+    /// The write end of the pipe that the idle processes read: they exit when it is closed, even if this
+    /// process is killed.
     held: Vec<OwnedFd>,
     scratch: TempDir,
 }
@@ -60,7 +60,7 @@ impl Stage {
         Ok(host.device_named(SERVER_DEVICE).ok_or("the device")?.id.ifindex)
     }
 
-    /// Adds a veth with NAPIs, with both ends here.
+    /// Adds a veth pair with NAPIs; both ends are in the server's namespace.
     pub(crate) fn adds_device(&self, name: &str, queues: u32) -> Done<()> {
         let peer = format!("{name}p");
         let queues = queues.to_string();
@@ -76,7 +76,7 @@ impl Stage {
         self.inside(|| commands.iter().try_for_each(|command| run(command)))
     }
 
-    /// Runs something on the server's side of the lab.
+    /// Runs a closure in the server's namespace.
     pub(crate) fn inside<T: Send>(&self, body: impl FnOnce() -> Done<T> + Send) -> Done<T> {
         let done = self.lab.server().run(|| body().map_err(|error| error.to_string()))?;
         Ok(done?)
@@ -104,7 +104,7 @@ impl Stage {
         self.daemon_by(Command::new(program))
     }
 
-    /// Starts a daemon that does not see BTF, and therefore receives no events from BPF.
+    /// Starts a daemon that cannot read BTF, and therefore receives no events from BPF.
     pub(crate) fn daemon_without_bpf(&self, program: &str) -> Done<Daemon> {
         let mut command = Command::new("unshare");
         command.args(["--mount", "sh", "-c", "mount -t tmpfs tmpfs /sys/kernel/btf && exec \"$@\"", "sh"]);
@@ -127,7 +127,7 @@ impl Stage {
             }
             std::thread::sleep(Duration::from_millis(20));
         }
-        // The daemon reports its first plan before it has applied it.
+        // The daemon reports its first plan before it applies it.
         std::thread::sleep(Duration::from_millis(500));
         Ok(daemon)
     }
@@ -259,7 +259,7 @@ impl Role {
         Ok(())
     }
 
-    /// The observations, in order.
+    /// Waits for the process to exit, and returns its measurements in order.
     pub(crate) fn wait(mut self) -> Done<Vec<Duration>> {
         let out = self.child.stdout.take().ok_or("its words")?;
         let mut took = Vec::new();
@@ -283,7 +283,7 @@ pub(crate) fn median(times: &mut [Duration]) -> Duration {
     times.get(times.len() / 2).copied().unwrap_or_default()
 }
 
-/// Never returns the benchmark's own image.
+/// Replaces this process with the image; returns only on an error.
 pub(crate) fn becomes(image: &str, role: &str, words: [String; 2]) -> std::io::Error {
     Command::new(image).env(role::ROLE, role).args(words).exec()
 }

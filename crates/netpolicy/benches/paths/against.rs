@@ -1,5 +1,5 @@
-//! The run time of commands with two programs in turn: `show`, `tc load` of one rule, and a device policy of
-//! 64 queues that is applied and rolled back.
+//! Compares the run time of two programs, in alternation: `show`, `tc load` of one rule, and a 64-queue
+//! device policy that is applied and rolled back.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -10,7 +10,7 @@ use measure::statistics::paired_ratio;
 
 use super::{Done, scratch};
 
-/// Pairs of runs, one of each program, of which every other begins with the other program.
+/// The number of pairs. Each pair runs both programs, and the order alternates.
 const PAIRS: usize = 200;
 const QUEUES: u32 = 64;
 

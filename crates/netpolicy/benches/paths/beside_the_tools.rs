@@ -1,8 +1,8 @@
-//! Reading all devices of a namespace, in comparison with the programs that report the same about its only
-//! device. `ethtool` and `ip` do not report NAPIs, qdisc backlogs or the files of each queue. So there are
-//! three sums: ten commands of these two; with `tc` and one `grep` over the files of all queues; and with two
-//! dumps of `ynl`, which report queues and NAPIs, if `NETPOLICY_BENCH_YNL` names the kernel's `cli.py`. The
-//! third gives the same information.
+//! Compares reading all devices of a namespace with programs that report the same about its only device.
+//! `ethtool` and `ip` report no NAPIs, qdisc backlogs or per-queue files, so there are three sums: ten
+//! commands of these two; the same with `tc` and a `grep` over the files of all queues; and the same with two
+//! dumps of `ynl`, which report queues and NAPIs, if `NETPOLICY_BENCH_YNL` names the kernel's `cli.py`. Only
+//! the third sum covers the same information.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -108,7 +108,7 @@ impl Drop for Mounted {
     }
 }
 
-/// Runs a command. A driver that reports nothing is not an error.
+/// Runs a command. Its exit status is ignored, because a driver may have nothing to report.
 fn ask(command: &[String]) -> Result<(), std::io::Error> {
     let mut tool = Command::new(&command[0]);
     tool.args(&command[1..])

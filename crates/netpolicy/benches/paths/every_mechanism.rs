@@ -1,5 +1,5 @@
-//! All mechanisms of a device together: on a NIC in memory, whose settings take no kernel time, and on a veth
-//! with all of those that it supports.
+//! All mechanisms of a device together: on a NIC in memory, where settings take no kernel time, and on a veth
+//! with the mechanisms that it supports.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -18,7 +18,7 @@ use model::{
 
 use super::{Done, ROUNDS, Times, asked, scratch};
 
-/// The operator's steps on a device, timed separately.
+/// The times of the operator's four steps on a device.
 #[derive(Default)]
 struct Phases {
     show: Vec<std::time::Duration>,
@@ -41,8 +41,8 @@ impl Phases {
     }
 }
 
-/// Repeats all four steps on a host: `observe` reads it, `knobs` write it, `check` checks the findings of
-/// verify.
+/// Repeats the four steps on a host: `observe` reads it, `knobs` writes its settings, and `check` checks the
+/// findings of verify.
 fn rounds<K: Knobs>(
     policy: &Policy,
     knobs: &mut K,
@@ -102,7 +102,7 @@ fn policy(nic: Vec<NicRequest>) -> Policy {
     Policy { intents: vec![intent], ..Policy::default() }
 }
 
-/// The settings that every device of the lab supports.
+/// The settings that every veth of the lab supports.
 fn of_a_veth() -> Done<Vec<NicRequest>> {
     Ok(vec![
         NicRequest::Offload(Offload::Gso, false),
@@ -128,7 +128,8 @@ pub(super) fn on_a_veth(queues: u32) -> Done<()> {
     Ok(())
 }
 
-/// A NIC with every mechanism, in memory: what remains is this program, and the journal on disk.
+/// A NIC in memory with every mechanism: the measured time is that of this program and of the journal on
+/// disk.
 pub(super) fn in_memory(queues: u32) -> Done<()> {
     let lab = Lab::new(&LabOptions::with_queues(queues))?;
     let host = with_everything(linux::observe(lab.server(), &Processes::None)?)?;
@@ -145,7 +146,7 @@ pub(super) fn in_memory(queues: u32) -> Done<()> {
         NicRequest::RssContexts(vec![QueueSpan { first: queues / 2, count: queues / 2 }]),
         NicRequest::FlowRules(rules),
     ]);
-    // The graph does not change, so verification finds every setting missing: the worst case.
+    // The observed host does not change, so verification finds every setting missing: the worst case.
     let timed = |policy: &Policy| {
         let mut nic = InMemory::before(&planned(policy, &host)?);
         rounds(policy, &mut nic, |_| Ok(host.clone()), |_| Ok(()))
@@ -170,7 +171,7 @@ pub(super) fn in_memory(queues: u32) -> Done<()> {
     Ok(())
 }
 
-/// The observed host with a device that has the features that a veth lacks.
+/// Gives the observed host a device with the features that a veth lacks.
 fn with_everything(mut host: Host) -> Done<Host> {
     let at = host.devices.iter().position(|device| device.id.name.as_str() == SERVER_DEVICE);
     let device = &mut host.devices[at.ok_or("the device was not observed")?];

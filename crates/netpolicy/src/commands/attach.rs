@@ -10,7 +10,7 @@ use super::attachment::{Attachment, EventOutput};
 use crate::args::{AttachArgs, Attached};
 use cli::Context;
 
-/// Attaches, and stays until it is interrupted or the process exits.
+/// Attaches, and waits for a signal or the exit of the process.
 pub(crate) fn run(arguments: &AttachArgs, context: &Context) -> Result<Exit, Fault> {
     let pid = pid_of(arguments, context)?;
     let process = another_process(pid)?;
@@ -22,7 +22,7 @@ pub(crate) fn run(arguments: &AttachArgs, context: &Context) -> Result<Exit, Fau
     };
     plan::allowed_class(&intent).map_err(Fault::refused_early)?;
     fullbusy::refuse_from_outside(&Policy { intents: vec![intent.clone()], ..Policy::default() })?;
-    // Held until this function returns.
+    // Hold the CPU latency request until this function returns.
     let _held = wake::hold(arguments.cpu_dma_latency, &intent, &context.session, &context.console)?;
     // From here on, a signal ends the attachment and restores the settings instead of killing this process.
     let signals = Signals::catch()?;
@@ -42,10 +42,10 @@ pub(crate) fn run(arguments: &AttachArgs, context: &Context) -> Result<Exit, Fau
     Ok(Exit::Done)
 }
 
-/// The process that the command line selects.
+/// Returns the process that the command line selects.
 ///
 /// # Errors
-/// If there is none, or several: only one can be attached to.
+/// If no process matches, or several do: `attach` follows only one.
 fn pid_of(arguments: &AttachArgs, context: &Context) -> Result<Pid, Fault> {
     let word = match (&arguments.process, arguments.port) {
         (Some(Attached::Pid(pid)), _) => return Ok(Pid(*pid)),
@@ -70,10 +70,10 @@ fn pid_of(arguments: &AttachArgs, context: &Context) -> Result<Pid, Fault> {
 /// The maximum number of processes to name in an error.
 const NAMED_MAX: usize = 4;
 
-/// A process that can be given a policy: any except this one, which exits with the command.
+/// Identifies a process that can be given a policy: any except this one, which exits with the command.
 ///
 /// # Errors
-/// If it is this process, or there is none.
+/// If it is this process, or no process has this pid.
 pub(super) fn another_process(pid: Pid) -> Result<ProcessId, Fault> {
     if pid.0 == std::process::id() {
         let words = format!("process {pid} is this netpolicy command itself");

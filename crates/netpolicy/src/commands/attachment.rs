@@ -1,12 +1,12 @@
-//! A policy on running processes, until a signal or their exit: shared by `attach` and `run`.
+//! A policy on running processes until a signal or their exit; used by `attach` and `run`.
 //!
-//! The initial settings, and those added when the process creates an epoll, forks or receives on another
-//! queue, are separate transactions, each kept as soon as it is committed. So the journal is free for others
-//! in between, and the settings that a killed netpolicy leaves behind can be rolled back by name. At the end
-//! all of them are rolled back, newest first.
+//! The initial settings are one transaction. So are the settings added when the process creates an epoll,
+//! forks or receives on another queue. Each is kept as soon as it is committed: the journal is then free for
+//! other programs, and if netpolicy is killed, its settings can be rolled back by name. At the end all
+//! transactions are rolled back, newest first.
 //!
-//! Settings that a killed attachment left behind are restored first if this one also wants them
-//! ([`takeover`]); otherwise they would be recorded as the original values and never be restored.
+//! Settings that a killed attachment left behind are restored first if this attachment also wants them
+//! ([`takeover`]). Otherwise they would be recorded as the original values and never be restored.
 
 mod takeover;
 
@@ -27,8 +27,7 @@ use cli::Context;
 /// The maximum wait for an event before signals are checked.
 pub(crate) const TURN: Duration = Duration::from_millis(50);
 
-/// How soon after an event everything is observed again, so that a server has time to create the rest of its
-/// epolls.
+/// The delay of an observation after an event, so that a server has time to create the rest of its epolls.
 const LOOK_AFTER_EVENT: Duration = Duration::from_millis(20);
 
 /// How often everything is observed again without an event: connections arrive on new queues, and a reset may
@@ -70,7 +69,7 @@ pub(crate) struct Attachment<'a> {
     output: EventOutput,
     journal: Journal,
     netns: Netns,
-    /// The request, whose target is replaced by each process in turn.
+    /// The request; each followed process in turn becomes its target.
     intent: Intent,
     recipes: Arc<Recipes>,
     follower: Follower,
@@ -79,9 +78,9 @@ pub(crate) struct Attachment<'a> {
     look_at: Instant,
     /// The number of consecutive failed observations.
     failures: u32,
-    /// The notes that were reported, each of them once.
+    /// The notes that were already reported.
     reported: BTreeSet<String>,
-    /// Whether there has been anything to set.
+    /// Whether any object was found to set.
     found: bool,
 }
 
@@ -169,8 +168,8 @@ impl<'a> Attachment<'a> {
         self.set(plan, began)
     }
 
-    /// The first [`Attachment::look`], repeated once if it fails for a transient reason: a child of the
-    /// process has exited in the meantime, or another attachment was faster.
+    /// The first [`Attachment::look`]. Repeats it after a transient failure: a child of the process has
+    /// exited in the meantime, or another attachment was faster.
     pub(crate) fn first_look(&mut self) -> Result<(), Fault> {
         for _ in 0..FAILURES_MAX {
             match self.look() {
@@ -202,10 +201,10 @@ impl<'a> Attachment<'a> {
         Ok(())
     }
 
-    /// Repeats [`Attachment::look`]. A process may exit, or close an epoll, between the event that reported
-    /// it and the write. Such a failure leaves the host unchanged and is ignored if the object is gone after
-    /// the follower's next event. It is also ignored if there is no plan at the moment because a device is
-    /// down or missing: the plan may work when it returns, and until then the current settings stay.
+    /// Repeats [`Attachment::look`]. A process may exit or close an epoll between the event that reported it
+    /// and the write. Such a failure leaves the host unchanged, and is ignored a limited number of times. A
+    /// failed plan is also ignored: a device may be down or missing and return later, and until then the
+    /// current settings stay.
     fn look_again(&mut self) -> Result<(), Fault> {
         let began = Instant::now();
         let looked = match self.planned() {
@@ -288,7 +287,7 @@ impl<'a> Attachment<'a> {
         self.follower.followed()
     }
 
-    /// Whether there has been anything to set: a queue, an epoll, a thread.
+    /// Whether any object was found to set: a queue, an epoll, a thread.
     pub(crate) const fn has_found_something(&self) -> bool {
         self.found
     }
@@ -298,7 +297,7 @@ impl<'a> Attachment<'a> {
         std::mem::take(&mut self.transactions)
     }
 
-    /// Restores everything, and reports that.
+    /// Restores everything, and reports it.
     pub(crate) fn end(mut self) -> Result<(), Fault> {
         let undone = self.put_back()?;
         let total: usize = undone.iter().map(|undone| undone.changes.len()).sum();
@@ -321,7 +320,7 @@ impl<'a> Attachment<'a> {
         Ok(())
     }
 
-    /// Restores everything after a failure; the error then reports that.
+    /// Restores everything after a failure; the returned error says so.
     pub(crate) fn failed(mut self, fault: Fault) -> Fault {
         if self.transactions.is_empty() {
             return fault;
@@ -350,8 +349,8 @@ impl<'a> Attachment<'a> {
         self.unrestored(failed).map_or(Ok(undone), Err)
     }
 
-    /// The error if these could not be rolled back: lists everything that stays in force, and how to fix
-    /// that.
+    /// The error for transactions that could not be rolled back: lists the settings that stay in force and
+    /// the commands that restore them.
     fn unrestored(&self, failed: Vec<(TransactionName, RollBackError)>) -> Option<Fault> {
         let (mut stuck, mut names) = (Vec::new(), Vec::new());
         for (name, error) in &failed {

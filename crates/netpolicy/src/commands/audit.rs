@@ -32,7 +32,7 @@ pub(crate) fn run(arguments: &Audit, context: &Context) -> Result<Exit, Fault> {
     Ok(if report.fails(arguments.gate) { Exit::Pending } else { Exit::Done })
 }
 
-/// The names in a file of expected hosts.
+/// Reads the host names in the file of expected hosts.
 fn expected(file: &Path) -> Result<BTreeSet<String>, Fault> {
     let text = bytes(file).map_err(|why| Fault::new(Exit::Usage, format!("{}: {why}", file.display())))?;
     let text = String::from_utf8_lossy(&text);
@@ -45,7 +45,7 @@ fn expected(file: &Path) -> Result<BTreeSet<String>, Fault> {
     Ok(names)
 }
 
-/// The file, or the reports of the directory, by name.
+/// Lists the file itself, or the reports in the directory, sorted by name.
 fn files(from: &Path) -> Result<Vec<PathBuf>, Fault> {
     let of = |error| Fault::file(from, error);
     if !std::fs::metadata(from).map_err(of)?.is_dir() {
@@ -66,7 +66,7 @@ fn files(from: &Path) -> Result<Vec<PathBuf>, Fault> {
     Ok(files)
 }
 
-/// The content of a regular file of limited size. A FIFO would block the audit.
+/// Reads a regular file of limited size. A FIFO would block the audit.
 fn bytes(file: &Path) -> Result<Vec<u8>, String> {
     let metadata = std::fs::metadata(file).map_err(|error| error.to_string())?;
     if !metadata.is_file() {

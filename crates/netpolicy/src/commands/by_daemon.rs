@@ -1,4 +1,4 @@
-//! Commands that are passed to a running daemon, whose settings no other process may change.
+//! Commands that a running daemon carries out, because no other process may change its settings.
 
 use daemon::api::method::TargetParams;
 use daemon::api::{CallError, Client};

@@ -22,12 +22,12 @@ pub(crate) fn run(arguments: &Cat, context: &Context) -> Result<Exit, Fault> {
     Ok(Exit::Done)
 }
 
-/// The current matches of each section, by index.
+/// The devices and processes that each section currently matches, by the section's index.
 fn meant(merged: &Merged, context: &Context) -> Result<BTreeMap<usize, MeantBySection>, Fault> {
     let netns = context.session.netns()?;
     let policy = merged.policy();
     let (resolved, processes) = services::resolve(&policy)?;
-    // Do not observe which processes receive on a device.
+    // Which processes receive on a device does not matter here: observe only the services' processes.
     let processes = match processes {
         Processes::Networking | Processes::NetworkingAnd(_) => {
             let services = (0..policy.intents.len()).flat_map(|at| resolved.pids_of(at));
@@ -38,7 +38,7 @@ fn meant(merged: &Merged, context: &Context) -> Result<BTreeMap<usize, MeantBySe
     let host = linux::observe(&netns, &processes)?;
     let selection = plan::select(&policy, &host);
     let mut meant = BTreeMap::new();
-    // The sections with a request for traffic are the policy's requests, in the same order.
+    // Sections other than `daemon` are the policy's requests, in the same order.
     let sections = merged.sections.iter().enumerate();
     let of_traffic =
         sections.filter(|(_, section)| section.kind != SectionKind::Daemon).map(|(place, _)| place);

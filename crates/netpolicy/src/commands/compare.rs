@@ -1,4 +1,4 @@
-//! `compare`: settings that alternate on a running service and are judged on its own traffic.
+//! `compare`: alternates settings on a running service and judges them on its own traffic.
 
 use std::path::Path;
 use std::time::Duration;
@@ -20,7 +20,7 @@ use super::watch;
 use crate::args::{Compare, Output};
 use cli::Context;
 
-/// How long the guard of a comparison outlasts it.
+/// How long the guard process outlasts the comparison.
 const GUARD_STAYS: Duration = Duration::from_secs(60);
 
 /// Compares, and prints the result.
@@ -191,7 +191,7 @@ fn keep_winner(
 struct Listener<'a> {
     context: &'a Context,
     record: Option<PairRecord>,
-    /// Why recording ended before the comparison; `None` if it did not.
+    /// Why recording ended before the comparison; `None` if it did not end early.
     unrecorded: Option<Fault>,
     most: Duration,
 }

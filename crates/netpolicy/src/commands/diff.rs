@@ -1,4 +1,4 @@
-//! `diff`: what differs between two recordings.
+//! `diff`: the differences between two recordings.
 
 use std::path::Path;
 
@@ -23,7 +23,7 @@ pub(crate) fn run(arguments: &Diff, context: &Context) -> Result<Exit, Fault> {
     Ok(if report.count() == 0 { Exit::Done } else { Exit::Pending })
 }
 
-/// A recording, and what `doctor` finds in it.
+/// Reads a recording, and evaluates `doctor`'s rules on it.
 fn read(path: &Path, context: &Context) -> Result<(Recording, Vec<Finding>), Fault> {
     let recording = Recording::read(path)?;
     let of_recording = Context::of_recording(context.globals.clone(), recording.clone())?;

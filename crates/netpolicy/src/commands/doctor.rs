@@ -25,7 +25,7 @@ use crate::commands::prospects::Prospects;
 use crate::render::{FindingsReport, count as counted, count_shown};
 use cli::Context;
 
-/// Counting that takes longer shows its progress.
+/// Progress is shown if counting takes longer than this.
 const PROGRESS_AFTER: Duration = Duration::from_secs(2);
 
 /// The findings of `doctor` on this host.
@@ -143,15 +143,15 @@ pub(crate) fn gather(
     Ok((host, facts))
 }
 
-/// Evaluates the rules for a host and what was counted on it. Looks for the peers of veths if a finding needs
-/// them.
+/// Evaluates the rules for a host and its counts. Looks for the peers of veths if a finding needs them.
 ///
 /// # Errors
 /// The network namespace cannot be opened. Refused policy files are part of the result.
 pub(crate) fn judge(mut host: Host, mut facts: DoctorFacts, context: &Context) -> Result<Examined, Fault> {
     let source = context.session.source()?;
     let (held, pending) = held(context);
-    // Errors in a site's recipes are the first finding, like errors in policy files: continue with the shipped ones.
+    // An error in a site's recipes becomes the first finding, like an error in a policy file: continue with
+    // the shipped recipes.
     let recipes =
         context.session.recipes().or_else(|_| policy_file::recipes(&[]).map(Arc::new)).unwrap_or_default();
     let mut host_context = HostContext {
@@ -194,7 +194,7 @@ pub(crate) fn judge(mut host: Host, mut facts: DoctorFacts, context: &Context) -
     Ok(Examined { host, findings, facts, not_known, requests, pending, refused })
 }
 
-/// The part of each second that is measured: more than for a service that is watched continuously.
+/// The part of each second that is measured: more than for a continuously watched service.
 const SAMPLE: Duration = Duration::from_millis(400);
 
 /// Starts measuring the services of the policy files, if there are any.
@@ -215,7 +215,7 @@ fn measure(context: &Context, netns: &Netns) -> Option<Rounds> {
         .ok()
 }
 
-/// Starts measuring the services without a policy.
+/// Starts measuring services that have no policy.
 fn prospects(context: &Context, netns: &Netns) -> Option<Prospects> {
     let found = Found::here(netns, Pid(std::process::id()));
     let found = found
@@ -224,7 +224,7 @@ fn prospects(context: &Context, netns: &Netns) -> Option<Prospects> {
     Prospects::begin(&found, netns, context)
 }
 
-/// Findings that only mean that a service is quiet, or was measured only briefly.
+/// Findings that only mean that a service was quiet, or was measured briefly.
 const OF_A_MOMENT: [&str; 3] = ["live-nothing-arrived", "live-few-requests", "live-uniform-alone"];
 
 /// The findings on the response times of services.
@@ -299,7 +299,7 @@ fn begin(netns: &Netns) -> Result<PressureSource, linux::KernelError> {
     PressureSource::begin(netns, &linux::observe(netns, &Processes::None)?)
 }
 
-/// The rules whose remedy is at the other end of a veth.
+/// The rules whose remedy is on a veth's peer.
 const NEEDS_PEER: [&str; 2] = ["packets-on-no-napi", "veth-without-napi"];
 
 /// The maximum number of veths whose peers are looked for.
@@ -334,7 +334,7 @@ fn asked(
     host_context: &mut HostContext,
 ) -> Result<Vec<plan::RequestFacts>, Fault> {
     let placed = context.session.requested(&context.console).and_then(|(policy, rolled_back)| {
-        // A host with such a request has a policy, although it may not be in force.
+        // A request that was rolled back still counts as a policy of this host.
         host_context.proposes &= rolled_back.is_empty();
         rolled_back.iter().for_each(|request| context.console.say(&request.to_string()));
         let policy = app_requests::joined(policy, source, &context.session.app_requests(), &context.console)?;
@@ -345,7 +345,7 @@ fn asked(
     let placement = placed?;
     match cycle::plan_placed(&placement, host) {
         Ok((_, plan)) => host_context.pending.plan = plan,
-        // The user may not be permitted to read a value, so the files may be correct.
+        // The user may lack permission to read a value: the files may still be correct.
         Err(refusal) if refusal.kind == RefusalKind::Missing => {
             context.console.detail(&format!("The pending changes are unknown: {refusal}"));
         }

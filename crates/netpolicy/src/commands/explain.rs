@@ -61,7 +61,7 @@ pub(crate) fn run(arguments: &Explain, context: &Context) -> Result<Exit, Fault>
     Ok(Exit::Done)
 }
 
-/// Prints the standing proof of a service, or of all.
+/// Prints the standing proof of one service, or of all services.
 fn say_what_is_proven(asked: &str, context: &Context) {
     let proofs = context.session.proofs().unwrap_or_default();
     let service = asked.strip_prefix("service.").unwrap_or(asked);
@@ -81,7 +81,7 @@ fn present_device<'a>(asked: &'a str, context: &Context) -> &'a str {
     }
 }
 
-/// Whether this namespace has a device with exactly this name, which may contain `@`.
+/// Whether this namespace has a device with exactly this name. A device name may contain `@`.
 fn is_device(name: &str, context: &Context) -> bool {
     let host = context.session.source().and_then(|source| source.observe(&Processes::None));
     host.is_ok_and(|host| host.devices.iter().any(|device| device.id.name.as_str() == name))

@@ -5,7 +5,7 @@ use cli::guard::GuardArgs;
 use daemon::attach_service;
 use session::{Exit, Fault};
 
-/// Waits for the deadline, and rolls back the trial if it is unconfirmed by then.
+/// Waits for the deadline, and rolls back the trial unless it was confirmed.
 pub(crate) fn run(arguments: &GuardArgs, context: &Context) -> Result<Exit, Fault> {
     if let Some(socket) = &arguments.attach_socket {
         attach_service::go_through_once_it_answers(socket);

@@ -1,4 +1,4 @@
-//! `try --guard`, and `apply` of services with a guard: a change that is judged on live traffic.
+//! `try --guard`, and `apply` of services with a guard: judges a change on live traffic.
 
 use std::time::Duration;
 
@@ -15,19 +15,19 @@ use crate::args::{AllowArgs, Output};
 use crate::render::PlanReport;
 use cli::Context;
 
-/// How long the guard process of a trial outlasts it.
+/// How long the guard process outlasts the trial.
 const GUARD_STAYS: Duration = Duration::from_secs(60);
 
-/// The guard of `try --guard`.
+/// The options of `try --guard`.
 pub(crate) struct GuardRequest<'a> {
     pub(crate) limits: Limits,
     /// The services that judge the change; empty for all services of the policy files.
     pub(crate) on: &'a [String],
-    /// The duration.
+    /// The time to judge.
     pub(crate) seconds: u64,
 }
 
-/// The guards that this command line requests.
+/// Parses and checks the guards that this command line requests.
 ///
 /// # Errors
 /// Exit 2 if the time is too short for a decision; exit 7 if no service is named.
@@ -75,8 +75,8 @@ pub(crate) fn asked(
     Ok(PolicyGuards { within: Some(within), ..guards })
 }
 
-/// Tries the change, and keeps it unless it harms a service. With `dry_run`, says what the guard would see, and
-/// writes nothing.
+/// Tries the change, and keeps it unless it harms a service. With `dry_run`, reports what the guard would
+/// detect, and writes nothing.
 pub(crate) fn run(
     policy: &Policy,
     netns: Netns,

@@ -1,4 +1,4 @@
-//! A command that runs as a session of the daemon's API: the same command, with a result for a program.
+//! Runs a command as a session of the daemon's API: the same command, with its result for a program.
 
 use apply::TransactionName;
 use cli::Context;
@@ -9,7 +9,8 @@ use session::{Exit, Fault, roll_back};
 
 use crate::args::{ApiSession, Command};
 
-/// Runs the command until it ends, its client leaves, or the daemon exits. Its last line is the result.
+/// Runs the command until it ends, its client disconnects, or the daemon exits. The last line of output is
+/// the result.
 pub(crate) fn run(
     daemon: u32,
     session: &ApiSession,
@@ -46,9 +47,10 @@ pub(crate) fn run(
     Ok(ended.map_or_else(|fault| fault.exit, |(exit, _)| exit))
 }
 
-/// Runs the command. Returns the transactions that it leaves in force, the newest first.
+/// Runs the command. Returns the transactions that it leaves in force, newest first.
 fn tried(command: &Command, context: &Context) -> Result<(Exit, Vec<TransactionName>), Fault> {
-    // `try` without a guard catches no signals: a client that leaves before the reply cannot confirm.
+    // `try` without a guard catches no signals. Catch them here: a client that leaves before the reply cannot
+    // confirm.
     let is_trial = matches!(command, Command::Try(arguments) if arguments.guard.is_none());
     let mut signals = is_trial.then(Signals::catch).transpose()?;
     let journal = context.session.journal()?;

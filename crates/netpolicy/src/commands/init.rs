@@ -57,7 +57,7 @@ pub(super) fn write(path: &Path, text: &str) -> Result<(), Fault> {
     let mut file: File = OpenOptions::new().write(true).create_new(true).open(path).map_err(failed)?;
     let written = file.write_all(text.as_bytes()).and_then(|()| file.sync_all());
     written.map_err(|error| {
-        // A partly written policy file could be taken for a complete one.
+        // A partly written policy file could be mistaken for a complete one.
         let _ = std::fs::remove_file(path);
         failed(error)
     })

@@ -11,9 +11,10 @@ use session::{Exit, Fault};
 use crate::args::{Arguments, Man};
 use cli::Context;
 
-/// Writes one page for each command, and one on policy files. Programs of other commands write their own.
+/// Writes one page for each command, and one about policy files. The commands of other programs have their
+/// own pages.
 pub(crate) fn run(arguments: &Man, context: &Context) -> Result<Exit, Fault> {
-    // The pages are generated from the definitions that parse the command line, so they cannot disagree.
+    // The pages are generated from the definitions that parse the command line, so they match it.
     let mut command = Arguments::command().disable_help_subcommand(true);
     command.build();
     cli::man::write_page(&command, &arguments.dir)?;

@@ -52,7 +52,7 @@ use cli::{Context, missing_privileges, say_if_denied};
 pub(crate) fn run(command: &Command, context: &Context) -> Result<Exit, Fault> {
     if let Some(path) = recording_of(command) {
         let context = Context::of_recording(context.globals.clone(), Recording::read(path)?)?;
-        // Its console adds the options of the recorded host to commands in messages.
+        // The context's console adds the recording's options to commands in messages.
         return dispatch(command, &context).or_else(|fault| {
             context.console.fault(&fault);
             Ok(fault.exit)
@@ -62,8 +62,8 @@ pub(crate) fn run(command: &Command, context: &Context) -> Result<Exit, Fault> {
     if looks_at_host(command) || measures(command) {
         limits::admit_open_files()?;
     }
-    // Other commands report this error only if they fail because of it. A user without the permission to
-    // change a setting may do so through the daemon, as a member of its group.
+    // Report a missing privilege first only for these commands; others report it if they fail because of it.
+    // `set` may work without the privilege, through the daemon, for a member of the daemon's group.
     let begins_with_it = looks_at_host(command) && !matches!(command, Command::Set(_)) || measures(command);
     if missing.is_some()
         && (begins_with_it || matches!(command, Command::Set(_)) && !set::has_daemon(context))
@@ -81,7 +81,7 @@ pub(crate) fn run(command: &Command, context: &Context) -> Result<Exit, Fault> {
         said = Some(fault.cause.to_string());
     }
     if looks_at_journal_alone(command) && context.session.netns.is_some() {
-        // The command needs no namespace, but a misspelt one must not look as if no setting were applied.
+        // The command needs no namespace, but a misspelt one must not look like a namespace without settings.
         context.session.netns()?;
     }
     let exit = match dispatch(command, context) {
@@ -159,13 +159,13 @@ fn dispatch(command: &Command, context: &Context) -> Result<Exit, Fault> {
     }
 }
 
-/// Whether a command uses the journal of all namespaces. A rollback does, and also works when a namespace no
-/// longer exists.
+/// Whether a command uses the journal of all namespaces. A rollback also does, and works even if a namespace
+/// no longer exists.
 fn looks_at_journal_alone(command: &Command) -> bool {
     matches!(command, Command::Verify(_) | Command::History(_) | Command::SocketPolicies(_))
 }
 
-/// Whether a command reads or changes the host; all others work without one.
+/// Whether a command reads or changes the settings of the host.
 fn looks_at_host(command: &Command) -> bool {
     match command {
         Command::Show(_)
@@ -187,7 +187,6 @@ fn looks_at_host(command: &Command) -> bool {
         | Command::Compare(_)
         | Command::Tune(_)
         | Command::Daemon(_) => true,
-        // These commands work on a lab, a separate host.
         Command::SocketPolicies(_)
         | Command::Audit(_)
         | Command::Diff(_)

@@ -1,4 +1,4 @@
-//! Estimates how policies may change services that have none, from a short sample of their traffic: for
+//! Estimates how a policy would change services that have none, from a short sample of their traffic. Used by
 //! `doctor` and `init`.
 
 use std::collections::BTreeSet;
@@ -14,13 +14,13 @@ use session::Fault;
 
 use cli::Context;
 
-/// The maximum number of services to measure: those with most connections.
+/// The maximum number of services to measure: those with the most connections.
 const SERVICES_MAX: usize = 4;
 
 /// The length of each window.
 const SAMPLE: Duration = Duration::from_millis(200);
 
-/// How long `init` waits for a window of each service.
+/// How long `init` waits until every service was measured.
 const INIT_WAITS: Duration = Duration::from_secs(4);
 
 /// The interval between two checks for a window.
@@ -32,7 +32,7 @@ pub(super) struct Prospects {
     rounds: Rounds,
 }
 
-/// A service with its expected effects.
+/// A service with its expected effects under a policy.
 pub(super) struct OfService {
     service: Server,
     prospect: Prospect,
@@ -60,7 +60,7 @@ impl Prospects {
         Some(Self { services, rounds })
     }
 
-    /// Waits until each service was measured once, or cannot be.
+    /// Waits until each service was measured once, or turned out to be unmeasurable.
     pub(super) fn wait(&self) {
         let until = Instant::now() + INIT_WAITS;
         while self.rounds.found().len() < self.services.len() && Instant::now() < until {
@@ -68,7 +68,7 @@ impl Prospects {
         }
     }
 
-    /// The measurements on this host.
+    /// Ends the measurement; returns the services with their estimates on this host.
     pub(super) fn found(self, host: &Host, context: &Context) -> Vec<OfService> {
         let measured = self.rounds.found();
         let mut found = Vec::new();
@@ -98,7 +98,7 @@ impl OfService {
         self.service.processes.first().map(|process| process.pid)
     }
 
-    /// The expected effects as lines of a comment.
+    /// The expected effects, as the lines of a comment.
     pub(super) fn lines(&self) -> Vec<String> {
         std::iter::once(self.prospect.load_words()).chain(self.prospect.said()).collect()
     }
@@ -123,7 +123,7 @@ impl OfService {
     }
 }
 
-/// A service as the subject of a measurement; services of one name differ by their ports.
+/// Makes a service a subject of measurement. Services with the same name differ by their ports.
 fn subject(service: &Server) -> ListeningService {
     let Server { name, processes, ports } = service.clone();
     let name = format!("{name} {ports:?}");

@@ -1,4 +1,4 @@
-//! `record`: this host in a file.
+//! `record`: saves this host in a file.
 
 use std::fs;
 use std::io::Read;
@@ -24,7 +24,7 @@ pub(crate) fn run(arguments: &Record, context: &Context) -> Result<Exit, Fault> 
             .map_err(|why| Fault::failed(format!("the recording cannot be redacted: {why}")))?,
     };
     let text = recording.to_text();
-    // A recording that could not be read is found here, and not by the one it is sent to.
+    // Find an unreadable recording here, not at its recipient.
     let read = Recording::parse(text.as_bytes());
     if let Err(why) = read {
         return Err(Fault::failed(format!("nothing was written: {why}")));
@@ -50,7 +50,7 @@ fn record(seconds: u64, context: &Context) -> Result<Recording, Fault> {
         .filter_map(|(is_detail, line)| (!is_detail).then_some(line))
         .collect();
     let networking = host.processes.iter().map(|process| process.id.pid).collect();
-    // The peers of veths are looked for only if a finding needs them.
+    // `judge` looks for the peers of veths only if a finding needs them.
     let examined = judge(host.clone(), facts, context)?;
     let observed =
         Observed { host, networking, doctor: examined.facts, last_measured: last_measured(context) };
@@ -59,7 +59,7 @@ fn record(seconds: u64, context: &Context) -> Result<Recording, Fault> {
     Ok(Recording { log, ..recording })
 }
 
-/// The key of this host's pseudonyms, from the state directory; created if there is none.
+/// Reads the key for this host's pseudonyms from the state directory, or creates it.
 fn key(context: &Context) -> Result<[u8; KEY_BYTES], Fault> {
     let path = context.session.state_dir.join("record.key");
     if let Some(key) = fs::read(&path).ok().and_then(|key| key.try_into().ok()) {
@@ -70,7 +70,7 @@ fn key(context: &Context) -> Result<[u8; KEY_BYTES], Fault> {
     fs::File::open(RANDOM)
         .and_then(|mut random| random.read_exact(&mut key))
         .map_err(|error| Fault::file(RANDOM, error))?;
-    // Packages create the directory; without one, only this user needs to read it.
+    // Packages create this directory. If it is missing, only this user needs to read it.
     let _ = fs::DirBuilder::new().recursive(true).mode(0o755).create(&context.session.state_dir);
     if let Err(error) = replace_file(&path, 0o600, &key, Durability::Synced) {
         context.console.say(&format!(

@@ -1,4 +1,4 @@
-//! `report`: the state of this host, for `audit`.
+//! `report`: summarises this host for `audit`.
 
 use std::collections::BTreeMap;
 
@@ -64,7 +64,7 @@ pub(crate) fn run(arguments: &Report, context: &Context) -> Result<Exit, Fault> 
     Ok(Exit::Done)
 }
 
-/// The daemon's status; `None` if none answers.
+/// The daemon's status; `None` if no daemon answers.
 fn status(context: &Context) -> Option<Value> {
     let socket = context.session.trusted_api_socket().ok()?;
     let mut client = Client::connect(&socket).ok()??;
@@ -89,7 +89,8 @@ fn services_of(status: &Value) -> Vec<Service> {
         .collect()
 }
 
-/// The first percentile whose whole confidence interval is above its goal, as the daemon judges it.
+/// The first percentile whose whole confidence interval is above its goal; the daemon judges by the same
+/// rule.
 fn missed(goal: &Value, response: &Value) -> Option<String> {
     ["p50", "p99"].into_iter().find_map(|name| {
         let bound = goal[name].as_u64()?;

@@ -20,7 +20,7 @@ pub(crate) fn run(arguments: &Rollback, context: &Context) -> Result<Exit, Fault
         None => {
             let history = journal.history()?;
             let newest = history.newest_live().map(apply::Transaction::name);
-            // The last transaction is unknown.
+            // A newer transaction is unreadable, so which one is the last is unknown.
             if let Some(unreadable) = history.unreadable_after(newest) {
                 let fault = Fault::failed(format!(
                     "the last transaction, {}, cannot be read: {unreadable}",
@@ -47,8 +47,8 @@ pub(crate) fn run(arguments: &Rollback, context: &Context) -> Result<Exit, Fault
     Ok(Exit::Done)
 }
 
-/// The transactions in force of the command that made the newest one, newest first: an `apply` that recreates
-/// queues makes one for the queues and one for their settings.
+/// The transactions in force of the command that made the newest one, newest first. An `apply` that recreates
+/// queues makes two: one for the queues and one for their settings.
 fn stages(all: &[Transaction], newest: TransactionName) -> Vec<TransactionName> {
     let live = all.iter().rev().filter(|transaction| transaction.standing().is_live());
     let mut stages = live.skip_while(|transaction| transaction.name() != newest);
@@ -78,8 +78,8 @@ fn one(name: TransactionName, journal: &Journal, context: &Context) -> Result<()
     Ok(())
 }
 
-/// Prints a script that runs the undo script of each transaction in force, newest first. Transactions of a
-/// running `attach` are omitted: it rolls them back itself.
+/// Prints a script that runs the undo script of each transaction in force, newest first. Omits the
+/// transactions of a running `attach`, which rolls them back itself.
 fn print_script(journal: &Journal, context: &Context) -> Result<Exit, Fault> {
     let history = journal.history()?;
     let mut script = "#!/bin/sh\n\
@@ -105,7 +105,7 @@ fn print_script(journal: &Journal, context: &Context) -> Result<Exit, Fault> {
     Ok(Exit::Done)
 }
 
-/// All transactions that a daemon holds, which form a unit for an operator.
+/// Rolls back all transactions that a daemon holds: operators treat them as a unit.
 fn all_of_the_daemons(journal: &Journal, context: &Context) -> Result<Exit, Fault> {
     let (undone, failed) = journal.roll_back_daemons(&mut linux::Kernel::new(), &context.session.asked(None));
     for (name, undone) in &undone {
@@ -125,7 +125,7 @@ fn all_of_the_daemons(journal: &Journal, context: &Context) -> Result<Exit, Faul
         Some(error) => return Err(session::unfinished(error, &undone, journal)),
         None => {}
     }
-    // A setting that an earlier rollback could not restore is in several transactions.
+    // Several transactions contain a setting that an earlier rollback could not restore.
     let changes = undone.iter().flat_map(|(_, undone)| &undone.changes);
     let knobs = changes.map(|undone| (undone.change.from().object(), undone.change.from().knob()));
     let settings = knobs.collect::<BTreeSet<_>>().len();
@@ -144,7 +144,7 @@ fn tell_what_is_unrecorded(name: TransactionName, undone: &Undone, context: &Con
 /// The maximum number of settings named in the last line.
 const NAMED_MAX: usize = 8;
 
-/// Names the settings that were not restored because another program has changed them since.
+/// Names the settings that were not restored because another program has changed them.
 fn report_left_alone<'u>(undone: impl Iterator<Item = &'u Undone>, context: &Context) {
     let left: Vec<String> = undone
         .flat_map(Undone::left_alone)
@@ -179,7 +179,7 @@ fn say_what_it_costs(before: Option<&Transaction>, context: &Context) {
     }
 }
 
-/// Reports that a running daemon leaves the rolled back settings alone.
+/// Tells the operator that a running daemon will not set the rolled back settings again.
 fn tell_of_daemon(journal: &Journal, context: &Context, what: &str) {
     if let Some(pid) = journal.daemon() {
         context.console.say(&format!(

@@ -17,7 +17,7 @@ use cli::Context;
 /// The directory for the library that caps `epoll_wait`.
 const LIBRARY_DIR: &str = "/run/netpolicy";
 
-/// The message if there was nothing to set for the command.
+/// The message if netpolicy set nothing for the command.
 const NOTHING_SET: &str =
     "Nothing was set for the command: it never had an epoll, or a connection on a queue.";
 
@@ -30,7 +30,7 @@ pub(crate) fn run(arguments: &RunArgs, context: &Context) -> Result<Exit, Fault>
     };
     plan::allowed_class(&intent).map_err(Fault::refused_early)?;
     let mut command = command(arguments, &intent)?;
-    // Held until this function returns, and so for the lifetime of the command.
+    // Hold the CPU latency request for the lifetime of the command.
     let _held = wake::hold(arguments.cpu_dma_latency, &intent, &context.session, &context.console)?;
     let netns = context.session.netns()?;
     let mut signals = Signals::catch()?;
@@ -38,7 +38,7 @@ pub(crate) fn run(arguments: &RunArgs, context: &Context) -> Result<Exit, Fault>
     match followed(&mut child, context, netns, &intent, &mut signals) {
         Ok(status) => Ok(Exit::Command(code(status))),
         Err(fault) => match child.try_wait() {
-            // The failure is a consequence of the command's exit, so report the command's exit status.
+            // The command's exit caused this failure: report the exit status instead.
             Ok(Some(status)) if fault.is_passing() => {
                 if fault.host == HostState::Unchanged {
                     context.console.say(NOTHING_SET);
@@ -132,7 +132,7 @@ fn command(arguments: &RunArgs, intent: &Intent) -> Result<Command, Fault> {
     Ok(command)
 }
 
-/// The program's file, searched as execvp(3) does.
+/// Finds the program's file as execvp(3) does.
 fn found(name: &Path) -> Option<PathBuf> {
     if name.components().count() > 1 {
         return Some(name.to_owned());

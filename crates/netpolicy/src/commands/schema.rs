@@ -35,7 +35,7 @@ fn name_of(what: SchemaOf) -> String {
     what.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
 }
 
-/// Writes all schemas. Programs of other commands write their own.
+/// Writes all schemas. The other programs write their own.
 fn write_all(directory: &Path, context: &Context) -> Result<Exit, Fault> {
     for what in SchemaOf::value_variants() {
         if let Some(schema) = schema_of(*what) {

@@ -40,7 +40,7 @@ pub(crate) fn run(arguments: &Set, context: &Context) -> Result<Exit, Fault> {
         arguments.allow.allow_inferred,
     )?;
     fullbusy::refuse_from_outside(&policy)?;
-    // A daemon would revert a change that it did not make.
+    // A running daemon would revert a change by another process.
     if let Some(mut daemon) = running_daemon::connect(&context.session, netns.id())? {
         return by_daemon::set(&mut daemon, &policy.intents[0], &typed, &netns, context);
     }
@@ -62,7 +62,7 @@ pub(crate) fn has_daemon(context: &Context) -> bool {
         .is_ok_and(|daemon| daemon.is_some())
 }
 
-/// Stores the request in the kernel: the process's future children and their sockets inherit it.
+/// Stores the request in the kernel, so that the process's future children and their sockets inherit it.
 fn bequeath(pid: Pid, policy: PolicyName, context: &Context) {
     let number = (policy != PolicyName::None).then(|| policy.number());
     if let Err(error) = context.session.app_requests().set_task(pid, number) {

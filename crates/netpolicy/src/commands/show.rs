@@ -31,7 +31,7 @@ pub(crate) fn run(arguments: &Show, context: &Context) -> Result<Exit, Fault> {
     Ok(Exit::Done)
 }
 
-/// The last measurement of each service by the daemon or a command, which is not part of the host.
+/// The last measurement of each service by the daemon or a command. It is stored apart from the host's state.
 pub(super) fn last_measured(context: &Context) -> Vec<String> {
     if let Some(recording) = &context.session.recording {
         return recording.last_measured.clone();

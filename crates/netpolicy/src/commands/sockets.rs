@@ -1,4 +1,5 @@
-//! `sockets`: where applications may request a policy for their sockets, and the requests.
+//! `sockets`: enables cgroups whose applications may request a policy for their sockets, and lists the
+//! requests.
 
 use linux::KernelError;
 use linux::bpf::app_requests::{Cgroup, Choice, RequestStore};
@@ -26,7 +27,7 @@ fn enable(arguments: &SocketsEnable, store: &RequestStore, context: &Context) ->
     let users = users.map(|user| Choice { uid: Some(user.uid), numbers: numbers(&user.policies) });
     let choices: Vec<Choice> = std::iter::once(any_user).chain(users).collect();
     let was = store.enabled()?.iter().any(|enabled| enabled.id == cgroup.id());
-    // Check this before the permissions are changed: a refusal must leave them unchanged.
+    // Enable prctl before changing permissions: if that is refused, they must stay unchanged.
     if was && arguments.prctl {
         store.enable_prctl(&cgroup).map_err(|why| no_prctl(&why))?;
     }

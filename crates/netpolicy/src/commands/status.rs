@@ -12,7 +12,7 @@ use crate::args::StatusArgs;
 use crate::render::StatusReport;
 use cli::Context;
 
-/// Reports settings in force that were measured to be worse.
+/// Reports settings in force that measurements showed to be worse.
 fn say_what_was_worse(context: &Context) {
     let known = context.session.evidence();
     if known.iter().all(|evidence| !evidence.is_against()) {
@@ -26,10 +26,10 @@ fn say_what_was_worse(context: &Context) {
     }
 }
 
-/// The age from which the expectation of an earlier command is not shown.
+/// Estimates older than this are not shown.
 const EXPECTED_WITHIN_SECONDS: u64 = 24 * 3_600;
 
-/// Reports how policies may change services without a section, as `doctor` or `init` estimated it.
+/// Reports how a policy would change services without a section, as estimated by `doctor` or `init`.
 fn say_what_is_expected(report: &StatusReport, context: &Context) {
     let Ok(netns) = context.session.netns() else { return };
     let now = seconds_since_1970();

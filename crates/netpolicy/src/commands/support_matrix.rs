@@ -1,4 +1,4 @@
-//! `support-matrix`: which mechanisms can be used on this host, and why the others cannot.
+//! `support-matrix`: lists the mechanisms that can be used on this host, and why others cannot.
 
 use crate::support::SupportMatrix;
 use session::{Exit, Fault};

@@ -1,4 +1,4 @@
-//! `top`: shows which context delivers packets, now.
+//! `top`: shows live which context delivers packets.
 
 use std::time::Duration;
 
@@ -10,9 +10,9 @@ use crate::render::ReadingReport;
 use crate::top::reader::Reader;
 use cli::Context;
 
-/// Shows the host repeatedly, or once.
+/// Shows the host's packet delivery repeatedly, or once.
 pub(crate) fn run(arguments: &Top, context: &Context) -> Result<Exit, Fault> {
-    // Without policy files there are no services to name; show everything else.
+    // Invalid policy files only hide the services: show everything else.
     let policy = context.policy().map(|merged| merged.policy()).unwrap_or_else(|fault| {
         context.console.say(&format!("Ignoring the policy files: {}", fault.cause));
         Policy::default()

@@ -1,4 +1,4 @@
-//! `try`: applies the policy files until a deadline, unless they are confirmed.
+//! `try`: applies the policy files, and rolls back at a deadline unless `confirm` is called.
 
 use daemon::running_daemon;
 use linux::{Kernel, Netns};

@@ -23,7 +23,7 @@ use session::{Exit, Fault, HostState, clock, quoted};
 use super::{compare, init};
 use crate::args::Tune;
 
-/// The window that shows the present request rate.
+/// The length of the window that measures the present request rate.
 const RATE_WINDOW: Duration = Duration::from_secs(1);
 
 /// Tunes, and prints the result.
@@ -95,9 +95,9 @@ fn write(path: &Path, report: &TuneReport, context: &Context) -> Result<(), Faul
 
 /// The result of a tuning.
 struct Found {
-    /// Why the tuning ended before a verdict; `None` if it did not.
+    /// Why the tuning ended before a verdict; `None` if it reached one.
     ended: Option<Ended>,
-    /// The transactions by which the winner stays in force.
+    /// The transactions that keep the winner in force.
     kept: Vec<TransactionName>,
     findings: Vec<Finding>,
     /// Everything that was measured.
@@ -136,7 +136,7 @@ impl<'a> Tuning<'a> {
         Duration::from_nanos(self.arguments.window.0)
     }
 
-    /// The time of a window and its switch.
+    /// The length of a window plus the pause before it.
     fn turn(&self) -> Duration {
         Duration::from_nanos(self.arguments.window.0 + self.arguments.guard_time.0)
     }
@@ -145,7 +145,7 @@ impl<'a> Tuning<'a> {
         Duration::from_secs(self.arguments.seconds).saturating_sub(self.spent + self.began.elapsed())
     }
 
-    /// The windows that fit into the time limit.
+    /// The number of windows that fit into the time limit.
     fn windows(&self) -> usize {
         let windows = u128::from(self.arguments.seconds) * 1_000_000_000 / self.turn().as_nanos().max(1);
         usize::try_from(windows).unwrap_or(usize::MAX)
@@ -158,7 +158,7 @@ impl<'a> Tuning<'a> {
         Setup { margin: self.arguments.margin, window, seconds: self.arguments.seconds, ..of }
     }
 
-    /// The candidates, in the order that earlier searches suggest.
+    /// The candidates, in an order based on earlier searches.
     fn offers(&mut self) -> Result<Vec<Offer>, Fault> {
         let session = &self.context.session;
         let offers = offers(&self.arguments.candidate, self.arguments.only, &self.target, session);
@@ -236,7 +236,7 @@ impl<'a> Tuning<'a> {
         .hint("give it more time (--seconds), or fewer candidates (--candidate X --only)"))
     }
 
-    /// The rounds of an unfinished search to resume; none without `--resume`.
+    /// The rounds of the unfinished search that `--resume` continues; empty without `--resume`.
     fn resumed(&mut self, setup: &Setup) -> Result<Vec<TunedRound>, Fault> {
         const START_OVER: &str = "omit --resume to start over";
         let name = self.target.name.clone();
@@ -278,8 +278,8 @@ impl<'a> Tuning<'a> {
         Ok(unfinished.rounds)
     }
 
-    /// Adds the rounds of an unfinished search, up to the first that differs from what this search would
-    /// measure. Returns the added rounds.
+    /// Replays the rounds of an unfinished search, up to the first one that differs from what this search
+    /// would measure. Returns the replayed rounds.
     fn add_again(
         &self,
         rounds: Vec<TunedRound>,
@@ -306,7 +306,7 @@ impl<'a> Tuning<'a> {
         added
     }
 
-    /// Adds the variants of a candidate that the planner accepts and that differ.
+    /// Adds the variants of a candidate that the planner accepts and whose plans differ from the others.
     fn add_variants(&self, best: usize, tuner: &mut Tuner, candidates: &mut Vec<(Candidate, Plan)>) {
         let (candidate, plan) = &candidates[best];
         let devices = &self.target.host.devices;
@@ -418,7 +418,7 @@ impl<'a> Tuning<'a> {
         Ok(kept)
     }
 
-    /// The error if no round counted: the candidates cannot be ranked.
+    /// The error if no round is valid: the candidates cannot be ranked.
     fn nothing_counts(&self, switchback: &Switchback) -> Fault {
         let usual = switchback.voided().iter().max_by_key(|(_, rounds)| *rounds).map(|(why, _)| *why);
         let why = usual.map_or_else(|| "the time limit was reached".to_owned(), |why| why.to_string());
@@ -453,7 +453,7 @@ struct Search<'a> {
 }
 
 impl Search<'_> {
-    /// The candidates to measure, with their names.
+    /// The candidates to measure next, with their names.
     fn asked(&self) -> Option<(TunerStage, u32, Vec<usize>, Vec<String>)> {
         let TunerStep::Round { stage, part, candidates } = self.tuner.step() else { return None };
         let names = candidates.iter().map(|candidate| self.tuner.names()[*candidate].clone()).collect();

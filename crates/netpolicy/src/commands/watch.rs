@@ -1,4 +1,4 @@
-//! `watch`: the response times of a running service.
+//! `watch`: measures the response times of a running service.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use session::{Exit, Fault};
 use crate::args::WatchArgs;
 use cli::Context;
 
-/// Measures until the time limit, the exit of the service, or a signal; then prints a summary.
+/// Measures until the time limit, a signal, or the exit of the service; then prints a summary.
 pub(crate) fn run(arguments: &WatchArgs, context: &Context) -> Result<Exit, Fault> {
     let target = MeasuredService::of(&arguments.service.selection(), &context.session, &context.console)?;
     let sample = Duration::from_nanos(arguments.sample.0);
@@ -36,7 +36,7 @@ pub(crate) fn run(arguments: &WatchArgs, context: &Context) -> Result<Exit, Faul
                 if let Some(kept) = &mut record
                     && let Err(fault) = kept.add(&shown.window, &target)
                 {
-                    // Report the measurements so far.
+                    // Continue without the record: the measurements are still reported.
                     context.console.say(&format!("Recording stopped here: {}", fault.cause));
                     (record, unrecorded) = (None, Some(fault));
                 }
@@ -67,7 +67,7 @@ pub(crate) fn run(arguments: &WatchArgs, context: &Context) -> Result<Exit, Faul
     unrecorded.map_or(Ok(Exit::Done), Err)
 }
 
-/// Saves the time of the measurement, for `show`.
+/// Saves the result with its time, for `show`.
 pub(super) fn keep(target: &MeasuredService, by: &str, response: Option<Percentiles>, context: &Context) {
     let (service, netns, at) = (target.name.clone(), target.netns.id(), seconds_since_1970());
     let kept = LastMeasured { service, netns, at, by: by.to_owned(), response, prospect: None }
@@ -77,8 +77,7 @@ pub(super) fn keep(target: &MeasuredService, by: &str, response: Option<Percenti
     }
 }
 
-/// Prints a table row for people, and a record with JSON lines; with JSON, only the final document is
-/// printed.
+/// Prints a row in table output, or a line in JSON-lines output. JSON output has only the final document.
 fn show(context: &Context, row: &mut WatchRow, window: &WatchWindowReport<'_>) -> Result<(), Fault> {
     if context.globals.output == crate::args::Output::Table {
         context.console.text(&row.text(window))

@@ -11,7 +11,8 @@ use serde_json::Value;
 
 use super::host_report::{FindingOnHost, HostReport};
 
-/// How far a host's clock may be ahead of this one's, in seconds: a report from the future proves nothing.
+/// How far a host's clock may be ahead of this host's, in seconds. A report beyond that counts as from the
+/// future.
 const CLOCK_SKEW_MAX: u64 = 3600;
 
 /// The maximum number of hosts.
@@ -20,10 +21,11 @@ pub const HOSTS_MAX: usize = 200_000;
 /// The maximum size of a file with reports.
 pub const REPORT_BYTES_MAX: u64 = 64 << 20;
 
-/// The maximum number of groups of one issue: those of the most hosts. The other hosts are in a last group.
+/// The maximum number of groups of one issue; the largest groups are kept. The other hosts share a last
+/// group.
 const GROUPS_MAX: usize = 200;
 
-/// The maximum number of details of one issue of a host; with more, the host is in the last group, too.
+/// The maximum number of details of one issue on one host. A host with more is also in the last group.
 const DETAILS_OF_HOST_MAX: usize = 8;
 
 /// The maximum number of drivers of a host.
@@ -32,16 +34,16 @@ const DRIVERS_OF_HOST_MAX: usize = 32;
 /// The maximum length of a text from a report, in characters.
 const TEXT_MAX: usize = 160;
 
-/// The number of host names in a line.
+/// The number of host names in a line of text.
 const NAMES_SHOWN: usize = 3;
 
-/// The number of host names in a row of the page.
+/// The number of host names in a row of the HTML page.
 const NAMES_IN_ROW: usize = 40;
 
-/// The share of packets below which a delivery mode counts as not engaged.
+/// The share of packets below which a delivery mode counts as not engaged, from 0 to 1.
 const ENGAGED_MIN: f64 = 0.5;
 
-/// An issue of a host, worst first.
+/// An issue of a host. The order is worst first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Issue {
@@ -97,7 +99,7 @@ impl Issue {
         Self::NoProof,
     ];
 
-    /// The conclusion's word.
+    /// The issue's word in reports and for `--gate`.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Missing => "missing",
@@ -119,7 +121,7 @@ impl Issue {
     }
 }
 
-/// A document with a report.
+/// A JSON document that contains a report.
 #[derive(Deserialize)]
 struct Reported {
     schema: String,
@@ -127,14 +129,14 @@ struct Reported {
     data: HostReport,
 }
 
-/// Its header.
+/// The document's header.
 #[derive(Deserialize)]
 struct Header {
     schema: Option<String>,
     kind: Option<String>,
 }
 
-/// The data kept of a host.
+/// What is kept of a host's report.
 #[derive(Debug)]
 struct Kept {
     file: String,
@@ -156,7 +158,7 @@ pub struct Audit {
 }
 
 impl Audit {
-    /// An audit without hosts; `now` is the time in seconds since 1970.
+    /// Creates an audit without hosts; `now` is the time in seconds since 1970.
     pub const fn new(now: u64) -> Self {
         Self { now, hosts: BTreeMap::new(), duplicates: BTreeMap::new(), unreadable: Vec::new(), beyond: 0 }
     }
@@ -211,7 +213,8 @@ impl Audit {
         }
         if let Some(known) = self.hosts.get(&host) {
             *self.duplicates.entry(host.clone()).or_insert(1) += 1;
-            // A clock that is wrong does not say which report is newer.
+            // Timestamps of a wrong clock do not show which report is newer: prefer reports that are not from
+            // the future.
             let age = |at| (!self.is_early(at), at);
             if age(known.at_unix_seconds) >= age(report.at_unix_seconds) {
                 return;
@@ -231,7 +234,7 @@ impl Audit {
         self.hosts.insert(host, kept);
     }
 
-    /// The result. `expected` are the names of all hosts, `age_max` the age in seconds from which a report is
+    /// Returns the result. `expected` holds the names of all hosts; reports older than `age_max` seconds are
     /// stale.
     pub fn finish(self, expected: Option<&BTreeSet<String>>, age_max: u64) -> AuditReport {
         let mut groups: BTreeMap<Issue, BTreeMap<String, BTreeSet<String>>> = BTreeMap::new();
@@ -255,7 +258,7 @@ impl Audit {
             kept.drivers.iter().for_each(|driver| *drivers.entry(driver.clone()).or_default() += 1);
         }
         for unreadable in &self.unreadable {
-            // The position of the damage differs by file.
+            // The position of the damage differs by file: omit it, so that equal reasons form one group.
             let why = unreadable.why.split(" at line ").next().unwrap_or_default();
             group(Issue::Unreadable, why, &unreadable.file);
         }
@@ -304,7 +307,7 @@ impl Audit {
     }
 }
 
-/// The detail of hosts beyond [`GROUPS_MAX`] and [`DETAILS_OF_HOST_MAX`].
+/// The detail of the group for hosts beyond [`GROUPS_MAX`] and [`DETAILS_OF_HOST_MAX`].
 const OTHERS: &str = "others";
 
 fn other_kind(schema: Option<String>, kind: Option<String>) -> String {
@@ -318,7 +321,7 @@ fn other_kind(schema: Option<String>, kind: Option<String>) -> String {
     }
 }
 
-/// A text from a report: at most [`TEXT_MAX`] characters.
+/// Cuts a text from a report to at most [`TEXT_MAX`] characters.
 fn short(text: &str) -> String {
     match text.char_indices().nth(TEXT_MAX) {
         Some((end, _)) => format!("{}…", text.get(..end).unwrap_or_default()),
@@ -346,7 +349,7 @@ fn all_issues(report: &HostReport) -> BTreeSet<(Issue, String)> {
     match &report.policy.refused {
         Some(refused) => {
             let issue = if refused.code == 6 { Issue::Lacking } else { Issue::Refused };
-            // Further lines name files and devices of that host.
+            // Further lines name files and devices of the host, so they would not form a group.
             issues.insert((issue, short(refused.why.lines().next().unwrap_or_default())))
         }
         None => {
@@ -381,12 +384,12 @@ fn all_issues(report: &HostReport) -> BTreeSet<(Issue, String)> {
     issues
 }
 
-/// The finding that repeats [`crate::PolicyState::refused`].
+/// The finding with the same content as [`crate::PolicyState::refused`].
 const POLICY_REFUSED: &str = "policy-refused";
 
 fn issue_of(finding: &FindingOnHost) -> Option<(Issue, String)> {
     if finding.rule == POLICY_REFUSED {
-        return None; // the report has the reason
+        return None; // the report itself has the reason
     }
     let issue = match (finding.severity, finding.family.as_str()) {
         (Severity::Ok | Severity::Note, _) => return None,
@@ -410,9 +413,9 @@ pub struct AuditReport {
     pub coverage: Coverage,
     /// The number of hosts without any issue.
     pub clean: usize,
-    /// The issues, worst first; of one issue, the group with the most hosts first.
+    /// The groups, worst issue first; within an issue, the group with the most hosts first.
     pub groups: Vec<Group>,
-    /// Hosts with several reports, of which the newest counts that is not from the future.
+    /// Hosts with several reports. The newest one that is not from the future counts.
     pub duplicates: Vec<Duplicate>,
     /// Files that are not reports.
     pub unreadable: Vec<UnreadableReport>,
@@ -457,7 +460,7 @@ pub struct Duplicate {
     pub host: String,
     /// The number of its reports.
     pub reports: usize,
-    /// The file with the one that counts.
+    /// The file with the report that counts.
     pub file: String,
 }
 
@@ -466,7 +469,7 @@ pub struct Duplicate {
 pub struct UnreadableReport {
     /// The file.
     pub file: String,
-    /// Why.
+    /// Why the file is not a report.
     pub why: String,
 }
 
@@ -485,7 +488,7 @@ impl AuditReport {
         hosts.into_iter().map(|(issue, hosts)| (issue, hosts.len())).collect()
     }
 
-    /// Coverage in a sentence.
+    /// Describes the coverage in a sentence.
     fn covered(&self) -> String {
         let Coverage { reported, expected, missing, unexpected, beyond_limit } = &self.coverage;
         let mut words = match expected {
@@ -542,7 +545,7 @@ impl AuditReport {
 /// The number of bars of a chart.
 const BARS_MAX: usize = 12;
 
-/// The largest counts of a map; the others are one bar.
+/// The largest counts of a map, as bars; the last bar sums the others.
 fn largest(counts: &BTreeMap<String, usize>) -> Vec<Bar> {
     let bar = |label: &str, count| Bar { label: label.to_owned(), count, tone: Tone::Plain };
     let mut sorted: Vec<(&String, usize)> = counts.iter().map(|(label, count)| (label, *count)).collect();
@@ -555,7 +558,7 @@ fn largest(counts: &BTreeMap<String, usize>) -> Vec<Bar> {
     bars
 }
 
-/// The first names of a list, and how many follow.
+/// Lists the first names, and how many follow.
 fn names(hosts: &[String], shown: usize) -> String {
     let more = hosts.len().saturating_sub(shown);
     let mut words = hosts.iter().take(shown).map(String::as_str).collect::<Vec<_>>().join(", ");
@@ -602,7 +605,7 @@ mod test {
 
     use super::*;
 
-    /// A report of a host that is in order, changed by these values.
+    /// A report of a host without issues, changed by these values.
     fn report(host: &str, change: &Value) -> Vec<u8> {
         let mut document = json!({
             "schema": SCHEMA, "kind": "report",

@@ -77,7 +77,7 @@ pub struct FindingOnHost {
     /// The finding's family, as in the table of findings; empty for findings on response times.
     #[serde(default)]
     pub family: String,
-    /// How much it matters.
+    /// The severity.
     pub severity: Severity,
     /// The object.
     #[serde(default)]
@@ -95,9 +95,9 @@ pub struct Service {
     pub target: String,
     /// The policy.
     pub policy: String,
-    /// How many settings the request wants, and how many of them have that value.
+    /// The number of settings that the request wants.
     pub wanted: u64,
-    /// See `wanted`.
+    /// The number of these settings that have the wanted value.
     pub set: u64,
     /// The share of packets that its delivery mode delivered, from 0 to 1.
     pub engaged: Option<f64>,

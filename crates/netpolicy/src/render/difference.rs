@@ -1,4 +1,4 @@
-//! What differs between two recordings.
+//! The output of `diff`: the differences between two recordings.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,7 @@ use serde::Serialize;
 use serde_json::Value;
 use session::recording::{AppliedValue, Recording};
 
-/// `diff`'s data: each fact that only one recording has, or that has another value.
+/// The output of `diff`: each fact that only one recording has, or whose values differ.
 #[derive(Debug, JsonSchema, Serialize)]
 pub(crate) struct DifferenceReport {
     differences: Vec<Difference>,
@@ -28,7 +28,7 @@ struct Difference {
     b: Option<String>,
 }
 
-/// The facts of a recording, by object and name.
+/// The facts of a recording, by object and by name.
 type Facts = BTreeMap<(String, String), String>;
 
 impl DifferenceReport {
@@ -139,7 +139,8 @@ fn key(object: &str, fact: &str) -> (String, String) {
     (object.to_owned(), fact.to_owned())
 }
 
-/// A device and its queues. Numbers that change with each boot are left out: NAPI ids, interrupts, pids.
+/// Collects the facts of a device and its queues. Omits numbers that change with each boot: NAPI ids,
+/// interrupts, pids.
 fn of_device(device: &Device, host: &Host, facts: &mut Facts) {
     let name = device.id.name.to_string();
     let whole = ["id", "rx_queues", "tx_queues", "napis", "holders", "peer", "rss"];
@@ -166,7 +167,7 @@ fn of_device(device: &Device, host: &Host, facts: &mut Facts) {
     }
 }
 
-/// Processes by name; of several with one name, the second is `nginx (2)`.
+/// Collects the facts of processes by name. The second process with a name is, for example, `nginx (2)`.
 fn of_processes(host: &Host, facts: &mut Facts) {
     let mut known: BTreeMap<String, usize> = BTreeMap::new();
     for process in &host.processes {
@@ -191,7 +192,7 @@ fn of_processes(host: &Host, facts: &mut Facts) {
     }
 }
 
-/// An object without these fields.
+/// Removes these fields from an object.
 fn without(mut value: Value, fields: &[&str]) -> Value {
     if let Value::Object(all) = &mut value {
         fields.iter().for_each(|field| drop(all.remove(*field)));
@@ -199,7 +200,7 @@ fn without(mut value: Value, fields: &[&str]) -> Value {
     value
 }
 
-/// Adds a value: each field of an object, and a list in one. Nothing is added for null.
+/// Adds a value to the facts: one fact for each field of an object, one for a whole list, none for null.
 fn flatten(object: &str, name: &str, value: &Value, facts: &mut Facts) {
     let scalar = |value: &Value| match value {
         Value::String(text) => text.clone(),

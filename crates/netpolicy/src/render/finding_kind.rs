@@ -4,10 +4,10 @@ use page::{Page, Report, Style};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-/// A finding of `doctor`, `watch` or the daemon, explained.
+/// An explanation of a finding of `doctor`, `watch` or the daemon.
 #[derive(Debug, JsonSchema, Serialize)]
 pub(crate) struct FindingKindReport {
-    /// The code, in the output of `doctor`.
+    /// The code in the output of `doctor`.
     finding: &'static str,
     /// The meaning.
     meaning: &'static str,

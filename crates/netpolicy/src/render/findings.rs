@@ -10,7 +10,7 @@ use serde::Serialize;
 use serde_json::Value;
 use session::count;
 
-/// `doctor`'s data.
+/// The output of `doctor`.
 #[derive(Debug, JsonSchema, Serialize)]
 pub(crate) struct FindingsReport<'a> {
     findings: &'a [Finding],
@@ -18,7 +18,7 @@ pub(crate) struct FindingsReport<'a> {
     delivered: Option<&'a Delivered>,
     /// The facts that could not be determined on this host.
     not_known: &'a [String],
-    /// Whether people see everything or only one screen. Programs always get everything.
+    /// Whether text output shows everything or only one screen. JSON output is always complete.
     #[serde(skip)]
     all: bool,
 }
@@ -35,13 +35,13 @@ impl<'a> FindingsReport<'a> {
     }
 }
 
-/// The number of findings of this severity that are shown to people.
+/// The number of findings of this severity in text output.
 pub(crate) fn count_shown(findings: &[Finding], severity: Severity) -> usize {
     merge(findings).iter().filter(|finding| finding.severity == severity).count()
 }
 
-/// Merges findings for people: several queues of a device with the same remedy become one finding that lists
-/// them. Programs get each finding.
+/// Merges findings for text output: the findings of several queues of a device with the same remedy become
+/// one that lists the queues. JSON output has each finding.
 fn merge(findings: &[Finding]) -> Vec<Finding> {
     let mut merged: Vec<Finding> = Vec::new();
     for finding in findings {
@@ -65,13 +65,13 @@ fn merge(findings: &[Finding]) -> Vec<Finding> {
     merged
 }
 
-/// The device and the queue of an object: `eth0 rx-0 (napi 5)` is `eth0` and `rx-0 (napi 5)`.
+/// Splits an object into device and queue: `eth0 rx-0 (napi 5)` is `eth0` and `rx-0 (napi 5)`.
 fn queue_of(object: &str) -> Option<(&str, &str)> {
     let at = object.find(" rx-")?;
     Some((&object[..at], &object[at + 1..]))
 }
 
-/// Prints each command only once, with the first finding that it fixes.
+/// Keeps each command only in the first finding that it fixes.
 fn drop_repeated_remedies(findings: &mut [Finding]) {
     let mut printed: Vec<(String, String)> = Vec::new();
     for finding in findings {
@@ -86,10 +86,10 @@ fn drop_repeated_remedies(findings: &mut [Finding]) {
     }
 }
 
-/// The maximum height of a head, in screen rows; longer texts are cut unless everything is requested.
+/// The maximum height of a heading, in screen rows. Longer headings are cut, except with `--all`.
 const HEAD_ROWS_MAX: usize = 4;
 
-/// A finding as lines without style.
+/// Formats a finding as lines without colours.
 fn entry(finding: &Finding, all: bool) -> Entry {
     let severity = finding.severity.to_string();
     let (object, summary) = (visible(&finding.object), visible(&finding.summary));
@@ -107,7 +107,7 @@ impl Report for FindingsReport<'_> {
 
     fn page(&self, page: &mut Page) {
         let mut findings = merge(self.findings);
-        // Problems come first; among equals, those that a command can fix.
+        // Problems come first; within a severity, those that a command can fix.
         findings.sort_by_key(|finding| {
             (
                 std::cmp::Reverse(finding.severity),
@@ -168,10 +168,10 @@ impl Report for FindingsReport<'_> {
     }
 }
 
-/// The length of the severity at the beginning of a head, in bytes.
+/// The length of the severity at the beginning of a heading, in bytes.
 const SEVERITY_BYTES: usize = 7;
 
-/// Escapes control characters: other users choose the names of processes and devices, which must not control
+/// Replaces control characters: other users choose the names of processes and devices, which must not control
 /// the terminal.
 fn visible(text: &str) -> String {
     text.replace(char::is_control, "\u{fffd}")

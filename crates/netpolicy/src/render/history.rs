@@ -1,4 +1,4 @@
-//! The transactions of a host.
+//! The output of `history`.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use session::report::ChangeLine;
 
-/// `history`'s data.
+/// The output of `history`.
 #[derive(Debug, JsonSchema, Serialize)]
 pub(crate) struct HistoryReport {
     transactions: Vec<Entry>,
@@ -29,10 +29,10 @@ struct Proven {
     pairs: u64,
     standing: model::proof::ProofState,
     effects: Vec<Effect>,
-    /// The effects after each episode.
+    /// The effect after each episode.
     course: Vec<CourseStep>,
     rolled_back_unix_micros: Option<u64>,
-    /// For people.
+    /// The proof as a sentence, for text output.
     #[serde(skip)]
     sentence: String,
 }

@@ -1,4 +1,4 @@
-//! A host as `show` prints it: the devices with their queues, then the processes with their sockets.
+//! The output of `show`: the devices with their queues, then the processes with their sockets.
 
 use std::collections::BTreeSet;
 
@@ -15,7 +15,7 @@ use super::asked_for::asked_for;
 use super::listeners;
 use crate::show::{SocketGroup, described, irq_of, mark, napis_of, queues_of, socket_groups};
 
-/// `show`'s data.
+/// The output of `show`.
 #[derive(Debug, JsonSchema, Serialize)]
 #[serde(transparent)]
 pub(crate) struct HostReport<'a>(pub &'a Host);
@@ -73,7 +73,7 @@ impl Report for HostReport<'_> {
     }
 }
 
-/// The marks on a page, which its legend explains.
+/// Which marks the output contains; the legend explains only these.
 #[derive(Clone, Copy, Debug, Default)]
 struct Marks {
     inferred: bool,
@@ -126,7 +126,7 @@ fn devices(host: &Host) -> Table {
     table
 }
 
-/// `4/8`: the current value and the maximum.
+/// Formats the current value and the maximum: `4/8`.
 fn pair(pair: Pair) -> String {
     if pair.max == 0 { pair.current.to_string() } else { format!("{}/{}", pair.current, pair.max) }
 }
@@ -177,7 +177,7 @@ fn offloads(device: &Device) -> String {
     on.chain(otherwise).collect::<Vec<_>>().join(" ")
 }
 
-/// The device-wide defaults of new NAPIs, if they differ from the kernel's.
+/// The defaults for the device's new NAPIs, if they differ from the kernel's.
 fn defaults(device: &Device) -> String {
     let defer = device.defer_hard_irqs.filter(|polls| polls.0 > 0).map(|polls| format!("defer {polls}"));
     let flush = device.gro_flush_timeout.filter(|span| !span.is_zero()).map(|span| format!("flush {span}"));
@@ -186,7 +186,7 @@ fn defaults(device: &Device) -> String {
     defer.into_iter().chain(flush).chain(threaded).chain(steered(device)).collect::<Vec<_>>().join(" ")
 }
 
-/// Objects created on the device: qdiscs, RSS contexts, rules.
+/// Describes objects created on the device: qdiscs, RSS contexts, rules.
 fn steered(device: &Device) -> Vec<String> {
     let qdisc = device.qdiscs.as_ref().filter(|qdiscs| !matches!(qdiscs, model::Qdiscs::Default(_)));
     let contexts = device.rss_contexts.iter().flatten().map(|context| match context.queues {
@@ -218,7 +218,7 @@ fn queues(host: &Host, marks: &mut Marks) -> Table {
         }
         for queue in &device.tx_queues {
             let steering = steering("xps", &queue.xps_cpus);
-            // Transmit queues with no values to show are skipped.
+            // Skip transmit queues that have no values to show.
             if queue.napi.is_some() || steering.is_some() {
                 let title = format!("{name} tx-{}", queue.index);
                 queue_row(host, &mut table, marks, title, steering, device, queue.napi);
@@ -290,14 +290,14 @@ fn queue_row(
     ]);
 }
 
-/// The values of a NAPI's kernel thread that could be read.
+/// The state of a NAPI's kernel thread, as far as it could be read.
 fn kthread_of(device: &Device, edge: Option<NapiEdge>) -> Option<&KthreadState> {
     let napi = edge?.napi;
     let serves = |queue: &&RxQueueState| queue.napi.is_some_and(|edge| edge.napi == napi);
     device.rx_queues.iter().find(serves)?.kthread.as_ref()
 }
 
-/// The class, with its clamp and slice unless they are the default values.
+/// Describes the scheduling class, with its clamp and slice unless they have default values.
 fn scheduled(thread: &KthreadState) -> String {
     let class = thread.scheduling.map(|class| format!(", {class}"));
     let clamp =
@@ -309,7 +309,7 @@ fn scheduled(thread: &KthreadState) -> String {
     class.into_iter().chain(clamp).chain(slice).collect()
 }
 
-/// The held queues.
+/// Lists the queues that a program or another device holds, for example for zero-copy receive.
 fn holders(host: &Host, marks: &mut Marks) -> Table {
     let mut table = Table::new(&["HELD QUEUE", "HOW", "BY"]);
     for device in &host.devices {
@@ -345,7 +345,7 @@ fn irqs(host: &Host) -> Table {
     table
 }
 
-/// The CPU with most of an interrupt's events, and its share.
+/// The CPU that handled most of an interrupt's events, and its share.
 fn mostly_on(irq: &Irq) -> Option<String> {
     let (cpu, count) = irq.counts.iter().max_by_key(|(_, count)| *count).filter(|(_, count)| *count > 0)?;
     let percent = count.saturating_mul(100) / irq.count().max(1);
@@ -381,7 +381,7 @@ fn processes(host: &Host, marks: &mut Marks) -> Table {
 
 /// A way in which a process receives packets.
 struct Entry {
-    /// Name and CPUs of each thread that was observed waiting.
+    /// The name and CPUs of each thread that was observed waiting.
     threads: Vec<(String, String)>,
     epoll: Option<Fd>,
     how: String,
@@ -428,7 +428,7 @@ fn entries(process: &Process) -> Vec<Entry> {
     entries
 }
 
-/// The busy polling of receives on sockets that no epoll watches; `None` if there is none.
+/// Describes busy polling by receives on sockets that no epoll watches; `None` without it.
 fn of_receives(process: &Process) -> Option<String> {
     let polling =
         process.sockets.iter().filter_map(|socket| socket.polling).filter(|polling| polling.polls());
@@ -501,7 +501,7 @@ fn legend(page: &mut Page, marks: Marks) {
     }
 }
 
-/// The maximum number of unreadable parts to list.
+/// The maximum number of unreadable parts that are listed.
 const UNREAD_MAX: usize = 10;
 
 fn unread(page: &mut Page, host: &Host) {

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use page::{Page, Report, Style};
 
-/// The knobs with one name.
+/// The output of `explain setting`: all knobs with one name.
 #[derive(Debug, JsonSchema, Serialize)]
 pub(crate) struct KnobReport {
     knobs: Vec<Knob>,
@@ -27,17 +27,17 @@ struct Knob {
     key: Option<&'static str>,
     /// The kernel interface through which it is written.
     by: String,
-    /// The first kernel with it.
+    /// The first kernel that has it.
     since: String,
     disruption: Disruption,
-    /// Values that can be read but not written back.
+    /// Which readable values cannot be written back.
     irreversible: Option<&'static str>,
     /// The location in the kernel source.
     source: Option<String>,
 }
 
 impl KnobReport {
-    /// From these rows of the table.
+    /// Creates the report from rows of the table.
     pub(crate) fn of<'a>(facts: impl IntoIterator<Item = &'a Facts>) -> Self {
         let knob = |facts: &Facts| Knob {
             name: facts.name,

@@ -1,4 +1,4 @@
-//! The policy files as one file, with the origin of every value.
+//! The output of `cat`: the policy files as one file, with the origin of every value.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use policy_file::{Merged, Value};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-/// `cat`'s data.
+/// The output of `cat`.
 #[derive(Debug, JsonSchema, Serialize)]
 pub(crate) struct MergedReport {
     sections: Vec<Section>,
@@ -21,7 +21,7 @@ struct Section {
     #[serde(skip)]
     header: String,
     values: Vec<Line>,
-    /// The matches on this host, if requested.
+    /// What the section matches on this host; only with `--resolved`.
     #[serde(skip_serializing_if = "Option::is_none")]
     meant: Option<MeantBySection>,
 }
@@ -44,7 +44,7 @@ struct Line {
 }
 
 impl MergedReport {
-    /// From these files, with the matches of each section by index.
+    /// Creates the report. `meant` has the matches of each section, by the section's index.
     pub(crate) fn of(merged: &Merged, mut meant: BTreeMap<usize, MeantBySection>) -> Self {
         let sections = merged.sections.iter().enumerate().map(|(at, section)| Section {
             meant: meant.remove(&at),

@@ -1,4 +1,4 @@
-//! What `record` wrote.
+//! The output of `record`.
 
 use crate::render::count;
 use page::{Page, Report};
@@ -6,24 +6,24 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use session::recording::Recording;
 
-/// `record`'s data.
+/// The output of `record`.
 #[derive(Debug, JsonSchema, Serialize)]
 pub(crate) struct RecordReport {
-    /// The file.
+    /// The recording's file.
     file: String,
-    /// Its size in bytes.
+    /// The file's size in bytes.
     bytes: usize,
     /// Whether names, addresses and users are pseudonyms.
     redacted: bool,
-    /// How much of the host it has.
+    /// The number of recorded devices.
     devices: usize,
     receive_queues: usize,
     processes: usize,
     sockets: usize,
     transactions: usize,
-    /// What could not be read on the host.
+    /// The number of parts that could not be read on the host.
     unread: usize,
-    /// What was left out, in words.
+    /// The parts that were left out.
     left_out: Vec<String>,
 }
 

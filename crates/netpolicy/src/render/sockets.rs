@@ -21,13 +21,13 @@ pub(crate) struct SocketsReport {
 #[derive(Debug, JsonSchema, Serialize)]
 struct CgroupLine {
     id: u64,
-    /// `None` if it was removed.
+    /// The cgroup's path; `None` if the cgroup was removed.
     path: Option<String>,
     /// Whether prctl is enabled as well.
     prctl: bool,
     /// Policies that any user may request.
     allow: Vec<PolicyName>,
-    /// Policies that single users may request instead.
+    /// Policies that single users may request instead, by uid.
     allow_user: BTreeMap<u32, Vec<PolicyName>>,
 }
 
@@ -41,7 +41,7 @@ struct TaskLine {
 #[derive(Debug, JsonSchema, Serialize)]
 struct SocketsLine {
     policy: String,
-    /// Whether the sockets inherited it from the process that created them.
+    /// Whether the sockets inherited the request from the process that created them.
     of_task: bool,
     sockets: usize,
 }

@@ -1,4 +1,4 @@
-//! Stacked devices, drawn from the top down.
+//! Draws stacked devices, upper devices first.
 
 use model::Host;
 use model::host::{Device, STACK_DEPTH_MAX};
@@ -37,7 +37,7 @@ fn below(upper: &Device, host: &Host, indent: &str, depth: usize, page: &mut Pag
     }
 }
 
-/// `eth0 (ice, 4 queues)`, `bond0 (bond)`
+/// Formats a device: `eth0 (ice, 4 queues)`, `bond0 (bond)`.
 fn named(device: &Device) -> String {
     let kind = if device.kind.is_empty() { "kind not known" } else { &device.kind };
     let down = if device.up { "" } else { ", down" };

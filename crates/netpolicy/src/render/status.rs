@@ -1,4 +1,4 @@
-//! The state of the daemon, for people and for programs.
+//! The output of `status`.
 
 use daemon::Status;
 use latency::live::text::{ago, short};
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use session::count;
 
-/// The data of `status`: the daemon's own document.
+/// The output of `status`: the daemon's status document, unchanged.
 #[derive(Debug, Serialize)]
 #[serde(transparent)]
 pub(crate) struct StatusReport {
@@ -18,7 +18,7 @@ pub(crate) struct StatusReport {
     shown: Shown,
 }
 
-/// The daemon's document.
+/// The daemon's status document.
 #[derive(JsonSchema)]
 #[expect(dead_code, reason = "only its schema is used: the daemon's document is printed unchanged")]
 struct Said {
@@ -28,7 +28,7 @@ struct Said {
     status: Status,
 }
 
-/// Fields that are null for users with a restricted view.
+/// Fields that are null for users who may not see everything.
 const HIDDEN: [&str; 4] = ["policy", "counters", "polling", "netns"];
 
 impl JsonSchema for StatusReport {
@@ -46,7 +46,7 @@ impl JsonSchema for StatusReport {
     }
 }
 
-/// The fields that people are shown. Unknown fields of a newer daemon are ignored.
+/// The fields that the text output shows. Unknown fields of a newer daemon are ignored.
 #[derive(Debug, Default, Deserialize)]
 struct Shown {
     whole: bool,
@@ -120,7 +120,8 @@ struct Proven {
 }
 
 impl Proven {
-    /// `cpu -21 % (-24 to -18), p99 +4 % (+1 to +7) with it; 3100 pairs over 6 days, 0.9 % of the time without it`.
+    /// Formats the proof: `cpu -21 % (-24 to -18), p99 +4 % (+1 to +7) with it; 3100 pairs over 6 days, 0.9 %
+    /// of the time without it`.
     fn words(&self) -> String {
         let now = linux::machine::seconds_since_1970();
         let span = span_of(now.saturating_sub(self.since_unix_micros / 1_000_000));
@@ -140,7 +141,7 @@ impl Proven {
     }
 }
 
-/// A span in its largest unit: `6 days`.
+/// Formats a span in its largest unit: `6 days`.
 fn span_of(seconds: u64) -> String {
     let (number, unit) = match seconds {
         0..120 => (seconds, "second"),
@@ -152,13 +153,13 @@ fn span_of(seconds: u64) -> String {
 }
 
 impl Asked {
-    /// Whether all its settings are in force.
+    /// Whether all settings of the request are in force.
     fn is_in_force(&self) -> bool {
         let is_rolled_back = self.proof.as_ref().is_some_and(|proof| proof.rolled_back_unix_micros.is_some());
         self.set == self.wanted && !is_rolled_back
     }
 
-    /// The policy; a dash if a delivery mode was requested explicitly.
+    /// The policy's word; a dash if a delivery mode was requested explicitly.
     fn word(&self) -> &str {
         match model::PolicyName::None.as_str() == self.policy && self.delivery != NO_DELIVERY {
             true => "-",
@@ -167,16 +168,16 @@ impl Asked {
     }
 }
 
-/// The mode of the policy `none`.
+/// The delivery mode of the policy `none`.
 const NO_DELIVERY: &str = "interrupt";
 
 impl StatusReport {
-    /// From the daemon's answer.
+    /// Parses the daemon's answer.
     pub(crate) fn of(said: &Value) -> Result<Self, serde_json::Error> {
         Ok(Self { shown: Shown::deserialize(said)?, state: said.clone() })
     }
 
-    /// One line for each measured service: the time and the result.
+    /// One line for each measured service: when it was measured, and the result.
     pub(crate) fn last_measured(&self) -> Vec<String> {
         let now = linux::machine::seconds_since_1970();
         let measured = self.shown.requests.iter().filter_map(|one| Some((one, one.measured.as_ref()?)));
@@ -294,12 +295,12 @@ impl Report for StatusReport {
     }
 }
 
-/// How long ago an event was.
+/// Formats how long ago an event was.
 fn ago_of(unix_micros: u64) -> String {
     ago(linux::machine::seconds_since_1970().saturating_sub(unix_micros / 1_000_000))
 }
 
-/// Response times of services with a goal, and the engagement of their modes.
+/// The response times of services that have a goal, and the engagement of their delivery modes.
 fn measured(requests: &[Asked]) -> Table {
     let now = linux::machine::seconds_since_1970();
     let mut table =

@@ -10,7 +10,7 @@ use model::{Cpu, EpollId, Host, IrqNumber, NapiId, RingId, RxQueue};
 
 use crate::show::{described, napis_of, socket_groups};
 
-/// The columns from left to right: a heading, and the meaning of a box's second line.
+/// The columns from left to right. Each has a heading and the meaning of the second line of its boxes.
 const COLUMNS: [(&str, &str); 7] = [
     ("process", ""),
     ("epoll", "usecs/budget/prefer"),
@@ -21,7 +21,7 @@ const COLUMNS: [(&str, &str); 7] = [
     ("CPU", ""),
 ];
 
-/// The maximum number of boxes in a column; the rest are counted below it.
+/// The maximum number of boxes in a column; a line below the column counts the rest.
 const BOXES_MAX: usize = 400;
 
 const BOX_WIDTH: usize = 184;
@@ -53,7 +53,7 @@ enum Key {
     Process(model::ProcessId),
     Epoll(EpollId),
     Ring(RingId),
-    /// The place of a process's sockets that no epoll watches.
+    /// The box for a process's sockets that no epoll watches.
     NoEpoll(model::ProcessId),
     /// The n-th group of sockets.
     Sockets(usize),
@@ -95,9 +95,9 @@ struct Drawing {
     columns: [Vec<Key>; COLUMNS.len()],
     nodes: BTreeMap<Key, Node>,
     edges: Vec<Edge>,
-    /// NAPIs in the order of their colours.
+    /// The NAPIs in the order in which they were assigned a colour.
     napis: Vec<NapiId>,
-    /// Socket groups drawn so far.
+    /// The number of socket groups drawn so far.
     groups: usize,
 }
 
@@ -113,7 +113,7 @@ impl Drawing {
         self.edges.push(Edge { from, to, napi, inferred: confidence != Confidence::Stated });
     }
 
-    /// The right half: NAPI, queue, IRQ, CPU.
+    /// Draws the right half: NAPI, queue, IRQ, CPU.
     fn queues(&mut self, host: &Host) {
         for device in &host.devices {
             for queue in &device.rx_queues {
@@ -157,7 +157,7 @@ impl Drawing {
         }
     }
 
-    /// The left half: process, epoll, sockets.
+    /// Draws the left half: process, epoll, sockets.
     fn process(&mut self, process: &Process) {
         let key = Key::Process(process.id);
         let threads = match process.threads.len() {
@@ -258,8 +258,8 @@ impl Drawing {
         out
     }
 
-    /// The upper left corner of each box. Sockets and queues form rows; every other box is placed at the mean
-    /// height of its targets, or below its neighbour if there is no room.
+    /// Computes the upper left corner of each box. Sockets and queues form rows; every other box is placed at
+    /// the mean height of its targets, or below its neighbour if there is no room.
     fn places(&self) -> BTreeMap<Key, (usize, usize)> {
         const SOCKETS: usize = 2;
         const QUEUES: usize = 4;
@@ -286,10 +286,10 @@ impl Drawing {
         places
     }
 
-    /// The mean height of the placed boxes that are connected to this one.
+    /// The mean height of the already placed boxes that are connected to this one.
     fn preferred_y(&self, key: Key, column: usize, places: &BTreeMap<Key, (usize, usize)>) -> Option<usize> {
-        // Left of the queues, boxes align with the column on their right; from the queues on, with the column
-        // on their left.
+        // Boxes to the left of the queues align with the column on their right, all others with the column on
+        // their left.
         let towards = if column < 4 { column + 1 } else { column.checked_sub(1)? };
         let joined = self.edges.iter().filter_map(|edge| match (edge.from == key, edge.to == key) {
             (true, _) => Some(edge.to),
@@ -358,7 +358,8 @@ impl Drawing {
     }
 }
 
-/// `100 · 20us · 20ms`: defer-hard-irqs, gro-flush-timeout, irq-suspend-timeout; empty if all are off.
+/// Formats defer-hard-irqs, gro-flush-timeout and irq-suspend-timeout: `100 · 20us · 20ms`. Empty if all are
+/// off.
 fn settings(napi: &Napi) -> String {
     let (defer, flush, suspend) = (napi.defer_hard_irqs, napi.gro_flush_timeout, napi.irq_suspend_timeout);
     let threaded = napi.threaded.filter(|threading| *threading != model::Threading::Off).is_some();
@@ -377,7 +378,7 @@ fn settings(napi: &Napi) -> String {
     words.join(" · ")
 }
 
-/// The text, cut to a number of characters and escaped for XML.
+/// Cuts a text to a number of characters, and escapes it for XML.
 fn fitted(text: &str, chars: usize) -> String {
     if text.chars().count() <= chars {
         return escaped(text);

@@ -1,4 +1,4 @@
-//! Snapshots of host output.
+//! Snapshots of the output for a host.
 
 use model::Host;
 use page::{Page, Report};
@@ -6,7 +6,7 @@ use page::{Page, Report};
 use super::host::HostReport;
 use super::svg::svg;
 
-/// A fictitious but complete server with a NIC, a veth, memcached, nginx and an io_uring application.
+/// A complete but fictitious server with a NIC, a veth, memcached, nginx and an io_uring application.
 fn cache_server() -> Host {
     serde_json::from_str(include_str!("../../tests/hosts/cache-server.json")).expect("the fixture is a host")
 }

@@ -1,4 +1,4 @@
-//! The result of a rollback.
+//! The output of `rollback`.
 
 use apply::{Fate, TransactionName, Undone, UndoneChange};
 use page::{Cell, Page, RecordSchema, Report, Style, Table, record, to_json};
@@ -6,7 +6,7 @@ use schemars::{JsonSchema, SchemaGenerator};
 use serde::Serialize;
 use serde_json::Value;
 
-/// `rollback`'s data.
+/// The output of `rollback`.
 #[derive(Debug, JsonSchema, Serialize)]
 pub(crate) struct UndoneReport {
     transaction: TransactionName,
@@ -19,7 +19,7 @@ struct Line {
     knob: &'static str,
     /// The value that netpolicy had set.
     set: String,
-    /// The value before that.
+    /// The recorded value from before.
     before: String,
     /// The value in force now, if known.
     now: Option<String>,
@@ -28,7 +28,7 @@ struct Line {
 }
 
 impl UndoneReport {
-    /// From the rollback of this transaction.
+    /// Creates the report of a transaction's rollback.
     pub(crate) fn of(transaction: TransactionName, undone: &Undone) -> Self {
         Self { transaction, settings: undone.changes.iter().map(Line::of).collect() }
     }

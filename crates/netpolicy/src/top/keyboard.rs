@@ -1,8 +1,8 @@
 //! The keyboard: converts the bytes from a terminal to keys, and detects that the terminal is closed.
 //!
-//! crossterm keeps reading from a terminal that hung up (it treats a read of 0 bytes as an incomplete key),
-//! so that no signal and no key ends the program. With this reader, a read of 0 bytes, an error or a hang-up
-//! ends the program.
+//! crossterm keeps reading from a terminal that hung up, because it treats a read of 0 bytes as an incomplete
+//! key; then neither a signal nor a key ends the program. This reader reports a read of 0 bytes, an error or
+//! a hang-up as [`Input::HangUp`], which ends the program.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read};
@@ -19,16 +19,16 @@ const READ_BYTES: usize = 256;
 /// The maximum length of an escape sequence; a longer one is dropped.
 const SEQUENCE_BYTES_MAX: usize = 32;
 
-/// How long the rest of an escape sequence may take: after that, the byte was the Escape key.
+/// How long to wait for the rest of an escape sequence; after that, the byte was the Escape key.
 const SEQUENCE: Duration = Duration::from_millis(50);
 
-/// The byte that begins a sequence, and that the Escape key sends.
+/// The byte that begins an escape sequence; the Escape key sends it alone.
 const ESCAPE: u8 = 0x1b;
 
 /// The result of waiting for the keyboard.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Input {
-    /// These keys; none after a timeout or another wake-up.
+    /// The keys that were pressed; none after a timeout or another wake-up.
     Keys(Vec<KeyPress>),
     /// The terminal is closed.
     HangUp,
@@ -44,10 +44,10 @@ pub(crate) struct Keyboard {
 }
 
 impl Keyboard {
-    /// The keyboard of the terminal on standard input.
+    /// Creates a keyboard for the terminal on standard input.
     ///
     /// # Errors
-    /// If no descriptor is left.
+    /// If standard input's descriptor cannot be duplicated.
     pub(crate) fn of_standard_input() -> io::Result<Self> {
         Ok(Self::new(File::from(io::stdin().as_fd().try_clone_to_owned()?)))
     }
@@ -56,14 +56,14 @@ impl Keyboard {
         Self { terminal, begun: Vec::new(), since: Instant::now() }
     }
 
-    /// Waits for keys until this timeout, or until `other` is readable.
+    /// Waits for keys until the timeout, or until `other` is readable.
     pub(crate) fn wait(&mut self, wait: Duration, other: BorrowedFd<'_>) -> Input {
         let wait = if self.begun.is_empty() { wait } else { wait.min(SEQUENCE) };
         let mut polled =
             [PollFd::new(&self.terminal, PollFlags::IN), PollFd::from_borrowed_fd(other, PollFlags::IN)];
         let wait = Timespec::try_from(wait).ok();
         if poll(&mut polled, wait.as_ref()).is_err() {
-            return Input::Keys(Vec::new()); // interrupted
+            return Input::Keys(Vec::new()); // interrupted by a signal
         }
         let found = polled[0].revents();
         if found.intersects(PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL) {
@@ -86,7 +86,7 @@ impl Keyboard {
     }
 }
 
-/// Removes the complete keys from the bytes; all of them if nothing more will follow.
+/// Removes the complete keys from `bytes`. With `complete`, nothing follows, so it removes all bytes.
 fn keys(bytes: &mut Vec<u8>, complete: bool) -> Vec<KeyPress> {
     let (mut found, mut at) = (Vec::new(), 0);
     while let Some(rest) = bytes.get(at..).filter(|rest| !rest.is_empty()) {
@@ -105,7 +105,8 @@ fn keys(bytes: &mut Vec<u8>, complete: bool) -> Vec<KeyPress> {
     found
 }
 
-/// The first key and its length in bytes; `None` if it may be incomplete. An unused key is `(None, length)`.
+/// Parses the first key and its length in bytes; `None` if the key may be incomplete. A key without a
+/// function is `(None, length)`.
 fn next(bytes: &[u8]) -> Option<(Option<KeyPress>, usize)> {
     const INTERRUPT: u8 = 0x03;
     let first = *bytes.first()?;
@@ -120,7 +121,8 @@ fn next(bytes: &[u8]) -> Option<(Option<KeyPress>, usize)> {
     }
 }
 
-/// ECMA-48: `ESC [` with parameters and a last byte of `@` to `~`; `ESC O` with one byte.
+/// Parses an escape sequence. ECMA-48: `ESC [` with parameters and a last byte of `@` to `~`; `ESC O` with
+/// one byte.
 fn sequence(bytes: &[u8]) -> Option<(Option<KeyPress>, usize)> {
     match bytes.get(1)? {
         b'[' => {
@@ -143,7 +145,7 @@ fn sequence(bytes: &[u8]) -> Option<(Option<KeyPress>, usize)> {
             };
             Some((key, 3))
         }
-        // Escape, directly followed by another key.
+        // The Escape key, directly followed by another key.
         _ => Some((Some(KeyPress::Escape), 1)),
     }
 }

@@ -1,4 +1,4 @@
-//! Takes samples repeatedly, at a bounded cost.
+//! Samples the host repeatedly, at a bounded cost.
 
 use std::time::{Duration, Instant};
 
@@ -13,27 +13,28 @@ use session::Fault;
 
 use super::reading::{Reading, services};
 
-/// How long to rest after observing the host, as a multiple of its duration. Observing a host with many
-/// sockets is slow, and queues, processes and sockets change rarely: this limits the cost to half a per cent
-/// of a CPU.
+/// How long to rest after observing the host, as a multiple of the observation's duration: this limits the
+/// cost to half a per cent of a CPU. Observing many sockets is slow, and queues, processes and sockets change
+/// rarely.
 const REST_FOR_WORK: u32 = 200;
 
-/// The maximum rest, as long as the cost stays below [`WORK_MAX`].
+/// The maximum rest, unless the cost would exceed the limit of [`WORK_MAX`].
 const REST_MAX: Duration = Duration::from_secs(10);
 
-/// The minimum rest as a multiple of a sample's duration, whatever the sample's age: a twentieth of a CPU.
+/// The minimum rest as a multiple of an observation's duration, even if that exceeds [`REST_MAX`]: it limits
+/// the cost to a twentieth of a CPU.
 const WORK_MAX: u32 = 20;
 
-/// A tenth of each second is measured, as by `watch`.
+/// Measures a tenth of each second, as `watch` does.
 const PACE: SamplingPace =
     SamplingPace { sample: Duration::from_millis(100), windows_per_summary: 1, without_goal: Duration::ZERO };
 
-/// How long to rest after work of this duration.
+/// How long to rest after work that took this long.
 fn rest(took: Duration) -> Duration {
     took.saturating_mul(REST_FOR_WORK).min(REST_MAX.max(took.saturating_mul(WORK_MAX)))
 }
 
-/// The time at which something is due again.
+/// The time at which work is due again.
 #[derive(Clone, Copy, Debug, Default)]
 struct Rest {
     until: Option<Instant>,
@@ -52,23 +53,23 @@ impl Rest {
 /// Samples a host repeatedly.
 pub(crate) struct Reader {
     observer: Observer,
-    /// `Err` has the reason why packets are not counted.
+    /// The error is the reason why packets are not counted.
     sampler: Result<DeliverySampler, String>,
-    /// `Err` has the reason why CPUs are not shown.
+    /// The error is the reason why CPUs are not shown.
     counters: Result<CounterSource, String>,
     before: Option<Counters>,
     host: Option<Host>,
-    /// When the whole host is observed next.
+    /// When the whole host is observed again.
     whole: Rest,
-    /// The requests of the policy files; the response times of their services are measured.
+    /// The requests of the policy files. The response times of their services are measured.
     policy: Policy,
     rounds: Option<Rounds>,
-    /// When the values of known NAPIs and epolls are read next, which is much cheaper and so more frequent.
+    /// When the values of known NAPIs and epolls are read again. This is much cheaper, and so more frequent.
     values: Rest,
 }
 
 impl Reader {
-    /// A reader that starts counting now.
+    /// Creates a reader, and starts counting.
     ///
     /// # Errors
     /// If the namespace cannot be observed.
@@ -89,7 +90,7 @@ impl Reader {
         Ok(reader)
     }
 
-    /// Measures the current services.
+    /// Starts measuring the services of the policy files that currently run.
     fn measure(&mut self) -> Result<(), Fault> {
         let netns = self.observer.netns();
         let subjects = ListeningService::of_policy(&self.policy, netns);
@@ -102,7 +103,7 @@ impl Reader {
         Ok(())
     }
 
-    /// The counts since the previous sample, with the current host.
+    /// Returns the counts since the previous sample, with the current host.
     ///
     /// # Errors
     /// If the host cannot be observed.
@@ -138,7 +139,7 @@ impl Reader {
         Ok(reading)
     }
 
-    /// The host, with the current values of its NAPIs and epolls.
+    /// Returns the host with the current values of its NAPIs and epolls.
     fn observed(&mut self) -> Result<&Host, Fault> {
         let started = Instant::now();
         if self.whole.is_over() {

@@ -8,10 +8,10 @@ use model::{Delivered, DeliveryMode, Host, NapiId, Threading};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-/// One look.
+/// One sample.
 #[derive(Clone, Debug, Default, PartialEq, JsonSchema, Serialize)]
 pub(crate) struct Reading {
-    /// How long packets were counted, in seconds: a part of the time since the previous sample.
+    /// How long packets were counted, in seconds; shorter than the time since the previous sample.
     pub(crate) counted_seconds: f64,
     /// Every receive queue with a NAPI, and every NAPI without a queue that delivered packets.
     pub(crate) queues: Vec<QueueLine>,
@@ -21,7 +21,7 @@ pub(crate) struct Reading {
     pub(crate) services: Vec<ServiceLine>,
     /// Every online CPU.
     pub(crate) cpus: Vec<CpuLine>,
-    /// Packets per second without a NAPI, on all CPUs and in all namespaces.
+    /// Packets per second that were delivered without a NAPI, on all CPUs and in all namespaces.
     pub(crate) backlog_packets: f64,
     /// The parts that could not be counted or read.
     pub(crate) unread: Vec<String>,
@@ -30,11 +30,11 @@ pub(crate) struct Reading {
 /// A receive queue.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
 pub(crate) struct QueueLine {
-    /// The device.
+    /// The device's name.
     pub(crate) device: String,
-    /// The index; `None` for a NAPI without a known queue.
+    /// The queue's index; `None` for a NAPI without a known queue.
     pub(crate) queue: Option<u32>,
-    /// The NAPI.
+    /// The NAPI's id.
     pub(crate) napi: u32,
     /// Packets per second.
     pub(crate) packets: f64,
@@ -42,30 +42,30 @@ pub(crate) struct QueueLine {
     pub(crate) polls: f64,
     /// Packets per non-empty poll.
     pub(crate) batch: Option<f64>,
-    /// The shares of packets by poller.
+    /// The shares of packets by polling context; `None` without packets.
     pub(crate) shares: Option<Shares>,
     /// Timer expirations per second.
     pub(crate) timers: f64,
-    /// The delivery mode that is set.
+    /// The name of the delivery mode that is set.
     pub(crate) set: String,
-    /// Whether an application's `epoll_wait` suspended the IRQ meanwhile.
+    /// Whether an application's `epoll_wait` suspended the IRQ during the sample.
     pub(crate) suspended: bool,
-    /// The interrupt.
+    /// The IRQ number.
     pub(crate) irq: Option<u32>,
-    /// The kernel thread that polls it.
+    /// The pid of the kernel thread that polls this NAPI.
     pub(crate) kthread: Option<u32>,
 }
 
 /// The shares of packets by polling context, 0..=1.
 #[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize)]
 pub(crate) struct Shares {
-    /// In softirq after an interrupt.
+    /// Polled in softirq after an interrupt.
     pub(crate) interrupt: f64,
-    /// In softirq after the timer.
+    /// Polled in softirq after the NAPI's timer.
     pub(crate) timer: f64,
-    /// By an application in its own system call.
+    /// Polled by an application in its own system call.
     pub(crate) application: f64,
-    /// By the NAPI's kernel thread.
+    /// Polled by the NAPI's kernel thread.
     pub(crate) kthread: f64,
 }
 
@@ -74,13 +74,13 @@ pub(crate) struct Shares {
 pub(crate) struct ProcessLine {
     /// The name.
     pub(crate) name: String,
-    /// The number.
+    /// The pid.
     pub(crate) pid: u32,
-    /// The epolls.
+    /// The number of epolls.
     pub(crate) epolls: usize,
-    /// Epolls that prefer busy polling.
+    /// The number of epolls that prefer busy polling.
     pub(crate) prefer: usize,
-    /// The sockets that receive on a NAPI.
+    /// The number of sockets that receive on a NAPI.
     pub(crate) sockets: usize,
     /// Packets per second that the process polled itself.
     pub(crate) packets: f64,
@@ -88,7 +88,7 @@ pub(crate) struct ProcessLine {
     pub(crate) polls: f64,
 }
 
-/// A service, with response times of the last minutes. Spans are in nanoseconds.
+/// A service, with its response times of the last minutes. Spans are in nanoseconds.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
 pub(crate) struct ServiceLine {
     /// The name in the policy files.
@@ -105,14 +105,14 @@ pub(crate) struct ServiceLine {
     pub(crate) wakeup: Option<Estimate>,
     /// The median time from the read to the answer.
     pub(crate) service: Option<Estimate>,
-    /// Requests without an answer.
+    /// The number of requests without an answer.
     pub(crate) waiting: u64,
 }
 
 /// The time of a CPU, as shares 0..=1.
 #[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize)]
 pub(crate) struct CpuLine {
-    /// Which.
+    /// The CPU's number.
     pub(crate) cpu: u32,
     /// In applications.
     pub(crate) user: f64,
@@ -122,12 +122,12 @@ pub(crate) struct CpuLine {
     pub(crate) softirq: f64,
     /// In hard interrupts.
     pub(crate) irq: f64,
-    /// In nothing.
+    /// Idle.
     pub(crate) idle: f64,
 }
 
 impl Reading {
-    /// From these observations.
+    /// Creates a reading from these observations.
     pub(crate) fn of(
         host: &Host,
         delivered: Option<&Delivered>,
@@ -219,7 +219,7 @@ fn line_of(device: &str, napi: NapiId, delivered: Option<&Delivered>, seconds: f
     }
 }
 
-/// The mode that a NAPI's own values match. The epolls' part of the mode is shown in the process's line.
+/// The delivery mode that the NAPI's values match. The epolls' part of the mode is in the process's line.
 fn set_mode(napi: &Napi) -> String {
     let flush = napi.gro_flush_timeout.unwrap_or_default();
     let defers = napi.defer_hard_irqs.is_some_and(|polls| polls.0 > 0) && !flush.is_zero();

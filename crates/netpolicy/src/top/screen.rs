@@ -1,4 +1,4 @@
-//! The screen: needs at least 80 columns and 24 lines, and uses more if available.
+//! Draws the screen. It needs at least 80 columns and 24 lines, and uses more if available.
 
 use std::io::IsTerminal;
 use std::os::fd::AsFd;
@@ -21,7 +21,7 @@ use super::state::TopState;
 /// How long to wait for a key before the terminal's size is checked.
 const TICK: Duration = Duration::from_millis(100);
 
-/// The maximum number of CPUs with their own lines.
+/// The maximum number of CPUs that have separate lines.
 const CPUS_MAX: usize = 4;
 
 /// The minimum width of a name: enough for `eth0 rx-0`.
@@ -40,11 +40,12 @@ pub(crate) fn watch(mut reader: Reader, interval: Duration, colour: bool) -> Res
             .hint("netpolicy top --once prints one sample, with -o json for programs"));
     }
     let mut signals = Signals::catch()?;
-    // Also restores the terminal after a panic.
+    // `try_init` also restores the terminal after a panic.
     let mut terminal =
         ratatui::try_init().map_err(|error| Fault::failed(format!("cannot set up the terminal: {error}")))?;
     let seen = look(&mut terminal, &mut reader, interval, colour, &mut signals);
-    // A closed terminal cannot be restored, and ratatui would panic while printing that error to it.
+    // If the terminal is closed, it cannot be restored; ratatui's `restore` would panic while printing that
+    // error to it.
     let cursor = terminal.show_cursor();
     let _ = ratatui::try_restore();
     if cursor.is_err() {
@@ -125,7 +126,7 @@ fn draw(frame: &mut Frame<'_>, reading: &Reading, state: &mut TopState, colour: 
     }
 }
 
-/// Colours, if enabled.
+/// Applies colours if they are enabled.
 struct Paint {
     colour: bool,
 }
@@ -164,8 +165,7 @@ fn headline<'a>(reading: &Reading, width: u16, paint: &Paint) -> Line<'a> {
     )
 }
 
-/// Joins the parts that fit in this width. No part is truncated, because a truncated number is a wrong
-/// number.
+/// Joins the parts that fit in this width. Omits whole parts: a truncated number would be wrong.
 fn whole(parts: Vec<Span<'_>>, width: u16) -> Line<'_> {
     let mut room = usize::from(width);
     let fits = |part: &Span<'_>| {
@@ -257,8 +257,8 @@ const SERVICE_COLUMNS: [Column; 8] = [
     number("WAITING", 7, 3),
 ];
 
-/// The columns that fit in this width. A column is as wide as its widest cell or is dropped, because a
-/// truncated number is a wrong number. The first column has names, which are shortened in the middle.
+/// Selects the columns that fit in this width. A column is as wide as its widest cell or is dropped, because
+/// a truncated number would be wrong. The first column has names, which are shortened in the middle.
 fn table<'a>(columns: &[Column], rows: Vec<Vec<(String, Style)>>, width: u16, paint: &Paint) -> Table<'a> {
     let widest = |at: usize| {
         let cells = rows.iter().filter_map(|row| row.get(at)).map(|(text, _)| text.chars().count());
@@ -291,7 +291,7 @@ fn table<'a>(columns: &[Column], rows: Vec<Vec<(String, Style)>>, width: u16, pa
     Table::new(rows, shown.iter().map(constraint)).header(heads.style(paint.heading())).column_spacing(1)
 }
 
-/// A name cut to this width, keeping its distinguishing end.
+/// Shortens a name to this width in the middle, because its end distinguishes it.
 fn shortened(name: &str, room: usize) -> String {
     let length = name.chars().count();
     if length <= room {
@@ -409,7 +409,7 @@ fn draw_help(frame: &mut Frame<'_>, paint: &Paint) {
     frame.render_widget(Paragraph::new(lines).style(paint.heading()), area);
 }
 
-/// `1234`, `56.7k`, `1.23M`: at most six characters.
+/// Formats a rate in at most six characters: `1234`, `56.7k`, `1.23M`.
 fn rate(per_second: f64) -> String {
     match per_second {
         small if small < 9_999.5 => format!("{small:.0}"),

@@ -19,7 +19,7 @@ pub(crate) enum Sort {
 impl Sort {
     const ALL: [Self; 4] = [Self::Packets, Self::Polls, Self::Application, Self::Name];
 
-    /// The name.
+    /// The name shown on the screen.
     pub(crate) const fn word(self) -> &'static str {
         match self {
             Self::Packets => "packets",
@@ -35,7 +35,7 @@ impl Sort {
     }
 }
 
-/// A key with a function.
+/// A key that has a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum KeyPress {
     /// A character.
@@ -48,9 +48,9 @@ pub(crate) enum KeyPress {
     PageUp,
     /// One page down.
     PageDown,
-    /// Ends typing.
+    /// Ends typing of the filter.
     Enter,
-    /// Never mind.
+    /// Cancels.
     Escape,
     /// Deletes a character.
     Backspace,
@@ -58,7 +58,7 @@ pub(crate) enum KeyPress {
     Interrupt,
 }
 
-/// The longest filter, in characters.
+/// The maximum length of the filter, in characters.
 const FILTER_CHARS_MAX: usize = 60;
 
 /// The number of lines in a page.
@@ -69,11 +69,11 @@ const PAGE: usize = 10;
 pub(crate) struct TopState {
     /// The sort order of queues.
     pub(crate) sort: Sort,
-    /// Only lines with this text are shown.
+    /// Only lines that contain this text are shown.
     pub(crate) filter: String,
     /// Whether the filter is being typed.
     pub(crate) typing: bool,
-    /// The number of lines scrolled past.
+    /// The number of lines that were scrolled past.
     pub(crate) skipped: usize,
     /// Whether the display is paused.
     pub(crate) paused: bool,
@@ -82,7 +82,7 @@ pub(crate) struct TopState {
 }
 
 impl TopState {
-    /// Handles a key. Returns whether to continue.
+    /// Handles a key. Returns whether the program continues.
     pub(crate) fn press(&mut self, key: KeyPress) -> bool {
         if key == KeyPress::Interrupt {
             return false;

@@ -1,4 +1,4 @@
-//! Settings left behind by killed attachments, which are restored as those attachments would have done.
+//! Restores settings that killed attachments left behind.
 
 use std::collections::BTreeSet;
 
@@ -10,19 +10,19 @@ use session::{Fault, clock};
 use crate::render::count;
 use cli::Context;
 
-/// The knobs that were already checked, so that the journal is read again only for others.
+/// The knobs that were already checked; the journal is read again only for other knobs.
 #[derive(Debug, Default)]
 pub(super) struct Takeover {
     looked_at: BTreeSet<Knob>,
 }
 
 impl Takeover {
-    /// Restores the settings that killed programs left of the wanted knobs and of these processes; of each
-    /// such program, all settings. `own` transactions are this attachment's. Returns true if anything may
-    /// have changed.
+    /// Restores settings that killed programs left on the wanted knobs and on these processes. If a program
+    /// has left one of them, all its settings are restored. `own` lists this attachment's transactions.
+    /// Returns true if anything may have changed.
     ///
     /// Concurrent calls are safe: each transaction is rolled back once, under the journal's lock, and the
-    /// second caller finds it done. If this is killed, the rest remains for the next caller.
+    /// second caller finds it done. If this process is killed, the next caller restores the rest.
     pub(super) fn put_back(
         &mut self,
         planned: &Planned,
@@ -89,7 +89,7 @@ fn put_back(
                 RollBackError::NothingToUndo { .. }
                 | RollBackError::Journal(JournalError::NoSuchTransaction { .. }),
             ) => found = true,
-            // A later transaction that stays in force depends on this one, so it stays, too.
+            // A later transaction in force depends on this one, so both stay.
             Err(error @ (RollBackError::Overlaid { .. } | RollBackError::Owned { .. })) => {
                 context
                     .console
@@ -107,7 +107,7 @@ fn put_back(
     Ok(found)
 }
 
-/// Whether both are the same process, even under a new name.
+/// Whether both are the same process, even if its name has changed.
 fn same(one: ProcessId, other: ProcessId) -> bool {
     one.pid == other.pid && one.started == other.started
 }
