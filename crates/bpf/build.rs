@@ -6,8 +6,8 @@ use std::process::Command;
 
 /// Compiles each `src/NAME/NAME.bpf.c` to `OUT_DIR/NAME.bpf.o`, which `src/NAME` includes.
 ///
-/// Only clang is needed: `vmlinux_min.h` declares the kernel types that the programs read, and libbpf's
-/// headers come with the libbpf that is linked.
+/// Only clang is needed: `vmlinux_min.h` declares the kernel types that the programs read, and the libbpf
+/// that the crate links brings its own headers.
 fn main() {
     const PROGRAMS: [&str; 10] = [
         "app_requests",
@@ -30,7 +30,7 @@ fn main() {
     let clang = env::var("CLANG").unwrap_or_else(|_| "clang".to_owned());
     let source = Path::new("src");
     let out = PathBuf::from(variable("OUT_DIR"));
-    // Architecture names of libbpf's bpf_tracing.h.
+    // libbpf's bpf_tracing.h uses these names for the architectures.
     let architecture = match variable("CARGO_CFG_TARGET_ARCH").as_str() {
         "x86_64" => "x86",
         "aarch64" => "arm64",

@@ -5,7 +5,7 @@
 
 #include "buckets.h"
 
-/* Not inlined: the verifier would otherwise follow every path for each span. */
+/* Not inlined: otherwise the verifier follows every path again at each call. */
 __noinline __u32 bucket_of(__u64 span)
 {
 	__u32 rest, power = 0;

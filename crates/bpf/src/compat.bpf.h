@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Differences between kernels. Each function names the release or commit that
- * introduced the difference.
+ * Accessors that hide differences between kernels. Each comment names the
+ * release or commit that introduced the difference.
  */
 #ifndef __COMPAT_BPF_H__
 #define __COMPAT_BPF_H__
@@ -19,8 +19,8 @@ static __always_inline __u64 napi_irq_suspend_ns(struct napi_struct *napi)
 }
 
 /*
- * How many consecutive empty polls until the IRQ is enabled again; 0 before
- * Linux 6.13, where only the device has the value: "net: napi: Make
+ * The number of consecutive empty polls after which the IRQ is enabled again; 0
+ * before Linux 6.13, where only the device has the value: "net: napi: Make
  * napi_defer_hard_irqs per-NAPI".
  */
 static __always_inline __u32 napi_defer_hard_irqs(struct napi_struct *napi)
@@ -42,9 +42,9 @@ static __always_inline __u64 napi_gro_flush_ns(struct napi_struct *napi)
 }
 
 /*
- * Whether the NAPI's timer is pending: its interrupt stays masked until the
- * timer expires. Linux 6.18 has state bits, the lowest of which is
- * HRTIMER_STATE_ENQUEUED; for kernels with a flag instead, the flag is read.
+ * Returns whether the NAPI's timer is pending; its interrupt stays masked until
+ * the timer expires. Linux 6.18 keeps state bits, of which the lowest is
+ * HRTIMER_STATE_ENQUEUED; other kernels have a flag instead.
  */
 static __always_inline bool napi_timer_runs(struct napi_struct *napi)
 {
@@ -62,12 +62,13 @@ static __always_inline __u64 napi_timer_expires_at(struct napi_struct *napi)
 }
 
 /*
- * Whether softirqs may now run on the task's own stack because the interrupt
- * that raised them came from user mode. x86 handles such interrupts, and the
- * softirqs after them, on the task's stack, which is then empty: Linux 5.8,
- * arch/x86/include/asm/irq_stack.h. The user registers tell: orig_ax is a
- * number only in a system call, and -1 otherwise. arm64 and other architectures
- * always switch stacks for softirqs.
+ * Returns whether softirqs may now run on the task's own stack because the
+ * interrupt that raised them came from user mode. x86 handles such an
+ * interrupt, and the softirqs after it, on the task's stack, which is then
+ * empty: Linux 5.8, arch/x86/include/asm/irq_stack.h. The saved user registers
+ * distinguish this from a system call: orig_ax is a system-call number only in
+ * a system call, and -1 otherwise. arm64 and other architectures always switch
+ * stacks for softirqs.
  */
 static __always_inline bool stack_may_carry_softirqs(struct pt_regs *user)
 {
@@ -78,7 +79,7 @@ static __always_inline bool stack_may_carry_softirqs(struct pt_regs *user)
 #endif
 }
 
-/* The NAPI that an epoll polls; without CONFIG_NET_RX_BUSY_POLL there is none. */
+/* The NAPI that an epoll polls; 0 without CONFIG_NET_RX_BUSY_POLL. */
 static __always_inline __u32 epoll_napi_id(struct eventpoll *ep)
 {
 	return bpf_core_field_exists(ep->napi_id) ? BPF_CORE_READ(ep, napi_id) : 0;
@@ -92,7 +93,10 @@ static __always_inline bool epoll_has_params(struct eventpoll *ep)
 	       bpf_core_field_exists(ep->prefer_busy_poll);
 }
 
-/* Not in any kernel release: kernel/epoll-event-busy-loop/. */
+/*
+ * No kernel release has this feature; the patch is in
+ * kernel/epoll-event-busy-loop/.
+ */
 static __always_inline bool epoll_events_only(struct eventpoll *ep)
 {
 	return bpf_core_field_exists(ep->events_only) && BPF_CORE_READ(ep, events_only);
@@ -105,20 +109,26 @@ static __always_inline __u16 sock_busy_poll_budget(struct sock *sk)
 }
 
 /*
- * Reads sixteen bytes at any kernel address, through a type that every kernel
- * has. Each read is a load, which returns 0 for unmapped memory;
- * bpf_probe_read_kernel() is a call. Linux 6.2: "bpf: Add a kfunc for generic
- * type cast".
+ * Reads sixteen bytes at any kernel address, through a type of that size that
+ * every kernel has. Each read is a plain load, which returns 0 for unmapped
+ * memory; bpf_probe_read_kernel() would be a function call. Linux 6.2: "bpf:
+ * Add a kfunc for generic type cast".
  */
 #define sixteen_bytes(address) bpf_core_cast((void *)(address), struct in6_addr)
 
-/* Whether this is an MPTCP subflow; never without CONFIG_MPTCP. Linux 5.6. */
+/*
+ * Returns whether this is an MPTCP subflow (Linux 5.6); always false without
+ * CONFIG_MPTCP.
+ */
 static __always_inline bool is_mptcp(struct tcp_sock *tcp)
 {
 	return bpf_core_field_exists(tcp->is_mptcp) && tcp->is_mptcp;
 }
 
-/* The NAPI of a socket's last packet; 0 without CONFIG_NET_RX_BUSY_POLL. */
+/*
+ * The NAPI that delivered a socket's last packet; 0 without
+ * CONFIG_NET_RX_BUSY_POLL.
+ */
 static __always_inline __u32 sock_napi_id(struct sock *sk)
 {
 	return bpf_core_field_exists(sk->sk_napi_id) ? sk->sk_napi_id : 0;

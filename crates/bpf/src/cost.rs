@@ -1,4 +1,4 @@
-//! The cost of the BPF programs.
+//! Measures the run time of the BPF programs.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -14,14 +14,15 @@ pub struct RunTime {
     pub program: String,
     /// How often the program ran.
     pub runs: u64,
-    /// The total time of these runs, including the cost of reading the clock: an empty program took 43 ns on
-    /// our test machine.
+    /// The total time of these runs. It includes the cost of reading the clock: an empty program measured 43
+    /// ns on our test machine.
     pub time: Nanoseconds,
     /// How often it was skipped because it was already running on that CPU.
     pub missed: u64,
 }
 
-/// Enables run-time statistics for all BPF programs while it exists, which has a small cost itself.
+/// Enables run-time statistics for all BPF programs until it is dropped. The statistics themselves have a
+/// small cost.
 ///
 /// Kernel: 5.8, `bpf(BPF_ENABLE_STATS)`.
 #[derive(Debug)]

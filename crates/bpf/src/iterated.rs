@@ -6,7 +6,8 @@ use std::os::fd::OwnedFd;
 
 use sys::error::KernelError;
 
-/// The size of a `read(2)`. Kernel: 6.18, `kernel/bpf/bpf_iter.c` `bpf_seq_read()` fills at most eight pages.
+/// The buffer size for each `read(2)`, in bytes. Kernel: 6.18, `kernel/bpf/bpf_iter.c` `bpf_seq_read()` fills
+/// at most eight pages.
 const READ_BYTES: usize = 32 << 10;
 
 /// Reads an iterator's whole output, up to `bytes_max`.
@@ -15,7 +16,7 @@ pub(super) fn bytes(iterator: OwnedFd, bytes_max: u64) -> Result<Vec<u8>, Kernel
     let mut file = File::from(iterator);
     let mut bytes = Vec::with_capacity(READ_BYTES);
     loop {
-        // `read_to_end` would start with small buffers, for each of which the kernel starts over.
+        // `read_to_end` would start with small buffers, and the kernel would start over for each of them.
         let have = bytes.len();
         bytes.resize(have + READ_BYTES, 0);
         let more = match file.read(&mut bytes[have..]) {

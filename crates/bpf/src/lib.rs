@@ -1,5 +1,5 @@
 //! BPF programs: who polled which NAPI, how long requests took, the epolls of a process, process events,
-//! application requests.
+//! applications' policy requests.
 //!
 //! Each module has its C program next to the Rust that loads it, and one header that both share. The programs
 //! count and copy; what the counts mean is decided elsewhere. Only `app_requests` is pinned, because
@@ -26,7 +26,7 @@ pub use cost::{RunTime, Statistics};
 pub use delivery::DeliveryCounter;
 pub use epolls::EpollScanner;
 
-/// Whether kernel pids are valid here: whether this process is in the initial pid namespace.
+/// Returns whether this process is in the initial pid namespace, so that the kernel's pids are valid here.
 ///
 /// Kernel: 6.18, `include/uapi/linux/nsfs.h` `PID_NS_INIT_INO`.
 fn in_initial_pid_namespace() -> bool {

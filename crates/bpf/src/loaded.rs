@@ -26,7 +26,7 @@ thread_local! {
 /// A loaded object. Dropping it unloads its programs.
 pub(super) struct Loaded {
     name: &'static str,
-    // Declared first: links must be dropped before the programs that they attach.
+    // Declared before `object`: links must be dropped before the programs that they attach.
     links: Vec<(String, Link)>,
     object: Object,
 }
@@ -63,7 +63,7 @@ impl Loaded {
         self.attach_by(|_| true, |program| program.attach())
     }
 
-    /// Attaches only the programs with wanted names.
+    /// Attaches only the programs whose names are wanted.
     pub(super) fn attach_if(&mut self, wanted: impl Fn(&str) -> bool) -> Result<(), KernelError> {
         self.attach_by(wanted, |program| program.attach())
     }
@@ -73,7 +73,7 @@ impl Loaded {
         self.object.progs().any(|program| program.name() == name && program.autoload())
     }
 
-    /// Attaches the programs with wanted names to a cgroup.
+    /// Attaches the programs whose names are wanted to a cgroup.
     pub(super) fn attach_to_cgroup(
         &mut self,
         cgroup: BorrowedFd<'_>,
@@ -98,8 +98,8 @@ impl Loaded {
         Ok(())
     }
 
-    /// Pins every attachment in a directory of a BPF file system, under the program's name, so that they
-    /// outlive this object.
+    /// Pins every attachment in a directory of a BPF file system, under the program's name, so that the
+    /// attachments outlive this object.
     pub(super) fn pin_links(&mut self, directory: &Path) -> Result<(), KernelError> {
         for (name, link) in &mut self.links {
             let path = directory.join(&name);
@@ -191,14 +191,14 @@ impl<'a> Table<'a> {
             .map_err(|_| refused(format!("BPF map {}: update", self.name)))
     }
 
-    /// Removes every entry and returns the values. Nothing may add entries meanwhile.
+    /// Removes every entry and returns the values. No program may add entries meanwhile.
     pub(super) fn drain(&self) -> Result<Vec<Vec<u8>>, KernelError> {
-        /// The number of entries read by each call.
+        /// The maximum number of entries per call.
         const BATCH: u32 = 1024;
         let most = usize::try_from(self.map.max_entries()).unwrap_or(usize::MAX);
         let mut values = Vec::new();
-        // The kernel ends a batch early before a bucket that does not fit (`__htab_map_lookup_and_delete_batch()`),
-        // and libbpf-rs takes that for the end of the map.
+        // The kernel ends a batch early if the next bucket does not fit
+        // (`__htab_map_lookup_and_delete_batch()`); libbpf-rs mistakes that for the end of the map.
         loop {
             let before = values.len();
             let refused = |_| refused(format!("BPF map {}: drain", self.name));
@@ -211,13 +211,13 @@ impl<'a> Table<'a> {
         }
     }
 
-    /// The keys; never more than the map's capacity, even if it changes meanwhile.
+    /// Returns the keys: at most as many as the map's capacity, even if the map changes meanwhile.
     pub(super) fn keys(&self) -> impl Iterator<Item = Vec<u8>> {
         self.map.keys().take(usize::try_from(self.map.max_entries()).unwrap_or(usize::MAX))
     }
 }
 
-/// The error of the last call on this thread: libbpf's `errno`, and its message.
+/// Returns the error of the last call on this thread, from `errno` and libbpf's messages.
 pub(super) fn refused(what: String) -> KernelError {
     let number = std::io::Error::last_os_error().raw_os_error().unwrap_or(0);
     let errno = Errno::from_raw_os_error(number);
@@ -226,9 +226,10 @@ pub(super) fn refused(what: String) -> KernelError {
     KernelError { what, cause }
 }
 
-/// libbpf's messages on one line. Omits those that it always prints when loading is not permitted: a failed
-/// attempt to raise RLIMIT_MEMLOCK, and advice about that limit. Since Linux 5.11 the limit does not apply to
-/// programs and maps (`kernel/bpf/syscall.c` `bpf_map_save_memcg()`); a capability is missing instead.
+/// libbpf's messages on one line. Omits the messages that libbpf always prints when loading is not permitted:
+/// a failed attempt to raise RLIMIT_MEMLOCK, and advice about that limit. Since Linux 5.11 the limit does not
+/// apply to programs and maps (`kernel/bpf/syscall.c` `bpf_map_save_memcg()`); a capability is missing
+/// instead.
 fn words_of(said: &str) -> String {
     const ADVICE: &str = " Make sure your kernel supports BPF (CONFIG_BPF_SYSCALL=y) and/or that RLIMIT_MEMLOCK is set to big enough value.";
     let lines = said.lines().map(|line| line.trim_start_matches("libbpf: ").replace(ADVICE, ""));

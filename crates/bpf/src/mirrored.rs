@@ -9,13 +9,13 @@
 pub(super) enum Shape {
     /// A number of this size in bytes.
     Number(usize),
-    /// A number of consecutive elements of a type.
+    /// This many consecutive elements of a type.
     Array(Box<Shape>, usize),
-    /// A structure of this size: the name and offset of each member.
+    /// A structure of this size in bytes, with the name, offset and layout of each member.
     Struct(usize, Vec<(String, usize, Shape)>),
 }
 
-/// The types of fields: numbers and arrays of numbers, in native byte order, as in BPF.
+/// A type of field: a number or an array of numbers, in native byte order, as in BPF.
 pub(super) trait Field: Sized {
     /// Reads the field; missing bytes are zero.
     fn take(bytes: &[u8]) -> Self;
@@ -120,13 +120,13 @@ macro_rules! mirrored {
 }
 pub(super) use mirrored;
 
-/// A NUL-terminated `char` array: the name of a device or a task.
+/// Reads a NUL-terminated `char` array, such as the name of a device or a task.
 pub(super) fn name(bytes: &[u8]) -> String {
     let end = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len());
     String::from_utf8_lossy(&bytes[..end]).into_owned()
 }
 
-/// A test that structures match the compiled object.
+/// Defines a test that structures match the compiled object.
 #[cfg(test)]
 macro_rules! same_as_compiled {
     ($object:expr, $($name:ident),* $(,)?) => {
@@ -140,7 +140,7 @@ macro_rules! same_as_compiled {
 #[cfg(test)]
 pub(super) use same_as_compiled;
 
-/// How a structure differs from the one with the same name in a compiled object; `None` if it does not.
+/// Compares a structure with the one of the same name in a compiled object. Returns `None` if they match.
 #[cfg(test)]
 pub(super) fn difference<T: Mirrored>(object: &[u8]) -> Option<String> {
     use libbpf_rs::btf::{Btf, types};

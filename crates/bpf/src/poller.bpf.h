@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* Determines who polls a NAPI, and the span of its timer. Include it after compat.bpf.h. */
+/*
+ * Determines who polls a NAPI, and which timeout its timer has. Include this file after
+ * compat.bpf.h.
+ */
 #ifndef __POLLER_BPF_H__
 #define __POLLER_BPF_H__
 
 /*
- * Whether the task polls by itself: in its own system call, and not in a
- * softirq that interrupted it. In the former case, @args, which the tracepoint
- * left on its caller's stack, are on the task's own stack, between its lowest
- * address and the user registers at its top. Softirqs run on a per-CPU stack
- * (CONFIG_SOFTIRQ_ON_OWN_STACK: all x86-64 and arm64 kernels except PREEMPT_RT,
- * where the programs are not loaded).
+ * Returns whether the task polls in its own system call, rather than in a softirq that
+ * interrupted it. In a system call, @args, which the tracepoint left on its caller's
+ * stack, is on the task's own stack, between the stack's lowest address and the user
+ * registers at its top. Softirqs run on a per-CPU stack (CONFIG_SOFTIRQ_ON_OWN_STACK: all
+ * x86-64 and arm64 kernels except PREEMPT_RT, where the programs are not loaded).
  *
  * __preempt_count would also distinguish the two, but kernels without CONFIG_KALLSYMS_ALL
  * do not export its address. NAPI_STATE_IN_BUSY_POLL is not suitable: the poll
@@ -21,14 +23,20 @@ static __always_inline bool polls_by_itself(struct task_struct *task, void *args
 {
 	struct pt_regs *user;
 
-	/* Only ksoftirqd runs softirqs on its own stack. */
+	/*
+	 * Of all kernel threads that poll, only ksoftirqd runs softirqs on its
+	 * own stack.
+	 */
 	if (task->flags & PF_KTHREAD)
 		return false;
 	user = (struct pt_regs *)bpf_task_pt_regs(task);
 	return args >= task->stack && args < (void *)user && !stack_may_carry_softirqs(user);
 }
 
-/* The NAPI of this timer, by the address of napi_watchdog(); 0 for all other timers. */
+/*
+ * Returns the NAPI of this timer, which is recognised by the address of
+ * napi_watchdog(); 0 for any other timer.
+ */
 static __always_inline struct napi_struct *napi_of(struct hrtimer *timer, __u64 napi_watchdog)
 {
 	if (!napi_watchdog || (__u64)timer->function != napi_watchdog)
@@ -50,10 +58,10 @@ static __always_inline __u64 left(struct hrtimer *timer, __u64 now)
 }
 
 /*
- * Whether a timer that is being armed uses the NAPI's irq-suspend-timeout. The
- * remaining time is slightly shorter than the setting it came from, so it is
- * compared with both timeouts and the nearer one is chosen. Equal timeouts cannot
- * be told apart.
+ * Returns whether a timer that is being armed uses the NAPI's
+ * irq-suspend-timeout. Its remaining time is slightly shorter than the timeout
+ * that it was armed with, so the nearer of the two timeouts is chosen. Equal
+ * timeouts cannot be distinguished.
  */
 static __always_inline bool suspends(struct napi_struct *napi, struct hrtimer *timer, __u64 now)
 {

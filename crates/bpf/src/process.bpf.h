@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * For programs that follow processes with the scheduler's tracepoints. Include
- * it after vmlinux_min.h.
+ * Functions for programs that follow processes with the scheduler's
+ * tracepoints. Include this file after vmlinux_min.h.
  */
 #ifndef __PROCESS_BPF_H__
 #define __PROCESS_BPF_H__
@@ -23,13 +23,19 @@ static __always_inline void count_lost(void)
 		__sync_fetch_and_add(count, 1);
 }
 
-/* At sched_process_fork: the child is a new process, not a thread. */
+/*
+ * At sched_process_fork: returns whether the child is a new process rather than
+ * a thread.
+ */
 static __always_inline bool is_new_process(struct task_struct *child)
 {
 	return child->pid == child->tgid;
 }
 
-/* At sched_process_exit: do_exit() has already decremented the live thread count. */
+/*
+ * At sched_process_exit: returns whether the task was the process's last thread.
+ * do_exit() has already decremented the count of live threads.
+ */
 static __always_inline bool was_last_thread(struct task_struct *task)
 {
 	return !task->signal->live.counter;

@@ -2,10 +2,10 @@
 /*
  * The parts of the kernel's types that the programs read.
  *
- * Every record has preserve_access_index: libbpf finds members by name in the
- * BTF of the running kernel. So only a member's name and type matter here, not
- * its offset. This file is written by hand, so that the build needs neither bpftool nor the
- * build machine's BTF.
+ * Every record has preserve_access_index: libbpf finds members by name in the BTF of the
+ * running kernel. Only a member's name and type matter here, not its offset. The file is
+ * written by hand, so that the build needs neither bpftool nor the BTF of the build
+ * machine.
  */
 #ifndef __VMLINUX_H__
 #define __VMLINUX_H__
@@ -90,7 +90,7 @@ struct sk_reuseport_md {
 #define S_IFMT 00170000
 #define S_IFSOCK 0140000
 
-/* include/uapi/linux/bpf.h: a cgroup program's view of a socket, at fixed offsets. */
+/* A cgroup program's view of a socket, at fixed offsets: include/uapi/linux/bpf.h. */
 struct bpf_sock {
 	__u32 bound_dev_if;
 	__u32 family;

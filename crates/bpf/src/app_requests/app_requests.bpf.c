@@ -2,8 +2,8 @@
 /*
  * Implements SO_NETPOLICY and PR_SET_NETPOLICY on a kernel that has neither:
  * cgroup programs handle the socket option, and a program on the LSM hook of
- * prctl() handles the latter. They validate and store the requested policies;
- * user space decides what these mean.
+ * prctl() handles PR_SET_NETPOLICY. The programs validate and store the
+ * requested policies; user space decides what the policies mean.
  */
 #include "../vmlinux_min.h"
 #include <bpf/bpf_helpers.h>
@@ -13,7 +13,10 @@
 #include "../process.bpf.h"
 #include "app_requests.h"
 
-/* For the object's BTF, which a test compares with the Rust structures. */
+/*
+ * Puts these types into the object's BTF, which a test compares with the Rust
+ * structures.
+ */
 const struct request_record *described_request_record __attribute__((unused));
 const struct asker *described_asker __attribute__((unused));
 
@@ -22,8 +25,8 @@ const struct asker *described_asker __attribute__((unused));
 /* The size of the ring buffer in bytes: a power of two, and a multiple of any page size. */
 #define ASKED_BYTES (64 << 10)
 
-/* The maximum number of a user's requests that are reported in a window, and the window's length
- * in nanoseconds. */
+/* The maximum number of requests that are reported for a user in a window, and the window's
+ * length in nanoseconds. */
 #define REPORTS_MAX 100
 #define REPORT_WINDOW_NS 1000000000ULL
 
@@ -42,7 +45,8 @@ const struct asker *described_asker __attribute__((unused));
 #define CAP_NET_ADMIN 12
 
 /*
- * A program sees only the first page of a longer option. With optlen set to 0 the kernel uses the caller's bytes: kernel/bpf/cgroup.c.
+ * A program sees only the first page of an option value that is longer than a page. If the program
+ * sets optlen to 0, the kernel uses the caller's original bytes: kernel/bpf/cgroup.c.
  */
 #define SHOWN_BYTES_MAX 4096
 
@@ -71,7 +75,9 @@ struct socket_request {
 	__u32 source;
 };
 
-/* Policies of sockets. An accepted socket inherits its listener's. */
+/*
+ * The policies of sockets. An accepted socket inherits its listener's policy.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
 	__uint(map_flags, BPF_F_NO_PREALLOC | BPF_F_CLONE);
@@ -79,7 +85,10 @@ struct {
 	__type(value, struct socket_request);
 } sockets SEC(".maps");
 
-/* Policies of processes, by tgid. Children are added, exiting processes removed. */
+/*
+ * The policies of processes, by tgid. A child inherits its parent's entry; an exit
+ * removes it.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -89,7 +98,8 @@ struct {
 } tasks SEC(".maps");
 
 /*
- * Processes that requested a policy, for the daemon. Without a reader the buffer fills up, and further reports are dropped.
+ * Processes that have requested a policy, for the daemon to read. Without a reader, the buffer
+ * fills up and further reports are dropped.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
@@ -109,7 +119,9 @@ struct {
 	__type(value, struct report_rate);
 } rates SEC(".maps");
 
-/* The policies that a user may choose in this cgroup: one bit per number. */
+/*
+ * The policies that a user may choose in this cgroup: bit N is policy number N.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -136,7 +148,9 @@ static __always_inline bool is_policy(__u32 policy)
 	return policy <= NET_POLICY_LATENCY || policy == NET_POLICY_POWER;
 }
 
-/* Whether the caller has CAP_NET_ADMIN in the initial user namespace. */
+/*
+ * Returns whether the caller has CAP_NET_ADMIN in the initial user namespace.
+ */
 static __always_inline bool is_administrator(void)
 {
 	struct task_struct *task = (struct task_struct *)bpf_get_current_task();
@@ -145,7 +159,10 @@ static __always_inline bool is_administrator(void)
 
 	if (BPF_CORE_READ(cred, user_ns, level))
 		return false;
-	/* Two 32-bit words before Linux 6.3, which is the same in little endian. */
+	/*
+	 * Before Linux 6.3 this was an array of two 32-bit words, which reads the
+	 * same in little endian.
+	 */
 	if (bpf_core_read(&capabilities, sizeof(capabilities), &cred->cap_effective))
 		return false;
 	return capabilities & (1ULL << CAP_NET_ADMIN);
@@ -165,7 +182,7 @@ static __always_inline bool may_choose(__u32 policy)
 	return is_administrator();
 }
 
-/* Returns 0 or a negative errno. */
+/* Returns 0 if the caller may set this policy, otherwise a negative errno. */
 static __always_inline int judged(__u32 policy)
 {
 	if (!is_policy(policy))
@@ -173,7 +190,10 @@ static __always_inline int judged(__u32 policy)
 	return may_choose(policy) ? 0 : -EPERM;
 }
 
-/* Whether to report another request of this user now: a user must not keep the daemon busy. */
+/*
+ * Returns whether to report another request of this user now. The limit prevents one user from
+ * keeping the daemon busy.
+ */
 static __always_inline bool may_report(void)
 {
 	__u32 user = (__u32)bpf_get_current_uid_gid();
@@ -185,7 +205,9 @@ static __always_inline bool may_report(void)
 		bpf_map_update_elem(&rates, &user, &first, BPF_ANY);
 		return true;
 	}
-	/* If two CPUs reach this point at once, at most one report too many is sent. */
+	/*
+	 * If two CPUs reach this point at once, at most one additional report is sent.
+	 */
 	if (now - rate->since >= REPORT_WINDOW_NS) {
 		rate->since = now;
 		rate->count = 0;
@@ -197,8 +219,8 @@ static __always_inline bool may_report(void)
 }
 
 /*
- * Reports that the caller has changed its policy. Requests beyond the rate
- * limit are still stored, and found when the requests are next read.
+ * Reports that the caller has changed its policy. A request beyond the rate
+ * limit is still stored; the daemon finds it when it next reads all requests.
  */
 static __always_inline void report(void)
 {
@@ -326,9 +348,10 @@ static __always_inline int get_task(bool rest)
 }
 
 /*
- * Security modules may answer a prctl() here: a non-zero value is its result.
- * With 0, prctl() would continue and fail with an unknown option, so the
- * results in netpolicy.h are never 0. A program of type LSM could only deny.
+ * A security module may handle a prctl() at this hook: prctl() returns a
+ * non-zero result to its caller. After 0, prctl() would continue and fail
+ * because the option is unknown, so the results defined in netpolicy.h are
+ * never 0. A BPF program of type LSM could only deny the call.
  */
 SEC("?fmod_ret/security_task_prctl")
 int BPF_PROG(task_asks, int option, unsigned long arg2, unsigned long arg3, unsigned long arg4,

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* Shared by app_requests.bpf.c and app_requests/. The policy numbers are in include/netpolicy.h. */
+/*
+ * Shared by app_requests.bpf.c and the Rust modules in app_requests/. The policy numbers are in
+ * include/netpolicy.h.
+ */
 #ifndef __APP_REQUESTS_H__
 #define __APP_REQUESTS_H__
 

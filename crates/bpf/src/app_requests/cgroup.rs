@@ -9,7 +9,7 @@ use sys::error::KernelError;
 /// Kernel: `include/uapi/linux/magic.h` `CGROUP2_SUPER_MAGIC`.
 const CGROUP2_MAGIC: u64 = 0x6367_7270;
 
-/// The maximum number of cgroups that are searched for an id.
+/// The maximum number of cgroups that a search for an id visits.
 const LOOKED_AT_MAX: usize = 100_000;
 
 /// An open cgroup of the unified hierarchy.
@@ -29,7 +29,7 @@ impl Cgroup {
     pub fn open(path: &Path) -> Result<Self, KernelError> {
         let root = root()?;
         let below = root.join(path.strip_prefix("/").unwrap_or(path));
-        // A directory outside this hierarchy is rejected as such instead of being searched below it.
+        // Rejects an absolute path outside this hierarchy, instead of searching for it below the root.
         let path = if path.starts_with(&root) || !below.exists() && path.is_absolute() && path.exists() {
             path.to_owned()
         } else {
@@ -47,7 +47,7 @@ impl Cgroup {
         Ok(Self { directory, id: stat.st_ino, path })
     }
 
-    /// The cgroup's id, unique until the next boot.
+    /// The cgroup's id. It is unique until the next boot.
     ///
     /// Kernel: 5.5, `kernel/cgroup/cgroup.c` `cgroup_id()`: the inode of its directory.
     pub const fn id(&self) -> u64 {

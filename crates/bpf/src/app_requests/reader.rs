@@ -1,4 +1,5 @@
-//! Reads applications' requests for a daemon: repeatedly, and immediately when a process requests a policy.
+//! Reads applications' requests for the daemon: all of them on each call, and new requests of processes as
+//! events.
 
 use std::fmt;
 use std::os::fd::BorrowedFd;
@@ -14,7 +15,7 @@ use sys::error::KernelError;
 use super::store::{RequestStore, asker, iterator, pinned, pinned_if_any, sockets_in, tasks_in};
 use crate::loaded::{Loaded, refused};
 
-/// Reads a store of requests, which may be created or removed at any time.
+/// Reads a [`RequestStore`], which may be created or removed at any time.
 #[derive(Debug)]
 pub struct RequestReader {
     store: RequestStore,
@@ -23,13 +24,14 @@ pub struct RequestReader {
 
 /// The open maps and programs of a registry.
 struct Opened {
-    /// The inode of the registry directory. A new inode means that the registry was recreated, with other
-    /// maps.
+    /// The inode of the registry directory. A different inode means that the registry was recreated and has
+    /// new maps.
     registry: u64,
     tasks: MapHandle,
     sockets: MapHandle,
     iterator: Loaded,
-    /// The events of new requests; `None` if an older netpolicy created the registry, which reports none.
+    /// Events of new requests. `None` if an older netpolicy created the registry: its programs report no
+    /// events.
     asked: Option<(RingBuffer<'static>, Receiver<Pid>)>,
 }
 
@@ -40,7 +42,7 @@ impl fmt::Debug for Opened {
 }
 
 impl RequestReader {
-    /// A reader for this store. Opens nothing yet.
+    /// Returns a reader of this store. It opens nothing yet.
     pub fn of(store: RequestStore) -> Self {
         Self { store, opened: None }
     }
@@ -71,17 +73,19 @@ impl RequestReader {
         self.opened.is_some()
     }
 
-    /// Becomes readable when a process requests a policy; `None` if the store does not report that.
+    /// A descriptor that becomes readable when a process requests a policy; `None` if the store reports no
+    /// events.
     pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         let (ring, _) = self.opened.as_ref()?.asked.as_ref()?;
         Some(sys::bpf::ring_descriptor(ring))
     }
 
-    /// The processes that requested a policy since the last call. If a store has two readers, each gets only
-    /// some of them; [`RequestReader::requests`] finds the others.
+    /// Returns the processes that have requested a policy since the last call. If a store has two readers,
+    /// each gets only some of these events; [`RequestReader::requests`] returns the requests of all
+    /// processes.
     ///
     /// # Errors
-    /// The kernel's error, which means that the buffer is gone.
+    /// The kernel's error, if the ring buffer cannot be read.
     pub fn asked(&mut self) -> Result<Vec<Pid>, KernelError> {
         let Some((ring, processes)) = self.opened.as_ref().and_then(|opened| opened.asked.as_ref()) else {
             return Ok(Vec::new());

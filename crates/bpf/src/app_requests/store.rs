@@ -1,7 +1,7 @@
 //! The store of applications' requests: BPF programs and maps, pinned in a directory so that they outlive a
 //! command.
 //!
-//! `DIRECTORY/registry` holds what all cgroups share: the maps of sockets and processes, and the programs
+//! `DIRECTORY/registry` holds the maps of sockets and processes, which all cgroups share, and the programs
 //! that copy a process's policy to its children. `DIRECTORY/cgroup_ID` holds the programs of one cgroup and
 //! the policies that users may request there. Each is created under a temporary name and renamed when
 //! complete.
@@ -30,7 +30,7 @@ const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/app_requests.bpf
 const BPF_FS_MAGIC: u64 = 0xcafe_4a11;
 /// `sizeof(struct request_record)`.
 const RECORD_BYTES: usize = RawRequest::BYTES;
-/// The maximum size of a socket scan: four million records.
+/// The maximum output of a socket scan in bytes: four million records.
 const SOCKETS_BYTES_MAX: u64 = 4 * (1 << 20) * RECORD_BYTES as u64;
 /// `ANY_USER` of `app_requests.bpf.c`.
 const ANY_USER: u32 = u32::MAX;
@@ -50,7 +50,7 @@ pub struct Choice {
     pub numbers: u32,
 }
 
-/// An enabled cgroup: its processes may request policies.
+/// A cgroup whose processes may request policies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Enabled {
     /// The cgroup's id.
@@ -59,7 +59,7 @@ pub struct Enabled {
     pub path: Option<PathBuf>,
     /// Which users may request which policies.
     pub choices: Vec<Choice>,
-    /// Whether `prctl` is handled as well.
+    /// Whether `prctl` is enabled as well as `setsockopt`.
     pub prctl: bool,
 }
 
@@ -83,7 +83,7 @@ pub struct SocketRequest {
     pub source: RequestSource,
 }
 
-/// The requests on this host.
+/// The store of requests in one directory of a BPF file system.
 #[derive(Clone, Debug)]
 pub struct RequestStore {
     directory: PathBuf,
@@ -98,18 +98,19 @@ impl RequestStore {
         &self.directory
     }
 
-    /// The store that is pinned in this directory. The directory need not exist; its parent must be on a BPF
-    /// file system.
+    /// Returns the store in this directory. The directory need not exist; its parent must be on a BPF file
+    /// system.
     pub fn at(directory: impl Into<PathBuf>) -> Self {
         Self { directory: directory.into() }
     }
 
-    /// Enables a cgroup; if it is already enabled, changes only its `choices`. Returns why `prctl` is
-    /// unavailable, if so.
+    /// Enables a cgroup, or changes only the `choices` of a cgroup that is already enabled. If `prctl` could
+    /// not be enabled, returns the reason.
     ///
     /// # Errors
     /// [`Cause::Absent`] without a BPF file system, kernel BTF or the initial pid namespace; EEXIST if an
-    /// ancestor or descendant is enabled, since both would handle the option; otherwise the kernel's error.
+    /// ancestor or descendant is enabled, because the programs of both would handle the option; otherwise the
+    /// kernel's error.
     pub fn enable(&self, cgroup: &Cgroup, choices: &[Choice]) -> Result<Option<KernelError>, KernelError> {
         self.register()?;
         let own = self.of_cgroup(cgroup.id());
@@ -147,16 +148,16 @@ impl RequestStore {
     }
 
     /// Disables a cgroup: immediately for sockets, a moment later for `prctl`. Disabling the last cgroup also
-    /// removes the policies of its sockets, unless a process still has one. Returns false if it was not
-    /// enabled.
+    /// removes the policies of its sockets, unless a process still has one. Returns false if the cgroup was
+    /// not enabled.
     ///
     /// # Errors
     /// The kernel's error.
     pub fn disable(&self, id: u64) -> Result<bool, KernelError> {
         let own = self.of_cgroup(id);
         for name in CGROUP_PROGRAMS {
-            // Otherwise the kernel detaches some time after the last pin is removed. There is no link if the
-            // cgroup was removed.
+            // Detach now: after the last pin is removed, the kernel detaches only some time later. The link
+            // does not exist if the cgroup was removed.
             let _ = Link::open(own.join(name)).and_then(|link| link.detach());
         }
         let was = remove(&own)?;
@@ -172,7 +173,7 @@ impl RequestStore {
         Ok(())
     }
 
-    /// The enabled cgroups, by id.
+    /// The enabled cgroups, in the order of their ids.
     ///
     /// # Errors
     /// The kernel's error.
@@ -188,7 +189,7 @@ impl RequestStore {
             .collect()
     }
 
-    /// The processes with a policy, and the policy's number.
+    /// The processes that have a policy, with its number.
     ///
     /// # Errors
     /// The kernel's error.
@@ -215,8 +216,8 @@ impl RequestStore {
             },
         };
         match done {
-            // A process that exited before its entry was written does not remove it, and the next process
-            // with its pid would get it.
+            // A process that exited before its entry was written left the entry behind, and the next process
+            // with the same pid would have that policy.
             Ok(()) if number.is_some() && has_ended(process) => self.set_task(process, None),
             Ok(()) if number.is_some() => Ok(()),
             Ok(()) => self.end_if_unused(),
@@ -225,7 +226,7 @@ impl RequestStore {
         }
     }
 
-    /// The number of children that did not inherit a policy because the map was full.
+    /// The number of child processes that did not inherit a policy because the map was full.
     ///
     /// # Errors
     /// The kernel's error.
@@ -262,7 +263,7 @@ impl RequestStore {
         Ok(ids)
     }
 
-    /// Creates what all cgroups share, unless it exists.
+    /// Creates the maps and programs that all cgroups share, unless they exist.
     fn register(&self) -> Result<(), KernelError> {
         if self.registry().exists() {
             return Ok(());
@@ -324,13 +325,14 @@ impl RequestStore {
         Ok(paths.into_iter().find(related))
     }
 
-    /// A temporary directory for new pins. Removes those of processes that have exited.
+    /// Creates a temporary directory for new pins. Removes temporary directories of processes that have
+    /// exited.
     fn making(&self) -> Result<Making, KernelError> {
         const PREFIX: &str = "making_";
         let what = |path: &Path| format!("directory {}", path.display());
         let parent = self.directory.parent().unwrap_or(Path::new("/"));
         let file_system = statfs(parent).map_err(|errno| KernelError::errno(what(parent), errno))?;
-        // The type's signedness depends on the architecture; the magic has 32 bits.
+        // The signedness of `f_type` depends on the architecture; the magic number has 32 bits.
         if u64::try_from(file_system.f_type).map_or(true, |kind| kind & 0xffff_ffff != BPF_FS_MAGIC) {
             let needs = "a BPF file system there (mount -t bpf bpf /sys/fs/bpf)";
             return Err(KernelError::absent(what(parent), needs, None));
@@ -348,8 +350,8 @@ impl RequestStore {
     }
 }
 
-/// Creates a directory. An existing one is accepted if no other user can change its content: on a BPF file
-/// system mounted without a mode, anyone can create directories.
+/// Creates a directory. An existing directory is accepted only if no other user can change its content,
+/// because on a BPF file system mounted without `mode=`, any user can create directories.
 fn create_own(directory: &Path) -> Result<(), KernelError> {
     let what = || format!("directory {}", directory.display());
     let failed = |error: &std::io::Error| KernelError::io(what(), error).needing("CAP_SYS_ADMIN");
@@ -379,7 +381,7 @@ impl Making {
     fn becomes(self, path: &Path) -> Result<(), KernelError> {
         match std::fs::rename(&self.0, path) {
             Ok(()) => Ok(()),
-            // Another process was faster; its directory is equivalent.
+            // Another process has created the directory first, with equivalent content.
             Err(error) if matches!(error.kind(), ErrorKind::AlreadyExists | ErrorKind::DirectoryNotEmpty) => {
                 Ok(())
             }
@@ -408,7 +410,7 @@ fn autoload(open: &mut OpenObject, names: &[&str]) {
     }
 }
 
-/// The program that reads the sockets. The caller passes the map.
+/// Loads the iterator that reads the sockets. The caller passes it the map.
 pub(super) fn iterator() -> Result<Loaded, KernelError> {
     Loaded::load("app_requests", OBJECT, |open| {
         for mut map in open.maps_mut() {
@@ -428,7 +430,7 @@ pub(super) fn sockets_in(iterator: &Loaded, sockets: &MapHandle) -> Result<Vec<S
     Ok(bytes.chunks_exact(RECORD_BYTES).map(socket_request).collect())
 }
 
-/// The processes with a policy, and the policy's number.
+/// The processes that have a policy, with its number.
 pub(super) fn tasks_in(tasks: &MapHandle) -> BTreeMap<Pid, u32> {
     let most = usize::try_from(tasks.max_entries()).unwrap_or(usize::MAX);
     let mut found = BTreeMap::new();
@@ -452,8 +454,7 @@ pub(super) fn pinned_if_any(path: &Path) -> Result<Option<MapHandle>, KernelErro
 fn write_choices(allowed: &impl MapCore, choices: &[Choice]) -> Result<(), KernelError> {
     let failed = |_| refused("BPF map allowed".to_owned());
     let key = |choice: &Choice| choice.uid.unwrap_or(ANY_USER).to_ne_bytes();
-    // New choices are added before old ones are removed, so that a user who is in both is never refused in
-    // between.
+    // Add new choices before removing old ones: a user in both lists is never refused meanwhile.
     for choice in choices {
         allowed.update(&key(choice), &choice.numbers.to_ne_bytes(), MapFlags::ANY).map_err(failed)?;
     }

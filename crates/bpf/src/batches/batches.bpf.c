@@ -3,19 +3,22 @@
  * Measures how long an application handles the events of one epoll_wait: from
  * its return to the next epoll_wait.
  *
- * That is the time for which irq-suspend-timeout has to last: the return arms
- * it (ep_suspend_napi_irqs()), and the next epoll_wait polls the NAPI or arms
- * it again. Threads that share an epoll share its NAPI: whichever waits first
- * ends the batch.
+ * irq-suspend-timeout must be at least that long: the return arms its timer
+ * (ep_suspend_napi_irqs()), and the next epoll_wait polls the NAPI or arms the
+ * timer again. Threads that share an epoll share its NAPI: the first thread to
+ * call epoll_wait again ends the batch.
  *
- * Two sets of programs, one of which is loaded:
+ * The file has two sets of programs, of which one is loaded:
  *
- * - At entry and return of do_epoll_wait(), which only epoll_wait, epoll_pwait
- *   and epoll_pwait2 call: the batches of all epolls, and their events.
- * - Where the kernel allows no program at functions: at the NAPI's timer and
- *   polls, the batches of applications whose IRQs are suspended.
+ * - At entry to and return from do_epoll_wait(), which only epoll_wait,
+ *   epoll_pwait and epoll_pwait2 call. These programs measure the batches of
+ *   all epolls, with the number of events.
+ * - At the NAPI's timer and polls, for kernels that allow no programs at
+ *   function entries. These programs measure the batches of applications whose
+ *   IRQs are suspended.
  *
- * No system-call tracepoint: it would slow down every system call.
+ * No program is attached to a system-call tracepoint, because that would slow
+ * down every system call.
  */
 #include "../vmlinux_min.h"
 #include <bpf/bpf_helpers.h>
@@ -27,7 +30,7 @@
 
 #define EPOLLS_MAX 16384
 #define NAPIS_MAX 4096
-/* How often to try again if another thread ended a batch at the same time. */
+/* The retry limit for ending a batch while another thread ends one. */
 #define RACES_MAX 4
 
 char LICENSE[] SEC("license") = "GPL";
@@ -51,7 +54,10 @@ struct {
 	__type(value, __u32);
 } suspended_by SEC(".maps");
 
-/* Returns with events that were not counted because a map was full. */
+/*
+ * The number of returns with events that were not counted because a map was
+ * full.
+ */
 __u64 lost SEC(".data.lost");
 
 static const struct batches no_batches;
@@ -73,7 +79,10 @@ static __always_inline struct batches *batches_of(__u32 tgid, __u32 id, bool cre
 	return of;
 }
 
-/* Ends the batch at the given time, if one has begun. Of two concurrent threads, only one ends it. */
+/*
+ * Ends the batch at the given time, if one has begun. If two threads do so at the same time, only
+ * one ends it.
+ */
 static __always_inline void end(struct batches *of, __u64 at)
 {
 	__u64 since = of->since, events = of->returned, span, longest;
@@ -128,7 +137,9 @@ int BPF_PROG(epoll_returns, int fd, void *events, int maxevents, void *timeout, 
 	if (!of)
 		return 0;
 	now = bpf_ktime_get_ns();
-	/* Another thread's batch ends here too: this return suspends the IRQ again. */
+	/*
+	 * This also ends another thread's batch: this return suspends the IRQ again.
+	 */
 	end(of, now);
 	of->maxevents = maxevents;
 	begin(of, now, returned);
@@ -136,9 +147,10 @@ int BPF_PROG(epoll_returns, int fd, void *events, int maxevents, void *timeout, 
 }
 
 /*
- * The IRQ is suspended again. Events were pending, so epoll_wait has not slept,
- * unless it could not poll the NAPI because a softirq did. In a batch during
- * which the thread slept, and a softirq polled, it is unknown which came first, so the poll is taken as the end of the batch.
+ * The IRQ is suspended again, which ends the batch. Events were pending, so epoll_wait has not
+ * slept, unless it could not poll the NAPI because a softirq was polling it. If the thread slept
+ * and a softirq polled during the batch, their order is unknown; the batch then ends at the
+ * softirq's poll.
  */
 static __always_inline void end_again(struct batches *of, __u64 now)
 {
@@ -172,7 +184,10 @@ int BPF_PROG(timer_armed, struct hrtimer *timer)
 	return 0;
 }
 
-/* The batch of the process that suspends this NAPI's IRQ now. */
+/*
+ * Returns the batch of the process that currently suspends this NAPI's IRQ; 0
+ * if there is none.
+ */
 static __always_inline struct batches *suspending(struct napi_struct *napi)
 {
 	__u32 id = BPF_CORE_READ(napi, napi_id), *tgid = bpf_map_lookup_elem(&suspended_by, &id);

@@ -16,18 +16,21 @@ struct batches_of {
 	__u32 id;
 };
 
-/* The batches of events of an application. */
+/* The batches of one epoll or NAPI. */
 struct batches {
 	/* When epoll_wait last returned events; 0 once the application has called it again. */
 	__u64 since;
-	/* For that return: the number of events, the thread, and the thread's voluntary context
-	 * switches. */
+	/* That return's number of events, its thread, and the thread's voluntary context
+	 * switches at that time. */
 	__u64 returned;
 	__u64 thread;
 	__u64 slept;
-	/* When another context first polled the NAPI during this batch; 0 if none did. */
+	/* When another context first polled the NAPI during this batch; 0 if none has. */
 	__u64 interrupted;
-	/* The number of batches that ended, their events, and their total time. */
+	/*
+	 * The number of ended batches, the number of their events, and their total
+	 * time.
+	 */
 	__u64 count;
 	__u64 events;
 	__u64 ns;
@@ -36,7 +39,7 @@ struct batches {
 	__u64 longest_events;
 	/* The maxevents argument of the last call that returned events. */
 	__u64 maxevents;
-	/* The batches in which irq-suspend-timeout ended. */
+	/* The number of batches during which irq-suspend-timeout expired. */
 	__u64 outlasted;
 };
 

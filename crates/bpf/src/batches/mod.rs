@@ -20,12 +20,12 @@ const AT_EPOLL_WAIT: [&str; 2] = ["epoll_waits", "epoll_returns"];
 /// The programs that measure the batches of applications that suspend IRQs.
 const AT_NAPIS: [&str; 3] = ["timer_armed", "timer_expired", "polled"];
 
-/// Measures batches on the whole host, from load to drop. Needs CAP_BPF and CAP_PERFMON.
+/// Measures batches on the whole host from load until drop. Needs CAP_BPF and CAP_PERFMON.
 ///
 /// Where the kernel allows fentry and fexit programs, it measures all epolls, with two programs for each
 /// `epoll_wait`. Elsewhere it measures only applications that suspend IRQs, from the NAPI's timer and polls.
-/// Sampling would miss the longest batch, so this costs as much as a [`crate::DeliveryCounter`] that is never
-/// paused.
+/// The meter never pauses, because sampling would miss the longest batch; it costs as much as a
+/// [`crate::DeliveryCounter`] that is never paused.
 #[derive(Debug)]
 pub struct BatchMeter {
     loaded: Loaded,
@@ -33,13 +33,13 @@ pub struct BatchMeter {
 }
 
 impl BatchMeter {
-    /// Loads the programs and starts to measure. `suspends`: whether an IRQ of the host may be suspended;
-    /// otherwise only all epolls can be measured.
+    /// Loads the programs and starts to measure. If `suspends` is false, no IRQ on the host can be suspended,
+    /// so only the programs for all epolls are useful.
     ///
     /// # Errors
     /// [`sys::Cause::Absent`] without kernel BTF, outside the initial pid namespace, where pids differ from
-    /// the kernel's, and if the kernel allows neither fentry programs nor reading the addresses of its
-    /// functions; otherwise the kernel's error.
+    /// the kernel's, and if the kernel allows no fentry programs and hides the addresses of its functions;
+    /// otherwise the kernel's error.
     pub fn load(suspends: bool) -> Result<Self, KernelError> {
         if !in_initial_pid_namespace() {
             return Err(KernelError::absent("measure batches of events", "the initial pid namespace", None));
@@ -55,7 +55,7 @@ impl BatchMeter {
         Self::with(&AT_EPOLL_WAIT, 0, true)
     }
 
-    /// Measures only applications that suspend IRQs, which any kernel allows.
+    /// Measures only applications that suspend IRQs, which works without fentry programs.
     ///
     /// # Errors
     /// [`sys::Cause::Absent`] if the kernel hides the addresses of its functions; otherwise the kernel's error.
@@ -73,7 +73,7 @@ impl BatchMeter {
         Ok(Self { loaded, by_epoll })
     }
 
-    /// Returns the batches so far, by process and epoll or NAPI. A descriptor that was closed and reused
+    /// Returns the batches since load, by process and epoll or NAPI. A descriptor that was closed and reused
     /// meanwhile counts as one epoll.
     ///
     /// # Errors

@@ -16,25 +16,25 @@ pub(super) const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/deliv
 /// The only key of a one-entry map, and the first index of an array.
 const ONLY: [u8; 4] = [0; 4];
 
-/// Counts who polled which NAPI of this host, in all network namespaces, from load to drop.
+/// Counts who polled which NAPI of this host, in all network namespaces, from load until drop.
 ///
 /// Several processes can count at the same time, independently. Needs CAP_BPF and CAP_PERFMON.
 ///
 /// A counted poll takes about 50 ns longer, nearly all of it the overhead of calling any program on a
 /// tracepoint. A server of tiny requests with one poll each loses 2 to 5 % of its throughput (`cargo bench
-/// --bench delivery_cost`). So long observations should sample, as [`super::DeliverySampler`] does: after
-/// [`DeliveryCounter::pause`] there is no cost.
+/// --bench delivery_cost`). Long observations should therefore sample, as [`super::DeliverySampler`] does: a
+/// paused counter costs nothing.
 #[derive(Debug)]
 pub struct DeliveryCounter {
     loaded: Loaded,
     timers_hidden: bool,
     pids_known: bool,
-    /// Since when it has been counting; `None` while paused.
+    /// When it last started or resumed counting; `None` while paused.
     since: Option<Instant>,
-    /// The time counted before that.
+    /// The time counted before `since`.
     counted: Duration,
-    /// The number of snapshots taken. The programs record the longest timer span of each interval between two
-    /// snapshots.
+    /// The number of snapshots taken. For each interval between two snapshots, the programs record the
+    /// longest timer span.
     interval: u64,
 }
 
@@ -42,8 +42,8 @@ impl DeliveryCounter {
     /// Loads the programs and starts to count.
     ///
     /// # Errors
-    /// [`sys::Cause::Absent`] without kernel BTF, and on PREEMPT_RT, where softirqs have no separate stack to
-    /// identify them by; otherwise the kernel's error with the verifier's message.
+    /// [`sys::Cause::Absent`] without kernel BTF, and on PREEMPT_RT, where softirqs cannot be identified
+    /// because they have no separate stack; otherwise the kernel's error with the verifier's message.
     pub fn load() -> Result<Self, KernelError> {
         if rustix::system::uname().version().to_bytes().windows(10).any(|w| w == b"PREEMPT_RT") {
             let needs = "a kernel whose softirqs run on their own stack (not PREEMPT_RT)";
@@ -81,7 +81,7 @@ impl DeliveryCounter {
         Ok(())
     }
 
-    /// The time counted, without pauses.
+    /// The time counted, excluding pauses.
     fn counted(&self) -> Duration {
         self.counted + self.since.map_or(Duration::ZERO, |since| since.elapsed())
     }
@@ -93,8 +93,8 @@ impl DeliveryCounter {
 
     /// Reads the counts so far, and starts a new interval.
     ///
-    /// The maps are read while the kernel keeps counting: a poll at that moment may be in one count of the
-    /// snapshot but not yet in another.
+    /// The maps are read while the kernel keeps counting: one count of a snapshot may include a poll that
+    /// another count does not include yet.
     ///
     /// # Errors
     /// The kernel's error, which means that the maps are gone.
@@ -141,7 +141,7 @@ fn configure(open: &mut OpenObject, napi_watchdog: Option<u64>) -> libbpf_rs::Re
     Ok(())
 }
 
-/// The address of a kernel function; `None` if there is none with this name, or the kernel hides addresses.
+/// The address of a kernel function; `None` if no function has this name, or if the kernel hides addresses.
 ///
 /// Kernel: 6.18, `kernel/kallsyms.c` `s_show()`: `ffffffff81e609e0 t napi_watchdog`, zeros where hidden.
 pub(crate) fn address_of(function: &str) -> Option<u64> {

@@ -2,9 +2,9 @@
 /*
  * Counts who polled a NAPI, and in which context.
  *
- * One program per poll, and two for the NAPI's timer; nothing runs at softirq
- * entry and exit. The stack shows whether a task polled by itself, see
- * polls_by_itself().
+ * One program runs per poll, and two run for the NAPI's timer; none runs at
+ * softirq entry or exit. The stack shows whether a task polls in its own system
+ * call, see polls_by_itself().
  */
 #include "../vmlinux_min.h"
 #include <bpf/bpf_helpers.h>
@@ -14,7 +14,10 @@
 #include "../poller.bpf.h"
 #include "delivery.h"
 
-/* Ids are not reused while a counter exists: 4096 are enough for many resets. */
+/*
+ * The kernel does not reuse ids while a counter exists: 4096 entries are enough
+ * for many resets.
+ */
 #define NAPIS_MAX 4096
 #define POLLERS_MAX 16384
 
@@ -97,8 +100,9 @@ static __always_inline struct napi_counts *counts_of(struct napi_struct *napi, _
 }
 
 /*
- * Whether the IRQ stays masked after an application polled this NAPI and found
- * nothing: busy_poll_stop() then arms the timer instead of enabling the IRQ.
+ * Returns whether the IRQ stays masked after an application polled this NAPI
+ * and found nothing: busy_poll_stop() then arms the timer instead of enabling
+ * the IRQ.
  */
 static __always_inline bool keeps_masked(struct napi_struct *napi)
 {
@@ -126,9 +130,9 @@ static __always_inline void count_application(struct napi_struct *napi, __u32 id
 }
 
 /*
- * Whether this softirq was raised by napi_resume_irqs() instead of an interrupt: the IRQ is
- * still masked. The application's poll found no event; the softirq polls once
- * more before the system call continues, or in ksoftirqd if that runs.
+ * Returns whether napi_resume_irqs(), rather than an interrupt, raised this softirq: the
+ * IRQ is still masked. The application's poll has found no event; the softirq polls once
+ * more before the system call continues, or later in ksoftirqd if that is running.
  */
 static __always_inline bool resumes(struct napi_struct *napi, __u32 last_poller, struct task_struct *task)
 {
@@ -149,7 +153,10 @@ int BPF_PROG(napi_polled, struct napi_struct *napi, int work, int budget)
 	if (!budget) /* netpoll only reaps transmitted packets and receives none. */
 		return 0;
 	if (!id) {
-		/* The backlog has no device; other NAPIs without one only transmit. */
+		/*
+		 * The backlog has no device. Other NAPIs without a device only
+		 * transmit.
+		 */
 		struct host_counts *all = napi->dev ? 0 : host_counts();
 
 		if (all)

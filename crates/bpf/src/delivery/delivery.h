@@ -12,14 +12,16 @@ struct delivery_config {
 	__u64 napi_watchdog;
 };
 
-/* Calls of a poll function, and the work that they returned. */
+/*
+ * The number of calls of a poll function, and the sum of their return values.
+ */
 struct polls {
 	__u64 polls;
 	__u64 packets;
 	__u64 empty;
 };
 
-/* The longest span that a timer was armed with in an interval. */
+/* The longest timeout that a timer was armed with in an interval. */
 struct longest_span {
 	__u64 ns;
 	__u64 interval;
@@ -37,7 +39,10 @@ struct napi_counts {
 	struct longest_span longest[2];
 	/* The timer expired on this CPU, and the polls that it caused have not ended. */
 	__u64 timer_due;
-	/* The pid of the last process that polled on this CPU and suspends the IRQ; 0 for none. */
+	/*
+	 * The pid of the last process that polled on this CPU and suspends the IRQ; 0 if none
+	 * does.
+	 */
 	__u64 last_poller;
 	char device[16];
 };

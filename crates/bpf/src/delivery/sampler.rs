@@ -1,4 +1,4 @@
-//! Counts for part of the time, so that the cost is negligible.
+//! Counts deliveries for part of the time, so that the cost is negligible.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
@@ -10,26 +10,25 @@ use sys::error::KernelError;
 use super::counter::DeliveryCounter;
 use super::snapshot::between;
 
-/// The length of a sample: many batches of any application with enough traffic to judge.
+/// The length of a sample: many batches of any application that has enough traffic to judge.
 const COUNTED: Duration = Duration::from_millis(50);
 
 /// The pause between samples. Counting all the time costs a server of tiny requests up to 5 % of its
-/// throughput. So does attaching and detaching the programs ten times a second: each time, the kernel patches
-/// its text and stops all CPUs for a moment (`cargo xtask bench counting` measures both). At one sample per
-/// second the cost is negligible.
+/// throughput. Attaching and detaching the programs ten times a second costs as much: each time, the kernel
+/// patches its text and stops all CPUs for a moment (`cargo xtask bench counting` measures both). At one
+/// sample per second the cost is negligible.
 const PAUSED: Duration = Duration::from_millis(950);
 
-/// The pause before the first sample: long enough for traffic to settle, short enough that a short span still
-/// gets a sample.
+/// The pause before the first sample: traffic can settle, and yet a short observation gets a sample.
 const LEAD: Duration = Duration::from_millis(200);
 
 /// A [`DeliveryCounter`] that counts five percent of the time, on a separate thread. Between
 /// [`DeliverySampler::begin`] and [`DeliverySampler::end`] it alternates between counting and pausing; otherwise it costs
 /// nothing.
 ///
-/// The result covers the time that was counted ([`Delivered::interval`]). Rates and shares are representative
-/// of the whole span if the traffic was uniform; totals are not. A span shorter than a quarter of a second
-/// may have no sample.
+/// The result covers only the time that was counted ([`Delivered::interval`]). Rates and shares are
+/// representative of the whole span if the traffic was uniform; totals are not. A span shorter than a quarter
+/// of a second may have no sample.
 #[derive(Debug)]
 pub struct DeliverySampler {
     orders: Option<Sender<Order>>,
@@ -121,7 +120,7 @@ fn sample(counter: &mut DeliveryCounter, ordered: &Receiver<Order>) -> Result<De
         counter.pause();
     };
     if counted.is_err() {
-        // Discard the pending order to end, so that it is not mistaken for a later one.
+        // Receive the pending order to end now, so that it is not mistaken for a later order.
         let _ = ordered.recv();
     }
     let after = counter.snapshot();

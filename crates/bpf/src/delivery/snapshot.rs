@@ -32,7 +32,7 @@ struct NapiCounts {
     timer_armed: u64,
     timer_expired: u64,
     suspended: u64,
-    /// The longest span in the interval that ended with the snapshot.
+    /// The longest timer span in the interval that ended with the snapshot.
     longest: Nanoseconds,
 }
 
@@ -134,10 +134,10 @@ mirrored! {
     }
 }
 
-/// The counts between two snapshots of the same counter, without NAPIs that were neither polled nor had their
-/// timer armed. The interval is the time counted, without pauses, so that counts divided by it are rates.
+/// The difference of two snapshots of the same counter, without NAPIs that were not polled and whose timer
+/// was not armed. The interval is the time counted, without pauses, so that counts divided by it are rates.
 ///
-/// `timer_armed_max` covers the interval that ended with `later`, since the snapshot before it.
+/// `timer_armed_max` covers the interval that ended with `later`, which began with the snapshot before it.
 pub fn between(earlier: &Snapshot, later: &Snapshot) -> Delivered {
     let interval = later.counted.saturating_sub(earlier.counted);
     let none = NapiCounts::default();
@@ -192,7 +192,7 @@ mod test {
 
     same_as_compiled!(super::super::counter::OBJECT, Polls, LongestSpan, RawCounts, Poller, HostCounts);
 
-    /// A value as the BPF program writes it: numbers, followed by a name.
+    /// A value in the BPF program's format: numbers, followed by a name.
     fn value(numbers: &[u64], name: &str) -> Vec<u8> {
         let mut bytes: Vec<u8> = numbers.iter().flat_map(|number| number.to_ne_bytes()).collect();
         let mut field = [0; 16];

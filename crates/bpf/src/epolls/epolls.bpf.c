@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Reads the epolls and sockets among a process's files in the kernel: one
- * system call per page of records instead of several per descriptor.
+ * Reads a process's epolls and sockets in the kernel, with one system call per
+ * page of records instead of several system calls per descriptor.
  */
 #include "../vmlinux_min.h"
 #include <bpf/bpf_helpers.h>
@@ -10,7 +10,10 @@
 #include "../compat.bpf.h"
 #include "epolls.h"
 
-/* For the object's BTF, which a test compares with the Rust structures. */
+/*
+ * Puts these types into the object's BTF, which a test compares with the Rust
+ * structures.
+ */
 const struct epoll_record *described_epoll_record __attribute__((unused));
 const struct socket_record *described_socket_record __attribute__((unused));
 
@@ -19,10 +22,10 @@ char LICENSE[] SEC("license") = "GPL";
 static const char EPOLL_NAME[] = "[eventpoll]";
 
 /*
- * An epoll is identified by the name of its anonymous inode. Its file
- * operations would be more reliable, but their address is a data symbol, which
- * kernels without CONFIG_KALLSYMS_ALL do not export. Only the kernel creates
- * files on anon_inodefs, and only epolls have this name.
+ * Recognises an epoll by the name of its anonymous inode: only the kernel
+ * creates files on anon_inodefs, and only epolls have this name. Comparing the
+ * file operations would be more reliable, but their address is a data symbol,
+ * which kernels without CONFIG_KALLSYMS_ALL do not export.
  */
 static __always_inline bool is_epoll(struct file *file)
 {

@@ -5,19 +5,22 @@
 
 /* An epoll among a process's files. */
 struct epoll_record {
-	/* Address of its struct eventpoll: the same for every descriptor of it. */
+	/*
+	 * The address of the epoll's struct eventpoll, which is the same for all
+	 * its descriptors.
+	 */
 	__u64 eventpoll;
 	__u32 fd;
-	/* The NAPI that it would busy-poll; 0 if none is known yet. */
+	/* The NAPI that the epoll would busy-poll; 0 if none is known yet. */
 	__u32 napi_id;
 	__u32 busy_poll_usecs;
 	__u16 busy_poll_budget;
 	__u8 prefer_busy_poll;
-	/* EPOLL_HAS_PARAMS, EPOLL_EVENTS_ONLY. */
+	/* Flags: EPOLL_HAS_PARAMS, EPOLL_EVENTS_ONLY. */
 	__u8 known;
 };
 
-/* The kernel has the three parameters (6.9). */
+/* The kernel has per-epoll busy-poll parameters (Linux 6.9). */
 #define EPOLL_HAS_PARAMS 1
 /* The epoll busy-waits for events without polling a NAPI (EPOLL_EVENTS_ONLY). */
 #define EPOLL_EVENTS_ONLY 2
@@ -26,7 +29,9 @@ struct epoll_record {
 struct socket_record {
 	__u64 inode;
 	__u32 fd;
-	/* Like SO_INCOMING_NAPI_ID, but also holds CPU numbers, which the socket option hides. */
+	/*
+	 * Like SO_INCOMING_NAPI_ID, but may also be a CPU number, which the socket option hides.
+	 */
 	__u32 napi_id;
 	__u16 family;
 	__u16 busy_poll_budget;

@@ -11,7 +11,8 @@ use crate::mirrored::{Mirrored as _, mirrored};
 
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/epolls.bpf.o"));
 
-/// The maximum size of a scan: 4 million records. Kernel: 6.18, default of `fs.nr_open`, times four.
+/// The maximum output of a scan in bytes: 4 million records, four times the default of `fs.nr_open` (Linux
+/// 6.18).
 const SCAN_BYTES_MAX: u64 = 4 * (1 << 20) * RECORD_BYTES as u64;
 /// `sizeof(struct epoll_record)` and `sizeof(struct socket_record)`.
 const RECORD_BYTES: usize = 24;
@@ -19,8 +20,8 @@ const RECORD_BYTES: usize = 24;
 const EPOLL_HAS_PARAMS: u8 = 1;
 const EPOLL_EVENTS_ONLY: u8 = 2;
 
-/// Identifies an epoll, whatever its descriptors, for as long as it exists: the address of its `struct
-/// eventpoll`. A later epoll may get the same address.
+/// Identifies an epoll for as long as it exists, by the address of its `struct eventpoll`, which is the same
+/// for all its descriptors. A later epoll may get the same address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EpollFile(u64);
 
@@ -31,9 +32,9 @@ pub struct ScannedEpoll {
     pub fd: Fd,
     /// The epoll that it refers to.
     pub file: EpollFile,
-    /// The NAPI that it busy-polls: that of the socket with the latest event.
+    /// The NAPI that the epoll busy-polls: the NAPI of the socket with the latest event.
     pub napi: Option<NapiId>,
-    /// The busy-poll parameters; `None` if the kernel has none (before 6.9).
+    /// The busy-poll parameters; `None` before Linux 6.9, which introduced them.
     pub params: Option<EpollParams>,
 }
 
@@ -44,9 +45,9 @@ pub struct ScannedSocket {
     pub fd: Fd,
     /// The socket's inode.
     pub inode: u64,
-    /// The NAPI of its last packet.
+    /// The NAPI that delivered the socket's last packet.
     pub napi: Option<NapiId>,
-    /// The maximum number of packets per poll; 0 means the kernel's default of 8.
+    /// The maximum number of packets per busy poll; 0 means the kernel's default of 8.
     pub busy_poll_budget: u16,
 }
 
@@ -124,7 +125,8 @@ impl EpollScanner {
         })
     }
 
-    /// The NAPI of an id in the kernel: small ids are CPUs, for packets of loopback and the backlog.
+    /// The NAPI with this id. Small ids are not NAPIs but CPU numbers, for packets of loopback and the
+    /// backlog.
     fn napi(&self, id: u32) -> Option<NapiId> {
         (id >= self.napi_id_min).then_some(NapiId(id))
     }
@@ -159,7 +161,7 @@ const _: () = assert!(EpollRecord::BYTES == RECORD_BYTES && SocketRecord::BYTES 
 /// The smallest NAPI id: one more than the number of CPUs that the kernel supports.
 ///
 /// Kernel: 6.18, `include/net/busy_poll.h` `MIN_NAPI_ID`, `NR_CPUS + 1`; `NR_CPUS` is the value of
-/// `/sys/devices/system/cpu/kernel_max` plus one. If that cannot be read, only 0 counts as no NAPI.
+/// `/sys/devices/system/cpu/kernel_max` plus one. If the file cannot be read, only id 0 counts as no NAPI.
 pub(crate) fn napi_id_min() -> u32 {
     let last = std::fs::read_to_string("/sys/devices/system/cpu/kernel_max").ok();
     last.and_then(|text| text.trim().parse::<u32>().ok()).map_or(1, |last| last.saturating_add(2))

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Measures the run time of processes and everything that they fork, including
- * processes that have exited.
+ * Measures the run time of some processes and of all processes that they fork,
+ * including processes that have exited.
  *
  * User space reads the clock of a live process. When a process's last thread
- * exits, its run time so far is added to the sum of exited members. The exit
- * itself continues after the tracepoint, and a process that was never scheduled
- * out has no run time yet. The rest is added when the kernel frees the process,
- * after its parent has waited for it and an RCU grace period has passed.
+ * exits, the process's run time so far is added to the sum of exited members.
+ * That value is not final: the exit continues after the tracepoint, and a
+ * process that was never scheduled out has no run time yet. The rest is added
+ * when the kernel frees the process, after its parent has waited for it and an
+ * RCU grace period has passed.
  */
 #include "../vmlinux_min.h"
 #include <bpf/bpf_helpers.h>
@@ -20,7 +21,7 @@
 
 char LICENSE[] SEC("license") = "GPL";
 
-/* By tgid; shared with softirqs.bpf.c. */
+/* The members, by tgid. softirqs.bpf.c uses the same map. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -45,8 +46,8 @@ struct {
 } alive SEC(".maps");
 
 /*
- * The time already added for members that have exited but are not freed yet, by
- * the address of their main thread.
+ * The run time already added for members that have exited but are not freed
+ * yet, by the address of their main thread.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -105,7 +106,7 @@ int BPF_PROG(family_exits, struct task_struct *task)
 	return 0;
 }
 
-/* All threads of the process have been released: the sum includes all of their time. */
+/* All threads of the process have been released, so its run time is final. */
 SEC("tp_btf/sched_process_free")
 int BPF_PROG(family_freed, struct task_struct *task)
 {
@@ -124,7 +125,7 @@ int BPF_PROG(family_freed, struct task_struct *task)
 	return 0;
 }
 
-/* The context switches and run delay of live members. */
+/* Sums the context switches and the run delay of live members. */
 SEC("iter/task")
 int family_lives(struct bpf_iter__task *ctx)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* Shared by family.bpf.c and the Rust that loads it. */
+/* Shared by family.bpf.c and family/mod.rs. */
 #ifndef __FAMILY_H__
 #define __FAMILY_H__
 
@@ -15,7 +15,9 @@ enum family_member {
 struct family_total {
 	/* The run time of exited members, in nanoseconds. */
 	__u64 run_ns;
-	/* Voluntary and involuntary context switches, of exited or of live members' threads. */
+	/*
+	 * Voluntary and involuntary context switches of the threads of exited or live members.
+	 */
 	__u64 switches;
 	/* How long live members' threads waited for a CPU although they could run, in nanoseconds. */
 	__u64 run_delay_ns;

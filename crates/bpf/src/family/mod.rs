@@ -1,4 +1,4 @@
-//! The run time of processes and everything that they fork, including processes that have exited.
+//! The run time of some processes and of all processes that they fork, including processes that have exited.
 
 use std::os::fd::AsFd as _;
 
@@ -26,14 +26,14 @@ const ITERATOR: &str = "family_lives";
 /// A family's usage so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FamilyUsage {
-    /// Run time of live and exited members. For a thread that is running, the value lags by at most a tick.
-    /// The last moments of an exited member are added up to an RCU grace period after its parent has waited
-    /// for it.
+    /// Run time of live and exited members. For a running thread, the value lags by at most a tick. The last
+    /// part of an exited member's run time is added up to an RCU grace period after its parent has waited for
+    /// it.
     pub time: Nanoseconds,
-    /// Context switches of their threads.
+    /// Context switches of the members' threads.
     pub switches: u64,
-    /// How long threads of live members waited for a CPU although they could run; zero if the kernel does not
-    /// record it (`CONFIG_SCHED_INFO`).
+    /// The total time that threads of live members waited for a CPU although they could run; zero if the
+    /// kernel does not record it (`CONFIG_SCHED_INFO`).
     pub run_delay: Nanoseconds,
     /// Live members.
     pub alive: usize,
@@ -43,10 +43,10 @@ pub struct FamilyUsage {
     pub forks: u64,
 }
 
-/// Follows processes, their forks and their exits, from load to drop.
+/// Follows processes, their forks and their exits until it is dropped.
 ///
-/// Three programs run at each fork, exit and release of a thread on the host, about 50 ns each. Needs CAP_BPF
-/// and CAP_PERFMON.
+/// Three programs run at each fork, exit and release of a thread on the host, and take about 50 ns each.
+/// Needs CAP_BPF and CAP_PERFMON.
 #[derive(Debug)]
 pub struct ProcessFamily {
     loaded: Loaded,
@@ -99,8 +99,7 @@ impl ProcessFamily {
     /// # Errors
     /// The kernel's error.
     pub fn usage(&self) -> Result<FamilyUsage, KernelError> {
-        /// A member that exits while its time is read could be counted twice or not at all, so a read with an
-        /// exit is repeated.
+        /// A member that exits during a read could be counted twice or not at all, so the read is repeated.
         const TRIES: usize = 8;
         let mut usage = self.read()?;
         for _ in 1..TRIES {

@@ -2,18 +2,18 @@
 /*
  * Pairs datagrams with answers to their sender.
  *
- * DNS and memcached repeat a request's 16-bit id in the answer, whatever the
- * order: each request has an entry of `queries` until it is answered. All other
- * datagrams of a peer are paired with the datagrams sent to it, in order, in its
- * entry of `peers`. Both maps are empty when a window opens.
+ * DNS and memcached repeat a request's 16-bit id in the answer, in any order: each
+ * such request has an entry in `queries` until it is answered. All other datagrams
+ * from a peer are paired in order with the datagrams that are sent to that peer,
+ * by means of its entry in `peers`. Both maps are empty when a window opens.
  *
  * No lock covers both a socket's queue and its senders, so threads claim a request
  * by compare-and-swap.
  *
- * Only tracepoints are used, because some kernels allow no fentry. No tracepoint
- * has both a socket and its datagram: the wait in a socket's queue is derived from
- * the order of datagrams in it, and the time at which a request was read from the
- * time of that datagram.
+ * Only tracepoints are used, because some kernels allow no fentry programs. No
+ * tracepoint has both a socket and its datagram, so two times are derived from the
+ * order of the datagrams in a socket's queue: how long a datagram waited in the
+ * queue, and when a request was read.
  */
 #ifndef __LIVE_DATAGRAM_H__
 #define __LIVE_DATAGRAM_H__
@@ -21,14 +21,14 @@
 #include "state.bpf.h"
 #include "estimate.bpf.h"
 
-/* The maximum number of unanswered requests in a window, and of peers without ids. The kernel
- * allocates entries on demand. */
+/* The maximum number of unanswered requests with an id in a window, and of peers that send no
+ * ids. The kernel allocates entries on demand. */
 #define QUERIES_MAX 65536
 #define PEERS_MAX 16384
 
 #define LOCALS_MAX 256
 
-/* The retry limit when another thread claims the same peer's first request. */
+/* The retry limit if other threads claim the same peer's first request. */
 #define RACES_MAX 4
 
 /* The lengths of a UDP header and of a DNS header. */
@@ -56,7 +56,7 @@ struct live_peer {
 	__u16 of;
 };
 
-/* live_peer.of */
+/* Values of live_peer.of. */
 #define OF_PEER 0	/* the entry stands for all requests of a peer that sends no ids */
 #define OF_ID 1		/* the entry is the request with this id */
 
@@ -89,7 +89,10 @@ struct {
 /* The initial state of a new peer; too large for a BPF program's stack. */
 const struct peer_state no_requests = {};
 
-/* The number of a socket's most recent datagrams that are kept. A power of two. */
+/*
+ * For each socket, the number of most recent datagrams whose times are kept. A
+ * power of two.
+ */
 #define QUEUE_MAX 32
 
 #define MSG_PEEK 2
@@ -102,7 +105,7 @@ struct queue_state {
 	__u32 window;
 	__u32 joined;
 	__u32 read;
-	__u32 before;	/* datagrams that were queued before the first one of this window */
+	__u32 before;	/* datagrams that were already queued when the first one of this window was queued */
 	__u64 joined_at[QUEUE_MAX];
 	__u64 read_at[QUEUE_MAX];
 };
@@ -118,8 +121,8 @@ struct local_address {
 	__u32 address[4];
 };
 
-/* The addresses from which the service has answered. Datagrams to others are forwarded, or
- * multicast. */
+/* The local addresses from which the service has answered. Datagrams to other addresses
+ * are forwarded or multicast. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, LOCALS_MAX);
@@ -128,8 +131,8 @@ struct {
 } locals SEC(".maps");
 
 /*
- * What a port of the service has received of late: all counts are halved at
- * RECENT_MAX datagrams. A lost increment does no harm.
+ * What a port of the service has received recently: all counts are halved
+ * whenever RECENT_MAX datagrams are reached. A lost increment does no harm.
  */
 struct port_seen {
 	__u32 datagrams;
@@ -155,7 +158,10 @@ struct datagram {
 	__u8 pad;
 };
 
-/* The index of a UDP port of the service; negative if it is none. */
+/*
+ * Returns the index of a UDP port of the service; negative if the service does
+ * not have the port.
+ */
 static __always_inline int port_index(__u16 port)
 {
 	__u32 i;
@@ -192,7 +198,7 @@ static __always_inline void identify(struct datagram *datagram, void *udp, __u32
 
 	datagram->peer.id = first >> 16;
 	if (second == 0x00010000 && !(first & 0xffff) && is_lower_case(third >> 24)) {
-		/* A memcached frame header: sequence number 0 of 1 datagram. */
+		/* The header of a memcached frame that is number 0 of 1. */
 		datagram->protocol = LIVE_MEMCACHED;
 	} else if (bytes >= DNS_QUERY_BYTES && second == 0x00010000 && !(first & DNS_NOT_QUERY) && !(third >> 16)) {
 		datagram->protocol = LIVE_DNS;
@@ -257,10 +263,13 @@ static __always_inline int describe(struct sk_buff *skb, void *network, bool out
 	datagram->protocol = LIVE_UDP;
 	datagram->exchange.requests = 1;
 	datagram->exchange.bytes = bytes;
-	/* Until it is answered: which packet, at which device it came first. */
+	/*
+	 * Until the request is answered, these fields identify its packet and
+	 * the first device that received it.
+	 */
 	datagram->exchange.read = (__u64)skb;
 	datagram->exchange.end_seq = skb->dev->ifindex;
-	/* Bytes in pages cannot be read here. */
+	/* Bytes in page fragments cannot be read here. */
 	if (bytes >= DNS_BYTES && (__u64)udp + UDP_BYTES + DNS_BYTES <= linear)
 		identify(datagram, udp, bytes);
 	datagram->exchange.write_seq = datagram->protocol;
@@ -311,7 +320,7 @@ static __always_inline struct port_seen *seen_at(int port)
 	return &ports_seen[port & (LIVE_PORTS_MAX - 1)];
 }
 
-/* Remembers what a port receives. */
+/* Updates what is known about a port's datagrams. */
 static __always_inline void learns(struct port_seen *seen, struct datagram *datagram)
 {
 	seen->datagrams++;
@@ -327,8 +336,9 @@ static __always_inline void learns(struct port_seen *seen, struct datagram *data
 }
 
 /*
- * The protocol with ids that most datagrams of a port belong to; 0 if there is
- * none. Single datagrams of other protocols may look like it.
+ * Returns the protocol with ids that most datagrams of a port belong to; 0 if
+ * there is none. Single datagrams of other protocols may look like such a
+ * protocol.
  */
 static __always_inline __u32 ids_of(struct port_seen *seen)
 {
@@ -342,15 +352,15 @@ static __always_inline bool speaks_quic(struct port_seen *seen)
 	return seen->quic && seen->quic * QUIC_ONE_OF >= seen->datagrams;
 }
 
-/* Whether datagrams of this port without ids are not paired with answers. */
+/* Returns whether datagrams without an id on this port are left unpaired. */
 static __always_inline bool is_unpaired(struct port_seen *seen)
 {
 	return gate.pairs_ids_only || speaks_quic(seen);
 }
 
 /*
- * A reader on another CPU may take a datagram before it is counted here; then more
- * datagrams have been read than have been queued.
+ * A reader on another CPU may take a datagram before it is counted here; the
+ * number of datagrams read is then greater than the number queued.
  */
 static __always_inline void joins_queue(struct queue_state *queue, const struct sock *sk, __u64 now)
 {
@@ -391,7 +401,7 @@ static __always_inline void leaves_queue(struct queue_state *queue, __u64 now)
 		return;
 	if ((__s32)(queue->joined - number) > 0) {
 		joined = queue->joined_at[number & (QUEUE_MAX - 1)];
-		/* The record of a datagram that has waited too long is overwritten. */
+		/* If the datagram waited too long, its record has been overwritten. */
 		if (joined < gate.opens || joined > now || queue->joined - number > QUEUE_MAX)
 			return;
 		span = now - joined;
@@ -400,8 +410,8 @@ static __always_inline void leaves_queue(struct queue_state *queue, __u64 now)
 }
 
 /*
- * Returns when the datagram that arrived at @arrived was read: the datagram is the
- * first that was queued after that time. 0 if it has not been read.
+ * Returns when the datagram that arrived at @arrived was read, or 0 if it has not
+ * been read. The datagram is the first one that was queued after that time.
  */
 static __always_inline __u64 read_at(struct queue_state *queue, __u64 arrived)
 {
@@ -433,8 +443,9 @@ static __always_inline struct peer_state *peer_of(struct live_peer *peer)
 }
 
 /*
- * Whether a packet at another device is one that has been counted: an address
- * is used again by the next packet, which comes by the first device.
+ * Returns whether this packet has already been counted at another device. The
+ * same address at the same device is a new packet: the allocator reuses
+ * addresses.
  */
 static __always_inline bool is_counted(struct exchange *known, struct exchange *exchange)
 {
@@ -454,7 +465,10 @@ static __always_inline void skip_dropped(struct peer_state *state)
 	}
 }
 
-/* Marks the request of this packet, which has no answer. Returns whether there is one. */
+/*
+ * Marks the request of this packet as dropped: it gets no answer. Returns whether there
+ * is such a request.
+ */
 static __always_inline bool drop(struct peer_state *state, __u64 skb)
 {
 	struct exchange *exchange;
@@ -527,7 +541,7 @@ static __always_inline void datagram_arrives(struct datagram *datagram, int port
 	state->tail = tail + 1;
 }
 
-/* The answer to a request that arrived before the window. */
+/* Counts the answer to a request that arrived before the window. */
 static __always_inline void answers_carried(struct live_counts *all, __u32 protocol)
 {
 	all->answered++;
@@ -550,7 +564,10 @@ static __always_inline __u32 current_worker(struct cpu_state *cpu)
 	return cpu->worker;
 }
 
-/* Takes the request with this id. */
+/*
+ * Pairs an answer with the request that has its id. Returns false if there is
+ * none.
+ */
 static __always_inline bool answers_id(struct datagram *datagram, struct queue_state *queue,
 				       struct cpu_state *cpu, __u64 now)
 {
@@ -567,8 +584,8 @@ static __always_inline bool answers_id(struct datagram *datagram, struct queue_s
 	return true;
 }
 
-/* Takes the peer's first request. Returns false if no request of the peer has been read: an unread
- * request cannot have been answered. */
+/* Pairs an answer with the peer's first request. Returns false if that request has not been read,
+ * because an unread request cannot have been answered. */
 static __always_inline bool answers_first(struct peer_state *state, struct queue_state *queue,
 					  struct cpu_state *cpu, __u64 now)
 {

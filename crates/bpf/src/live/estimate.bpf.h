@@ -1,24 +1,27 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Estimates when packets arrived in the receive ring, which no program can
- * observe: only the polls before and after an arrival are known (interval-censored
- * data). Estimator U draws uniformly from the interval between the polls, C draws
- * from the distribution of turnarounds conditioned on the interval, and T uses the
- * client's timestamp. Answered exchanges are counted by each estimate.
+ * Estimates when packets arrived in the receive ring. No program can observe that:
+ * only the polls before and after an arrival are known (interval-censored data).
+ * Estimator U draws uniformly from the interval between the polls, C draws from
+ * the distribution of turnarounds conditioned on the interval, and T uses the
+ * client's timestamp. Each answered exchange is counted once per estimator.
  */
 #ifndef __LIVE_ESTIMATE_H__
 #define __LIVE_ESTIMATE_H__
 
 #include "state.bpf.h"
 
-/* The bytes are recorded for one exchange in this many. A power of two. */
+/*
+ * The number of bytes is recorded for one in this many exchanges. A power of
+ * two.
+ */
 #define BYTES_EVERY 8
 
 /* The maximum wait of a NAPI thread that is attributed to a busy CPU. */
 #define RUN_DELAY_MAX_NS 50000000
 
-/* C is used only for turnarounds with at least this share of the distribution, in parts of
- * LIVE_WHOLE. */
+/* Estimator C is used only if the interval holds at least this share of the distribution
+ * of turnarounds, in parts of LIVE_WHOLE. */
 #define CONDITIONAL_MIN (LIVE_WHOLE / 10000)
 
 /*
@@ -28,19 +31,24 @@
 #define ALIGNED_TIMESTAMP 0x0101080a
 #define TCP_HEADER_BYTES 20
 
-/* The time after a connection's first timestamp at which its unit can be determined. */
+/*
+ * The minimum time between a connection's first timestamp and the one that determines
+ * their unit.
+ */
 #define STAMP_UNIT_NS 10000000
 
-/* The number of arrivals after which the minimum clock offset is taken as the true one. */
+/*
+ * The number of arrivals after which the minimum clock offset is taken as the true offset.
+ */
 #define STAMPS_MIN 16
 
-/* A larger value is from a retransmission, or another clock. */
+/* A greater lateness comes from a retransmission or a different clock. */
 #define STAMP_LATE_MAX_US 1000000
 
 /* Two NTP-disciplined clocks drift apart by less than 1 / 2^17. */
 #define STAMP_DRIFT_SHIFT 17
 
-/* span * (at + u) / of, with u drawn from [0, 1). */
+/* Returns span * (at + u) / of, with u drawn uniformly from [0, 1). */
 static __always_inline __u64 drawn(__u64 span, __u32 at, __u32 of)
 {
 	__u64 u = bpf_get_prandom_u32() >> 16;
@@ -48,7 +56,10 @@ static __always_inline __u64 drawn(__u64 span, __u32 at, __u32 of)
 	return of ? span * (((__u64)at << 16) + u) / of >> 16 : 0;
 }
 
-/* The share of shorter turnarounds, in parts of LIVE_WHOLE. */
+/*
+ * Returns the share of turnarounds that are shorter than this span, in parts of
+ * LIVE_WHOLE.
+ */
 __noinline __u32 share_below(__u64 span)
 {
 	__u32 only = 0, bucket = bounded(bucket_of(span), LIVE_BUCKETS);
@@ -103,9 +114,12 @@ struct bounds {
 #define POLL_FORGOTTEN 0
 #define POLL_AT_OPENING 1	/* the first poll of its NAPI in the window: when the ring was last empty is unknown */
 #define POLL_KNOWN 2
-#define POLL_OF_NONE 3	/* no poll of its NAPI was observed */
+#define POLL_OF_NONE 3	/* no poll of the exchange's NAPI was observed */
 
-/* The interval in which the packets of an arrival's poll entered the ring. */
+/*
+ * Determines the interval in which the packets of an exchange's poll entered
+ * the ring. Returns POLL_*.
+ */
 static __always_inline int bounds_of(struct napi_state *napi, struct exchange *exchange, struct bounds *bounds)
 {
 	struct poll *poll;
@@ -140,7 +154,10 @@ static __always_inline int bounds_of(struct napi_state *napi, struct exchange *e
 	return bounds->from ? POLL_KNOWN : POLL_AT_OPENING;
 }
 
-/* The wake-up was already counted when the datagram was read. */
+/*
+ * A flag in `protocol`: the wake-up was already counted when the datagram was
+ * read.
+ */
 #define WAKEUP_COUNTED 0x100
 
 /* Records that the thread of this slot answered an exchange at @now. */
@@ -160,7 +177,7 @@ __noinline int answer(struct exchange *exchange, __u64 now, __u32 worker, __u32 
 	spans_here = bpf_map_lookup_elem(&spans, &only);
 	if (!spans_here || !all || !exchange)
 		return 0;
-	/* Answers before the window opens do not count; answers while it closes do. */
+	/* Answers before the window opens do not count; answers during its end do. */
 	if (gate.opens && now < gate.opens)
 		return 0;
 	protocol &= ~WAKEUP_COUNTED;
@@ -177,7 +194,9 @@ __noinline int answer(struct exchange *exchange, __u64 now, __u32 worker, __u32 
 		return 0;
 	}
 	residence = now - exchange->probed;
-	/* Estimates often coincide, so each bucket is computed only once. */
+	/*
+	 * The estimates often coincide, so each bucket is computed only once.
+	 */
 	at = bucket_of(residence);
 	add_at(spans_here->residence, at, weight);
 	if (exchange->last == exchange->probed)
@@ -199,8 +218,8 @@ __noinline int answer(struct exchange *exchange, __u64 now, __u32 worker, __u32 
 	best = exchange->probed;
 	napi = napi_at(exchange->napi);
 	if (before) {
-		/* The poll record may have been overwritten in the meantime, which is rare enough
-		 * to accept. */
+		/* Approximate: the poll record may have been overwritten in the meantime, which
+		 * is rare. */
 		forgotten = true;
 	} else if (exchange->unseen) {
 		all->unseen++;
@@ -294,8 +313,8 @@ __noinline int answer(struct exchange *exchange, __u64 now, __u32 worker, __u32 
 }
 
 /*
- * Exchanges that were read before the last send without a separate answer were
- * answered by that send.
+ * Counts exchanges that were read before the last send and had no separate
+ * answer: that send answered them.
  */
 __noinline int settle(struct socket_state *state)
 {
@@ -317,10 +336,11 @@ __noinline int settle(struct socket_state *state)
 }
 
 /*
- * The ring may have been emptied since then by polls that no program saw. Each of
- * them restarted the NAPI's timer, so the timer's expiry time shows when the last
- * of them ran, until this poll restarts the timer. A timer that expires this late
- * was started to suspend interrupts, not by a poll.
+ * Polls that no program saw may have emptied the ring after the time in
+ * `drained`. Each such poll restarted the NAPI's timer, so the timer's expiry
+ * time shows when the last of them ran, until the current poll restarts the
+ * timer. If the timer expires later than any poll could have set it, it was armed
+ * to suspend interrupts.
  */
 static __always_inline void was_drained_unseen(struct napi_state *napi, __u64 now)
 {
@@ -337,10 +357,11 @@ static __always_inline void was_drained_unseen(struct napi_state *napi, __u64 no
 }
 
 /*
- * How long the NAPI's thread has waited for a CPU since its last poll. If its
- * wake-up was observed, the packets arrived at that moment. If it had not
- * slept, what it polls now arrived at some time in between. If it waited more
- * than once, only the last wait counts, and its share of the total is unknown.
+ * Determines how long the NAPI's thread has waited for a CPU since its last
+ * poll. If the thread's wake-up was observed, the packets arrived at that time.
+ * If the thread has not slept, the packets that it polls now arrived at some
+ * time in between. If the thread waited several times, only the last wait
+ * matters, and that wait's share of the total is unknown.
  */
 static __always_inline void thread_waited(struct napi_state *napi, struct task_struct *thread, __u64 now)
 {
@@ -361,9 +382,9 @@ static __always_inline void thread_waited(struct napi_state *napi, struct task_s
 }
 
 /*
- * The transit time of a segment beyond that of the fastest segment of its
- * connection, in microseconds, by the client's timestamp (Linux 6.7, the route
- * feature tcp_usec_ts); false if unknown.
+ * Determines, from the client's timestamp (Linux 6.7, the route feature
+ * tcp_usec_ts), how much longer a segment was in transit than the fastest
+ * segment of its connection, in microseconds. Returns false if that is unknown.
  */
 static __always_inline bool stamped_late(struct socket_state *state, __u32 stamp, __u64 now, __u32 *late)
 {
@@ -401,8 +422,8 @@ static __always_inline bool stamped_late(struct socket_state *state, __u32 stamp
 }
 
 /*
- * The same for an arriving segment, whose header is in @skb. Connections whose
- * timestamps have another unit are skipped.
+ * Like stamped_late(), for an arriving segment whose header is in @skb. Skips
+ * connections whose timestamps have another unit.
  */
 static __always_inline bool late_by(struct socket_state *state, struct sk_buff *skb, __u64 now, __u32 *late)
 {

@@ -7,16 +7,16 @@ pub(super) const PART_BUCKETS: usize = 296;
 pub(super) const PORTS_MAX: usize = 16;
 /// `LIVE_PROTOCOLS`.
 pub(super) const PROTOCOLS: usize = 9;
-/// `LIVE_NOT_YET`: the programs are being attached.
+/// `LIVE_NOT_YET`: the window has not opened, because the programs are still being attached.
 pub(super) const NOT_YET: u64 = u64::MAX;
-/// Slots for NAPIs; those for threads follow in the map `parts`.
+/// The number of slots for NAPIs; slots for threads follow in the map `parts`.
 pub(super) const NAPIS_MAX: u32 = 128;
-/// The number of slots.
+/// The number of slots for NAPIs and threads together.
 pub(super) const PARTS_MAX: u32 = NAPIS_MAX + 64;
 /// `LIVE_WHOLE`: the sum of a turnaround distribution.
 pub(super) const WHOLE: u64 = 1 << 31;
 
-/// `EXCHANGES_MAX`: unanswered requests of a socket or peer. A power of two.
+/// `EXCHANGES_MAX`: the maximum number of unanswered requests kept for a socket or peer. A power of two.
 pub(super) const EXCHANGES_MAX: usize = 8;
 
 mirrored! {

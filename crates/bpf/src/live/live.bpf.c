@@ -3,15 +3,16 @@
  * Measures how long the requests of a service take, from the NIC's ring to the
  * answer, and where that time goes.
  *
- * The unit is the exchange: what a client sends until the server answers,
- * determined by the change of direction, however it was segmented.
+ * The unit is the exchange: the data that a client sends until the server
+ * answers. A change of direction ends it, however the data was segmented.
  *
- * The three programs on a socket run under its lock, so its state needs none. A
- * NAPI is polled on one CPU at a time. Counts are per CPU; one that a softirq
- * interrupts may lose an increment, about once in a million.
+ * The three programs for sockets run under the socket's lock, so its state
+ * needs no other lock. A NAPI is polled on one CPU at a time. Counts are per
+ * CPU; if a softirq interrupts an increment, one may be lost, about once in a
+ * million.
  *
- * Nothing here outlives the process that loaded it, and nothing runs between
- * two windows: the meter detaches the programs.
+ * No map or program outlives the process that loaded it, and nothing runs
+ * between two windows, because the meter detaches the programs.
  */
 #include "../vmlinux_min.h"
 #include <bpf/bpf_helpers.h>
@@ -28,7 +29,8 @@
 #include "datagram.bpf.h"
 
 /*
- * If an answer has this many unacknowledged bytes, it waits for buffer space, and the next send continues it.
+ * If at least this many bytes of an answer are unacknowledged, the sender is assumed to wait for
+ * buffer space, and the next send continues the answer.
  */
 #define UNACKNOWLEDGED_BYTES 16384
 
@@ -51,9 +53,9 @@ struct segment {
 };
 
 /*
- * TCP's control block of a segment, read in place. The flags have two bytes
- * since Linux 6.18, and one before accurate ECN: libbpf adjusts the load to the
- * size of the field.
+ * Reads TCP's control block of a segment in place. The flags have two bytes
+ * since Linux 6.18, and one byte before accurate ECN was added: libbpf adjusts
+ * the load to the size of the field.
  */
 static __always_inline void segment_of(struct sk_buff *skb, struct segment *segment)
 {
@@ -64,7 +66,7 @@ static __always_inline void segment_of(struct sk_buff *skb, struct segment *segm
 	segment->flags = cb->tcp_flags;
 }
 
-/* The first packet of a softirq has reached TCP. */
+/* Records that the first packet of a softirq has reached TCP. */
 static __always_inline void took_to_receive(__u64 now)
 {
 	struct cpu_state *cpu = this_cpu();
@@ -78,7 +80,9 @@ static __always_inline void took_to_receive(__u64 now)
 	cpu->softirq = 0;
 }
 
-/* Recognises a softirq thread by the start of its name: kernel/softirq.c softirq_threads. */
+/*
+ * Recognises a softirq thread by the start of its name: kernel/softirq.c `softirq_threads`.
+ */
 static __always_inline bool is_ksoftirqd(struct task_struct *task)
 {
 	return task->comm[0] == 'k' && task->comm[1] == 's' && task->comm[2] == 'o' && task->comm[3] == 'f' &&
@@ -92,7 +96,7 @@ struct place {
 	__u8 at_interrupt, by_ksoftirqd;
 };
 
-/* The position of a packet in the running poll of its NAPI. */
+/* Determines the position of a packet in the running poll of its NAPI. */
 static __always_inline void placed_by(struct napi_state *napi, __u64 now, struct place *place)
 {
 	struct task_struct *task;
@@ -137,7 +141,10 @@ static __always_inline void placed(struct sock *sk, struct sk_buff *skb, struct 
 	}
 	napi = napi_at(state->napi);
 	if (napi && sk->sk_lock.owned) {
-		/* The packet was delivered by an earlier poll, and has waited for the socket's owner. */
+		/*
+		 * An earlier poll delivered the packet, which then waited until the socket's owner
+		 * released the socket.
+		 */
 		place->poll = napi->packets ? napi->number : napi->number - 1;
 		place->at = napi->packets ? napi->packets - 1 : 0;
 	} else if (napi) {
@@ -146,8 +153,9 @@ static __always_inline void placed(struct sock *sk, struct sk_buff *skb, struct 
 }
 
 /*
- * Whether the socket has sent data since an exchange began without a program
- * seeing it. If answers are recorded late, one may not have been recorded yet.
+ * Returns whether the socket has sent data since an exchange began without a
+ * program seeing the send. With a hook after the send, an answer may not have
+ * been recorded yet.
  */
 static __always_inline bool was_answered_unseen(struct socket_state *state, struct exchange *exchange,
 						struct tcp_sock *tcp)
@@ -155,7 +163,7 @@ static __always_inline bool was_answered_unseen(struct socket_state *state, stru
 	return tcp->write_seq != exchange->write_seq && state->last_send < exchange->probed;
 }
 
-/* The segment continues an exchange that the application has not read completely. */
+/* Adds a segment to an exchange that the application has not read completely. */
 static __always_inline void joins(struct socket_state *state, struct exchange *exchange,
 				  struct segment *segment, struct look *look, __u64 now)
 {
@@ -217,12 +225,15 @@ int BPF_PROG(live_arrives, struct sock *sk, struct sk_buff *skb)
 	now = bpf_ktime_get_ns();
 	placed(sk, skb, state, now, &place);
 	in_order = !state->sees || sequence.seq == state->seen_seq;
-	/* A retransmitted segment was counted before. */
+	/* A retransmitted segment has already been counted. */
 	if (state->sees && (__s32)(sequence.end_seq - state->seen_seq) <= 0)
 		return 0;
 	state->seen_seq = sequence.end_seq;
 	state->sees = 1;
-	/* The next window finds arrivals after this one by TCP's own timestamps. */
+	/*
+	 * Arrivals after the window are not recorded; the next window finds them by
+	 * TCP's own timestamps.
+	 */
 	if (!gate.opens)
 		return 0;
 	if (now >= gate.opens)
@@ -258,7 +269,10 @@ int BPF_PROG(live_arrives, struct sock *sk, struct sk_buff *skb)
 		return 0;
 	}
 	all->arrivals++;
-	/* A single outstanding exchange always uses the same cache line. */
+	/*
+	 * If no other exchange is outstanding, use the first entry, so that it
+	 * always is in the same cache line.
+	 */
 	if (fresh)
 		state->head = state->read = state->tail = 0;
 	exchange = exchange_at(state, state->tail);
@@ -270,7 +284,8 @@ int BPF_PROG(live_arrives, struct sock *sk, struct sk_buff *skb)
 	exchange->unseen = 0;
 	exchange->touched = 0;
 	/*
-	 * Attaching the programs stopped this CPU for a moment, so arrivals at that time are not typical.
+	 * Attaching the programs stopped this CPU for a moment, so arrivals at that time are not
+	 * typical.
 	 */
 	exchange->untimed = now < gate.opens;
 	exchange->incomplete = look.incomplete;
@@ -290,10 +305,10 @@ int BPF_PROG(live_arrives, struct sock *sk, struct sk_buff *skb)
 }
 
 /*
- * The application reads bytes whose arrival no program saw: they came with the handshake
- * (TCP_DEFER_ACCEPT, TCP Fast Open), or the kernel skipped the program. TCP
- * recorded when it received the last segment; several such segments count as
- * one arrival.
+ * Handles a read of bytes whose arrival no program saw: they came with the handshake
+ * (TCP_DEFER_ACCEPT, TCP Fast Open), or the kernel skipped the program. Their arrival
+ * time is TCP's record of the last received segment; several such segments count as one
+ * arrival.
  */
 static __always_inline void came_unseen(struct sock *sk, struct tcp_sock *tcp, struct socket_state *state)
 {
@@ -304,7 +319,7 @@ static __always_inline void came_unseen(struct sock *sk, struct tcp_sock *tcp, s
 	struct segment segment = {};
 	__u32 copied = tcp->copied_seq;
 
-	/* A FIN counts as a byte, and is skipped. */
+	/* A FIN occupies a sequence number; skip it. */
 	if (!all || sk->sk_shutdown || !gate.opens || came < gate.opens)
 		return;
 	segment.end_seq = copied;
@@ -343,7 +358,8 @@ static __always_inline void came_unseen(struct sock *sk, struct tcp_sock *tcp, s
 }
 
 /*
- * Whether the client cannot send another segment, because the application has not read the earlier data.
+ * Returns whether the receive window is closed: the client cannot send another segment until the
+ * application reads the earlier data.
  */
 static __always_inline bool window_is_closed(struct tcp_sock *tcp, __u32 copied)
 {
@@ -399,7 +415,13 @@ int BPF_PROG(live_read, struct sock *sk)
 }
 
 /*
- * Whether a send without an outstanding request continues the last answer. True if, since that answer, the thread has not slept or has read more of the same request, if the last send was flagged MSG_MORE (as by a proxy that waits for more data), or if the socket's send buffer is full.
+ * Returns whether a send without an outstanding request continues the last answer. It does if one
+ * of these is true:
+ *
+ * - The thread has not slept since that answer.
+ * - The application has since read more of the same request.
+ * - The last send was flagged MSG_MORE, as by a proxy that waits for more data.
+ * - The socket's send buffer is probably full (UNACKNOWLEDGED_BYTES).
  */
 static __always_inline bool continues(struct sock *sk, struct socket_state *state, __u32 thread, __u64 switches)
 {
@@ -445,7 +467,10 @@ static __always_inline int sent(struct sock *sk, int flags)
 		return 0;
 	}
 	exchange = exchange_at(state, state->head);
-	/* Nothing is known about arrivals after the window. */
+	/*
+	 * Arrivals after the window are not known, so this send cannot be
+	 * assigned to a request.
+	 */
 	if (!gate.opens && state->head == state->read)
 		return 0;
 	if (now >= gate.opens)
@@ -486,7 +511,7 @@ static __always_inline int sent(struct sock *sk, int flags)
 
 /*
  * The NAPI's thread is woken when the first packet arrives. A running thread is
- * not woken, and the tracepoint is not reached.
+ * not woken, and then the tracepoint is not reached.
  */
 SEC("tp_btf/sched_waking")
 int BPF_PROG(live_wakes, struct task_struct *task)
@@ -545,7 +570,7 @@ int BPF_PROG(live_has_sent, struct sock *sk, int ret, int flags)
 	return sent(sk, flags);
 }
 
-/* A poll that started its NAPI's timer ends at @now. */
+/* Records that a poll that started its NAPI's timer ends at @now. */
 static __always_inline void starts_timer(struct napi_state *napi, struct napi_struct *polled, __u64 now)
 {
 	__u64 at = napi_timer_expires_at(polled), expires;
@@ -570,7 +595,10 @@ int BPF_PROG(live_polls, struct napi_struct *polled, int work, int budget)
 	struct poll *poll;
 	__u64 now;
 
-	/* Later packets on this CPU did not wait for this softirq to begin. */
+	/*
+	 * Clear the softirq's start: later packets on this CPU did not wait for
+	 * this softirq to begin.
+	 */
 	if (gate.looks_at_stack) {
 		struct cpu_state *cpu = this_cpu();
 
@@ -631,7 +659,7 @@ int BPF_PROG(live_polls, struct napi_struct *polled, int work, int budget)
 		napi->turns = thread->sched_info.pcount;
 		napi->sleeps = thread->nvcsw;
 	}
-	/* Packets that a full poll left in the ring arrived after the packets that the poll took. */
+	/* The packets that a full poll left in the ring arrived after those that the poll took. */
 	if (work >= budget && napi->first > napi->drained)
 		napi->drained = napi->first;
 	napi->window = gate.window;
@@ -687,7 +715,10 @@ int BPF_PROG(live_datagram, struct sk_buff *skb)
 		return 0;
 	datagram.exchange.probed = now;
 	datagram.exchange.last = now;
-	/* See live_arrives. */
+	/*
+	 * As in live_arrives: arrivals while the programs were being attached
+	 * are not typical.
+	 */
 	datagram.exchange.untimed = now < gate.opens;
 	datagram.exchange.napi = slot;
 	datagram.exchange.poll = place.poll;
@@ -744,9 +775,9 @@ int BPF_PROG(live_drops, int reason, struct sock *sk)
 }
 
 /*
- * Any packet is dropped. A datagram that no one reads would shift the pairs of
- * its peer. A packet that a capture shares has another address by now, and is
- * not recognised.
+ * Called when any packet is dropped. A dropped datagram would shift the pairing
+ * of its peer, because no one reads or answers it. If a packet capture shares
+ * the packet, its address has changed by now, and it is not recognised.
  */
 SEC("?tp_btf/kfree_skb")
 int BPF_PROG(live_discards, struct sk_buff *skb)
@@ -766,8 +797,9 @@ int BPF_PROG(live_discards, struct sk_buff *skb)
 }
 
 /*
- * Any packet is sent. One that passes several devices is counted at the first:
- * at the next it is the same packet, with the same contents, at another device.
+ * Called when any packet is sent. A packet that passes several devices is
+ * counted at the first one: at the next device, the same packet with the same
+ * contents is recognised.
  */
 SEC("?tp_btf/net_dev_queue")
 int BPF_PROG(live_datagram_sent, struct sk_buff *skb)
@@ -809,7 +841,7 @@ int BPF_PROG(live_datagram_sent, struct sk_buff *skb)
 	return 0;
 }
 
-/* Counts an unanswered exchange. */
+/* Counts an exchange that is unanswered at the end of the window. */
 static __always_inline void waits(struct live_waiting *found, __u64 probed, __u64 last, bool counts,
 				  __u64 *longest)
 {
@@ -835,7 +867,8 @@ static __always_inline void has_waited(struct live_waiting *found, __u64 longest
 }
 
 /*
- * Whether every message of the client gets an answer, so that an unanswered message means that a client waits.
+ * Returns whether every message of the client gets an answer; only then does an unanswered message
+ * mean that the client waits.
  */
 static __always_inline bool answers_all(struct socket_state *state)
 {
@@ -849,7 +882,10 @@ static __always_inline void adds_counts(struct live_waiting *found, struct tcp_s
 {
 	struct tcp_counts now = {};
 
-	/* A socket without an event in the window may have retransmitted an answer. */
+	/*
+	 * A socket without an event in the window may still have retransmitted an
+	 * answer, so its counters count.
+	 */
 	if (state->before.window != (__u32)gate.window)
 		return;
 	tcp_counts_of(tcp, &now);
@@ -898,7 +934,8 @@ int live_waits(struct bpf_iter__bpf_sk_storage_map *ctx)
 		state->write_seq = tcp->write_seq;
 	if (state->head == state->tail || state->write_seq != tcp->write_seq) {
 		/*
-		 * No exchange is known to be unanswered, or data was sent between two windows: use TCP's own timestamps.
+		 * If no exchange is known to be unanswered, or data was sent between two windows,
+		 * use TCP's own timestamps.
 		 */
 		if (!of_window && client_waits(tcp, BY_ARRIVAL, &ticks) && ticks >= TICKS_MIN) {
 			probed = found->now - (__u64)ticks * config.tick_ns;

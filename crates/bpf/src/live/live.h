@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Shared by live.bpf.c and live/. Times are CLOCK_MONOTONIC, in nanoseconds. A
- * test compares each field's offset with the Rust structures, using the BTF of
- * the compiled object.
+ * Shared by live.bpf.c and the Rust modules in live/. Times are
+ * CLOCK_MONOTONIC, in nanoseconds. A test compares each field's offset in the
+ * BTF of the compiled object with the Rust structures.
  */
 #ifndef __LIVE_H__
 #define __LIVE_H__
@@ -11,7 +11,10 @@
 
 #define LIVE_BUCKETS SPAN_BUCKETS
 
-/* Buckets of the spans of a single NAPI or thread: an eighth of a power of two each. */
+/*
+ * The number of buckets for spans of a single NAPI or thread: eight for each power of
+ * two.
+ */
 #define LIVE_PART_BUCKETS 296
 
 #define LIVE_PORTS_MAX 16
@@ -36,7 +39,7 @@ struct live_config {
 	__u16 ports[LIVE_PORTS_MAX];
 	/* The length of a jiffy, in nanoseconds. */
 	__u32 tick_ns;
-	/* The hook records answers after they were sent. */
+	/* The hook records answers only after they were sent. */
 	__u32 answers_late;
 	/* The number of valid entries in udp_ports[]. */
 	__u32 udp_ports_count;
@@ -50,17 +53,17 @@ struct live_gate {
 	/* Incremented for each window, to detect a socket's first event in it. */
 	__u64 window;
 	/*
-	 * Exchanges count from this time; LIVE_NOT_YET: the programs are being
-	 * attached; 0: the window has ended.
+	 * Exchanges count from this time. LIVE_NOT_YET: the programs are still
+	 * being attached; 0: the window has ended.
 	 */
 	__u64 opens;
 	/* The opening time, also valid after the window has ended. */
 	__u64 opened;
-	/* Sockets with a state; counted by the programs. */
+	/* The number of sockets with a state; the programs update it. */
 	__u64 sockets;
-	/* The programs that trace the network stack are attached. */
+	/* Whether the programs that trace the network stack are attached. */
 	__u64 looks_at_stack;
-	/* Datagrams without an id are not paired with answers, because the service does not answer
+	/* Whether datagrams without an id are left unpaired, because the service does not answer
 	 * each of them. */
 	__u64 pairs_ids_only;
 };
@@ -73,7 +76,9 @@ struct live_spans {
 	__u32 residence[LIVE_BUCKETS];
 	/* From the last arrival to the answer. */
 	__u32 since_last[LIVE_BUCKETS];
-	/* The age of exchanges when the window opened, for those that began before it. */
+	/*
+	 * For exchanges that began before the window: their age when the window opened.
+	 */
 	__u32 entered[LIVE_BUCKETS];
 	/* From arrival at TCP to the read. */
 	__u32 wakeup[LIVE_BUCKETS];
@@ -89,18 +94,20 @@ struct live_spans {
 	__u32 stamped[LIVE_BUCKETS];
 	/* From an answer to the next arrival while interrupts were enabled. */
 	__u32 turnaround[LIVE_BUCKETS];
-	/* Bytes of an exchange. */
+	/* The number of bytes of an exchange. */
 	__u32 bytes[LIVE_BUCKETS];
 	/*
-	 * From the softirq to TCP, for the first packet of a poll; in windows
-	 * that trace the stack.
+	 * From the start of the softirq to TCP, for the first packet of a poll;
+	 * only in windows that trace the stack.
 	 */
 	__u32 receive[LIVE_BUCKETS];
-	/* From the answer to the device; in windows that trace the stack. */
+	/*
+	 * From the answer to the device; only in windows that trace the stack.
+	 */
 	__u32 transmit[LIVE_BUCKETS];
 };
 
-/* The protocol, detected from the first bytes of a message. */
+/* Protocols, detected from the first bytes of a message. */
 enum live_protocol {
 	/* Another protocol, or not yet detected: each exchange counts as one request. */
 	LIVE_OTHER,
@@ -114,7 +121,10 @@ enum live_protocol {
 	LIVE_POSTGRESQL,
 	/* Datagram protocols; each datagram is a request. */
 	LIVE_DNS,
-	/* Datagrams without ids, which are paired in order with the answers to their sender. */
+	/*
+	 * Datagrams without ids, which are paired in order with the datagrams sent to the same
+	 * peer.
+	 */
 	LIVE_UDP,
 	LIVE_PROTOCOLS,
 };
@@ -123,7 +133,7 @@ enum live_protocol {
 struct live_counts {
 	/* Segments that carry data. */
 	__u64 segments;
-	/* Sockets with any event in the window. */
+	/* Sockets with at least one event in the window. */
 	__u64 connections;
 	/* Exchanges that began in the window. */
 	__u64 arrivals;
@@ -131,11 +141,11 @@ struct live_counts {
 	__u64 joined;
 	/* Exchanges that were answered. */
 	__u64 answered;
-	/* Of these, exchanges that were answered together with a later one. */
+	/* Answered exchanges that were answered together with a later one. */
 	__u64 batched;
-	/* Of these, exchanges that began before the window. */
+	/* Answered exchanges that began before the window. */
 	__u64 carried;
-	/* Of these, exchanges whose start is not known precisely enough: they are in no span. */
+	/* Answered exchanges whose start is not known precisely enough; they are in no span. */
 	__u64 untimed;
 	/* Requests in answered exchanges; an exchange counts as one if the protocol does not show
 	 * its requests. */
@@ -144,29 +154,34 @@ struct live_counts {
 	__u64 protocols[LIVE_PROTOCOLS];
 	/* System calls that sent data. */
 	__u64 sends;
-	/* Of these, calls that continued an answer. */
+	/* Sends that continued an answer. */
 	__u64 continued;
-	/* Of these, calls without an outstanding request. */
+	/* Sends without an outstanding request. */
 	__u64 unsolicited;
 	/* Requests on sockets whose list of exchanges was full; each was merged into the last
 	 * entry. */
 	__u64 overflown;
-	/* Exchanges on sockets that sent data without passing the hook. */
+	/*
+	 * Exchanges on sockets that have sent data without reaching the hook.
+	 */
 	__u64 answers_unseen;
-	/* Segments of sockets that have no state: more than sockets_max, or no memory for it. */
+	/*
+	 * Segments of sockets without a state, because there are more than sockets_max or memory
+	 * was short.
+	 */
 	__u64 unmeasured;
-	/* Segments of MPTCP. */
+	/* Segments of MPTCP subflows, which are not measured. */
 	__u64 mptcp;
-	/* Answered exchanges without a polling NAPI. */
+	/* Answered exchanges whose packets no observed NAPI poll delivered. */
 	__u64 without_napi;
 	/* Answered exchanges whose poll record was overwritten. */
 	__u64 without_poll;
 	/*
-	 * Answered exchanges of a NAPI's first poll in the window: when the
-	 * ring was last empty is unknown.
+	 * Answered exchanges that a NAPI's first poll in the window delivered:
+	 * when the ring was last empty is unknown.
 	 */
 	__u64 at_opening;
-	/* Arrivals on a CPU other than the one that polled them. */
+	/* Arrivals on a CPU other than the one that ran the poll. */
 	__u64 steered;
 	/* Answered exchanges whose poll began with interrupts masked. */
 	__u64 masked;
@@ -174,40 +189,49 @@ struct live_counts {
 	__u64 unmasked;
 	/* Answered exchanges for which estimator C was used. */
 	__u64 conditioned;
-	/* Answered exchanges of a NAPI that a kernel thread polls. */
+	/* Answered exchanges on a NAPI that a kernel thread polls. */
 	__u64 threaded;
-	/* Answered exchanges that ksoftirqd polled. */
+	/* Answered exchanges whose packets ksoftirqd polled. */
 	__u64 by_ksoftirqd;
 	/*
-	 * Exchanges of `threaded` whose poll began with an observed wake-up of the
-	 * thread.
+	 * Exchanges counted in `threaded` whose poll began with an observed
+	 * wake-up of the thread.
 	 */
 	__u64 woken;
 	/* Answered exchanges with an estimate by T, the client's microsecond timestamps. */
 	__u64 stamped;
 	/* Answered exchanges whose arrival no program observed. */
 	__u64 unseen;
-	/* New connections: those on which no data had been sent before. */
+	/*
+	 * New connections: those on which the service had not sent data before
+	 * the window.
+	 */
 	__u64 opened;
-	/* Times that a read found the receive window closed: the service reads too slowly. */
+	/*
+	 * The number of reads that found the receive window closed: the service reads too
+	 * slowly.
+	 */
 	__u64 zero_windows;
 	/* Datagrams that arrived. */
 	__u64 datagrams;
-	/* Of these, datagrams with an id that their answer repeats. */
+	/* Datagrams with an id that the answer repeats. */
 	__u64 identified;
-	/* Of these, datagrams that were not paired with an answer. */
+	/* Datagrams that were not paired with an answer. */
 	__u64 unpaired;
-	/* Of `unpaired`, datagrams of ports that have received QUIC. */
+	/* Unpaired datagrams on ports that have received QUIC. */
 	__u64 quic;
-	/* Of these, datagrams that did not fit into the socket's buffer. */
+	/* Datagrams that did not fit into the socket's buffer. */
 	__u64 dropped;
-	/* Datagrams sent to a peer without a waiting request, or while none are paired. */
+	/* Datagrams sent to a peer without a waiting request, or while pairing is off. */
 	__u64 strays;
-	/* Datagrams without an id that the kernel dropped after they arrived: no answer is paired with them. */
+	/*
+	 * Datagrams without an id that the kernel dropped after they arrived; no answer is paired
+	 * with them.
+	 */
 	__u64 discarded;
 };
 
-/* Who polled. */
+/* The context that polled. */
 enum live_poller {
 	LIVE_BY_INTERRUPT,
 	LIVE_BY_TIMER,
@@ -226,7 +250,9 @@ struct live_part {
 	/* For a NAPI: its polls and the packets they delivered, by polling context. */
 	__u64 polls[LIVE_POLLERS];
 	__u64 packets[LIVE_POLLERS];
-	/* From the ring to the answer, by the best available estimator. */
+	/*
+	 * Spans from the ring to the answer, by the best available estimator.
+	 */
 	__u32 total[LIVE_PART_BUCKETS];
 };
 
@@ -239,8 +265,8 @@ struct live_key {
 };
 
 /*
- * The only entry of the `turnarounds` map: the share of turnarounds below the lower
- * edge of each bucket, in parts of LIVE_WHOLE.
+ * The only entry of the `turnarounds` map: for each bucket, the share of
+ * turnarounds below the bucket's lower edge, in parts of LIVE_WHOLE.
  */
 struct live_turnarounds {
 	/* 0: unknown. */
@@ -248,47 +274,56 @@ struct live_turnarounds {
 	__u32 below[LIVE_BUCKETS + 1];
 };
 
-/* The only entry of the `waiting` map: the iterator's result. */
+/* The only entry of the `waiting` map: the iterator's input and result. */
 struct live_waiting {
 	/* The times at which the window ended and opened; set by user space. */
 	__u64 now;
 	__u64 opens;
 	/* Sockets with a state. */
 	__u64 sockets;
-	/* Unanswered exchanges, and the last arrival of the one that has waited longest. */
+	/*
+	 * The number of unanswered exchanges, and the time of the last arrival of the
+	 * exchange that has waited longest.
+	 */
 	__u64 requests;
 	__u64 oldest;
 	/*
-	 * The number of sockets that have waited longer than a threshold since
-	 * their last arrival, and that threshold, set by user space.
+	 * A threshold, set by user space, and the number of sockets that have
+	 * waited longer than that since their last arrival.
 	 */
 	__u64 stalled_ns;
 	__u64 stalled;
 	/* Sockets with an exchange that waited for the whole window. */
 	__u64 throughout;
-	/* Requests that the client has sent only in part. */
+	/* Unanswered requests of which the client has sent only a part. */
 	__u64 incomplete;
-	/* The ages of all unanswered exchanges, now and when the window opened. */
+	/*
+	 * The ages of all unanswered exchanges now, and their ages when the window
+	 * opened.
+	 */
 	__u32 ages[LIVE_BUCKETS];
 	__u32 entered[LIVE_BUCKETS];
 	/*
-	 * 1 at the start of a window: the iterator then only records TCP's
-	 * counters of each socket and counts nothing.
+	 * Set to 1 at the start of a window: the iterator then only records
+	 * TCP's counters of each socket, and counts nothing.
 	 */
 	__u64 begins;
-	/* From TCP's own counters: the increase since the window began, over sockets that exist at
-	 * its end. */
-	/* Segments with data sent, including retransmissions. */
+	/* The next six fields are the increase of TCP's own counters since the window began, for
+	 * sockets that exist at its end. */
+	/* Data segments sent, including retransmissions. */
 	__u64 segments_out;
 	/* Retransmitted segments. */
 	__u64 retransmitted;
 	/* Segments that clients reported as duplicates (DSACK). */
 	__u64 needless;
-	/* Segments with data received, including retransmitted ones. */
+	/* Data segments received, including retransmitted ones. */
 	__u64 segments_in;
 	/* Segments that arrived out of order. */
 	__u64 out_of_order;
-	/* Sockets whose data waited for space in the client's receive window. */
+	/*
+	 * Sockets whose data had to wait for space in the client's receive
+	 * window.
+	 */
 	__u64 clients_full;
 	/* The smoothed round-trip times of sockets with an event in the window. */
 	__u32 rtt[LIVE_BUCKETS];

@@ -28,13 +28,13 @@ pub(super) const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/live.
 /// The only key of a one-entry map, and the first index of an array.
 const ONLY: [u8; 4] = [0; 4];
 
-/// The iterator that reports unanswered requests; reading it runs it.
+/// The iterator that reports unanswered requests. Reading its output runs it.
 const ITERATOR: &str = "live_waits";
 
 /// The programs that trace the network stack; they run at every softirq and every transmitted packet.
 const OF_STACK: [&str; 2] = ["live_softirq", "live_transmits"];
 
-/// The programs that see datagrams; only loaded if there are UDP ports.
+/// The programs that observe datagrams; they are loaded only if there are UDP ports.
 const OF_DATAGRAMS: [&str; 6] = [
     "live_datagram",
     "live_datagram_queued",
@@ -47,7 +47,7 @@ const OF_DATAGRAMS: [&str; 6] = [
 /// The program that observes wake-ups of kernel threads; it runs at every wake-up on the host.
 const OF_THREADS: &str = "live_wakes";
 
-/// The sockets to measure: those on these local ports in a network namespace, of any process.
+/// The sockets to measure: those of any process on these local ports in a network namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LiveTarget {
     /// The network namespace.
@@ -62,7 +62,7 @@ impl LiveTarget {
     /// The maximum number of ports of each protocol.
     pub const PORTS_MAX: usize = PORTS_MAX;
 
-    /// These ports in a namespace, with the maximum number of connections.
+    /// Returns a target with these ports in a namespace, and the maximum number of connections.
     pub fn of(netns: NetnsId, ports: impl Into<ServicePorts>) -> Self {
         Self { netns, ports: ports.into(), sockets_max: LiveMeter::SOCKETS_MAX }
     }
@@ -132,11 +132,11 @@ pub struct LiveMeter {
     begun: Option<Nanoseconds>,
     sockets: u64,
     has_udp: bool,
-    /// Whether datagrams without an id are not paired with answers.
+    /// Whether datagrams without an id are left unpaired.
     pairs_ids_only: bool,
-    /// Counts since it was last judged whether they can be.
+    /// Counts since the last decision about `pairs_ids_only`.
     since_judged: LiveCounts,
-    /// While run time is measured: the statistics, and the run time at the start of the window.
+    /// The statistics, and the run time at the start of the window, while run time is measured.
     weighed: Option<(Statistics, Nanoseconds)>,
     before: Totals,
 }
@@ -156,31 +156,31 @@ impl LiveMeter {
     /// [`LiveCounts::unmeasured`].
     pub const SOCKETS_MAX: u32 = 65_536;
 
-    /// The delay between attaching and the start of a window. Attaching patches the kernel's text and stops
-    /// all CPUs for moments, which delays other work.
+    /// The delay between attaching and the start of a window. Attaching patches the kernel's text and
+    /// repeatedly stops all CPUs for a moment, which delays other work.
     pub const GUARD: Nanoseconds = Nanoseconds::from_millis(2);
 
-    /// The wait since the last arrival from which a connection counts as stalled: see
+    /// A connection counts as stalled if this time has passed since its last unanswered arrival: see
     /// [`LiveWaiting::stalled`].
     pub const STALLED: Nanoseconds = Nanoseconds::from_millis(1_000);
 
-    /// The wait from which a datagram counts as unanswered: see [`LiveCounts::unanswered`].
+    /// A datagram counts as unanswered after this time: see [`LiveCounts::unanswered`].
     pub const UNANSWERED: Nanoseconds = Nanoseconds::from_millis(10);
 
-    /// The iterator writes nothing; it counts.
+    /// The iterator writes no output; it only counts.
     const WRITTEN_BYTES_MAX: u64 = 0;
 
     /// Loads the programs without attaching them.
     ///
     /// # Errors
-    /// As for [`AnswerHook::of_this_kernel`]; [`sys::Cause::Absent`] on PREEMPT_RT, where softirqs have no
-    /// separate stack to recognise them by; EINVAL for no port or too many; otherwise the kernel's error with
-    /// the verifier's message.
+    /// As for [`AnswerHook::of_this_kernel`]; [`sys::Cause::Absent`] on PREEMPT_RT, where softirqs cannot be
+    /// recognised because they have no separate stack; EINVAL for no port or too many; otherwise the kernel's
+    /// error with the verifier's message.
     pub fn load(target: &LiveTarget) -> Result<Self, KernelError> {
         Self::load_with(target, AnswerHook::of_this_kernel()?)
     }
 
-    /// Like [`LiveMeter::load`], with this hook, as on an older kernel.
+    /// Like [`LiveMeter::load`], but uses this hook instead of the earliest one, as on an older kernel.
     ///
     /// # Errors
     /// As for [`LiveMeter::load`].
@@ -225,8 +225,8 @@ impl LiveMeter {
         })
     }
 
-    /// The kernel memory of a meter on this host in bytes, without the states of connections. Most of it is
-    /// allocated per possible CPU.
+    /// The kernel memory that a meter uses on this host in bytes, without the states of connections. Most of
+    /// it is allocated per possible CPU.
     pub fn memory() -> usize {
         let for_each_cpu = PARTS_MAX as usize * size_of::<Part>() + size_of::<Spans>() + size_of::<Counts>();
         for_each_cpu * libbpf_rs::num_possible_cpus().unwrap_or(1).max(1)
@@ -238,13 +238,14 @@ impl LiveMeter {
     }
 
     /// Sets whether kernel threads poll for the service, from the next window on. If they do, their wake-ups
-    /// are traced, which costs each wake-up on the host about 50 ns. The observation of a window overrides
-    /// this setting for the following windows.
+    /// are traced, which costs each wake-up on the host about 50 ns. At the end of a window, the observed
+    /// state replaces this setting.
     pub const fn set_polled_by_threads(&mut self, by_threads: bool) {
         self.polled_by_threads = by_threads;
     }
 
-    /// Sets the turnarounds that estimate C assumes from now on; without any, C equals U.
+    /// Sets the distribution of turnarounds that estimator C uses from now on. Without a distribution, C
+    /// equals U.
     ///
     /// # Errors
     /// The kernel's error, which means that the map is gone.
@@ -267,8 +268,9 @@ impl LiveMeter {
         self.open(false)
     }
 
-    /// Like [`LiveMeter::begin`], and also measures the cost of measuring ([`LiveWindow::weight`]), and the
-    /// time of packets between ring and TCP, and of answers between TCP and the device. That costs each
+    /// Like [`LiveMeter::begin`]; additionally measures the cost of measuring ([`LiveWindow::weight`]), the
+    /// time of packets between ring and TCP, and the time of answers between TCP and the device. That costs
+    /// each
     /// softirq and each transmitted packet. These times vary little, so measuring them in an occasional
     /// window is enough.
     ///
@@ -285,7 +287,7 @@ impl LiveMeter {
         if self.begun.is_some() {
             self.before = self.totals()?;
         }
-        // If the kernel does not measure it (without CAP_SYS_ADMIN), the weight is unknown.
+        // Without CAP_SYS_ADMIN the kernel does not measure run time, and the weight is unknown.
         self.weighed = match stack {
             true => Statistics::enable().ok().zip(self.run_time().ok()),
             false => None,
@@ -300,7 +302,7 @@ impl LiveMeter {
             })
             .and_then(|()| {
                 self.note_tcp_counters()?;
-                // Connections that were seen during attaching are counted again at the end of the window.
+                // The end of the window counts connections again that were seen during attaching.
                 let opens = Nanoseconds(monotonic().0 + Self::GUARD.0);
                 self.gate(opens.0, opens.0, stack)?;
                 Ok(opens)
@@ -330,7 +332,7 @@ impl LiveMeter {
         self.loaded.map(".data.gate")?.set(&ONLY, &gate.to_bytes())
     }
 
-    /// When the open window started to count.
+    /// The opening time of the current window; `None` if no window is open.
     pub const fn opened(&self) -> Option<Nanoseconds> {
         self.begun
     }
@@ -344,8 +346,9 @@ impl LiveMeter {
     /// If no window was started: a bug in the caller.
     pub fn end(&mut self) -> Result<LiveWindow, KernelError> {
         let begun = self.begun.take().expect("a window was started");
-        // Detaching briefly stops all CPUs, so arrivals during it belong to no window. Answers until then are
-        // still seen: a waiting request is identified by what its socket has sent so far.
+        // Detaching briefly stops all CPUs, so arrivals during it belong to no window. Answers are recorded
+        // until the programs are detached; whether a request still waits is determined from what its socket
+        // has sent so far.
         let closed = self.gate(0, begun.0, false);
         let ended = monotonic();
         let waiting = closed.and_then(|()| self.waiting(begun, ended));
@@ -380,7 +383,8 @@ impl LiveMeter {
         Ok(LiveWindow { span, counts, spans, napis, workers, waiting, weight, run_delay: None })
     }
 
-    /// Decides from the last windows whether datagrams without an id are paired with answers in the next.
+    /// Decides from the windows since the last decision whether the next ones pair datagrams without an id
+    /// with answers.
     fn judge_pairs(&mut self, counts: LiveCounts) {
         self.since_judged += counts;
         if let Some(are_clear) = self.since_judged.are_answers_clear(!self.pairs_ids_only) {
@@ -397,7 +401,7 @@ impl LiveMeter {
         run_times(&self.loaded)
     }
 
-    /// The total run time of all programs, while it was measured.
+    /// The total run time of all programs; meaningful while [`crate::Statistics`] are enabled.
     fn run_time(&self) -> Result<Nanoseconds, KernelError> {
         let programs = self.run_times()?;
         Ok(Nanoseconds(programs.iter().map(|program| program.time.0).sum()))
@@ -414,8 +418,8 @@ impl LiveMeter {
         Ok(Waiting::of(&self.loaded.map("waiting")?.get(&ONLY)?.unwrap_or_default()))
     }
 
-    /// Records TCP's counters of every connection with a state, as the baseline for the window. A connection
-    /// without a state records its own baseline at its first event.
+    /// Records TCP's counters of every connection that has a state, as the baseline of the window. A
+    /// connection without a state gets its baseline at its first event.
     fn note_tcp_counters(&self) -> Result<(), KernelError> {
         if self.sockets == 0 {
             return Ok(());
@@ -423,7 +427,7 @@ impl LiveMeter {
         self.iterate(&Waiting { begins: 1, ..Waiting::of(&[]) }).map(drop)
     }
 
-    /// Checks every connection with a state.
+    /// Examines every connection that has a state, at the end of a window.
     fn waiting(&mut self, opened: Nanoseconds, now: Nanoseconds) -> Result<Ended, KernelError> {
         let empty = Waiting { now: now.0, opens: opened.0, stalled_ns: Self::STALLED.0, ..Waiting::of(&[]) };
         let found = self.iterate(&empty)?;
@@ -450,8 +454,8 @@ impl LiveMeter {
         Ok(Ended { waiting, entered, rtt: counted(&[0; BUCKETS], &found.rtt), tcp })
     }
 
-    /// Removes all unanswered requests from the maps of datagrams. Returns how many had waited for
-    /// [`Self::UNANSWERED`].
+    /// Removes all unanswered requests from the maps of datagrams. Returns how many of them had waited for at
+    /// least [`Self::UNANSWERED`].
     fn unanswered(&self, ended: Nanoseconds, waiting: &mut LiveWaiting) -> Result<u64, KernelError> {
         let mut unanswered = 0;
         let mut add = |exchange: &Exchange| {
@@ -503,7 +507,7 @@ impl LiveMeter {
         Ok(totals)
     }
 
-    /// The owner of each entry of `parts`.
+    /// The NAPI or thread of each entry in the map `parts`.
     fn slots(&self) -> Result<BTreeMap<u32, Owner>, KernelError> {
         let slots = self.loaded.map("slots")?;
         let mut found = BTreeMap::from([(NAPIS_MAX, Owner::Worker(None))]);
@@ -532,7 +536,7 @@ impl LiveMeter {
             let Some(now) = self.before.parts.get(&slot) else { continue };
             let part = part_between(before.parts.get(&slot), now);
             match owner {
-                // A slot without polls does not belong to a NAPI.
+                // A slot without polls is not a NAPI.
                 Owner::Napi(napi) if part.polls.total() > 0 => napis.push((napi, part)),
                 Owner::Worker(worker) if part.requests > 0 => workers.push((worker, part)),
                 Owner::Napi(_) | Owner::Worker(_) => {}
@@ -549,7 +553,7 @@ struct Ended {
     entered: SpanCounts,
     /// The smoothed round-trip times.
     rtt: SpanCounts,
-    /// TCP's own counts since the window began; the fields that TCP does not count are zero.
+    /// TCP's own counts since the window began; fields that TCP does not count are zero.
     tcp: LiveCounts,
 }
 
@@ -703,7 +707,7 @@ fn difference(before: &LiveCounts, now: &LiveCounts) -> LiveCounts {
     }
 }
 
-/// Drops the measurements that depend on pairing, because the service does not answer every datagram. Only
+/// Clears the measurements that depend on pairing, because the service does not answer every datagram. Only
 /// the time in the socket's queue remains.
 fn forget_pairs(counts: &mut LiveCounts, spans: &mut LiveSpans, waiting: &mut LiveWaiting) {
     let pairs = counts.protocols.udp;
@@ -791,7 +795,7 @@ fn part_between(before: Option<&Part>, now: &Part) -> LivePart {
     let before = before.unwrap_or(&none);
     let mut total = SpanCounts::new();
     for eighth in 0..PART_BUCKETS {
-        // An eighth is two sixteenths; its spans are split between both.
+        // A bucket of an eighth covers two of a sixteenth; its count is split between both.
         let count = u64::from(now.total[eighth].wrapping_sub(before.total[eighth]));
         total.add_to(2 * eighth, count / 2);
         total.add_to(2 * eighth + 1, count - count / 2);

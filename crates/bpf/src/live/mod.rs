@@ -1,8 +1,8 @@
-//! How long the requests of a live service take, measured from outside, window by window.
+//! Measures from outside, window by window, how long the requests of a live service take.
 //!
-//! `live.bpf.c` records, for each connection to the service's ports, when requests arrive, are read and are
-//! answered, and, for each NAPI, since when its ring has been empty. Read [`meter`] first; `layout` is shared
-//! by both sides.
+//! For each connection to the service's ports, `live.bpf.c` records when requests arrive, are read and are
+//! answered; for each NAPI, it records when the ring was last empty. Start reading at [`meter`]; `layout`
+//! mirrors the structures of `live.h`.
 
 mod layout;
 mod meter;

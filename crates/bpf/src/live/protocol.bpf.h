@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Detects where requests begin, in protocols that are recognisable by their
+ * Detects where requests begin, in protocols that can be recognised by their
  * first bytes.
  *
- * The first bytes of a segment are checked: do they begin a request or continue
- * one? The requests in an arrival are counted by message length, where lengths
- * are in the clear (HTTP/2, PostgreSQL, TLS records), and by lines (HTTP/1,
- * RESP, memcached) on connections with several outstanding requests.
+ * The first bytes of a segment show whether it begins or continues a request.
+ * The requests in an arrival are counted by message length if lengths are not
+ * encrypted (HTTP/2, PostgreSQL, TLS records), and by lines (HTTP/1, RESP,
+ * memcached) on connections with several outstanding requests.
  */
 #ifndef __LIVE_PROTOCOL_H__
 #define __LIVE_PROTOCOL_H__
@@ -16,22 +16,26 @@
 /* The number of messages after which a connection's protocol counts as unknown. */
 #define LOOKS_MAX 4
 
-/* An arrival with a single request is counted line by line only once in this many. A power of two. */
+/*
+ * On a connection whose arrivals have held single requests, only one in this many is counted line
+ * by line. A power of two.
+ */
 #define LINES_EVERY 8
 
-/* The number of bytes of an arrival that are counted by lines; the count is extrapolated to the
+/* The number of bytes of an arrival whose lines are counted; the count is extrapolated to the
  * rest. */
 #define LINES_BYTES 4096
 
-/* Bytes per step. */
+/* The number of bytes checked per step. */
 #define LINE_STEP 16
 
-/* The maximum number of messages in one arrival that are parsed. */
+/* The maximum number of messages that are parsed in one arrival. */
 #define MESSAGES_MAX 256
 
 /*
- * The number of consecutive answers to non-requests after which the protocol
- * counts as a different one, for example an upgraded HTTP/1 connection.
+ * The number of consecutive answers to arrivals that begin no request after
+ * which the protocol counts as a different one, for example on an upgraded
+ * HTTP/1 connection.
  */
 #define STRAYS_MAX 8
 
@@ -40,7 +44,7 @@ struct bpf_dynptr {
 	__u64 opaque[2];
 } __attribute__((aligned(8)));
 
-/* The declared argument type is only nominal; the function is passed a struct sk_buff. */
+/* The type in the function's declaration only; the argument is a struct sk_buff. */
 struct __sk_buff {
 };
 
@@ -59,7 +63,7 @@ extern int bpf_dynptr_from_skb(struct __sk_buff *skb, __u64 flags, struct bpf_dy
 
 #define POSTGRESQL_STARTUP_MAX 10000
 
-/* An arrival: inputs of the check, and its results. */
+/* An arrival: the inputs of the classification, and its results. */
 struct look {
 	__u32 from;	/* offset of its bytes in the segment */
 	__u32 length;
@@ -74,14 +78,14 @@ struct look {
 
 #define WORD(a, b, c, d) ((__u32)(a) | (__u32)(b) << 8 | (__u32)(c) << 16 | (__u32)(d) << 24)
 
-/* The number of an arrival's first bytes that are checked. */
+/* How many of an arrival's first bytes are checked. */
 #define LOOK_BYTES 12
 
 struct start {
 	__u8 bytes[LOOK_BYTES];
 };
 
-/* Four bytes, in network byte order. */
+/* Reads four bytes in network byte order. */
 static __always_inline __u32 word_at(const __u8 *bytes)
 {
 	return WORD(bytes[0], bytes[1], bytes[2], bytes[3]);
@@ -143,8 +147,8 @@ static __always_inline bool begins_resp(__u32 word)
 	return (word & 0xff) == '*' && digit >= '1' && digit <= '9';
 }
 
-/* Global, unlike the other functions here, so that the verifier checks the function once,
- * separately. */
+/* A global function, unlike the other functions here, so that the verifier checks it once
+ * and separately. */
 __noinline int begins(__u32 protocol, __u32 word)
 {
 	if (protocol == LIVE_HTTP1)
@@ -165,8 +169,8 @@ static __always_inline bool is_postgresql_type(__u8 type)
 }
 
 /*
- * A PostgreSQL startup message, or a request for encryption or cancellation: a
- * length and a code.
+ * Returns whether these bytes, a length and a code, are a PostgreSQL startup
+ * message or a request for encryption or cancellation.
  */
 static __always_inline bool starts_postgresql(const __u8 *bytes)
 {
@@ -202,8 +206,8 @@ __noinline int protocol_of(const struct start *start, __u32 length)
 	if (is_postgresql_type(bytes[0]) && !bytes[1] && size >= 4 && size < 1 << 24)
 		return LIVE_POSTGRESQL;
 	/*
-	 * A connection that existed before: an HTTP/2 frame that ends with the
-	 * arrival, or is followed by another frame.
+	 * On a connection that is older than the meter: an HTTP/2 frame that
+	 * ends with the arrival or is followed by another frame.
 	 */
 	size = (__u32)bytes[0] << 16 | (__u32)bytes[1] << 8 | bytes[2];
 	if (length >= HTTP2_HEADER_BYTES && bytes[3] == HTTP2_HEADERS && size && size < 16384 && bytes[4] & 4 &&
@@ -228,12 +232,12 @@ struct {
 	__type(value, struct lines);
 } scratch SEC(".maps");
 
-/* Checks the bytes after the line end at @at. */
+/* Classifies the line that begins after the line end at @at. */
 __noinline int line_ends(struct lines *lines, __u32 at)
 {
 	if (!lines || at < 3 || at >= LINES_BYTES)
 		return 0;
-	/* An empty line: CR LF CR LF, of which this is the last. */
+	/* An empty line: @at is the last byte of CR LF CR LF. */
 	if (lines->bytes[(at - 2) & (LINES_BYTES - 1)] == '\n')
 		lines->heads++;
 	else if (lines->protocol == LIVE_HTTP1)
@@ -268,7 +272,7 @@ __noinline int look_for_lines(struct lines *lines)
 	return 0;
 }
 
-/* The number of requests that begin in these lines, including the first. */
+/* Counts the requests that begin in these lines, including the first. */
 static __noinline __u32 count_lines(struct sk_buff *skb, struct look *look, __u32 protocol, __u32 has_body,
 				    __u32 *heads)
 {
@@ -302,7 +306,7 @@ struct messages {
 	struct sk_buff *skb;
 	__u32 from, at, length, protocol;
 	__u32 found;	/* requests */
-	__u32 rest;	/* messages that are parts of requests */
+	__u32 rest;	/* messages that are parts of requests, but begin none */
 	__u32 after_cipher;	/* TLS: the next data record is the client's Finished */
 	__u32 lost;	/* the arrival ends within a message header */
 };
@@ -312,12 +316,12 @@ static __always_inline __u32 head_bytes(__u32 protocol)
 	return protocol == LIVE_HTTP2 ? HTTP2_HEADER_BYTES : TLS_HEADER_BYTES;
 }
 
-/* The kind of a message, in the bits above its length. */
+/* The kind of a message, as flags above the 32 bits of its length. */
 #define IS_REQUEST (1ULL << 32)
 #define IS_PART (1ULL << 33)
 #define IS_CIPHER (1ULL << 34)
 
-/* The length of a message, from its first nine bytes, and its kind. */
+/* Returns the length and the kind of a message from its first nine bytes. */
 __noinline __u64 message_of(const struct start *start, __u32 protocol, __u32 after_cipher)
 {
 	const __u8 *bytes;
@@ -426,7 +430,9 @@ static __always_inline void looks_at_lines(struct socket_state *state, struct sk
 	has_body = http && look->begins && (word == WORD('P', 'O', 'S', 'T') || word == WORD('P', 'U', 'T', ' ') ||
 					    word == WORD('P', 'A', 'T', 'C'));
 	state->in_one++;
-	/* An arrival that is longer than any single request so far may hold several. */
+	/*
+	 * An arrival that is longer than every single request so far may hold several.
+	 */
 	if (state->pipelined || has_body || (look->begins && look->length > state->one_bytes) ||
 	    !(state->in_one & (LINES_EVERY - 1))) {
 		count = count_lines(skb, look, state->protocol, has_body, &heads);

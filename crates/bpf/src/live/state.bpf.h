@@ -10,15 +10,20 @@
  * one. */
 #define EXCHANGES_MAX 8
 
-/* Poll records per NAPI, kept until their packets are answered. */
+/*
+ * The number of poll records kept per NAPI, until their packets are answered.
+ */
 #define POLLS_MAX 64
 
 #define NO_SLOT 0xff
 
-/* Entries for NAPIs, indexed by the low bits of their ids: a power of two. */
+/*
+ * The number of entries in the cache of NAPI slots, indexed by the low bits of
+ * NAPI ids. A power of two.
+ */
 #define NEAR_MAX 1024
 
-/* What is known about a connection's timestamps. */
+/* The unit of a connection's timestamps. */
 #define STAMPS_UNKNOWN 0
 #define STAMPS_MICROSECONDS 1
 #define STAMPS_OTHER 2
@@ -28,15 +33,15 @@ const volatile struct live_config config SEC(".rodata.config");
 volatile struct live_gate gate SEC(".data.gate");
 
 /*
- * An exchange: the data that a client sends until the server answers. With a known
- * protocol, a request that arrives before the previous answer begins a separate
- * exchange.
+ * An exchange: the data that a client sends until the server answers. If the
+ * protocol is known, a request that arrives before the previous answer begins a
+ * separate exchange.
  */
 struct exchange {
 	__u64 probed;	/* TCP received its first segment */
 	__u64 last;	/* TCP received its last segment so far */
 	__u64 read;	/* the application has read the whole request; 0: not yet */
-	__u64 floor;	/* lower bound of the request's arrival in the ring; 0: unknown */
+	__u64 floor;	/* earliest possible arrival in the ring; 0: unknown */
 	__u32 end_seq;	/* of a datagram: the index of its device */
 	__u32 bytes;
 	__u32 write_seq;	/* the socket's write sequence when it began; of a datagram: its enum live_protocol */
@@ -54,15 +59,6 @@ struct exchange {
 	__u8 by_ksoftirqd;	/* ksoftirqd ran that poll */
 };
 
-/*
- * Exchanges are numbered: [head, read) have been read, [read, tail) have not.
- *
- * The kernel keeps eight bytes before this, at the start of a cache line. The
- * fields that every event of a socket touches fill the rest of that line, and
- * each exchange has a line. The fields of arrivals come last, because CPUs
- * fetch lines in pairs: where the CPU that answers is not the one that receives,
- * each line that both write costs a request up to 100 ns.
- */
 /* TCP's counters of a socket when the window began, or at the socket's first event in it. */
 struct tcp_counts {
 	__u32 window;	/* the number of the window that the counters belong to */
@@ -74,13 +70,22 @@ struct tcp_counts {
 	__u32 client_full;	/* jiffies in which data waited for the client's receive window */
 };
 
+/*
+ * Exchanges are numbered: [head, read) have been read, [read, tail) have not.
+ *
+ * The kernel stores eight bytes in front of this structure, at the start of a
+ * cache line. The fields that every event of a socket touches fill the rest of
+ * that line, and each exchange has a line. The fields of arrivals come last,
+ * because CPUs fetch lines in pairs: if the CPU that answers is not the one that
+ * receives, each line that both write costs a request up to 100 ns.
+ */
 struct socket_state {
 	__u64 last_send;
 	__u64 switches;	/* of the thread that last sent data */
 	__u32 window;
 	__u32 head, read, tail;
 	__u32 seen_seq;	/* the highest sequence number seen to arrive in this window */
-	__u32 thread;	/* the thread of slot worker */
+	__u32 thread;	/* the pid of the thread in slot `worker` */
 	__u8 worker;
 	__u8 sees;	/* seen_seq is valid */
 	__u8 pipelined;	/* the socket had several requests outstanding */
@@ -88,19 +93,19 @@ struct socket_state {
 	__u8 more;	/* the last send was flagged MSG_MORE */
 	__u8 has_read;	/* the application has read since the last send */
 	__u8 protocol;	/* enum live_protocol */
-	__u8 strays;	/* consecutive answers to non-requests */
-	__u8 strayed;	/* a non-request arrived since the last send */
+	__u8 strays;	/* consecutive answers to arrivals that begin no request */
+	__u8 strayed;	/* since the last send, data arrived that begins no request */
 	__u8 closed;	/* the last read found the receive window closed */
 	__u8 pad[6];
 	struct exchange exchanges[EXCHANGES_MAX];
 	/* Only arrivals use these fields. */
-	__u32 napi_id;	/* the NAPI of slot napi */
+	__u32 napi_id;	/* the id of the NAPI in slot `napi` */
 	__u32 one_bytes;	/* length of the longest arrival with one request */
 	__u32 skip;	/* bytes of the last message that have not arrived yet */
 	__u32 stamp;	/* the first timestamp */
 	__u64 stamped_at;	/* time of the first timestamp until its unit is known, then of the last one */
 	__u32 stamp_least;	/* minimum offset between our clock and the timestamps */
-	__u32 write_seq;	/* when the window ended */
+	__u32 write_seq;	/* the write sequence at the end of the window */
 	__u8 napi;
 	__u8 stamps;	/* STAMPS_* */
 	__u8 stamps_seen;	/* number of microsecond timestamps seen, up to STAMPS_MIN */
@@ -123,7 +128,7 @@ struct poll {
 	__u64 from;	/* when the ring was last known to be empty, or the interrupt fired */
 	__u64 last;	/* when the last of the service's packets in the poll reached TCP */
 	__u32 number;
-	__u16 packets;	/* of ours */
+	__u16 packets;	/* of the service */
 	__u8 masked;
 	__u8 flags;
 	__u64 pad;	/* Pads the record so that no poll spans two cache lines. */
@@ -131,8 +136,7 @@ struct poll {
 
 /* A kernel thread polls the NAPI. */
 #define THREADED 1
-/* The NAPI's thread was runnable all the time: its packets arrived while the thread waited for a
- * CPU. */
+/* The NAPI's thread was always runnable: its packets arrived while the thread waited for a CPU. */
 #define SPREAD 2
 /* The wake-up of the thread for the running poll was observed. */
 #define WOKEN 4
@@ -149,7 +153,7 @@ struct napi_state {
 	__u64 woken;	/* last wake-up of the thread since the last poll; 0 if none was observed */
 	__u64 expires;	/* address of the timer's expiry time; 0 if the last poll did not start the timer */
 	__u64 timeout;	/* the expiry time of that timer */
-	__u64 suspended;	/* the longest irq-suspend-timeout that the timer was armed with; 0: never */
+	__u64 suspended;	/* the longest irq-suspend-timeout that the timer was armed with; 0: it was not armed with any */
 	__u32 window;
 	__u32 number;	/* the number of the running poll */
 	__u32 cpu;	/* the CPU that processed the running poll's packets */
@@ -159,8 +163,8 @@ struct napi_state {
 	__u8 polls_seen;	/* the entry is a NAPI: a poll was observed */
 	__u8 flags;
 	__u8 pad[3];
-	/* Aligned because the answering CPU reads the array; array elements begin 16 bytes into a
-	 * cache line. */
+	/* Aligned because the answering CPU reads the array; this structure begins 16 bytes into
+	 * a cache line. */
 	struct poll polls[POLLS_MAX];
 	__u64 rest[2];
 };
@@ -176,10 +180,10 @@ struct {
 } slots SEC(".maps");
 
 /*
- * A cache of NAPI slots, because every poll on the host looks one up. Of
- * two NAPIs with the same index, only the first has an entry. The id is in the
- * low half (0: no measured NAPI has this index) and the slot in the high half,
- * so both are written atomically.
+ * A cache of NAPI slots, because every poll on the host looks one up. Of two
+ * NAPIs with the same index, only the first has an entry. An entry has the
+ * NAPI's id in its low half (0: no measured NAPI has this index) and the slot
+ * in its high half, so that both are written atomically.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -246,7 +250,7 @@ struct {
 	__type(value, struct live_waiting);
 } waiting SEC(".maps");
 
-/* The TCP socket that a program at one of TCP's tracepoints is given. */
+/* Casts the socket argument of TCP's tracepoints to struct tcp_sock. */
 static __always_inline struct tcp_sock *tcp_of(struct sock *sk)
 {
 	return bpf_core_cast(sk, struct tcp_sock);
@@ -259,7 +263,7 @@ struct cpu_state {
 	__u64 socket;	/* the address of that answer's socket; 0 once the answer has been transmitted */
 	__u32 thread;	/* the thread that last sent a datagram, with its slot */
 	__u32 worker;
-	__u64 sent_skb;	/* the last datagram sent, its first device, and a part of its peer and contents */
+	__u64 sent_skb;	/* the last datagram sent; the next fields are its first device, and a part of its peer and contents */
 	__u64 sent_dev;
 	__u64 sent_what;
 	__u32 local[4];	/* the service's address in that datagram */
@@ -286,7 +290,10 @@ static __always_inline struct live_counts *counted(void)
 	return bpf_map_lookup_elem(&counts, &only);
 }
 
-/* Keeps the bounded value in one register: the verifier does not track the bounds of copies. */
+/*
+ * Keeps a bounded value in one register, because the verifier does not track the bounds of
+ * copies.
+ */
 #define bounded(index, size)						\
 	({								\
 		__u32 __at = (index);					\
@@ -294,7 +301,7 @@ static __always_inline struct live_counts *counted(void)
 		__at < (size) ? __at : 0;				\
 	})
 
-/* Returns the smallest span of a bucket. */
+/* Returns the shortest span that belongs to a bucket. */
 static __always_inline __u64 lower_edge(__u32 bucket)
 {
 	__u32 power = (bucket >> 4) + 3;
@@ -335,7 +342,7 @@ static __always_inline bool ours(const struct sock *sk)
 	return sk->__sk_common.skc_net.net->ns.inum == config.netns;
 }
 
-/* Caches the slot of a NAPI; the first NAPI with an index keeps it. */
+/* Caches the slot of a NAPI. The first NAPI with an index keeps the entry. */
 static __always_inline void has_place(__u32 id, __u32 slot)
 {
 	__u32 place = id & (NEAR_MAX - 1);
@@ -345,7 +352,10 @@ static __always_inline void has_place(__u32 id, __u32 slot)
 		*near = (__u64)slot << 32 | id;
 }
 
-/* The slot of a NAPI or thread, which keeps it for the lifetime of the maps. */
+/*
+ * Returns the slot of a NAPI or thread, which keeps it for the lifetime of the
+ * maps. Assigns a slot if it has none.
+ */
 __noinline __u32 slot_of(__u32 id, __u32 is_worker)
 {
 	struct live_key key = {
@@ -368,7 +378,10 @@ __noinline __u32 slot_of(__u32 id, __u32 is_worker)
 		return is_worker ? 0 : NO_SLOT;
 	}
 	if (bpf_map_update_elem(&slots, &key, &slot, BPF_NOEXIST)) {
-		/* Another CPU was faster; one slot stays empty. */
+		/*
+		 * Another CPU has assigned a slot first; the one claimed here
+		 * stays empty.
+		 */
 		known = bpf_map_lookup_elem(&slots, &key);
 		return known ? *known : is_worker ? 0 : NO_SLOT;
 	}
@@ -377,7 +390,10 @@ __noinline __u32 slot_of(__u32 id, __u32 is_worker)
 	return slot;
 }
 
-/* The slot of a NAPI, or NO_SLOT if it delivered no packets of the service. */
+/*
+ * Returns the slot of a NAPI, or NO_SLOT if the NAPI has delivered no packets
+ * of the service.
+ */
 static __always_inline __u32 slot_of_napi(__u32 id)
 {
 	__u32 place = id & (NEAR_MAX - 1), *known;
@@ -400,7 +416,7 @@ static __always_inline struct napi_state *napi_at(__u32 slot)
 	return slot < LIVE_NAPIS_MAX ? bpf_map_lookup_elem(&napis, &slot) : 0;
 }
 
-/* Records that a thread polls this NAPI from now on. */
+/* Records that a kernel thread polls this NAPI from now on. */
 static __always_inline void is_polled_by(struct napi_state *napi, __u32 slot, __u32 thread)
 {
 	__u32 before = napi->thread;
@@ -421,18 +437,21 @@ static __always_inline struct exchange *exchange_at(struct socket_state *state, 
 	return &state->exchanges[number & (EXCHANGES_MAX - 1)];
 }
 
-/* The kind of event that was a socket's first in a window. */
+/* The kinds of event that can be a socket's first in a window. */
 #define BY_ARRIVAL 0
 #define BY_READ 1
 #define BY_SEND 2
 
-/* TCP records the times of sends and receives in jiffies, so it cannot time shorter waits. */
+/*
+ * TCP records the times of sends and receives in jiffies; shorter waits than this cannot be
+ * timed.
+ */
 #define TICKS_MIN 8
 
 /*
- * Whether, by TCP's timestamps, data arrived after the last send, and by how many
- * jiffies. If both were in the same jiffy, the answer depends on whether the event
- * is a read or a send.
+ * Returns whether TCP's timestamps show that data arrived after the last send, and
+ * how many jiffies ago. If both were in the same jiffy, the result depends on
+ * whether the event is an arrival.
  */
 static __always_inline bool client_waits(struct tcp_sock *tcp, __u32 by, __u32 *ticks)
 {
@@ -465,7 +484,7 @@ static __always_inline void tcp_counts_of(struct tcp_sock *tcp, struct tcp_count
 }
 
 /*
- * Handles a socket's first event in a window: a request that was waiting still
+ * Handles a socket's first event in a window. A request that was waiting still
  * waits, unless the socket has sent data in between.
  */
 static __noinline int enters(struct sock *sk, struct socket_state *state, __u32 by)
@@ -486,7 +505,7 @@ static __noinline int enters(struct sock *sk, struct socket_state *state, __u32 
 	} else if (state->before.window != (__u32)gate.window) {
 		tcp_counts_of(tcp, &state->before);
 	}
-	/* Exchanges that were read before the last send were answered by it. */
+	/* The last send answered the exchanges that were read before it. */
 	for (i = 0; i < EXCHANGES_MAX && state->head != state->read; i++) {
 		exchange = exchange_at(state, state->head);
 		if (state->last_send < exchange->read)
@@ -496,8 +515,8 @@ static __noinline int enters(struct sock *sk, struct socket_state *state, __u32 
 	state->window = gate.window;
 	if (state->head == state->tail || state->write_seq != tcp->write_seq) {
 		state->head = state->read = state->tail = 0;
-		/* TCP's own clock is more precise for data that was both read and received in this
-		 * window. */
+		/* Skip this if the data was both received and read in this window: TCP's own clock
+		 * is more precise then. */
 		if (!(by == BY_READ && took_last(tcp) >= gate.opens) && client_waits(tcp, by, &ticks)) {
 			exchange = exchange_at(state, 0);
 			__builtin_memset(exchange, 0, sizeof(*exchange));

@@ -18,7 +18,7 @@ use crate::mirrored::{Field, Mirrored as _, mirrored, name};
 
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/process_events.bpf.o"));
 
-/// The maximum length of one wait, in milliseconds; longer waits are split.
+/// The maximum timeout of one poll. Longer waits are split.
 const WAIT_MAX: Duration = Duration::from_secs(3600);
 
 /// The maximum number of requested images and ports. `NAMES_MAX` in `process_events.bpf.c`.
@@ -31,17 +31,18 @@ const IMAGE_BYTES: usize = 32;
 /// Events to report in addition to those of watched processes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Waited {
-    /// Every new image in the reader's network namespace. Each `execve` there writes a record, and the reader
-    /// inspects the process.
+    /// Every new image in the reader's network namespace. Each `execve` there writes a record and makes the
+    /// reader inspect the process.
     pub all_images: bool,
     /// New images of files with these names (without directory), in every namespace. Only the first 31 bytes
     /// of a name are compared.
     pub images: BTreeSet<String>,
-    /// Every listening TCP socket in the reader's network namespace, and UDP ports that are bound there, at
-    /// most 8 per process in ten seconds: a server binds a few at once, but a resolver one for each query.
+    /// Every listening TCP socket in the reader's network namespace, and every UDP port that is bound there,
+    /// but at most 8 UDP ports per process in ten seconds: a server binds a few at once, whereas a resolver
+    /// binds one for each query.
     pub all_listeners: bool,
-    /// The same events in other namespaces, so that a container's server is noticed even if its executable
-    /// has none of the names.
+    /// The events of `all_listeners` in other network namespaces, so that a container's server is noticed
+    /// even if its executable has none of the names.
     pub listeners_elsewhere: bool,
     /// Listening TCP sockets and bound UDP sockets on these ports, in every namespace.
     pub ports: BTreeSet<u16>,
@@ -93,8 +94,8 @@ pub enum ProcessEvent {
         /// The socket's network namespace, which may differ from the process's.
         netns: NetnsId,
     },
-    /// A port for which a connection was [awaited](ProcessEvents::await_connections) has one; it is no longer
-    /// awaited. The listening process may not have accepted the connection yet.
+    /// A port for which a connection was [awaited](ProcessEvents::await_connections) has a connection; the
+    /// port is no longer awaited. The listening process may not have accepted the connection yet.
     Connection(ListenedPort),
 }
 
@@ -115,7 +116,7 @@ impl fmt::Debug for ProcessEvents {
 }
 
 impl ProcessEvents {
-    /// Reports fork, exec and exit.
+    /// Reports forks, execs and exits of watched processes.
     ///
     /// # Errors
     /// [`sys::Cause::Absent`] without kernel BTF or outside the initial pid namespace; otherwise the kernel's
@@ -127,14 +128,14 @@ impl ProcessEvents {
     /// Also reports new epolls, at the return of `do_epoll_create()`.
     ///
     /// # Errors
-    /// As for [`ProcessEvents::of_processes`]; also the kernel's error if it does not allow programs at
-    /// function returns, because it is locked down or built without them.
+    /// As for [`ProcessEvents::of_processes`]; also the kernel's error if it allows no programs at function
+    /// returns, because it is locked down or built without support for them.
     pub fn of_processes_and_epolls() -> Result<Self, KernelError> {
         Self::load(|open| load_too(open, &[EPOLLS])).map_err(not_at_epolls)
     }
 
-    /// Reports events of processes and TCP listeners, and those of `too` that the kernel supports.
-    /// [`ProcessEvents::wait_for`] requests events in addition to those of watched processes.
+    /// Reports events of processes and TCP listeners, and those events of `too` that the kernel supports.
+    /// [`ProcessEvents::wait_for`] requests events of unwatched processes.
     ///
     /// # Errors
     /// As for [`ProcessEvents::of_processes`]; with epolls, as for
@@ -154,8 +155,8 @@ impl ProcessEvents {
             .map_err(|error| KernelError { what: what.to_owned(), ..error })
     }
 
-    /// From now on, also reports these events, for a reader in this namespace. If they do not fit into the
-    /// maps, none of the new ones is reported.
+    /// From now on, also reports these events, for a reader in this namespace. If the requested names and
+    /// ports do not fit into the maps, none of the new events is reported.
     ///
     /// # Errors
     /// The kernel's error, if the maps are full ([`NAMES_MAX`]).
@@ -180,8 +181,8 @@ impl ProcessEvents {
         Ok(())
     }
 
-    /// From now on, reports the next TCP connection to each of these ports. Replaces the previous list of
-    /// ports.
+    /// From now on, reports the next TCP connection to each of these ports. The ports replace those of the
+    /// previous call.
     ///
     /// # Errors
     /// The kernel's error, if the map is full ([`NAMES_MAX`]).
@@ -200,7 +201,7 @@ impl ProcessEvents {
         Ok(())
     }
 
-    /// Becomes readable when there is an event.
+    /// A descriptor that becomes readable when there is an event.
     pub fn descriptor(&self) -> BorrowedFd<'_> {
         sys::bpf::ring_descriptor(&self.ring)
     }
@@ -235,7 +236,7 @@ impl ProcessEvents {
         self.loaded.map("watched")?.remove(&process.0.to_ne_bytes())
     }
 
-    /// The next event, in the order of events on a CPU; `None` after the timeout.
+    /// Waits for the next event. Events of one CPU come in order. Returns `None` after the timeout.
     ///
     /// # Errors
     /// The kernel's error, which means that the buffer is gone.
@@ -243,7 +244,7 @@ impl ProcessEvents {
         Ok(self.next_timed(timeout)?.map(|timed| timed.event))
     }
 
-    /// Like [`ProcessEvents::next`], with the time of the event.
+    /// Like [`ProcessEvents::next`], but also returns the time of the event.
     ///
     /// # Errors
     /// As for [`ProcessEvents::next`].
@@ -251,7 +252,8 @@ impl ProcessEvents {
         if let Some(event) = self.received() {
             return Ok(Some(event));
         }
-        // The system call has millisecond resolution; waking early would mean spinning for the rest.
+        // The system call has millisecond resolution. Round up: waking early would mean spinning for the
+        // rest.
         let whole = Duration::from_millis(
             u64::try_from(timeout.min(WAIT_MAX).as_micros()).unwrap_or(0).div_ceil(1000),
         );
@@ -296,7 +298,7 @@ fn ring(loaded: &Loaded, sender: Sender<TimedEvent>) -> Result<RingBuffer<'stati
     builder.build().map_err(|_| refused("BPF map events: map into memory".to_owned()))
 }
 
-/// The program that is loaded on request.
+/// Programs that are loaded only on request.
 const EPOLLS: &str = "epoll_created";
 const LISTENERS: &str = "socket_changed";
 const UDP: [&str; 2] = ["udp_bound", "udp6_bound"];

@@ -1,5 +1,5 @@
-//! Process events: fork, exec, exit, `listen(2)`, a listener's first connection; if the kernel allows it,
-//! also bound UDP ports and new epolls.
+//! Process events: fork, exec, exit, `listen(2)` and a listener's first connection; also bound UDP ports and
+//! new epolls if the kernel supports them.
 
 mod listener;
 

@@ -3,8 +3,8 @@
  * Reports when processes fork, exec and exit, when they listen on a port, and
  * when they create epolls. Attaches to the scheduler's tracepoints and, if the
  * kernel allows it, to the return of do_epoll_create() and to bind(2) in all
- * cgroups. It uses no system call tracepoint, because any of them slows down
- * every system call on the host.
+ * cgroups. No program is attached to a system-call tracepoint, because that
+ * would slow down every system call on the host.
  */
 #include "../vmlinux_min.h"
 #include <bpf/bpf_helpers.h>
@@ -13,7 +13,10 @@
 #include "../process.bpf.h"
 #include "process_events.h"
 
-/* For the object's BTF, which a test compares with the Rust structures. */
+/*
+ * Puts this type into the object's BTF, which a test compares with the Rust
+ * structure.
+ */
 const struct process_event *described_process_event __attribute__((unused));
 
 #define WATCHED_MAX 65536
@@ -27,7 +30,7 @@ const struct process_event *described_process_event __attribute__((unused));
 
 char LICENSE[] SEC("license") = "GPL";
 
-/* The followed processes, by tgid; children are added here. */
+/* The watched processes, by tgid. Programs add their children. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -41,7 +44,10 @@ struct {
 	__uint(max_entries, EVENTS_BYTES);
 } events SEC(".maps");
 
-/* Other events to report: images by file name, listeners by port. */
+/*
+ * Events to report in addition to those of watched processes: images by file
+ * name, listeners by port.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -75,20 +81,20 @@ struct {
 } awaited SEC(".maps");
 
 /*
- * The maximum number of a process's UDP ports that are reported in a window;
- * ports requested by number are exempt.
+ * The maximum number of UDP ports that are reported for a process in a window;
+ * ports that were requested by number are exempt.
  */
 #define UDP_PORTS_MAX 8
 #define UDP_PORTS_NS 10000000000ULL
 
-/* The number of reported ports, and the start of the window. */
+/* The number of a process's reported ports, and the start of the window. */
 struct udp_ports {
 	__u64 started_ns;
 	__u64 since_ns;
 	__u64 count;
 };
 
-/* The recently reported UDP ports of processes, by tgid. */
+/* The recently reported UDP ports, by tgid of their process. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, NAMES_MAX);
@@ -146,7 +152,10 @@ static __always_inline struct wanted_where *wanted_where(void)
 	return bpf_map_lookup_elem(&wanted, &only);
 }
 
-/* The image's own file: for a script, its interpreter, as in /proc/PID/exe. */
+/*
+ * Compares the name of the executed file, which for a script is its
+ * interpreter, as in /proc/PID/exe.
+ */
 static __always_inline bool is_wanted_image(struct task_struct *task, struct linux_binprm *bprm)
 {
 	struct wanted_where *where = wanted_where();
@@ -169,7 +178,10 @@ int BPF_PROG(process_executed, struct task_struct *task, int old_pid, struct lin
 	return 0;
 }
 
-/* A client with the server's own address is on this host: its packets use no NAPI. */
+/*
+ * Returns whether the client has the server's own address. Such a client is on this
+ * host, and its packets use no NAPI.
+ */
 static __always_inline bool is_from_own_address(const struct sock *sk)
 {
 	const struct sock_common *common = &sk->__sk_common;
@@ -183,7 +195,10 @@ static __always_inline bool is_from_own_address(const struct sock *sk)
 	return client[0] == server[0] && client[1] == server[1];
 }
 
-/* Runs in a softirq, so the current task is irrelevant. */
+/*
+ * Handles a new connection. It runs in a softirq, so the current task is
+ * irrelevant.
+ */
 static __always_inline void connected(const struct sock *sk)
 {
 	struct listener_key key = {
@@ -192,7 +207,10 @@ static __always_inline void connected(const struct sock *sk)
 	};
 	struct process_event *event;
 
-	/* A lookup takes no lock. Of simultaneous connections, only one deletes the key. */
+	/*
+	 * The lookup takes no lock. If several connections arrive at once, only one of them
+	 * deletes the key.
+	 */
 	if (!bpf_map_lookup_elem(&awaited, &key) || is_from_own_address(sk) ||
 	    bpf_map_delete_elem(&awaited, &key))
 		return;
@@ -209,7 +227,10 @@ static __always_inline void connected(const struct sock *sk)
 	bpf_ringbuf_submit(event, 0);
 }
 
-/* Whether servers on any port are reported, for this task in this namespace. */
+/*
+ * Returns whether servers on any port are reported, for this task in this
+ * namespace.
+ */
 static __always_inline bool is_wanted_server(const struct wanted_where *where, struct task_struct *task,
 					     __u32 netns)
 {
@@ -218,7 +239,10 @@ static __always_inline bool is_wanted_server(const struct wanted_where *where, s
 	return where->flags & all || is_watched(task->tgid);
 }
 
-/* A listener's state changes in the context of the caller of listen(2). Loaded on request. */
+/*
+ * A socket starts to listen in the context of the caller of listen(2). This program is loaded
+ * on request.
+ */
 SEC("?tp_btf/inet_sock_set_state")
 int BPF_PROG(socket_changed, const struct sock *sk, const int oldstate, const int newstate)
 {
@@ -261,14 +285,17 @@ static __always_inline bool is_one_of_few_udp_ports(struct task_struct *task)
 	}
 	if (known->count >= UDP_PORTS_MAX)
 		return false;
-	/* Two threads that bind at the same time may count as one. */
+	/*
+	 * If two threads bind at the same time, the two ports may count as one.
+	 */
 	known->count++;
 	return true;
 }
 
 /*
- * Runs in the context of the caller of bind(2), whose network namespace is the
- * socket's unless the socket was passed on.
+ * Handles a bound UDP port. It runs in the context of the caller of bind(2),
+ * whose network namespace is the socket's unless the socket was passed to
+ * another process.
  */
 static __always_inline void bound(const struct bpf_sock *sk)
 {
@@ -287,7 +314,8 @@ static __always_inline void bound(const struct bpf_sock *sk)
 }
 
 /*
- * Both programs are loaded on request and attached to the root cgroup. They always return 1, which allows the bind.
+ * Both programs are loaded on request and attached to the root cgroup. They always return 1, which
+ * permits the bind.
  */
 SEC("?cgroup/post_bind4")
 int udp_bound(struct bpf_sock *sk)

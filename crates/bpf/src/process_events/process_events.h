@@ -16,7 +16,7 @@ enum process_event_kind {
 enum wanted {
 	WANTED_ALL_IMAGES = 1,		/* Every new image in the namespace. */
 	WANTED_ALL_LISTENERS = 2,	/* Every listening TCP socket and every bound UDP port in the namespace. */
-	WANTED_LISTENERS_ELSEWHERE = 4,	/* The same events in other namespaces. */
+	WANTED_LISTENERS_ELSEWHERE = 4,	/* The listeners of WANTED_ALL_LISTENERS in other namespaces. */
 };
 
 struct wanted_where {
@@ -40,14 +40,20 @@ struct image_name {
 
 struct process_event {
 	__u32 kind;
-	/* The process; the new one for PROCESS_CHILD; 0 for PROCESS_CONNECTION. */
+	/*
+	 * The process; for PROCESS_CHILD, the new process; for PROCESS_CONNECTION,
+	 * 0.
+	 */
 	__u32 tgid;
 	/*
-	 * The process's parent for PROCESS_CHILD, the descriptor for PROCESS_EPOLL, the
-	 * port for PROCESS_LISTENER and PROCESS_CONNECTION, otherwise 0.
+	 * For PROCESS_CHILD, the process's parent; for PROCESS_EPOLL, the descriptor;
+	 * for PROCESS_LISTENER and PROCESS_CONNECTION, the port; otherwise 0.
 	 */
 	__u32 other;
-	/* The socket's network namespace if there is a port, otherwise 0. */
+	/*
+	 * The network namespace of the socket if the event has a port,
+	 * otherwise 0.
+	 */
 	__u32 netns;
 	/* The process's start time, in ns since boot. */
 	__u64 started_ns;

@@ -1,4 +1,4 @@
-//! Reads all listeners that share an address, in the kernel.
+//! Reads all listeners that share an address, with a BPF iterator.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::AsFd;
@@ -14,21 +14,21 @@ use crate::mirrored::{Mirrored as _, mirrored};
 
 /// `sizeof(struct listener_record)`.
 const RECORD_BYTES: usize = ListenerRecord::BYTES;
-/// The maximum size of a scan: a million descriptors.
+/// The maximum output of a scan in bytes: a million descriptors.
 const SCAN_BYTES_MAX: u64 = (1 << 20) * RECORD_BYTES as u64;
 /// `include/linux/socket.h` `AF_INET6`.
 const AF_INET6: u16 = 10;
 /// `include/uapi/linux/in.h` `IPPROTO_UDP`.
 const IPPROTO_UDP: u16 = 17;
 
-/// A descriptor of a listening TCP socket, or a bound UDP socket, that shares its address.
+/// A descriptor of a listening TCP socket or bound UDP socket that shares its address (`SO_REUSEPORT`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FoundListener {
-    /// Identifies the group while it exists.
+    /// Identifies the reuseport group for as long as it exists.
     pub group: u64,
     /// The socket's inode.
     pub inode: u64,
-    /// A process with this descriptor.
+    /// A process that has this descriptor open.
     pub pid: Pid,
     /// The descriptor.
     pub fd: Fd,
@@ -38,7 +38,7 @@ pub struct FoundListener {
     pub netns: NetnsId,
     /// The socket's address.
     pub address: SocketAddr,
-    /// The id of the program that selects among the group's sockets; `None` without one.
+    /// The id of the program that selects among the group's sockets; `None` if there is no program.
     pub program: Option<u32>,
     /// The number of sockets in the group.
     pub members: u32,
@@ -81,7 +81,7 @@ impl ListenerScanner {
         Ok(Self { loaded })
     }
 
-    /// All descriptors of such sockets.
+    /// Returns all descriptors of listeners that share an address.
     ///
     /// # Errors
     /// The kernel's error.

@@ -1,4 +1,4 @@
-//! The program of a group, and its lists.
+//! The BPF program of a reuseport group, and its lists of listeners.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -15,7 +15,7 @@ use super::{ITERATOR, OBJECT, PROGRAM};
 use crate::loaded::{Loaded, refused};
 use crate::mirrored::{Field, Mirrored as _, mirrored};
 
-/// The listeners of each queue, by socket inode.
+/// The listeners of each queue, as socket inodes.
 pub type Lists = BTreeMap<(IfIndex, QueueIndex), Vec<u64>>;
 
 /// The program's maps, in the order of [`ReuseportProgram::maps`].
@@ -31,8 +31,8 @@ const COUNTS: usize = 5;
 /// `SO_ATTACH_REUSEPORT_CBPF`.
 pub const CLASSIC: u32 = u32::MAX;
 
-/// A socket can be in only one map, and leaves that of a recently detached program only when the kernel has
-/// freed it. Adding a socket is retried this often, with the pause below.
+/// A socket can be in only one map. It leaves the map of a recently detached program only when the kernel has
+/// freed that map. Adding a socket is therefore retried this often, with the pause below.
 const OFFERS_MAX: u32 = 50;
 const OFFER_PAUSE: Duration = Duration::from_millis(10);
 
@@ -44,7 +44,7 @@ pub struct ReuseportProgram {
 }
 
 impl ReuseportProgram {
-    /// A new program with empty lists: the kernel's hash chooses.
+    /// Loads a new program with empty lists, so that the kernel's hash chooses.
     ///
     /// # Errors
     /// [`sys::Cause::Absent`] without kernel BTF; otherwise the kernel's error with the verifier's message.
@@ -69,7 +69,7 @@ impl ReuseportProgram {
         Ok(Self { descriptor, maps })
     }
 
-    /// The program with this id; `None` if it is not ours.
+    /// Returns the program with this id; `None` if netpolicy did not load it.
     ///
     /// # Errors
     /// The kernel's error: finding a program by id needs CAP_SYS_ADMIN.
@@ -122,8 +122,9 @@ impl ReuseportProgram {
         Ok(lists)
     }
 
-    /// Replaces the lists. While they are written, the kernel's hash chooses. `copy` returns a descriptor of
-    /// a socket, or `None` if it has left the group; its entries then stay empty, as if it were closed later.
+    /// Replaces the lists. While the lists are written, the kernel's hash chooses. `copy` returns a
+    /// descriptor of a socket, or `None` if it has left the group; its entries then stay empty, as if it were
+    /// closed later.
     ///
     /// # Errors
     /// The error of the kernel or of `copy`; the hash then continues to choose.
@@ -154,7 +155,7 @@ impl ReuseportProgram {
         self.set_members(members)
     }
 
-    /// How connections were assigned since the program was attached.
+    /// Returns how connections were assigned since the program was attached.
     ///
     /// # Errors
     /// The kernel's error.
@@ -168,7 +169,7 @@ impl ReuseportProgram {
         Ok(SpreadCounts { by_queue: count(0)?, no_list: count(1)?, changed: count(2)?, gone: count(3)? })
     }
 
-    /// Adds every socket of the lists to the program's map. Returns the slot of each, and the number of
+    /// Adds every socket of the lists to the program's map. Returns each socket's slot, and the number of
     /// sockets. Sockets that are already in the map stay where they are.
     fn place(
         &self,
@@ -231,7 +232,7 @@ impl ReuseportProgram {
         self.set(LISTENERS, &at.to_ne_bytes(), &number.to_ne_bytes())
     }
 
-    /// The inode in each slot of the map; 0 for none.
+    /// The inode in each slot of the map; 0 for an empty slot.
     fn inodes(&self) -> Result<Vec<u64>, KernelError> {
         let inode = |at: u32| {
             let value = self.get(INODES, &at.to_ne_bytes())?;

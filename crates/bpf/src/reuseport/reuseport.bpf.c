@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * Assigns a connection to a listener of the queue on which its first packet
- * arrived, and a datagram to a socket of its queue; and lists the groups of
+ * arrived, and a datagram to a socket of its queue. Also lists the groups of
  * sockets that share an address.
  */
 #include "../vmlinux_min.h"
@@ -10,13 +10,17 @@
 #include <bpf/bpf_tracing.h>
 #include "reuseport.h"
 
-/* For the object's BTF, which a test compares with the Rust structures. */
+/*
+ * Puts this type into the object's BTF, which a test compares with the Rust
+ * structure.
+ */
 const struct listener_record *described_listener_record __attribute__((unused));
 
 char LICENSE[] SEC("license") = "GPL";
 
 /*
- * The group references the program, and the program its maps: nothing is pinned, and everything is freed with the group's last socket.
+ * The queues' lists. The group references the program, and the program references its maps: nothing
+ * is pinned, and closing the group's last socket frees everything.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -26,7 +30,7 @@ struct {
 	__type(value, struct reuseport_list);
 } np_queues SEC(".maps");
 
-/* The listener, by its index in np_listeners, of each entry in a list. */
+/* The entries of all lists; each is the index of a listener in np_listeners. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, REUSEPORT_PLACES_MAX);
@@ -34,7 +38,7 @@ struct {
 	__type(value, __u32);
 } np_places SEC(".maps");
 
-/* The kernel removes closed sockets. */
+/* The listeners. The kernel removes closed sockets. */
 struct {
 	__uint(type, BPF_MAP_TYPE_REUSEPORT_SOCKARRAY);
 	__uint(max_entries, REUSEPORT_LISTENERS_MAX);
@@ -42,7 +46,7 @@ struct {
 	__type(value, __u64);
 } np_listeners SEC(".maps");
 
-/* The inode of each listener, for reading the lists back. */
+/* The inode of each listener, so that user space can read the lists back. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, REUSEPORT_LISTENERS_MAX);
@@ -76,7 +80,8 @@ static __always_inline int counted(__u32 which)
 
 /*
  * Linux 6.2: "bpf: Add a kfunc to type cast from bpf uapi ctx to kernel ctx".
- * No field of struct sk_reuseport_md has the packet's queue and NAPI.
+ * Needed because no field of struct sk_reuseport_md has the packet's queue or
+ * NAPI.
  */
 extern void *bpf_cast_to_kern_ctx(void *obj) __ksym;
 
@@ -84,8 +89,8 @@ static const char VETH[] = "veth";
 
 /*
  * The queue on which a packet arrived, plus one; 0 for none. Drivers record it
- * this way. A veth leaves the sender's value, which counts from 0, and the
- * queues of one end lead to those with the same index at the other. Linux 5.17:
+ * this way. A veth keeps the sender's value, which counts from 0; each queue at
+ * one end leads to the queue with the same index at the other end. Linux 5.17:
  * "veth: Do not record rx queue hint in veth_xmit".
  */
 static __always_inline __u32 queue_of(struct sk_buff *skb)
@@ -128,8 +133,9 @@ int np_spread(struct sk_reuseport_md *ctx)
 }
 
 /*
- * Whether the group's program selects among sockets like this one. A connected
- * UDP socket stays in the group, but receives what its peer sends.
+ * Returns whether the group's program selects among sockets like this one. A
+ * connected UDP socket stays in the group, but receives only its peer's
+ * datagrams.
  */
 static __always_inline bool receives_for_group(struct sock *sk)
 {

@@ -1,22 +1,22 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* Shared by the programs and the Rust that loads them. */
+/* Shared by reuseport.bpf.c and the Rust modules in reuseport/. */
 #ifndef __REUSEPORT_H__
 #define __REUSEPORT_H__
 
-/* The maximum number of queues, over all devices, in a group's lists. */
+/* The maximum number of queues in a group's lists, over all devices. */
 #define REUSEPORT_QUEUES_MAX 4096
 /* The maximum number of listeners in a group. */
 #define REUSEPORT_LISTENERS_MAX 1024
 /* The maximum number of entries in the lists of all queues. */
 #define REUSEPORT_PLACES_MAX 8192
 
-/* The key of a queue: the packet's device and receive queue. */
+/* A queue, identified by the packet's device and receive queue. */
 struct reuseport_queue {
 	__u32 ifindex;
 	__u32 index;
 };
 
-/* A queue's list: this many entries, starting with the first. */
+/* A queue's list: `count` entries, starting at the index `first`. */
 struct reuseport_list {
 	__u32 first;
 	__u32 count;
@@ -29,7 +29,7 @@ struct reuseport_facts {
 	 * chooses. 0 while the lists are being written.
 	 */
 	__u32 members;
-	/* Smaller ids are not NAPIs. */
+	/* The smallest NAPI id; smaller ids are not NAPIs. */
 	__u32 napi_id_min;
 };
 

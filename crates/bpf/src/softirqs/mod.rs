@@ -1,4 +1,4 @@
-//! Measures the time of softirqs that polled certain NAPIs while tasks of other processes were running.
+//! Measures the time of softirqs that polled certain NAPIs while tasks of other processes ran.
 
 use std::os::fd::AsFd as _;
 
@@ -19,8 +19,8 @@ const ONLY: [u8; 4] = [0; 4];
 /// The value of map entries that only mark a key as present.
 const MARKED: [u8; 4] = 1_u32.to_ne_bytes();
 
-/// Counts from load to drop. Needs CAP_BPF and CAP_PERFMON. Meanwhile each softirq on the host takes about
-/// 100 ns longer.
+/// Counts softirqs from load until drop. Meanwhile each softirq on the host takes about 100 ns longer. Needs
+/// CAP_BPF and CAP_PERFMON.
 #[derive(Debug)]
 pub struct SoftirqTime {
     loaded: Loaded,
@@ -54,7 +54,7 @@ impl SoftirqTime {
         Ok(counter)
     }
 
-    /// The same for the current processes of a family at each moment.
+    /// Like [`SoftirqTime::of`], for the processes that are members of a family when a softirq runs.
     ///
     /// # Errors
     /// As for [`SoftirqTime::of`].
@@ -103,7 +103,8 @@ impl SoftirqTime {
     /// The kernel's error.
     pub fn resume(&mut self) -> Result<(), KernelError> {
         self.loaded.detach();
-        // Reset the start of a softirq whose end was not observed; it would count until now.
+        // Reset the start of a softirq whose end was not observed; otherwise the softirq would seem to last
+        // until now.
         let spent = self.loaded.map("spent")?;
         let mut of_cpus = spent.get_per_cpu(&ONLY)?;
         for of_cpu in &mut of_cpus {

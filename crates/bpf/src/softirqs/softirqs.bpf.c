@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Measures the time of softirqs that polled certain NAPIs and interrupted tasks whose run time is not measured.
+ * Measures the time of softirqs that polled certain NAPIs and interrupted tasks whose run time is
+ * not measured.
  *
- * A softirq runs during whatever task it interrupts: without
- * CONFIG_IRQ_TIME_ACCOUNTING it is part of the task's run time, and that of the
- * idle task is not accounted. The run times of server and client are measured separately; this program counts the softirqs in all other tasks.
+ * A softirq runs during whichever task it interrupts. Without CONFIG_IRQ_TIME_ACCOUNTING, its time
+ * is part of that task's run time; the idle task's run time is not accounted. The run times of
+ * server and client are measured separately, so this program counts the softirqs in all other
+ * tasks.
  */
 #include "../vmlinux_min.h"
 #include <bpf/bpf_helpers.h>
@@ -29,7 +31,7 @@ struct {
 	__type(value, __u32);
 } napis SEC(".maps");
 
-/* The processes that are measured elsewhere; the values are unused. */
+/* The processes whose run time is measured elsewhere; the values are unused. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, TASKS_MAX);

@@ -5,15 +5,21 @@
 
 /* Set before load; the map .rodata.config. */
 struct softirqs_config {
-	/* CONFIG_IRQ_TIME_ACCOUNTING: the run time of a task excludes softirqs. */
+	/*
+	 * Whether the run time of a task excludes softirqs
+	 * (CONFIG_IRQ_TIME_ACCOUNTING).
+	 */
 	__u64 accounted;
 };
 
 /* The map spent, with one entry. Every value is per CPU. */
 struct softirq_time {
-	/* The start of the running softirq, by CLOCK_MONOTONIC; 0: none. */
+	/*
+	 * The start of the running softirq, by CLOCK_MONOTONIC; 0 if none is
+	 * running.
+	 */
 	__u64 since;
-	/* The running softirq has polled a NAPI in the map napis. */
+	/* Whether the running softirq has polled a NAPI in the map `napis`. */
 	__u64 polled;
 	/* The total time of softirqs that polled such a NAPI, in nanoseconds. */
 	__u64 ns;

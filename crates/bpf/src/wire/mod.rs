@@ -1,5 +1,5 @@
-//! Measures the time on the wire from a request to its answer when both hosts are on one machine: the
-//! reference that estimates are compared with.
+//! Measures the time on the wire from a request to its answer if client and server are on one machine.
+//! Estimates are compared with this reference.
 
 use libbpf_rs::OpenObject;
 use model::{Nanoseconds, NetnsId, SpanCounts};
@@ -39,14 +39,14 @@ mirrored! {
     }
 }
 
-/// Observes what two hosts on this machine transmit to each other, from load to drop.
+/// Observes, from load until drop, what two network namespaces on this machine transmit to each other.
 #[derive(Debug)]
 pub struct WireMeter {
     loaded: Loaded,
     before: WireCounts,
 }
 
-/// The observations.
+/// What a [`WireMeter`] has counted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WireCounts {
     /// Requests that were transmitted.
@@ -55,13 +55,13 @@ pub struct WireCounts {
     pub answered: u64,
     /// Requests that were not tracked because too many were outstanding on a connection.
     pub lost: u64,
-    /// From the transmission of a request to that of its answer.
+    /// Times from the transmission of a request to the transmission of its answer.
     pub spans: SpanCounts,
 }
 
 impl WireMeter {
-    /// Loads the program for a server's port, and the namespaces of server and client. It observes nothing
-    /// until [`WireMeter::begin`].
+    /// Loads the program for a server's port and the network namespaces of server and client. It observes
+    /// nothing until [`WireMeter::begin`].
     ///
     /// # Errors
     /// As for [`super::live::LiveMeter::load`].

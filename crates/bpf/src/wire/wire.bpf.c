@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Observes the wire between two hosts on one machine: the time from a request's
- * transmission to its answer's.
+ * Observes the wire between two hosts on one machine, and measures the time
+ * from the transmission of a request to the transmission of its answer.
  *
  * The port and the network namespace of its socket show whether a segment is
  * from the server or the client.
@@ -14,15 +14,15 @@
 #include "../buckets.bpf.h"
 #include "wire.h"
 
-/* Client ports. */
+/* The maximum number of connections: one for each client port. */
 #define CONNECTIONS 65536
 
-/* Outstanding requests per connection. */
+/* The maximum number of outstanding requests per connection. */
 #define REQUESTS_MAX 16
 
 /*
- * include/uapi/linux/tcp.h, by offset: ports, sequence, acknowledgement, the
- * length in the upper half of a byte.
+ * The TCP header, by offset (include/uapi/linux/tcp.h): ports, sequence,
+ * acknowledgement, and the header length in the upper half of a byte.
  */
 #define TCP_HEADER_BYTES 20
 
@@ -33,7 +33,8 @@ const volatile struct wire_config config SEC(".rodata.config");
 volatile struct wire_gate gate SEC(".data.gate");
 
 /*
- * Requests are numbered: [head, tail) are outstanding. Both ends write the state on their CPUs, one after the other.
+ * Outstanding requests have the numbers [head, tail). Both ends write this state on their CPUs, but
+ * never at the same time.
  */
 struct connection {
 	__u32 head, tail;
@@ -119,7 +120,10 @@ int BPF_PROG(wire_transmits, struct sk_buff *skb, struct net_device *dev)
 	of_server = sk->__sk_common.skc_num == config.port;
 	if (!of_server && bpf_ntohs(sk->__sk_common.skc_dport) != config.port)
 		return 0;
-	/* Time-wait sockets send packets too, and have only the part of a socket that is read here. */
+	/*
+	 * Time-wait sockets send packets too; they have only the common part of a socket, which is
+	 * read here.
+	 */
 	if (sk->__sk_common.skc_net.net->ns.inum != (of_server ? config.server : config.client))
 		return 0;
 	if (bpf_probe_read_kernel(tcp, sizeof(tcp), skb->head + skb->transport_header))

@@ -31,7 +31,10 @@ struct wire_seen {
 	__u64 answered;
 	/* Requests that were not tracked. */
 	__u64 lost;
-	/* From the transmission of a request to that of its answer. */
+	/*
+	 * Times from the transmission of a request to the transmission of its
+	 * answer.
+	 */
 	__u32 spans[SPAN_BUCKETS];
 };
 
