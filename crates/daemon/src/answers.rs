@@ -1,4 +1,4 @@
-//! The API request in progress: the state to restore if it is refused, and the reply.
+//! The API request in progress: its reply, and the state to restore if it is refused.
 
 use model::{Change, Target};
 use session::Fault;
@@ -11,7 +11,7 @@ use crate::status::{Answer, DaemonPhase};
 /// Maximum number of changes listed in an answer.
 const CHANGES_LISTED_MAX: usize = 4096;
 
-/// Maximum number of settings in an answer that another program has changed since.
+/// Maximum number of notes in an answer.
 const NOTES_MAX: usize = 64;
 
 /// The state before a request, to restore if it is refused.
@@ -19,9 +19,10 @@ const NOTES_MAX: usize = 64;
 pub(crate) struct Before {
     /// The requests of clients.
     pub(crate) asked: Vec<StoredRequest>,
-    /// The settings that are left to other programs or to an operator's rollback.
+    /// The settings that the daemon does not write because another program changed them or an operator rolled
+    /// them back.
     pub(crate) suppressed: Suppressed,
-    /// The values that the kernel had refused.
+    /// The values that the kernel had refused before the request.
     pub(crate) rejections: Rejections,
 }
 
@@ -32,7 +33,7 @@ struct Asking {
     /// The state to restore on refusal; `None` once restored.
     before: Option<Before>,
     phase: DaemonPhase,
-    /// Whether the request has already cleared the left-alone state of its objects.
+    /// Whether [`Answers::take_up`] has already returned the target.
     taken_up: bool,
     refused: Option<Fault>,
 }
@@ -43,7 +44,7 @@ pub(crate) struct Answers {
     asking: Option<Asking>,
     /// The changes since the request arrived.
     changes: Vec<String>,
-    /// Further notes for the client.
+    /// Notes for the client.
     notes: Vec<String>,
 }
 
@@ -60,8 +61,8 @@ impl Answers {
         asking.refused.map(|fault| (fault, phase))
     }
 
-    /// The target of the request in progress, returned once: the caller then clears the left-alone state of
-    /// its objects.
+    /// Returns the target of the request in progress once. The caller then makes the daemon manage all
+    /// settings of the target's objects again.
     pub(crate) fn take_up(&mut self) -> Option<Target> {
         let asking = self.asking.as_mut()?;
         let first = !std::mem::replace(&mut asking.taken_up, true);
@@ -73,7 +74,7 @@ impl Answers {
         self.asking.as_ref().filter(|asking| asking.refused.is_none()).map(|asking| asking.target.clone())
     }
 
-    /// The state to restore, returned once.
+    /// Returns the state to restore, once.
     pub(crate) fn go_back(&mut self) -> Option<Before> {
         self.asking.as_mut()?.before.take()
     }
@@ -85,7 +86,7 @@ impl Answers {
         }
     }
 
-    /// Whether the daemon managed nothing before the request in progress.
+    /// Whether the daemon managed no settings before the request in progress.
     pub(crate) fn was_released(&self) -> bool {
         self.asking.as_ref().is_some_and(|asking| asking.phase == DaemonPhase::Released)
     }
@@ -96,7 +97,7 @@ impl Answers {
         self.notes.clear();
     }
 
-    /// Adds these changes to the reply.
+    /// Adds changes to the reply.
     pub(crate) fn set(&mut self, changes: &[Change]) {
         if self.changes.len() < CHANGES_LISTED_MAX {
             self.changes.extend(changes.iter().map(ToString::to_string));
@@ -110,7 +111,7 @@ impl Answers {
         }
     }
 
-    /// The reply, with all changes and notes since [`Answers::clear`].
+    /// Takes the changes and notes since [`Answers::clear`] as a reply.
     pub(crate) fn done(&mut self, summary: &str, transactions: Vec<String>) -> Answer {
         let (changes, notes) = (std::mem::take(&mut self.changes), std::mem::take(&mut self.notes));
         Answer::Done { summary: summary.to_owned(), changes, transactions, notes, pending: false }

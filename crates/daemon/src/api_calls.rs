@@ -1,4 +1,4 @@
-//! The requests of clients to the running daemon, and the answers.
+//! Handles clients' requests to the running daemon.
 
 use std::collections::VecDeque;
 
@@ -13,16 +13,16 @@ use crate::status::{Answer, AnswerCallback, ApiRequest, DaemonPhase, HeldSetting
 
 /// The result of a request.
 enum Outcome {
-    /// All of its settings are in force.
+    /// All settings of the request are in force.
     InForce,
-    /// The request is stored, and a part of it is not in force yet.
+    /// The request is stored, but some of its settings are not in force yet. The text says why.
     Later(String),
     /// The request is refused.
     Refused(Fault),
 }
 
 impl Daemon<'_> {
-    /// Handles all waiting requests in this turn; returns whether there were any.
+    /// Handles all waiting requests. Returns whether there were any.
     pub(crate) fn answer_requests(&mut self) -> bool {
         self.telemetry.heard_requests();
         let mut waiting: VecDeque<(ApiRequest, AnswerCallback)> = VecDeque::new();
@@ -106,7 +106,7 @@ impl Daemon<'_> {
         self.telemetry.leave(DaemonPhase::Released, DaemonPhase::Managing);
         let mut answer = self.answer_now(&HostEvent::Asked, "it is set");
         if self.went_back() {
-            // The earlier state has not been planned yet.
+            // Plan the earlier state again.
             let _put_back = self.answer_now(&HostEvent::Asked, "");
         }
         if let Some((fault, phase)) = self.answers.end() {
@@ -128,8 +128,8 @@ impl Daemon<'_> {
         }
     }
 
-    /// Whether the request in progress is refused at this point. If so, drops it, and restores the earlier
-    /// requests and what was left alone, before any of their settings is rolled back.
+    /// If the request in progress is refused, drops it and restores the earlier requests and exceptions,
+    /// before any of their settings is rolled back. Returns whether it did.
     pub(crate) fn went_back(&mut self) -> bool {
         let Some(target) = self.answers.pending() else { return false };
         let Outcome::Refused(fault) = self.outcome(&target) else { return false };
@@ -141,7 +141,7 @@ impl Daemon<'_> {
         true
     }
 
-    /// The result of the request for a target.
+    /// Determines the result of the request for a target.
     fn outcome(&self, target: &Target) -> Outcome {
         if let Some(session) = self.held_back.by() {
             return Outcome::Later(format!("stored; waiting until {session} ends"));
@@ -161,8 +161,8 @@ impl Daemon<'_> {
         if request.extent.set == request.extent.wanted {
             return Outcome::InForce;
         }
-        // A device's objects also belong to other requests, which may have been refused settings of them
-        // before.
+        // The device's own settings may also belong to other requests, which may have been refused before:
+        // consider them only for a request for the device.
         let own = |object: &Object| {
             objects.contains(object)
                 && (matches!(target, Target::Device(_)) || !matches!(object, Object::Device(_)))
@@ -203,7 +203,7 @@ impl Daemon<'_> {
         Ok(answer)
     }
 
-    /// Withdraws a request that `set task` stored in the kernel while no daemon was running; returns whether
+    /// Withdraws a request that `set task` stored in the kernel while no daemon was running. Returns whether
     /// there was one.
     fn takes_back_request(&self, target: &Target) -> Result<bool, Fault> {
         let Target::Task(pid) = target else { return Ok(false) };
@@ -215,13 +215,13 @@ impl Daemon<'_> {
         Ok(noted)
     }
 
-    /// Does the work of an event now, and returns the changes.
+    /// Does the work of an event now. Returns the changes.
     fn answer_now(&mut self, event: &HostEvent, summary: &str) -> Answer {
         let before = self.held.transactions().clone();
         let at = now();
         self.note(event, at);
         self.answers.clear();
-        // The client does not wait for work that is due later.
+        // The client must not wait for the delay of its event: take the work that is due by then.
         let mut now = at;
         now.0 = now.0.saturating_add(event.kind().delay().0).saturating_add(crate::reconciler::PAUSE_MAX.0);
         if let Some(work) = self.reconciler.take_due(now) {
@@ -260,7 +260,7 @@ fn refused(fault: &Fault) -> Answer {
     Answer::Refused { exit: fault.exit.code(), why: fault.cause.to_string(), hint: fault.hint.clone() }
 }
 
-/// The present process of a request for a task.
+/// Identifies the current process of a request for a task.
 fn process_meant(target: &Target) -> Result<Option<ProcessId>, Fault> {
     match target {
         Target::Task(pid) => Ok(Some(linux::process::identify(*pid)?)),

@@ -1,4 +1,4 @@
-//! Requests of applications: detects them, reads them, and adds them to the operator's requests.
+//! Requests of applications: detects them, reads them, and appends them to the operator's requests.
 
 use std::collections::BTreeSet;
 use std::os::fd::BorrowedFd;
@@ -10,11 +10,11 @@ use model::{Host, Intent, Pid, Policy, PolicyName, Target};
 
 use crate::status::EventSource;
 
-/// The process and the policy of a request, which identify it while its epolls change.
+/// Identifies a request by its process and policy, because its epolls may change.
 pub(crate) type Asker = (Pid, PolicyName);
 
-/// Appends the requests of applications to a policy: first those that were followed before, so that a later
-/// request takes no queues from an earlier one, then the others by the age of their processes.
+/// Appends the requests of applications to a policy. Requests that were followed before come first, so that a
+/// new request cannot take their queues. The others are sorted by the age of their processes.
 pub(crate) fn joined(mut policy: Policy, host: &Host, followed: &[Asker]) -> (Policy, Vec<String>) {
     if host.app_requests.is_empty() {
         return (policy, Vec::new());
@@ -38,17 +38,17 @@ pub(crate) fn asker(request: &Intent) -> Option<Asker> {
     }
 }
 
-/// The requests of applications, and which of them are followed.
+/// The requests of applications, and which of them the daemon follows.
 pub(crate) struct AppRequests {
     reader: RequestReader,
-    /// Whether there is a new descriptor to watch.
+    /// Whether the reader has a new descriptor that the event loop must watch.
     has_new_descriptor: bool,
     /// The requests that were followed at the last plan, in that order.
     followed: Vec<Asker>,
 }
 
 impl AppRequests {
-    /// The requests in this store.
+    /// Creates the state for the requests in this store.
     pub(crate) fn of(store: RequestStore) -> Self {
         Self { reader: RequestReader::of(store), has_new_descriptor: false, followed: Vec::new() }
     }
@@ -70,7 +70,7 @@ impl AppRequests {
         self.reader.requests()
     }
 
-    /// Appends the requests of applications to a policy, and returns notes about those that are left out.
+    /// Appends the requests of applications to a policy. Returns notes about requests that are left out.
     pub(crate) fn joined(&self, policy: Policy, host: &Host) -> (Policy, Vec<String>) {
         joined(policy, host, &self.followed)
     }
@@ -80,7 +80,7 @@ impl AppRequests {
         self.followed = askers;
     }
 
-    /// The descriptor that reports new requests, returned once.
+    /// Returns a new descriptor that reports requests, once.
     pub(crate) fn new_descriptor(&mut self) -> Option<BorrowedFd<'_>> {
         std::mem::take(&mut self.has_new_descriptor).then(|| self.reader.descriptor()).flatten()
     }

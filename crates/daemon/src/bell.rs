@@ -1,4 +1,4 @@
-//! An eventfd that wakes another thread's event loop; and locking.
+//! An eventfd that wakes another thread's event loop, and a lock that ignores poisoning.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 
-/// An eventfd that wakes the loop watching it. It carries no count.
+/// An eventfd that wakes the loop that watches it.
 #[derive(Debug)]
 pub(crate) struct Bell(OwnedFd);
 
@@ -19,13 +19,13 @@ impl Bell {
         eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map(Self)
     }
 
-    /// Wakes the loop, now or when it waits again.
+    /// Wakes the loop, immediately or when it next waits.
     pub(crate) fn ring(&self) {
-        // Failure means that the counter is full, which also wakes the loop.
+        // The write fails only if the counter is full; then the loop is woken anyway.
         let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
     }
 
-    /// Resets the bell: the loop is not woken again until the next ring.
+    /// Resets the bell, so that it wakes the loop only after the next ring.
     pub(crate) fn silence(&self) {
         let _ = rustix::io::read(&self.0, &mut [0; 8]);
     }
@@ -37,7 +37,8 @@ impl AsFd for Bell {
     }
 }
 
-/// Locks a mutex even if a holder panicked: no panic in this crate leaves the state inconsistent.
+/// Locks a mutex even if a thread panicked while holding it: no panic in this crate leaves the data
+/// inconsistent.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,5 +1,5 @@
-//! Decides which settings get a line in the log. A process can create objects faster than anyone reads lines,
-//! so the lines about its objects are folded: by commit, by process, and by user.
+//! Decides which settings get a line in the log. A process can create objects faster than anyone can read, so
+//! lines about its objects are combined by commit, and limited by process and by user.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 use model::{Change, Object, Pid, ProcessId};
 use session::count;
 
-/// How long a budget lasts.
+/// The length of a budget window.
 const WINDOW: Duration = Duration::from_secs(60);
 
-/// How many objects of a process have a line each, if a commit sets them to the same values; further objects
+/// If a commit sets a process's objects to the same values, this many objects have separate lines; the others
 /// share one line.
 const ALIKE_MAX: usize = 4;
 
@@ -44,7 +44,7 @@ pub(crate) struct ChangeLog {
     begun: Instant,
     processes: BTreeMap<Pid, Lines>,
     users: BTreeMap<u32, u32>,
-    /// Settings without a line, of processes that are not counted separately.
+    /// The number of settings without a line that belong to processes that are not counted separately.
     others: usize,
 }
 
@@ -53,7 +53,8 @@ impl ChangeLog {
         Self { begun: now, processes: BTreeMap::new(), users: BTreeMap::new(), others: 0 }
     }
 
-    /// The lines about changes that one commit made. `user` returns the user of a process; `None` counts as root.
+    /// Returns the lines about the changes of one commit. `user` returns the user of a process; `None` counts
+    /// as root.
     pub(crate) fn fold(&mut self, changes: &[Change], user: impl Fn(Pid) -> Option<u32>) -> Vec<LogLine> {
         let line = |change: &Change, more: &str| LogLine {
             object: change.to().object(),
@@ -87,12 +88,12 @@ impl ChangeLog {
         lines
     }
 
-    /// Whether to log a line about a process's object, which represents this many settings.
+    /// Whether to log a line about a process's object. The line represents `settings` settings.
     fn admits(&mut self, change: &Change, settings: usize, uid: u32) -> bool {
         let Some(of) = change.to().object().process() else { return true };
         let of_user = self.users.entry(uid).or_insert(0);
         let has_room = uid == 0 || *of_user < USER_LINES_MAX;
-        // A user whose lines are used up cannot add another process either.
+        // Count no further process of a user whose lines are used up.
         if !self.processes.contains_key(&of.pid) && (!has_room || self.processes.len() >= PROCESSES_MAX) {
             self.others += settings;
             return false;
@@ -108,7 +109,7 @@ impl ChangeLog {
         admitted
     }
 
-    /// Begins a new window if the last one is over, and reports what was not logged individually.
+    /// Begins a new window if the last one is over. Reports how many settings had no line.
     pub(crate) fn summarize(&mut self, now: Instant) -> Vec<String> {
         if now.duration_since(self.begun) <= WINDOW {
             return Vec::new();
@@ -159,7 +160,7 @@ mod test {
         let begun = Instant::now();
         let mut log = ChangeLog::new(begun);
         let user = |pid: Pid| Some(if pid.0 == 900 { 0 } else { 65_534 });
-        // Sets 2000 epolls ten times: in commits of 512, and one by one.
+        // 2000 epolls are set ten times, by commits of 512 settings and by commits of one.
         let mut lines = 0;
         for round in 0..10 {
             for first in (0..2000).step_by(512) {

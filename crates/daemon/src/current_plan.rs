@@ -1,4 +1,4 @@
-//! The last plan of all requests on this host.
+//! The last plan for all requests on this host.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,25 +14,25 @@ use crate::placing::{self, Placed, RequestMembers};
 use crate::request_status::{self, is_of};
 use crate::status::{Polling, RequestStatus};
 
-/// The last plan of all requests.
+/// The last plan for all requests.
 #[derive(Default)]
 pub(crate) struct CurrentPlan {
     /// All requests: the operator's, followed by those of applications.
     policy: Policy,
     placed: Placed,
-    /// The status of each of them.
+    /// The status of each request.
     statuses: Vec<RequestStatus>,
-    /// The settings of each of the operator's requests when it was last followed, by target. They stay in
-    /// force if the request is refused.
+    /// The settings of each of the operator's requests when the daemon last followed it, by target. They stay
+    /// in force if the request is refused.
     previous: BTreeMap<String, BTreeSet<Knob>>,
-    /// The number of settings that are held, and wanted only by a refused request.
+    /// The number of held settings that only a refused request wants.
     kept_for_refused: usize,
-    /// The bound on the CPU wake-up latency that the policy wants.
+    /// The CPU wake-up latency limit that the policy wants.
     wake: HeldWake,
 }
 
 impl CurrentPlan {
-    /// Plans these requests, of which the first `own` are the operator's.
+    /// Plans these requests. The first `own` are the operator's.
     pub(crate) fn place(&mut self, selection: Selection, own: usize, host: &Host, members: &RequestMembers) {
         self.placed = placing::place(&selection, own, host, members);
         let policy = selection.policy;
@@ -41,14 +41,13 @@ impl CurrentPlan {
         self.policy = policy;
     }
 
-    /// The applications' requests that are followed, in that order.
+    /// The applications' requests that are followed, in the order of the plan.
     pub(crate) fn followed_apps(&self) -> Vec<Asker> {
         let places = self.placed.followed.iter().filter(|place| **place >= self.placed.own);
         places.filter_map(|place| app_requests::asker(self.policy.intents.get(*place)?)).collect()
     }
 
-    /// The running services that have a guard, by target. A service that is not running cannot be affected by
-    /// a change.
+    /// The running services with a guard, by target. A change cannot affect a service that does not run.
     pub(crate) fn guarded(&self) -> BTreeMap<String, GuardedService> {
         let mut guarded = BTreeMap::new();
         let parts = self.placed.placement.iter().flat_map(|placement| &placement.parts);
@@ -63,7 +62,7 @@ impl CurrentPlan {
         guarded
     }
 
-    /// The request for a target with its objects; `None` if the request is not followed.
+    /// The request for a target, with its objects; `None` if the daemon does not follow it.
     pub(crate) fn part(&self, target: &Target) -> Option<&PlacedRequest> {
         let parts = self.placed.placement.iter().flat_map(|placement| &placement.parts);
         parts.into_iter().find(|part| part.intent.target == *target)
@@ -79,7 +78,7 @@ impl CurrentPlan {
         request_status::polling(&self.placed, host)
     }
 
-    /// The objects and the status of the request for a target; `None` if it is not followed.
+    /// The objects and the status of the request for a target; `None` if the daemon does not follow it.
     pub(crate) fn request(&self, target: &Target) -> Option<(BTreeSet<Object>, &RequestStatus)> {
         request_status::of(target, &self.policy, &self.placed, &self.statuses)
     }
@@ -123,7 +122,7 @@ impl CurrentPlan {
         parts.flat_map(|part| part.processes.iter().map(|process| process.id.pid)).collect()
     }
 
-    /// The processes that wait without an epoll, whose new sockets therefore need separate options.
+    /// The processes that wait without an epoll: options must be set on each of their new sockets.
     pub(crate) fn processes_without_epolls(&self) -> BTreeSet<model::Pid> {
         let parts = self.placed.placement.iter().flat_map(|placement| &placement.parts);
         let processes =
@@ -133,7 +132,7 @@ impl CurrentPlan {
     }
 
     /// Whether rules direct packets of single connections, so that the sockets of requesting processes
-    /// matter: the device's request is `mix`, or it is divided already.
+    /// matter. This is so if the device's request is `mix`, or if its queues are already divided.
     pub(crate) fn follows_connections(&self) -> bool {
         self.placed.placement.iter().any(|placement| {
             let is_mix = |part: &plan::PlacedRequest| part.intent.policy == model::PolicyName::Mix;
@@ -141,7 +140,7 @@ impl CurrentPlan {
         })
     }
 
-    /// The processes whose connections get rules: a task's, and those of sockets with a request.
+    /// The processes whose connections get rules: those of tasks, and those whose sockets have requests.
     pub(crate) fn processes_with_connections(&self) -> BTreeSet<model::Pid> {
         let parts = self.placed.placement.iter().flat_map(|placement| &placement.parts);
         let own = parts.filter(|part| matches!(part.intent.target, Target::Task(_) | Target::Epolls(..)));
@@ -158,30 +157,30 @@ impl CurrentPlan {
         std::mem::take(&mut self.placed.plan)
     }
 
-    /// Whether the queues are created first, and their settings are planned afterwards.
+    /// Whether the plan only creates queues, whose settings are planned afterwards.
     pub(crate) fn is_first_stage(&self) -> bool {
         self.placed.desired.first_stage
     }
 
-    /// Holds the bound on the wake-up latency that the plan wants. If that fails, returns the reason once.
+    /// Holds the wake-up latency limit that the plan wants. If that fails, returns the reason once.
     pub(crate) fn hold_wake(&mut self) -> Option<String> {
         let wanted = self.placed.desired.wake_latency.as_ref().map(|(micros, _)| *micros);
         self.wake.hold(wanted)
     }
 
-    /// Releases the bound on the wake-up latency.
+    /// Releases the wake-up latency limit.
     pub(crate) fn release_wake(&mut self) {
         self.wake.hold(None);
     }
 
-    /// The number of settings that are held, and wanted only by a refused request.
+    /// The number of held settings that only a refused request wants.
     pub(crate) fn kept_for_refused(&self) -> usize {
         self.kept_for_refused
     }
 
-    /// The settings that are held but no longer wanted, if it is time to check and anything could be placed.
-    /// The settings of a refused request stay, unless its device now has another name: then the request no
-    /// longer applies to it.
+    /// The held settings that are no longer wanted; `None` if it is not time to check or nothing could be
+    /// placed. The settings of a refused request stay, unless its device has been renamed: the request then
+    /// no longer applies to it.
     pub(crate) fn unwanted(&mut self, ledger: &Ledger, is_time: bool, host: &Host) -> Option<BTreeSet<Knob>> {
         self.kept_for_refused = 0;
         if self.placed.placement.is_none() || !is_time {
@@ -201,8 +200,8 @@ impl CurrentPlan {
     }
 }
 
-/// The settings of each of the operator's requests, by target: for followed requests the settings that they
-/// want now, for refused requests those that they had before.
+/// The settings of each of the operator's requests, by target: of a followed request, those that it wants
+/// now; of a refused one, those that it wanted before.
 fn previous(
     policy: &Policy,
     placed: &Placed,
@@ -223,9 +222,9 @@ fn previous(
     previous
 }
 
-/// The held settings that stay for refused requests: those that the requests had, whichever program wrote
-/// them. For requests that this daemon never followed, all settings of the objects on which the requests
-/// wrote any: a delivery mode is kept as a whole.
+/// The held settings that stay for refused requests: the settings that those requests had, whichever request
+/// wrote them. If this daemon never followed a request, these are all held settings of the objects for which
+/// the request wrote any, because a delivery mode is kept as a whole.
 fn kept_for(
     refused: &[&Intent],
     previous: &BTreeMap<String, BTreeSet<Knob>>,
@@ -292,7 +291,7 @@ mod test {
                 source,
             )
         };
-        // The modes of both requests have the same deferral, which was not written again.
+        // The modes of both requests have the same deferral, so the second request did not write it again.
         let mut ledger = Ledger::default();
         let changes = [defers(0, "a:1"), flushes(0, "a:2"), defers(1, "a:1"), flushes(1, "a:1")];
         changes.iter().for_each(|change| ledger.note(change));

@@ -1,5 +1,5 @@
-//! The epoll in which the daemon waits, and its sources: descriptors of other parts, such as the sockets of
-//! an API, each with its handler.
+//! The epoll in which the daemon waits, and its sources: descriptors of other parts, such as API sockets,
+//! each with its handler.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,42 +13,41 @@ use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
 };
 
-/// Maximum number of sources; further ones are rejected.
+/// Maximum number of sources; adding another one fails.
 pub const SOURCES_MAX: usize = 256;
 
 /// Maximum number of descriptors reported by one wait; the next wait reports the rest.
 const READY_MAX: usize = 64;
 
-/// Waits shorter than this use a timerfd: [`epoll_wait_millis`] has a resolution of milliseconds and rounds
-/// up.
+/// Waits shorter than this use a timerfd, because [`epoll_wait_millis`] rounds up to milliseconds.
 const EXACT_BELOW: Duration = Duration::from_millis(10);
 
-/// The number that identifies the timer, which is not a descriptor.
+/// The number that identifies the timer in epoll events.
 const TIMER: u64 = u64::MAX;
 
-/// The first number of a source; lower ones belong to the daemon.
+/// The lowest number of a source. Lower numbers belong to the daemon's own descriptors.
 const FIRST_SOURCE: u64 = 1 << 32;
 
-/// A descriptor in the daemon's loop that is not the daemon's own.
+/// A descriptor in the daemon's loop with its handler.
 pub trait Source {
     /// The descriptor. It must stay the same while the source exists.
     fn descriptor(&self) -> BorrowedFd<'_>;
 
-    /// The events that the source waits for; called after each turn, so it must be fast.
+    /// The events that the source waits for. Called after each turn, so it must be fast.
     fn interest(&mut self) -> Interest;
 
-    /// Called when the descriptor is ready, or the requested time has come. Must not block.
+    /// Called when the descriptor is ready or the requested time has come. Must not block.
     fn ready(&mut self, ready: Ready, registrar: &mut Registrar) -> Stay;
 }
 
 /// The events that a source waits for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Interest {
-    /// Something to read, or a connection to accept.
+    /// There is something to read, or a connection to accept.
     pub read: bool,
-    /// Room to write.
+    /// There is room to write.
     pub write: bool,
-    /// A point in time.
+    /// This point in time has come.
     pub until: Option<Instant>,
 }
 
@@ -103,13 +102,13 @@ impl fmt::Debug for Registrar {
     }
 }
 
-/// A source, and its interest as registered with the epoll.
+/// A source, with its interest as registered with the epoll.
 struct Slot {
     source: Box<dyn Source>,
     known: Interest,
 }
 
-/// The epoll, and the sources.
+/// An epoll with its sources.
 pub struct EventLoop {
     epoll: OwnedFd,
     timer: OwnedFd,
@@ -136,7 +135,7 @@ impl EventLoop {
         Ok(Self { epoll, timer, sources: BTreeMap::new(), next: FIRST_SOURCE })
     }
 
-    /// Also waits for one of the daemon's own descriptors, whose readiness is reported with this number.
+    /// Also waits for one of the daemon's own descriptors. [`Self::wait`] reports it by this number.
     ///
     /// # Errors
     /// The kernel's errors.
@@ -152,7 +151,7 @@ impl EventLoop {
     /// Adds a source.
     ///
     /// # Errors
-    /// `EMFILE` if there are already [`SOURCES_MAX`]; the kernel's errors.
+    /// `EMFILE` if there are already [`SOURCES_MAX`] sources; otherwise the kernel's errors.
     pub fn admit(&mut self, mut source: Box<dyn Source>) -> Result<(), Errno> {
         if self.sources.len() >= SOURCES_MAX {
             return Err(Errno::MFILE);
@@ -171,11 +170,11 @@ impl EventLoop {
         self.sources.len()
     }
 
-    /// Waits, at most until a time, for something to be ready, and calls the sources. Returns the numbers of
-    /// the daemon's own descriptors that are ready. A signal also ends the wait.
+    /// Waits until a descriptor is ready, but not longer than `until`, and calls the ready sources. Returns
+    /// the numbers of the daemon's own descriptors that are ready. A signal also ends the wait.
     ///
     /// # Errors
-    /// The kernel's errors, except for a signal.
+    /// The kernel's errors, except EINTR.
     pub fn wait(&mut self, until: Option<Instant>) -> Result<Vec<u32>, Errno> {
         self.settle()?;
         let theirs = self.sources.values().filter_map(|slot| slot.known.until).min();
@@ -189,7 +188,7 @@ impl EventLoop {
         let mut events = Vec::with_capacity(READY_MAX);
         let waited = epoll_wait_millis(&self.epoll, &mut events, left);
         if exact.is_some() {
-            // Stopping the timer also makes it unreadable.
+            // This also clears the timer's readiness.
             self.set_timer(Duration::ZERO)?;
         }
         match waited {
@@ -255,8 +254,8 @@ impl EventLoop {
 
 fn flags(interest: Interest) -> epoll::EventFlags {
     let mut flags = epoll::EventFlags::empty();
-    // `EPOLLRDHUP` is removed together with `EPOLLIN`: a source that has seen the end of its input is not
-    // woken for it again while it answers.
+    // Without `EPOLLIN`, also drop `EPOLLRDHUP`: otherwise a source that has seen the end of its input would
+    // be woken repeatedly while it answers.
     flags.set(epoll::EventFlags::IN | epoll::EventFlags::RDHUP, interest.read);
     flags.set(epoll::EventFlags::OUT, interest.write);
     flags
@@ -288,7 +287,7 @@ mod test {
 
     use super::*;
 
-    /// Echoes what it reads, once it is writable.
+    /// Writes back what it reads, once the stream is writable.
     struct Echo {
         stream: UnixStream,
         received: Vec<u8>,

@@ -23,7 +23,7 @@ use crate::first_connections::FirstConnections;
 use crate::scans::Scans;
 use crate::status::EventSource;
 
-/// The daemon's own descriptors in its loop.
+/// The numbers of the daemon's own descriptors in its loop.
 pub(crate) const NOTICES: u32 = 0;
 pub(crate) const PROCESS_EVENTS: u32 = 1;
 pub(crate) const SIGNALS: u32 = 2;
@@ -41,14 +41,14 @@ pub(crate) struct EventSources {
     notices: Notices,
     process_events: Option<ProcessEvents>,
     refused: Vec<KernelError>,
-    /// The events that BPF reports in addition to processes and listeners.
+    /// Which events BPF reports in addition to processes and listeners.
     reports: ExtraEvents,
     signals: Signals,
     files: Files,
     /// The processes whose forks, execs and exits are reported.
     watched: BTreeSet<Pid>,
     first_connections: FirstConnections,
-    /// Periodic scans for changes that cause no event.
+    /// Periodic scans for changes that no event reports.
     scans: Scans,
 }
 
@@ -153,12 +153,12 @@ impl EventSources {
         iter::once(links).chain(of_processes).chain([values]).collect()
     }
 
-    /// The kernel's notifications.
+    /// Takes the kernel's notifications.
     pub(crate) fn notices(&self) -> Result<impl Iterator<Item = Notice>, KernelError> {
         Ok(self.notices.take()?.into_iter())
     }
 
-    /// The process events since the last turn, and whether any were lost.
+    /// Takes the process events since the last turn. Also returns whether any were lost.
     pub(crate) fn take_process_events(&mut self) -> Result<(Vec<TimedEvent>, bool), KernelError> {
         let Some(process_events) = &mut self.process_events else { return Ok((Vec::new(), false)) };
         let mut events = Vec::new();
@@ -176,13 +176,13 @@ impl EventSources {
         Ok((events, process_events.lost()? > 0))
     }
 
-    /// Sets the processes, executables and listeners that BPF reports from now on.
+    /// Sets the executables and listeners that BPF reports from now on.
     pub(crate) fn wait_for(&mut self, netns: NetnsId, waited: Waited) -> Result<(), KernelError> {
         self.process_events.as_mut().map_or(Ok(()), |process_events| process_events.wait_for(netns, waited))
     }
 
-    /// From now on, BPF reports the next connection of each port on which these processes listen, once. Scans
-    /// find what BPF does not report.
+    /// Makes BPF report the next connection of each port on which these processes listen, once. Scans find
+    /// servers whose first packet BPF does not report.
     ///
     /// # Errors
     /// The kernel's errors.
@@ -193,7 +193,8 @@ impl EventSources {
         let (mut ports, mut scanned) = (BTreeSet::<ListenedPort>::new(), BTreeSet::new());
         for process in processes {
             let listened = plan::listened_ports(process);
-            // The first datagram of a UDP socket causes no event, even if the process also listens on TCP.
+            // No event reports the first datagram of a UDP socket, so scan for it even if the process also
+            // listens on TCP.
             let by_udp = |socket: &Socket| socket.state == SocketState::Udp && plan::serves(socket);
             if process.sockets.iter().any(by_udp) || self.process_events.is_none() {
                 scanned.insert(process.id.pid);
@@ -210,12 +211,11 @@ impl EventSources {
         self.scans.looks_at_any()
     }
 
-    /// The scans.
     pub(crate) fn scans(&mut self) -> &mut Scans {
         &mut self.scans
     }
 
-    /// Handles a tick.
+    /// Resets the per-tick limits.
     pub(crate) fn tick(&mut self) {
         self.first_connections.forget();
     }
@@ -225,7 +225,7 @@ impl EventSources {
         self.watched.contains(&pid)
     }
 
-    /// Records that BPF already watches this process, as it does each child of a watched process.
+    /// Records that BPF watches this process already, as it does each child of a watched process.
     pub(crate) fn note_watched(&mut self, pid: Pid) {
         self.watched.insert(pid);
     }
@@ -243,7 +243,7 @@ impl EventSources {
         if self.watched.remove(&pid) { self.ignore(pid) } else { Ok(()) }
     }
 
-    /// Stops watching this process, even if BPF began to watch it as the child of another one.
+    /// Stops watching this process, even if BPF watches it only as the child of another one.
     ///
     /// # Errors
     /// The kernel's errors.
@@ -251,15 +251,15 @@ impl EventSources {
         self.process_events.as_ref().map_or(Ok(()), |process_events| process_events.ignore(pid))
     }
 
-    /// Watches the exits and children of exactly these processes. Returns the error if one of them could not
-    /// be added.
+    /// Watches the exits and children of exactly these processes. Returns the error of a process that could
+    /// not be added.
     ///
     /// # Errors
     /// The kernel's error if a process cannot be removed.
     pub(crate) fn watch_alone(&mut self, known: &BTreeSet<Pid>) -> Result<Option<KernelError>, KernelError> {
         let mut full = None;
         for pid in known.difference(&self.watched).copied().collect::<Vec<_>>() {
-            // Scans find a process that does not fit.
+            // There is no room for this process: scans will find it.
             if let Err(error) =
                 self.process_events.as_ref().map_or(Ok(()), |process_events| process_events.watch(pid))
             {
@@ -275,12 +275,10 @@ impl EventSources {
         Ok(full)
     }
 
-    /// The signals.
     pub(crate) fn signals(&mut self) -> &mut Signals {
         &mut self.signals
     }
 
-    /// The watched files.
     pub(crate) fn files(&mut self) -> &mut Files {
         &mut self.files
     }
@@ -301,14 +299,14 @@ pub(crate) enum Holds {
 
 /// Directories that inotify watches for changes.
 pub(crate) struct Files {
-    /// `None` if the kernel has no instance left; files are then only read again on request.
+    /// `None` if the user's limit of inotify instances is reached: files are then read again only on request.
     inotify: Option<OwnedFd>,
     wanted: Vec<(PathBuf, Holds)>,
     watched: BTreeMap<i32, (PathBuf, Holds)>,
 }
 
 impl Files {
-    /// Starts watching directories. One that does not exist is watched later: [`Files::again`].
+    /// Starts watching these directories. [`Files::again`] adds directories that do not exist yet.
     pub(crate) fn watch(wanted: Vec<(PathBuf, Holds)>) -> Self {
         let flags = inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK;
         let mut files = Self { inotify: inotify::init(flags).ok(), wanted, watched: BTreeMap::new() };
@@ -316,8 +314,7 @@ impl Files {
         files
     }
 
-    /// Watches directories that did not exist before; returns whether there is a new directory of policy
-    /// files.
+    /// Watches directories that were missing before. Returns whether a directory of policy files is new.
     pub(crate) fn again(&mut self) -> bool {
         use inotify::WatchFlags;
         let Some(inotify) = &self.inotify else { return false };
@@ -336,9 +333,9 @@ impl Files {
                         | WatchFlags::DELETE_SELF
                         | WatchFlags::MOVE_SELF
                 }
-                // A writer of the journal closes the lock file.
+                // Each writer of the journal closes the lock file.
                 Holds::Journal => WatchFlags::CLOSE_WRITE | WatchFlags::DELETE_SELF,
-                // A registry is renamed into place when it is complete.
+                // A complete registry is renamed into place.
                 Holds::AppRequests => WatchFlags::MOVED_TO | WatchFlags::DELETE | WatchFlags::DELETE_SELF,
                 Holds::ParentOfAppRequests => WatchFlags::CREATE | WatchFlags::DELETE_SELF,
             };
@@ -350,8 +347,8 @@ impl Files {
         policy
     }
 
-    /// The kinds of directories that changed, except [`Holds::ParentOfAppRequests`], which is watched only
-    /// for new directories.
+    /// The kinds of directories that have changed. Excludes [`Holds::ParentOfAppRequests`], which is watched
+    /// only for new directories.
     pub(crate) fn changed(&mut self) -> BTreeSet<Holds> {
         let mut changed = BTreeSet::new();
         let Some(inotify) = &self.inotify else { return changed };
@@ -380,7 +377,7 @@ impl Files {
             if self.again() {
                 changed.insert(Holds::Policy);
             }
-            // Files may have been added before the watch was established.
+            // Requests may have been added before the directory was watched.
             if !before && watches(self) {
                 changed.insert(Holds::AppRequests);
             }

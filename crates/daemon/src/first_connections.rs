@@ -1,11 +1,11 @@
-//! Listeners in other network namespaces whose next connection shows through which NAPI they receive.
+//! Listeners in other network namespaces. Their next connection shows through which NAPI they receive.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use linux::bpf::process_events::{ListenedPort, NAMES_MAX};
 
 /// Maximum number of connections of a port that are inspected between two ticks. A connection that ends
-/// before it is inspected shows nothing, and the next one is awaited.
+/// before it is inspected shows nothing, so the daemon waits for the next one.
 const LOOKS_MAX: u32 = 8;
 
 /// The number of connections per port since the last tick.
@@ -13,22 +13,22 @@ const LOOKS_MAX: u32 = 8;
 pub(crate) struct FirstConnections(BTreeMap<ListenedPort, u32>);
 
 impl FirstConnections {
-    /// Counts a connection.
+    /// Counts a connection to a port.
     pub(crate) fn came(&mut self, port: ListenedPort) {
         *self.0.entry(port).or_default() += 1;
     }
 
-    /// Resets the count, because another socket listens on the port.
+    /// Resets the count of a port, because another socket listens on it.
     pub(crate) fn listens(&mut self, port: ListenedPort) {
         self.0.remove(&port);
     }
 
-    /// Handles a tick.
+    /// Resets all counts, at a tick.
     pub(crate) fn forget(&mut self) {
         self.0.clear();
     }
 
-    /// Selects the ports to wait for, limited by the size of the kernel's table.
+    /// Selects the ports whose connections BPF reports, limited by the size of the kernel's table.
     pub(crate) fn awaited(&self, ports: BTreeSet<ListenedPort>) -> BTreeSet<ListenedPort> {
         let few = |port: &ListenedPort| self.0.get(port).is_none_or(|came| *came < LOOKS_MAX);
         ports.into_iter().filter(few).take(NAMES_MAX).collect()

@@ -1,5 +1,5 @@
-//! The searches for a mode that meets the goal of a service: earlier tries, the current try, and the reason
-//! if nothing is tried. `daemon/search.rs` begins the tries and handles their results.
+//! The state of searches for a mode that meets a service's goal: earlier tries, the current try, and the
+//! reasons why nothing is tried. `daemon/search.rs` begins tries and handles their results.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -35,29 +35,29 @@ pub const SEARCH_RULES: &[(&str, &str)] = &[
     ),
 ];
 
-/// The delay before a service is checked again after nothing could be tried.
+/// The delay before a service is checked again if nothing could be tried.
 const AGAIN_AFTER: Nanoseconds = Nanoseconds::from_millis(60_000);
 
 /// The searches of services.
 pub(crate) struct GoalSearch {
     pub(crate) searches: Searches,
-    /// Why the record of earlier tries cannot be read. The daemon then tries nothing, because it could not
+    /// Why the record of earlier tries cannot be read. The daemon then tries nothing, because it cannot
     /// enforce the daily limit.
     pub(crate) unreadable: Option<String>,
     /// Maximum number of tries per service and day.
     pub(crate) a_day: usize,
-    /// Since when the goal of a service has not been met, and which part of the goal is currently missed.
+    /// For each service: since when its goal has not been met, and which percentile currently misses it.
     pub(crate) missed: BTreeMap<String, (Nanoseconds, Option<Guarded>)>,
     /// The try in progress.
     pub(crate) trying: Option<Attempt>,
-    /// The time before which no try is started.
+    /// For each service: the time before which no try begins.
     pub(crate) not_before: BTreeMap<String, Nanoseconds>,
-    /// Why no try is started for a service.
+    /// For each service: why no try begins.
     pub(crate) held_up: BTreeMap<String, Finding>,
 }
 
 impl GoalSearch {
-    /// Resumes the searches of earlier daemons. Processes of another boot no longer exist.
+    /// Resumes the searches of earlier daemons. Ignores recorded processes if the host was rebooted.
     pub(crate) fn resumed(read: io::Result<Searches>, boot: &str) -> Self {
         let (mut searches, unreadable) = match read {
             Ok(searches) => (searches, None),
@@ -87,13 +87,13 @@ impl GoalSearch {
         }
     }
 
-    /// Allows all modes to be tried again, within the same daily limit.
+    /// Allows all modes to be tried again. The daily limit still applies.
     pub(crate) fn take_up(&mut self) {
         self.searches.services.values_mut().for_each(Search::take_up);
         self.not_before.clear();
     }
 
-    /// Applies the results of searches to the services of a policy.
+    /// Applies the modes that searches found to the services of a policy.
     pub(crate) fn give(&self, policy: &mut Policy, host: &Host) {
         let is_there = |known: &ProcessId| {
             host.process(known.pid).is_some_and(|process| process.id.started == known.started)
@@ -114,7 +114,7 @@ impl GoalSearch {
         }
     }
 
-    /// Removes services without a search, except for their tries of the last day.
+    /// Removes services that no longer have a search, but keeps their tries of the last day.
     pub(crate) fn retain(&mut self, wanted: &BTreeSet<String>, unix_micros: u64) {
         self.held_up.retain(|name, _| wanted.contains(name));
         self.not_before.retain(|name, _| wanted.contains(name));
@@ -123,8 +123,8 @@ impl GoalSearch {
             .retain(|name, search| wanted.contains(name) || search.tries_of_the_day(unix_micros).0 > 0);
     }
 
-    /// Updates the search for a request. If the request's goal has changed, the time for which it was missed
-    /// starts over.
+    /// Updates the search for a request. If its goal has changed, the time without meeting the goal starts
+    /// over.
     pub(crate) fn renew(&mut self, intent: &Intent, processes: &BTreeSet<ProcessId>) {
         let name = intent.target.to_string();
         let Some(search) = self.searches.services.get_mut(&name) else { return };
@@ -135,7 +135,7 @@ impl GoalSearch {
         search.renew(intent, processes);
     }
 
-    /// Postpones tries for a service, and records the reason.
+    /// Postpones tries for a service, and records why.
     pub(crate) fn holds_up(&mut self, name: &str, rule: &str, summary: String, evidence: Vec<String>) {
         let (severity, remedy) = match rule {
             EXHAUSTED => (
@@ -160,7 +160,7 @@ impl GoalSearch {
             .insert(name.to_owned(), Nanoseconds(linux::clock::monotonic().0.saturating_add(AGAIN_AFTER.0)));
     }
 
-    /// The findings: the results for services, and why nothing is tried for others.
+    /// The findings about searches: their results, and why nothing is tried.
     pub(crate) fn findings(&self, policy: &Policy) -> Vec<Finding> {
         let found = policy.intents.iter().filter_map(|intent| {
             let search = self.searches.services.get(&intent.target.to_string())?;
@@ -182,7 +182,7 @@ impl GoalSearch {
     /// Adds the tried modes to the status of each request.
     pub(crate) fn filled(&self, mut requests: Vec<RequestStatus>) -> Vec<RequestStatus> {
         let now = clock::steady_unix_micros();
-        // Relative to the wall clock, which may have been set since the record was made.
+        // Convert to wall-clock time now: the wall clock may have been set since the record was made.
         let shown = |at: u64| clock::now().unix_micros.saturating_sub(now.saturating_sub(at));
         for request in &mut requests {
             let trying = self.trying.as_ref().filter(|attempt| attempt.service == request.target);
@@ -209,7 +209,7 @@ impl GoalSearch {
     }
 }
 
-/// The result of a mode, in one line.
+/// Describes the result of a tried mode in one line.
 pub(crate) fn line_of(tried: &Tried) -> String {
     let came_to =
         tried.ruling.map_or_else(|| "no verdict: the daemon exited".to_owned(), |it| it.to_string());

@@ -1,4 +1,5 @@
-//! Services that have a goal, or no policy: their response times, measured in a thread that the daemon never waits for.
+//! Measures the response times of services that have a goal or no policy, in a thread that never blocks the
+//! daemon.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -29,15 +30,16 @@ pub(crate) enum GoalState {
     Missed(Guarded),
     /// The whole interval of each percentile is within the goal.
     Met,
-    /// Whether the goal is met is not yet certain.
+    /// It is not yet certain whether the goal is met.
     Open,
 }
 
-/// Percentiles are recomputed after this many windows: unlike counting, that takes a millisecond or two.
+/// Percentiles are recomputed after this many windows, because that takes a millisecond or two, unlike
+/// counting.
 const WINDOWS_PER_SUMMARY: u64 = 5;
 
-/// How often services without a goal and a policy are measured: often enough to estimate what a policy would
-/// change.
+/// The interval between measurements of services without goal and policy: enough to estimate what a policy
+/// would change.
 const WITHOUT_GOAL_EVERY: Duration = Duration::from_secs(60);
 
 /// The rule for a service that is not measured.
@@ -49,20 +51,20 @@ const NOT_HERE: &str = "response times cannot be measured on this kernel";
 /// The services that have a goal, or no policy.
 pub(crate) struct Goals {
     part: PartOfSecond,
-    /// `None` while there is nothing to measure, and before the first request.
+    /// `None` before the first service to measure, and while there is none.
     rounds: Option<Rounds>,
     subjects: Vec<ListeningService>,
     found: Vec<Measured>,
-    /// What policies may change for each service whose queues have no settings.
+    /// What policies may change, for each service whose queues have no settings.
     prospects: BTreeMap<String, Prospect>,
-    /// All rules that have ever been reported: a finding is resolved when its rule no longer reports it.
+    /// All rules that have been reported. A finding of one of them is resolved when it is no longer reported.
     rules: BTreeSet<String>,
-    /// The thread rings it when there are new results.
+    /// Rung by the thread when there are new results.
     new: Arc<Bell>,
 }
 
 impl Goals {
-    /// Creates the goals without measurements; the loop reports new measurements as [`MEASURED`].
+    /// Creates the state without measurements. The event loop reports new measurements as [`MEASURED`].
     pub(crate) fn watched_by(event_loop: &EventLoop) -> Result<Self, Fault> {
         let failed = |errno| Fault::failed(format!("the daemon's epoll: {errno}"));
         let new = Bell::new().map_err(failed)?;
@@ -120,7 +122,7 @@ impl Goals {
         Ok(())
     }
 
-    /// Handles the new measurements.
+    /// Takes the new measurements.
     pub(crate) fn take(&mut self, host: &Host) {
         self.new.silence();
         self.found = self.rounds.as_ref().map(Rounds::found).unwrap_or_default();
@@ -159,7 +161,7 @@ impl Goals {
         self.rules.iter().cloned().collect()
     }
 
-    /// The problems of services, and the reasons why some are not measured.
+    /// The problems of services, and the reasons why some services are not measured.
     pub(crate) fn findings(&mut self) -> Vec<Finding> {
         let mut findings = Vec::new();
         let mut refused_all = None;
@@ -173,7 +175,7 @@ impl Goals {
                     let wrong = summary.findings.iter().filter(|found| found.severity >= Severity::Warning);
                     findings.extend(wrong.cloned());
                 }
-                // A feature that the kernel lacks is missing for every service.
+                // The kernel lacks a feature, which affects every service: report it once.
                 MeasuredOutcome::Refused { exit: Exit::Unsupported, why, hint } => {
                     refused_all = Some(not_measured("daemon", NOT_HERE, why, hint.as_deref()));
                 }
@@ -202,7 +204,7 @@ impl Goals {
         findings
     }
 
-    /// Adds to these requests their measurements.
+    /// Adds the measurements to the status of requests.
     pub(crate) fn filled(&self, mut requests: Vec<RequestStatus>) -> Vec<RequestStatus> {
         for request in &mut requests {
             if request.policy == PolicyName::None.as_str() && !is_delivered_by_settings(request) {
@@ -242,7 +244,8 @@ impl Goals {
     }
 }
 
-/// The state of a goal, from the whole interval of each percentile, like the finding `live-goal-missed`.
+/// The state of a goal. Like the finding `live-goal-missed`, it considers the whole interval of each
+/// percentile.
 fn standing(goal: &Goal, response: &Percentiles) -> GoalState {
     let nanoseconds = |span: Nanoseconds| Duration::from_nanos(span.0).as_secs_f64() * 1e9;
     let wanted = [(Guarded::P99, goal.p99, response.p99), (Guarded::P50, goal.p50, response.p50)];
@@ -272,7 +275,7 @@ fn not_measured(object: &str, summary: &str, why: &str, hint: Option<&str>) -> F
     }
 }
 
-/// The packets of a service's NAPIs, by poller.
+/// The packets of a service's NAPIs, by polling context.
 fn packets(summary: &Summary) -> LivePolls {
     let mut sum = LivePolls::default();
     summary.napis.iter().for_each(|napi| sum += napi.packets);
@@ -289,7 +292,7 @@ fn is_without_policy(intent: &Intent) -> bool {
     intent.policy == PolicyName::None && intent.delivery.is_none()
 }
 
-/// The services that have a goal, followed by those without a policy, provided that they exist and listen.
+/// The running services that listen: first those with a goal, then those without a policy.
 pub(crate) fn subjects(intents: &[Intent], members: &RequestMembers, host: &Host) -> Vec<ListeningService> {
     let all = || intents.iter().enumerate();
     let with_goal = all().filter(|(_, intent)| intent.goal.is_set());
@@ -306,7 +309,7 @@ pub(crate) fn subjects(intents: &[Intent], members: &RequestMembers, host: &Host
     subjects
 }
 
-/// A service with its processes in the host's network namespace; `None` if none of them listens. Ports in
+/// A service with its processes in the host's network namespace; `None` if none of these listens. Ports in
 /// other namespaces are separate.
 fn subject<'p>(
     name: String,
@@ -330,8 +333,8 @@ fn subject<'p>(
     (!ports.is_empty()).then_some(ListeningService { name, processes, ports, goal })
 }
 
-/// Selects a service of the policy by name, using the daemon's knowledge: the daemon may lack the permission
-/// to inspect its processes.
+/// Selects a service of the policy by name from what the daemon knows, because a command of the daemon may
+/// lack the permission to inspect processes.
 pub(crate) fn selection(
     name: &str,
     intents: &[Intent],

@@ -1,4 +1,4 @@
-//! Groups of changes that are judged together, because they affect a common service, and the services whose
+//! Groups of changes that are judged together because they affect a common service, and the services whose
 //! traffic judges them.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,8 +26,8 @@ pub(crate) struct GuardGroup {
 /// Steps, each with its index in the plan.
 type Steps = Vec<(usize, Step)>;
 
-/// Groups the steps of a plan: two are judged together if they affect a common service, directly or through
-/// other steps. Steps that affect no guarded service are left out.
+/// Groups the steps of a plan. Two steps are judged together if they affect a common service, directly or
+/// through other steps. Steps that affect no guarded service are omitted.
 pub(crate) fn grouped(changes: Plan, guarded: &BTreeMap<String, GuardedService>) -> Vec<GuardGroup> {
     let mut groups: Vec<(BTreeSet<String>, Steps)> = Vec::new();
     for (place, step) in changes.steps.into_iter().enumerate() {
@@ -68,12 +68,12 @@ pub(crate) mod test {
         (format!("service {name}"), GuardedService { name: name.to_owned(), guard, objects })
     }
 
-    /// A plan that sets timeouts of these queues, in this order.
+    /// A plan that sets a timeout of each of these queues, in this order.
     pub(crate) fn of_queues(queues: &[u32]) -> Plan {
         plan(queues.iter().map(|number| change(*number, 0, 20)).collect())
     }
 
-    /// The names of the services of each group, and its changes.
+    /// The service names and the changes of each group.
     fn named(groups: &[GuardGroup]) -> Vec<(Vec<&str>, Plan)> {
         let mut all = Vec::new();
         for GuardGroup { services, changes } in groups {

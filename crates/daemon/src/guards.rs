@@ -1,4 +1,4 @@
-//! Changes for services that have a guard: a separate thread judges them before they are committed, and the
+//! Changes that affect services with a guard. A separate thread judges them before they are committed; the
 //! daemon makes no other changes meanwhile.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -30,31 +30,31 @@ pub(crate) const WAITS: &str = "guard-waits";
 /// The delay before a change that could not be judged is retried.
 const AGAIN_AFTER: Nanoseconds = Nanoseconds::from_millis(60_000);
 
-/// How much longer than planned a trial may take before its guard process rolls it back.
+/// How long after its planned end a trial's guard process rolls the trial back.
 const DEADLINE_AFTER: Duration = Duration::from_secs(60);
 
 /// The processes of services, by service name.
 pub(crate) type ServiceMembers = BTreeMap<String, BTreeSet<ProcessId>>;
 
-/// The result of a trial, and the proof that it was for; `None` if there was nothing to change.
+/// The result of a trial, with the proof for which it ran; `None` if there was nothing to change.
 type Outcomes = Result<Option<(TrialOutcome, Option<Box<Proof>>)>, Fault>;
 
-/// The purpose of judging changes.
+/// Why changes are judged.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Purpose {
-    /// Changes that the policy requests.
+    /// The policy requests the changes.
     Asked,
-    /// A try for a service that misses its goal.
+    /// The changes are a try for a service that misses its goal.
     Attempt(Attempt),
-    /// Withdraw a service's policy for its standing proof. These changes are always rolled back.
+    /// The changes withdraw a service's policy for its standing proof. They are always rolled back.
     Proof(String, Box<Proof>),
 }
 
 /// The result of an episode of a standing proof.
 pub(crate) struct Proved {
-    /// The service.
+    /// The target of the service's request.
     pub(crate) target: String,
-    /// The proof with the new pairs, or the reason why there are none.
+    /// The proof with the new pairs, or the reason why there are no new pairs.
     pub(crate) outcome: Result<Box<Proof>, String>,
 }
 
@@ -66,15 +66,15 @@ pub(crate) struct Attempt {
     pub(crate) mode: DeliveryMode,
     /// When the attempt was recorded, in microseconds since 1970.
     pub(crate) begun: u64,
-    /// The measure that must decrease.
+    /// The metric that must decrease.
     pub(crate) what: Guarded,
 }
 
 /// The result of a try.
 pub(crate) struct Attempted {
     pub(crate) attempt: Attempt,
-    /// The ruling and the measurements of each service, starting with the service that the try is for; or the
-    /// reason why there are none, and whether anything was written.
+    /// The ruling and the verdict of each service, first of the service for which the try was; or the reason
+    /// why there are none, and whether anything was written.
     pub(crate) outcome: Result<(Ruling, Vec<Judgement>), (String, bool)>,
 }
 
@@ -82,7 +82,7 @@ pub(crate) struct Attempted {
 struct RunningTrial {
     thread: JoinHandle<()>,
     stop: Arc<AtomicBool>,
-    /// Whether the trial has progressed far enough that something may have been written.
+    /// Set once the trial may have written something.
     wrote: Arc<AtomicBool>,
     purpose: Purpose,
     judged: Arc<Mutex<Option<Outcomes>>>,
@@ -90,7 +90,7 @@ struct RunningTrial {
     members: ServiceMembers,
 }
 
-/// The services whose traffic judges changes, and for how long.
+/// How changes are judged: by which services, and for how long.
 pub(crate) struct Judging {
     pub(crate) policy: Policy,
     pub(crate) netns: Netns,
@@ -100,14 +100,14 @@ pub(crate) struct Judging {
     pub(crate) purpose: Purpose,
 }
 
-/// The results of judging changes.
+/// The trial in progress and the results of earlier ones.
 pub(crate) struct GuardedTrials {
     running: Option<RunningTrial>,
-    /// The settings that were judged and may be made, with the verdict.
+    /// The settings that were judged and may be set, with their verdicts.
     kept: BTreeMap<Knob, (Setting, Vec<Judgement>)>,
-    /// The settings that were rolled back, and the processes for which they are not retried.
+    /// The settings that were rolled back, with the processes for which they are not retried.
     reverted: BTreeMap<Knob, (Setting, ServiceMembers)>,
-    /// When changes for these services that could not be judged may be retried.
+    /// When changes that could not be judged may be retried, by the affected services.
     not_before: BTreeMap<BTreeSet<String>, Nanoseconds>,
     done: Arc<Bell>,
 }
@@ -120,19 +120,19 @@ pub(crate) enum TrialResult {
         services: BTreeSet<String>,
         /// A message for the log.
         said: String,
-        /// A finding for the operator, if the change was not kept.
+        /// A finding for the operator if the change was not kept.
         finding: Option<Finding>,
         /// The verdict of each service; empty for a change that could not be tried.
         verdicts: Vec<Judgement>,
     },
-    /// A try.
+    /// A try for a service that misses its goal.
     Attempt(Attempted),
     /// An episode of a standing proof.
     Proof(Proved),
 }
 
 impl GuardedTrials {
-    /// Creates the guards without results; the loop reports new results as [`GUARDED`].
+    /// Creates the state without results. The event loop reports new results as [`GUARDED`].
     pub(crate) fn watched_by(event_loop: &EventLoop) -> Result<Self, Fault> {
         let failed = |errno| Fault::failed(format!("the daemon's epoll: {errno}"));
         let done = Bell::new().map_err(failed)?;
@@ -146,12 +146,12 @@ impl GuardedTrials {
         })
     }
 
-    /// Whether a change is being judged: nothing else may be written in the meantime.
+    /// Whether a change is being judged: nothing else may be written meanwhile.
     pub(crate) fn is_under_way(&self) -> bool {
         self.running.is_some()
     }
 
-    /// Stops the trial in progress: it is rolled back, and counts as not judged.
+    /// Stops the trial in progress. It is rolled back, and counts as not judged.
     pub(crate) fn stop(&self) {
         if let Some(running) = &self.running {
             running.stop.store(true, Ordering::Relaxed);
@@ -172,9 +172,9 @@ impl GuardedTrials {
         self.not_before.clear();
     }
 
-    /// Removes from a plan the changes that must be judged first, and returns the next ones to judge: those
-    /// of the group of services that has waited longest, among the groups that need not wait. Drops changes
-    /// that were rolled back for the same processes.
+    /// Removes from a plan the changes that must be judged first, and returns the group to judge next: the
+    /// one that has waited longest, among those that may be tried now. Drops changes that were rolled back
+    /// for the same processes.
     pub(crate) fn sift(
         &mut self,
         plan: &mut Plan,
@@ -205,8 +205,8 @@ impl GuardedTrials {
                 }
             }
         }
-        // A change that was rolled back is retried as soon as it is combined with another one, because that
-        // is a different change.
+        // A group is dropped only if all its changes were rolled back before: together with a new change, it
+        // is another change.
         let is_known = |change: &model::Change| {
             self.reverted.get(&knob_of(change.to())).is_some_and(|(to, _)| to == change.to())
         };
@@ -251,7 +251,7 @@ impl GuardedTrials {
                 trial.measure_before(&mut is_stopped)?;
                 let most = u64::try_from((trial.takes() + DEADLINE_AFTER).as_nanos()).unwrap_or(u64::MAX);
                 let deadline = Nanoseconds(clock::now().since_boot.0.saturating_add(most));
-                // The daemon may be killed in the middle of a trial.
+                // The guard process restores the host if the daemon is killed during the trial.
                 let guard = Guardian::start(&session, deadline, &trial.namespaces()?)?;
                 writes.store(true, Ordering::Relaxed);
                 let outcome = trial.run(deadline, &mut is_stopped, &mut |_| {})?;
@@ -268,7 +268,7 @@ impl GuardedTrials {
         Ok(())
     }
 
-    /// Takes the result, if there is one.
+    /// Returns the result of a trial that has ended.
     pub(crate) fn take(&mut self, now: Nanoseconds) -> Option<TrialResult> {
         self.done.silence();
         let judged = self.running.as_ref()?.judged.lock().unwrap_or_else(PoisonError::into_inner).take()?;
@@ -302,7 +302,7 @@ impl GuardedTrials {
             Ok(Some((outcome, _))) => outcome,
             Ok(None) => return None,
             Err(fault) => {
-                // The requests may have changed in the meantime: check immediately.
+                // A stopped trial may be retried immediately, because the requests may have changed.
                 let again_after = if stop.load(Ordering::Relaxed) { Nanoseconds::ZERO } else { AGAIN_AFTER };
                 self.not_before.insert(of.clone(), Nanoseconds(now.0.saturating_add(again_after.0)));
                 return Some(TrialResult::Asked {
@@ -340,12 +340,12 @@ impl GuardedTrials {
         Some(TrialResult::Asked { services: of, said, finding, verdicts })
     }
 
-    /// Records that these settings were judged and may be made.
+    /// Records that these settings were judged and may be set.
     fn keep(&mut self, settings: BTreeMap<Knob, Setting>, judgements: &[Judgement]) {
         self.kept.extend(settings.into_iter().map(|(knob, to)| (knob, (to, judgements.to_vec()))));
     }
 
-    /// The verdicts on judged changes among these settings.
+    /// The verdicts on those of these settings that were judged.
     pub(crate) fn verdicts<'s>(&self, settings: impl IntoIterator<Item = &'s Setting>) -> Vec<Judgement> {
         let mut verdicts: Vec<Judgement> = Vec::new();
         for to in settings {
@@ -366,11 +366,12 @@ impl Drop for GuardedTrials {
     }
 }
 
-/// A proof with the pairs of an episode. Removes the episode's transactions from the journal: there would be
-/// dozens a day.
+/// Adds the pairs of an episode to a proof. Removes the episode's transactions from the journal, because
+/// there would be dozens per day.
 fn with_pairs(mut proof: Box<Proof>, outcome: &TrialOutcome, session: &Session) -> Box<Proof> {
     if let Some(differences) = outcome.differences.first() {
-        // The differences are of the withdrawal; a proof stores those of the policy.
+        // The trial's differences are the effect of the withdrawal; a proof stores the opposite, the effect
+        // of the policy.
         let of_policy =
             differences.iter().map(|(quantity, all)| (*quantity, all.iter().map(|it| -it).collect()));
         proof.add(&of_policy.collect());
@@ -381,7 +382,7 @@ fn with_pairs(mut proof: Box<Proof>, outcome: &TrialOutcome, session: &Session) 
     proof.effects = latency::judge::effects(&proof);
     proof.note_effects(clock::now().unix_micros);
     if let Ok(journal) = session.journal() {
-        // A transaction that could not be removed is removed later with the rest of the history.
+        // If this fails, the transaction is removed later, like others of the history.
         outcome.transactions.iter().for_each(|name| drop(journal.forget(*name)));
     }
     proof
@@ -392,9 +393,9 @@ pub(crate) fn of_group(group: &GuardGroup, members: &ServiceMembers) -> ServiceM
     group.services.iter().map(|name| (name.clone(), members.get(name).cloned().unwrap_or_default())).collect()
 }
 
-/// Whether these are the same services as those on which a change was judged: at least one process of each is
-/// still running. Workers come and go, and a service matched by its executable may have processes in
-/// containers that the change did not affect.
+/// Whether these are the services for which a change was judged: of each, at least one process still runs.
+/// Workers come and go, and a service matched by its executable may have processes in containers that the
+/// change did not affect.
 fn are_the_same(judged: &ServiceMembers, now: &ServiceMembers) -> bool {
     judged.len() == now.len()
         && judged.iter().all(|(service, then)| {
@@ -454,7 +455,7 @@ mod test {
         GuardedTrials::watched_by(&EventLoop::new().expect("an epoll")).expect("guards")
     }
 
-    /// The changes to judge next.
+    /// Returns the changes to judge next.
     fn sifted(
         guards: &mut GuardedTrials,
         queues: &[u32],

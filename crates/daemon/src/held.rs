@@ -1,4 +1,4 @@
-//! The daemons' settings that are in force, in the journal and on the host.
+//! The settings that the daemons hold in force, in the journal and on the host.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,56 +12,57 @@ use session::{Fault, unfinished};
 
 use crate::known::has_ended;
 
-/// How many transactions the journal keeps that are no longer in force.
+/// How many transactions that are no longer in force the journal keeps.
 const HISTORY_MAX: usize = 200;
 
-/// The settings that are held, and their journal.
+/// The held settings and their journal.
 pub(crate) struct HeldSettings {
     journal: Journal,
     kernel: Kernel,
-    /// The daemons' transactions that are in force.
+    /// The daemons' transactions in force.
     own: BTreeSet<TransactionName>,
     ledger: Ledger,
     /// The transactions whose rollback is incomplete.
     half_undone: BTreeSet<TransactionName>,
-    /// The settings that another command owns or has on trial, and why.
+    /// The settings that another command owns or has on trial, with the reason.
     taken: BTreeMap<Knob, String>,
-    /// Settings that another program has written since: they are removed from the journal.
+    /// Settings that another program has written since the daemon did. They must be removed from the journal.
     foreign: BTreeSet<Knob>,
-    /// The settings that were held but not wanted at the last tick.
+    /// The settings that were held but no longer wanted at the last tick.
     unwanted: BTreeSet<Knob>,
 }
 
 /// Changes in the journal since it was last read.
 #[derive(Debug, Default)]
 pub(crate) struct JournalChanges {
-    /// Whether any change concerns the daemon.
+    /// Whether any change concerns the daemon's transactions.
     pub(crate) any: bool,
     /// The daemon's transactions that an operator rolled back.
     pub(crate) rolled_back: Vec<TransactionName>,
     /// The settings in these transactions.
     pub(crate) released: BTreeSet<Knob>,
-    /// Whether none of the daemon's settings is in force any longer, except those that could not be restored.
+    /// Whether none of the daemon's settings is in force any more, apart from those that could not be
+    /// restored.
     pub(crate) all: bool,
 }
 
 /// The result of a commit.
 #[derive(Debug, Default)]
 pub(crate) struct Committed {
-    /// The number of repaired settings, which another program or a reset had changed before.
+    /// The number of repaired settings: another program or a reset had changed them.
     pub(crate) repairs: usize,
     /// The objects of repaired settings.
     pub(crate) repaired: BTreeSet<Object>,
-    /// The number of settings that were restored to their value before the daemon, and are no longer held.
+    /// The number of settings that got back their value from before the daemon, and are no longer held.
     pub(crate) released: u64,
 }
 
-/// The settings to restore, and those not to restore.
+/// Which settings to restore.
 #[derive(Debug, Default)]
 pub(crate) struct PutBack {
     /// The steps that restore settings.
     pub(crate) steps: Vec<Step>,
-    /// Changes that another program has since overwritten, each with the current value. They are not
+    /// Changes whose setting another program has overwritten, each with the current value. They are not
     /// restored.
     pub(crate) foreign: Vec<(Change, Setting)>,
 }
@@ -81,11 +82,11 @@ impl HeldSettings {
         }
     }
 
-    /// Adopts the settings of earlier daemons that are in force. First rolls back the daemons' unfinished
-    /// transactions, and calls `each` with the name of each.
+    /// Adopts the settings of earlier daemons that are in force. First rolls back unfinished transactions of
+    /// the daemons, and calls `each` with each name.
     ///
     /// # Errors
-    /// A journal that cannot be read or written, and settings that could not be restored.
+    /// If the journal cannot be read or written, or settings could not be restored.
     pub(crate) fn adopt(&mut self, now: Moment, mut each: impl FnMut(TransactionName)) -> Result<(), Fault> {
         let own = self.journal.kept_by_daemon()?;
         let half = own.iter().rev().filter(|of| of.standing() == apply::Standing::Unfinished);
@@ -93,7 +94,8 @@ impl HeldSettings {
             self.journal.roll_back(name, &mut self.kernel, now)?;
             each(name);
         }
-        // Trials of a program that was killed together with its guard process, usually an earlier daemon.
+        // Roll back trials whose program, usually an earlier daemon, was killed together with its guard
+        // process.
         let tried = self.journal.abandoned()?.into_iter().filter(|of| of.deadline().is_some());
         for name in tried.map(|of| of.name()) {
             match self.journal.roll_back(name, &mut self.kernel, now) {
@@ -123,12 +125,12 @@ impl HeldSettings {
         Ok(transactions.iter().flat_map(|transaction| transaction.begin().replaces.clone()).collect())
     }
 
-    /// The settings.
+    /// The settings in force, by what the daemon wrote last.
     pub(crate) fn ledger(&self) -> &Ledger {
         &self.ledger
     }
 
-    /// The transactions.
+    /// The daemons' transactions in force.
     pub(crate) fn transactions(&self) -> &BTreeSet<TransactionName> {
         &self.own
     }
@@ -138,7 +140,7 @@ impl HeldSettings {
         self.taken.get(knob)
     }
 
-    /// The first setting, of a matching object, that another command owns or has on trial, and why.
+    /// The first setting of a matching object that another command owns or has on trial, with the reason.
     pub(crate) fn first_taken(&self, is_meant: impl Fn(&Object) -> bool) -> Option<(&Knob, &String)> {
         self.taken.iter().find(|((object, _), _)| is_meant(object))
     }
@@ -165,8 +167,8 @@ impl HeldSettings {
         self.kernel.read(settings)
     }
 
-    /// Reads the changes in the journal. Settings that an operator rolled back are no longer held, even if
-    /// some of them could not be restored.
+    /// Reads what has changed in the journal. Settings that an operator rolled back are no longer held, even
+    /// if some of them could not be restored.
     ///
     /// # Errors
     /// The journal could not be read.
@@ -185,8 +187,8 @@ impl HeldSettings {
             return Ok(JournalChanges { any: claimed || before != self.own, ..JournalChanges::default() });
         }
         let gone = held.iter().filter(|(knob, _)| self.ledger.get(knob).is_none()).map(|(knob, _)| *knob);
-        // Includes settings of an older transaction that was not rolled back: they are not set again against
-        // the operator's decision.
+        // Also release settings of older transactions that were not rolled back: setting them again would
+        // contradict the operator.
         let plans = rolled_back.iter().filter_map(|name| self.journal.transaction(*name).ok());
         let changes =
             plans.flat_map(|transaction| transaction.begin().plan.changes().cloned().collect::<Vec<_>>());
@@ -230,8 +232,8 @@ impl HeldSettings {
         committed
     }
 
-    /// Steps that restore unwanted settings: all of them if `now`, otherwise those that were already unwanted
-    /// at the last tick.
+    /// Returns steps that restore unwanted settings: all of them with `now`, otherwise those that were also
+    /// unwanted at the last tick.
     pub(crate) fn put_back(&mut self, unwanted: BTreeSet<Knob>, now: bool) -> PutBack {
         let due: Vec<Knob> = match now {
             true => unwanted.iter().copied().collect(),
@@ -248,7 +250,7 @@ impl HeldSettings {
                     let change = Change::new(change.to().clone(), change.from().clone(), because);
                     back.steps.push(Step::new(vec![change]));
                 }
-                // Another program has set this value, unless it is the original one.
+                // Another program has changed this setting, perhaps to its original value.
                 Ok(found) => {
                     if let Some(found) = found.first().filter(|found| *found != change.from()) {
                         back.foreign.push((change, found.clone()));
@@ -263,9 +265,9 @@ impl HeldSettings {
         back
     }
 
-    /// Forgets settings that have the wanted value although the daemon last wrote a different one: another
-    /// program has set them since, as drivers do when a CPU comes back online. The daemon no longer compares
-    /// or restores them.
+    /// Forgets settings that already have the wanted value, although the daemon last wrote a different one.
+    /// Another program has set them since, like a driver when a CPU comes online. The daemon no longer
+    /// compares or restores them.
     pub(crate) fn forget_repaired_by_others<'s>(
         &mut self,
         wanted: impl Iterator<Item = &'s Setting>,
@@ -285,14 +287,13 @@ impl HeldSettings {
         }
     }
 
-    /// Removes settings that another program has changed since the journal was compacted; returns whether
-    /// there were any.
+    /// Clears the list of settings that other programs have changed, so that nothing is removed from the
+    /// journal. Returns whether there were any.
     pub(crate) fn take_back_foreign(&mut self) -> bool {
         !std::mem::take(&mut self.foreign).is_empty()
     }
 
-    /// Forgets settings of processes that have exited and of devices that were recreated, in the journal,
-    /// too.
+    /// Forgets settings of exited processes and of recreated devices, also in the journal.
     ///
     /// # Errors
     /// The journal could not be compacted; the settings are forgotten anyway.
@@ -301,15 +302,15 @@ impl HeldSettings {
             return Ok(());
         }
         let folded = self.fold(host, asked);
-        // Transactions on which others depend stay in the journal.
+        // Transactions on which others depend are still in the journal: forget their settings here.
         for knob in self.ended(host) {
             self.ledger.forget(&knob);
         }
         folded
     }
 
-    /// Removes from the journal settings that another program has changed since, so that they do not count as
-    /// changes of the daemon's settings.
+    /// Removes from the journal the settings that another program has changed, so that they no longer count
+    /// as the daemon's.
     ///
     /// # Errors
     /// The same as [`HeldSettings::forget_ended`].
@@ -335,7 +336,7 @@ impl HeldSettings {
     fn fold(&mut self, host: &Host, asked: &TransactionOrigin) -> Result<(), Fault> {
         let ended = self.ended(host);
         let foreign = &self.foreign;
-        // A renamed device is the same device.
+        // A device keeps its ifindex when it is renamed.
         let there = |device: DeviceId| host.devices.iter().any(|known| known.id.ifindex == device.ifindex);
         let gone = |change: &Change| {
             let object = change.to().object();
@@ -353,8 +354,8 @@ impl HeldSettings {
         Ok(())
     }
 
-    /// The held settings whose object will not come back: those of exited processes, and of devices whose
-    /// name now belongs to another device. A device that is merely away may come back from another namespace.
+    /// The held settings whose object will not return: it belonged to an exited process, or to a device whose
+    /// name another device has now. A missing device may return from another network namespace.
     fn ended(&mut self, host: &Host) -> BTreeSet<Knob> {
         let Self { ledger, kernel, .. } = self;
         let mut ended = BTreeSet::new();
@@ -372,7 +373,7 @@ impl HeldSettings {
         ended
     }
 
-    /// Rolls back everything that the daemons have set. Read the journal afterwards: [`HeldSettings::news`].
+    /// Rolls back everything that the daemons have set. Call [`HeldSettings::news`] afterwards.
     pub(crate) fn roll_back_all(
         &mut self,
         asked: &TransactionOrigin,
@@ -381,7 +382,7 @@ impl HeldSettings {
         self.journal.roll_back_daemons(&mut self.kernel, asked)
     }
 
-    /// Why some settings were not restored, and which are still in force.
+    /// The error of an incomplete rollback: lists the settings that are still in force.
     pub(crate) fn unfinished(&self, error: RollBackError, undone: &[(TransactionName, Undone)]) -> Fault {
         unfinished(error, undone, &self.journal)
     }

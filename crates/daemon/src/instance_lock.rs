@@ -1,8 +1,9 @@
-//! Allows only one daemon per network namespace, whatever its journal: two would repair each other's values.
+//! Ensures that only one daemon runs per network namespace, even with separate journals: two would undo each
+//! other's settings as drift.
 //!
-//! The lock is a unix socket with an abstract name, which belongs to the namespace and disappears with its
-//! process, however that ends. A lock on the namespace's file would conflict with `tc load --atomic`, which
-//! takes one.
+//! The lock is a unix socket with an abstract name. The name belongs to the network namespace and disappears
+//! with the process, however the process ends. A lock on the namespace's file is not used because `tc load
+//! --atomic` takes one.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::linux::net::SocketAddrExt;
@@ -19,7 +20,7 @@ use crate::event_loop::{Interest, Ready, Registrar, Source, Stay};
 /// The name of the lock's socket.
 const NAME: &[u8] = b"netpolicy/daemon";
 
-/// Maximum number of connections accepted and closed in one turn; the next turn handles the rest.
+/// Maximum number of connections accepted (and closed) in one turn; the next turn handles the rest.
 const ASKERS_MAX: usize = 64;
 
 /// The right to be the daemon of a network namespace.
@@ -28,11 +29,11 @@ pub(crate) struct InstanceLock {
     listener: UnixListener,
 }
 
-/// The result of a claim.
+/// The result of claiming the lock.
 pub(crate) enum LockClaim {
     /// This daemon has the lock.
     Locked(InstanceLock),
-    /// Unknown: a process that is not a daemon holds the name.
+    /// Unknown: a process that is not root's holds the name.
     Unknown(Finding),
 }
 
@@ -58,25 +59,26 @@ impl InstanceLock {
 /// A daemon running in a network namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunningDaemon {
-    /// The process.
+    /// The daemon's pid.
     pub pid: Pid,
-    /// The systemd service of this process; `None` if it was started manually.
+    /// The daemon's systemd service; `None` if it was started manually.
     pub service: Option<String>,
 }
 
 impl RunningDaemon {
-    /// The daemon of a network namespace, whatever its state directory: root's process that holds the
-    /// instance lock there. `None` if there is none, or if the namespace cannot be entered.
+    /// Finds the daemon of a network namespace, whatever its state directory: root's process that holds the
+    /// instance lock there. `None` if there is no daemon, or if the namespace cannot be entered.
     pub fn of(netns: &Netns) -> Option<Self> {
         let peer = netns.run(holder).ok()??;
         (peer.uid == ROOT).then(|| Self { pid: peer.pid, service: linux::process::service_of(peer.pid) })
     }
 
-    /// How to stop the daemon: a command, if one can be run here.
+    /// How to stop the daemon: a command, or where to stop it if no command here can.
     pub fn stop(&self) -> String {
         match &self.service {
             Some(service) => format!("systemctl stop {service}"),
-            // The kernel gives a process of another pid namespace the number 0, and `kill 0` ends the caller's shell.
+            // The pid of a process in another pid namespace is 0, and `kill 0` would kill the caller's
+            // process group.
             None if self.pid == OUTSIDE => {
                 "where the daemon runs: in a container, or outside this one".to_owned()
             }
@@ -93,14 +95,14 @@ impl RunningDaemon {
     }
 }
 
-/// The user whose daemons are considered.
+/// The uid whose processes count as daemons.
 const ROOT: u32 = 0;
 
 /// The pid of a peer that is not in our pid namespace. Kernel: `net/core/sock.c` `cred_to_ucred()`, `pid_vnr()`.
 const OUTSIDE: Pid = Pid(0);
 
-/// The process that holds the lock in this thread's network namespace; also `None` if its backlog is full,
-/// like that of a stopped daemon: this function does not wait.
+/// The process that holds the lock in this thread's network namespace; `None` without one. Does not wait:
+/// `None`, too, if the process's backlog is full, as it is while the daemon is stopped (SIGSTOP).
 fn holder() -> Option<UnixPeer> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).ok()?;
@@ -108,8 +110,8 @@ fn holder() -> Option<UnixPeer> {
     UnixPeer::of(&socket).ok()
 }
 
-/// The error that names the daemon holding the lock. Any user can bind the name, so a holder other than root
-/// does not stop this daemon and is only reported as a finding.
+/// The error that names the daemon with the lock. Any user can bind the name, so a holder other than root
+/// does not stop this daemon and only causes a finding.
 fn taken() -> Result<Finding, Fault> {
     let peer = holder();
     let words = "a daemon with another state directory is already running in this network namespace";
@@ -146,8 +148,8 @@ impl Source for InstanceLock {
         Interest { read: true, ..Interest::default() }
     }
 
-    /// A client connects only for `SO_PEERCRED`; by the time the connection is accepted, the kernel has
-    /// already answered that.
+    /// Accepts and closes connections: clients connect only for `SO_PEERCRED`, which the kernel has answered
+    /// by then.
     fn ready(&mut self, _ready: Ready, _registrar: &mut Registrar) -> Stay {
         let _askers = (0..ASKERS_MAX).take_while(|_| self.listener.accept().is_ok()).count();
         Stay::Stay

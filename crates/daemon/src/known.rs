@@ -10,28 +10,28 @@ use model::{Host, HostKnob, IfIndex, IrqKnob, Nanoseconds, Object, Pid, Setting}
 
 use crate::reconciler::Scope;
 
-/// Observing all processes may take at most this fraction of a CPU, and is not done more often than the
-/// interval below.
+/// Observing all processes takes at most this fraction of a CPU, as a divisor. It is not repeated more often
+/// than every [`LOOK_AT_ALL_EVERY`].
 const LOOK_SHARE: u64 = 2_000;
 pub(crate) const LOOK_AT_ALL_EVERY: Nanoseconds = Nanoseconds::from_millis(60_000);
 
-/// Maximum number of objects other than NAPIs and epolls compared per tick; the rest follow at later ticks.
+/// Maximum number of objects other than NAPIs and epolls that are compared per tick; later ticks continue.
 const COMPARED_MAX: usize = 64;
 
 /// The observed host.
 pub(crate) struct Known {
     observer: Observer,
     host: Host,
-    /// When all processes are due to be observed again, because their sockets cause no events.
+    /// When to observe all processes again, because sockets cause no events.
     look_at_all: Nanoseconds,
     /// The object that was compared last at a tick.
     compared: Option<Object>,
-    /// The settings of the last commit, until they are observed.
+    /// The settings of the last commit, until they have been observed.
     set_lately: Vec<Setting>,
 }
 
 impl Known {
-    /// The host of a network namespace without its processes, which are all due to be observed.
+    /// Observes a network namespace without processes: all of them are due to be observed.
     ///
     /// # Errors
     /// If it cannot be observed.
@@ -56,8 +56,8 @@ impl Known {
         self.observer.isolation_changed(&self.host)
     }
 
-    /// Observes the routes again: the devices of the default route, and the underlay of tunnels. Returns
-    /// whether that changed.
+    /// Observes the routes again: the devices of the default route, and the lower devices of tunnels. Returns
+    /// whether these changed.
     pub(crate) fn routes(&mut self) -> bool {
         self.observer.routes(&mut self.host)
     }
@@ -83,9 +83,10 @@ impl Known {
         self.observer.napis(&mut self.host, index)
     }
 
-    /// Observes a process again, to the required depth; returns false if it does not exist.
+    /// Observes a process again within `scope`; returns false if it does not exist.
     pub(crate) fn process(&mut self, pid: Pid, scope: Scope) -> bool {
-        // A process without receiving sockets may have opened one, which causes no event unless it listens.
+        // A process without receiving sockets may have opened one since: no event reports that unless the
+        // socket listens.
         let known = self.host.process(pid);
         let receives = known.is_some_and(|process| process.sockets.iter().any(Socket::can_receive));
         match scope {
@@ -115,14 +116,14 @@ impl Known {
         Ok(())
     }
 
-    /// Records that all processes were observed, starting at `begun`.
+    /// Records that all processes were observed between `begun` and `now`.
     pub(crate) fn looked_at_all(&mut self, begun: Nanoseconds, now: Nanoseconds) {
         let took = now.0.saturating_sub(begun.0);
         let pause = LOOK_AT_ALL_EVERY.0.max(took.saturating_mul(LOOK_SHARE));
         self.look_at_all = Nanoseconds(now.0.saturating_add(pause));
     }
 
-    /// Whether all processes are due.
+    /// Whether all processes are due to be observed.
     pub(crate) fn are_all_due(&self, now: Nanoseconds) -> bool {
         now >= self.look_at_all
     }
@@ -141,11 +142,11 @@ impl Known {
                         irq.affinity.clone_from(cpus);
                     }
                 }
-                // Not part of an observation: irqbalance is queried when it is compared.
+                // Bans are not observed: irqbalance is queried when a ban is compared.
                 IrqKnob::Ban(_) => {}
             },
             Setting::Host(HostKnob::Sysctl(sysctl, value)) => drop(self.host.sysctls.insert(*sysctl, *value)),
-            // Devices and processes are observed as a whole.
+            // Devices and processes are observed as a whole, which includes these settings.
             Setting::Napi(..)
             | Setting::DeviceNapis(..)
             | Setting::Kthread(..)
@@ -156,7 +157,7 @@ impl Known {
         }
     }
 
-    /// Records the settings of the last commit: they are due to be observed.
+    /// Records the settings of the last commit, which are observed next.
     pub(crate) fn note_set(&mut self, settings: Vec<Setting>) {
         self.set_lately = settings;
     }
@@ -166,7 +167,8 @@ impl Known {
         std::mem::take(&mut self.set_lately)
     }
 
-    /// The objects that are next to be compared, at most [`COMPARED_MAX`]: those after the last compared one.
+    /// The objects to compare next, at most [`COMPARED_MAX`], continuing after the object that was compared
+    /// last.
     pub(crate) fn due_to_compare(&self, objects: &BTreeMap<Object, Vec<Setting>>) -> Vec<Object> {
         let after = self.compared.and_then(|last| objects.range((Excluded(last), Unbounded)).next());
         let Some(begin) = after.or_else(|| objects.first_key_value()).map(|(object, _)| *object) else {
@@ -175,14 +177,14 @@ impl Known {
         objects.range(begin..).take(COMPARED_MAX).map(|(object, _)| *object).collect()
     }
 
-    /// Records that an object is being compared.
+    /// Records which object was compared last.
     pub(crate) fn compared(&mut self, object: Object) {
         self.compared = Some(object);
     }
 }
 
-/// Whether the object belongs to a process that has exited. A process that is no longer observed may still be
-/// alive.
+/// Whether the object belongs to an exited process. A process that is no longer observed may still be
+/// running.
 pub(crate) fn has_ended(object: &Object, host: &Host) -> bool {
     let process = match object {
         Object::Epoll(epoll) => epoll.process,

@@ -1,4 +1,4 @@
-//! Observes again the parts of the host that have changed according to the work.
+//! Observes the parts of the host that may have changed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +11,7 @@ use crate::reconciler::{HostEvent, Scope, Work};
 use crate::status::DaemonPhase;
 
 impl Daemon<'_> {
-    /// Observes the objects that the work names. Returns false if nothing else is left to do for it.
+    /// Observes what the work names. Returns false if the work needs nothing further.
     pub(crate) fn look(&mut self, work: &Work) -> Result<bool, Fault> {
         if work.policy {
             self.read_policy();
@@ -89,7 +89,7 @@ impl Daemon<'_> {
             false => Processes::Only(meant.iter().copied().collect()),
         };
         self.known.everything(&which)?;
-        // A process without sockets may still make a request.
+        // Keep a process without sockets that still exists: it may make a request.
         for pid in meant {
             if !self.known.has_process(pid) {
                 self.requests.ended(pid);
@@ -99,7 +99,7 @@ impl Daemon<'_> {
         self.watch_known_processes()
     }
 
-    /// Watches the exits and the children of the known processes.
+    /// Watches the exits and the children of all observed processes.
     fn watch_known_processes(&mut self) -> Result<(), Fault> {
         let known = self.known.host().processes.iter().map(|process| process.id.pid).collect();
         if let Some(error) = self.sources.watch_alone(&known)? {
@@ -108,8 +108,7 @@ impl Daemon<'_> {
         Ok(())
     }
 
-    /// Observes state that causes no events: the values of NAPIs, the parameters of epolls, and all other
-    /// held settings.
+    /// Observes state that causes no events: NAPI values, epoll parameters, and all other held settings.
     fn look_at_what_has_no_event(&mut self) -> Result<(), Fault> {
         self.sources.tick();
         if self.sources.files().again() {
@@ -117,16 +116,16 @@ impl Daemon<'_> {
             self.note(&HostEvent::Policy, at);
         }
         if self.held.is_any_taken() {
-            // A process that owned settings may have been killed, which causes no event.
+            // A process that owned settings may have been killed, which no event reports.
             self.held.read_claims()?;
         }
         if self.known.isolation_changed() {
-            // Threads were moved, and the set of usable CPUs has changed.
+            // Isolation changed: the kernel has moved threads, and other CPUs are usable now.
             self.known.cpus();
             self.rejections.clear();
         }
         if self.known.routes() {
-            // Sections may now match other devices, and tunnels may use other devices.
+            // Sections may now match other devices, and tunnels may use other lower devices.
             self.rejections.clear();
         }
         if self.known.are_all_due(now()) || !self.sources.sees_processes() {
@@ -156,7 +155,8 @@ impl Daemon<'_> {
         }
         let mut processes: BTreeMap<Pid, Scope> = BTreeMap::new();
         processes.extend(self.plan.processes_with_epolls().into_iter().map(|pid| (pid, Scope::Epolls)));
-        // No event reports that a connection begins or ends, and each connection has its own rule.
+        // No event reports that a connection begins or ends, but each connection needs a rule: observe
+        // sockets, too.
         let scope = if self.plan.follows_connections() { Scope::Whole } else { Scope::Epolls };
         processes.extend(self.requests.requesters().into_iter().map(|pid| (pid, scope)));
         if scope == Scope::Whole {
@@ -175,12 +175,12 @@ impl Daemon<'_> {
         Ok(())
     }
 
-    /// Reads held settings; if they differ, observes their object.
+    /// Reads an object's held settings. If they differ, observes the object.
     fn compare(&mut self, object: Object, held: &[Setting]) -> Result<(), Fault> {
         match self.held.current(held) {
             Ok(found) if found == held => Ok(()),
             Ok(found) => {
-                // Values that are read individually are also stored individually.
+                // Some settings are not part of an observation: store their values individually.
                 for setting in &found {
                     self.known.take_in(setting);
                 }
@@ -260,8 +260,8 @@ impl Daemon<'_> {
         }
     }
 
-    /// Leaves alone the daemon's settings that an operator rolled back, even if some of them could not be
-    /// restored. Returns whether any change in the journal concerns the daemon.
+    /// Makes the daemon leave alone the settings that an operator rolled back, even if some of them could not
+    /// be restored. Returns whether any change in the journal concerns the daemon.
     pub(crate) fn look_at_journal(&mut self) -> Result<bool, Fault> {
         let news = self.held.news()?;
         if news.rolled_back.is_empty() {
@@ -274,7 +274,7 @@ impl Daemon<'_> {
             self.telemetry.enter(DaemonPhase::Released);
         }
         self.report_rolled_back(&news.rolled_back);
-        // Observe the values that the rollback wrote.
+        // The rollback changed values: observe everything.
         let at = now();
         self.note(&HostEvent::Lost, at);
         Ok(true)
@@ -292,7 +292,7 @@ fn not_reported(error: &KernelError) -> Finding {
     }
 }
 
-/// The process that an object belongs to.
+/// The process to which an object belongs.
 pub(crate) fn process_of(object: &Object) -> Option<Pid> {
     object.process().map(|process| process.pid)
 }

@@ -1,7 +1,7 @@
 //! Notifies systemd of the daemon's state: ready, reloading, alive.
 //!
-//! It sends messages to the socket in `NOTIFY_SOCKET`, as described in sd_notify(3); without that variable,
-//! it does nothing.
+//! Sends messages to the socket in `NOTIFY_SOCKET`, as described in sd_notify(3). Does nothing without that
+//! variable.
 
 use std::fmt;
 use std::io;
@@ -21,7 +21,7 @@ pub(crate) struct Notifier {
 }
 
 impl Notifier {
-    /// The socket of the systemd that started this process, if it wants notifications.
+    /// Opens the notification socket if systemd started this process and wants notifications.
     ///
     /// # Errors
     /// If the variable does not name a socket.
@@ -32,7 +32,7 @@ impl Notifier {
         }
     }
 
-    /// The socket of this name: a path, or `@` and an abstract name.
+    /// Opens the socket with this name: a path, or `@` and an abstract name.
     ///
     /// # Errors
     /// If the name is invalid.
@@ -46,17 +46,18 @@ impl Notifier {
         Ok(Self { socket, address })
     }
 
-    /// Sends a notification. Errors are ignored: a missing receiver is no reason to stop.
+    /// Sends a notification. Ignores errors: the daemon must not stop because there is no receiver.
     pub(crate) fn say(&self, words: &str) {
         let _ = self.socket.send_to_addr(words.as_bytes(), &self.address);
     }
 }
 
-/// Notifies systemd from within the daemon's loop: a loop that hangs sends no watchdog notification.
+/// Sends notifications from within the daemon's loop, so that a loop that hangs sends no watchdog
+/// notification.
 pub(crate) struct Herald {
     notifier: Notifier,
     shared: Shared,
-    /// The watchdog interval.
+    /// The interval of watchdog notifications; `None` if systemd wants none.
     every: Option<Duration>,
     next: Option<Instant>,
     reported: Option<DaemonPhase>,
@@ -70,11 +71,11 @@ impl fmt::Debug for Herald {
 }
 
 impl Herald {
-    /// A source that notifies this systemd of this daemon.
+    /// Creates the source that notifies systemd of the daemon's state.
     pub(crate) fn new(notifier: Notifier, shared: Shared) -> Self {
         let micros = std::env::var("WATCHDOG_USEC").ok().and_then(|micros| micros.parse::<u64>().ok());
         let ours = std::env::var("WATCHDOG_PID").is_ok_and(|pid| pid == std::process::id().to_string());
-        // Notify twice as often as required.
+        // Notify twice as often as systemd requires.
         let every = micros.filter(|_| ours).map(|micros| Duration::from_micros(micros / 2));
         Self { notifier, shared, every, next: every.map(|_| Instant::now()), reported: None, reads: 0 }
     }

@@ -1,4 +1,4 @@
-//! The daemon's options: `/etc/netpolicy/daemon.toml`, overridden by the command line.
+//! The daemon's options: `/etc/netpolicy/daemon.toml`, with overrides from the command line.
 
 use std::path::Path;
 
@@ -46,10 +46,11 @@ struct File {
 }
 
 impl DaemonOptions {
-    /// Reads the file and applies the caller's overrides; `config` names a file other than [`CONFIG_FILE`].
+    /// Reads the file and applies the caller's overrides; `config` names a file to use instead of
+    /// [`CONFIG_FILE`].
     ///
     /// # Errors
-    /// A named file that cannot be read, or a file that is not a valid configuration.
+    /// If a named file cannot be read, or the file is not a valid configuration.
     pub fn read(
         config: Option<&Path>,
         on_stop: Option<OnStop>,

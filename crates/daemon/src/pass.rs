@@ -1,5 +1,5 @@
-//! One pass of a level-triggered reconciliation loop: plans on the known host, commits what is permitted, and
-//! restores what is no longer requested.
+//! One pass of a level-triggered reconciliation loop: plans on the observed host, commits the permitted
+//! changes, and restores settings that are no longer requested.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,23 +19,23 @@ use crate::reconciler::{LeftAlone, Work};
 use crate::status::{DaemonPhase, EventKind};
 use crate::{goals, guards};
 
-/// The message for transactions that could not be compacted into one.
+/// The message if transactions could not be compacted into one.
 const NOT_COMPACTED: &str = "compacting the journal failed";
 
-/// Maximum number of commits per work: for queues, for their settings, and for changes that occur in the
-/// meantime.
+/// Maximum number of commits in a pass: for queues, for the queues' settings, and for changes that occur in
+/// the meantime.
 const COMMITS_MAX: usize = 8;
 
-/// Maximum number of foreign settings named in a finding.
+/// Maximum number of settings that a finding about other programs names.
 const TAKEN_NAMED_MAX: usize = 16;
 
-/// How to permit changes that the daemon does not make by default.
+/// The hint about changes that the daemon does not make by default.
 pub(crate) const DISRUPTIVE: &str = "start the daemon with --disruptive or --allow-irreversible, or set the option in /etc/netpolicy/daemon.toml";
 
 /// When to retry a failed commit.
 enum CommitRetry {
-    /// The host has changed since it was observed, or the cause of the failure is now known: planning again
-    /// may succeed.
+    /// Immediately: the host has changed since it was observed, or the plan will now avoid the failure's
+    /// cause.
     Again,
     /// After a delay.
     Later,
@@ -46,8 +46,8 @@ impl Daemon<'_> {
     pub(crate) fn work(&mut self, work: Work) {
         let begun = now();
         if self.quality.guards.is_under_way() {
-            // The requests may have changed while a trial was running. If a file was written in several steps
-            // or only touched, its contents are the same.
+            // A change of the requests stops a running trial. If a file was written in several steps or only
+            // touched, its contents may be the same.
             if work.asked || work.policy && self.files_changed() {
                 self.quality.guards.stop();
             }
@@ -60,7 +60,8 @@ impl Daemon<'_> {
         let may_have_ended = is_tick || !work.observe.devices.is_empty();
         let span = |begun: Nanoseconds| Nanoseconds(now().0.saturating_sub(begun.0));
         let outcome = match self.look(&work) {
-            // The event was a commit by another process or this daemon that changes nothing relevant.
+            // The event was a write to the journal that does not concern the daemon, or a scan that found
+            // nothing.
             Ok(false) => return self.reconciler.done(span(begun), now()),
             Ok(true) => self.converge(&work),
             Err(fault) => Err(fault),
@@ -106,11 +107,11 @@ impl Daemon<'_> {
         }
     }
 
-    /// Plans and commits until nothing differs. Returns false if some work must be retried later.
+    /// Plans and commits until nothing differs. Returns false if some of the work must be retried later.
     fn converge(&mut self, work: &Work) -> Result<bool, Fault> {
         if self.telemetry.phase() == DaemonPhase::Released {
             self.plan.release_wake();
-            // Nothing is changed, but the status of the requests is reported.
+            // Change nothing, but report the status of the requests.
             self.place();
             self.report();
             return Ok(true);
@@ -129,7 +130,7 @@ impl Daemon<'_> {
             match self.commit(plan)? {
                 Ok(()) => {
                     if !again && !changed {
-                        // The policy is in force; the remaining passes only verify that.
+                        // The policy is in force; the following passes only verify that.
                         self.note_reactions(work);
                         self.look_at_what_was_set()?;
                         let left = self.planned(work);
@@ -163,7 +164,7 @@ impl Daemon<'_> {
         }
     }
 
-    /// Places the requests on the present host.
+    /// Plans all requests on the observed host.
     fn place(&mut self) {
         self.telemetry.count(|counters| counters.passes.plans += 1);
         let mut selection = plan::select(&self.policy(), self.known.host());
@@ -186,8 +187,8 @@ impl Daemon<'_> {
         self.requests.follow_apps(self.plan.followed_apps());
     }
 
-    /// The changes to make now. If the request in progress is refused, none of its changes are made: the
-    /// earlier requests apply again.
+    /// Returns the changes to make now. If the request in progress is refused, makes none of its changes and
+    /// plans the earlier requests again.
     fn planned(&mut self, work: &Work) -> Plan {
         let plan = self.planned_of_all(work);
         if !self.went_back() {
@@ -267,12 +268,13 @@ impl Daemon<'_> {
         self.telemetry.detail_of("a change was not made because it cannot be judged", begun);
     }
 
-    /// Steps that restore held settings that are no longer wanted: immediately if the requests changed,
-    /// otherwise if they were unwanted at two consecutive ticks. The settings of a refused request stay.
+    /// Returns steps that restore held settings that are no longer wanted: immediately if the requests
+    /// changed, otherwise if the settings were unwanted at two consecutive ticks. The settings of a refused
+    /// request stay.
     fn put_back(&mut self, work: &Work) -> Vec<Step> {
         let now = work.policy || work.asked || work.app_requests;
         let host = self.known.host();
-        // A renamed device is the same device, but no request under its old name applies to it any longer.
+        // A renamed device is the same device, but requests under its old name no longer apply to it.
         let is_renamed = |(object, _): &Knob| {
             let Some(id) = object.device() else { return false };
             let device = host.devices.iter().find(|device| device.id == id);
@@ -291,7 +293,7 @@ impl Daemon<'_> {
         steps
     }
 
-    /// A new request clears the left-alone state: its cause may have been fixed.
+    /// Makes the daemon manage all settings that a new request wants, even if they were left alone before.
     fn take_up_what_is_asked_for(&mut self) {
         self.rejections.keep_wanted(|setting| self.plan.wants(setting), self.held.ledger());
         let Some(target) = self.answers.take_up() else { return };
@@ -299,8 +301,8 @@ impl Daemon<'_> {
         self.rejections.forgive(|object| objects.contains(object));
         self.quality.guards.take_up();
         self.reconciler.take_up_of(&objects);
-        // The queues of a device may belong to another request that wants the same values and was rolled
-        // back.
+        // Other requests for the device's queues may have been rolled back although they want the same
+        // values.
         if let Target::Device(name) = &target {
             self.reconciler
                 .take_up_where(|object| object.device().is_some_and(|device| device.name.as_str() == name));
@@ -368,7 +370,7 @@ impl Daemon<'_> {
         }
     }
 
-    /// Removes changes that the kernel refuses, and those of settings that another program owns.
+    /// Removes changes that the kernel refuses, and changes of settings that another program owns.
     fn keep_out(&mut self, plan: &mut Plan) {
         let mut taken: BTreeMap<String, Vec<String>> = BTreeMap::new();
         let steps = std::mem::take(&mut plan.steps);
@@ -413,7 +415,8 @@ impl Daemon<'_> {
             Ok(name) => name,
             Err(NotInForce::Keep(error)) => return Err(error.into()),
             Err(NotInForce::Commit(error)) => {
-                // No transaction was begun if other programs own a setting or have changed it.
+                // The transaction was not begun if other programs own a setting or have changed it: that is
+                // not a failure.
                 let begun = u64::from(error.transaction.is_some());
                 self.telemetry.count(|counters| counters.passes.failures += begun);
                 if matches!(error.host, apply::UndoState::NotRestored(_)) {
@@ -431,7 +434,7 @@ impl Daemon<'_> {
         if let Some(name) = name {
             let journal = self.session.journal()?;
             for verdict in self.quality.guards.verdicts(changes.iter().map(Change::to)) {
-                // A failure here does not affect the committed changes.
+                // The changes are committed, even if this fails.
                 let noted = journal.note_judgement(name, &verdict).map_err(Fault::from);
                 self.telemetry.detail_of("a verdict could not be recorded in the journal", noted);
             }
@@ -573,7 +576,7 @@ impl Daemon<'_> {
     }
 }
 
-/// Removes transaction names from a failure message, so that the same failure has the same message.
+/// Removes transaction names from a failure message, so that equal failures have equal messages.
 fn without_transactions(words: &str) -> String {
     const STANDS_FOR_ONE: &str = "TRANSACTION";
     let mut text = String::new();
@@ -594,7 +597,7 @@ fn without_transactions(words: &str) -> String {
     text
 }
 
-/// Length of a transaction name: `20261122T030000.000000Z-0c01`.
+/// The length of a transaction name, such as `20261122T030000.000000Z-0c01`.
 const NAME_BYTES: usize = 28;
 
 fn problem(rule: &str, object: String, summary: &str) -> Finding {

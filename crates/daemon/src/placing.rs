@@ -1,4 +1,4 @@
-//! Places all requests that can be followed: a refused request does not stop the others.
+//! Plans all requests that can be followed: a refused request does not affect the others.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -8,31 +8,31 @@ use model::{Intent, Pid, Plan, Policy, Target};
 use plan::{Desired, Placement, Refusal, Resolved, Selection};
 use session::cycle;
 
-/// Maximum number of requests that are refused individually; with more, nothing is planned.
+/// Maximum number of requests that are refused individually. If there are more, nothing is planned.
 const REFUSED_MAX: usize = 64;
 
-/// A policy placed on a host, with its followed and refused requests.
+/// A policy planned on a host, with its followed and refused requests.
 #[derive(Debug, Default)]
 pub(crate) struct Placed {
     /// The objects of the followed requests.
     pub(crate) placement: Option<Placement>,
     /// The settings of the placed requests.
     pub(crate) desired: Desired,
-    /// The differences.
+    /// The changes that the desired settings need.
     pub(crate) plan: Plan,
     /// The followed requests, by index in the policy, in the order of the placement's parts.
     pub(crate) followed: Vec<usize>,
     /// The refused requests, by index in the policy, with the reason.
     pub(crate) refused: BTreeMap<usize, Refusal>,
-    /// How many of the policy's requests are the operator's: those of applications come after them.
+    /// The number of the operator's requests. They come first in the policy, before those of applications.
     pub(crate) own: usize,
 }
 
 /// The processes of each request, by index in the policy.
 pub(crate) type RequestMembers = BTreeMap<usize, BTreeSet<Pid>>;
 
-/// Plans as much of a policy as possible on this host, with a request for each device. The first `own`
-/// requests are the operator's; requests of applications never prevent these from being followed.
+/// Plans as much of a policy as possible on this host. `selection` has a request for each device. The first
+/// `own` requests are the operator's; requests of applications never prevent these from being followed.
 pub(crate) fn place(selection: &Selection, own: usize, host: &Host, members: &RequestMembers) -> Placed {
     let policy = &selection.policy;
     let mut refused = selection.clashes.clone();
@@ -43,7 +43,7 @@ pub(crate) fn place(selection: &Selection, own: usize, host: &Host, members: &Re
             Target::Task(pid) => host.process(*pid).is_some(),
             _ => true,
         };
-        // A request whose target does not exist waits; this is not a problem.
+        // A request whose target does not exist waits for it, which is not a problem.
         if there && !refused.contains_key(&index) {
             followed.push(index);
         }
@@ -55,8 +55,7 @@ pub(crate) fn place(selection: &Selection, own: usize, host: &Host, members: &Re
                 return Placed { placement, desired, plan, followed, refused, own };
             }
             Err(refusal) => {
-                // Find the shortest prefix of the requests that is refused: its last request is the one to
-                // refuse.
+                // Find the shortest refused prefix of the requests, and refuse its last request.
                 let fits = |count: &usize| attempt(selection, &followed[..*count], host, members).is_ok();
                 let (mut good, mut bad) = (0, followed.len());
                 let mut why = refusal;
@@ -96,7 +95,7 @@ fn attempt(
     let mut intents: Vec<Intent> = Vec::with_capacity(followed.len());
     for index in followed {
         let pids = members.get(index).into_iter().flatten().copied();
-        // A process that has exited is not placed.
+        // Exclude processes that have exited.
         let pids = pids.filter(|pid| host.process(*pid).is_some());
         resolved = resolved.with(intents.len(), pids);
         for note in selection.notes.get(index).into_iter().flatten() {

@@ -1,4 +1,4 @@
-//! Answers clients' queries the same way as the commands with these names.
+//! Answers clients' queries like the commands with the same names.
 
 use std::sync::Arc;
 
@@ -14,8 +14,7 @@ use crate::api::QueryHandler;
 use crate::api::method::{Question, VarlinkError};
 use crate::daemon::left_to_others;
 
-/// Creates the handler of queries for a daemon of this session. Each query observes the host, in a separate
-/// thread.
+/// Creates the query handler of a daemon. A separate thread runs it for each query, and observes the host.
 pub(crate) fn handler(session: Session) -> QueryHandler {
     Arc::new(move |question| {
         let found = answer(question, &session);
@@ -45,7 +44,7 @@ fn answer(question: &Question, session: &Session) -> Result<Map<String, Value>, 
     }
 }
 
-/// The reply about a transaction that was rolled back.
+/// The reply about a rolled back transaction.
 fn rolled_back(name: TransactionName, undone: &Undone) -> Value {
     let restored = undone.changes.iter().filter(|undone| undone.fate == Fate::Restored);
     let changes: Vec<String> = restored

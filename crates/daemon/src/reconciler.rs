@@ -2,15 +2,16 @@
 //! argument.
 //!
 //! - Events that arrive together are handled together: a turn begins [`EventKind::delay`] after the first event.
-//! - After work comes a pause as long as the work was, up to [`PAUSE_MAX`]: a storm of events costs at most
-//!   half a CPU.
-//! - Failed work is retried after [`RETRY_FIRST`], twice that, and so on up to [`TICK`], together with new
-//!   work.
-//! - State that causes no events is observed every [`TICK`]; the epolls of a young process, if BPF does not
-//!   report them, after [`YOUNG_FIRST`], twice that, and so on up to [`YOUNG_EVERY`].
-//! - State that appears soon but causes no event, such as the first packet of a UDP server, is scanned for
-//!   every [`SCAN_EVERY`].
-//! - An object is repaired at most [`REPAIRS_MAX`] times within [`REPAIRS_WITHIN`]. After that, the object is left alone until some of the repairs are older than that, because fighting another program over a value helps neither.
+//! - After work, the daemon pauses for as long as the work took, up to [`PAUSE_MAX`]: a storm of events costs
+//!   at most half a CPU.
+//! - Failed work is retried, together with new work, after [`RETRY_FIRST`], twice that, and so on up to
+//!   [`TICK`].
+//! - State that causes no events is observed every [`TICK`]. If BPF does not report new epolls, those of a
+//!   young process are observed after [`YOUNG_FIRST`], twice that, and so on up to [`YOUNG_EVERY`].
+//! - Scans every [`SCAN_EVERY`] look for state that is expected soon but causes no event, such as the first
+//!   packet of a UDP server.
+//! - An object is repaired at most [`REPAIRS_MAX`] times within [`REPAIRS_WITHIN`]; then it is left alone
+//!   until older repairs no longer count. If two programs keep overwriting a value, neither gains.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -26,27 +27,27 @@ pub const TICK: Nanoseconds = Nanoseconds::from_millis(10_000);
 pub const PAUSE_MAX: Nanoseconds = Nanoseconds::from_millis(10);
 /// The first delay before failed work is retried.
 pub const RETRY_FIRST: Nanoseconds = Nanoseconds::from_millis(5);
-/// The first delay before a young process's epolls are looked for, if BPF does not report them.
+/// The first delay before a young process's epolls are observed, if BPF does not report them.
 pub const YOUNG_FIRST: Nanoseconds = Nanoseconds::from_millis(5);
-/// The longest interval between these searches.
+/// The longest interval between these observations.
 pub const YOUNG_EVERY: Nanoseconds = Nanoseconds::from_millis(1_000);
 /// How long a process counts as young.
 pub const YOUNG_FOR: Nanoseconds = Nanoseconds::from_millis(10_000);
-/// The interval of scans for state that appears soon but causes no event.
+/// The interval of scans for state that is expected soon but causes no event.
 pub const SCAN_EVERY: Nanoseconds = Nanoseconds::from_millis(500);
 /// Maximum number of repairs of an object within [`REPAIRS_WITHIN`].
 pub const REPAIRS_MAX: usize = 10;
 /// The period for [`REPAIRS_MAX`].
 pub const REPAIRS_WITHIN: Nanoseconds = Nanoseconds::from_millis(600_000);
 /// Maximum number of application requests that are followed immediately within [`APP_REQUESTS_WITHIN`];
-/// further ones wait for the tick.
+/// further ones wait for the next tick.
 pub const APP_REQUESTS_MAX: usize = 10;
 /// The period for [`APP_REQUESTS_MAX`].
 pub const APP_REQUESTS_WITHIN: Nanoseconds = TICK;
-/// Maximum number of objects whose repairs are stored; the least recently repaired object is dropped first.
+/// Maximum number of objects whose repairs are recorded. The least recently repaired object is dropped first.
 pub const REPAIRED_MAX: usize = 65_536;
 
-/// An event, with the details that determine the work.
+/// An event with the details that determine the resulting work.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HostEvent {
     /// A device appeared, disappeared or changed.
@@ -57,7 +58,7 @@ pub enum HostEvent {
     Queues(String),
     /// A CPU went online or offline.
     Cpu,
-    /// A process becomes managed, or has a new executable: all of it is observed.
+    /// A process is to be managed, or has a new executable: all of it is observed.
     Exec(Pid),
     /// A managed process has forked this child.
     Fork(Pid),
@@ -77,12 +78,12 @@ pub enum HostEvent {
     Asked,
     /// Another process wrote to the journal.
     Journal,
-    /// Events were lost: everything is observed.
+    /// Events were lost: everything is observed again.
     Lost,
 }
 
 impl HostEvent {
-    /// Its kind.
+    /// The kind of the event.
     pub fn kind(&self) -> EventKind {
         match self {
             Self::Link(_) => EventKind::Link,
@@ -105,24 +106,24 @@ impl HostEvent {
 }
 
 impl EventKind {
-    /// How long a turn waits for further events.
+    /// How long the daemon waits for further events before it handles this one.
     pub fn delay(self) -> Nanoseconds {
         match self {
-            // A changing device causes several notifications in a row.
+            // A changing device causes several notifications in quick succession.
             Self::Link | Self::Ethtool | Self::Queues | Self::Cpu => Nanoseconds::from_micros(500),
             // An editor writes a file in several steps.
             Self::Policy => Nanoseconds::from_millis(1),
             Self::Exec | Self::Fork | Self::Exit | Self::Listener | Self::Epoll | Self::AppRequest => {
                 Nanoseconds::from_micros(50)
             }
-            // The connection must first be accepted and read.
+            // The connection must first be accepted and read from.
             Self::Connection => Nanoseconds::from_millis(1),
             Self::Asked | Self::Journal | Self::Timer => Nanoseconds::ZERO,
         }
     }
 }
 
-/// The depth to which a process is observed.
+/// How much of a process is observed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Scope {
     /// The epolls and their parameters.
@@ -131,14 +132,14 @@ pub enum Scope {
     Whole,
 }
 
-/// The objects to observe again.
+/// The parts of the host to observe again.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Observe {
     /// Devices, by index.
     pub devices: BTreeSet<IfIndex>,
-    /// Devices, by their former name.
+    /// Devices by the name that they had at the event.
     pub named: BTreeSet<String>,
-    /// Processes.
+    /// Processes, and how much of each to observe.
     pub processes: BTreeMap<Pid, Scope>,
     /// The CPUs.
     pub cpus: bool,
@@ -149,21 +150,21 @@ pub struct Observe {
 /// The work of a turn.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Work {
-    /// Parts of the host.
+    /// Observe these parts of the host.
     pub observe: Observe,
-    /// The policy files.
+    /// Read the policy files.
     pub policy: bool,
-    /// The requests of applications.
+    /// Read the requests of applications.
     pub app_requests: bool,
     /// Whether the requests changed, so that unwanted settings are restored immediately.
     pub asked: bool,
-    /// The journal, to detect rollbacks by other programs.
+    /// Read the journal, to detect rollbacks by other programs.
     pub journal: bool,
-    /// State that causes no events.
+    /// Observe state that causes no events.
     pub tick: bool,
-    /// State that appears soon but causes no event.
+    /// Scan for state that is expected soon but causes no event.
     pub scan: bool,
-    /// Whether this includes work that failed before.
+    /// Whether the work includes work that failed before.
     pub again: bool,
     /// The kinds of events that led to this work, each with the time of the first event.
     pub first_events: BTreeMap<EventKind, Nanoseconds>,
@@ -174,13 +175,13 @@ impl Work {
         *self == Self::default()
     }
 
-    /// Whether the only known event is a write to the journal.
+    /// Whether the only reason for this work is a write to the journal.
     pub fn is_of_the_journal_alone(&self) -> bool {
         self.journal
             && *self == Self { journal: true, first_events: self.first_events.clone(), ..Self::default() }
     }
 
-    /// Whether only a scan is due and no event is known.
+    /// Whether the only reason for this work is a due scan.
     pub fn is_a_scan_alone(&self) -> bool {
         self.scan && *self == Self { scan: true, first_events: self.first_events.clone(), ..Self::default() }
     }
@@ -236,19 +237,19 @@ pub enum LeftAlone {
     RolledBack,
 }
 
-/// The state that decides which settings are left alone.
+/// Which settings are left alone, and the repairs so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Suppressed {
     repaired: BTreeMap<Object, VecDeque<Nanoseconds>>,
     released: BTreeSet<Knob>,
 }
 
-/// The part of a plan that may be carried out.
+/// The permitted part of a plan.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PermittedPlan {
     /// The changes that may be made.
     pub plan: Plan,
-    /// The objects that these changes repair.
+    /// The objects that the permitted changes repair.
     pub repairs: BTreeSet<Object>,
     /// The changes that are not made, with the reasons.
     pub left_alone: Vec<(Change, LeftAlone)>,
@@ -262,7 +263,7 @@ pub struct Reconciler {
     rest_until: Nanoseconds,
     retry: Option<(Nanoseconds, Nanoseconds, Work)>,
     tick_at: Nanoseconds,
-    /// The time of the next scan, if there is anything to scan for.
+    /// The time of the next scan; `None` if there is nothing to scan for.
     scan_at: Option<Nanoseconds>,
     sees_new_epolls: bool,
     young: BTreeMap<Pid, Young>,
@@ -272,7 +273,7 @@ pub struct Reconciler {
 }
 
 impl Reconciler {
-    /// Creates a reconciler: nothing has been observed yet, so everything is due now.
+    /// Creates a reconciler for which everything is due now, because nothing has been observed yet.
     pub fn begin(now: Nanoseconds, sees_new_epolls: bool) -> Self {
         let mut converge = Self { sees_new_epolls, tick_at: plus(now, TICK), ..Self::default() };
         converge.note(&HostEvent::Policy, now, now);
@@ -303,7 +304,7 @@ impl Reconciler {
             }
             HostEvent::Connection(pid) => {
                 self.work.process(*pid, Scope::Whole);
-                // The accept of the connection causes no event.
+                // No event reports that the connection is accepted.
                 self.watch_young(*pid, Scope::Whole, now);
             }
             HostEvent::Epoll(pid) => self.work.process(*pid, Scope::Epolls),
@@ -311,7 +312,7 @@ impl Reconciler {
                 self.work.app_requests = true;
                 if let Some(pid) = pid {
                     self.work.process(*pid, Scope::Whole);
-                    // No event reports that the requesting socket connects or joins an epoll.
+                    // No event reports that the requesting socket is connected or added to an epoll.
                     self.watch_young(*pid, Scope::Whole, now);
                 }
             }
@@ -321,12 +322,12 @@ impl Reconciler {
             HostEvent::Lost => self.work.observe.everything = true,
         }
         self.work.note(event.kind(), at);
-        // An event noticed late is not delayed further.
+        // An event that was noticed late is not delayed further.
         let due = plus(at, event.kind().delay()).max(now);
         self.due = Some(self.due.map_or(due, |before| before.min(due)));
     }
 
-    /// Frequently searches for the epolls of a young process, if BPF does not report them.
+    /// Observes the epolls of a young process frequently, if BPF does not report new ones.
     fn watch_young_epolls(&mut self, pid: Pid, now: Nanoseconds) {
         if !self.sees_new_epolls {
             self.watch_young(pid, Scope::Epolls, now);
@@ -337,7 +338,7 @@ impl Reconciler {
     fn watch_young(&mut self, pid: Pid, scope: Scope, now: Nanoseconds) {
         let next = plus(now, YOUNG_FIRST);
         let young = Young { until: plus(now, YOUNG_FOR), next, pause: YOUNG_FIRST, scope };
-        // A process that is already young keeps its schedule, except for a larger scope.
+        // A process that is already young keeps its schedule, unless the scope grows.
         let known = self.young.entry(pid).or_insert(young);
         known.until = young.until;
         if known.scope < scope {
@@ -345,7 +346,7 @@ impl Reconciler {
         }
     }
 
-    /// The next time at which work is due, if no event comes before.
+    /// The next time at which work is due if no event arrives before.
     pub fn next_wake(&self) -> Nanoseconds {
         let due = self.due.map(|due| due.max(self.rest_until));
         let retry = self.retry.as_ref().map(|(at, ..)| *at);
@@ -353,7 +354,7 @@ impl Reconciler {
         [due, retry, young, self.scan_at].into_iter().flatten().fold(self.tick_at, Nanoseconds::min)
     }
 
-    /// Takes the work that is due now, if any. The caller reports the result afterwards: [`Reconciler::done`]
+    /// Returns the work that is due now, if any. The caller then reports the result with [`Reconciler::done`]
     /// or [`Reconciler::failed`].
     pub fn take_due(&mut self, now: Nanoseconds) -> Option<Work> {
         let mut work = Work::default();
@@ -413,7 +414,7 @@ impl Reconciler {
         self.scan_at = anything.then(|| self.scan_at.unwrap_or(plus(now, SCAN_EVERY)));
     }
 
-    /// Forgets a young process.
+    /// Stops observing a process as a young one.
     pub fn forget(&mut self, pid: Pid) {
         self.young.remove(&pid);
     }
@@ -471,12 +472,12 @@ impl Reconciler {
         times.len() >= REPAIRS_MAX
     }
 
-    /// The settings that are left alone now, for [`Reconciler::leave_alone_as`] to restore.
+    /// Returns the settings that are currently left alone, for [`Reconciler::leave_alone_as`].
     pub fn left_alone(&self) -> Suppressed {
         Suppressed { repaired: self.repaired.clone(), released: self.released.clone() }
     }
 
-    /// Restores what [`Reconciler::left_alone`] returned.
+    /// Restores the state that [`Reconciler::left_alone`] returned.
     pub fn leave_alone_as(&mut self, before: Suppressed) {
         let Suppressed { repaired, released } = before;
         (self.repaired, self.released) = (repaired, released);
@@ -498,20 +499,20 @@ impl Reconciler {
         self.released.len()
     }
 
-    /// Clears the left-alone state of these objects: a request wants them again.
+    /// Manages all settings of these objects again, because a request wants them.
     pub fn take_up_of(&mut self, objects: &BTreeSet<Object>) {
         self.released.retain(|(object, _)| !objects.contains(object));
         self.repaired.retain(|object, _| !objects.contains(object));
     }
 
-    /// Clears the left-alone state of matching objects.
+    /// Manages all settings of matching objects again.
     pub fn take_up_where(&mut self, meant: impl Fn(&Object) -> bool) {
         self.released.retain(|(object, _)| !meant(object));
         self.repaired.retain(|object, _| !meant(object));
     }
 
-    /// Whether a request of an application is followed immediately: not if there were already
-    /// [`APP_REQUESTS_MAX`] within [`APP_REQUESTS_WITHIN`]. Otherwise the request waits for the tick.
+    /// Whether a request of an application may be followed immediately. If [`APP_REQUESTS_MAX`] requests were
+    /// followed within [`APP_REQUESTS_WITHIN`], it waits for the tick.
     pub fn admit_app_requests(&mut self, now: Nanoseconds) -> bool {
         while self.followed_at.front().is_some_and(|first| plus(*first, APP_REQUESTS_WITHIN) <= now) {
             self.followed_at.pop_front();
@@ -523,14 +524,14 @@ impl Reconciler {
         admitted
     }
 
-    /// Follows all settings again that were left alone for any reason.
+    /// Manages all settings again that were left alone for any reason.
     pub fn take_up(&mut self) {
         self.released.clear();
         self.repaired.clear();
     }
 }
 
-/// The time after a span. The clock counts nanoseconds since boot, and does not overflow.
+/// Adds a span to a time. The clock counts nanoseconds since boot, so it does not overflow.
 fn plus(at: Nanoseconds, span: Nanoseconds) -> Nanoseconds {
     Nanoseconds(at.0.saturating_add(span.0))
 }

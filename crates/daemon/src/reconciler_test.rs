@@ -1,4 +1,4 @@
-//! The reconciler on synthetic events, with an injected clock.
+//! Tests the reconciler with synthetic events and an injected clock.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,7 +21,7 @@ fn at(ms: u64) -> Nanoseconds {
     Nanoseconds(ms * MS)
 }
 
-/// A reconciler that has observed everything at time 0.
+/// A reconciler for which nothing is due: it has observed everything at time 0.
 fn settled(sees_new_epolls: bool) -> Reconciler {
     let mut reconciler = Reconciler::begin(at(0), sees_new_epolls);
     let work = reconciler.take_due(at(0)).expect("everything is due immediately");
@@ -195,7 +195,7 @@ fn a_process_is_looked_at_whole_until_its_first_connection_is_accepted() {
         [(Pid(7), Scope::Whole)].into()
     );
 
-    // If the process's epolls are searched for anyway, the schedule is unchanged, but the whole process is
+    // If the process's epolls are observed frequently anyway, the schedule stays, but the whole process is
     // observed.
     let mut reconciler = settled(false);
     reconciler.note(&HostEvent::Listener(Pid(7)), at(10), at(10));
@@ -342,8 +342,8 @@ fn handles(work: &Work, event: &HostEvent) -> bool {
 }
 
 proptest! {
-    /// Whatever the order of events and failures: every event is handled within its delay and the pauses, and
-    /// the daemon neither spins nor sleeps past a tick.
+    /// In any order of events and failures, every event is handled within its delay and the pauses, and the
+    /// daemon neither spins nor sleeps past a tick.
     #[test]
     fn every_event_is_handled_in_time_and_nothing_spins(
         sees_new_epolls in any::<bool>(),
@@ -376,8 +376,8 @@ proptest! {
                 reconciler.failed(work, Nanoseconds(took), done);
             } else {
                 for (event, noted) in waiting.iter().filter(|(event, _)| handles(&work, event)) {
-                    // The sum of the longest delay, the longest pause, one work in progress, and further
-                    // works of a nanosecond each.
+                    // The longest delay, the longest pause, one work in progress, and further works of a
+                    // nanosecond each.
                     let late = now.0 - noted.0 > MS + PAUSE_MAX.0 + 3 * MS + 1_000;
                     prop_assert!(failed_ever || !late, "{event:?} of {noted:?} at {now:?}");
                 }
@@ -388,8 +388,8 @@ proptest! {
         }
     }
 
-    /// However often another program changes settings, no object is repaired more often within ten minutes
-    /// than the limit.
+    /// However often another program changes settings, an object is repaired at most as often within ten
+    /// minutes as the limit permits.
     #[test]
     fn no_object_is_repaired_more_often_than_the_limit(
         drifts in proptest::collection::vec((0_u32..3, 0_u64..60_000), 1..200),

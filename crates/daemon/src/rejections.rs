@@ -1,4 +1,5 @@
-//! The values that the kernel refused, kept until their object changes or no request wants them.
+//! Values that the kernel refused. A rejection is kept until its object changes or no request wants the
+//! value.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +12,7 @@ use session::Exit;
 pub(crate) struct Rejected {
     /// The refused value.
     to: Setting,
-    /// The exit code of a command that requested the value.
+    /// The exit code of a command that requests this value.
     pub(crate) exit: Exit,
     /// The kernel's error.
     pub(crate) words: String,
@@ -35,17 +36,17 @@ impl Rejections {
         self.by_knob.get(&(to.object(), to.knob())).is_some_and(|rejected| rejected.to == *to)
     }
 
-    /// The first rejection of a matching object.
+    /// The first rejection for a matching object.
     pub(crate) fn first(&self, is_meant: impl Fn(&Object) -> bool) -> Option<&Rejected> {
         self.by_knob.iter().find(|((object, _), _)| is_meant(object)).map(|(_, rejected)| rejected)
     }
 
-    /// Forgets the rejections of these objects: the kernel may now accept the values.
+    /// Forgets the rejections for matching objects, because the kernel may now accept the values.
     pub(crate) fn forgive(&mut self, changed: impl Fn(&Object) -> bool) {
         self.by_knob.retain(|(object, _), _| !changed(object));
     }
 
-    /// Keeps only values that are wanted or would be restored.
+    /// Forgets the rejections of values that are neither wanted nor would be restored.
     pub(crate) fn keep_wanted(&mut self, is_wanted: impl Fn(&Setting) -> bool, ledger: &Ledger) {
         self.by_knob.retain(|knob, rejected| {
             is_wanted(&rejected.to) || ledger.get(knob).map(Change::from) == Some(&rejected.to)
@@ -57,7 +58,7 @@ impl Rejections {
         self.by_knob.clear();
     }
 
-    /// The objects, by name.
+    /// The names of the objects with rejections.
     pub(crate) fn objects(&self) -> BTreeSet<String> {
         self.by_knob.keys().map(|(object, _)| object.to_string()).collect()
     }

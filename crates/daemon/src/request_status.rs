@@ -1,4 +1,4 @@
-//! The status of each request, for the status of the daemon.
+//! Determines the status of each request for the daemon's status.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -61,15 +61,16 @@ fn followed(
     }
 }
 
-/// The objects of a request, including those without queues of the request: a device without a NAPI, or one
-/// below it.
+/// The objects of a request. They include devices that have no queues of the request: devices without NAPIs,
+/// and lower devices.
 fn objects_of(part: &PlacedRequest, placed: &Placed) -> BTreeSet<Object> {
     let wanted = placed.desired.wanted.iter();
     let own = wanted.filter(|wanted| is_of(&wanted.because.source, &part.intent.origin));
     own.map(|wanted| wanted.setting.object()).chain(part.all_objects()).collect()
 }
 
-/// Whether a reason's source is the request itself, or a rule whose name starts with the request's name.
+/// Whether the source of a setting is this request, or a rule of this request: a rule's name starts with the
+/// request's origin.
 pub(crate) fn is_of(source: &str, origin: &str) -> bool {
     source.strip_prefix(origin).is_some_and(|rest| rest.is_empty() || rest.starts_with(':'))
 }
@@ -82,7 +83,7 @@ fn waiting(intent: &Intent, place: usize, placed: &Placed) -> RequestStatus {
     without_place(intent, why)
 }
 
-/// The status of a request that is not placed, for this reason.
+/// The status of a request that is not followed, with the reason.
 pub(crate) fn without_place(intent: &Intent, why: String) -> RequestStatus {
     RequestStatus {
         target: intent.target.to_string(),
@@ -100,7 +101,7 @@ pub(crate) fn without_place(intent: &Intent, why: String) -> RequestStatus {
     }
 }
 
-/// The objects and the status of the request for a target; `None` if it is not followed.
+/// The objects and the status of the request for a target; `None` if the daemon does not follow it.
 pub(crate) fn of<'r>(
     target: &Target,
     policy: &Policy,
@@ -113,9 +114,9 @@ pub(crate) fn of<'r>(
     Some((objects_of(part, placed), requests.get(place)?))
 }
 
-/// The CPUs that poll without traffic, as observed on the host, and the maximum number. A NAPI's busy-polling
-/// thread counts, as does an application's thread that busy-waits in an epoll or ring with the mode's
-/// parameters. Each thread counts once, however many requests match it.
+/// The number of CPUs that poll without traffic, as observed on the host, and the maximum. A NAPI's
+/// busy-polling kernel thread counts. An application's thread counts if it busy-waits in an epoll or ring
+/// with the parameters of the mode. Each thread counts once, even if several requests match it.
 pub(crate) fn polling(placed: &Placed, host: &Host) -> Polling {
     let mut napis = BTreeSet::new();
     let mut waits: BTreeMap<Pid, BTreeSet<Object>> = BTreeMap::new();
@@ -142,7 +143,7 @@ pub(crate) fn polling(placed: &Placed, host: &Host) -> Polling {
         }
     }
     let by_threads = waits.iter().map(|(pid, waits)| {
-        // A process cannot wait in more epolls than it has threads.
+        // Each epoll or ring that is waited in needs a thread.
         let threads = host.process(*pid).map_or(0, |process| process.threads.len());
         waits.len().min(threads.max(1))
     });

@@ -1,5 +1,5 @@
-//! All requests: those of the policy files, of clients and of applications; and the processes that they match
-//! at present.
+//! All requests of the policy files, of clients and of applications, and the processes that they currently
+//! match.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -20,37 +20,37 @@ use crate::app_requests::{AppRequests, Asker};
 use crate::placing::RequestMembers;
 use crate::status::EventSource;
 
-/// Maximum number of requests in addition to the policy files; a new one displaces the oldest.
+/// Maximum number of clients' requests. A further one displaces the oldest.
 pub(crate) const ASKED_MAX: usize = 1024;
 
 /// Maximum number of processes of a request that includes child processes.
 pub(crate) const TREE_MAX: usize = 4096;
 
-/// Maximum number of processes that are followed because they make requests.
+/// Maximum number of processes that are observed because they make requests.
 pub(crate) const REQUESTERS_MAX: usize = 4096;
 
 /// Maximum size of the file of requests.
 const FILE_BYTES_MAX: u64 = 8 << 20;
 
-/// A request to the running daemon.
+/// A client's request to the running daemon.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct StoredRequest {
     intent: Intent,
-    /// The process of a request that names one, identified by more than its pid, which may have been reused.
+    /// The process of a request that names a pid, identified by its start time, too, because pids are reused.
     process: Option<ProcessId>,
-    /// The boot during which the process was running.
+    /// The boot in which the process was running.
     boot: String,
 }
 
-/// How the ports that a process serves may have changed.
+/// What is known about the ports that a process serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Serves {
-    /// The sockets are not known to have changed.
+    /// There is no sign that its sockets have changed.
     AsBefore,
-    /// The kernel just reported this port.
+    /// The kernel has just reported that it serves this port.
     Port(u16),
-    /// The sockets are unknown, so they are read.
+    /// Unknown: its sockets must be read.
     Unknown,
 }
 
@@ -59,7 +59,7 @@ pub(crate) struct RequestTable {
     /// The requests of applications.
     apps: AppRequests,
     files: Vec<Intent>,
-    /// Whether policy files without mistakes have been read since the start.
+    /// Whether policy files without mistakes have been read since the daemon started.
     are_files_known: bool,
     /// The recipes of the policies.
     recipes: Arc<Recipes>,
@@ -68,19 +68,19 @@ pub(crate) struct RequestTable {
     /// Whether interrupts may be pinned whose queue the driver does not report.
     inferred: bool,
     asked: Vec<StoredRequest>,
-    /// The file that stores `asked`.
+    /// The file in which `asked` is stored.
     path: PathBuf,
     boot: String,
-    /// The services that a process belongs to, by name.
+    /// The names of the services to which a process belongs.
     services: BTreeMap<Pid, BTreeSet<String>>,
-    /// The ancestor whose request includes a process, or the process itself.
+    /// For each process: the ancestor whose request includes it, or the process itself.
     trees: BTreeMap<Pid, Pid>,
-    /// The processes that make a request, or hold a socket that does.
+    /// The processes that make a request, or hold a socket with a request.
     requesters: BTreeSet<Pid>,
 }
 
 impl RequestTable {
-    /// Opens the stored requests, without those of policy files.
+    /// Reads the stored requests. The policy files are read later.
     pub(crate) fn open(
         path: PathBuf,
         boot: &str,
@@ -116,7 +116,7 @@ impl RequestTable {
         Ok(wants)
     }
 
-    /// Adds the requests of applications to a policy; also returns those that are left out.
+    /// Appends the requests of applications to a policy. Also returns notes about those that are left out.
     pub(crate) fn with_apps(&self, policy: Policy, host: &Host) -> (Policy, Vec<String>) {
         self.apps.joined(policy, host)
     }
@@ -152,19 +152,20 @@ impl RequestTable {
         self.apps.event_source()
     }
 
-    /// Sets the contents of the policy files.
+    /// Replaces the requests of the policy files.
     pub(crate) fn files_say(&mut self, intents: Vec<Intent>, recipes: Arc<Recipes>) {
         self.files = intents;
         self.are_files_known = true;
         self.recipes = recipes;
     }
 
-    /// Whether the requests of the policy files are known: not if they have had mistakes since the start.
+    /// Whether the requests of the policy files are known: the files have been without mistakes since the
+    /// daemon started, at least once.
     pub(crate) fn are_files_known(&self) -> bool {
         self.are_files_known
     }
 
-    /// The contents of the policy files.
+    /// The requests of the policy files, as a policy.
     pub(crate) fn of_files(&self) -> Policy {
         Policy {
             intents: self.files.clone(),
@@ -179,8 +180,8 @@ impl RequestTable {
         self.asked.len()
     }
 
-    /// Adds a request, replacing an earlier one for the same target; the settings of both are merged, as
-    /// without a daemon. Returns whether another request was displaced.
+    /// Adds a client's request. It replaces an earlier one for the same target, but keeps the settings that
+    /// only the earlier one sets, as without a daemon. Returns whether another request was displaced.
     pub(crate) fn ask(&mut self, mut intent: Intent, process: Option<ProcessId>) -> std::io::Result<bool> {
         if let Some(earlier) = self.asked.iter().find(|asked| asked.intent.target == intent.target) {
             intent.nic = NicRequest::after(intent.nic, earlier.intent.nic.clone());
@@ -197,7 +198,7 @@ impl RequestTable {
         self.save().map(|()| full)
     }
 
-    /// The requests of clients, for [`RequestTable::go_back_to`] to restore.
+    /// Returns the requests of clients, so that [`RequestTable::go_back_to`] can restore them.
     pub(crate) fn remembered(&self) -> Vec<StoredRequest> {
         self.asked.clone()
     }
@@ -210,7 +211,7 @@ impl RequestTable {
         self.save()
     }
 
-    /// Removes a request; returns whether it existed.
+    /// Removes the request for a target. Returns whether it existed.
     pub(crate) fn forget(&mut self, target: &Target) -> std::io::Result<bool> {
         let before = self.asked.len();
         self.asked.retain(|asked| asked.intent.target != *target);
@@ -223,13 +224,13 @@ impl RequestTable {
         self.save().map(|()| true)
     }
 
-    /// Stores the requests atomically, so that a kill leaves either the old or the new file.
+    /// Stores the requests atomically: after a kill, the file is either the old or the new one.
     fn save(&self) -> std::io::Result<()> {
         replace_file(&self.path, 0o600, &serde_json::to_vec(&self.asked)?, Durability::Synced)
     }
 
-    /// All requests: those of the files, unless overridden by a client's request for the same target, and
-    /// those of clients. A request for a task becomes one request per process of its tree.
+    /// All requests: those of the policy files, unless a client's request for the same target overrides them,
+    /// and those of clients. A request for a task becomes one request per process of its tree.
     pub(crate) fn policy(&self) -> Policy {
         let overridden: Vec<&Target> = self.asked.iter().map(|asked| &asked.intent.target).collect();
         let files = self.files.iter().filter(|intent| !overridden.contains(&&intent.target));
@@ -251,7 +252,7 @@ impl RequestTable {
         }
     }
 
-    /// The processes of each request of this policy.
+    /// The processes that each request of this policy matches.
     pub(crate) fn members(&self, policy: &Policy) -> RequestMembers {
         let mut members = RequestMembers::new();
         for (index, intent) in policy.intents.iter().enumerate() {
@@ -268,7 +269,7 @@ impl RequestTable {
         self.matches().next().is_some()
     }
 
-    /// Whether any request is for a device, so that every process that receives on it counts.
+    /// Whether any request is for a device: then every process that receives on the device matters.
     pub(crate) fn any_device(&self) -> bool {
         self.all().any(|intent| matches!(intent.target, Target::Device(_) | Target::Devices(..)))
     }
@@ -284,11 +285,11 @@ impl RequestTable {
         })
     }
 
-    /// The process events that BPF must report so that every new process of a service is noticed.
+    /// The events that BPF must report so that the daemon notices every new process of a service.
     pub(crate) fn waited(&self) -> Waited {
         let mut waited = Waited { all_listeners: self.any_device(), ..Waited::default() };
-        // A container's server is matched by its cgroup once it listens; reporting every `execve` in all
-        // containers would be too much.
+        // A server in a container is matched by its cgroup once it listens: reporting every `execve` in all
+        // containers would cost too much.
         for (_, matching) in self.matches() {
             match (matching.port, &matching.exe) {
                 (Some(port), _) => drop(waited.ports.insert(port)),
@@ -296,7 +297,7 @@ impl RequestTable {
                     let name = |exe: &Glob| exe.as_str().rsplit('/').next().unwrap_or_default().to_owned();
                     waited.images.extend(exe.iter().map(name));
                 }
-                // BPF compares complete names.
+                // BPF compares only complete names.
                 (None, _) => (waited.all_images, waited.listeners_elsewhere) = (true, true),
             }
         }
@@ -315,14 +316,14 @@ impl RequestTable {
     pub(crate) fn judge(&mut self, pid: Pid, serves: Serves, unread: &mut Vec<Unread>) -> bool {
         let before = self.services.remove(&pid).unwrap_or_default();
         let mut names = BTreeSet::new();
-        // The services for which the process must be read, and what must be read.
+        // The services that may match, and the criteria that must be checked for each.
         let (mut asking, mut asked) = (Vec::new(), Vec::new());
         for (name, matching) in self.matches().filter(|_| !is_netpolicy_itself(pid)) {
             let rest = match (matching.port, serves) {
                 (Some(wanted), Serves::Port(port)) if wanted == port => {
                     Match { port: None, ..matching.clone() }
                 }
-                // The process served the port earlier, and there is no sign that it stopped.
+                // The process served the port before, and there is no sign that it has stopped.
                 (Some(_), Serves::AsBefore | Serves::Port(_)) => {
                     names.extend(before.get(name).cloned());
                     continue;
@@ -351,7 +352,7 @@ impl RequestTable {
         self.means(pid)
     }
 
-    /// Adds a child to the requests of its parent. Returns whether any request matches it.
+    /// Adds a child to the requests that include its parent. Returns whether any request matches it.
     pub(crate) fn born(&mut self, child: Pid, parent: Pid) -> bool {
         if let Some(names) = self.services.get(&parent).cloned() {
             self.services.insert(child, names);
@@ -375,7 +376,7 @@ impl RequestTable {
         self.requesters.remove(&pid);
     }
 
-    /// Adds a process that makes requests itself. Returns false if there are too many.
+    /// Adds a process that makes requests. Returns false if there are too many.
     pub(crate) fn add_requester(&mut self, pid: Pid) -> bool {
         let room = self.requesters.len() < REQUESTERS_MAX || self.requesters.contains(&pid);
         if room {
@@ -389,7 +390,7 @@ impl RequestTable {
         self.requesters.contains(&pid)
     }
 
-    /// Forgets the processes that make requests.
+    /// Forgets all processes that make requests.
     pub(crate) fn forget_requesters(&mut self) {
         self.requesters.clear();
     }
@@ -399,12 +400,12 @@ impl RequestTable {
         self.requesters.clone()
     }
 
-    /// Whether any request matches this process itself, not only through a device.
+    /// Whether any request matches this process directly, not through a device.
     pub(crate) fn means(&self, pid: Pid) -> bool {
         self.services.contains_key(&pid) || self.trees.contains_key(&pid) || self.requesters.contains(&pid)
     }
 
-    /// The processes that any request matches themselves, not only through a device.
+    /// The processes that any request matches directly, not through a device.
     pub(crate) fn meant(&self) -> BTreeSet<Pid> {
         self.services.keys().chain(self.trees.keys()).chain(&self.requesters).copied().collect()
     }
@@ -424,7 +425,7 @@ impl RequestTable {
     }
 }
 
-/// Whether a process is this daemon: a match by user or cgroup does not include the daemon itself.
+/// Whether a process is this daemon: matches by user or cgroup exclude it.
 fn is_netpolicy_itself(pid: Pid) -> bool {
     pid.0 == std::process::id()
 }

@@ -1,4 +1,4 @@
-//! The life of a daemon, from start to end.
+//! Runs a daemon from start to end.
 
 use std::ffi::OsStr;
 use std::net::SocketAddr;
@@ -20,28 +20,29 @@ use crate::status::Shared;
 /// The sockets and files that a daemon serves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sockets {
-    /// The socket of its Varlink interface; `None` for the default socket of its journal.
+    /// The socket of the Varlink interface; `None` for the default, which depends on the journal.
     pub api: Option<PathBuf>,
-    /// Group, by number, whose members may request changes like root.
+    /// The gid of the group whose members may request changes like root.
     pub api_group: Option<u32>,
-    /// The socket that serves OpenMetrics over HTTP; `None` for the default socket of its journal, an empty
-    /// path for none.
+    /// The socket that serves OpenMetrics over HTTP; `None` for the default, which depends on the journal; an
+    /// empty path for none.
     pub metrics: Option<PathBuf>,
-    /// A file for OpenMetrics, in addition; its name ends in `.prom`.
+    /// A file to which OpenMetrics are also written. Its name ends in `.prom`.
     pub metrics_file: Option<PathBuf>,
-    /// An address of the machine itself that also serves OpenMetrics over HTTP.
+    /// A loopback address that also serves OpenMetrics over HTTP.
     pub metrics_address: Option<SocketAddr>,
-    /// Socket of the attach service.
+    /// The socket of the attach service.
     pub attach: PathBuf,
 }
 
-/// Receives log lines of the sockets.
+/// Receives log lines about the sockets.
 pub type LogSink = Box<dyn Fn(&str) + Send>;
 
-/// Runs until it is asked to end.
+/// Runs until it is told to stop.
 ///
 /// # Errors
-/// Invalid options, policy files with mistakes, a running daemon, and any failure to open its event sources.
+/// If options are invalid, policy files have mistakes, another daemon is running, or event sources cannot be
+/// opened.
 pub fn run(
     session: &Session,
     operator: &dyn Operator,
@@ -61,12 +62,12 @@ pub fn run(
         let words = format!("--metrics-listen {}", api::OpenError::NotLoopback(address));
         return Err(Fault::new(Exit::Usage, words));
     }
-    // Mistakes in the files at start-up are errors of the command.
+    // At the start, mistakes in policy files are an error; later, they only cause a finding.
     session.policy(operator)?;
     let mut event_loop =
         EventLoop::new().map_err(|errno| Fault::failed(format!("an epoll for the daemon: {errno}")))?;
     let shared = Shared::new().map_err(|errno| Fault::failed(format!("the daemon's status: {errno}")))?;
-    // Set this up first: another process may have to inspect processes that this one cannot.
+    // Do this first: this process may lack the permission to inspect other processes.
     if attach_service::go_through(&sockets.attach) {
         operator.say(&format!("Processes are inspected through {}.", sockets.attach.display()));
     }
@@ -74,7 +75,7 @@ pub fn run(
     let sessions = Sessions::new(SessionProgram::of_daemon(session, &options), shared.clone());
     let serving = admit(sockets, session, log, sessions.clone(), &shared, &mut event_loop)?;
     let ran = daemon.run(&mut event_loop);
-    // The settings of sessions are restored before those of the daemon.
+    // Restore the settings of sessions before those of the daemon.
     sessions.close();
     ran?;
     daemon.end()?;
@@ -118,7 +119,8 @@ fn admit(
     Ok(serving)
 }
 
-/// The fault of a socket that could not be opened. The shipped unit allows the daemon no network socket.
+/// The fault for a socket that could not be opened. The shipped unit does not permit the daemon network
+/// sockets.
 fn not_opened(error: api::OpenError) -> Fault {
     let confined = matches!(&error, api::OpenError::Refused { error, .. }
         if Errno::from_io_error(error) == Some(Errno::AFNOSUPPORT));
@@ -126,7 +128,7 @@ fn not_opened(error: api::OpenError) -> Fault {
     if confined { fault.hint(NO_NETWORK_SOCKET) } else { fault }
 }
 
-/// How to allow the unit to open a network socket.
+/// How to permit a network socket in the unit.
 const NO_NETWORK_SOCKET: &str = "netpolicy.service allows no network socket: its drop-in needs RestrictAddressFamilies=AF_INET (or AF_INET6) \
      and IPAddressAllow=localhost, too";
 

@@ -1,5 +1,5 @@
-//! The running daemon of a network namespace, for commands: connects to it, and refuses changes that it would
-//! undo.
+//! The running daemon of a network namespace, for commands: connects to it, and refuses changes that the
+//! daemon would revert.
 
 use linux::Netns;
 use model::{NetnsId, Pid};
@@ -9,7 +9,7 @@ use session::{Exit, Fault, Session};
 use crate::api::Client;
 use crate::instance_lock::RunningDaemon;
 
-/// Connects to the daemon of this namespace and journal; `None` if there is none.
+/// Connects to the daemon of this namespace and journal; `None` if none is running.
 ///
 /// # Errors
 /// If there is a socket but connecting to it fails, or the daemon does not answer.
@@ -19,14 +19,14 @@ pub fn connect(session: &Session, netns: NetnsId) -> Result<Option<Client>, Faul
     let Some(mut client) = connected else { return Ok(None) };
     let said = client.call("Status", Map::new())?;
     let theirs = said.get("status").and_then(|status| status.get("netns")).and_then(Value::as_u64);
-    // The daemon itself refuses clients that see only a part of its state.
+    // Clients who may see only part of the status do not get `netns`: the daemon itself refuses their calls.
     Ok((theirs.is_none() || theirs == Some(netns.0)).then_some(client))
 }
 
 /// Refuses changes that a daemon with another state directory would revert as drift.
 ///
 /// # Errors
-/// [`Exit::Refused`] with its process.
+/// [`Exit::Refused`], naming the daemon's process.
 pub fn refuse_beside_another(session: &Session, netns: &Netns) -> Result<(), Fault> {
     let Some(daemon) = RunningDaemon::of(netns) else { return Ok(()) };
     if session.journal()?.daemon() == Some(daemon.pid) || connect(session, netns.id())?.is_some() {
@@ -41,16 +41,17 @@ pub fn refuse_beside_another(session: &Session, netns: &Netns) -> Result<(), Fau
         .hint(format!("use the daemon's --state-dir, or stop the daemon meanwhile: {stop}")))
 }
 
-/// Whether a daemon has started this process, for a session of its API: it changes no settings meanwhile.
+/// Whether the daemon has started this process for a session of its API: it then changes no settings.
 fn is_our_parent(daemon: Pid) -> bool {
     rustix::process::getppid()
         .is_some_and(|parent| u32::try_from(parent.as_raw_nonzero().get()) == Ok(daemon.0))
 }
 
-/// Refuses to alternate settings, except in a session of the daemon's API: any daemon would repair them in the middle of a window.
+/// Refuses to alternate settings, because a daemon would repair them in the middle of a window. Permits it in
+/// a session of the daemon's own API.
 ///
 /// # Errors
-/// [`Exit::Refused`] with its process.
+/// [`Exit::Refused`], naming the daemon's process.
 pub fn refuse_beside_any(session: &Session, netns: &Netns) -> Result<(), Fault> {
     const WORDS: &str = "manages this network namespace, and would revert the measured settings";
     let refused = |words| Fault::new(Exit::Refused, words);

@@ -1,5 +1,5 @@
-//! Scans for state that appears soon but causes no event: new processes and the first packets of servers, if
-//! BPF does not report them.
+//! Scans for state that is expected soon but causes no event: new processes and the first packets of servers,
+//! if BPF does not report them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound::{Excluded, Unbounded};
@@ -10,27 +10,27 @@ use model::{Nanoseconds, Pid};
 
 use crate::reconciler::YOUNG_FOR;
 
-/// Maximum number of new processes judged per scan, newest first. Others are found at a tick.
+/// Maximum number of new processes judged per scan, newest first. The tick finds the others.
 const NEW_MAX: usize = 64;
 
-/// Maximum number of servers inspected per scan; the rest follow in later scans.
+/// Maximum number of servers inspected per scan; later scans continue.
 const SERVERS_MAX: usize = 4;
 
 /// The state of scans.
 #[derive(Debug, Default)]
 pub(crate) struct Scans {
-    /// The processes of the last scan.
+    /// The running processes at the last scan.
     before: BTreeSet<Pid>,
-    /// New processes, each with the time until which it counts as new.
+    /// New processes, with the time until which each counts as new.
     new: BTreeMap<Pid, Nanoseconds>,
-    /// Servers whose NAPI is still unknown, because they have not shown a packet.
+    /// Servers that have not received a packet, so that their NAPI is unknown.
     servers: BTreeSet<Pid>,
     /// The server that was inspected last.
     last: Option<Pid>,
 }
 
 impl Scans {
-    /// Records the running processes as not new.
+    /// Records all running processes as known.
     ///
     /// # Errors
     /// If `/proc` cannot be listed.
@@ -39,17 +39,17 @@ impl Scans {
         Ok(())
     }
 
-    /// Sets the servers whose first packets are looked for.
+    /// Sets the servers whose first packets the scans look for.
     pub(crate) fn look_at(&mut self, servers: BTreeSet<Pid>) {
         self.servers = servers;
     }
 
-    /// Whether the first packet of any server is looked for.
+    /// Whether scans look for the first packet of any server.
     pub(crate) fn looks_at_any(&self) -> bool {
         !self.servers.is_empty()
     }
 
-    /// The servers to inspect next.
+    /// Returns the servers to inspect next.
     pub(crate) fn take_servers(&mut self) -> Vec<Pid> {
         let behind = self.last.unwrap_or(Pid(0));
         let others = self.servers.range(..=behind);
@@ -64,7 +64,7 @@ impl Scans {
         turn
     }
 
-    /// The new processes among those that are running.
+    /// Returns the new processes among the running ones.
     pub(crate) fn take_new(&mut self, running: BTreeSet<Pid>, now: Nanoseconds) -> Vec<Pid> {
         let until = Nanoseconds(now.0.saturating_add(YOUNG_FOR.0));
         self.new.extend(running.difference(&self.before).map(|pid| (*pid, until)));
@@ -75,7 +75,7 @@ impl Scans {
         new.into_iter().map(|(_, pid)| pid).take(NEW_MAX).collect()
     }
 
-    /// Records that this process has been judged: it is no longer new.
+    /// Records that a process has been judged: it no longer counts as new.
     pub(crate) fn settled(&mut self, pid: Pid) {
         self.new.remove(&pid);
     }

@@ -1,4 +1,4 @@
-//! Sockets with a path: listening without damaging existing files, and connecting.
+//! Sockets with a path: listens without damaging existing files, and connects.
 
 use std::fs;
 use std::io;
@@ -14,26 +14,26 @@ use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use session::{Exit, Fault, trusted_path};
 
-/// The directory of the default sockets; created if missing, unlike any other.
+/// The directory of the default sockets. Only this one is created if it is missing.
 const USUAL_DIRECTORY: &str = "/run/netpolicy";
 
 /// Maximum length of a path that fits into an address. Kernel: `include/uapi/linux/un.h` `sun_path` minus the
 /// terminating zero.
 const ADDRESS_BYTES_MAX: usize = 107;
 
-/// Maximum backlog of connections, subject to `net.core.somaxconn`.
+/// Maximum backlog of connections. `net.core.somaxconn` also limits it.
 const QUEUED_MAX: i32 = 4096;
 
-/// How long to wait for another process that may be listening at the path.
+/// How long to wait for a process that may be listening at the path.
 const TAKEN_PATIENCE: Duration = Duration::from_secs(2);
 
-/// Why a path is not available. Nothing was changed there.
+/// Why a path is not available. Nothing at the path was changed.
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
     /// Another process is, or may be, listening there.
     #[error("{0}: another process already serves it")]
     Taken(PathBuf),
-    /// The existing file must not be removed.
+    /// The existing file is not a socket and must not be removed.
     #[error("{0}: a file that is not a socket exists there, and is left as it is")]
     NoSocket(PathBuf),
     /// The kernel refused.
@@ -46,17 +46,17 @@ pub enum ListenError {
     },
 }
 
-/// The path at which only root connects to the daemon that other users reach at `path`: their connections
-/// cannot exhaust its backlog.
+/// The path of root's own socket of the daemon, derived from the path for other users: connections of other
+/// users cannot exhaust its backlog.
 pub(crate) fn roots(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".root");
     name.into()
 }
 
-/// Listens at a path unless another process does. Removes a socket without a listener, which an earlier
-/// daemon has left, but neither other files nor symbolic links. Refuses a directory that another user can
-/// change: that user could replace the socket.
+/// Listens at a path at which no other process listens. Removes a socket without a listener, left by an
+/// earlier daemon, but no other files or symbolic links. Refuses a directory that another user can write to,
+/// because that user could replace the socket.
 pub(crate) fn listen(path: &Path, mode: u32) -> Result<UnixListener, ListenError> {
     let refused = |error| ListenError::Refused { path: path.to_owned(), error };
     let found = fs::symlink_metadata(path);
@@ -71,7 +71,7 @@ pub(crate) fn listen(path: &Path, mode: u32) -> Result<UnixListener, ListenError
                 fs::remove_file(path).map_err(refused)?;
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            // If connecting fails in another way, a process may still be listening there.
+            // Connecting worked, or failed for another reason: a process may be listening there.
             Ok(_) | Err(_) => return Err(ListenError::Taken(path.to_owned())),
         },
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -82,25 +82,25 @@ pub(crate) fn listen(path: &Path, mode: u32) -> Result<UnixListener, ListenError
     }
     let (_held, address) = addressed(path).map_err(refused)?;
     let listener = UnixListener::bind(address).map_err(refused)?;
-    // A user who connects repeatedly must not exhaust the default backlog of 128 between two turns of the
+    // A user who connects repeatedly could exhaust the default backlog of 128 between two turns of the
     // daemon.
     rustix::net::listen(&listener, QUEUED_MAX).map_err(|errno| refused(errno.into()))?;
     set_mode(path, mode).map_err(refused)?;
     Ok(listener)
 }
 
-/// Sets the mode of a socket, but not of any other file that has replaced it.
+/// Sets the mode of a socket, but never that of a file that has replaced it.
 fn set_mode(path: &Path, mode: u32) -> io::Result<()> {
     let socket = rustix::fs::open(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
     if FileType::from_raw_mode(rustix::fs::fstat(&socket)?.st_mode) != FileType::Socket {
         return Err(io::Error::other("another file has replaced the socket"));
     }
-    // fchmod(2) refuses a descriptor that was opened with O_PATH.
+    // fchmod(2) refuses descriptors opened with O_PATH, so use their path in /proc.
     let itself = format!("/proc/self/fd/{}", socket.as_raw_fd());
     fs::set_permissions(itself, fs::Permissions::from_mode(mode))
 }
 
-/// Connects to the listening process. Connecting, each read and each write take at most `patience`.
+/// Connects to a listening process. Connecting, each read and each write may take at most `patience`.
 pub(crate) fn connect(path: &Path, patience: Duration) -> io::Result<UnixStream> {
     let (_held, address) = addressed(path)?;
     let socket =
@@ -112,8 +112,8 @@ pub(crate) fn connect(path: &Path, patience: Duration) -> io::Result<UnixStream>
     Ok(UnixStream::from(socket))
 }
 
-/// Shortens a path that is too long for an address, by going through its directory, which is held open for
-/// that time.
+/// Shortens a path that is too long for an address, by way of a descriptor of its directory. The descriptor
+/// must stay open while the address is used.
 fn addressed(path: &Path) -> io::Result<(Option<OwnedFd>, PathBuf)> {
     if path.as_os_str().as_bytes().len() <= ADDRESS_BYTES_MAX {
         return Ok((None, path.to_owned()));
@@ -196,7 +196,7 @@ mod test {
         let mut ours = connect(&path, TAKEN_PATIENCE).expect("a connection");
         ours.write_all(b"hallo").expect("said");
         drop(ours);
-        // The first connection was the check whether another process listens.
+        // `listen` made the first connection, to check whether another process listens.
         let mut received = String::new();
         for _ in 0..2 {
             listener.accept().expect("a connection").0.read_to_string(&mut received).expect("received");

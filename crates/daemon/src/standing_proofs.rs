@@ -1,5 +1,5 @@
-//! The standing proofs of services: the counted time, when the next episode is due, and why one is delayed.
-//! `daemon/proof.rs` withdraws the policies and handles the results.
+//! The standing proofs of services: the time counted so far, when the next episode is due, and why an episode
+//! is delayed. `daemon/proof.rs` withdraws the policies and handles the results.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -11,13 +11,13 @@ use session::{clock, quoted};
 use crate::request_status;
 use crate::status::{ProofStatus, RequestStatus};
 
-/// Rule names of the findings about standing proofs.
+/// The rules of findings about standing proofs.
 pub(crate) const REVERSED: &str = "proof-reversed";
 pub(crate) const ROLLED_BACK: &str = "proof-rolled-back";
 pub(crate) const NO_EFFECT: &str = "proof-no-effect";
 pub(crate) const WAITS: &str = "proof-waits";
 
-/// The daemon's findings about standing proofs: the rule of each, and its meaning.
+/// The daemon's findings about standing proofs: the rule and the meaning of each.
 pub const PROOF_RULES: &[(&str, &str)] = &[
     (
         REVERSED,
@@ -34,32 +34,32 @@ pub const PROOF_RULES: &[(&str, &str)] = &[
     (WAITS, "The policy cannot be withdrawn for the proof at present, for the reason in the evidence."),
 ];
 
-/// The note on a request whose policy is rolled back.
+/// The note on a request whose policy was rolled back.
 const HELD_BACK: &str = "not in force: it was rolled back, because its proof showed that it harms";
 
-/// How long an episode is expected to withdraw the policy, in milliseconds: half of the episode's time, plus
-/// switching.
+/// How long an episode is expected to withdraw the policy, in milliseconds: half of the episode, plus the
+/// switches.
 const WITHOUT_MILLIS: u64 = 11_000;
 
-/// An episode begins when the allowed time suffices for this multiple of an episode, in hundredths. The
-/// multiple is chosen at random for each episode, because at regular times the load might be regular, too.
+/// An episode begins when the time that the holdback allows reaches a multiple of an episode's time, in
+/// hundredths. The multiple is random for each episode, because the load might repeat at regular intervals.
 const DUE_LEAST: u32 = 100;
 const DUE_MOST: u32 = 200;
 
-/// The delay before a service is checked again after an episode could not begin, or had no traffic to
-/// measure.
+/// The delay before a service is checked again if an episode could not begin, or if it had no traffic.
 const AGAIN_AFTER: Nanoseconds = Nanoseconds::from_millis(300_000);
 
 /// The standing proofs of services.
 pub(crate) struct StandingProofs {
     pub(crate) proofs: Proofs,
-    /// Why the earlier proofs cannot be read. No policy is withdrawn then, because the daemon would overwrite
-    /// the file.
+    /// Why the earlier proofs cannot be read. No policy is withdrawn then, because storing the result would
+    /// overwrite the file.
     pub(crate) unreadable: Option<String>,
     pub(crate) chance: Chance,
-    /// How much time each service must have left for its next episode, in milliseconds.
+    /// For each service: how much time without the policy must be allowed before its next episode, in
+    /// milliseconds.
     pub(crate) due: BTreeMap<String, u64>,
-    /// When the time in force was last counted.
+    /// When the time in force was last added.
     pub(crate) counted: Option<Nanoseconds>,
     pub(crate) not_before: BTreeMap<String, Nanoseconds>,
     pub(crate) held_up: BTreeMap<String, String>,
@@ -83,7 +83,7 @@ impl StandingProofs {
         }
     }
 
-    /// The proof of a service, which starts over if its request or mode has changed.
+    /// Returns the proof of a service. Starts a new one if the request or the mode has changed.
     pub(crate) fn of(&mut self, name: &str, intent: &Intent, delivery: &str) -> &mut Proof {
         let new = || Proof::of(intent, delivery, clock::now().unix_micros);
         let proof = self.proofs.services.entry(name.to_owned()).or_insert_with(new);
@@ -93,7 +93,7 @@ impl StandingProofs {
         proof
     }
 
-    /// Whether an episode is due for a service.
+    /// Whether the allowed time suffices for an episode of a service.
     pub(crate) fn is_due(&mut self, name: &str, holdback: Holdback, now: Nanoseconds) -> bool {
         let chance = &mut self.chance;
         let mut hundredths = || u64::from(DUE_LEAST + chance.below(DUE_MOST - DUE_LEAST + 1));
@@ -102,9 +102,9 @@ impl StandingProofs {
             && self.proofs.services.get(name).is_some_and(|proof| proof.allows(holdback, due))
     }
 
-    /// Keeps the proofs of these requests: removes those of services without a holdback and those of other
-    /// requests. A policy whose request no longer wants it rolled back is in force again, with its proof.
-    /// Returns whether anything changed.
+    /// Removes the proofs of services without a holdback and of changed requests. If a request no longer
+    /// wants its policy rolled back, the policy is in force again and its proof continues. Returns whether
+    /// anything changed.
     pub(crate) fn retain(&mut self, wanted: &BTreeMap<String, &Intent>) -> bool {
         let mut changed = false;
         let mut removed = BTreeSet::new();
@@ -126,18 +126,18 @@ impl StandingProofs {
         changed || !removed.is_empty()
     }
 
-    /// Removes the requests whose policies are rolled back.
+    /// Removes from a policy the requests that were rolled back.
     pub(crate) fn withdraw(&self, policy: &mut Policy) {
         self.proofs.take_rolled_back(policy);
     }
 
-    /// The status of the requests whose policies are rolled back.
+    /// The status of the requests that were rolled back.
     pub(crate) fn rolled_back(&self, mut policy: Policy) -> Vec<RequestStatus> {
         let rolled_back = self.proofs.take_rolled_back(&mut policy);
         rolled_back.iter().map(|intent| request_status::without_place(intent, HELD_BACK.to_owned())).collect()
     }
 
-    /// Clears the rollbacks: these proofs start over.
+    /// Puts rolled back policies in force again, with new proofs.
     pub(crate) fn take_up(&mut self) {
         let rolled_back = |proof: &&mut Proof| proof.rolled_back_unix_micros.is_some();
         for proof in self.proofs.services.values_mut().filter(rolled_back) {
@@ -170,7 +170,7 @@ impl StandingProofs {
         requests
     }
 
-    /// Findings about proofs that an operator should know.
+    /// The findings about proofs that an operator should know about.
     pub(crate) fn findings(&self) -> Vec<Finding> {
         let shown = self.proofs.services.iter().filter_map(|(name, proof)| {
             let service = quoted(name.strip_prefix("service ").unwrap_or(name));

@@ -26,7 +26,7 @@ pub const REQUESTS_MAX: usize = 256;
 /// The daemon's complete status. Its size depends on the requests, not on the running time.
 #[derive(Clone, Debug, Default, PartialEq, JsonSchema, Serialize)]
 pub struct Status {
-    /// Counts the turns that changed this status: a client that has seen this number has seen the rest.
+    /// The number of turns that changed this status: the status is unchanged as long as this number is.
     pub generation: u64,
     /// The identity of the daemon.
     #[serde(flatten)]
@@ -37,10 +37,10 @@ pub struct Status {
     pub policy: PolicyStatus,
     /// How each kind of event is detected.
     pub event_sources: Vec<EventSource>,
-    /// The requests: those of the files in their order, followed by those to the running daemon, and those whose
-    /// policy was rolled back by its proof.
+    /// The requests: first those of the policy files, in their order, then clients' requests to the running
+    /// daemon, and finally those whose policy was rolled back by its proof.
     pub requests: Vec<RequestStatus>,
-    /// The number of held settings, which the journal records and the daemon keeps.
+    /// The number of settings that the daemon holds in force and the journal records.
     pub settings: u64,
     /// Problems and notes. A resolved finding disappears.
     pub findings: Vec<Finding>,
@@ -50,12 +50,12 @@ pub struct Status {
     pub reactions: BTreeMap<EventKind, Reaction>,
     /// The CPUs that poll without traffic.
     pub polling: Polling,
-    /// The latest verdicts on changes that were judged on the traffic of services since the daemon started:
+    /// The latest verdicts since the daemon started on changes that were judged on the traffic of services:
     /// newest first, at most [`VERDICTS_MAX`].
     pub verdicts: Vec<Judgement>,
 }
 
-/// Maximum number of reported verdicts; the journal has them all.
+/// Maximum number of verdicts in the status. The journal has all of them.
 pub const VERDICTS_MAX: usize = 32;
 
 /// The identity of the daemon.
@@ -91,12 +91,12 @@ pub enum DaemonPhase {
 pub struct PolicyStatus {
     /// The number of sections with requests.
     pub sections: usize,
-    /// The number of requests by [`ApiRequest::Set`].
+    /// The number of requests made by [`ApiRequest::Set`].
     pub asked: usize,
     /// The number of times the files were read.
     pub reads: u64,
-    /// The mistakes in the present files, with line and caret. While there are any, the previous policy stays
-    /// in force.
+    /// The mistakes in the current files, with line and caret. As long as there are any, the previous policy
+    /// stays in force.
     pub mistakes: Option<String>,
 }
 
@@ -107,9 +107,9 @@ pub struct EventSource {
     pub what: String,
     /// The method: `netlink`, `BPF on tracepoints`, `scans every 10 s`.
     pub how: String,
-    /// The longest delay of detection; `None` if the kernel reports it immediately.
+    /// The longest delay of detection; `None` if the kernel reports the event immediately.
     pub within: Option<Duration>,
-    /// Why no faster method is available: the kernel's error.
+    /// Why no faster method is available, for example the kernel's error.
     pub refused: Vec<String>,
 }
 
@@ -124,7 +124,7 @@ pub struct RequestStatus {
     pub delivery: String,
     /// The origin of the request: a file and line, or a command.
     pub origin: String,
-    /// The extent of its objects.
+    /// The size of the request: its objects and settings.
     #[serde(flatten)]
     pub extent: RequestExtent,
     /// The share of the packets of its queues, from 0 to 1, that its delivery mode delivered in the last
@@ -133,11 +133,12 @@ pub struct RequestStatus {
     pub engaged: Option<f64>,
     /// The goal: upper bounds on percentiles of response times.
     pub goal: Goal,
-    /// The response times; `None` with a policy but no goal, and until they were measured.
+    /// The response times; `None` if the service has a policy but no goal, and until it was measured.
     pub measured: Option<ResponseTimes>,
     /// The search for a mode that meets the goal; `None` without a search, and before the first try.
     pub search: Option<SearchStatus>,
-    /// The standing proof that its policy helps; `None` without a holdback, and until the policy was in force.
+    /// The standing proof that the policy helps; `None` without a holdback, and until the policy has been in
+    /// force.
     pub proof: Option<ProofStatus>,
     /// What policies may change for the service, if it has no policy and is measured.
     pub expected: Option<Prospect>,
@@ -145,7 +146,7 @@ pub struct RequestStatus {
     pub notes: Vec<String>,
 }
 
-/// The extent of a request's objects.
+/// The size of a request: its objects and settings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct RequestExtent {
     /// The number of its queues.
@@ -154,7 +155,7 @@ pub struct RequestExtent {
     pub processes: usize,
     /// The number of epolls and io_urings of these processes that are set.
     pub epolls: usize,
-    /// The number of settings that it wants.
+    /// The number of settings that the request wants.
     pub wanted: usize,
     /// How many of these settings have the wanted value. They are *set*, but not necessarily *engaged*.
     pub set: usize,
@@ -169,7 +170,7 @@ pub struct ProofStatus {
     pub pairs: u64,
     /// The share of the time without the policy, from 0 to 1.
     pub share_without: f64,
-    /// The conclusion from the last pairs.
+    /// The conclusion from all pairs.
     pub standing: ProofState,
     /// The effect on each quantity, as a share of its value without the policy.
     pub effects: Vec<Effect>,
@@ -177,8 +178,8 @@ pub struct ProofStatus {
     pub last_unix_micros: Option<u64>,
     /// Why the policy is not withdrawn at the moment.
     pub waits: Option<String>,
-    /// When the policy was rolled back because it harms, in microseconds since 1970-01-01 00:00 UTC: it is not
-    /// in force. `None` if it was not.
+    /// When the policy was rolled back because it harms, in microseconds since 1970-01-01 00:00 UTC. It is
+    /// not in force since then. `None` if it was not rolled back.
     pub rolled_back_unix_micros: Option<u64>,
 }
 
@@ -193,7 +194,7 @@ pub struct SearchStatus {
     pub tries_today: usize,
     /// The maximum number of tries per day.
     pub tries_a_day: usize,
-    /// The result of each mode.
+    /// The result of each mode that was tried.
     pub tried: Vec<TriedStatus>,
 }
 
@@ -206,13 +207,14 @@ pub struct TriedStatus {
     pub instead_of: String,
     /// The time of the try, in microseconds since 1970-01-01 00:00 UTC.
     pub at_unix_micros: u64,
-    /// The result, as text. `None` while the mode is being tried, or if the daemon stopped before.
+    /// The result, as text. `None` while the mode is being tried, or if the daemon was stopped during the
+    /// try.
     pub ruling: Option<String>,
     /// The measurements, as text.
     pub measured: Option<String>,
 }
 
-/// When and how much of a service's traffic was measured.
+/// When a service's traffic was measured, and how much of it.
 #[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize)]
 pub struct MeasuredWindows {
     /// The time of the last measurement, in microseconds since 1970-01-01 00:00 UTC.
@@ -239,11 +241,11 @@ pub struct ResponseTimes {
     pub estimator: Estimator,
     /// The time from the NIC's ring to the answer.
     pub response: Percentiles,
-    /// The time in the ring.
+    /// The time that packets waited in the NIC's ring.
     pub ring: Percentiles,
-    /// The time from TCP to the read.
+    /// The time from TCP's receiving a request until the service reads it.
     pub wakeup: Percentiles,
-    /// The time from the read to the answer.
+    /// The time from the service's read to its answer.
     pub service_time: Percentiles,
     /// The median of the connections' smoothed round-trip times, in nanoseconds.
     pub rtt: Option<f64>,
@@ -251,10 +253,10 @@ pub struct ResponseTimes {
     pub cost: Cost,
     /// Requests without an answer at the end of the last window.
     pub waiting: u64,
-    /// The waiting time of the oldest unanswered request.
+    /// How long the oldest unanswered request has waited.
     pub oldest: Option<u64>,
-    /// The rules of all findings, as in `docs/reference/findings.md`; problems are also among the daemon's
-    /// findings.
+    /// The rules of all findings about the service, as in `docs/reference/findings.md`. Problems are also
+    /// among the daemon's findings.
     pub found: Vec<String>,
 }
 
@@ -263,8 +265,8 @@ pub struct ResponseTimes {
 pub struct DaemonCounters {
     /// Events that were noticed, by kind.
     pub events: BTreeMap<EventKind, u64>,
-    /// Events that were lost because they arrived faster than they were handled; everything is observed after
-    /// each loss.
+    /// Events that were lost because they arrived faster than the daemon handled them. The daemon observes
+    /// everything after a loss.
     pub lost: u64,
     /// How often the daemon planned, observed and committed.
     #[serde(flatten)]
@@ -272,9 +274,9 @@ pub struct DaemonCounters {
     /// Counts of settings.
     #[serde(flatten)]
     pub settings: SettingCounters,
-    /// Requests and processes dropped at a limit.
+    /// Requests and processes that were dropped at a limit.
     pub evictions: u64,
-    /// The number of rollbacks by an operator that the daemon noticed.
+    /// Rollbacks by an operator that the daemon noticed.
     pub rollbacks: u64,
     /// Completed requests.
     pub answered: u64,
@@ -359,7 +361,7 @@ pub enum EventKind {
     Timer,
 }
 
-/// The upper bounds of the buckets of reaction times, in microseconds; a further bucket holds the rest.
+/// The upper bounds of the reaction-time buckets, in microseconds. A last bucket holds longer times.
 pub const REACTION_MICROS: [u64; 14] =
     [100, 200, 400, 700, 1_000, 1_500, 2_000, 3_000, 5_000, 10_000, 20_000, 50_000, 200_000, 1_000_000];
 
@@ -372,8 +374,8 @@ pub struct Reaction {
     pub sum_micros: u64,
     /// The longest time, in microseconds.
     pub max_micros: u64,
-    /// The number of reactions in each bucket: up to the bound of the same index in [`REACTION_MICROS`], each
-    /// counted once.
+    /// The number of reactions in each bucket. Each reaction counts once, in the first bucket whose bound in
+    /// [`REACTION_MICROS`] is not exceeded.
     pub buckets: [u64; REACTION_MICROS.len() + 1],
 }
 
@@ -391,7 +393,7 @@ impl Reaction {
 /// The CPUs that may poll without traffic.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct Polling {
-    /// The CPUs that poll without traffic, and their maximum number.
+    /// The number of CPUs that poll without traffic.
     pub used: u32,
     /// The sum of all budgets.
     pub allowed: u32,
@@ -400,19 +402,19 @@ pub struct Polling {
 /// A request to the running daemon.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ApiRequest {
-    /// Sets the policy of a target until it is unset. It replaces an earlier request for the same target,
-    /// outlives the daemon, and overrides the policy files for this target.
+    /// Sets the policy of a target until it is unset. The request replaces an earlier one for the target,
+    /// outlives the daemon, and overrides the policy files.
     Set(Box<Intent>),
     /// Withdraws a target's request: settings that no other request wants are restored.
     Unset(Target),
-    /// Reads the policy files again, and clears the left-alone state of all settings, whether after a
-    /// rollback or after flapping.
+    /// Reads the policy files again, and manages all settings again that were left alone after a rollback or
+    /// after too many repairs.
     Reload,
     /// Restores everything that the daemon has set, and manages nothing until the next [`ApiRequest::Reload`].
     RollBack,
     /// Reports every held setting.
     Settings,
-    /// Changes no settings while a session changes some.
+    /// Asks the daemon to change no settings while a session does.
     HoldBack(HoldBack),
 }
 
@@ -420,20 +422,20 @@ pub enum ApiRequest {
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Answer {
-    /// The call was completed.
+    /// The request was completed.
     Done {
         /// A one-sentence summary.
         summary: String,
         /// Each changed setting, formatted as in `plan`.
         changes: Vec<String>,
-        /// The names of its transactions.
+        /// The names of the transactions that the request caused.
         transactions: Vec<String>,
         /// Notes for the operator, a sentence each.
         notes: Vec<String>,
-        /// Whether some settings are not in force yet: the request is stored, and applied when possible.
+        /// Whether some settings are not in force yet: the request is stored, and is applied when possible.
         pending: bool,
     },
-    /// The call was refused, and nothing was changed.
+    /// The request was refused, and nothing was changed.
     Refused {
         /// The exit code of a command with this result.
         exit: u8,
@@ -450,7 +452,7 @@ pub enum Answer {
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HeldSetting {
-    /// The object, as named by other commands.
+    /// The object's name, as in the output of other commands.
     pub object: String,
     /// The setting.
     pub knob: String,
@@ -458,25 +460,25 @@ pub struct HeldSetting {
     pub before: String,
     /// The value that the daemon set.
     pub value: String,
-    /// Why the setting is not kept at present: `flapping`, `rolled back`; `None` while it is kept.
+    /// Why the daemon currently leaves the setting alone: `flapping`, `rolled back`; `None` if it does not.
     pub left_alone: Option<String>,
 }
 
 /// The function that receives a request's answer. The daemon's thread calls it.
 pub type AnswerCallback = Box<dyn FnOnce(Answer) + Send>;
 
-/// The daemon's state, and its queue of requests.
+/// The daemon's status, and its queue of requests.
 #[derive(Clone)]
 pub struct Shared(Arc<State>);
 
-/// No thread holds one of these locks while it waits for anything or takes another lock.
+/// The shared state. A thread that holds one of its locks neither waits for anything nor takes another lock.
 struct State {
     status: Mutex<Status>,
     services: Mutex<Vec<Measured>>,
     requests: Mutex<VecDeque<(ApiRequest, AnswerCallback)>>,
-    /// Rings when there is a request.
+    /// Rung when there is a request.
     requested: Bell,
-    /// Rings when the status has changed, or a request is answered.
+    /// Rung when the status has changed or a request was answered.
     changed: Bell,
     /// Whether the API's thread has ended.
     api_ended: AtomicBool,
@@ -507,23 +509,23 @@ impl Shared {
         })))
     }
 
-    /// The daemon's status. Drop the guard soon: the daemon waits to write it.
+    /// The daemon's status. Drop the guard soon: the daemon needs the lock to update the status.
     pub fn status(&self) -> MutexGuard<'_, Status> {
         lock(&self.0.status)
     }
 
-    /// The counts of each measured service; see [`Shared::status`] about the guard.
+    /// The counts of each measured service. Drop the guard soon, as with [`Shared::status`].
     pub fn services(&self) -> MutexGuard<'_, Vec<Measured>> {
         lock(&self.0.services)
     }
 
-    /// Publishes the counts of services, for the daemon.
+    /// Publishes the counts of services. The daemon calls this.
     pub fn note_services(&self, services: Vec<Measured>) {
         *self.services() = services;
     }
 
-    /// Submits a request. The daemon handles it in its next turn, after all ready events; `reply` is called
-    /// with the answer then, or immediately if too many requests are queued.
+    /// Submits a request. The daemon handles it in its next turn, after all events that are ready, and then
+    /// calls `reply` with the answer. If too many requests are queued, `reply` is called immediately.
     pub fn submit(&self, request: ApiRequest, reply: AnswerCallback) {
         let mut requests = lock(&self.0.requests);
         if requests.len() < REQUESTS_MAX {
@@ -541,12 +543,12 @@ impl Shared {
         });
     }
 
-    /// Takes the next request, for the daemon.
+    /// Takes the next request. The daemon calls this.
     pub fn next_request(&self) -> Option<(ApiRequest, AnswerCallback)> {
         lock(&self.0.requests).pop_front()
     }
 
-    /// Changes the status, for the daemon, and increments the generation.
+    /// Changes the status, and increments the generation. The daemon calls this.
     pub fn update(&self, change: impl FnOnce(&mut Status)) {
         let mut status = self.status();
         change(&mut status);
@@ -555,17 +557,17 @@ impl Shared {
         self.0.changed.ring();
     }
 
-    /// Rings when there is a request: for the daemon's loop.
+    /// The bell for the daemon's loop: rung when there is a request.
     pub(crate) fn requested(&self) -> &Bell {
         &self.0.requested
     }
 
-    /// Rings when the status has changed, or a request is answered: for the API's loop.
+    /// The bell for the API's loop: rung when the status has changed or a request was answered.
     pub(crate) fn changed(&self) -> &Bell {
         &self.0.changed
     }
 
-    /// Records that the API's thread has ended, so that the daemon can no longer be reached.
+    /// Records that the API's thread has ended: clients can no longer reach the daemon.
     pub(crate) fn end_api(&self) {
         self.0.api_ended.store(true, Ordering::Release);
         self.0.requested.ring();

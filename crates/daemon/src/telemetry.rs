@@ -1,4 +1,4 @@
-//! The daemon's reports about itself: its phase, findings, counters, and messages for the operator.
+//! The daemon's phase, findings, counters, and messages for the operator.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
@@ -14,14 +14,14 @@ use crate::status::{
     Polling, Reaction, RequestStatus, Shared, VERDICTS_MAX,
 };
 
-/// Maximum number of findings reported at the same time.
+/// Maximum number of findings at the same time.
 const FINDINGS_MAX: usize = 256;
 
-/// Maximum number of findings logged per window; the rest are counted.
+/// Maximum number of findings that are logged per window; the others are only counted.
 const LOGGED_MAX: u32 = 120;
 const FINDINGS_WINDOW: Duration = Duration::from_secs(60);
 
-/// The daemon's reports about itself.
+/// The daemon's phase, findings, counters, and messages for the operator.
 pub(crate) struct Telemetry<'a> {
     operator: &'a dyn Operator,
     shared: Shared,
@@ -34,20 +34,20 @@ pub(crate) struct Telemetry<'a> {
     reload: Option<Reload>,
     /// The latest verdicts, newest first.
     verdicts: VecDeque<Judgement>,
-    /// The start of the window of logged findings, and their number.
+    /// The start of the current window, and the number of findings logged in it.
     logged: (Instant, u32),
     changes: ChangeLog,
 }
 
-/// The state when SIGHUP arrived, kept until the log reports the result.
+/// The state when SIGHUP arrived. It is kept until the result is logged.
 struct Reload {
-    /// The contents of the files.
+    /// The requests of the policy files at that time.
     policy: Policy,
-    /// The number of settings that had been changed before.
+    /// The number of changed settings at that time.
     changes: u64,
 }
 
-/// The reports of the daemon's other parts.
+/// The parts of the status that other parts of the daemon provide.
 pub(crate) struct StatusParts {
     /// The number of requests from clients.
     pub(crate) asked: usize,
@@ -91,7 +91,7 @@ impl<'a> Telemetry<'a> {
         self.operator.say(sentence);
     }
 
-    /// Logs, at the verbose level, that an operation failed but the daemon continues.
+    /// Logs, at the verbose level, that an operation failed. The daemon continues.
     pub(crate) fn detail_of(&self, what: &str, outcome: Result<(), Fault>) {
         if let Err(fault) = outcome {
             self.operator.detail(&format!("{what}: {}", fault.cause));
@@ -139,7 +139,7 @@ impl<'a> Telemetry<'a> {
         self.shared.has_api_ended()
     }
 
-    /// Resets the announcement of requests, so that new ones are announced again.
+    /// Resets the bell for requests, so that new requests ring it again.
     pub(crate) fn heard_requests(&self) {
         self.shared.requested().silence();
     }
@@ -167,7 +167,7 @@ impl<'a> Telemetry<'a> {
         Ok(())
     }
 
-    /// Logs how many settings of the last minute had no line.
+    /// Logs how many settings got no line in the last minute.
     pub(crate) fn summarize_set(&mut self) {
         for words in self.changes.summarize(Instant::now()) {
             self.operator.say(&words);
@@ -183,7 +183,7 @@ impl<'a> Telemetry<'a> {
         self.verdicts.truncate(VERDICTS_MAX);
     }
 
-    /// Records that the policy files were read: the number of sections with requests, or their mistakes.
+    /// Records that the policy files were read, with the number of requesting sections or the mistakes.
     pub(crate) fn policy_read(&mut self, read: Result<usize, String>) {
         self.policy.reads += 1;
         match read {
@@ -195,14 +195,14 @@ impl<'a> Telemetry<'a> {
         }
     }
 
-    /// Records that SIGHUP arrived, with the contents of the files at that time.
+    /// Records that SIGHUP arrived, with the requests of the policy files at that time.
     pub(crate) fn reload(&mut self, policy: Policy) {
         let changes = self.counters.settings.changes;
         self.reload.get_or_insert(Reload { policy, changes });
     }
 
-    /// Logs the result of a SIGHUP, if one arrived, given the present contents of the files and whether they
-    /// are in force.
+    /// If SIGHUP has arrived, logs the result: `policy` has the current requests of the files, and `in_force`
+    /// says whether they are in force.
     pub(crate) fn reloaded(&mut self, policy: &Policy, in_force: bool) {
         let Some(before) = self.reload.take() else { return };
         let sections = count(self.policy.sections, "section");
@@ -219,7 +219,7 @@ impl<'a> Telemetry<'a> {
         ));
     }
 
-    /// Records a finding, replacing an earlier one with the same rule and object. A new one is logged.
+    /// Adds a finding, which replaces an earlier one with the same rule and object. Logs it if it is new.
     pub(crate) fn find(&mut self, finding: Finding) {
         let key = (finding.rule.clone(), finding.object.clone());
         if self.findings.get(&key) == Some(&finding) {
@@ -237,8 +237,8 @@ impl<'a> Telemetry<'a> {
         self.findings.insert(key, finding);
     }
 
-    /// Whether another finding may be logged now: objects that a process recreates repeatedly cause new
-    /// findings each time.
+    /// Whether another finding may be logged now. Objects that a process keeps recreating cause new findings
+    /// each time.
     fn may_log(&mut self, now: Instant) -> bool {
         let (begun, logged) = &mut self.logged;
         if now.duration_since(*begun) > FINDINGS_WINDOW {
@@ -252,8 +252,8 @@ impl<'a> Telemetry<'a> {
         *logged <= LOGGED_MAX
     }
 
-    /// Updates a finding that differs from an earlier one only in its figures: it is logged only once until
-    /// it is resolved.
+    /// Updates a finding that may differ from the earlier one only in its figures: it is logged once until it
+    /// is resolved.
     pub(crate) fn renew(&mut self, finding: Finding) {
         match self.findings.get_mut(&(finding.rule.clone(), finding.object.clone())) {
             Some(known) if known.summary == finding.summary => *known = finding,
@@ -261,7 +261,7 @@ impl<'a> Telemetry<'a> {
         }
     }
 
-    /// Resolves the findings of a rule, except those of these objects.
+    /// Resolves the findings of a rule, except those for these objects.
     pub(crate) fn mended(&mut self, rule: &str, but: &BTreeSet<String>) {
         self.findings.retain(|(found, object), _| found != rule || but.contains(object));
     }
@@ -294,7 +294,7 @@ impl<'a> Telemetry<'a> {
             status.requests = requests;
             status.settings = u64::try_from(settings).unwrap_or(u64::MAX);
             status.findings = self.findings.values().cloned().collect();
-            // The queue itself counts the requests that it rejects.
+            // The requests' queue counts the requests that it drops in the status itself.
             let evictions = status.counters.evictions.max(self.counters.evictions);
             status.counters.clone_from(&self.counters);
             status.counters.evictions = evictions;

@@ -1,4 +1,4 @@
-//! The daemon's sockets under good, broken, slow and many clients.
+//! Tests the daemon's sockets with correct, broken, slow and many clients.
 
 mod desk;
 
@@ -14,7 +14,7 @@ use desk::{Desk, Talk};
 use model::{Finding, Severity};
 use serde_json::{Value, json};
 
-/// The client is trusted: as root, or as an ordinary user through the group.
+/// The sockets with a trusted client: root, or another user through the group.
 fn desk() -> Desk {
     Desk::new(Some(rustix::process::getegid().as_raw()))
 }
@@ -95,7 +95,7 @@ fn the_status_is_answered_while_the_daemon_is_at_work() {
     };
     let (socket, metrics) = (options.socket.clone(), options.metrics_socket.clone().expect("a path"));
     let serving = Serving::begin(&shared, options).expect("sockets");
-    // This thread acts as the daemon, and handles no request yet.
+    // This thread acts as the daemon. It has not handled any request yet.
     let (mut asking, mut other) = (Talk::to(&socket), Talk::to(&socket));
     asking.say(r#"{"method":"io.netpolicy.Reload"}"#);
     let said = other.ask(r#"{"method":"io.netpolicy.Status"}"#);
@@ -125,7 +125,7 @@ fn calls_that_come_together_are_answered_in_turn_and_oneway_ones_not_at_all() {
     let oneway = r#"{"method":"io.netpolicy.Reload","oneway":true}"#;
     let info = r#"{"method":"io.netpolicy.Settings"}"#;
     talk.stream.write_all(format!("{plan}\0{oneway}\0{info}\0").as_bytes()).expect("said");
-    // The client sends nothing more but still receives the rest.
+    // The client sends nothing more, but still receives its answers.
     talk.stream.shutdown(Shutdown::Write).expect("shut");
     assert_eq!(talk.receive().expect("an answer")["parameters"]["said"], "Plan");
     assert_eq!(talk.receive().expect("an answer")["parameters"]["settings"][0]["knob"], "defer-hard-irqs");
@@ -197,7 +197,7 @@ fn what_is_no_varlink_ends_the_connection_and_nothing_else() {
         bad.say(bytes);
         assert_eq!(bad.receive(), None, "{bytes:?}");
     }
-    // A message longer than allowed, without an end.
+    // A message that is too long and never ends.
     let mut long = desk.connect();
     let _ = long.stream.write_all(&vec![b'x'; 80 * 1024]);
     assert_eq!(long.receive(), None);
@@ -214,7 +214,7 @@ fn a_client_that_does_not_end_a_message_or_take_answers_is_dropped_in_time() {
     let mut deaf = desk.connect();
     deaf.stream.set_nonblocking(true).expect("no waiting");
     let call = b"{\"method\":\"org.varlink.service.GetInterfaceDescription\",\"parameters\":{\"interface\":\"io.netpolicy\"}}\0";
-    // The client sends while it is connected, and never reads an answer.
+    // The client sends for as long as it can, and never reads an answer.
     let begun = Instant::now();
     while begun.elapsed() < Duration::from_secs(2) && deaf.stream.write(call).is_ok() {}
     assert!(
@@ -236,7 +236,7 @@ fn there_is_room_for_so_many_and_a_place_that_was_left_is_free() {
     let desk = desk();
     let mut talks: Vec<Talk> = (0..CLIENTS_MAX + 20).map(|_| desk.connect()).collect();
     let alive = |talk: &mut Talk| {
-        // A rejected client may be unable to write, but it receives the reason.
+        // A rejected client may be unable to send, but it still receives the reason.
         talk.stream.write_all(b"{\"method\":\"io.netpolicy.Status\"}\0").is_ok() && {
             talk.receive().is_some_and(|said| said["error"].is_null())
         }
@@ -335,7 +335,7 @@ fn a_session_streams_what_its_command_prints_and_ends_with_its_exit_code() {
         (&last["parameters"]["exit"], &last["parameters"]["transactions"]),
         (&json!(0), &json!(["kept"]))
     );
-    // Without more, one reply has all of it, and the connection serves the next call.
+    // Without `more`, one reply has all records, and the connection serves the next call.
     let all = talk.ask(&session("Watch", "short", false));
     assert_eq!(all["parameters"]["session"], 2);
     assert_eq!((&all["parameters"]["notes"], &all["parameters"]["exit"]), (&json!(["a note"]), &json!(0)));
@@ -363,7 +363,7 @@ fn a_session_that_fails_is_refused_with_the_words_of_its_command() {
     assert!(failed["parameters"]["why"].as_str().expect("why").contains("signal 9"), "{failed}");
 }
 
-/// The number of a session that has begun.
+/// Begins a session. Returns its number, or null if it was refused.
 fn begin(talk: &mut Talk, method: &str, service: &str) -> Value {
     talk.say(&session(method, service, true));
     talk.receive().expect("the number")["parameters"]["session"].clone()
@@ -374,7 +374,7 @@ fn one_session_changes_settings_and_a_user_has_so_many() {
     let desk = desk();
     let mut first = desk.connect();
     let number = begin(&mut first, "Tune", "long");
-    // `Tune` needs its goal.
+    // `Tune` is refused without a goal.
     assert_eq!(number, Value::Null);
     let number = begin(&mut first, "Compare", "long");
     let refused = desk.connect().ask(&session("Compare", "long", false));
@@ -390,7 +390,7 @@ fn one_session_changes_settings_and_a_user_has_so_many() {
     }
     let busy = desk.connect().ask(&session("Watch", "long", false));
     assert_eq!(busy["error"], "io.netpolicy.Busy", "{busy}");
-    // Cancel ends the first; its command restores the host before the last reply.
+    // `Cancel` ends the first session. The session's command restores the host before its last reply.
     let cancel = json!({ "method": "io.netpolicy.Cancel", "parameters": { "session": number } }).to_string();
     assert_eq!(desk.connect().ask(&cancel)["parameters"], json!({}));
     let replies: Vec<Value> =

@@ -1,4 +1,4 @@
-//! The client of the daemon's API, for commands.
+//! The client of the daemon's API, used by commands.
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -12,11 +12,11 @@ use session::{Exit, Fault};
 use super::wire::{VarlinkCall, VarlinkReply, encode};
 use crate::socket_file;
 
-/// How long a command waits for a reply that does not require observing the host. A turn of the daemon may
-/// take seconds on a large host.
+/// How long a command waits for a reply for which the daemon need not observe the host. A turn of the daemon
+/// may take seconds on a large host.
 const GREETING_MAX: Duration = Duration::from_secs(10);
 
-/// How long a command waits for a reply that requires a commit or observing the host.
+/// How long a command waits for a reply for which the daemon commits, or observes the host.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Maximum size of an answer.
@@ -26,7 +26,7 @@ const REPLY_BYTES_MAX: usize = 16 << 20;
 #[derive(Debug)]
 pub struct Client {
     stream: UnixStream,
-    /// The daemon's address and process, for errors.
+    /// The daemon's address and process, for error messages.
     who: String,
     rest: Vec<u8>,
 }
@@ -94,8 +94,8 @@ impl Client {
         let method = format!("{}.{method}", super::method::INTERFACE);
         let call = VarlinkCall { method, parameters, oneway: false, more: false, upgrade: false };
         match self.stream.write_all(&encode(&call)) {
-            // The daemon sends the reason for rejecting a client before it closes the connection: it is read
-            // next.
+            // EPIPE: the daemon sends the reason for rejecting a client before it closes the connection. Read
+            // that reason next.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
             said => said.map_err(|error| self.broken(error, GREETING_MAX)),
         }
@@ -135,7 +135,7 @@ impl Client {
     }
 }
 
-/// Formats an error, with the daemon's own text if it has one.
+/// Formats an error reply; uses the daemon's own text if there is one.
 fn said(reply: &VarlinkReply) -> String {
     let error = reply.error.as_deref().unwrap_or_default();
     match (reply.parameters.get("why").and_then(Value::as_str), error.rsplit('.').next()) {

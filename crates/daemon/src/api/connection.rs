@@ -1,4 +1,4 @@
-//! A connection: handles calls one after the other, and drops a client that is too slow or sends too much.
+//! A connection: handles calls one after another, and drops a client that is too slow or sends too much.
 
 use std::cell::Cell;
 use std::io::{self, Read, Write};
@@ -31,20 +31,20 @@ pub const IDLE_MAX: Duration = Duration::from_secs(60);
 /// Maximum number of output bytes queued for a client. A client with more is dropped.
 pub const OUTPUT_BYTES_MAX: usize = 4 << 20;
 
-/// Maximum number of records, and of notes, of a session in a reply without `more`.
+/// Maximum number of a session's records, and of its notes, in a reply without `more`.
 const RECORDS_MAX: usize = 256;
 
-/// Maximum number of calls per connection and [`CALLS_WINDOW`]; further calls wait for the next window.
+/// Maximum number of calls per connection in [`CALLS_WINDOW`]; further calls wait for the next window.
 pub const CALLS_MAX: u32 = 100;
 const CALLS_WINDOW: Duration = Duration::from_secs(1);
 
-/// Unsent output, and whether a reply is still pending.
+/// Unsent output of a connection.
 #[derive(Debug, Default)]
 struct Outbox {
     bytes: Vec<u8>,
-    /// How many of the bytes have been written.
+    /// The number of bytes that have been written.
     taken: usize,
-    /// Since when output has been queued without the client reading it.
+    /// When the client last read output, while more of it is queued.
     since: Option<Instant>,
     /// Whether a call is in progress.
     pending: bool,
@@ -76,16 +76,16 @@ pub(super) struct Connection {
     office: Rc<Office>,
     _place: Place,
     frames: Frames,
-    /// Since when a message has been incomplete.
+    /// When the first byte of an incomplete message arrived.
     begun: Option<Instant>,
     /// The time of the last activity.
     last: Instant,
-    /// The output. The daemon's thread adds the replies to requests.
+    /// The output. The daemon's thread adds replies to it.
     out: Arc<Mutex<Outbox>>,
     listening: Option<Listening>,
-    /// The last session. Dropping it cancels the session.
+    /// The client's last session. Dropping the handle cancels the session.
     session: Option<SessionHandle>,
-    /// The start of the present window, and the number of calls in it.
+    /// The start of the current window, and the number of calls in it.
     window: (Instant, u32),
     /// Whether the client has closed its sending side.
     finished: bool,
@@ -119,7 +119,7 @@ impl Connection {
         self.office.trusts(&self.peer)
     }
 
-    /// The log budget for lines about this client.
+    /// The log budget that lines about this client use.
     fn whose(&self) -> Whose {
         if self.is_trusted() { Whose::Trusted(self.peer.uid) } else { Whose::User(self.peer.uid) }
     }
@@ -170,7 +170,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Handles the received calls, up to one whose reply comes later.
+    /// Handles received calls, until a call whose reply comes later.
     fn serve(&mut self, registrar: &mut Registrar) -> Result<(), String> {
         while !lock(&self.out).pending && self.may_call() {
             let Some(message) = self.frames.next_message().map_err(|bad| bad.to_string())? else { break };
@@ -196,7 +196,7 @@ impl Connection {
 
     fn do_call(&mut self, call: &VarlinkCall, registrar: &mut Registrar) {
         let origin = format!("{INTERFACE} by {}", self.who());
-        // A client without permission for a method does not get its parameter errors either.
+        // Check the permission first: a client without it must not get parameter errors either.
         if !method::is_for_everybody(&call.method) && !self.is_trusted() {
             self.office.stats.count(|tally| tally.denied += 1);
             self.office.stats.log(self.whose(), &format!("api: {} was refused {}", self.who(), call.method));
@@ -253,7 +253,7 @@ impl Connection {
         self.office.stats.log(self.whose(), &format!("api: {} calls {}", self.who(), call.method));
     }
 
-    /// Begins a session. Its events are replies to the call; the next call waits until it ends.
+    /// Begins a session. Its events are replies to the call; the next call waits for its end.
     fn begin(&mut self, call: &VarlinkCall, session: SessionCall) {
         self.log_call(call);
         lock(&self.out).pending = true;
@@ -267,7 +267,7 @@ impl Connection {
         }
     }
 
-    /// Sends the events of a session: each at once with `more`, otherwise all in one reply.
+    /// Sends the events of a session: each immediately with `more`, otherwise all in one reply.
     fn sink(&self, call: &VarlinkCall) -> SessionSink {
         let (out, shared) = (Arc::clone(&self.out), self.office.shared.clone());
         let (more, oneway) = (call.more, call.oneway);
@@ -289,7 +289,7 @@ impl Connection {
                 SessionEvent::Ended(ended) => Some(ended),
             };
             if !more {
-                // A reply has the newest ones.
+                // The reply has the newest records and notes.
                 records.drain(..records.len().saturating_sub(RECORDS_MAX));
                 notes.drain(..notes.len().saturating_sub(RECORDS_MAX));
             }
@@ -318,7 +318,7 @@ impl Connection {
         })
     }
 
-    /// The function that sends a later reply to a call, and then allows the next call.
+    /// Returns a function that sends a delayed reply to a call and then allows the next call.
     fn later(&mut self, call: &VarlinkCall) -> Box<dyn FnOnce(job::Found) + Send> {
         lock(&self.out).pending = true;
         let (out, oneway) = (Arc::clone(&self.out), call.oneway);
@@ -391,7 +391,7 @@ impl Connection {
         state
     }
 
-    /// When the connection is dropped if no data arrives, and the reason.
+    /// When the connection will be dropped if no data arrives, and why.
     fn due(&self) -> Option<(Instant, &'static str)> {
         let out = lock(&self.out);
         if let Some(since) = out.since.filter(|_| out.waits()) {
@@ -418,7 +418,8 @@ impl Source for Connection {
         let due = self.due().map(|(at, _)| at);
         let out = lock(&self.out);
         let read = !self.finished && self.frames.len() <= MESSAGE_BYTES_MAX;
-        // Handle calls that arrived together with one that had to wait, and calls above the rate limit.
+        // Run again soon for calls that arrived together with a delayed one, and later for calls above the
+        // rate limit.
         let next = if !out.pending && !out.waits() && (self.frames.has_message() || self.finished) {
             let full = self.window.1 >= CALLS_MAX && self.frames.has_message();
             Some(if full { self.window.0 + CALLS_WINDOW } else { Instant::now() })
@@ -435,7 +436,7 @@ impl Source for Connection {
         {
             return self.drop_for(why);
         }
-        // Output is written first: a client that does not read cannot fill the queue.
+        // Write output first: a client that does not read must not fill the queue.
         if let Err(why) = self.gives() {
             return self.drop_for(why);
         }
@@ -466,7 +467,7 @@ fn reply(found: job::Found) -> VarlinkReply {
     }
 }
 
-/// The process of a request for a task, or for some of its epolls.
+/// The process of a request for a task, or for some of a task's epolls.
 fn process_of(target: &str) -> Option<Pid> {
     let task = match target.strip_prefix("epoll ") {
         Some(epolls) => epolls.rsplit_once(" of ")?.1,
@@ -478,7 +479,7 @@ fn process_of(target: &str) -> Option<Pid> {
 /// Reports to a client that the connection limit is reached.
 pub(super) fn reject(mut stream: &UnixStream) {
     let words = format!("connection limit reached: {CLIENTS_MAX}, and fewer of one user");
-    // As the first message, this one fits into the socket's buffer. An error means that the client has left.
+    // The socket's buffer is empty, so this message fits. An error means that the client has left.
     let _ = stream.write_all(&encode(&reply(Err(VarlinkError::busy(words)))));
 }
 

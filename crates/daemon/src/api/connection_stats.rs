@@ -15,10 +15,10 @@ pub const CLIENTS_MAX: usize = 64;
 
 /// Maximum number of connections per user other than root, and of all users in other user namespaces together.
 pub const CLIENTS_PER_USER_MAX: usize = 8;
-/// Maximum number of connections of all users without rights: the rest is reserved for members of the group of
-/// `--api-group`, and for root.
+/// Maximum number of connections of all users without permissions. The rest is reserved for root and the
+/// members of the `--api-group`.
 pub const CLIENTS_OF_OTHERS_MAX: usize = 48;
-/// Maximum number of connections of all users other than root: the rest is reserved for root.
+/// Maximum number of connections of all users other than root. The rest is reserved for root.
 const CLIENTS_BUT_ROOT_MAX: usize = 56;
 
 /// Counts of connections and calls since the daemon started.
@@ -28,11 +28,11 @@ pub struct Tally {
     pub accepted: u64,
     /// Connections that were rejected at the limit.
     pub rejected: u64,
-    /// Calls that got a reply, refusals included.
+    /// Calls that got a reply, including refusals.
     pub calls: u64,
     /// Denied calls.
     pub denied: u64,
-    /// Connections closed: protocol error, timeout or too much data.
+    /// Connections that were closed because of a protocol error, a timeout or too much data.
     pub dropped: u64,
 }
 
@@ -58,7 +58,7 @@ impl fmt::Debug for ConnectionStats {
 }
 
 impl ConnectionStats {
-    /// Creates the statistics with all counters at zero; lines go to `log`.
+    /// Creates the statistics with all counters at zero. `log` receives log lines.
     pub fn new(log: impl Fn(&str) + 'static) -> Rc<Self> {
         let budget = RefCell::new(LogBudget::new(Instant::now()));
         Rc::new(Self { tally: Cell::default(), clients: RefCell::default(), log: Box::new(log), budget })
@@ -76,7 +76,7 @@ impl ConnectionStats {
         self.tally.set(tally);
     }
 
-    /// Logs a line, unless there were too many of this user, or of all unprivileged users.
+    /// Logs a line, unless the log budget of this user, or of all unprivileged users, is used up.
     pub(super) fn log(&self, whose: Whose, line: &str) {
         let mut budget = self.budget.borrow_mut();
         for summary in budget.summarize(Instant::now()) {
@@ -121,7 +121,7 @@ impl ConnectionStats {
     }
 }
 
-/// A connection's place; dropping it frees the place.
+/// A connection's place in the limits. Dropping it frees the place.
 #[derive(Debug)]
 pub(super) struct Place {
     stats: Rc<ConnectionStats>,

@@ -1,4 +1,5 @@
-//! Queries that require observing the host: a separate thread answers each, so that no other client waits.
+//! Queries for which the host must be observed. A separate thread answers each, so that other clients need
+//! not wait.
 
 use std::cell::Cell;
 use std::fmt;
@@ -22,7 +23,7 @@ pub type QueryHandler = Arc<dyn Fn(&Question) -> Result<Map<String, Value>, Varl
 /// The answer to a query.
 pub(super) type Found = Result<Map<String, Value>, VarlinkError>;
 
-/// A thread working on a query. It holds the other end of the pipe until it is done.
+/// A thread that works on a query. It holds the other end of the pipe until it is done.
 struct Job {
     done: PipeReader,
     answer: Receiver<Found>,
@@ -54,7 +55,7 @@ pub(super) fn start(
     let (sender, answer) = sync_channel(1);
     let answer_query = Arc::clone(answer_query);
     let work = move || {
-        // If the query panics, the pipe is still closed, and there is no answer.
+        // If the query panics, this still closes the pipe: there is then no answer.
         let _at_work = at_work;
         let _ = sender.send(answer_query(&question));
     };

@@ -1,5 +1,5 @@
-//! Limits the log lines per user. A user who is refused repeatedly must neither fill the log nor displace the
-//! lines of others.
+//! Limits the log lines per user. A user whose calls are refused repeatedly must neither fill the log nor
+//! displace lines about other users.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -10,12 +10,12 @@ const WINDOW: Duration = Duration::from_secs(60);
 /// Maximum number of lines per unprivileged user and window.
 const USER_LINES_MAX: u32 = 10;
 
-/// Maximum number of lines of all unprivileged users per window. A user can have many uids: those in
+/// Maximum number of lines of all unprivileged users per window. One user can have many uids, from
 /// `/etc/subuid`.
 const ALL_USERS_LINES_MAX: u32 = 60;
 
-/// Maximum number of lines per trusted user and window: root, and members of the group of `--api-group`. Each
-/// may request 100 changes per second, and the journal names the caller of every change that was made.
+/// Maximum number of lines per trusted user and window: root, and members of the `--api-group`. Each may
+/// request 100 changes per second; the journal also records who requested each change.
 const TRUSTED_LINES_MAX: u32 = 1200;
 
 /// The budget that a line uses.
@@ -43,9 +43,9 @@ impl Whose {
 pub(super) struct LogBudget {
     begun: Instant,
     lines: BTreeMap<Whose, u32>,
-    /// Lines of unprivileged users, excluding omitted ones.
+    /// The number of logged lines of unprivileged users.
     of_users: u32,
-    /// The number of omitted lines of users that `lines` does not name.
+    /// The number of omitted lines of users that are not in `lines`.
     unnamed: u32,
 }
 
@@ -68,7 +68,7 @@ impl LogBudget {
         admitted
     }
 
-    /// Begins a new window if the last one is over, and reports which users' lines were omitted.
+    /// Begins a new window if the last one is over. Reports the number of omitted lines of each user.
     pub(super) fn summarize(&mut self, now: Instant) -> Vec<String> {
         if now.duration_since(self.begun) <= WINDOW {
             return Vec::new();

@@ -11,11 +11,11 @@ use crate::sessions::{CompareParams, SessionCall, TryParams, TuneParams, WatchPa
 
 /// The interface of the daemon.
 pub const INTERFACE: &str = "io.netpolicy";
-/// The description.
+/// The interface's description.
 pub const DESCRIPTION: &str = include_str!("io.netpolicy.varlink");
 /// The interface that every Varlink service has.
 pub const SERVICE: &str = "org.varlink.service";
-/// The description.
+/// The description of [`SERVICE`].
 pub const SERVICE_DESCRIPTION: &str = include_str!("org.varlink.service.varlink");
 
 /// Maximum length of a service name in a `Set`, in bytes.
@@ -29,7 +29,7 @@ const SETTINGS_MAX: usize = 64;
 pub enum Method {
     /// `org.varlink.service.GetInfo`.
     GetInfo,
-    /// `org.varlink.service.GetInterfaceDescription`: of this interface.
+    /// `org.varlink.service.GetInterfaceDescription`, for the interface with this name.
     GetInterfaceDescription(String),
     /// Report the status.
     Status,
@@ -45,7 +45,7 @@ pub enum Method {
     Rollback,
     /// Read the policy files again.
     Reload,
-    /// A query that requires observing the host.
+    /// Answer a query for which the host must be observed.
     Ask(Question),
     /// Begin a session.
     Begin(Box<SessionCall>),
@@ -58,11 +58,11 @@ pub enum Method {
 pub enum Question {
     /// Report the changes that the policy files would make.
     Plan,
-    /// Report why settings have their values: those of this object, or all.
+    /// Report why settings have their values: the settings of this object, or all settings.
     Explain(Option<String>),
     /// Report whether the applied settings are in force.
     Verify,
-    /// Keep what is on trial: this transaction, or the newest one.
+    /// Keep a trial: this transaction, or the newest trial.
     Confirm(Option<TransactionName>),
     /// Roll this transaction back.
     RollBack(TransactionName),
@@ -85,13 +85,13 @@ pub struct VarlinkError {
 }
 
 impl VarlinkError {
-    /// One of Varlink's own errors, with a parameter.
+    /// Creates one of Varlink's own errors, with an optional parameter.
     pub fn service(name: &str, about: Option<(&str, &str)>) -> Self {
         let parameters = about.into_iter().map(|(key, value)| (key.to_owned(), value.into())).collect();
         Self { error: format!("{SERVICE}.{name}"), parameters }
     }
 
-    /// The request cannot be fulfilled.
+    /// Creates the error for a request that cannot be fulfilled.
     pub fn refused(exit: u8, why: impl Into<String>, hint: Option<String>) -> Self {
         let parameters = [
             ("exit".to_owned(), exit.into()),
@@ -101,7 +101,7 @@ impl VarlinkError {
         Self { error: format!("{INTERFACE}.Refused"), parameters: parameters.into_iter().collect() }
     }
 
-    /// Too many requests are already in progress.
+    /// Creates the error for too many requests in progress.
     pub fn busy(why: impl Into<String>) -> Self {
         let why = ("why".to_owned(), Value::String(why.into()));
         Self { error: format!("{INTERFACE}.Busy"), parameters: [why].into_iter().collect() }
@@ -115,7 +115,7 @@ pub struct TargetParams {
     /// A network device.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device: Option<String>,
-    /// A service, found by `match`.
+    /// A service whose processes meet the criteria in `match`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service: Option<String>,
     /// A process.
@@ -130,7 +130,7 @@ pub struct TargetParams {
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct MatchParams {
-    /// See [`Match::unit`]. This and the next six fields hold a pattern, or several separated by commas.
+    /// See [`Match::unit`]. Patterns in this and the next four fields are separated by commas.
     pub unit: Option<String>,
     /// See [`Match::cgroup`].
     pub cgroup: Option<String>,
@@ -219,14 +219,14 @@ impl TargetParams {
         }
     }
 
-    /// The parameters for a target.
+    /// Converts a target to parameters.
     pub fn of(target: &Target) -> Self {
         match target {
-            // No client requests devices by their properties; only policy files do.
+            // Clients cannot request devices by properties; only policy files can.
             Target::Device(name) | Target::Devices(name, _) => {
                 Self { device: Some(name.clone()), ..Self::default() }
             }
-            // The interface has no way to name single epolls of a process, so no client requests them.
+            // The interface cannot name single epolls of a process.
             Target::Task(pid) | Target::Epolls(pid, _) => Self { task: Some(pid.0), ..Self::default() },
             Target::Service(name, matching) => {
                 let Match { unit, cgroup, exe, pod, container, port, uid } = matching;
@@ -361,8 +361,8 @@ impl Method {
     }
 }
 
-/// Whether any user may call a method of this name, because its reply depends on the user. An unknown method
-/// is answered as unknown rather than refused.
+/// Whether any user may call a method of this name, because its reply depends on the user. True for unknown
+/// methods, so that the reply is "unknown method" instead of a refusal.
 pub fn is_for_everybody(method: &str) -> bool {
     match method.rsplit_once('.') {
         Some((INTERFACE, name)) => name == "Status" || !DESCRIPTION.contains(&format!("\nmethod {name}(")),

@@ -1,5 +1,5 @@
-//! The daemon's state as OpenMetrics. Labels are targets of requests and kinds of events, never pids: the
-//! number of series is bounded by the number of requests.
+//! Formats the daemon's state as OpenMetrics. Labels are targets of requests and kinds of events, never pids,
+//! so the number of requests bounds the number of series.
 //!
 //! OpenMetrics 1.0: `# TYPE`, `# UNIT` and `# HELP` before the samples of a family, `_total` after a
 //! counter's name, base units, `# EOF` at the end.
@@ -16,10 +16,10 @@ use super::connection_stats::Tally;
 use crate::Status;
 use crate::status::{DaemonPhase, REACTION_MICROS, RequestStatus};
 
-/// Maximum number of requests with individual samples; the others are counted together.
+/// Maximum number of requests with separate samples; the others are counted together.
 const REQUESTS_SHOWN_MAX: usize = 256;
 
-/// Kinds of targets that outlive processes.
+/// Prefixes of targets that outlive processes.
 const LASTING: [&str; 2] = ["device ", "service "];
 
 /// The rule of the finding for a missed goal, as in `docs/reference/findings.md`.
@@ -94,8 +94,8 @@ impl Page {
         self.sample(&format!("{name}_total"), &[], value);
     }
 
-    /// Adds a line per request, except those for tasks and their epolls: a pid would create a new series with
-    /// each process.
+    /// Adds a line per request, except for requests for tasks and their epolls: their pids would create a new
+    /// series for each process.
     fn requests(&mut self, status: &Status) {
         let named = || {
             let lasting = status
@@ -284,7 +284,7 @@ impl Page {
         self.response_gauges(status);
     }
 
-    /// TCP's counts.
+    /// The TCP counts of services.
     fn network(&mut self, measured: &[(&str, &Totals)]) {
         let name = "netpolicy_live_segments";
         self.family(name, "counter", "", "Segments with data during samples, by direction.");
@@ -416,7 +416,7 @@ impl Page {
         }
     }
 
-    /// Gauges of the last minutes.
+    /// Gauges of the services' response times in the last minutes.
     fn response_gauges(&mut self, status: &Status) {
         let requests = || status.requests.iter().filter_map(|one| Some((one, one.measured.as_ref()?)));
         let name = "netpolicy_engaged_ratio";
@@ -492,16 +492,16 @@ impl Page {
     }
 }
 
-/// One of TCP's counters.
+/// Returns one of TCP's counters.
 type Count = fn(&LiveCounts) -> u64;
 
-/// The number of spans up to the edge of a bucket.
+/// Returns the number of spans up to the edge of a bucket.
 type Within = fn(&Totals, Nanoseconds) -> u64;
 
-/// The number of spans, and their sum.
+/// Returns the number of spans, and their sum.
 type All = fn(&Totals) -> (u64, Nanoseconds);
 
-/// The histograms of a service: name, help, and values.
+/// The histograms of a service: name, help, and functions for the values.
 const HISTOGRAMS: [(&str, &str, Within, All); 4] = [
     (
         "netpolicy_live_response_seconds",
@@ -529,13 +529,13 @@ const HISTOGRAMS: [(&str, &str, Within, All); 4] = [
     ),
 ];
 
-/// The bucket edges of response times: a subset of the counted buckets' edges, two per doubling, from 4 µs to
-/// 1.6 s.
+/// The bucket edges of response times, from 4 µs to 1.6 s, two per doubling: a subset of the edges that the
+/// daemon counts.
 fn response_edges() -> impl Iterator<Item = Nanoseconds> {
     (12..=30).flat_map(|power| [Nanoseconds(1 << power), Nanoseconds(3 << (power - 1))])
 }
 
-/// A span in seconds, to the nanosecond.
+/// Formats a span in seconds, to the nanosecond.
 fn seconds(span: Nanoseconds) -> String {
     format!("{}.{:09}", span.0 / 1_000_000_000, span.0 % 1_000_000_000)
 }
@@ -544,7 +544,7 @@ fn count(number: usize) -> u64 {
     u64::try_from(number).unwrap_or(u64::MAX)
 }
 
-/// The JSON name of a kind of event, or of a verdict.
+/// The JSON name of a kind of event or of a verdict.
 fn word(kind: impl serde::Serialize) -> String {
     serde_json::to_value(kind).ok().and_then(|word| word.as_str().map(str::to_owned)).unwrap_or_default()
 }

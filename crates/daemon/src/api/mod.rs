@@ -1,9 +1,9 @@
-//! The daemon's sockets: the API by Varlink, and metrics by OpenMetrics.
+//! The daemon's sockets: the API over Varlink, and metrics as OpenMetrics.
 //!
 //! Read in this order: `wire` (bytes), `method` (methods and parameters), `connection_stats` (limits),
-//! `connection` (one client), `job` (slow queries), `metrics` (the page), `client` (the other end).
-//! Everything runs in one thread (`thread`), as non-blocking sources of an event loop: clients are answered
-//! even while the daemon's own thread is busy.
+//! `connection` (one client), `job` (slow queries), `metrics` (the page), `client` (the other end). All
+//! sources are non-blocking and run in the event loop of one thread (`thread`), so clients get answers even
+//! while the daemon's own thread is busy.
 //!
 //! Permissions: the kernel identifies the client (`SO_PEERCRED`). Root, and the members of a group that the
 //! operator may name, may call every method. Any other user may read the status, and sees only the requests
@@ -59,15 +59,15 @@ pub struct ApiOptions {
     pub socket: PathBuf,
     /// A group whose members may call every method, like root.
     pub group: Option<u32>,
-    /// A socket that answers HTTP with metrics.
+    /// A socket that serves metrics over HTTP.
     pub metrics_socket: Option<PathBuf>,
-    /// A file that metrics are written to, for a textfile collector.
+    /// A file to which metrics are written, for a textfile collector.
     pub metrics_file: Option<PathBuf>,
-    /// An address of this machine that answers HTTP with metrics.
+    /// A loopback address that serves metrics over HTTP.
     pub metrics_address: Option<SocketAddr>,
     /// Receives log lines.
     pub log: Box<dyn Fn(&str) + Send>,
-    /// Answers the queries that require observing the host.
+    /// Answers the queries for which the host must be observed.
     pub answer_query: QueryHandler,
     /// Runs the calls that measure services.
     pub sessions: Sessions,
@@ -82,8 +82,8 @@ impl fmt::Debug for ApiOptions {
     }
 }
 
-/// Opens the sockets as sources for an event loop. They are closed when the loop is dropped; the socket files
-/// remain, and the next daemon replaces them.
+/// Opens the sockets as sources for an event loop. Dropping the loop closes them. The socket files remain,
+/// and the next daemon replaces them.
 ///
 /// # Errors
 /// If another daemon is serving there, or the kernel refuses.
@@ -99,7 +99,7 @@ pub fn open(shared: &Shared, options: ApiOptions) -> Result<Vec<Box<dyn Source>>
         sessions,
     } = options;
     let stats = ConnectionStats::new(log);
-    // Anyone may connect: the credentials decide what is answered.
+    // Any user may connect: the credentials decide which calls are answered.
     let listener = listen(&socket, 0o666)?;
     let office = Rc::new(Office {
         shared: shared.clone(),
@@ -128,7 +128,7 @@ pub fn open(shared: &Shared, options: ApiOptions) -> Result<Vec<Box<dyn Source>>
     Ok(sources)
 }
 
-/// Listens at a path without a listener, for a loop that does not block.
+/// Creates a non-blocking listener at a path that has no listener.
 fn listen(path: &Path, mode: u32) -> Result<UnixListener, OpenError> {
     let listener = socket_file::listen(path, mode)?;
     listener.set_nonblocking(true).map_err(refused(path.display()))?;
@@ -170,7 +170,7 @@ impl Source for Listener {
     }
 
     fn ready(&mut self, _ready: Ready, registrar: &mut Registrar) -> Stay {
-        // Stop if no client is waiting, or no descriptor is left; the next turn tries again.
+        // Stop if no client is waiting or no descriptor is left; the next turn continues.
         for _ in 0..ACCEPTS_MAX {
             if self.accept(registrar).is_err() {
                 break;

@@ -1,4 +1,4 @@
-//! The state that the sources of the API share, and the reason why a socket could not be opened.
+//! State that the API's sources share, and the reasons why a socket could not be opened.
 
 use std::cell::Cell;
 use std::fmt;

@@ -1,4 +1,4 @@
-//! Serves the page of metrics: over HTTP on a unix socket or a loopback address, and as a file.
+//! Serves the metrics page over HTTP on a unix socket or a loopback address, and as a file.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -23,17 +23,17 @@ use crate::{Interest, Ready, Registrar, Shared, Source, Stay};
 /// Maximum size of a request.
 const REQUEST_BYTES_MAX: usize = 8 * 1024;
 
-/// How long a client may take to send the request and read the page.
+/// How long a client may take to send its request and read the page.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Maximum number of concurrent connections. A further one displaces the oldest: a collector sends its
-/// request immediately and reads the page quickly, so idle connections must not block it.
+/// Maximum number of concurrent connections. A further one displaces the oldest: collectors send their
+/// request immediately and read quickly, so idle connections must not block them.
 const READERS_MAX: usize = 8;
 
 /// Maximum number of connections accepted in a turn of the loop.
 const ACCEPTS_MAX: usize = 64;
 
-/// The mode of the file: its collector runs as a different user, and the unit's umask is more restrictive.
+/// The file's mode: the collector runs as another user, and the unit's umask would hide the file from it.
 const FILE_MODE: u32 = 0o644;
 
 /// Minimum interval between writes of the file.
@@ -70,7 +70,7 @@ pub(super) struct Pages {
     socket: Socket,
     shared: Shared,
     stats: Rc<ConnectionStats>,
-    /// Whether each connection must be closed, oldest first.
+    /// For each connection, oldest first: set to make the connection close.
     readers: VecDeque<Weak<Cell<bool>>>,
 }
 
@@ -100,7 +100,7 @@ impl Pages {
 }
 
 impl Pages {
-    /// Reserves a place for another connection; if there is none, the oldest is closed.
+    /// Reserves a place for a connection. Closes the oldest connection if there is no free place.
     fn place(&mut self) -> Rc<Cell<bool>> {
         self.readers.retain(|reader| reader.strong_count() > 0);
         while self.readers.len() >= READERS_MAX
@@ -141,7 +141,8 @@ impl Source for Pages {
                 stats: Rc::clone(&self.stats),
                 must_leave: Rc::default(),
             };
-            // A collector has already sent its request: answer it before further connections can displace it.
+            // A collector has usually sent its request already: answer it before further connections can
+            // displace it.
             if reader.go_on().is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock) {
                 reader.must_leave = self.place();
                 registrar.admit(Box::new(reader));
@@ -165,7 +166,7 @@ struct Reader {
 }
 
 impl Reader {
-    /// Reads the request and writes the answer as far as the socket allows; returns true when the connection
+    /// Reads the request and writes the answer as far as the socket allows. Returns true when the connection
     /// is done.
     fn go_on(&mut self) -> io::Result<bool> {
         while self.answer.is_none() {
@@ -221,7 +222,7 @@ impl Source for Reader {
     }
 
     fn ready(&mut self, ready: Ready, _registrar: &mut Registrar) -> Stay {
-        // Send the replies to earlier requests, as fast as the client reads them.
+        // Send the rest of the answer as fast as the client reads it.
         let late = ready.late || self.must_leave.get();
         match self.go_on() {
             Ok(true) => Stay::Leave,
@@ -243,7 +244,7 @@ pub(super) struct TextFile {
     stats: Rc<ConnectionStats>,
     next: Instant,
     written: Option<u64>,
-    /// Never becomes readable: used where a source needs a descriptor.
+    /// A descriptor that never becomes readable, because each source needs one.
     silent: OwnedFd,
     _other_end: OwnedFd,
 }
@@ -257,7 +258,7 @@ impl TextFile {
         Ok(file)
     }
 
-    /// Writes a temporary file first: a collector always sees a complete page.
+    /// Replaces the file atomically, so that a collector always sees a complete page.
     fn write(&mut self) -> io::Result<()> {
         self.next = Instant::now() + FILE_EVERY;
         let (generation, page) = {

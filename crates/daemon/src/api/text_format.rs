@@ -1,8 +1,8 @@
-//! The page in the older text format, for textfile collectors: node_exporter rejects a whole file if a type
-//! exists only in OpenMetrics.
+//! Formats the page for textfile collectors, in the older text format: node_exporter rejects a whole file if
+//! it contains a type that exists only in OpenMetrics.
 
-/// Converts an OpenMetrics page to the text format 0.0.4: info and state sets become gauges, a counter's name
-/// ends in `_total` in its description, too, and units and the end are not marked.
+/// Converts an OpenMetrics page to the text format 0.0.4. Info and state sets become gauges, the names of
+/// counters in descriptions end in `_total`, and units and the end marker are dropped.
 ///
 /// Source: Prometheus, `docs/instrumenting/exposition_formats.md`.
 pub(super) fn text_format(open_metrics: &str) -> String {

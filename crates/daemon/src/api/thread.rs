@@ -1,5 +1,5 @@
-//! The thread that serves the sockets. The daemon's own thread inspects processes, plans and commits, which
-//! takes seconds if a user has thousands of epolls: queries of the status must not wait for that.
+//! The thread that serves the sockets. The daemon's own thread inspects processes, plans and commits. If a
+//! user has thousands of epolls, that takes seconds, and status queries must not wait for it.
 
 use std::io;
 use std::sync::Arc;
@@ -14,10 +14,10 @@ use super::{ApiOptions, OpenError, open};
 use crate::event_loop::EventLoop;
 use crate::status::Shared;
 
-/// The number of [`Shared::changed`] in the loop.
+/// The number that identifies [`Shared::changed`] in the loop.
 const CHANGED: u32 = 0;
 
-/// The sockets, served until this is dropped.
+/// Serves the sockets until it is dropped.
 #[derive(Debug)]
 pub struct Serving {
     shared: Shared,
@@ -26,7 +26,7 @@ pub struct Serving {
 }
 
 impl Serving {
-    /// Opens the sockets and serves them. The thread is in the same namespaces as the caller.
+    /// Opens the sockets and serves them in a thread, which is in the caller's namespaces.
     ///
     /// # Errors
     /// The same as [`open`], and if a thread or an epoll cannot be created.
@@ -54,7 +54,7 @@ impl Drop for Serving {
     }
 }
 
-/// Notifies the daemon that the thread has exited, for any reason.
+/// When dropped, notifies the daemon that the thread has exited for whatever reason.
 struct Ending(Shared);
 
 impl Drop for Ending {
@@ -80,7 +80,7 @@ fn serve(shared: Shared, options: ApiOptions, stop: &AtomicBool, opened: &SyncSe
         }
         shared.changed().silence();
     }
-    // Write the last answers, as fast as the clients read them.
+    // Write the last answers as far as the clients read them.
     let _ = event_loop.wait(Some(Instant::now()));
 }
 

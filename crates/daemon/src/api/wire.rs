@@ -17,10 +17,10 @@ pub struct VarlinkCall {
     /// The parameters; `null` counts as none.
     #[serde(default, deserialize_with = "nothing_or_more", skip_serializing_if = "Map::is_empty")]
     pub parameters: Map<String, Value>,
-    /// Whether no answer is wanted.
+    /// Whether the client wants no answer.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub oneway: bool,
-    /// Whether several answers are wanted.
+    /// Whether the client accepts several answers.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub more: bool,
     /// Whether the client wants to switch to another protocol. No method supports it.
@@ -78,11 +78,11 @@ pub fn encode(message: &impl Serialize) -> Vec<u8> {
     bytes
 }
 
-/// The received bytes, split into messages.
+/// Splits received bytes into messages.
 #[derive(Debug, Default)]
 pub struct Frames {
     buffer: Vec<u8>,
-    /// How many bytes are known to contain no zero byte.
+    /// The number of leading bytes that are known to contain no zero byte.
     looked: usize,
 }
 
@@ -92,7 +92,7 @@ impl Frames {
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// The next complete message; `None` if there is none yet.
+    /// Returns the next complete message; `None` if it is still incomplete.
     ///
     /// # Errors
     /// If the buffered bytes are too long for a message.
@@ -184,7 +184,7 @@ mod test {
             let said = decode_call(bytes).expect_err("no call").to_string();
             assert!(said.starts_with("not a Varlink call: ") && !said.contains('\n'), "{said}");
         }
-        // Deeper than any real message: the parser's limit is reached before the stack overflows.
+        // Nested more deeply than any real message: the parser must reject it before the stack overflows.
         let deep = format!("{{\"method\":\"a.b\",\"parameters\":{{\"x\":{}1", "[".repeat(10_000));
         assert!(decode_call(deep.as_bytes()).is_err());
     }

@@ -1,4 +1,4 @@
-//! Unprivileged client of the attach service.
+//! The unprivileged client of the attach service.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read, Write};
@@ -18,11 +18,11 @@ use super::{ANSWER_BYTES_MAX, Answer, CRITERIA_MAX, Request, Wanted};
 use crate::api::wire::encode;
 use crate::socket_file;
 
-/// How long the client waits for a reply. The daemon's turn waits with it.
+/// How long the client waits for a reply. The daemon's turn is blocked meanwhile.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// From now on, this process inspects others through the service at this socket, unless it has
-/// `CAP_SYS_PTRACE` itself. Returns whether a service answers there.
+/// Makes this process inspect others through the service at this socket, unless it has `CAP_SYS_PTRACE`
+/// itself. Returns whether a service answers there.
 pub fn go_through(path: &Path) -> bool {
     if !linux::attach::is_needed() {
         return false;
@@ -35,15 +35,14 @@ pub fn go_through(path: &Path) -> bool {
     answers
 }
 
-/// Like [`go_through`], even if no service answers yet: for a process that retries until the service
-/// answers.
+/// Like [`go_through`], but also if no service answers yet: for a process that retries until one does.
 pub fn go_through_once_it_answers(path: &Path) {
     if linux::attach::is_needed() {
         linux::attach::through(Box::new(Connection::to(path)), path.to_owned());
     }
 }
 
-/// Sends an empty request to the service at this socket to check that it answers: for health checks.
+/// Checks that the service at this socket answers an empty request. Used for health checks.
 ///
 /// # Errors
 /// Without an answer within [`PATIENCE`].
@@ -57,7 +56,7 @@ pub fn check(path: &Path) -> Result<Exit, Fault> {
     }
 }
 
-/// A connection that is re-established when it breaks: the service may be restarted.
+/// A connection that is re-established after an error, because the service may be restarted.
 #[derive(Debug)]
 struct Connection {
     path: PathBuf,
@@ -76,8 +75,7 @@ impl Connection {
     fn ask(&self, request: &Request) -> Result<Answer, KernelError> {
         let failed = |error: &io::Error| KernelError::io(self.path.display().to_string(), error);
         let mut held = self.stream.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        // An error on the connection shows that it broke since its last use; only then is a second one
-        // opened.
+        // Use the open connection. If that fails, it broke since its last use: open another one, once.
         if let Some(stream) = held.take()
             && let Ok(answer) = exchange(&stream, request)
         {
@@ -117,7 +115,7 @@ impl Attach for Connection {
         let only = match which {
             Processes::None => return (Vec::new(), Vec::new()),
             Processes::Only(pids) => Some(pids.clone()),
-            // The other processes are requested separately.
+            // The client requests each of the other processes separately.
             Processes::Networking | Processes::NetworkingAnd(_) => None,
         };
         let error = match self.ask(&Request::Processes { netns: netns.id().0, only }) {
@@ -165,8 +163,8 @@ impl Attach for Connection {
         }
     }
 
-    // The service does not offer these three requests: this process queries the kernel itself, if it is
-    // permitted.
+    // The service does not offer the next three requests. This process queries the kernel itself, if it is
+    // permitted to.
     fn epolls(&self, process: &ProcessId) -> Result<EpollsOf, KernelError> {
         linux::process::epolls_of(process)
     }
@@ -186,8 +184,8 @@ mod test {
 
     use super::*;
 
-    /// Answers this many requests as the service does if nothing is running; returns the number of criteria
-    /// of each.
+    /// Answers this many requests like a service on a host without processes. Returns the number of criteria
+    /// in each request.
     fn answer(listener: &UnixListener, requests: usize) -> Vec<usize> {
         let (mut stream, _) = listener.accept().expect("a client");
         let mut sizes = Vec::new();

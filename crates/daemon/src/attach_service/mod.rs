@@ -1,8 +1,8 @@
-//! A process that holds `CAP_SYS_PTRACE` so that the daemon does not need it. The process finds processes,
-//! inspects those that a request names, and sets the busy-poll parameters of their epolls and io_urings. It
-//! opens no file for a client and passes on no descriptor.
+//! A process that holds `CAP_SYS_PTRACE`, so that the daemon does not need it. It finds processes, inspects
+//! those that a request names, and sets the busy-poll parameters of their epolls and io_urings. It opens no
+//! file for a client and passes on no descriptor.
 //!
-//! Its socket accepts only connections of root, by `SO_PEERCRED`; any other client is rejected and logged.
+//! Its socket accepts only connections from root (`SO_PEERCRED`); other clients are rejected and logged.
 //! Requests and answers are JSON followed by a zero byte, as on the daemon's own socket.
 
 mod client;
@@ -20,16 +20,16 @@ pub use server::run;
 
 use linux::{Cause, Errno, KernelError};
 
-/// The socket.
+/// The default socket of the service.
 pub const SOCKET: &str = "/run/netpolicy/attach";
 
-/// Maximum size of a request: a setting, or the requested pids.
+/// Maximum size of a request, which holds a setting or a list of pids.
 const REQUEST_BYTES_MAX: usize = 256 * 1024;
 
-/// Maximum number of criteria in a request. Each request reads all processes once.
+/// Maximum number of criteria in a request. Each request reads all processes only once.
 const CRITERIA_MAX: usize = 512;
 
-/// Maximum size of an answer: many times that of 10 000 sockets and their epolls.
+/// Maximum size of an answer: many times the size for 10 000 sockets and their epolls.
 const ANSWER_BYTES_MAX: usize = 64 << 20;
 
 /// A request.
@@ -38,11 +38,11 @@ const ANSWER_BYTES_MAX: usize = 64 << 20;
 enum Request {
     /// Inspect these processes, or all that use the network in this namespace.
     Processes { netns: u64, only: Option<Vec<Pid>> },
-    /// Find the processes that match each of these criteria, among all or only this one.
+    /// Find the processes that match each of these criteria, among all processes or only in this one.
     Find { wanted: Vec<Wanted>, only: Option<Pid> },
     /// Find the processes that hold each of these sockets, given by their inodes.
     Holders(BTreeSet<u64>),
-    /// Read the value of this kind of setting.
+    /// Read the current value of this setting.
     Read(Setting),
     /// Write this setting.
     Write(Setting),
@@ -60,7 +60,7 @@ enum Answer {
     Failed(SerializedError),
 }
 
-/// The serialised criteria for a process: [`Criteria`].
+/// [`Criteria`] for processes, serialised.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Wanted {
@@ -90,7 +90,7 @@ impl From<Wanted> for Criteria {
     }
 }
 
-/// A serialised error of the kernel layer.
+/// An error of the kernel layer, serialised.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct SerializedError {
     what: String,
@@ -131,7 +131,7 @@ impl From<KernelError> for SerializedError {
 impl From<SerializedError> for KernelError {
     fn from(failure: SerializedError) -> Self {
         let SerializedError { what, kind, words, errno, since } = failure;
-        // A number outside the range of errnos cannot come from the service.
+        // A number outside the range of errnos was not sent by this service.
         let errno = if (1..4096).contains(&errno) { Errno::from_raw_os_error(errno) } else { Errno::IO };
         let cause = match kind {
             Kind::Errno => Cause::Errno(errno),

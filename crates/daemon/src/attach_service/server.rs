@@ -19,11 +19,11 @@ use crate::api::wire::encode;
 use crate::notify::Notifier;
 use crate::socket_file;
 
-/// Maximum number of concurrent connections. The daemon has one, and a command occasionally.
+/// Maximum number of concurrent connections. The daemon has one; commands connect occasionally.
 const CLIENTS_MAX: usize = 4;
 
-/// How long a client may take to send a complete request, or to read an answer. Between requests a connection
-/// may be idle.
+/// How long a client may take to send a complete request or to read an answer. A connection may be idle
+/// between requests.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Serves until it is killed.
@@ -52,17 +52,17 @@ pub fn run(path: &Path, operator: &dyn Operator) -> Result<Exit, Fault> {
         }
         let place = Place(Arc::clone(&clients));
         let serve = move || {
-            // A broken connection is left to the client, which reconnects.
+            // Ignore a broken connection: the client reconnects.
             let _ = serve(stream, &peer);
             drop(place);
         };
-        // If the thread cannot be started, the closure is dropped, and with it the slot.
+        // If the thread cannot be started, dropping the closure frees the place.
         let _ = std::thread::Builder::new().spawn(serve);
     }
     Ok(Exit::Done)
 }
 
-/// A client's place; dropping it frees the place, even after a panic.
+/// A client's place in the limit. Dropping it frees the place, even after a panic.
 struct Place(Arc<AtomicUsize>);
 
 impl Drop for Place {
@@ -97,7 +97,7 @@ fn serve(mut stream: UnixStream, peer: &UnixPeer) -> io::Result<()> {
     }
 }
 
-/// Handles a request. The service can do nothing else.
+/// Handles a request. The service has no other abilities.
 fn answered(request: Request, peer: &UnixPeer, kernel: &mut Kernel) -> Answer {
     let failed = |error: linux::KernelError| Answer::Failed(error.into());
     let refused = |setting: &Setting| {
@@ -135,7 +135,7 @@ fn answered(request: Request, peer: &UnixPeer, kernel: &mut Kernel) -> Answer {
     }
 }
 
-/// The network namespace of a request: the service's own, or the client's.
+/// Finds the network namespace of a request, which is the service's own or the client's.
 fn netns_of(wanted: u64, peer: &UnixPeer) -> Result<Netns, linux::KernelError> {
     let own = Netns::own()?;
     if own.id().0 == wanted {

@@ -1,4 +1,4 @@
-//! Requests of applications in the daemon: handling their events, reading them, and finding their processes.
+//! Requests of applications in the daemon: handles their events, reads them, and finds their processes.
 
 use std::collections::BTreeSet;
 
@@ -58,8 +58,8 @@ impl Daemon<'_> {
         self.known.note_app_requests(requests);
     }
 
-    /// Finds all processes that make a request, or hold a socket with a request. Reads all processes if any
-    /// socket has one.
+    /// Finds all processes that make a request or hold a socket with a request. If any socket has one, all
+    /// processes are read.
     pub(crate) fn find_askers(&mut self) -> Result<(), Fault> {
         self.requests.forget_requesters();
         self.read_app_requests();
@@ -75,7 +75,7 @@ impl Daemon<'_> {
         Ok(())
     }
 
-    /// Drops the requesters that have exited.
+    /// Forgets requesters that have exited.
     pub(crate) fn look_at_askers(&mut self) {
         for pid in self.requests.requesters() {
             if !self.known.has_process(pid) {

@@ -1,4 +1,4 @@
-//! The daemon itself: its parts, and a turn of its loop.
+//! The daemon itself: its parts, and one turn of its loop.
 
 mod app_requests;
 mod proof;
@@ -41,26 +41,26 @@ use crate::standing_proofs::StandingProofs;
 use crate::status::{DaemonPhase, RequestStatus, Shared};
 use crate::telemetry::{StatusParts, Telemetry};
 
-/// Maximum number of settings left to other programs that are logged individually.
+/// Maximum number of log lines about settings that are left to other programs.
 const LEFT_ALONE_MAX: usize = 100;
 
-/// How long the daemon waits for another writer of the journal before it does other work first.
+/// How long the daemon waits for another writer of the journal before it continues with other work.
 const JOURNAL_PATIENCE: Duration = Duration::from_millis(200);
 
-/// The message after the first observation.
+/// The message once everything has been observed.
 const AT_WORK: &str = "netpolicy daemon: at work. SIGHUP reloads the policy files, SIGTERM stops it.";
 
-/// The hint for a file of requests that cannot be read.
+/// The hint if the file of stored requests cannot be read.
 const UNREADABLE: &str =
     "it contains the requests made with `set`: move it away to start without them, and repeat them";
 
-/// The daemon: parts that own their state and do not know each other.
+/// The daemon consists of parts that own their state and do not refer to each other.
 pub(crate) struct Daemon<'a> {
     pub(crate) session: &'a Session,
     pub(crate) options: DaemonOptions,
     /// The daemon's status, findings and messages.
     pub(crate) telemetry: Telemetry<'a>,
-    /// The pending work, and when it is due.
+    /// The pending work and its schedule.
     pub(crate) reconciler: Reconciler,
     /// The sources of its events.
     pub(crate) sources: EventSources,
@@ -70,19 +70,19 @@ pub(crate) struct Daemon<'a> {
     pub(crate) requests: RequestTable,
     /// The plan for all requests.
     pub(crate) plan: CurrentPlan,
-    /// The settings in force.
+    /// The settings that the daemon holds in force.
     pub(crate) held: HeldSettings,
     /// The values that the kernel refused.
     pub(crate) rejections: Rejections,
     /// The API request in progress.
     pub(crate) answers: Answers,
-    /// Measurements and verdicts based on services' own traffic.
+    /// Measurements and verdicts on services' traffic.
     pub(crate) quality: ServiceMeasurement,
-    /// The session of a client that changes settings at present.
+    /// The client's session that currently changes settings.
     pub(crate) held_back: HeldBack,
 }
 
-/// Measurements and verdicts based on services' own traffic.
+/// Measurements and verdicts on services' traffic.
 pub(crate) struct ServiceMeasurement {
     /// The response times of services that have a goal.
     pub(crate) goals: Goals,
@@ -90,12 +90,12 @@ pub(crate) struct ServiceMeasurement {
     pub(crate) guards: GuardedTrials,
     /// Searches for services that miss their goal.
     pub(crate) search: GoalSearch,
-    /// The standing proofs of policies.
+    /// The standing proofs that policies help.
     pub(crate) proofs: StandingProofs,
 }
 
 impl<'a> Daemon<'a> {
-    /// Takes the journal, opens the event sources, and finds the settings of earlier daemons. Changes nothing
+    /// Locks the journal, opens the event sources, and finds the settings of earlier daemons. Changes nothing
     /// yet.
     ///
     /// # Errors
@@ -160,8 +160,8 @@ impl<'a> Daemon<'a> {
         Ok(daemon)
     }
 
-    /// Adopts the settings of earlier daemons that are in force. Their unfinished transactions are
-    /// rolled back first.
+    /// Adopts the settings of earlier daemons that are in force. First rolls back their unfinished
+    /// transactions.
     fn adopt(&mut self) -> Result<(), Fault> {
         let Self { held, telemetry, .. } = self;
         held.adopt(clock::now(), |name| {
@@ -194,8 +194,8 @@ impl<'a> Daemon<'a> {
         }
     }
 
-    /// Runs turns until the daemon is asked to end. After the first observation, it notifies systemd that it
-    /// is ready: from then on, its status is valid.
+    /// Runs turns until the daemon is told to stop. After the first observation, notifies systemd that the
+    /// daemon is ready: from then on, its status is valid.
     ///
     /// # Errors
     /// If the kernel refuses to wait for events.
@@ -215,7 +215,7 @@ impl<'a> Daemon<'a> {
         Ok(())
     }
 
-    /// One turn: waits until an event is ready or work is due, handles the events, and does the work.
+    /// Runs one turn: waits until an event arrives or work is due, handles the events, and does the work.
     pub(crate) fn turn(&mut self, event_loop: &mut EventLoop) -> Result<(), Fault> {
         let wake = Instant::now() + until(self.reconciler.next_wake(), now());
         let ready = event_loop
@@ -262,7 +262,7 @@ impl<'a> Daemon<'a> {
         }
         busy |= self.answer_requests();
         if self.held_back.take_ended() {
-            // Settings alternated in the meantime: the known state of the host is out of date.
+            // The session alternated settings: the known state of the host is out of date.
             self.note(&HostEvent::Lost, now());
         }
         if let Some(work) = self.reconciler.take_due(now()) {
@@ -280,8 +280,8 @@ impl<'a> Daemon<'a> {
         Ok(())
     }
 
-    /// Whether settings are alternated at present, for a verdict of the daemon or for a client's session: the
-    /// daemon changes none meanwhile.
+    /// Whether settings are being alternated, for a verdict of the daemon or for a client's session. The
+    /// daemon must not change any setting meanwhile.
     pub(crate) fn is_judging(&self) -> bool {
         self.quality.guards.is_under_way() || self.held_back.by().is_some()
     }
@@ -298,7 +298,7 @@ impl<'a> Daemon<'a> {
         self.keep_goals();
     }
 
-    /// Handles the verdict on a change, which is then either committed or not retried.
+    /// Handles the verdict on a change: the change is either committed or not retried.
     fn take_judged(&mut self) {
         let Some(judged) = self.quality.guards.take(now()) else { return };
         match judged {
@@ -316,7 +316,7 @@ impl<'a> Daemon<'a> {
                 }
             }
         }
-        // Settings alternated in the meantime: the known state of the host is out of date.
+        // The trial alternated settings: the known state of the host is out of date.
         self.note(&HostEvent::Lost, now());
     }
 
@@ -375,7 +375,7 @@ impl<'a> Daemon<'a> {
                 ProcessEvent::Listener { process, port, netns } => {
                     let known = self.sources.is_watched(process.pid);
                     let by_device = netns == self.known.netns().id() && self.requests.any_device();
-                    // A socket stays in its namespace when its process leaves it.
+                    // The process may have left the socket's namespace; the socket stays there.
                     let there = Criteria { netns: Some(netns), ..Criteria::default() };
                     let left = meets(&there, process.pid) == Some(false);
                     let meant = !left && self.judge(process.pid, Serves::Port(port));
@@ -398,7 +398,7 @@ impl<'a> Daemon<'a> {
         Ok(())
     }
 
-    /// The known processes that listen on a port of a network namespace.
+    /// The known processes that listen on this port in this network namespace.
     fn listeners_on(&self, (netns, port): ListenedPort) -> Vec<Pid> {
         let is_it = |socket: &Socket| {
             socket.state == SocketState::TcpListen && socket.local.is_some_and(|local| local.port() == port)
@@ -428,7 +428,7 @@ impl<'a> Daemon<'a> {
         }
     }
 
-    /// Clears the left-alone state of all settings.
+    /// Makes the daemon manage all settings again, including those that it left alone.
     pub(crate) fn take_up(&mut self) {
         self.reconciler.take_up();
         self.rejections.clear();
@@ -440,7 +440,7 @@ impl<'a> Daemon<'a> {
         self.report_rolled_back(&[]);
     }
 
-    /// Reports how many settings are left alone because they were rolled back, as long as there are any.
+    /// Reports the number of settings that are left alone after a rollback, until there are none.
     pub(crate) fn report_rolled_back(&mut self, names: &[TransactionName]) {
         const RULE: &str = "rolled-back";
         let settings = self.reconciler.released();
@@ -479,20 +479,20 @@ impl<'a> Daemon<'a> {
                 }
                 Ok(())
             }
-            // The daemon's own rollback is not an operator's decision against the settings.
+            // This rollback is not an operator's decision, so later daemons may set the settings again.
             OnStop::Revert => self.put_back_all(|_| Ok(())).map(|put_back| {
                 self.telemetry.say(&format!("Restored: {put_back} settings."));
             }),
         }
     }
 
-    /// Rolls back everything that the daemons have set, on an operator's request: these settings are left
-    /// alone afterwards. Returns the number of settings.
+    /// Rolls back everything that the daemons have set, because an operator requested it. The daemon then
+    /// leaves these settings alone. Returns the number of settings.
     pub(crate) fn roll_back_all(&mut self) -> Result<usize, Fault> {
         self.put_back_all(|daemon| daemon.look_at_journal().map(drop))
     }
 
-    /// Rolls back everything that the daemons have set, and updates its state. Returns the number of
+    /// Rolls back everything that the daemons have set, and updates the daemon's state. Returns the number of
     /// settings.
     fn put_back_all(&mut self, take_in: impl FnOnce(&mut Self) -> Result<(), Fault>) -> Result<usize, Fault> {
         let asked = self.asked();
@@ -511,7 +511,7 @@ impl<'a> Daemon<'a> {
         failed.map_or(Ok(put_back), |error| Err(self.held.unfinished(error, &undone)))
     }
 
-    /// The journal's record of the daemon's transactions.
+    /// The origin under which the journal records the daemon's transactions.
     pub(crate) fn asked(&self) -> TransactionOrigin {
         self.session.asked(None)
     }
@@ -535,14 +535,14 @@ impl<'a> Daemon<'a> {
 }
 
 impl Daemon<'_> {
-    /// Adds to the status of requests what was measured, tried and proven.
+    /// Adds measurements, tries and proofs to the status of requests.
     fn filled(&self, requests: Vec<RequestStatus>) -> Vec<RequestStatus> {
         let ServiceMeasurement { goals, search, proofs, .. } = &self.quality;
         proofs.filled(search.filled(goals.filled(requests)))
     }
 }
 
-/// The message about a setting that is not restored because another program has changed it since.
+/// The message about a setting that is not restored because another program has changed it.
 pub(crate) fn left_to_others(change: &Change, found: &Setting) -> String {
     let from = change.from();
     let (object, knob, now, before) = (from.object(), from.knob(), found.value(), from.value());
@@ -551,7 +551,7 @@ pub(crate) fn left_to_others(change: &Change, found: &Setting) -> String {
     )
 }
 
-/// The current time of the clock that the kernel's events use.
+/// The current time on the clock of the kernel's events (CLOCK_MONOTONIC).
 pub(crate) fn now() -> Nanoseconds {
     linux::clock::monotonic()
 }

@@ -1,4 +1,4 @@
-//! A scan: new processes of services, and the first packets of servers.
+//! Scans for new processes of services and for the first packets of servers.
 
 use linux::process::pids;
 use session::Fault;
@@ -8,7 +8,7 @@ use crate::reconciler::{HostEvent, Scope};
 use crate::requests::Serves;
 
 impl Daemon<'_> {
-    /// Searches for new processes of services, and for the first packets of servers. What it finds is
+    /// Searches for new processes of services, and for the first packets of servers. Their processes are
     /// observed next.
     pub(crate) fn scan(&mut self) -> Result<(), Fault> {
         let at = now();

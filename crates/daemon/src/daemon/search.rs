@@ -1,6 +1,6 @@
-//! Keeps goals by online tuning: for a service that misses its goal, the daemon tries the modes of its
-//! policy's ladder in order, each as a guarded switchback experiment, and keeps the one that the service's own
-//! traffic shows to be better.
+//! Keeps goals by online tuning. If a service misses its goal, the daemon tries the modes of its policy's
+//! ladder in order, each as a guarded switchback experiment. It keeps a mode if the service's own traffic
+//! shows that the mode is better.
 
 use std::collections::BTreeSet;
 
@@ -23,7 +23,7 @@ use crate::placing::{self, Placed};
 use crate::status::DaemonPhase;
 
 impl Daemon<'_> {
-    /// The operator's requests, with the search results for services.
+    /// The operator's requests, with the modes that searches found for services.
     pub(crate) fn policy(&self) -> Policy {
         let mut policy = self.requests.policy();
         self.quality.proofs.withdraw(&mut policy);
@@ -31,7 +31,7 @@ impl Daemon<'_> {
         policy
     }
 
-    /// Checks the goals of services after a measurement, and begins a try for one that is missed.
+    /// Checks the goals of services after a measurement. Begins a try for one service that misses its goal.
     pub(crate) fn keep_goals(&mut self) {
         let begun = now();
         self.quality.search.note(&self.quality.goals.standings(), begun);
@@ -46,7 +46,7 @@ impl Daemon<'_> {
             self.quality.search.renew(intent, &self.processes(&members, place));
         }
         if !self.is_judging() && self.telemetry.phase() == DaemonPhase::Managing {
-            // Only one is tried at a time.
+            // Only one try runs at a time.
             let places: Vec<usize> =
                 (0..policy.intents.len()).filter(|at| searched(&&policy.intents[*at])).collect();
             let _first = places.into_iter().find(|place| self.keep_goal(&policy, *place, begun));
@@ -115,7 +115,7 @@ impl Daemon<'_> {
         false
     }
 
-    /// Records that a try begins, and begins it.
+    /// Records the beginning of a try, and begins it.
     fn attempt(
         &mut self,
         policy: &Policy,
@@ -141,7 +141,7 @@ impl Daemon<'_> {
         search.begin(rung.mode, in_force, attempt.begun);
         let (tries, _) = search.tries_of_the_day(attempt.begun);
         self.quality.search.searches.services.insert(name.clone(), search);
-        // A try that is not recorded would not count against the limit after a restart.
+        // Without a record, the try would not count against the limit after a restart.
         if let Err(error) = self.session.keep_searches(&self.quality.search.searches) {
             self.not_attempted(&attempt, format!("the try cannot be recorded: {error}"));
             return false;
@@ -164,7 +164,7 @@ impl Daemon<'_> {
         true
     }
 
-    /// A try that did not begin does not count.
+    /// Removes the record of a try that did not begin: it does not count.
     fn not_attempted(&mut self, attempt: &Attempt, why: String) {
         if let Some(search) = self.quality.search.searches.services.get_mut(&attempt.service) {
             search.take_back(attempt.mode, attempt.begun);
@@ -242,8 +242,8 @@ impl Daemon<'_> {
         placing::place(&selection, own, self.known.host(), &members)
     }
 
-    /// The changes to another mode for a service, or the reason why the mode cannot be tried: budgets refuse
-    /// its changes, they disturb traffic, or their settings are left to others.
+    /// The changes to another mode for a service. The error is why the mode cannot be tried: a budget refuses
+    /// its changes, they disturb traffic, or their settings are left alone.
     fn candidate(
         &self,
         policy: &Policy,
@@ -322,7 +322,7 @@ impl Daemon<'_> {
                     _ => counters.searches.rolled_back += 1,
                 });
                 match ruling {
-                    // From now on, the mode is judged by the goal.
+                    // From now on, the service is measured against its goal under the new mode.
                     Ruling::Better | Ruling::Kept => {
                         self.quality.search.missed.remove(&name);
                         self.quality.goals.begin_again(&name);
@@ -358,13 +358,13 @@ impl Daemon<'_> {
         self.report_searches();
     }
 
-    /// Clears the left-alone state of modes, so that all modes may be tried.
+    /// Allows all modes to be tried again.
     pub(crate) fn take_up_searches(&mut self) {
         self.quality.search.take_up();
         self.note_searches();
     }
 
-    /// Stores the results of tries for later daemons. The beginnings of tries are already stored.
+    /// Stores the results of tries for later daemons. The beginnings of tries were stored before.
     fn note_searches(&self) {
         if self.quality.search.unreadable.is_none() && !self.quality.search.searches.services.is_empty() {
             let noted = self.session.keep_searches(&self.quality.search.searches);
@@ -373,7 +373,7 @@ impl Daemon<'_> {
         }
     }
 
-    /// Reports the results of searches, and why nothing is tried.
+    /// Reports the results of searches, and the reasons why nothing is tried.
     pub(crate) fn report_searches(&mut self) {
         let findings = self.quality.search.findings(&self.policy());
         for rule in [FOUND, EXHAUSTED, WAITS] {

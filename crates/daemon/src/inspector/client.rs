@@ -1,4 +1,4 @@
-//! The client side: workers, their time limits, and the processes that did not answer.
+//! The client: workers, their time limits, and the processes that did not answer.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read, Write};
@@ -20,8 +20,8 @@ use super::{
 };
 use crate::api::wire::encode;
 
-/// From now on, this process inspects others in workers, unless it does so through the attach service. The
-/// program must call [`super::serve`] if its only argument is [`WORKER`].
+/// Makes this process inspect others in worker processes, unless it uses the attach service. The program must
+/// call [`super::serve`] if its only argument is [`WORKER`].
 pub fn install() {
     attach::by_workers(Box::new(Workers::default()));
 }
@@ -52,14 +52,14 @@ enum Failure {
     Broken(io::Error),
 }
 
-/// A worker that was abandoned, or a process that did not answer.
+/// A process that did not answer, or a worker that was abandoned.
 #[derive(Debug)]
 struct Stalled {
     since: Instant,
     /// When the process started: its pid may have been reused.
     started: Option<u64>,
     group: Option<Group>,
-    /// The worker blocked on it, unless it has exited.
+    /// The worker that is blocked on the process, unless that worker has exited.
     waits: Option<Child>,
 }
 
@@ -74,7 +74,7 @@ fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Marks a worker that blocks before it inspects a process.
+/// Marks a worker that blocked before it inspected a process.
 const NO_PROCESS: Pid = Pid(u32::MAX);
 
 /// The message about a process that did not answer.
@@ -86,9 +86,9 @@ fn did_not_answer() -> String {
 }
 
 impl Workers {
-    /// Sends a request to a worker, and abandons it if it blocks.
+    /// Sends a request to a worker. Abandons a worker that blocks.
     fn ask(&self, request: &Request) -> Result<Answer, Failure> {
-        // A worker that has exited since its last answer is detected when it is next used.
+        // Using the worker shows whether it has exited since its last answer.
         let idle = held(&self.idle).pop();
         if let Some(mut worker) = idle {
             match exchange(&mut worker, request) {
@@ -134,7 +134,7 @@ impl Workers {
         held(&self.stalled).insert(at, stalled);
     }
 
-    /// Whether a process recently did not answer, or is blocking a worker.
+    /// Whether a process has recently not answered, or is blocking a worker.
     fn is_stalled(&self, pid: Pid) -> bool {
         let mut stalled = held(&self.stalled);
         let Some(known) = stalled.get_mut(&pid) else { return false };
@@ -151,7 +151,7 @@ impl Workers {
         !again
     }
 
-    /// The users whose processes recently did not answer, with the number of workers that are blocked on them.
+    /// The users with processes that recently did not answer, and the number of workers blocked on them.
     fn blamed(&self) -> BTreeMap<Group, usize> {
         let mut stalled = held(&self.stalled);
         stalled.retain(|_, known| {
@@ -171,8 +171,8 @@ impl Workers {
         blamed
     }
 
-    /// Sends a request about many processes; `request` creates it for a list of pids. Returns the answers,
-    /// and the processes that did not answer.
+    /// Sends a request about many processes; `request` creates it for some pids. Returns the answers, and the
+    /// processes that did not answer.
     fn ask_about(
         &self,
         pids: Vec<Pid>,
@@ -212,7 +212,7 @@ impl Workers {
                 Err(Failure::Stalled(at)) => {
                     unread.extend(at.map(|at| missing(at, did_not_answer())));
                     for pid in together.into_iter().filter(|pid| Some(*pid) != at) {
-                        // A process that exited in the meantime is omitted.
+                        // Processes without an owner have exited: omit them.
                         if let Some(owner) = process::owner(pid) {
                             apart.entry(owner).or_default().push(pid);
                         }
@@ -222,7 +222,7 @@ impl Workers {
         }
         let until = begun.max(Instant::now()) + ALL_TOGETHER;
         let mut groups: Vec<(Group, Vec<Pid>)> = apart.into_iter().collect();
-        // Inspect root's processes first, and those of users whose processes blocked a worker last.
+        // Inspect root's processes first, and last those of users whose processes have blocked a worker.
         groups.sort_by_key(|(group, _)| (blamed.contains_key(group), *group));
         let queue = Mutex::new(groups.into_iter());
         let found = Mutex::new((answers, unread));
@@ -237,7 +237,7 @@ impl Workers {
                 }
             };
             for _ in 1..SIDE_BY_SIDE {
-                // If no thread can be started, the parts run one after the other.
+                // If no thread can be started, this thread does all the work.
                 let _ = std::thread::Builder::new().spawn_scoped(scope, work);
             }
             work();
@@ -322,7 +322,7 @@ fn unexpected(what: String) -> KernelError {
     KernelError { what, cause: Cause::Malformed("a worker sent an answer of the wrong kind".to_owned()) }
 }
 
-/// Sends a request and waits for the answer while the worker runs, or moves on to another process.
+/// Sends a request. Waits for the answer as long as the worker runs, or goes on to another process.
 fn exchange(worker: &mut Worker, request: &Request) -> Result<Answer, Failure> {
     let broken = Failure::Broken;
     worker.stream.set_read_timeout(Some(PATIENCE)).map_err(broken)?;
@@ -352,13 +352,13 @@ fn exchange(worker: &mut Worker, request: &Request) -> Result<Answer, Failure> {
             Ok(length) => bytes.extend_from_slice(&part[..length]),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                // A worker that runs, or waits for a CPU, is merely slow: the machine is busy, or the process
-                // is large.
+                // A worker that runs or waits for a CPU is only slow: the machine is busy, or the process is
+                // large.
                 let now = process::cpu_ticks(id);
                 let is_waiting = now == ran && !process::is_runnable(id);
                 let is_long = now.unwrap_or(0) > ran_before.unwrap_or(0) + LONGEST_TICKS;
-                // A worker that has not inspected a process yet cannot be blocked by one: its program may be
-                // on a slow disk.
+                // Before it inspects a process, a worker cannot be blocked by one: its program may be on a
+                // slow disk.
                 let has_begun = at.is_some() || begun.elapsed() > START_PATIENCE;
                 if has_begun && (is_waiting || is_long) {
                     return Err(Failure::Stalled(at));
@@ -370,7 +370,7 @@ fn exchange(worker: &mut Worker, request: &Request) -> Result<Answer, Failure> {
     }
 }
 
-/// The process that a setting belongs to.
+/// The process to which a setting belongs.
 const fn process_of(setting: &Setting) -> Option<Pid> {
     match setting {
         Setting::Process(ProcessKnob::Epoll(epoll, _)) => Some(epoll.process.pid),
@@ -385,7 +385,7 @@ impl Attach for Workers {
         let (pids, networking) = match which {
             Processes::None => return (Vec::new(), Vec::new()),
             Processes::Only(pids) => (pids.clone(), false),
-            // The other processes are requested separately.
+            // The client requests each of the other processes separately.
             Processes::Networking | Processes::NetworkingAnd(_) => match process::pids() {
                 Ok(pids) => (pids, true),
                 Err(error) => {
@@ -417,7 +417,7 @@ impl Attach for Workers {
         (processes, unread)
     }
 
-    // No request in these two blocks depends on another process.
+    // The requests in the next two blocks do not depend on other processes.
     fn find_each(&self, all: &[Criteria], only: Option<Pid>) -> Result<Vec<FoundProcesses>, KernelError> {
         process::find_each(all, only)
     }
@@ -459,7 +459,8 @@ impl Attach for Workers {
 
     fn holders_of_af_xdp(&self, cookie: Option<u64>) -> Result<Vec<ProcessId>, KernelError> {
         let request = |pids| Request::AfXdp { cookie, pids };
-        // This is a heuristic for kernels that name no holder, so a process that did not answer is omitted.
+        // This search is a heuristic for kernels that do not report holders, so omit processes that did not
+        // answer.
         let (answers, _) = self.ask_about(process::pids()?, &request);
         let found = answers.into_iter().filter_map(|answer| match answer {
             Answer::Holders(found) => Some(found),
@@ -501,7 +502,7 @@ mod test {
         let workers = Workers::default();
         let processes: Vec<Sleeper> = (0..=WAITING_MAX).map(|_| Sleeper::new()).collect();
         let next = processes[WAITING_MAX].pid();
-        // A child that does not exit represents the worker of each process.
+        // A child that does not exit stands for the worker that is blocked on each process.
         for process in &processes[..WAITING_MAX] {
             assert!(workers.blamed().values().all(|waiting| *waiting < WAITING_MAX));
             workers.note(process.pid(), sleeping());
@@ -519,7 +520,7 @@ mod test {
         ));
         let error = workers.read(&like).expect_err("nobody is asked");
         assert!(error.to_string().contains("other processes of this user did not answer"), "{error}");
-        // When a worker has exited, the next process is inspected.
+        // Once the workers have exited, the user's processes are inspected again.
         for known in held(&workers.stalled).values_mut() {
             let waits = known.waits.as_mut().expect("it waits");
             waits.kill().and_then(|()| waits.wait()).expect("it ends");

@@ -1,11 +1,11 @@
 //! Inspects untrusted processes in worker processes that can be abandoned.
 //!
-//! Reading another process's object takes that process's locks: an epoll's, a socket's, an io_uring's. Its
-//! owner can hold such a lock indefinitely, if the kernel copies to or from a page whose file system never
-//! answers, and a process waiting for the lock cannot even be killed. So a worker waits instead: a process
-//! that holds no lock of the daemon or the journal. It announces which process it is about to inspect. If it
-//! then neither answers nor runs for [`PATIENCE`], it is killed and abandoned, that process is "not
-//! readable", and another worker continues with the others.
+//! Reading an object of another process takes that process's locks: an epoll's, a socket's, an io_uring's.
+//! Its owner can hold such a lock indefinitely, by making the kernel copy to or from a page whose file system
+//! never answers. A process that waits for the lock cannot even be killed. Therefore a worker waits instead:
+//! a process that holds no lock of the daemon or the journal. A worker announces which process it is about to
+//! inspect. If it then neither answers nor runs for [`PATIENCE`], it is killed and abandoned, the inspected
+//! process counts as "not readable", and another worker continues.
 
 mod client;
 mod worker;
@@ -35,25 +35,24 @@ const LONGEST_TICKS: u64 = 200;
 /// How long a worker may take to start.
 const START_PATIENCE: Duration = Duration::from_secs(5);
 
-/// Time limit for all processes together, once one of them did not answer. Processes of other users are
-/// inspected first.
+/// Time limit for all processes together, once one of them has not answered. Processes of users without such
+/// a process are inspected first.
 const ALL_TOGETHER: Duration = Duration::from_millis(1200);
 
-/// How many processes of one user may block a worker in one search; the user's other processes are then
-/// skipped.
+/// How many processes of one user may block a worker in one search. After that, the user's other processes
+/// are skipped.
 const STALLS_MAX: usize = 2;
 
-/// How many workers may be blocked on one user's processes. While that many are, the user's processes are
-/// skipped.
+/// How many workers may be blocked on one user's processes. At this limit, the user's processes are skipped.
 const WAITING_MAX: usize = 4;
 
-/// How long a process that did not answer is skipped; at least as long as a worker is blocked on it.
+/// How long a process is skipped after it did not answer, and at least as long as it blocks a worker.
 const ASK_AGAIN_AFTER: Duration = Duration::from_secs(30);
 
-/// How many users' processes are inspected in parallel, once a process did not answer.
+/// How many users' processes are inspected in parallel, once a process has not answered.
 const SIDE_BY_SIDE: usize = 6;
 
-/// Maximum size of a request: the pids of a busy host.
+/// Maximum size of a request: enough for the pids of a busy host.
 const REQUEST_BYTES_MAX: usize = 8 << 20;
 
 /// Maximum size of an answer.
@@ -72,13 +71,13 @@ enum Request {
     Epolls(ProcessId),
     /// Check whether two names refer to the same epoll.
     Same(EpollId, EpollId),
-    /// Read the value of this kind of setting.
+    /// Read the current value of this setting.
     Read(Setting),
     /// Write this setting.
     Write(Setting),
 }
 
-/// A message of a worker. Any number of [`Answer::At`] precede the answer.
+/// A message of a worker. [`Answer::At`] may be sent any number of times before the actual answer.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum Answer {
@@ -96,6 +95,6 @@ enum Answer {
     Failed(SerializedError),
 }
 
-/// Processes that are inspected together: those of a user, or those of foreign user namespaces, in which one
-/// user may have many uids.
+/// The owner whose processes are inspected together: a user, or all foreign user namespaces, where one user
+/// may have many uids.
 type Group = ProcessOwner;

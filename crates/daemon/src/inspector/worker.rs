@@ -1,4 +1,4 @@
-//! The worker: answers requests on its standard input, one by one, until that closes.
+//! The worker process: answers requests on its standard input one after another, until the input is closed.
 
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
@@ -14,16 +14,16 @@ use session::Exit;
 use super::{Answer, REQUEST_BYTES_MAX, Request};
 use crate::api::wire::encode;
 
-/// The socket on which a worker announces the process it inspects.
+/// The socket on which the worker announces the processes that it inspects.
 static CLIENT: OnceLock<UnixStream> = OnceLock::new();
 
-/// Serves until the client is gone.
+/// Serves until the client closes the socket.
 ///
 /// # Errors
 /// If standard input is not a socket.
 pub fn serve() -> io::Result<Exit> {
-    // An abandoned worker keeps its open descriptors, so close those inherited from the program that started
-    // it.
+    // Close descriptors inherited from the program that started the worker: an abandoned worker would keep
+    // them open.
     attach::close_inherited();
     let mut stream = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
     let _ = CLIENT.set(stream.try_clone()?);
@@ -49,7 +49,7 @@ pub fn serve() -> io::Result<Exit> {
 
 fn say(process: Pid) {
     if let Some(mut client) = CLIENT.get() {
-        // If the client is gone, no answer is needed; sending the result then ends this process.
+        // If the client is gone, no answer is needed: this process exits when it sends the result.
         let _ = client.write_all(&encode(&Answer::At(process)));
     }
 }

@@ -1,4 +1,4 @@
-//! The process of a session.
+//! The process that runs a session.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -15,7 +15,7 @@ use super::params::SessionCall;
 /// Maximum duration of a session, in seconds.
 pub const SESSION_SECONDS_MAX: u64 = 3600;
 
-/// The key of the last line of a session's process.
+/// The JSON key of the last line that a session's process writes.
 const END_KEY: &str = "netpolicy_session_end";
 
 /// The result of a session, which its process writes as its last line.
@@ -26,13 +26,13 @@ pub struct SessionEnd {
     pub exit: u8,
     /// Why the command failed; `None` if it did not.
     pub why: Option<String>,
-    /// What to do about it.
+    /// A hint for the client.
     pub hint: Option<String>,
-    /// The transactions that it left in force.
+    /// The transactions that the command left in force.
     pub transactions: Vec<String>,
 }
 
-/// The last line of a session's process.
+/// Formats the last line of a session's process.
 ///
 /// # Panics
 /// Never: the fields are text and numbers.
@@ -41,7 +41,7 @@ pub fn end_line(end: &SessionEnd) -> String {
     format!("{}\n", serde_json::json!({ END_KEY: value }))
 }
 
-/// The result, if this line is the last one of a session's process.
+/// Parses the result, if this line is the last one of a session's process.
 pub(super) fn end_of(line: &serde_json::Value) -> Option<SessionEnd> {
     serde_json::from_value(line.get(END_KEY)?.clone()).ok()
 }
@@ -49,18 +49,18 @@ pub(super) fn end_of(line: &serde_json::Value) -> Option<SessionEnd> {
 /// The program that runs sessions.
 #[derive(Clone, Debug)]
 pub struct SessionProgram {
-    /// The file.
+    /// The path of the program.
     pub program: PathBuf,
-    /// Its first words.
+    /// The words at the beginning of its command line.
     pub words: Vec<OsString>,
-    /// The words that select the policy files; omitted if the call has a policy.
+    /// The words that select the policy files; omitted if the call contains a policy.
     pub policy_words: Vec<OsString>,
-    /// The words that allow more intrusive changes: those of the daemon.
+    /// The words for the daemon's permissions to make intrusive changes.
     pub allow_words: Vec<OsString>,
 }
 
 impl SessionProgram {
-    /// netpolicy itself, with the daemon's session and permissions.
+    /// netpolicy itself, with the daemon's global options and permissions.
     pub fn of_daemon(session: &Session, options: &crate::DaemonOptions) -> Self {
         let option = |name: &str, value: &std::path::Path| {
             let mut word = OsString::from(format!("--{name}="));
@@ -90,7 +90,7 @@ impl SessionProgram {
         Self { program: "/proc/self/exe".into(), words, policy_words, allow_words }
     }
 
-    /// Starts the process of a call. Returns it with the pipe for all that it prints.
+    /// Starts the process of a call. Returns it with the pipe for its output.
     ///
     /// # Errors
     /// If a pipe, a file or a process cannot be created.
@@ -119,7 +119,7 @@ impl SessionProgram {
     }
 }
 
-/// A file in memory with this text. The command opens it again each time that it reads the policy.
+/// Creates a file in memory with this text. The command opens it each time that it reads the policy.
 fn policy(text: &str) -> std::io::Result<File> {
     let mut file = File::from(memfd_create("policy", MemfdFlags::CLOEXEC)?);
     file.write_all(text.as_bytes())?;

@@ -1,4 +1,4 @@
-//! Which sessions may run.
+//! Decides which sessions may run.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -6,7 +6,7 @@ use std::fmt;
 /// Maximum number of sessions: each has a process with its own BPF programs.
 pub const SESSIONS_MAX: usize = 8;
 
-/// Maximum number of sessions of a user.
+/// Maximum number of sessions per user.
 pub const SESSIONS_PER_USER_MAX: usize = 4;
 
 /// What a session does.
@@ -18,13 +18,13 @@ pub enum SessionKind {
     Compare,
     /// Searches for the best settings of a service.
     Tune,
-    /// Applies a policy until it is confirmed, or judges it.
+    /// Applies a policy until it is confirmed or the time is over, or judges it.
     Try,
 }
 
 impl SessionKind {
-    /// Whether the session changes settings. Only one such session runs at a time: two would measure each
-    /// other's settings.
+    /// Whether the session changes settings. Only one such session may run at a time, because two would
+    /// measure each other's settings.
     pub const fn changes_settings(self) -> bool {
         !matches!(self, Self::Watch)
     }
@@ -49,13 +49,13 @@ impl fmt::Display for SessionKind {
 /// A running session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpenSession {
-    /// What it does.
+    /// What the session does.
     pub kind: SessionKind,
-    /// The user who began it.
+    /// The user who began the session.
     pub uid: u32,
 }
 
-/// Why a session does not begin.
+/// Why a session is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// The daemon's limit is reached.
@@ -67,9 +67,9 @@ pub enum Refusal {
     /// Another session changes settings.
     #[error("session {id} ({kind}, uid {uid}) changes settings of this host at present", kind = .with.kind, uid = .with.uid)]
     Occupied {
-        /// The number of that session.
+        /// The number of the other session.
         id: u64,
-        /// That session.
+        /// The other session.
         with: OpenSession,
     },
 }
@@ -85,7 +85,7 @@ impl SessionDesk {
     /// Begins a session, and returns its number. Numbers are never reused.
     ///
     /// # Errors
-    /// If a limit is reached, or another session changes settings too.
+    /// If a limit is reached, or both this session and a running one change settings.
     pub fn admit(&mut self, session: OpenSession) -> Result<u64, Refusal> {
         if let Some((id, with)) = self.open.iter().find(|(_, other)| other.kind.changes_settings())
             && session.kind.changes_settings()

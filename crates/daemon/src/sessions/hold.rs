@@ -1,14 +1,14 @@
-//! Holds the daemon back while a session changes settings.
+//! Keeps the daemon from changing settings while a session does.
 
 use std::sync::{Arc, Weak};
 
 use crate::bell::Bell;
 use crate::status::Shared;
 
-/// Asks the daemon to change no settings until [`SessionHold`] is dropped, however its thread ends.
+/// Asks the daemon to change no settings until the [`SessionHold`] is dropped, however its thread ends.
 #[derive(Clone, Debug)]
 pub struct HoldBack {
-    /// The session, in words.
+    /// The session's description.
     pub session: String,
     alive: Weak<()>,
 }
@@ -19,14 +19,15 @@ impl PartialEq for HoldBack {
     }
 }
 
-/// A session's claim that the daemon changes no settings. Dropping it ends the claim and wakes the daemon.
+/// A session's claim that the daemon must not change settings. Dropping it ends the claim and wakes the
+/// daemon.
 pub(super) struct SessionHold {
     alive: Option<Arc<()>>,
     shared: Shared,
 }
 
 impl SessionHold {
-    /// Creates a claim, and the request that tells the daemon.
+    /// Creates a claim, and the request that informs the daemon of it.
     pub(super) fn new(session: String, shared: Shared) -> (Self, HoldBack) {
         let alive = Arc::new(());
         let request = HoldBack { session, alive: Arc::downgrade(&alive) };
@@ -41,17 +42,18 @@ impl Drop for SessionHold {
     }
 }
 
-/// The claims on the daemon.
+/// The current claim on the daemon, if any.
 #[derive(Debug, Default)]
 pub(crate) struct HeldBack(Option<HoldBack>);
 
 impl HeldBack {
-    /// Accepts a claim. There is one at a time: [`super::SessionDesk`] admits no other.
+    /// Accepts a claim. There is at most one, because [`super::SessionDesk`] admits no second session that
+    /// changes settings.
     pub(crate) fn begin(&mut self, request: HoldBack) {
         self.0 = Some(request);
     }
 
-    /// The session that changes settings at present.
+    /// The description of the session that currently changes settings.
     pub(crate) fn by(&self) -> Option<&str> {
         let held = self.0.as_ref().filter(|held| held.alive.strong_count() > 0)?;
         Some(&held.session)

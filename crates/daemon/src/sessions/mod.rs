@@ -1,13 +1,14 @@
-//! Sessions: calls of the API that measure a service, and may change settings meanwhile.
+//! Sessions: API calls that measure a service and may change settings meanwhile.
 //!
-//! A session runs the command of the same name (`watch`, `compare`, `tune`, `try`) as a child process of the
-//! daemon, so it commits by ordinary transactions under the guard process of that command. Read in this
-//! order: `desk` (which sessions may run: pure), `params` (parameters to command line), `child` (the
+//! A session runs the command with the same name (`watch`, `compare`, `tune`, `try`) as a child process of
+//! the daemon. It commits by ordinary transactions, under that command's guard process. Read in this order:
+//! `desk` (which sessions may run: pure), `params` (from parameters to a command line), `child` (the
 //! process), `run` (one session, from admission to reply).
 //!
-//! - While a session changes settings, the daemon changes none: it would repair them ([`HoldBack`]).
-//! - A client that disconnects, `Cancel` and the time limit end the process with SIGTERM: it restores the
-//!   host. If it does not end in time it is killed, and its guard process restores the host.
+//! - While a session changes settings, the daemon changes none ([`HoldBack`]), because it would repair the
+//!   session's.
+//! - If the client disconnects, calls `Cancel`, or the time limit is reached, the process gets SIGTERM and
+//!   restores the host. If it does not exit in time it is killed, and its guard process restores the host.
 //! - If the daemon is killed, the kernel sends SIGTERM to the process.
 
 mod child;

@@ -1,4 +1,4 @@
-//! The parameters of a session, and the command line that they result in.
+//! The parameters of sessions, and their conversion to command lines.
 
 use std::ffi::OsString;
 
@@ -9,7 +9,7 @@ use super::child::SESSION_SECONDS_MAX;
 use super::desk::SessionKind;
 use crate::api::method::VarlinkError;
 
-/// How long a session lasts by default, in seconds.
+/// The default durations of sessions, in seconds.
 const WATCH_SECONDS: u64 = 60;
 const COMPARE_SECONDS: u64 = 300;
 const TUNE_SECONDS: u64 = 600;
@@ -30,11 +30,11 @@ pub struct SessionCall {
     pub words: Vec<OsString>,
     /// The policy to try instead of the policy files.
     pub policy: Option<String>,
-    /// How long it lasts, in seconds.
+    /// The duration of the session, in seconds.
     pub seconds: u64,
 }
 
-/// Which service: exactly one of these.
+/// Selects a service by exactly one of these.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ServiceParams {
@@ -101,8 +101,7 @@ pub struct TryParams {
     seconds: Option<u64>,
 }
 
-/// The words of a command line. A value is in the same word as its option, so it cannot be read as another
-/// option.
+/// The words of a command line. Options and values share a word, so a value cannot be read as another option.
 struct Words(Vec<OsString>);
 
 impl Words {
@@ -137,7 +136,8 @@ impl Words {
         self
     }
 
-    /// Candidates. A policy file is refused: its mistakes quote its text, and not every client may read it.
+    /// Adds candidates. Refuses policy files: error messages quote their text, which the client may not be
+    /// permitted to read.
     fn candidates(self, option: &str, values: Option<Vec<String>>) -> Result<Self, VarlinkError> {
         for value in values.iter().flatten() {
             check(option, value)?;
@@ -152,7 +152,7 @@ impl Words {
         self.values(option, values)
     }
 
-    /// Which service. A name comes last, after `--`.
+    /// Adds the service. A name is last, after `--`.
     fn service(self, service: ServiceParams) -> Result<Self, VarlinkError> {
         match service {
             ServiceParams { name: Some(name), pid: None, port: None, unit: None } => {
@@ -180,10 +180,10 @@ impl Words {
 }
 
 impl WatchParams {
-    /// The call.
+    /// Validates the parameters, and returns the call.
     ///
     /// # Errors
-    /// `Refused` with the exit code of the command, and the parameter.
+    /// `Refused` with the command's exit code, naming the invalid parameter.
     pub fn call(self) -> Result<SessionCall, VarlinkError> {
         let seconds = seconds(self.seconds, WATCH_SECONDS)?;
         let words = Words::new("watch").value("seconds", Some(seconds))?.value("sample", self.sample)?;
@@ -192,7 +192,7 @@ impl WatchParams {
 }
 
 impl CompareParams {
-    /// The call.
+    /// Validates the parameters, and returns the call.
     ///
     /// # Errors
     /// See [`WatchParams::call`].
@@ -214,7 +214,7 @@ impl CompareParams {
 }
 
 impl TuneParams {
-    /// The call.
+    /// Validates the parameters, and returns the call.
     ///
     /// # Errors
     /// See [`WatchParams::call`].
@@ -237,7 +237,7 @@ impl TuneParams {
 }
 
 impl TryParams {
-    /// The call.
+    /// Validates the parameters, and returns the call.
     ///
     /// # Errors
     /// See [`WatchParams::call`].

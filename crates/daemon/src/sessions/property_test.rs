@@ -1,9 +1,10 @@
-//! Random sessions of several clients, with disconnects, confirmations and kills of the daemon, on
-//! a fake host with the real journal, transactions, alternation and admission. `SESSIONS=10000` plays more.
+//! Plays random sessions of several clients, with disconnects, confirmations and kills of the daemon, on a
+//! fake host with the real journal, transactions, alternation and admission. `SESSIONS=10000` plays more
+//! sessions.
 //!
-//! What a session decides by measurement (the winner of a comparison, a verdict) is random here; the test
-//! commits, keeps and restores by the functions that the commands use. A kill stops the host at a write, with
-//! the journal as it is on disk at that moment; recovery is that of the guard process and of the next daemon.
+//! Results of measurements (the winner of a comparison, a verdict) are random. The test commits, keeps and
+//! restores with the functions that the commands use. A kill stops the host at a write and keeps the journal
+//! as it is on disk at that moment; recovery uses the code of the guard process and of the next daemon.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -30,15 +31,15 @@ use super::desk::{OpenSession, SESSIONS_MAX, SESSIONS_PER_USER_MAX, SessionDesk,
 use super::hold::{HeldBack, SessionHold};
 use crate::Shared;
 
-/// How many sessions are played, without `SESSIONS` in the environment.
+/// How many sessions are played if `SESSIONS` is not set.
 const SESSIONS: usize = 500;
-/// More stories than these sessions need.
+/// Maximum number of stories: more than the sessions need.
 const STORIES_MAX: u32 = 10_000;
 const QUEUES: usize = 3;
 const CLIENTS: u32 = 3;
 const HOUR: u64 = 3_600_000_000_000;
 
-/// Values of two knobs of each queue; `None` leaves one as it is.
+/// Values for two knobs of each queue; `None` leaves a knob unchanged.
 type Values = [Option<u8>; 2 * QUEUES];
 
 fn knob(number: usize, value: u8) -> Setting {
@@ -58,7 +59,7 @@ fn knob(number: usize, value: u8) -> Setting {
 struct Disk {
     settings: Vec<Setting>,
     writes: usize,
-    /// Dies at this write, before or after it takes effect.
+    /// The number of the write at which everything is killed, and whether it still takes effect.
     kill_at: Option<(usize, bool)>,
     is_dead: bool,
     journal: PathBuf,
@@ -78,7 +79,8 @@ impl Disk {
         copy(&self.journal, &self.snapshot);
     }
 
-    /// Whether a transaction on disk has both the present value and the one to be written.
+    /// Whether a live transaction on disk records a change between the current value and the one to be
+    /// written.
     fn is_journalled(&self, to: &Setting) -> bool {
         let now = self.settings.iter().find(|known| known.same_knob(to));
         let history = Journal::new(&self.journal, &*self.boot).history().expect("the journal");
@@ -149,16 +151,16 @@ impl Knobs for FakeHost {
     }
 }
 
-/// What happens next.
+/// An event in a story.
 #[derive(Clone, Debug)]
 enum Event {
-    /// A client begins a session that measures, or alternates two candidates.
+    /// A client begins a session that measures or alternates two candidates.
     Begin { client: u32, kind: SessionKind, candidates: [Values; 2] },
-    /// A client tries a policy until it confirms it; it may leave before the reply.
+    /// A client tries a policy and may confirm it later. It may leave before the reply.
     Try { client: u32, values: Values, leaves: bool },
-    /// The session that changes settings begins a window of a candidate.
+    /// The session that changes settings begins a window with a candidate.
     Window { candidate: usize },
-    /// It ends with a verdict, perhaps with a winner to be kept.
+    /// That session ends with a verdict, perhaps with a winner to keep.
     Verdict { winner: Option<usize> },
     /// A client leaves or cancels its session.
     Leave { pick: usize },
@@ -170,7 +172,7 @@ enum Event {
     Expire { pick: usize },
     /// The daemon's policy changes.
     Policy { values: Values },
-    /// Everything is killed at the write after so many.
+    /// Everything is killed after this many writes; `after` is whether the last one takes effect.
     Kill { writes: usize, after: bool },
 }
 
@@ -185,14 +187,14 @@ enum Because {
 
 /// A running session.
 struct Running<'a> {
-    /// `None` if it changes no settings.
+    /// The alternation and the claim on the daemon; `None` if the session changes no settings.
     writer: Option<(Alternation<'a, FakeHost>, SessionHold)>,
-    /// The plans of its candidates, and the one in force.
+    /// The plans of the session's candidates.
     plans: Vec<Plan>,
     in_force: Option<usize>,
 }
 
-/// What is in progress when the daemon is killed.
+/// What was in progress when the daemon was killed.
 #[derive(Default)]
 struct InProgress {
     /// A plan that may become a transaction in force.
@@ -224,7 +226,7 @@ impl<'a> World<'a> {
         self.session.journal().expect("a journal")
     }
 
-    /// The plan from the present host to these values.
+    /// Plans the changes from the current host to these values.
     fn plan(&self, values: &Values) -> Plan {
         let disk = self.host.0.borrow();
         let mut steps = Vec::new();
@@ -351,9 +353,10 @@ impl<'a> World<'a> {
                 let named = pick.and_then(nth);
                 if let Ok(name) = trial::confirm(named, &self.journal()) {
                     match self.live.get_mut(&name) {
-                        // Confirming again changes nothing.
+                        // Confirming a kept transaction again changes nothing.
                         Some((_, because)) => *because = Because::Kept,
-                        // The candidate in force has a deadline, too, and belongs to its session.
+                        // The candidate in force also has a deadline, but belongs to its session and cannot
+                        // be confirmed.
                         None => panic!("{name} was confirmed, and is not on trial"),
                     }
                 }
@@ -388,7 +391,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// The client of a session leaves: the host is restored.
+    /// The client of a session leaves, and the host is restored.
     fn leave(&mut self, id: u64) {
         self.end(id, None);
     }
@@ -400,9 +403,11 @@ impl<'a> World<'a> {
         }
     }
 
-    /// The daemon and its sessions were killed; guards and the next daemon restore the host.
+    /// Recovers from a kill of the daemon and its sessions: guard processes and the next daemon restore the
+    /// host.
     fn restart(&mut self) {
-        // Their error paths run, but neither the host nor the journal of that moment notices.
+        // Dropping the sessions runs their error paths, but these affect neither the host nor the saved
+        // journal.
         self.open.clear();
         self.desk = SessionDesk::default();
         assert_eq!(self.held.by(), None);
@@ -424,13 +429,13 @@ impl<'a> World<'a> {
                 || progress.plan.as_ref().is_some_and(|(plan, _)| *plan == half.begin().plan);
             assert!(is_known, "{} is unfinished, and nothing was in progress", half.name());
             match half.begin().asked.deadline {
-                // The guard process of the trial, at its deadline.
+                // The trial's guard process rolls back at the deadline.
                 Some(deadline) if is_trial && progress.undo.is_none() => {
                     let now = later(deadline);
                     let ended = journal.roll_back_if_unconfirmed(half.name(), &mut self.host, now);
                     assert!(matches!(ended, Ok(Expiry::RolledBack(_))), "{ended:?}");
                 }
-                // The next daemon, or whoever asked for the rollback.
+                // The next daemon rolls back, or the client that requested the rollback.
                 _ => drop(journal.roll_back(half.name(), &mut self.host, clock::now()).expect("restored")),
             }
         }
@@ -492,7 +497,7 @@ impl<'a> World<'a> {
         assert_eq!(self.desk.open().len(), self.open.len());
     }
 
-    /// All clients leave, all trials expire, and what was kept is rolled back.
+    /// Ends the story: all clients leave, all trials expire, and kept transactions are rolled back.
     fn finish(&mut self) {
         self.host.0.borrow_mut().kill_at = None;
         for id in self.open.keys().copied().collect::<Vec<_>>() {
@@ -540,7 +545,7 @@ fn event() -> impl Strategy<Value = Event> {
     ]
 }
 
-/// Plays a story, and returns the number of its sessions.
+/// Plays a story. Returns the number of its sessions.
 fn play(events: &[Event]) -> usize {
     let base = [Path::new("/dev/shm"), Path::new("/tmp")].into_iter().find(|path| path.is_dir());
     let directory =

@@ -23,24 +23,24 @@ use crate::bell::{Bell, lock};
 use crate::status::Shared;
 use crate::{Answer, ApiRequest};
 
-/// How long a session waits until the daemon has stopped changing settings. A turn of the daemon may take
-/// seconds on a large host.
+/// How long a session waits for the daemon to stop changing settings. A turn of the daemon may take seconds
+/// on a large host.
 const HOLD_WAIT_MAX: Duration = Duration::from_secs(30);
 
-/// How much longer than requested a session may take: the command measures a reference first, and restores
-/// the host afterwards.
+/// How much longer than requested a session may take: the command first measures a reference, and restores
+/// the host at the end.
 const LATE_MAX: Duration = Duration::from_secs(120);
 
 /// How long a process may take to restore the host after SIGTERM, before it is killed.
 const ENDS_WITHIN: Duration = Duration::from_secs(30);
 
-/// How often to check whether the process has exited, in case another process holds its output open.
+/// How often to check whether the process has exited, because another process may keep its output open.
 const CHECK_EVERY: Duration = Duration::from_secs(1);
 
-/// Maximum length of a line of output. A longer one is left out, and the client is told.
+/// Maximum length of a line of output. Longer lines are omitted, and the client is told.
 const LINE_BYTES_MAX: usize = 64 << 10;
 
-/// Maximum number of notes that explain a failure without an error record.
+/// Maximum number of notes that explain a failure if there is no error record.
 const LAST_NOTES_MAX: usize = 8;
 
 /// What a client receives from a session.
@@ -48,19 +48,19 @@ const LAST_NOTES_MAX: usize = 8;
 pub enum SessionEvent {
     /// The session has begun, with this number.
     Begun(u64),
-    /// A record of the command: a line of its output with `-o jsonl`.
+    /// A record of the command, which is a line of its `-o jsonl` output.
     Record(Value),
     /// A message for people.
     Note(String),
-    /// The end. Nothing follows.
+    /// The session has ended. This is the last event.
     Ended(Result<SessionEnd, VarlinkError>),
 }
 
-/// Receives the events of a session. Returns false if nobody reads them any more: the session is then
+/// Receives the events of a session. Returns false if the client no longer reads them: the session is then
 /// cancelled.
 pub type SessionSink = Box<dyn FnMut(SessionEvent) -> bool + Send>;
 
-/// Cancels a session.
+/// Tells the thread of a session that the session is cancelled.
 #[derive(Debug)]
 struct Cancel {
     is_cancelled: AtomicBool,
@@ -104,7 +104,7 @@ struct Inner {
 struct State {
     desk: SessionDesk,
     cancels: BTreeMap<u64, Arc<Cancel>>,
-    /// Set when the daemon ends.
+    /// Set when the daemon shuts down: no session may begin.
     is_closed: bool,
 }
 
@@ -115,12 +115,12 @@ impl fmt::Debug for Sessions {
 }
 
 impl Sessions {
-    /// No sessions. `program` runs them.
+    /// Creates the state without sessions. `program` runs them.
     pub fn new(program: SessionProgram, shared: Shared) -> Self {
         Self(Arc::new(Inner { state: Mutex::default(), ended: Condvar::new(), program, shared }))
     }
 
-    /// Begins a session of a user in a thread of its own.
+    /// Begins a session of a user on a separate thread.
     ///
     /// # Errors
     /// `Busy` if a limit is reached, `Refused` (7) if another session changes settings.
@@ -144,7 +144,8 @@ impl Sessions {
         };
         let (sessions, cancelled) = (self.clone(), Arc::clone(&cancel));
         let work = move || {
-            // The next call of the client finds the session ended, even if this thread panics.
+            // Dropping this ends the session, even if the thread panics, before the client's next call is
+            // handled.
             let place = Place { sessions: &sessions, id };
             let ended = match sink(SessionEvent::Begun(id)) {
                 true => sessions.run(id, &call, &caller, &cancelled, &mut sink),
@@ -161,7 +162,7 @@ impl Sessions {
         Ok(SessionHandle(cancel))
     }
 
-    /// Cancels a session. Its host is restored before its last reply.
+    /// Cancels a session. It restores the host before its last reply.
     ///
     /// # Errors
     /// `Refused` (1) if there is no such session.
@@ -175,7 +176,7 @@ impl Sessions {
         }
     }
 
-    /// Cancels all sessions, admits no other, and waits until the host is restored.
+    /// Cancels all sessions, refuses new ones, and waits until the host is restored.
     pub(crate) fn close(&self) {
         let mut state = lock(&self.0.state);
         state.is_closed = true;
@@ -224,7 +225,7 @@ impl Sessions {
             .until_end(Instant::now() + Duration::from_secs(call.seconds) + LATE_MAX)
     }
 
-    /// Waits until the daemon changes no settings.
+    /// Makes the daemon change no settings, and waits until it does not.
     fn hold_back(&self, session: String, cancel: &Cancel) -> Result<SessionHold, VarlinkError> {
         let (hold, request) = SessionHold::new(session, self.0.shared.clone());
         let (sender, answer) = sync_channel(1);
@@ -247,7 +248,7 @@ impl Sessions {
     }
 }
 
-/// A session's place among the running ones.
+/// A session's place among the running sessions. Dropping it ends the session.
 struct Place<'a> {
     sessions: &'a Sessions,
     id: u64,
@@ -262,17 +263,17 @@ impl Drop for Place<'_> {
 /// A process that runs a session.
 struct Running<'a> {
     child: Child,
-    /// `None` once it is closed.
+    /// The pipe of the process's output; `None` once it is closed.
     output: Option<PipeReader>,
     cancel: &'a Cancel,
     sink: &'a mut SessionSink,
     end: Option<SessionEnd>,
-    /// The last messages, for a failure without an error record.
+    /// The last messages, which explain a failure if there is no error record.
     notes: Vec<String>,
 }
 
 impl Running<'_> {
-    /// Passes on the output until the process has exited.
+    /// Passes on the process's output until the process has exited.
     fn until_end(mut self, deadline: Instant) -> Result<SessionEnd, VarlinkError> {
         let mut lines = Lines::default();
         let (mut is_asked, mut kill_at) = (false, None);
@@ -289,13 +290,13 @@ impl Running<'_> {
             }
             let next = if is_asked { kill_at } else { Some(deadline) };
             let next = next.map_or(CHECK_EVERY, |at| at.saturating_duration_since(now)).min(CHECK_EVERY);
-            // After the request to end, the bell no longer matters.
+            // Once the process was told to exit, ignore the bell: it would wake this loop continuously.
             self.wait(next, !is_asked);
             if self.read(&mut lines) {
                 continue;
             }
             if let Ok(Some(status)) = self.child.try_wait() {
-                // The output that the command had written before it exited.
+                // Read the rest of the output.
                 while self.read(&mut lines) {}
                 break status;
             }
@@ -304,7 +305,7 @@ impl Running<'_> {
     }
 
     fn signal(&self, signal: Signal) {
-        // The process was not reaped yet, so the pid is still its own.
+        // The process was not reaped yet, so its pid cannot have been reused.
         if let Ok(pid) = i32::try_from(self.child.id())
             && let Some(pid) = Pid::from_raw(pid)
         {
@@ -312,7 +313,7 @@ impl Running<'_> {
         }
     }
 
-    /// Waits for output, a request to end, or the time.
+    /// Waits for output, for a cancellation with `for_cancel`, or for the time `most`.
     fn wait(&self, most: Duration, for_cancel: bool) {
         let Ok(most) = Timespec::try_from(most) else { return };
         let mut polled = Vec::new();
@@ -325,7 +326,7 @@ impl Running<'_> {
         let _woken = poll(&mut polled, Some(&most));
     }
 
-    /// Reads some output if there is any. Returns whether there was.
+    /// Reads some output if there is any. Returns whether there was any.
     fn read(&mut self, lines: &mut Lines) -> bool {
         let Some(output) = &mut self.output else { return false };
         let mut polled = [PollFd::new(&*output, PollFlags::IN)];
@@ -337,7 +338,7 @@ impl Running<'_> {
         match output.read(&mut part) {
             Ok(0) | Err(_) => {
                 self.output = None;
-                // The process exits soon; `until_end` checks.
+                // The output was closed, so the process exits soon; `until_end` checks for that.
                 std::thread::sleep(Duration::from_millis(1));
                 false
             }
@@ -396,11 +397,11 @@ impl Running<'_> {
     }
 }
 
-/// Output, split into lines; the length of a line that is too long.
+/// Splits output into lines. For a line that is too long, only the length is kept.
 #[derive(Default)]
 struct Lines {
     line: Vec<u8>,
-    /// The length of the line so far, including bytes that were left out.
+    /// The length of the current line, including omitted bytes.
     length: usize,
 }
 
@@ -443,7 +444,7 @@ fn cancelled_early() -> VarlinkError {
     VarlinkError::refused(1, "cancelled; nothing was changed", None)
 }
 
-/// The parameters of a reply with these records and notes.
+/// The parameters of a reply that has these records and notes.
 pub(crate) fn reply_parameters(
     session: u64,
     records: Vec<Value>,

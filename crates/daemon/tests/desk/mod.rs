@@ -1,4 +1,4 @@
-//! The daemon's sockets in a separate event loop, with answers that a test chooses.
+//! Runs the daemon's sockets in a separate event loop, with answers that a test chooses.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -18,7 +18,7 @@ use tempfile::TempDir;
 
 type Change = Box<dyn FnOnce(&mut Status) + Send>;
 
-/// The sockets; closed on drop.
+/// The sockets. Dropping this closes them.
 pub(crate) struct Desk {
     pub(crate) socket: PathBuf,
     pub(crate) metrics: PathBuf,
@@ -27,7 +27,7 @@ pub(crate) struct Desk {
     changes: Sender<Change>,
     turns: Arc<AtomicU32>,
     thread: Option<JoinHandle<()>>,
-    /// The directory of the sockets: removed after the loop has ended.
+    /// The directory of the sockets, which is removed after the loop has ended.
     _directory: TempDir,
 }
 
@@ -52,7 +52,7 @@ impl Desk {
         Self { socket, metrics, log, stop, changes, turns, thread: Some(thread), _directory: directory }
     }
 
-    /// Changes the daemon's state.
+    /// Changes the daemon's status.
     pub(crate) fn change(&self, change: impl FnOnce(&mut Status) + Send + 'static) {
         self.changes.send(Box::new(change)).expect("the loop runs");
     }
@@ -120,7 +120,7 @@ fn serve(
     }
 }
 
-/// A program in place of netpolicy: see `session.sh`.
+/// A program in place of netpolicy; see `session.sh`.
 pub(crate) fn fake_program() -> SessionProgram {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../daemon/tests/desk/session.sh");
     SessionProgram {
@@ -131,7 +131,7 @@ pub(crate) fn fake_program() -> SessionProgram {
     }
 }
 
-/// Answers with the daemon's structure.
+/// Returns an answer of the daemon's form.
 fn answered(request: &ApiRequest) -> Answer {
     match request {
         ApiRequest::Set(intent) => Answer::Done {
@@ -169,7 +169,7 @@ impl Drop for Desk {
     }
 }
 
-/// A client that sends arbitrary text.
+/// A client that can send arbitrary text.
 pub(crate) struct Talk {
     pub(crate) stream: UnixStream,
     rest: Vec<u8>,
@@ -187,7 +187,7 @@ impl Talk {
         self.stream.write_all(text.as_bytes()).and_then(|()| self.stream.write_all(&[0])).expect("said");
     }
 
-    /// The next answer; `None` if the connection was closed.
+    /// Receives the next answer; `None` if the connection was closed.
     pub(crate) fn receive(&mut self) -> Option<Value> {
         loop {
             if let Some(end) = self.rest.iter().position(|&byte| byte == 0) {
