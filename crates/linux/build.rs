@@ -8,7 +8,7 @@ fn main() {
 }
 
 /// Compiles each `preload/NAME.c` to `OUT_DIR/NAME.so`, which `src/process/preload` includes. They are linked
-/// with no library at all, so that any program on this machine can load them, whatever its C library.
+/// without any library, so that every program on this machine can load them, whichever C library it uses.
 fn preload_libraries() {
     const LIBRARIES: [&str; 2] = ["epoll_cap", "epoll_count"];
     println!("cargo::rerun-if-changed=preload/epoll_calls.h");
@@ -20,7 +20,7 @@ fn preload_libraries() {
         let mut command = compiler.to_command();
         command.args(["-shared", "-fPIC", "-nostdlib", "-fvisibility=hidden", "-fno-stack-protector"]);
         if variable("CARGO_CFG_TARGET_ARCH") == "aarch64" {
-            // Atomic additions as instructions: the calls would need libgcc.
+            // Inline atomic instructions: the outlined functions would need libgcc.
             command.arg("-mno-outline-atomics");
         }
         let status = command.arg("-o").arg(&library).arg(&source).status();

@@ -1,21 +1,22 @@
 //! Measures what counting deliveries costs: the time of a poll with and without the counter, the run time of
 //! each program, and the throughput of a server with and without them, interleaved.
 //!
-//! Throughput covers all of the cost, and is the noisiest: both ends are on this machine, so the client's
-//! polls are counted and add to the cost, too. Stretches with and without the counter come in pairs, whose
-//! order alternates; every pair counts. The interval is Wilcoxon's, around the median of the means of all
-//! pairs of values (Hodges and Lehmann): a stretch that a neighbour disturbed moves it little, and it needs
-//! fewer pairs than the sign test.
+//! The throughput includes the whole cost, but is the noisiest of these figures: both ends are on this
+//! machine, so the client's polls are counted and add to the cost, too. Stretches with and without the
+//! counter form pairs, in alternating order; no pair is discarded. The interval is Wilcoxon's, around the
+//! median of the means of all pairs of values (Hodges and Lehmann): a stretch that a neighbour disturbed
+//! moves it little, and it needs fewer pairs than the sign test.
 //!
 //! The throughput lost to the sampler is printed twice: over its own periods, of which a minute has thirty
 //! pairs, and over single samples that follow each other closely, each including starting and stopping the
 //! counter, scaled to one sample per period.
 //!
-//! The programs' own run time, which the kernel counts, bounds the cost without that noise: as a share of a
-//! CPU while they count all the time, and multiplied by the share of the time in which the sampler counts.
+//! The programs' own run time, which the kernel counts, bounds the cost without that noise. It is printed as
+//! a share of a CPU while the programs count all the time, and multiplied by the share of time in which the
+//! sampler counts.
 //!
 //! `cargo bench -p netpolicy-linux --bench delivery_cost [-- ROUNDS] [poll] [preload] [interrupt]
-//! [suspend200] [always] [sampled] [samples]`, as root; the names select parts, and without any all are run.
+//! [suspend200] [always] [sampled] [samples]`, as root. The names select parts; without names, all parts run.
 #![expect(clippy::print_stdout, reason = "a benchmark prints its measurements")]
 
 mod shift;
@@ -49,7 +50,7 @@ const ROUNDS: usize = 100;
 fn main() -> Result<(), Failed> {
     let rounds = std::env::args().skip(1).find_map(|word| word.parse().ok()).unwrap_or(ROUNDS);
     let named: Vec<String> = std::env::args().skip(1).collect();
-    // Whether a part was selected, by its name or because no part of its kind was named.
+    // A part is selected by its name, or if no part of its kind is named.
     let wanted = |part: &str, kind: &[&str]| {
         named.iter().any(|name| name == part) || !named.iter().any(|name| kind.contains(&name.as_str()))
     };
@@ -87,8 +88,8 @@ fn main() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Measures the cost of sampling as `doctor` and `bench` do it; `all_the_time` is the programs' share of a
-/// CPU when they count without a pause.
+/// Measures the cost of sampling with the periods of `doctor` and `bench`; `all_the_time` is the programs'
+/// share of a CPU when they count without a pause.
 fn sampled(server: &AskedServer, rounds: usize, all_the_time: f64) -> Result<(), Failed> {
     let mut sampler = DeliverySampler::load()?;
     let (mut counted, mut begun, mut sampling) = (0, Instant::now(), Duration::ZERO);
@@ -142,8 +143,8 @@ fn preloaded(rounds: usize) -> Result<(), Failed> {
     Ok(())
 }
 
-/// Measures the cost of one sample, from turning counting on until it is off again, compared with an equally
-/// long time without. The sampler is idle for the rest of a period, so this is its whole cost, and samples
+/// Measures the cost of one sample, from the start of counting to its end, compared with an equally long time
+/// without counting. The sampler is idle for the rest of a period, so this is its whole cost, and samples
 /// close together give a more precise result in a minute than the sampler's own periods in an hour.
 fn samples(server: &AskedServer, pairs: usize) -> Result<(), Failed> {
     /// The length of a sample and the period of the sampler.
@@ -189,8 +190,8 @@ fn samples(server: &AskedServer, pairs: usize) -> Result<(), Failed> {
     Ok(())
 }
 
-/// Measures how much longer a poll takes: a datagram to oneself is one poll of the backlog. The tracepoint is
-/// included, unlike in the kernel's own statistics.
+/// Measures how much longer a poll takes: a datagram over loopback causes one poll of the backlog. Unlike the
+/// kernel's own statistics, the result includes the cost of the tracepoint.
 fn poll() -> Result<(), Failed> {
     const DATAGRAMS: u32 = 5000;
     let socket = std::net::UdpSocket::bind("127.0.0.1:0")?;
@@ -200,7 +201,7 @@ fn poll() -> Result<(), Failed> {
         let mut begun = Instant::now();
         for datagram in 0..2 * DATAGRAMS {
             if datagram == DATAGRAMS {
-                begun = Instant::now(); // The caches are warm by now.
+                begun = Instant::now(); // Start only now that the caches are warm.
             }
             socket.send(&byte)?;
             socket.recv(&mut byte)?;
@@ -312,7 +313,7 @@ fn throughput(
     Ok(())
 }
 
-/// Prints the throughput lost, from pairs of stretches with and without.
+/// Prints the throughput lost, from pairs of stretches with and without the counter.
 fn print_loss(what: &str, costs: &[f64]) {
     let pairs = costs.len();
     let (low, estimate, high) = shift::shift_with_interval(costs);
@@ -333,7 +334,7 @@ fn median_with_interval(mut values: Vec<f64>) -> (f64, f64, f64) {
     (values[half.saturating_sub(reach)], values[half], values[(half + reach).min(last)])
 }
 
-/// Returns a ratio of counts far below 2^53.
+/// Divides two counts far below 2^53.
 #[expect(clippy::cast_precision_loss, reason = "counts and nanoseconds of a few seconds, below 2^53")]
 fn per(part: u64, whole: u64) -> f64 {
     part as f64 / whole as f64

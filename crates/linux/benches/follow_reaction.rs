@@ -23,7 +23,7 @@ use rustix::time::{ClockId, clock_gettime};
 type Done<T> = Result<T, Box<dyn Error>>;
 
 /// Set in the environment of the process that creates epolls: their number, and the longest pause between two
-/// in microseconds. The process waits for a line before the first.
+/// creations in microseconds. The process waits for a line before it creates the first.
 const MAKE: &str = "NETPOLICY_BENCH_MAKE";
 const EPOLLS: u32 = 200;
 const SOCKETS: u32 = 10_000;
@@ -39,7 +39,7 @@ fn main() -> Done<()> {
     let epolls = std::env::args().skip(1).find_map(|word| word.parse().ok()).unwrap_or(EPOLLS);
     println!("Linux {}, {epolls} epolls each", rustix::system::uname().release().to_string_lossy());
     let every = |millis| Some(Duration::from_millis(millis));
-    // A pause is up to twice the interval, so that epolls are created at all moments of it.
+    // A pause is up to twice the scan interval, so that creations are spread over the whole interval.
     for (how, pause) in [
         (FollowMethod::Fentry, Duration::from_millis(20)),
         (FollowMethod::Rescan { interval: every(100) }, Duration::from_millis(200)),
@@ -66,11 +66,11 @@ fn reaction(how: FollowMethod, epolls: u32, pause: Duration) -> Done<String> {
     let (sender, said) = mpsc::channel();
     let reader = std::thread::spawn(move || {
         for line in BufReader::new(lines).lines().map_while(Result::ok) {
-            // The receiver waits for all of the reports.
+            // The receiver waits for all lines, so sending cannot fail.
             let _ = sender.send(line);
         }
     });
-    drop(maker.0.stdin.take()); // go
+    drop(maker.0.stdin.take()); // starts the process's work
     let (cpu, begun) = (thread_cpu(), Instant::now());
     let mut reported: Vec<(Fd, Duration)> = Vec::new();
     let patience = pause * epolls + Duration::from_secs(30);
@@ -185,8 +185,7 @@ fn make_epolls(make: &str) -> Done<()> {
     let (epolls, pause) = make.split_once(' ').ok_or("two numbers")?;
     let (epolls, pause): (u32, u64) = (epolls.parse()?, pause.parse()?);
     std::io::stdin().read_to_end(&mut Vec::new())?;
-    // Prints the times of creation. At most one epoll exists at the start; then epolls are created with
-    // pauses drawn from a fixed seed.
+    // Prints the times of creation. The pauses between creations are drawn from a fixed seed.
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let mut held: Vec<OwnedFd> = Vec::new();
     for _ in 0..epolls {

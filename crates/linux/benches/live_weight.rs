@@ -1,4 +1,4 @@
-//! The cost of an open window of `watch` for a saturated redis-server under load from `redis-benchmark` in a
+//! Measures what an open window of `watch` costs a saturated redis-server that `redis-benchmark` loads in a
 //! lab: the run time of each program per request, and the rate with and without a window, by redis's own
 //! count of commands. Stretches with and without a window alternate in pairs, in alternating order. The
 //! programs also run for the client's sockets, which are on the same machine: a client on another host pays
@@ -18,7 +18,7 @@ use libtest_mimic::Failed;
 use linux::lab::{Lab, LabOptions, SERVER_ADDRESS};
 
 const PORT: u16 = 6379;
-/// How long requests are counted at a stretch: as long as a window of `watch`.
+/// The length of a stretch: as long as a window of `watch`.
 const STRETCH: Duration = Duration::from_millis(100);
 /// The number of pairs of stretches.
 const PAIRS: usize = 100;
@@ -44,7 +44,7 @@ fn main() -> Result<(), Failed> {
     Ok(())
 }
 
-/// `redis-benchmark` without an end, until this is dropped.
+/// A `redis-benchmark` that runs until it is dropped.
 struct Client(Child);
 
 impl Client {
@@ -87,7 +87,7 @@ impl Redis {
         Ok((line.ok_or("redis does not count commands")?.parse()?, at))
     }
 
-    /// Commands in a second, over a stretch.
+    /// Commands per second over one stretch.
     fn rate(&mut self) -> Result<f64, Failed> {
         let (before, begun) = self.commands()?;
         std::thread::sleep(STRETCH);
@@ -140,7 +140,7 @@ fn rates(meter: &mut LiveMeter, redis: &mut Redis, pairs: usize) -> Result<(), F
             rates[usize::from(watched)] = redis.rate()?;
             if watched {
                 meter.end()?;
-                // Detaching programs delays requests: keep those out of the next stretch.
+                // Detaching programs delays requests; keep the delayed ones out of the next stretch.
                 std::thread::sleep(Duration::from_nanos(LiveMeter::GUARD.0));
             }
         }

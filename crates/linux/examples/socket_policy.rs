@@ -11,8 +11,7 @@ const LATENCY: i32 = 3;
 #[expect(clippy::print_stdout, clippy::print_stderr, reason = "an example prints for the user who runs it")]
 pub(crate) fn main() -> Result<(), Box<dyn std::error::Error>> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
-    // If no program answers the request, the server continues without it: its packets are delivered as
-    // before.
+    // If the kernel does not handle the option, the server continues without a policy.
     if let Err(errno) = socket_policy::set_socket(&listener, LATENCY) {
         eprintln!("no policy for the listener: {errno}");
     }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Calls the epoll_wait family as the program would without this library: the next definition in link order,
- * or else the system call.
+ * Calls the functions of the epoll_wait family as the program would without this library: the next
+ * definition in link order or, without one, the system call.
  *
  * Libraries that include this header are linked without a C library; every symbol resolves to the program's
  * own, whichever C library that is. All lookups happen when the library is loaded, before the program has

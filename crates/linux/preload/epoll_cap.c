@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Caps the sleep of epoll_wait(2) in programs whose source cannot be changed. Full busy polling needs a loop
- * that returns to the NAPI at least once per millisecond, and spinning for events needs one that never
- * sleeps. The timeout is an argument of the program's own call, so only a preloaded library can change it.
+ * Caps the sleep of epoll_wait(2) in programs whose source cannot be changed. Full busy polling
+ * needs an event loop that returns to the NAPI at least once per millisecond, and spinning for
+ * events needs an event loop that never sleeps. The timeout is an argument of the program's own
+ * call, so only a preloaded library can change it.
  *
  * NETPOLICY_EPOLL_WAIT_CAP_US is the cap in microseconds, 0..=2147483647; without it nothing is capped. A
  * timeout of -1 (infinite) becomes the cap; 0 and shorter timeouts are unchanged. epoll_wait and epoll_pwait

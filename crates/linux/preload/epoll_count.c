@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Counts how many events each epoll_wait(2) returned, for the process that started the program. The program
- * alone has this number: a tracepoint on the system call would slow down every call on the machine.
+ * Counts how many events each epoll_wait(2) returned, for the process that started the program.
+ * Only the program has this number: a tracepoint on the system call would slow down every call on
+ * the machine.
  *
  * NETPOLICY_EPOLL_COUNTS names a file of sizeof(struct counts) zeros. It is mapped when the library is
  * loaded, before the program drops privileges; without it nothing is counted. Each thread counts in its own
@@ -20,7 +21,7 @@
 #include "epoll_calls.h"
 
 #define THREADS_MAX 64
-#define SIZES 12 /* calls that returned 0, 1, 2..3, 4..7, ... 1024 and more */
+#define SIZES 12 /* classes of calls: 0 events, 1, 2..3, 4..7, ... 1024 and more */
 
 struct slot {
 	unsigned long long sizes[SIZES];
@@ -45,7 +46,10 @@ _Static_assert(sizeof(struct counts) == 8320, "made by counts.rs");
 
 static struct counts *counts;
 static int ready;
-/* Static TLS, allocated at load time: a first use that allocates could be in a signal handler. */
+/*
+ * Static TLS, allocated at load time: memory allocated at first use could be allocated in a
+ * signal handler.
+ */
 static __thread struct slot *mine __attribute__((tls_model("initial-exec")));
 
 static struct counts *map_counts(void)
@@ -63,7 +67,10 @@ static struct counts *map_counts(void)
 	return found == MAP_FAILED ? NULL : found;
 }
 
-/* Runs when the library is loaded, or earlier if another library's constructor waits. */
+/*
+ * Runs when the library is loaded, or earlier if another library's constructor calls
+ * epoll_wait.
+ */
 __attribute__((constructor)) static void begin(void)
 {
 	if (__atomic_load_n(&ready, __ATOMIC_ACQUIRE))

@@ -1,6 +1,7 @@
-//! Access to other users' processes through the attach service, the only process with `CAP_SYS_PTRACE`. A process without that privilege sets an implementation once, at its start. From then on, it observes and
-//! finds processes, and writes to their epolls, io_urings and sockets, through that implementation; it does
-//! everything else itself.
+//! Access to other users' processes through the attach service, the only process with `CAP_SYS_PTRACE`. A
+//! process without that privilege sets an implementation of [`Attach`] once, when it starts. From then on it
+//! uses that implementation to observe and find processes, and to write to their epolls, io_urings and
+//! sockets; it does everything else itself.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -13,7 +14,8 @@ use sys::netns::Netns;
 
 use crate::selection::{Criteria, FoundProcesses, Processes};
 
-/// The epolls of a process by their descriptors, with their busy-poll parameters if these can be read.
+/// The epolls of a process by their descriptors, with their busy-poll parameters; `None` if they cannot be
+/// read.
 pub type EpollsOf = Vec<(Fd, Option<EpollParams>)>;
 
 /// A privileged process that can access processes of other users.
@@ -33,7 +35,7 @@ pub trait Attach: Send + Sync {
     /// As for a direct search; those of [`Attach::read`].
     fn holders_of_each(&self, inodes: &BTreeSet<u64>) -> Result<BTreeMap<u64, Vec<Pid>>, KernelError>;
 
-    /// Reads a setting of an epoll, an io_uring or a socket; of a socket without its budget.
+    /// Reads a setting of an epoll, an io_uring or a socket. The busy-poll budget of a socket is not read.
     ///
     /// # Errors
     /// As for reading it directly; [`sys::Cause::Malformed`] for a malformed answer.
@@ -61,7 +63,7 @@ pub trait Attach: Send + Sync {
     fn holders_of_af_xdp(&self, netns_cookie: Option<u64>) -> Result<Vec<ProcessId>, KernelError>;
 }
 
-/// Whether this process itself lacks the privilege to access processes of other users.
+/// Whether this process lacks the privilege to access processes of other users itself.
 pub fn is_needed() -> bool {
     let held = rustix::thread::capabilities(None).map(|sets| sets.effective);
     !held.is_ok_and(|held| held.contains(rustix::thread::CapabilitySet::SYS_PTRACE))
@@ -69,8 +71,8 @@ pub fn is_needed() -> bool {
 
 static SERVICE: OnceLock<(Box<dyn Attach>, PathBuf)> = OnceLock::new();
 
-/// Makes this process access others through this service, which answers on a socket. Only the first call has
-/// an effect.
+/// Makes this process access others through this service. `socket` is the path of the service's socket. Only
+/// the first call has an effect.
 pub fn through(service: Box<dyn Attach>, socket: PathBuf) {
     let _ = SERVICE.set((service, socket));
 }
@@ -82,8 +84,8 @@ pub(crate) fn service() -> Option<&'static dyn Attach> {
 
 static WORKERS: OnceLock<Box<dyn Attach>> = OnceLock::new();
 
-/// Makes this process inspect others in workers that it can abandon, unless there is a service: an inspection
-/// may block forever. Only the first call has an effect.
+/// Makes this process inspect others in worker processes, unless there is a service: an inspection may block
+/// forever, and a worker can be abandoned. Only the first call has an effect.
 pub fn by_workers(workers: Box<dyn Attach>) {
     let _ = WORKERS.set(workers);
 }
@@ -109,12 +111,13 @@ pub(crate) fn begin_with(pid: Pid) {
 /// Closes all descriptors except standard input, output and error.
 pub use sys::child::close_inherited;
 
-/// The socket of the service, if one was set: a child process needs it, too.
+/// The socket of the service, if one was set: child processes need it, too.
 pub fn socket() -> Option<&'static Path> {
     SERVICE.get().map(|(_, socket)| socket.as_path())
 }
 
-/// Whether a setting lies inside a process, so that reading and writing it needs `CAP_SYS_PTRACE`.
+/// Whether a setting belongs to an object of a process, so that reading and writing it needs
+/// `CAP_SYS_PTRACE`.
 pub const fn is_inside_a_process(setting: &Setting) -> bool {
     matches!(
         setting,

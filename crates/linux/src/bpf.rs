@@ -1,4 +1,4 @@
-//! The parts of our BPF programs that other crates use directly. The crate `bpf` loads and reads them.
+//! The parts of the crate `bpf` that other crates use directly.
 
 use crate::KernelError;
 
@@ -7,7 +7,7 @@ pub use ::bpf::{RunTime, Statistics};
 /// The maximum number of BPF programs that [`loaded_programs`] counts.
 pub const PROGRAMS_COUNTED_MAX: u32 = 65_536;
 
-/// Counts the BPF programs that are loaded on this machine, by anyone.
+/// Counts the BPF programs that any process has loaded on this machine.
 ///
 /// # Errors
 /// EPERM without CAP_SYS_ADMIN.
@@ -16,7 +16,7 @@ pub fn loaded_programs() -> Result<u32, KernelError> {
         .map_err(|errno| KernelError::errno("BPF_PROG_GET_NEXT_ID".to_owned(), errno))
 }
 
-/// The requests of sockets and processes.
+/// Policy requests of sockets and processes.
 pub mod app_requests {
     pub use ::bpf::app_requests::{
         Cgroup, Choice, Enabled, RequestReader, RequestSource, RequestStore, SocketRequest,

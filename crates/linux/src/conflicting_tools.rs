@@ -1,7 +1,7 @@
 //! Other tools that set what netpolicy sets, found by reading their files and by checking whether they run.
 //! They are neither contacted nor changed.
 //!
-//! sysctl.d(5), systemd.link(5), nm-settings-keyfile(5), interfaces(5) and ethtool's hooks for it,
+//! Sources: sysctl.d(5), systemd.link(5), nm-settings-keyfile(5), interfaces(5) and ethtool's hooks for it,
 //! tuned.conf(5), udev(7); GoogleCloudPlatform/guest-agent `instance_configs.cfg`,
 //! GoogleCloudPlatform/guest-configs `google_set_multiqueue`; scylladb/seastar `scripts/perftune.py`;
 //! cloud-init's `cloud.cfg`.
@@ -29,7 +29,7 @@ use files::{FILES_MAX, drop_ins, file_name, ini, place, text};
 /// Maximum number of reported lines.
 const LINES_MAX: usize = 256;
 
-/// The configuration lines of other tools that are effective in a network namespace and for its devices.
+/// The configuration lines of other tools that take effect in a network namespace or on its devices.
 pub fn conflicting_tools(netns: &Netns, devices: &[Device]) -> Vec<ConflictingTool> {
     let sysfs = SysFs::open(netns).ok();
     conflicting_tools_below(Path::new("/"), devices, &|path| sysfs.as_ref()?.read_if_any(path).ok()?)
@@ -109,7 +109,7 @@ fn ifcfg(root: &Path) -> Vec<ConflictingTool> {
         let device = text.lines().find_map(|line| value(line, "DEVICE"));
         let device = device.or_else(|| file_name(&path).strip_prefix("ifcfg-").map(str::to_owned));
         for (number, line) in text.lines().enumerate() {
-            // Without an option, the command is `ethtool -s`, which sets speed and duplex.
+            // Without an option, the value contains arguments of `ethtool -s`, which sets speed and duplex.
             let Some(options) = value(line, "ETHTOOL_OPTS") else { continue };
             if options.split(';').any(|one| runs_ethtool(&format!("ethtool {one}"))) {
                 found.push(ConflictingTool {
@@ -179,7 +179,7 @@ fn cloud_init(root: &Path) -> Vec<ConflictingTool> {
     lines_of(root, ConflictingToolKind::CloudInit, &files, |line| sets_by_command(line).is_some())
 }
 
-/// Finds what starts `perftune.py`, if it is installed and enabled.
+/// Finds the files that start `perftune.py`, if it is installed and enabled.
 fn perftune(root: &Path) -> Vec<ConflictingTool> {
     let units = ["etc/systemd/system/multi-user.target.wants/perftune.service", "etc/scylla.d/perftune.yaml"];
     let files: Vec<PathBuf> = units.iter().map(|file| root.join(file)).collect();
@@ -308,7 +308,7 @@ mod test {
             self.found_for(&["eth0", "eth1"].map(|name| nic(name, 2, "igb")))
         }
 
-        /// The findings for devices. Files of sysfs are read below the directory `sys`.
+        /// Shows the findings for devices. Files of sysfs are read below the directory `sys`.
         pub(super) fn found_for(&self, devices: &[Device]) -> Vec<String> {
             let shown = |other: ConflictingTool| {
                 let device = other.device.map(|device| format!(" of {device}")).unwrap_or_default();
@@ -504,7 +504,7 @@ mod test {
                 "sysctl.d /etc/sysctl.d/20-b.conf:1: net.core.netdev_*=7",
             ]
         );
-        // As on Debian: the link is read in the order of its own name.
+        // As on Debian: the link is read at the position of its own name.
         let root = Root::new(
             "sysctl-link",
             &[

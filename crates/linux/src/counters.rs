@@ -1,6 +1,6 @@
 //! A snapshot of the kernel's own counters: CPU time, interrupts, softirqs, packets received by busy polling.
 //!
-//! The files are opened once and reread for each snapshot, so that a snapshot costs three reads.
+//! The files are opened once, and each snapshot reads them again with three calls.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -12,7 +12,7 @@ use sys::clock::monotonic;
 use sys::error::KernelError;
 use sys::netns::Netns;
 
-/// Maximum size of a file: `/proc/softirqs` has 11 bytes for each of ten kinds on each CPU.
+/// Maximum size of a file: for each CPU, `/proc/softirqs` has 11 bytes per kind, and ten kinds.
 const FILE_BYTES_MAX: usize = 4 * 1024 * 1024;
 
 /// The files of the counters.

@@ -10,7 +10,7 @@ use sys::perf::{PerfEvent, count};
 /// Maximum number of threads of a process that are counted.
 const THREADS_MAX: usize = 4096;
 
-/// Counts the cycles of a process's threads, in the application and in the kernel on its behalf.
+/// Counts the cycles of a process's threads, in user mode and in the kernel on their behalf.
 #[derive(Debug)]
 pub struct Cycles {
     process: ProcessId,
@@ -51,8 +51,8 @@ impl Cycles {
         }
     }
 
-    /// Returns the cycles so far. If the hardware was shared with other counters, they are extrapolated to
-    /// the whole time.
+    /// Returns the cycles so far. If the hardware was shared with other counters, the cycles are extrapolated
+    /// to the whole time.
     ///
     /// # Errors
     /// If a counter cannot be read.
@@ -94,8 +94,8 @@ mod test {
 
     #[test]
     fn what_a_process_computes_is_counted_for_all_its_threads() {
-        // Uses the kernel's clock as a counter, which every machine has. A host that denies its users all
-        // hardware counters denies this one as well.
+        // Uses the kernel's clock as the counter, because every machine has it. A host that denies users
+        // hardware counters denies this counter, too.
         let mut counter = match Cycles::count(this_process(), PerfEvent::TaskClock) {
             Ok(counter) => counter,
             Err(error) => {

@@ -17,7 +17,7 @@ use sys::error::{Cause, KernelError};
 
 use crate::process::{self, PinnedProcess};
 
-/// From this age on, a process counts as settled: servers create their epolls while they start.
+/// The age from which a process counts as settled: servers create their epolls while they start.
 const SETTLED: Duration = Duration::from_secs(10);
 /// How often a starting process is scanned. A new epoll is found within this time, well before its load has
 /// ramped up.
@@ -29,7 +29,7 @@ const RESCAN_SETTLED: Duration = Duration::from_secs(1);
 /// scanned less often.
 const PAUSE_FOR_SCAN: u32 = 100;
 /// How often a process is scanned if the kernel reports its new epolls. Such a scan finds only epolls that
-/// the process received over a socket from one that is not followed.
+/// the process received over a socket from a process that is not followed.
 const RESCAN_REPORTED: Duration = Duration::from_secs(10);
 /// Maximum number of followed processes; the rest of a fork bomb is not followed.
 const FOLLOWED_MAX: usize = 65_536;
@@ -41,8 +41,8 @@ pub enum FollowMethod {
     Auto,
     /// By a BPF program at the return of `do_epoll_create()`.
     Fentry,
-    /// By scans with a BPF iterator: at this interval or, without one, as often as the age and the size of
-    /// the process suggest; and after exec.
+    /// By scans with a BPF iterator: at this interval or, without one, at an interval that depends on the
+    /// process's age and size; and after each exec.
     Rescan {
         /// A fixed interval, whatever it costs, instead of 100 ms for starting and 1 s for settled processes.
         interval: Option<Duration>,
@@ -76,11 +76,11 @@ impl fmt::Display for FollowMethod {
 /// Something that happened to a followed process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FollowEvent {
-    /// The process has an epoll that was not reported before. The epolls that exist when following begins are
-    /// reported once, too, so that none is missed between an observation and the follower.
+    /// The process has an epoll that was not reported before. Epolls that exist when following begins are
+    /// reported once, too, so that none is missed that was created after an earlier observation.
     NewEpoll(EpollId),
-    /// A followed process has forked. This is the child, which is followed from now on. It shares its
-    /// parent's epolls, which are not reported again.
+    /// A followed process has forked. This child is followed from now on. It shares its parent's epolls,
+    /// which are not reported again.
     Child(ProcessId),
     /// The process has a new image, and a new name. Epolls that it kept are reported again.
     Exec(ProcessId),
@@ -121,7 +121,8 @@ struct Followed {
     due: Instant,
     /// The number of new images that were reported.
     images: u32,
-    /// The executable at the last scan, or its parent's, if scans have to find a new image.
+    /// The executable at the last scan, or the parent's, for a child that was not scanned yet. `None` if the
+    /// kernel reports new images.
     image: Option<String>,
 }
 
@@ -154,10 +155,7 @@ impl Followed {
 }
 
 impl Seen {
-    /// Whether this is a new epoll in the place of an earlier one. A new epoll may have the kernel address
-    /// and the descriptor of a closed one, but it has no parameters yet, while the closed one may have had
-    /// some.
-    ///
+    /// Whether this is a new epoll in the place of an earlier one.
     /// A new epoll may have the kernel address and the descriptor of a closed one. But it has no parameters
     /// yet, and the closed one may have had some.
     fn replaces(&self, before: &Self) -> bool {
@@ -183,12 +181,12 @@ impl Follower {
         Ok(follower)
     }
 
-    /// How new epolls are found; never [`FollowMethod::Auto`].
+    /// The method by which new epolls are found; never [`FollowMethod::Auto`].
     pub fn how(&self) -> FollowMethod {
         self.how
     }
 
-    /// Why better methods are unavailable: the kernel's errors.
+    /// The kernel's errors, which show why better methods are unavailable.
     pub fn refused(&self) -> &[KernelError] {
         &self.refused
     }
@@ -267,7 +265,7 @@ impl Follower {
     }
 
     /// Schedules a scan for after the event: a caller that receives an epoll sets its parameters before it
-    /// calls `next` again. The next scan sees them set, and later scans see if they disappear.
+    /// calls `next` again. That scan sees the parameters set, so later scans can tell if they disappear.
     fn look_again_after(&mut self, event: FollowEvent) {
         if let FollowEvent::NewEpoll(epoll) = event
             && let Some(followed) = self.followed.get_mut(&epoll.process.pid)
@@ -404,7 +402,7 @@ impl Follower {
                 self.events.push_back(FollowEvent::NewEpoll(EpollId { process: followed.id, fd: epoll.fd }));
             }
         }
-        // An epoll that was reported meanwhile may have been created too late for this scan; the next one
+        // An epoll that was reported meanwhile may have been created too late for this scan; the next scan
         // sees it.
         followed.reported.drain(..reported_before);
         followed.reported.retain(|fd| seen.values().all(|epoll| epoll.fd != *fd));
@@ -425,7 +423,7 @@ impl Follower {
     }
 }
 
-/// Opens the source for a method, and returns the kernel's errors for better ones.
+/// Opens the source for a method, and returns the kernel's errors for better methods.
 fn choose(how: FollowMethod) -> Result<(FollowMethod, Source, Vec<KernelError>), KernelError> {
     let bpf =
         |events: ProcessEvents| Ok(Source::Bpf { events: Box::new(events), scanner: EpollScanner::load()? });
@@ -469,7 +467,7 @@ fn age(process: &ProcessId) -> Duration {
     now.saturating_sub(Duration::from_millis(process.started.saturating_mul(10)))
 }
 
-/// Scans a process with the iterator. An epoll behind several descriptors is listed under the last.
+/// Scans a process with the iterator. An epoll with several descriptors is listed under the last.
 fn by_iterator(scanner: &EpollScanner, pid: Pid) -> Result<BTreeMap<Identity, Seen>, KernelError> {
     let epolls = scanner.epolls(pid)?.into_iter();
     Ok(epolls
@@ -499,7 +497,8 @@ fn by_proc(id: &ProcessId) -> Result<ProcScan, Cause> {
     Ok(ProcScan { id: process.id, epolls, children: children(&process)?, image })
 }
 
-/// Identifies a process, unless it has exited. A zombie is still among its parent's children.
+/// Identifies a process, unless it has exited. A zombie is still listed among its parent's children, but
+/// counts as exited.
 fn running(pid: Pid) -> Option<ProcessId> {
     let process = PinnedProcess::open(pid).ok()?;
     process.confirm_running().ok()?;

@@ -1,4 +1,4 @@
-//! The idle states that CPUs may enter, and the time that they spent in each.
+//! The idle states that CPUs may enter, and the time that the CPUs spent in each state.
 //!
 //! Kernel: Documentation/admin-guide/pm/cpuidle.rst, `/sys/devices/system/cpu/cpuN/cpuidle/stateM/`.
 
@@ -18,8 +18,8 @@ const CPUS: &str = "/sys/devices/system/cpu";
 /// Maximum number of idle states of one CPU. Kernel: `include/linux/cpuidle.h` `CPUIDLE_STATE_MAX`.
 const STATES_MAX: u32 = 10;
 
-/// The time that all CPUs together have spent in each idle state since boot, in microseconds, by the state's
-/// name, the shallowest first.
+/// The time that all CPUs together have spent in each idle state since boot, in microseconds, with the
+/// state's name, the shallowest state first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IdleTimes {
     cpus: usize,
@@ -27,8 +27,8 @@ pub struct IdleTimes {
 }
 
 impl IdleTimes {
-    /// Reads the present times; `None` if the kernel does not choose idle states (a guest whose host does, or
-    /// `idle=poll`).
+    /// Reads the current times; `None` if the kernel does not choose idle states, as with `idle=poll` or in a
+    /// guest whose host chooses them.
     ///
     /// # Errors
     /// If the list of CPUs cannot be read, or a state's time is not a number.
@@ -122,8 +122,8 @@ fn cpus_under(root: &Path) -> Result<BTreeMap<Cpu, CpuIdle>, KernelError> {
     Ok(cpus)
 }
 
-/// Parses the bound of a single CPU. Kernel: `drivers/base/power/sysfs.c` `pm_qos_resume_latency_us_show()`:
-/// 0 means no bound, and `n/a` means a bound of 0.
+/// Parses a CPU's own bound on its resume latency. Kernel: `drivers/base/power/sysfs.c`
+/// `pm_qos_resume_latency_us_show()`: 0 means no bound, and `n/a` means a bound of 0.
 fn own_bound(text: Option<String>) -> Option<u32> {
     match text?.as_str() {
         "0" => None,

@@ -1,10 +1,11 @@
 //! The features of `ethtool` that have no netlink interface on all kernels: the receive hash and its
 //! contexts, ntuple rules, and the interrupt moderation of individual queues.
 //!
-//! Contexts also have a netlink interface since 6.17; the ioctl creates and removes them on every kernel that
-//! supports any.
+//! Contexts also have a netlink interface since 6.17; the ioctl creates and removes contexts on every kernel
+//! that supports them.
 //!
-//! An ioctl takes a device by name, so a caller with an index looks up the name immediately before the call.
+//! An ioctl identifies a device by name, so a caller that has an index looks up the name immediately before
+//! the call.
 
 mod rule;
 
@@ -16,22 +17,22 @@ use model::{DriverInfo, FlowMatch, QueueCoalesceParam, QueueSpan, SteerTo};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use sys::error::{Errno, KernelError};
 
-/// The highest context id that is tried. Ids are the lowest free ones, or chosen by the driver. Kernel: 6.18,
-/// the drivers with most contexts have 64 (`drivers/net/ethernet/sfc/`).
+/// The highest context id that is tried. A new context gets the lowest free id, or one that the driver
+/// chooses. Kernel: 6.18, no driver has more than 64 contexts (`drivers/net/ethernet/sfc/`).
 const CONTEXTS_MAX: u32 = 64;
 
-/// Maximum number of rules of a device that are read; each takes a call. Kernel: the largest tables have some
-/// thousands of locations.
+/// Maximum number of rules of a device that are read; each rule takes a call. Kernel: the largest tables have
+/// a few thousand locations.
 const RULES_MAX: u32 = 8192;
 
-/// Maximum number of times that rules are listed again because some were added meanwhile.
+/// Maximum number of attempts to list rules, if rules are added meanwhile.
 const RETRIES_MAX: usize = 4;
 
-/// Set in the size of a table of rules if the driver can choose the location itself. Kernel:
+/// This bit is set in the size of the table of rules if the driver can choose the location itself. Kernel:
 /// `RX_CLS_LOC_SPECIAL`.
 const CHOOSES_PLACE: u32 = 1 << 31;
 
-/// The location of a rule that lets the driver choose. Kernel: `RX_CLS_LOC_ANY`.
+/// A location that lets the driver choose the location. Kernel: `RX_CLS_LOC_ANY`.
 const ANY_PLACE: u32 = u32::MAX;
 
 /// A socket in one namespace, for ioctls about its devices.
@@ -77,7 +78,8 @@ impl EthtoolIoctl {
     }
 
     /// Changes the indirection table, the key, or both, in one call. The kernel's default table is requested
-    /// by its special form: written out, it would count as the user's, and would fix the number of queues.
+    /// by a special form: written out, it would count as the user's table, and would fix the number of
+    /// queues.
     ///
     /// Kernel: 6.18, `net/ethtool/ioctl.c` `ethtool_rxfh_indir_default()`, `netif_is_rxfh_configured()`.
     ///
@@ -103,8 +105,8 @@ impl EthtoolIoctl {
         set().map_err(|errno| failed(device, "ioctl ETHTOOL_SRSSH", errno).needing("CAP_NET_ADMIN"))
     }
 
-    /// Lists the RSS contexts apart from the device's own, by id; `None` if the driver does
-    /// not support them.
+    /// Lists the RSS contexts other than the device's default context, by id; `None` if the driver does not
+    /// support them.
     ///
     /// # Errors
     /// The kernel's error.
@@ -118,7 +120,7 @@ impl EthtoolIoctl {
                     table: raw.table,
                 }),
                 Err(Errno::OPNOTSUPP) => return Ok(None),
-                // Before 6.11 the driver itself reports whether a context exists, by one of these two errors.
+                // Before 6.11 the driver returns one of these two errors if a context does not exist.
                 Err(Errno::NOENT | Errno::INVAL) => {}
                 Err(errno) => return Err(failed(device, "ioctl ETHTOOL_GRSSH of a context", errno)),
             }
@@ -136,7 +138,7 @@ impl EthtoolIoctl {
         let own = sys::ethtool::rss(&self.socket, device, 0).map_err(refused)?;
         let table = queues.table(own.table.len());
         let id = sys::ethtool::create_rss_context(&self.socket, device, &table).map_err(refused)?;
-        // A context that cannot be found again by its queues could not be removed later.
+        // Remove a context that cannot be found again by its queues: it could not be removed later.
         let made = sys::ethtool::rss(&self.socket, device, id).map_err(refused)?;
         let why = if id > CONTEXTS_MAX {
             format!("it is context {id}, and contexts above {CONTEXTS_MAX} cannot be found again")
@@ -159,8 +161,8 @@ impl EthtoolIoctl {
         })
     }
 
-    /// Lists the ntuple rules of a device, by location; `None` if its driver does not support them. The
-    /// contexts give the queues that a rule leads to.
+    /// Lists the ntuple rules of a device, by location; `None` if its driver does not support them.
+    /// `contexts` supplies the queues of rules that lead to a context.
     ///
     /// # Errors
     /// The kernel's error; [`sys::Cause::Malformed`] if there are more than can be read.
@@ -202,7 +204,7 @@ impl EthtoolIoctl {
         Ok(Some(rules))
     }
 
-    /// Creates, changes or removes (`None`) the rule for a flow.
+    /// Creates or changes the rule for a flow, or removes it if `to` is `None`.
     ///
     /// # Errors
     /// The kernel's error; [`sys::Cause::Malformed`] if the rule or context cannot be determined.
@@ -252,8 +254,8 @@ impl EthtoolIoctl {
             .map_err(|errno| failed(device, "ioctl ETHTOOL_SRXCLSRLDEL", errno).needing("CAP_NET_ADMIN"))
     }
 
-    /// Chooses the location of a new rule: the driver's choice, otherwise the last free location, as
-    /// `ethtool` does.
+    /// Returns the location for a new rule: one that the driver chooses or, if the driver cannot choose, the
+    /// last free location, as in `ethtool`.
     fn free_place(&self, device: &str, rules: &[PlacedRule]) -> Result<u32, KernelError> {
         let refused = |errno| failed(device, "ioctl ETHTOOL_GRXCLSRLALL", errno);
         let (count, flags) = sys::ethtool::rules_count(&self.socket, device).map_err(refused)?;
@@ -266,8 +268,8 @@ impl EthtoolIoctl {
         free.ok_or_else(|| refused(Errno::NOSPC))
     }
 
-    /// Reads the interrupt moderation of a device's first queues; `None` if its driver has none for single
-    /// queues.
+    /// Reads the interrupt moderation of a device's first queues; `None` if its driver has no moderation per
+    /// queue.
     ///
     /// # Errors
     /// The kernel's error.

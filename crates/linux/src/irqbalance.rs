@@ -1,18 +1,18 @@
-//! irqbalance's socket: reads and changes which interrupts it leaves alone (its bans).
+//! Uses irqbalance's socket to read and change its bans: the interrupts that irqbalance does not move.
 //!
-//! A command is one message, an answer is everything until the connection is closed. `setup` is answered with
+//! A command is one message; an answer is all data until the connection is closed. The answer to `setup` is
 //! `SLEEP 10 IRQ 38 LOAD 0 DIFF 0 CLASS 5 … BANNED 00000001`: the numbers after `IRQ` are the bans, the mask
-//! after `BANNED` is of CPUs. `settings ban irqs 38 39` replaces all earlier bans, so a ban must repeat the
-//! others; `NONE` means none. It is not answered. A user other than root gets no answer to anything.
+//! after `BANNED` lists banned CPUs. `settings ban irqs 38 39` replaces all earlier bans, so the command must
+//! repeat the others; `NONE` means no bans. `settings` has no answer. Users other than root get no answers.
 //!
 //! Three properties of irqbalance determine how the socket is used. Up to 1.9.4 it reads at most 500 bytes of
-//! a command and drops the rest, which may cut the last number: a long command is preceded by a `setup` of
-//! the same length, and if that was not read to its end, the kernel resets the connection. After each ban it
-//! scans the machine again, for which versions before 1.9.4 sleep one interval (10 s) without answering: the
-//! writer waits. A client that closes a connection before the answer, or sends nothing, may kill irqbalance:
-//! it parses the data that an earlier connection left in its memory, answers that, and has no handler for
-//! SIGPIPE (under systemd the signal is ignored). So no connection is opened only to test whether irqbalance
-//! runs, and none is closed early.
+//! a command and drops the rest, which may cut the last number: therefore a long command is preceded by a
+//! `setup` of the same length; if that was not read to its end, the kernel resets the connection. After each
+//! ban it scans the machine again; before that, versions before 1.9.4 sleep one interval (10 s) without
+//! answering, so the writer waits. A client that closes a connection before the answer, or sends nothing, may
+//! kill irqbalance: it parses the data that an earlier connection left in its memory, answers that, and has
+//! no handler for SIGPIPE (under systemd the signal is ignored). So no connection is opened only to test
+//! whether irqbalance runs, and none is closed early.
 //!
 //! irqbalance: 1.0.9 to 1.9.5, `irqbalance.c` `sock_handle()`, `init_socket()`, `scan()`.
 
@@ -34,20 +34,20 @@ use sys::error::{Cause, Errno, KernelError};
 
 use crate::peer::UnixPeer;
 
-/// The directory of its socket, if irqbalance can create it there: since irqbalance 1.5, `irqbalance.h`
+/// The directory of irqbalance's socket since 1.5, unless it cannot create the socket there, `irqbalance.h`
 /// `SOCKET_TMPFS`.
 const DIRECTORY: &str = "/run/irqbalance";
 
-/// Time limit for each exchange with it. After a ban, versions before 1.9.4 do not listen for 10 s.
+/// Time limit for each exchange with irqbalance. After a ban, versions before 1.9.4 do not listen for 10 s.
 const PATIENCE: Duration = Duration::from_secs(15);
 
 /// Maximum size of an answer: a line of some 60 bytes for each of 16 000 interrupts.
 const ANSWER_BYTES_MAX: usize = 1 << 20;
 
-/// The length of a command that every version reads to its end.
+/// The number of bytes of a command that every version reads.
 const COMMAND_BYTES_READ: usize = 500;
 
-/// Maximum number of sockets that are tried: those of a killed irqbalance remain.
+/// Maximum number of sockets that are tried: the socket of a killed irqbalance remains.
 const SOCKETS_MAX: usize = 64;
 
 /// Where to look for a running irqbalance, and how long to wait for it.
@@ -127,7 +127,7 @@ impl Irqbalance {
         Ok(running.map(|running| RunningIrqbalance { pid: running.pid, banned: Some(running.bans) }))
     }
 
-    /// Whether irqbalance leaves an interrupt alone.
+    /// Whether an interrupt is banned.
     ///
     /// # Errors
     /// [`Cause::Gone`] if none runs; those of [`Irqbalance::running`].
@@ -138,8 +138,8 @@ impl Irqbalance {
     /// Bans an interrupt, or lifts its ban. Other bans stay.
     ///
     /// # Errors
-    /// [`Cause::Gone`] if none runs, [`Cause::Absent`] if there are more bans than it reads; those of
-    /// [`Irqbalance::running`].
+    /// [`Cause::Gone`] if none runs, [`Cause::Absent`] if the command would be longer than irqbalance reads;
+    /// those of [`Irqbalance::running`].
     pub fn ban(&self, irq: IrqNumber, banned: bool) -> Result<(), KernelError> {
         self.needed()?.ban(irq, banned)
     }
@@ -160,13 +160,13 @@ impl Irqbalance {
 }
 
 impl IrqbalanceSocket {
-    /// Its process.
+    /// irqbalance's pid.
     pub fn pid(&self) -> Pid {
         self.pid
     }
 
-    /// The banned interrupts. It does not report those that it leaves alone for other reasons (a policy
-    /// script, a driver's module, an affinity that the kernel manages).
+    /// The banned interrupts. irqbalance does not report interrupts that it leaves alone for other reasons: a
+    /// policy script, a driver's module, or an affinity that the kernel manages.
     pub fn bans(&self) -> &BTreeSet<IrqNumber> {
         &self.bans
     }
@@ -193,7 +193,7 @@ impl IrqbalanceSocket {
         }
     }
 
-    /// Checks that it reads a command of this length to its end.
+    /// Checks that irqbalance reads a command of this length to its end.
     fn reads(&self, length: usize) -> Result<(), KernelError> {
         let said = self.say(&format!("{:length$}", "setup")).and_then(|said| bans_said(&said));
         match said {
@@ -249,7 +249,7 @@ fn ask(connection: &UnixStream, words: &str, patience: Duration) -> Result<Strin
     String::from_utf8(answer).map_err(|_| Cause::Malformed("bytes that are not text".to_owned()))
 }
 
-/// The process that owns this socket, if it sleeps where it does not listen.
+/// The process that owns this socket, if it is in the sleep during which it does not answer.
 fn sleeping(socket: &std::ffi::CStr) -> Option<Pid> {
     let name = Path::new(socket.to_str().ok()?).file_name()?.to_str()?;
     let pid = Pid(pid_in(name)?);
@@ -273,8 +273,8 @@ fn in_directory(directory: &Path) -> Vec<SocketAddrUnix> {
     sockets.into_iter().filter_map(|(_, path)| SocketAddrUnix::new(path).ok()).collect()
 }
 
-/// Lists abstract names that may be irqbalance's: its own up to 1.4, and 107 zero bytes, which later versions
-/// end up with if they cannot create a file.
+/// Lists abstract names that may be irqbalance's: the names of versions up to 1.4, and 107 zero bytes, to
+/// which later versions bind if they cannot create a file.
 fn abstract_names() -> Vec<SocketAddrUnix> {
     let listed = std::fs::read_to_string("/proc/net/unix").unwrap_or_default();
     let mut names: Vec<&str> = listed.lines().filter_map(|line| line.split_whitespace().nth(7)).collect();
@@ -284,7 +284,7 @@ fn abstract_names() -> Vec<SocketAddrUnix> {
         let own = name.trim_matches('@');
         name.starts_with('@') && (own.is_empty() || own.starts_with("irqbalance") && own.ends_with(".sock"))
     });
-    // Zero bytes are shown as `@`; every such name begins with one.
+    // Zero bytes are shown as `@`; an abstract name always begins with one.
     let bytes = ours.map(|name| name[1..].bytes().map(|byte| if byte == b'@' { 0 } else { byte }));
     bytes.filter_map(|name| SocketAddrUnix::new_abstract_name(&name.collect::<Vec<u8>>()).ok()).collect()
 }
@@ -302,8 +302,8 @@ fn open(address: &SocketAddrUnix, patience: Duration) -> Result<UnixStream, Errn
     Ok(UnixStream::from(socket))
 }
 
-/// Sends a command in one message, with our own credentials: irqbalance checks those, and not the
-/// connection's.
+/// Sends a command in one message, with our own credentials: irqbalance checks the message's credentials, not
+/// those of the connection.
 fn say(connection: &UnixStream, words: &[u8]) -> Result<(), Errno> {
     let own = UCred {
         pid: rustix::process::getpid(),
@@ -326,12 +326,12 @@ fn timed_out(errno: Errno) -> Errno {
 
 fn ban_command(bans: &BTreeSet<IrqNumber>) -> String {
     let irqs: Vec<String> = bans.iter().map(ToString::to_string).collect();
-    // irqbalance reads numbers until it reads 0: only at the beginning, interrupt 0 counts as a number.
+    // irqbalance stops at a 0 unless it is the first number, so interrupt 0 must come first.
     let irqs = if irqs.is_empty() { "NONE".to_owned() } else { irqs.join(" ") };
     format!("settings ban irqs {irqs}")
 }
 
-/// Parses the bans in its reply. It sends an empty reply to unauthorised clients.
+/// Parses the bans in its reply. Unauthorised clients get an empty reply.
 fn bans_said(said: &str) -> Result<BTreeSet<IrqNumber>, Cause> {
     if said.is_empty() {
         return Err(Cause::Errno(Errno::PERM));
@@ -352,7 +352,7 @@ fn bans_in(answer: &str) -> Result<BTreeSet<IrqNumber>, String> {
                 bans.insert(IrqNumber(irq));
             }
             "SLEEP" | "LOAD" | "DIFF" | "CLASS" => {}
-            // The last word: a truncated answer lacks it.
+            // The answer's last keyword: a truncated answer lacks it.
             "BANNED" => whole = true,
             _ => return Err(format!("`{}`", word.escape_debug())),
         }

@@ -1,4 +1,5 @@
-//! Reads and writes settings of the running kernel: the only code that writes. There is one file per family.
+//! Reads and writes settings of the running kernel, with one file per family of settings. No other code
+//! writes settings.
 
 mod describe;
 mod irq;
@@ -31,11 +32,11 @@ use crate::irqbalance::Irqbalance;
 ///
 /// Settings name permanent objects (a queue, a device, a process with its start time). Whatever may change is
 /// looked up at each read or write: a queue's NAPI id, a device's name, a namespace's file. A namespace that
-/// was entered is held open, and so kept alive, until this is dropped.
+/// was entered is held open, which keeps it alive, until the `Kernel` is dropped.
 #[derive(Debug, Default)]
 pub struct Kernel {
     handles: BTreeMap<NetnsId, NetnsHandles>,
-    /// Namespaces that are already open: these descriptors may be the only remaining references to them.
+    /// Namespaces that the caller opened; these descriptors may be the only remaining references to them.
     held: Vec<Netns>,
     /// The expected cookies of namespaces, if they were recorded: a namespace's number is reused once it is
     /// gone.
@@ -43,7 +44,7 @@ pub struct Kernel {
     /// The expected sysfs numbers of devices, if they were recorded: an index can be reused, too. Devices
     /// that were confirmed are removed from the map.
     numbers: BTreeMap<(NetnsId, IfIndex), u64>,
-    /// What identifies devices that move to another namespace, by where they were when they were recorded.
+    /// Attributes that identify devices after a move to another namespace, by their recorded place.
     moving: MovedDevices,
     irqbalance: Irqbalance,
 }
@@ -106,14 +107,14 @@ impl Kernel {
         self.handles_with(device).and_then(|handles| handles.name(device)).ok()
     }
 
-    /// Whether the namespace has a device of this name: this one, or a recreated one.
+    /// Whether the namespace has a device of this name: this device, or a recreated one.
     pub fn has_device_named_as(&mut self, device: DeviceId) -> bool {
         self.handles(device.netns).is_ok_and(|handles| handles.has_device_named(device.name.as_str()))
     }
 
-    /// Performs an action on a device: in the namespace that the setting names or, if the device is no longer
-    /// there, in the one to which it was moved. The kernel moves a device to another namespace with its
-    /// settings, and may give it another index there.
+    /// Performs an action on a device: in the namespace that the setting names or, if the device has been
+    /// moved, in its new namespace. The kernel moves a device to another namespace with its settings, and may
+    /// give it another index there.
     ///
     /// # Errors
     /// Those of `act`; [`Cause::Gone`] if the device is nowhere, [`Cause::Away`] if it is in an unreachable
@@ -142,8 +143,8 @@ impl Kernel {
         }
     }
 
-    /// Finds a device that was moved to an unreachable namespace, if its former namespace knows it there:
-    /// returns that namespace's id, and the device's name there.
+    /// Finds a device that was moved to an unreachable namespace for which its former namespace has an id.
+    /// Returns that id, and the device's name there.
     fn find_out_of_reach(&mut self, device: DeviceId) -> Result<Option<(i32, String)>, KernelError> {
         let Some(address) = self.moving.address(device) else { return Ok(None) };
         match self.handles(device.netns) {
@@ -183,7 +184,7 @@ impl Kernel {
         self.handles(device.netns)
     }
 
-    /// Reads the settings of a call, by its family.
+    /// Reads the settings of a call with the function of their family.
     fn read_call(&mut self, call: KernelCall<'_>) -> Result<Vec<Setting>, KernelError> {
         Ok(match call {
             KernelCall::Napi(queue, like) => {
@@ -235,7 +236,7 @@ impl Kernel {
         })
     }
 
-    /// Writes the settings of a call, by its family.
+    /// Writes the settings of a call with the function of their family.
     fn write_call(&mut self, call: KernelCall<'_>) -> Result<(), KernelError> {
         match call {
             KernelCall::Napi(queue, knobs) => self.with_device(queue.device, |handles, device| {
@@ -339,7 +340,7 @@ impl Knobs for Kernel {
 /// The name of a namespace's cookie in the journal.
 const NETNS_COOKIE: &str = "cookie of network namespace ";
 
-/// Converts ENODEV, with which ethtool reports a device that no longer exists; its settings are gone with it.
+/// Converts ENODEV, ethtool's error for a device that no longer exists, to [`Cause::Gone`].
 fn gone_with_its_device(error: KernelError) -> KernelError {
     match error.number() {
         Some(Errno::NODEV) => KernelError::gone(error.what, "no device has its index any longer"),
@@ -347,8 +348,8 @@ fn gone_with_its_device(error: KernelError) -> KernelError {
     }
 }
 
-/// Groups settings into calls: together if one message or one answer covers all of them, otherwise one by
-/// one, so that an error names only its own setting.
+/// Groups settings into calls: settings that share a message or an answer form one call; all others have a
+/// call each, so that an error names only its own setting.
 fn calls(settings: &[Setting]) -> impl Iterator<Item = (&[Setting], KernelCall<'_>)> {
     KernelCall::of(settings).into_iter().flat_map(|(settings, call)| match call {
         KernelCall::Napi(..) | KernelCall::Nic(..) | KernelCall::RxQueue(..) | KernelCall::TxQueue(..) => {

@@ -1,5 +1,4 @@
-//! The maximum time for a CPU to wake up, requested through `/dev/cpu_dma_latency` for as long as it is
-//! needed.
+//! The maximum time for a CPU to wake up, which is requested through `/dev/cpu_dma_latency`.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
@@ -9,8 +8,8 @@ use sys::error::KernelError;
 /// The device for the requests.
 const DEVICE: &str = "/dev/cpu_dma_latency";
 
-/// A request that no CPU enters an idle state with a longer exit latency. It is in force while this is held:
-/// the kernel cancels it when the descriptor is closed, for whatever reason.
+/// A request that no CPU enters an idle state with a longer exit latency. It is in force until this is
+/// dropped; the kernel cancels it when the descriptor is closed for any reason.
 ///
 /// Kernel: 2.6.25, `kernel/power/qos.c` `cpu_latency_qos_open()`.
 #[derive(Debug)]
@@ -24,7 +23,7 @@ pub struct WakeLatency {
 /// # Errors
 /// ENOENT on kernels without it, EACCES without root.
 pub(crate) fn in_force() -> Result<u32, KernelError> {
-    // Opening it requests the longest latency, which limits nothing.
+    // Opening the device requests the longest latency, which limits nothing.
     let found = read(&mut File::open(DEVICE).map_err(failed)?)?;
     u32::try_from(found)
         .map_err(|_| KernelError::malformed(DEVICE, format!("the latency in force is {found} us")))

@@ -1,4 +1,4 @@
-//! The machine of a measurement, which every measurement records.
+//! The description of a machine, which every measurement records.
 
 mod description;
 mod towards;
@@ -42,7 +42,7 @@ fn cpu_model(cpuinfo: &str) -> Option<&str> {
     Some(model.trim())
 }
 
-/// The kernel's identifier of this boot, with the line break that it ends with.
+/// The kernel's identifier of this boot, including the line break at its end.
 ///
 /// # Errors
 /// If the kernel does not report it.
@@ -61,8 +61,8 @@ fn maps_all_users(map: &str) -> bool {
     map.split_whitespace().eq(["0", "0", "4294967295"])
 }
 
-/// How long since boot at least one task was waiting for a CPU; `None` on a kernel without pressure stall
-/// information (`CONFIG_PSI`, or `psi=0`). Kernel: 6.18, `kernel/sched/psi.c` `psi_show()`.
+/// The total time since boot during which at least one task waited for a CPU; `None` on a kernel without
+/// pressure stall information (`CONFIG_PSI`, or `psi=0`). Kernel: 6.18, `kernel/sched/psi.c` `psi_show()`.
 pub fn cpu_pressure() -> Option<Nanoseconds> {
     let text = std::fs::read_to_string("/proc/pressure/cpu").ok()?;
     let total = text.lines().find(|line| line.starts_with("some "))?.split_once("total=")?.1;

@@ -1,4 +1,4 @@
-//! The parts of netlink that other crates use directly: no messages and no attributes.
+//! The parts of the crate `netlink` that other crates use directly, which include no messages or attributes.
 
 /// Devices that a lab creates.
 pub mod rtlink {

@@ -14,8 +14,7 @@ use crate::process::ProcessOwner;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnixPeer {
     /// The peer's pid in netpolicy's pid namespace; 0 if the peer is not in that namespace. The pid may have
-    /// been reused
-    /// since then.
+    /// been reused since the connection was made.
     pub pid: Pid,
     /// The effective user in our user namespace; the overflow user if the user is not mapped there.
     pub uid: u32,
@@ -36,9 +35,9 @@ impl UnixPeer {
         Ok(Self { pid: Pid(peer.pid), uid: peer.uid, groups })
     }
 
-    /// The user to whom a limit is charged. A user has as many uids in a user namespace as `/etc/subuid`
-    /// allows, so all users of one namespace count as one user. All processes that cannot be inspected also
-    /// count as one user: they have exited, or are in another pid namespace.
+    /// The user to whom a limit is charged. In user namespaces, one user can have as many uids as
+    /// `/etc/subuid` allows, so all peers in other user namespaces count as one user. So do peers that cannot
+    /// be inspected because they have exited or are in another pid namespace.
     pub fn owner(&self) -> ProcessOwner {
         if self.uid == 0 || is_in_our_user_namespace(self.pid) {
             ProcessOwner::User(self.uid)
@@ -48,7 +47,8 @@ impl UnixPeer {
     }
 }
 
-/// Whether a process has our uids. Every user may read this, other than the link in `/proc/PID/ns`.
+/// Whether a process is in our user namespace, judged by its uid map. Every user may read that file, but not
+/// the link in `/proc/PID/ns`.
 ///
 /// Kernel: `kernel/user_namespace.c` `uid_m_show()`: the uids are shown as the reader's namespace maps them,
 /// and those of the reader's own namespace as its parent maps them. Only a process with CAP_SETUID outside a

@@ -1,5 +1,5 @@
 //! Congestion of the receive path, as counted by the kernel: softirqs cut short, full backlogs, full rings,
-//! and `ksoftirqd` that waits for its CPU.
+//! and the time that `ksoftirqd` waits for its CPU.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -10,10 +10,10 @@ use sys::error::KernelError;
 use sys::netns::Netns;
 use sys::sysfs::SysFs;
 
-/// Maximum number of processes that are searched for a `ksoftirqd`. They are among the first on any host.
+/// Maximum number of processes that are searched for a `ksoftirqd`. They have low pids on every host.
 const PROCESSES_MAX: usize = 65_536;
 
-/// The counters at the beginning.
+/// Counts congestion between [`PressureSource::begin`] and [`PressureSource::end`].
 #[derive(Debug)]
 pub struct PressureSource {
     sysfs: SysFs,
@@ -108,8 +108,8 @@ impl PressureSource {
 
 /// Parses packets, drops and squeezes by CPU.
 ///
-/// Kernel: 6.18, `net/core/net-procfs.c` `softnet_seq_show()`: the CPU is the 13th column since 5.10; before,
-/// lines are in the order of the online CPUs.
+/// Kernel: 6.18, `net/core/net-procfs.c` `softnet_seq_show()`: since 5.10 the 13th column is the CPU; before,
+/// the lines are in the order of the online CPUs.
 fn parse_softnet(text: &str) -> Option<BTreeMap<Cpu, [u64; 3]>> {
     let mut cpus = BTreeMap::new();
     for (line, order) in text.lines().zip(0_u32..) {
@@ -132,7 +132,7 @@ fn parse_schedstat(text: &str) -> Option<[u64; 2]> {
     Some([numbers.next()?.ok()?, numbers.next()?.ok()?])
 }
 
-/// Finds the thread of each CPU that takes over softirqs when they take too long.
+/// Finds the `ksoftirqd` thread of each CPU.
 fn ksoftirqd() -> BTreeMap<Cpu, Pid> {
     let mut found = BTreeMap::new();
     for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten().take(PROCESSES_MAX) {

@@ -6,7 +6,7 @@ use model::{NetnsId, Patterns, Pid, ProcessId};
 /// The processes that meet a service's criteria, and those for which that could not be determined.
 pub type FoundProcesses = (Vec<ProcessId>, Vec<Unread>);
 
-/// Criteria for a process. A process must meet all that are given; at least one must be given.
+/// Criteria for a process. At least one criterion must be given, and a process must meet all that are given.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Criteria {
     /// The executable: a path, or a bare file name; also a symbolic link to it, as seen in the process's own
@@ -36,7 +36,7 @@ pub enum Processes {
     None,
     /// The processes with these pids.
     Only(Vec<Pid>),
-    /// Every process in the namespace that holds an internet socket, or an io_uring with a registered one.
+    /// Every process in the namespace that holds an internet socket, or an io_uring with a registered socket.
     Networking,
     /// As `Networking`, plus these processes, which may be in other namespaces.
     NetworkingAnd(Vec<Pid>),

@@ -1,4 +1,5 @@
-//! The CPU time and context switches of a service, also of the softirqs and kernel threads that poll for it.
+//! Measures the CPU time and context switches of a service, and the CPU time of the softirqs and kernel
+//! threads that poll for it.
 
 use std::collections::BTreeSet;
 
@@ -22,20 +23,20 @@ pub struct Usage {
     /// CONFIG_IRQ_TIME_ACCOUNTING it includes the softirqs that interrupted them.
     pub service: Nanoseconds,
     /// The time of softirqs that polled its NAPIs while other tasks were running. `None` in the first period,
-    /// when the NAPIs are not known yet, and if that time cannot be counted.
+    /// when the NAPIs are not known yet, or if that time cannot be counted.
     pub softirq: Option<Nanoseconds>,
-    /// The run time of the kernel threads that poll its NAPIs; in the first period, when these are not known
-    /// yet, of all NAPIs of the namespace.
+    /// The run time of the kernel threads that poll its NAPIs; in the first period, when the NAPIs are not
+    /// known yet, the run time of the threads of all NAPIs in the namespace.
     pub kthreads: Nanoseconds,
     /// The context switches of its threads.
     pub switches: u64,
-    /// How long its threads waited for a CPU although they could run. `None` if its processes cannot be
+    /// The time that its threads were runnable but waited for a CPU. `None` if its processes cannot be
     /// followed, as in the pid namespace of a container.
     pub run_delay: Option<Nanoseconds>,
 }
 
-/// Measures what a service uses, in periods. Outside a period nothing is attached, except to the forks and exits
-/// of its processes.
+/// Measures the resources that a service uses, in periods. Outside a period, only the programs that follow
+/// forks and exits of processes are attached.
 #[derive(Debug)]
 pub struct UsageMeter {
     processes: Vec<ProcessId>,
@@ -68,14 +69,14 @@ impl UsageMeter {
         self.before = None;
         add_to(self.family.as_ref(), processes);
         if self.family.is_none() {
-            // The service's processes decide which softirq time counts as the service's.
+            // Start again: which softirqs are counted depends on the service's processes.
             self.softirqs = None;
             self.napis.clear();
         }
     }
 
-    /// Finds the kernel threads that poll its NAPIs: settings change between periods, and the threads with
-    /// them. If the threads have changed, returns whether there are any.
+    /// Finds the kernel threads that poll its NAPIs: between periods, a change of settings may replace the
+    /// threads. If the threads have changed, returns whether there are any.
     pub fn find_threads(&mut self) -> Option<bool> {
         self.kthreads.find(&self.napis).then_some(!self.kthreads.pids.is_empty())
     }
@@ -110,8 +111,8 @@ impl UsageMeter {
         })
     }
 
-    /// Counts the softirqs of these NAPIs as well, from the next period on. `threaded`: kernel threads poll
-    /// some of them.
+    /// Counts the softirqs of these NAPIs as well, from the next period on. `threaded` says whether kernel
+    /// threads poll some of them.
     pub fn track_napis(&mut self, napis: impl IntoIterator<Item = NapiId>, threaded: bool) {
         self.kthreads.poll |= threaded;
         let new: BTreeSet<NapiId> = napis.into_iter().collect();
@@ -121,7 +122,7 @@ impl UsageMeter {
         self.napis.extend(new);
         let processes = self.processes.iter().map(|process| process.pid);
         let napis = self.napis.iter().copied();
-        // If they cannot be counted, the cost is reported without them.
+        // If softirqs cannot be counted, the usage is reported without them.
         self.softirqs = match &self.family {
             Some(family) => SoftirqTime::of_family(napis, family),
             None => SoftirqTime::of(napis, processes),
@@ -162,22 +163,22 @@ struct Kthreads {
     /// `None` if the kernel lists no NAPIs; the threads are then found by their names.
     netdev: Option<Netdev>,
     pids: Vec<Pid>,
-    /// Whether threads were seen to poll: only then are they looked for by name, because that
-    /// reads the name of each process.
+    /// Whether kernel threads have been seen to poll. Only then are they searched by name, which reads the
+    /// name of every process.
     poll: bool,
 }
 
 impl Kthreads {
     fn of(netns: NetnsId) -> Self {
-        // Without the threads, the cost is reported without their time.
+        // On an error, the usage is reported without the threads' time.
         let opened = Netns::with_id(netns).and_then(|netns| netns.run(Netdev::open_here)?);
         let lists = |netdev: &mut Netdev| netdev.napis(None).is_ok();
         let netdev = opened.ok().and_then(|mut netdev| lists(&mut netdev).then_some(netdev));
         Self { netdev, pids: Vec::new(), poll: false }
     }
 
-    /// Finds the threads of these NAPIs, or of all if none is given. Returns whether they are others than
-    /// before.
+    /// Finds the threads of these NAPIs, or of all NAPIs if none is given. Returns whether the threads have
+    /// changed.
     fn find(&mut self, napis: &BTreeSet<NapiId>) -> bool {
         let is_one = |id: u32| napis.is_empty() || napis.contains(&NapiId(id));
         let pids = match &mut self.netdev {
@@ -199,8 +200,8 @@ fn add_to(family: Option<&ProcessFamily>, processes: &[ProcessId]) {
     let Some(family) = family else { return };
     for process in processes {
         let _full = family.add(process.pid);
-        // Everything is a descendant of process 1, which holds the sockets of services that it starts on
-        // demand.
+        // Skip process 1, which holds the sockets of services that it starts on demand: all processes are its
+        // descendants.
         if process.pid.0 == 1 {
             continue;
         }

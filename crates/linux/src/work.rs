@@ -1,5 +1,5 @@
-//! The run time of processes and of the softirqs that work for them: the CPU time of a service, independent
-//! of other load.
+//! The run time of processes and of the softirqs that work for them: together they are the CPU time of a
+//! service, independent of other load.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use sys::error::KernelError;
 
 /// The run time of processes, and of the softirqs that poll certain NAPIs while other tasks are running.
 ///
-/// It does not include hard interrupts during other tasks, and the transitions into and out of idle states.
+/// Hard interrupts during other tasks, and transitions into and out of idle states, are not included.
 #[derive(Debug)]
 pub struct WorkTime {
     processes: Vec<Pid>,
@@ -55,7 +55,7 @@ pub fn run_time(processes: &[Pid]) -> Option<Nanoseconds> {
     times.reduce(|sum, time| Nanoseconds(sum.0 + time.0))
 }
 
-/// Lists a process, first, and its present descendants; at most [`FAMILY_MAX`].
+/// Lists a process and its current descendants, the process first; at most [`FAMILY_MAX`].
 pub fn family(first: Pid) -> Vec<Pid> {
     let mut family = vec![first];
     let mut at = 0;
@@ -93,8 +93,8 @@ impl RunTimes {
         Self(times.collect())
     }
 
-    /// Returns how long processes other than these have run since then. A process that has exited in the
-    /// meantime is not included, so the result is a lower bound.
+    /// Returns how long processes other than these have run since these run times were read. A process that
+    /// has exited in the meantime is not included, so the result is a lower bound.
     pub fn others_since(&self, ours: &[Pid]) -> Nanoseconds {
         let now = Self::now();
         let others = now.0.iter().filter(|(pid, _)| !ours.contains(pid));

@@ -1,4 +1,5 @@
-//! How far paired differences are from zero, for benchmarks whose noise is not normal.
+//! Estimates how far paired differences are from zero, for benchmarks whose noise is not normally
+//! distributed.
 
 /// Returns the median of the means of all pairs of values, including each value paired with itself (Hodges
 /// and Lehmann), with Wilcoxon's 95 % interval in its normal approximation.

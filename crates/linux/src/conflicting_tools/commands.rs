@@ -2,7 +2,7 @@
 
 use model::host::ConflictingToolKind;
 
-/// Options of ethtool, long and short, that change what netpolicy changes.
+/// ethtool's options, long and short, for settings that netpolicy changes, too.
 const ETHTOOL_OPTIONS: [&str; 21] = [
     "-C",
     "--coalesce",
@@ -42,7 +42,7 @@ const FILES: [&str; 8] = [
 /// Programs that pin interrupts.
 const PINNING: [&str; 3] = ["set_irq_affinity", "mlnx_tune", "irqbalance --oneshot"];
 
-/// The tool behind a line with a command that pins interrupts or sets a NIC; `None` for any other line.
+/// Returns the tool to which a line belongs if its command pins interrupts or sets a NIC; otherwise `None`.
 pub(super) fn sets_by_command(line: &str) -> Option<ConflictingToolKind> {
     if ["perftune.py", "perftune "].iter().any(|word| line.contains(word)) {
         return Some(ConflictingToolKind::Perftune);
@@ -70,11 +70,11 @@ pub(super) fn writes(line: &str) -> bool {
         && ["> ", ">/", ">\"", ">$", "tee "].iter().any(|to| line.contains(to))
 }
 
-/// The tool whose udev rule sets something that netpolicy also sets; `None` for any other rule.
+/// Returns the tool whose udev rule sets something that netpolicy also sets; `None` for any other rule.
 pub(super) fn of_udev_rule(rule: &str) -> Option<ConflictingToolKind> {
     let assigns = rule.split("ATTR{").skip(1).any(|rest| {
         let Some((name, behind)) = rest.split_once('}') else { return false };
-        // `==` and `!=` compare.
+        // `==` and `!=` compare values and do not assign.
         let is_set = behind.trim_start().strip_prefix('=').is_some_and(|rest| !rest.starts_with('='));
         is_set
             && (name.starts_with("queues/") || FILES.iter().any(|file| name == file.trim_start_matches('/')))

@@ -1,4 +1,4 @@
-//! Determines which file of udev, netplan and NetworkManager applies to a device.
+//! Tests which file of udev, netplan and NetworkManager applies to a device.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -10,7 +10,7 @@ use model::{DeviceId, IfIndex, Label, NetnsId, NicKnob, Offload, RingKind, Setti
 use super::test::Root;
 use super::values;
 
-/// A device as reported by rt-link.
+/// A device with the attributes that rt-link reports.
 pub(super) fn nic(name: &str, index: u32, kind: &str) -> Device {
     Device {
         id: DeviceId { netns: NetnsId(1), ifindex: IfIndex(index), name: Label::new(name) },
@@ -43,7 +43,7 @@ pub(super) fn nic(name: &str, index: u32, kind: &str) -> Device {
     }
 }
 
-/// The lines that apply to eth0, a NIC of igb with a permanent address, without their directories.
+/// The lines that apply to eth0, an igb NIC with a permanent address; their directories are omitted.
 fn of_eth0(files: &[(&str, &str)]) -> Vec<String> {
     let sysfs = [
         ("sys/class/net/eth0/name_assign_type", "1\n"),
@@ -120,7 +120,7 @@ fn a_condition_that_cannot_be_evaluated_is_said_and_the_next_file_counts_too() {
     );
 }
 
-/// udev decides which driver a virtual device has, and this device has a driver.
+/// udev determines the driver of a virtual device; this device has a driver.
 #[test]
 fn any_driver_will_do_where_the_file_says_so() {
     for (driver, expected) in [("*", "RxBufferSize=1024"), ("veth", "RxBufferSize=1024, if Driver=veth")] {

@@ -27,7 +27,7 @@ impl Verdict {
         if holds { Self::Yes } else { Self::No }
     }
 
-    /// Logical and of three values: no if either is no; otherwise unknown if either is unknown.
+    /// Three-valued AND: no if either is no; otherwise unknown if either is unknown.
     pub(super) fn and(self, other: Self) -> Self {
         match (self, other) {
             (Self::No, _) | (_, Self::No) => Self::No,
@@ -41,7 +41,7 @@ impl Verdict {
 /// A device and its facts.
 pub(super) struct DeviceFacts<'h> {
     pub(super) device: &'h Device,
-    /// The name that the kernel gave it; `None` after a rename, which leaves no trace of it.
+    /// The name that the kernel gave it; `None` after a rename, because the kernel does not keep that name.
     pub(super) original_name: Option<&'h str>,
     /// The address that the device had when it was added; `None` if another one has been set since.
     pub(super) mac: Option<String>,
@@ -76,7 +76,8 @@ impl<'h> DeviceFacts<'h> {
         let by_name = properties.as_ref().and_then(|known| known.get("ID_NET_NAME_MAC"));
         let by_name = by_name.and_then(|name| mac(name.strip_prefix("enx")?));
         let now = device.link.mac.clone();
-        // 0: permanent, 1: random, 2 and 3: taken from another device, or set. `include/uapi/linux/netdevice.h` NET_ADDR_*.
+        // 0: permanent; 1: random; 2: taken from another device; 3: set. `include/uapi/linux/netdevice.h`
+        // NET_ADDR_*.
         let (at_add, permanent_mac) = match assigned.as_deref() {
             Some("0") => (now.clone(), now),
             Some("1") => (now, Some(String::new())),
@@ -126,8 +127,9 @@ impl<'h> DeviceFacts<'h> {
         self.properties.as_ref()?.get(key).map(String::as_str)
     }
 
-    /// Resolves files whose match is unknown by the file that udev has recorded for the device: that file
-    /// matched, and earlier files did not. A file that was changed after the record may match now.
+    /// If it is unknown whether a file matches, decides by the file that udev has recorded for the device:
+    /// that file matched, and earlier files did not. A file that was changed after udev wrote the record may
+    /// match now.
     pub(super) fn resolve(&self, file: &LinkFile, verdict: Verdict) -> Verdict {
         let Verdict::Unknown(_) = &verdict else { return verdict };
         let Some(applied) = self.property("ID_NET_LINK_FILE") else { return verdict };
@@ -144,8 +146,8 @@ impl<'h> DeviceFacts<'h> {
     }
 }
 
-/// Whether udev and NetworkManager of this root directory manage the devices of this namespace: they manage
-/// the devices of PID 1's namespace.
+/// Whether the udev and NetworkManager of this root directory manage the devices of this namespace: they
+/// manage only devices in PID 1's namespace.
 fn has_tools_of_boot(root: &Path) -> bool {
     let namespace = |pid: &str| std::fs::read_link(root.join(format!("proc/{pid}/ns/net")));
     match (namespace("thread-self"), namespace("1")) {
@@ -170,19 +172,19 @@ pub(super) fn mac(text: &str) -> Option<String> {
 
 /// Whether a name matches a pattern of fnmatch(3); `None` if the pattern is invalid.
 pub(super) fn meets(pattern: &str, name: &str) -> Option<bool> {
-    // With fnmatch(3) and no flags, `*` stands for `/` too.
+    // With fnmatch(3) and no flags, `*` matches `/` too.
     let deep = pattern.replace('*', "**");
     deep.parse::<Glob>().ok().map(|glob| glob.meets(name))
 }
 
-/// One of the files, in udev's order.
+/// A `.link` file.
 pub(super) struct LinkFile {
     pub(super) path: PathBuf,
     /// `[Match]` including drop-ins: keys and values in reading order.
     pub(super) conditions: Vec<(String, String)>,
     /// The settings, by key.
     pub(super) lines: Vec<LinkLine>,
-    /// The files whose modification times tell the age of the configuration.
+    /// The files from which the configuration was generated or read; their modification times show its age.
     pub(super) written_from: Vec<PathBuf>,
 }
 

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// Maximum number of files of a directory, and of bytes of a file, that are read.
+/// Maximum number of files that are read in a directory, and of bytes that are read of a file.
 pub(super) const FILES_MAX: usize = 512;
 const FILE_BYTES_MAX: u64 = 64 * 1024;
 
-/// Returns the files in effect: of several with the same name, that of the first directory. A file that is
-/// empty, or a link to nothing, masks the others of its name.
+/// Returns the files in effect: of several files with the same name, the one in the first directory. An empty
+/// file, or a link to `/dev/null` or to nothing, masks other files of its name.
 pub(super) fn drop_ins(root: &Path, directories: &[&str], ending: &str) -> Vec<(PathBuf, String)> {
     let mut by_name: BTreeMap<std::ffi::OsString, PathBuf> = BTreeMap::new();
     for directory in directories {
@@ -28,7 +28,7 @@ pub(super) fn file_name(path: &Path) -> String {
     path.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-/// The text of a file; `None` if there is none, or a pipe or device, which might never end.
+/// Reads the text of a regular file; `None` for anything else: reading a pipe or device might never end.
 pub(super) fn text(path: &Path) -> Option<String> {
     if !std::fs::metadata(path).ok()?.is_file() {
         return None;

@@ -19,7 +19,7 @@ const DIRECTORIES: [&str; 4] = [
     "usr/lib/systemd/network",
 ];
 
-/// The keys of `[Link]` that overlap with netpolicy's settings: each ends with, or equals, one of these.
+/// The keys of `[Link]` that overlap with netpolicy's settings: each key equals or ends with one of these.
 const ENDINGS: [&str; 15] = [
     "Channels",
     "BufferSize",
@@ -80,7 +80,7 @@ fn extend(file: &mut LinkFile, root: &Path, parts: &[(PathBuf, String)]) {
                 "Match" => file.conditions.push((key.to_owned(), value.to_owned())),
                 "Link" if is_of_nic(key) => {
                     file.lines.retain(|line| line.key != key);
-                    // An empty value resets the setting.
+                    // An empty value removes earlier lines of this key.
                     if !value.is_empty() {
                         file.lines.push(LinkLine {
                             key: key.to_owned(),
@@ -97,8 +97,8 @@ fn extend(file: &mut LinkFile, root: &Path, parts: &[(PathBuf, String)]) {
     }
 }
 
-/// udev's settings of each device: the lines of the first file that matches it, and of earlier files that may
-/// match.
+/// Finds the settings that udev applies to each device: the lines of the first file that matches it, and of
+/// earlier files that may match.
 pub(super) fn link_lines(
     root: &Path,
     devices: &[DeviceFacts<'_>],
@@ -132,7 +132,7 @@ pub(super) fn link_lines(
     found
 }
 
-/// Whether `[Match]` matches a device. Without a condition it matches none: systemd ignores such a file.
+/// Whether `[Match]` matches a device. Without a condition it matches no device: systemd ignores such a file.
 fn matches(conditions: &[(String, String)], facts: &DeviceFacts<'_>) -> Verdict {
     let mut by_key: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for (key, value) in conditions {
@@ -193,7 +193,7 @@ fn condition(key: &str, values: &[&str], facts: &DeviceFacts<'_>) -> Verdict {
 }
 
 /// Whether a name matches a list of patterns. A line that begins with `!` inverts its patterns: none of them
-/// may match; if all lines do, every other name matches. `None` if a pattern cannot be parsed.
+/// may match. If all lines are inverted, every other name matches. `None` if a pattern cannot be parsed.
 fn list_meets(lines: &[&str], name: Option<&str>) -> Option<bool> {
     let (mut positive, mut met) = (false, false);
     for line in lines {

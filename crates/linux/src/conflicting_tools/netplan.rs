@@ -1,5 +1,5 @@
-//! netplan's offloads and virtual functions: keys of a device in `/etc/netplan/*.yaml`. Source:
-//! canonical/netplan `src/parse.c` `ethernet_def_handlers` and `match_handlers` for the keys.
+//! Finds netplan's offloads and virtual functions, which are keys of a device in `/etc/netplan/*.yaml`.
+//! Source: canonical/netplan `src/parse.c` `ethernet_def_handlers` and `match_handlers` for the keys.
 //! `src/networkd.c` `write_link_file()` writes a `.link` file for a NIC, whatever the renderer, so udev's
 //! order decides whether it applies.
 
@@ -11,7 +11,7 @@ use model::host::{ConflictingTool, ConflictingToolKind};
 use super::facts::{DeviceFacts, LinkFile, LinkLine};
 use super::files::{drop_ins, place};
 
-/// For files with the same name, the first directory is read; keys of later names take precedence.
+/// For files with the same name, the first directory is read; keys in files with later names take precedence.
 const DIRECTORIES: [&str; 3] = ["run/netplan", "etc/netplan", "lib/netplan"];
 
 /// The keys of a NIC that overlap with netpolicy's settings, and the systemd.link(5) keys that netplan writes
@@ -26,8 +26,8 @@ const OFFLOADS: [(&str, &str); 7] = [
     ("large-receive-offload", "LargeReceiveOffload"),
 ];
 
-/// Keys for which netplan writes a `.link` file even though netpolicy does not set them: then no later file
-/// applies to the device.
+/// Keys for which netplan writes a `.link` file even though netpolicy does not set them: with that file, no
+/// later one applies to the device.
 const OTHERS: [&str; 3] = ["set-name", "wakeonlan", "mtu"];
 
 const VIRTUAL_FUNCTIONS: &str = "virtual-function-count";
@@ -35,14 +35,14 @@ const VIRTUAL_FUNCTIONS: &str = "virtual-function-count";
 /// The kinds of devices that get a `.link` file.
 const NICS: [&str; 2] = ["ethernets", "wifis"];
 
-/// One key of a device.
+/// The value of a key, and its place.
 struct Said {
     value: String,
     path: PathBuf,
     place: String,
 }
 
-/// A device in netplan: its own keys, and those of `match`.
+/// A device in netplan: its own keys, and the conditions in `match`.
 #[derive(Default)]
 struct Definition {
     keys: BTreeMap<String, Said>,
@@ -109,13 +109,13 @@ fn plain(text: &str) -> String {
     text.trim().trim_matches(['"', '\'']).to_owned()
 }
 
-/// `[a, b]` or one word; empty if a block follows.
+/// Parses `[a, b]` or one word; empty if a block follows.
 fn flow_list(value: &str) -> Vec<String> {
     let inner = value.trim().trim_start_matches('[').trim_end_matches(']');
     inner.split(',').map(plain).filter(|word| !word.is_empty()).collect()
 }
 
-/// `{macaddress: "…", driver: [a, b]}`.
+/// Parses `{macaddress: "…", driver: [a, b]}`.
 fn flow_map(value: &str) -> BTreeMap<String, Vec<String>> {
     let inner = value.trim().trim_start_matches('{').trim_end_matches('}');
     let mut map: BTreeMap<String, Vec<String>> = BTreeMap::new();
@@ -165,7 +165,7 @@ pub(super) fn written_links(root: &Path) -> Vec<LinkFile> {
     files
 }
 
-/// The `[Match]` section of that file. A device without `match` is identified by its id.
+/// The `[Match]` section of the device's `.link` file. A device without `match` is identified by its id.
 fn conditions(id: &str, definition: &Definition) -> Vec<(String, String)> {
     if !definition.has_match {
         return vec![("OriginalName".to_owned(), id.to_owned())];
@@ -178,7 +178,8 @@ fn conditions(id: &str, definition: &Definition) -> Vec<(String, String)> {
     of_key.collect()
 }
 
-/// Virtual functions, which `netplan apply` and its unit at boot create for the device with this name.
+/// Finds virtual functions, which `netplan apply` and netplan's unit at boot create for the device with this
+/// name.
 pub(super) fn virtual_functions(root: &Path, devices: &[DeviceFacts<'_>]) -> Vec<ConflictingTool> {
     let mut found = Vec::new();
     for (id, definition) in definitions(root) {

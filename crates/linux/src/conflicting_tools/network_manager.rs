@@ -1,4 +1,4 @@
-//! NetworkManager: the `[ethtool]` section of the connection that is active on a device, or that it would
+//! Finds the `[ethtool]` section of the connection that is active on a device, or that NetworkManager would
 //! activate. nm-settings-keyfile(5); NetworkManager `src/core/nm-policy.c` `auto_activate_device()` for the
 //! choice, `src/core/nm-config-data.c` and `src/core/nm-config.c` `nm_config_device_state_load()` for the
 //! record of each device.
@@ -43,7 +43,7 @@ impl Profile {
     }
 }
 
-/// The profiles of all directories. In /etc a file needs no suffix.
+/// The profiles of all directories. In /etc, a file name needs no suffix.
 fn profiles(root: &Path) -> Vec<Profile> {
     let mut by_name: BTreeMap<String, PathBuf> = BTreeMap::new();
     for directory in DIRECTORIES {
@@ -72,7 +72,7 @@ fn timestamps(root: &Path) -> BTreeMap<String, u64> {
     ini(&text).filter_map(|(.., uuid, when)| Some((uuid.to_owned(), when.parse().ok()?))).collect()
 }
 
-/// NetworkManager's settings of each device.
+/// Finds NetworkManager's settings of each device.
 pub(super) fn network_manager(root: &Path, devices: &[DeviceFacts<'_>]) -> Vec<ConflictingTool> {
     let profiles = profiles(root);
     let used = timestamps(root);
@@ -99,7 +99,7 @@ pub(super) fn network_manager(root: &Path, devices: &[DeviceFacts<'_>]) -> Vec<C
 }
 
 /// The profile that is active on a device; otherwise the one that NetworkManager activates automatically,
-/// preceded by those that may match.
+/// preceded by profiles that may match.
 fn chosen<'p>(
     profiles: &'p [Profile],
     used: &BTreeMap<String, u64>,
@@ -191,8 +191,8 @@ fn fits(profile: &Profile, facts: &DeviceFacts<'_>) -> Verdict {
     verdict
 }
 
-/// Whether a name matches a list of nm-settings(5) `match`: one of the plain words or of those with `|`, all
-/// with `&`, and none with `!`. `None` if a pattern cannot be parsed.
+/// Whether a name matches a list of nm-settings(5) `match`: one of the plain words or of the words with `|`,
+/// all words with `&`, and no word with `!`. `None` if a pattern cannot be parsed.
 fn words_meet<'w>(words: impl Iterator<Item = &'w str>, name: Option<&str>) -> Option<bool> {
     let name = name?;
     let (mut optional, mut met) = (false, false);

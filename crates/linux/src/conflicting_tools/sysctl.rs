@@ -1,4 +1,4 @@
-//! sysctl.d(5): the value of each setting of `net.core` after all files were read.
+//! sysctl.d(5): the value of each setting in `net.core` after all files have been read.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -8,18 +8,18 @@ use model::{Glob, Sysctl};
 
 use super::files::{drop_ins, place, text};
 
-/// The directories. If they have a file of the same name, the first of them wins.
+/// The directories; the first one takes precedence for files with the same name.
 const DIRECTORIES: [&str; 4] = ["etc/sysctl.d", "run/sysctl.d", "usr/local/lib/sysctl.d", "usr/lib/sysctl.d"];
 
-/// The RPS mask of new devices' queues. It is not a setting of netpolicy, but it sets `rps_cpus`, which is
-/// one.
+/// The RPS mask of new devices' queues. It is not a setting of netpolicy, but the kernel copies it to
+/// `rps_cpus`, which is one.
 pub(super) const RPS_DEFAULT_MASK: &str = "rps_default_mask";
 
 /// A line of a file: the key, its value, and the text to show.
 struct Assigned {
     /// The setting's path below `/proc/sys`, or a pattern of paths.
     key: String,
-    /// `None` for `-KEY`: neither a pattern nor an earlier line sets it.
+    /// `None` for `-KEY`: earlier lines and patterns then do not set the key.
     value: Option<String>,
     place: String,
     line: String,

@@ -1,8 +1,8 @@
 //! tuned.conf(5): the settings of the active profile, merged with its includes.
 //!
 //! redhat-performance/tuned `tuned/profiles/loader.py` `_load_profile()` reads an include before the profile
-//! that names it, `merger.py` merges sections of one name option by option, `variables.py` reads files of
-//! variables, `plugins/base.py` knows `>` and `<` before a value.
+//! that names it, `merger.py` merges sections of the same name option by option, `variables.py` reads files
+//! of variables, `plugins/base.py` interprets `>` and `<` before a value.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -12,8 +12,8 @@ use model::host::{ConflictingTool, ConflictingToolKind};
 use super::files::{ini, place, runs, text};
 use super::sysctl::{RPS_DEFAULT_MASK, net_core, sysctl_named};
 
-/// The directories of profiles; the first one takes precedence. Each profile is a directory with a
-/// `tuned.conf`.
+/// The directories of profiles; the first one that has a profile takes precedence. Each profile is a
+/// directory with a `tuned.conf`.
 const PLACES: [&str; 4] = ["etc/tuned/profiles", "etc/tuned", "usr/lib/tuned/profiles", "usr/lib/tuned"];
 
 /// Maximum number of profiles that are read.
@@ -40,8 +40,8 @@ struct Merged {
     read: BTreeSet<PathBuf>,
 }
 
-/// Finds the settings of the active profile; empty if tuned does not run. A setting that a file of sysctl.d
-/// also contains keeps the value from that file.
+/// Finds the settings of the active profile; empty if tuned does not run. If a file of sysctl.d also sets a
+/// setting, that file's value applies.
 pub(super) fn tuned(root: &Path, of_sysctl_files: &[ConflictingTool]) -> Vec<ConflictingTool> {
     if !runs(root, "tuned") {
         return Vec::new();
@@ -78,7 +78,7 @@ impl Merged {
     /// Merges a profile into those that were read, its includes first.
     fn load(&mut self, root: &Path, name: &str) {
         let name = name.trim();
-        // A name that leads out of the directory is ignored. An include whose name comes from a function
+        // A name that would leave the directory is ignored. An include whose name comes from a function
         // cannot be resolved here.
         let is_safe = |c: char| c.is_ascii_alphanumeric() || "_.-".contains(c);
         if name.is_empty() || !name.chars().all(is_safe) || self.read.len() >= PROFILES_MAX {
@@ -150,7 +150,7 @@ impl Merged {
         let mut found = Vec::new();
         for (section, options) in &self.sections {
             let option = |key: &str| options.get(key).map(|value| self.expand(&value.text));
-            // `[net_1]` with `type=net` belongs to the plugin `net`.
+            // `[net_1]` with `type=net` is a section of the plugin `net`.
             let plugin = option("type").unwrap_or_else(|| section.clone());
             let device = option("devices").filter(|devices| devices != "*");
             for (key, Value { text, place }) in options {

@@ -20,7 +20,7 @@ const LINK_OFFLOADS: [(&str, Offload); 7] = [
 
 const TSO: [Offload; 4] = [Offload::Tso, Offload::TsoEcn, Offload::TsoMangleId, Offload::Tso6];
 
-/// The settings of a line in a `.link` file; none if netpolicy has no such setting, or cannot parse the
+/// The settings of a line in a `.link` file; empty if netpolicy has no such setting, or cannot parse the
 /// value.
 pub(super) fn of_link(device: &Device, key: &str, value: &str) -> Vec<Setting> {
     let nic = |knob: Option<NicKnob>| knob.map(|knob| Setting::Nic(device.id, knob)).into_iter().collect();

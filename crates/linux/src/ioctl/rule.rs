@@ -25,7 +25,7 @@ mod at {
 /// The size of `union ethtool_flow_union`.
 const HEADER_BYTES: usize = 52;
 
-/// The constants `*_FLOW` and their flags.
+/// The kernel's constants `*_FLOW`, and the flags of a flow type.
 mod flow_type {
     pub(super) const TCP_V4: u32 = 1;
     pub(super) const UDP_V4: u32 = 2;
@@ -36,7 +36,7 @@ mod flow_type {
     pub(super) const RSS: u32 = 1 << 29;
 }
 
-/// `RX_CLS_FLOW_DISC`.
+/// The kernel's `RX_CLS_FLOW_DISC`.
 const DROP: u64 = u64::MAX;
 
 /// The fields of a header: the offset and the length of each.
@@ -126,7 +126,8 @@ fn to(bytes: &Bytes, contexts: &[RssContext]) -> SteerTo {
     }
 }
 
-/// Parses the flow; `None` if its conditions cannot be expressed with whole fields.
+/// Parses the flow; `None` if it has conditions on parts of fields, or other conditions that a [`FlowMatch`]
+/// cannot express.
 fn flow(bytes: &Bytes) -> Option<FlowMatch> {
     let kind = bytes.u32(at::FLOW_TYPE) & !(flow_type::RSS | flow_type::EXT);
     if bytes.0[at::EXTENSION_MASK..][..at::EXTENSION_BYTES].iter().any(|byte| *byte != 0) {

@@ -1,4 +1,4 @@
-//! Settings of interrupts: the kernel's own, and irqbalance's.
+//! Settings of interrupts: those of the kernel, and irqbalance's bans.
 
 use model::{IrqKnob, IrqNumber};
 use sys::error::KernelError;

@@ -1,4 +1,4 @@
-//! The kernel thread of a queue's NAPI, looked up at each read and write.
+//! Settings of the kernel thread of a queue's NAPI. The thread is looked up at each read and write.
 
 use model::{KthreadKnob, Pid, RxQueue, Threading};
 use sys::error::{Cause, KernelError};
@@ -10,7 +10,7 @@ use crate::process::kthread;
 /// How often the thread is looked up again if it exits during a read or write.
 const TRIES: usize = 3;
 
-/// Reads the present settings; while there is no thread, those that it will start with.
+/// Reads the settings of the thread; while there is none, the settings that a new thread starts with.
 pub(super) fn read(
     handles: &mut NetnsHandles,
     queue: RxQueue,
@@ -40,7 +40,7 @@ pub(super) fn read(
     like.iter().map(one).collect()
 }
 
-/// Writes the settings of the present thread.
+/// Writes the settings of the thread that exists now.
 pub(super) fn write(
     handles: &mut NetnsHandles,
     queue: RxQueue,
@@ -60,7 +60,8 @@ pub(super) fn write(
     })
 }
 
-/// Performs an action on the thread; tries again if it exits meanwhile, because a reset replaces it.
+/// Performs an action on the thread; tries again if it exits meanwhile, because a reset of the device
+/// replaces the thread.
 fn with_thread<T>(
     handles: &mut NetnsHandles,
     queue: RxQueue,
@@ -80,7 +81,7 @@ fn with_thread<T>(
 /// Finds the thread that polls a queue's NAPI; `None` if none does.
 ///
 /// # Errors
-/// [`Cause::Absent`] if one should poll it and does not appear in time.
+/// [`Cause::Absent`] if a thread should poll it but does not appear in time.
 fn thread_of(handles: &mut NetnsHandles, queue: RxQueue) -> Result<Option<Pid>, KernelError> {
     let mut wanted = true;
     let found = kthread::wait_for(|| {
@@ -112,7 +113,7 @@ fn look(handles: &mut NetnsHandles, queue: RxQueue) -> Result<(Threading, Option
             let threading = stated.map_or_else(|| device(handles), Ok)?;
             Ok((threading, napi.pid.map(Pid)))
         }
-        // Before 6.8 only the names of the threads show which NAPIs there are.
+        // Before 6.8, the NAPIs are known only from the names of their threads.
         Err(KernelError { cause: Cause::Absent { since: Some(_), .. }, .. }) => {
             let threading = device(handles)?;
             let (name, queues) = (handles.name(queue.device)?, handles.rx_queues(queue.device)?);

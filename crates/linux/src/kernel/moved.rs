@@ -1,4 +1,5 @@
-//! Devices that have moved to another network namespace since they were named, as CNI plugins move them.
+//! Devices that have moved to another network namespace since they were recorded, for example by a CNI
+//! plugin.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -9,11 +10,11 @@ use sys::error::KernelError;
 use sys::netns::Netns;
 use sys::sysfs::SysFs;
 
-/// How long a list of all devices of all namespaces is reused: the settings of one rollback follow each other
-/// closely.
+/// How long a list of all devices of all namespaces is reused: the settings of a rollback are restored within
+/// a short time.
 const LISTED_FOR: Duration = Duration::from_secs(1);
 
-/// The namespace and index of a device when it was named.
+/// The namespace and index of a device when it was recorded.
 type Place = (NetnsId, IfIndex);
 
 /// Devices, by the attributes that they keep when they move.
@@ -25,7 +26,7 @@ pub(super) struct MovedDevices {
     addresses: BTreeMap<Place, String>,
     /// Where each device was last found.
     found: BTreeMap<Place, DeviceId>,
-    /// All devices by their numbers, and the time of the list.
+    /// All devices by their numbers, with the time at which they were listed.
     listed: Option<(Instant, BTreeMap<u64, DeviceId>)>,
 }
 
@@ -42,20 +43,20 @@ impl MovedDevices {
         }
     }
 
-    /// Where a moved device was found, and the number that it must have there.
+    /// Returns where a moved device was last found, and the number that it must have there.
     pub(super) fn known(&self, device: DeviceId) -> Option<(DeviceId, u64)> {
         let place = (device.netns, device.ifindex);
         Some((*self.found.get(&place)?, *self.numbers.get(&place)?))
     }
 
-    /// Identifies a device by the attributes that the kernel also reports for a namespace that cannot be
-    /// entered.
+    /// Returns the recorded attributes of a device that the kernel also reports for devices in a namespace
+    /// that cannot be entered.
     pub(super) fn address(&self, device: DeviceId) -> Option<String> {
         self.addresses.get(&(device.netns, device.ifindex)).cloned()
     }
 
     /// Searches for a device that is not where it was, in every namespace that a name, a mount, a process or
-    /// an open file refers to; `None` if it is in none of them, or if nothing recorded would identify it.
+    /// an open file refers to; `None` if it is in none of them, or if no number was recorded for it.
     pub(super) fn find(&mut self, device: DeviceId) -> Option<DeviceId> {
         let place = (device.netns, device.ifindex);
         self.found.remove(&place);

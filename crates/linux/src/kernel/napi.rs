@@ -1,4 +1,4 @@
-//! Settings of NAPIs: of a single one by netdev netlink, of all of a device by sysfs.
+//! Settings of NAPIs: of a single NAPI by netdev netlink, of all NAPIs of a device by sysfs.
 
 use model::{
     DeviceId, DeviceNapiKnob, EmptyPolls, Nanoseconds, NapiId, NapiKnob, RxQueue, Setting, Threading, since,

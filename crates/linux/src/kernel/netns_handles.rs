@@ -22,7 +22,7 @@ use crate::observe::holders::holders;
 pub(super) struct NetnsHandles {
     netns: Netns,
     links: Links,
-    /// `Err` has the reason why the interface is unavailable: kernels before 6.3 have only device-wide
+    /// `Err` contains the reason if the family is unavailable: kernels before 6.3 have only device-wide
     /// settings.
     netdev: Result<Netdev, KernelError>,
     /// Opened when a device-wide setting first needs it.
@@ -31,9 +31,9 @@ pub(super) struct NetnsHandles {
     ethtool: Option<Ethtool>,
     ioctl: Option<EthtoolIoctl>,
     disciplines: Option<Disciplines>,
-    /// The NAPIs of devices whose driver does not report the NAPI of each queue, in their order, as of the
-    /// last lookup. An id is never reused, so an id that still belongs to the device still belongs to the
-    /// queue.
+    /// For devices whose driver does not report the NAPI of each queue: their NAPIs in the order of the
+    /// queues, as of the last lookup. Ids are never reused, so an id that still belongs to the device belongs
+    /// to the same queue.
     by_order: BTreeMap<IfIndex, Vec<NapiId>>,
 }
 
@@ -137,12 +137,12 @@ impl NetnsHandles {
         }
     }
 
-    /// Reads the kernel's record of a receive queue; `None` while its device is down.
+    /// Reads what the kernel reports about a receive queue; `None` while its device is down.
     fn queue(&mut self, queue: RxQueue) -> Result<Option<RawQueue>, KernelError> {
         let gone = |why: &str| Err(KernelError::gone("netdev queue-get", why));
-        // Some drivers have the kernel keep a queue's settings until it returns, and others keep some by not
-        // recreating its NAPI. Kernel: 6.13, `net/core/dev.c` `napi_restore_config()`,
-        // `netif_napi_add_weight_locked()`.
+        // A removed queue may get its settings back when it is added again: with some drivers the kernel
+        // keeps them, and other drivers do not recreate the NAPI. Kernel: 6.13, `net/core/dev.c`
+        // `napi_restore_config()`, `netif_napi_add_weight_locked()`.
         let fewer = || {
             let why = "the device has fewer queues now; if the queue returns, it may get its settings back";
             Err(KernelError::away("netdev queue-get", why))
@@ -179,7 +179,8 @@ impl NetnsHandles {
         Ok(found.remove(&device.ifindex.0).unwrap_or_default())
     }
 
-    /// Finds the NAPI as [`mod@crate::observe`] does if the driver does not report it.
+    /// Finds the NAPI of a queue by its order, for drivers that do not report it, as [`mod@crate::observe`]
+    /// does.
     fn napi_by_order(&mut self, queue: RxQueue) -> Result<RawNapi, KernelError> {
         let ifindex = queue.device.ifindex;
         let position = usize::try_from(queue.index.0).unwrap_or(usize::MAX);
@@ -234,9 +235,9 @@ impl NetnsHandles {
         }
     }
 
-    /// A number that is unique to the device within this boot: that of its directory in sysfs. It stays when
-    /// the device is renamed or moved. Kernel: 5.5, `fs/kernfs/dir.c` `__kernfs_new_node()`: 64 bits, never
-    /// reused.
+    /// The inode number of the device's directory in sysfs, which is unique within this boot. It stays the
+    /// same when the device is renamed or moved. Kernel: 5.5, `fs/kernfs/dir.c` `__kernfs_new_node()`: 64
+    /// bits, never reused.
     ///
     /// # Errors
     /// Those of [`NetnsHandles::directory`].
@@ -244,8 +245,8 @@ impl NetnsHandles {
         self.directory(device)?.number()
     }
 
-    /// A device's link-layer address, and the kind of a virtual device: they identify it in another
-    /// namespace. `None` for a device without an address.
+    /// A device's link-layer address, and the kind of a virtual device: together they identify the device in
+    /// another namespace. `None` for a device without an address.
     ///
     /// # Errors
     /// Those of [`NetnsHandles::name`].
@@ -253,8 +254,8 @@ impl NetnsHandles {
         self.links.identity(device.ifindex)
     }
 
-    /// Finds the device with this [address](NetnsHandles::address) in one of the namespaces that this one has
-    /// given an id and that no file refers to: the id and the device's name there.
+    /// Finds the device with this [address](NetnsHandles::address) in a namespace that has an id in this one,
+    /// but that no file refers to. Returns that id, and the device's name there.
     ///
     /// # Errors
     /// The kernel's error on listing the ids.

@@ -1,4 +1,4 @@
-//! Settings of a NIC and its driver, with the request that sets each.
+//! Settings of a NIC and its driver: reads and writes each with its kernel request.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use super::netns_handles::NetnsHandles;
 use super::steer;
 use crate::observe::device as observed;
 
-/// Reads settings of one device; those in the same reply share one request.
+/// Reads settings of one device; settings in the same reply share one request.
 pub(super) fn read(
     handles: &mut NetnsHandles,
     device: DeviceId,
@@ -115,7 +115,7 @@ fn rss<'a>(
     Ok(rss.as_ref())
 }
 
-/// Writes settings of one object and one interface, in one call if there is one for all.
+/// Writes settings of one object and one interface, in one call if the interface allows that.
 pub(super) fn write(
     handles: &mut NetnsHandles,
     device: DeviceId,

@@ -31,8 +31,8 @@ pub(super) fn write(knob: &ProcessKnob) -> Result<(), KernelError> {
     if let Some(service) = attach::inspector().filter(|_| attach::is_inside_a_process(&setting)) {
         return service.write(&setting);
     }
-    // Setting options of a socket may wait for locks that the socket's owner holds. The attach service may
-    // not use BPF.
+    // Setting options of a socket may wait for locks that the socket's owner holds. If there is an attach
+    // service, this process writes directly, because the service may not use BPF.
     if let (ProcessKnob::Reuseport(..), None, Some(workers)) = (knob, attach::service(), attach::inspector())
     {
         return workers.write(&setting);
@@ -46,8 +46,8 @@ pub(super) fn write(knob: &ProcessKnob) -> Result<(), KernelError> {
     }
 }
 
-/// The request to the attach service, without the budget: reading that takes BPF, which the service may not
-/// use.
+/// The request to the attach service, without the budget: reading the budget takes BPF, which the service may
+/// not use.
 fn without_budget(mut asked: Setting) -> Setting {
     if let Setting::Process(ProcessKnob::Socket(_, polling)) = &mut asked {
         polling.busy_poll_budget = None;
@@ -55,7 +55,7 @@ fn without_budget(mut asked: Setting) -> Setting {
     asked
 }
 
-/// Completes the value that was read: if the budget was requested, this process reads it, not the service.
+/// Completes the value that was read: if the budget was requested, this process reads it itself.
 fn with_budget(mut read: Setting, asked_for: &ProcessKnob) -> Result<Setting, KernelError> {
     if let Setting::Process(ProcessKnob::Socket(socket, polling)) = &mut read
         && matches!(asked_for, ProcessKnob::Socket(_, like) if like.busy_poll_budget.is_some())

@@ -1,4 +1,4 @@
-//! Settings of receive and transmit queues: moderation of one queue by ioctl, software steering by files in
+//! Settings of receive and transmit queues: interrupt moderation by ioctl, software steering by files in
 //! sysfs.
 
 use model::{Cpu, CpuSet, DeviceId, QueueIndex, RxQueue, RxQueueKnob, Setting, TxQueue, TxQueueKnob};

@@ -6,7 +6,7 @@ use sys::error::KernelError;
 
 use super::netns_handles::NetnsHandles;
 
-/// Reads the qdiscs of a device; the error names `like` if the device is down and has none.
+/// Reads the qdiscs of a device; if the device is down and has none, the error names the setting `like`.
 pub(super) fn qdiscs(
     handles: &mut NetnsHandles,
     device: DeviceId,
@@ -19,7 +19,7 @@ pub(super) fn qdiscs(
     qdiscs.ok_or_else(|| lacking(device, like, "a device that is up"))
 }
 
-/// Whether there is a context over these queues.
+/// Returns whether the device has an RSS context over these queues.
 pub(super) fn context(
     handles: &mut NetnsHandles,
     device: DeviceId,
@@ -32,7 +32,7 @@ pub(super) fn context(
     Ok(contexts.iter().any(|context| context.queues == Some(queues)))
 }
 
-/// Where the rule for a flow leads, if there is one.
+/// Returns where the rule for a flow leads; `None` if there is no such rule.
 pub(super) fn rule(
     handles: &mut NetnsHandles,
     device: DeviceId,

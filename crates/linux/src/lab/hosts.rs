@@ -19,8 +19,8 @@ use super::memcached::{self, Memcached, MemcachedOptions, ServerError};
 use super::program::{ProgramError, ServerProgram};
 use super::scratch::Scratch;
 
-/// The server's address. Documentation range TEST-NET-1 (RFC 5737): it is not routed anywhere, and nothing
-/// leaves the lab.
+/// The server's address. Documentation range TEST-NET-1 (RFC 5737): it is not routed, and no packet leaves
+/// the lab.
 pub const SERVER_ADDRESS: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 
 /// The address of memcached.
@@ -29,7 +29,7 @@ const MEMCACHED_ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(SERVER_ADDRESS)
 /// The client's address.
 pub const CLIENT_ADDRESS: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 2);
 
-/// The prefix length of both.
+/// The prefix length of both addresses.
 const PREFIX: u8 = 24;
 
 /// The server's network device.
@@ -41,21 +41,21 @@ pub const CLIENT_DEVICE: &str = "veth-client";
 /// The loopback device has this index in every namespace. Kernel: `include/net/net_namespace.h` `LOOPBACK_IFINDEX`.
 const LOOPBACK: IfIndex = IfIndex(1);
 
-/// Options of a lab. All but `queues` are for showing the effect of a wrong configuration.
+/// Options of a lab. The options other than `queues` show the effect of a wrong configuration.
 #[derive(Clone, Debug)]
 pub struct LabOptions {
     /// The number of queues of each end of the veth, 1..=[`LabOptions::QUEUES_MAX`].
     pub queues: u32,
     /// Whether the client's device segments TCP; then packets bypass the server's NAPIs.
     pub client_tso: bool,
-    /// Whether the server's device merges packets; without that it has no NAPIs.
+    /// Whether the server's device merges packets; without GRO, it has no NAPIs.
     pub server_gro: bool,
     /// The CPUs to which the server's device hands received packets (RPS); empty for none.
     pub server_rps: CpuSet,
 }
 
 impl LabOptions {
-    /// Maximum number of queues of a lab. A veth can have more, but machines do not have the CPUs for them.
+    /// Maximum number of queues of a lab. A veth can have more.
     pub const QUEUES_MAX: u32 = 64;
 
     /// The standard lab.
@@ -67,7 +67,7 @@ impl LabOptions {
 /// Two hosts on one machine. Dropping it removes them.
 #[derive(Debug)]
 pub struct Lab {
-    // The init is dropped first: the namespaces have no processes left when their descriptors are closed.
+    // Dropped first, so that the namespaces have no processes left when their descriptors are closed.
     init: Arc<Init>,
     server: Netns,
     client: Netns,
@@ -145,8 +145,8 @@ impl Lab {
         self.scratch.path()
     }
 
-    /// Makes the client's connections use timestamps in microseconds. Returns whether the kernel supports
-    /// that (Linux 6.7).
+    /// Makes the client's connections use timestamps in microseconds. Returns false if the kernel does not
+    /// support that (before Linux 6.7).
     ///
     /// # Errors
     /// The kernel's error; EEXIST if such a route exists already.
@@ -164,7 +164,7 @@ impl Lab {
         }
     }
 
-    /// Makes a command run in the client's namespace, and end with the thread that starts it.
+    /// Makes a command run in the client's namespace, and end when the thread that starts it ends.
     ///
     /// # Errors
     /// If there are no descriptors left.

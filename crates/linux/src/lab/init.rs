@@ -1,4 +1,5 @@
-//! A process that runs as long as the lab; when it exits, the kernel kills the lab's other processes.
+//! The first process of the lab's pid namespace. It runs as long as the lab; when it exits, the kernel kills
+//! the lab's other processes.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -15,7 +16,7 @@ use sys::netns::Netns;
 pub(super) struct Init {
     pid: Pid,
     pid_namespace: OwnedFd,
-    /// `None` once the pipe is closed.
+    /// The pipe whose end makes the process exit; `None` once it is closed.
     lifeline: Option<OwnedFd>,
 }
 
@@ -33,7 +34,8 @@ impl Init {
         self.pid
     }
 
-    /// Makes the calling thread's next children start in the init's pid namespace, and so end with it.
+    /// Makes the next child processes of the calling thread start in the init's pid namespace, so that they
+    /// end with it.
     pub(super) fn adopt_children(&self) -> Result<(), KernelError> {
         move_into_link_name_space(self.pid_namespace.as_fd(), Some(LinkNameSpaceType::ProcessID))
             .map_err(|errno| KernelError::errno("entering the lab's pid namespace", errno))

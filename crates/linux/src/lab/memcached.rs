@@ -20,13 +20,13 @@ use crate::process::identify;
 /// memcached's default port.
 pub(super) const PORT: u16 = 11211;
 
-/// Maximum time until memcached answers. It allocates its memory first.
+/// Maximum time until memcached answers. memcached allocates its memory before it answers.
 const READY_WITHIN: Duration = Duration::from_secs(10);
 
 /// The interval between attempts.
 pub(super) const READY_PAUSE: Duration = Duration::from_millis(5);
 
-/// Maximum size of memcached's output that is reported when it did not start.
+/// Maximum number of bytes of memcached's output that are reported if it does not start.
 const WORDS_BYTES_MAX: u64 = 2048;
 
 /// Options for starting memcached. All others have memcached's defaults.
@@ -34,16 +34,16 @@ const WORDS_BYTES_MAX: u64 = 2048;
 pub struct MemcachedOptions {
     /// The number of worker threads (`-t`); each waits on a separate epoll.
     pub threads: u32,
-    /// Assign connections to workers by the NAPI that they arrive through, for this many NAPIs (`-N`); `None`
-    /// assigns them in turn.
+    /// Assigns connections to workers by the NAPI through which the connections arrive, for this many NAPIs
+    /// (`-N`); `None` assigns them in turn.
     pub napi_ids: Option<u32>,
-    /// The user that it switches to (`-u`); it refuses to run as root.
+    /// The user that memcached switches to (`-u`); it refuses to run as root.
     pub user: String,
     /// Maximum number of connections (`-c`).
     pub connections_max: u32,
     /// Memory for items, in megabytes (`-m`).
     pub memory_mb: u32,
-    /// The CPUs that it may run on; empty for all.
+    /// The CPUs on which memcached may run; empty for all.
     pub cpus: CpuSet,
     /// Variables added to its environment: used for preload libraries.
     pub environment: Vec<(String, PathBuf)>,
@@ -107,8 +107,8 @@ pub struct Memcached {
     process: ProcessId,
     address: SocketAddr,
     version: String,
-    /// The init exits only after every process of its namespace was waited for, including this child: the
-    /// init must be dropped after the child.
+    /// Declared after the child, and so dropped after it: the init exits only when every process of its
+    /// namespace has exited and was waited for.
     _init: Arc<Init>,
 }
 
@@ -120,13 +120,13 @@ impl Memcached {
         options: &MemcachedOptions,
     ) -> Result<Self, ServerError> {
         let io = |error: std::io::Error| KernelError::io("starting memcached", &error);
-        // Not a pipe: a pipe would have no reader while memcached runs. This file loses nothing, however much
-        // memcached writes.
+        // A memory file instead of a pipe, which would have no reader while memcached runs: memcached would
+        // block when the pipe is full.
         let words = memfd_create("memcached-stderr", MemfdFlags::CLOEXEC);
         let mut words = File::from(words.map_err(|errno| KernelError::errno("starting memcached", errno))?);
         let stderr = words.try_clone().map_err(io)?;
-        // Use a separate thread: memcached inherits the thread's namespace and CPUs, and the caller's stay
-        // unchanged.
+        // Use a separate thread: memcached inherits the thread's namespace and CPUs, and those of the
+        // caller's thread stay unchanged.
         let spawned = server.run_apart(|| {
             init.adopt_children()?;
             if !options.cpus.is_empty() {
@@ -196,7 +196,7 @@ fn command(address: SocketAddr, options: &MemcachedOptions, stderr: File) -> Com
     }
     command.envs(options.environment.iter().map(|(name, value)| (name, value)));
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(stderr);
-    // Ctrl-C on the terminal is for the process that holds the lab, which cleans up before memcached exits.
+    // Ctrl-C on the terminal must reach only the process that holds the lab, which then ends memcached.
     command.process_group(0);
     command
 }

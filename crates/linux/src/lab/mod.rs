@@ -10,15 +10,15 @@
 //!                                              memcached          as the distribution has it
 //! ```
 //!
-//! TCP reaches the server's NAPIs only with both switches as they are: a veth has NAPIs while GRO is on (or an XDP
-//! program is attached), and uses them for a packet only if the *sending* device has no TSO. Otherwise packets go
-//! through the per-CPU backlog, and no delivery mode makes any difference.
-//! (Kernel: 6.18, `drivers/net/veth.c` `veth_skb_is_eligible_for_gro()`, `veth_xmit()`.)
+//! TCP reaches the server's NAPIs only with TSO off and GRO on as shown: a veth has NAPIs while GRO is on (or
+//! an XDP program is attached), and uses them for a packet only if the *sending* device has no TSO. Otherwise
+//! packets go through the per-CPU backlog, and no delivery mode makes any difference. (Kernel: 6.18,
+//! `drivers/net/veth.c` `veth_skb_is_eligible_for_gro()`, `veth_xmit()`.)
 //!
-//! Nothing outlives the process that holds a lab, however that ends. The namespaces have no names, only
-//! descriptors and processes; and the processes run in a pid namespace whose first process waits for ours to
-//! exit: then the kernel kills the rest. (`PR_SET_PDEATHSIG` would not suffice: the kernel clears it when
-//! memcached changes its user.)
+//! Nothing outlives the process that holds a lab, however that process ends. The namespaces have no names, so
+//! only descriptors and processes keep them alive. The processes run in a pid namespace whose first process
+//! exits when ours does; the kernel then kills the rest. (`PR_SET_PDEATHSIG` would not suffice: the kernel
+//! clears it when memcached changes its user.)
 
 mod hosts;
 mod init;

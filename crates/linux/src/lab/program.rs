@@ -1,4 +1,4 @@
-//! Any TCP server, as an ordinary process: in the lab, or in an existing network namespace.
+//! Starts any TCP server as an ordinary process, in the lab or in an existing network namespace.
 
 use std::fs::File;
 use std::net::{SocketAddr, TcpStream};
@@ -55,7 +55,7 @@ pub struct ServerProgram {
     child: Child,
     process: ProcessId,
     address: SocketAddr,
-    /// As for memcached: the init must be dropped after the child. `None` outside of a lab.
+    /// Dropped after the child, as for memcached. `None` outside a lab.
     _init: Option<Arc<Init>>,
 }
 

@@ -1,5 +1,4 @@
-//! A directory in memory that no other process sees: the lab's files disappear with the lab, as its
-//! namespaces do.
+//! A directory in memory that no other process sees: the lab's files disappear with the lab.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::PathBuf;
@@ -25,7 +24,7 @@ impl Scratch {
         Ok(Self { root })
     }
 
-    /// The path, valid as long as this process holds it.
+    /// The path, valid until this is dropped.
     pub(super) fn path(&self) -> PathBuf {
         PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), self.root.as_raw_fd()))
     }

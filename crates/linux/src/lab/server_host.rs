@@ -14,7 +14,7 @@ use super::memcached::{Memcached, MemcachedOptions, ServerError};
 use super::program::{ProgramError, ServerProgram};
 use super::scratch::Scratch;
 
-/// A network namespace in which servers are started that end with this process, as those of a lab do.
+/// A network namespace for servers that end with this process, as in a lab.
 #[derive(Debug)]
 pub struct ServerHost {
     init: Arc<Init>,

@@ -18,8 +18,7 @@ const VULNERABILITIES: &str = "/sys/devices/system/cpu/vulnerabilities";
 /// Maximum size of a file of one line.
 const LINE_BYTES_MAX: usize = 1_000;
 
-/// Describes this machine: its CPUs, of which the bench uses some, and the device that leads to the other
-/// machine.
+/// Describes this machine, the CPUs that the bench uses, and the device that leads to the other machine.
 ///
 /// # Errors
 /// If the host cannot be observed. Parts that cannot be read are listed in the description.

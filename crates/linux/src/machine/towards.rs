@@ -7,7 +7,7 @@ use netlink::route::Routes;
 use sys::error::KernelError;
 use sys::netns::Netns;
 
-/// The device of a namespace that packets to this address leave by; `None` without a route.
+/// Returns the device by which packets to this address leave a namespace; `None` without a route.
 ///
 /// # Errors
 /// If the request fails.

@@ -1,5 +1,4 @@
-//! Repeated observation of the same host, a part at a time: open files stay open, and what has not changed is
-//! not reread.
+//! Repeated observation of the same host, in parts: open files stay open, and unchanged parts are not reread.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +13,8 @@ use super::sources::Sources;
 use super::{Processes, Sysctls, device, irq, listeners, process, topology, whole};
 use crate::process::{EPOLLS_MAX, PinnedProcess, inspected_epolls};
 
-/// Maximum number of unread objects that are kept: repeated observation would collect them without bound.
+/// Maximum number of entries kept in [`Host::unread`], which repeated observation would otherwise extend
+/// without bound.
 const UNREAD_MAX: usize = 256;
 
 /// Observes one network namespace repeatedly.
@@ -22,9 +22,9 @@ const UNREAD_MAX: usize = 256;
 pub struct Observer {
     netns: Netns,
     sources: Sources,
-    /// `None` if BPF is not permitted; `/proc` has the same information, but takes longer to read.
+    /// `None` if BPF is not permitted; `/proc` is then read instead, which takes longer.
     scanner: Option<EpollScanner>,
-    /// Loaded when processes are first found to share an address.
+    /// Loaded when listeners that share an address are first found.
     listeners: Option<ListenerScanner>,
     refused: Option<KernelError>,
 }
@@ -48,7 +48,7 @@ impl Observer {
         &self.netns
     }
 
-    /// Why epolls are read from `/proc` and not by a BPF iterator, if so.
+    /// The error because of which epolls are read from `/proc` instead of by a BPF iterator.
     pub fn refused(&self) -> Option<&KernelError> {
         self.refused.as_ref()
     }
@@ -87,8 +87,8 @@ impl Observer {
         Ok(there)
     }
 
-    /// Updates the values of a device's NAPIs: one request, however many there are. If the device has other
-    /// NAPIs than were known, as after a reset, the whole device is observed.
+    /// Updates the values of all NAPIs of a device with one request. If the device now has different NAPIs,
+    /// as after a reset, the whole device is observed.
     ///
     /// # Errors
     /// Those of [`Observer::device`].
@@ -123,15 +123,15 @@ impl Observer {
         there
     }
 
-    /// Updates the listeners that share an address, as far as their processes are known.
+    /// Updates the listeners that share an address, for the processes that are known.
     pub fn listeners(&mut self, host: &mut Host) {
         let mut unread = Vec::new();
         listeners::observe(host, &mut self.listeners, &mut unread);
         note(host, unread);
     }
 
-    /// Updates the epolls of a known process, without what they watch: that list stays empty for new epolls
-    /// until the process is observed. Returns whether the process exists.
+    /// Updates the epolls of a known process, but not the lists of watched files: they stay empty for new
+    /// epolls until the process is observed. Returns whether the process exists.
     pub fn epolls(&mut self, host: &mut Host, pid: Pid) -> bool {
         let Some(place) = host.processes.iter().position(|process| process.id.pid == pid) else {
             return false;
@@ -164,8 +164,8 @@ impl Observer {
         matches!(now, Ok(Ok(isolated)) if isolated != host.topology.isolated)
     }
 
-    /// Updates the devices of the default route, and the devices below a tunnel. Returns whether any has
-    /// changed. Parts that cannot be read stay unchanged.
+    /// Updates the devices of the default route, and the devices below a tunnel. Returns whether any of these
+    /// devices has changed. Parts that cannot be read stay unchanged.
     pub fn routes(&mut self, host: &mut Host) -> bool {
         let mut unread = Vec::new();
         let Ok(linked) = device::linked(self.netns.id(), &mut self.sources, &mut unread) else {

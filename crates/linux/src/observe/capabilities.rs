@@ -1,5 +1,5 @@
-//! The capabilities of this kernel and this caller, determined by requests, not by the version, if a request
-//! can show them.
+//! The capabilities of this kernel and this caller, determined by trying requests rather than by the version
+//! where possible.
 
 use model::host::{Capabilities, Unread};
 use netlink::netdev::NapiSetTakes;
@@ -9,7 +9,7 @@ use sys::error::KernelError;
 
 use super::sources::{Sources, UnreadExt};
 
-/// Type information of the running kernel, without which none of our BPF programs can be loaded.
+/// Type information of the running kernel, which all of our BPF programs require.
 const BTF: &str = "/sys/kernel/btf/vmlinux";
 
 pub(super) fn capabilities(sources: &mut Sources, unread: &mut Vec<Unread>) -> Capabilities {
@@ -43,8 +43,8 @@ fn epolls_have_params() -> bool {
     epoll::create(epoll::CreateFlags::CLOEXEC).is_ok_and(|epoll| sys::epoll::params(epoll).is_ok())
 }
 
-/// Tries the flag on an epoll of our own: a kernel that does not know the flag refuses it, and one that
-/// accepted it must report it.
+/// Tries the flag on a new epoll: a kernel that does not know the flag refuses it, and a kernel that accepts
+/// it reports it.
 fn epolls_wait_for_events_only() -> bool {
     let wanted =
         sys::epoll::RawParams { busy_poll_usecs: 1, flags: sys::epoll::EVENTS_ONLY, ..Default::default() };

@@ -36,8 +36,8 @@ pub(super) struct Seen {
     vectors: BTreeSet<IrqNumber>,
 }
 
-/// Observes the devices by index, or only the requested one. Their NAPIs have the interrupts that the kernel
-/// reports; see [`name_interrupts`] for the others.
+/// Observes the devices in the order of their indices, or only the requested device. Their NAPIs have only
+/// the interrupts that the kernel reports; [`name_interrupts`] adds others.
 pub(super) fn devices(
     netns: NetnsId,
     sources: &mut Sources,
@@ -80,8 +80,8 @@ pub(super) fn devices(
     Ok(seen.collect())
 }
 
-/// Observes all devices from their links and routes: which device is stacked on which, and which have the
-/// default route.
+/// Observes the links and routes of all devices: which device is stacked on which, and which have the default
+/// route.
 pub(super) fn linked(
     netns: NetnsId,
     sources: &mut Sources,
@@ -107,8 +107,8 @@ pub(super) fn linked(
     Ok(devices)
 }
 
-/// Whether sysfs shows the devices of this namespace. If a process may not mount it, such as one that
-/// `nsenter --net` has moved into another namespace, `/sys` belongs to the namespace in which it was mounted.
+/// Whether sysfs shows the devices of this namespace. `/sys` shows the namespace in which it was mounted; a
+/// process that was moved by `nsenter --net` and may not mount sysfs sees another namespace's devices there.
 fn shows_these(sysfs: &SysFs, names: &BTreeMap<IfIndex, Label>, unread: &mut Vec<Unread>) -> bool {
     // Every namespace has a loopback device, with the same name and index.
     let mut others = names.iter().filter(|(_, name)| name.as_str() != "lo").peekable();
@@ -169,7 +169,7 @@ fn device(netns: NetnsId, link: &RawLink<'_>) -> Result<Device, KernelError> {
     })
 }
 
-/// The attributes from rt-link that distinguish a device from others, and the devices that it is linked to.
+/// The attributes from rt-link that distinguish a device from others, and its link to a lower device.
 fn joined(link: &RawLink<'_>) -> DeviceLink {
     let mac = link.mac.map(|mac| mac.map(|byte| format!("{byte:02x}")).join(":"));
     // The other end of a veth pair is not a lower device; neither is a device in another namespace.
@@ -213,7 +213,7 @@ fn name_peer(device: &mut Device, names: &BTreeMap<IfIndex, Label>) {
     }
 }
 
-/// Reads the attributes that drivers report only by ioctl. Most virtual devices have none of them.
+/// Reads the attributes that drivers report only by ioctl. Most virtual devices report none of them.
 fn from_ioctl(device: &mut Device, ioctl: &EthtoolIoctl, unread: &mut Vec<Unread>) {
     let name = device.id.name.as_str();
     let of_device = |error: KernelError| KernelError { what: format!("{name}: {}", error.what), ..error };
@@ -240,7 +240,7 @@ fn qdiscs(
 ) {
     let ifindex = device.id.ifindex;
     let made = all.iter().any(|raw| raw.ifindex == ifindex.0 && raw.handle != 0);
-    // Needed only if a user may have changed a qdisc's options.
+    // Needed only if a user may have changed the options of a qdisc.
     let tx_queue_len = sysfs
         .filter(|_| made)
         .and_then(|sysfs| number(sysfs, &format!("class/net/{}/tx_queue_len", device.id.name), unread));
@@ -252,7 +252,7 @@ fn qdiscs(
     device.qdiscs = socket.of(ifindex, defaults, all).or_unread(unread);
 }
 
-/// The answers of the netdev family about all devices.
+/// The replies of the netdev family about all devices.
 #[derive(Debug, Default)]
 struct NetdevSays {
     queues: Vec<RawQueue>,
@@ -302,14 +302,15 @@ impl NetdevSays {
     }
 }
 
-/// Assigns the NAPIs to a device's receive queues by their order, if its driver reports none: there must be
-/// one for each queue. Drivers create them in the order of the queues, so their ids ascend with the queues.
+/// Assigns the NAPIs to a device's receive queues by their order, if its driver reports none. There must be
+/// exactly one NAPI per queue. Drivers create NAPIs in the order of the queues, so the ids ascend with the
+/// queues.
 pub(crate) fn napis_by_order(rx_queues: usize, any_stated: bool, ascending: &[NapiId]) -> Option<&[NapiId]> {
     (!any_stated && rx_queues == ascending.len()).then_some(ascending)
 }
 
-/// Rereads the values of a device's NAPIs; returns false, and changes nothing, if it has other NAPIs than
-/// before.
+/// Rereads the values of a device's NAPIs; returns false, and changes nothing, if its NAPIs are no longer the
+/// same.
 pub(super) fn napis_again(
     device: &mut Device,
     sources: &mut Sources,
@@ -335,8 +336,8 @@ pub(super) fn napis_again(
     Ok(true)
 }
 
-/// Reads the kernel threads of the NAPIs; finds them by their names and order if nothing else names the
-/// NAPIs.
+/// Reads the kernel threads of the NAPIs; if the kernel does not list the NAPIs, finds the threads by their
+/// names and order.
 fn kthreads(device: &mut Device, unread: &mut Vec<Unread>) {
     let named = if device.napis.is_empty() && device.threaded.is_some_and(|t| t != Threading::Off) {
         kthread::by_name(device.id.name.as_str()).or_unread(unread)
@@ -369,8 +370,8 @@ pub(crate) fn napi(raw: &RawNapi) -> Napi {
     }
 }
 
-/// Assigns interrupts by name to the NAPIs whose interrupt the kernel does not report, if exactly one
-/// interrupt is named after their queue.
+/// Assigns interrupts by name to NAPIs whose interrupt the kernel does not report: each gets an interrupt if
+/// exactly one is named after its queue.
 pub(super) fn name_interrupts(seen: &mut [Seen], interrupts: &Interrupts) {
     for Seen { device, vectors } in seen {
         let mut named: BTreeMap<(QueueType, QueueIndex), Vec<IrqNumber>> = BTreeMap::new();

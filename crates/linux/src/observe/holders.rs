@@ -1,5 +1,5 @@
-//! The exclusive holders of queues, and their processes: from `queue-get`, from sock-diag of AF_XDP, and from
-//! the descriptors of processes if the kernel names none.
+//! Finds the exclusive holders of queues and their processes, from `queue-get` and sock-diag of AF_XDP. If
+//! the kernel names no process, descriptors of processes are searched.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,12 +12,12 @@ use sys::error::KernelError;
 use super::sources::UnreadExt;
 use crate::process::{self, FdKind};
 
-/// The first kernel whose `queue-get` reports that an AF_XDP socket is bound. On earlier ones only sock-diag
-/// does. On later kernels, sock-diag is used only if needed, because the first request loads a module.
+/// The first kernel whose `queue-get` reports that an AF_XDP socket is bound. On earlier kernels only
+/// sock-diag does. On this kernel and later ones, sock-diag is used only if needed, because the first request
+/// loads a module.
 const XSK_SINCE: KernelVersion = since::QUEUE_GET_XSK;
 
-/// Finds the holders of the queues of some devices, by device. `names` are those of the devices of this
-/// namespace.
+/// Finds the holders of the queues of some devices, by device. `names` has the devices of this namespace.
 pub(crate) fn holders(
     netns: NetnsId,
     queues: &[RawQueue],
@@ -61,7 +61,7 @@ pub(crate) fn holders(
 /// Maximum number of candidate processes for a queue, if the kernel names none.
 const CANDIDATES_MAX: usize = 4;
 
-/// A holder whose process the kernel does not name: processes with such a descriptor are candidates.
+/// A holder whose process the kernel does not name: processes with a descriptor of this kind are candidates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Unnamed {
     IoUring,

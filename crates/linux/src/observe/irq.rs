@@ -13,11 +13,12 @@ use super::sources::UnreadExt;
 
 const INTERRUPTS: &str = "/proc/interrupts";
 
-/// Where a container has the host's procfs, as in node_exporter's. A container runtime mounts `/proc/irq` read-only,
-/// and Kubernetes accepts `procMount: Unmasked` only with a user namespace, which excludes the host's network.
+/// The mount point of the host's procfs in a container, as for node_exporter. A container runtime mounts
+/// `/proc/irq` read-only, and Kubernetes accepts `procMount: Unmasked` only with a user namespace, which
+/// excludes the host's network.
 const HOST_PROC: &str = "/host/proc";
 
-/// Kernel: 2.6, `include/uapi/linux/magic.h`.
+/// `include/uapi/linux/magic.h` `PROC_SUPER_MAGIC`.
 const PROC_SUPER_MAGIC: u64 = 0x9fa0;
 
 /// The numbered interrupts in `/proc/interrupts`.
@@ -32,7 +33,8 @@ struct Line {
     counts: Vec<(Cpu, u64)>,
 }
 
-/// How often these interrupts fired since boot, together. Interrupts that do not exist count as zero.
+/// Returns how often these interrupts have fired since boot, in total. Interrupts that do not exist count as
+/// zero.
 ///
 /// # Errors
 /// If `/proc/interrupts` cannot be read.
@@ -67,8 +69,8 @@ impl Interrupts {
 }
 
 /// Parses a line such as ` 38:     0   2916  PCI-MSIX-0000:00:03.0   1-edge      virtio2-input.0`: the
-/// number, a count for each online CPU, the chip, the chip's own number, on some architectures the trigger,
-/// and the names.
+/// number, a count for each online CPU, the chip, the chip's own interrupt number, on some architectures the
+/// trigger, and the drivers' names.
 fn parse_line(cpus: &[Cpu], line: &str) -> Option<(IrqNumber, Line)> {
     let (number, mut rest) = line.split_once(':')?;
     let number = number.trim().parse().ok().map(IrqNumber)?;
@@ -96,13 +98,13 @@ fn word(text: &str) -> (&str, &str) {
     text.split_at(text.find(char::is_whitespace).unwrap_or(text.len()))
 }
 
-/// Returns the queue that an interrupt serves, if the driver's name for it shows that: `eth0-TxRx-3`,
-/// `virtio2-input.0`, `mlx5_comp3@pci:0000:08:00.0`, `eth0-rx-0`, or the device's name and a number (sfc). An
-/// interrupt that serves both directions counts as the receive queue's.
+/// Returns the queue that an interrupt serves, if the driver's name for the interrupt shows it:
+/// `eth0-TxRx-3`, `virtio2-input.0`, `mlx5_comp3@pci:0000:08:00.0`, `eth0-rx-0`, or the device's name and a
+/// number (sfc). An interrupt that serves both directions counts as the receive queue's.
 pub(super) fn queue_in_name(name: &str, device: &str) -> Option<(QueueType, QueueIndex)> {
-    /// Names of drivers for a vector that receives, or receives and sends.
+    /// Words in drivers' names for a vector that receives, or receives and sends.
     const RECEIVE: [&str; 6] = ["rx", "rxtx", "input", "comp", "fp", "rxq"];
-    /// Names for a vector that only sends.
+    /// Words in drivers' names for a vector that only sends.
     const SEND: [&str; 3] = ["tx", "output", "txq"];
     let own = name.split(['@', ' ', ',']).next().unwrap_or("");
     let head = own.trim_end_matches(|c: char| c.is_ascii_digit());
@@ -158,8 +160,8 @@ fn effective_affinity(irq: IrqNumber) -> Result<CpuSet, KernelError> {
 /// Sets the CPUs to which an interrupt may be delivered.
 ///
 /// # Errors
-/// EIO if it cannot be moved; EINVAL for an empty set, which the kernel itself would take as a request for
-/// its default; [`Cause::Gone`] if the interrupt no longer exists.
+/// EIO if it cannot be moved; EINVAL for an empty set, which the kernel would interpret as a request for its
+/// default; [`Cause::Gone`] if the interrupt no longer exists.
 pub(crate) fn set_affinity(irq: IrqNumber, cpus: &CpuSet) -> Result<(), KernelError> {
     let path = format!("/proc/irq/{irq}/smp_affinity_list");
     if cpus.is_empty() {
@@ -182,8 +184,8 @@ fn is_read_only(error: &std::io::Error) -> bool {
     error.raw_os_error() == Some(Errno::ROFS.raw_os_error())
 }
 
-/// The file, if it is on procfs. Only root can mount another file system there, but such a mistake must not
-/// look like success.
+/// Returns the file if it is on procfs. Only root can mount another file system there, but writing to one by
+/// mistake must not look like success.
 fn on_procfs(file: std::fs::File) -> std::io::Result<std::fs::File> {
     let magic = rustix::fs::fstatfs(&file)?.f_type;
     if u64::try_from(magic).is_ok_and(|magic| magic == PROC_SUPER_MAGIC) {
@@ -217,7 +219,7 @@ mod test {
     use super::*;
     use proptest::prelude::*;
 
-    /// Lines of a virtual machine with virtio, Linux 6.18.
+    /// `/proc/interrupts` of a virtual machine with virtio, Linux 6.18.
     const X86: &str = "           CPU0       CPU1       \n \
         24:          1          0  IO-APIC   5-edge      ACPI:Ged\n \
         38:          0       2916 PCI-MSIX-0000:00:03.0   1-edge      virtio2-input.0\n \
@@ -225,7 +227,7 @@ mod test {
         NMI:          0          0   Non-maskable interrupts\n\
         ERR:          0\n";
 
-    /// Lines of an arm64 server, with CPU 1 offline and the trigger as a separate word.
+    /// `/proc/interrupts` of an arm64 server, with CPU 1 offline and the trigger as a separate word.
     const ARM: &str = "           CPU0       CPU2       \n \
         11:    4003211    3990122     GICv3  30 Level     arch_timer\n\
         113:         17          0   ITS-MSI 524289 Edge      mlx5_comp0@pci:0000:01:00.0\n";

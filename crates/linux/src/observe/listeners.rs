@@ -1,4 +1,4 @@
-//! Sockets of observed processes that share an address.
+//! Finds sockets of observed processes that share an address.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +12,7 @@ use crate::process::shared_listeners;
 
 /// Finds shared listeners, if there may be any. The scanner is loaded on first use.
 ///
-/// A process that uses the attach service does not search: it could not attach a program.
+/// A process that uses the attach service does not search, because it could not attach a program.
 pub(super) fn observe(host: &mut Host, scanner: &mut Option<ListenerScanner>, unread: &mut Vec<Unread>) {
     let shared = shared_addresses(&host.processes, host.netns);
     host.listeners = Vec::new();

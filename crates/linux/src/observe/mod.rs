@@ -1,8 +1,8 @@
-//! Observation of a host: from the kernel's data to [`model::Host`].
+//! Observes a host: converts the kernel's data to a [`model::Host`].
 //!
-//! The kernel's data is read by the views of [`netlink`] and the parsers below, which take text and open
-//! nothing; its meaning is determined here. A part that cannot be read is listed in [`model::Host::unread`]
-//! with the kernel's error, and the rest is observed nevertheless.
+//! The views of [`netlink`] and the parsers below decode the kernel's data; this module interprets it. A part
+//! that cannot be read is listed in [`model::Host::unread`] with the kernel's error, and the rest is observed
+//! nevertheless.
 
 mod again;
 mod capabilities;
@@ -112,7 +112,7 @@ impl Sysctls {
     }
 }
 
-/// No kernel thread is visible outside the initial pid namespace; that is not reported.
+/// Outside the initial pid namespace no kernel thread is visible; that is not reported as unread.
 fn kthread_begins(unread: &mut Vec<Unread>) -> Option<KthreadState> {
     match kthread::begins() {
         Err(error) if matches!(error.cause, Cause::Absent { .. } | Cause::Gone(_)) => None,

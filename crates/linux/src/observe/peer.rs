@@ -1,4 +1,4 @@
-//! The other end of a veth in another namespace.
+//! Finds the other end of a veth in another namespace.
 
 use std::path::PathBuf;
 
@@ -22,8 +22,8 @@ pub struct PeerEnd {
 }
 
 /// Finds the other end of a device of this namespace among the namespaces that a name, a process or a
-/// descriptor of a process refers to. `None` for a device whose other end is in this namespace or that has
-/// none, and if no file refers to its namespace.
+/// descriptor of a process refers to. `None` if the other end is in this namespace or in one that no file
+/// refers to, or if the device has no other end.
 ///
 /// # Errors
 /// If the namespace cannot be entered, or the device is gone.
@@ -31,7 +31,7 @@ pub fn peer_end(netns: &Netns, device: DeviceId) -> Result<Option<PeerEnd>, Kern
     let mut links = netns.run(Links::open_here)??;
     let Some((ifindex, id)) = links.end_elsewhere(device.ifindex)? else { return Ok(None) };
     for there in Netns::all().filter(|there| there.id() != netns.id()).take(NAMESPACES_MAX) {
-        // A namespace that may not be queried is skipped; another one may be the right one.
+        // Skip a namespace that may not be queried, and try the next.
         if !links.id_of(&there).is_ok_and(|found| found == id) {
             continue;
         }

@@ -1,5 +1,5 @@
-//! The prerequisites of our BPF programs on a host, and the privileges of the caller that no netlink request
-//! shows.
+//! The prerequisites of our BPF programs on a host, and those privileges of the caller that no netlink
+//! request reveals.
 
 use std::path::Path;
 

@@ -1,7 +1,9 @@
-//! The application's part of the graph: process → thread → epoll → socket → incoming NAPI id, and io_urings.
+//! Observes the application's part of the graph: process → thread → epoll → socket → incoming NAPI id, and
+//! io_urings.
 //!
 //! Public information comes from `/proc`; the state of a file (an epoll's parameters, a socket's NAPI) comes
-//! from a short-lived copy of its descriptor. Without permission to copy, the rest is still reported.
+//! from a short-lived copy of its descriptor. Without permission to copy descriptors, the public information
+//! is still reported.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -19,8 +21,8 @@ use super::Processes;
 use crate::attach;
 use crate::process::{self, Cpusets, FdKind, Names, PinnedProcess, Stat, TaskStatus};
 
-/// Inspects processes, in ascending order of pid. `Networking` are those in `netns` that have an internet
-/// socket or an io_uring with a registered one.
+/// Inspects processes, in ascending order of pid. `Networking` selects those in `netns` that have an internet
+/// socket, or an io_uring with a registered socket.
 ///
 /// What could not be read is added to `unread`, once per process; so is a requested process that no longer
 /// exists.
@@ -51,9 +53,9 @@ pub fn processes(netns: &Netns, which: &Processes, unread: &mut Vec<Unread>) -> 
     }
 }
 
-/// The same as [`processes`] for these pids, but always inspected by this process, which may wait for locks
-/// that their owners hold for any length of time: all of them, or only those in `netns` that use the network
-/// if `networking` is set.
+/// Inspects these processes like [`processes`], but always in this process, which may have to wait for locks
+/// that the inspected processes hold for any length of time. If `networking` is set, only those in `netns`
+/// that use the network are returned.
 pub fn processes_among(
     netns: &Netns,
     pids: &[Pid],
@@ -78,7 +80,7 @@ pub fn processes_among(
 /// the smallest pids.
 const USER_EPOLLS_MAX: usize = 4096;
 
-/// The same for io_urings.
+/// Like [`USER_EPOLLS_MAX`], for io_urings.
 const USER_RINGS_MAX: usize = 4096;
 
 /// Omits epolls and io_urings of users who have more than are managed, and records that. `processes` are in
@@ -110,8 +112,9 @@ pub(super) fn bound_users(processes: &mut [Process], unread: &mut Vec<Unread>) {
 }
 
 /// Maximum number of sockets of a process, and of processes, for which the kernel is queried one socket at a
-/// time. For more, it is asked for a list of all sockets of the namespace: that takes a millisecond per
-/// family, however few sockets there are, because it walks through the host's whole connection table.
+/// time. Above these limits, the kernel is asked for a list of all sockets of the namespace. That takes a
+/// millisecond per family, however few sockets there are, because it walks through the host's whole
+/// connection table.
 ///
 /// Kernel: 6.18, `net/ipv4/inet_diag.c` `inet_diag_dump_icsk()`.
 const ASKED_SOCKETS_MAX: usize = 128;
@@ -120,9 +123,8 @@ const ASKED_PROCESSES_MAX: usize = 4;
 /// Maximum number of managed io_urings of one process.
 const RINGS_MAX: usize = 512;
 
-/// Remaining limits of one observation on objects of which a process or a user can have any number. A server
-/// of any size stays below them; 15 000 sockets in 200 epolls, which any user can create, are three million
-/// watches.
+/// How many more objects of a process or user one observation inspects. Any user can create very many, such
+/// as 15 000 sockets in each of 200 epolls, which makes three million watches; servers stay below the limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Room {
     sockets: usize,
@@ -137,14 +139,14 @@ impl Room {
     /// The limit for all processes of a user other than root.
     const USER: Self = Self { sockets: 262_144, watches: 1_048_576 };
 
-    /// The part of this limit that remains for one process.
+    /// The limit for a process of a user for whom this much remains.
     fn for_process(self) -> Self {
         let Self { sockets, watches } = Self::PROCESS;
         Self { sockets: sockets.min(self.sockets), watches: watches.min(self.watches) }
     }
 
-    /// Whether another epoll with this many watches is inspected. After the first rejected one, no further
-    /// one is.
+    /// Whether another epoll with this many watches is inspected. After the first epoll that is not admitted,
+    /// none is.
     fn admits(&mut self, watches: usize) -> bool {
         let admitted = watches <= self.watches;
         self.watches = if admitted { self.watches - watches } else { 0 };
@@ -215,7 +217,7 @@ impl Observer<'_> {
         if files.are_networking() { self.whole(&process, files).map(Some) } else { Ok(None) }
     }
 
-    /// Reads everything about a process that does not come from its files.
+    /// Completes a process whose files were inspected with all other information.
     fn whole(&mut self, process: &PinnedProcess, files: Files) -> Result<Process, Cause> {
         let TaskStatus { parent, uid, .. } = self.status(process)?;
         process.read("cgroup", &mut self.text)?;
@@ -251,7 +253,7 @@ impl Observer<'_> {
         let mut tids = Vec::new();
         process.numbers("task", |tid| {
             tids.push(Pid(tid));
-            true // as many as the kernel allows: kernel.threads-max
+            true // no limit except the kernel's (kernel.threads-max)
         })?;
         tids.sort_unstable();
         let threads = tids.into_iter().map(|tid| self.thread(process, tid, epolls));
@@ -366,7 +368,7 @@ impl Observer<'_> {
         let watched = process::WatchedFiles::parse(&self.text);
         let watches = watched.members.len() + watched.unreadable;
         let is_socket = |inode| sockets.binary_search(&inode).is_ok();
-        // All epolls share one inode, so a nested epoll is identified by its number.
+        // All epolls share one inode, so a nested epoll is identified by its descriptor.
         let is_epoll = |fd, inode| watched.inode == Some(inode) && epolls.binary_search(&fd).is_ok();
         let mut members = watched.members;
         members.retain(|member| is_socket(member.inode) || is_epoll(member.fd, member.inode));
@@ -427,7 +429,8 @@ impl Observer<'_> {
         found
     }
 
-    /// The TCP and UDP sockets of the namespace of a process; none, and a note, if they cannot be listed.
+    /// The TCP and UDP sockets of the namespace of a process. If they cannot be listed, the result is empty
+    /// and the error is recorded.
     fn sockets_of(&mut self, process: &PinnedProcess) -> &InetSockets {
         let id = netns_of(process).unwrap_or_else(|| self.netns.id());
         if !self.sockets.contains_key(&id) {
@@ -453,8 +456,8 @@ impl Observer<'_> {
     }
 }
 
-/// Reads the busy-poll parameters of sockets that no epoll watches. The budget is read only if they
-/// busy-poll: it takes BPF, and otherwise it has no effect.
+/// Reads the busy-poll parameters of sockets that no epoll watches. The budget is read only from sockets that
+/// busy-poll: reading it takes BPF, and without busy polling it has no effect.
 fn polling(process: &PinnedProcess, files: &mut Files, refused: &mut Option<Cause>) {
     let watched: BTreeSet<u64> =
         files.epolls.iter().flat_map(|epoll| &epoll.members).map(|member| member.inode).collect();
@@ -473,7 +476,7 @@ fn polling(process: &PinnedProcess, files: &mut Files, refused: &mut Option<Caus
                 };
                 socket.polling = Some(SocketPolling { busy_poll_budget, ..polling });
             }
-            // A kernel without these options reports nothing.
+            // Report nothing on a kernel without these options.
             Err(Cause::Absent { .. }) => return,
             Err(cause) => remember(refused, cause),
         }
@@ -591,7 +594,7 @@ mod test {
     fn what_a_process_and_a_user_can_have_without_limit_is_looked_at_up_to_a_bound() {
         let mut room = Room::USER.for_process();
         assert_eq!(room, Room::PROCESS);
-        // 15 000 sockets in each of 200 epolls.
+        // Each of 200 epolls watches 15 000 sockets.
         let admitted = (0..200).filter(|_| room.admits(15_000)).count();
         assert_eq!(admitted, 17);
         assert!(!room.admits(1), "after the first omitted one, all are omitted");

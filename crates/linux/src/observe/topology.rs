@@ -1,4 +1,4 @@
-//! The CPUs, from `/sys/devices/system`.
+//! Reads the CPU topology from `/sys/devices/system`.
 //!
 //! Kernel: 6.18, `Documentation/ABI/stable/sysfs-devices-system-cpu`, `Documentation/admin-guide/cputopology.rst`.
 
@@ -13,7 +13,7 @@ use super::sources::UnreadExt;
 use crate::process::isolated_partitions;
 
 /// Maximum index of a CPU's caches that is tried. Caches are numbered from the nearest; no CPU has more than
-/// 5.
+/// five.
 const CACHE_INDEX_MAX: u32 = 8;
 
 pub(super) fn topology(sysfs: &Result<SysFs, KernelError>, unread: &mut Vec<Unread>) -> Topology {
@@ -60,7 +60,7 @@ struct Neighbours {
 }
 
 impl Neighbours {
-    /// The group of a CPU; only the CPU itself if the kernel does not report it.
+    /// Returns the group of a CPU: only the CPU itself if the kernel does not report a group.
     fn of(
         &mut self,
         cpu: Cpu,

@@ -23,7 +23,7 @@ pub fn read_thread_affinity(id: &ThreadId) -> Result<CpuSet, KernelError> {
         .map_err(|cause| KernelError { what: format!("{id}: cpus_allowed"), cause })
 }
 
-/// Restricts a thread to these CPUs. The kernel leaves out those that are not in its cpuset.
+/// Restricts a thread to these CPUs. The kernel ignores CPUs that are not in the thread's cpuset.
 ///
 /// # Errors
 /// Those of [`read_thread_affinity`]; also `EINVAL` if its cpuset has none of the CPUs, and [`Cause::Denied`]
@@ -65,7 +65,7 @@ pub fn cpus_of_this_thread() -> Result<CpuSet, KernelError> {
 /// Restricts the calling thread, and threads that it starts afterwards, to these CPUs.
 ///
 /// # Errors
-/// `EINVAL` if its cpuset has none of them.
+/// `EINVAL` if the thread's cpuset has none of these CPUs.
 pub fn pin_this_thread(cpus: &CpuSet) -> Result<(), KernelError> {
     let this = 0;
     sys::affinity::set_affinity(this, cpus)

@@ -19,14 +19,14 @@ pub(crate) fn path(text: &str) -> Option<&str> {
     chosen.into_iter().flatten().next().or_else(|| lines().next().map(|(_, path)| path))
 }
 
-/// Whether a process at `path` is in the cgroup `asked` or below it. Leading and trailing slashes are
-/// ignored.
+/// Whether a process at `path` is in the cgroup `asked` or in one of its descendants. Leading and trailing
+/// slashes are ignored.
 pub(crate) fn is_within(path: &str, asked: &str) -> bool {
     let (path, asked) = (path.trim_matches('/'), asked.trim_matches('/'));
     asked.is_empty() || path.strip_prefix(asked).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// Whether a process at `path` is in a cgroup that matches any of these patterns, or below one.
+/// Whether a process at `path` is in a cgroup that matches any of these patterns, or in a descendant of one.
 pub(crate) fn is_within_any(path: &str, asked: &Patterns) -> bool {
     asked.iter().any(|glob| {
         if glob.is_literal() {
@@ -39,11 +39,11 @@ pub(crate) fn is_within_any(path: &str, asked: &Patterns) -> bool {
     })
 }
 
-/// The units into which systemd itself has put a process at `path`: its slices, and the one service or scope
-/// in them. Cgroups below a service or a scope are delegated, to a user's service manager or a container, and
-/// their owner can give them any name.
+/// Returns the units into which systemd itself has put a process at `path`: its slices, and the one service
+/// or scope in them. systemd delegates cgroups below a service or scope, for example to a user's service
+/// manager or a container; their owner can give them any name.
 ///
-/// systemd puts `_` before a component that the kernel could take for a file of its own (systemd,
+/// systemd puts `_` before a component that could be mistaken for a file of the kernel (systemd,
 /// `src/basic/cgroup-util.c` `cg_escape()`). In a cgroup namespace, a path begins with one `/..` per level
 /// above the namespace's root.
 fn units(path: &str) -> impl Iterator<Item = &str> {
@@ -63,7 +63,7 @@ pub(super) fn ends_the_slices(part: &str) -> bool {
     part.ends_with(".service") || part.ends_with(".scope")
 }
 
-/// The same as [`is_of_unit`], for any unit that matches a pattern.
+/// Like [`is_of_unit`], for any unit that matches a pattern.
 pub(crate) fn is_of_any_unit(path: &str, asked: &Patterns) -> bool {
     asked.iter().any(|glob| {
         if glob.is_literal() {

@@ -1,4 +1,5 @@
-//! The container and the pod of a process: its cgroup has the ids, and files of the runtime the names.
+//! The container and the pod of a process: its cgroup contains the ids, and files of the container runtime
+//! contain the names.
 //!
 //! Kubernetes: `pkg/kubelet/cm` `cgroup_manager_linux.go` (`kubepods`, `pod` and its uid), `pkg/kubelet/kuberuntime`
 //! `logSymlink()` (`/var/log/containers/POD_NAMESPACE_CONTAINER-ID.log`). Docker: `config.v2.json` of the container.
@@ -57,7 +58,8 @@ impl Container {
     }
 }
 
-/// Whether only root can create cgroups in this one: it is not delegated to another user. If unknown, false.
+/// Whether only root can create cgroups in this one: it is not delegated to another user. False if that is
+/// unknown.
 pub(crate) fn belongs_to_root(cgroup: &str) -> bool {
     use std::os::unix::fs::MetadataExt;
     let found = super::place::MOUNTS.iter().find_map(|at| std::fs::metadata(format!("{at}{cgroup}")).ok());
@@ -65,7 +67,7 @@ pub(crate) fn belongs_to_root(cgroup: &str) -> bool {
 }
 
 /// The name of a process's container, or the beginning of its id, from the text of its `/proc/PID/cgroup`.
-/// `names` are read at the first need.
+/// `names` is filled at the first use.
 pub(crate) fn container_of(cgroup: &str, names: &mut Option<Names>) -> Option<String> {
     let container = Container::of_cgroup(super::cgroup::path(cgroup)?, belongs_to_root)?;
     let names = names.get_or_insert_with(|| Names::read(Path::new("/")));

@@ -14,9 +14,9 @@ pub struct CpuWaits {
 }
 
 impl CpuWaits {
-    /// Reads the waiting times of the threads that were observed in `epoll_wait`. A running or runnable
-    /// thread is in no system call; if a process has epolls but no thread in `epoll_wait`, all of its threads
-    /// count.
+    /// Reads the waiting times of the threads that were observed in `epoll_wait`. If a process has epolls but
+    /// no thread was observed in `epoll_wait`, all of its threads count: running and runnable threads are not
+    /// shown in a system call.
     pub fn of(host: &Host) -> Self {
         let mut threads = BTreeMap::new();
         for process in host.processes.iter().filter(|process| !process.epolls.is_empty()) {
@@ -32,8 +32,8 @@ impl CpuWaits {
         Self { threads }
     }
 
-    /// Returns how much longer each process has waited since then: the longest wait among its threads.
-    /// Threads that have exited are omitted.
+    /// Returns how long each process has waited since the counters were read: the longest wait among its
+    /// threads. Threads that have exited are omitted.
     pub fn since(&self) -> BTreeMap<Pid, CpuWait> {
         let mut longest: BTreeMap<Pid, CpuWait> = BTreeMap::new();
         for (thread, before) in &self.threads {

@@ -5,8 +5,8 @@ use std::path::Path;
 
 use model::CpuSet;
 
-/// The mount points of the hierarchies with the cpuset controller, with the name of the file and the name of
-/// the controller in `/proc/PID/cgroup`: unified, unified in addition to v1, and v1.
+/// The hierarchies that may have the cpuset controller: unified, unified in addition to v1, and v1. Each
+/// entry is the mount point, the name of the file, and the controller's name in `/proc/PID/cgroup`.
 const HIERARCHIES: [(&str, &str, &str); 3] = [
     ("/sys/fs/cgroup", "cpuset.cpus.effective", ""),
     ("/sys/fs/cgroup/unified", "cpuset.cpus.effective", ""),

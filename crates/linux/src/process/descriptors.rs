@@ -1,4 +1,4 @@
-//! The kinds of a process's descriptors, from their links.
+//! Determines the kinds of a process's descriptors from their links.
 
 use std::io::Write;
 use std::mem::MaybeUninit;
@@ -23,7 +23,7 @@ pub(crate) enum FdKind {
     Epoll,
     /// An io_uring.
     IoUring,
-    /// A buffer in memory that devices such as GPUs share, and other devices can write into.
+    /// A dma-buf: memory that devices share.
     Dmabuf,
     /// Anything else.
     Other,
@@ -52,11 +52,11 @@ pub(super) fn socket_inode(text: &[u8]) -> Option<u64> {
     std::str::from_utf8(digits).ok()?.parse().ok()
 }
 
-/// Duplicates a process's descriptor, which must be of this kind; `Gone` if the number now refers to another
-/// file.
+/// Duplicates a process's descriptor, which must be of this kind; `Gone` if the descriptor now refers to
+/// another file.
 pub(super) fn duplicate_if(process: &PinnedProcess, fd: Fd, kind: FdKind) -> Result<OwnedFd, Cause> {
     let file = process.duplicate(fd)?;
-    // Our own copy is checked, so the answer stays true whatever the process does with the number.
+    // Check our own copy: the process may reuse its number at any time.
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
     let link = rustix::fs::readlink(path, Vec::new()).map_err(Cause::Errno)?;
     if FdKind::parse(link.as_bytes()) == kind {

@@ -65,7 +65,7 @@ pub fn epolls_of(id: &ProcessId) -> Result<EpollsOf, KernelError> {
     read().map_err(|cause| KernelError { what: format!("{id}: its epolls"), cause })
 }
 
-/// Like [`epolls_of`], but through the implementation that inspects processes for this one.
+/// Like [`epolls_of`], but through the attach service or a worker if there is one.
 pub(crate) fn inspected_epolls(id: &ProcessId) -> Result<EpollsOf, Cause> {
     match crate::attach::inspector() {
         Some(inspector) => inspector.epolls(id),
@@ -74,8 +74,8 @@ pub(crate) fn inspected_epolls(id: &ProcessId) -> Result<EpollsOf, Cause> {
     .map_err(|error| error.cause)
 }
 
-/// Maximum number of managed epolls of one process: those with the smallest descriptors. Servers have one per
-/// thread.
+/// Maximum number of managed epolls of one process: those with the smallest descriptors are managed. Servers
+/// have one epoll per thread.
 pub(crate) const EPOLLS_MAX: usize = 512;
 
 fn params(epoll: OwnedFd) -> Result<EpollParams, Cause> {
@@ -107,10 +107,10 @@ fn set_params(epoll: OwnedFd, wanted: EpollParams) -> Result<(), Cause> {
     })
 }
 
-/// The missing feature of a kernel that refuses to wait for events only.
+/// The feature that a kernel lacks if it refuses to wait for events only.
 const EVENTS_ONLY_NEEDS: &str = "EPOLL_PARAMS_F_EVENTS_ONLY";
 
-/// Whether a kernel that can wait for events only would accept these parameters together.
+/// Whether a kernel that can wait for events only would accept this combination of parameters.
 fn goes_together(wanted: EpollParams) -> bool {
     let EpollParams { busy_poll_usecs, busy_poll_budget, prefer_busy_poll, events_only } = wanted;
     events_only
@@ -119,7 +119,7 @@ fn goes_together(wanted: EpollParams) -> bool {
         && !prefer_busy_poll
 }
 
-/// Converts an epoll's error, for a file that is known to be an epoll.
+/// Converts an error of the ioctl on a file that is known to be an epoll.
 ///
 /// Kernel: 6.9, `fs/eventpoll.c` `ep_eventpoll_ioctl()`, `ep_eventpoll_bp_ioctl()`; before, epolls had no
 /// ioctl.

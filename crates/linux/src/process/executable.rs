@@ -1,6 +1,7 @@
-//! Whether a process runs the executable that a policy names. `/proc/PID/exe` shows a path in the process's
-//! own mount namespace, and any user can mount a file system over any path, in user and mount namespaces that
-//! need no privilege. Therefore the file itself is compared, as the policy's author sees it.
+//! Determines whether a process runs the executable that a policy names. `/proc/PID/exe` shows a path in the
+//! process's own mount namespace, and any user can mount a file system over any path, in user and mount
+//! namespaces that need no privilege. Therefore the file itself is compared with the file at that path in
+//! netpolicy's mount namespace.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -14,14 +15,14 @@ use sys::error::Cause;
 
 use super::pinned::{PinnedProcess, unreadable};
 
-/// The directories in which a bare name is searched, in addition to that of the executable.
+/// The directories in which a bare name is searched, in addition to the executable's directory.
 const PROGRAMS: [&str; 6] = ["/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin", "/bin", "/sbin"];
 
 /// The roots to which a policy's paths may refer: our own, and that of process 1 if netpolicy runs in a
 /// container that sees the host's processes.
 const OURS: [&str; 2] = ["/", "/proc/1/root"];
 
-/// Maximum number of cached paths of a search.
+/// Maximum number of paths that a search caches.
 const PATHS_MAX: usize = 4096;
 
 /// Maximum number of symbolic links in a path, the same as in the kernel: `include/linux/namei.h`
@@ -60,7 +61,7 @@ impl Executable {
     }
 }
 
-/// Identifies a file, and returns the number of its names. It does not query the file system's server, which
+/// Identifies a file, and returns its number of hard links. It does not query the file system's server, which
 /// may be the process itself and never answer.
 fn file_id(file: &OwnedFd) -> Result<(FileId, u32), Errno> {
     let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
@@ -79,8 +80,8 @@ impl Executables {
     /// Whether a process runs the requested executable.
     ///
     /// A path, or a pattern of paths, refers to files in the policy's own mount namespace. If `in_container`
-    /// is set, because the section names a container, it may also refer to files in the container's. A bare
-    /// name matches every executable with this file name, whoever wrote it.
+    /// is set, because the section names a container, it may also refer to files in the container's mount
+    /// namespace. A bare name matches every executable with this file name, whoever wrote it.
     pub(super) fn is_run_by(
         &mut self,
         process: &PinnedProcess,
@@ -110,9 +111,10 @@ impl Executables {
         Ok(false)
     }
 
-    /// Whether a process's path is the same file in our own mount namespace. An executable that was replaced
-    /// while the process ran is accepted if it is on the same file system as its replacement, unless the
-    /// process is in another user namespace, in which it can mount any directory over any other.
+    /// Whether the path of a process's executable leads to the same file in our own mount namespace. An
+    /// executable that was replaced while the process ran is accepted if it is on the same file system as its
+    /// replacement, unless the process is in another user namespace, in which it can mount any directory over
+    /// any other.
     fn is_ours(&mut self, exe: &Executable, process: &PinnedProcess) -> Result<bool, Cause> {
         Ok(self.lookup(&exe.path)?.into_iter().flatten().any(|ours| {
             ours == exe.file
@@ -143,7 +145,7 @@ impl Executables {
         let mut found = [None; 2];
         for (root, found) in OURS.into_iter().zip(&mut found) {
             let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-            // The daemon may not inspect process 1 if the attach service inspects processes for it.
+            // The daemon may not inspect process 1 if it uses the attach service.
             let Ok(root) = openat(CWD, root, flags, Mode::empty()) else { continue };
             *found = resolve_in(root, path).map_err(unreadable)?;
         }
@@ -171,11 +173,12 @@ pub fn started_as(pid: Pid) -> Option<String> {
     paths.find(|path| executables.leads_to(path, &exe, &process, in_container).unwrap_or(false))
 }
 
-/// Resolves a path below a root directory, which absolute links and `..` do not leave; `None` if there is no
-/// such file.
+/// Resolves a path below a root directory, without leaving it by absolute links or `..`; `None` if there is
+/// no such file.
 ///
 /// `openat2` with `RESOLVE_IN_ROOT` would do the same, but systemd's `RestrictSUIDSGID=` denies the whole
-/// system call (ENOSYS), and both units have it: `src/shared/seccomp-util.c` `seccomp_restrict_suid_sgid()`.
+/// system call (ENOSYS), and both of netpolicy's units set that option: `src/shared/seccomp-util.c`
+/// `seccomp_restrict_suid_sgid()`.
 ///
 /// # Errors
 /// The kernel's error, except for a path that leads nowhere.
@@ -183,16 +186,15 @@ fn resolve_in(root: OwnedFd, path: &str) -> Result<Option<FileId>, Errno> {
     match walk(root, path) {
         Ok(file) => file_id(&file).map(|(id, _)| Some(id)),
         Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::NAMETOOLONG) => Ok(None),
-        // Without CAP_DAC_READ_SEARCH, the only known fact about such a file is that this user may not
-        // execute it.
+        // Without CAP_DAC_READ_SEARCH, the file cannot be reached, so this user cannot execute it either.
         Err(Errno::ACCESS) => Ok(None),
         Err(errno) => Err(errno),
     }
 }
 
 /// Like [`resolve_in`], below the root of an untrusted process, whose file systems may have a server that
-/// never answers: only the kernel's cache is used. In the systemd units, which do not allow `openat2`, the
-/// path is walked by a worker, which can be abandoned.
+/// never answers. Therefore only the kernel's cache of path names is used. In the systemd units, which do not
+/// allow `openat2`, the path is walked by a worker, which can be abandoned.
 ///
 /// # Errors
 /// Those of [`resolve_in`].
@@ -202,7 +204,7 @@ fn resolve_in_foreign(root: OwnedFd, path: &str) -> Result<Option<FileId>, Errno
     match openat2(&root, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), how) {
         Ok(file) => file_id(&file).map(|(id, _)| Some(id)),
         Err(Errno::NOSYS) => resolve_in(root, path),
-        // The executable of a running process is in the cache.
+        // Not in the cache; the executable of a running process would be.
         Err(_) => Ok(None),
     }
 }

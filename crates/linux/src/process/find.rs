@@ -35,8 +35,8 @@ pub fn find(criteria: &Criteria, unread: &mut Vec<Unread>) -> Result<Vec<Process
     Ok(found)
 }
 
-/// The same as [`find`] for each of many criteria, among all processes or for `only` one. Each process is read once
-/// for all of them.
+/// Like [`find`], for each of many criteria, among all processes or only the process `only`. Each process is
+/// read once for all criteria.
 ///
 /// # Errors
 /// Those of [`find`].
@@ -47,7 +47,8 @@ pub fn find_each(all: &[Criteria], only: Option<Pid>) -> Result<Vec<FoundProcess
     if all.is_empty() {
         return Ok(Vec::new());
     }
-    // The kernel shows a process's executable, files and namespaces only to privileged processes.
+    // Use the service: the kernel shows a process's executable, files and namespaces only to privileged
+    // processes.
     if let Some(service) = attach::service() {
         return service.find_each(all, only);
     }
@@ -120,7 +121,7 @@ pub fn holders_of_each(inodes: &BTreeSet<u64>) -> Result<BTreeMap<u64, Vec<Pid>>
     Ok(found)
 }
 
-/// Finds the processes of a namespace that hold a descriptor of this kind. Processes that cannot be read are
+/// Finds the processes in a namespace that hold a descriptor of this kind. Processes that cannot be read are
 /// omitted.
 ///
 /// # Errors
@@ -186,7 +187,7 @@ struct Facts {
     cgroup: Option<Option<String>>,
     executable: Option<Executable>,
     netns: Option<NetnsId>,
-    /// The namespace whose sockets it has, and the ports that it serves if they were read.
+    /// The namespace of the process's sockets, and the ports that it serves if they were read.
     ports: Option<(NetnsId, Option<BTreeSet<u16>>)>,
 }
 
@@ -264,7 +265,7 @@ impl Search {
             Some(known) => known,
             unknown => unknown.insert(Executable::of(process)?),
         };
-        // A section that names a container trusts that container's file system.
+        // If the section names a container, that container's file system is trusted.
         let in_container = container.is_some() || pod.is_some();
         for glob in asked.iter() {
             if self.executables.is_run_by(process, executable, glob, in_container)? {

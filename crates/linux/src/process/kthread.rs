@@ -1,7 +1,7 @@
-//! The kernel threads of NAPIs: reading and changing how they are scheduled.
+//! Reads and changes how the kernel threads of NAPIs are scheduled.
 //!
 //! A kernel thread has no pidfd that would keep its pid from being reused, so its name and start time are
-//! checked before and after each use of its number.
+//! checked before and after each use of its pid.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -41,7 +41,7 @@ const NAMES: [&str; 2] = ["napi/", "kthreadd"];
 /// answers; a driver that reopens its device creates it a little later.
 pub(crate) const APPEARS_WITHIN: Duration = Duration::from_millis(500);
 
-/// The interval between two attempts to find it.
+/// The interval between two attempts to find the thread.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 /// Calls `look` until it returns something, for at most [`APPEARS_WITHIN`].
@@ -58,7 +58,7 @@ pub(crate) fn wait_for<T, E>(mut look: impl FnMut() -> Result<Option<T>, E>) -> 
 /// Reads how the kernel thread of a NAPI is scheduled.
 ///
 /// # Errors
-/// [`Cause::Gone`] if it has exited, [`Cause::Absent`] if the number does not belong to such a thread, as in
+/// [`Cause::Gone`] if it has exited, [`Cause::Absent`] if the pid belongs to another kind of task, as in
 /// another pid namespace.
 pub(crate) fn read(pid: Pid) -> Result<KthreadState, KernelError> {
     let started = confirm(pid, None)?;
@@ -75,8 +75,8 @@ pub(crate) fn read(pid: Pid) -> Result<KthreadState, KernelError> {
     })
 }
 
-/// Reads the initial settings of a NAPI's thread: every new kernel thread has the CPUs of `kthreadd`, and
-/// also its class unless that was changed, which its children do not inherit.
+/// Reads the initial settings of a NAPI's thread: every new kernel thread inherits the CPUs of `kthreadd`. It
+/// also has `kthreadd`'s class, unless that was changed: children do not inherit a changed class.
 ///
 /// Kernel: 6.18, `kernel/kthread.c` `kthread()`, `kthreadd()`.
 pub(crate) fn begins() -> Result<KthreadState, KernelError> {
@@ -115,10 +115,11 @@ pub(crate) fn set_scheduling(pid: Pid, class: Scheduling) -> Result<(), KernelEr
     })
 }
 
-/// Sets the thread's own slice, or removes it. A thread of a real-time class has none, and cannot be given
+/// Sets the thread's own slice, or removes it. A thread of a real-time class has no slice and cannot be given
 /// one.
 ///
-/// Kernel: 6.12, `kernel/sched/syscalls.c` `__setparam_fair()`; a runtime of 0 is the scheduler's own slice.
+/// Kernel: 6.12, `kernel/sched/syscalls.c` `__setparam_fair()`; a runtime of 0 selects the scheduler's
+/// default slice.
 pub(crate) fn set_slice(pid: Pid, slice: Slice) -> Result<(), KernelError> {
     write(pid, |tid| {
         let RawAttr { policy, flags, nice, priority, .. } = attributes(tid)?;
@@ -143,8 +144,8 @@ pub(crate) fn set_clamp(pid: Pid, clamp: UtilClamp) -> Result<(), KernelError> {
         };
         if clamp == UtilClamp::NONE {
             set(RESET, RESET)?;
-            // Without a clamp a real-time thread has sched_util_clamp_min_rt_default, the maximum by default;
-            // its class may be restored only after this.
+            // A thread that is still real-time (its class may be restored only later) now has the minimum
+            // sched_util_clamp_min_rt_default. Set the whole range explicitly then.
             if self::clamp(attributes(tid)?) == Some(UtilClamp::NONE) {
                 return Ok(());
             }
@@ -167,7 +168,7 @@ pub fn by_name(device: &str) -> Result<Vec<Pid>, KernelError> {
         let Ok(text) = file(pid, "comm") else { continue };
         let comm = String::from_utf8_lossy(&text);
         if let Some(id) = napi_in_name(comm.trim_end(), device) {
-            // Any process may give itself such a name.
+            // Any process can have such a name.
             if confirm(pid, None).is_ok() {
                 found.push((id, pid));
             }
@@ -218,7 +219,7 @@ pub(crate) fn rt_throttling() -> Result<RtThrottling, KernelError> {
     Ok(RtThrottling { runtime_us: number("sched_rt_runtime_us")?, period_us: number("sched_rt_period_us")? })
 }
 
-/// Completes the error for rejected CPUs, if cpusets reserve them for others.
+/// Completes the error for rejected CPUs if they belong to isolated cpuset partitions.
 ///
 /// Kernel: 6.18, `kernel/sched/syscalls.c` `__sched_setaffinity()`, `kernel/cgroup/cpuset.c`
 /// `cpuset_cpus_allowed()`.
@@ -234,7 +235,7 @@ fn why_refused(error: KernelError, cpus: &CpuSet) -> KernelError {
     }
 }
 
-/// Changes the thread with this number, and checks before and after that it is a NAPI's.
+/// Changes the thread with this pid, and checks before and after that it is a NAPI's thread.
 fn write(pid: Pid, change: impl FnOnce(libc::pid_t) -> Result<(), Errno>) -> Result<(), KernelError> {
     let started = confirm(pid, None)?;
     change(number(pid)?).map_err(|errno| failed(pid, errno))?;
@@ -289,7 +290,8 @@ fn slice(attr: RawAttr, default: u64) -> Option<Slice> {
     (default > 0).then(|| own(attr.runtime))
 }
 
-/// The scheduler's own slice, in nanoseconds, read from `kthreadd`; 0 on kernels without.
+/// The scheduler's default slice in nanoseconds, read from `kthreadd`; 0 on kernels without slices per
+/// thread.
 ///
 /// Kernel: 6.12, `kernel/sched/syscalls.c` `get_params()`.
 fn default_slice() -> u64 {

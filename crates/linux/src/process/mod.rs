@@ -1,8 +1,8 @@
 //! Running processes: their identity, access to them, and settings that can be changed from outside.
 //!
-//! A process is held by a pidfd, which cannot come to refer to another process, and its start time is
-//! compared with the observed one. Its files are accessed by `pidfd_getfd`, so nothing depends on how it was
-//! built, or on its user and its namespaces; this requires `CAP_SYS_PTRACE`.
+//! A process is held by a pidfd, which never refers to another process, and its start time is compared with
+//! the observed start time. Its files are accessed by `pidfd_getfd`, which works for any program, user and
+//! namespace, but requires `CAP_SYS_PTRACE`.
 
 mod affinity;
 mod cgroup;

@@ -1,5 +1,5 @@
-//! The owner of a process, and whether it is running, from files in `/proc` that can be read without waiting
-//! for the process.
+//! Reads the owner of a process, and whether it is running, from files in `/proc` that can be read without
+//! waiting for the process.
 
 use std::fmt;
 
@@ -14,7 +14,7 @@ use super::stat::TaskStatus;
 pub enum ProcessOwner {
     /// This user.
     User(u32),
-    /// A user together with all user namespaces that it owns, in which one user can have many uids.
+    /// Any user in another user namespace. One user can have many uids there, so they all count as one owner.
     OfOtherUserNamespaces,
 }
 
@@ -62,7 +62,7 @@ pub fn is_runnable(pid: Pid) -> bool {
     fields(pid).is_some_and(|fields| fields.trim_start().starts_with('R'))
 }
 
-/// The first field after the name, counted from 1 as in proc_pid_stat(5).
+/// The number of the first field after the name, counted from 1 as in proc_pid_stat(5).
 const STATE: usize = 3;
 
 /// The fields after the name.

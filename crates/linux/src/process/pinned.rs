@@ -14,7 +14,8 @@ use sys::netns::Netns;
 
 use super::stat::Stat;
 
-/// Maximum number of bytes that are read of one file of `/proc`: 800 000 lines of an epoll's fdinfo.
+/// Maximum number of bytes that are read of one file of `/proc`: enough for 800 000 lines of an epoll's
+/// fdinfo.
 const FILE_BYTES_MAX: usize = 64 << 20;
 /// The minimum number of bytes that one `read(2)` requests.
 const READ_BYTES: usize = 32 << 10;
@@ -36,8 +37,7 @@ pub fn identify(pid: Pid) -> Result<ProcessId, KernelError> {
     }
 }
 
-/// Whether exactly this process is running. A zombie is not, even though its parent has not waited for it
-/// yet.
+/// Whether exactly this process is running. A zombie does not count as running.
 pub fn is_running(id: &ProcessId) -> bool {
     PinnedProcess::reopen(id).is_ok_and(|process| process.confirm_running().is_ok())
 }
@@ -100,8 +100,8 @@ impl PinnedProcess {
         Ok(Self { id, kernel_thread: stat.kernel_thread, pidfd, directory })
     }
 
-    /// Opens exactly this process. The pidfd is opened before the start time is compared: if they agree, the
-    /// pidfd refers to this process or one that has exited.
+    /// Opens exactly this process. The pidfd is opened before the start time is compared: if the start times
+    /// agree, the pidfd refers to this process, which may have exited.
     pub(crate) fn reopen(id: &ProcessId) -> Result<Self, Cause> {
         let process = Self::open(id.pid)?;
         if process.id.started == id.started {
@@ -114,8 +114,8 @@ impl PinnedProcess {
         }
     }
 
-    /// Duplicates a descriptor of the process. The copy should be closed soon: while it is open, a `close` by
-    /// the process does not close a connection.
+    /// Duplicates a descriptor of the process. The copy should be closed soon: while it is open, the process
+    /// cannot close a connection by closing its own descriptor.
     pub(crate) fn duplicate(&self, fd: Fd) -> Result<OwnedFd, Cause> {
         let closed = || Cause::Gone(format!("descriptor {fd} is closed"));
         let number = i32::try_from(fd.0).map_err(|_| closed())?;
@@ -204,8 +204,8 @@ pub fn pids() -> Result<Vec<Pid>, KernelError> {
     Ok(pids)
 }
 
-/// The privilege that is required for inspecting another user's process on this host. A security module's
-/// EACCES becomes EPERM in some calls.
+/// The privilege that is required for inspecting another user's process on this host. Some calls report a
+/// security module's EACCES as EPERM.
 ///
 /// Kernel: 6.18, `kernel/ptrace.c` `__ptrace_may_access()`, `security/yama/yama_lsm.c` `yama_ptrace_access_check()`,
 /// `security/apparmor/lsm.c` `apparmor_ptrace_access_check()`, `kernel/pid.c` `__pidfd_fget()`.

@@ -19,8 +19,8 @@ pub fn cgroup_of(process: &ProcessId) -> Result<Option<String>, KernelError> {
     Ok(cgroup::path(&String::from_utf8_lossy(&text)).map(str::to_owned))
 }
 
-/// The mount points of systemd's hierarchy: the unified one, on hybrid hosts in addition to others, or a
-/// named one.
+/// The possible mount points of systemd's hierarchy: the only unified hierarchy, the unified one of a hybrid
+/// host, or the hierarchy `name=systemd`.
 pub(super) const MOUNTS: [&str; 3] = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified", "/sys/fs/cgroup/systemd"];
 
 /// The systemd service of which this is the only process, such as `netpolicy.service`; `None` for a process

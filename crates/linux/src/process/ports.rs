@@ -12,8 +12,8 @@ use sys::netns::Netns;
 use super::descriptors::{FdKind, descriptors};
 use super::pinned::PinnedProcess;
 
-/// The state and local port of each socket of a process that is in this list; of the UDP sockets, only those
-/// without a peer.
+/// The state and local port of each socket of a process that is in this list; UDP sockets with a peer are
+/// omitted.
 ///
 /// # Errors
 /// [`sys::Cause::Gone`] if it has exited; EACCES without permission to inspect it.

@@ -11,12 +11,11 @@ use sys::error::{Cause, Errno, KernelError};
 
 use super::PinnedProcess;
 
-/// Sockets of one protocol with the same address may be two groups, if they belong to two users or are bound
-/// to two devices.
+/// Sockets of one protocol with the same address form two groups if they belong to different users or are
+/// bound to different devices.
 const TWO_GROUPS: &str = "two groups of sockets have this address: of two users, or bound to two devices";
 
-/// Reads how connections are distributed to the listeners of a group. Devices have the names that they have
-/// in `like`.
+/// Reads how connections are distributed to the listeners of a group. Devices are named as in `like`.
 ///
 /// # Errors
 /// [`Cause::Gone`] if no socket listens there with `SO_REUSEPORT` any more, [`Cause::Absent`] if BPF cannot
@@ -31,8 +30,8 @@ pub(crate) fn read_spread(group: &ListenerGroup, like: &Spread) -> Result<Spread
 /// Changes how new connections are distributed to the listeners of a group.
 ///
 /// # Errors
-/// Those of [`read_spread`]; EBUSY if a foreign program selects the listener, because it could not be
-/// restored.
+/// Those of [`read_spread`]; EBUSY if a foreign program selects the listeners, because that program could not
+/// be restored.
 pub(crate) fn write_spread(group: &ListenerGroup, wanted: &Spread) -> Result<(), KernelError> {
     let what = || Setting::Process(ProcessKnob::Reuseport(*group, wanted.clone())).to_string();
     let found = members(group)?;
@@ -118,7 +117,7 @@ fn spread(
     Ok((Spread::Queues(lists.collect()), Some(program.counts()?)))
 }
 
-/// Lists the known descriptors of the group, at least one.
+/// Lists the descriptors of the group's sockets; there is at least one.
 fn members(group: &ListenerGroup) -> Result<Vec<FoundListener>, KernelError> {
     let what = || format!("{group}: reuseport");
     let mut found = ListenerScanner::load()?.all()?;

@@ -9,7 +9,7 @@ use sys::error::{Cause, KernelError};
 use super::descriptors::{FdKind, duplicate_if, socket_inode};
 use super::pinned::PinnedProcess;
 
-/// Maximum number of attempts to read a ring's fdinfo: it is empty while the ring's lock is held for a
+/// Maximum number of attempts to read a ring's fdinfo: the file is empty while the ring's lock is held for a
 /// submission.
 const FDINFO_READS_MAX: usize = 16;
 
@@ -50,11 +50,11 @@ pub fn write_ring_napi(id: &RingId, wanted: Option<RingNapi>) -> Result<(), Kern
 
 /// Ends a ring's busy polling permanently.
 ///
-/// Unregistering alone does not: the NAPIs that the ring has found stay in its list, and as long as that is
-/// not empty each wait polls them once. They expire only after 60 times `SEC_CONVERSION` jiffies, which is
-/// years. Registering with static tracking, for NAPIs that the application names, empties the list and stops
-/// the ring from adding NAPIs itself. A request that was looking up its NAPI meanwhile may still have added
-/// one, so the list is emptied twice.
+/// Unregistering alone is not enough: the NAPIs that the ring has found stay in its list, and as long as the
+/// list is not empty, each wait polls them once. They expire only after 60 times `SEC_CONVERSION` jiffies,
+/// which is years. Registering with static tracking, for NAPIs that the application names, empties the list
+/// and stops the ring from adding NAPIs itself. A request that was looking up its NAPI meanwhile may still
+/// have added one, so the list is emptied twice.
 ///
 /// Kernel: 6.17, `io_uring/napi.c` `io_unregister_napi()`, `dynamic_tracking_do_busy_loop()`,
 /// `io_napi_register_napi()`, `__io_napi_add_id()`, and `io_uring/napi.h` `io_napi()`. 7.3 empties the list
@@ -78,14 +78,14 @@ fn forgets_no_napi() -> Cause {
     }
 }
 
-/// Why a ring's busy polling cannot be set from outside and restored, if so.
+/// Returns why a ring's busy polling cannot be set and restored from outside; `None` if it can.
 fn why_closed(ring: &OwnedFd, napi: Option<RingNapi>) -> Option<Cause> {
     if let Err(errno) = sys::io_uring::probe(ring) {
         return Some(refusal(errno));
     }
     match sys::io_uring::tracks_by_name(ring) {
         Ok(true) => None,
-        // A ring that already polls gets its own values back, so it never has to stop polling.
+        // If a ring already polls, its values are restored later, so it never has to stop polling.
         Ok(false) => napi.is_none().then(forgets_no_napi),
         Err(errno) => Some(refusal(errno)),
     }
@@ -98,7 +98,7 @@ pub(crate) struct Observed {
     pub(crate) napi: Option<RingNapi>,
     /// The number of its registered files that are sockets.
     pub(crate) registered_sockets: usize,
-    /// Why its busy polling cannot be set from outside, if so.
+    /// Why its busy polling cannot be set from outside; `None` if it can.
     pub(crate) closed: Option<String>,
 }
 
@@ -196,7 +196,7 @@ impl Fdinfo {
         }
     }
 
-    /// The number of registered files that are sockets: lines `INDEX: socket:[INODE]` below `UserFiles`.
+    /// The number of registered files that are sockets: the lines `INDEX: socket:[INODE]` below `UserFiles`.
     fn registered_sockets(&self) -> usize {
         let below = self.0.lines().skip_while(|line| !line.starts_with("UserFiles:")).skip(1);
         let files = below.take_while(|line| line.starts_with(' '));

@@ -1,4 +1,4 @@
-//! Recognises the same epoll under two names: a process that forks leaves its epolls to its children.
+//! Recognises that two processes share an epoll: a child inherits its parent's epolls.
 
 use model::EpollId;
 
@@ -11,8 +11,8 @@ pub fn same_epoll(a: EpollId, b: EpollId) -> bool {
     }
 }
 
-/// Like [`same_epoll`], but always done by this process. The call blocks while one of the two processes
-/// executes another program.
+/// Like [`same_epoll`], but the comparison always runs in this process. The call blocks while one of the two
+/// processes executes another program.
 ///
 /// Kernel: 6.18, `kernel/kcmp.c` `kcmp_lock()`.
 pub fn is_same_epoll(a: EpollId, b: EpollId) -> bool {

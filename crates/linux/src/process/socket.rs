@@ -13,7 +13,7 @@ use super::descriptors::{FdKind, duplicate_if};
 use super::pinned::PinnedProcess;
 
 thread_local! {
-    /// Loaded when the budget of a socket is first read, because loading takes longer than all readings.
+    /// Loaded when a socket's budget is first read, because loading takes longer than many reads.
     static SCANNER: OnceCell<Result<EpollScanner, KernelError>> = const { OnceCell::new() };
 }
 
@@ -74,7 +74,7 @@ fn copy(id: &SocketId) -> Result<OwnedFd, Cause> {
     duplicate_if(&process, id.fd, FdKind::Socket(id.inode))
 }
 
-/// `SO_PREFER_BUSY_POLL` keeps interrupts masked, so it is set first and cleared last: see `plan::order`.
+/// See `plan::order` for the order: `SO_PREFER_BUSY_POLL` keeps interrupts masked.
 fn set(socket: &OwnedFd, wanted: SocketPolling) -> Result<(), Cause> {
     if let Some(budget) = wanted.busy_poll_budget {
         sockopt::set_busy_poll_budget(socket, budget).map_err(denied_or)?;

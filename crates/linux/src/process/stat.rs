@@ -1,4 +1,5 @@
-//! The parts of `/proc/PID/stat` and `/proc/PID/status` that identify and place a task.
+//! The parts of `/proc/PID/stat` and `/proc/PID/status` that identify a task, its parent, its user and its
+//! CPUs.
 
 use model::{CpuSet, Label, Pid};
 
@@ -23,7 +24,7 @@ impl Stat {
     pub(crate) fn parse(text: &[u8]) -> Option<Self> {
         /// Kernel: 6.18, `include/linux/sched.h` `PF_KTHREAD`.
         const PF_KTHREAD: u64 = 0x0020_0000;
-        /// The first field after the name, counted from 1 as in proc_pid_stat(5).
+        /// The number of the first field after the name, counted from 1 as in proc_pid_stat(5).
         const STATE: usize = 3;
         let open = text.iter().position(|&b| b == b'(')?;
         let close = text.iter().rposition(|&b| b == b')')?;
@@ -70,7 +71,7 @@ mod test {
     use super::*;
     use proptest::prelude::*;
 
-    /// A line of Linux 6.18 with this name in it.
+    /// `/proc/PID/stat` of Linux 6.18, for a task with this name.
     fn line(comm: &str) -> String {
         format!(
             "812 ({comm}) S 1 812 812 0 -1 4194624 6029 0 12 0 5 14 0 0 20 0 10 0 7731 425349120 1184 18446744073709551615 1 1 0"

@@ -1,4 +1,4 @@
-//! Threads by their numbers, while they run.
+//! Looks up running threads by number.
 
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::PathBuf;
@@ -23,8 +23,8 @@ pub fn threads_of(pid: Pid) -> Vec<u32> {
         .collect()
 }
 
-/// A path by which other processes, such as our children, can open one of our open files, with or without a
-/// name.
+/// A path by which other processes, such as our children, can open a file that this process has open, even if
+/// it has no name.
 pub fn path_of_our(file: impl AsFd) -> PathBuf {
     PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), file.as_fd().as_raw_fd()))
 }

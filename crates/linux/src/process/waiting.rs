@@ -11,10 +11,11 @@ const EPOLL_WAITS: [u64; 2] = [22, 441];
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 compile_error!("system call numbers of this architecture are unknown");
 
-/// The descriptor of the epoll that the thread waits on; `None` while it runs or sleeps in something else.
+/// The descriptor of the epoll that the thread waits on; `None` while it runs or sleeps in another system
+/// call.
 ///
-/// The numbers are this machine's: a thread of a 32-bit program may appear to wait, so the caller compares
-/// the descriptor with the process's epolls.
+/// The system call numbers are those of 64-bit programs: a thread of a 32-bit program may wrongly appear to
+/// wait, so the caller must compare the descriptor with the process's epolls.
 ///
 /// Kernel: 6.18, `fs/proc/base.c` `proc_pid_syscall()`: `running`, or the number and then the arguments in hexadecimal.
 pub(crate) fn epoll_waited_on(text: &[u8]) -> Option<Fd> {

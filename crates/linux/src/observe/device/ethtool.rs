@@ -1,4 +1,4 @@
-//! The answers of the ethtool family about devices, and their meaning.
+//! The replies of the ethtool family about devices, and their interpretation.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use sys::error::KernelError;
 
 use super::super::sources::{Sources, UnreadExt};
 
-/// The answers of the ethtool family about all devices.
+/// The replies of the ethtool family about all devices.
 #[derive(Debug, Default)]
 pub(super) struct EthtoolReplies {
     channels: Vec<RawChannels>,
@@ -106,13 +106,13 @@ fn features(raw: &RawFeatures, names: &[String]) -> Features {
     }
 }
 
-/// The offloads that the device's kernel knows, by name, without those that its driver does not support:
-/// these are always off.
+/// The states of the offloads that the kernel knows and the device's driver supports. Offloads that the
+/// driver does not support are always off.
 fn offloads(raw: &RawFeatures, names: &[String]) -> BTreeMap<Offload, bool> {
     offloads_by(raw, names, |bit| raw.is_active(bit))
 }
 
-/// Like [`offloads`], but with the requested states: the bits that a write changes. The kernel keeps them
+/// Like [`offloads`], but with the requested states, which a write changes. The kernel remembers a request
 /// while it cannot switch the offload.
 pub(crate) fn requested_offloads(raw: &RawFeatures, names: &[String]) -> BTreeMap<Offload, bool> {
     offloads_by(raw, names, |bit| raw.is_requested(bit))

@@ -1,4 +1,4 @@
-//! A device in sysfs: its queues with a file per setting, device-wide settings, and its bus device.
+//! Reads a device from sysfs: its queues, device-wide settings, and its bus device.
 
 use std::collections::BTreeSet;
 use std::str::FromStr;
@@ -35,7 +35,7 @@ pub(super) fn from_sysfs(
 fn queues(device: &mut Device, sysfs: &SysFs, directory: &str, unread: &mut Vec<Unread>) {
     let directory = format!("{directory}/queues");
     let names = sysfs.list(&directory).or_unread(unread);
-    // A device may have hundreds of queues, with four files each.
+    // Open the directory once: a device may have hundreds of queues, with four files each.
     let Some(sysfs) = sysfs.below(&directory).or_unread(unread) else { return };
     let sysfs = &sysfs;
     for name in &names {
@@ -72,7 +72,8 @@ fn bus_device(
 ) -> BTreeSet<IrqNumber> {
     let mut bus = format!("{directory}/device");
     device.kind = sysfs.link_name(&format!("{bus}/driver")).unwrap_or_default();
-    // Devices on these buses are parts of another device, which has the node and the interrupts.
+    // A device on one of these buses is part of another device, to which the NUMA node and the interrupts
+    // belong.
     if matches!(sysfs.link_name(&format!("{bus}/subsystem")).as_deref(), Some("virtio" | "auxiliary")) {
         let whole = sysfs.link_path(&bus).and_then(|path| path.rsplit('/').nth(1).map(str::to_owned));
         device.link.pci = whole.filter(|name| is_pci_address(name));
@@ -104,8 +105,7 @@ pub(super) fn number<T: FromStr>(sysfs: &SysFs, path: &str, unread: &mut Vec<Unr
     parsed.map(Some).or_unread(unread)
 }
 
-/// Reads a file with a mask of CPUs; an empty set if it does not exist, as for a queue of a device without
-/// XPS.
+/// Reads a file with a mask of CPUs; an empty set if the file does not exist, as on a device without XPS.
 fn mask(sysfs: &SysFs, path: &str, unread: &mut Vec<Unread>) -> CpuSet {
     let Some(text) = sysfs.read_if_any(path).or_unread(unread) else { return CpuSet::new() };
     CpuSet::parse_mask(&text)

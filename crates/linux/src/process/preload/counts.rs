@@ -15,11 +15,11 @@ use super::{PRELOAD_VARIABLE, libraries};
 /// The variable that tells the library the path of its file of counts.
 const COUNTS_VARIABLE: &str = "NETPOLICY_EPOLL_COUNTS";
 
-/// The number of threads with a separate slot; further threads share the last slot. The same as `THREADS_MAX`
-/// of `preload/epoll_count.c`.
+/// The number of threads with a separate slot; further threads share the last slot. Equals `THREADS_MAX` in
+/// `preload/epoll_count.c`.
 const THREADS_MAX: usize = 64;
-/// The size of a slot, and of the header before the slots, in numbers: as in `struct slot` and `struct
-/// counts` there.
+/// The size of a slot, and of the header before the slots, in 64-bit numbers: see `struct slot` and `struct
+/// counts` in that file.
 const NUMBERS: usize = 16;
 /// The index in a slot of the numbers that follow the size classes.
 const EVENTS: usize = EpollBatch::SIZES;
@@ -37,7 +37,8 @@ const _: () = assert!(
 );
 const _: () = assert!(SLOT_BYTES == 128 && BYTES == 8320, "the same as in preload/epoll_count.c");
 
-/// A file in which programs count what their `epoll_wait` returns, until this is dropped; after that they continue counting, but nothing reads the counts. The file has no name and need not be removed.
+/// A file in which programs count what their `epoll_wait` returns. After this is dropped the programs
+/// continue counting, but no one reads the counts. The file has no name and need not be removed.
 #[derive(Debug)]
 pub struct EpollCounts {
     file: File,

@@ -1,4 +1,4 @@
-//! Installs a library where programs can load it and no other user can change it.
+//! Installs a library in a place where programs can load it but no other user can change it.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -39,9 +39,9 @@ const MODE: Mode = Mode::from_raw_mode(0o755);
 /// contains a hash of the content, so that programs of two versions of netpolicy do not disturb each other.
 /// An existing library stays untouched; a new one appears atomically.
 ///
-/// Libraries of other versions stay, some 15 KB each, until `/run` is recreated at the next boot. A library
-/// that no process has loaded may still be loaded later, since parents pass on `LD_PRELOAD` without loading
-/// it themselves.
+/// Libraries of other versions stay, some 15 KB each, until `/run` is recreated at the next boot. An unused
+/// library must not be removed: a process may pass on `LD_PRELOAD` to its children without having loaded the
+/// library itself.
 ///
 /// # Errors
 /// If the directory, or a file of that name in it, is a symbolic link, belongs to another user or may be
@@ -146,7 +146,7 @@ fn only_we_may_change(file: impl AsFd) -> Result<bool, Errno> {
     Ok(owned && !Mode::from_raw_mode(stat.st_mode).intersects(Mode::WGRP | Mode::WOTH))
 }
 
-/// The 64-bit FNV-1a hash, to distinguish versions; whether a file is ours is decided by its whole content.
+/// The 64-bit FNV-1a hash, to distinguish versions; an existing file is compared by its whole content.
 fn fnv1a(bytes: &[u8]) -> u64 {
     bytes
         .iter()

@@ -2,9 +2,8 @@
 //! programs cannot load them.
 //!
 //! Full busy polling needs an event loop that returns every millisecond, and the timeout of `epoll_wait` is
-//! an argument of the application itself. Nothing outside a running process can change it, so this works only
-//! for programs that are started with the library in `LD_PRELOAD`, and not for those that are already
-//! running.
+//! an argument that only the application itself can change. So the library works only for programs that are
+//! started with the library in `LD_PRELOAD`, and not for those that are already running.
 //!
 //! The number of events that each `epoll_wait` returned is also known only to the program: the kernel does
 //! not count it, and a tracepoint on system calls would slow down every call on the machine. [`EpollCounts`]

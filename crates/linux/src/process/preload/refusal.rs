@@ -17,7 +17,7 @@ const LOOKED_AT_BYTES: u64 = 64 << 10;
 /// Maximum number of interpreters before the program. Kernel: 6.18, `fs/exec.c` `exec_binprm()`.
 const INTERPRETERS_MAX: usize = 5;
 
-/// Why preloading cannot work for this executable if the caller starts it; `None` if it can.
+/// Returns why preloading cannot work if the caller starts this executable; `None` if it can work.
 ///
 /// # Errors
 /// If the executable, or the interpreter that it names, cannot be read.
