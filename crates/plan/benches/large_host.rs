@@ -1,7 +1,7 @@
-//! Planning time on a large host: 1 024 queues, 256 CPUs, 500 services. `cargo bench -p netpolicy-plan`
-//! prints one line per stage, with the minimum and the median of several rounds: first with recipes that only
-//! name a delivery mode, then with recipes that set everything, a layout, and a service with another policy,
-//! so that the device is divided.
+//! Measures planning time on a large host: 1 024 queues, 256 CPUs, 500 services. `cargo bench -p
+//! netpolicy-plan` prints one line per stage, with the minimum and the median of several rounds. The recipes
+//! first only name a delivery mode. Then they set everything, with a layout and a service with another
+//! policy, so that the device is divided.
 
 use std::collections::BTreeMap;
 use std::hint::black_box;
@@ -71,8 +71,8 @@ fn timed<T>(what: &str, mut run: impl FnMut() -> T) {
     println!("{what:>24}: fastest {:?}, median {:?} of {ROUNDS}", rounds[0], rounds[ROUNDS / 2]);
 }
 
-/// The same host with everything that a recipe can set: moderation of single queues, transmit queues, rings,
-/// RSS contexts, rules, and cores on two nodes.
+/// Adds everything that a recipe can set: moderation of single queues, transmit queues, rings, RSS contexts,
+/// rules, and cores on two nodes.
 fn rich(mut host: Host) -> Host {
     let cores = CPUS / 2;
     let info = |cpu: u32| CpuInfo {
@@ -113,7 +113,7 @@ fn rich(mut host: Host) -> Host {
     host
 }
 
-/// The same policy with complete recipes, and one service with another policy.
+/// Adds complete recipes, and another policy for one service.
 fn whole(mut policy: Policy) -> Policy {
     let values = [
         (Mechanism::Coalescing(CoalesceParam::RxUsecs), RecipeValue::Number(0)),
@@ -132,8 +132,8 @@ fn whole(mut policy: Policy) -> Policy {
     policy
 }
 
-/// One device. Half of the services have connections, each on its own two queues; the other half has received
-/// no packet yet, so each of them claims all queues.
+/// A host with one device. Half of the services have connections, each on two separate queues. The other half
+/// has received no packet yet, so each of these services claims all queues.
 fn host() -> Host {
     let device = DeviceId { netns: NETNS, ifindex: IfIndex(2), name: Label::new("eth0") };
     let online: CpuSet = (0..CPUS).map(Cpu).collect();

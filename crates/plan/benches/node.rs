@@ -1,8 +1,8 @@
-//! Planning time on a node with 1 000 pods: two NICs with 32 queues each under a bond, a VLAN on the bond, a
-//! veth for each pod, device sections with patterns, and services matched by pod. `cargo bench -p
+//! Measures planning time on a node with 1 000 pods: two NICs with 32 queues each under a bond, a VLAN on the
+//! bond, a veth for each pod, device sections with patterns, and services matched by pod. `cargo bench -p
 //! netpolicy-plan --bench node` prints the minimum and the median of several rounds, and the peak memory of
-//! the process, including the node itself. `-- --once` plans once, `-- --none` not at all: the difference of
-//! their instruction counts under `valgrind --tool=callgrind` is the cost of one plan.
+//! the process, including the node itself. `-- --once` plans once, `-- --none` not at all: the difference
+//! between their instruction counts under `valgrind --tool=callgrind` is the cost of one plan.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -70,7 +70,7 @@ fn main() {
     );
 }
 
-/// `VmHWM` of this process, in KiB; 0 if the kernel does not report it.
+/// Returns `VmHWM` of this process in KiB; 0 if the kernel does not report it.
 #[expect(clippy::disallowed_methods, reason = "a benchmark reads /proc; the crate that it measures may not")]
 fn peak_kib() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -78,7 +78,7 @@ fn peak_kib() -> u64 {
     line.and_then(|line| line.trim().strip_suffix(" kB")?.parse().ok()).unwrap_or(0)
 }
 
-/// eth0 and eth1 under bond0, with bond0.100, and the host's end of each pod's veth.
+/// A node with eth0 and eth1 under bond0, with bond0.100, and with the host's end of each pod's veth.
 fn node() -> Host {
     let napis = |first: u32| (first..first + QUEUES_PER_NIC).collect::<Vec<_>>();
     let mut host = made::host();
@@ -116,7 +116,7 @@ fn node() -> Host {
     host
 }
 
-/// A pod's server, in its own namespace: its connections have NAPI ids of both NICs.
+/// A pod's server in a separate network namespace. Its connections have NAPI ids of both NICs.
 fn server(pod: u32, online: &CpuSet) -> Process {
     let pid = Pid(10_000 + pod);
     let id = ProcessId { pid, started: 1, comm: Label::new("server") };
@@ -177,7 +177,7 @@ fn policy() -> Policy {
     policy
 }
 
-/// Each service has the servers of the same number of pods.
+/// Gives each service the servers of the same number of pods.
 fn resolved() -> Resolved {
     (0..PODS).fold(Resolved::default(), |resolved, pod| {
         let intent = usize::try_from(3 + pod % SERVICES).expect("a small index");

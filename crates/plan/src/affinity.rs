@@ -14,9 +14,9 @@ use crate::queue_object::Objects;
 use crate::refusal::Refusal;
 use crate::wanted::Collected;
 
-/// Deals out the request's online CPUs in a cycle. The n-th interrupt and the n-th thread get the same CPU,
-/// so that with one worker per queue a packet is processed and read on CPUs that share a cache. The order
-/// depends only on identities, so the same host always gets the same result.
+/// Deals out the request's online CPUs in a cycle. The n-th interrupt and the n-th thread get the same CPU:
+/// with one worker per queue, a packet is then processed and read on CPUs that share a cache. The order
+/// depends only on identities, so the result for a host is always the same.
 #[derive(Clone, Debug)]
 pub(crate) struct Deal {
     cpus: Vec<Cpu>,
@@ -24,7 +24,7 @@ pub(crate) struct Deal {
 }
 
 impl Deal {
-    /// Deals out the CPUs that are both requested and online. `None` if there are none.
+    /// Creates a deal of the CPUs that are both requested and online; `None` if there are none.
     pub(crate) fn new(asked: &CpuSet, host: &Host) -> Option<Self> {
         let cpus: Vec<Cpu> = asked.intersection(&host.topology.online).iter().collect();
         (!cpus.is_empty()).then_some(Self { cpus, next: 0 })
@@ -38,7 +38,7 @@ impl Deal {
     }
 }
 
-/// The CPUs of one part of a placement: for its interrupts, its threads, and its wake-up latency.
+/// Assigns CPUs for one part of a placement: to its interrupts and threads, and for its wake-up latency.
 pub(crate) struct PartCpus<'a> {
     pub(crate) part: &'a PlacedRequest,
     pub(crate) index: &'a Index<'a>,
@@ -47,14 +47,13 @@ pub(crate) struct PartCpus<'a> {
     pub(crate) inferred: bool,
 }
 
-/// A queue whose interrupt is not pinned, because it was found by inference instead of being reported by the
-/// driver.
+/// A queue whose interrupt is not pinned, because the interrupt was inferred and not reported by the driver.
 struct InferredIrqs {
     device: DeviceId,
     evidence: String,
 }
 
-/// One note for each device, with one queue as evidence.
+/// Adds one note per device, with one queue as evidence.
 fn note_unsure(left: &[InferredIrqs], collected: &mut Collected) {
     let mut by_device: BTreeMap<DeviceId, (usize, &str)> = BTreeMap::new();
     for InferredIrqs { device, evidence } in left {
@@ -68,7 +67,7 @@ fn note_unsure(left: &[InferredIrqs], collected: &mut Collected) {
 }
 
 impl PartCpus<'_> {
-    /// The CPUs of interrupts and threads: those of the request, or else of the layout.
+    /// Collects the CPUs of interrupts and threads: those of the request, or else those of the layout.
     pub(crate) fn affinity(&self, collected: &mut Collected) -> Result<(), Refusal> {
         if let Some(objects) = &self.part.objects {
             self.affinity_of_objects(objects, collected)?;
@@ -89,7 +88,7 @@ impl PartCpus<'_> {
             collected.want(Setting::Irq(irq, IrqKnob::Affinity(cpus)), Reason::new(why, origin.clone()))?;
         }
         note_unsure(&left, collected);
-        // Continue dealing CPUs from process to process, as long as their allowed CPUs are the same.
+        // Processes with the same allowed CPUs share a deal.
         let mut deals: BTreeMap<CpuSet, Option<Deal>> = BTreeMap::new();
         for process in &self.part.processes {
             let cpuset = self.index.processes.get(&process.id.pid).and_then(|p| p.cpuset.as_ref());
@@ -113,7 +112,7 @@ impl PartCpus<'_> {
         Ok(())
     }
 
-    /// The interrupts of a layout's objects.
+    /// Collects the CPUs of the interrupts of a layout's objects.
     fn affinity_of_objects(&self, objects: &Objects, collected: &mut Collected) -> Result<(), Refusal> {
         let intent = &self.part.intent;
         let because = match (&intent.layout, self.entry(Mechanism::Layout)) {
@@ -156,7 +155,7 @@ impl PartCpus<'_> {
             .then_some(InferredIrqs { device: queue.device, evidence })
     }
 
-    /// If the recipe requests it, runs threads on the CPUs of their queues' interrupts.
+    /// Puts threads on the CPUs of their queues' interrupts, if the recipe requests that.
     fn threads_beside(&self, collected: &mut Collected) -> Result<(), Refusal> {
         let Some(RecipeValue::Switch(true)) = self.value(Mechanism::Threads) else { return Ok(()) };
         let Some(because) = self.entry(Mechanism::Threads) else { return Ok(()) };
@@ -196,7 +195,7 @@ impl PartCpus<'_> {
         Some(Reason::new(found.because.why.clone(), source))
     }
 
-    /// The maximum wake-up latency of CPUs: the smallest of all requests.
+    /// Collects the limit on the CPUs' wake-up latency: the lowest of all requests.
     pub(crate) fn wake_latency(&self, collected: &mut Collected) {
         if self.part.queues.is_empty() && self.part.processes.is_empty() {
             return;

@@ -1,8 +1,8 @@
-//! Converts requests of applications to intents of the policy. A request of a process becomes an intent for
-//! the process; requests of sockets become one for the epolls that watch them, because an epoll has one set
-//! of busy-poll parameters. They take precedence over requests for services and devices, but not over the
-//! operator's request for the process. Requests that cannot be met are dropped and reported; they never
-//! prevent the others from being placed.
+//! Converts requests of applications to intents of the policy. The request of a process becomes an intent for
+//! the process. The requests of sockets become intents for the epolls that watch the sockets, because an
+//! epoll has one set of busy-poll parameters. These intents take precedence over requests for services and
+//! devices, but not over the operator's request for the process. Requests that cannot be met are dropped and
+//! reported. They never prevent the others from being placed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,7 +13,7 @@ use crate::place::place;
 use crate::refusal::Refusal;
 use crate::resolved::Resolved;
 
-/// The maximum number of requests that are tried individually if they cannot all be placed together.
+/// If the requests cannot all be placed together, the maximum number that are tried individually.
 const TRIED_MAX: usize = 64;
 
 /// A policy and the application requests that can be met together with it.
@@ -25,8 +25,8 @@ pub struct Joined {
     pub notes: Vec<String>,
 }
 
-/// Adds the requests of applications to a policy. If the policy itself is refused, returns it unchanged: the
-/// caller's own placement reports that.
+/// Adds the requests of applications to a policy. Returns a refused policy unchanged: the caller's own
+/// placement reports the refusal.
 pub fn join(policy: &Policy, requested: &[AppRequest], host: &Host, resolved: &Resolved) -> Joined {
     let (requests, notes) = requests(policy, requested, host);
     let mut joined = Joined { policy: policy.clone(), notes };
@@ -63,13 +63,14 @@ fn left_out(request: &Intent, refusal: &Refusal) -> String {
     )
 }
 
-/// The requests of applications as intents, whether or not they can be met, and notes on invalid requests.
+/// Returns the requests of applications as intents, whether or not they can be met, and notes on invalid
+/// requests.
 pub fn requests(policy: &Policy, requested: &[AppRequest], host: &Host) -> (Vec<Intent>, Vec<String>) {
     let mut notes = Vec::new();
     let mut tasks: BTreeMap<Pid, PolicyName> = BTreeMap::new();
     let mut sockets: BTreeMap<u64, PolicyName> = BTreeMap::new();
     for asked in requested {
-        // netpolicy writes only numbers of policies, so another program wrote this one.
+        // Another program wrote this number: netpolicy writes only numbers of policies.
         let Some(policy) = PolicyName::from_number(asked.number) else { continue };
         match asked.of {
             Requester::Task(pid) => drop(tasks.insert(pid, policy)),
@@ -91,7 +92,7 @@ pub fn requests(policy: &Policy, requested: &[AppRequest], host: &Host) -> (Vec<
             requests.push(request(Target::Task(process.id.pid), policy, ITS_OWN));
         }
         for (policy, epolls) in epolls_by_policy(process, &sockets, &mut notes) {
-            // Sockets with the policy of the whole process need no separate request.
+            // Sockets that request the policy of their whole process need no separate request.
             if Some(policy) != own {
                 requests.push(request(
                     Target::Epolls(process.id.pid, epolls),
@@ -142,10 +143,10 @@ fn request(target: Target, policy: PolicyName, source: &str) -> Intent {
     Intent::new(target, policy, origin)
 }
 
-/// The source of a process's request for itself.
+/// The origin of a process's request for itself.
 const ITS_OWN: &str = "its own request";
 
-/// Whether an application made a request for itself or its sockets, and not the operator.
+/// Whether a request was made by an application, and not by the operator.
 pub(crate) fn is_of_application(intent: &Intent) -> bool {
     match &intent.target {
         Target::Epolls(..) => true,

@@ -1,8 +1,9 @@
-//! The owner of each shared object.
+//! Determines the owner of each shared object.
 //!
-//! A process belongs to its most specific request (task, then service). A queue belongs to the processes that
-//! receive on it, and the device's request gets the remaining queues. Two requests with the same values for
-//! an object may share it; different values are a conflict unless the device can be [divided](crate::divide).
+//! A process belongs to its most specific request (first a task's, then a service's). A queue belongs to the
+//! processes that receive on it, and the device's request gets the remaining queues. Two requests may share
+//! an object if they have the same values for it. Different values are a conflict, unless the device can be
+//! [divided](crate::divide).
 
 use model::{
     CpuSet, DeliveryMode, DeliveryParams, EmptyPolls, EpollParams, Intent, KthreadRequest, Nanoseconds,
@@ -30,7 +31,7 @@ impl ResolvedRequest<'_> {
         (self.params.defer_hard_irqs, self.params.gro_flush_timeout, self.params.irq_suspend_timeout)
     }
 
-    /// The context that polls a queue, and how that thread is scheduled.
+    /// The context that polls a queue, and how its thread is scheduled.
     pub(crate) fn of_kthread(&self) -> (Threading, &KthreadRequest) {
         (self.threading, &self.intent.kthread)
     }
@@ -72,18 +73,18 @@ impl ResolvedRequest<'_> {
 struct Owner {
     part: usize,
     process: Option<ProcessId>,
-    /// Whether the request owns the queue because the device is divided.
+    /// Whether the request owns the queue because of a division.
     by_division: bool,
 }
 
 /// The result of a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum QueueClaim {
-    /// The claimant owns the queue.
+    /// The claimant owns the queue now.
     Own,
-    /// Another part with the same values owns the queue.
+    /// This part owns the queue, and has the same values.
     Shared(usize),
-    /// The queue belongs to the part whose processes receive on it.
+    /// The processes of another part receive on the queue, so that part keeps it.
     Yielded,
 }
 
@@ -104,12 +105,12 @@ impl Claims {
         self.owners[slot].map(|owner| owner.part)
     }
 
-    /// Assigns a queue to a part, whatever process receives on it at present.
+    /// Assigns a queue to a part, even if other processes currently receive on it.
     pub(crate) fn give(&mut self, slot: usize, part: usize) {
         self.owners[slot] = Some(Owner { part, process: None, by_division: true });
     }
 
-    /// Claims a queue for a part: for one of its processes, or as a remaining queue of a device.
+    /// Claims a queue for a part: for one of its processes, or as a queue of its device that no process uses.
     ///
     /// # Errors
     /// [`RefusalKind::Conflict`] if another part has an equal claim and different values.
@@ -147,7 +148,7 @@ impl Claims {
     }
 }
 
-/// The refusal of different values for one object.
+/// The refusal for an object for which two requests have different values.
 pub(crate) fn conflict(
     object: impl std::fmt::Display,
     first: &ResolvedRequest<'_>,

@@ -1,4 +1,4 @@
-//! The usable CPUs in order of distance to a device, whole cores first.
+//! Orders the usable CPUs by their distance from a device.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ pub(crate) struct Core {
 /// The usable cores for a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct NearCores {
-    /// Cores of the device's NUMA node first, then by number.
+    /// The cores; those of the device's NUMA node come first.
     cores: Vec<Core>,
     core_of: BTreeMap<Cpu, usize>,
     /// How many cores are on the device's node; all cores if the node is unknown or has no usable CPU.
@@ -27,7 +27,8 @@ pub(crate) struct NearCores {
     pub(crate) local_is_closed: bool,
 }
 
-/// The CPUs that a request may use: the named ones, or else those that are not isolated; only online ones.
+/// The CPUs that a request may use: those that it names, or else those that are not isolated. Only online
+/// CPUs.
 pub(crate) fn allowed(intent: &Intent, host: &Host) -> CpuSet {
     let online = &host.topology.online;
     intent
@@ -37,7 +38,7 @@ pub(crate) fn allowed(intent: &Intent, host: &Host) -> CpuSet {
 }
 
 impl NearCores {
-    /// Orders the cores of these CPUs for a device.
+    /// Orders the cores of these CPUs by their distance from a device.
     pub(crate) fn new(device: &Device, allowed: &CpuSet, host: &Host) -> Self {
         let mut cores: Vec<Core> = Vec::new();
         let mut dealt = CpuSet::new();
@@ -74,7 +75,7 @@ impl NearCores {
         }
     }
 
-    /// The cores of the device's node.
+    /// Reduces this to the cores of the device's node.
     #[must_use]
     pub(crate) fn local(mut self) -> Self {
         self.cores.truncate(self.local);
@@ -91,8 +92,8 @@ impl NearCores {
         self.cores.len()
     }
 
-    /// Every CPU: the first thread of every core, then the second thread of every core that has one, and so
-    /// on.
+    /// All CPUs: first the first thread of every core, then the second thread of every core that has one, and
+    /// so on.
     pub(crate) fn in_turn(&self) -> Vec<Cpu> {
         let deepest = self.cores.iter().map(|core| core.threads.len()).max().unwrap_or(0);
         (0..deepest)
@@ -100,7 +101,7 @@ impl NearCores {
             .collect()
     }
 
-    /// The distance of two CPUs: 0 on one core, 1 in one cache, 2 on one node, 3 otherwise.
+    /// The distance between two CPUs: 0 in one core, 1 in one cache, 2 in one node, 3 otherwise.
     pub(crate) fn distance(&self, one: Cpu, other: Cpu) -> u8 {
         let of = |cpu: Cpu| self.core_of.get(&cpu).map(|at| &self.cores[*at]);
         match (of(one), of(other)) {

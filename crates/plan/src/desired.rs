@@ -1,4 +1,4 @@
-//! The desired value of every knob, with the reason.
+//! Determines the desired value of every knob, with the reason.
 
 use std::collections::BTreeSet;
 
@@ -28,7 +28,7 @@ use crate::wanted::{Collected, Desired, DesiredSetting};
 /// The desired settings of a placement.
 ///
 /// # Errors
-/// [`RefusalKind::Unsupported`] if this kernel lacks a feature that the mode needs, [`RefusalKind::Conflict`]
+/// [`RefusalKind::Unsupported`] if this kernel lacks a feature that a mode needs, [`RefusalKind::Conflict`]
 /// if two requests want different values for an interrupt or a device.
 pub fn desired(placement: &Placement, host: &Host) -> Result<Desired, Refusal> {
     let index = Index::new(host);
@@ -77,7 +77,7 @@ pub fn desired(placement: &Placement, host: &Host) -> Result<Desired, Refusal> {
     Ok(collected.desired)
 }
 
-/// Notes the initial value of new receive queues, if no request sets it.
+/// Notes which RPS mask new receive queues start with, if no request sets it.
 fn note_rps_default(placement: &Placement, index: &Index<'_>, collected: &mut Collected) {
     let mask = &index.host.rps_default_mask;
     for part in placement.parts.iter().filter(|_| !mask.is_empty()) {
@@ -108,8 +108,8 @@ fn note_busy_poll(index: &Index<'_>, collected: &mut Collected) {
     ));
 }
 
-/// Collects the desired settings of devices: from experts by name, and from recipes. Returns the devices
-/// whose queues are recreated; if there are any, only settings that recreate queues are collected.
+/// Collects the desired settings of devices: those that requests name, and those of recipes. Returns the
+/// devices whose queues are recreated. If there are any, collects only settings that recreate queues.
 fn want_of_devices(
     placement: &Placement,
     index: &Index<'_>,
@@ -163,7 +163,7 @@ fn is_for_others(part: &PlacedRequest, host: &Host) -> bool {
     }
 }
 
-/// The devices of a request: its own, or those of its queues.
+/// The devices of a request: the requested ones, or those of its queues.
 fn devices_of<'h>(part: &PlacedRequest, index: &Index<'h>) -> Vec<&'h Device> {
     if let Target::Device(name) = &part.intent.target {
         let own = index.host.device_named(name).filter(|device| !index.host.is_upper(device));
@@ -173,7 +173,7 @@ fn devices_of<'h>(part: &PlacedRequest, index: &Index<'h>) -> Vec<&'h Device> {
     ids.iter().filter_map(|id| index.devices.get(id).copied()).collect()
 }
 
-/// Checks that the kernel has what the mode needs.
+/// Checks that the kernel has the features that the mode needs.
 fn check_kernel(part: &PlacedRequest, host: &Host) -> Result<(), Refusal> {
     let lacks = |what: &str, since: KernelVersion| {
         Refusal::new(
@@ -204,8 +204,8 @@ fn check_kernel(part: &PlacedRequest, host: &Host) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// The refusal of events-only waiting. No Linux release has it, so the kernel was tested with an epoll
-/// instead of a version check.
+/// The refusal for waiting for events only. No Linux release has it, so an epoll shows whether the kernel
+/// does.
 fn no_events_only(part: &PlacedRequest, host: &Host) -> Refusal {
     let answer = if host.capabilities.epoll_params {
         "EPIOCSPARAMS refuses EPOLL_PARAMS_F_EVENTS_ONLY"
@@ -232,7 +232,7 @@ struct Wants<'a> {
 }
 
 impl Wants<'_> {
-    /// The settings of one NAPI.
+    /// Collects the settings of one NAPI.
     fn queue(&self, placed: &PlacedQueue, collected: &mut Collected) -> Result<(), Refusal> {
         let (queue, params) = (placed.queue, &self.part.params);
         let capabilities = &self.index.host.capabilities;
@@ -256,7 +256,7 @@ impl Wants<'_> {
         Ok(())
     }
 
-    /// The settings of a whole device, on kernels without settings for single NAPIs.
+    /// Collects the settings of a whole device, on kernels without settings for single NAPIs.
     fn device(&self, placed: &PlacedQueue, collected: &mut Collected) -> Result<(), Refusal> {
         let (id, params) = (placed.queue.device, &self.part.params);
         let device: Option<&Device> = self.index.devices.get(&id).copied();
@@ -273,7 +273,7 @@ impl Wants<'_> {
             )?;
             kthread::want_to_end(placed, self.index, &self.because_unthreaded(), collected)?;
         }
-        // Kernels before 5.8 have no deferral, so there is nothing to revoke.
+        // Kernels before 5.8 have no such deferral that could be set.
         if self.index.host.kernel >= since::DEVICE_DEFER_HARD_IRQS {
             collected.want(
                 Setting::DeviceNapis(id, DeviceNapiKnob::DeferHardIrqs(params.defer_hard_irqs)),
@@ -286,7 +286,7 @@ impl Wants<'_> {
         )
     }
 
-    /// Gives the NAPI a kernel thread if the mode polls in one; otherwise removes it.
+    /// Gives a NAPI a kernel thread if the mode polls in one; otherwise ends the thread.
     fn thread(&self, placed: &PlacedQueue, napi: &Napi, collected: &mut Collected) -> Result<(), Refusal> {
         let device = placed.queue.device;
         let set = |threading| {
@@ -300,7 +300,7 @@ impl Wants<'_> {
         if wanted != Threading::Off {
             return collected.want(set(wanted), self.because_threaded(device));
         }
-        // Before 6.17, the device reports whether its NAPIs are threaded.
+        // Before 6.17, only the device reports whether its NAPIs are threaded.
         let of_device = || self.index.devices.get(&device).and_then(|device| device.threaded);
         if napi.threaded.or_else(of_device).is_none_or(|threaded| threaded == Threading::Off) {
             return Ok(());
@@ -309,7 +309,7 @@ impl Wants<'_> {
         kthread::want_to_end(placed, self.index, &self.because_unthreaded(), collected)
     }
 
-    /// The busy polling of a process.
+    /// Collects the busy-polling settings of a process.
     fn process(&self, placed: &PlacedProcess, collected: &mut Collected) -> Result<(), Refusal> {
         let params = self.part.params.epoll;
         if self.index.host.capabilities.epoll_params {
@@ -340,7 +340,7 @@ impl Wants<'_> {
         self.sockets(placed, collected)
     }
 
-    /// The busy polling of sockets that no epoll watches.
+    /// Collects the busy-polling settings of sockets that no epoll watches.
     fn sockets(&self, placed: &PlacedProcess, collected: &mut Collected) -> Result<(), Refusal> {
         let mut polling = 0;
         for &socket in &placed.sockets {
@@ -376,7 +376,7 @@ impl Wants<'_> {
         Ok(())
     }
 
-    /// A reason that names the mode, or the request if it gives an explicit value.
+    /// Creates a reason that names the mode, or the request if the request gives the value explicitly.
     fn reason(&self, why: String, overridden: bool) -> Reason {
         let source = if overridden {
             format!("{}: explicitly requested", self.part.intent.origin)
@@ -471,9 +471,9 @@ impl Wants<'_> {
     }
 }
 
-/// The busy polling of a ring, for a mode with these epoll parameters. At 0 µs a wait polls once (6.18,
-/// `io_uring/napi.c` `io_napi_busy_loop_timeout()`), which is enough for an epoll that suspends IRQs in
-/// between. A ring never suspends them, so it gets the time of `napibusy` instead.
+/// The busy-polling settings of a ring, in a mode with these epoll parameters. At 0 µs, a wait polls once
+/// (6.18, `io_uring/napi.c` `io_napi_busy_loop_timeout()`). That suffices for an epoll, which suspends IRQs
+/// in between, but not for a ring, which never does. Therefore a ring gets the time of `napibusy` instead.
 fn ring_napi(params: EpollParams) -> Option<RingNapi> {
     let napibusy = DeliveryMode::NapiBusy.params().epoll.busy_poll_usecs;
     params.prefer_busy_poll.then_some(RingNapi {
@@ -482,8 +482,8 @@ fn ring_napi(params: EpollParams) -> Option<RingNapi> {
     })
 }
 
-/// The busy polling of a socket that no epoll watches, for a mode with these epoll parameters: like a ring,
-/// it never suspends IRQs. Its budget is unchanged if it cannot be read.
+/// The busy-polling settings of a socket that no epoll watches, in a mode with these epoll parameters. Like a
+/// ring, such a socket never suspends IRQs. The budget is unchanged if it cannot be read.
 fn socket_polling(params: EpollParams, now: SocketPolling, can_bpf: bool) -> SocketPolling {
     let readable = now.busy_poll_budget.is_some() || can_bpf && !now.polls();
     match ring_napi(params) {

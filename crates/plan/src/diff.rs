@@ -1,4 +1,4 @@
-//! The necessary changes, in the order of writing.
+//! Determines the necessary changes, in the order of writing.
 
 use std::collections::BTreeMap;
 
@@ -12,12 +12,13 @@ use crate::order;
 use crate::refusal::Refusal;
 use crate::wanted::Desired;
 
-/// The changes that turn a host into the desired state; an empty plan if there are none. Changes of one
-/// object through one kernel interface are one step, so that a NAPI costs one call.
+/// Returns the changes that turn a host into the desired state; an empty plan if there are none. Changes of
+/// one object through one kernel interface form one step, so that all settings of a NAPI take one call.
 ///
 /// # Errors
 /// [`crate::RefusalKind::Missing`] if an object no longer exists, or its value could not be read: an unknown
-/// value cannot be restored. [`crate::RefusalKind::Safety`] if a change would take a queue from its holder.
+/// value could not be restored. [`crate::RefusalKind::Safety`] if a change would take a queue from its
+/// holder.
 pub fn diff(desired: &Desired, host: &Host) -> Result<Plan, Refusal> {
     let index = Index::new(host);
     let mut changes: BTreeMap<(Object, Interface), Vec<Change>> = BTreeMap::new();

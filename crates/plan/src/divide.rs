@@ -1,10 +1,11 @@
 //! Divides a device: gives requests with different values separate queues.
 //!
-//! A device is divided if its own request is `mix`, if two requests would share a queue with different
-//! values, or if rules for a request's ports already exist, so that a division persists. The parts are
-//! contiguous. The first one is unclaimed and uses the main RSS table; an RSS context spreads packets over
-//! each other part, and rules for the ports of its processes direct packets there. Requests of sockets and
-//! tasks also get rules for their connections: a client listens on no port.
+//! A device is divided in three cases: its own request is `mix`; two requests would share a queue with
+//! different values; or rules for a request's ports already exist, so that a division persists. The parts of
+//! a device are contiguous. The first part belongs to no group and uses the main RSS table. For each other
+//! part, an RSS context spreads packets over its queues, and rules for the ports of its processes direct
+//! packets to it. Requests of sockets and tasks also get rules for their connections, because a client
+//! listens on no port.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -34,15 +35,15 @@ pub(crate) struct Claimant<'h> {
 struct Group<'w, 'p> {
     request: &'w ResolvedRequest<'p>,
     parts: Vec<usize>,
-    /// The needs of the requests, in the same order.
+    /// What each of the requests needs, in the same order.
     needs: Vec<Need<'p>>,
     ports: BTreeSet<Port>,
-    /// Their connections, each with its request.
+    /// The connections of these requests, each with its request.
     connections: BTreeMap<Connection, usize>,
 }
 
 impl Group<'_, '_> {
-    /// The minimum number of queues: the largest requirement, because these requests share queues.
+    /// The minimum number of queues: the largest need of one request, because these requests share queues.
     fn need(&self) -> u32 {
         self.needs.iter().map(|need| need.queues).max().unwrap_or(1)
     }
@@ -52,13 +53,13 @@ impl Group<'_, '_> {
         most.map_or("", |need| &need.why)
     }
 
-    /// Whether the number of queues already suffices, so that more queues would not help.
+    /// Whether more queues would not help any of the requests.
     fn is_fixed(&self) -> bool {
         self.needs.iter().any(|need| need.fixed)
     }
 }
 
-/// How many queues a request needs, for what reason, and whether more would help.
+/// How many queues a request needs, why, and whether more would help.
 struct Need<'p> {
     intent: &'p Intent,
     queues: u32,
@@ -75,7 +76,7 @@ struct Port {
     number: u16,
 }
 
-/// A connection as its packets arrive.
+/// A connection, from the point of view of its incoming packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Connection {
     transport: Transport,
@@ -84,7 +85,7 @@ struct Connection {
 }
 
 impl Connection {
-    /// The connection of a socket; `None` if the socket is not connected or its packets do not come from a
+    /// The connection of a socket; `None` if the socket is not connected or its packets arrive through no
     /// device.
     fn of(socket: &Socket) -> Option<Self> {
         let transport = match socket.state {
@@ -92,18 +93,18 @@ impl Connection {
             SocketState::Udp => Transport::Udp,
             SocketState::TcpListen | SocketState::TcpOther | SocketState::Other => return None,
         };
-        // An IPv4-mapped address is IPv4 on the wire.
+        // Packets to an IPv4-mapped address are IPv4 packets.
         let plain = |address: SocketAddr| SocketAddr::new(address.ip().to_canonical(), address.port());
         let (remote, local) = socket.remote.zip(socket.local)?;
         (!socket.is_loopback()).then(|| Self { transport, remote: plain(remote), local: plain(local) })
     }
 
-    /// The port on which the connection arrives.
+    /// The local port of the connection.
     fn port(self) -> Port {
         Port { transport: self.transport, six: self.local.is_ipv6(), number: self.local.port() }
     }
 
-    /// The fields that the connection's packets match: addresses and ports.
+    /// The match of the connection's packets, by addresses and ports.
     fn flow(self) -> Option<FlowMatch> {
         fn whole<A>(connection: Connection, source: A, destination: A) -> IpFlow<A> {
             IpFlow {
@@ -125,7 +126,7 @@ impl Connection {
 /// A divided device, with notes for its requests.
 pub(crate) struct Divided {
     pub(crate) division: Division,
-    /// Notes, each with the request that it belongs to.
+    /// Notes, each with the index of its request.
     pub(crate) notes: Vec<(usize, String)>,
 }
 
@@ -138,8 +139,8 @@ fn of_device(request: &ResolvedRequest<'_>, device: &Device) -> bool {
     matches!(&request.intent.target, Target::Device(name) if name == device.id.name.as_str())
 }
 
-/// Whether rules for a claimant's ports or connections already lead to queues outside the main RSS table: the device is
-/// divided.
+/// Whether the device is already divided: rules for a claimant's ports or connections lead to queues outside
+/// the main RSS table.
 pub(crate) fn is_divided_already(
     device: &Device,
     claimants: &[Claimant<'_>],
@@ -161,7 +162,7 @@ pub(crate) fn is_divided_already(
 ///
 /// # Errors
 /// [`RefusalKind::Conflict`] if there are too few queues or rules, if the driver cannot match packets, or if
-/// a request's packets cannot be distinguished; each with the nearest plan that works.
+/// a request's packets cannot be distinguished. The refusal has the nearest plan that works.
 pub(crate) fn divide(
     device: &Device,
     claimants: &[Claimant<'_>],
@@ -203,7 +204,7 @@ pub(crate) fn divide(
     check(device, &groups, index)?;
     drop_connections_on_ports(device, &mut groups, &mut notes);
     drop_connections_beyond_the_limit(device, &mut groups, claimants, &mut notes);
-    // No packet would reach the queues of a group without a rule.
+    // Without a rule, no packet would reach the queues of a group.
     groups.retain(|group| !group.ports.is_empty() || !group.connections.is_empty());
     let contexts = device.rss_contexts.is_some();
     let needed: u32 = groups.iter().map(Group::need).sum();
@@ -234,13 +235,13 @@ pub(crate) fn divide(
     Ok(Divided { division: Division { device: device.id, rest, shares }, notes })
 }
 
-/// The queues of a group if each group and all other packets get the same number.
+/// The number of queues of each group if all groups and the other packets get equal numbers.
 fn fair_share(there: u32, groups: usize) -> u32 {
     there / (u32::try_from(groups).unwrap_or(u32::MAX).saturating_add(1))
 }
 
-/// Bounds what applications take: a request of an application gets at most a fair share of the queues, and its
-/// threads share them.
+/// Limits what applications get: the request of an application gets at most a fair share of the queues, which
+/// its threads then share.
 fn bound_applications(
     device: &Device,
     there: u32,
@@ -265,19 +266,19 @@ fn bound_applications(
     }
 }
 
-/// Whether applications made the request for their sockets. Such a request is met as far as possible, and
+/// Whether applications made the request for their sockets. Such a request is met as far as possible. It is
 /// never refused for lack of queues.
 pub(crate) fn is_of_sockets(request: &ResolvedRequest<'_>) -> bool {
     matches!(request.intent.target, Target::Epolls(..))
 }
 
-/// The note on a request that shares its queues with others.
+/// The note on a request that shares its queues with other requests.
 pub(crate) fn no_own_queues(device: &Device, why: impl std::fmt::Display) -> String {
     format!("it gets no dedicated queues on {}: {why}", device.id)
 }
 
-/// Leaves out the connections that arrive on a port for which there is a rule. A connection of the same group
-/// needs no second rule; for one of another group, the NIC would decide which of the two rules applies.
+/// Drops connections that arrive on a port for which there is a rule. In the same group, they need no second
+/// rule. In another group, two rules would match, and the NIC would decide which one applies.
 fn drop_connections_on_ports(
     device: &Device,
     groups: &mut [Group<'_, '_>],
@@ -312,8 +313,9 @@ fn drop_connections_on_ports(
     }));
 }
 
-/// Leaves out connections beyond the number of rules that netpolicy adds to a device. Users get the same number
-/// of rules; what one does not use, the others get. Within it, those with a rule keep it.
+/// Drops connections that exceed the number of rules that netpolicy adds to a device. The number is divided
+/// equally among users; users with fewer connections leave their remainder to the others. A user's
+/// connections that already have a rule are kept first.
 fn drop_connections_beyond_the_limit(
     device: &Device,
     groups: &mut [Group<'_, '_>],
@@ -437,14 +439,14 @@ fn check(device: &Device, groups: &[Group<'_, '_>], index: &Index<'_>) -> Result
     Ok(())
 }
 
-/// The requests of a group that need more than this number of queues.
+/// Lists the requests of a group that need more than `queues` queues.
 fn beyond(group: &Group<'_, '_>, queues: u32) -> String {
     let more = group.needs.iter().filter(|need| need.queues > queues);
     let targets: BTreeSet<String> = more.map(|need| need.intent.target.to_string()).collect();
     targets.into_iter().collect::<Vec<_>>().join(" and ")
 }
 
-/// The refusal for too few queues, with what is missing and what would work.
+/// The refusal for too few queues: what is missing, and what would work.
 fn too_few(device: &Device, groups: &[Group<'_, '_>], after: &QueuesAfter) -> Refusal {
     let there = device.ordinary_rx_queues(after.rx(device));
     let needed: u32 = groups.iter().map(Group::need).sum();
@@ -466,7 +468,7 @@ fn too_few(device: &Device, groups: &[Group<'_, '_>], after: &QueuesAfter) -> Re
             group.why()
         ));
     }
-    // The group that needs most gives up a queue; among equals, the first one.
+    // The group that needs the most queues gives one up; of several such groups, the first one.
     if let Some(most) = groups.iter().rev().max_by_key(|group| group.need()) {
         let left = there.saturating_sub(1).saturating_sub(needed - most.need());
         let are = match left {
@@ -490,7 +492,7 @@ fn too_few(device: &Device, groups: &[Group<'_, '_>], after: &QueuesAfter) -> Re
     }
 }
 
-/// The number of channels with which a device has this many receive queues.
+/// The number of channels that gives a device this many receive queues.
 fn more_channels(device: &Device, queues: u32) -> Option<(ChannelKind, u32)> {
     let channels = device.channels?;
     [(ChannelKind::Combined, channels.rx.current), (ChannelKind::Rx, channels.combined.current)]
@@ -509,8 +511,8 @@ fn ports_of(claimant: &Claimant<'_>, request: &ResolvedRequest<'_>) -> BTreeSet<
     found
 }
 
-/// Whether a request gets rules for its connections. A service is known by its ports, and a rule for each of
-/// its connections would fill a NIC's table.
+/// Whether a request gets rules for its connections. A service is matched by its ports instead: a rule for
+/// each of its connections would fill a NIC's table.
 pub(crate) fn by_connection(request: &ResolvedRequest<'_>) -> bool {
     matches!(request.intent.target, Target::Epolls(..) | Target::Task(_))
 }
@@ -581,13 +583,13 @@ fn is_connection(flow: FlowMatch) -> bool {
     }
 }
 
-/// Collects the settings of a division.
+/// Collects the settings that a division needs.
 pub(crate) fn want(division: &Division, index: &Index<'_>, collected: &mut Collected) -> Result<(), Refusal> {
     let Some(&device) = index.devices.get(&division.device) else { return Ok(()) };
     let id = device.id;
     let Some(first) = division.shares.first() else { return Ok(()) };
     let reason = |why: String, origin: &str| Reason::new(why, format!("{origin}: queues are divided"));
-    // Request the setting even if it is on: another request may turn it off.
+    // Request the feature even if it is on, because another request may turn it off.
     if device.offloads.contains_key(&Offload::Ntuple) {
         let why = "rules for the services' ports need this feature".to_owned();
         collected

@@ -7,7 +7,7 @@ use model::{DeviceId, FlowRule, QueueSpan};
 pub struct Division {
     /// The device.
     pub device: DeviceId,
-    /// The queues for all traffic of requests without dedicated queues.
+    /// The queues for all packets that belong to no share.
     pub rest: QueueSpan,
     /// The parts with dedicated queues.
     pub shares: Vec<Share>,
@@ -20,7 +20,7 @@ pub struct Share {
     pub parts: Vec<usize>,
     /// The queues of the share.
     pub queues: QueueSpan,
-    /// The rules that direct packets there.
+    /// The rules that direct packets to these queues.
     pub rules: Vec<FlowRule>,
     /// The origin of the first request.
     pub origin: String,

@@ -1,4 +1,4 @@
-//! Facts about NIC drivers, from the kernel's source: how changes affect traffic, and what the driver would
+//! Facts about NIC drivers from the kernel's source: how changes affect traffic, and what a driver would
 //! reject.
 
 use std::collections::BTreeMap;
@@ -16,13 +16,13 @@ use crate::wanted::Collected;
 struct Changes<'a> {
     device: &'a Device,
     facts: &'a DriverFacts,
-    /// The kernel version of the facts.
+    /// The kernel version that the facts describe.
     kernel: &'a str,
     wanted: Vec<&'a NicKnob>,
 }
 
 impl Changes<'_> {
-    /// The location of a fact: `ena, Linux 7.3.4: drivers/net/…/ena_netdev.c:2248 ena_down`.
+    /// Formats the source of a fact: `ena, Linux 7.3.4: drivers/net/…/ena_netdev.c:2248 ena_down`.
     fn source<T>(&self, fact: &Fact<T>) -> String {
         format!("{}, Linux {}: {}", self.device.kind, self.kernel, fact.source())
     }
@@ -75,7 +75,7 @@ pub(crate) fn note(placement: &Placement, index: &Index<'_>, collected: &mut Col
     collected.desired.notes.extend(notes);
 }
 
-/// Notes values that adaptive moderation overrides, on drivers where it is on by default.
+/// Notes values that adaptive moderation overrides, for drivers that turn it on by default.
 fn adapts(of_device: &Changes<'_>) -> Option<String> {
     let asked = |param: CoalesceParam| {
         of_device.wanted.iter().find_map(|knob| match knob {
@@ -96,14 +96,14 @@ fn adapts(of_device: &Changes<'_>) -> Option<String> {
     })
 }
 
-/// Notes values beyond the driver's limits, according to its source. The running kernel may have a newer
-/// driver, so the running kernel's answer takes precedence, also on whether the device has RSS contexts.
+/// Notes values beyond the driver's limits according to its source. The running kernel may have a newer
+/// driver, so what it reports takes precedence, including whether the device has RSS contexts.
 pub(crate) fn note_limits(placement: &Placement, index: &Index<'_>, collected: &mut Collected) {
     let mut notes = Vec::new();
     for of_device in changes(placement, index, collected) {
         let Changes { device, facts, ref wanted, .. } = of_device;
         let contexts = wanted.iter().filter(|knob| matches!(knob, NicKnob::RssContext(_, true))).count();
-        // A rule that replaces one for the same flow needs no new slot.
+        // A rule that replaces one for the same flow uses the same slot.
         let has_one = |flow| device.flow_rules.iter().flatten().any(|placed| placed.flow == Some(flow));
         let is_new = |knob: &&&NicKnob| matches!(knob, NicKnob::FlowRule(flow, Some(_)) if !has_one(*flow));
         let rules = wanted.iter().filter(is_new).count();

@@ -4,8 +4,8 @@ use model::DeliveryMode;
 use model::live::LivePolls;
 
 /// The share of these packets, from 0 to 1, that a delivery mode delivers: by the timer and the application
-/// under deferral, by the application under suspension and busy polling, or by the kernel thread. `None` for
-/// modes that leave delivery to interrupts, and without packets.
+/// under deferral, by the application under suspension and busy polling, by the kernel thread under
+/// threading. `None` for modes that leave delivery to interrupts, and without packets.
 pub fn engaged_share(mode: DeliveryMode, packets: &LivePolls) -> Option<f64> {
     let delivered = match mode {
         DeliveryMode::Interrupt | DeliveryMode::EventBusy | DeliveryMode::UserBusy => return None,

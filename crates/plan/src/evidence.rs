@@ -1,4 +1,4 @@
-//! Measured verdicts on settings: evidence on a plan that would set them again, and on those in force.
+//! Measured verdicts on settings: evidence for a plan that would set them again, and for settings in force.
 
 use model::{Ruling, Setting};
 
@@ -9,18 +9,18 @@ pub struct JournalVerdict {
     pub transaction: String,
     /// The command of that transaction.
     pub command: String,
-    /// The settings.
+    /// The settings that were judged.
     pub settings: Vec<Setting>,
-    /// The service on whose traffic the settings were judged.
+    /// The service whose traffic judged the settings.
     pub service: String,
     /// The ruling.
     pub ruling: Ruling,
-    /// The measurements, in words.
+    /// The measurements, as text.
     pub measured: String,
 }
 
 impl JournalVerdict {
-    /// Whether it is negative.
+    /// Whether the verdict is against the settings.
     pub const fn is_against(&self) -> bool {
         matches!(self.ruling, Ruling::Worse | Ruling::BeyondLimit | Ruling::Stalled)
     }
@@ -30,7 +30,7 @@ impl JournalVerdict {
         self.is_against() || matches!(self.ruling, Ruling::Better | Ruling::Kept | Ruling::Mixed)
     }
 
-    /// Whether the evidence is on some of these settings, and on none of them with another value.
+    /// Whether the verdict is on some of these settings, and on none of them with another value.
     fn is_on(&self, settings: &[&Setting]) -> bool {
         let mut has = false;
         for setting in settings {
@@ -45,7 +45,7 @@ impl JournalVerdict {
         has
     }
 
-    /// Describes the evidence in a sentence.
+    /// Describes the verdict in a sentence.
     pub fn sentence(&self) -> String {
         let word = match self.ruling {
             Ruling::Better | Ruling::Kept => "better, or not worse",
@@ -60,7 +60,7 @@ impl JournalVerdict {
     }
 }
 
-/// The newest conclusive evidence on these settings; `known` is sorted newest first.
+/// The newest conclusive verdict on these settings. `known` is sorted newest first.
 pub fn evidence_on<'e>(settings: &[&Setting], known: &'e [JournalVerdict]) -> Option<&'e JournalVerdict> {
     known.iter().find(|evidence| evidence.is_conclusive() && evidence.is_on(settings))
 }

@@ -1,4 +1,4 @@
-//! Held queues, which no plan takes away.
+//! Refuses changes that would take a queue from its holder.
 
 use model::host::QueueConflict;
 use model::{Host, Plan};

@@ -1,4 +1,4 @@
-//! The value of a knob on the observed host, one file per family.
+//! Finds the value of a knob on the observed host; one file per family of settings.
 
 mod irq;
 mod kthread;
@@ -16,11 +16,11 @@ use model::{DeviceId, HostKnob, Object, RxQueue, Setting, TxQueue};
 use crate::index::Index;
 use crate::refusal::{Refusal, RefusalKind};
 
-/// The same knob of the same object, with the value in force.
+/// Returns the same knob of the same object with the value in force.
 ///
 /// # Errors
-/// [`RefusalKind::Missing`] if the object is not on the host, or the value could not be read: an unknown
-/// value cannot be restored, so it is not changed.
+/// [`RefusalKind::Missing`] if the host does not have the object, or the value could not be read. An unknown
+/// value could not be restored, so it is never changed.
 pub(crate) fn value(wanted: &Setting, index: &Index<'_>) -> Result<Setting, Refusal> {
     let found = match wanted {
         Setting::Napi(queue, knob) => napi::value(queue, knob, index).map(|knob| Setting::Napi(*queue, knob)),

@@ -5,36 +5,36 @@ use std::collections::BTreeMap;
 use model::host::{Device, Epoll, IoUring, Irq, Napi, Process, RxQueueState, Socket, Thread, TxQueueState};
 use model::{DeviceId, EpollId, Host, IrqNumber, NapiId, Pid, RingId, RxQueue, SocketId, ThreadId, TxQueue};
 
-/// Views into a [`Host`], by identity. Built once for each decision.
+/// References into a [`Host`], by identity. Built once for each decision.
 #[derive(Debug)]
 pub(crate) struct Index<'h> {
     pub(crate) host: &'h Host,
     pub(crate) devices: BTreeMap<DeviceId, &'h Device>,
     /// The receive queues, each with its NAPI if known.
     pub(crate) queues: BTreeMap<RxQueue, Option<NapiId>>,
-    /// The queues with all observed values.
+    /// The receive queues with their observed values.
     pub(crate) rx: BTreeMap<RxQueue, &'h RxQueueState>,
     /// The transmit queues.
     pub(crate) tx: BTreeMap<TxQueue, &'h TxQueueState>,
     pub(crate) napis: BTreeMap<NapiId, IndexedNapi<'h>>,
     pub(crate) irqs: BTreeMap<IrqNumber, &'h Irq>,
     pub(crate) processes: BTreeMap<Pid, &'h Process>,
-    /// The threads of these processes.
+    /// The threads of the observed processes.
     pub(crate) threads: BTreeMap<ThreadId, &'h Thread>,
-    /// The epolls of these processes.
+    /// The epolls of the observed processes.
     pub(crate) epolls: BTreeMap<EpollId, &'h Epoll>,
-    /// The io_urings of these processes.
+    /// The io_urings of the observed processes.
     pub(crate) rings: BTreeMap<RingId, &'h IoUring>,
-    /// The sockets of these processes that no epoll watches.
+    /// The sockets of the observed processes that no epoll watches.
     pub(crate) sockets: BTreeMap<SocketId, &'h Socket>,
 }
 
-/// A NAPI with the objects around it.
+/// A NAPI with its device and queues.
 #[derive(Debug)]
 pub(crate) struct IndexedNapi<'h> {
     pub(crate) device: &'h Device,
     pub(crate) napi: &'h Napi,
-    /// The receive queues that it serves, by index.
+    /// The receive queues that the NAPI serves, by index.
     pub(crate) queues: Vec<RxQueue>,
 }
 
@@ -45,7 +45,7 @@ fn by_themselves(process: &Process) -> impl Iterator<Item = (SocketId, &Socket)>
 }
 
 impl<'h> Index<'h> {
-    /// Creates views into this host.
+    /// Builds the index of a host.
     pub(crate) fn new(host: &'h Host) -> Self {
         let mut queues = BTreeMap::new();
         let mut napis = BTreeMap::new();

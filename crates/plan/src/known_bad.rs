@@ -12,7 +12,7 @@ use crate::wanted::Collected;
 pub(crate) struct Uses {
     /// Whether busy polling is requested or set.
     pub(crate) busy_poll: bool,
-    /// The loaded BPF programs; `None` if they were not counted.
+    /// The number of loaded BPF programs; `None` if they were not counted.
     pub(crate) bpf_programs: Option<u32>,
 }
 
@@ -21,7 +21,7 @@ pub(crate) struct Uses {
 pub(crate) struct Harm<'a> {
     pub(crate) name: &'a str,
     pub(crate) fault: &'a KnownFault,
-    /// The device with the driver; `None` if it is a fault of the kernel.
+    /// The device whose driver has the fault; `None` for a fault of the kernel.
     pub(crate) device: Option<&'a Device>,
     /// Whether the kernel certainly has the fault; otherwise a distribution may have fixed it.
     pub(crate) certain: bool,
@@ -58,14 +58,14 @@ fn holds(when: When, host: &Host, device: Option<&Device>, uses: Uses) -> bool {
     }
 }
 
-/// Whether an interrupt of one of its NAPIs goes to an isolated CPU.
+/// Whether the interrupt of one of the device's NAPIs goes to an isolated CPU.
 fn is_on_isolated_cpu(device: &Device, host: &Host) -> bool {
     let isolated = &host.topology.isolated;
     let mut irqs = device.napis.iter().filter_map(|napi| host.irq(napi.irq?.irq));
     irqs.any(|irq| !irq.effective_affinity.intersection(isolated).is_empty())
 }
 
-/// Notes the faults that harm once the plan is in force.
+/// Notes the faults that are harmful once the plan is in force.
 pub(crate) fn note(placement: &Placement, host: &Host, collected: &mut Collected) {
     let busy_poll = placement.parts.iter().any(|part| part.delivery.mode.params().epoll.prefer_busy_poll);
     let uses = Uses { busy_poll, bpf_programs: None };

@@ -1,6 +1,6 @@
-//! The kernel threads that poll NAPIs: who may have one, where it runs, and its priority. A real-time thread
-//! preempts all others on its CPU as long as it has packets, and the remote peer controls how many arrive. So
-//! the priority is bounded, and a real-time thread is not planned if neither RT throttling nor sleep would
+//! Plans the kernel threads that poll NAPIs: which NAPIs may have one, where it runs, and its priority. A
+//! real-time thread preempts all others on its CPU as long as it has packets, and the remote peer controls
+//! how many arrive. So its priority is bounded, and it is refused if neither RT throttling nor sleep would
 //! ever stop it.
 
 use model::{
@@ -15,7 +15,7 @@ use crate::placement::PlacedRequest;
 use crate::refusal::{Refusal, RefusalKind};
 use crate::wanted::Collected;
 
-/// Checks that a request's kernel threads are available here and starve no other task.
+/// Checks that a request's kernel threads are available on this host and cannot starve other tasks.
 ///
 /// # Errors
 /// [`RefusalKind::Unsupported`] if the kernel lacks them, [`RefusalKind::Safety`] for a real-time class
@@ -80,8 +80,8 @@ fn supported(
     Ok(())
 }
 
-/// Checks that the budget allows a request's thread class. This is possible before there is anything to
-/// place, for example before a command is started.
+/// Checks that the budget allows a request's thread class. This is possible before the request has any
+/// object, for example before a command is started.
 ///
 /// # Errors
 /// [`RefusalKind::Safety`] for a real-time priority above the bound.
@@ -150,7 +150,8 @@ fn real_time(
     .nearest("sysctl -w kernel.sched_rt_runtime_us=950000, the kernel's default; or `other:-20`"))
 }
 
-/// Collects the desired settings of the queues' kernel threads. Call it after the interrupts' affinity.
+/// Collects the desired settings of the queues' kernel threads. Call it after the interrupts' CPUs are
+/// collected.
 pub(crate) fn want(
     part: &PlacedRequest,
     index: &Index<'_>,
@@ -193,7 +194,7 @@ pub(crate) fn want(
     Ok(())
 }
 
-/// Checks that a queue's kernel thread can have its own slice.
+/// Checks that a slice can be set for a queue's kernel thread.
 fn has_slices(part: &PlacedRequest, queue: RxQueue, slice: Slice, index: &Index<'_>) -> Result<(), Refusal> {
     let asked = format!("requested at {}", part.intent.origin);
     if index.host.kthread_begins.as_ref().is_some_and(|begins| begins.slice.is_none()) {
@@ -231,7 +232,7 @@ fn has_slices(part: &PlacedRequest, queue: RxQueue, slice: Slice, index: &Index<
     }
 }
 
-/// The CPUs of one queue's kernel thread, and why; `None` to leave them unchanged.
+/// The CPUs of a queue's kernel thread, with the reason; `None` to leave them unchanged.
 fn cpus(
     part: &PlacedRequest,
     placed: &PlacedQueue,
@@ -286,7 +287,7 @@ fn cpus(
     )))
 }
 
-/// A queue's interrupt and the CPUs that it is going to have.
+/// A queue's interrupt, and the CPUs on which it will run.
 fn irq_cpus(placed: &PlacedQueue, index: &Index<'_>, collected: &Collected) -> Option<(IrqNumber, CpuSet)> {
     let number = placed.irq?;
     if let Some(wanted) = collected.wanted_of_irq(number) {
@@ -297,8 +298,8 @@ fn irq_cpus(placed: &PlacedQueue, index: &Index<'_>, collected: &Collected) -> O
     (!cpus.is_empty()).then(|| (number, cpus.clone()))
 }
 
-/// Prepares the end of a kernel thread, whose scheduling attributes are lost with it. The thread is first set
-/// to its initial scheduling, so that the change can be undone.
+/// Prepares ending a kernel thread, which loses the thread's scheduling attributes. First restores its
+/// initial scheduling, so that the change can be undone.
 pub(crate) fn want_to_end(
     placed: &PlacedQueue,
     index: &Index<'_>,

@@ -2,10 +2,10 @@
 //!
 //! This crate knows which delivery mode serves a policy, which queues, interrupts and epolls a workload uses,
 //! in which order settings are written, and how counts show whether they are engaged. It does not know how a
-//! setting is read or written, nor where a number came from: its input is a [`model::Host`] and its output is
-//! data. This is enforced by its dependencies (`model`, and `thiserror` for the only error), by `clippy.toml`
-//! next to `src/`, and by `forbid(unsafe_code)`. All iteration has a fixed order, so that the same input
-//! gives the same bytes.
+//! setting is read or written, nor where a number came from: its input is a [`model::Host`], and its output
+//! is data. Its dependencies (`model`, and `thiserror` for the only error), the `clippy.toml` next to `src/`
+//! and `forbid(unsafe_code)` enforce this. Every iteration has a fixed order, so equal input gives equal
+//! bytes.
 //!
 //! The data flow, with one producer for each type:
 //!

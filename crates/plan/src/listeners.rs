@@ -15,11 +15,11 @@ const ANCESTORS_MAX: usize = 64;
 pub(crate) enum Role {
     /// The process receives, or may receive: it has connections, or there is no sign that another process accepts them.
     Receives,
-    /// The process accepts, and its children serve the connections.
+    /// The process accepts connections, and its children serve them.
     HandsOn,
     /// The process is the service manager, which holds the listener of a socket unit.
     HoldsForUnit,
-    /// The process neither has nor waits for connections, and its descendant with this pid has the same listener.
+    /// The process neither has nor waits for connections; its descendant with this pid has the same listener.
     HoldsFor(Pid),
 }
 
@@ -27,13 +27,13 @@ pub(crate) enum Role {
 #[derive(Debug)]
 pub(crate) struct Listeners<'h> {
     processes: BTreeMap<Pid, &'h Process>,
-    /// By the listener's inode.
+    /// The processes that hold each listener, by the listener's inode.
     holders: BTreeMap<u64, Vec<Pid>>,
     /// Processes with connections, by local port.
     connected: BTreeMap<u16, BTreeSet<Pid>>,
 }
 
-/// Whether peers contact this socket: it listens, or is an unconnected UDP socket with a port.
+/// Whether peers can contact this socket: it listens, or it is an unconnected UDP socket with a port.
 pub fn serves(socket: &Socket) -> bool {
     match socket.state {
         SocketState::TcpListen => true,
@@ -107,8 +107,8 @@ impl<'h> Listeners<'h> {
     }
 }
 
-/// Whether the process is systemd, of the system or of a user: it listens for socket units, and starts the service on
-/// the first connection.
+/// Whether the process is systemd, as the manager of the system or of a user. It listens for socket units,
+/// and starts the service on the first connection.
 fn is_service_manager(process: &Process) -> bool {
     let exe = process.exe.strip_suffix(" (deleted)").unwrap_or(&process.exe);
     exe.rsplit('/').next() == Some("systemd")
@@ -175,7 +175,7 @@ mod test {
         let master = listening(10, 1, "/usr/sbin/nginx");
         let worker = watching(listening(11, 10, "/usr/sbin/nginx"), LISTENER);
         assert_eq!(roles(vec![master.clone(), worker]), [Role::HoldsFor(Pid(11)), Role::Receives]);
-        // In php-fpm, for example, the master's epoll watches pipes, and idle workers wait in accept(2).
+        // In php-fpm, the master's epoll watches pipes, and idle workers wait in accept(2).
         let master = watching(master, 99);
         let worker = listening(11, 10, "/usr/sbin/php-fpm");
         assert_eq!(roles(vec![master.clone(), worker]), [Role::HoldsFor(Pid(11)), Role::Receives]);
@@ -189,7 +189,7 @@ mod test {
         let systemd = listening(1, 0, "/usr/lib/systemd/systemd (deleted)");
         let service = watching(listening(40, 1, "/usr/sbin/nginx"), LISTENER);
         assert_eq!(roles(vec![systemd, service]), [Role::HoldsForUnit, Role::Receives]);
-        // Any other program that hands its listener to another process.
+        // Any other program that passes its listener to another process.
         let parent = watching(listening(30, 1, "/usr/bin/super"), 99);
         let service = watching(listening(40, 30, "/usr/sbin/nginx"), LISTENER);
         assert_eq!(roles(vec![parent, service]), [Role::HoldsFor(Pid(40)), Role::Receives]);

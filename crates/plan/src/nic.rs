@@ -1,5 +1,5 @@
-//! An expert's settings of a device in addition to its delivery mode: queues, rings, moderation, offloads,
-//! steering.
+//! Settings of a device that a request names in addition to a delivery mode: queues, rings, moderation,
+//! offloads, steering.
 
 mod steering;
 
@@ -19,8 +19,8 @@ use crate::refusal::{Refusal, RefusalKind};
 use crate::selection;
 use crate::wanted::Collected;
 
-/// Whether a request that is not in force yet recreates the device's queues. Settings of the queues can only
-/// be planned once they exist.
+/// Whether a request that is not in force yet recreates the device's queues. Their settings can only be
+/// planned once the new queues exist.
 pub(crate) fn remakes_queues(
     part: &PlacedRequest,
     device: &Device,
@@ -37,19 +37,19 @@ pub(crate) fn remakes_queues(
     Ok(false)
 }
 
-/// Whether a setting recreates the device's queues or NAPIs. A veth creates and destroys its NAPIs with GRO.
+/// Whether a setting recreates the device's queues or NAPIs. On a veth, GRO creates and destroys the NAPIs.
 ///
 /// Kernel: 6.18, `drivers/net/veth.c` `veth_set_features()`.
 pub(crate) fn remakes(setting: &Setting, device: &Device) -> bool {
     let napis_of_veth =
         device.kind == "veth" && matches!(setting, Setting::Nic(_, NicKnob::Offload(Offload::Gro, _)));
-    // The queues stop while the qdisc is replaced, and keep their settings.
+    // The queues stop while the qdisc is replaced, but keep their settings.
     let stays = matches!(setting, Setting::Nic(_, NicKnob::Qdiscs(..)));
     napis_of_veth || !stays && setting.disruption() != model::setting::Disruption::None
 }
 
-/// Collects the desired device settings of the part's request; if `remaking`, only those that recreate
-/// queues.
+/// Collects the desired device settings of the part's request. With `remaking`, collects only those that
+/// recreate queues.
 pub(crate) fn want(
     part: &PlacedRequest,
     device: &Device,
@@ -141,21 +141,22 @@ fn settings(
                 .because(format!("requested at {}", part.intent.origin))
                 .nearest("remove `xps`, or raise `tx-channels` if the driver supports more queues"));
         }
-        // One queue has no XPS setting to revoke.
+        // A device with one transmit queue has no XPS setting to revoke.
         NicRequest::Xps(false) if device.tx_queues.len() == 1 => Vec::new(),
         NicRequest::Xps(spread) => xps(*spread, device, &index.host.topology.online),
         NicRequest::Sysctl(sysctl, value) => vec![Setting::Host(HostKnob::Sysctl(*sysctl, *value))],
     })
 }
 
-/// Rounds a number of flows like the kernel, so that the value read back is the desired one. Kernel: 6.18,
-/// `net/core/net-sysfs.c` `store_rps_dev_flow_table_cnt()`.
+/// Rounds a number of flows as the kernel does, so that the value that is read back is the desired one.
+/// Kernel: 6.18, `net/core/net-sysfs.c` `store_rps_dev_flow_table_cnt()`.
 pub(crate) fn flows_as_rounded(count: u32) -> u32 {
     count.checked_next_power_of_two().filter(|_| count > 0).unwrap_or(count)
 }
 
-/// CPU i sends on queue i modulo the number of queues, as drivers assign them by default; or any CPU on any
-/// queue. Example: 6.18, `drivers/net/ethernet/intel/i40e/i40e_main.c` `i40e_config_xps_tx_ring()`.
+/// The XPS settings. If `spread`, CPU i sends on queue i modulo the number of queues, like drivers' defaults;
+/// otherwise any CPU sends on any queue. Example: 6.18, `drivers/net/ethernet/intel/i40e/i40e_main.c`
+/// `i40e_config_xps_tx_ring()`.
 pub(crate) fn xps(spread: bool, device: &Device, online: &CpuSet) -> Vec<Setting> {
     let queues = device.tx_queues.len().max(1);
     let of_queue = |position: usize| {
@@ -173,7 +174,7 @@ pub(crate) fn xps(spread: bool, device: &Device, online: &CpuSet) -> Vec<Setting
         .collect()
 }
 
-/// Entry i selects queue i modulo the number of queues. Kernel: `include/linux/ethtool.h`
+/// The even RSS table: entry i selects queue i modulo the number of queues. Kernel: `include/linux/ethtool.h`
 /// `ethtool_rxfh_indir_default()`.
 fn even_table(
     queues: u32,
@@ -216,7 +217,7 @@ fn check_channels(
     let Some(channels) = device.channels else { return Ok(()) };
     let separate = [ChannelKind::Rx, ChannelKind::Tx].map(|kind| (kind, channels.of(kind)));
     check_max(kind.as_str(), count, channels.of(kind).max, part, device).map_err(|refusal| {
-        // Drivers without combined channels count receive and transmit queues separately.
+        // A driver without combined channels counts receive and transmit queues separately: propose those.
         if kind != ChannelKind::Combined || channels.of(kind).max > 0 || separate[0].1.max == 0 {
             return refusal;
         }
@@ -238,7 +239,7 @@ fn check_channels(
     Ok(())
 }
 
-/// Refuses to remove queues whose values would be lost: nothing could restore them.
+/// Refuses to remove queues whose values would be lost and could not be restored.
 fn check_that_nothing_is_lost(
     part: &PlacedRequest,
     device: &Device,
@@ -272,17 +273,17 @@ fn losing((queue, values): (RxQueue, Vec<String>), part: &PlacedRequest, device:
         ))
 }
 
-/// Whether reducing the queues of a kind to this number would lose a queue's values.
+/// Whether reducing the channels of a kind to this number would lose a queue's values.
 pub(crate) fn loses_values(kind: ChannelKind, count: u32, device: &Device, index: &Index<'_>) -> bool {
     let Some(channels) = device.channels else { return false };
     let after = |of: ChannelKind| if of == kind { count } else { channels.of(of).current };
     lost(after(ChannelKind::Rx) + after(ChannelKind::Combined), device, index).is_some()
 }
 
-/// The first removed queue that has values, and these values.
+/// The first queue with values that would be removed, and these values.
 fn lost(left: u32, device: &Device, index: &Index<'_>) -> Option<(RxQueue, Vec<String>)> {
     device.rx_queues.iter().filter(|queue| queue.id.index.0 >= left).find_map(|queue| {
-        // A recreated queue starts with the default.
+        // A recreated queue starts with the default mask.
         let steered = !queue.rps_cpus.is_empty() && queue.rps_cpus != index.host.rps_default_mask;
         let values = [
             steered.then(|| format!("rps_cpus {}", queue.rps_cpus)),
@@ -294,14 +295,14 @@ fn lost(left: u32, device: &Device, index: &Index<'_>) -> Option<(RxQueue, Vec<S
     })
 }
 
-/// The values of a queue's NAPI that would be lost, as text.
+/// The values of a queue's NAPI that would be lost, for the refusal.
 fn values_of_napi(queue: &RxQueueState, device: &Device, index: &Index<'_>) -> Option<String> {
     let napi = index.napi_of(queue.id)?;
     let spans = [napi.gro_flush_timeout, napi.irq_suspend_timeout];
     let defers = napi.defer_hard_irqs.is_some_and(|polls| polls.0 > 0)
         || spans.into_iter().flatten().any(|span| !span.is_zero());
     let threaded = |threading: Option<Threading>| threading.is_some_and(|now| now != Threading::Off);
-    // A threaded device creates new NAPIs as threaded.
+    // A threaded device creates new NAPIs as threaded, so only a NAPI's own setting would be lost.
     let own_thread = threaded(napi.threaded) && !threaded(device.threaded);
     (defers || own_thread).then(|| "settings of its NAPI".to_owned())
 }
@@ -313,7 +314,7 @@ fn check_ring(kind: RingKind, size: u32, part: &PlacedRequest, device: &Device) 
     }
 }
 
-/// Checks that packets are no larger than the driver accepts, as the kernel requires.
+/// Checks that packets are not larger than the driver accepts.
 fn check_packet_size(
     size: PacketSize,
     bytes: u32,

@@ -1,5 +1,4 @@
-//! Explains why a device has no NAPI, and how to give it one. Refusals, `doctor` and `init` use the same
-//! text.
+//! Explains why a device has no NAPI, and how to give it one. Refusals, `doctor` and `init` share this text.
 
 use model::host::Device;
 use model::quoted;

@@ -1,4 +1,4 @@
-//! Turns a layout into objects of queues, interrupts and CPUs.
+//! Turns a layout into objects: queues, interrupts and CPUs that belong together.
 
 use model::host::Device;
 use model::{CpuSet, Layout, ObjectSpec, QueueIndex};
@@ -9,11 +9,11 @@ use crate::queue_object::{Objects, QueueObject};
 use crate::queues_after::QueuesAfter;
 use crate::refusal::{Refusal, RefusalKind};
 
-/// Groups a device's queues according to a layout. The same input gives the same objects.
+/// Groups a device's queues according to a layout. Equal input gives equal objects.
 ///
 /// # Errors
 /// [`RefusalKind::Usage`] if an explicit layout names queues that do not exist, [`RefusalKind::Missing`] if
-/// no CPU of an object, or none at all, may be used.
+/// the CPUs of an object, or all CPUs, are unusable.
 pub(crate) fn objects(
     layout: &Layout,
     device: &Device,
@@ -66,7 +66,7 @@ pub(crate) fn objects(
     Ok(made)
 }
 
-/// One object for each of the first `width` CPUs: queue i belongs to CPU i, and every other CPU joins the
+/// One object for each of the first `width` CPUs. Queue i belongs to CPU i, and every other CPU joins the
 /// nearest object.
 fn spread(queues: &[&PlacedQueue], near: &NearCores, width: usize) -> Objects {
     let turn = near.in_turn();
@@ -93,7 +93,7 @@ fn spread(queues: &[&PlacedQueue], near: &NearCores, width: usize) -> Objects {
     Objects { objects, ..Objects::default() }
 }
 
-/// All queues in one object, on this many CPUs.
+/// One object with all queues, on this many CPUs.
 fn shared(queues: &[&PlacedQueue], near: &NearCores, count: u32, notes: &mut Vec<String>) -> Objects {
     let turn = near.in_turn();
     let wanted = usize::try_from(count).unwrap_or(usize::MAX);
@@ -112,7 +112,7 @@ fn shared(queues: &[&PlacedQueue], near: &NearCores, count: u32, notes: &mut Vec
     Objects { objects, ..Objects::default() }
 }
 
-/// Checks that an explicit layout names queues that the device has, or will have.
+/// Checks that an explicit layout names only queues that the device has or will have.
 ///
 /// # Errors
 /// [`RefusalKind::Usage`] for the first queue that the device lacks.
@@ -134,7 +134,7 @@ pub(crate) fn check_queues(layout: &Layout, device: &Device, after: &QueuesAfter
     })
 }
 
-/// The layout as written by the operator.
+/// The objects of an explicit layout.
 fn explicit(
     requests: &[ObjectSpec],
     device: &Device,
@@ -162,7 +162,8 @@ fn explicit(
     Ok(Objects { objects, ..Objects::default() })
 }
 
-/// Transmit queue j belongs to object j modulo the number of objects, if the objects have sending CPUs.
+/// Distributes transmit queues if the objects have sending CPUs: queue j belongs to object j modulo their
+/// number.
 fn deal_transmit_queues(objects: &mut [QueueObject], device: &Device) {
     let count = objects.len().max(1);
     for (at, object) in objects.iter_mut().enumerate() {

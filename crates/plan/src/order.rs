@@ -1,37 +1,42 @@
-//! The order in which settings are written, so that no intermediate state is worse than both ends.
+//! The order in which settings are written. No intermediate state may be worse than both ends.
 //!
-//! **The device first, from the ground up.** Host-wide numbers depend on nothing. Changing the number of queues,
-//! the rings and some offloads reset the device, with new interrupts and NAPIs, so everything that depends on
-//! queues comes afterwards: moderation, RSS, steering. An RSS context is created before the rules that refer to
-//! it, and removed after them: the kernel refuses anything else.
+//! **The device first, from the ground up.** Host-wide settings depend on nothing. Changing the number of
+//! queues, the rings and some offloads resets the device, with new interrupts and NAPIs. So everything that
+//! depends on queues comes afterwards: moderation, RSS, steering. An RSS context is created before the rules
+//! that refer to it, and removed after them, because the kernel refuses any other order.
 //!
-//! **Then affinity.** An IRQ's new CPU takes effect at its next interrupt, and a NAPI's timer stays on the CPU
-//! that armed it (`HRTIMER_MODE_REL_PINNED`). Once interrupts are deferred or suspended, the next one may be far
-//! away, so they are moved before that.
+//! **Then affinity.** An IRQ's new CPU takes effect at its next interrupt, and a NAPI's timer stays on the
+//! CPU that armed it (`HRTIMER_MODE_REL_PINNED`). Once interrupts are deferred or suspended, the next one may
+//! be far away, so they are moved first.
 //!
-//! **The poller comes first and leaves last.** An epoll (or io_uring) with `prefer_busy_poll` polls the NAPI; the
-//! queue's settings make the kernel rely on it and keep the IRQ masked. When values are raised, epolls are written
-//! before queues: `prefer_busy_poll` without deferral costs one poll per wait and changes nothing else, whereas
-//! deferral without a poller delays packets by `gro-flush-timeout`, 5 ms in `fullbusy`. When values are lowered,
-//! queues are written before epolls. The reverse order would be a trap: clearing `prefer_busy_poll` while IRQs are
-//! suspended leaves them to `irq-suspend-timeout` (20 ms without a packet), because only an `epoll_wait` that
-//! still prefers busy polling would resume them (6.18, `fs/eventpoll.c` `ep_busy_loop()`,
-//! `ep_resume_napi_irqs()`). If the queue's values are cleared first, the application's next `epoll_wait` polls
-//! once more, `busy_poll_stop()` has nothing to defer with, and `napi_complete_done()` enables the IRQ; after
-//! that, clearing the epoll's flag has no effect. The remaining case is an application that does not call
-//! `epoll_wait` between the two writes: it suspends its IRQs for at most one `irq-suspend-timeout`.
+//! **The poller comes first and leaves last.** An epoll (or io_uring) with `prefer_busy_poll` polls the NAPI;
+//! the queue's settings make the kernel rely on that and keep the IRQ masked.
 //!
-//! **Within a queue, dependent settings come later.** When values are raised: `defer-hard-irqs` (has no effect
-//! without the timer), `gro-flush-timeout` (by itself it would delay GRO), `irq-suspend-timeout` (without the
-//! other two, the kernel enables the IRQ at every `epoll_wait`: 74 700 softirq polls per second in the study).
-//! Lowering is the mirror image, and everything is lowered before anything is raised. With netlink, all settings
-//! of a queue are one message; the order matters for other interfaces, and in the undo script.
+//! When values are raised, epolls are written before queues. `prefer_busy_poll` without deferral only costs
+//! one poll per wait, whereas deferral without a poller delays packets by `gro-flush-timeout`, which is 5 ms
+//! in `fullbusy`.
 //!
-//! **A kernel thread comes before its settings.** It exists once its queue is threaded; then its CPUs are set,
-//! and then its class, so that a thread with the highest priority never runs on the wrong CPU. For removal, the
-//! class is lowered first, then the CPUs are restored, and then the thread ends.
+//! When values are lowered, queues are written before epolls. In the reverse order, clearing
+//! `prefer_busy_poll` while IRQs are suspended would leave packets to `irq-suspend-timeout` (20 ms), because
+//! only an `epoll_wait` that still prefers busy polling resumes the IRQs (6.18, `fs/eventpoll.c`
+//! `ep_busy_loop()`, `ep_resume_napi_irqs()`). If the queue's values are cleared first, the application's
+//! next `epoll_wait` polls once more, `busy_poll_stop()` has nothing to defer with, and
+//! `napi_complete_done()` enables the IRQ; after that, clearing the epoll's flag has no effect. One case
+//! remains: an application that does not call `epoll_wait` between the two writes keeps its IRQs suspended
+//! for at most one `irq-suspend-timeout`.
 //!
-//! All rules are symmetric, so the inverse of a plan, which is its reverse, is in order as well.
+//! **Within a queue, dependent settings come later.** When values are raised, the order is `defer-hard-irqs`
+//! (no effect without the timer), `gro-flush-timeout` (by itself it would delay GRO), `irq-suspend-timeout`
+//! (without the other two, the kernel enables the IRQ at every `epoll_wait`: 74 700 softirq polls per second
+//! in the study). Lowering is the mirror image, and everything is lowered before anything is raised. With
+//! netlink, all settings of a queue are one message; the order matters for other interfaces and in the undo
+//! script.
+//!
+//! **A kernel thread comes before its settings.** It exists once its queue is threaded. Then its CPUs are
+//! set, and then its class, so that a thread with the highest priority never runs on the wrong CPU. For
+//! removal, the class is lowered first, then the CPUs are restored, and then the thread ends.
+//!
+//! All rules are symmetric, so the inverse of a plan, which is its reverse, is also in order.
 
 use std::collections::BTreeSet;
 
@@ -40,7 +45,7 @@ use model::{
     Change, DeviceId, DeviceNapiKnob, Interface, NapiKnob, Object, RxQueue, Setting, Step, Threading,
 };
 
-/// The queues and devices whose kernel threads end because of a plan.
+/// The queues and devices whose kernel threads a plan ends.
 #[derive(Debug, Default)]
 pub(crate) struct EndingThreads {
     queues: BTreeSet<RxQueue>,
@@ -48,7 +53,7 @@ pub(crate) struct EndingThreads {
 }
 
 impl EndingThreads {
-    /// Collects them from these changes.
+    /// Collects the threads that these changes end.
     pub(crate) fn of<'c>(changes: impl Iterator<Item = &'c Change>) -> Self {
         let mut ending = Self::default();
         for change in changes {
@@ -62,7 +67,7 @@ impl EndingThreads {
         ending
     }
 
-    /// Whether a change is of a kernel thread that is about to end.
+    /// Whether a change sets a kernel thread that is about to end.
     fn has(&self, change: &Change) -> bool {
         change.to().interface() == Interface::Kthread
             && matches!(change.to().object(), Object::Queue(queue)
@@ -70,7 +75,7 @@ impl EndingThreads {
     }
 }
 
-/// The phase of a step: smaller ones first, then by object.
+/// The phase of a step. Steps with a smaller phase are written first; within a phase, the object decides.
 pub(crate) fn phase(step: &Step, ending: &EndingThreads) -> WritePhase {
     let change = &step.changes()[0];
     let facts = change.to().facts();
@@ -86,7 +91,7 @@ pub(crate) fn within_step(mut changes: Vec<Change>, ending: &EndingThreads) -> V
     changes
 }
 
-/// Whether a change reduces something: it lowers deferral or polling, or removes an object or a thread.
+/// Whether a change reduces something: deferral, polling, or the number of objects or threads.
 fn goes_down(change: &Change, ending: &EndingThreads) -> bool {
     ending.has(change) || change.to().weight() < change.from().weight() || change.to().removes()
 }

@@ -1,11 +1,11 @@
-//! Processes in other network namespaces, such as containers and pods: which of these processes receive on a
+//! Processes in other network namespaces, such as those of containers and pods: which of them receive on a
 //! NIC of this namespace, and why the others do not.
 //!
-//! A socket has the id of the NAPI of its last packet, whatever namespace that NAPI's device is in, and busy
-//! polling finds it only by that id (6.18, `net/core/dev.c` `napi_by_id()`). The path of a packet decides
-//! whether the id survives: `bpf_redirect_peer()`, macvlan and ipvlan pass on the same buffer within one poll
-//! (`skb_do_redirect()`, `RX_HANDLER_ANOTHER`). A veth transmits it, which overwrites the id with the CPU's
-//! (`netdev_core_pick_tx()`, `sender_cpu`).
+//! A socket stores the id of the NAPI of its last packet, whatever namespace that NAPI's device is in. Busy
+//! polling finds the NAPI only by that id (6.18, `net/core/dev.c` `napi_by_id()`). Whether the id survives
+//! depends on the path of the packet. `bpf_redirect_peer()`, macvlan and ipvlan pass on the same buffer
+//! within one poll (`skb_do_redirect()`, `RX_HANDLER_ANOTHER`). A veth transmits the buffer, which overwrites
+//! the id with the CPU's (`netdev_core_pick_tx()`, `sender_cpu`).
 
 use std::collections::BTreeSet;
 
@@ -15,7 +15,7 @@ use model::{Host, NetnsId, Pid};
 use crate::index::Index;
 use crate::listeners::{Listeners, Role, serves};
 
-/// Whether a process in another namespace receives on a NAPI of this namespace's devices.
+/// Whether a process in any namespace receives on a NAPI of this namespace's devices.
 pub(crate) fn receives_here(process: &Process, index: &Index<'_>) -> bool {
     process.sockets.iter().filter_map(|socket| socket.napi).any(|napi| index.napis.contains_key(&napi))
 }
@@ -25,9 +25,9 @@ pub(crate) fn is_in_other_netns(process: &Process, host: &Host) -> bool {
     process.netns.is_some_and(|netns| netns != host.netns)
 }
 
-/// The processes in this namespace that serve a port but have not shown their NAPI by any packet: all queues
-/// are claimed for them until then. Processes that only hold a listener for others never receive a packet and
-/// are excluded.
+/// The processes in this namespace that serve a port but have received no packet that shows their NAPI. Until
+/// then, they claim all queues. Excludes processes that only hold a listener for others and never receive a
+/// packet.
 pub fn without_packets(pids: impl IntoIterator<Item = Pid>, host: &Host) -> impl Iterator<Item = &Process> {
     let listeners = Listeners::new(&host.processes);
     let processes = pids.into_iter().filter_map(|pid| host.process(pid));
@@ -39,18 +39,18 @@ pub fn without_packets(pids: impl IntoIterator<Item = Pid>, host: &Host) -> impl
     })
 }
 
-/// The TCP ports, with their network namespaces, on which this process listens: the first connection to one
-/// of them shows the NAPI.
+/// The TCP ports on which this process listens, with their network namespaces. The first connection to one of
+/// them shows the NAPI.
 pub fn listened_ports(process: &Process) -> BTreeSet<(NetnsId, u16)> {
     let listeners = process.sockets.iter().filter(|socket| socket.state == SocketState::TcpListen);
     listeners.filter_map(|socket| Some((process.netns?, socket.local?.port()))).collect()
 }
 
-/// The path of packets to a process that receives on no NAPI here.
+/// The path of the packets of a process that receives on no NAPI of this namespace.
 pub(crate) enum Path {
-    /// Through NAPIs of its own namespace's devices.
+    /// Through NAPIs of its own namespace's devices; the number of these connections.
     OwnDevices(usize),
-    /// Through a CPU's backlog.
+    /// Through a CPU's backlog; the number of these connections.
     Backlog(usize),
     /// Unknown: no packet has arrived yet.
     NotSeen,

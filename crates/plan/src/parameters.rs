@@ -1,4 +1,4 @@
-//! A delivery mode's values with the request's overrides, checked first. Every check is for a combination
+//! The values of a delivery mode with a request's overrides, after checks. Every check is for a combination
 //! that the kernel accepts silently but that has no effect, or the opposite of the intended one.
 
 use model::{DeliveryMode, DeliveryParams, EmptyPolls, Intent, Nanoseconds, NapiKnob};
@@ -8,8 +8,8 @@ use crate::refusal::{Refusal, RefusalKind};
 /// The values of a mode for one request, with the request's overrides.
 ///
 /// # Errors
-/// [`RefusalKind::Usage`] for contradicting values, [`RefusalKind::Safety`] if they exceed the budget's
-/// delay.
+/// [`RefusalKind::Usage`] for contradicting values, [`RefusalKind::Safety`] if they exceed the delay in the
+/// budget.
 pub(crate) fn with_overrides(
     intent: &Intent,
     mode: DeliveryMode,
@@ -121,11 +121,11 @@ fn contradiction(intent: &Intent, mode: DeliveryMode, params: &DeliveryParams) -
     None
 }
 
-/// The maximum delay of a packet without an explicit budget: a wrong unit in a policy file must not cut off a
-/// host. The maximum in recipes is 5 ms.
+/// The maximum delay of a packet without an explicit budget, so that a wrong unit in a policy file cannot cut
+/// off a host. Recipes use at most 5 ms.
 const ADDED_DELAY_UNASKED: Nanoseconds = Nanoseconds::from_millis(1_000);
 
-/// The delay of deferral: up to one `gro-flush-timeout` for a packet to an idle application.
+/// Checks the delay that deferral adds: up to one `gro-flush-timeout` for a packet to an idle application.
 fn added_delay(intent: &Intent, mode: DeliveryMode, params: &DeliveryParams) -> Result<(), Refusal> {
     let allowed = intent.budget.added_delay.unwrap_or(ADDED_DELAY_UNASKED);
     let flush = params.gro_flush_timeout;

@@ -1,5 +1,5 @@
-//! Placement, a deterministic greedy assignment: the objects of each request (queues, interrupts, processes,
-//! epolls), with their owners from [`crate::claim`].
+//! Placement is a deterministic greedy assignment. It finds the objects of each request (queues, interrupts,
+//! processes, epolls); [`crate::claim`] decides who owns them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -36,7 +36,8 @@ use crate::share::EpollShares;
 ///
 /// # Errors
 /// A [`Refusal`] if a device or process does not exist, a policy has no recipe, values contradict each other
-/// or exceed the budget, or two requests want different values for one object. Nothing is placed partially.
+/// or exceed the budget, or two requests want different values for one object. Either everything is placed or
+/// nothing.
 pub fn place(policy: &Policy, host: &Host, resolved: &Resolved) -> Result<Placement, Refusal> {
     let index = Index::new(host);
     let mut parts = Vec::with_capacity(policy.intents.len());
@@ -87,7 +88,7 @@ pub fn place(policy: &Policy, host: &Host, resolved: &Resolved) -> Result<Placem
     for (device, claimants) in queues.to_divide(&claiming, &requests, &index, &mut parts) {
         let division = divided(device, claimants, &requests, (&index, &after), &mut parts)?;
         if after.remakes(device.id) {
-            // The queues do not exist yet: only their number was checked.
+            // The queues do not exist yet, so only their number could be checked.
             queues.keep_back(device.id);
             continue;
         }
@@ -101,7 +102,7 @@ pub fn place(policy: &Policy, host: &Host, resolved: &Resolved) -> Result<Placem
     }
     for (part, process) in owners {
         owned.insert(process.id.pid, part);
-        // A process that hands its connections to others receives no packet that would show its queues.
+        // A process that passes its connections to others receives no packet that would show its queues.
         let hands_on = listeners.role(process) == Role::HandsOn;
         let process = shares.rest(process);
         if !hands_on {
@@ -113,7 +114,7 @@ pub fn place(policy: &Policy, host: &Host, resolved: &Resolved) -> Result<Placem
     for (part, intent) in policy.intents.iter().enumerate() {
         if let Target::Device(name) = &intent.target {
             let device = device_named(name, intent, host)?;
-            // The lower devices have separate requests.
+            // The lower devices have their own requests.
             if host.is_upper(device) {
                 continue;
             }
@@ -126,7 +127,7 @@ pub fn place(policy: &Policy, host: &Host, resolved: &Resolved) -> Result<Placem
     for part in &parts {
         let processes: Vec<&Process> =
             part.processes.iter().filter_map(|p| index.processes.get(&p.id.pid).copied()).collect();
-        // A missing kernel feature is refused here, with an alternative: no budget could provide it.
+        // A missing kernel feature is refused later, with an alternative: no budget could provide it.
         let busy = part.delivery.mode == DeliveryMode::ThreadedBusy && !host.capabilities.napi_threaded_busy;
         if busy || part.params.epoll.events_only && !host.capabilities.epoll_events_only {
             continue;
@@ -144,8 +145,8 @@ pub fn place(policy: &Policy, host: &Host, resolved: &Resolved) -> Result<Placem
     laid_out(placement, &index)
 }
 
-/// Divides a device. If the device's policy is `mix` and there are too few queues, requests of sockets get
-/// none, the latest requests first, with a note.
+/// Divides a device. On a `mix` device with too few queues, requests of sockets get none: the latest requests
+/// are dropped first, with a note.
 fn divided(
     device: &Device,
     mut claimants: Vec<Claimant<'_>>,
@@ -172,7 +173,7 @@ fn divided(
     }
 }
 
-/// The number of NAPIs that a part sets; for a recreated device, its future number of queues.
+/// The number of NAPIs that a part sets; for a device that is recreated, its future number of queues.
 fn napis_after(part: &PlacedRequest, host: &Host, after: &QueuesAfter) -> usize {
     let device = match &part.intent.target {
         Target::Device(name) => host.device_named(name).filter(|device| after.remakes(device.id)),
@@ -184,8 +185,8 @@ fn napis_after(part: &PlacedRequest, host: &Host, after: &QueuesAfter) -> usize 
     }
 }
 
-/// Gives each device's request its objects, if it or its recipe has a layout. They include all queues of the
-/// device except those whose own request names CPUs.
+/// Gives the request of each device its objects, if the request or its recipe has a layout. The objects
+/// include all queues of the device except those whose own request names CPUs.
 fn laid_out(mut placement: Placement, index: &Index<'_>) -> Result<Placement, Refusal> {
     for at in 0..placement.parts.len() {
         let part = &placement.parts[at];
@@ -220,7 +221,8 @@ fn laid_out(mut placement: Placement, index: &Index<'_>) -> Result<Placement, Re
         queues.sort_by_key(|placed| placed.queue);
         let near = NearCores::new(device, &allowed, index.host);
         let made = match objects(layout, device, &queues, near, &allowed) {
-            // Refuse only an explicit layout; a recipe's layout applies only to hosts with enough CPUs.
+            // Refuse only an explicit layout: a recipe's layout needs enough CPUs, and is otherwise omitted
+            // with a note.
             Err(refusal) if part.intent.layout.is_none() => {
                 let note = format!("policy {}: {refusal}: interrupts are not moved", part.intent.policy);
                 placement.parts[at].notes.push(note);
@@ -247,8 +249,8 @@ fn queues_without_irq(objects: &Objects, index: &Index<'_>) -> usize {
     rx.filter(|queue| index.napi_of(**queue).is_none_or(|napi| napi.irq.is_none())).count()
 }
 
-/// Notes the processes of a service that are not set: they hold sockets for others, or are in another
-/// namespace.
+/// Notes the processes of a service that are not set, because they only hold sockets for others or are in
+/// another namespace.
 fn note_left_out(holders: Vec<String>, away: &[&Process], part: &mut PlacedRequest) {
     let more = holders.len().saturating_sub(ELSEWHERE_MAX);
     part.notes.extend(holders.into_iter().take(ELSEWHERE_MAX));
@@ -272,7 +274,7 @@ fn note_left_out(holders: Vec<String>, away: &[&Process], part: &mut PlacedReque
     }
 }
 
-/// Notes that no running process of a service was found. `left_out`: some processes were left out.
+/// Notes that no running process of a service was found. `left_out`: whether running ones were left out.
 fn note_absent(
     left_out: bool,
     unjudged: Option<&(usize, String)>,
@@ -287,7 +289,7 @@ fn note_absent(
         format!("no process of this service runs{}: nothing is set until one does", by(&part.intent.target));
     let (runs, note) = match unjudged {
         None => (ServiceState::No, none),
-        // With permission to inspect all processes, a matching service would have been found.
+        // netpolicy may inspect all processes, so it would have found one of the service.
         Some((processes, first)) if index.host.capabilities.ptrace => {
             (ServiceState::No, format!("{none}; {processes} could not be inspected ({first})"))
         }
@@ -304,7 +306,7 @@ fn note_absent(
     part.notes.push(note);
 }
 
-/// Assigns each process to a part: the most specific request that matches the process.
+/// Assigns each process to a part: to the most specific request that matches it.
 fn owners_of_processes<'h>(
     policy: &Policy,
     resolved: &Resolved,
@@ -358,8 +360,8 @@ fn owners_of_processes<'h>(
     Ok(found)
 }
 
-/// A service's processes except those that only hold its listener open, with a note on each of the excluded
-/// ones.
+/// The processes of a service without those that only hold its listener open, and a note on each of the
+/// latter.
 fn without_holders(
     pids: BTreeSet<Pid>,
     index: &Index<'_>,
@@ -394,8 +396,8 @@ fn without_holders(
 /// The maximum number of processes in other namespaces to name individually.
 const ELSEWHERE_MAX: usize = 3;
 
-/// A service's processes except those in other network namespaces that receive on no device here; and the
-/// excluded ones.
+/// The processes of a service without those in other network namespaces that receive on no device here, and
+/// the processes that were left out.
 fn without_elsewhere<'h>(pids: BTreeSet<Pid>, index: &Index<'h>) -> (BTreeSet<Pid>, Vec<&'h Process>) {
     let mut away = Vec::new();
     let mut here = BTreeSet::new();
@@ -410,7 +412,7 @@ fn without_elsewhere<'h>(pids: BTreeSet<Pid>, index: &Index<'h>) -> (BTreeSet<Pi
     (here, away)
 }
 
-/// The criteria of a service, in brackets.
+/// The criteria of a service, in parentheses.
 fn by(target: &Target) -> String {
     match target {
         Target::Service(_, matching) if *matching != Match::default() => format!(" ({matching})"),
@@ -451,7 +453,7 @@ fn device_named<'h>(name: &str, intent: &Intent, host: &'h Host) -> Result<&'h D
     host.device_named(name).ok_or_else(|| {
         let names: Vec<&str> = host.devices.iter().map(|d| d.id.name.as_str()).collect();
         let refusal = Refusal::new(RefusalKind::Missing, format!("device {name}"), "no such device");
-        // `ip link` prints stacked devices as `name@lower`.
+        // `ip link` prints a stacked device as `name@lower`: suggest `name`.
         let device = name.split_once('@').and_then(|(device, _)| host.device_named(device));
         let refusal = match device {
             Some(device) => refusal.because(format!(
@@ -466,7 +468,7 @@ fn device_named<'h>(name: &str, intent: &Intent, host: &'h Host) -> Result<&'h D
     })
 }
 
-/// Checks that some of the request's CPUs are online, and notes those that are not.
+/// Checks that some of the request's CPUs are online. Notes those that are not.
 fn notes_on_cpus(intent: &Intent, host: &Host) -> Result<Vec<String>, Refusal> {
     let Some(cpus) = &intent.cpus else { return Ok(Vec::new()) };
     let online = &host.topology.online;
@@ -486,15 +488,15 @@ fn notes_on_cpus(intent: &Intent, host: &Host) -> Result<Vec<String>, Refusal> {
     Ok(vec![format!("CPUs {offline} are offline and left out")])
 }
 
-/// Notes processes in which busy polling cannot begin yet. Excludes masters whose workers wait, and processes
-/// that wait with io_uring.
+/// Notes processes that have nothing yet that could busy-poll. Ignores masters whose workers wait, and
+/// processes that wait with io_uring.
 fn note_those_without_epolls(index: &Index<'_>, parts: &mut [PlacedRequest]) {
     let waits = |process: &PlacedProcess| {
         let known = index.processes.get(&process.id.pid);
         !process.sockets.is_empty()
             || known.is_some_and(|process| !process.epolls.is_empty() || !process.rings.is_empty())
     };
-    // An attachment makes a request for each of its processes.
+    // An attachment makes a separate request for each of its processes.
     let waiting: BTreeSet<String> = parts
         .iter()
         .filter(|part| part.processes.iter().any(waits))
@@ -514,7 +516,7 @@ fn note_those_without_epolls(index: &Index<'_>, parts: &mut [PlacedRequest]) {
     }
 }
 
-/// The objects of a process that are set.
+/// Collects the objects of a process that are set.
 fn placed_process(process: &Process, part: &mut PlacedRequest) -> Result<PlacedProcess, Refusal> {
     let busy = part.params.epoll.waits_busily();
     let closed: Vec<String> = process
@@ -557,13 +559,12 @@ fn placed_process(process: &Process, part: &mut PlacedRequest) -> Result<PlacedP
     })
 }
 
-/// The maximum number of sockets of one process that are set individually: each takes several system calls,
-/// and a scan of all its files.
+/// The maximum number of sockets of one process that are set individually. Each takes several system calls
+/// and a scan of all the process's files.
 pub(crate) const SOCKETS_MAX: usize = 256;
 
-/// The sockets of a process that are read without an epoll: connections that receive on a NAPI, and UDP
-/// sockets that do so or have not received yet. Empty for a process with an io_uring, because waits on the
-/// ring poll.
+/// The sockets that a process reads without an epoll: connections that receive on a NAPI, and UDP sockets
+/// that do so or have not received yet. Empty for a process with an io_uring, because waits on the ring poll.
 fn sockets_by_themselves(process: &Process, part: &mut PlacedRequest) -> Vec<SocketId> {
     let receives = |socket: &&Socket| {
         let awaits = || {
@@ -585,9 +586,9 @@ fn sockets_by_themselves(process: &Process, part: &mut PlacedRequest) -> Vec<Soc
     sockets
 }
 
-/// The epolls of processes without a request, for the devices of their packets. Under a mode without busy
-/// polling, only epolls that prefer busy polling or busy-wait for events are included, because that would no
-/// longer help; all other epolls keep the application's settings.
+/// Places epolls of processes without a request in the request for the device of their packets. In a mode
+/// without busy polling, only places epolls that prefer busy polling or busy-wait for events, because that
+/// would no longer help. All other epolls keep the application's settings.
 fn place_epolls_of_devices(
     index: &Index<'_>,
     queues: &QueueClaims<'_>,
@@ -640,8 +641,8 @@ fn place_epolls_of_devices(
     Ok(())
 }
 
-/// Other requests that set the application's half for a device's request: those whose processes receive on
-/// its queues.
+/// Names the other requests that set the epolls for a device's mode: those whose processes receive on its
+/// queues.
 fn set_by_others(part: &PlacedRequest, parts: &[PlacedRequest]) -> Vec<String> {
     let Target::Device(name) = &part.intent.target else { return Vec::new() };
     let here = |other: &&PlacedRequest| {
@@ -652,11 +653,11 @@ fn set_by_others(part: &PlacedRequest, parts: &[PlacedRequest]) -> Vec<String> {
     parts.iter().filter(here).map(|other| other.intent.target.to_string()).collect()
 }
 
-/// Notes missing parts of a mode: busy polling consists of two parts, and full busy polling of three.
+/// Notes missing parts of a mode: busy polling needs settings in two places, and full busy polling in three.
 fn note_halves(part: &mut PlacedRequest, set_by: &[String], host: &Host) {
     let is_upper = |name: &str| host.device_named(name).is_some_and(|device| host.is_upper(device));
     match &part.intent.target {
-        // The requests for the individual devices report this instead.
+        // The requests for the individual devices report this.
         Target::Devices(..) => return,
         Target::Device(name) if is_upper(name) => return,
         _ => {}

@@ -1,8 +1,8 @@
-//! An object assigned to a request: a queue with its NAPI, or a process and the objects that it polls.
+//! Objects that are assigned to a request: a queue with its NAPI, or a process and the objects that it polls.
 
 use model::{CpuSet, EpollId, IrqNumber, NapiId, ProcessId, RingId, RxQueue, SocketId, ThreadId};
 
-/// Whether a request's service is running.
+/// Whether the service of a request is running.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ServiceState {
     /// A process of the service is running, or the request is not for a service.
@@ -10,11 +10,11 @@ pub enum ServiceState {
     Yes,
     /// No process of the service is running.
     No,
-    /// No inspected process belongs to the service.
+    /// No inspected process belongs to the service, but some could not be inspected.
     NotKnown,
 }
 
-/// A NAPI, represented by its first receive queue, and its path to a CPU.
+/// A NAPI, represented by its first receive queue, and the path from it to a CPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlacedQueue {
     /// The first queue that the NAPI serves.
@@ -29,7 +29,7 @@ pub struct PlacedQueue {
     pub cpus: CpuSet,
 }
 
-/// A process and those of its objects that the request sets.
+/// A process, with those of its objects that the request sets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlacedProcess {
     /// The process.
@@ -38,8 +38,8 @@ pub struct PlacedProcess {
     pub epolls: Vec<EpollId>,
     /// The io_urings whose busy polling can be set from outside.
     pub rings: Vec<RingId>,
-    /// The sockets that receive packets and are not watched by an epoll, up to the limit per request.
+    /// The sockets that receive packets and that no epoll watches, up to the limit per request.
     pub sockets: Vec<SocketId>,
-    /// The threads, if the request gives CPUs.
+    /// The threads, if the request specifies CPUs.
     pub threads: Vec<ThreadId>,
 }

@@ -1,4 +1,4 @@
-//! The objects of each request.
+//! The requests of a policy with their objects.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::queues_after::QueuesAfter;
 /// All requests of a policy, each with its objects.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Placement {
-    /// One for each request, in the policy's order.
+    /// The placed requests, in the policy's order.
     pub parts: Vec<PlacedRequest>,
     /// The devices whose queues are divided between requests.
     pub divisions: Vec<Division>,
@@ -22,9 +22,9 @@ pub struct Placement {
     pub recipes: Arc<Recipes>,
     /// Whether recipes may stop a queue or take down the link.
     pub disruptive: bool,
-    /// Whether to pin interrupts whose queue the driver does not report.
+    /// Whether interrupts may be pinned whose queue the driver does not report.
     pub inferred: bool,
-    /// The future number of queues of devices that this recreates.
+    /// The future number of queues of devices that the policy recreates.
     pub(crate) queues_after: QueuesAfter,
 }
 
@@ -41,27 +41,27 @@ impl Placement {
 pub struct PlacedRequest {
     /// The request.
     pub intent: Intent,
-    /// The circumstances of the request, which select the recipe's case.
+    /// The circumstances of the request, which select a case of the recipe.
     pub circumstances: Vec<Circumstances>,
     /// The delivery mode, with the reason.
     pub delivery: Chosen,
     /// The mode's values with the request's overrides.
     pub params: DeliveryParams,
-    /// The queues that it sets, one for each NAPI.
+    /// The queues that the request sets, one for each NAPI.
     pub queues: Vec<PlacedQueue>,
-    /// The processes whose epolls, io_urings, sockets and threads it sets.
+    /// The processes whose epolls, io_urings, sockets and threads the request sets.
     pub processes: Vec<PlacedProcess>,
-    /// The groups of the device's queues and CPUs; `None` without a layout.
+    /// The objects into which a layout groups the device's queues and CPUs; `None` without a layout.
     pub objects: Option<Objects>,
     /// Notes for the operator on this placement.
     pub notes: Vec<String>,
-    /// Whether a matching process is running.
+    /// Whether a process that matches the request is running.
     pub runs: ServiceState,
 }
 
 impl PlacedRequest {
-    /// All objects that it may set: its queues with their devices and interrupts, and the epolls, io_urings,
-    /// sockets and threads of its processes.
+    /// All objects that the request may set: its queues with their devices and interrupts, and the epolls,
+    /// io_urings, sockets and threads of its processes.
     pub fn all_objects(&self) -> BTreeSet<Object> {
         let queues = self.queues.iter().flat_map(|placed| {
             let irq = placed.irq.map(Object::Irq);

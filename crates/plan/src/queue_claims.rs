@@ -1,4 +1,4 @@
-//! The queues of a host, and the request that owns each.
+//! The queues of a host, and which request owns each of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,14 +15,14 @@ use crate::placement::PlacedRequest;
 use crate::queues_after::QueuesAfter;
 use crate::refusal::{Refusal, RefusalKind};
 
-/// The queues of a host, one for each NAPI, and their claims.
+/// The queues of a host, one for each NAPI, with their owners.
 pub(crate) struct QueueClaims<'h> {
     per_napi: bool,
     after: &'h QueuesAfter,
     queues: Vec<PlacedQueue>,
     by_device: BTreeMap<DeviceId, Vec<usize>>,
     by_napi: BTreeMap<NapiId, usize>,
-    /// The devices on which a process may receive without having shown it.
+    /// The devices on which a process may receive although no packet has shown that yet.
     likely: Vec<&'h Device>,
     /// The devices whose packets may arrive without a NAPI.
     bare: Vec<&'h Device>,
@@ -32,7 +32,7 @@ pub(crate) struct QueueClaims<'h> {
 }
 
 impl<'h> QueueClaims<'h> {
-    /// The queues of this host, without claims.
+    /// Collects the queues of this host, without owners.
     pub(crate) fn new(index: &Index<'h>, after: &'h QueuesAfter) -> Self {
         let per_napi = index.host.capabilities.napi_set;
         let mut queues: Vec<PlacedQueue> = Vec::new();
@@ -40,7 +40,7 @@ impl<'h> QueueClaims<'h> {
         let mut by_napi = BTreeMap::new();
         for (&queue, &napi) in &index.queues {
             if per_napi && napi.is_none() {
-                continue; // without a NAPI, the values cannot be set
+                continue; // the values cannot be set without a NAPI
             }
             if let Some(&slot) = napi.and_then(|id| by_napi.get(&id)) {
                 let first: &mut PlacedQueue = &mut queues[slot];
@@ -71,8 +71,8 @@ impl<'h> QueueClaims<'h> {
         self.by_device.get(&device).map_or(&[], Vec::as_slice)
     }
 
-    /// The queues on which a process receives according to its sockets, or else all likely devices; none if
-    /// it cannot receive. Like [`Self::of_process`], without notes.
+    /// The queues on which a process receives according to its sockets. If these show none, the queues of all
+    /// likely devices; none if the process cannot receive. Like [`Self::of_process`], but without notes.
     fn touched_by(&self, process: &Process) -> BTreeSet<usize> {
         let napis = process.sockets.iter().filter_map(|socket| socket.napi);
         let shown: BTreeSet<usize> = napis.filter_map(|id| self.by_napi.get(&id).copied()).collect();
@@ -82,8 +82,8 @@ impl<'h> QueueClaims<'h> {
         self.likely.iter().flat_map(|device| self.of_device(device.id)).copied().collect()
     }
 
-    /// The devices to divide, each with the parts that get dedicated queues. A device whose request is `mix`
-    /// and whose driver has no rules is not divided, which is noted.
+    /// The devices to divide, each with the parts that get dedicated queues. Notes a device whose request is
+    /// `mix` but whose driver has no rules: it is not divided.
     pub(crate) fn to_divide<'p>(
         &self,
         owners: &[(usize, &'p Process)],
@@ -101,7 +101,7 @@ impl<'h> QueueClaims<'h> {
             let mut devices = BTreeSet::new();
             for slot in self.touched_by(process) {
                 devices.insert(self.queues[slot].queue.device);
-                // Applications need no privileges to request a policy for a socket: such requests do not
+                // Applications can request a policy for a socket without privileges, so such requests do not
                 // divide a device that the operator left undivided.
                 if divide::is_of_sockets(&requests[part]) {
                     continue;
@@ -140,12 +140,12 @@ impl<'h> QueueClaims<'h> {
         found.collect()
     }
 
-    /// Reserves the queues of a device for its own request: they are about to be recreated.
+    /// Reserves the queues of a device for the device's own request, because they are about to be recreated.
     pub(crate) fn keep_back(&mut self, device: DeviceId) {
         self.divided.insert(device);
     }
 
-    /// Assigns the queues of a division to its parts.
+    /// Assigns the queues of a division to the division's parts.
     pub(crate) fn give(&mut self, division: &Division, parts: &mut [PlacedRequest]) {
         self.divided.insert(division.device);
         for share in &division.shares {
@@ -167,7 +167,7 @@ impl<'h> QueueClaims<'h> {
         }
     }
 
-    /// The queues of a process's sockets; all queues of the likely devices if none is known.
+    /// The queues on which a process's sockets receive; all queues of the likely devices if none is known.
     fn of_process(&self, process: &Process, part: &mut PlacedRequest) -> Result<Vec<usize>, Refusal> {
         let mut slots: BTreeSet<usize> = BTreeSet::new();
         let mut astray = 0_usize;
@@ -217,7 +217,7 @@ impl<'h> QueueClaims<'h> {
         Ok(slots.into_iter().collect())
     }
 
-    /// The refusal for a process whose connections have no NAPI, if no device has one.
+    /// The refusal for a process whose connections have no NAPI although no device could give them one.
     fn off_every_napi(&self, process: &Process, part: &PlacedRequest) -> Refusal {
         let connections = Connections::of(process);
         let id = process.id;
@@ -237,7 +237,7 @@ impl<'h> QueueClaims<'h> {
                 for device in self.bare.iter().take(HINTS_MAX) {
                     refusal = refusal.because(why_no_napi(device));
                 }
-                // A veth is the only device that netpolicy can tell how to give a NAPI.
+                // veth is the only kind of device for which netpolicy knows how to create a NAPI.
                 if !self.bare.iter().any(|device| device.kind == "veth") {
                     refusal.kind = RefusalKind::Unsupported;
                 }
@@ -280,13 +280,13 @@ impl<'h> QueueClaims<'h> {
         let none = slots.is_empty() && !self.after.gives_napis(device.id);
         if none && device.up && device.rx_queues.is_empty() && placed.delivery.mode != DeliveryMode::Interrupt
         {
-            // Every device has a queue, so these could not be read, and neither could their NAPIs.
+            // Every device has queues, so they could not be read, and neither could their NAPIs.
             return Err(no_napi(format!("none of the queues of {} could be read", device.id), placed));
         }
         if none && placed.delivery.mode != DeliveryMode::Interrupt {
             let mut refusal = no_napi(format!("the kernel reports no NAPI of {}", device.id), placed)
                 .because(why_no_napi(device));
-            // A device that is down may get NAPIs when it is brought up.
+            // A device that is down may get NAPIs when it is brought up, so only this case is unsupported.
             if device.up {
                 refusal.kind = RefusalKind::Unsupported;
             }
@@ -325,7 +325,7 @@ impl<'h> QueueClaims<'h> {
         Ok(())
     }
 
-    /// Assigns each part its queues.
+    /// Gives each part the queues that it owns.
     pub(crate) fn settle(self, parts: &mut [PlacedRequest]) {
         let Self { per_napi, queues, claims, .. } = self;
         for (slot, queue) in queues.into_iter().enumerate() {
@@ -342,16 +342,16 @@ impl<'h> QueueClaims<'h> {
     }
 }
 
-/// The maximum number of devices without a NAPI to name in a refusal.
+/// The maximum number of devices without a NAPI that a refusal names.
 const HINTS_MAX: usize = 8;
 
-/// A process's connections without a NAPI id, although they have received packets: TCP connections were
-/// acknowledged.
+/// How many of a process's connections have no NAPI id although they have received packets. TCP connections
+/// have at least received an acknowledgement.
 #[derive(Clone, Copy)]
 struct Connections {
-    /// Connections over loopback, which has no NAPI.
+    /// The number of connections over loopback, which has no NAPI.
     loopback: usize,
-    /// Connections over other devices.
+    /// The number of connections over other devices.
     elsewhere: usize,
 }
 
@@ -365,8 +365,9 @@ impl Connections {
     }
 }
 
-/// Whether a process has nothing that could receive packets, nor waits for any: it is not a server yet, and
-/// whole devices are not set for it. A process that waits with io_uring may have sockets without descriptors.
+/// Whether a process neither has sockets that could receive packets nor waits for any: it is not a server
+/// yet, and whole devices are not set for it. A process that waits with io_uring may have sockets without
+/// descriptors.
 fn receives_nothing(process: &Process) -> bool {
     !process.sockets.iter().any(Socket::can_receive)
         && process.rings.iter().all(|ring| ring.registered_sockets == 0)
@@ -375,7 +376,7 @@ fn receives_nothing(process: &Process) -> bool {
 fn note_shared(shared: &BTreeMap<usize, usize>, requests: &[ResolvedRequest<'_>], part: &mut PlacedRequest) {
     for (&with, queues) in shared {
         let origin = &requests[with].intent.origin;
-        // An attachment makes a request for each of its processes, but to the user they are one request.
+        // An attachment makes a request for each of its processes, which are one request for the user.
         if *origin == part.intent.origin {
             continue;
         }

@@ -1,5 +1,5 @@
 //! Predicts the number of queues that devices have after a plan has recreated them. All code that counts
-//! queues uses this.
+//! queues uses this prediction.
 
 use std::collections::BTreeMap;
 
@@ -7,11 +7,11 @@ use model::host::{Channels, Device};
 use model::nic::NicRequest;
 use model::{ChannelKind, DeviceId};
 
-/// The devices whose queues a policy recreates, with their future number of each kind.
+/// The devices whose queues a policy recreates, with their future numbers of queues.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct QueuesAfter(BTreeMap<DeviceId, After>);
 
-/// The queues of one device.
+/// The future queues of one device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct After {
     rx: u32,
@@ -21,7 +21,7 @@ struct After {
 }
 
 impl QueuesAfter {
-    /// Adds a device that will have this many queues.
+    /// Adds a device, with its future numbers of queues.
     pub(crate) fn insert(&mut self, device: DeviceId, (rx, tx): (u32, u32), napis: bool) {
         self.0.insert(device, After { rx, tx, napis });
     }
@@ -53,7 +53,7 @@ impl QueuesAfter {
         self.0.get(&device.id).map_or(now, |after| after.tx)
     }
 
-    /// Describes the number of a device's receive queues.
+    /// Describes the number of receive queues of a device.
     pub(crate) fn sentence(&self, device: &Device) -> String {
         format!("it {} {}", self.has(device), self.rx(device))
     }
@@ -64,12 +64,12 @@ impl QueuesAfter {
     }
 }
 
-/// The future number of queues of a kind: the one that is set explicitly, or else the current one.
+/// The future number of channels of a kind: the one that is set explicitly, or else the current one.
 pub(crate) fn channels_after(kind: ChannelKind, requests: &[NicRequest], channels: Channels) -> u32 {
     by_name(kind, requests).unwrap_or(channels.of(kind).current)
 }
 
-/// The number of queues of a kind that is set explicitly.
+/// The number of channels of a kind that is set explicitly.
 pub(crate) fn by_name(kind: ChannelKind, requests: &[NicRequest]) -> Option<u32> {
     requests.iter().find_map(|request| match request {
         NicRequest::Channels(of, count) if *of == kind => Some(*count),

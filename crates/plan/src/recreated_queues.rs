@@ -9,8 +9,8 @@ use crate::placement::PlacedRequest;
 use crate::queues_after::{QueuesAfter, by_name};
 use crate::recipe::of_device;
 
-/// The future number of queues of devices, according to their requests: explicit ones, and those of recipes
-/// if recipes may stop a queue.
+/// The future numbers of queues of devices: those that requests name, and those of recipes if recipes may
+/// stop a queue.
 pub(crate) fn recreated_queues(
     parts: &[PlacedRequest],
     recipes: &Recipes,
@@ -48,7 +48,7 @@ pub(crate) fn recreated_queues(
     found
 }
 
-/// Whether the request turns on the GRO of a veth without NAPIs.
+/// Whether the request turns on GRO on a veth that has no NAPIs, which creates them.
 fn gives_napis(part: &PlacedRequest, device: &Device) -> bool {
     let requested =
         || part.intent.nic.iter().any(|request| matches!(request, NicRequest::Offload(Offload::Gro, true)));

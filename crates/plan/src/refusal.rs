@@ -2,16 +2,16 @@
 
 use std::fmt;
 
-/// The kind of a refusal; the binary maps it to an exit code.
+/// The kind of a refusal, which determines the exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum RefusalKind {
-    /// The request contradicts itself or names an impossible value.
+    /// The request contradicts itself, or names an impossible value.
     Usage,
     /// The kernel, the device or this version of netpolicy does not support the request.
     Unsupported,
     /// The result would exceed the request's budget.
     Safety,
-    /// Two requests want different values of one object.
+    /// Two requests want different values for one object.
     Conflict,
     /// A device, a process or a required value does not exist or could not be read.
     Missing,
@@ -21,11 +21,11 @@ pub enum RefusalKind {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{object}: {message}")]
 pub struct Refusal {
-    /// The kind.
+    /// The kind, which determines the exit code.
     pub kind: RefusalKind,
-    /// The subject: an object, or the origin of the request.
+    /// What is refused: an object, or the origin of the request.
     pub object: String,
-    /// One sentence.
+    /// The reason, in one sentence.
     pub message: String,
     /// The facts that led to the refusal.
     pub evidence: Vec<String>,
@@ -34,7 +34,7 @@ pub struct Refusal {
 }
 
 impl Refusal {
-    /// A refusal without evidence.
+    /// Creates a refusal without evidence.
     pub(crate) fn new(kind: RefusalKind, object: impl fmt::Display, message: impl Into<String>) -> Self {
         Self {
             kind,

@@ -1,15 +1,16 @@
-//! The processes of each service request.
+//! The processes that match each service request.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use model::Pid;
 
-/// The processes of each service request, found by the caller, who can inspect units, cgroups and ports.
+/// The processes that match each service request. The caller, who can inspect units, cgroups and ports, finds
+/// them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Resolved {
     pids: BTreeMap<usize, BTreeSet<Pid>>,
     notes: BTreeMap<usize, Vec<String>>,
-    /// The number of processes that could not be inspected, and the reason for the first one.
+    /// The number of processes that could not be inspected, and why the first one could not.
     unjudged: BTreeMap<usize, (usize, String)>,
 }
 
@@ -33,8 +34,8 @@ impl Resolved {
         self.pids.values().flatten().copied()
     }
 
-    /// Records that this many processes could not be inspected, the first for this reason: whether they match
-    /// the request at this index is unknown.
+    /// Records that this many processes could not be inspected, the first for this reason. It is unknown
+    /// whether they match the request at this index.
     #[must_use]
     pub fn unjudged(mut self, intent: usize, processes: usize, first: impl Into<String>) -> Self {
         self.unjudged.insert(intent, (processes, first.into()));
@@ -46,8 +47,8 @@ impl Resolved {
         self.pids.get(&intent).cloned().unwrap_or_default()
     }
 
-    /// The number of processes that could not be inspected for the request at this index, and the reason for
-    /// the first one.
+    /// The number of processes that could not be inspected for the request at this index, and why the first
+    /// one could not.
     pub(crate) fn unjudged_of(&self, intent: usize) -> Option<&(usize, String)> {
         self.unjudged.get(&intent)
     }

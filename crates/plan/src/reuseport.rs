@@ -1,7 +1,8 @@
 //! Assigns connections to the listeners of their queues, and datagrams to the sockets of their queues, so
 //! that each worker of a service gets those of its own queue. An epoll keeps interrupts suspended, and
-//! busy-polls the right NAPI, only while its sockets share one. By default the kernel's hash chooses any
-//! worker; here the queue on which the first packet arrived chooses instead.
+//! busy-polls the right NAPI, only while all its sockets receive on one NAPI. By default, the kernel's hash
+//! chooses any worker. With these settings, the queue on which the first packet arrived determines the
+//! worker.
 
 use std::collections::BTreeSet;
 
@@ -64,9 +65,9 @@ pub(crate) fn want(
     Ok(())
 }
 
-/// The sockets of a UDP group, each in the place of the queue of its first packet, unless two have the same.
-/// An unconnected UDP socket keeps the NAPI of its first packet as long as it is open, and busy-polls that
-/// one. Kernel: 6.18, `net/ipv4/udp.c` `__udp_queue_rcv_skb()`, `include/net/busy_poll.h`
+/// The sockets of a UDP group, each at the position of the queue of its first packet, unless two sockets have
+/// the same queue. An unconnected UDP socket keeps the NAPI of its first packet as long as it is open, and
+/// busy-polls that NAPI. Kernel: 6.18, `net/ipv4/udp.c` `__udp_queue_rcv_skb()`, `include/net/busy_poll.h`
 /// `sk_mark_napi_id_once()`.
 fn by_first_packet(group: &SharedListeners, queues: &[RxQueue], index: &Index<'_>) -> Vec<u64> {
     let first_of = |inode: u64| {
@@ -95,7 +96,7 @@ fn by_first_packet(group: &SharedListeners, queues: &[RxQueue], index: &Index<'_
     placed.into_iter().flatten().chain(others).collect()
 }
 
-/// How to treat a group.
+/// What to do with a group.
 enum Standing {
     /// None of its sockets belongs to the request.
     NotOurs,
@@ -141,8 +142,8 @@ fn standing(
             group.sockets
         ));
     }
-    // The maximum length of the lists: for each device, the number of its queues or of the listeners,
-    // whichever is larger.
+    // The maximum total length of the lists. A device needs as many places as it has queues or listeners,
+    // whichever is more.
     let devices = queues.chunk_by(|a, b| a.device == b.device);
     let places: usize = devices.map(|queues| queues.len().max(count)).sum();
     if count > Spread::LISTENERS_MAX || queues.len() > Spread::QUEUES_MAX || places > Spread::PLACES_MAX {
@@ -157,8 +158,9 @@ fn standing(
     Standing::Ours
 }
 
-/// The queues on which packets of a request arrive: its own if a device is divided; otherwise all of the
-/// requested devices or of those on which it receives, except queues owned by others.
+/// The queues on which packets of a request arrive. On a divided device, these are the request's own queues.
+/// Otherwise, they are all queues of the requested devices, or of those on which the request receives, except
+/// queues owned by others.
 fn queues(at: usize, placement: &Placement, index: &Index<'_>) -> Vec<RxQueue> {
     let part = &placement.parts[at];
     let receives_from = part.queues.iter().map(|placed| placed.queue.device);
@@ -174,7 +176,7 @@ fn on_device(id: DeviceId, at: usize, placement: &Placement, index: &Index<'_>) 
     let Some(&device) = index.devices.get(&id) else { return Vec::new() };
     let with_napi = device.rx_queues.iter().filter(|queue| queue.napi.is_some()).map(|queue| queue.id);
     let Some(division) = placement.divisions.iter().find(|division| division.device == id) else {
-        // Without a division, the owner of a queue depends on where packets happen to arrive.
+        // Without a division, packets determine the owner of a queue, so include all queues.
         return with_napi.collect();
     };
     let own = division

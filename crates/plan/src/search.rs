@@ -1,4 +1,5 @@
-//! The next step for a service whose goal is missed: a rung of its policy's ladder, or none, with the reason.
+//! Decides the next step for a service that misses its goal: which rung of its policy's ladder to try, or why
+//! none.
 
 use model::{DeliveryMode, Nanoseconds, Rung, Search};
 
@@ -9,9 +10,9 @@ pub struct SearchInputs {
     pub unix_micros: u64,
     /// How long the goal has been missed; `None` if it is met.
     pub missed: Option<Nanoseconds>,
-    /// How long the goal must be missed before a rung is tried.
+    /// How long the goal must have been missed before a rung is tried.
     pub patience: Nanoseconds,
-    /// The allowed number of tries per day.
+    /// The maximum number of tries per day.
     pub a_day: usize,
 }
 
@@ -20,16 +21,16 @@ pub struct SearchInputs {
 pub enum Next<'l, T> {
     /// The goal is met, or has not been missed long enough.
     NotDue,
-    /// Today's limit is reached: the next try is at this time, in microseconds since 1970.
+    /// The daily limit is reached. The next try is at this time, in microseconds since 1970.
     EnoughToday(u64),
-    /// Try this rung, with the value that `can` returned for it.
+    /// Try this rung; `can` returned the value.
     Try(&'l Rung, T),
-    /// Every rung was tried. Lists the rungs that cannot be tried, with reasons.
+    /// Every rung that can be tried was tried. Lists the others, with reasons.
     Exhausted(Vec<(DeliveryMode, String)>),
 }
 
-/// Chooses the first rung that is not in force, was not tried, and can be tried: `can` returns what a try
-/// needs, or why it is impossible. It is not called for rungs after the chosen one.
+/// Chooses the first rung that is not in force, was not tried, and can be tried. `can` returns what a try of
+/// a mode needs, or why it is impossible. It is not called for rungs after the chosen one.
 pub fn next_try<'l, T>(
     search: &mut Search,
     ladder: &'l [Rung],
@@ -47,7 +48,7 @@ pub fn next_try<'l, T>(
             continue;
         }
         match can(rung) {
-            // One mode may be listed for several kinds of targets.
+            // A mode may be listed once for each kind of target.
             Ok(_) if tries >= moment.a_day => return Next::EnoughToday(again_at.unwrap_or(u64::MAX)),
             Ok(taken) => return Next::Try(rung, taken),
             Err(why) => {
@@ -177,7 +178,7 @@ mod test {
         assert_eq!(next(&mut search(), &ladder, none), Next::EnoughToday(u64::MAX));
     }
 
-    /// Events in a year of a service and its daemon.
+    /// An event in the life of a service and its daemon.
     #[derive(Clone, Debug)]
     enum Happens {
         Ruling(Ruling),
@@ -274,7 +275,7 @@ mod test {
             let (mut chance, mut search, mut now) = (Chance::new(seed), search(), 1_000_000_000_000_u64);
             let mut in_force: DeliveryMode = "suspend20".parse().expect("a mode");
             let mut tries = 0;
-            // A ladder ends: twice as many days as rungs are enough, at one try per day.
+            // The search must end: at one try per day or more, twice as many days as rungs suffice.
             for _ in 0..ladder.len() * 2 * 24 {
                 now += 3_600_000_000;
                 match next_try(&mut search, &ladder, in_force, SearchInputs { unix_micros: now, a_day, ..MISSED }, |_| Ok(())) {

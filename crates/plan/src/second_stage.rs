@@ -1,10 +1,11 @@
-//! The part of a second stage that is known before the first stage: settings of objects that already exist.
+//! Predicts what is known about the second stage before the first stage: settings of objects that already
+//! exist.
 
 use model::host::Device;
 use model::{Change, ChannelKind, Host, NicKnob, Plan, RingKind, Setting};
 
-/// The host after the first stage, as far as it is known: with the new numbers of queues, and without removed
-/// queues. Queues that the driver will create do not exist yet.
+/// The host after the first stage, as far as it can be predicted: with the new numbers of queues, and without
+/// removed queues. Queues that the driver will create are missing.
 pub fn after_first_stage(host: &Host, first: &Plan) -> Host {
     let mut host = host.clone();
     for change in first.changes().map(Change::to) {
@@ -44,7 +45,7 @@ fn set(device: &mut Device, knob: &NicKnob) {
         NicKnob::PrivateFlag(flag, on) => {
             device.private_flags.insert(*flag, *on);
         }
-        // None of these settings recreates queues.
+        // None of the following settings recreates queues.
         NicKnob::Coalescing(..)
         | NicKnob::PacketSize(..)
         | NicKnob::RssTable(_)

@@ -1,9 +1,9 @@
-//! Resolves sections to devices.
+//! Resolves sections to the devices that they match.
 //!
-//! `[device."eth*"]` and `[device.uplink] match = { … }` apply to all matching devices, and a request for a
-//! stacked device (a bond, a VLAN) to its lower devices, which have the queues. Of the sections that match a
-//! device, the most specific one applies, as a whole; of equal sections, the one that matches a nearer device
-//! in the stack.
+//! `[device."eth*"]` and `[device.uplink] match = { … }` apply to all matching devices. A request for a
+//! stacked device (a bond, a VLAN) applies to its lower devices, which have the queues. If several sections
+//! match a device, only the most specific one applies, as a whole. Of equally specific sections, the one
+//! whose device is nearer in the stack applies.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -18,18 +18,18 @@ use model::{
 use crate::refusal::{Refusal, RefusalKind};
 use crate::resolved::Resolved;
 
-/// A policy with a request for each device that its sections match on a host.
+/// A policy with a request for each device that its sections match on this host.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Selection {
-    /// The policy's requests in order, followed by one for each device that a section matches without naming
-    /// it.
+    /// The policy's requests in their order, followed by a request for each device that a section matches
+    /// without naming it.
     pub policy: Policy,
     /// The devices of each request, by its index in the original policy.
     pub meets: BTreeMap<usize, Vec<DeviceId>>,
     /// Notes for the operator on each request, by index.
     pub notes: BTreeMap<usize, Vec<String>>,
-    /// Conflicting requests, by index in [`Self::policy`]: two sections match the same device, and neither is
-    /// more specific.
+    /// Conflicting requests, by index in [`Self::policy`]: several sections match a device, and none is the
+    /// most specific.
     pub clashes: BTreeMap<usize, Refusal>,
 }
 
@@ -44,7 +44,8 @@ impl Selection {
     /// Refuses the whole policy if there is a conflict.
     ///
     /// # Errors
-    /// Two sections match the same device, and neither is more specific; with both origins.
+    /// If several sections match a device and none is the most specific. The refusal names the origins of two
+    /// of them.
     pub fn without_clashes(self) -> Result<Self, Refusal> {
         match self.clashes.into_values().next() {
             Some(refusal) => Err(refusal),
@@ -57,7 +58,7 @@ impl Selection {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Claim {
     precedence: Precedence,
-    /// The number of levels from the matched device down to this one.
+    /// The number of levels from the device that the section matches down to this one.
     steps_below: Reverse<usize>,
 }
 
@@ -73,10 +74,10 @@ pub fn select(policy: &Policy, host: &Host) -> Selection {
 /// The requests that match each device.
 type Claims = BTreeMap<DeviceId, Vec<(Claim, usize)>>;
 
-/// Notes for operators by request: why devices are not set.
+/// Notes for the operator by request: why devices are not set.
 type Notes = BTreeMap<usize, Vec<String>>;
 
-/// Finds the requests that match each device, and why others do not.
+/// Finds the requests that match each device, and why requests do not match others.
 fn claims(policy: &Policy, host: &Host) -> (Claims, Notes) {
     let mut claims: Claims = BTreeMap::new();
     let mut left_out: Notes = BTreeMap::new();
@@ -120,8 +121,8 @@ fn claims(policy: &Policy, host: &Host) -> (Claims, Notes) {
     (claims, left_out)
 }
 
-/// Gives each device to its greatest claim; equal claims are a conflict. Returns why each of the other
-/// requests does not get the device.
+/// Assigns each device to its greatest claim; two equal claims are a conflict. Returns why the other requests
+/// do not get the device.
 fn settle(claims: &Claims, policy: &Policy, host: &Host, selection: &mut Selection) -> Notes {
     let mut passed: Notes = BTreeMap::new();
     for device in &host.devices {
@@ -132,7 +133,7 @@ fn settle(claims: &Claims, policy: &Policy, host: &Host, selection: &mut Selecti
         };
         let intent = &policy.intents[at];
         let equal = of_device.iter().find(|(claim, other)| *claim == best && *other != at);
-        // Several requests that name one device come from different callers, which resolve the conflict
+        // If several requests name one device, they come from different callers, which resolve the conflict
         // themselves.
         let own_name = |intent: &Intent| matches!(&intent.target, Target::Device(name) if name == device.id.name.as_str());
         if let Some((_, other)) = equal.filter(|_| !own_name(intent)) {
@@ -157,7 +158,7 @@ fn settle(claims: &Claims, policy: &Policy, host: &Host, selection: &mut Selecti
     passed
 }
 
-/// Notes which devices each selector, and each request for a stacked device, resolves to on this host.
+/// Notes to which devices each selector and each request for a stacked device resolves on this host.
 fn note(policy: &Policy, host: &Host, mut passed: Notes, mut left_out: Notes, selection: &mut Selection) {
     for (at, intent) in policy.intents.iter().enumerate() {
         let of_selector = matches!(intent.target, Target::Devices(..));
@@ -224,8 +225,8 @@ fn is_meant(target: &Target, device: &Device) -> bool {
     }
 }
 
-/// Why a matched device cannot have the request, if it is not named. If the request names the device, the
-/// request is refused instead.
+/// Why a device that the request matches without naming it is left out; `None` if it is not. A request that
+/// names the device is refused instead.
 fn why_left_out(device: &Device, intent: &Intent, host: &Host) -> Option<String> {
     let gives_napis =
         || intent.nic.contains(&NicRequest::Offload(Offload::Gro, true)) && device.kind == "veth";
@@ -239,7 +240,7 @@ fn why_left_out(device: &Device, intent: &Intent, host: &Host) -> Option<String>
     }
 }
 
-/// The request for one device of a section.
+/// Creates the request for one device of a section.
 fn for_device(intent: &Intent, device: &Device, host: &Host) -> Intent {
     let name = device.id.name.to_string();
     let origin = format!("{} ({name})", intent.origin);
@@ -247,7 +248,7 @@ fn for_device(intent: &Intent, device: &Device, host: &Host) -> Intent {
     Intent { target: Target::Device(name), origin, ..fitted }
 }
 
-/// The part of a section that a matched device supports, with notes on what is skipped.
+/// Reduces a section to what a matched device supports, with notes on what is skipped.
 ///
 /// # Errors
 /// Why the whole device is skipped.
@@ -281,7 +282,7 @@ fn fit_to(intent: &Intent, device: &Device, host: &Host) -> Result<(Intent, Vec<
     Ok((fitted, notes))
 }
 
-/// Whether a request sets nothing on NAPIs, interrupts or threads.
+/// Whether a request sets nothing of NAPIs, interrupts or threads.
 fn is_for_nic_only(intent: &Intent) -> bool {
     intent.policy == PolicyName::None
         && intent.delivery.is_none_or(|mode| mode == DeliveryMode::Interrupt)
@@ -289,13 +290,14 @@ fn is_for_nic_only(intent: &Intent) -> bool {
         && intent.kthread.is_empty()
 }
 
-/// Whether a setting belongs to the network stack above the driver, and so exists on every device.
+/// Whether a setting belongs to the network stack above the driver, and therefore exists on every device.
 const fn needs_no_napi(request: &NicRequest) -> bool {
     matches!(request, NicRequest::RpsCpus(_) | NicRequest::RpsFlowCount(_) | NicRequest::Xps(_))
 }
 
-/// Whether the device has too few transmit queues for the setting, and these requests add none. Kernel: 6.18,
-/// `net/core/net-sysfs.c` `xps_cpus_show()` returns ENOENT for a device that is not `netif_is_multiqueue()`.
+/// Whether the device has too few transmit queues for a setting, and none of these requests adds queues.
+/// Kernel: 6.18, `net/core/net-sysfs.c` `xps_cpus_show()` returns ENOENT for a device that is not
+/// `netif_is_multiqueue()`.
 pub(crate) fn lacks_queues_for(request: &NicRequest, all: &[NicRequest], device: &Device) -> bool {
     let gives_queues = || {
         all.iter().any(|request| {

@@ -1,4 +1,4 @@
-//! Splits a process of which some epolls have separate requests.
+//! Splits processes that have separate requests for some of their epolls.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,18 +7,18 @@ use model::{Fd, Pid, Policy, Target};
 
 use crate::index::Index;
 
-/// The processes with separate requests for some of their epolls.
+/// Processes that have separate requests for some of their epolls.
 #[derive(Debug, Default)]
 pub(crate) struct EpollShares {
-    /// The shares: each is a process reduced to these epolls and the sockets that they watch, with its
-    /// request.
+    /// The shares, each with its request's index: the process reduced to the share's epolls and the sockets
+    /// that they watch.
     pub(crate) shares: Vec<(usize, Process)>,
-    /// The rest of each process.
+    /// The remainder of each process.
     rests: BTreeMap<Pid, Process>,
 }
 
 impl EpollShares {
-    /// The shares that a policy requests; empty for processes and epolls that no longer exist.
+    /// Splits the processes as a policy requests. Ignores processes and epolls that no longer exist.
     pub(crate) fn of(policy: &Policy, index: &Index<'_>) -> Self {
         let mut shares = Self::default();
         for (part, intent) in policy.intents.iter().enumerate() {
@@ -39,7 +39,7 @@ impl EpollShares {
     }
 }
 
-/// Removes epolls from a process, with the sockets that they watch.
+/// Moves epolls, with the sockets that they watch, from a process into a new one.
 fn taken(process: &mut Process, epolls: &[Fd]) -> Process {
     let (taken, left) = process.epolls.drain(..).partition(|epoll| epolls.contains(&epoll.id.fd));
     process.epolls = left;

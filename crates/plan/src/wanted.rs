@@ -1,4 +1,4 @@
-//! The desired settings of a host: each knob with its value and the reason.
+//! The desired settings of a host: each knob with its value and its reason.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -21,20 +21,20 @@ pub struct DesiredSetting {
 /// The desired settings of a placement. Each knob occurs once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Desired {
-    /// The knobs in the order of parts; within a part, queues, epolls, io_urings and affinity.
+    /// The knobs in the order of parts; within a part in the order queues, epolls, io_urings, affinity.
     pub wanted: Vec<DesiredSetting>,
-    /// Whether this is only the first stage, which recreates queues: their settings can be planned only once
-    /// they exist. Observing and planning again gives the second stage.
+    /// Whether this is only the first stage, which recreates queues. The queues' settings can be planned only
+    /// once the new queues exist: observing and planning again gives the second stage.
     pub first_stage: bool,
     /// Requests that cannot be met here, with the values that are set instead.
     pub notes: Vec<String>,
-    /// Settings of recipes that are left out because they stop a queue or take down the link, and no policy
-    /// file allows that.
+    /// Settings of recipes that are omitted because they would stop a queue or take down the link, and no
+    /// policy file allows that.
     pub proposed: Vec<DesiredSetting>,
     /// Mechanisms of recipes that the host lacks.
     pub left_out: Vec<String>,
-    /// The maximum wake-up latency of a CPU, in microseconds, in force as long as a process holds it: no file
-    /// keeps it.
+    /// The limit on the CPUs' wake-up latency, in microseconds, with its reason. It is in force only as long
+    /// as a process holds it.
     pub wake_latency: Option<(u32, Reason)>,
 }
 
@@ -50,7 +50,7 @@ pub struct Explained {
 }
 
 impl Desired {
-    /// Each knob with the value in force, in the order of [`Desired::wanted`].
+    /// Lists each knob with the value in force, in the order of [`Desired::wanted`].
     pub fn explain(&self, host: &Host) -> Vec<Explained> {
         let index = Index::new(host);
         let explain = |wanted: &DesiredSetting| Explained {
@@ -79,7 +79,7 @@ impl Collected {
         }
     }
 
-    /// The interrupts with desired CPUs, with the source of each request.
+    /// The interrupts with desired CPUs, each with the origin of its request.
     pub(crate) fn wanted_irqs(&self) -> Vec<(IrqNumber, String)> {
         let irqs = self.desired.wanted.iter().filter_map(|wanted| match &wanted.setting {
             Setting::Irq(number, IrqKnob::Affinity(_)) => Some((*number, wanted.because.source.clone())),
@@ -88,7 +88,7 @@ impl Collected {
         irqs.collect()
     }
 
-    /// The future value of a sysctl; `None` if it is not set and cannot be read.
+    /// The future value of a sysctl; `None` if no request sets it and it cannot be read.
     pub(crate) fn sysctl(&self, sysctl: Sysctl, host: &Host) -> Option<u64> {
         let like = HostKnob::Sysctl(sysctl, 0);
         let wanted = self.by_knob.get(&(Object::Host, like.facts().name));
@@ -103,7 +103,7 @@ impl Collected {
         self.desired.notes.push(note);
     }
 
-    /// Adds a recipe's value unless a request sets that knob: explicit values and other requests take
+    /// Adds a recipe's value, unless the knob already has one: explicit values and other requests take
     /// precedence.
     pub(crate) fn want_unless_wanted(&mut self, setting: Setting, because: Reason) {
         let knob = (setting.object(), setting.knob());

@@ -1,4 +1,4 @@
-//! Findings about applications whose way of waiting prevents IRQ suspension.
+//! Findings about applications that wait in a way that prevents IRQ suspension.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -83,8 +83,8 @@ fn epoll_mixes_napis(case: &Case<'_>, _: &Causes) -> Vec<Found> {
     found
 }
 
-/// The remedy for an epoll that spans NAPIs: fewer queues, or an application that distributes connections by
-/// NAPI id.
+/// The remedy for an epoll whose connections are on several NAPIs: fewer queues, or an application that
+/// distributes connections by NAPI id.
 fn unmix(case: &Case<'_>, process: &ProcessCase<'_>, epoll: &EpollCase<'_>) -> String {
     let cases: Vec<&NapiCase<'_>> = epoll.napis.keys().filter_map(|id| case.napis.get(id)).collect();
     let receiving = process.epolls.iter().filter(|e| !e.napis.is_empty()).count();
@@ -147,7 +147,7 @@ fn pollers_share_a_cpu(case: &Case<'_>, _: &Causes) -> Vec<Found> {
     found
 }
 
-/// The remedy for too many busy-polling threads: a CPU for each if the host has enough, otherwise fewer
+/// The remedy for more busy-polling threads than CPUs: a CPU for each if the host has enough, otherwise fewer
 /// threads.
 pub(super) fn more_cpus(case: &Case<'_>, process: &ProcessCase<'_>, pollers: usize) -> String {
     let online = &case.host.topology.online;
@@ -272,8 +272,8 @@ fn io_uring(case: &Case<'_>, _: &Causes) -> Vec<Found> {
                     }
                 }
             };
-            // If there are epolls, the ring may only serve files; without epolls, it waits for the
-            // connections.
+            // In a process with epolls, the ring may only serve files. Without epolls, the ring waits for the
+            // connections and prevents suspension.
             let alone = process.process.epolls.is_empty();
             found.push(finding.hinders(napis.iter().copied().filter(|_| alone)));
         }
@@ -281,7 +281,7 @@ fn io_uring(case: &Case<'_>, _: &Causes) -> Vec<Found> {
     found
 }
 
-/// The NAPIs of a process with rings: those of its sockets, and those that it polled, because a socket
+/// The NAPIs of a process with rings: those of its sockets, and those that it polled. A socket that is
 /// registered with a ring may have no descriptor.
 fn napis_of_rings(case: &Case<'_>, process: &ProcessCase<'_>) -> BTreeSet<NapiId> {
     let polls =
@@ -351,7 +351,8 @@ fn not_readable(case: &Case<'_>, _: &Causes) -> Vec<Found> {
             ));
         }
     }
-    // Processes that even root cannot inspect are only worth a note, unless a security module denies it.
+    // Even root cannot inspect some processes, which is only worth a note, unless a security module denies
+    // it.
     let expected = capabilities.ptrace && confined.is_none();
     let severity = if expected { Severity::Note } else { Severity::Warning };
     for (why, parts) in processes {
@@ -373,10 +374,10 @@ fn not_readable(case: &Case<'_>, _: &Causes) -> Vec<Found> {
     found
 }
 
-/// The maximum number of unreadable parts of processes to name.
+/// The maximum number of processes to name that could not be read.
 const UNREAD_NAMED_MAX: usize = 4;
 
-/// The deferral part of a mode, for an application that does not wait in `epoll_wait`.
+/// The mode with the same deferral for an application that does not wait in `epoll_wait`.
 fn deferral(mode: DeliveryMode) -> DeliveryMode {
     match mode {
         DeliveryMode::Suspend { gro_flush } | DeliveryMode::Defer { gro_flush } => {

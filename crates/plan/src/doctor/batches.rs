@@ -1,10 +1,10 @@
 //! The suspension timeout that an application needs, from its measured batches.
 //!
-//! `epoll_wait` arms `irq-suspend-timeout` when it returns events, and the next `epoll_wait` polls the NAPI or
-//! arms it again. So the timeout has to outlast the longest batch: the events of one return (at most
-//! `maxevents`) times the time for each. If it does not, the timer polls in the middle of a batch, and
-//! deferral runs out into interrupts. A timeout far beyond that protects nothing, and packets wait for that
-//! long if the application stalls. Kernel: 6.13, `fs/eventpoll.c` `ep_suspend_napi_irqs()`,
+//! `epoll_wait` arms `irq-suspend-timeout` when it returns events, and the next `epoll_wait` polls the NAPI
+//! or arms the timeout again. So the timeout must outlast the longest batch, which is the number of events of
+//! one return (at most `maxevents`) times the time for each. If it does not, the timer polls in the middle of
+//! a batch, and deferral ends in interrupts. A timeout far beyond that has no benefit, and makes packets wait
+//! that long if the application stalls. Kernel: 6.13, `fs/eventpoll.c` `ep_suspend_napi_irqs()`,
 //! `net/core/dev.c` `napi_watchdog()`.
 
 use model::{BatchesOf, DeliveryMode, EventBatches, Nanoseconds, Severity, keys};
@@ -26,31 +26,32 @@ pub(super) const RULES: &[DoctorRule] = &[
     },
 ];
 
-/// By which factor the timeout should exceed the longest measured batch: a short observation misses the
-/// longest.
+/// The factor by which the timeout should exceed the longest measured batch, because a short observation
+/// misses the longest one.
 const MARGIN: u64 = 2;
 
-/// The largest timeout that is proposed: an application that takes longer has stalled, and its packets should
+/// The largest timeout that is proposed. An application that takes longer has stalled, and its packets should
 /// not wait for it.
 const PROPOSED_MAX: Nanoseconds = Nanoseconds::from_millis(100);
 
-/// A timeout is reported as too long from this multiple of the needed one, if it is also longer than that of
-/// the delivery modes.
+/// A timeout is reported as too long from this multiple of the needed timeout, if it is also longer than the
+/// one in the delivery modes.
 const FAR_LONGER: u64 = 10;
 
-/// The minimum number of measured batches: fewer say nothing about the longest one.
+/// The minimum number of measured batches: with fewer, the longest one is too uncertain.
 const BATCHES_MIN: u64 = 100;
 
-/// The longest batches on a NAPI.
+/// The process with the longest batches on a NAPI.
 pub(super) struct Longest<'c, 'h> {
     process: &'c ProcessCase<'h>,
     batches: &'c EventBatches,
-    /// The connections that its epoll watches on the NAPI.
+    /// The number of connections on the NAPI that the process's epoll watches.
     connections: u64,
 }
 
 impl Longest<'_, '_> {
-    /// How long a batch with an event of each connection would take: `maxevents` × time per event.
+    /// How long a full batch would take: an event of each connection, but at most `maxevents`, times the time
+    /// per event.
     fn full(&self) -> Option<(u64, Nanoseconds)> {
         let events = self.batches.maxevents.min(self.connections);
         let each = self.batches.each()?;
@@ -58,7 +59,7 @@ impl Longest<'_, '_> {
     }
 
     /// The timeout that suffices; `None` if the application stalls for longer than any proposed timeout, or
-    /// too few batches were measured.
+    /// if too few batches were measured.
     fn needed(&self, flush: Nanoseconds) -> Option<Nanoseconds> {
         if self.batches.count < BATCHES_MIN {
             return None;
@@ -73,14 +74,14 @@ impl Longest<'_, '_> {
         self.batches.outlasted > 0 || self.batches.longest_so_far() > set
     }
 
-    /// The timeout that suffices, if this one is far longer than both that timeout and the timeout of the
-    /// delivery modes.
+    /// The timeout that suffices, if `set` is far longer than it and longer than the timeout of the delivery
+    /// modes.
     fn needs_far_less(&self, set: Nanoseconds, flush: Nanoseconds) -> Option<Nanoseconds> {
         let needed = self.needed(flush)?;
         (set > usual() && set.0 >= needed.0.saturating_mul(FAR_LONGER)).then_some(needed)
     }
 
-    /// The measurement and the resulting timeout, as evidence.
+    /// The evidence: the measurement, and the timeout that follows from it.
     fn lines(&self, flush: Nanoseconds) -> Vec<String> {
         let (process, batches) = (self.process.process.id, self.batches);
         let mut measured =
@@ -126,8 +127,8 @@ pub(super) fn longest<'c, 'h>(case: &'c Case<'h>, napi: &NapiCase<'_>) -> Option
     measured.max_by_key(|one| one.batches.longest_so_far())
 }
 
-/// The timeout that the application needs on this NAPI, as evidence; empty if its batches were not measured,
-/// or a finding of this family already shows the timeout.
+/// The timeout that the application needs on this NAPI, as evidence. Empty if its batches were not measured,
+/// or if a finding of this family already shows the timeout.
 pub(super) fn evidence(case: &Case<'_>, napi: &NapiCase<'_>) -> Vec<String> {
     let Some(longest) = longest(case, napi) else { return Vec::new() };
     let set = napi.napi.irq_suspend_timeout.filter(|_| napi.suspends() && napi.defers());
@@ -198,7 +199,7 @@ fn longer_than_needed(case: &Case<'_>, _: &Causes) -> Vec<Found> {
     found
 }
 
-/// The NAPIs with suspension, their timeout, and the longest batch on them.
+/// The NAPIs with suspension, each with its timeout and its longest batch.
 fn suspended<'c, 'h>(
     case: &'c Case<'h>,
 ) -> impl Iterator<Item = (&'c NapiCase<'h>, Nanoseconds, Longest<'c, 'h>)> {
@@ -208,7 +209,7 @@ fn suspended<'c, 'h>(
         .filter_map(|napi| Some((napi, napi.napi.irq_suspend_timeout?, longest(case, napi)?)))
 }
 
-/// The timeout of the delivery modes: 20 ms.
+/// The suspension timeout of the delivery modes: 20 ms.
 fn usual() -> Nanoseconds {
     DeliveryMode::Suspend { gro_flush: Nanoseconds::ZERO }.params().irq_suspend_timeout
 }
@@ -217,7 +218,7 @@ fn in_policy(needed: Nanoseconds) -> String {
     format!("set {} = \"{needed}\" in the policy file", keys::IRQ_SUSPEND_TIMEOUT)
 }
 
-/// The next value of 1, 2, 5, 10, 20, … µs that is at least `span`, and longer than `flush`; `None` beyond
+/// The smallest value of 1, 2, 5, 10, 20, … µs that is at least `span` and longer than `flush`; `None` beyond
 /// [`PROPOSED_MAX`].
 fn round_up(span: u64, flush: Nanoseconds) -> Option<Nanoseconds> {
     let decades = std::iter::successors(Some(1_000_u64), |decade| decade.checked_mul(10));
@@ -226,7 +227,7 @@ fn round_up(span: u64, flush: Nanoseconds) -> Option<Nanoseconds> {
     step.map(Nanoseconds).find(|step| step.0 >= span && *step > flush)
 }
 
-/// A measured span with three digits.
+/// Rounds a measured span to three digits.
 fn brief(span: Nanoseconds) -> Nanoseconds {
     let digits = span.0.checked_ilog10().unwrap_or(0);
     let unit = 10_u64.pow(digits.saturating_sub(2));

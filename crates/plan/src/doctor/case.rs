@@ -1,4 +1,4 @@
-//! Joins the host, the counts and the requests by NAPI, epoll and process.
+//! Joins the host, the counts and the requests, by NAPI, epoll and process.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,10 +12,10 @@ use super::{HostContext, VethPeer};
 use crate::index::Index;
 use crate::placement::{PlacedRequest, Placement};
 
-/// The parts of a request that the rules need.
+/// The facts about a request that the rules need.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RequestFacts {
-    /// Its origin.
+    /// The request's origin.
     pub origin: String,
     /// The delivery mode.
     pub mode: DeliveryMode,
@@ -23,21 +23,21 @@ pub struct RequestFacts {
     pub queues: Vec<RxQueue>,
     /// The processes.
     pub processes: Vec<ProcessId>,
-    /// The smallest response time in its goal.
+    /// The smallest response time among its goals.
     pub goal: Option<Nanoseconds>,
     /// The maximum wake-up latency of its policy.
     pub wake_within: Option<Nanoseconds>,
 }
 
 impl Placement {
-    /// The requests, with the parts that [`super::doctor()`] needs.
+    /// The facts about each request, for [`super::doctor()`].
     pub fn asked(&self) -> Vec<RequestFacts> {
         self.parts.iter().map(|part| RequestFacts::of(part, &self.recipes)).collect()
     }
 }
 
 impl RequestFacts {
-    /// Creates this from a placed request.
+    /// Extracts the facts from a placed request.
     pub fn of(part: &PlacedRequest, recipes: &Recipes) -> Self {
         let named = recipes.agreed(part.intent.policy, Mechanism::WakeLatency, &part.circumstances);
         let wakes = named.entry.map(|named| &named.value);
@@ -73,7 +73,7 @@ pub(super) struct Case<'h> {
     pub(super) processes: BTreeMap<Pid, ProcessCase<'h>>,
 }
 
-/// A NAPI and the processes that receive through it.
+/// A NAPI and the epolls that receive through it.
 #[derive(Debug)]
 pub(super) struct NapiCase<'h> {
     pub(super) device: &'h Device,
@@ -83,7 +83,7 @@ pub(super) struct NapiCase<'h> {
     pub(super) asked: Option<&'h RequestFacts>,
     /// The counts of the NAPI; all zero if it was never polled, `None` if counters were not read.
     pub(super) counts: Option<NapiDelivered>,
-    /// The epolls that watch its connections, with their number.
+    /// The epolls that watch its connections, with the number of connections.
     pub(super) epolls: BTreeMap<EpollId, usize>,
     /// Whether one of these epolls prefers busy polling.
     pub(super) preferred: bool,
@@ -119,13 +119,13 @@ pub(super) struct ProcessCase<'h> {
     pub(super) asked: Option<&'h RequestFacts>,
     /// Its epolls.
     pub(super) epolls: Vec<EpollCase<'h>>,
-    /// The connections by NAPI, if a device here has that NAPI.
+    /// The number of connections by NAPI, for NAPIs of a device in this namespace.
     pub(super) napis: BTreeMap<NapiId, usize>,
-    /// The connections with the id of a NAPI that no device here has.
+    /// The number of connections by NAPI id, for ids that no device here has.
     pub(super) astray: BTreeMap<NapiId, usize>,
-    /// The connections whose packets arrived without a NAPI, except over loopback.
+    /// The number of connections whose packets arrived without a NAPI, except over loopback.
     pub(super) on_no_napi: usize,
-    /// The connections over loopback.
+    /// The number of connections over loopback.
     pub(super) loopback: usize,
 }
 
@@ -133,11 +133,11 @@ pub(super) struct ProcessCase<'h> {
 #[derive(Debug)]
 pub(super) struct EpollCase<'h> {
     pub(super) epoll: &'h Epoll,
-    /// The connections it watches, by NAPI.
+    /// The number of connections that it watches, by NAPI.
     pub(super) napis: BTreeMap<NapiId, usize>,
 }
 
-/// A process with a thread that was runnable and had no CPU.
+/// A process with a thread that was runnable but had no CPU.
 #[derive(Debug)]
 pub(super) struct WaitedForCpu<'c, 'h> {
     pub(super) process: &'c ProcessCase<'h>,
@@ -204,7 +204,7 @@ impl<'h> Case<'h> {
             || process.napis.keys().any(|id| self.napis.get(id).is_some_and(NapiCase::suspends))
     }
 
-    /// A count over the interval, as a rate.
+    /// A count over the interval, as a rate per second.
     pub(super) fn rate(&self, count: u64) -> String {
         let interval = self.delivered.map_or(1_000_000_000, |d| d.interval.0);
         format!("{}/s", u128::from(count) * 1_000_000_000 / u128::from(interval))
@@ -215,7 +215,7 @@ impl<'h> Case<'h> {
         self.napis.get(&id).map_or_else(|| format!("napi {id}"), NapiCase::name)
     }
 
-    /// The packets of the per-CPU backlogs, as evidence: the kernel counts them per CPU, for all namespaces
+    /// The packets of the per-CPU backlogs, as evidence. The kernel counts them per CPU, for all namespaces
     /// together.
     pub(super) fn on_the_backlog(&self) -> Option<String> {
         let packets = self.delivered?.backlog.packets;
@@ -225,7 +225,7 @@ impl<'h> Case<'h> {
         ))
     }
 
-    /// The veth end that sends to this one.
+    /// The peer of a veth, which sends to it.
     pub(super) fn sending_to(&self, device: &Device) -> Sending<'_> {
         match (device.peer.as_deref(), self.context.peers.get(&device.id)) {
             (_, Some(peer)) => Sending::Elsewhere(peer),
@@ -237,8 +237,8 @@ impl<'h> Case<'h> {
         }
     }
 
-    /// The longest time for which a thread of the processes with these epolls was runnable without a CPU, in
-    /// percent of the time watched.
+    /// The process with the thread that was runnable without a CPU for the longest time, of the processes
+    /// with the NAPI's epolls.
     pub(super) fn waited_for_cpu(&self, napi: &NapiCase<'_>) -> Option<WaitedForCpu<'_, 'h>> {
         let watched = self.context.watched;
         let waits = napi.epolls.keys().filter_map(|epoll| {
@@ -251,14 +251,14 @@ impl<'h> Case<'h> {
         waits.max_by_key(|wait| wait.percent)
     }
 
-    /// The processes that polled this NAPI in the interval, busiest first, as far as they were inspected.
+    /// The inspected processes that polled this NAPI in the interval, busiest first.
     pub(super) fn pollers(&self, napi: &NapiCase<'_>) -> impl Iterator<Item = &ProcessCase<'h>> {
         let by_process = napi.counts.iter().flat_map(|counts| &counts.by_process);
         let polled = by_process.filter(|(_, counts)| counts.packets > 0);
         polled.filter_map(|(pid, _)| self.processes.get(pid))
     }
 
-    /// Connections by NAPI, as evidence.
+    /// The number of connections by NAPI, as evidence.
     pub(super) fn spread(&self, napis: &BTreeMap<NapiId, usize>) -> String {
         let each = napis.iter().map(|(&id, count)| format!("{count} on {}", self.name(id)));
         format!("connections: {}", each.collect::<Vec<_>>().join(", "))
@@ -266,7 +266,7 @@ impl<'h> Case<'h> {
 }
 
 impl NapiCase<'_> {
-    /// The queue and its id.
+    /// The name of the first queue, with the NAPI's id.
     pub(super) fn name(&self) -> String {
         match self.queues.first() {
             Some(queue) => format!("{queue} (napi {})", self.napi.id),
@@ -284,7 +284,7 @@ impl NapiCase<'_> {
         self.asked.is_some_and(|asked| matches!(asked.mode, DeliveryMode::Suspend { .. }))
     }
 
-    /// Whether both settings of deferral are on.
+    /// Whether both settings that deferral needs are on.
     pub(super) fn defers(&self) -> bool {
         self.deferral().is_some_and(|(polls, span)| polls > 0 && !span.is_zero())
     }
@@ -294,7 +294,7 @@ impl NapiCase<'_> {
         self.napi.defer_hard_irqs.map(|polls| polls.0).zip(self.napi.gro_flush_timeout)
     }
 
-    /// The three values, as evidence.
+    /// The three settings of the NAPI, as evidence.
     pub(super) fn values(&self) -> String {
         fn shown<T: ToString>(value: Option<T>) -> String {
             value.map_or_else(|| "not readable".to_owned(), |value| value.to_string())
@@ -351,7 +351,7 @@ impl<'h> ProcessCase<'h> {
         case
     }
 
-    /// All receiving connections, on any NAPI.
+    /// The number of receiving connections, whether or not they have a NAPI.
     pub(super) fn connections(&self) -> usize {
         self.napis.values().chain(self.astray.values()).sum::<usize>() + self.on_no_napi + self.loopback
     }
@@ -369,8 +369,9 @@ impl EpollCase<'_> {
     }
 }
 
-/// Whether packets arrive at this socket: a connection, or a UDP socket that has received a packet. A
-/// listening socket only receives handshakes, and its NAPI id is not that of the connections it will accept.
+/// Whether packets arrive at this socket: it is a connection, or a UDP socket that has received a packet. A
+/// listening socket receives only handshakes, and its NAPI id is not that of the connections that it will
+/// accept.
 fn receives(socket: &Socket) -> bool {
     match socket.state {
         SocketState::TcpEstablished => true,

@@ -1,6 +1,7 @@
 //! Other tools that write the same settings: irqbalance, tuned, systemd's .link files, sysctl.d,
-//! NetworkManager, ifupdown, cloud agents, cloud-init, perftune, scripts. A plan changes their values like
-//! any others, and a rollback restores them; these rules report which tool will overwrite netpolicy's values.
+//! NetworkManager, ifupdown, cloud agents, cloud-init, perftune, scripts. A plan changes the values of these
+//! tools like any others, and a rollback restores them. These rules report which tool will overwrite
+//! netpolicy's values.
 
 use model::host::{ConflictingTool, ConflictingToolKind};
 use model::{CpuSet, IrqNumber, Severity};
@@ -45,7 +46,7 @@ fn irqbalance_moves_placed(case: &Case<'_>, _: &Causes) -> Vec<Found> {
     let mut placed: Vec<(IrqNumber, String)> = Vec::new();
     for napi in case.napis.values().filter(|napi| napi.asked.is_some()) {
         let Some(irq) = napi.napi.irq.and_then(|edge| case.host.irq(edge.irq)) else { continue };
-        // An interrupt that may run on every CPU is not pinned, so irqbalance may move it.
+        // irqbalance may move this interrupt, because an interrupt that may run on every CPU is not pinned.
         let on_some = irq.affinity.intersection(&case.host.topology.online) != case.host.topology.online;
         if on_some && !banned.contains(&irq.number) {
             placed.push((
@@ -113,8 +114,8 @@ fn others_set_sysctl(case: &Case<'_>, _: &Causes) -> Vec<Found> {
     found
 }
 
-/// Whether a value in a tool's file would leave a number unchanged. The kernel parses `0x12c` and `0454` as C
-/// does; tuned writes `>600` only if the number is smaller, and `<600` only if it is larger.
+/// Whether a value in a tool's file would leave the current number unchanged. The kernel parses `0x12c` and
+/// `0454` as C does. tuned writes `>600` only if the number is smaller, and `<600` only if it is larger.
 fn agrees(value: &str, now: u64) -> bool {
     let value = value.trim().trim_matches(['"', '\'']);
     let number = |text: &str| {
@@ -132,7 +133,7 @@ fn agrees(value: &str, now: u64) -> bool {
     }
 }
 
-/// The mask for new receive queues that a line sets.
+/// The mask for new receive queues that a line of sysctl.d sets.
 fn default_mask(line: &str) -> Option<&str> {
     let (name, mask) = line.split_once('=')?;
     name.trim().ends_with("rps_default_mask").then(|| mask.trim())
@@ -143,7 +144,7 @@ fn agrees_with_default_mask(line: &str, case: &Case<'_>) -> bool {
     mask.is_some_and(|mask| mask == case.host.rps_default_mask)
 }
 
-/// How the kernel treats a mask in C notation. Kernel: 6.18, `lib/bitmap-str.c` `bitmap_parse()`.
+/// Describes how the kernel treats a mask in C notation. Kernel: 6.18, `lib/bitmap-str.c` `bitmap_parse()`.
 fn refused_mask(line: &str) -> Option<String> {
     let mask = default_mask(line).filter(|mask| mask.starts_with("0x") || mask.starts_with("0X"))?;
     let cpus: CpuSet = mask.parse().ok()?;
@@ -187,7 +188,7 @@ fn others_set_device(case: &Case<'_>, _: &Causes) -> Vec<Found> {
             ConflictingToolKind::Ifupdown | ConflictingToolKind::Ifcfg => "whenever the interface goes up",
             ConflictingToolKind::Netplan => "whenever its backend configures the device",
             ConflictingToolKind::Tuned => "while it runs, and when its profile changes",
-            // `rps_default_mask` applies to queues that are created later.
+            // `rps_default_mask` applies only to queues that are created later.
             ConflictingToolKind::SysctlFile => "for receive queues that are created later",
         };
         let object = first.device.clone().unwrap_or_else(|| "host".to_owned());
@@ -212,8 +213,8 @@ fn others_set_device(case: &Case<'_>, _: &Causes) -> Vec<Found> {
     found
 }
 
-/// The value in force if it differs from a line: `; now 8`; empty if they cannot be compared. `None` if the
-/// line's value is already in force.
+/// Describes the value in force if it differs from a tool's line: `; now 8`. Empty if they cannot be
+/// compared; `None` if the line's value is already in force.
 fn what_differs(other: &ConflictingTool, index: &Index<'_>) -> Option<String> {
     if other.sets.is_empty() {
         return Some(String::new());

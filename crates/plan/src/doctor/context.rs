@@ -1,5 +1,5 @@
-//! Facts that are not part of the observed host: other namespaces, the observed interval, the operator's
-//! shell.
+//! Facts that are not part of the observed host: other namespaces, measurements over an interval, the
+//! operator's shell.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,15 +11,16 @@ use model::{
     Recipes,
 };
 
-/// Facts for the rules that are not part of the host.
+/// Facts for the rules that are not part of the observed host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HostContext {
     /// The peers of veths in other namespaces, if they were found.
     pub peers: BTreeMap<DeviceId, VethPeer>,
-    /// The length of the observation for [`HostContext::cpu_waits`], which is longer than that of the counts.
+    /// The length of the observation for [`HostContext::cpu_waits`], which is longer than that of the packet
+    /// counts.
     pub watched: Nanoseconds,
-    /// For how long a thread of the process that uses epoll was runnable without a CPU; the maximum over its
-    /// threads.
+    /// How long a thread was runnable without a CPU, by process; the maximum over the process's threads. Only
+    /// for processes that use epoll.
     pub cpu_waits: BTreeMap<Pid, CpuWait>,
     /// The batches of events during that observation, by process; empty if they were not measured.
     pub batches: BTreeMap<(Pid, BatchesOf), EventBatches>,
@@ -35,11 +36,11 @@ pub struct HostContext {
     pub pending: PendingChanges,
     /// Whether to propose a policy on a host where none is requested or in force.
     pub proposes: bool,
-    /// The loaded BPF programs; `None` if they were not counted.
+    /// The number of loaded BPF programs; `None` if they were not counted.
     pub bpf_programs: Option<u32>,
-    /// Whether response times of a service were measured.
+    /// Whether the response times of a service were measured.
     pub timed: bool,
-    /// How to type the commands of remedies.
+    /// How commands in remedies must be typed.
     pub command_prefix: CommandPrefix,
 }
 
@@ -48,7 +49,7 @@ pub struct HostContext {
 pub struct PendingChanges {
     /// The changes that `netpolicy apply` would make.
     pub plan: Plan,
-    /// Why the policy files are refused, if so.
+    /// Why the policy files are refused; `None` if they are not.
     pub refused: Option<String>,
     /// The newest transaction, if it was rolled back.
     pub rolled_back: Option<String>,
@@ -58,16 +59,16 @@ pub struct PendingChanges {
     pub daemon: Option<Pid>,
 }
 
-/// An object whose value was set by a transaction that is in force.
+/// An object with a value that a transaction in force has set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeldObject {
     /// The object.
     pub object: Object,
-    /// The owner of the value, for display.
+    /// The owner of the value, for the output.
     pub by: String,
     /// The commands that restore the old value, as [`super::remedy`] writes them.
     pub end: String,
-    /// Whether no other command may change the object until then.
+    /// Whether no other command may change the object until these commands have run.
     pub has_owner: bool,
 }
 
@@ -82,10 +83,10 @@ pub struct VethPeer {
     pub tso: Option<bool>,
 }
 
-/// How to type commands for the observed namespace.
+/// How commands for the observed namespace must be typed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CommandPrefix {
-    /// The options that `netpolicy` needs, as in `--netns web`; may be empty.
+    /// The options that netpolicy needs, for example `--netns web`; may be empty.
     pub options: String,
     /// A file that refers to the namespace; `None` for the operator's own.
     pub netns: Option<String>,
@@ -95,7 +96,7 @@ pub struct CommandPrefix {
 pub(super) const THEN: &str = "; ";
 
 impl CommandPrefix {
-    /// A remedy as the operator has to type it. Prose is unchanged.
+    /// Formats a remedy as the operator has to type it. Prose is unchanged.
     pub(super) fn typed(&self, remedy: &str) -> String {
         remedy.split(THEN).map(|command| self.command(command)).collect::<Vec<_>>().join(THEN)
     }
@@ -106,7 +107,7 @@ impl CommandPrefix {
                 format!("netpolicy {} {rest}", self.options)
             }
             (Some(("ethtool", _)), Some(netns)) => inside(netns, command),
-            // sysfs shows the devices of the namespace in which it was mounted.
+            // sysfs shows the devices of the namespace in which it was mounted, so mount it again.
             (Some(("echo", _)), Some(netns)) => {
                 let mounted = format!("unshare --mount sh -c 'mount -t sysfs sysfs /sys && {command}'");
                 inside(netns, &mounted)
@@ -117,8 +118,8 @@ impl CommandPrefix {
 }
 
 impl HostContext {
-    /// Prepends to a remedy the commands that must run first, and returns those commands: the settings of a
-    /// removed queue cannot be restored, and a running command must exit before its settings are changed.
+    /// Prepends to a remedy the commands that must run first: the settings of a removed queue could not be
+    /// restored, and a running command must exit before its settings are changed.
     pub(super) fn ends_first(&self, netns: NetnsId, finding: &mut Finding) {
         let Some(remedy) = &finding.remedy else { return };
         let mut ends: Vec<&str> = Vec::new();
@@ -165,7 +166,7 @@ impl HeldObject {
     }
 }
 
-/// A command that is typed in the operator's shell and runs in the namespace.
+/// Formats a command that is typed in the operator's shell and runs in the namespace.
 pub(super) fn inside(netns: &str, command: &str) -> String {
     format!("nsenter --net={netns} {command}")
 }

@@ -1,4 +1,4 @@
-//! Settings of the whole device that work against packet delivery: interrupts, rings, moderation and
+//! Findings about settings of a whole device that hinder packet delivery: interrupts, rings, moderation and
 //! steering.
 
 use model::host::{Device, Pair, Pressure};
@@ -87,7 +87,7 @@ pub(super) const RULES: &[DoctorRule] = &[
     },
 ];
 
-/// The rate of exhausted softirqs per second below which nothing is reported.
+/// The rate of exhausted softirqs, per second, below which nothing is reported.
 const SQUEEZES_PER_SECOND_MIN: u64 = 10;
 
 /// The share of the time for which `ksoftirqd` may wait for its CPU, in percent.
@@ -193,7 +193,8 @@ fn driver_forgets_affinity(case: &Case<'_>, _: &Causes) -> Vec<Found> {
     found
 }
 
-/// The online CPUs on the device's node that are not isolated; all such CPUs if there are none.
+/// The online CPUs of the device's node that are not isolated; without any, all online CPUs that are not
+/// isolated.
 fn near(device: &Device, case: &Case<'_>) -> CpuSet {
     let topology = &case.host.topology;
     let free = topology.online.difference(&topology.isolated);
@@ -260,8 +261,8 @@ fn ring_shorter_than_suspension(case: &Case<'_>, _: &Causes) -> Vec<Found> {
     found
 }
 
-/// The next power of two that is at least this number, within the device's limit; `None` if the current value
-/// is at least that.
+/// The next power of two that is at least `needed`, within the device's limit; `None` if the ring already has
+/// that size.
 fn larger(ring: Pair, needed: u32) -> Option<u32> {
     let size = needed.checked_next_power_of_two().unwrap_or(u32::MAX).min(ring.max);
     (size > ring.current).then_some(size)
@@ -286,8 +287,8 @@ fn rx_drops(case: &Case<'_>, _: &Causes) -> Vec<Found> {
     let mut found = Vec::new();
     for counted in pressure.devices.iter().filter(|d| d.rx_dropped + d.rx_missed > 0) {
         let Some(device) = case.host.device(counted.device) else { continue };
-        // The kernel also counts packets that no socket receives as dropped, for example frames of unknown
-        // protocols.
+        // The kernel also counts packets for which there is no receiver as dropped, for example frames of
+        // unknown protocols.
         let severity = if counted.rx_missed > 0 { Severity::Problem } else { Severity::Warning };
         let mut finding = Found::new(
             severity,

@@ -1,40 +1,41 @@
 //! Judges the engagement of each NAPI by the share of packets that each context delivered. The thresholds lie
-//! between groups of measurements. With unmodified memcached on a veth and Linux 6.18, the share of packets
-//! that `epoll_wait` delivered was 88–98 % with correct settings, 56–76 % if epolls and NAPIs were mixed and
-//! suspension was intermittent, at most 8 % if a setting was missing, and 5 % with correct settings at a low
-//! load, where deferral correctly took over.
+//! between the results of measurements. For unmodified memcached on a veth and Linux 6.18, `epoll_wait`
+//! delivered 88–98 % of the packets with correct settings. It delivered 56–76 % if epolls and NAPIs were
+//! mixed and suspension was intermittent, and at most 8 % if a setting was missing. With correct settings at
+//! a low load, where deferral correctly took over, it delivered 5 %.
 
 use model::{DeliveryMode, NapiDelivered, Severity, Threading};
 
 use super::case::{Case, EpollCase, NapiCase};
 use super::rule::{Causes, DoctorRule, Found};
 
-/// From this share of packets delivered by the application, suspension is engaged. Measured: 88–98 %.
+/// The minimum share of packets delivered by the application for suspension to be engaged. Measured: 88–98 %.
 pub const ENGAGED_PERCENT_MIN: u64 = 80;
 
-/// Up to this share of packets delivered by the application, suspension is not engaged. Measured: 0–8 %;
-/// 56–76 % if it was intermittent.
+/// The maximum share of packets delivered by the application for suspension to be not engaged. Measured: 0–8
+/// %; 56–76 % if it was intermittent.
 pub const NOT_ENGAGED_PERCENT_MAX: u64 = 10;
 
-/// Up to this share of packets delivered by the application, deferral may be the expected state, if it
-/// delivers the most. Measured: 5 %; 56 % and more if suspension was intermittent.
+/// If the application delivers less than this share of packets, deferral may be the expected state, provided
+/// that deferral delivers the most. Measured: 5 %; 56 % and more if suspension was intermittent.
 const IDLE_PERCENT_MAX: u64 = 50;
 
-/// From this share of empty timer polls, the application is idle and deferral is the expected state.
-/// Measured: 4 400 empty timer polls per second at 1 000 requests per second.
+/// If at least this share of the timer's polls is empty, the application is idle, and deferral is the
+/// expected state. Measured: 4 400 empty timer polls per second at 1 000 requests per second.
 pub const EMPTY_PERCENT_MIN: u64 = 50;
 
-/// From this share of the interval in which the application was runnable without a CPU, the timer delivers
-/// for lack of CPU rather than of traffic. An application with its own CPU hardly waits.
+/// If the application was runnable without a CPU for at least this share of the interval, the timer delivers
+/// for lack of a CPU, and not for lack of traffic. An application with its own CPU hardly waits.
 pub(super) const WAITED_PERCENT_MIN: u64 = 10;
 
-/// From this share of the application's non-empty polls followed by a suspended IRQ, the application uses
+/// If a suspended IRQ follows at least this share of the application's non-empty polls, the application uses
 /// suspension: `epoll_wait` suspends whenever it has found events. A poll may also find packets of another
 /// epoll, or pure ACKs. Measured with memcached: 96 %, and 6 % with four epolls on one NAPI. Plain busy
 /// polling never suspends. Kernel: 7.3, `fs/eventpoll.c` `ep_suspend_napi_irqs()`.
 const SUSPENDED_PERCENT_MIN: u64 = 1;
 
-/// From this number of timer polls per packet, the polls cost more than the interrupts that they replace.
+/// With this number of timer polls per packet or more, the polls cost more than the interrupts that they
+/// replace.
 const TIMER_POLLS_PER_PACKET_MAX: u64 = 2;
 
 /// The rules of this family. Exactly one of them applies to each NAPI with a setting or a request.
@@ -118,13 +119,13 @@ enum Verdict {
     NotThreaded,
 }
 
-/// The NAPIs with this verdict.
+/// The findings on the NAPIs with this verdict.
 fn all(case: &Case<'_>, causes: &Causes, verdict: Verdict) -> Vec<Found> {
     let of = |napi: &&NapiCase<'_>| verdict_of(case, causes, napi) == Some(verdict);
     case.napis.values().filter(of).map(|napi| finding(case, causes, napi, verdict)).collect()
 }
 
-/// The NAPIs whose suspension is not engaged, and processes that have no NAPI for it.
+/// The findings on NAPIs whose suspension is not engaged, and on processes that have no NAPI to suspend.
 fn not_engaged(case: &Case<'_>, causes: &Causes) -> Vec<Found> {
     let mut found = all(case, causes, Verdict::NotEngaged);
     if case.suspended().next().is_some() {
@@ -145,7 +146,7 @@ fn not_engaged(case: &Case<'_>, causes: &Causes) -> Vec<Found> {
     found
 }
 
-/// `None` for a NAPI without settings or requests.
+/// The verdict on a NAPI; `None` for a NAPI without settings or requests.
 fn verdict_of(case: &Case<'_>, causes: &Causes, napi: &NapiCase<'_>) -> Option<Verdict> {
     let asked = napi.asked.map(|asked| asked.mode);
     let suspends = napi.suspends() || napi.asked_to_suspend();
@@ -184,13 +185,13 @@ fn verdict_of(case: &Case<'_>, causes: &Causes, napi: &NapiCase<'_>) -> Option<V
     if timers_hidden {
         return Some(Verdict::NotCounted);
     }
-    // Compare packets, not polls: many polls of the timer find nothing.
+    // Compare packets, not polls: many polls of the timer find no packet.
     let (timer, interrupt) = (counts.timer.packets, counts.interrupt.packets);
     Some(if timer > 0 && timer >= interrupt { Verdict::Deferred } else { Verdict::NotDeferred })
 }
 
-/// Whether suspension is engaged, by the share of packets that the application delivered. A hindrance that
-/// only matters under load does not make a quiet NAPI disengaged; a problem does.
+/// The verdict on suspension, by the share of packets that the application delivered. A quiet NAPI is idle
+/// unless an earlier finding hinders its suspension.
 fn suspension(counts: &NapiDelivered, hindered: bool, timers_hidden: bool) -> Verdict {
     let share = percent(counts.application.packets, counts.total().packets);
     match share {
@@ -203,24 +204,24 @@ fn suspension(counts: &NapiDelivered, hindered: bool, timers_hidden: bool) -> Ve
     }
 }
 
-/// Whether the application suspends the IRQ after it has found packets.
+/// Whether the application uses suspension: it suspends the IRQ after it has found packets.
 pub(super) fn taken_up(counts: &NapiDelivered) -> bool {
     let found = counts.application.polls.saturating_sub(counts.application.empty);
     counts.suspended > 0
         && percent(counts.suspended, found).is_none_or(|share| share >= SUSPENDED_PERCENT_MIN)
 }
 
-/// Whether a poller of the NAPI could suspend its IRQ, if that was not observed: only epolls that prefer busy
-/// polling can, and a process that was not inspected may have one.
+/// Whether a poller of the NAPI could suspend its IRQ although no suspension was observed. Only epolls that
+/// prefer busy polling can, and a process that was not inspected may have one.
 fn may_suspend(case: &Case<'_>, napi: &NapiCase<'_>) -> bool {
     let mut pollers = case.pollers(napi).peekable();
     pollers.peek().is_none() || pollers.any(|process| process.epolls.iter().any(EpollCase::prefers))
 }
 
-/// Whether suspension is used when there is traffic, and the polls of deferral mostly find no packets.
+/// Whether suspension is used when there is traffic, while the polls of deferral find mostly no packets.
 pub(super) fn idles(counts: &NapiDelivered, timers_hidden: bool) -> bool {
-    // If timers are hidden, their polls count as polls after an interrupt, and whether a timer was armed is
-    // unknown.
+    // If timers are hidden, their polls count as polls after an interrupt, and it is unknown whether
+    // suspension armed a timer.
     let (taken_up, polled) = if timers_hidden {
         (counts.application.polls > 0, counts.softirq())
     } else {
@@ -229,7 +230,7 @@ pub(super) fn idles(counts: &NapiDelivered, timers_hidden: bool) -> bool {
     taken_up && percent(polled.empty, polled.polls).is_some_and(|share| share >= EMPTY_PERCENT_MIN)
 }
 
-/// The share of the interval for which the application had no CPU, if that explains why it did not poll.
+/// How long the application had no CPU, as a share of the interval, if that explains why it did not poll.
 fn waited(case: &Case<'_>, napi: &NapiCase<'_>) -> Option<(u64, String)> {
     let wait = case.waited_for_cpu(napi)?;
     (wait.percent >= WAITED_PERCENT_MIN).then(|| (wait.percent, wait.process.process.id.to_string()))
@@ -347,7 +348,7 @@ fn summary(case: &Case<'_>, napi: &NapiCase<'_>, verdict: Verdict, why: &str) ->
     }
 }
 
-/// The context that delivers most of the remaining packets, if no cause was found.
+/// Names the context that delivers most of the remaining packets, if no cause was found.
 fn rest(case: &Case<'_>, napi: &NapiCase<'_>) -> String {
     let Some(counts) = &napi.counts else { return String::new() };
     let parts =
@@ -358,7 +359,7 @@ fn rest(case: &Case<'_>, napi: &NapiCase<'_>) -> String {
     })
 }
 
-/// A note if the timer polls so often that it costs more than it saves.
+/// A note if the timer polls so often that the polls cost more than they save.
 fn often(case: &Case<'_>, counts: &NapiDelivered) -> Option<String> {
     let packets = counts.total().packets;
     let each = counts.timer.polls.checked_div(packets)?;
@@ -395,7 +396,7 @@ fn by_kthread(napi: &NapiCase<'_>) -> String {
     share.map_or_else(|| "no packets".to_owned(), |share| format!("{share} % of the packets"))
 }
 
-/// The counts, as evidence.
+/// The counts of a NAPI, as evidence.
 fn counted(case: &Case<'_>, counts: &NapiDelivered) -> Vec<String> {
     let mut lines = vec![
         format!(
@@ -430,9 +431,9 @@ fn counted(case: &Case<'_>, counts: &NapiDelivered) -> Vec<String> {
     lines
 }
 
-/// The remedy for an application that waits for its CPU.
+/// The remedy for an application that has to wait for its CPU.
 pub(super) const CPU_OF_ITS_OWN: &str =
     "give the application a CPU that no other task uses (`cpus` in the policy file, taskset)";
 
-/// The maximum number of processes to name for one NAPI, busiest first.
+/// The maximum number of processes to name for a NAPI, busiest first.
 const PROCESSES_SHOWN_MAX: usize = 4;

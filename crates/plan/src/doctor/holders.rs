@@ -1,4 +1,4 @@
-//! Held queues: who holds them, and whether ordinary packets still go there.
+//! Findings about held queues: who holds them, and whether ordinary packets still arrive on them.
 
 use std::collections::BTreeSet;
 

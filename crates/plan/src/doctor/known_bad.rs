@@ -1,4 +1,4 @@
-//! Known faults of the running kernel and of drivers, from the list that ships.
+//! Findings about known faults of the running kernel and of drivers, from the shipped list.
 
 use model::Severity;
 use model::known_bad::{When, housekeeping_cpus};

@@ -1,4 +1,4 @@
-//! The kernel threads of NAPIs: where they run, and what prevents them from running.
+//! Findings about the kernel threads of NAPIs: where they run, and what prevents them from running.
 
 use model::{CpuSet, KthreadState, Object, Severity, Threading};
 
@@ -30,7 +30,7 @@ pub(super) const RULES: &[DoctorRule] = &[
     },
 ];
 
-/// The NAPIs with a kernel thread, each with the thread if it could be read.
+/// The NAPIs with a kernel thread that could be read.
 fn threads<'c>(case: &'c Case<'_>) -> impl Iterator<Item = (&'c NapiCase<'c>, &'c KthreadState)> {
     case.napis.values().filter_map(|napi| {
         let queue = napi.queues.first()?;
@@ -39,8 +39,8 @@ fn threads<'c>(case: &'c Case<'_>) -> impl Iterator<Item = (&'c NapiCase<'c>, &'
     })
 }
 
-/// A note on a BPF scheduler. Such a scheduler respects a thread's CPUs, which the kernel enforces, and does
-/// not affect real-time classes. Kernel: 6.12, `Documentation/scheduler/sched-ext.rst`.
+/// A note on a BPF scheduler. The kernel enforces a thread's CPUs and runs real-time classes under such a
+/// scheduler, too. Kernel: 6.12, `Documentation/scheduler/sched-ext.rst`.
 fn bpf_scheduler(case: &Case<'_>, _: &Causes) -> Vec<Found> {
     let Some(name) = &case.host.topology.sched_ext else { return Vec::new() };
     let placed: Vec<String> = threads(case)
@@ -107,7 +107,7 @@ fn rt_throttled(case: &Case<'_>, _: &Causes) -> Vec<Found> {
         let Some(class) = thread.scheduling.filter(|class| class.real_time().is_some()) else { continue };
         let busy = napi.napi.threaded == Some(Threading::BusyPoll);
         if throttling.runtime_us > 0 && !busy {
-            continue; // The thread sleeps between packets; throttling stops it only under constant load.
+            continue; // The thread sleeps between packets, so throttling stops it only under constant load.
         }
         let summary = if throttling.runtime_us == 0 {
             format!("{} has class {class}, and RT throttling lets no real-time thread run", named(thread))

@@ -1,4 +1,5 @@
-//! Listeners that share an address: how a connection's listener is chosen, and the effect on busy polling.
+//! Findings about listeners that share an address: how a connection's listener is chosen, and the effect on
+//! busy polling.
 
 use std::collections::BTreeSet;
 
@@ -22,7 +23,7 @@ pub(super) const RULES: &[DoctorRule] = &[
     },
 ];
 
-/// The NAPIs of a worker with a listener of the group, by the epoll that watches the listener.
+/// A worker with a listener of the group: an epoll that watches a listener, and the NAPIs of its connections.
 struct Worker {
     comm: Label,
     pid: Pid,
@@ -32,14 +33,14 @@ struct Worker {
 }
 
 impl Worker {
-    /// `nginx[812] from NAPI 300, 301`
+    /// Formats the worker: `nginx[812] from NAPI 300, 301`.
     fn sentence(&self) -> String {
         let napis: Vec<String> = self.napis.iter().map(ToString::to_string).collect();
         format!("{}[{}] receives from NAPI {}", self.comm, self.pid, napis.join(", "))
     }
 }
 
-/// The epolls that watch a listener of the group, each with the NAPIs of its connections.
+/// The workers of a group: epolls that watch one of its listeners, each with the NAPIs of its connections.
 fn workers(group: &SharedListeners, case: &Case<'_>) -> Vec<Worker> {
     let listeners: BTreeSet<u64> = group.listeners.iter().map(|listener| listener.inode).collect();
     let mut workers = Vec::new();

@@ -2,14 +2,15 @@
 //!
 //! [`doctor`] evaluates every rule of [`RULES`]. A rule reads a case, which joins the host, the counts and
 //! the requests by NAPI, epoll and process, and returns findings with evidence and remedy. The families are
-//! evaluated in this order, because the last one names findings of the others as causes: `known` (faults of
-//! this kernel and its drivers), `settings` (contradicting values), `traffic` (packets that take another
-//! path), `application` (processes that wait in an unsuitable way), `listeners` (who chooses among those of
-//! one address), `device` (interrupts, rings, moderation and steering of the whole device), `holders` (held
-//! queues), `kthread` (kernel threads of NAPIs), `sleep` (CPUs that wake too late), `waiting` (threads that
-//! busy-wait for events only), `others` (programs and files that write the same settings), `batch` (a
-//! suspension that does not match the application's batches), `timer` (a timer too short for the
-//! application), `engagement` (the counts).
+//! evaluated in the order of [`RULES`], because `engagement` names findings of the others as causes: `policy`
+//! (refused policy files), `known` (faults of this kernel and its drivers), `settings` (contradicting
+//! values), `traffic` (packets that take another path), `application` (processes that wait in an unsuitable
+//! way), `listeners` (how one of several listeners is chosen), `device` (interrupts, rings, moderation and
+//! steering of the whole device), `holders` (held queues), `kthread` (kernel threads of NAPIs), `sleep` (CPUs
+//! that wake too late), `waiting` (threads that busy-wait only for events), `others` (programs and files that
+//! write the same settings), `batch` (a suspension that does not match the application's batches), `timer` (a
+//! timer that is too short for the application), `untried` (policies that may help), `engagement` (the
+//! counts).
 
 mod application;
 mod batches;
@@ -65,10 +66,10 @@ pub const RULES: [(&str, &[DoctorRule]); 16] = [
     ("engagement", engagement::RULES),
 ];
 
-/// Returns the findings on a host, engagement of each NAPI last. An empty list means that no mechanism is set
-/// whose engagement could be judged, and that nothing prevents one. `delivered` has the counts over some
-/// seconds of the usual traffic; without it there are no findings about engagement. `asked` are the requests
-/// that should be in force; without it the rules use the settings in force.
+/// Returns the findings on a host; those on the engagement of each NAPI come last. An empty list means that
+/// no mechanism is set whose engagement could be judged, and that nothing prevents one. `delivered` has the
+/// counts over some seconds of the usual traffic; without it, there are no findings about engagement. `asked`
+/// has the requests that should be in force; without any, the rules use the settings in force.
 pub fn doctor(host: &Host, delivered: Option<&Delivered>, asked: &[RequestFacts]) -> Vec<Finding> {
     doctor_with(host, delivered, asked, &HostContext::default())
 }

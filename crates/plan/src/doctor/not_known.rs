@@ -5,7 +5,7 @@ use model::{Delivered, Host};
 
 use super::HostContext;
 
-/// The remaining unknowns, each with a way to find out; the most important first.
+/// Lists what remains unknown, each with a way to find out, most important first.
 pub fn not_known(host: &Host, delivered: Option<&Delivered>, context: &HostContext) -> Vec<String> {
     let mut lines = Vec::new();
     if !host.capabilities.ptrace {

@@ -1,4 +1,4 @@
-//! Refused policy files: nothing in them is in force.
+//! The finding on refused policy files: none of their sections is in force.
 
 use model::Severity;
 

@@ -1,4 +1,5 @@
-//! The commands that fix a finding: netpolicy's for netpolicy's settings, otherwise the usual tool's.
+//! The commands that fix a finding: netpolicy's commands for its own settings, otherwise those of the usual
+//! tools.
 
 use model::host::{Device, Pair};
 use model::setting::Disruption;
@@ -16,7 +17,7 @@ pub(super) fn mode_of(napi: &NapiCase<'_>) -> DeliveryMode {
     DeliveryMode::Suspend { gro_flush: flush.unwrap_or(Nanoseconds::from_micros(20)) }
 }
 
-/// The mode that fixes a process, chosen likewise.
+/// The mode that fixes a process: the requested one, or else suspend20.
 pub(super) fn mode_for(process: &ProcessCase<'_>) -> DeliveryMode {
     let suspend20 = DeliveryMode::Suspend { gro_flush: Nanoseconds::from_micros(20) };
     process.asked.map_or(suspend20, |asked| asked.mode)
@@ -52,7 +53,7 @@ pub(super) fn mode_in_force(device: &Device, case: &Case<'_>) -> DeliveryMode {
     }
 }
 
-/// The command that adds a value to the device's mode.
+/// The command that adds a setting to the device's mode.
 pub(super) fn set_value(device: &Device, case: &Case<'_>, like: &Setting, value: &str) -> String {
     let disruptive = if like.disruption() == Disruption::None { "" } else { " --disruptive" };
     let mode = mode_in_force(device, case);
@@ -64,16 +65,16 @@ pub(super) fn set_task(process: ProcessId, mode: DeliveryMode) -> String {
     format!("netpolicy set task {} {mode}", process.pid)
 }
 
-/// The command that turns off RPS on a queue by writing its file, because another program made the setting.
+/// The command that turns off RPS on a queue that another program set, by writing the queue's file.
 pub(super) fn rps_off(queue: RxQueue) -> String {
     let file = format!("/sys/class/net/{}/queues/rx-{}/rps_cpus", queue.device, queue.index);
     format!("echo 0 > {}", quoted(&file))
 }
 
-/// The commands at both ends of a veth that direct its packets to a NAPI. `None` if both ends are known to be
-/// correct. Kernel: 6.18, `drivers/net/veth.c` `veth_xmit()` uses the peer's NAPI only for packets accepted
-/// by `veth_skb_is_eligible_for_gro()`: none while the sending end has TSO on. XDP at the receiving end turns
-/// off the sender's TSO.
+/// The commands at both ends of a veth that make its packets arrive on a NAPI; `None` if both ends are known
+/// to be correct. Kernel: 6.18, `drivers/net/veth.c` `veth_xmit()` uses the peer's NAPI only for packets that
+/// `veth_skb_is_eligible_for_gro()` accepts, which are none while the sending end has TSO on. XDP at the
+/// receiving end turns off the sender's TSO.
 pub(super) fn veth(receiving: &Device, sending: &Sending<'_>) -> Option<String> {
     let mut commands = Vec::new();
     if !receiving.xdp && receiving.features.gro != Some(true) {
@@ -94,7 +95,8 @@ pub(super) fn veth(receiving: &Device, sending: &Sending<'_>) -> Option<String> 
     (!commands.is_empty()).then(|| commands.join(THEN))
 }
 
-/// The command that gives a device this many receive queues, if it supports them and has a different number.
+/// The command that gives a device this many receive queues, if the device supports that and has another
+/// number.
 pub(super) fn channels(device: &Device, queues: usize) -> Option<String> {
     let channels = device.channels?;
     let queues = u32::try_from(queues).ok()?;

@@ -1,4 +1,4 @@
-//! A rule: its findings, and the causes that earlier rules found.
+//! A rule of `doctor`, its findings, and the causes that earlier rules found.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,5 @@
-//! Values that contradict each other, or are set on the wrong object and have no effect.
+//! Findings about values that contradict each other, or have no effect because they are set on the wrong
+//! object.
 
 use std::collections::BTreeSet;
 
@@ -161,8 +162,7 @@ fn irq_suspend_zero(case: &Case<'_>, _: &Causes) -> Vec<Found> {
         if let Some(asked) = asked {
             found = found.evidence(format!("{} was requested at {}", asked.mode, asked.origin));
         }
-        // Deliberate busy polling (fullbusy) sets exactly these values; its long timeout is not meant for
-        // suspension.
+        // fullbusy deliberately sets exactly these values; its long timeout is not meant for suspension.
         let busy = DeliveryMode::FullBusy.params();
         let polls_busily = napi.napi.defer_hard_irqs == Some(busy.defer_hard_irqs)
             && napi.napi.gro_flush_timeout == Some(busy.gro_flush_timeout);

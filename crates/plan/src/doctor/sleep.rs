@@ -1,4 +1,4 @@
-//! CPUs with idle states whose exit latency exceeds the request.
+//! Findings about CPUs with idle states whose exit latency exceeds what a request allows.
 
 use std::collections::BTreeMap;
 
@@ -31,7 +31,8 @@ fn too_deep(case: &Case<'_>, _: &Causes) -> Vec<Found> {
         }
         let Some(((exit, state), _)) = deep.last_key_value() else { continue };
         let all: CpuSet = deep.values().flat_map(CpuSet::iter).collect();
-        // If only the policy's bound implies the request, the request may still be met.
+        // The latency exceeds the policy's limit. That is a problem only if it also exceeds the request's
+        // goal.
         let beyond = asked.goal.is_some_and(|goal| longer(*exit, goal));
         let severity = if beyond { Severity::Problem } else { Severity::Warning };
         let exceeded = match asked.goal {
@@ -50,7 +51,7 @@ fn too_deep(case: &Case<'_>, _: &Causes) -> Vec<Found> {
         for ((exit, state), cpus) in deep.iter().rev() {
             one = one.evidence(format!("CPUs {cpus}: {state}, {exit} us"));
         }
-        // The file holds whole microseconds, and 0 would mean that there is no bound.
+        // The file contains whole microseconds, and 0 would mean that there is no limit.
         let bound = match limit.0 / 1_000 {
             0 => "n/a".to_owned(),
             micros => micros.to_string(),
@@ -77,8 +78,8 @@ fn longer(exit: u32, limit: Nanoseconds) -> bool {
     u64::from(exit) * 1_000 > limit.0
 }
 
-/// The CPUs that wait for its packets: those of its processes, or else of its queues' interrupts, or else all
-/// CPUs.
+/// The CPUs that wait for the request's packets: those of its processes, or else those of its queues'
+/// interrupts, or else all CPUs.
 fn cpus(case: &Case<'_>, asked: &RequestFacts) -> CpuSet {
     let online = &case.host.topology.online;
     let processes = asked.processes.iter().filter_map(|process| case.processes.get(&process.pid));

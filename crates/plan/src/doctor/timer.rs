@@ -1,4 +1,4 @@
-//! A timer that is too short for the application: `gro-flush-timeout` ends suspension again.
+//! Finds a timer that is too short for the application: `gro-flush-timeout` then ends suspension again.
 
 use model::{DeliveryMode, Nanoseconds, Severity};
 
@@ -7,7 +7,7 @@ use super::engagement::{ENGAGED_PERCENT_MIN, idles, percent, taken_up};
 use super::remedy;
 use super::rule::{Causes, DoctorRule, Found};
 
-/// The rules of this family, which apply if no earlier family has found a cause.
+/// The rules of this family. They apply only if no earlier family has found a cause.
 pub(super) const RULES: &[DoctorRule] = &[DoctorRule {
     id: "timer-before-application",
     doc: "gro-flush-timeout expires before the application gets a CPU: the timer delivers what the application would have polled.",
@@ -16,11 +16,11 @@ pub(super) const RULES: &[DoctorRule] = &[DoctorRule {
 
 /// The proposed values of `gro-flush-timeout`. Measured with redis on a veth with other work: the application
 /// delivers 33 % with 20 µs, and 72 to 83 % with 200 µs. The longer values are for slower CPUs: an emulated
-/// one needs 5 ms.
+/// CPU needs 5 ms.
 const FLUSH_STEPS: [Nanoseconds; 3] =
     [Nanoseconds::from_micros(200), Nanoseconds::from_millis(1), Nanoseconds::from_millis(5)];
 
-/// By which factor a timer must exceed the average wait for a CPU, so that it outlasts most waits.
+/// The factor by which the timer must exceed the average wait for a CPU, so that it outlasts most waits.
 const WAITS_OUTLASTED: u64 = 2;
 
 /// Reports a timer that expires before the application runs. After an empty poll of the application, the
@@ -73,7 +73,7 @@ fn timer_before_application(case: &Case<'_>, causes: &Causes) -> Vec<Found> {
 }
 
 /// Suspension with the shortest timer of [`FLUSH_STEPS`] that is longer than the current one and outlasts
-/// such waits, provided that the suspension timeout is longer still.
+/// such waits; `None` if the suspension timeout is not longer than that.
 fn longer(napi: &NapiCase<'_>, flush: Nanoseconds, wait: Nanoseconds) -> Option<DeliveryMode> {
     let outlasts = |step: &&Nanoseconds| **step > flush && step.0 >= wait.0.saturating_mul(WAITS_OUTLASTED);
     let step = *FLUSH_STEPS.iter().find(outlasts)?;

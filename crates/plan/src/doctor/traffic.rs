@@ -1,4 +1,4 @@
-//! Packets that bypass the configured path.
+//! Findings about packets that do not arrive on the configured path.
 
 use model::Severity;
 use model::host::Device;
@@ -49,8 +49,8 @@ pub(super) const RULES: &[DoctorRule] = &[
 
 fn packets_on_no_napi(case: &Case<'_>, _: &Causes) -> Vec<Found> {
     let silent = || case.suspended().filter(|napi| napi.packets().unwrap_or(0) == 0).map(|napi| napi.napi.id);
-    // No setting applies to other processes. They matter only if a veth's NAPI waits for packets that may be
-    // theirs.
+    // netpolicy sets nothing for other processes. They matter only if a veth's NAPI waits for packets that
+    // may be theirs.
     let waiting = case.suspended().any(|napi| napi.device.kind == "veth" && napi.packets().unwrap_or(0) == 0);
     let affected = |process: &&ProcessCase<'_>| process.on_no_napi > 0 && (waiting || case.concerns(process));
     let mut found = Vec::new();
@@ -61,7 +61,7 @@ fn packets_on_no_napi(case: &Case<'_>, _: &Causes) -> Vec<Found> {
             process.connections()
         );
         if others_arrive(case, process) {
-            // New packets now arrive on a NAPI: these connections have received nothing since then.
+            // New packets arrive on a NAPI, so these connections have received nothing since.
             found.push(
                 Found::new(Severity::Note, process.process.id, summary)
                     .evidence("their SO_INCOMING_NAPI_ID is 0")
@@ -74,8 +74,8 @@ fn packets_on_no_napi(case: &Case<'_>, _: &Causes) -> Vec<Found> {
             .evidence("their SO_INCOMING_NAPI_ID is 0");
         found.push(with_backlog(finding, case).hinders(silent()));
     }
-    // Without an inspected process, the counts are only a hint: the backlog also carries other processes'
-    // packets.
+    // No process was inspected, so the counts are only a hint: the backlog also carries packets of other
+    // processes.
     let backlog = case.delivered.map_or(0, |delivered| delivered.backlog.packets);
     if found.is_empty() && backlog > 0 {
         for napi in case.suspended().filter(|napi| napi.packets() == Some(0) && napi.device.kind == "veth") {
@@ -90,10 +90,10 @@ fn packets_on_no_napi(case: &Case<'_>, _: &Causes) -> Vec<Found> {
     found
 }
 
-/// The minimum packet rate: below it, how packets are delivered does not matter.
+/// The minimum packet rate. Below it, the path of packets does not matter.
 const VETH_PACKETS_PER_SECOND_MIN: u128 = 200;
 
-/// The veths whose packets arrive through the backlog, and that no process of a request uses.
+/// Reports veths whose packets arrive through the backlog and that no process of a request uses.
 fn veth_without_napi(case: &Case<'_>, causes: &Causes) -> Vec<Found> {
     let Some(pressure) = case.host.pressure.as_ref().filter(|pressure| !pressure.interval.is_zero()) else {
         return Vec::new();
@@ -106,15 +106,14 @@ fn veth_without_napi(case: &Case<'_>, causes: &Causes) -> Vec<Found> {
     for counted in &pressure.devices {
         let per_second = u128::from(counted.rx_packets) * 1_000_000_000 / u128::from(pressure.interval.0);
         let Some(device) = case.host.device(counted.device) else { continue };
-        // The host's end of a container's veth is a bridge port, which forwards.
+        // A veth that is a bridge port, such as the host's end of a container's, only forwards packets.
         let receives = device.kind == "veth" && device.up && device.link.master.is_none();
         if !receives || per_second < VETH_PACKETS_PER_SECOND_MIN {
             continue;
         }
         let of_device = case.napis.values().filter(|napi| napi.device.id == device.id);
         let by_napi: Option<u64> = of_device.map(NapiCase::packets).sum();
-        // The counts per NAPI and per device start and end at different moments: treat less than a tenth as
-        // none.
+        // The counts per NAPI and per device are taken at different moments: ignore less than a tenth.
         let mostly_by_backlog =
             device.napis.is_empty() || by_napi.is_some_and(|packets| packets < counted.rx_packets / 10);
         let sending = case.sending_to(device);
@@ -132,15 +131,16 @@ fn veth_without_napi(case: &Case<'_>, causes: &Causes) -> Vec<Found> {
     found
 }
 
-/// Whether most connections of a process receive on NAPIs, and no count contradicts that: then the others are
-/// old or idle, and nothing needs to be fixed.
+/// Whether most connections of a process receive on NAPIs and no count contradicts that: the other
+/// connections are old or idle, and nothing needs to be fixed.
 fn others_arrive(case: &Case<'_>, process: &ProcessCase<'_>) -> bool {
     let on_napis: usize = process.napis.values().sum();
     let arrives = |id| case.napis.get(id).and_then(NapiCase::packets).is_none_or(|packets| packets > 0);
     on_napis > process.on_no_napi && process.napis.keys().any(arrives)
 }
 
-/// Adds as evidence the counts of the backlog, and every veth that could be the cause.
+/// Adds as evidence the counts of the backlog and every veth that could be the cause, and the commands for
+/// them.
 fn with_backlog(mut found: Found, case: &Case<'_>) -> Found {
     if let Some(carried) = case.on_the_backlog() {
         found = found.evidence(carried);

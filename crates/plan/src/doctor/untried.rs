@@ -32,10 +32,11 @@ pub(super) const RULES: &[DoctorRule] = &[
     },
 ];
 
-/// The maximum number of processes for which a policy is proposed: the busiest ones by packets.
+/// The maximum number of processes for which a policy is proposed: those with the most packets.
 const PROCESSES_MAX: usize = 5;
 
-/// The minimum packet rate for a proposal: below it, a wake-up for each packet costs less than 1 % of a CPU.
+/// The minimum packet rate for a proposal. At a lower rate, a wake-up for each packet costs less than 1 % of
+/// a CPU.
 const PACKETS_PER_SECOND_MIN: u64 = 200;
 
 fn nothing_in_force(case: &Case<'_>) -> bool {
@@ -131,7 +132,7 @@ fn policy_untried(case: &Case<'_>, _: &Causes) -> Vec<Found> {
         .collect()
 }
 
-/// The connections that a process's epolls watch and that receive on a queue here.
+/// The number of connections that a process's epolls watch, by NAPI in this namespace.
 fn waited_for(process: &ProcessCase<'_>, case: &Case<'_>) -> BTreeMap<NapiId, usize> {
     let mut napis = BTreeMap::new();
     for (id, connections) in process.epolls.iter().flat_map(|epoll| &epoll.napis) {
@@ -142,7 +143,8 @@ fn waited_for(process: &ProcessCase<'_>, case: &Case<'_>) -> BTreeMap<NapiId, us
     napis
 }
 
-/// The packets that its NAPIs delivered in the interval, including those for others on the same queues.
+/// The packets that these NAPIs delivered in the interval. They include packets for other processes on these
+/// queues.
 fn packets(napis: &BTreeMap<NapiId, usize>, case: &Case<'_>) -> u64 {
     let counts = napis.keys().filter_map(|id| case.napis.get(id)?.counts.as_ref());
     counts.map(|counts| counts.total().packets).sum()
@@ -204,7 +206,7 @@ fn proposal(process: &ProcessCase<'_>, packets: u64, case: &Case<'_>) -> Found {
     found.remedy(format!("netpolicy compare --pid {} --b {policy}", process.process.id.pid))
 }
 
-/// Why the traffic of a process is too low for a value to help; `None` if the traffic is sufficient or
+/// Why a process has too little traffic for a value to help; `None` if it has enough, or its traffic is
 /// unknown.
 fn too_little(entry: &RecipeEntry, napis: &BTreeMap<NapiId, usize>, case: &Case<'_>) -> Option<String> {
     let (PaysFrom { packets_per_flush, connections }, RecipeValue::Delivery(mode)) =
@@ -229,7 +231,7 @@ fn too_little(entry: &RecipeEntry, napis: &BTreeMap<NapiId, usize>, case: &Case<
     })
 }
 
-/// The newest evidence on a policy from a comparison on the process's queues, if it is negative.
+/// The newest verdict on a policy from a comparison on the process's queues, if that verdict is negative.
 fn against<'c>(
     policy: PolicyName,
     process: &ProcessCase<'_>,

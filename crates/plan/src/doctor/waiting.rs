@@ -1,6 +1,6 @@
-//! Threads that busy-wait for events, in `epoll_wait` or around it, and poll no NAPI: `eventbusy` and
-//! `userbusy`. Softirqs deliver their packets, so engagement is not assessed per NAPI; the rules find busy
-//! waits that cannot help, and busy waits that were requested but do not happen.
+//! Findings about threads that busy-wait for events, in `epoll_wait` or around it, and poll no NAPI:
+//! `eventbusy` and `userbusy`. Softirqs deliver their packets, so engagement is not judged per NAPI. The
+//! rules find busy waits that cannot help, and requested busy waits that do not happen.
 
 use model::{DeliveryMode, NapiId, Severity};
 
@@ -33,7 +33,7 @@ pub(super) const RULES: &[DoctorRule] = &[
 ];
 
 impl EpollCase<'_> {
-    /// Whether the epoll busy-waits for events only.
+    /// Whether the epoll busy-waits only for events.
     fn events_only(&self) -> bool {
         self.epoll.params.is_some_and(|params| params.events_only)
     }

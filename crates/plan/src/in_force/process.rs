@@ -12,8 +12,7 @@ pub(super) fn value(like: &ProcessKnob, index: &Index<'_>) -> Option<ProcessKnob
         ProcessKnob::IoUring(id, _) => index.rings.get(id).map(|ring| ProcessKnob::IoUring(*id, ring.napi)),
         ProcessKnob::Socket(id, wanted) => {
             let polling = index.sockets.get(id)?.polling?;
-            // The budget of a socket that does not poll is read when the change is committed, before the
-            // write.
+            // The commit reads the budget of a socket that does not poll, before it writes the new budget.
             let unread = wanted.busy_poll_budget.filter(|_| !polling.polls()).map(|_| 0);
             let busy_poll_budget = polling.busy_poll_budget.or(unread);
             let asked_for = wanted.busy_poll_budget.and(busy_poll_budget);

@@ -8,7 +8,7 @@ use model::{Circumstances, DeviceId, EpollNapis, NapiId, Policy, Target};
 use crate::index::Index;
 use crate::resolved::Resolved;
 
-/// The circumstances of a device, for everything that receives on it.
+/// The circumstances of a device, which apply to everything that receives on it.
 pub(crate) fn of_device(device: &Device) -> Circumstances {
     Circumstances {
         driver: device.kind.clone(),
@@ -17,8 +17,9 @@ pub(crate) fn of_device(device: &Device) -> Circumstances {
     }
 }
 
-/// The circumstances of the request at this index of [`Policy::intents`]: one for each kind of device that
-/// receives its packets. If no packet has shown that yet, the requested devices, or else all that are up.
+/// The circumstances of the request at this index of [`Policy::intents`], one for each kind of device on
+/// which its packets arrive. If no packet has shown that yet, the kinds of the requested devices, or else of
+/// all devices that are up.
 pub(crate) fn of_request(
     at: usize,
     policy: &Policy,
@@ -30,7 +31,7 @@ pub(crate) fn of_request(
         Target::Device(name) => {
             return index.host.device_named(name).map(of_device).into_iter().collect();
         }
-        // Each of the request's devices has a separate request.
+        // Each of these devices has a separate request.
         Target::Devices(..) => return Vec::new(),
         Target::Service(..) => resolved.pids_of(at),
         Target::Task(pid) | Target::Epolls(pid, _) => BTreeSet::from([*pid]),

@@ -1,4 +1,5 @@
-//! Resolves a policy's recipe: the delivery mode and its values here, the device's settings in [`of_device`].
+//! Resolves a policy's recipe: this file to a delivery mode and its values, [`of_device`] to settings of the
+//! device.
 
 pub(crate) mod circumstances;
 pub(crate) mod of_device;
@@ -11,8 +12,8 @@ use model::{
 use crate::chosen::Chosen;
 use crate::refusal::{Refusal, RefusalKind};
 
-/// The delivery mode of a request: the one that the request names, or else that of the policy's recipe under
-/// its circumstances.
+/// The delivery mode of a request: the one that it names, or else the mode of the policy's recipe for its
+/// circumstances.
 ///
 /// # Errors
 /// [`RefusalKind::Missing`] for a policy without a recipe, [`RefusalKind::Usage`] for `mix` on anything but a
@@ -71,8 +72,7 @@ pub(crate) fn choose(
     }
 }
 
-/// The values of a mode, with the overrides of the policy's recipe. A mode that the request names has no
-/// overrides.
+/// The values of a mode, with overrides from the policy's recipe. A mode that the request names gets none.
 pub(crate) fn params(
     intent: &Intent,
     mode: DeliveryMode,
@@ -96,8 +96,8 @@ pub(crate) fn params(
     params
 }
 
-/// Notes on a mode that the recipe chose: that devices disagree, or that the mode was not measured on such a
-/// device.
+/// Notes on a mode that the recipe chose: whether the request's devices would need different modes, and
+/// whether the mode was not measured on such a device.
 pub(crate) fn notes(
     intent: &Intent,
     chosen: &Chosen,

@@ -1,5 +1,5 @@
-//! A recipe's settings of a device: only what the device supports, and only what stops no queue unless
-//! allowed.
+//! Settings of a recipe for a device: only those that the device supports, and that stop no queue unless that
+//! is allowed.
 
 use std::collections::BTreeSet;
 
@@ -19,18 +19,18 @@ use crate::placement::{PlacedRequest, Placement};
 use crate::recipe::circumstances;
 use crate::wanted::DesiredSetting;
 
-/// The settings of a part's recipe on a device.
+/// The settings of a recipe for a part on a device.
 #[derive(Debug, Default)]
 pub(crate) struct OfDevice {
     pub(crate) wanted: Vec<DesiredSetting>,
-    /// Settings that would stop queues, and so are only proposed.
+    /// Settings that are only proposed, because they would stop queues.
     pub(crate) proposed: Vec<DesiredSetting>,
-    /// The mechanisms that the device lacks, for display.
+    /// The mechanisms that the device lacks, as displayed.
     pub(crate) lacks: BTreeSet<&'static str>,
 }
 
-/// The settings of a part's recipe on one device: the whole recipe if the part is the device's request,
-/// otherwise only the settings of its own queues.
+/// The settings of a part's recipe on one device. If the part is the device's own request, all of them;
+/// otherwise only those of the part's own queues.
 pub(crate) fn wanted(
     part: &PlacedRequest,
     device: &Device,
@@ -68,7 +68,7 @@ pub(crate) fn wanted(
             list.push(DesiredSetting { setting, because: because.clone() });
         }
     }
-    // A recipe does not remove objects that cannot be restored.
+    // A recipe never removes objects that could not be restored.
     let can_be_put_back =
         |table: &Setting| in_force::value(table, index).is_ok_and(|now| now == *table || now.restorable());
     if let Some(table) = scope.spread().filter(can_be_put_back) {
@@ -93,7 +93,7 @@ pub(crate) fn channels_wanted(
     Scope { part, device, index, of_device: true, whole: true }.channels(kind, &entry.value)
 }
 
-/// Whether this mechanism is set explicitly, which takes precedence over the recipe.
+/// Whether a request sets this mechanism explicitly, which takes precedence over the recipe.
 fn names(request: &NicRequest, mechanism: Mechanism) -> bool {
     request.key().trim_start_matches("settings.") == mechanism.as_str()
 }
@@ -104,12 +104,12 @@ struct Scope<'a> {
     index: &'a Index<'a>,
     /// Whether the part is the device's own request.
     of_device: bool,
-    /// Whether that request owns all queues of the device.
+    /// Whether the part owns all queues of the device.
     whole: bool,
 }
 
 impl Scope<'_> {
-    /// The settings of a value; `None` if the device has nothing to set.
+    /// The settings for a mechanism's value; `None` if the device has nothing to set.
     fn settings(&self, mechanism: Mechanism, value: &RecipeValue) -> Option<Vec<Setting>> {
         let id = self.device.id;
         match mechanism {
@@ -167,7 +167,7 @@ impl Scope<'_> {
             Mechanism::PacketSize(size) => self.packet_size(size, value),
             Mechanism::Xps => {
                 let RecipeValue::Switch(spread) = value else { return None };
-                // With a single queue there is nothing to choose, and the kernel rejects the request.
+                // With a single queue, there is nothing to choose, and the kernel rejects the setting.
                 (self.device.tx_queues.len() > 1).then(|| self.xps(*spread))
             }
             Mechanism::Sysctl(sysctl) => self.sysctl(sysctl, value),
@@ -182,7 +182,7 @@ impl Scope<'_> {
         }
     }
 
-    /// The part's own receive queues; all of them if the device is not divided.
+    /// The receive queues of this part; all queues if the device is not divided.
     fn own_queues(&self) -> Vec<&RxQueueState> {
         if self.whole {
             return self.device.rx_queues.iter().collect();
@@ -197,7 +197,7 @@ impl Scope<'_> {
         NearCores::new(self.device, &allowed, self.index.host)
     }
 
-    /// The CPUs near the device, if it has fewer receive queues than nearby cores. Kernel:
+    /// The CPUs near the device if it has fewer receive queues than nearby cores; otherwise none. Kernel:
     /// Documentation/networking/scaling.rst, "Suggested Configuration" of RPS.
     fn cpus_if_short(&self) -> CpuSet {
         let near = self.near();
@@ -229,7 +229,7 @@ impl Scope<'_> {
         (max > 0).then_some(wanted)
     }
 
-    /// At most 64 KiB in both directions if the driver does not accept larger packets.
+    /// The packet size limit; at most 64 KiB in both directions if the driver accepts no larger packets.
     fn packet_size(&self, size: PacketSize, value: &RecipeValue) -> Option<Vec<Setting>> {
         let sizes = &self.device.packet_sizes;
         let driver = sizes.of(size).and(sizes.tso_max_size)?;
@@ -247,7 +247,8 @@ impl Scope<'_> {
         Some(if beyond { Vec::new() } else { vec![wanted] })
     }
 
-    /// Each usable CPU sends on one queue: its object's queue, or round robin; or any CPU on any queue.
+    /// If `spread`, each usable CPU sends on one queue: its object's queue, or round robin. Otherwise, any
+    /// CPU sends on any queue.
     fn xps(&self, spread: bool) -> Vec<Setting> {
         let allowed = cpu_locality::allowed(&self.part.intent, self.index.host);
         let tx = |index| TxQueue { device: self.device.id, index };
@@ -261,7 +262,7 @@ impl Scope<'_> {
             .collect()
     }
 
-    /// The RSS table, if the layout excludes queues.
+    /// The RSS table that excludes queues, if the layout does.
     fn spread(&self) -> Option<Setting> {
         let count = self.part.objects.as_ref()?.spread.filter(|_| self.whole)?;
         let own = |request: &NicRequest| matches!(request, NicRequest::RssQueues(_));
@@ -293,7 +294,7 @@ fn number(value: &RecipeValue) -> Option<u32> {
     }
 }
 
-/// One line that lists everything the device lacks.
+/// A note that lists everything that the device lacks.
 pub(crate) fn note_of_lacks(
     device: DeviceId,
     part: &PlacedRequest,

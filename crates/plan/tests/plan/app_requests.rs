@@ -1,4 +1,4 @@
-//! Requests of applications in addition to the operator's policy.
+//! Tests requests of applications in addition to the operator's policy.
 
 use model::host::{AppRequest, Host, Requester};
 use model::{Fd, Pid, PolicyName, Target};
@@ -7,7 +7,7 @@ use plan::{Placement, Resolved, place};
 
 use crate::made::{device, host, on_device, on_service, on_task, policy, server, with_irqs};
 
-/// eth0 with four queues, and a server with an epoll on the first two of them and another on the others.
+/// eth0 with four queues, and a server with one epoll on the first two queues and another on the other two.
 fn two_epolls() -> Host {
     let mut host = host();
     host.devices.push(device(2, "eth0", &[259, 260, 261, 262]));
@@ -29,7 +29,7 @@ fn placed(joined: &Joined, host: &Host, resolved: &Resolved) -> Placement {
     place(&joined.policy, host, resolved).expect("the joined requests can be placed")
 }
 
-/// The epolls and the queues of every request, in the policy's order.
+/// The policy, the epolls and the queues of every request, in the policy's order.
 fn owned(placement: &Placement) -> Vec<(PolicyName, Vec<Fd>, Vec<u32>)> {
     let epolls =
         |part: &plan::PlacedRequest| part.processes.iter().flat_map(|p| &p.epolls).map(|e| e.fd).collect();
@@ -102,7 +102,7 @@ fn an_epoll_whose_sockets_ask_for_different_things_is_left_out_and_said() {
 #[test]
 fn a_request_that_cannot_be_met_is_left_out_and_the_others_are_not() {
     let mut host = two_epolls();
-    // Another process also receives on the first two queues, and the operator requests another policy for it.
+    // Another process also receives on the first two queues. The operator requests another policy for it.
     host.processes.push(server(901, "cache", &[&[259], &[260]]));
     let policy = policy([on_task(2, 901, PolicyName::Bulk)]);
     let resolved = Resolved::default();
@@ -124,7 +124,7 @@ fn a_request_that_cannot_be_met_is_left_out_and_the_others_are_not() {
 fn requests_that_change_nothing_leave_the_policy_as_it_is() {
     let host = two_epolls();
     let policy = policy([on_device(2, "eth0", PolicyName::Bulk)]);
-    // A process that does not exist, a socket that no process holds, and an unknown number.
+    // The requests name a process that does not exist, a socket that no process holds, and an unknown number.
     let requests = [
         AppRequest { of: Requester::Task(Pid(1)), number: 3 },
         AppRequest { of: Requester::Socket(1), number: 3 },

@@ -1,4 +1,4 @@
-//! The necessary changes and their order.
+//! Tests the necessary changes and their order.
 
 use insta::assert_snapshot;
 use model::host::IoUring;

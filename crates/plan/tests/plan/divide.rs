@@ -1,4 +1,5 @@
-//! Requests with different values on one device get separate queues, or a refusal that names what is missing.
+//! Tests requests with different values on one device: they get separate queues, or a refusal that names what
+//! is missing.
 
 use insta::assert_snapshot;
 use model::host::{Membership, Process, Socket, SocketState};
@@ -28,7 +29,7 @@ pub(crate) fn with_nic(queues: u32) -> Host {
     with_irqs(host, 40)
 }
 
-/// A server that listens on a port and receives on these NAPIs, one worker for each list.
+/// A server that listens on a port and receives on these NAPIs. Each list of NAPIs is one worker's.
 fn listening(pid: u32, comm: &str, port: u16, workers: &[&[u32]]) -> Process {
     let mut process = server(pid, comm, workers);
     process.sockets.push(Socket {
@@ -43,7 +44,8 @@ fn listening(pid: u32, comm: &str, port: u16, workers: &[&[u32]]) -> Process {
     process
 }
 
-/// memcached with four workers, for latency, and nginx, for throughput, on every queue.
+/// Two servers that receive on every queue: memcached with four workers, for latency, and nginx, for
+/// throughput.
 fn two_servers(queues: u32) -> Host {
     let mut host = with_nic(queues);
     host.processes.push(listening(812, "memcached", 11_211, &[&[300], &[301], &[300], &[301]]));
@@ -58,7 +60,7 @@ fn asked(device: Option<PolicyName>) -> Policy {
     policy(device.into_iter().chain(services))
 }
 
-/// The services of [`asked`] are the processes of [`two_servers`].
+/// Resolves the services of [`asked`] to the processes of [`two_servers`].
 fn resolved(policy: &Policy) -> Resolved {
     let services = policy.intents.iter().enumerate().filter(|(_, i)| matches!(i.target, Target::Service(..)));
     services.zip([812, 901]).fold(Resolved::default(), |all, ((at, _), pid)| all.with(at, [Pid(pid)]))
@@ -185,7 +187,7 @@ fn a_service_of_which_nothing_runs_yet_gets_a_note_and_the_rest_is_planned() {
     assert!(plan.changes().any(|change| matches!(change.to(), Setting::Nic(_, NicKnob::FlowRule(..)))));
 }
 
-/// memcached -t 1: the main thread accepts and hands connections to the worker.
+/// Like memcached -t 1, whose main thread accepts connections and passes them to the worker.
 #[test]
 fn a_thread_that_only_accepts_costs_no_queue() {
     let mut host = with_nic(3);

@@ -1,5 +1,4 @@
-//! The condition matrix of the feasibility study, row by row, with its figures: `doctor` must be right in
-//! every row.
+//! Tests `doctor` with the condition matrix of the feasibility study, row by row, with its figures.
 
 use std::collections::BTreeSet;
 
@@ -18,8 +17,8 @@ use crate::made::{
 };
 use crate::read_aloud;
 
-/// memcached behind a veth with these NAPIs, one worker for each list of connections, with all settings of
-/// suspend200.
+/// memcached behind a veth with these NAPIs and with all settings of suspend200. Each list of connections is
+/// one worker's.
 pub(crate) fn memcached(napis: &[u32], workers: &[&[u32]]) -> Host {
     let mut host = host();
     host.devices.push(veth(2, "veth0", napis));
@@ -29,9 +28,9 @@ pub(crate) fn memcached(napis: &[u32], workers: &[&[u32]]) -> Host {
     host
 }
 
-/// The healthy row: 60 000 requests per second, 88 % of the packets delivered by the task, the timer armed
-/// with `irq-suspend-timeout` 1249 times. In every row the shares, suspensions and softirq polls are the
-/// study's; unreported polls are chosen to be consistent.
+/// The healthy row: 60 000 requests per second, 88 % of the packets delivered by the application, and the
+/// timer armed with `irq-suspend-timeout` 1249 times. In every row, the shares, suspensions and softirq polls
+/// are the study's. It did not report other polls; their numbers here are consistent with it.
 pub(crate) const HEALTHY: Counted = Counted {
     packets: 60_000,
     share: 88,
@@ -43,7 +42,7 @@ pub(crate) const HEALTHY: Counted = Counted {
     suspended: 1249,
 };
 
-/// Without suspension: softirqs deliver every packet.
+/// The row without suspension: softirqs deliver every packet.
 pub(crate) const SOFTIRQ: Counted = Counted {
     packets: 60_000,
     share: 0,
@@ -55,7 +54,7 @@ pub(crate) const SOFTIRQ: Counted = Counted {
     suspended: 0,
 };
 
-/// The request in the form that a placement has.
+/// The facts about a request for the server in this mode, as a placement provides them.
 fn asked(host: &Host, mode: DeliveryMode) -> Vec<RequestFacts> {
     let request = policy([named(mode, on_task(2, 812, PolicyName::None))]);
     place(&request, host, &Resolved::default()).expect("placed").asked()
@@ -108,7 +107,7 @@ fn a_veth_without_gro_has_no_napi_to_engage_on() {
     assert_eq!(found(&findings, "not-engaged").object, "memcached[812]");
 }
 
-/// The host, with this many packets per second received by its first device.
+/// The same host; its first device has received this many packets per second.
 fn under_load(mut host: Host, rx_packets: u64) -> Host {
     let device = host.devices[0].id;
     let devices = vec![DevicePressure { device, rx_packets, rx_dropped: 0, rx_missed: 0 }];
@@ -133,7 +132,7 @@ fn a_veth_under_load_whose_packets_come_by_the_backlog_is_named_also_where_nothi
     let both = "ethtool -K veth0 gro on && ethtool -K veth1 tso off";
     assert_eq!(finding.remedy.as_deref().map(|remedy| remedy.replace("; ", " && ")), Some(both.to_owned()));
 
-    // With GRO there is a NAPI, but the sender's TSO bypasses it.
+    // GRO gives the veth a NAPI, but the sender's TSO bypasses it.
     host.devices[0] = veth(2, "veth0", &[328]);
     host.devices[0].peer = Some("veth1".to_owned());
     let loaded = under_load(host.clone(), 50_000);
@@ -144,7 +143,7 @@ fn a_veth_under_load_whose_packets_come_by_the_backlog_is_named_also_where_nothi
     let by_napi = Some(&delivered([SOFTIRQ.on(328)])).map(|counts| doctor(&loaded, Some(counts), &[]));
     assert!(!rules(&by_napi.unwrap_or_default()).contains(&"veth-without-napi"), "its NAPI delivers");
 
-    // The host's end of a container's veth forwards to a bridge.
+    // The host's end of a container's veth is a bridge port and only forwards.
     host.devices[0].link.master = Some(model::IfIndex(9));
     let findings = doctor(&under_load(host, 50_000), Some(&delivered([])), &[]);
     assert!(!rules(&findings).contains(&"veth-without-napi"), "{:?}", rules(&findings));
@@ -194,7 +193,7 @@ fn one_old_connection_without_a_napi_is_no_fault_while_the_others_arrive() {
     let finding = found(&findings, "packets-on-no-napi");
     assert_eq!((finding.severity, &finding.remedy), (Severity::Note, &None), "{finding:?}");
     assert_eq!(rules(&findings), ["packets-on-no-napi", "engaged"]);
-    // The others' NAPI ids are stale if that NAPI has delivered nothing since.
+    // If the NAPI has delivered nothing since, the other connections' NAPI ids are stale.
     let findings = doctor(&host, Some(&delivered([])), &[]);
     assert_eq!(found(&findings, "packets-on-no-napi").severity, Severity::Problem);
 }
@@ -208,7 +207,7 @@ fn the_backlog_is_said_to_be_the_whole_machines() {
     assert!(evidence.iter().any(|line| line.contains("of the whole machine") && line.ends_with("60000/s")));
 }
 
-/// Batches of the first worker: 8 events of 50 µs each on average, the longest with this length.
+/// Batches of the first worker: on average 8 events of 50 µs each; the longest batch takes `longest`.
 fn batches(host: &Host, longest: Nanoseconds) -> HostContext {
     let epoll = host.processes[0].epolls[0].id;
     let batches = EventBatches {
@@ -236,16 +235,16 @@ fn the_suspension_timeout_that_an_application_needs_follows_from_its_longest_bat
     assert_eq!(rules(&findings), ["engaged"]);
     assert_snapshot!(read_aloud::findings(&findings));
 
-    // A batch of 30 ms does not fit into 20 ms.
+    // A batch of 30 ms exceeds the timeout of 20 ms.
     let findings = judged(&host, Nanoseconds::from_millis(30));
     assert_eq!(rules(&findings), ["suspension-shorter-than-batch", "engaged"]);
     assert_snapshot!(read_aloud::findings(&findings));
-    // No timeout is proposed for an application that stalls.
+    // For an application that stalls, no timeout is proposed.
     let findings = judged(&host, Nanoseconds::from_millis(70));
     let remedy = found(&findings, "suspension-shorter-than-batch").remedy.clone().expect("a remedy");
     assert!(remedy.starts_with("make the application call epoll_wait more often"), "{remedy}");
 
-    // 20 ms is what the delivery modes set, whatever the application needs; 5 ms would suffice here.
+    // The delivery modes always set 20 ms, which is not reported although 5 ms would suffice here.
     set_napis(&mut host.devices[0], 100, 200, 49);
     assert_eq!(rules(&judged(&host, Nanoseconds(1_234_567))), ["engaged"]);
     set_napis(&mut host.devices[0], 100, 200, 50);
@@ -269,7 +268,7 @@ fn a_batch_that_has_not_ended_counts_and_a_few_batches_do_not_say_how_long_one_i
         "{evidence:?}"
     );
 
-    // Where only the NAPI is observed, there are no events, and a batch that outlasted the timeout is certain.
+    // If only the NAPI is observed, events are unknown, but a batch that outlasted the timeout is certain.
     let by_napi = EventBatches {
         count: 5_000,
         total: Nanoseconds::from_millis(9_000),
@@ -292,7 +291,7 @@ fn a_batch_that_has_not_ended_counts_and_a_few_batches_do_not_say_how_long_one_i
     assert!(!findings[0].evidence.iter().any(|line| line.contains("needs")), "{findings:?}");
 }
 
-/// A server that waited for its CPU for this long, 45 µs each time.
+/// A server that waited for its CPU for this long in total, 45 µs each time.
 fn waited(watched: Nanoseconds, millis: u64) -> HostContext {
     let wait = CpuWait { waited: Nanoseconds::from_millis(millis), turns: millis * 1_000 / 45 };
     HostContext { watched, cpu_waits: [(Pid(812), wait)].into_iter().collect(), ..HostContext::default() }
@@ -303,7 +302,7 @@ fn an_application_that_waits_for_its_cpu_is_not_called_idle() {
     let host = memcached(&[328], &[&[328; 20]]);
     let late = Counted { packets: 30_000, share: 3, timer_polls: 5_000, timer_empty: 2_600, ..HEALTHY };
     let counts = delivered([late.on(328)]);
-    // Counts are samples, while the wait covers the whole interval.
+    // The wait covers the whole interval, of which the counts are only samples.
     let waited = |millis| waited(Nanoseconds(counts.interval.0 * 20), millis);
     let findings = doctor_with(&host, Some(&counts), &[], &waited(9_600));
     assert_eq!(rules(&findings), ["waits-for-cpu"]);
@@ -451,7 +450,7 @@ fn low_load_is_idle_and_no_fault() {
     assert_eq!(rules(&findings), ["idle"], "no traffic at all");
     assert_eq!(findings[0].summary, "suspension is set and idle: no packet arrived");
 
-    // A busier server also finishes before the next packet arrives, although its traffic is not light.
+    // A server with more traffic may also finish before the next packet arrives.
     let counts =
         Counted { packets: 10_000, timer_polls: 42_000, timer_empty: 33_000, suspended: 9_000, ..HEALTHY };
     let findings = doctor(&host, Some(&delivered([counts.on(328)])), &[]);
@@ -620,8 +619,8 @@ fn io_urings_are_named_with_their_reason() {
     assert_snapshot!(read_aloud::findings(&findings));
 }
 
-/// redis on a veth with suspend20 and other work: it uses suspension, but a timer of 20 µs delivers two
-/// thirds.
+/// redis on a veth with suspend20 and other work: it uses suspension, but the timer of 20 µs delivers two
+/// thirds of the packets.
 const TOO_SHORT: Counted = Counted {
     packets: 97_000,
     share: 33,
@@ -650,7 +649,7 @@ fn a_timer_that_runs_out_before_the_application_runs_is_named_with_one_that_does
     assert_snapshot!(read_aloud::findings(&findings));
     assert_eq!(remedy(&host, &HostContext::default()).0, command, "also without a measured wait");
 
-    // The proposed timeout exceeds the current one and the waits, and is below the suspension timeout.
+    // The proposed timeout exceeds the current one and the waits, but not the suspension timeout.
     set_napis(&mut host.devices[0], 100, 200, 20);
     assert_eq!(remedy(&host, &context).0.as_deref(), Some("netpolicy set device veth0 suspend1000"));
     let mut long = context.clone();
@@ -662,7 +661,7 @@ fn a_timer_that_runs_out_before_the_application_runs_is_named_with_one_that_does
 
 #[test]
 fn where_the_application_delivers_most_it_does_not_rest() {
-    // virtio-net in an emulated machine: few timer polls, half of them empty.
+    // As measured on virtio-net in an emulated machine: few timer polls, half of them empty.
     let host = memcached(&[328], &[&[328; 20]]);
     let counts =
         Counted { packets: 988, share: 77, interrupt_polls: 5, timer_polls: 6, timer_empty: 3, ..TOO_SHORT };
@@ -696,13 +695,13 @@ fn busy_polling_without_a_suspended_irq_is_never_called_engaged() {
     assert_eq!(rules(&findings), ["io-uring", "polled-not-suspended"]);
     assert_eq!(found(&findings, "polled-not-suspended").severity, Severity::Warning);
     assert_snapshot!(read_aloud::findings(&findings));
-    // A timer of 20 µs delivers most of its packets, which is not a partial engagement either.
+    // If a timer of 20 µs delivers most of the packets, suspension is not partly engaged either.
     set_napis(&mut host.devices[0], 100, 20, 20);
     let findings = judged(&host, Counted { share: 20, timer_polls: 40_000, ..busy });
     assert_eq!(rules(&findings), ["io-uring", "polled-not-suspended"]);
     assert_eq!(found(&findings, "io-uring").severity, Severity::Warning);
     assert_eq!(found(&findings, "io-uring").remedy.as_deref(), Some("netpolicy set task 812 napibusy"));
-    // The io_uring's sockets may have no descriptor; its polling is still observed.
+    // Sockets registered with an io_uring may have no descriptor, but the ring's polling is still counted.
     host.processes[0].sockets.clear();
     host.processes[0].rings[0].registered_sockets = 20;
     let findings = judged(&host, busy);
@@ -710,10 +709,10 @@ fn busy_polling_without_a_suspended_irq_is_never_called_engaged() {
         found(&findings, "polled-not-suspended").summary.ends_with("io-uring of memcached[812] io_uring 9")
     );
 
-    // A few suspensions by another poller on the same NAPI do not change the finding.
+    // A few suspensions by another poller of the NAPI do not change the finding.
     let findings = judged(&host, Counted { suspended: 40, ..busy });
     assert!(rules(&findings).contains(&"polled-not-suspended"));
-    // If timers were hidden, only an epoll that prefers busy polling can have suspended it.
+    // With hidden timers, suspensions are unknown; but no epoll here prefers busy polling and could suspend.
     let mut counts = delivered([busy.on(328)]);
     counts.timers_hidden = true;
     assert!(rules(&doctor(&host, Some(&counts), &[])).contains(&"polled-not-suspended"));
@@ -830,7 +829,7 @@ fn a_process_that_nothing_was_set_for_is_only_named_where_a_napi_waits_for_its_p
     host.processes.push(server(900, "agent", &[&[0, 0]]));
     let findings = doctor(&host, Some(&delivered([HEALTHY.on(328)])), &[]);
     assert_eq!(rules(&findings), ["engaged"]);
-    // The veth's NAPI is silent: it may be waiting for these packets.
+    // The veth's NAPI delivers nothing: it may be waiting for these packets.
     let findings = doctor(&host, Some(&delivered([])), &[]);
     assert_eq!(found(&findings, "packets-on-no-napi").object, "agent[900]");
     host.devices[0].kind = "virtio_net".to_owned();
@@ -879,7 +878,7 @@ fn deferral_and_busy_polling_are_judged_by_what_they_are() {
     let wanted = asked(&host, defer(200));
     assert_eq!(rules(&doctor(&host, Some(&delivered([deferred.on(328)])), &wanted)), ["deferred"]);
     assert_eq!(rules(&doctor(&host, Some(&delivered([SOFTIRQ.on(328)])), &wanted)), ["not-deferred"]);
-    // Packets count: empty timer polls deliver nothing, and without packets there is no evidence.
+    // Only packets count: empty timer polls deliver nothing, and without packets there is no evidence.
     let mut empty = Counted { packets: 98, interrupt_polls: 98, ..Counted::default() }.on(328);
     (empty.timer.polls, empty.timer.empty) = (9_447, 9_447);
     let findings = doctor(&host, Some(&delivered([empty])), &wanted);
@@ -946,13 +945,13 @@ fn what_could_not_be_read_of_processes_is_one_finding_for_each_reason() {
     assert_eq!(processes.evidence, [why, "process 1, process 2, process 3, process 4, and 66 more"]);
     assert!(processes.remedy.as_deref().is_some_and(|remedy| remedy.contains("CAP_SYS_PTRACE")));
 
-    // In a container, not even root may inspect process 1 of the host, which is not a problem.
+    // In a container, even root may not inspect the host's process 1. That is only worth a note.
     host.capabilities.ptrace = true;
     host.unread = vec![unread(1)];
     let findings = doctor(&host, None, &[]);
     assert_eq!(found(&findings, "not-readable").severity, Severity::Note);
 
-    // Under a profile that denies what the capabilities allow, it is.
+    // If a profile denies what the capabilities allow, that is worth a warning.
     host.capabilities.confined_by = Some("the AppArmor profile docker-default".to_owned());
     let findings = doctor(&host, None, &[]);
     let denied = found(&findings, "not-readable");
@@ -970,7 +969,7 @@ fn who_busy_polls_on_purpose_is_not_advised_to_suspend_for_as_long() {
     let findings = doctor(&host, None, &[]);
     let finding = found(&findings, "irq-suspend-zero");
     assert_eq!((finding.severity, finding.remedy.as_deref()), (Severity::Note, None), "{finding:?}");
-    // If the operator requested suspension, the finding names the command that sets it.
+    // If the operator requested suspension, the remedy is the command that sets it.
     let findings = doctor(&host, None, &asked(&host, suspend(200)));
     assert!(found(&findings, "irq-suspend-zero").remedy.is_some());
 }

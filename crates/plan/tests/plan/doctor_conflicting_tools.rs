@@ -1,4 +1,4 @@
-//! `doctor` on other tools that set the same things.
+//! Tests findings of `doctor` on other tools that write the same settings.
 
 use std::collections::BTreeSet;
 
@@ -114,7 +114,7 @@ fn a_line_is_silent_where_the_device_has_what_it_sets_and_says_what_decides_wher
     assert_eq!(note.evidence, [line]);
     let note = found(&host, &[], vec![ring(1024, Some("driver=x*"))], "others-set-device").expect("found");
     assert_eq!(note.evidence, [format!("{line}, if driver=x*")]);
-    // A device without rings has no ring sizes to set.
+    // On a device without rings, the tool's ring size has no effect.
     host.devices[0].rings = None;
     assert_eq!(found(&host, &[], vec![ring(1024, None)], "others-set-device"), None);
 }
@@ -135,7 +135,7 @@ fn a_default_mask_that_a_file_sets_is_reported_unless_it_is_in_force() {
     assert_eq!(note.summary, "sysctl.d sets device settings, for receive queues that are created later");
     host.rps_default_mask = "0-1".parse().expect("a list");
     assert_eq!(found(&host, &[], vec![file.clone()], "others-set-device"), None);
-    // The kernel rejects the hexadecimal notation of C, so the file sets nothing.
+    // The kernel rejects a mask in C notation, so the file sets nothing.
     let line = "net.core.rps_default_mask = 0x3".to_owned();
     let note = found(&host, &[], vec![ConflictingTool { line, ..file }], "others-set-device").expect("found");
     assert_eq!(

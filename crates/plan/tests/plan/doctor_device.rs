@@ -1,4 +1,4 @@
-//! `doctor` on the whole device: each rule where it applies, and silence where it does not.
+//! Tests the rules on whole devices: each where it applies, and where it must not.
 
 use model::host::{Coalesce, CpuPressure, DevicePressure, Pair, Pressure, Rings, TxQueueState};
 use model::{Cpu, CpuSet, Finding, Host, Nanoseconds, QueueIndex};
@@ -13,7 +13,7 @@ fn nic() -> Host {
     host
 }
 
-/// Two interrupts, delivered to these CPUs.
+/// A NIC with two interrupts, which go to these CPUs.
 fn to_cpus(cpus: [&str; 2]) -> Host {
     let mut host = with_irqs(nic(), 30);
     for (irq, cpus) in host.irqs.iter_mut().zip(cpus) {

@@ -1,4 +1,4 @@
-//! Properties of all rules of `doctor`.
+//! Tests properties of all rules of `doctor`.
 
 use std::collections::BTreeSet;
 

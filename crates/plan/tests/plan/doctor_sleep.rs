@@ -1,4 +1,4 @@
-//! `doctor` on deep idle states of CPUs.
+//! Tests findings of `doctor` on deep idle states of CPUs.
 
 use model::host::{CpuIdle, IdleDepth, IdleState};
 use model::{Cpu, Finding, Host, Nanoseconds, Severity};

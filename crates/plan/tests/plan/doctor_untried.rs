@@ -1,4 +1,4 @@
-//! What `doctor` proposes without a policy, and what it reports as unknown.
+//! Tests what `doctor` proposes without a policy, and what it reports as unknown.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::doctor::SOFTIRQ;
 use crate::made::{Counted, delivered, device, host, listen, named, on_device, policy, server, veth};
 use crate::read_aloud;
 
-/// A busy cache on a NIC, a quiet server on the same NIC, and a proxy behind a veth; nothing is set.
+/// A busy cache and a quiet server on a NIC, and a proxy behind a veth. Nothing is set.
 fn unprepared() -> Host {
     let mut host = host();
     host.devices = vec![device(2, "eth0", &[300, 301, 302]), veth(3, "veth0", &[303])];
@@ -90,7 +90,7 @@ fn a_word_is_proposed_only_where_the_traffic_is_enough_for_it_to_gain() {
         let findings = doctor_with(&unprepared(), Some(&counts()), &[], &context);
         findings.into_iter().find(|finding| finding.object == "proxy[814]").expect("it is busy")
     };
-    // 9000 packets per second are 1.8 per 200 us, on one connection.
+    // 9000 packets per second are 1.8 packets per flush timeout of 200 us, on one connection.
     let enough = of_proxy(1, 1);
     assert!(enough.remedy.is_some_and(|remedy| remedy.ends_with("compare --pid 814 --b cpu")));
     assert_eq!(

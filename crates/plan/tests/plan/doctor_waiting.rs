@@ -1,4 +1,4 @@
-//! `doctor` on applications that busy-wait for events and poll no NAPI.
+//! Tests findings of `doctor` on applications that busy-wait for events and poll no NAPI.
 
 use model::{CpuSet, DeliveryMode, Host, PolicyName, Severity};
 use plan::{RequestFacts, Resolved, doctor, place};
@@ -6,7 +6,7 @@ use plan::{RequestFacts, Resolved, doctor, place};
 use crate::doctor::{SOFTIRQ, found, memcached, rules};
 use crate::made::{delivered, named, on_task, policy, set_epolls, set_napis};
 
-/// A host whose workers wait for events as the mode sets their epolls and queues.
+/// A host whose epolls and queues have the settings of this mode.
 fn waiting(mode: DeliveryMode, workers: &[&[u32]]) -> Host {
     let mut host = memcached(&[328], workers);
     host.capabilities.epoll_events_only = true;
@@ -15,7 +15,7 @@ fn waiting(mode: DeliveryMode, workers: &[&[u32]]) -> Host {
     host
 }
 
-/// A request that allows every worker to keep a CPU busy.
+/// A request for this mode whose budget allows every worker to keep a CPU busy.
 fn asked_to_wait(host: &Host, mode: DeliveryMode) -> Vec<RequestFacts> {
     let mut request = named(mode, on_task(2, 812, PolicyName::None));
     request.budget.polling_cpus = Some(64);

@@ -1,4 +1,4 @@
-//! Explains every knob: the value in force, the desired one, the rule and its source.
+//! Tests explanations of knobs: the value in force, the desired value, the rule and its source.
 
 use std::fmt::Write as _;
 

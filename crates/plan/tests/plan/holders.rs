@@ -1,4 +1,4 @@
-//! Held queues: no plan takes one away, and the receive hash avoids a memory provider's.
+//! Tests held queues: no plan takes one away, and the receive hash avoids queues of memory providers.
 
 use model::host::{HolderKind, Pair, Rings};
 use model::nic::{NicRequest, Rss};
@@ -10,7 +10,8 @@ use plan::{Refusal, RefusalKind, Resolved, desired, diff, doctor, place};
 
 use crate::made::{device, held, host, on_device, policy};
 
-/// A NIC with four queues whose receive hash uses the first three, and the holder of the second or the last.
+/// A NIC with four queues, whose receive hash uses the first three. One queue is held, either the second or
+/// the last.
 fn with_holder(queue: u32, kind: HolderKind) -> Host {
     let mut host = host();
     let mut nic = device(2, "eth0", &[300, 301, 302, 303]);

@@ -1,4 +1,4 @@
-//! A running irqbalance gets bans for placed interrupts.
+//! Tests that a running irqbalance gets bans for pinned interrupts.
 
 use std::collections::BTreeSet;
 

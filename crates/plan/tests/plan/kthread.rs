@@ -1,4 +1,4 @@
-//! Kernel threads that poll NAPIs: planned, bounded, placed and removed; and `doctor`'s findings on them.
+//! Tests kernel threads that poll NAPIs: planned, bounded, placed and ended; and `doctor`'s findings on them.
 
 use insta::assert_snapshot;
 use model::{
@@ -12,7 +12,7 @@ use crate::made::{
 };
 use crate::read_aloud::{self, planned};
 
-/// eth0 with two queues, whose interrupts go to CPUs 0 and 1; CPUs 0 and 2 are one core, 1 and 3 another.
+/// eth0 with two queues, whose interrupts go to CPUs 0 and 1. CPUs 0 and 2 are one core, 1 and 3 another.
 fn nic() -> Host {
     let mut host = host();
     host.devices.push(device(2, "eth0", &[300, 301]));
@@ -131,7 +131,7 @@ fn a_thread_that_is_given_up_is_first_as_it_began() {
             "eth0 rx-0: threaded on → off"
         ]
     );
-    // The undo mirrors the change: nothing is set on a thread that does not exist yet, or no longer exists.
+    // The undo mirrors the change: it sets nothing on a thread that does not exist.
     let mut undone = applied(&named(suspend(20), on_device(2, "eth0", PolicyName::None)), host.clone());
     for change in plan.inverse().changes() {
         write(&mut undone, change.to());
@@ -157,7 +157,7 @@ fn threads_that_never_sleep_need_a_kernel_that_has_them_and_a_budget() {
     let busy = named(DeliveryMode::ThreadedBusy, on_device(2, "eth0", PolicyName::None));
     let mut host = nic();
     let mut intent = busy.clone();
-    // Checks that netpolicy refuses a missing kernel feature first: no budget could provide it.
+    // A missing kernel feature is refused first, because no budget could provide it.
     let lacking = refused(&intent, &host);
     host.capabilities.napi_threaded_busy = true;
     let over = refused(&intent, &host);

@@ -1,4 +1,4 @@
-//! How layouts group queues, interrupts and CPUs.
+//! Tests how layouts group queues, interrupts and CPUs.
 
 use model::host::CpuInfo;
 use model::nic::Rss;
@@ -8,7 +8,8 @@ use plan::{RefusalKind, Resolved, place};
 use crate::made::{device, host, on_device, on_service, policy, server, tx_queues, with_irqs};
 use crate::read_aloud::planned;
 
-/// Two nodes, each with this many cores of two hardware threads: CPU n and its sibling n + half.
+/// Two NUMA nodes, each with this many cores. A core has two hardware threads: CPU n, and n plus half the
+/// CPUs.
 fn two_nodes(cores_each: u32) -> Host {
     let mut host = host();
     let cores = 2 * cores_each;
@@ -29,7 +30,7 @@ fn two_nodes(cores_each: u32) -> Host {
     host
 }
 
-/// A NIC on this node with this many queue pairs, with interrupts numbered from 40.
+/// Adds a NIC on this node, with this many queues and with interrupts numbered from 40.
 fn with_nic(mut host: Host, node: u32, queues: u32, tx: u32) -> Host {
     let napis: Vec<u32> = (300..300 + queues).collect();
     let mut nic = device(2, "eth0", &napis);
@@ -40,8 +41,8 @@ fn with_nic(mut host: Host, node: u32, queues: u32, tx: u32) -> Host {
     with_irqs(host, 40)
 }
 
-/// Each object of the layout on a line: its receive and transmit queues, and its CPUs, those of interrupts
-/// first.
+/// One line for each object of the layout: its receive queues, its transmit queues, and its CPUs, first those
+/// of interrupts.
 fn objects(host: &Host, layout: &str) -> Vec<String> {
     let mut intent = on_device(2, "eth0", PolicyName::Bulk);
     intent.layout = Some(layout.parse().expect("a layout"));

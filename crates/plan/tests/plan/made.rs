@@ -1,4 +1,4 @@
-//! Hosts, policies and counts for tests, and a fake kernel that applies every setting.
+//! Constructs hosts, policies and counts for tests, and applies settings like a kernel.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -67,7 +67,7 @@ pub(crate) fn host() -> Host {
     }
 }
 
-/// The same host with an older kernel.
+/// The same host with another kernel version.
 pub(crate) fn with_kernel(mut host: Host, release: &str) -> Host {
     let kernel = KernelVersion::parse(release).expect("a release");
     host.release = release.to_owned();
@@ -129,7 +129,7 @@ pub(crate) fn device(ifindex: u32, name: &str, napis: &[u32]) -> Device {
     }
 }
 
-/// The holder of a receive queue, and for AF_XDP of the transmit queue with the same number.
+/// A holder of a receive queue. An AF_XDP holder also has the transmit queue with the same number.
 pub(crate) fn held(queue: u32, kind: HolderKind) -> QueueHolder {
     let id = ProcessId { pid: Pid(700), started: 7, comm: Label::new("xdpd") };
     QueueHolder {
@@ -141,7 +141,7 @@ pub(crate) fn held(queue: u32, kind: HolderKind) -> QueueHolder {
     }
 }
 
-/// This many transmit queues, on which any CPU sends.
+/// This many transmit queues; any CPU may send on each.
 pub(crate) fn tx_queues(count: u32) -> Vec<TxQueueState> {
     let queue = |index| TxQueueState {
         index: QueueIndex(index),
@@ -164,7 +164,7 @@ pub(crate) fn veth(ifindex: u32, name: &str, napis: &[u32]) -> Device {
     }
 }
 
-/// Gives each queue of the last device an interrupt, numbered from this one.
+/// Gives each queue of the last device an interrupt, numbered from `first`.
 pub(crate) fn with_irqs(mut host: Host, first: u32) -> Host {
     let online = host.topology.online.clone();
     let device = host.devices.last_mut().expect("a device");
@@ -192,7 +192,7 @@ fn napi(id: u32) -> Napi {
     }
 }
 
-/// Sets every NAPI of a device: polls, µs, ms.
+/// Sets every NAPI of a device to these polls, µs and ms.
 pub(crate) fn set_napis(device: &mut Device, defer: u32, flush_us: u64, suspend_ms: u64) {
     for napi in &mut device.napis {
         napi.defer_hard_irqs = Some(EmptyPolls(defer));
@@ -205,8 +205,8 @@ pub(crate) fn process_id(pid: u32, comm: &str) -> ProcessId {
     ProcessId { pid: Pid(pid), started: 1000, comm: Label::new(comm) }
 }
 
-/// A process with one worker thread and one epoll for each list of connections. A connection is the NAPI that it
-/// receives through; 0 is none.
+/// A process with one worker thread and one epoll for each list of connections. A connection is given by the
+/// id of the NAPI on which it receives; 0 is none.
 pub(crate) fn server(pid: u32, comm: &str, workers: &[&[u32]]) -> Process {
     let id = process_id(pid, comm);
     let (mut threads, mut epolls, mut sockets) = (Vec::new(), Vec::new(), Vec::new());
@@ -268,7 +268,7 @@ pub(crate) fn listen(process: &mut Process, epoll: usize) {
     process.sockets.push(Socket { fd, inode, state, local, remote: None, napi: None, polling: None });
 }
 
-/// Sets every epoll of a process.
+/// Sets every epoll of a process to the parameters of a mode.
 pub(crate) fn set_epolls(process: &mut Process, mode: DeliveryMode) {
     for epoll in &mut process.epolls {
         epoll.params = Some(mode.params().epoll);
@@ -283,7 +283,7 @@ pub(crate) fn defer(micros: u64) -> DeliveryMode {
     DeliveryMode::Defer { gro_flush: Nanoseconds::from_micros(micros) }
 }
 
-/// A request, from line `line` of a policy file.
+/// A request that comes from line `line` of a policy file.
 pub(crate) fn intent(line: u32, target: Target, policy: PolicyName) -> Intent {
     Intent::new(target, policy, format!("10-cache.toml:{line}"))
 }
@@ -333,11 +333,11 @@ pub(crate) fn recipes() -> Recipes {
     recipes
 }
 
-/// The counts of one NAPI over a second, in the study's terms.
+/// The counts of one NAPI over a second, in the terms of the study.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Counted {
     pub(crate) packets: u64,
-    /// The percentage of these delivered by the application.
+    /// The percentage of these packets that the application delivered.
     pub(crate) share: u64,
     pub(crate) interrupt_polls: u64,
     pub(crate) timer_polls: u64,
@@ -351,7 +351,7 @@ impl Counted {
     pub(crate) fn on(self, napi: u32) -> NapiDelivered {
         let by_application = self.packets * self.share / 100;
         let rest = self.packets - by_application;
-        // Softirq packets are counted for the more frequent kind of poll.
+        // The softirq packets are assigned to the more frequent kind of softirq poll.
         let timer = if self.timer_polls >= self.interrupt_polls { rest } else { 0 };
         let application = PollCounts { polls: self.application_polls, packets: by_application, empty: 0 };
         NapiDelivered {
@@ -370,7 +370,7 @@ impl Counted {
     }
 }
 
-/// Counts over a second.
+/// The counts of these NAPIs over a second.
 pub(crate) fn delivered(napis: impl IntoIterator<Item = NapiDelivered>) -> Delivered {
     Delivered {
         interval: Nanoseconds(1_000_000_000),
@@ -379,7 +379,7 @@ pub(crate) fn delivered(napis: impl IntoIterator<Item = NapiDelivered>) -> Deliv
     }
 }
 
-/// The host after this setting was written.
+/// Applies a setting to the host, like the kernel.
 pub(crate) fn write(host: &mut Host, setting: &Setting) {
     let napi_of = |host: &Host, queue: RxQueue| host.napi_of(queue).expect("a NAPI").id;
     let set_napi = |host: &mut Host, queue: RxQueue, set: &dyn Fn(&mut Napi)| {
@@ -497,7 +497,7 @@ pub(crate) fn write(host: &mut Host, setting: &Setting) {
     }
 }
 
-/// The receive queues of a device after its channels were changed: new ones equal the first one.
+/// Changes the receive queues of a device after its channels changed. New queues equal the first one.
 fn make_queues(host: &mut Host, device: usize, before: Channels) {
     let device = &mut host.devices[device];
     let now = device.channels.expect("channels");
@@ -529,7 +529,7 @@ fn make_queues(host: &mut Host, device: usize, before: Channels) {
     }
 }
 
-/// The initial state of a NAPI's kernel thread.
+/// The initial state of a NAPI's kernel thread; `None` without threading.
 fn begun(host: &Host, threading: Threading) -> Option<KthreadState> {
     let begins = host.kthread_begins.clone().filter(|_| threading != Threading::Off);
     begins.map(|begins| KthreadState { pid: Some(Pid(400)), ..begins })
@@ -540,7 +540,7 @@ fn kthread_of(host: &mut Host, queue: RxQueue) -> &mut Option<KthreadState> {
     &mut queues.find(|state| state.id == queue).expect("a queue").kthread
 }
 
-/// The settings of a NIC and its driver.
+/// Applies a setting of a NIC and its driver.
 fn write_nic(device: &mut Device, setting: &Setting) {
     let rx = |device: &mut Device, queue: &RxQueue| {
         device.rx_queues.iter().position(|q| q.id == *queue).expect("a receive queue")

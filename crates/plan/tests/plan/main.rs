@@ -1,4 +1,4 @@
-//! Tests of the planner on constructed hosts.
+//! Tests of the planner with constructed hosts.
 
 mod app_requests;
 mod diff;

@@ -1,4 +1,4 @@
-//! An expert's device settings in addition to the mode.
+//! Tests device settings that a request names in addition to the mode.
 
 use model::host::{Channels, Coalesce, Pair, Rings, TxQueueState};
 use model::nic::{NicRequest, Rss};
@@ -10,7 +10,7 @@ use plan::{RefusalKind, Resolved, desired, diff, place};
 
 use crate::made::{device, host, on_device, policy, veth, write};
 
-/// A NIC that has everything.
+/// A NIC that supports everything.
 fn with_nic() -> Host {
     let mut host = host();
     let mut nic = device(2, "eth0", &[300, 301, 302, 303]);
@@ -113,7 +113,7 @@ fn a_veth_does_not_lose_its_napis_with_values_of_their_own() {
     let refused = planned(&host).expect_err("the thread would be lost");
     assert_eq!(refused.kind, RefusalKind::Safety);
     assert!(refused.to_string().contains("settings of its NAPI"), "{refused}");
-    // A setting that the device applies to each new NAPI returns with the queue.
+    // The device applies the setting to each new NAPI, so it returns with the queue.
     host.devices[0].threaded = Some(Threading::On);
     planned(&host).expect("planned");
     host.devices[0].napis[0].threaded = Some(Threading::Off);
@@ -207,7 +207,7 @@ fn span(text: &str) -> QueueSpan {
     text.parse().expect("queues")
 }
 
-/// The same NIC with contexts, rules and transmit queues, in the kernel's default state.
+/// The same NIC with RSS contexts, rules and transmit queues in the kernel's default state.
 fn with_steering() -> Host {
     let mut host = with_nic();
     let nic = &mut host.devices[0];

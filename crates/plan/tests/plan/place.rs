@@ -1,4 +1,4 @@
-//! The objects of each request, and refusals.
+//! Tests the objects of each request, and refusals.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -241,7 +241,7 @@ fn an_epoll_that_only_accepts_neither_counts_nor_is_set_to_poll_all_the_time() {
         RefusalKind::Safety,
         "an epoll_wait that never sleeps spins, whatever it waits for"
     );
-    // suspend20 does not poll without traffic, and is set on both.
+    // suspend20 does not poll without traffic, so it is set on both epolls.
     let resting = policy([named(suspend(20), on_task(2, 812, PolicyName::None))]);
     let placed = place(&resting, &host, &Resolved::default()).expect("placed");
     assert_eq!(placed.parts[0].processes[0].epolls.len(), 2);
@@ -526,7 +526,7 @@ fn what_is_not_there_is_named_with_what_is() {
     .iter()
     .map(|(policy, host)| refused(policy, host, &Resolved::default()))
     .inspect(|refusal| {
-        // A device that is up without a NAPI lacks it because of its driver or state.
+        // A device that is up has no NAPI because of its driver or its state.
         let is_bare = refusal.object == "device veth0";
         let kind = if is_bare { RefusalKind::Unsupported } else { RefusalKind::Missing };
         assert_eq!(refusal.kind, kind, "{refusal}");
@@ -579,7 +579,7 @@ fn a_busy_server_without_a_napi_is_refused_for_that_and_not_for_silence() {
     assert_eq!(refusal.kind, RefusalKind::Missing);
     assert_snapshot!(read_aloud::refusal(&refusal));
 
-    // No command gives other devices a NAPI, so none is suggested.
+    // netpolicy knows no command that gives other kinds of devices a NAPI, so it suggests none.
     host.devices[0].kind = "bridge".to_owned();
     let refusal = refused(&host);
     assert_eq!(refusal.kind, RefusalKind::Unsupported);

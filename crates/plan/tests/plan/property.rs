@@ -1,4 +1,4 @@
-//! Properties of every host and policy.
+//! Tests properties of the planner on random hosts and policies.
 
 use std::collections::BTreeSet;
 
@@ -55,7 +55,7 @@ prop_compose! {
             napi.defer_hard_irqs = Some(value.0);
             napi.gro_flush_timeout = Some(value.1);
             napi.irq_suspend_timeout = Some(value.2);
-            // If NAPIs cannot be set individually, none differs from its device.
+            // If NAPIs cannot be set individually, they have the value of their device.
             napi.threaded = Some(if per_napi { value.3 } else { Threading::Off });
         }
         for queue in host.devices.iter().flat_map(|d| &d.rx_queues).map(|q| q.id).collect::<Vec<_>>() {
@@ -113,7 +113,7 @@ fn policies() -> impl Strategy<Value = Policy> {
     prop::collection::vec(intents(), 1..4).prop_map(policy)
 }
 
-/// Every service of a generated policy has the first two processes.
+/// Resolves every service of a generated policy to the first two processes.
 fn resolved() -> Resolved {
     (0..4).fold(Resolved::default(), |all, part| all.with(part, [Pid(PIDS[0]), Pid(PIDS[1])]))
 }
@@ -130,7 +130,7 @@ fn written<'a>(mut host: Host, settings: impl Iterator<Item = &'a Setting>) -> H
     host
 }
 
-/// Suspension without deferral: the silent misconfiguration.
+/// Whether a NAPI suspends without deferral, which the kernel accepts but ignores.
 fn unsound(host: &Host, napi: NapiId) -> bool {
     let (_, napi) = host.napi(napi).expect("a NAPI");
     let off = |span: Option<Nanoseconds>| span == Some(Nanoseconds::ZERO);

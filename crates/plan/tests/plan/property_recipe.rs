@@ -1,4 +1,4 @@
-//! Properties of every recipe, layout and division, on every host.
+//! Tests properties of random recipes, layouts and divisions on random hosts.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ const PIDS: [u32; 3] = [812, 901, 950];
 const QUEUES_MAX: u32 = 8;
 
 prop_compose! {
-    /// Cores with one or two threads on one or two nodes, some of them isolated or offline.
+    /// Random cores with one or two threads, on one or two nodes, some of them isolated or offline.
     fn topologies()(
         cores in 1_u32..5,
         threads in 1_u32..3,
@@ -163,8 +163,8 @@ prop_compose! {
     }
 }
 
-/// The same host with a device that can and must be divided: its driver has rules, every process listens on
-/// its own port, and its own request is `mix`.
+/// Makes the first device divisible, and requests a division: its driver has rules, every process listens on
+/// a separate port, and the device's request is `mix`.
 fn divisible((mut host, mut policy): (Host, Policy)) -> (Host, Policy) {
     let nic = &mut host.devices[0];
     nic.rss_contexts = Some(Vec::new());
@@ -195,7 +195,7 @@ fn listener(pid: u32, port: u16) -> Socket {
     }
 }
 
-/// The n-th service is the n-th process.
+/// Resolves the n-th service to the n-th process.
 fn resolved(policy: &Policy) -> Resolved {
     let services =
         policy.intents.iter().enumerate().filter(|(_, i)| matches!(i.target, model::Target::Service(..)));
@@ -214,7 +214,7 @@ fn written(mut host: Host, plan: &Plan) -> Host {
     host
 }
 
-/// The maximum number of stages of a policy: queues, and their settings.
+/// The maximum number of stages of a policy: one for queues, and one for their settings.
 const STAGES_MAX: usize = 2;
 
 proptest! {
@@ -225,8 +225,8 @@ proptest! {
         let mut fewer_queues = false;
         for stage in 0..=STAGES_MAX {
             let Some((_, desired, plan)) = planned(&policy, &host) else {
-                // Two services may share a queue on which their packets cannot be separated: the first stage
-                // is then rolled back.
+                // With fewer queues, two services may share a queue although their packets cannot be
+                // separated. The first stage is then rolled back.
                 prop_assert!(stage == 0 || fewer_queues, "a possible plan stays possible");
                 return Ok(());
             };

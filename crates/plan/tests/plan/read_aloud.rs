@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use model::{Finding, Host, Plan, Policy};
 use plan::{Placement, Refusal, Resolved, desired, diff, place};
 
-/// From a policy to a plan.
+/// Plans a policy, from placement to changes.
 pub(crate) fn planned(policy: &Policy, host: &Host, resolved: &Resolved) -> Result<Plan, Refusal> {
     diff(&desired(&place(policy, host, resolved)?, host)?, host)
 }

@@ -1,4 +1,4 @@
-//! A recipe on a device that supports all of it, half of it, and none of it.
+//! Tests a recipe on devices that support all of it, half of it, and none of it.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ fn with(mut policy: Policy, name: PolicyName, mechanism: Mechanism, value: Recip
     policy
 }
 
-/// All values of these tests' bulk recipe.
+/// Adds the complete recipe for `bulk`.
 fn full(policy: Policy) -> Policy {
     let values = [
         (Mechanism::Coalescing(CoalesceParam::RxUsecs), RecipeValue::Number(50)),
@@ -37,7 +37,7 @@ fn full(policy: Policy) -> Policy {
     values.into_iter().fold(policy, |policy, (mechanism, value)| with(policy, BULK, mechanism, value))
 }
 
-/// Two queues on four CPUs, and a driver that supports everything.
+/// A host with four CPUs, and a NIC with two queues whose driver supports everything.
 fn rich() -> Host {
     let mut host = host();
     let mut nic = device(2, "eth0", &[300, 301]);
@@ -58,7 +58,7 @@ fn wanted(policy: &Policy, host: &Host) -> Desired {
     desired(&place(policy, host, &resolved).expect("placed"), host).expect("desired")
 }
 
-/// The desired knobs in addition to those of the delivery mode, with their values.
+/// The desired knobs and their values, without those of the delivery mode.
 fn beside_the_mode(desired: &Desired) -> Vec<String> {
     let of_mode = ["defer-hard-irqs", "gro-flush-timeout", "irq-suspend-timeout"];
     let settings = desired.wanted.iter().map(|wanted| &wanted.setting);
@@ -227,8 +227,8 @@ fn packets_above_64_kib_are_for_drivers_that_take_them_and_as_large_as_these_do(
     assert_eq!(old.left_out, ["eth0 has no gro_max_size, gso_max_size: left out of policy bulk"]);
 }
 
-/// Recipes in which `latency` busy-waits, except on a veth and when the connections of an epoll are on
-/// several NAPIs.
+/// Adds recipes in which `latency` busy-waits, except on a veth and if an epoll's connections are on several
+/// NAPIs.
 fn with_cases(mut policy: Policy) -> Policy {
     let of = |mode: DeliveryMode, measured_on: &[&str]| Recipe {
         entries: [(

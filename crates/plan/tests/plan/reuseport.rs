@@ -1,4 +1,4 @@
-//! Connections to the listeners of their queues.
+//! Tests that connections are assigned to the listeners of their queues.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::made::{NETNS, device, host, on_device, policy, server, write};
 
 const WORKERS: Pid = Pid(812);
 
-/// Two workers of one process on one address, on a host whose device has this many queues.
+/// Two workers of one process that listen on one address, on a host whose device has this many queues.
 fn with_workers(queues: u32) -> Host {
     let mut host = host();
     let napis: Vec<u32> = (300..300 + queues).collect();
@@ -88,7 +88,7 @@ fn with_one_queue_there_is_nothing_to_choose() {
     assert_eq!(spreads(&wanted(&with_workers(1), &asked(PolicyName::Latency))), [""; 0]);
 }
 
-/// The note on a group that is left to the hash.
+/// The note on a group that is left to the kernel's hash.
 fn left(host: &Host) -> String {
     let desired = wanted(host, &asked(PolicyName::Latency));
     assert_eq!(spreads(&desired), [""; 0]);
@@ -124,7 +124,7 @@ fn a_group_on_the_loopback_address_has_no_queue() {
     assert_eq!(spreads(&wanted(&host, &asked(PolicyName::Latency))), [""; 0]);
 }
 
-/// Two workers on one address, whose epolls prefer busy polling, with connections on these NAPIs.
+/// Two workers on one address. Their epolls prefer busy polling, and their connections are on these NAPIs.
 fn busy_workers(of_first: &[u32], of_second: &[u32]) -> Host {
     let mut host = with_workers(2);
     let mut process = server(WORKERS.0, "memcached", &[of_first, of_second]);

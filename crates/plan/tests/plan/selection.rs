@@ -1,4 +1,4 @@
-//! The devices of a section, and overlapping sections.
+//! Tests which devices a section matches, and overlapping sections.
 
 use std::collections::BTreeSet;
 
@@ -13,8 +13,8 @@ use proptest::prelude::*;
 
 use crate::made::{device, host, intent, on_device, policy, veth};
 
-/// eth0 and eth1 with the driver `ice`, at 25 and 100 Gb/s, the first with the default route; ens3 with
-/// `igb`; a bridge.
+/// Four devices: eth0 and eth1 with the driver `ice`, at 25 and 100 Gb/s, eth0 with the default route; ens3
+/// with `igb`; and a bridge.
 fn four_devices() -> Host {
     let mut host = host();
     let link = |pci: &str, speed, default_route| DeviceLink {
@@ -51,7 +51,7 @@ fn patterns(text: &str) -> Patterns {
     text.parse().expect("a pattern")
 }
 
-/// Each device with the line of the section that applies to it.
+/// The devices, each with the line of the section that applies to it.
 fn decided(policy: &Policy, host: &Host) -> Vec<(String, String)> {
     let selection = select(policy, host);
     let mut decided: Vec<_> = selection
@@ -120,7 +120,7 @@ fn two_sections_that_are_equally_specific_are_refused_with_both_places() {
     assert_eq!(refusal.kind, RefusalKind::Conflict);
     assert_eq!(refusal.object, "device eth0");
     assert!(refusal.evidence[0].ends_with(":2") && refusal.evidence[1].ends_with(":7"), "{refusal:?}");
-    // If requests are planned individually, the device that only one of them matches is still planned.
+    // Callers that plan requests individually can still plan the device that only one of them matches.
     let selection = select(&policy, &host);
     assert_eq!(selection.clashes.len(), 1);
     assert_eq!(names(&decided(&policy, &host), ":2"), ["eth1"]);
@@ -155,7 +155,7 @@ fn a_device_without_a_napi_is_left_out_of_a_pattern_with_a_note_and_refused_by_i
 #[test]
 fn a_device_that_cannot_have_a_setting_of_a_pattern_has_the_others_and_a_note_says_so() {
     let mut host = four_devices();
-    // A macvlan whose lower device is in another namespace, and an ifb: neither has a NAPI.
+    // Neither an ifb nor a macvlan whose lower device is in another namespace has a NAPI.
     host.devices.push(Device { kind: "ifb".to_owned(), ..device(6, "ifb0", &[]) });
     host.devices.push(Device { kind: "macvlan".to_owned(), ..device(7, "mv0", &[]) });
     for device in &mut host.devices {
@@ -192,12 +192,13 @@ fn a_device_that_cannot_have_a_setting_of_a_pattern_has_the_others_and_a_note_sa
         "{:?}",
         changed(&by_pattern)
     );
-    // With a policy, settings that need no NAPI are still set.
+    // A section with a policy still sets the settings that need no NAPI.
     let with_policy = policy([xps(of_pattern(2, "*"))]);
     let notes = select(&with_policy, &host).notes.remove(&0).expect("notes");
     let words = "mv0 has no NAPI: only xps, rps_cpus of the section is set there".to_owned();
     assert!(notes.contains(&words), "{notes:?}");
-    // If the device is named and cannot have the setting, the request is refused before anything is set.
+    // A section that names the device is refused before anything is set, because the device cannot have the
+    // setting.
     let by_name = policy([xps(on_device(2, "ens3", PolicyName::None))]);
     let placement = place(&by_name, &host, &Resolved::default()).expect("places");
     let refusal = desired(&placement, &host).expect_err("one transmit queue");
@@ -222,7 +223,7 @@ fn what_is_planned_for_a_pattern_is_what_is_planned_for_each_name() {
     assert_eq!(by_pattern, changes(&policy(names)));
 }
 
-/// bond0 over eth0 and eth1, a VLAN on it.
+/// bond0 over eth0 and eth1, and a VLAN on bond0.
 fn vlan_on_bond() -> Host {
     let mut host = four_devices();
     let bond = Device { kind: "bond".to_owned(), ..device(10, "bond0", &[]) };

@@ -1,4 +1,5 @@
-//! Queues for the requests of sockets and tasks on a `mix` device: servers by port, clients by connection.
+//! Tests queues for the requests of sockets and tasks on a `mix` device: for servers by port, for clients by
+//! connection.
 
 use model::host::{AppRequest, Host, PlacedRule, Process, Requester, Socket, SocketState};
 use model::{FlowRule, NapiId, NicKnob, Pid, Policy, PolicyName, Setting, SteerTo, Target};
@@ -9,7 +10,7 @@ use crate::divide::with_nic;
 use crate::made::{host, listen, on_device, on_task, policy, server, veth, write};
 use crate::read_aloud::{self, planned};
 
-/// A process with one epoll that watches connections from consecutive local ports to a database.
+/// A process whose epoll watches connections to a database, from consecutive local ports.
 fn client(pid: u32, comm: &str, connections: u16) -> Process {
     let napis: Vec<u32> = (0..connections).map(|_| 300).collect();
     let mut process = server(pid, comm, &[&napis]);
@@ -20,7 +21,7 @@ fn client(pid: u32, comm: &str, connections: u16) -> Process {
     process
 }
 
-/// A server on port 11211 with a connection on the first queue, and a client with three.
+/// A server on port 11211 with one connection on the first queue, and a client with three connections.
 fn server_and_client() -> Host {
     let mut host = with_nic(8);
     let mut cache = server(812, "cache", &[&[300]]);
@@ -29,14 +30,14 @@ fn server_and_client() -> Host {
     host
 }
 
-/// The requests of all sockets of a process.
+/// A request for each socket of a process.
 fn requests(host: &Host, pid: u32, policy: PolicyName) -> Vec<AppRequest> {
     let sockets = &host.process(Pid(pid)).expect("a process").sockets;
     let of = |socket: &Socket| Requester::Socket(socket.inode);
     sockets.iter().map(|socket| AppRequest { of: of(socket), number: policy.number() }).collect()
 }
 
-/// The `mix` device's policy with these requests, all of which are met.
+/// The policy `mix` for the device with these requests, all of which can be met.
 fn joined(host: &Host, requests: &[AppRequest]) -> Policy {
     let joined = join(&policy([on_device(2, "eth0", PolicyName::Mix)]), requests, host, &Resolved::default());
     assert_eq!(joined.notes, [""; 0]);
@@ -47,7 +48,7 @@ fn placed(policy: &Policy, host: &Host) -> Placement {
     place(policy, host, &Resolved::default()).expect("placed")
 }
 
-/// The queues of each share and its rules.
+/// The queues and the rules of each share.
 fn shares(placement: &Placement) -> Vec<(String, Vec<String>)> {
     let of = |share: &plan::Share| {
         (share.queues.to_string(), share.rules.iter().map(FlowRule::to_string).collect::<Vec<_>>())
@@ -89,7 +90,7 @@ fn a_server_gets_queues_by_its_port_and_a_client_by_its_connections() {
         placement.parts.iter().map(|part| part.queues.iter().map(|q| q.queue.index.0).collect()).collect();
     assert_eq!(queues, [vec![0, 1, 2, 3, 4], vec![5], vec![6, 7]]);
 
-    // The packets move to the new queues, and nothing changes any more.
+    // The plan is applied, and packets arrive on the new queues: nothing changes any more.
     for change in planned(&policy, &host, &Resolved::default()).expect("planned").changes() {
         write(&mut host, change.to());
     }
@@ -101,7 +102,7 @@ fn a_server_gets_queues_by_its_port_and_a_client_by_its_connections() {
     let again = planned(&joined(&host, &asked), &host, &Resolved::default()).expect("planned");
     assert!(again.is_empty(), "{}", read_aloud::plan(&again));
 
-    // A connection ends and another begins: only their rules differ.
+    // One connection ends and another begins: only their rules change.
     let socket = host.processes[1].sockets.first_mut().expect("a connection");
     socket.local = Some(([10, 0, 0, 1], 50_000).into());
     let policy = joined(&host, &asked);
@@ -148,7 +149,7 @@ fn a_connection_accepted_by_a_listener_without_a_request_gets_a_rule() {
         .filter(|request| request.of == Requester::Socket(812_001))
         .collect();
     let mut host = host;
-    // The listener is in another process's hands.
+    // Another process has the listener.
     host.processes[0].sockets.retain(|socket| socket.state != SocketState::TcpListen);
     let shares = shares(&placed(&joined(&host, &accepted), &host));
     assert_eq!(shares[0].1, ["tcp4 src-ip 10.0.0.2 dst-ip 10.0.0.1 src-port 40000 dst-port 11211 queue 7"]);
@@ -242,7 +243,7 @@ fn connections_beyond_the_limit_are_counted_and_those_with_a_rule_keep_it() {
     let mut host = with_nic(8);
     host.processes.push(client(901, "shop", u16::try_from(most + 5).expect("few")));
     let asked = requests(&host, 901, PolicyName::Bulk);
-    // The last connection has its rule already.
+    // Only the last connection already has a rule.
     let last = to_client(40_000 + u16::try_from(most + 4).expect("few"));
     let rule: FlowRule = format!("{last} queue 7").parse().expect("a rule");
     host.devices[0].flow_rules = Some(vec![PlacedRule { location: 3, flow: Some(rule.flow), to: rule.to }]);
@@ -262,7 +263,7 @@ fn connections_beyond_the_limit_are_counted_and_those_with_a_rule_keep_it() {
 fn a_user_with_many_connections_leaves_rules_for_the_others() {
     let most = u16::try_from(FlowRule::OF_A_DEVICE_MAX).expect("few");
     let mut host = with_nic(8);
-    // The second user has fewer than a third, the others share the rest.
+    // The second user has fewer connections than a third of the limit, so the others share the rest.
     for (pid, uid, from, connections) in
         [(901, 1001, 20_000, most), (902, 1002, 30_000, 4), (903, 1001, 40_000, 30), (904, 1003, 50_000, 50)]
     {
@@ -294,7 +295,8 @@ fn an_application_with_many_epolls_gets_no_more_queues_than_it_has_threads_or_th
     assert!(notes(&placement, 812).contains(&expected.to_owned()), "{:?}", notes(&placement, 812));
     host.processes[0].threads.truncate(2);
     assert_eq!(shares(&placed(&joined(&host, &asked), &host))[0].0, "6-7");
-    // The same for the process's own request; the operator's is met as it is.
+    // The fair share also applies to a process's own request, but not to the operator's request for the
+    // process.
     host.processes[0] = server(812, "cache", &epolls);
     listen(&mut host.processes[0], 0);
     let own = [AppRequest { of: Requester::Task(Pid(812)), number: PolicyName::Latency.number() }];

@@ -1,4 +1,4 @@
-//! Sockets that no epoll watches: a server that waits in `recv`.
+//! Tests sockets that no epoll watches, such as those of a server that waits in `recv`.
 
 use model::host::{Socket, SocketState};
 use model::policy::Match;
@@ -128,7 +128,7 @@ fn of_very_many_sockets_the_first_are_set_and_the_others_reported() {
     assert!(notes.contains("44 more sockets that no epoll watches are not changed"), "{notes}");
 }
 
-/// What a plan reports about `poll` and `select`, and whether it warns about all epolls of the host.
+/// Returns what a plan reports about `poll` and `select`, and whether it warns about all epolls of the host.
 fn said_of_poll(host: &Host, wants: Option<u64>) -> (String, bool) {
     let mut policy = asked(DeliveryMode::NapiBusy);
     if let Some(usecs) = wants {
