@@ -10,8 +10,8 @@ pub struct Chance {
 }
 
 impl Chance {
-    /// The stream for a seed and a path of numbers, such as thread and connection. Streams with different
-    /// paths are independent.
+    /// Returns the stream for a seed and a path of numbers, such as the numbers of a thread and a connection.
+    /// Streams with different paths are independent.
     pub fn stream(seed: u64, path: &[u64]) -> Self {
         let mut mixed = seed;
         let mut state = split_mix(&mut mixed);

@@ -12,12 +12,12 @@ use crate::ids::Cpu;
 /// prints, is not supported.
 #[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CpuSet {
-    /// Bit `n % 64` of word `n / 64` is CPU `n`; the last word is never zero, so equal sets are equal words.
+    /// Bit `n % 64` of word `n / 64` is CPU `n`; the last word is never zero, so equal sets have equal words.
     words: Vec<u64>,
 }
 
 impl CpuSet {
-    /// The highest CPU number, exclusive. Kernel: `CONFIG_NR_CPUS` is at most 8192 on x86.
+    /// One more than the highest CPU number. Kernel: `CONFIG_NR_CPUS` is at most 8192 on x86.
     pub const CPUS_MAX: u32 = 8192;
 
     /// An empty set.
@@ -206,7 +206,7 @@ impl FromStr for CpuSet {
     }
 }
 
-/// A mask as other tools write it, without commas, in the kernel's words of 32 bits.
+/// Splits a mask without commas, as other tools write it, into the kernel's 32-bit words.
 fn in_words(mask: &str) -> String {
     const DIGITS: usize = 8;
     if mask.contains(',') || mask.len() <= DIGITS || !mask.is_ascii() {

@@ -1,5 +1,5 @@
 //! Counts which context delivered the packets of each NAPI over an interval. A mode that is set is not
-//! necessarily engaged; these counts show which mode is.
+//! necessarily engaged; these counts show which mode is engaged.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -33,7 +33,7 @@ impl std::ops::AddAssign for PollCounts {
 pub struct CpuWait {
     /// The total wait.
     pub waited: Nanoseconds,
-    /// How often the thread was put on a CPU in that time.
+    /// How often the thread was put on a CPU during the measurement.
     pub turns: u64,
 }
 
@@ -54,7 +54,8 @@ pub enum BatchesOf {
     Napi(NapiId),
 }
 
-/// The batches of an application: each lasts from an `epoll_wait` that returned events to the next one.
+/// The batches of an application: each lasts from the return of an `epoll_wait` with events to the next
+/// `epoll_wait`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EventBatches {
@@ -97,7 +98,7 @@ pub struct NapiDelivered {
     pub napi: NapiId,
     /// The device's name, as the kernel reported it with the poll.
     pub device: String,
-    /// Polls in softirq after an interrupt, or from the packet's sender (veth, loopback). With
+    /// Polls in softirq after an interrupt, or raised by the packet's sender (veth). With
     /// [`Delivered::timers_hidden`], also those after the timer.
     pub interrupt: PollCounts,
     /// Polls in softirq after the NAPI's timer expired.
@@ -156,7 +157,7 @@ pub struct Delivered {
     pub interval: Nanoseconds,
     /// The NAPIs, by id.
     pub napis: Vec<NapiDelivered>,
-    /// Packets of no NAPI: the per-CPU backlog (loopback, RPS, a veth without NAPI).
+    /// Polls that belong to no device's NAPI: the per-CPU backlog (loopback, RPS, a veth without NAPI).
     pub backlog: PollCounts,
     /// Events that were not counted because a table was full.
     pub lost: u64,

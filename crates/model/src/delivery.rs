@@ -11,7 +11,7 @@ use crate::units::{EmptyPolls, Nanoseconds};
 
 /// How packets are delivered to an application. A policy chooses a mode; an expert can name one.
 ///
-/// Spelled as in the IRQ suspension document: `interrupt` (its *base*), `defer20` (microseconds of
+/// The names are those of the IRQ suspension document: `interrupt` (its *base*), `defer20` (microseconds of
 /// `gro-flush-timeout`), `napibusy`, `fullbusy`, `suspend20`. `eventbusy` and `userbusy` come from the epoll
 /// document, `threaded` from the threaded NAPI document, and `threaded-busy` from later kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -32,12 +32,12 @@ pub enum DeliveryMode {
         /// The short timeout, used when the application is idle: `gro-flush-timeout`.
         gro_flush: Nanoseconds,
     },
-    /// `epoll_wait` checks for events for up to 200 µs before it sleeps. It polls no NAPI: softirq delivers.
+    /// `epoll_wait` checks for events for up to 200 µs before it sleeps. It polls no NAPI; softirqs deliver.
     EventBusy,
     /// The application calls `epoll_wait` in a loop without ever sleeping: a substitute for `EventBusy` on
     /// kernels that lack it.
     UserBusy,
-    /// A kernel thread polls; the scheduler sees and places it like any other thread.
+    /// A kernel thread polls, and the scheduler treats it like any other thread.
     Threaded,
     /// A kernel thread polls without sleeping: one CPU per queue.
     ThreadedBusy,
@@ -55,7 +55,8 @@ pub struct DeliveryParams {
     pub irq_suspend_timeout: Nanoseconds,
     /// See [`crate::ProcessKnob::Epoll`]; all zero disables busy polling.
     pub epoll: EpollParams,
-    /// The maximum sleep of `epoll_wait`; 0: it never sleeps. `None` keeps the application's own timeout.
+    /// The maximum sleep of `epoll_wait`; 0 means that it never sleeps. `None` keeps the application's own
+    /// timeout.
     pub epoll_wait_cap: Option<Nanoseconds>,
 }
 
@@ -77,14 +78,14 @@ impl DeliveryMode {
         Self::Suspend { gro_flush: Nanoseconds::from_micros(200) },
     ];
 
-    /// The two modes of the epoll document, which it compares with [`Self::Interrupt`]: "epoll busyloop" and
+    /// The two modes that the epoll document compares with [`Self::Interrupt`]: "epoll busyloop" and
     /// "userspace busyloop".
     ///
     /// Source: "Add provision to busyloop for events in ep_poll", linux-kernel, 2024-08-28.
     pub const EPOLL_DOCUMENT: [Self; 2] = [Self::EventBusy, Self::UserBusy];
 
-    /// The mode of the threaded NAPI document, which it compares with [`Self::Interrupt`], and the kernel's
-    /// later busy variant.
+    /// The mode that the threaded NAPI document compares with [`Self::Interrupt`], and the kernel's later
+    /// busy-polling variant.
     ///
     /// Source: "implement kthread based napi poll", netdev, 2021-02; Linux 6.19, `NETDEV_NAPI_THREADED_BUSY_POLL`.
     pub const THREADED: [Self; 2] = [Self::Threaded, Self::ThreadedBusy];
@@ -142,9 +143,9 @@ impl DeliveryMode {
         Self::EACH.map(|mode| format!("{}{}", mode.name(), if mode.time().is_some() { "X" } else { "" }))
     }
 
-    /// The documents' values for this mode. The epoll document gives no time. 200 µs is longer than the gaps
-    /// of a loop that benefits from the mode, and is what our own tables were measured with. All of these are
-    /// starting values: they suit the documents' machines and must be tuned on other machines.
+    /// The documents' values for this mode. The epoll document gives no time. For its modes, 200 µs is longer
+    /// than the gaps of an event loop that benefits, and our own tables were measured with that time. All of
+    /// these are starting values: they suit the documents' machines and must be tuned on other machines.
     pub const fn params(self) -> DeliveryParams {
         const fn epoll(usecs: u32) -> EpollParams {
             EpollParams {
@@ -195,8 +196,8 @@ impl DeliveryMode {
         }
     }
 
-    /// The number of CPUs that may busy-wait per application thread: without traffic, or, with `eventbusy`,
-    /// while events arrive more often than its time.
+    /// The number of CPUs that may busy-wait per application thread: while there is no traffic or, with
+    /// `eventbusy`, while events arrive at shorter intervals than its busy-wait time.
     pub const fn polling_cpus_per_thread(self) -> u32 {
         match self {
             Self::FullBusy | Self::EventBusy | Self::UserBusy => 1,
@@ -224,7 +225,7 @@ impl DeliveryMode {
         }
     }
 
-    /// The number of CPUs that busy-poll per NAPI without traffic.
+    /// The number of CPUs that busy-poll per NAPI while there is no traffic.
     pub const fn polling_cpus_per_napi(self) -> u32 {
         match self {
             Self::ThreadedBusy => 1,

@@ -1,7 +1,7 @@
 //! The result of one run: response times, their cost, and whether the run counts.
 //!
-//! Evidence comes from a measured run or from the simulator; only [`Origin`] tells which. It is complete: a
-//! reader can repeat the run, and recompute every percentile from the histogram.
+//! Evidence comes from a measured run or from the simulator; only [`Origin`] tells which. Evidence is
+//! complete: a reader can repeat the run, and recompute every percentile from the histogram.
 
 use std::collections::BTreeMap;
 
@@ -25,13 +25,13 @@ pub struct Evidence {
     pub label: String,
     /// Where the run took place.
     pub origin: Origin,
-    /// Every option of the run.
+    /// The workload, with every option.
     pub workload: Workload,
     /// The offered load.
     pub load: OfferedLoad,
     /// The length of the measurement window.
     pub window: Nanoseconds,
-    /// What happened to the requests.
+    /// The numbers of requests, by outcome.
     pub requests: Requests,
     /// Answers per second in the window.
     pub throughput: f64,
@@ -77,11 +77,11 @@ pub struct Evidence {
 }
 
 impl Evidence {
-    /// The share of due requests still unsent when the window closed from which a run counts as saturated:
-    /// the server did not keep up, and percentiles grow with the length of the window.
+    /// A run counts as saturated if more than this share of its due requests were still unsent when the
+    /// window closed: the server did not keep up, and percentiles grow with the length of the window.
     pub const SATURATED_SHARE: f64 = 0.01;
 
-    /// The share of busy time in the window from which the load generator may have been the bottleneck.
+    /// If the load generator was busy for at least this share of the window, it may have been the bottleneck.
     pub const GENERATOR_BUSY_SHARE: f64 = 0.97;
 
     /// Whether the server fell behind the offered load. Always false in a closed loop.
@@ -146,7 +146,7 @@ pub struct MeasuredOn {
     pub host: String,
     /// `uname -r`.
     pub kernel: String,
-    /// The CPU model, and what else describes the machine in one line.
+    /// The machine in one line, beginning with the CPU model.
     pub machine: String,
     /// The server, with its version if it reports one.
     pub server: String,
@@ -154,7 +154,7 @@ pub struct MeasuredOn {
     pub started: u64,
 }
 
-/// What a simulated run was computed from.
+/// The inputs of a simulated run.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SimulatedFrom {
@@ -172,20 +172,20 @@ pub struct SimulatedFrom {
 pub struct Requests {
     /// Requests that were due in the window, sent or not.
     pub due: u64,
-    /// Of those due, requests that were sent.
+    /// Due requests that were sent.
     pub sent: u64,
-    /// Of those sent, requests that were answered before the run ended.
+    /// Sent requests that were answered before the run ended.
     pub answered: u64,
-    /// Of those answered, `get` requests that found their key.
+    /// Answered `get` requests that found their key.
     pub hits: u64,
-    /// Of the answered, `get` requests that did not find their key.
+    /// Answered `get` requests that did not find their key.
     pub misses: u64,
-    /// Of the answered, requests that the server rejected (`ERROR`, `CLIENT_ERROR`, `SERVER_ERROR`).
+    /// Answered requests that the server rejected (`ERROR`, `CLIENT_ERROR`, `SERVER_ERROR`).
     pub errors: u64,
-    /// Due but unsent when the window closed because their connection was full. The load generator stops
-    /// counting at a limit per connection, far beyond saturation.
+    /// Requests that were due but unsent when the window closed, because their connection was full. The load
+    /// generator stops counting at a limit per connection, which is far beyond saturation.
     pub unsent: u64,
-    /// Sent but unanswered when the run ended.
+    /// Requests that were sent but not answered when the run ended.
     pub unanswered: u64,
     /// Connections lost during the run; each is reopened.
     pub connections_lost: u64,
@@ -234,7 +234,8 @@ pub struct Distribution {
     pub histogram: String,
 }
 
-/// How CPUs spent an interval, as shares of it, 0..=1, over all CPUs together; the shares add up to 1.
+/// How CPUs spent an interval, as shares of the interval, 0..=1, over all CPUs together; the shares add up to
+/// 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CpuUse {
@@ -281,13 +282,13 @@ impl CpuUse {
     }
 }
 
-/// What a run cost on the client's machine.
+/// The CPU use of a run on the client's machine.
 #[derive(Clone, Debug, Default, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ClientSide {
     /// The host name.
     pub host: String,
-    /// How its CPUs spent the window; `None` if it was not measured.
+    /// How the machine's CPUs spent the window; `None` if it was not measured.
     pub cpu: Option<CpuUse>,
     /// The kernel's counters of that machine, per second; `None` if they were not read.
     pub counters: Option<CounterRates>,
@@ -295,14 +296,15 @@ pub struct ClientSide {
     pub cpu_per_answer: Option<CpuPerAnswer>,
 }
 
-/// CPU time of a machine per answer, by two methods; of server and client together if both are on it.
+/// CPU time of a machine per answer, by two methods; if server and client are both on the machine, it
+/// includes both.
 #[derive(Clone, Copy, Debug, Default, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CpuPerAnswer {
     /// Time that is neither idle nor stolen on any CPU, in microseconds. Includes other programs, interrupts
     /// and idle-exit latency. `None` if no tick passed. See [`Counters::busy_on`].
     pub machine_us: Option<f64>,
-    /// Run time of server and client, plus that of the softirqs that poll the server's NAPIs during other
+    /// Run time of server and client, plus the time of the softirqs that poll the server's NAPIs during other
     /// tasks, in microseconds. Excludes other programs. `None` if it could not be counted.
     pub tasks_us: Option<f64>,
 }
@@ -408,9 +410,9 @@ impl Counters {
     /// How long these CPUs were busy since an earlier snapshot: elapsed time minus idle and stolen time.
     ///
     /// The kernel measures idle time with its clock (`NO_HZ`) but samples busy time at ticks. Sampling misses
-    /// or overcounts work that recurs at a fraction of a tick, and interrupts that wake an idle CPU; so busy
-    /// time is computed from idle time. Kernel: `fs/proc/stat.c` `get_idle_time()`, `kernel/sched/cputime.c`
-    /// `account_process_tick()`.
+    /// or overcounts work that recurs at a fraction of a tick, and interrupts that wake an idle CPU.
+    /// Therefore busy time is computed from idle time. Kernel: `fs/proc/stat.c` `get_idle_time()`,
+    /// `kernel/sched/cputime.c` `account_process_tick()`.
     pub fn busy_on(&self, earlier: &Self, which: &CpuSet) -> Option<Nanoseconds> {
         let (mut rest, mut all, mut cpus) = (0, 0, 0);
         for cpu in which.iter() {
@@ -554,7 +556,7 @@ mod test {
         let ticks =
             CpuTicks { user: 3, nice: 1, system: 2, irq: 1, softirq: 3, idle: 50, iowait: 9, steal: 7 };
         let after = snapshot(1000, ticks, 0);
-        // The ticks of two CPUs over a second; the values of `user` and `system` do not matter.
+        // Two CPUs for a second. The ticks of `user` and `system` do not matter.
         assert_eq!(after.busy_since(&before), Some(Nanoseconds::from_millis(2_000 - 660)));
         let of = |cpus: &str| after.busy_on(&before, &cpus.parse().expect("CPUs"));
         assert_eq!(of("1"), Some(Nanoseconds::from_millis(1_000 - 660)));

@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::pace::{OutOfRange, Pace, within};
 
-/// Requests and answers of fixed sizes, as in neper's `tcp_rr`. A stream is the same with many large blocks
-/// in flight, each acknowledged by one byte.
+/// Requests and answers of fixed sizes, as in neper's `tcp_rr`. A stream is the special case of many large
+/// blocks in flight, each acknowledged by one byte.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ExchangeWorkload {
@@ -24,7 +24,7 @@ pub struct ExchangeWorkload {
 impl ExchangeWorkload {
     /// The largest request or answer.
     pub const BYTES_MAX: u32 = 16 << 20;
-    /// The smallest datagram: it holds the request's number, which its answer repeats.
+    /// The smallest datagram: it holds the number of the request, which the answer repeats.
     pub const DATAGRAM_BYTES_MIN: u32 = 8;
     /// The largest payload of a UDP datagram over IPv4. Source: RFC 768, RFC 791.
     pub const DATAGRAM_BYTES_MAX: u32 = 65_507;

@@ -1,8 +1,8 @@
 //! The table of knobs: every fact about a knob is stated once, next to its variant.
 //!
-//! Readers, writers, order, undo, `explain`, policy files and the reference page read this table. What
-//! depends on a knob's *value* (whether it can be restored, whether a step raises or lowers it) is in the
-//! same row.
+//! Readers, writers, order, undo, `explain`, policy files and the reference page read this table. Properties
+//! that depend on a knob's *value* (whether it can be restored, whether a step raises or lowers it) are in
+//! the same row.
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::units::{KernelVersion, Nanoseconds};
 
-/// What is known about a knob without reading or writing it.
+/// The facts about a knob that are known without reading or writing it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Facts {
     /// The kernel's spelling.
@@ -19,7 +19,7 @@ pub struct Facts {
     /// The key in a policy file, and of `--setting`, that sets this knob; `None` if only a policy or a mode
     /// sets it.
     pub key: Option<&'static str>,
-    /// What the key requests, if the knob's value is derived from it; `None` if the key gives the value
+    /// The meaning of the key, if the knob's value is derived from it; `None` if the key gives the value
     /// itself.
     pub asks: Option<&'static str>,
     /// The unit of the knob's number.
@@ -32,27 +32,26 @@ pub struct Facts {
     pub interface: Interface,
     /// The phase of a plan in which it is written.
     pub phase: WritePhase,
-    /// The phase in which it is written if its value falls, or its object is removed; for most knobs the same
-    /// as `phase`.
+    /// The phase in which the knob is written if its value falls or its object is removed; for most knobs,
+    /// this equals `phase`.
     pub phase_down: WritePhase,
-    /// How much it depends on other knobs of the same object: 1 depends on none. Raising writes in ascending
-    /// order, lowering in descending order.
+    /// The knob's rank by its dependence on other knobs of the same object; 1 depends on none. Steps that
+    /// raise values are written in ascending order of rank, steps that lower values in descending order.
     pub rank: i8,
     /// How writing it disrupts traffic.
     pub disruption: Disruption,
-    /// Whether another value can take a queue from its holder, such as an AF_XDP socket.
+    /// Whether a change of the value can take a queue from its holder, such as an AF_XDP socket.
     pub takes_queues: bool,
-    /// Whether writing it affects only its NAPI: no thread starts or exits, and no object is created or
+    /// Whether writing the knob affects only its NAPI: no thread starts or exits, and no object is created or
     /// removed.
     pub in_napi_only: bool,
-    /// Why it may have no value on an object that exists.
+    /// Why the knob may have no value on an object that exists.
     pub absent: Absent,
     /// Describes the values that can be read but not written back; `None` if every value can be written.
     pub irreversible: Option<&'static str>,
     /// The documentation in Markdown: meaning, then range, then source (`Kernel:` or `Source:`).
     pub doc: &'static str,
-    /// Where the kernel implements this kind of knob, for knobs whose documentation does not name their own
-    /// place.
+    /// Where the kernel implements this kind of knob, if the knob's own documentation does not say it.
     pub source_of_kind: Option<&'static str>,
 }
 
@@ -91,8 +90,8 @@ impl Facts {
         self.asks.map_or_else(|| self.meaning(), str::to_owned)
     }
 
-    /// Where the knob is implemented, and since when: `Kernel: 6.13, …`, or `Source: …` if outside the
-    /// kernel. The first version after `Kernel:` is [`Facts::since`].
+    /// Where the knob is implemented, and since which version: `Kernel: 6.13, …`, or `Source: …` for a knob
+    /// outside the kernel. The first version after `Kernel:` is [`Facts::since`].
     pub fn cited(&self) -> Option<String> {
         let own = self.paragraphs().find_map(|text| {
             let at = text.find(KERNEL).or_else(|| text.find(SOURCE))?;
@@ -130,7 +129,7 @@ impl Facts {
     }
 }
 
-/// Prefixes of a knob's source in its documentation: the kernel's, and another program's.
+/// Prefixes of a knob's source in its documentation: for the kernel, and for another program.
 const KERNEL: &str = "Kernel: ";
 const SOURCE: &str = "Source: ";
 
@@ -238,7 +237,8 @@ pub enum WritePhase {
     RssContextsGo,
     /// RPS, RFS and XPS.
     Steering,
-    /// Interrupts that irqbalance must leave alone: banned before it sees that they were moved.
+    /// Interrupts that irqbalance must leave alone: they are banned before irqbalance sees that they were
+    /// moved.
     IrqBan,
     /// IRQ affinity.
     Irq,

@@ -25,7 +25,7 @@ enum Token {
     Literal(char),
     /// `?`
     One,
-    /// `[…]`: a character in one of these ranges, or in none of them.
+    /// `[…]`: a character in one of these ranges or, with `not`, in none of them.
     Among { not: bool, spans: Vec<(char, char)> },
     /// `*`
     Run,
@@ -73,7 +73,7 @@ impl Glob {
             return name.chars().eq(self.tokens.iter().filter_map(Token::literal));
         }
         let name: Vec<char> = name.chars().collect();
-        // Which prefixes of the name, by length, the tokens so far match.
+        // For each prefix of the name, by its length: whether the tokens so far match it.
         let mut reached = vec![false; name.len() + 1];
         reached[0] = true;
         for token in &self.tokens {

@@ -15,10 +15,10 @@ use crate::units::Nanoseconds;
 pub struct Growth(u32);
 
 impl Growth {
-    /// The smallest growth: detecting less would take hundreds of pairs, or fail.
+    /// The smallest growth: detecting less would take hundreds of pairs of windows, or fail.
     pub const LEAST: Self = Self(10);
 
-    /// The largest growth: eleven times as much.
+    /// The largest growth: to eleven times the value.
     pub const MOST: Self = Self(10_000);
 
     /// Returns this growth if it is within the range.
@@ -180,7 +180,7 @@ impl FromStr for Limits {
     }
 }
 
-/// A guard: the limits that a change must keep, and for how long they are watched.
+/// A guard: the limits that a change must not exceed, and how long they are watched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Guard {

@@ -1,4 +1,4 @@
-//! The share of the time that a standing proof may withhold a policy from a service.
+//! The share of the time for which a standing proof may withdraw the policy of a service.
 
 use std::fmt;
 use std::str::FromStr;

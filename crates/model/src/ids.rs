@@ -1,8 +1,8 @@
 //! Identities of objects, and how long each is valid.
 //!
-//! Plans name objects by stable identities and look up the changing ones: an [`RxQueue`] is stable, while a
-//! [`NapiId`] may change at every reset. A process is identified by its pid *and* its start time, because
-//! pids are reused.
+//! Plans name objects by stable identities; identities that change are looked up when they are needed: an
+//! [`RxQueue`] is stable, while a [`NapiId`] may change at every reset. A process is identified by its pid
+//! *and* its start time, because pids are reused.
 
 use std::fmt;
 
@@ -41,8 +41,8 @@ number! {
     QueueIndex(u32)
 }
 number! {
-    /// A NAPI instance. Unique on the host while it exists; a reset may replace it (the id persists only if
-    /// the driver uses `netif_napi_add_config`).
+    /// A NAPI instance. The id is unique on the host while the NAPI exists. A reset may replace the NAPI; its
+    /// id persists only if the driver uses `netif_napi_add_config`.
     ///
     /// Kernel: 6.18, `include/net/busy_poll.h` `MIN_NAPI_ID`: smaller numbers than `nr_cpu_ids + 1` are CPUs, not NAPIs.
     NapiId(u32)
@@ -64,9 +64,9 @@ number! {
     NetnsId(u64)
 }
 
-/// The name of an object as it was when observed: an interface name or a thread's `comm`.
+/// The name that an object had when it was observed: an interface name or a thread's `comm`.
 ///
-/// A label is for display only and no part of the identity: all labels compare equal, so that a renamed
+/// A label is only for display and is not part of the identity: all labels compare equal, so that a renamed
 /// device is still the same device. In the kernel both kinds of name have at most 15 bytes (`IFNAMSIZ`,
 /// `TASK_COMM_LEN`); longer text is cut.
 #[derive(Clone, Copy, Default)]
@@ -221,7 +221,7 @@ impl fmt::Display for TxQueue {
     }
 }
 
-/// A process, identified so that a later process with the same pid is not confused with it. Displayed as
+/// A process. Its start time distinguishes it from a later process with the same pid. Displayed as
 /// `memcached[812]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

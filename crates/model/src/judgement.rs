@@ -13,8 +13,8 @@ pub enum JudgedBy {
     /// The settings alternated in random order within pairs of windows.
     #[default]
     Switchback,
-    /// The change was made once, and windows before and after it were compared. A drifting load can look like
-    /// a change.
+    /// The change was made once, and windows before and after it were compared. A drift of the load can look
+    /// like an effect of the change.
     BeforeAfter,
 }
 
@@ -44,9 +44,9 @@ pub enum Ruling {
     Worse,
     /// One deciding quantity is better, another worse.
     Mixed,
-    /// Different by less than the margin.
+    /// Every deciding quantity differs by less than the margin.
     NoDifference,
-    /// Different by less than the margin, in every deciding quantity.
+    /// The measurements do not suffice for any of the above.
     CannotTell,
     /// Kept: no limit was exceeded before the guard's time was over.
     Kept,
@@ -109,7 +109,7 @@ pub enum JudgedUnit {
     Nanoseconds,
     /// Events a second.
     PerSecond,
-    /// A share, 0..=1; its change is a difference.
+    /// A share, 0..=1. Its change is given as a difference.
     Share,
 }
 
@@ -126,8 +126,8 @@ pub struct JudgedChange {
     pub after: Option<f64>,
     /// The change, as a share of the value before (−0.3 for 30 % less); for a share, the difference.
     pub change: f64,
-    /// The lower end of the 95 % confidence interval, which is valid at any time (anytime-valid); `None`
-    /// while there are too few pairs.
+    /// The lower end of the 95 % confidence interval, which stays valid however often it is inspected
+    /// (anytime-valid); `None` while there are too few pairs.
     pub low: Option<f64>,
     /// The upper end.
     pub high: Option<f64>,
@@ -225,7 +225,8 @@ fn percent(share: f64) -> String {
     format!("{sign}{text}")
 }
 
-/// `p99 412 → 187 us (−55 %, −61…−48)`; for quantities that did not decide, only the change: `cpu +3 %`.
+/// `p99 412 → 187 us (−55 %, −61…−48)`; for quantities that are not part of the decision, only the change:
+/// `cpu +3 %`.
 impl fmt::Display for JudgedChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let unit = if self.unit == JudgedUnit::Share { "points" } else { "%" };

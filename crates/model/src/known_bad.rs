@@ -15,15 +15,15 @@ pub type KnownFaults = BTreeMap<String, KnownFault>;
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct KnownFault {
-    /// The releases that have it; empty if every release has it, as far as is known.
+    /// The releases that have the fault; empty if, as far as is known, every release has it.
     #[serde(default)]
     pub kernels: Vec<ReleaseRange>,
-    /// The drivers that have it ([`crate::host::Device::kind`]); empty if it is a fault of the kernel.
+    /// The drivers that have the fault ([`crate::host::Device::kind`]); empty if it is a fault of the kernel.
     #[serde(default)]
     pub drivers: Vec<String>,
-    /// The condition under which it harms.
+    /// The condition under which the fault does harm.
     pub when: When,
-    /// What happens.
+    /// The effect of the fault.
     pub what: String,
     /// The remedy. `{device}` and `{cpus}` stand for the device, and the number of CPUs that are not
     /// isolated.
@@ -35,7 +35,7 @@ pub struct KnownFault {
     pub sources: Vec<String>,
 }
 
-/// The condition under which a fault harms.
+/// The condition under which a fault does harm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum When {
@@ -49,7 +49,7 @@ pub enum When {
     InterruptOnIsolatedCpu,
 }
 
-/// The number of loaded BPF programs from which removing all at once is dangerous on some kernels.
+/// If at least this many BPF programs are loaded, removing all of them at once is dangerous on some kernels.
 pub const BPF_PROGRAMS_MANY: u32 = 1000;
 
 /// Whether a kernel has a fault.
@@ -73,7 +73,7 @@ pub struct ReleaseRange {
     pub before: Release,
 }
 
-/// An upstream release with its candidate: `6.14.4`, `6.15-rc3`. A candidate comes before its release.
+/// An upstream release or release candidate: `6.14.4`, `6.15-rc3`. A candidate is ordered before its release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Release {
     /// The version.
@@ -89,15 +89,15 @@ impl Release {
     /// Parses `uname -r`: `6.14.4-arch1-1`, `6.15.0-rc3`, `6.15.0-0.rc3.30.fc43.x86_64`,
     /// `6.15.0-061500rc3-generic`.
     pub fn parse(release: &str) -> Option<Self> {
-        // In `6.15-rc3`, `-rc3` is not the third number.
+        // In `6.15-rc3`, the 3 of `-rc3` is not the version's third number.
         let numbers = release.split('-').next().unwrap_or_default();
         let version = KernelVersion::parse(numbers)?;
         Some(Self { version, candidate: candidate(release).unwrap_or(Self::FINAL) })
     }
 
-    /// Whether a distribution's fixes do not show in this release: its third number stays 0 and a number of
-    /// the distribution follows, as in `6.14.0-27-generic`, `5.14.0-570.el9` and `6.1.0-37-amd64`. Fedora
-    /// numbers as upstream.
+    /// Whether this release does not show which fixes the distribution has backported: its third number stays
+    /// 0, and a number of the distribution follows, as in `6.14.0-27-generic`, `5.14.0-570.el9` and
+    /// `6.1.0-37-amd64`. Fedora uses upstream's numbers.
     fn hides_backports(release: &str) -> bool {
         let Some((numbers, suffix)) = release.split_once('-') else { return false };
         let third = numbers.split('.').nth(2);
@@ -108,7 +108,7 @@ impl Release {
     }
 }
 
-/// The number after `rc`, where `rc` is not part of a word.
+/// The number after `rc`, unless `rc` is part of a word.
 fn candidate(release: &str) -> Option<u32> {
     release.match_indices("rc").find_map(|(at, _)| {
         let before = release.get(..at)?.chars().next_back()?;

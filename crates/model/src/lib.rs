@@ -1,14 +1,14 @@
 //! The data model of netpolicy.
 //!
 //! This crate defines names, units and ranges: the host as a graph (device, queue, NAPI, IRQ, CPU, process,
-//! epoll, socket), settings and changes to them, policies, counts and measurements. It knows no files,
-//! sockets, clocks or recipe values. Its dependencies (only serde and schemars), `clippy.toml` next to
-//! `src/`, and `forbid(unsafe_code)` enforce this.
+//! epoll, socket), settings and changes to them, policies, counts and measurements. It uses no files, sockets
+//! or clocks, and contains no recipe values. Its dependencies (only serde and schemars), `clippy.toml` next
+//! to `src/`, and `forbid(unsafe_code)` enforce this.
 //!
 //! Read in this order: [`units`] and [`cpu_set`] (basic types), [`host`] (the current state), [`setting`] and
 //! [`plan`] (changes), [`policy`] and [`selector`] (what was requested, and for which devices), [`recipe`]
 //! and [`layout`] (what a policy resolves to), [`workload`], [`delivered`], [`live`], [`judgement`] and
-//! [`evidence`] (measurements), [`machine`] (who took part in one), [`chance`] (random numbers).
+//! [`evidence`] (measurements), [`machine`] (the machines of a measurement), [`chance`] (random numbers).
 #![forbid(unsafe_code)]
 
 pub mod chance;

@@ -24,13 +24,13 @@ pub struct ServicePorts {
 }
 
 impl ServicePorts {
-    /// Ports below this are reserved for services; higher ports may also be those of a program's own
+    /// Ports below this are reserved for services; higher ports may also be used for a program's own
     /// requests. Kernel: `include/net/sock.h` `PROT_SOCK`.
     const UNASSIGNED: u16 = 1024;
 
-    /// Selects the requested one among these ports of a service or, without a request, the ports of services.
-    /// Resolvers and clients also have sockets with arbitrary UDP ports, which count only if there are no
-    /// others.
+    /// Selects the requested port among these ports of a process or, without a request, the ports on which it
+    /// is likely to serve. Processes also have UDP sockets with arbitrary ports, for their own requests; such
+    /// ports are selected only if there are no others.
     pub fn select(tcp: &BTreeSet<u16>, udp: &BTreeSet<u16>, asked: Option<u16>) -> Self {
         let is_asked = |port: &u16| asked.is_none_or(|asked| asked == *port);
         let tcp: Vec<u16> = tcp.iter().copied().filter(is_asked).collect();
@@ -78,8 +78,9 @@ impl fmt::Display for ServicePorts {
     }
 }
 
-/// A histogram of spans: 0 to 15 ns exactly, then sixteen buckets per power of two up to 2⁴⁰ ns (18 minutes). The
-/// last bucket also holds anything longer. A bucket is at most a sixteenth of its spans wide.
+/// A histogram of spans: one bucket for each span of 0 to 15 ns, then sixteen buckets per power of two up to
+/// 2⁴⁰ ns (18 minutes). The last bucket also holds longer spans. The width of a bucket is at most a sixteenth
+/// of its spans.
 ///
 /// Serialised as a list of pairs, bucket and count, of the non-empty buckets.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -243,13 +244,13 @@ impl FromStr for PartOfSecond {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LiveCounts {
-    /// Segments with data that arrived, each once.
+    /// Segments with data that arrived, not counting retransmissions.
     pub segments: u64,
     /// Connections with at least one event in the window.
     #[serde(default)]
     pub connections: u64,
     /// Exchanges that began. An exchange is what a client sends until the server answers, however it was
-    /// segmented. With a known protocol, a request that arrives before the previous answer is a separate
+    /// segmented. If the protocol is known, a request that arrives before the previous answer is a separate
     /// exchange.
     pub arrivals: u64,
     /// Segments that continued an exchange.
@@ -257,12 +258,12 @@ pub struct LiveCounts {
     pub joined: u64,
     /// Exchanges that were answered in the window.
     pub answered: u64,
-    /// Of these, exchanges without a separate answer, because one write answered several.
+    /// Answered exchanges without a separate answer, because one write answered several.
     pub batched: u64,
-    /// Of these, exchanges that began before the window.
+    /// Answered exchanges that began before the window.
     #[serde(default)]
     pub carried: u64,
-    /// Of these, exchanges whose start is not known precisely enough: they are counted here, but not in the
+    /// Answered exchanges whose start is not known precisely enough: they are counted here, but not in the
     /// spans.
     #[serde(default)]
     pub untimed: u64,
@@ -274,9 +275,9 @@ pub struct LiveCounts {
     pub protocols: LiveProtocols,
     /// System calls that sent data.
     pub sends: u64,
-    /// Of these, calls that continued an answer.
+    /// Calls that continued an answer.
     pub continued: u64,
-    /// Of these, calls without an outstanding request.
+    /// Calls without an outstanding request.
     pub unsolicited: u64,
     /// Requests on connections that already had the maximum number of tracked requests; each was merged into
     /// the last of them.
@@ -289,15 +290,15 @@ pub struct LiveCounts {
     /// Segments of MPTCP, whose answers cannot be observed.
     #[serde(default)]
     pub mptcp: u64,
-    /// Answered exchanges without a NAPI: their time in a ring is unknown.
+    /// Answered exchanges that no NAPI delivered: their time in a ring is unknown.
     pub without_napi: u64,
     /// Answered exchanges whose poll record was overwritten: their time in a ring is unknown.
     pub without_poll: u64,
     /// Answered exchanges of a NAPI's first poll in the window: when the ring was last empty is unknown, and
-    /// so is their time in it.
+    /// so is the exchanges' time in it.
     #[serde(default)]
     pub at_opening: u64,
-    /// Segments that TCP processed on another CPU than the one that polled their NAPI.
+    /// Segments that TCP processed on a CPU other than the one that polled their NAPI.
     pub steered: u64,
     /// Answered exchanges whose poll began while the NAPI's interrupt was masked.
     pub masked: u64,
@@ -310,8 +311,7 @@ pub struct LiveCounts {
     /// Answered exchanges that ksoftirqd polled: how long the softirq had been pending is unknown.
     #[serde(default)]
     pub by_ksoftirqd: u64,
-    /// Of those of a NAPI with a kernel thread, exchanges whose poll began with an observed wake-up of the
-    /// thread.
+    /// Exchanges counted in `threaded` whose poll began with an observed wake-up of the thread.
     #[serde(default)]
     pub woken: u64,
     /// Answered exchanges whose client uses microsecond TCP timestamps.
@@ -321,17 +321,18 @@ pub struct LiveCounts {
     /// arrive. Their arrival time is from TCP's own timestamps; their time in a ring is unknown.
     #[serde(default)]
     pub unseen: u64,
-    /// Of `connections`, those on which the service had sent nothing before: new ones.
+    /// New connections: those on which the service had sent nothing before the window.
     #[serde(default)]
     pub opened: u64,
-    /// How often a read found the service's receive window closed: it reads more slowly than its clients send.
+    /// How often a read found the service's receive window closed: the service reads more slowly than its
+    /// clients send.
     #[serde(default)]
     pub zero_windows: u64,
     /// Segments with data that the service sent, including retransmissions. This count and the next five are
-    /// TCP's own, of connections that existed when the window ended.
+    /// TCP's own counts, for connections that existed when the window ended.
     #[serde(default)]
     pub segments_out: u64,
-    /// Of these, segments that were retransmitted because they were lost or not acknowledged in time.
+    /// Data segments that were retransmitted because they were lost or not acknowledged in time.
     #[serde(default)]
     pub retransmitted: u64,
     /// Segments that clients reported as duplicates (DSACK): their retransmission was unnecessary.
@@ -340,7 +341,7 @@ pub struct LiveCounts {
     /// Segments with data that arrived, including retransmitted ones.
     #[serde(default)]
     pub segments_in: u64,
-    /// Of these, segments that arrived out of order: an earlier segment was lost or overtaken.
+    /// Data segments that arrived out of order: an earlier segment was lost or overtaken.
     #[serde(default)]
     pub out_of_order: u64,
     /// Connections on which data waited because the client's receive window was full.
@@ -349,19 +350,20 @@ pub struct LiveCounts {
     /// Datagrams that arrived.
     #[serde(default)]
     pub datagrams: u64,
-    /// Of these, datagrams with an id that their answer repeats: DNS, memcached.
+    /// Datagrams with an id that the answer repeats: DNS, memcached.
     #[serde(default)]
     pub identified: u64,
-    /// Of `datagrams`, those that are not paired with answers: QUIC, or a service that does not answer each.
+    /// Datagrams that are not paired with answers, because they are QUIC or because the service does not
+    /// answer each datagram.
     #[serde(default)]
     pub unpaired: u64,
-    /// Of `unpaired`, datagrams of ports that have received QUIC.
+    /// Unpaired datagrams on ports that have received QUIC.
     #[serde(default)]
     pub quic: u64,
     /// Datagrams that did not fit into the socket's buffer: requests that stay unanswered.
     #[serde(default)]
     pub dropped: u64,
-    /// Datagrams sent to a peer without a waiting request, or while none are paired.
+    /// Datagrams sent to a peer without a waiting request, or while pairing is off.
     #[serde(default)]
     pub strays: u64,
     /// Datagrams without an id that the kernel dropped after they arrived: no answer is paired with them.
@@ -370,21 +372,21 @@ pub struct LiveCounts {
     /// Datagrams that had waited for an answer for at least 10 ms when the window ended.
     #[serde(default)]
     pub unanswered: u64,
-    /// Events for which no BPF program ran because they interrupted a run on the same CPU. No other count
-    /// includes them. Kernel: 5.12, `bpf_prog_info` `recursion_misses`; 0 before.
+    /// Events for which no BPF program ran because they occurred during a run of the program on the same CPU.
+    /// No other count includes them. Kernel: 5.12, `bpf_prog_info` `recursion_misses`; 0 before.
     #[serde(default)]
     pub missed: u64,
 }
 
 impl LiveCounts {
-    /// Whether datagrams of an unknown protocol were each answered: otherwise it is unknown which datagram an
-    /// answer belongs to. If they were not paired with answers, only their numbers are compared. `None`: too
-    /// few to know.
+    /// Whether nearly every datagram of an unknown protocol was answered; otherwise it is unknown to which
+    /// datagram an answer belongs. If datagrams were not paired with answers, only the numbers of received
+    /// and sent datagrams are compared. `None` if there were too few datagrams.
     pub fn are_answers_clear(&self, paired: bool) -> Option<bool> {
-        /// The fewest datagrams that show it.
+        /// The minimum number of datagrams for a conclusion.
         const FEW: u64 = 50;
         /// The tolerance: one in this many datagrams may lack an answer, and one in this many sent datagrams
-        /// may be no answer.
+        /// may not be an answer.
         const ONE_OF: u64 = 10;
         let received = self.datagrams.saturating_sub(self.identified).saturating_sub(self.quic);
         let sent = self.protocols.udp + self.strays;
@@ -393,7 +395,7 @@ impl LiveCounts {
         (most >= FEW).then_some(is_even && (!paired || self.strays * ONE_OF <= sent))
     }
 
-    /// Segments that were retransmitted because they were lost, without those that clients had already
+    /// The number of segments that were lost: retransmitted segments, except those that clients had already
     /// received.
     pub const fn lost(&self) -> u64 {
         self.retransmitted.saturating_sub(self.needless)
@@ -521,8 +523,8 @@ impl std::ops::AddAssign for LiveProtocols {
     }
 }
 
-/// The times that answered requests spent in each stage. A span is counted once for each request of its
-/// exchange.
+/// The times that answered requests spent in each stage. Each span is counted as often as its exchange has
+/// requests.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LiveSpans {
@@ -531,8 +533,8 @@ pub struct LiveSpans {
     /// From the last arrival to the answer: excludes the time that the client took to send.
     #[serde(default)]
     pub since_last: SpanCounts,
-    /// The age of exchanges when the window opened, for those that began before it, answered in the window or
-    /// not. Shorter response times cannot be concluded from such exchanges.
+    /// The age of exchanges when the window opened, for those that began before it, whether or not they were
+    /// answered in the window. Shorter response times cannot be concluded from such exchanges.
     #[serde(default)]
     pub entered: SpanCounts,
     /// From arrival to read.
@@ -545,15 +547,16 @@ pub struct LiveSpans {
     /// the ring was empty.
     pub uniform: SpanCounts,
     /// From the ring to the answer by estimate C if possible, otherwise by U. C assumes that the time from an
-    /// answer to the client's next request is distributed as while interrupts are enabled.
+    /// answer to the client's next request has the distribution that was measured while interrupts were
+    /// enabled.
     pub conditional: SpanCounts,
     /// From the ring to the answer by estimate T: the client's TCP timestamps show how much longer a request
     /// was in transit than the fastest one of its connection. Only for clients with microsecond timestamps.
     #[serde(default)]
     pub stamped: SpanCounts,
-    /// From an answer to the next arrival on its connection while interrupts were enabled.
+    /// From an answer to the next arrival on the same connection while interrupts were enabled.
     pub turnaround: SpanCounts,
-    /// The bytes of answered exchanges: sizes, not spans.
+    /// The bytes of answered exchanges: this is a histogram of sizes, not spans.
     pub bytes: SpanCounts,
     /// From the softirq to TCP, for the first packets of polls; only in windows that traced the stack.
     #[serde(default)]
@@ -629,7 +632,7 @@ pub struct LivePart {
     pub wakeup: Nanoseconds,
     /// The requests' total time from read to answer.
     pub service: Nanoseconds,
-    /// From the ring to the answer by the best estimate, with a resolution of an eighth.
+    /// From the ring to the answer by the best estimate, with eight buckets per power of two.
     pub total: SpanCounts,
     /// The polls, if this is a NAPI.
     pub polls: LivePolls,
@@ -694,8 +697,8 @@ pub struct LiveWindow {
     /// overhead of calling them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weight: Option<Nanoseconds>,
-    /// How long the service's threads waited for a CPU although they could run, summed over its threads; `None`
-    /// if unknown.
+    /// How long the service's threads waited for a CPU while runnable, summed over its threads; `None` if
+    /// unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run_delay: Option<Nanoseconds>,
 }

@@ -44,9 +44,9 @@ pub struct DriverFacts {
     pub adaptive_by_default: Option<Fact<bool>>,
     /// Whether the driver supports ntuple rules.
     pub ntuple: Option<Fact<bool>>,
-    /// The maximum number of ntuple rules; `None` if the source has no number but queries the NIC.
+    /// The maximum number of ntuple rules; `None` if the driver queries the NIC for it.
     pub ntuple_rules: Option<Fact<u32>>,
-    /// The maximum number of RSS contexts besides the default one.
+    /// The maximum number of RSS contexts in addition to the default one.
     pub rss_contexts: Option<Fact<u32>>,
     /// The configurations that the driver rejects, for display.
     pub refuses: Option<Fact<String>>,
@@ -91,7 +91,7 @@ pub enum Interruption {
 /// How certain it is that an interrupt belongs to a receive queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum IrqCertainty {
-    /// By order: the driver does not say which NAPI serves the queue.
+    /// Only by order: the driver does not state which NAPI serves the queue.
     ByOrder,
     /// By a name that looks like a queue's.
     ByName,

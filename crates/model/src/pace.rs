@@ -75,8 +75,8 @@ pub enum Waiting {
     /// wake-up delay.
     Sleep,
     /// Sleeps in `epoll_pwait2` until an answer arrives or a request is due, and never polls. Requests are
-    /// late by the wake-up time, tens of microseconds, and the client costs as much as an ordinary one. For
-    /// runs that measure the CPU time of the whole machine.
+    /// late by the wake-up time, tens of microseconds, and the client uses as much CPU time as an ordinary
+    /// client. For runs that measure the CPU time of the whole machine.
     Block,
 }
 

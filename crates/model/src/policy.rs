@@ -26,13 +26,14 @@ use crate::units::Nanoseconds;
 pub struct Policy {
     /// The requests.
     pub intents: Vec<Intent>,
-    /// The recipes that the policies resolve to. A policy without a recipe here cannot be placed.
+    /// The recipes that the policies resolve to. A policy without a recipe cannot be applied.
     #[serde(skip)]
     pub recipes: Arc<Recipes>,
-    /// Whether recipes may stop a queue or take the link down; if not, such changes are only proposed.
+    /// Whether changes by recipes may stop a queue or take the link down; if not, such changes are only
+    /// proposed.
     #[serde(default)]
     pub disruptive: bool,
-    /// Whether interrupts may be pinned if the driver does not state their queue.
+    /// Whether interrupts may be pinned if the driver does not state which queue they serve.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub inferred: bool,
 }
@@ -41,7 +42,7 @@ pub struct Policy {
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Intent {
-    /// Whose traffic.
+    /// The device or application whose traffic is requested.
     pub target: Target,
     /// What the traffic should be optimized for.
     pub policy: PolicyName,
@@ -55,12 +56,12 @@ pub struct Intent {
     /// Other requested values of a device. Only in a device's request.
     #[serde(default)]
     pub nic: Vec<NicRequest>,
-    /// How to schedule the kernel threads of its NAPIs.
+    /// How to schedule the kernel threads of the target's NAPIs.
     #[serde(default, skip_serializing_if = "KthreadRequest::is_empty")]
     pub kthread: KthreadRequest,
     /// The response time to reach.
     pub goal: Goal,
-    /// What a change for this request must not harm. Only in a service's request.
+    /// The limits that a change for this request must not exceed. Only in a service's request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub guard: Option<Guard>,
     /// The share of the time in which the service may run without its policy, to prove that it helps; `None`
@@ -110,7 +111,7 @@ impl Intent {
     }
 }
 
-/// Whose traffic a request is about.
+/// The device or application whose traffic a request applies to.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Target {
@@ -123,8 +124,8 @@ pub enum Target {
     Service(String, Match),
     /// A process.
     Task(Pid),
-    /// Some epolls of a process, by descriptor, with the sockets that they watch. Requested by sockets, never
-    /// by a file.
+    /// Some epolls of a process, by descriptor, with the sockets that they watch. Only sockets make such
+    /// requests, never a policy file.
     Epolls(Pid, Vec<Fd>),
 }
 
@@ -214,10 +215,10 @@ impl Goal {
     /// The default time for which a goal must be missed before netpolicy reacts.
     pub const FOR: Nanoseconds = Nanoseconds::from_millis(300_000);
 
-    /// The shortest such time: less is too short to measure a percentile.
+    /// The minimum of that time: a shorter time does not suffice to measure a percentile.
     pub const FOR_LEAST: Nanoseconds = Nanoseconds::from_millis(10_000);
 
-    /// The longest such time: a day.
+    /// The maximum of that time: a day.
     pub const FOR_MOST: Nanoseconds = Nanoseconds::from_millis(86_400_000);
 
     /// Whether any percentile has a bound.
@@ -298,8 +299,8 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// The real-time priority that is allowed by default: that of the kernel's interrupt threads, below its
-    /// watchdogs and migration threads.
+    /// The real-time priority that is allowed by default: it equals that of the kernel's interrupt threads,
+    /// and is below that of its watchdogs and migration threads.
     ///
     /// Kernel: 6.18, `kernel/sched/syscalls.c` `sched_set_fifo()`.
     pub const RT_PRIORITY_UNASKED: u32 = 50;

@@ -63,8 +63,8 @@ impl PolicyName {
         Self::ALL.into_iter().filter(|policy| policy.optimizes())
     }
 
-    /// The number by which applications request the policy: that of the kernel patches of 2016, with one
-    /// addition. `include/netpolicy.h` has the same numbers.
+    /// The number by which applications request the policy: the number in the kernel patches of 2016, with
+    /// one addition. `include/netpolicy.h` has the same numbers.
     pub const fn number(self) -> u32 {
         match self {
             Self::None => 0,

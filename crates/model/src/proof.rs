@@ -1,6 +1,6 @@
 //! The standing proof that a policy helps a service: for a small share of the time, the daemon withdraws the
-//! policy in short windows, and compares them with the windows before and after. Stored next to the journal,
-//! so that the proof outlives the daemon and the machine's restart.
+//! policy in short windows, and compares them with the windows before and after. Proofs are stored next to
+//! the journal, so that they outlive the daemon and reboots.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -26,7 +26,7 @@ impl Proofs {
     /// The maximum number of services with a proof.
     pub const SERVICES_MAX: usize = 16;
 
-    /// Removes the requests from a policy that are rolled back because they harm, and returns them.
+    /// Removes from a policy the requests that were rolled back because they do harm, and returns them.
     pub fn take_rolled_back(&self, policy: &mut Policy) -> Vec<Intent> {
         let is_rolled_back = |intent: &Intent| {
             let proof = self.services.get(&intent.target.to_string());
@@ -45,7 +45,7 @@ impl Proofs {
 pub struct Proof {
     /// The service's request. If it changes, the proof starts over.
     pub intent: Intent,
-    /// The delivery mode that it resolved to. If it changes, the proof starts over.
+    /// The delivery mode that the request resolved to. If it changes, the proof starts over.
     pub delivery: String,
     /// When the proof began, in microseconds since 1970.
     pub since_unix_micros: u64,
@@ -53,18 +53,18 @@ pub struct Proof {
     pub managed_millis: u64,
     /// How long the service ran without the policy, in milliseconds.
     pub without_millis: u64,
-    /// The number of pairs of windows, also those that are no longer kept.
+    /// The number of pairs of windows, including those that are no longer kept.
     pub pairs: u64,
     /// The last [`Proof::PAIRS_MAX`] differences of each quantity: the logarithm of its value with the policy,
     /// divided by the value without it.
     pub differences: BTreeMap<Guarded, Vec<f32>>,
     /// The effects that the pairs show.
     pub effects: Vec<Effect>,
-    /// The effects after each episode, oldest first; thinned out when there are more than
+    /// The effects after each episode, oldest first; every other one is dropped when there are more than
     /// [`Proof::COURSE_MAX`].
     #[serde(default)]
     pub course: Vec<CourseStep>,
-    /// When and how the last episode ended, the time in microseconds since 1970; `None` before the first.
+    /// The last episode; `None` before the first.
     pub last: Option<Episode>,
     /// When the daemon rolled the policy back because it harms, in microseconds since 1970.
     #[serde(default)]
@@ -79,7 +79,7 @@ pub struct CourseStep {
     pub unix_micros: u64,
     /// The quantity.
     pub quantity: Guarded,
-    /// The effect over all pairs until then, as a share.
+    /// The effect over all pairs up to that time, as a share.
     pub change: ProofInterval,
 }
 
@@ -100,8 +100,8 @@ pub struct Episode {
 pub struct Effect {
     /// The quantity.
     pub quantity: Guarded,
-    /// The estimate over all kept pairs, with an interval that contains the true effect at all times with a
-    /// probability of 95 %.
+    /// The estimate over all kept pairs, with an interval that, with a probability of 95 %, contains the true
+    /// effect at all times.
     pub change: ProofInterval,
     /// The estimate over the last [`Proof::RECENT_PAIRS`] pairs, where recent changes show first.
     pub recent: ProofInterval,
@@ -162,7 +162,7 @@ pub enum ProofState {
     NoEffect,
     /// A quantity that the policy is meant to reduce is larger with it, and none is smaller.
     Reversed,
-    /// Different by less than the margin, in every deciding quantity.
+    /// The measurements do not suffice for a conclusion.
     Open,
 }
 
@@ -244,7 +244,7 @@ impl Proof {
         self.course.extend(steps);
     }
 
-    /// Whether this is the proof of this request, whichever mode it resolves to.
+    /// Whether this is the proof of this request, with any mode.
     pub fn is_of_request(&self, intent: &Intent) -> bool {
         self.intent == as_asked(intent)
     }
@@ -277,7 +277,7 @@ impl Proof {
         if self.managed_millis == 0 { 0.0 } else { millis(self.without_millis) / millis(self.managed_millis) }
     }
 
-    /// Whether an episode that withdraws the policy for this long stays within the allowed share.
+    /// Whether the service stays within the allowed share if an episode withdraws the policy for this long.
     pub fn allows(&self, holdback: Holdback, without_millis: u64) -> bool {
         let used = millis(self.without_millis.saturating_add(without_millis));
         used <= holdback.share() * millis(self.managed_millis)
@@ -314,8 +314,8 @@ impl Proof {
     }
 }
 
-/// The quantities that a request is meant to reduce: those of its policy. A delivery mode without a policy may
-/// be meant for any.
+/// The quantities that a request is meant to reduce: those of its policy. A delivery mode without a policy
+/// may be meant to reduce any quantity.
 fn quantities_of(intent: &Intent) -> Vec<Guarded> {
     match intent.policy {
         PolicyName::Latency => vec![Guarded::P50, Guarded::P90, Guarded::P99],
@@ -339,7 +339,7 @@ fn as_asked(intent: &Intent) -> Intent {
     }
 }
 
-/// Rounded to a hundredth of a percent, to keep the file small.
+/// Rounds a difference to a hundredth of a percent, to keep the file small.
 #[expect(clippy::cast_possible_truncation, reason = "four digits")]
 fn rounded(difference: f64) -> f32 {
     ((difference * 1e4).round() / 1e4) as f32

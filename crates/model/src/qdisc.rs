@@ -125,13 +125,13 @@ pub enum Qdiscs {
         /// The qdiscs, by queue index.
         queues: Vec<Qdisc>,
     },
-    /// A configuration that cannot be recorded completely, described in a few words: it is read but never
-    /// written.
+    /// A configuration that cannot be recorded completely, described in a few words. It can be read but is
+    /// never written.
     Other(String),
 }
 
 impl Qdiscs {
-    /// The kinds by their `tc` names: `default` or the root's, and those of the queues.
+    /// The kinds by their `tc` names: `default` or the kind of the root, and the kinds of the queues.
     pub fn kinds(&self) -> String {
         match self {
             Self::Default(kinds) => format!("default {}", kinds.join(" ")),
@@ -160,7 +160,7 @@ impl fmt::Display for Qdiscs {
     }
 }
 
-/// A list with repetitions counted: `4 × fq, pfifo`.
+/// Formats a list with repetitions counted: `4 × fq, pfifo`.
 fn runs<T: PartialEq + fmt::Display>(all: &[T]) -> String {
     let runs = all.chunk_by(PartialEq::eq).filter_map(|run| Some((run.first()?, run.len())));
     let text: Vec<String> = runs

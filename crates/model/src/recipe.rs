@@ -1,7 +1,7 @@
 //! Recipes: the value of each mechanism under each policy, with the reason and the source of every value.
 //!
-//! A recipe is data. This file defines what a recipe can contain. The shipped recipes are TOML files, and
-//! `plan` decides which setting of which object a value becomes.
+//! A recipe is data. This file defines what a recipe can contain. The shipped recipes are TOML files, and the
+//! crate `plan` converts their values to settings of objects.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -163,7 +163,7 @@ pub enum RecipeValue {
     PerCore,
     /// A set of CPUs; an empty set turns the mechanism off.
     Cpus(CpuSet),
-    /// The CPUs near the device if it has fewer queues than there are nearby cores; otherwise none.
+    /// The CPUs near the device if the device has fewer queues than there are cores near it; otherwise none.
     CpusIfShort,
     /// A layout.
     Layout(Layout),
@@ -199,7 +199,7 @@ pub struct RecipeEntry {
     pub value: RecipeValue,
     /// The reason and its source.
     pub because: Reason,
-    /// The drivers with which a measurement showed a benefit. Empty if no measurement is claimed.
+    /// The drivers with which a measurement showed a benefit. Empty if the entry claims no measurement.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub measured_on: Vec<String>,
     /// The minimum traffic for which the entry was measured to help; `None` if it claims no limit.
@@ -269,7 +269,7 @@ impl EpollNapis {
     }
 }
 
-/// The conditions of a case, all of which must be known to be met.
+/// The conditions of a case, all of which must be known to hold.
 #[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct When {
@@ -336,8 +336,8 @@ pub struct Rung {
     pub mode: DeliveryMode,
     /// Why the mode may be better, with the source.
     pub because: Reason,
-    /// The drivers with which a measurement showed that the mode is better. Empty if no measurement is
-    /// claimed.
+    /// The drivers with which a measurement showed that the mode is better. Empty if the rung claims no
+    /// measurement.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub measured_on: Vec<String>,
     /// The conditions under which the mode is worth trying.
@@ -348,8 +348,7 @@ impl Rung {
     /// The maximum number of rungs in a ladder.
     pub const COUNT_MAX: usize = 16;
 
-    /// Whether the rung is worth trying in any of these circumstances; if none are known, whether it has no
-    /// conditions.
+    /// Whether the rung is worth trying in any of these circumstances. A rung without conditions always is.
     pub fn is_for(&self, places: &[Circumstances]) -> bool {
         self.when == When::default() || places.iter().any(|place| self.when.holds(place))
     }
@@ -358,7 +357,7 @@ impl Rung {
 /// The recipes of all policies, and their exceptions by driver.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Recipes {
-    /// Applies to every policy without its own entry.
+    /// Entries for policies that have no entry of their own for the mechanism.
     pub any: Recipe,
     /// Recipes by policy.
     pub policies: BTreeMap<PolicyName, Recipe>,
@@ -404,7 +403,7 @@ impl Recipes {
     }
 
     /// A policy's entry for a mechanism if it is the same in all of these circumstances. If the entries
-    /// differ, or there are no circumstances, the entry for unknown circumstances.
+    /// differ, or there are no circumstances, returns the entry for unknown circumstances.
     pub fn agreed(
         &self,
         policy: PolicyName,

@@ -1,4 +1,4 @@
-//! Assigns new connections to one of several listeners at one address.
+//! How new connections are assigned to one of several listeners at one address.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -12,7 +12,7 @@ use crate::steering::Transport;
 
 /// TCP sockets that listen at the same address, or UDP sockets bound to it, with `SO_REUSEPORT`.
 ///
-/// Identified by the address, because the sockets come and go.
+/// Identified by the address, because its sockets change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ListenerGroup {
@@ -42,7 +42,7 @@ pub enum Spread {
     /// By the queue on which the first packet arrived; packets of queues without a list, or of no queue, by
     /// the kernel's hash. In ascending order of queue, without duplicates.
     Queues(Vec<QueueListeners>),
-    /// By a foreign BPF program, which can neither be read back nor attached again.
+    /// By another program's BPF program, which can neither be read back nor attached again.
     Foreign,
 }
 

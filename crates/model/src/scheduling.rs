@@ -103,7 +103,7 @@ impl FromStr for Scheduling {
 }
 
 /// The minimum and maximum utilisation that the scheduler assumes for a thread when it chooses CPU and
-/// frequency, in 1024ths of the largest CPU: `512-1024`. `0-1024` is no clamp.
+/// frequency, in 1024ths of the largest CPU: `512-1024`. `0-1024` means no clamp.
 ///
 /// Kernel: 5.3 with `CONFIG_UCLAMP_TASK`, `kernel/sched/syscalls.c` `uclamp_validate()`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -281,18 +281,18 @@ pub struct KthreadState {
     pub scheduling: Option<Scheduling>,
     /// The utilisation clamp.
     pub util_clamp: Option<UtilClamp>,
-    /// The slice. A custom slice that equals the scheduler's default cannot be told from it.
+    /// The slice. A custom slice that equals the scheduler's default cannot be distinguished from it.
     #[serde(default)]
     pub slice: Option<Slice>,
 }
 
-/// The share of each period that real-time threads may run.
+/// The share of each period for which real-time threads may run.
 ///
 /// Kernel: 2.6.25, `kernel/sched/rt.c`; `/proc/sys/kernel/sched_rt_runtime_us`, `sched_rt_period_us`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RtThrottling {
-    /// Microseconds of each period; -1 for all of it, 0 for none.
+    /// The time in each period, in microseconds; -1 for the whole period, 0 for none.
     pub runtime_us: i64,
     /// The period, in microseconds.
     pub period_us: i64,

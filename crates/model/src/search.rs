@@ -1,5 +1,5 @@
-//! The modes tried for services that miss their goal, and the results. Stored next to the journal, so that
-//! the daily limit on tries holds across restarts of the daemon.
+//! The modes that were tried for services that miss their goal, and the results. They are stored next to the
+//! journal, so that the daily limit on tries holds across restarts of the daemon.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -92,7 +92,7 @@ impl Search {
         Self { intent, processes, begun: Vec::new(), tried: Vec::new(), found: None }
     }
 
-    /// Whether the search is for this request, wherever the request was made.
+    /// Whether the search is for this request, regardless of the request's origin.
     pub fn is_of(&self, intent: &Intent) -> bool {
         self.intent == as_asked(intent)
     }
@@ -110,8 +110,8 @@ impl Search {
     }
 
     /// Updates the search to the current request and processes. It restarts if the request changed or all
-    /// processes were replaced. In the latter case, a mode that stalled the service, or was in force when it
-    /// exited, is still not tried again. Tries of the last day always count.
+    /// processes were replaced. In the latter case, a mode that stalled the service, or during which the
+    /// service exited, is still not tried again. Tries of the last day count in both cases.
     pub fn renew(&mut self, intent: &Intent, processes: &BTreeSet<ProcessId>) {
         if !self.is_of(intent) {
             let begun = std::mem::take(&mut self.begun);
@@ -123,14 +123,15 @@ impl Search {
         }
     }
 
-    /// Whether one of these processes already served it. A process may have changed its name since then.
+    /// Whether one of these processes already belonged to the service. A process may have changed its name
+    /// since then.
     fn is_served_by(&self, processes: &BTreeSet<ProcessId>) -> bool {
         let same = |one: &ProcessId, other: &ProcessId| one.pid == other.pid && one.started == other.started;
         self.processes.iter().any(|known| processes.iter().any(|process| same(known, process)))
     }
 
     /// How many tries count at this moment, and when the first of them expires, in microseconds since 1970. A
-    /// try recorded in the future, because a clock was set back, counts as of now.
+    /// try recorded in the future, because a clock was set back, counts as begun now.
     pub fn tries_of_the_day(&mut self, now: u64) -> (usize, Option<u64>) {
         self.begun.iter_mut().for_each(|at| *at = (*at).min(now));
         self.begun.retain(|at| now - at < Searches::DAY_MICROS);
@@ -150,8 +151,8 @@ impl Search {
     pub fn begin(&mut self, mode: DeliveryMode, instead_of: DeliveryMode, now: u64) {
         self.begun.push(now);
         self.tried.retain(|tried| tried.mode != mode);
-        // A ladder has at most this many modes, plus the one that the policy resolves to; the oldest outcome
-        // is from an earlier ladder.
+        // A ladder has at most this many modes, plus the one that the policy resolves to; if there are more
+        // outcomes, the oldest is from an earlier ladder.
         if self.tried.len() > Rung::COUNT_MAX {
             self.tried.remove(0);
         }
@@ -169,7 +170,7 @@ impl Search {
         }
     }
 
-    /// Removes a try that ended before it wrote anything: it does not count.
+    /// Removes a try that ended before it wrote anything: such a try does not count.
     pub fn take_back(&mut self, mode: DeliveryMode, begun: u64) {
         if let Some(at) = self.begun.iter().position(|at| *at == begun) {
             self.begun.remove(at);

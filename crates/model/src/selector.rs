@@ -14,10 +14,10 @@ use crate::host::Device;
 #[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DeviceSelector {
-    /// The conditions that a device must meet, all of them.
+    /// The conditions, all of which a device must meet.
     #[serde(rename = "match")]
     pub meets: Vec<DeviceCondition>,
-    /// Conditions that exclude a device, any of them.
+    /// Conditions, any of which excludes a device.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub not: Vec<DeviceCondition>,
     /// Whether the devices are selected by the section's name.
@@ -123,8 +123,8 @@ impl fmt::Display for DeviceSelector {
 /// `loopback_net_init()`.
 const LOOPBACK: &str = "lo";
 
-/// How specific a section is. The most specific section applies as a whole; equally specific ones are
-/// rejected.
+/// How specific a section is. Of several matching sections, the most specific one applies as a whole; equally
+/// specific sections are rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Precedence {
     /// A pattern for names, as in `[device."eth*"]`: the more literal characters, the more specific.

@@ -1,9 +1,10 @@
 //! A setting: the value of one knob of one object. Changes are data, and undo is computed from them.
 //!
 //! Settings are grouped into families, one for each kind of object and interface. A family is a closed enum,
-//! has one file in each crate (here, and where settings are read, written, and undone by script), and
-//! describes its knobs in one table ([`Facts`]). A match on all settings has one arm per family. Code that
-//! reads, writes, orders or undoes knobs has no `_` arm, neither for families nor within one.
+//! has one file in each place that handles settings (here, and where settings are read, written, and undone
+//! by script), and describes its knobs in one table ([`Facts`]). A match on all settings has one arm per
+//! family. Code that reads, writes, orders or undoes knobs has no `_` arm, neither for families nor within
+//! one.
 
 mod call;
 mod family;
@@ -176,7 +177,7 @@ impl Setting {
         }
     }
 
-    /// The value as a weight; the same for all values if their order does not matter.
+    /// The value's weight; all values have the same weight if their order does not matter.
     pub fn weight(&self) -> Weight {
         match self {
             Self::Napi(_, knob) => knob.weight(),
@@ -220,7 +221,8 @@ impl fmt::Display for Setting {
     }
 }
 
-/// The weight of a value, compared from left to right: whether it is on, how long, how much.
+/// The weight of a value: whether it is on, then how long, then how much. A step that raises the weight
+/// raises the value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Weight(pub u8, pub u64, pub u64);
 

@@ -1,6 +1,6 @@
-//! The first kernel release with each feature. A knob's version is in its row of the table
-//! ([`crate::setting::Facts::since`]), where other crates look it up. This module has the versions that
-//! several rows share, and those of features that are not knobs.
+//! The first kernel release with each feature. A knob's version is in its row of the table of knobs
+//! ([`crate::setting::Facts::since`]). This module has the versions that several rows share, and the versions
+//! of features that are not knobs.
 
 use crate::units::KernelVersion;
 
@@ -11,7 +11,7 @@ macro_rules! since {
 }
 
 since! {
-    /// Older than any kernel that netpolicy runs on.
+    /// For features of every kernel that netpolicy runs on.
     ALWAYS = 2, 6;
     /// The affinity of an interrupt as a list: `/proc/irq/N/smp_affinity_list`. `kernel/irq/proc.c`.
     IRQ_AFFINITY_LIST = 3, 0;
@@ -34,7 +34,7 @@ since! {
     ETHTOOL_NETLINK_SET = 5, 7;
     /// `napi_defer_hard_irqs` of a device. `net/core/net-sysfs.c`.
     DEVICE_DEFER_HARD_IRQS = 5, 8;
-    /// CAP_BPF, and everything else that is needed to count who polls. `include/uapi/linux/capability.h`.
+    /// CAP_BPF, the last requirement of counting who polls. `include/uapi/linux/capability.h`.
     COUNTING = 5, 8;
     /// `SO_PREFER_BUSY_POLL` and `SO_BUSY_POLL_BUDGET`. `net/core/sock.c` `sk_setsockopt()`.
     SOCKET_PREFER_BUSY_POLL = 5, 11;
@@ -43,7 +43,7 @@ since! {
     /// BPF programs that handle a socket's `setsockopt`, by cgroup and with socket storage.
     /// `kernel/bpf/cgroup.c`.
     SOCKET_REQUESTS = 5, 18;
-    /// Packets above 64 KiB within the host: BIG TCP. `net/core/rtnetlink.c` `IFLA_GSO_MAX_SIZE`.
+    /// BIG TCP: packets above 64 KiB within the host. `net/core/rtnetlink.c` `IFLA_GSO_MAX_SIZE`.
     BIG_TCP = 5, 19;
     /// `bpf_cast_to_kern_ctx()`. `kernel/bpf/helpers.c`.
     REUSEPORT_BY_QUEUE = 6, 2;

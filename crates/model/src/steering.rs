@@ -184,7 +184,7 @@ pub enum SteerTo {
     Queue(QueueIndex),
     /// To the queues of an RSS context, spread by hash: see [`crate::NicKnob::RssContext`].
     Context(QueueSpan),
-    /// Nowhere: the NIC drops them.
+    /// The NIC drops the packets.
     Drop,
     /// To a target that is not supported here, such as a virtual function. It is read but never written.
     Other,
@@ -212,8 +212,8 @@ pub struct FlowRule {
 }
 
 impl FlowRule {
-    /// The maximum number of rules that netpolicy writes to a device. NICs have room for 8 to several
-    /// thousand.
+    /// The maximum number of rules that netpolicy writes to a device. NICs have room for between 8 and
+    /// several thousand rules.
     pub const OF_A_DEVICE_MAX: usize = 64;
 }
 

@@ -1,4 +1,4 @@
-//! Properties of a host that no observed setting shows.
+//! Prerequisites of mechanisms on a host.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

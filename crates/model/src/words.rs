@@ -1,7 +1,7 @@
 //! Macros for enums whose variants are the kernel's words.
 
-/// Implements serialisation as text for types with `Display` and `FromStr`, each with a description for the
-/// schema.
+/// Implements serialisation as text for types with `Display` and `FromStr`, with a description of each for
+/// the schema.
 #[macro_export]
 macro_rules! as_text {
     ($($name:ident: $what:literal),+ $(,)?) => {$(

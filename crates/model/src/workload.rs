@@ -1,8 +1,8 @@
 //! The workload of a run: its options, and the distributions of arrivals and sizes.
 //!
 //! The distributions are inverse cumulative distribution functions: they map a uniform number in (0, 1] to a
-//! gap or a size. They have no state and no randomness: the load generator and the simulator use the same
-//! functions with their own seeded numbers.
+//! gap or a size. They have no state and no randomness of their own: the load generator and the simulator
+//! call them with seeded random numbers.
 //!
 //! Source of the Facebook distributions: Atikoglu, Xu, Frachtenberg, Jiang, Paleczny, "Workload Analysis of a
 //! Large-Scale Key-Value Store", SIGMETRICS 2012, section 5 and table 5 (the pool ETC). The parameters are
@@ -209,7 +209,7 @@ pub enum OfferedLoad {
     /// Open loop: this many requests per second, whether or not the server keeps up. With 0, connections are
     /// open and idle.
     PerSecond(f64),
-    /// Closed loop: each answer triggers the next request. The document's `MAX`.
+    /// Closed loop: each answer triggers the next request. The IRQ suspension document calls it `MAX`.
     Max,
 }
 
@@ -221,7 +221,8 @@ impl OfferedLoad {
 }
 
 impl fmt::Display for OfferedLoad {
-    /// In the document's format: `200K`, `MAX`; rates that are not whole thousands are written in full.
+    /// In the format of the IRQ suspension document: `200K`, `MAX`; rates that are not whole thousands are
+    /// written in full.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Max => f.pad("MAX"),
@@ -273,7 +274,7 @@ impl FromStr for OfferedLoad {
 /// The distribution of key sizes, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeySize {
-    /// All keys or values have the same size.
+    /// All keys have the same size.
     Fixed(u32),
     /// Facebook's distribution: generalized extreme value, location 30.7984, scale 8.20449, shape 0.078688.
     FbKey,
@@ -297,7 +298,7 @@ impl KeySize {
 /// The distribution of value sizes, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ValueSize {
-    /// All keys or values have the same size.
+    /// All values have the same size.
     Fixed(u32),
     /// Facebook's distribution: sizes 0 to 14 by a table, larger ones generalized Pareto with location 15,
     /// scale 214.476, shape 0.348238.
@@ -311,8 +312,8 @@ impl ValueSize {
         0.08989, 0.00092, 0.00326, 0.01980,
     ];
 
-    /// The size at quantiles `head` (selects the part of the distribution) and `tail` (within the tail), at
-    /// most [`MemcachedWorkload::VALUE_BYTES_MAX`]. Both are in (0, 1] and independent.
+    /// The size at the quantiles `head`, which selects the part of the distribution, and `tail`, within the
+    /// tail, at most [`MemcachedWorkload::VALUE_BYTES_MAX`]. Both are in (0, 1] and independent.
     pub fn draw(self, head: f64, tail: f64) -> u32 {
         match self {
             Self::Fixed(bytes) => bytes,

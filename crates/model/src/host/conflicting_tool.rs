@@ -20,13 +20,12 @@ pub enum ConflictingToolKind {
     NetworkManager,
     /// An ifupdown stanza: applied whenever the interface goes up.
     Ifupdown,
-    /// The active tuned profile, enforced while tuned runs; also set by the Node Tuning Operator of
-    /// OpenShift.
+    /// The active tuned profile, enforced while tuned runs. OpenShift's Node Tuning Operator also uses tuned.
     Tuned,
     /// Google's guest agent: its `google_set_multiqueue` sets queues, IRQ affinity and XPS at boot, and when
     /// a device appears.
     GoogleGuestAgent,
-    /// cloud-init: network configuration, and the commands that it runs at boot.
+    /// cloud-init: its network configuration, and commands that it runs at boot.
     CloudInit,
     /// Scylla's `perftune.py`: IRQ affinity, RPS, XPS and queue counts, at each start of the database.
     Perftune,
@@ -34,7 +33,7 @@ pub enum ConflictingToolKind {
     IrqAffinityScript,
     /// Amazon's udev rules and scripts for ENA devices.
     Ena,
-    /// netplan: offloads and virtual functions, whenever its backend configures the device.
+    /// netplan: offloads and virtual functions, set whenever its backend configures the device.
     Netplan,
     /// `ETHTOOL_OPTS` in a Red Hat network script: applied whenever the interface goes up.
     Ifcfg,
@@ -79,8 +78,8 @@ pub struct ConflictingTool {
     pub device: Option<String>,
     /// The sysctl and its value, if the line sets one.
     pub sysctl: Option<(Sysctl, String)>,
-    /// The settings that the line makes for that device, as the tool computes them; empty if netpolicy cannot
-    /// compute them.
+    /// The settings that the line causes for that device, with the values that the tool computes; empty if
+    /// netpolicy cannot compute them.
     pub sets: Vec<Setting>,
     /// The condition that decides whether the line applies to the device, if netpolicy cannot evaluate it:
     /// `Path=pci-*`.

@@ -35,7 +35,8 @@ pub struct Device {
     pub node: Option<NumaNode>,
     /// Whether an XDP program is attached.
     pub xdp: bool,
-    /// For a device with a peer (veth): the peer's index and namespace, as numbered in this namespace.
+    /// For a device with a peer (veth): the peer's index, and the id that this namespace has for the peer's
+    /// namespace.
     pub peer: Option<String>,
     /// The device-wide defaults of `/sys/class/net/DEV`.
     pub defer_hard_irqs: Option<EmptyPolls>,
@@ -166,7 +167,7 @@ impl Device {
         Some(*self.offloads_requested.get(&offload).unwrap_or(is))
     }
 
-    /// Of the first `there` receive queues, the number that ordinary packets can be spread over: those before
+    /// Returns how many of the first `there` receive queues ordinary packets can be spread over: those before
     /// the first queue whose memory belongs to another program.
     pub fn ordinary_rx_queues(&self, there: u32) -> u32 {
         let provided = self.holders.iter().filter(|holder| holder.rx && holder.kind.is_provider());
@@ -174,7 +175,8 @@ impl Device {
     }
 
     /// Whether the device raises interrupts when packets arrive. `None` if its kind is unknown and no NAPI
-    /// names an interrupt; a hardware driver has one even if it does not report which.
+    /// names an interrupt; the device of a hardware driver raises interrupts even if the driver does not
+    /// report them.
     pub fn has_own_interrupts(&self) -> Option<bool> {
         if self.napis.iter().any(|napi| napi.irq.is_some()) {
             return Some(true);
@@ -195,13 +197,13 @@ pub struct RssContext {
     pub table: Vec<u32>,
 }
 
-/// An ntuple rule at its location in the NIC's table. The first rule that matches decides.
+/// An ntuple rule at its location in the NIC's table. The first matching rule applies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PlacedRule {
     /// The rule's location.
     pub location: u32,
-    /// Which packets it matches; `None` if whole fields cannot express it.
+    /// Which packets it matches; `None` if a [`FlowMatch`] cannot express it.
     pub flow: Option<FlowMatch>,
     /// The target of the packets.
     pub to: SteerTo,
@@ -420,7 +422,7 @@ pub struct PacketSizes {
     pub gso_ipv4_max_size: Option<u32>,
     /// See [`PacketSize::GroIpv4`].
     pub gro_ipv4_max_size: Option<u32>,
-    /// The largest size that the driver accepts, an upper bound of the GSO sizes. Kernel: 5.19.
+    /// The largest size that the driver accepts, which is an upper bound of the GSO sizes. Kernel: 5.19.
     pub tso_max_size: Option<u32>,
 }
 

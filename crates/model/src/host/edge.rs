@@ -9,7 +9,7 @@ use crate::ids::{IrqNumber, NapiId};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Confidence {
-    /// Guessed by order (the n-th NAPI serves the n-th queue), if the kernel states nothing.
+    /// Guessed by order (the n-th NAPI serves the n-th queue), because the kernel states nothing.
     ByOrder,
     /// Read from a name that drivers choose (`/proc/interrupts`).
     ByName,

@@ -1,7 +1,8 @@
-//! The holder of a device's queue: a lease, a memory provider, an AF_XDP socket.
+//! Holders of a device's queues: leases, memory providers and AF_XDP sockets.
 //!
-//! A held queue works only as long as its configuration stays as the holder set it up. The kernel rejects few
-//! of the changes that would break the queue, so netpolicy rejects them before it writes anything.
+//! A held queue works only as long as its configuration stays as the holder set it up. The kernel rejects
+//! only few of the changes that would break the queue, so netpolicy itself rejects such changes before it
+//! writes anything.
 
 use std::fmt;
 
@@ -38,7 +39,7 @@ pub enum HolderKind {
         /// The size of its buffers in bytes; `None` on kernels that do not report it.
         rx_buf_len: Option<u64>,
     },
-    /// An AF_XDP socket is bound to it. Kernel: 4.18; `NETDEV_A_QUEUE_XSK` 6.15, `net/xdp/xsk_diag.c`.
+    /// An AF_XDP socket is bound to the queue. Kernel: 4.18; `NETDEV_A_QUEUE_XSK` 6.15, `net/xdp/xsk_diag.c`.
     AfXdp {
         /// Whether the NIC accesses the socket's memory directly; `None` if the kernel does not report it.
         zero_copy: Option<bool>,
@@ -87,9 +88,9 @@ impl fmt::Display for HolderKind {
 pub struct HolderProcess {
     /// The identity.
     pub id: ProcessId,
-    /// `stated` if the kernel names the socket. It names none for a memory provider, nor for AF_XDP without
-    /// sock-diag of such sockets (`CONFIG_XDP_SOCKETS_DIAG`). In those cases, `by-order` marks a candidate: a
-    /// process that has the descriptor that the holder needs.
+    /// `stated` if the kernel names the socket. The kernel names no socket for a memory provider, nor for
+    /// AF_XDP without sock-diag of such sockets (`CONFIG_XDP_SOCKETS_DIAG`). In those cases, `by-order` marks
+    /// a candidate: a process with a descriptor of the kind that a holder needs.
     pub confidence: Confidence,
 }
 
@@ -111,13 +112,13 @@ pub struct QueueHolder {
 }
 
 impl QueueHolder {
-    /// Why a change would take the queue from its holder, as a phrase that follows `it`; `None` if it does
-    /// not affect the queue.
+    /// Returns why a change would take the queue from its holder, as a phrase that follows "it"; `None` if
+    /// the change does not affect the queue.
     ///
-    /// A change that stops queues or takes the link down always takes it: drivers free the rings and allocate
-    /// new ones, and do not undo that if the holder's memory no longer fits (`bnxt_close_nic()`,
-    /// `ice_vsi_rebuild()`). A change of steering takes it if it adds the queue to, or removes it from, the
-    /// RSS table or the target of a rule.
+    /// A change that stops queues or takes the link down always takes the queue: drivers free the rings and
+    /// allocate new ones, and do not undo that if the holder's memory no longer fits (`bnxt_close_nic()`,
+    /// `ice_vsi_rebuild()`). A change of steering takes the queue if it adds the queue to, or removes it
+    /// from, the RSS table or the target of a rule.
     pub fn taken_by(&self, change: &Change) -> Option<&'static str> {
         let Setting::Nic(_, to) = change.to() else { return None };
         let Setting::Nic(_, from) = change.from() else { return None };
@@ -134,7 +135,7 @@ impl QueueHolder {
         }
     }
 
-    /// Whether a value steers packets to the receive queue.
+    /// Whether a knob with this value steers packets to the receive queue.
     fn is_led_to_by(&self, knob: &NicKnob) -> bool {
         let index = self.queue.0;
         match knob {
@@ -196,7 +197,7 @@ pub struct QueueConflict {
     pub change: Change,
     /// The held queue and its holder.
     pub holder: QueueHolder,
-    /// What the change does, as a phrase that follows `it`.
+    /// What the change does, as a phrase that follows "it".
     pub how: &'static str,
 }
 

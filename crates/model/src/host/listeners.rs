@@ -1,4 +1,4 @@
-//! Sockets that share an address.
+//! Listening sockets that share an address.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -18,7 +18,7 @@ pub struct SharedListeners {
     pub sockets: u32,
     /// The sockets that were found in processes, by the first process and descriptor that hold them.
     pub listeners: Vec<Listener>,
-    /// What netpolicy's BPF program counted; `None` if it is not attached.
+    /// The counts of netpolicy's BPF program; `None` if it is not attached.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub counts: Option<SpreadCounts>,
 }
@@ -40,8 +40,8 @@ pub struct Listener {
 pub struct SpreadCounts {
     /// Connections that were assigned by the listener list of their queue.
     pub by_queue: u64,
-    /// Connections that were assigned by hash, because the packet arrived on no queue with a list, for
-    /// example on the loopback device.
+    /// Connections that were assigned by hash, because the packet arrived on a queue without a list or on no
+    /// queue, for example on the loopback device.
     pub no_list: u64,
     /// Connections that were assigned by hash, because the group's number of sockets has changed since the
     /// lists were written.

@@ -1,8 +1,8 @@
 //! The host as a graph: `linux` observes it, `plan` reads it, `show` prints it.
 //!
-//! device → rx/tx queue → NAPI → IRQ → CPU on one side, process → thread → epoll → socket on the other; they
-//! meet where a socket's incoming NAPI id is that of a queue's NAPI. Every edge that the kernel does not
-//! state itself carries a [`Confidence`].
+//! One side of the graph is device → rx/tx queue → NAPI → IRQ → CPU, the other is process → thread → epoll →
+//! socket. They meet where a socket's incoming NAPI id is the id of a queue's NAPI. Edges that the kernel
+//! does not always state carry a [`Confidence`].
 
 mod app_request;
 mod conflicting_tool;
@@ -51,7 +51,7 @@ pub struct Host {
     pub release: String,
     /// The release in comparable form.
     pub kernel: KernelVersion,
-    /// What this kernel allows this caller.
+    /// The capabilities of the kernel and of the caller.
     pub capabilities: Capabilities,
     /// The CPUs.
     pub topology: Topology,
@@ -62,7 +62,7 @@ pub struct Host {
     /// Host-wide sysctls. Empty outside the initial namespace, where they are not visible.
     #[serde(default)]
     pub sysctls: BTreeMap<Sysctl, u64>,
-    /// The `rps_cpus` that each new receive queue of the namespace begins with (`net.core.rps_default_mask`).
+    /// The initial `rps_cpus` of new receive queues in the namespace (`net.core.rps_default_mask`).
     #[serde(default, skip_serializing_if = "CpuSet::is_empty")]
     pub rps_default_mask: CpuSet,
     /// The interrupts of the devices and those that the operator named, by number.
@@ -126,7 +126,8 @@ pub struct Capabilities {
     pub net_admin: bool,
     /// BPF programs on tracepoints can be loaded (BTF present, CAP_BPF and CAP_PERFMON).
     pub bpf: bool,
-    /// What denies the caller in spite of its capabilities, as in `the AppArmor profile docker-default`.
+    /// The security policy that restricts the caller in spite of its capabilities, such as `the AppArmor
+    /// profile docker-default`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub confined_by: Option<String>,
 }
@@ -142,7 +143,7 @@ pub struct Unread {
 }
 
 impl Unread {
-    /// The process that this entry concerns (`memcached[812]: its epolls`, `process 812`), if any.
+    /// The pid of the process that this entry concerns (`memcached[812]: its epolls`, `process 812`), if any.
     pub fn process(&self) -> Option<Pid> {
         let after = |text: &str| text.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok().map(Pid);
         let subject = self.what.split(": ").next().unwrap_or_default();
@@ -189,8 +190,8 @@ impl Host {
         found
     }
 
-    /// Whether a device only forwards packets that devices below it receive: it has no NAPI, and is stacked
-    /// on other devices.
+    /// Whether a device only forwards packets that devices below it receive: it has no NAPI and is stacked on
+    /// another device.
     pub fn is_upper(&self, device: &Device) -> bool {
         device.napis.is_empty() && self.devices.iter().any(|lower| self.is_directly_below(lower, device))
     }

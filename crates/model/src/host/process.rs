@@ -71,13 +71,13 @@ pub struct Epoll {
     pub others: usize,
 }
 
-/// A descriptor that an epoll watches. The number is the one that the file had when it was added.
+/// A descriptor that an epoll watches. The descriptor is the one under which the file was added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Membership {
     /// The descriptor.
     pub fd: Fd,
-    /// The inode of the file, which stays valid if the number is reused.
+    /// The inode of the file, which still identifies the file if the descriptor is reused.
     pub inode: u64,
 }
 
@@ -95,18 +95,18 @@ pub struct Socket {
     pub local: Option<SocketAddr>,
     /// The remote address.
     pub remote: Option<SocketAddr>,
-    /// The NAPI of its last packet. `None` if there was none, as for sockets whose packets use the per-CPU
+    /// The NAPI of its last packet. `None` if no NAPI delivered it, as for packets that use the per-CPU
     /// backlog (loopback, RPS, a veth without NAPI). Kernel: `SO_INCOMING_NAPI_ID`.
     pub napi: Option<NapiId>,
-    /// The busy-poll parameters of a receive call. `None` if an epoll of the process watches the socket,
-    /// whose parameters then apply, or if they could not be read.
+    /// The busy-poll parameters of a receive call. `None` if they could not be read, or if an epoll of the
+    /// process watches the socket: the epoll's parameters then apply.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub polling: Option<SocketPolling>,
 }
 
 impl Socket {
     /// Whether packets can reach the socket. A TCP or UDP socket that was neither bound nor connected has no
-    /// address: programs open such sockets for an `ioctl`, and receive nothing through them.
+    /// address: programs open such sockets for ioctls, and receive nothing through them.
     pub const fn can_receive(&self) -> bool {
         match self.state {
             SocketState::TcpListen | SocketState::TcpEstablished | SocketState::Other => true,

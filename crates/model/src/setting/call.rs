@@ -1,4 +1,4 @@
-//! Groups settings into kernel calls: settings of one object and one interface, as knobs of one family.
+//! Groups settings into kernel calls. A call has the settings of one object and one interface.
 
 use super::{
     DeviceNapiKnob, HostKnob, IrqKnob, KthreadKnob, NapiKnob, NicKnob, ProcessKnob, RxQueueKnob, Setting,
@@ -57,7 +57,7 @@ impl<'a> KernelCall<'a> {
         }
     }
 
-    /// Adds a setting of the same family; returns false if it belongs to another one.
+    /// Adds a setting of the same family; returns false if the setting belongs to another family.
     fn take(&mut self, setting: &'a Setting) -> bool {
         match (self, setting) {
             (Self::Napi(_, knobs), Setting::Napi(_, knob)) => knobs.push(knob),

@@ -4,8 +4,8 @@
 /// Defines a family of knobs: an enum with one variant per knob. A variant's documentation is also that of
 /// its knob in the table.
 ///
-/// A row is `Variant(Value) = facts`, or `Variant(Word, Value) = [facts table]`, which takes the facts from
-/// these two functions of the word's type. `where { … }` adds properties that depend on the value, in this
+/// A row is `Variant(Value) = facts`, or `Variant(Word, Value) = [facts table]`, which uses the functions
+/// `facts` and `table` of the word's type. `where { … }` adds properties that depend on the value, in this
 /// order. By default, every value can be restored, none removes the object, values have no order, and tools
 /// use the display format:
 ///

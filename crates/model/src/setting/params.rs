@@ -96,8 +96,7 @@ pub struct EpollParams {
 }
 
 impl EpollParams {
-    /// Whether an application with these parameters takes part in a mode: its epoll prefers busy polling, or
-    /// busy-waits for events.
+    /// Whether the epoll prefers busy polling or busy-waits for events.
     pub const fn waits_busily(self) -> bool {
         self.prefer_busy_poll || self.events_only
     }
@@ -115,7 +114,7 @@ impl fmt::Display for EpollParams {
     }
 }
 
-/// How a receive from one socket busy-polls, outside any epoll.
+/// How a receive call on one socket busy-polls, without an epoll.
 ///
 /// Kernel: 5.11, `include/net/sock.h` `sk_ll_usec`, `sk_prefer_busy_poll`, `sk_busy_poll_budget`.
 #[derive(

@@ -99,7 +99,7 @@ fn cpus_or_none(cpus: &CpuSet) -> String {
     if cpus.is_empty() { "none".to_owned() } else { cpus.to_string() }
 }
 
-/// The moderation values that a single queue can have, each with its facts as a knob of a queue.
+/// Defines the moderation values that a single queue can have, each with its facts as a knob of a queue.
 macro_rules! of_queue {
     ($(#[doc = $doc:literal])+ $name:ident: $($param:ident),+ $(,)?) => {
         $(#[doc = $doc])+
