@@ -11,7 +11,7 @@ use model::{
 
 const ROUNDS: usize = 50;
 
-/// A host that responds immediately.
+/// A host in memory, without delays.
 struct Memory(Vec<Setting>);
 
 impl Knobs for Memory {

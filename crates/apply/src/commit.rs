@@ -1,4 +1,4 @@
-//! Applies a plan as one transaction: all of it or nothing.
+//! Applies a plan as one transaction: either completely or not at all.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -19,14 +19,14 @@ use crate::transaction_name::TransactionName;
 use crate::undo::{UndoState, Undone, read};
 use crate::unreadable::Unreadable;
 
-/// Applies a plan step by step, and holds it for a decision.
+/// Applies a plan step by step, and holds it until the caller decides.
 ///
 /// Nothing is written until every old value has been read again and matches the plan, and the journal has the
 /// whole plan on disk. Each step is recorded, written, read back and compared; after the last step, all
 /// settings are compared again. After any failure, all steps that were begun are undone before this returns.
 ///
 /// # Errors
-/// What failed, and the resulting state of the host.
+/// The failure, and the resulting state of the host.
 pub fn commit<'k, K: Knobs>(
     plan: Plan,
     kernel: &'k mut K,
@@ -87,7 +87,7 @@ impl<K: Knobs> HeldPlan<'_, K> {
     }
 }
 
-/// One step: read again, record, write, read back, compare, record.
+/// Executes one step: read again, record, write, read back, compare, record.
 fn take_step<K: Knobs>(
     pending: &mut OpenTransaction,
     kernel: &mut K,
@@ -140,9 +140,10 @@ fn verify_all<K: Knobs>(pending: &OpenTransaction, kernel: &mut K) -> Result<(),
     Ok(())
 }
 
-/// A transaction that awaits confirmation, or whose program was killed, must be decided before its knobs are
-/// changed again: its undo would find a newer value and leave it. The same applies to a transaction that
-/// another program owns, and to an unreadable one: its standing is unknown, and often its changes are too.
+/// Refuses a plan that changes knobs of another transaction that awaits confirmation, or whose program was
+/// killed: such a transaction must be decided first, because its undo would find a newer value and leave it.
+/// Knobs of a transaction that another program owns are refused, too, and so are knobs that an unreadable
+/// transaction may have changed.
 fn check_that_no_knob_is_claimed<E>(plan: &Plan, journal: &Journal) -> Result<(), CommitFault<E>> {
     let (live, unreadable) = journal.live_and_unreadable()?;
     for transaction in unreadable {
@@ -172,11 +173,11 @@ fn check_that_no_knob_is_claimed<E>(plan: &Plan, journal: &Journal) -> Result<()
 }
 
 impl Journal {
-    /// The knobs that a commit would refuse, each with the reason in words: their transaction is undecided,
-    /// owned by another program, or unreadable.
+    /// The knobs that a commit would refuse, each with the reason: their transaction is undecided, owned by
+    /// another program, or unreadable.
     ///
     /// # Errors
-    /// As [`Journal::history`].
+    /// As for [`Journal::history`].
     pub fn claims(&self) -> Result<BTreeMap<Knob, String>, JournalError> {
         let (live, unreadable) = self.live_and_unreadable()?;
         let mut claims = BTreeMap::new();
@@ -208,7 +209,7 @@ const fn is_undecided(standing: Standing) -> bool {
     matches!(standing, Standing::Unfinished | Standing::HeldUntil(_))
 }
 
-/// A queue may have acquired a holder since the plan was made, so the holders are read again.
+/// Reads the holders of queues again: a queue may have acquired a holder since the plan was made.
 fn check_that_no_queue_is_taken<K: Knobs>(plan: &Plan, kernel: &mut K) -> Result<(), CommitFault<K::Error>> {
     for (step, of) in plan.steps.iter().enumerate() {
         let changes: Vec<&Change> = of.changes().iter().collect();
@@ -258,7 +259,7 @@ fn drifts(planned: &[Setting], found: Vec<Setting>) -> Vec<Drift> {
     pairs.map(|(planned, found)| Drift { planned: planned.clone(), found }).collect()
 }
 
-/// What a commit may only do if explicitly allowed.
+/// Permissions for changes that a commit otherwise refuses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Allow {
     /// Change settings whose old value cannot be written back.
@@ -343,11 +344,11 @@ pub enum CommitFault<E> {
     Unreadable {
         /// The transaction, and the fault in its journal.
         transaction: Box<Unreadable>,
-        /// How that transaction may have changed a knob, if its plan is known.
+        /// The change that the transaction may have made to one of the knobs, if its plan is known.
         knob: Option<Box<Change>>,
     },
-    /// One of the daemon's earlier transactions was rolled back while it made this plan: it must observe the
-    /// host again.
+    /// One of the daemon's earlier transactions was rolled back while the daemon made this plan, so the
+    /// daemon must observe the host again.
     RolledBackMeanwhile {
         /// The earlier transaction.
         name: TransactionName,
@@ -378,7 +379,7 @@ pub enum CommitFault<E> {
         /// The value in force.
         found: Box<Setting>,
     },
-    /// The journal could not be written, or another process has it.
+    /// The journal could not be written, or another process holds its lock.
     Journal(JournalError),
 }
 
@@ -473,7 +474,7 @@ fn indented(items: impl IntoIterator<Item = impl fmt::Display>) -> String {
 }
 
 impl<E: fmt::Display> fmt::Display for CommitError<E> {
-    /// The failure, followed by the state of the host.
+    /// Writes the failure, followed by the state of the host.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}\n{}", self.fault, self.undone)?;
         match (&self.host, &self.undo_script) {

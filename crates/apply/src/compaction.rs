@@ -1,11 +1,10 @@
-//! Compaction: folds a daemon's many small transactions into one. Only one daemon at a time uses a journal.
+//! Compaction: folds a daemon's many small transactions into one.
 //!
-//! A daemon commits on every event, for years. Each of its transactions is complete, so that everything can
-//! be undone after a kill at any moment. When there are more than [`FOLD_MAX`], they are folded into one that
-//! changes each knob from its first value to its last. One rename puts it in place, as decided, with the
-//! names of the transactions that it replaces; every reader ignores those from then on. So the length of a
-//! daemon's journal, and the number of steps of a rollback, depend on the settings in force and not on the
-//! daemon's uptime.
+//! A daemon may commit at every event, for years. When it has more than [`FOLD_MAX`] transactions, they are
+//! folded into one that changes each knob from its first value to its last. A single rename makes the new
+//! transaction visible, already decided, with the names of the transactions that it replaces; readers ignore
+//! those from then on. So the length of a daemon's journal, and the number of steps of a rollback, depend on
+//! the settings in force and not on the daemon's uptime.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -28,22 +27,23 @@ pub const FOLD_MAX: usize = 16;
 pub type Knob = (Object, &'static str);
 
 impl Journal {
-    /// From now on, a commit is refused if one of these transactions is no longer in force.
+    /// Makes later commits of this daemon fail if one of these transactions is no longer in force.
     pub fn rely_on(&self, names: impl IntoIterator<Item = TransactionName>) {
         if let Some(kept) = self.daemon_lock() {
             kept.rely_on(names);
         }
     }
 
-    /// Folds a daemon's kept transactions into one. A single transaction is rewritten if it has changes that
-    /// are `gone` (settings of processes that have exited). Omits those changes, and knobs that have their
-    /// first value again. Returns `None` if there was nothing to fold, or the result is empty.
+    /// Folds a daemon's kept transactions into one. Omits changes that are `gone` (settings of processes that
+    /// have exited), and knobs that have their first value again. A single transaction is rewritten only if
+    /// it has changes that are `gone`. Returns `None` if there was nothing to fold, or the result is empty.
     ///
-    /// A change by another program is a barrier: only transactions newer than every foreign one with which
-    /// they share a knob are folded.
+    /// A change by another program is a barrier: only transactions that are newer than every foreign
+    /// transaction with which they share a knob are folded.
     ///
-    /// If another process is writing, or a file cannot be written. Either nothing has changed then, or the
-    /// old transactions remain next to the one that replaces them, and are ignored.
+    /// # Errors
+    /// If another process is writing, or a file cannot be written. Then either nothing has changed, or the
+    /// old transactions remain next to the one that replaces them and are ignored.
     pub fn fold(
         &self,
         asked: &TransactionOrigin,
@@ -94,7 +94,8 @@ impl Journal {
             let verdicts: Vec<_> =
                 folded.iter().flat_map(|transaction| transaction.judgements().iter().cloned()).collect();
             if !verdicts.is_empty() {
-                // Undo does not need the verdicts, so the fold is valid even if they cannot be written.
+                // Undo does not need the verdicts, so the new transaction is valid even if they cannot be
+                // written.
                 let _without = Verdicts::write(&self.directory().join(name.to_string()), &verdicts);
             }
         }
@@ -128,7 +129,7 @@ impl Journal {
     }
 }
 
-/// The knob that a change is about.
+/// The knob of a change.
 pub(crate) fn knob(change: &Change) -> Knob {
     (change.to().object(), change.to().knob())
 }

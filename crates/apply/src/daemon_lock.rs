@@ -26,7 +26,7 @@ pub(crate) struct DaemonLock {
 struct Known {
     /// Transactions that will not change any more.
     settled: BTreeSet<TransactionName>,
-    /// Transactions that may change, with the journal length at which they were read.
+    /// Transactions that may still change; each has the journal length at which it was read.
     live: BTreeMap<TransactionName, Transaction>,
     /// Transactions that the daemon's plans assume to be in force.
     relied_on: BTreeSet<TransactionName>,
@@ -48,8 +48,8 @@ impl DaemonLock {
         Lock::holder(&directory.join(LOCK_FILE))
     }
 
-    /// Of `names`, the transactions that may be in force, oldest first, and the unreadable ones. `read` reads
-    /// a transaction.
+    /// Returns those transactions among `names` that may be in force, oldest first, and the unreadable ones.
+    /// `read` reads a transaction.
     pub(crate) fn live(
         &self,
         names: Vec<TransactionName>,
@@ -86,12 +86,12 @@ impl DaemonLock {
         (live, unread)
     }
 
-    /// From now on, the daemon relies on these transactions.
+    /// Records that the daemon's plans rely on these transactions from now on.
     pub(crate) fn rely_on(&self, names: impl IntoIterator<Item = TransactionName>) {
         self.known.lock().unwrap_or_else(PoisonError::into_inner).relied_on = names.into_iter().collect();
     }
 
-    /// A transaction that the daemon relies on but that is not in force.
+    /// A transaction on which the daemon relies although it is not in force, if any.
     pub(crate) fn missing_among(&self, live: &[Transaction]) -> Option<TransactionName> {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let there: BTreeSet<TransactionName> = live.iter().map(Transaction::name).collect();
@@ -99,7 +99,8 @@ impl DaemonLock {
     }
 }
 
-/// A journal only grows, except that a torn last line may be replaced by one of the same length.
+/// Whether a transaction is unchanged, judged by the length of its journal. A journal only grows, except that
+/// a torn last line may be replaced by a line of the same length.
 fn is_as_it_was(known: &Transaction) -> bool {
     let bytes = std::fs::metadata(known.directory().join(JOURNAL)).map(|metadata| metadata.len());
     known.torn_bytes() == 0

@@ -29,7 +29,7 @@ pub enum Fate {
     },
 }
 
-/// A step to undo, with facts about it that are not in the plan.
+/// A step to undo, with the facts that are not in the plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Begun {
     /// The step's index in the plan.

@@ -15,18 +15,18 @@ use crate::transaction_name::TransactionName;
 use crate::undo::{UndoState, Undone, UndoneChange, in_force_unrecorded, undo_step};
 
 /// A plan that is in force and waits for a decision: [`keep`](Self::keep), [`hold_until`](Self::hold_until)
-/// or [`roll_back`](Self::roll_back). Dropping it rolls back, so `?` and panics cannot leave it behind. While
-/// it exists, no other transaction can be written on this host.
+/// or [`roll_back`](Self::roll_back). Dropping it rolls back, so that neither `?` nor a panic leaves it in
+/// force undecided. While it exists, no other transaction can be written on this host.
 #[must_use = "a plan that was not kept is rolled back"]
 pub struct HeldPlan<'k, K: Knobs> {
     pub(crate) kernel: &'k mut K,
-    /// `None` for an empty plan, and once decided.
+    /// `None` for an empty plan, and after the decision.
     pub(crate) pending: Option<OpenTransaction>,
     /// Held until drop: other writers may proceed once the plan is decided.
     _lock: Option<Lock>,
 }
 
-/// The plan was rolled back because the decision to keep it could not be recorded.
+/// The error if the decision to keep a plan could not be recorded; the plan was then rolled back.
 #[derive(Debug, thiserror::Error)]
 #[error("{cause}; a plan cannot be kept without that record. {undone}")]
 pub struct KeepError {
@@ -44,7 +44,7 @@ impl<'k, K: Knobs> HeldPlan<'k, K> {
         Self { kernel, pending: None, _lock: None }
     }
 
-    /// A transaction that has begun. Its steps are executed under this guard.
+    /// A transaction that has begun. Its steps are executed while this exists, so that a failure undoes them.
     pub(crate) fn begun(kernel: &'k mut K, lock: Lock, pending: OpenTransaction) -> Self {
         Self { kernel, pending: Some(pending), _lock: Some(lock) }
     }
@@ -105,7 +105,7 @@ impl<'k, K: Knobs> HeldPlan<'k, K> {
 impl<K: Knobs> Drop for HeldPlan<'_, K> {
     fn drop(&mut self) {
         if let Some(mut pending) = self.pending.take() {
-            // `drop` cannot return the result, but the journal has it.
+            // `drop` cannot return the result; the journal records it.
             let _recorded = pending.undo(self.kernel, Why::Dropped);
         }
     }
@@ -117,15 +117,15 @@ impl<K: Knobs> std::fmt::Debug for HeldPlan<'_, K> {
     }
 }
 
-/// A transaction that this process is writing: its open journal, and its progress. The state on disk and in
-/// memory change together. The owner holds the journal's lock.
+/// A transaction that this process is writing: its open journal, and its progress. The states on disk and in
+/// memory change together. The owner of this value holds the journal's lock.
 #[derive(Debug)]
 pub(crate) struct OpenTransaction {
     name: TransactionName,
     log: JournalFiles,
     plan: Plan,
     progress: TransactionProgress,
-    /// Changes of steps that the journal does not record, but that may have been written.
+    /// Changes that may have been written although the journal does not record their steps.
     unrecorded: Vec<Change>,
 }
 
@@ -141,7 +141,7 @@ impl OpenTransaction {
         Ok(Self { name, log, plan, progress, unrecorded: Vec::new() })
     }
 
-    /// Adds changes that the journal does not record. An undo also checks and reports these.
+    /// Adds changes that the journal does not record. An undo also checks and reports these changes.
     pub(crate) fn with_unrecorded(self, unrecorded: Vec<Change>) -> Self {
         Self { unrecorded, ..self }
     }
@@ -162,8 +162,9 @@ impl OpenTransaction {
         self.log.directory().join(crate::log::UNDO_SCRIPT)
     }
 
-    /// Removes the transaction from the journal if all of it was undone and the journal cannot record that.
-    /// Otherwise a full disk would block these knobs for every program. Returns whether it was removed.
+    /// Removes the transaction from the journal if all of it was undone but the journal could not record
+    /// that. Otherwise, after an undo on a full disk, no program could change these knobs. Returns whether it
+    /// was removed.
     pub(crate) fn discard_if_unrecorded(&self, undone: &Undone) -> bool {
         undone.unrecorded.is_some() && undone.is_complete() && self.log.discard()
     }
@@ -209,7 +210,7 @@ impl OpenTransaction {
         undone
     }
 
-    /// A gap would make the journal unreadable: after the first lost record, none is written.
+    /// Adds a record, unless an earlier one could not be written: a gap would make the journal unreadable.
     fn note_if_recording(&mut self, record: JournalRecord, undone: &mut Undone) {
         if undone.unrecorded.is_none() {
             undone.unrecorded = self.note(record).err().map(Box::new);

@@ -21,7 +21,7 @@ use crate::transaction_name::TransactionName;
 use crate::undo_script::undo_script;
 use crate::unreadable::{Unreadable, whole_script};
 
-/// The directory of the transactions: `/var/lib/netpolicy/journal` by default.
+/// The journal: a directory of transactions: `/var/lib/netpolicy/journal` by default.
 ///
 /// Each transaction is a directory with a journal and an undo script. The directory appears, with the whole
 /// plan in it, when its transaction begins. Afterwards, only lines are added to its journal.
@@ -47,7 +47,8 @@ pub struct History {
 }
 
 impl Journal {
-    /// The journal in this directory, as seen from this boot (`/proc/sys/kernel/random/boot_id`). Opens nothing.
+    /// The journal in this directory, as seen from this boot (`/proc/sys/kernel/random/boot_id`). It opens
+    /// nothing yet.
     pub fn new(directory: impl Into<PathBuf>, boot_id: impl Into<String>) -> Self {
         let boot_id = boot_id.into().trim().to_owned();
         Self {
@@ -61,13 +62,12 @@ impl Journal {
         }
     }
 
-    /// A journal on file, which can only be read. `boot_id` is that of its host.
+    /// A recorded journal, which can only be read. `boot_id` is the boot id of its host.
     pub fn recorded(journal: Arc<RecordedJournal>, boot_id: impl Into<String>) -> Self {
         Self { recorded: Some(Arc::clone(&journal)), ..Self::new(journal.directory.clone(), boot_id) }
     }
 
-    /// Returns the journal with a different timeout for waiting until another writer ends; the default is
-    /// five seconds.
+    /// Returns the journal with another limit on the wait for another writer; the default is five seconds.
     #[must_use]
     pub fn waiting(mut self, for_at_most: Duration) -> Self {
         let retries = for_at_most.as_nanos() / LOCK_RETRY_AFTER.as_nanos();
@@ -76,7 +76,8 @@ impl Journal {
     }
 
     /// The same journal, for a command that owns its transactions until it exits. While this journal or a
-    /// clone of it exists, other programs can neither change their knobs nor roll them back.
+    /// clone of it exists, other programs can neither change the knobs of these transactions nor roll the
+    /// transactions back.
     ///
     /// # Errors
     /// If the lock file cannot be created in the directory, or another process is writing.
@@ -86,22 +87,22 @@ impl Journal {
         Ok(Self { session, at_exit, ..self })
     }
 
-    /// The same journal, for transactions that stay in force when this program exits. If it is killed while it
-    /// makes one, that one is [abandoned](Self::abandoned).
+    /// The same journal, for transactions that stay in force when this program exits. If the program is
+    /// killed while it commits such a transaction, the transaction is [abandoned](Self::abandoned).
     #[must_use]
     pub fn left_in_force(&self) -> Self {
         Self { at_exit: AtExit::Leave, ..self.clone() }
     }
 
-    /// The same journal, for the daemon. While this journal or a clone of it exists, no other daemon can use
-    /// it.
+    /// The same journal, for the daemon. While this value or a clone of it exists, no other daemon can use
+    /// the journal.
     ///
     /// The daemon's transactions are marked as such, so that the next daemon finds them. Reads are cached,
     /// since a daemon commits often: a settled transaction is read once, and a live one again only when its
     /// file has grown.
     ///
     /// # Errors
-    /// [`JournalError::Kept`] if another daemon uses it.
+    /// [`JournalError::Kept`] if another daemon uses the journal.
     pub fn kept_by_this_daemon(self) -> Result<Self, JournalError> {
         create_directory(&self.directory)?;
         let daemon = Some(Arc::new(DaemonLock::take(&self.directory)?));
@@ -117,7 +118,7 @@ impl Journal {
         }
     }
 
-    /// The other program that owns this transaction until it exits, if one is running.
+    /// The program that owns this transaction, if it is another program and still runs.
     pub fn owner(&self, transaction: &Transaction) -> Option<Pid> {
         transaction.begin().owned_by.filter(|program| self.is_running(*program))
     }
@@ -145,7 +146,7 @@ impl Journal {
     /// The transactions that are [abandoned](Self::is_abandoned), the newest first.
     ///
     /// # Errors
-    /// As [`Journal::history`].
+    /// As for [`Journal::history`].
     pub fn abandoned(&self) -> Result<Vec<Transaction>, JournalError> {
         let mut live = self.live()?;
         live.retain(|transaction| self.is_abandoned(transaction));
@@ -197,8 +198,9 @@ impl Journal {
         Ok(history)
     }
 
-    /// Removes the oldest transactions that are rolled back or from an earlier boot, until `keep` of them are
-    /// left. Transactions that may be in force, and unreadable ones, are kept. Returns how many were removed.
+    /// Removes the oldest transactions that are rolled back or from an earlier boot, until `keep` such
+    /// transactions are left. Transactions that may be in force, and unreadable ones, are kept. Returns how
+    /// many were removed.
     ///
     /// # Errors
     /// If another process is writing, or a directory cannot be removed.
@@ -214,10 +216,10 @@ impl Journal {
         Ok(surplus)
     }
 
-    /// The newest transaction, by name only.
+    /// The name of the newest transaction. Its journal is not read.
     ///
     /// # Errors
-    /// As [`Journal::history`].
+    /// As for [`Journal::history`].
     pub fn newest(&self) -> Result<Option<TransactionName>, JournalError> {
         Ok(self.names()?.last().copied())
     }
@@ -266,7 +268,7 @@ impl Journal {
     /// The transactions of daemons that may be in force, the oldest first.
     ///
     /// # Errors
-    /// As [`Journal::history`].
+    /// As for [`Journal::history`].
     pub fn kept_by_daemon(&self) -> Result<Vec<Transaction>, JournalError> {
         let mut live = self.live()?;
         live.retain(|transaction| transaction.begin().kept_by_daemon);
@@ -284,7 +286,7 @@ impl Journal {
         Lock::take(&self.lock_file(), self.lock_retries_max)
     }
 
-    /// Begins a transaction, with the lock held. On return, everything that its undo needs is on disk.
+    /// Begins a transaction, with the lock held. On return, everything that an undo needs is on disk.
     pub(crate) fn begin(
         &self,
         lock: &Lock,
@@ -294,7 +296,7 @@ impl Journal {
     ) -> Result<OpenTransaction, JournalError> {
         self.sweep(lock)?;
         let newest = self.names()?.last().copied();
-        // Distinguishes programs that begin in the same microsecond.
+        // Distinguishes programs that begin a transaction in the same microsecond.
         let tag = u16::try_from(std::process::id() & 0xffff).unwrap_or(0);
         let name = TransactionName::after(newest, asked.at, tag);
         let begin = Begin {
@@ -338,13 +340,13 @@ impl Journal {
     /// Removes the directory of a transaction that is settled or replaced.
     pub(crate) fn remove(&self, _lock: &Lock, name: TransactionName) -> Result<(), JournalError> {
         let directory = self.directory.join(name.to_string());
-        // Renamed first, so that an interruption leaves no transaction without its journal.
+        // Rename the directory first, so that an interruption leaves no transaction without its journal.
         let unborn = self.directory.join(format!("{UNBORN}{name}"));
         fs::rename(&directory, &unborn).map_err(io_error(&directory, "remove"))?;
         fs::remove_dir_all(&unborn).map_err(io_error(&unborn, "remove"))
     }
 
-    /// Removes the files of writers that were killed before their transaction had begun.
+    /// Removes files of programs that were killed before their transaction had begun, and stale lock files.
     fn sweep(&self, lock: &Lock) -> Result<(), JournalError> {
         for entry in fs::read_dir(&self.directory).map_err(io_error(&self.directory, "read"))? {
             let entry = entry.map_err(io_error(&self.directory, "read"))?;
@@ -377,7 +379,7 @@ impl Journal {
     }
 }
 
-/// Drops replaced transactions from the list: a daemon was killed while it deleted them.
+/// Drops replaced transactions from the list; they exist if a daemon was killed while it deleted them.
 pub(crate) fn remove_replaced_from(transactions: &mut Vec<Transaction>) {
     let replaced: BTreeSet<TransactionName> =
         transactions.iter().flat_map(|transaction| transaction.begin().replaces.iter().copied()).collect();
@@ -385,7 +387,7 @@ pub(crate) fn remove_replaced_from(transactions: &mut Vec<Transaction>) {
 }
 
 impl History {
-    /// The newest transaction that may be in force: what `rollback` without a name undoes.
+    /// The newest transaction that may be in force: `rollback` without a name undoes it.
     pub fn newest_live(&self) -> Option<&Transaction> {
         self.transactions.iter().rev().find(|t| t.standing().is_live())
     }

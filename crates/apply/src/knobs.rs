@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use model::host::QueueConflict;
 use model::{Change, DeviceId, IfIndex, NetnsId, Plan, Setting};
 
-/// Identities of objects that later objects with the same name do not share: the name of an identity, and its
+/// Cookies: identities of objects that later objects with the same name do not share. Each has a name and a
 /// value. The host chooses both texts.
 pub type ObjectCookies = BTreeMap<String, String>;
 
@@ -21,8 +21,8 @@ pub fn device_of_cookie_name(name: &str) -> Option<(NetnsId, IfIndex)> {
     Some((NetnsId(netns.parse().ok()?), IfIndex(index.parse().ok()?)))
 }
 
-/// The name under which a device's link-layer address is recorded, which identifies the device in another
-/// namespace.
+/// The name under which a device's link-layer address is recorded. The address identifies the device in
+/// another namespace.
 pub fn device_address_name(device: DeviceId) -> String {
     format!("{ADDRESS}{}{IN_NETNS}{}", device.ifindex, device.netns)
 }
@@ -56,21 +56,21 @@ pub trait Knobs {
     /// If the kernel returns an error. Some of the settings may have been written.
     fn write(&mut self, settings: &[Setting]) -> Result<(), Self::Error>;
 
-    /// Identities of the plan's objects beyond those in the plan itself. The journal stores them verbatim.
-    /// Empty by default.
+    /// Returns identities of the plan's objects that the plan itself does not contain. The journal stores
+    /// them verbatim. Empty by default.
     fn object_cookies(&mut self, plan: &Plan) -> ObjectCookies {
         let _ = plan;
         ObjectCookies::new()
     }
 
-    /// From now on, an object with another cookie than this counts as gone. Objects without a cookie here (as
-    /// in journals of versions that recorded none) are not checked.
+    /// Sets the expected cookies: from now on, an object with a different cookie counts as gone. Objects
+    /// without a cookie in this map, as from journals of older versions, are not checked.
     fn recall(&mut self, object_cookies: &ObjectCookies) {
         let _ = object_cookies;
     }
 
-    /// The holder of a queue that one of these changes would take away. Called again before anything is
-    /// written or restored. `None` by default.
+    /// Returns a conflict if one of these changes would take a queue from its holder. Called immediately
+    /// before anything is written or restored. `None` by default.
     ///
     /// # Errors
     /// If the holders cannot be read.

@@ -4,9 +4,9 @@
 //! undone in reverse, and values that other programs have set since are not changed. It does not know what a
 //! knob means or how it is accessed: it accesses a host only through the trait [`Knobs`]. This is enforced by
 //! its dependencies (`model` is the only other crate), by `forbid(unsafe_code)`, and by its tests, which
-//! commit on an in-memory host that fails at every step. The one exception is `undo_script.rs`, which works
-//! without netpolicy and so knows every knob by name. Only the journal's files are opened, and no clock is
-//! read: the caller passes a [`Moment`].
+//! commit on an in-memory host that fails at every step. The one exception is `undo_script.rs`: the script
+//! works without netpolicy, so the module knows every knob by name. Only the journal's files are opened, and
+//! no clock is read: the caller passes a [`Moment`].
 //!
 //! Read in this order: `knobs.rs` (the host), `undo.rs` (how a setting is restored), `commit.rs` and
 //! `held.rs` (a transaction in this process), `record.rs` and `log.rs` (the files), `transaction.rs`,

@@ -16,17 +16,17 @@ use crate::regular;
 
 /// The interval between attempts to acquire the lock.
 pub const LOCK_RETRY_AFTER: Duration = Duration::from_millis(20);
-/// The maximum number of further attempts: 5 seconds in total.
+/// The maximum number of retries: 5 seconds in total.
 pub const LOCK_RETRIES_MAX: u32 = 250;
 
 /// The maximum number of bytes that are read from the lock file: a pid has at most 10 digits.
 const HOLDER_BYTES_MAX: u64 = 32;
 
-/// The right to write: held from the checks of a plan until its transaction is decided, or while one is
-/// rolled back or confirmed. The kernel releases it when the process exits, for whatever reason.
+/// The journal's write lock. It is held from the checks of a plan until the transaction is decided, and while
+/// a transaction is rolled back or confirmed. The kernel releases it when the process exits for any reason.
 ///
-/// A `flock(2)` on a file that contains the holder's pid. The file is never removed: a lock file that is
-/// removed can be locked twice.
+/// A `flock(2)` on a file that contains the holder's pid. The file is never removed, because two processes
+/// could then hold the lock, one on the removed file and one on a new one.
 #[derive(Debug)]
 pub(crate) struct Lock {
     file: File,

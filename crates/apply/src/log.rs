@@ -1,5 +1,5 @@
 //! The files of a transaction: a write-ahead log with the undo values, to which lines are appended, and a
-//! script that undoes it without netpolicy.
+//! script that undoes the transaction without netpolicy.
 //!
 //! docs/decisions/0002-journal.md explains which writes must be durable, and why the others need not be.
 
@@ -20,7 +20,7 @@ use crate::transaction_name::TransactionName;
 pub(crate) const JOURNAL: &str = "journal.jsonl";
 /// The script's file name.
 pub(crate) const UNDO_SCRIPT: &str = "undo.sh";
-/// The prefix of a directory that is not yet a transaction.
+/// The prefix of directories that are not yet, or no longer, transactions.
 pub(crate) const UNBORN: &str = ".new-";
 
 /// The maximum length of a journal. A plan of 10 000 changes takes 3 to 4 MiB.
@@ -39,7 +39,7 @@ pub enum JournalError {
         /// The kernel's error.
         source: io::Error,
     },
-    /// A line before the last one differs from what was written.
+    /// A line before the last one is damaged.
     #[error("{}:{line}: {why}", file.display())]
     Corrupt {
         /// The journal.
@@ -49,8 +49,8 @@ pub enum JournalError {
         /// The fault in the line.
         why: LineError,
     },
-    /// The journal has no first line. It was complete before the transaction had a name, so the file was
-    /// damaged later.
+    /// The journal has no first line. The first line was complete before the transaction had its name, so the
+    /// file was damaged later.
     #[error("the first line of {} is missing", file.display())]
     Headless {
         /// The journal.
@@ -88,12 +88,12 @@ pub enum JournalError {
         /// The journal.
         directory: PathBuf,
     },
-    /// The error of a transaction in a recording.
+    /// The journal is a recording, and the transaction was unreadable when it was recorded.
     #[error("{words}")]
     Recorded {
         /// The error when the journal was recorded.
         words: String,
-        /// The undo script, if that was a file.
+        /// The undo script, if it was a regular file.
         script: Option<PathBuf>,
     },
     /// The requested transaction does not exist.
@@ -152,11 +152,11 @@ pub(crate) struct JournalFiles {
     seq: u64,
     /// The length of the complete lines.
     whole_bytes: u64,
-    /// Whether a partial line may follow them.
+    /// Whether a partial line may follow the complete lines.
     torn: bool,
-    /// Whether the file system is read-only: a failed disk must not prevent an undo.
+    /// Whether the file system is read-only, as after a disk failure, which must not prevent an undo.
     read_only: bool,
-    /// The script; `None` once it and the directories are synced.
+    /// The script; `None` once the script and the directories are synced.
     script: Option<File>,
 }
 
@@ -184,7 +184,8 @@ impl JournalFiles {
         log
     }
 
-    /// Like [`JournalFiles::create`], for a transaction that is already decided: with these records after the first.
+    /// Like [`JournalFiles::create`], for a transaction that is already decided: these records follow the
+    /// first.
     pub(crate) fn create_decided(
         state: &Path,
         name: TransactionName,
@@ -256,7 +257,7 @@ impl JournalFiles {
         Ok(Self { path, file, seq: lines, whole_bytes, torn: torn_bytes > 0, read_only, script: None })
     }
 
-    /// Appends a record. On return, other processes can read it even if this process is killed.
+    /// Appends a record. On return, other processes can read it even if this process is killed afterwards.
     pub(crate) fn append(&mut self, record: &JournalRecord) -> Result<(), JournalError> {
         if self.read_only {
             return Err(io_error(&self.path, "write")(io::ErrorKind::ReadOnlyFilesystem.into()));
@@ -278,7 +279,7 @@ impl JournalFiles {
         Ok(())
     }
 
-    /// Makes all added records, and so the transaction, survive a power loss.
+    /// Makes all added records, and the transaction itself, survive a power loss.
     pub(crate) fn sync(&mut self) -> Result<(), JournalError> {
         let new = self.script.is_some();
         self.sync_inside()?;
@@ -288,7 +289,7 @@ impl JournalFiles {
         }
     }
 
-    /// Like [`JournalFiles::sync`], except for the transaction's name.
+    /// Like [`JournalFiles::sync`], but does not sync the directory that contains the transaction.
     fn sync_inside(&mut self) -> Result<(), JournalError> {
         if let Some(script) = &self.script {
             script.sync_all().map_err(io_error(&self.directory().join(UNDO_SCRIPT), "sync"))?;
@@ -344,8 +345,9 @@ impl Transcript {
         }
     }
 
-    /// Parses a journal. Total: any bytes give a result. A last line without a newline was cut short and is
-    /// ignored; `None` without a complete first line. An error has its line number, from 1.
+    /// Parses a journal; any bytes give a result or an error, never a panic. A last line without a newline
+    /// was truncated and is ignored. Returns `None` without a complete first line. An error includes the line
+    /// number, counted from 1.
     pub(crate) fn from_bytes(bytes: &[u8]) -> Result<Option<Self>, (usize, LineError)> {
         let whole_length = bytes.iter().rposition(|&b| b == b'\n').map_or(0, |newline| newline + 1);
         let (whole, torn) = bytes.split_at(whole_length);
@@ -383,8 +385,8 @@ fn length(bytes: &[u8]) -> u64 {
 
 /// Creates a directory that only its owner may read: commands in the journal may contain secrets.
 ///
-/// Missing parent directories are created so that others may traverse them: a daemon's socket is next to its
-/// journal.
+/// Missing parent directories are created so that other users may traverse them, because a daemon's socket is
+/// next to its journal.
 pub(crate) fn create_directory(path: &Path) -> Result<(), JournalError> {
     if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
         DirBuilder::new().recursive(true).mode(0o711).create(parent).map_err(io_error(parent, "create"))?;

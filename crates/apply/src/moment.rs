@@ -1,4 +1,4 @@
-//! A moment, as read from the host's two clocks. This crate reads no clock.
+//! A moment, as read from two clocks of the host by the caller; this crate reads no clock.
 
 use std::fmt;
 
@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 
 /// A reading of the wall clock and of the boot-time clock.
 ///
-/// Messages show the former. Deadlines use the latter: it cannot be set, continues during suspend, and
-/// restarts at a reboot, which voids a transaction.
+/// Messages show the wall clock. Deadlines use the boot-time clock: it cannot be set, it continues during
+/// suspend, and it restarts at a reboot, which voids all transactions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Moment {
@@ -19,7 +19,7 @@ pub struct Moment {
 }
 
 impl fmt::Display for Moment {
-    /// The wall clock, to the second: `2026-11-21 04:05:00 UTC`.
+    /// Writes the wall-clock time, to the second: `2026-11-21 04:05:00 UTC`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Utc { year, month, day, hour, minute, second, .. } = Utc::from_unix_micros(self.unix_micros);
         f.pad(&format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02} UTC"))
@@ -38,7 +38,8 @@ pub(crate) struct Utc {
     pub(crate) micro: u64,
 }
 
-/// The last microsecond of the year 9999: later times, which have no four-digit year, count as this one.
+/// The last microsecond of the year 9999: later times, whose year has more than four digits, are replaced by
+/// this one.
 pub(crate) const UNIX_MICROS_MAX: u64 = 253_402_300_799_999_999;
 
 impl Utc {
@@ -49,7 +50,7 @@ impl Utc {
     /// Days in 400 years.
     const ERA_DAYS: u64 = 146_097;
 
-    /// Splits a time; later ones than [`UNIX_MICROS_MAX`] count as that.
+    /// Splits a time into its parts. Times after [`UNIX_MICROS_MAX`] are replaced by it.
     ///
     /// The calendar is Gregorian. Years are counted from March, so that the leap day is the last of its year;
     /// see Howard Hinnant, "chrono-compatible low-level date algorithms", `civil_from_days`.
@@ -74,7 +75,7 @@ impl Utc {
         }
     }
 
-    /// Joins the parts; `None` if there is no such time since 1970.
+    /// Joins the parts; `None` for an invalid time, or one before 1970.
     pub(crate) fn to_unix_micros(self) -> Option<u64> {
         let year_from_march = self.year.checked_sub(u64::from(self.month <= 2))?;
         let (era, year_of_era) = (year_from_march / 400, year_from_march % 400);
@@ -103,7 +104,7 @@ mod test {
 
     #[test]
     fn the_calendar_is_the_common_one() {
-        // `date -u -d @SECONDS`
+        // The expected texts are from `date -u -d @SECONDS`.
         for (seconds, text) in [
             (0, "1970-01-01 00:00:00 UTC"),
             (951_782_400, "2000-02-29 00:00:00 UTC"),

@@ -1,4 +1,4 @@
-//! The progress of a transaction, from its records.
+//! The progress of a transaction, derived from its records.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use model::{Nanoseconds, Plan};
 use crate::fate::{Begun, Fate};
 use crate::record::{Ending, JournalRecord, LineError, Why};
 
-/// The progress of a transaction. Each record advances it, or is invalid at its position.
+/// The progress of a transaction. Each record advances the progress, or is invalid at that position.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TransactionProgress {
     /// The number of steps that were begun, in order.
@@ -20,7 +20,7 @@ pub(crate) struct TransactionProgress {
     pub(crate) why: Option<Why>,
 }
 
-/// The current phase of a transaction, or its end.
+/// The current phase of a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TransactionPhase {
     Writing,
@@ -32,7 +32,7 @@ pub(crate) enum TransactionPhase {
 }
 
 impl TransactionProgress {
-    /// A transaction that has begun but not done anything yet.
+    /// The progress of a transaction that has begun, but has not executed any step.
     pub(crate) fn begun() -> Self {
         Self { tried: 0, done: 0, undone: BTreeMap::new(), phase: TransactionPhase::Writing, why: None }
     }

@@ -7,8 +7,8 @@
 //! {"seq":2,"record":{"done":{"step":0}},"crc":"dc1c081a"}
 //! ```
 //!
-//! The checksum comes last, at a fixed position, so that it covers the bytes as they are and not a
-//! re-serialisation of them. Any JSON tool can read the file; only this crate writes it.
+//! The checksum comes last, at a fixed position, so that it covers the bytes of the line and not a
+//! re-serialisation. Any JSON tool can read the file; only this crate writes it.
 
 use std::fmt;
 
@@ -88,11 +88,11 @@ pub struct Begin {
     /// back.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub left_in_force: bool,
-    /// Whether a daemon made it, and maintains its settings while it runs.
+    /// Whether a daemon made the transaction. The daemon maintains the transaction's settings while it runs.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub kept_by_daemon: bool,
-    /// The transactions that this one replaces: its plan is their net effect. They are void, even if their directories
-    /// still exist.
+    /// The transactions that this one replaces: its plan is their net effect. The replaced transactions are
+    /// void, even if their directories still exist.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub replaces: Vec<TransactionName>,
     /// Identities of the plan's objects, which later objects of the same name do not have. Empty in journals of versions
@@ -129,11 +129,11 @@ pub enum Why {
         /// The error, as text.
         cause: String,
     },
-    /// The program decided not to keep it.
+    /// The program decided not to keep the transaction.
     NotKept,
-    /// The program failed before it decided.
+    /// The program failed before it made a decision.
     Dropped,
-    /// An operator requested it.
+    /// An operator requested the undo.
     Asked {
         /// The time of the request.
         at: Moment,
@@ -209,7 +209,7 @@ struct LineIn {
     record: JournalRecord,
 }
 
-/// The fields that the first line has in every format of the journal.
+/// The fields of the first line that every format of the journal has.
 #[derive(Deserialize)]
 struct AnyFormat {
     record: AnyRecord,
@@ -225,7 +225,7 @@ struct AnyBegin {
     format: u32,
 }
 
-/// A record as a line, with a trailing newline.
+/// Encodes a record as a line with a trailing newline.
 pub fn encode_line(seq: u64, record: &JournalRecord) -> Vec<u8> {
     let mut line = serde_json::to_vec(&LineOut { seq, record }).expect("records serialize to JSON");
     line.pop(); // The closing brace comes after the checksum.
@@ -237,7 +237,8 @@ pub fn encode_line(seq: u64, record: &JournalRecord) -> Vec<u8> {
     line
 }
 
-/// Parses a line without its newline: its number and its record. Total: any bytes give a result.
+/// Parses a line, given without its newline, into its number and its record. Any bytes give a result or an
+/// error, never a panic.
 ///
 /// # Errors
 /// If the bytes are not a line that [`encode_line`] could have written.

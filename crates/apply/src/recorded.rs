@@ -1,4 +1,4 @@
-//! A journal on file: what a recording of a host keeps of it, to be read like the journal itself.
+//! A recorded journal: the part of a host's recording that can be read like the host's journal.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use crate::transaction::Transaction;
 use crate::transaction_name::TransactionName;
 use crate::unreadable::Unreadable;
 
-/// A journal on file.
+/// A recorded journal.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RecordedJournal {
@@ -24,35 +24,35 @@ pub struct RecordedJournal {
     pub transactions: Vec<RecordedTransaction>,
     /// The unreadable transactions, oldest first.
     pub unreadable: Vec<RecordedUnreadable>,
-    /// The owners of transactions that were running.
+    /// The programs that were running and owned transactions when the journal was recorded.
     pub running: Vec<Pid>,
-    /// The daemon that used the journal, if any.
+    /// The daemon that used the journal when it was recorded, if any.
     pub daemon: Option<Pid>,
 }
 
-/// A transaction on file.
+/// A recorded transaction.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RecordedTransaction {
     /// The transaction's name.
     pub name: TransactionName,
-    /// The records of its journal, without the identities of objects, which only an undo needs.
+    /// The records of the transaction's journal, without the cookies of objects, which only an undo needs.
     pub records: Vec<JournalRecord>,
     /// The measured verdicts, oldest first.
     pub verdicts: Vec<Judgement>,
-    /// Why the verdicts could not be read, if so.
+    /// Why the verdicts could not be read; `None` if they were read.
     pub unread_verdicts: Option<String>,
 }
 
-/// An unreadable transaction on file.
+/// A recorded transaction that was unreadable.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RecordedUnreadable {
     /// The transaction's name.
     pub name: TransactionName,
-    /// The error, in words.
+    /// The error, as text.
     pub error: String,
-    /// The undo script, if that was a file.
+    /// The undo script, if it was a regular file.
     pub script: Option<PathBuf>,
     /// Whether the transaction may be in force.
     pub may_be_in_force: bool,
@@ -62,7 +62,7 @@ impl Journal {
     /// Reads the whole journal for a recording.
     ///
     /// # Errors
-    /// As [`Journal::history`].
+    /// As for [`Journal::history`].
     pub fn to_recorded(&self) -> Result<RecordedJournal, JournalError> {
         let History { transactions, unreadable } = self.history()?;
         let mut recorded = RecordedJournal {
@@ -95,7 +95,7 @@ impl Journal {
 }
 
 impl RecordedJournal {
-    /// All transactions, as the journal's host read them in this boot.
+    /// All transactions, as the journal's host would read them during the boot with this id.
     pub(crate) fn history(&self, boot_id: &str) -> History {
         let mut history = History::default();
         for recorded in &self.transactions {
@@ -122,7 +122,7 @@ impl RecordedTransaction {
     }
 }
 
-/// The records in a transaction's directory. A last line that was cut short is left out, as when it is read.
+/// The records in a transaction's directory. A truncated last line is left out.
 fn records(directory: &Path) -> Result<Vec<JournalRecord>, JournalError> {
     let path = directory.join(JOURNAL);
     let file = regular::open_to_read(&path).map_err(io_error(&path, "open"))?;

@@ -1,7 +1,8 @@
-//! Decides other processes' transactions: rolls them back, confirms them, lets deadlines expire.
+//! Decides transactions of other processes: rolls them back, confirms them, and rolls them back when their
+//! deadlines pass.
 //!
-//! Every decision acquires the lock first and reads the journal again under it. Of two concurrent decisions
-//! (a `confirm` and the guard that waits for it), one acts and the other sees the result.
+//! Every decision first acquires the lock and then reads the journal again. So of two concurrent decisions,
+//! such as a `confirm` and a guard process, one acts and the other sees the result.
 
 use model::{Change, Judgement, Nanoseconds};
 
@@ -28,7 +29,7 @@ pub enum ConfirmError {
         /// The standing.
         standing: Standing,
     },
-    /// The deadline has passed, and the transaction is about to be rolled back.
+    /// The deadline has passed, and the transaction is being rolled back.
     #[error("too late: the deadline of {name} passed {} ago, and it is being rolled back", coarse(*late))]
     Expired {
         /// The transaction.
@@ -41,7 +42,7 @@ pub enum ConfirmError {
     Journal(#[from] JournalError),
 }
 
-/// Rounded to whole milliseconds for messages.
+/// Truncates a span to whole milliseconds, for messages.
 fn coarse(span: Nanoseconds) -> Nanoseconds {
     Nanoseconds(span.0 / 1_000_000 * 1_000_000)
 }
@@ -65,7 +66,8 @@ impl Journal {
     ///
     /// # Errors
     /// [`RollBackError::Overlaid`] if a newer transaction changed the same knob,
-    /// [`RollBackError::Incomplete`] if a setting could not be restored: calling this again retries those.
+    /// [`RollBackError::Incomplete`] if a setting could not be restored: calling this again retries the
+    /// settings that could not be restored.
     pub fn roll_back<K: Knobs>(
         &self,
         name: TransactionName,
@@ -80,12 +82,14 @@ impl Journal {
         self.undo(transaction, kernel, Why::Asked { at })
     }
 
-    /// Rolls back all daemon transactions that are in force. Those that can be folded ([`Journal::fold`]) are
-    /// undone as one: each knob gets the value it had before the first of them, not a foreign value that the
-    /// daemon has repaired in between. Returns what was undone, newest first.
+    /// Rolls back all daemon transactions that are in force. Transactions that can be folded
+    /// ([`Journal::fold`]) are undone as one: each knob gets the value that it had before the first of them,
+    /// and not a foreign value that the daemon has corrected in between. Returns what was undone, newest
+    /// first.
     ///
     /// # Errors
-    /// As for [`Self::roll_back`], with the transactions that had been undone before; they remain undone.
+    /// As for [`Self::roll_back`]; also returns the transactions that had been undone before the error, which
+    /// stay undone.
     pub fn roll_back_daemons<K: Knobs>(
         &self,
         kernel: &mut K,
@@ -117,7 +121,7 @@ impl Journal {
         Ok(())
     }
 
-    /// Records a measured verdict on a transaction, whatever its standing.
+    /// Records a measured verdict on a transaction, regardless of its standing.
     ///
     /// # Errors
     /// If there is no such transaction, or the verdict cannot be written. The transaction is unchanged then.
@@ -132,7 +136,7 @@ impl Journal {
     /// Keeps a held transaction. Confirming twice is not an error.
     ///
     /// # Errors
-    /// If it is not held, or its deadline has passed and the guard will roll it back.
+    /// If the transaction is not held, or its deadline has passed and the guard process will roll it back.
     pub fn confirm(&self, name: TransactionName, at: Moment) -> Result<(), ConfirmError> {
         let _lock = self.lock()?;
         let transaction = self.transaction(name)?;
@@ -216,7 +220,7 @@ impl Journal {
         }
     }
 
-    /// The newest live transaction that has since changed a knob of this one, with its change.
+    /// The newest live transaction that has since changed a knob of this one, with that change.
     fn overlay(&self, older: &Transaction) -> Result<Option<(TransactionName, Change)>, JournalError> {
         for newer in self.live()?.into_iter().take_while(|t| t.name() > older.name()) {
             let knob = newer

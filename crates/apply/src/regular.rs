@@ -1,5 +1,5 @@
 //! Opens regular files only. A user with write access to the journal's directory could replace a file by a
-//! pipe, and opening a pipe blocks.
+//! pipe, and opening a pipe may block.
 
 use std::fs::{File, FileType, OpenOptions};
 use std::io;
@@ -9,13 +9,13 @@ use std::path::Path;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
-/// Does not block on a pipe, and does not make a terminal the controlling one.
+/// Flags with which opening a pipe does not block, and a terminal does not become the controlling terminal.
 const WITHOUT_BLOCKING: i32 = OFlags::NONBLOCK.union(OFlags::NOCTTY).bits().cast_signed();
 
 /// Opens a regular file, and rejects anything else.
 ///
 /// # Errors
-/// The kernel's error, or the type of the file.
+/// The kernel's error, or an error that names the type of the file.
 pub(crate) fn open(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     let file = match options.custom_flags(WITHOUT_BLOCKING).open(path) {
         // A pipe without a reader, or a socket.

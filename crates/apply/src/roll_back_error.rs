@@ -19,7 +19,7 @@ pub enum RollBackError {
         name: TransactionName,
         /// The result of the undo.
         undone: Undone,
-        /// The script that undoes it without netpolicy.
+        /// The script that undoes the transaction without netpolicy.
         undo_script: PathBuf,
     },
     /// A newer transaction has changed the same knob, and must be undone first.
@@ -51,7 +51,7 @@ pub enum RollBackError {
         /// The standing.
         standing: Standing,
     },
-    /// The journal could not be read or written, or another process has it.
+    /// The journal could not be read or written, or another process holds its lock.
     #[error(transparent)]
     Journal(#[from] JournalError),
 }

@@ -1,4 +1,9 @@
-//! Locks for programs that own their transactions while they run. A kept transaction stays in force until a user rolls it back, and other programs may build on it. A transaction that a running command owns ends at a time that no other program can predict. A second program that changed the same knobs would lose part of its settings, and the owner could not restore its old values. So other programs are refused these knobs until the owner exits.
+//! Locks for programs that own their transactions while they run.
+//!
+//! A kept transaction stays in force until a user rolls it back, so other programs may build on it. A
+//! transaction that a running command owns ends at a time that no other program can predict. If a second
+//! program changed the same knobs, it would later lose part of its settings, or the owner could not restore
+//! its old values. Therefore other programs may not change these knobs until the owner exits.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
@@ -15,7 +20,7 @@ use crate::regular;
 /// The prefix of a lock file's name; the owner's pid follows.
 const PREFIX: &str = "attended-by-";
 
-/// How often the lock is tried while another process tests it.
+/// The maximum number of attempts to acquire the lock while another process tests whether it is held.
 const RETRIES_MAX: u32 = 50;
 
 /// What a program does with the transactions that it owns when it exits.
@@ -28,7 +33,7 @@ pub enum AtExit {
 }
 
 /// A lock on a file named after this process, held while the process owns transactions. The kernel releases
-/// the lock when the process exits, for whatever reason; its transactions then have no owner.
+/// the lock when the process exits, for any reason; its transactions then have no owner.
 #[derive(Debug)]
 pub(crate) struct SessionLock {
     path: PathBuf,
@@ -53,8 +58,8 @@ impl SessionLock {
     }
 
     /// Removes `path` if it is the lock file of a program that was killed. The caller holds the journal's
-    /// lock, as does [`take`](Self::take), so a file that is not locked yet cannot be mistaken for a stale
-    /// one.
+    /// lock, as the caller of [`take`](Self::take) does, so a file that is not locked yet cannot be mistaken
+    /// for a stale one.
     pub(crate) fn sweep(_lock: &Lock, path: &Path) {
         let is_stale = path
             .file_name()

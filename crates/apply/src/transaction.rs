@@ -34,7 +34,7 @@ pub enum Standing {
     RolledBack,
     /// The changes were undone, but some settings could not be restored.
     RollbackIncomplete,
-    /// The host has been rebooted since: its changes are gone, and there is nothing to undo.
+    /// The host has been rebooted since: the changes are gone, and there is nothing to undo.
     Rebooted,
 }
 
@@ -94,7 +94,7 @@ impl Transaction {
         Some(Self::from_transcript(name, transcript, Path::new(""), boot_id, Verdicts::default()))
     }
 
-    /// Reads a transaction of a journal on file; `None` if its records are not a journal.
+    /// Reads a transaction of a recorded journal; `None` if its records are not a journal.
     pub(crate) fn from_recorded(
         recorded: &RecordedTransaction,
         journal: &Path,
@@ -144,7 +144,7 @@ impl Transaction {
         }
     }
 
-    /// The measured verdicts on it, oldest first; at most [`VERDICTS_MAX`](crate::VERDICTS_MAX).
+    /// The measured verdicts on the transaction, oldest first; at most [`VERDICTS_MAX`](crate::VERDICTS_MAX).
     pub fn judgements(&self) -> &[Judgement] {
         &self.verdicts.known
     }
@@ -154,8 +154,8 @@ impl Transaction {
         self.verdicts.unread.as_deref()
     }
 
-    /// The time since boot by which it must be confirmed or finished; `None` if it has no deadline or is
-    /// decided.
+    /// The time since boot by which the transaction must be confirmed or finished; `None` if it has no
+    /// deadline or is decided.
     pub fn deadline(&self) -> Option<Nanoseconds> {
         match self.standing() {
             Standing::HeldUntil(deadline) => Some(deadline),
@@ -191,7 +191,7 @@ impl Transaction {
         Undone { changes, unrecorded: None }
     }
 
-    /// The changes that may be in force: begun but not undone.
+    /// The changes that may be in force: those of steps that were begun but not undone.
     pub fn live_changes(&self) -> impl Iterator<Item = &Change> {
         let live = self.standing().is_live();
         self.begin.plan.steps.iter().take(self.progress.tried).enumerate().filter(move |_| live).flat_map(
@@ -219,7 +219,7 @@ impl Transaction {
         self.verdicts.is_as_it_was(&self.directory)
     }
 
-    /// The changes of steps that were never begun, according to the journal.
+    /// The changes of steps that, according to the journal, were never begun.
     pub(crate) fn unrecorded_changes(&self) -> impl Iterator<Item = &Change> {
         self.begin.plan.steps.iter().skip(self.progress.tried).flat_map(model::Step::changes)
     }

@@ -21,7 +21,7 @@ impl TransactionName {
         self.tag
     }
 
-    /// Whether both names were created by the same program run, judging by the names.
+    /// Whether both names have the same tag, which suggests that the same run of a program created them.
     pub const fn is_of_same_program(self, other: Self) -> bool {
         self.tag == other.tag
     }
@@ -68,7 +68,7 @@ impl FromStr for TransactionName {
         let unix_micros = utc.to_unix_micros().ok_or_else(wrong)?;
         let tag = text.get(24..).and_then(|t| u16::from_str_radix(t, 16).ok()).ok_or_else(wrong)?;
         let name = Self { unix_micros, tag };
-        // Formatting it again checks everything between the numbers.
+        // Compare with the name as formatted: this checks everything between the numbers.
         if name.to_string() == text { Ok(name) } else { Err(wrong()) }
     }
 }

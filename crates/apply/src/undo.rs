@@ -1,11 +1,11 @@
 //! Restores settings, and reports the results.
 //!
-//! Undo replays recorded values and respects foreign ones. A setting that has its old value is not written. A
-//! setting that has the value that netpolicy wrote is restored. A setting with any other value was set by
-//! another program since, and is not changed. There are two exceptions. The step that was in progress when
-//! the transaction stopped may have been partly written, or rounded by the kernel, so it is restored whatever
-//! its value. And a setting that an earlier undo wrote but could not restore still belongs to netpolicy as
-//! long as it has the value from that undo.
+//! Undo restores recorded values, and keeps values that other programs have set. A setting that has its old
+//! value is not written. A setting that has the value that netpolicy wrote is restored. A setting with any
+//! other value was set by another program since, and is not changed. There are two exceptions. The step that
+//! was in progress when the transaction stopped may have been partly written, or rounded by the kernel, so
+//! its settings are restored whatever their values are. A setting that an earlier undo wrote but could not
+//! restore still belongs to netpolicy as long as it has the value from that undo.
 
 use std::fmt;
 
@@ -88,8 +88,8 @@ fn read_one<K: Knobs>(kernel: &mut K, like: &Setting) -> Result<Setting, K::Erro
     Ok(found.swap_remove(0))
 }
 
-/// Undoes one step: reads, writes every setting that still belongs to netpolicy, and reads again to verify.
-/// Returns the result of each change, in the step's order.
+/// Undoes one step: reads the settings, writes every one that still belongs to netpolicy, and reads again to
+/// verify. Returns the result of each change, in the step's order.
 pub(crate) fn undo_step<K: Knobs>(kernel: &mut K, step: &Step, begun: &Begun) -> Vec<Fate> {
     let changes = step.changes();
     let found: Vec<Result<Setting, K::Error>> = match read(kernel, &step.from()) {
@@ -124,7 +124,7 @@ pub(crate) fn undo_step<K: Knobs>(kernel: &mut K, step: &Step, begun: &Begun) ->
             false
         }
     });
-    // The last one written is the first to be restored.
+    // The setting that was written last is restored first.
     ours.reverse();
     if !ours.is_empty() {
         put_back(kernel, changes, &ours, &mut fates);
@@ -132,17 +132,18 @@ pub(crate) fn undo_step<K: Knobs>(kernel: &mut K, step: &Step, begun: &Begun) ->
     fates
 }
 
-/// Why restoring a change would take a queue from its current holder; `None` if it would not, or if holders
-/// cannot be read.
+/// Returns why restoring a change would take a queue from its current holder; `None` if it would not, or if
+/// holders cannot be read.
 fn held<K: Knobs>(kernel: &mut K, change: &Change) -> Option<String> {
     let back = change.clone().inverse();
     let taken = kernel.queue_conflict(&[&back]).ok().flatten()?;
     Some(format!("{taken}, and {back} {}", taken.how))
 }
 
-/// A change that is in force although the journal does not record it: either the end of the journal was lost,
-/// or another program set the same value. These cases cannot be distinguished, so the value stays and is
-/// reported. `None` if the change is not in force, as when a program was killed before that step.
+/// Checks whether a change is in force although the journal does not record it: either the end of the journal
+/// was lost, or another program set the same value. These cases cannot be distinguished, so the value stays
+/// and is reported. Returns `None` if the change is not in force, as when the program was killed before that
+/// step.
 pub(crate) fn in_force_unrecorded<K: Knobs>(kernel: &mut K, change: &Change) -> Option<UndoneChange> {
     let found = read(kernel, std::slice::from_ref(change.to())).ok()?.pop()?;
     (found == *change.to() && found != *change.from()).then(|| UndoneChange {
@@ -151,11 +152,12 @@ pub(crate) fn in_force_unrecorded<K: Knobs>(kernel: &mut K, change: &Change) -> 
     })
 }
 
-/// Why an unrecorded change is not undone.
+/// Why an unrecorded change that is in force is not undone.
 const UNRECORDED: &str =
     "the journal does not record this write: it was truncated, or another program set this value";
 
-/// A setting that belongs to netpolicy counts as stuck until it reads back as restored.
+/// The preliminary result for a setting that is to be restored: it counts as stuck until it reads back as
+/// restored.
 fn put_back_later(found: Setting) -> Fate {
     Fate::Stuck { found: Some(found), written: false, cause: "not written yet".to_owned() }
 }
@@ -176,8 +178,8 @@ fn put_back<K: Knobs>(kernel: &mut K, changes: &[Change], ours: &[usize], fates:
     }
 }
 
-/// Reads the written settings and determines the result. The value in force decides, not the result of the
-/// write.
+/// Reads the written settings and determines the results, from the values in force and not from the result of
+/// the write.
 fn look<K: Knobs>(
     kernel: &mut K,
     changes: &[Change],
@@ -292,7 +294,7 @@ impl fmt::Display for UndoState {
 }
 
 impl fmt::Display for Undone {
-    /// The state of the host, then the settings that other programs have changed since.
+    /// Writes the state of the host, then the settings that other programs have changed since.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.host().fmt(f)?;
         for (change, found) in self.left_alone() {
@@ -325,7 +327,7 @@ mod test {
     const UNREADABLE: Sysctl = Sysctl::NetdevBudget;
     const OTHER: Sysctl = Sysctl::NetdevMaxBacklog;
 
-    /// One setting of two cannot be read; every read that includes it fails.
+    /// A host on which one of two settings cannot be read: every read that includes that setting fails.
     struct HalfReadable(Setting);
 
     impl Knobs for HalfReadable {

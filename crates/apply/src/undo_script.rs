@@ -1,7 +1,7 @@
 //! Undo without netpolicy: a shell script that is easy to read.
 //!
-//! It does what [`crate::undo`] does, with tools of a common distribution. This is the only module of this
-//! crate that knows each knob: one file per family.
+//! The script does what [`crate::undo`] does, with the tools of a common distribution. This is the only
+//! module of this crate that knows each knob: one file per family.
 
 mod call;
 mod irq;
@@ -64,8 +64,8 @@ pub fn undo_script(name: TransactionName, begin: &Begin) -> String {
     )
 }
 
-/// The call that undoes a change. The families' files define how a shell writes each knob; the table of knobs
-/// defines how its value is spelled.
+/// The call that undoes a change. The modules of the families define how a shell writes each knob; the table
+/// of knobs defines how its value is written.
 fn call(change: &Change, object_cookies: &ObjectCookies) -> Call {
     let words = Words {
         what: quoted(&format!("{}: {}", change.to().object(), change.to().knob())),
@@ -95,7 +95,7 @@ fn call(change: &Change, object_cookies: &ObjectCookies) -> Call {
     }
 }
 
-/// A device as the script identifies it: by its index, and by its cookie if one was recorded.
+/// The script's argument that identifies a device: by its index, and by its cookie if one was recorded.
 fn which(device: DeviceId, object_cookies: &ObjectCookies) -> String {
     match object_cookies.get(&device_cookie_name(device)).and_then(|number| number.parse::<u64>().ok()) {
         Some(number) => format!("{}:{number}", device.ifindex),

@@ -15,7 +15,7 @@ use crate::undo_script::boot_of;
 /// The marker file that a script creates next to itself when it has restored everything.
 pub(crate) const UNDONE: &str = "undone";
 
-/// How much of a script is searched for the boot id, which is near its beginning.
+/// The number of bytes of a script that are searched for the boot id, which is near the beginning.
 const SCRIPT_HEAD_BYTES_MAX: u64 = 16 << 10;
 
 /// A transaction whose journal cannot be read.
@@ -45,14 +45,15 @@ impl Unreadable {
         Self { name, error, plan: begin.map(|begin| begin.plan), settled }
     }
 
-    /// One of a recording.
+    /// The transaction that a recording lists as unreadable.
     pub(crate) fn recorded(recorded: &RecordedUnreadable) -> Self {
         let RecordedUnreadable { name, error, script, may_be_in_force } = recorded.clone();
         let error = JournalError::Recorded { words: error, script };
         Self { name, error, plan: None, settled: !may_be_in_force }
     }
 
-    /// Whether the transaction may be in force: it is not known to be from an earlier boot, or undone by its script.
+    /// Whether the transaction may be in force: it is neither known to be from an earlier boot nor known to
+    /// be undone by its script.
     pub const fn may_be_in_force(&self) -> bool {
         !self.settled
     }
@@ -79,7 +80,7 @@ impl Unreadable {
     }
 }
 
-/// The script of the transaction in this directory, if it is a file.
+/// The script of the transaction in this directory, if it is a regular file.
 pub(crate) fn whole_script(directory: &Path) -> Option<PathBuf> {
     let script = directory.join(UNDO_SCRIPT);
     let is_whole = script.symlink_metadata().is_ok_and(|script| script.is_file() && script.len() > 0);

@@ -1,6 +1,6 @@
 //! Verdicts on a transaction, in a separate file next to its journal.
 //!
-//! Undo needs none of them, so they are not records of the journal. A version of netpolicy that does not know
+//! Undo needs no verdicts, so they are not records of the journal. A version of netpolicy that does not know
 //! verdicts reads, keeps and undoes the transaction like any other, and a damaged file loses only the
 //! verdicts.
 
@@ -19,7 +19,7 @@ use crate::regular;
 /// The file's name.
 const VERDICTS: &str = "verdicts.json";
 
-/// The file's name until it is complete.
+/// The file's temporary name until it is complete.
 const UNFINISHED: &str = ".verdicts.json";
 
 /// The maximum number of verdicts per transaction; the newest are kept.
@@ -70,7 +70,7 @@ impl Verdicts {
         }
     }
 
-    /// Those of a transaction on file.
+    /// The verdicts of a recorded transaction.
     pub(crate) fn recorded(recorded: &RecordedTransaction) -> Self {
         Self { known: recorded.verdicts.clone(), unread: recorded.unread_verdicts.clone(), bytes: 0 }
     }
@@ -81,7 +81,7 @@ impl Verdicts {
         bytes == self.bytes
     }
 
-    /// Writes the verdicts, without the oldest if there are too many. The file is complete at any moment.
+    /// Writes the verdicts, without the oldest if there are too many. A reader never sees an incomplete file.
     pub(crate) fn write(directory: &Path, verdicts: &[Judgement]) -> Result<(), JournalError> {
         let verdicts = &verdicts[verdicts.len().saturating_sub(VERDICTS_MAX)..];
         let (unfinished, path) = (directory.join(UNFINISHED), directory.join(VERDICTS));

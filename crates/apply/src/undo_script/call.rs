@@ -9,14 +9,15 @@ pub(super) struct Call {
 }
 
 impl Call {
-    /// A call in a network namespace. `of` follows the description of the change; the two values come last.
+    /// A call in a network namespace. `of` is inserted between the description of the change and its two
+    /// values.
     pub(super) fn in_netns(needs: &[Part], words: &Words, netns: NetnsId, function: &str, of: &str) -> Self {
         let Words { what, set, old } = words;
         let needs = [&[Part::Device, Part::Netns], needs].concat();
         Self { needs, line: format!("in_netns {netns} {function} {what} {of} {set} {old}") }
     }
 
-    /// A call outside any particular namespace.
+    /// A call that needs no particular namespace.
     pub(super) fn anywhere(needs: &[Part], words: &Words, function: &str, of: &str) -> Self {
         let Words { what, set, old } = words;
         Self { needs: needs.to_vec(), line: format!("{function} {what} {of} {set} {old}") }

@@ -1,4 +1,4 @@
-//! A real program is killed with SIGKILL at any time, and another one restores the host.
+//! Tests that a program is killed with SIGKILL at any time, and another program restores the host.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -109,7 +109,7 @@ fn kill_many() -> Result<(), Failed> {
         assert!(standing.iter().all(|&s| s == Standing::RolledBack), "kill {kill}: {standing:?}");
     }
     fs::remove_dir_all(&base)?;
-    // If the kills missed, they would prove nothing.
+    // If the kills missed the transactions, the test would prove nothing.
     assert!(
         found_unfinished > 10 && found_changed > 10,
         "{found_unfinished} unfinished, {found_changed} changed"

@@ -1,7 +1,7 @@
-//! Tests that kill programs and run scripts: what other processes can do with a transaction.
+//! Tests that kill programs and run scripts: they check what other processes can do with a transaction.
 //!
-//! Each test names what it needs from the machine. A machine that lacks it skips the test: the test is listed
-//! as ignored with the reason, and counted.
+//! Each test names what it needs from the machine. On a machine that lacks it, the test is listed as ignored
+//! with the reason.
 
 mod file_host;
 mod kill_nine;
@@ -10,7 +10,7 @@ mod undo_script;
 
 use libtest_mimic::{Failed, Trial};
 
-/// A test, and what this machine lacks for it, if anything.
+/// Creates a test, which is ignored if the machine lacks something.
 fn test(
     name: &'static str,
     lacks: Option<&str>,

@@ -1,5 +1,5 @@
-//! A program that owns its transactions until it exits, and other programs while it runs and after it was
-//! killed.
+//! Tests a program that owns its transactions until it exits, and other programs, both while it runs and
+//! after it was killed.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -37,7 +37,7 @@ pub(crate) fn take_over_until_killed(directory: &Path) -> ! {
     announce();
     loop {
         for transaction in journal.abandoned().expect("reads") {
-            // Another process may have taken over first, here and below.
+            // Another process may have rolled it back first, here and below.
             let _done_already = journal.roll_back(transaction.name(), &mut host, asked().at);
         }
         if let Ok(held) = apply::commit(plan(), &mut host, &journal, &asked(), Allow::default()) {
@@ -54,7 +54,7 @@ fn taken_over() -> Result<(), Failed> {
     let journal = journal(&base);
     let (mut found, mut changed) = (0, 0);
     for kill in 0..SUCCESSORS {
-        // Two successors at a time; each pair finds what the previous pair left.
+        // Two successors at a time; each pair finds the transactions that the previous pair left.
         let mut both = Vec::new();
         for _ in 0..2 {
             let program =

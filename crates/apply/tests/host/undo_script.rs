@@ -1,4 +1,4 @@
-//! The undo script, run by a real shell on objects that the test has created.
+//! Runs the undo script in a real shell, on objects that the test has created.
 
 mod stage;
 mod steering;
@@ -325,7 +325,7 @@ fn a_thread_goes_back() -> Result<(), Failed> {
     assert!(status == 0 && said.contains("left alone"), "{said}");
     assert_eq!(child.affinity()?, only(second).to_string());
 
-    // A thread's number may be reused; a different start time means a different thread.
+    // A tid may be reused; a different start time means a different thread.
     drop(child);
     let (status, said) = stage.run(&["--by-hand"])?;
     assert!(status == 0 && said.contains("gone"), "{said}");
@@ -360,7 +360,7 @@ fn an_epoll_goes_back() -> Result<(), Failed> {
     );
     let there = Stage::new(&[change(was.clone(), is.clone())])?;
     let back = Stage::new(&[change(is, was)])?;
-    // A change is the undo of the opposite change.
+    // Undoing a change makes the opposite change, so two scripts go back and forth.
     for language in ["perl", "python3"] {
         for (stage, value) in
             [(&back, "restored to 3/16/1"), (&there, "restored to 0/0/0"), (&there, "is 0/0/0 already")]
@@ -393,7 +393,7 @@ fn a_ring_goes_back() -> Result<(), Failed> {
     Ok(())
 }
 
-/// The options are written and read by a separate process; the budget cannot be read without BPF.
+/// The script writes and reads the options from another process. Without BPF it cannot read the budget.
 fn a_socket_goes_back() -> Result<(), Failed> {
     let child = Child::python(SOCKET)?;
     let said = child.said();
@@ -515,7 +515,7 @@ fn a_device_goes_back() -> Result<(), Failed> {
 
 fn a_napi_goes_back() -> Result<(), Failed> {
     let own: u64 = std::os::unix::fs::MetadataExt::ino(&std::fs::metadata("/proc/self/ns/net")?);
-    // The loopback device is real; its NAPI is that of the fake `ynl`.
+    // The loopback device is real; its NAPI exists only in the fake `ynl`.
     let device = DeviceId { netns: NetnsId(own), ifindex: IfIndex(1), name: Label::new("lo") };
     let queue = RxQueue { device, index: QueueIndex(2) };
     let changes = [
@@ -557,7 +557,7 @@ fn a_napi_goes_back() -> Result<(), Failed> {
     Ok(())
 }
 
-/// The thread is a process of the test, which the fake `ynl` reports as the NAPI's; the tools are real.
+/// The fake `ynl` reports a process of the test as the NAPI's thread; the tools are real.
 fn a_kernel_thread_goes_back() -> Result<(), Failed> {
     let own: u64 = std::os::unix::fs::MetadataExt::ino(&std::fs::metadata("/proc/self/ns/net")?);
     let device = DeviceId { netns: NetnsId(own), ifindex: IfIndex(1), name: Label::new("lo") };

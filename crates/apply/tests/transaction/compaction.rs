@@ -1,4 +1,5 @@
-//! A daemon's journal: one daemon at a time, many small transactions, and a transaction that replaces them.
+//! Tests a daemon's journal: one daemon at a time, many small transactions, and a transaction that replaces
+//! them.
 
 use std::fs;
 

@@ -1,4 +1,4 @@
-//! Transactions that stay only if they are confirmed in time.
+//! Tests transactions that stay in force only if they are confirmed in time.
 
 use std::sync::Barrier;
 use std::time::Duration;
@@ -115,7 +115,7 @@ fn a_trial_whose_program_is_killed_half_way_expires_too() {
     let held = apply::commit(plan, &mut host, &scene.journal, &asked, Allow::default()).expect("commits");
     let name = held.transaction().expect("a transaction");
     held.keep().expect("keeps");
-    // The state after the program was killed before it could record its decision.
+    // Restore the state of a program that was killed before it recorded its decision.
     let file = scene.journal.transaction(name).expect("reads").directory().join("journal.jsonl");
     let journal = std::fs::read(&file).expect("reads");
     std::fs::write(&file, &journal[..journal.len() - 1]).expect("writes");

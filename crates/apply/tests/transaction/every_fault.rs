@@ -1,4 +1,4 @@
-//! Every step of a commit fails in every way, and the host is restored.
+//! Tests that the host is restored if any step of a commit fails in any way.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -39,7 +39,8 @@ fn a_commit_on_a_device_that_is_reset_on_the_way_is_in_force_or_fails() {
         let mut host = FaultyHost::new(&before).with(reset);
         let outcome = scene.commit(plan.clone(), &mut host).map(|held| held.keep().expect("keeps"));
         match outcome {
-            // In the final check, one object may be read before the reset and another after it.
+            // A reset during the final check may come after the affected object was read; then it goes
+            // unnoticed.
             Ok(()) if n < reads - plan.steps.len() => {
                 assert_eq!(host.settings, host_after(&plan, &before), "read {n}, {}", step.object());
             }
@@ -216,7 +217,7 @@ fn what_another_program_sets_meanwhile_is_never_overwritten_unless_the_step_was_
                         error.undone.left_alone().map(|(c, found)| (c.clone(), found.clone())).collect()
                     }
                 };
-                // Reads: all steps once, then each step before and after its write.
+                // The order of reads: all steps once, then each step before and after its write.
                 let under_way = n == plan.steps.len() + 2 * index + 1;
                 let mut expected = FaultyHost::new(&before);
                 if !under_way {
@@ -357,7 +358,7 @@ fn a_step_that_the_kernel_takes_only_in_parts_goes_back_in_parts() {
 fn a_setting_that_an_undo_left_with_a_third_value_is_put_back_by_the_next() {
     let plan = latency_plan();
     let before = host_for(&plan);
-    // The undo's write is rounded; then it reads back as such, or cannot be read back.
+    // The undo's write is rounded; then the rounded value is read back, or cannot be read.
     for unseen in [None, Some(Fault::RefuseRead(1))] {
         let scene = Scene::new();
         let mut host = FaultyHost::new(&before);

@@ -1,4 +1,4 @@
-//! A program is killed at every byte of its journal, and another one restores the host.
+//! Tests that a program is killed at every byte of its journal, and another program restores the host.
 
 use std::fs;
 
@@ -118,7 +118,7 @@ fn killed_anywhere_while_a_knob_is_changed_twice_the_host_goes_back() {
 
 #[test]
 fn killed_again_anywhere_while_rolling_back_after_a_kill_the_host_goes_back() {
-    // One step with one setting and one with several: every case that a kill can split.
+    // One step has one setting and the other has several, which covers all places where a kill can happen.
     let plan = Plan { steps: vec![latency_plan().steps[0].clone(), latency_plan().steps[1].clone()] };
     let before = host_for(&plan);
     let first = run(&plan, None, |scene, host| {

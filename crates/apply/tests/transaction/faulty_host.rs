@@ -215,7 +215,7 @@ impl Knobs for FaultyHost {
     }
 }
 
-/// A knob with another value that no test plans for.
+/// A setting of the same knob with a value that no test plans.
 pub(crate) fn nudged(setting: &Setting) -> Setting {
     let mut setting = setting.clone();
     match &mut setting {

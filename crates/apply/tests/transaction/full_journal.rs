@@ -1,4 +1,4 @@
-//! The journal runs full at any of its lines, and the host is still restored.
+//! Tests that the host is restored if the journal becomes full at any of its lines.
 
 use apply::{Allow, CommitFault, JOURNAL_BYTES_MAX, JournalError, KeepError, TransactionOrigin, UndoState};
 use model::{Plan, Setting, Step};

@@ -1,4 +1,4 @@
-//! Several transactions on one host: which one owns a knob, and who may write.
+//! Tests several transactions on one host: which of them owns a knob, and which process may write.
 
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixListener;
@@ -22,7 +22,7 @@ fn standings(journal: &Journal) -> Vec<Standing> {
     journal.history().expect("reads").transactions.iter().map(apply::Transaction::standing).collect()
 }
 
-/// Three transactions: the second continues where the first ended, the third is about another queue.
+/// Three transactions: the second continues where the first ended, the third changes another queue.
 pub(crate) fn three(scene: &Scene, host: &mut FaultyHost) -> [TransactionName; 3] {
     [one(gro(0, 0, 10)), one(gro(0, 10, 20)), one(gro(1, 0, 30))].map(|plan| scene.keep(plan, host))
 }
@@ -57,7 +57,7 @@ fn an_older_transaction_is_not_rolled_back_from_under_a_newer_one() {
     }
     assert_eq!(host.settings, before);
 
-    // A transaction that no later one overlays can be rolled back in any order.
+    // A transaction can be rolled back if no later one has changed the same knob.
     scene.journal.roll_back(second_name, &mut host, second(1)).expect("rolls back");
     assert!(host.settings.contains(gro(0, 10, 20).from()));
     scene.journal.roll_back(first, &mut host, second(1)).expect("rolls back");

@@ -1,4 +1,4 @@
-//! Held queues: every kind of holder against every change that would take a queue away.
+//! Tests every kind of queue holder with every change that would take the queue from it.
 
 use apply::{Allow, CommitFault, Fate, RollBackError, TransactionName, UndoState};
 use model::host::{Confidence, HolderKind, HolderProcess, QueueHolder};

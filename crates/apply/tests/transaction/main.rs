@@ -1,4 +1,4 @@
-//! Transactions on an in-memory host that fails in every way a host can fail.
+//! Tests transactions on an in-memory host that fails in every way in which a host can fail.
 
 mod compaction;
 mod confirm;

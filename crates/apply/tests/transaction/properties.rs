@@ -118,7 +118,7 @@ proptest! {
             Err(error) => if matches!(error.host, UndoState::NotRestored(_)) { "incomplete" } else { "restored" },
         };
         prop_assert!(outcome == "incomplete" || host.settings == before);
-        // The rest is retried on a host with other faults, and then on one without.
+        // Retry the rest on a host with other faults, and then on a host without faults.
         for faults in [later_faults, Vec::new()] {
             host = host.healed();
             host.faults = faults;
@@ -139,7 +139,7 @@ proptest! {
         let mut host = FaultyHost::new(&before);
         scene.keep(plan.clone(), &mut host);
         let (after, writes) = (host.settings.clone(), host.writes);
-        // The plan made for the host's current state is empty; the old plan is refused.
+        // A plan for the host's current state is empty; the old plan is refused.
         let held = scene.commit(diff(&after, &host_after(&plan, &before)), &mut host).expect("commits");
         prop_assert_eq!(held.transaction(), None);
         held.keep().expect("keeps");

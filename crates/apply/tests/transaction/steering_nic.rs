@@ -1,5 +1,5 @@
-//! A NIC whose contexts and rules are created, numbered and removed as by a kernel and its driver, with their
-//! faults. A plan that creates them fails at each step in each way, and the NIC is restored.
+//! A fake NIC that creates, numbers and removes contexts and rules as a kernel and its driver do, with their
+//! faults. Tests that the NIC is restored if a plan fails at any step in any way.
 
 use apply::{Knobs, UndoState};
 use model::{

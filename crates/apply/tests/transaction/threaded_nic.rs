@@ -1,7 +1,7 @@
-//! A NIC whose NAPIs are polled by kernel threads as with a real kernel and driver: threads that appear late,
-//! die and are recreated with other pids, and a driver that rejects half of a change, rounds it, resets
-//! itself or drops the link in the middle. A plan for `threaded-busy` fails at each step in each way, and the
-//! whole NIC is restored.
+//! A fake NIC whose NAPIs are polled by kernel threads, as with a real kernel and driver: threads appear
+//! late, die and are recreated with other pids, and the driver rejects half of a change, rounds it, resets
+//! itself or drops the link. Tests that the whole NIC is restored if a plan for `threaded-busy` fails at any
+//! step in any way.
 
 use apply::{Knobs, UndoState};
 use model::{
@@ -321,7 +321,7 @@ fn a_nic_that_resets_itself_meanwhile_is_busy_or_as_a_reset_leaves_it() {
         let steps = plan.steps.len();
         let outcome = apply::commit(plan, &mut nic, &scene.journal, &asked(), apply::Allow::default());
         match outcome.map(|held| held.keep().expect("keeps")) {
-            // In the final check, one queue may be read before the reset.
+            // A reset during the final check may come after the affected queue was read.
             Ok(()) if n < all - steps => assert!(are_busy(&nic), "call {n}: {nic:?}"),
             Ok(()) => {}
             Err(error) => {
@@ -350,8 +350,8 @@ fn threads_that_die_meanwhile_are_placed_again_or_all_is_as_it_was() {
     }
 }
 
-/// While the link is down there is no NAPI to restore. The NAPIs' settings return with the link, and then
-/// they can be undone.
+/// While the link is down there is no NAPI to restore. The NAPIs return with the link, with their settings,
+/// which can then be undone.
 #[test]
 fn a_link_that_drops_meanwhile_leaves_what_is_named_until_it_is_back() {
     for n in 0..calls(&before()) {

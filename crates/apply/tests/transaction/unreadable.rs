@@ -1,4 +1,5 @@
-//! Transactions whose journal cannot be read: reported with their undo script, and their knobs are refused.
+//! Tests that transactions whose journal cannot be read are reported with their undo script, and that changes
+//! of their knobs are refused.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! Measured verdicts on a transaction: stored next to its journal, and irrelevant for its undo.
+//! Tests measured verdicts on a transaction, which are stored next to its journal and do not affect its undo.
 
 use std::fs;
 

@@ -1,4 +1,4 @@
-//! A directory with a script, and child processes for it to work on.
+//! A directory with an undo script, and child processes whose settings the script changes.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -20,7 +20,7 @@ const PLAIN: [&str; 14] = [
     "sort", "wc",
 ];
 
-/// The directory in which a script runs; it is also the first entry of PATH.
+/// The directory in which a script runs; its `bin` directory comes first in PATH.
 pub(crate) struct Stage {
     directory: TempDir,
 }
@@ -39,7 +39,7 @@ impl Stage {
         Self::with_cookies(boot_id, command, changes, ObjectCookies::new())
     }
 
-    /// Creates a stage with cookies that differ from those of later objects with the same number.
+    /// Creates a stage whose transaction has these cookies of objects.
     pub(crate) fn knowing(object_cookies: ObjectCookies, changes: &[Change]) -> Result<Self, Failed> {
         let boot_id = fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
         Self::with_cookies(boot_id.trim(), "netpolicy set device eth0 latency", changes, object_cookies)

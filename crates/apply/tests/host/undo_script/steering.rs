@@ -1,5 +1,5 @@
-//! The undo script on RSS contexts, rules, tables and qdiscs: the first three with a fake `ethtool` that
-//! prints like ethtool 6.1, the last on a real device.
+//! Runs the undo script on RSS contexts, rules and tables with a fake `ethtool` that prints like ethtool 6.1,
+//! and on qdiscs of a real device.
 
 use libtest_mimic::Failed;
 use model::{
@@ -212,7 +212,7 @@ pub(super) fn disciplines_go_back() -> Result<(), Failed> {
             .output()?;
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     };
-    // A change is the undo of the opposite change.
+    // Undoing a change makes the opposite change, so two scripts go back and forth.
     for (from, to, expected) in [
         (queues.clone(), default.clone(), "parent 8001:3 limit 77p"),
         (Qdiscs::Whole(short.clone()), queues.clone(), "root refcnt 4 limit 77p"),
