@@ -60,7 +60,8 @@ impl Windows {
         self.level
     }
 
-    /// The difference of a pair in random order, for this true difference and this noise.
+    /// The difference of a pair in random order, with this true difference and this standard deviation of the
+    /// noise.
     fn pair(&mut self, truth: f64, sd: f64) -> f64 {
         let (first, second) = (sd * self.next(), sd * self.next());
         truth + if self.chance.below(2) == 0 { first - second } else { second - first }
@@ -87,7 +88,7 @@ fn by_bets(_: &[f64], sequence: &Sequence) -> bool {
     sequence.against_at_most(0.0) >= refused || sequence.against_at_least(0.0) >= refused
 }
 
-/// A uniform mixture over the probability of a plus.
+/// Tests the signs: a uniform mixture over the probability of a plus.
 fn by_signs(differences: &[f64], _: &Sequence) -> bool {
     let plus = differences.iter().filter(|difference| **difference > 0.0).count();
     let grid = (1..50).map(|step| f64::from(step) / 50.0);
@@ -95,7 +96,7 @@ fn by_signs(differences: &[f64], _: &Sequence) -> bool {
     grid.map(wealth).sum::<f64>() / 49.0 >= 1.0 / ALPHA
 }
 
-/// Robbins' normal mixture with estimated variance, on differences that are clipped at three times their
+/// Tests with Robbins' normal mixture and an estimated variance. Differences are clipped at three times their
 /// spread.
 fn by_asymptotics(differences: &[f64], _: &Sequence) -> bool {
     const RHO: f64 = 10.0;

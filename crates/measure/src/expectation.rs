@@ -1,11 +1,11 @@
-//! Predicts the effect of a policy on a service that has none from recorded comparisons of services with a
-//! similar load.
+//! Predicts the effect of a policy on a service that has none, based on recorded comparisons of services with
+//! a similar load.
 //!
-//! The middle of a range is the median of the [`NEIGHBOURS`] most similar records; its width is the error of
-//! this method on the other records, each estimated without the records of its own server (leave-one-out). So
-//! a range contains the effect on a new server in nine of ten cases, provided that the server resembles the
-//! recorded ones. Services on overcommitted machines ([`Load::is_unsteady`]) are estimated from records of
-//! their kind only.
+//! The middle of a range is the median of the [`NEIGHBOURS`] most similar records. Its width is the error of
+//! this method on the records, each estimated without the records of its own server (leave-one-out). So a
+//! range contains the effect on a new server in nine of ten cases, if the server resembles the recorded ones.
+//! Services on overcommitted machines ([`Load::is_unsteady`]) are estimated only from records of such
+//! services.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -16,28 +16,28 @@ use serde::{Deserialize, Serialize};
 
 use crate::statistics::{Interval, median};
 
-/// The recorded comparisons: `bench/servers/live.py --table`.
+/// The recorded comparisons, written by `bench/servers/live.py --table`.
 const RECORDED: &str = include_str!("expectation/recorded.tsv");
 
 /// The number of records whose median is the middle of a range.
 const NEIGHBOURS: usize = 5;
 
-/// The share of new cases that a range is meant to hold.
+/// The share of new cases that a range should contain.
 pub const HOLDS: f64 = 0.9;
 
-/// The maximum distance of the nearest record, in factors of e: beyond that, nothing recorded is similar.
+/// The maximum distance of the nearest record, in factors of e: beyond that, no record is similar enough.
 const DISTANCE_MAX: f64 = 2.0;
 
 /// The kind of the devices on which the comparisons were recorded.
 pub const RECORDED_ON: &str = "veth";
 
-/// The load of a service, as watched without a policy.
+/// The load of a service without a policy, as measured by `watch`.
 #[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Load {
     /// Requests per second.
     pub rate: f64,
-    /// Connections with an event in a window.
+    /// The number of connections with an event in a window.
     pub connections: u64,
     /// Packets per poll of the service's NAPIs; `None` without polls.
     pub packets_per_poll: Option<f64>,
@@ -50,13 +50,13 @@ pub struct Load {
 }
 
 impl Load {
-    /// Whether response times vary as on an overcommitted machine, where waiting for CPUs outweighs the
+    /// Whether response times vary as on an overcommitted machine. There, waiting for CPUs outweighs the
     /// savings of a policy.
     pub fn is_unsteady(&self) -> bool {
         self.spread.is_some_and(|spread| spread > SPREAD_MAX)
     }
 
-    /// The distance to another load: the sum of the absolute logarithms of the factors.
+    /// The distance to another load: a weighted sum of the absolute logarithms of the factors.
     fn distance(&self, other: &Self) -> f64 {
         let factor = |one: f64, other: f64| (one.max(1e-9) / other.max(1e-9)).ln().abs();
         let connections = factor(count(self.connections.max(1)), count(other.connections.max(1)));
@@ -64,14 +64,14 @@ impl Load {
     }
 }
 
-/// The largest spread on a machine with CPU time to spare. Recorded: 1.1 to 4.2 on an idle machine, up to 52
+/// The largest spread on a machine with spare CPU time. Recorded: 1.1 to 4.2 on an idle machine, up to 52
 /// while compilers were running.
 const SPREAD_MAX: f64 = 6.0;
 
-/// The weight of a factor in the number of connections, relative to one in the request rate.
+/// The weight of the factor between connections, relative to that between request rates.
 const WEIGHT_OF_CONNECTIONS: f64 = 0.3;
 
-/// A recorded comparison of a policy with an untouched host.
+/// A recorded comparison of a policy with the host without it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Recorded {
     /// The server.
@@ -122,13 +122,13 @@ impl Recorded {
 pub struct Expected {
     /// The policy.
     pub policy: PolicyName,
-    /// The change of CPU time per request, as a share; the range holds nine of ten new cases.
+    /// The change of CPU time per request, as a share. The range contains nine of ten new cases.
     pub cpu: Interval,
     /// The expected change of the median response time.
     pub p50: Interval,
     /// The number of records on which the ranges are based.
     pub records: usize,
-    /// The distance of the most similar record as a factor in the request rate: 1 is the same load.
+    /// The distance of the most similar record, as a factor in the request rate: 1 is an equal load.
     pub nearest: f64,
 }
 
@@ -139,7 +139,7 @@ impl Expected {
     }
 }
 
-/// Recorded comparisons, with the errors of the estimate for a new server.
+/// Recorded comparisons, and the errors of estimates from them for a new server.
 #[derive(Clone, Debug)]
 pub struct Experience {
     policies: BTreeMap<(PolicyName, bool), OfPolicy>,
@@ -149,8 +149,8 @@ pub struct Experience {
 #[derive(Clone, Debug)]
 struct OfPolicy {
     records: Vec<Recorded>,
-    /// The lowest and highest error of nine of ten estimates, as logarithms of ratios: of CPU time, and of the
-    /// median response time.
+    /// The lowest and highest error of nine of ten estimates, as logarithms of ratios: first of CPU time,
+    /// then of the median response time.
     errors: [(f64, f64); 2],
 }
 
@@ -211,7 +211,8 @@ impl OfPolicy {
     }
 }
 
-/// The lowest and highest error of nine of ten estimates, each without the records of its own server.
+/// The lowest and highest error of nine of ten estimates. Each estimate excludes the records of the estimated
+/// server.
 fn errors(records: &[Recorded], of: fn(&Recorded) -> f64) -> Option<(f64, f64)> {
     let mut errors: Vec<f64> = records
         .iter()
@@ -239,8 +240,8 @@ fn log(change: f64) -> f64 {
     (1.0 + change).max(1e-3).ln()
 }
 
-/// The value below which this share of new values is expected: rounded outwards from the middle, so that few
-/// values give a wide range.
+/// The value below which this share of new values is expected. It is rounded outwards, so that few values
+/// give a wide range.
 #[expect(
     clippy::cast_precision_loss,
     clippy::cast_possible_truncation,

@@ -1,8 +1,8 @@
-//! How soon a switchback sees a change, predicted from windows that were measured without one.
+//! Predicts how soon a switchback can detect a change, from windows without one.
 //!
 //! Adjacent windows without a change differ by the noise that a pair of windows will have. The stake of
-//! [`crate::sequential`]'s bets grows, per pair, by the mean of what the bets make of these differences with the
-//! change added to them, in either order of the two windows. The prediction neglects that noise comes in bursts
+//! [`crate::sequential`]'s bets grows, per pair, by the average result of the bets on these differences plus
+//! the change, in either order of the two windows. The prediction ignores that noise may come in bursts
 //! longer than a pair.
 
 use schemars::JsonSchema;
@@ -14,7 +14,7 @@ use crate::switchback::{Figures, Metric};
 /// The minimum number of differences for a prediction.
 pub const DIFFERENCES_MIN: usize = 5;
 
-/// What a comparison or guard will see at the noise of the windows before it.
+/// A prediction of what a comparison or guard can detect, at the noise of the windows before it.
 #[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Foresight {
@@ -26,39 +26,39 @@ pub struct Foresight {
     pub noise: f64,
     /// A growth of the metric, as a share.
     pub growth: f64,
-    /// The time within which nine of ten comparisons or guards see that growth, in seconds; `None` if that
-    /// takes more pairs than any comparison has.
+    /// The time within which nine of ten comparisons or guards detect that growth, in seconds; `None` if that
+    /// takes more pairs than a comparison can have.
     pub seen_within: Option<f64>,
-    /// The smallest growth that nine of ten runs see within the time that they have, as a share; `None` if even a
-    /// growth by a factor of ten takes longer.
+    /// The smallest growth that nine of ten comparisons or guards detect within their time, as a share;
+    /// `None` if even a growth by a factor of ten takes longer.
     pub smallest: Option<f64>,
 }
 
-/// What decides when a growth is seen.
+/// What determines when a growth is detected.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sight {
-    /// The growth up to which nothing is to be seen: a guard's limit; zero for a comparison.
+    /// The growth that is not to be detected: a guard's limit; zero for a comparison.
     pub limit: f64,
-    /// The growth of the stake at which it is seen: 1/α for one bet at the error rate α.
+    /// The growth of the stake at which a growth is detected: 1/α for one bet at the error rate α.
     pub stake: f64,
     /// The duration of a pair, in seconds.
     pub pair_seconds: f64,
     /// The time that the comparison or guard has, in seconds.
     pub within: f64,
-    /// Whether its bets are [`Sequence::robust`].
+    /// Whether the bets are those of [`Sequence::robust`].
     pub robust: bool,
-    /// The least number of pairs.
+    /// The minimum number of pairs.
     pub pairs_min: usize,
 }
 
 /// The largest growth that is tried for [`Foresight::smallest`].
 const GROWTH_MAX: f64 = 9.0;
 
-/// The number of halvings of the range of growths: to a hundredth of a percent.
+/// The number of bisections of the range of growths; it gives a precision of a hundredth of a per cent.
 const HALVINGS: u32 = 16;
 
 impl Foresight {
-    /// Predicts from consecutive windows without a change. `None` for metrics that are not ratios, and with
+    /// Predicts from consecutive windows without a change. `None` for metrics that are not ratios, and for
     /// fewer than [`DIFFERENCES_MIN`] differences.
     pub fn of(windows: &[Figures], metric: Metric, growth: f64, sight: &Sight) -> Option<Self> {
         if !metric.is_ratio() {
@@ -91,7 +91,7 @@ impl Foresight {
         Some(Self { metric, windows: windows.len(), noise, growth, seen_within, smallest })
     }
 
-    /// What is seen when, in words: `p50 +30 % within 12 s`.
+    /// Formats the prediction: `p50 +30 % within 12 s`.
     pub fn words(&self) -> String {
         let growth = format!("{} {:+.0} %", self.metric, self.growth * 100.0);
         match self.seen_within {
@@ -100,14 +100,14 @@ impl Foresight {
         }
     }
 
-    /// The smallest growth in words: `p50 from +22 %`; `None` if none is seen in time.
+    /// Formats the smallest growth: `p50 from +22 %`; `None` if no growth is detected in time.
     pub fn smallest_words(&self) -> Option<String> {
         let smallest = self.smallest?;
         Some(format!("{} from {:+.0} %", self.metric, (smallest * 100.0).ceil()))
     }
 }
 
-/// A duration in words, rounded up: `12 s`, `3 min`, `2 h`.
+/// Formats a duration, rounded up: `12 s`, `3 min`, `2 h`.
 fn duration(seconds: f64) -> String {
     match seconds {
         ..120.0 => format!("{:.0} s", seconds.ceil()),
@@ -116,8 +116,8 @@ fn duration(seconds: f64) -> String {
     }
 }
 
-/// All predictions for one service, in words: what is seen when, then the smallest growths within the time
-/// there is, in seconds.
+/// Formats all predictions for one service: which growth is detected when, and the smallest growths that are
+/// detected within this many seconds.
 pub fn sentence(all: &[Foresight], within: f64) -> String {
     let seen: Vec<String> = all.iter().map(Foresight::words).collect();
     let smallest: Vec<String> = all.iter().filter_map(Foresight::smallest_words).collect();
@@ -159,7 +159,8 @@ mod test {
         Sight { limit: 0.15, stake: 100.0, pair_seconds: 0.2, within, robust: true, pairs_min: 7 }
     }
 
-    /// Windows whose logarithms have this standard deviation; one in ten is three times as slow.
+    /// A random window. The logarithms have this standard deviation, and one window in ten is three times as
+    /// slow.
     fn noisy(chance: &mut Chance, noise: f64) -> f64 {
         let normal = (-2.0 * chance.unit().ln()).sqrt() * (std::f64::consts::TAU * chance.unit()).cos();
         let slow = if chance.below(10) == 0 { 3.0 } else { 1.0 };

@@ -6,8 +6,7 @@
 //!
 //! Read in this order: [`record`] (recording spans), [`statistics`] (medians and intervals), [`live`]
 //! (windows of a service), [`sequential`] and [`switchback`] (alternating settings), [`foresight`] (how soon
-//! they will see a change), [`tuning`] (the best of
-//! many).
+//! these detect a change), [`tuning`] (the best of many settings).
 #![forbid(unsafe_code)]
 
 pub mod expectation;

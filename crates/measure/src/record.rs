@@ -7,18 +7,18 @@ use hdrhistogram::serialization::{Deserializer, Serializer as _, V2DeflateSerial
 use model::{Distribution, Nanoseconds};
 
 /// A histogram of spans from 1 ns to [`Self::SPAN_MAX`], with three significant digits. Longer spans count as
-/// the longest.
+/// [`Self::SPAN_MAX`].
 #[derive(Clone, Debug)]
 pub struct Recorder {
     histogram: Histogram<u64>,
 }
 
 impl Recorder {
-    /// The longest span that is recorded exactly.
+    /// The longest span that is distinguished.
     pub const SPAN_MAX: Nanoseconds = Nanoseconds(120_000_000_000);
     const DIGITS: u8 = 3;
 
-    /// An empty recorder; it allocates no memory later.
+    /// Creates an empty recorder. It allocates no memory later.
     ///
     /// # Panics
     /// Never: the histogram accepts these constant bounds.
@@ -48,7 +48,7 @@ impl Recorder {
         self.histogram.len()
     }
 
-    /// The span that this share of spans does not exceed, `quantile` in 0..=1. Zero without spans.
+    /// The span that this share of spans does not exceed. `quantile` is from 0 to 1. Zero without spans.
     pub fn quantile(&self, quantile: f64) -> Nanoseconds {
         Nanoseconds(self.histogram.value_at_quantile(quantile).min(self.histogram.max()))
     }
@@ -80,7 +80,7 @@ impl Recorder {
     /// Recreates the recorder from a distribution.
     ///
     /// # Errors
-    /// [`NotAHistogram`] if the distribution's text is not a histogram, or has incompatible bounds.
+    /// [`NotAHistogram`] if the text in the distribution is not a histogram, or has incompatible bounds.
     pub fn from_distribution(distribution: &Distribution) -> Result<Self, NotAHistogram> {
         let bytes = BASE64.decode(&distribution.histogram).map_err(|e| NotAHistogram(e.to_string()))?;
         let read: Histogram<u64> =

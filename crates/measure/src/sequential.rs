@@ -1,8 +1,8 @@
 //! A betting confidence sequence (an e-process, inverted): it can be evaluated after every pair, and stopped
 //! at any time.
 //!
-//! Two settings are measured in alternation, in pairs, and a coin toss decides which comes first. Suppose
-//! that the settings differ by a constant. After subtracting that constant, the sign of a pair's difference
+//! Two settings are measured alternately, in pairs, and a coin toss decides which comes first. Suppose that
+//! the settings differ by a constant. After subtracting that constant, the sign of a pair's difference
 //! depends only on the coin: plus and minus are equally likely, whatever the noise. Autocorrelation, drift
 //! and heavy tails change the size of the difference, not its sign. So a bet on the sign at even odds is a
 //! fair bet. No sequence of fair bets multiplies its stake by 1/α with a probability above α, however long it
@@ -10,12 +10,13 @@
 //!
 //! The bet on a pair is tanh of its difference in units of the noise of earlier pairs: nearly a sign test for
 //! pairs far from the hypothesis, nearly a t-test for pairs close to it. A single pair can at most double the
-//! stake, so an outlier decides nothing. The stake is divided among several such bets; the sum of fair bets is fair.
-//! A bet grows with the difference, so a bet that is fair at a constant loses on average if the true one is smaller:
-//! it is valid for "at most this constant" too. (A bet that ignores outliers does not grow with the difference, and
-//! is not valid for smaller ones.) The constants for which the stake stays below 2/α, on both sides, form an interval
-//! that contains the true one at all times with probability 1 − α. docs/decisions/0029 describes the alternatives
-//! and the false-alarm rates.
+//! stake, so an outlier decides nothing. The stake is divided among several such bets, because a sum of fair
+//! bets is fair. A bet grows with the difference. So a bet that is fair for one constant loses on average if
+//! the true difference is smaller: it is also valid for "at most this constant". (A bet that ignores outliers
+//! does not grow with the difference, and is not valid for smaller differences.) The constants for which the
+//! stake stays below 2/α, on both sides, form an interval. At all times together, it contains the true
+//! difference with probability 1 − α. docs/decisions/0029 describes the alternatives and the false-alarm
+//! rates.
 //!
 //! Sources: Waudby-Smith and Ramdas, "Estimating means of bounded random variables by betting", 2023 (stakes that
 //! depend on the past only, mixtures of bets); Ramdas and others, "Game-theoretic statistics and safe anytime-valid
@@ -27,14 +28,15 @@ use serde::{Deserialize, Serialize};
 
 use crate::statistics::median;
 
-/// A bet on each pair: risk · tanh(boldness · difference / noise) of what it has won so far.
+/// A bet on each pair, with a part of what the bet has won so far: risk · tanh(boldness · difference /
+/// noise).
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Bet {
-    /// The scale, in units of the noise.
+    /// The scale of the bet, in units of the noise.
     boldness: f64,
-    /// The largest part of its stake that it risks on one pair.
+    /// The largest part of its stake that the bet risks on one pair.
     risk: f64,
-    /// Its share of the whole stake.
+    /// The bet's share of the whole stake.
     share: f64,
 }
 
@@ -42,25 +44,25 @@ const fn bet(boldness: f64, risk: f64, share: f64) -> Bet {
     Bet { boldness, risk, share }
 }
 
-/// The bets. Several scales, because the best one depends on the size of the difference, which is unknown. The last
-/// bet is nearly on the sign, and risks a third of its stake at most, so it survives pairs that are far off in the
-/// wrong direction, which are frequent on a busy machine. Its share is so small that clear differences take no pair
-/// more.
+/// The bets. They have several scales, because the best scale depends on the unknown size of the difference.
+/// The last bet is nearly on the sign and risks at most a third of its stake. So it survives pairs that are
+/// far off in the wrong direction, which are frequent on a busy machine. Its share is small enough that clear
+/// differences need no further pair.
 const BETS: &[Bet] = &[bet(0.2, 1.0, 0.31), bet(0.6, 1.0, 0.31), bet(2.0, 1.0, 0.32), bet(10.0, 0.3, 0.06)];
 
-/// Bets for many short pairs on a machine that may be busy. Clear differences take a pair more.
+/// Bets for many short pairs on a machine that may be busy. Clear differences need one pair more.
 const ROBUST: &[Bet] = &[bet(0.2, 1.0, 0.15), bet(0.6, 1.0, 0.15), bet(2.0, 1.0, 0.2), bet(10.0, 0.3, 0.5)];
 
-/// The noise that is assumed until there are enough pairs, on a logarithmic scale.
+/// The assumed noise until there are enough pairs, on a logarithmic scale.
 const NOISE_SUPPOSED: f64 = 0.1;
 
 /// The number of differences from which the noise is estimated.
 const NOISE_KNOWN_FROM: usize = 4;
 
-/// The minimum noise, because histogram buckets have a width.
+/// The minimum noise, because histogram buckets have a finite width.
 const NOISE_MIN: f64 = 0.002;
 
-/// The maximum number of pairs; later ones are ignored. Three hours of one-second pairs.
+/// The maximum number of pairs: three hours of one-second pairs. Later pairs are ignored.
 pub const PAIRS_MAX: usize = 8_192;
 
 /// How far beyond all differences the ends of the interval are searched, in units of the noise.
@@ -112,7 +114,7 @@ impl Sequence {
         Self { bets: BETS, differences: Vec::new(), noise: Vec::new() }
     }
 
-    /// An empty sequence for many short pairs, whose bets outliers do not exhaust.
+    /// Creates an empty sequence for many short pairs, with bets that survive outliers.
     pub fn robust() -> Self {
         Self { bets: ROBUST, ..Self::new() }
     }
@@ -156,10 +158,10 @@ impl Sequence {
         sum_of_logs(&by_bet.collect::<Vec<f64>>())
     }
 
-    /// The interval that, at any time, misses the true difference with a probability of at most `alpha`.
-    /// `None` without pairs.
+    /// Returns the interval that misses the true difference, at any time, with a probability of at most
+    /// `alpha`. `None` without pairs.
     ///
-    /// `against_at_most` decreases as its hypothesis grows, so the values that it does not reject form an
+    /// `against_at_most` decreases as its hypothesis grows, so the values that are not rejected form an
     /// interval.
     pub fn bounds(&self, alpha: f64) -> Option<Bounds> {
         let estimate = hodges_lehmann(&self.differences)?;
@@ -174,9 +176,9 @@ impl Sequence {
         Some(Bounds { estimate, low, high })
     }
 
-    /// The approximate total number of pairs needed to reject a value this far from the true difference, if
-    /// future pairs are as noisy as those so far. `None` if there is too little data, or more than
-    /// [`PAIRS_MAX`] would be needed.
+    /// Estimates how many pairs in total are needed to reject a value at this distance from the true
+    /// difference, if future pairs are as noisy as those so far. `None` if there is too little data, or if
+    /// more than [`PAIRS_MAX`] pairs would be needed.
     pub fn pairs_for(&self, distance: f64, alpha: f64) -> Option<usize> {
         if self.differences.len() < NOISE_KNOWN_FROM || distance <= 0.0 {
             return None;
@@ -201,9 +203,10 @@ impl Sequence {
 }
 
 impl Sequence {
-    /// The number of pairs within which nine of ten sequences with these bets multiply a unit stake by `stake`, in
-    /// bets against a value this far below the true difference. `differences` are of pairs without a true difference, in either
-    /// order. `None` without such differences, or if more than [`PAIRS_MAX`] pairs are needed.
+    /// The number of pairs within which nine of ten sequences with these bets multiply a unit stake by
+    /// `stake`, in bets against a value that is `distance` below the true difference. `differences` are those
+    /// of pairs without a true difference, in either order. `None` without any, or if more than [`PAIRS_MAX`]
+    /// pairs are needed.
     pub fn pairs_until(&self, differences: &[f64], distance: f64, stake: f64) -> Option<usize> {
         /// The 90th percentile of a standard normal distribution.
         const NINE_OF_TEN: f64 = 1.2816;
@@ -239,19 +242,20 @@ impl Default for Sequence {
     }
 }
 
-/// The growth of the log stake by one bet: ln(1 + risk · tanh x), for a bet of risk · tanh x whose sign turned
-/// out to be that of x.
+/// The growth of the log stake by one bet: ln(1 + risk · tanh x). The bet was risk · tanh x on a sign that
+/// turned out to be that of x.
 fn growth(x: f64, risk: f64) -> f64 {
     if risk < 1.0 {
         return (risk * x.tanh()).ln_1p();
     }
-    // 1 + tanh x = 2 / (1 + e^-2x), in a form that neither overflows nor loses small values.
+    // Calculates ln(1 + tanh x), where 1 + tanh x = 2 / (1 + e^-2x), without overflow or loss of small
+    // values.
     let doubled = -2.0 * x;
     std::f64::consts::LN_2 - if doubled > 30.0 { doubled } else { doubled.exp().ln_1p() }
 }
 
-/// ln of the mean of exp: the log growth of a stake that was divided evenly among bets, given each bet's log
-/// growth. Minus infinity without bets.
+/// ln of the mean of exp: the log growth of a stake that was divided evenly among bets, from the log growth
+/// of each bet. Minus infinity without bets.
 pub fn mean_of_logs(logs: &[f64]) -> f64 {
     sum_of_logs(logs) - count(logs.len().max(1)).ln()
 }
@@ -281,7 +285,7 @@ fn noise(differences: &[f64]) -> f64 {
 ///
 /// Source: Hodges and Lehmann, "Estimates of location based on rank tests", 1963.
 pub fn hodges_lehmann(values: &[f64]) -> Option<f64> {
-    /// The maximum number of values: a larger set is sampled evenly, because the number of means grows
+    /// The maximum number of values. Larger sets are sampled evenly, because the number of means grows
     /// quadratically.
     const VALUES_MAX: usize = 512;
     let every = values.len().div_ceil(VALUES_MAX).max(1);
@@ -364,7 +368,7 @@ mod test {
                     sequence.against_at_most(0.0) >= refused || sequence.against_at_least(0.0) >= refused
                 }));
             }
-            // 5 % of 300 and twice its standard error.
+            // At most 5 % of 300, plus twice the standard error of that.
             assert!(alarms <= 22, "{name}: {alarms} false alarms of {TRIALS} with {:?}", empty.bets);
         }
     }
@@ -378,7 +382,8 @@ mod test {
 
     #[test]
     fn a_difference_below_the_hypothesis_is_refused_no_more_often_than_the_hypothesis_itself() {
-        // Outliers in both directions: a bet that ignored them would win from pairs that just are not ignored.
+        // There are outliers in both directions. A bet that ignored them would win from pairs just below the
+        // threshold.
         let alarms = |truth: f64| {
             let trials = (0..300).filter(|seed| {
                 let mut chance = Chance::stream(*seed, &[3]);
@@ -396,7 +401,7 @@ mod test {
         assert!(found[0] <= 22 && found[1] <= found[0] && found[2] == 0, "{found:?}");
     }
 
-    /// One pair in five is far off in either direction, as beside other programs.
+    /// One pair in five is far off in either direction, as next to other programs.
     #[test]
     fn robust_bets_survive_pairs_that_are_far_off_in_the_wrong_direction() {
         let growth = |mut sequence: Sequence| {

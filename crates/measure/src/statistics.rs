@@ -1,15 +1,17 @@
-//! Statistics of repeated runs. All intervals are meant to contain the true value in 95 of 100 experiments.
+//! Statistics of repeated runs. All intervals should contain the true value in 95 of 100 experiments.
 //!
 //! Two questions, two methods:
 //!
 //! - *How large is it?* An experiment has few repeats, and a percentile of response times is not normally
 //!   distributed. So the result is the median of the repeats, with the interval between two order statistics
-//!   that the sign test gives. It assumes only independent repeats, uses no random numbers, and is exact.
-//!   Below six repeats no such interval reaches 95 %; the range of all repeats is given, together with its [`coverage`].
+//!   that the sign test gives. It assumes only that repeats are independent, uses no random numbers, and is
+//!   exact. With fewer than six repeats, no such interval reaches 95 %: the range of all repeats is given,
+//!   with its [`coverage`].
 //! - *Is it better?* Runs before and after are paired by round, because a noisy neighbour disturbs a whole
-//!   round: Student's t over the differences of the pairs. Response times and throughput are compared as
-//!   ratios, on a logarithmic scale, on which a disturbance of a tenth is the same at 20 µs and at 2 ms. CPU
-//!   use, which may be zero, is compared by difference. A bootstrap would be overconfident with three to ten rounds, the number that is practical.
+//!   round. The test is Student's t over the differences of the pairs. Response times and throughput are
+//!   compared as ratios, on a logarithmic scale, on which a disturbance by a tenth is the same at 20 µs and
+//!   at 2 ms. CPU use, which may be zero, is compared by difference. A bootstrap would be overconfident with
+//!   three to ten rounds, and more are not practical.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -22,7 +24,7 @@ pub struct Interval {
     pub estimate: f64,
     /// The interval's lower end.
     pub low: f64,
-    /// The upper end.
+    /// The interval's upper end.
     pub high: f64,
 }
 
@@ -33,7 +35,7 @@ impl Interval {
     }
 }
 
-/// The middle value; the mean of the two middle ones if there are two. `None` without values.
+/// The median: the middle value, or the mean of the two middle ones. `None` without values.
 pub fn median(values: &[f64]) -> Option<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -54,13 +56,13 @@ pub fn median_interval(values: &[f64]) -> Option<Interval> {
     Some(Interval { estimate, low: sorted[cut], high: sorted[sorted.len() - 1 - cut] })
 }
 
-/// The probability that an interval of [`median_interval`] over this many values contains the true median,
-/// 0..=1.
+/// The probability, from 0 to 1, that an interval of [`median_interval`] over this many values contains the
+/// true median.
 pub fn coverage(values: usize) -> f64 {
     1.0 - 2.0 * at_most(values, cut(values))
 }
 
-/// How many values to drop at each end: as many as 95 % coverage allows.
+/// How many values to drop at each end: as many as still give 95 % coverage.
 fn cut(values: usize) -> usize {
     (1..values.div_ceil(2)).take_while(|&k| 1.0 - 2.0 * at_most(values, k) >= 0.95).last().unwrap_or(0)
 }
@@ -77,7 +79,7 @@ fn at_most(n: usize, k: usize) -> f64 {
 }
 
 /// The ratio after / before over paired runs, with its interval by Student's t over the logarithms of the
-/// ratios. `None` with fewer than two pairs, or if a value is not positive.
+/// ratios. `None` for fewer than two pairs, and if a value is not positive.
 pub fn paired_ratio(before: &[f64], after: &[f64]) -> Option<Interval> {
     if before.iter().chain(after).any(|&v| v.is_nan() || v <= 0.0) {
         return None;
@@ -87,8 +89,8 @@ pub fn paired_ratio(before: &[f64], after: &[f64]) -> Option<Interval> {
     Some(Interval { estimate: estimate.exp(), low: low.exp(), high: high.exp() })
 }
 
-/// The difference after − before over paired runs, with its interval by Student's t. `None` with fewer than
-/// two pairs, or if the lengths differ.
+/// The difference after − before over paired runs, with its interval by Student's t. `None` for fewer than
+/// two pairs, and if the lengths differ.
 pub fn paired_difference(before: &[f64], after: &[f64]) -> Option<Interval> {
     if before.len() != after.len() || before.len() < 2 {
         return None;
@@ -101,8 +103,8 @@ pub fn paired_difference(before: &[f64], after: &[f64]) -> Option<Interval> {
     Some(Interval { estimate: mean, low: mean - reach, high: mean + reach })
 }
 
-/// The 97.5th percentile of Student's t distribution for these degrees of freedom, to three decimals: from a
-/// table up to 30, then by the first terms of its expansion around the normal distribution.
+/// The 97.5th percentile of Student's t distribution with these degrees of freedom, to three decimals: from a
+/// table up to 30, beyond that by the first terms of its expansion around the normal distribution.
 pub(crate) fn student_t(degrees: usize) -> f64 {
     const TABLE: [f64; 30] = [
         12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145,
@@ -142,7 +144,8 @@ mod test {
 
     #[test]
     fn order_statistics_are_those_of_the_sign_tests_table() {
-        // How many values to drop at each end for 95 %, from published tables of the sign test.
+        // How many values to drop at each end for 95 % coverage, according to published tables of the sign
+        // test.
         for (n, left_out) in
             [(1, 0), (5, 0), (6, 0), (8, 0), (9, 1), (10, 1), (12, 2), (15, 3), (20, 5), (25, 7)]
         {
@@ -169,7 +172,8 @@ mod test {
 
     #[test]
     fn a_paired_difference_is_the_textbooks() {
-        // The sleep data of Student (1908): extra hours under two drugs, mean 1.58, t = 4.0621 with 9 degrees.
+        // The sleep data of Student (1908): extra hours of sleep with two drugs, mean 1.58, t = 4.0621 with 9
+        // degrees of freedom.
         let first = [0.7, -1.6, -0.2, -1.2, -0.1, 3.4, 3.7, 0.8, 0.0, 2.0];
         let second = [1.9, 0.8, 1.1, 0.1, -0.1, 4.4, 5.5, 1.6, 4.6, 3.4];
         let found = paired_difference(&first, &second).expect("ten pairs");

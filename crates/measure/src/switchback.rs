@@ -1,7 +1,7 @@
 //! Switchback experiments: settings alternate on a live service, and their windows are compared.
 //!
 //! A round measures each candidate for one window, in random order. All other candidates are compared with
-//! the first: in each round, each gets a difference, as a ratio on a logarithmic scale. Rounds that were
+//! the first: each round gives each of them a difference, for ratios on a logarithmic scale. Rounds that were
 //! disturbed are voided by rules that ignore which candidate was affected, so the coin stays fair among the
 //! remaining rounds. [`crate::sequential`] evaluates the differences.
 //!
@@ -39,18 +39,18 @@ impl Rule {
     /// The default error rate.
     pub const ALPHA: f64 = 0.05;
 
-    /// The level of each deciding interval, with this many candidates besides the first.
+    /// The error rate of each deciding interval, with this many candidates besides the first.
     fn level(&self, contrasts: usize) -> f64 {
         self.alpha / count_of(self.deciding.len().max(1) * contrasts.max(1))
     }
 
-    /// The growth of a unit stake that decides one side of a metric's interval, with this many candidates besides
-    /// the first.
+    /// The growth of a unit stake that decides one side of a metric's interval, with this many candidates
+    /// besides the first.
     pub fn stake(&self, contrasts: usize) -> f64 {
         2.0 / self.level(contrasts)
     }
 
-    /// The minimum number of pairs for a decision, with this many candidates besides the first: a pair at
+    /// The minimum number of pairs for a decision, with this many candidates besides the first. A pair at
     /// most doubles the stake.
     pub fn pairs_least(&self, contrasts: usize) -> usize {
         let refused = self.stake(contrasts);
@@ -70,7 +70,7 @@ pub enum MetricVerdict {
     Worse,
     /// The difference is smaller than the margin.
     NoDifference,
-    /// Different by less than the margin, in every deciding quantity.
+    /// There is no result yet, or the network treated the candidates differently.
     CannotTell {
         /// The approximate number of further pairs needed; `None` if unknown.
         more: Option<usize>,
@@ -78,7 +78,7 @@ pub enum MetricVerdict {
 }
 
 /// The change of one metric, as a share of the first candidate's value (−0.3 for 30 % less); for `engaged`
-/// and `stalls` a difference.
+/// and `stalls`, as a difference.
 #[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MetricChange {
@@ -108,7 +108,8 @@ struct Contrast {
 }
 
 impl Contrast {
-    /// The largest distance of the first candidate's windows from their median, on the scale of differences.
+    /// The largest distance of the first candidate's windows from their median, on the scale of the
+    /// differences.
     fn spread(&self, metric: Metric) -> f64 {
         let known = self.before.iter().find(|(known, _)| *known == metric);
         let values = known.into_iter().flat_map(|(_, values)| values.iter().copied());
@@ -127,7 +128,7 @@ pub struct Switchback {
     names: Vec<String>,
     rule: Rule,
     by: JudgedBy,
-    /// The bets with which sequences of differences begin.
+    /// Creates the sequence of differences, with its bets.
     sequence: fn() -> Sequence,
     contrasts: Vec<Contrast>,
     /// TCP's counts with each candidate.
@@ -158,9 +159,9 @@ pub enum Verdict {
     Mixed,
     /// The difference is smaller than the margin.
     NoDifference,
-    /// Different by less than the margin, in every deciding quantity.
+    /// There are too few pairs for a verdict, or the network treated the candidates differently.
     CannotTell {
-        /// The approximate number of further pairs needed.
+        /// The approximate number of further pairs needed; `None` if it is unknown.
         more: Option<usize>,
     },
 }
@@ -182,13 +183,13 @@ impl Switchback {
     /// The maximum number of values of a metric that are kept for its typical value.
     const VALUES_MAX: usize = crate::sequential::PAIRS_MAX;
 
-    /// An experiment with these candidates, at least two; the others are compared with the first.
+    /// Creates an experiment with at least two candidates; the others are compared with the first.
     pub fn new(names: Vec<String>, rule: Rule) -> Self {
         Self::judged_by(names, rule, JudgedBy::Switchback)
     }
 
-    /// An experiment with another method of measuring. If the settings did not alternate, no coin makes
-    /// differences fair. Intervals are then widened on both sides by the largest distance of the first
+    /// Creates an experiment with this method of measuring. If the settings do not alternate, no coin makes
+    /// the differences fair: intervals are then widened on both sides by the largest distance of the first
     /// candidate's windows from their median.
     pub fn judged_by(names: Vec<String>, rule: Rule, by: JudgedBy) -> Self {
         let contrasts = vec![Contrast::default(); names.len().saturating_sub(1)];
@@ -197,7 +198,7 @@ impl Switchback {
         Self { names, rule, by, sequence, contrasts, seen, rounds: 0, void: Vec::new(), unit: Unit::Requests }
     }
 
-    /// The same with [bets for many short pairs](Sequence::robust).
+    /// Uses [bets for many short pairs](Sequence::robust).
     #[must_use]
     pub fn robust(self) -> Self {
         Self { sequence: Sequence::robust, ..self }
@@ -218,8 +219,8 @@ impl Switchback {
         &self.rule
     }
 
-    /// Adds a round: one window of each candidate, in the order of their names. Returns why the round does
-    /// not count; `None` if it counts.
+    /// Adds a round: one window of each candidate, in the order of their names. Returns why the round is not
+    /// valid; `None` if it is.
     ///
     /// # Panics
     /// If there is not exactly one window per candidate: a bug in the caller.
@@ -228,8 +229,8 @@ impl Switchback {
         self.add_some(&all, windows, seen)
     }
 
-    /// Adds a round of some candidates, by number in ascending order, of which the first is 0: the others are
-    /// no longer measured. Returns why the round does not count; `None` if it counts.
+    /// Adds a round of some candidates, given by number in ascending order; the first is 0. The other
+    /// candidates are no longer measured. Returns why the round is not valid; `None` if it is.
     ///
     /// # Panics
     /// If there is not exactly one window per candidate, or none of candidate 0: a bug in the caller.
@@ -246,12 +247,12 @@ impl Switchback {
                 known.add(network);
             }
         }
-        // If the rate is a deciding metric, it may differ between windows.
+        // If the request rate decides, it may differ between the windows of a round.
         let rate_decides = self.rule.deciding.contains(&Metric::Requests);
         let void = seen.or_else(|| unfair(windows).filter(|why| *why != Unfair::Rates || !rate_decides));
         if let Some(why) = void {
             self.void(why);
-            // Such rounds differ in the number of requests, and are still valid for that metric.
+            // A round with different request rates is still valid for the metric `requests`.
             if why == Unfair::Rates {
                 self.count(candidates, windows, &[Metric::Requests]);
             }
@@ -265,12 +266,12 @@ impl Switchback {
         None
     }
 
-    /// The unit of counts: exchanges, if any window had them.
+    /// The unit of counts: exchanges if any window had exchanges.
     pub const fn unit(&self) -> Unit {
         self.unit
     }
 
-    /// Records a round that does not count.
+    /// Records a round that is not valid.
     pub fn void(&mut self, why: Unfair) {
         match self.void.iter_mut().find(|(known, _)| *known == why) {
             Some((_, rounds)) => *rounds += 1,
@@ -297,12 +298,12 @@ impl Switchback {
         }
     }
 
-    /// The number of rounds that count.
+    /// The number of valid rounds.
     pub const fn rounds(&self) -> usize {
         self.rounds
     }
 
-    /// The number of rounds that do not count, by reason.
+    /// The number of rounds that are not valid, by reason.
     pub fn voided(&self) -> &[(Unfair, usize)] {
         &self.void
     }
@@ -335,7 +336,7 @@ impl Switchback {
         };
         let bounds = bounds.map(|bounds| bounds.wider_by(spread));
         let word = match (sequence, bounds, metric.less_is_better()) {
-            // The difference may be due to the network.
+            // The difference may be due to the network, so it is no result.
             _ if contrast.loss.is_apart() => MetricVerdict::CannotTell { more: None },
             (Some((_, sequence)), Some(bounds), Some(less_is_better)) => {
                 self.word(sequence, bounds, level, less_is_better, metric.is_ratio())
@@ -344,7 +345,7 @@ impl Switchback {
         };
         let as_share = |bounds: Bounds| match metric.is_ratio() {
             true => bounds.map(f64::exp_m1),
-            // Shares lie between 0 and 1, so a difference lies between -1 and 1.
+            // Shares are between 0 and 1, so a difference is between -1 and 1.
             false => bounds.map(|difference| difference.clamp(-1.0, 1.0)),
         };
         MetricChange {
@@ -380,7 +381,7 @@ impl Switchback {
         let distance = bounds.estimate.abs().max(margin - bounds.estimate.abs());
         let all = match self.by {
             JudgedBy::Switchback => sequence.pairs_for(distance, level),
-            // More windows do not make this interval narrower.
+            // Further windows would not make this interval narrower.
             JudgedBy::BeforeAfter => None,
         };
         MetricVerdict::CannotTell { more: all.map(|all| all.saturating_sub(sequence.pairs()).max(1)) }
@@ -396,8 +397,8 @@ impl Switchback {
         found.map_or_else(Vec::new, |(_, sequence)| sequence.differences().to_vec())
     }
 
-    /// The logarithm of the growth of a unit stake that was bet, pair by pair, against "this metric has grown
-    /// by at most this share". Growth by 1/α rejects that hypothesis, at any time.
+    /// The logarithm of the growth of a unit stake that was bet against the hypothesis that this metric has
+    /// grown by at most this share. A growth of the stake by 1/α rejects the hypothesis at any time.
     ///
     /// # Panics
     /// As [`Switchback::changes`].
@@ -424,7 +425,8 @@ impl Switchback {
         verdict_of(&self.words(candidate))
     }
 
-    /// The results of the deciding metrics. Windows without stalled requests decide nothing about stalls.
+    /// The results of the deciding metrics. If no request stalled in any window, `stalls` is no deciding
+    /// metric.
     fn words(&self, candidate: usize) -> Vec<MetricVerdict> {
         let words = self.rule.deciding.iter().map(|metric| (metric, self.change(candidate, *metric).word));
         words
@@ -435,15 +437,15 @@ impl Switchback {
             .collect()
     }
 
-    /// Whether every deciding metric has a result, so that more rounds would change nothing.
+    /// Whether every deciding metric has a result: more rounds would then change nothing.
     pub fn is_decided(&self) -> bool {
         (1..self.names.len()).all(|candidate| {
             self.words(candidate).iter().all(|word| !matches!(word, MetricVerdict::CannotTell { .. }))
         })
     }
 
-    /// The loss in the windows of a candidate (counted from 1) and of the first, over the pairs that count. If
-    /// it differs, no metric has a result.
+    /// The loss in the windows of a candidate (counted from 1) and of the first, over the valid pairs. If the
+    /// loss differs, no metric has a result.
     ///
     /// # Panics
     /// As [`Switchback::changes`].
@@ -456,19 +458,20 @@ impl Switchback {
         &self.seen
     }
 
-    /// The finding that the network treated candidates differently, if it did; `object` is the service.
+    /// The finding that the network treated candidates differently, if it did. `object` is the service's
+    /// name.
     pub fn loss_differs(&self, object: &str) -> Option<Finding> {
         let withheld = self.contrasts.iter().any(|contrast| contrast.loss.is_apart());
         network::loss_differs(object, &self.names, &self.seen, self.voided_by(Unfair::Loss), withheld)
     }
 
     /// The best candidate, counted from 0: the one with the largest improvement over the first, or the first
-    /// if every other is worse. `None` if unknown.
+    /// if all others are worse. `None` if it is unknown.
     pub fn winner(&self) -> Option<usize> {
         self.winner_within(&[])
     }
 
-    /// Like [`Switchback::winner`], among the candidates that exceed no limit.
+    /// Like [`Switchback::winner`], but only among candidates that exceed no limit.
     pub fn winner_within(&self, limits: &[Limit]) -> Option<usize> {
         let others = 1..self.names.len();
         let gain = |candidate: usize| -> f64 {
@@ -489,7 +492,7 @@ impl Switchback {
     }
 
     /// The limits that a candidate's typical value exceeds, with that value. A value that was not measured
-    /// exceeds its limit.
+    /// counts as exceeding its limit.
     ///
     /// # Panics
     /// As [`Switchback::changes`].
@@ -503,8 +506,8 @@ impl Switchback {
         self.void.iter().find(|(known, _)| *known == why).map_or(0, |(_, rounds)| *rounds)
     }
 
-    /// Whether this many rounds had too few requests, and no other round contradicts that. Rounds in which
-    /// the machine stalled do not count: they may have had no requests either.
+    /// Whether this many rounds had too few requests, and no round had enough. Rounds in which the machine
+    /// stalled are ignored, because they may have had no requests either.
     pub fn is_silent(&self, rounds: usize) -> bool {
         let silent = self.voided_by(Unfair::Requests);
         let still = self.voided_by(Unfair::Machine);
@@ -512,8 +515,8 @@ impl Switchback {
         self.rounds == 0 && silent >= rounds && silent + still == void
     }
 
-    /// Whether rounds are void because of the candidates themselves: in a closed loop, the request rate
-    /// depends on the response time.
+    /// Whether rounds are void because of the candidates themselves: in a closed loop, a candidate's response
+    /// times determine its request rate.
     pub fn closed_loop(&self, candidate: usize) -> bool {
         let rates = self.voided_by(Unfair::Rates);
         let change = self.change(candidate, Metric::Requests);
@@ -553,7 +556,7 @@ fn entry<T>(list: &mut Vec<(Metric, T)>, metric: Metric, new: fn() -> T) -> &mut
     &mut list[at].1
 }
 
-/// A change for people: `-55.1 % (-61.0 to -48.2)`, points for `engaged`.
+/// Formats a change: `-55.1 % (-61.0 to -48.2)`; in percentage points for `engaged`.
 impl fmt::Display for MetricChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some(Bounds { estimate, low, high }) = self.change else { return f.write_str("-") };
@@ -620,7 +623,7 @@ mod test {
         figures(typical * (sd * normal).exp())
     }
 
-    /// Runs rounds until a decision.
+    /// Runs rounds until there is a decision.
     fn decided(ratio: f64, seed: u64) -> (Switchback, usize) {
         let mut chance = Chance::stream(seed, &[]);
         let mut switchback = Switchback::new(vec!["current".to_owned(), "latency".to_owned()], rule());
@@ -792,7 +795,7 @@ mod test {
         let of = |by: JudgedBy, after: f64| {
             let names = vec!["current".to_owned(), "rx-channels=1".to_owned()];
             let mut all = Switchback::judged_by(names, rule(), by);
-            // Windows without the change differ from their median by a factor of 1.3 at most.
+            // Windows without the change differ from their median by at most a factor of 1.3.
             for before in [103.0, 77.0, 96.0, 118.0, 90.0, 130.0, 99.0, 107.0].repeat(6) {
                 all.add(&[figures(before), figures(after)], None);
             }

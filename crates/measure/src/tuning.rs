@@ -1,14 +1,13 @@
 //! Decides what a search for the best setting measures next.
 //!
-//! Rounds measure the current settings and each remaining candidate once. After each round, candidates are dropped
-//! that are clearly worse than the best one, exceed a limit, or cannot improve the goal by the margin
-//! (successive elimination: Even-Dar, Mannor, Mansour, "Action elimination and stopping conditions", JMLR
-//! 2006). The first rounds are short, because some candidates may harm the service. The measurements that
-//! selected a candidate are biased in its favour, so the best two are compared with the current settings in
-//! new pairs, by the confidence sequence of [`crate::sequential`].
+//! Each round measures the current settings and each remaining candidate once. After each round, candidates
+//! are dropped that are clearly worse than the best one, exceed a limit, or cannot improve the goal by the
+//! margin (successive elimination: Even-Dar, Mannor, Mansour, "Action elimination and stopping conditions",
+//! JMLR 2006). The first rounds are short, because some candidates may harm the service. Measurements that
+//! selected a candidate are biased in its favour. Therefore new pairs compare the best two with the current
+//! settings, by the confidence sequence of [`crate::sequential`].
 //!
-//! Everything here is a function of the rounds, so a search that was
-//! interrupted resumes by adding its rounds again.
+//! Everything here is a function of the rounds, so an interrupted search resumes by adding its rounds again.
 
 use std::fmt;
 
@@ -19,31 +18,32 @@ use serde::{Deserialize, Serialize};
 use crate::sequential::{Sequence, hodges_lehmann};
 use crate::switchback::{Figures, Metric, MetricVerdict, Rule, Switchback, Unfair};
 
-/// The number of candidates in the proof besides the current settings: the best and the runner-up.
+/// The number of candidates in the proof besides the current settings: the best one and the runner-up.
 pub const FINALISTS: usize = 2;
 
-/// The length of the windows of the first look, and of the first rounds of the elimination, as parts of an
-/// ordinary one: many short windows detect a harmful candidate sooner than a few long ones.
+/// The length of the windows in the first look and in the first rounds of the elimination, as a divisor of
+/// the ordinary length. Many short windows detect a harmful candidate sooner than a few long ones.
 const FIRST_LOOK_PART: u32 = 10;
 const SHORT_PART: u32 = 4;
 
-/// The number of rounds of the elimination with short windows, unless the goal is a p99: short windows have
-/// too few requests for that.
+/// The number of elimination rounds with short windows. If the goal is p99 there are none, because short
+/// windows have too few requests for that.
 const SHORT_ROUNDS: usize = 8;
 
 /// The cost of an ordinary window, in the unit of [`cost`].
 const WHOLE_COSTS: usize = 5;
 
-/// The rounds of the first look, and the number of void rounds after which it ends.
+/// The number of rounds in the first look, and the number of void rounds after which it ends.
 const PROBES: usize = 3;
 const PROBES_VOID_MAX: usize = 2;
 
-/// How far beyond its limit a figure must be in each short round for a candidate to be dropped, as a factor.
-/// The p99 of a short window depends on few requests.
+/// The factor by which a figure must exceed its limit in each short round for a candidate to be dropped. The
+/// p99 of a short window depends on few requests.
 const GROSS: f64 = 1.4;
 const GROSS_P99: f64 = 2.0;
 
-/// The rounds after which the remaining candidates are ranked, and the minimum that a time limit must allow.
+/// The number of rounds after which the remaining candidates are ranked, and the minimum that a time limit
+/// must allow.
 const ROUNDS_MAX: usize = 24;
 const ROUNDS_LEAST: usize = 4;
 
@@ -55,22 +55,23 @@ const ELIMINATION_SHARE: f64 = 0.45;
 const VARIANTS_SHARE: f64 = 0.6;
 
 /// The threshold for dropping a candidate: the logarithm of a stake's growth in the betting test of
-/// [`crate::sequential`], which limits the weight of outliers. The threshold is lower than a verdict's,
-/// because a wrong elimination costs only part of the improvement. It cannot be much lower, because each
+/// [`crate::sequential`], which limits the weight of outliers. It is lower than a verdict's threshold,
+/// because a wrong elimination costs only a part of the improvement. It cannot be much lower, because each
 /// candidate is tested against several limits after each round.
 const DROPS: f64 = 3.689;
 
-/// The growth that drops a candidate which is harmless but not the best: it may be measured for longer.
+/// The growth for dropping a candidate that is not the best but harmless, and may therefore be measured for
+/// longer.
 const DROPS_HARMLESS: f64 = 4.605;
 
-/// The growth that shows in the proof that a limit is exceeded.
+/// The growth in the proof that shows that a limit is exceeded.
 const EXCEEDS: f64 = 0.693;
 
-/// The minimum number of pairs of a proof. A verdict that ends a measurement early overstates the
+/// The minimum number of pairs in a proof. A verdict that ends a measurement early overstates the
 /// improvement.
 const PROOF_LEAST: usize = 12;
 
-/// After this many rounds without a valid one, candidates cannot be ranked.
+/// After this many rounds of which none is valid, candidates cannot be ranked.
 const STUCK_ROUNDS: usize = 8;
 
 /// The goal of a search.
@@ -121,9 +122,9 @@ pub enum Out {
         /// The earlier candidate.
         candidate: String,
     },
-    /// An earlier search of this service dropped it.
+    /// An earlier search for this service dropped the candidate.
     Earlier {
-        /// The reason and the time.
+        /// Why and when the earlier search dropped it.
         words: String,
     },
     /// The metric to improve became worse, or requests stalled.
@@ -144,7 +145,7 @@ pub enum Out {
 impl fmt::Display for Out {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            // The following lines are evidence.
+            // Further lines of the message are evidence.
             Self::Refused { words } => f.write_str(words.lines().next().unwrap_or_default()),
             Self::Same { candidate } => write!(f, "the same as {candidate}"),
             Self::Earlier { words } => f.write_str(words),
@@ -192,7 +193,7 @@ pub enum TunerStep {
         /// The candidates in ascending order; 0 is the current settings.
         candidates: Vec<usize>,
     },
-    /// Give [`Tuner::add_variants`] the variants of this candidate.
+    /// Call [`Tuner::add_variants`] with the variants of this candidate.
     Variants(usize),
     /// No further round is needed.
     Done,
@@ -205,7 +206,7 @@ pub struct Tuner {
     rule: Rule,
     names: Vec<String>,
     with_variants: bool,
-    /// The time limit and the time spent, in parts of a window ([`WHOLE_COSTS`]).
+    /// The time limit and the time spent, in the unit of [`cost`] ([`WHOLE_COSTS`] per ordinary window).
     budget: usize,
     spent: usize,
     windows: usize,
@@ -227,13 +228,13 @@ enum Next {
 pub struct Heat {
     /// The stage.
     pub stage: TunerStage,
-    /// The rounds, with the candidates of the stage.
+    /// The rounds of the stage, with its candidates.
     pub switchback: Switchback,
-    /// The candidates of the stage; the first is 0.
+    /// The numbers of the stage's candidates in the search; the first is 0.
     candidates: Vec<usize>,
-    /// The figures of each valid round, by number in the stage.
+    /// The figures of each valid round, by the candidate's number in the stage.
     rounds: Vec<Vec<Option<Figures>>>,
-    /// Why candidates were dropped, by number in the stage.
+    /// Why candidates were dropped, by their number in the stage.
     out: Vec<Option<Out>>,
     void: usize,
 }
@@ -251,27 +252,27 @@ impl Heat {
         }
     }
 
-    /// The candidates that are still measured, by number in the stage.
+    /// The candidates that are still measured, by their number in the stage.
     fn left(&self) -> Vec<usize> {
         (1..self.candidates.len()).filter(|candidate| self.out[*candidate].is_none()).collect()
     }
 
-    /// By how much a candidate is worse than another in each round that measured both, as logarithms.
+    /// By how much a candidate is worse than another one, as a logarithm for each round that measured both.
     fn worse_by(&self, candidate: usize, other: usize, metric: Metric) -> Vec<f64> {
         let rounds =
             self.rounds.iter().filter_map(|round| worse_by(metric, &round[other]?, &round[candidate]?));
         rounds.collect()
     }
 
-    /// Whether a candidate is worse than another by more than this, as a logarithm, according to a stake that
-    /// grows by `growth`.
+    /// Whether a candidate is worse than another one by more than `most`, a logarithm: the stake of that bet
+    /// has grown by `growth`.
     fn is_worse(&self, candidate: usize, other: usize, metric: Metric, most: f64, growth: f64) -> bool {
         let mut sequence = Sequence::robust();
         self.worse_by(candidate, other, metric).into_iter().for_each(|pair| sequence.add(pair));
         sequence.against_at_most(most) >= growth
     }
 
-    /// The length of the next windows, as a part of an ordinary one.
+    /// The length of the next windows, as a divisor of the ordinary length.
     fn part(&self, metric: Metric) -> u32 {
         let is_short = self.rounds.len() < SHORT_ROUNDS && self.void == 0 && metric != Metric::P99;
         match self.stage {
@@ -291,18 +292,18 @@ impl Heat {
         hodges_lehmann(&self.worse_by(candidate, 0, metric)).map(f64::exp_m1)
     }
 
-    /// The candidate that improves the metric most, of these.
+    /// The candidate among `of` that improves the metric most.
     fn best(&self, of: &[usize], metric: Metric) -> Option<usize> {
         of.iter().copied().max_by(|one, other| self.gain(*one, metric).total_cmp(&self.gain(*other, metric)))
     }
 
-    /// The number of rounds in which a candidate stalled and the current settings did not.
+    /// The number of rounds in which a candidate's requests stalled, but not those of the current settings.
     fn stalls(&self, candidate: usize) -> usize {
         let stalled = |figures: &Option<Figures>| figures.is_some_and(|figures| figures.stalled());
         self.rounds.iter().filter(|round| stalled(&round[candidate]) && !stalled(&round[0])).count()
     }
 
-    /// Whether most of the rounds so far were void for a candidate.
+    /// Whether there are enough void rounds, and no valid one, to give up.
     fn is_stuck(&self) -> bool {
         self.rounds.is_empty() && self.void >= STUCK_ROUNDS
     }
@@ -324,8 +325,8 @@ impl Heat {
 }
 
 impl Tuner {
-    /// A search among candidates, the first of which is the current settings, in a time of this many windows.
-    /// With `with_variants`, the best candidate is tried with other values.
+    /// Creates a search among these candidates, for a time of this many windows. The first candidate is the
+    /// current settings. With `with_variants`, variants of the best candidate are tried, too.
     pub fn new(names: Vec<String>, aim: Aim, margin: f64, with_variants: bool, windows: usize) -> Self {
         let rule = rule(&aim, margin);
         let heat = Heat::new(TunerStage::FirstLook, &names, (0..names.len()).collect(), &rule);
@@ -346,8 +347,8 @@ impl Tuner {
         }
     }
 
-    /// The minimum number of windows of a search among this many candidates besides the current settings, of
-    /// which `variants` are variants of the best.
+    /// The minimum number of windows of a search with this many candidates besides the current settings, plus
+    /// `variants` variants of the best one.
     pub fn windows_least(candidates: usize, variants: usize) -> usize {
         let of_variants = if variants > 0 { ROUNDS_LEAST * (variants + 2) } else { 0 };
         PROBES * (candidates + 1).div_ceil(WHOLE_COSTS)
@@ -374,7 +375,7 @@ impl Tuner {
         &self.names
     }
 
-    /// The rounds of the present stage, or of the last one.
+    /// The rounds of the current stage, or of the last one.
     pub const fn rounds(&self) -> &Switchback {
         &self.heat.switchback
     }
@@ -386,7 +387,7 @@ impl Tuner {
         self.ended.iter().chain(last)
     }
 
-    /// The number of measured windows, short ones included.
+    /// The number of measured windows, including short ones.
     pub const fn windows(&self) -> usize {
         self.windows
     }
@@ -396,7 +397,8 @@ impl Tuner {
         self.spent / WHOLE_COSTS
     }
 
-    /// The best candidate: proved to be better than the current settings, and within all limits.
+    /// The best candidate, which was proved to be better than the current settings and within all limits;
+    /// `None` if there is none.
     pub const fn winner(&self) -> Option<usize> {
         self.winner
     }
@@ -406,12 +408,12 @@ impl Tuner {
         self.heat.candidates.iter().position(|candidate| Some(*candidate) == self.winner)
     }
 
-    /// Whether rounds were measured and none of them counts, so that candidates cannot be ranked.
+    /// Whether rounds were measured but none is valid, so that candidates cannot be ranked.
     pub fn is_stuck(&self) -> bool {
         self.heat.is_stuck()
     }
 
-    /// Adds the round that [`Tuner::step`] asked for. Returns why it does not count, if so.
+    /// Adds the round that [`Tuner::step`] requested. Returns why it is not valid; `None` if it is.
     ///
     /// # Panics
     /// If there is not one window for each candidate of the round: a bug in the caller.
@@ -455,7 +457,7 @@ impl Tuner {
         }
     }
 
-    /// Ends the search, because the time is over. The verdicts of the proof so far count.
+    /// Ends the search, because the time is over. The verdicts that the proof has reached count.
     pub fn end(&mut self) {
         if self.heat.stage == TunerStage::Proof && self.step == Next::Round {
             self.conclude();
@@ -463,7 +465,7 @@ impl Tuner {
         self.step = Next::Done;
     }
 
-    /// Adds variants of the best candidate, by name; none if there are none.
+    /// Adds the variants of the best candidate, by name; there may be none.
     pub fn add_variants(&mut self, names: Vec<String>) {
         let Next::Variants(best) = self.step else { return };
         let before = self.finalists();
@@ -487,16 +489,16 @@ impl Tuner {
         self.begin(TunerStage::Proof, all);
     }
 
-    /// The best candidates of the present stage, by number.
+    /// The best candidates of the current stage, by their number in the search.
     fn finalists(&self) -> Vec<usize> {
         let mut left = self.heat.standings(self.aim.metric);
         left.retain(|standing| standing.out.is_none());
-        // A stable sort: the best first among those whose estimates are within the limits.
+        // The sort is stable: it keeps the ranking among candidates within the limits, and among the others.
         left.sort_by_key(|standing| !self.seems_within(standing.candidate));
         left.iter().take(FINALISTS).map(|standing| self.heat.candidates[standing.candidate]).collect()
     }
 
-    /// Drops candidates that are far beyond a limit in each short round.
+    /// In the first look, drops candidates that are far beyond a limit in each round.
     fn look(&mut self) {
         if self.heat.rounds.len() < PROBES && self.heat.void < PROBES_VOID_MAX {
             return;
@@ -520,7 +522,7 @@ impl Tuner {
                     })
                 })
             };
-            // If most rounds were void, too few remain to drop a candidate.
+            // Void rounds may leave too few rounds to drop a candidate.
             let rounds = heat.rounds.iter().filter(|_| heat.rounds.len() >= PROBES);
             let found: Option<Vec<Out>> = rounds.map(gross).collect();
             heat.out[candidate] = found.and_then(|found| found.into_iter().next_back());
@@ -536,7 +538,8 @@ impl Tuner {
         }
     }
 
-    /// Drops candidates that are clearly not the best, and ends the stage when the rest is ranked.
+    /// In an elimination, drops candidates that are clearly not the best. Ends the stage once the others are
+    /// ranked.
     fn eliminate(&mut self) {
         let is_first = self.heat.stage == TunerStage::Elimination;
         let (most, share) = match is_first {
@@ -550,7 +553,7 @@ impl Tuner {
         for candidate in self.heat.left() {
             self.heat.out[candidate] = self.why_out(candidate);
         }
-        // A candidate that may soon be dropped because of a limit does not drop others.
+        // A candidate that seems to exceed a limit may soon be dropped, so do not compare others with it.
         let within: Vec<usize> =
             self.heat.left().into_iter().filter(|candidate| self.seems_within(*candidate)).collect();
         if let Some(best) = self.heat.best(&within, self.aim.metric) {
@@ -592,7 +595,7 @@ impl Tuner {
                     before.extend(left.map(|standing| heat.candidates[standing.candidate]));
                 }
                 before.retain(|candidate| Some(candidate) != best && !harms(*candidate));
-                // The best candidate is the runner-up of its variant only if there is no other.
+                // A variant's original is the runner-up only if there is no other candidate.
                 before.sort_by_key(|candidate| self.heat.candidates.contains(candidate));
                 let mut all: Vec<usize> = best.copied().into_iter().chain(before).collect();
                 all.truncate(FINALISTS);
@@ -605,8 +608,7 @@ impl Tuner {
         }
     }
 
-    /// Whether the estimates of a candidate are within the limits. Estimates that were not measured count as
-    /// within.
+    /// Whether a candidate's estimates are within the limits. Metrics that were not measured count as within.
     fn seems_within(&self, candidate: usize) -> bool {
         let mut limits = self.aim.limits.iter();
         limits.all(|(guarded, most)| {
@@ -615,7 +617,7 @@ impl Tuner {
         })
     }
 
-    /// Why a candidate should not be measured any longer.
+    /// Why a candidate need not be measured any longer; `None` if it must be.
     fn why_out(&self, candidate: usize) -> Option<Out> {
         let heat = &self.heat;
         if heat.stalls(candidate) > 1 {
@@ -636,7 +638,7 @@ impl Tuner {
         }
     }
 
-    /// The minimum improvement that counts, as a logarithm.
+    /// The minimum improvement that matters, as a logarithm.
     fn margin(&self) -> f64 {
         match self.aim.metric.less_is_better() {
             Some(false) => self.rule.margin.ln_1p(),
@@ -644,7 +646,7 @@ impl Tuner {
         }
     }
 
-    /// Drops finalists that cannot win, and ends the proof when all others are decided.
+    /// In the proof, drops finalists that cannot win. Ends the proof once all others are decided.
     fn prove(&mut self) {
         if self.heat.is_stuck() || self.spent >= self.budget {
             return self.end();
@@ -661,19 +663,19 @@ impl Tuner {
             return;
         }
         for candidate in self.heat.left().into_iter().filter(|candidate| *candidate != best) {
-            // The order of two good candidates needs no proof.
+            // The order of two good candidates need not be proved.
             let is_behind = self.heat.is_worse(candidate, best, self.aim.metric, 0.0, EXCEEDS);
             if is_behind || pairs > 2 * PROOF_LEAST {
                 self.heat.out[candidate] = Some(Out::Behind);
             }
         }
-        // A metric that seems to be beyond its limit needs more pairs.
+        // A metric that seems to exceed its limit needs further pairs.
         if self.unproved(best).is_none() && self.seems_within(best) && self.heat.left() == [best] {
             self.end();
         }
     }
 
-    /// The conditions that a candidate does not meet to be the winner.
+    /// Why a candidate has not been proved to be the winner; `None` if it has.
     fn unproved(&self, candidate: usize) -> Option<Out> {
         let change = self.heat.switchback.change(candidate, self.aim.metric);
         if change.word == MetricVerdict::Worse || self.heat.stalls(candidate) > 1 {
@@ -681,7 +683,7 @@ impl Tuner {
         }
         for (guarded, most) in self.aim.limits.iter() {
             let metric = metric_of(guarded);
-            // A limit on a metric that the proof did not measure is not proved.
+            // A limit is not proved if the proof did not measure its metric.
             let growth = self.heat.growth(candidate, metric);
             let is_beyond = self.heat.is_worse(candidate, 0, metric, most.share().ln_1p(), EXCEEDS);
             if growth.is_none() || is_beyond {
@@ -707,12 +709,12 @@ impl Tuner {
     }
 }
 
-/// The rule of the proof: the goal decides, together with stalled requests, which have no response times.
+/// The rule of the proof: the goal decides, and so do stalled requests, which have no response times.
 fn rule(aim: &Aim, margin: f64) -> Rule {
     Rule { deciding: vec![aim.metric, Metric::Stalls], margin, alpha: Rule::ALPHA }
 }
 
-/// The cost of a window, which includes the pause before it.
+/// The cost of a window and of the pause before it.
 const fn cost(part: u32) -> usize {
     match part {
         1 => WHOLE_COSTS,
@@ -764,7 +766,7 @@ mod test {
         Tuner::new(names, aim, 0.05, with_variants, 545)
     }
 
-    /// Runs a search with windows without noise.
+    /// Runs a search in which windows have no noise.
     fn run(tuner: &mut Tuner, of: impl Fn(usize) -> (f64, f64)) {
         for _ in 0..1_000 {
             match tuner.step() {
@@ -794,7 +796,7 @@ mod test {
     #[test]
     fn what_harms_is_dropped_in_short_rounds_and_the_best_within_the_limits_wins() {
         let mut tuner = tuner(5, false, "p99=+15%");
-        // The last candidate is the best by the goal, but beyond the limit.
+        // The last candidate is the best one by the goal, but exceeds the limit.
         run(&mut tuner, |at| {
             [(100.0, 500.0), (80.0, 510.0), (300.0, 500.0), (98.0, 500.0), (70.0, 500.0), (60.0, 1_500.0)][at]
         });

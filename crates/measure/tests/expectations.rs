@@ -1,5 +1,5 @@
-//! How often the range that is predicted for a policy contains the measured value: each recorded server is
-//! estimated from the records of the others. `-- --nocapture` prints every estimate.
+//! Checks how often the predicted range of a policy contains the measured value. Each recorded server is
+//! predicted from the records of the others. `-- --nocapture` prints every prediction.
 #![allow(clippy::print_stdout, reason = "the estimates are printed for a person who runs the test")]
 
 use std::collections::BTreeSet;
@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use measure::Interval;
 use measure::expectation::{Experience, HOLDS, Load, Recorded};
 
-/// The prediction for a record, and the measured values.
+/// A prediction, with the record that it is for.
 struct Case<'a> {
     record: &'a Recorded,
     cpu: Interval,
@@ -64,7 +64,7 @@ fn a_stated_range_holds_what_was_measured_on_a_server_that_it_does_not_know() {
     let cpu = share(&|case| holds(&case.cpu, case.record.cpu), &of_all);
     let p50 = share(&|case| holds(&case.p50, case.record.p50), &of_all);
     println!("{} cases: cpu {cpu:.3}, p50 {p50:.3}", of_all.len());
-    // Of the ranges that predict a saving, how many records had one?
+    // The records for which a saving was predicted, and the share of them that had one.
     let savings: Vec<&Case<'_>> = cases.iter().filter(|case| case.cpu.high < 0.0).collect();
     let saved = share(&|case| case.record.cpu < 0.0, &savings);
     println!("{} predict a saving, and {saved:.3} of them saved", savings.len());

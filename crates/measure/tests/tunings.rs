@@ -1,5 +1,5 @@
-//! Searches for the best setting, replayed on recorded windows: services whose candidates have known effects,
-//! with the noise of windows that were measured one after another on a real machine.
+//! Replays searches for the best setting on recorded windows. The candidates of the simulated services have
+//! known effects. The noise is that of consecutive windows on a real machine.
 //!
 //! `RECORDS=3 cargo test -p netpolicy-measure --test tunings -- --nocapture` prints the table of
 //! docs/measurements/judge.md.
@@ -13,30 +13,30 @@ use measure::switchback::{Figures, Metric, Rule, Switchback};
 use measure::tuning::{Aim, FINALISTS, Tuner, TunerStep};
 use model::Chance;
 
-/// Windows without any change, in the order in which they were measured, by the load of the machine.
+/// Consecutive windows without any change, by the load of the machine.
 const RECORDS: [(&str, &str); 3] = [
     ("idle", include_str!("recorded/idle.txt")),
     ("a compiler", include_str!("recorded/compiler.txt")),
     ("overcommitted", include_str!("recorded/overcommitted.txt")),
 ];
 
-/// The searches of each kind of service for each record and goal, unless `REPLAYS` gives another number.
+/// The number of searches for each kind of service, record and goal, unless `REPLAYS` says otherwise.
 const REPLAYS: u32 = 20;
 
-/// The margin and the limits of `tune`, and the windows that fit into its ten minutes.
+/// The margin and the limits of `tune`, and the number of windows that fit into its ten minutes.
 const MARGIN: f64 = 0.05;
 const LIMITS: &str = "p50=+15%,p90=+15%,p99=+15%,cpu=+25%";
 const WINDOWS: usize = 545;
 
-/// The candidates of `tune`; the number of those with timeouts, and the number of variants of each of these.
+/// The number of candidates of `tune`, of those with timeouts, and of variants of each of the latter.
 const CANDIDATES: usize = 11;
 const WITH_TIMEOUTS: usize = 7;
 const VARIANTS: usize = 4;
 
-/// The pause before each window, as a part of an ordinary one.
+/// The pause before each window, as a share of an ordinary window.
 const PAUSE: f64 = 0.1;
 
-/// How often a winner runs again, and for how many pairs.
+/// How often the winner is measured again, and for how many pairs.
 const REPETITIONS: usize = 5;
 const REPETITION_PAIRS: usize = 8;
 
@@ -71,7 +71,8 @@ impl Effect {
 /// A kind of service: the effects of its candidates and of their variants.
 #[derive(Clone, Copy, Debug)]
 enum Kind {
-    /// One candidate is far better than the others, which differ from the current settings in both directions.
+    /// One candidate is far better than the others. These differ from the current settings in both
+    /// directions.
     OneHelps,
     /// Several candidates improve the goal, by 6 to 14 %.
     ManyAreClose,
@@ -100,11 +101,11 @@ struct Service {
 }
 
 impl Service {
-    /// Candidates in random order; variants of candidate `c` follow all candidates.
+    /// Creates candidates in random order; the variants of all candidates follow them.
     fn new(kind: Kind, metric: Metric, chance: &mut Chance) -> Self {
         let between = |low: f64, high: f64, chance: &mut Chance| low + (high - low) * chance.unit();
-        // Candidates that do not help: some harm much, as long timeouts do, two are beyond a limit, and
-        // others cost a little.
+        // Candidates that do not help. Some do much harm, as long timeouts do; two exceed a limit; others
+        // cost a little.
         let mut all: Vec<Effect> = (0..CANDIDATES)
             .map(|at| match at {
                 3..=6 => {
@@ -142,7 +143,8 @@ impl Service {
         chance.shuffle(&mut all);
         let mut effects = vec![NONE];
         effects.extend(&all);
-        // Variants of a candidate are near to it; the last one of a good candidate may be better.
+        // The effects of variants are close to the candidate's; the last variant of a good candidate may be
+        // better.
         for of in &all {
             for at in 0..VARIANTS {
                 let by = |effect: f64, chance: &mut Chance| effect * between(0.97, 1.1, chance);
@@ -166,7 +168,7 @@ impl Service {
         Self { effects, metric }
     }
 
-    /// The numbers of a candidate's variants. Only some have timeouts.
+    /// The numbers of a candidate's variants. Only candidates with timeouts have any.
     fn variants(candidate: usize) -> Vec<usize> {
         if candidate > WITH_TIMEOUTS {
             return Vec::new();
@@ -183,9 +185,9 @@ impl Service {
 /// A recorded machine, on which a service is measured window after window.
 struct Machine {
     windows: Vec<Figures>,
-    /// How much adjacent windows differ, as a standard deviation of logarithms: p50, p90, CPU.
+    /// How much adjacent windows of p50, p90 and CPU differ, as standard deviations of logarithms.
     white: [f64; 3],
-    /// The time, in windows.
+    /// The current time, in windows.
     at: f64,
 }
 
@@ -203,8 +205,8 @@ impl Machine {
     }
 
     /// The next window, with the effect of the candidate in force. Windows of a part of a second share the
-    /// figures of that second, and have more noise of the kind by which adjacent windows differ, as they have
-    /// fewer requests.
+    /// figures of that second. They have more of the noise by which adjacent windows differ, because they
+    /// have fewer requests.
     fn window(&mut self, effect: Effect, part: u32, chance: &mut Chance) -> Figures {
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a position in a record")]
         let window = self.windows[self.at as usize % self.windows.len()];
@@ -253,11 +255,11 @@ fn read(line: &str) -> Figures {
 
 /// The result of a search.
 struct Found {
-    /// The winner, and the share by which it improves the goal by its proof.
+    /// The winner, and by which share it improves the goal according to its proof.
     winner: Option<(usize, f64)>,
-    /// Windows, a short one counted as the share of time that it takes.
+    /// The number of windows; a short window counts as a part of one.
     windows: f64,
-    /// Windows in which a candidate exceeded a limit.
+    /// The number of windows in which a candidate exceeded a limit.
     beyond: f64,
 }
 
@@ -265,7 +267,7 @@ fn search(service: &Service, machine: &mut Machine, chance: &mut Chance) -> Foun
     let aim = Aim { metric: service.metric, limits: LIMITS.parse().expect("limits") };
     let names: Vec<String> = (0..=CANDIDATES).map(|candidate| candidate.to_string()).collect();
     let mut tuner = Tuner::new(names, aim.clone(), MARGIN, true, WINDOWS);
-    // The number of each candidate among the effects.
+    // The index of each candidate's effect.
     let mut known: Vec<usize> = (0..=CANDIDATES).collect();
     let (mut windows, mut beyond) = (0.0, 0.0);
     loop {
@@ -312,7 +314,7 @@ fn search(service: &Service, machine: &mut Machine, chance: &mut Chance) -> Foun
     Found { winner, windows, beyond }
 }
 
-/// The pairs after which the same rule shows that a candidate without any effect has none.
+/// The number of pairs after which the same rule shows that a candidate without effect has none.
 fn pairs_of_grid(record: &str, metric: Metric) -> f64 {
     const STARTS: u32 = 8;
     const PAIRS_MAX: u32 = 1_000;
@@ -344,7 +346,7 @@ fn pairs_of_grid(record: &str, metric: Metric) -> f64 {
     pairs.sum::<f64>() / f64::from(STARTS)
 }
 
-/// The number of records: all with `RECORDS=3`, which takes minutes.
+/// The number of records to replay: all with `RECORDS=3`, which takes minutes.
 fn records() -> usize {
     std::env::var("RECORDS").ok().and_then(|number| number.parse().ok()).unwrap_or(1)
 }

@@ -1,4 +1,4 @@
-//! Candidates of which at most one is in force at a time, each applied by an ordinary transaction.
+//! Alternates candidates: at most one is in force at a time. Each is applied by an ordinary transaction.
 
 use std::borrow::Cow;
 use std::time::{Duration, Instant};
@@ -14,18 +14,18 @@ use session::{Exit, Fault, Operator, Session, clock, cycle};
 use crate::judge::candidate::Candidate;
 use crate::judge::held::Proposed;
 
-/// How long a candidate may outlast its window if this program dies; then the next netpolicy command that
-/// checks rolls it back.
+/// How long a candidate may outlast its window if this program dies. After that, the next netpolicy command
+/// that checks for expired transactions rolls it back.
 const GRACE: Duration = Duration::from_secs(30);
 
-/// Candidates of which at most one is in force. Dropping it restores the host.
+/// Candidates, of which at most one is in force. Dropping this restores the host.
 #[derive(Debug)]
 pub struct Alternation<'a, K: Knobs<Error = KernelError> = Kernel> {
     session: &'a Session,
     journal: Journal,
     kernel: K,
     candidates: Vec<Arm>,
-    /// The candidate in force, if it changes anything, and its transaction.
+    /// The candidate in force with its transaction; `None` if it changes nothing.
     in_force: Option<(usize, TransactionName)>,
     /// When the candidate in force was applied, and how long each candidate was in force before.
     since: Instant,
@@ -42,7 +42,7 @@ pub struct Alternation<'a, K: Knobs<Error = KernelError> = Kernel> {
 #[derive(Debug)]
 struct Arm {
     plan: Plan,
-    /// The expected settings of all candidates while this one is in force, by object.
+    /// For each object, the expected settings of all candidates while this candidate is in force.
     expected: Vec<Vec<Setting>>,
 }
 
@@ -60,8 +60,8 @@ impl<'a> Alternation<'a> {
     /// program](Journal::owned_by_session).
     ///
     /// # Errors
-    /// If the planner refuses. Exit 7 for a candidate that cannot alternate: it disturbs traffic, or cannot
-    /// be undone.
+    /// If the planner refuses. Exit 7 for a candidate that cannot alternate, because it disturbs traffic or
+    /// cannot be undone.
     pub fn plan(
         candidates: &[Candidate],
         target: &MeasuredService,
@@ -77,7 +77,7 @@ impl<'a> Alternation<'a> {
         Self::of_plans(plans, session, journal, turn)
     }
 
-    /// Creates an alternation of these plans, each made for the current host.
+    /// Creates an alternation of these plans, all made for the current host.
     ///
     /// # Errors
     /// If the journal cannot be read.
@@ -122,10 +122,10 @@ impl<'a, K: Knobs<Error = KernelError>> Alternation<'a, K> {
         })
     }
 
-    /// The namespaces to keep open, so that everything can be restored.
+    /// Opens the namespaces that must stay open so that everything can be restored.
     ///
     /// # Errors
-    /// If one cannot be opened.
+    /// If a namespace cannot be opened.
     pub fn namespaces(&self, netns: &Netns) -> Result<Vec<Netns>, Fault> {
         let all = self.candidates.iter().flat_map(|arm| Kernel::namespaces(&arm.plan));
         let all: std::collections::BTreeSet<_> = all.collect();
@@ -134,7 +134,7 @@ impl<'a, K: Knobs<Error = KernelError>> Alternation<'a, K> {
         Ok(open.collect::<Result<_, _>>()?)
     }
 
-    /// A candidate's changes to the host without any candidate.
+    /// A candidate's changes, compared with the host without any candidate.
     pub fn changes(&self, candidate: usize) -> &Plan {
         &self.candidates[candidate].plan
     }
@@ -150,8 +150,8 @@ impl<'a, K: Knobs<Error = KernelError>> Alternation<'a, K> {
     /// Applies this candidate and no other.
     ///
     /// # Errors
-    /// If a setting cannot be written or read back. The host is then as before all candidates, or the error
-    /// describes it.
+    /// If a setting cannot be written or read back. The host is then restored, or the error says which
+    /// settings are not.
     pub fn switch_to(&mut self, candidate: usize) -> Result<Switched, Fault> {
         let began = Instant::now();
         if self.in_force.is_some_and(|(now, _)| now == candidate) {
@@ -179,14 +179,13 @@ impl<'a, K: Knobs<Error = KernelError>> Alternation<'a, K> {
         Ok(Switched { took: began.elapsed(), written })
     }
 
-    /// When the next netpolicy that checks rolls back a transaction that begins now and is not finished.
+    /// When a transaction that begins now expires, if this program does not end it.
     fn deadline(&self) -> Nanoseconds {
         let life = u64::try_from((self.turn + GRACE).as_nanos()).unwrap_or(u64::MAX);
         Nanoseconds(clock::now().since_boot.0.saturating_add(life))
     }
 
-    /// Why a candidate could not be applied, with a hint if another program has written the same setting in
-    /// the meantime.
+    /// Adds a hint to the failure of a candidate if another program has changed the same settings meanwhile.
     fn overtaken(&mut self, candidate: usize, fault: Fault) -> Fault {
         let mut before: Vec<Setting> =
             self.candidates[candidate].plan.changes().map(|change| change.from().clone()).collect();
@@ -218,20 +217,19 @@ impl<'a, K: Knobs<Error = KernelError>> Alternation<'a, K> {
             }
         };
         self.in_force_for[candidate] += self.since.elapsed();
-        // Keep one transaction per candidate in the journal: a comparison makes hundreds.
+        // Keep only one transaction per candidate in the journal, because a comparison makes hundreds.
         if let Some(earlier) = self.spent[candidate].replace(name) {
             self.journal.forget(earlier)?;
         }
         Ok(undone)
     }
 
-    /// How long a candidate that changes anything was in force, including the time for writing it and
-    /// restoring the host.
+    /// How long a candidate was in force in total, including the time to write it and to restore the host.
     pub(crate) fn in_force_for(&self, candidate: usize) -> Duration {
         self.in_force_for[candidate]
     }
 
-    /// Why the window that has just ended does not reflect its candidate; `None` if it does.
+    /// Why the window that has just ended is not valid for its candidate; `None` if it is.
     ///
     /// # Errors
     /// If the journal or the host cannot be read.
@@ -245,7 +243,7 @@ impl<'a, K: Knobs<Error = KernelError>> Alternation<'a, K> {
             match self.kernel.read(expected) {
                 Ok(found) if found == *expected => {}
                 Ok(_) => return Ok(Some(Unfair::Drift)),
-                // The process exited and took the setting with it: the restart is reported elsewhere.
+                // The setting disappeared with a process that has exited; the restart is reported elsewhere.
                 Err(error) if K::is_gone(&error) => {}
                 Err(error) => return Err(error.into()),
             }
@@ -260,8 +258,8 @@ impl<'a, K: Knobs<Error = KernelError>> Alternation<'a, K> {
     pub fn keep(&mut self, candidate: usize) -> Result<Option<TransactionName>, Fault> {
         self.restore()?;
         let plan = self.candidates[candidate].plan.clone();
-        // It stays after exit. If this program is killed before it is complete, the guard restores it, or any
-        // netpolicy after the deadline.
+        // The settings stay in force after this program exits. If it is killed before the commit is complete,
+        // the guard process restores them, or any netpolicy command after the deadline.
         let asked = self.session.asked(Some(self.deadline()));
         let journal = self.journal.left_in_force();
         let kept = cycle::commit(plan, &mut self.kernel, &journal, &asked, Allow::default(), None)?;
@@ -285,7 +283,7 @@ impl<'a, K: Knobs<Error = KernelError>> Alternation<'a, K> {
 
 impl<K: Knobs<Error = KernelError>> Drop for Alternation<'_, K> {
     fn drop(&mut self) {
-        // If this fails, the guard restores the host from the journal at the deadline.
+        // If this fails, the guard process restores the host from the journal at the deadline.
         let _best_effort = self.restore();
     }
 }
@@ -293,11 +291,11 @@ impl<K: Knobs<Error = KernelError>> Drop for Alternation<'_, K> {
 /// A candidate's plan on the current host.
 pub(crate) struct OnHost {
     pub(crate) plan: Plan,
-    /// The change to apply once, if it disturbs traffic and therefore cannot alternate.
+    /// The change to apply once, if the candidate disturbs traffic and therefore cannot alternate.
     pub(crate) once: Option<Proposed<'static>>,
 }
 
-/// Plans a candidate on the current host, with the allowed disruption.
+/// Plans a candidate on the current host; `allow` is the allowed disruption.
 pub(crate) fn on_host(
     candidate: &Candidate,
     target: &MeasuredService,
@@ -346,7 +344,8 @@ pub(crate) fn on_host(
 /// The hint for a candidate that cannot alternate.
 const ONCE: &str = "compare settings that stop neither queue nor link; or use --disruptive to apply it once and measure before, with and after it, which is less certain";
 
-/// The changes of device settings, except those that `none` would make: those settings are kept.
+/// The changes of these device settings. Other settings of the device are kept: changes that the policy
+/// `none` would make are dropped.
 fn device_steps(
     settings: &[(String, model::NicRequest)],
     name: &str,
@@ -379,7 +378,7 @@ fn device_steps(
     Ok(steps.collect())
 }
 
-/// The settings of all candidates while one is in force, by object.
+/// For each object, the settings of all candidates while one of them is in force.
 fn expected(own: &Plan, all: &[Plan]) -> Vec<Vec<Setting>> {
     let mut expected: Vec<Vec<Setting>> = Vec::new();
     let mut add = |setting: &Setting| {

@@ -1,4 +1,5 @@
-//! A candidate that disturbs traffic while it is written: it is applied once, between windows without it.
+//! Compares a candidate that disturbs traffic while it is written: it is applied once, between windows
+//! without it.
 
 use std::time::Instant;
 
@@ -23,8 +24,8 @@ const WITHOUT: usize = 0;
 const WITH: usize = 1;
 
 impl Comparison<'_> {
-    /// Measures windows before, with and after the candidate. Each window with it is paired with a random one
-    /// before or after it.
+    /// Measures windows before, with and after the candidate. Each window with the candidate is paired with a
+    /// random one without it.
     pub(crate) fn before_with_and_after(
         &mut self,
         once: &mut OneShot<'_>,
@@ -40,7 +41,7 @@ impl Comparison<'_> {
         if ended.is_none() {
             self.switches.push(once.commit()?);
             with = self.stretch("with", WITH, once.windows, signals, progress)?;
-            // Restore the host first, whatever was observed.
+            // Restore the host first, whatever the result.
             self.switches.push(once.roll_back()?);
             ended = with.ended;
         }
@@ -63,7 +64,7 @@ impl Comparison<'_> {
         Ok(ended.unwrap_or(if switchback.is_decided() { Ended::Decided } else { Ended::Time }))
     }
 
-    /// Measures this many windows without writing, after outstanding requests have ended.
+    /// Waits for outstanding requests, then measures this many windows without writing.
     fn stretch(
         &mut self,
         name: &str,
@@ -85,7 +86,7 @@ impl Comparison<'_> {
                     stretch.ended = Some(Ended::Interrupted);
                     break;
                 }
-                // A restarted process has lost its per-process settings, so nothing is left to compare.
+                // A restarted process has lost its settings, so there is nothing to compare any more.
                 Ok(_) | Err(Broken::Restart) => {
                     stretch.ended = Some(Ended::Service);
                     break;

@@ -27,7 +27,7 @@ pub enum CandidateSettings {
     Settings(Option<PolicyWord>, Vec<(String, String)>),
 }
 
-/// A service's key in the spelling of policy files; plans and the kernel use `gro-flush-timeout`.
+/// Converts a service's key to the spelling of policy files; plans and the kernel use `gro-flush-timeout`.
 fn of_service(key: &str) -> String {
     let spelt = key.replace('-', "_");
     if OF_DELIVERY.contains(&spelt.as_str()) { spelt } else { key.to_owned() }
@@ -36,7 +36,8 @@ fn of_service(key: &str) -> String {
 impl std::str::FromStr for Candidate {
     type Err = String;
 
-    /// Reads `current`, `latency`, `suspend20`, `defer50,gro_flush_timeout=80us`, `rx-usecs=8`, `eth0:rx-usecs=8` or `./policy.toml`.
+    /// Parses `current`, `latency`, `suspend20`, `defer50,gro_flush_timeout=80us`, `rx-usecs=8`,
+    /// `eth0:rx-usecs=8` or `./policy.toml`.
     fn from_str(text: &str) -> Result<Self, String> {
         let name = text.to_owned();
         if text == "current" {
@@ -78,7 +79,7 @@ pub(crate) struct CandidateRequests {
 }
 
 impl Candidate {
-    /// The unchanged host.
+    /// Creates the candidate for the unchanged host.
     pub fn current() -> Self {
         Self { name: "current".to_owned(), wanted: CandidateSettings::Current }
     }
@@ -133,7 +134,7 @@ impl Candidate {
     }
 }
 
-/// The three timeouts of a service, parsed as in a policy file.
+/// Parses the three timeouts of a service, as in a policy file.
 fn overrides(settings: &[&(String, String)]) -> Result<model::policy::Overrides, String> {
     let quoted = |value: &str| match value.bytes().all(|byte| byte.is_ascii_digit()) {
         true => value.to_owned(),
@@ -149,7 +150,7 @@ fn overrides(settings: &[&(String, String)]) -> Result<model::policy::Overrides,
     Ok(merged.policy().intents.into_iter().next().map(|intent| intent.overrides).unwrap_or_default())
 }
 
-/// The host's device with queues, if there is only one.
+/// The name of the host's only device with queues.
 fn only_device(target: &MeasuredService) -> Result<String, String> {
     let mut devices = target.host.devices.iter().filter(|device| device.id.name.as_str() != "lo");
     match (devices.next(), devices.next()) {

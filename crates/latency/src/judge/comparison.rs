@@ -1,4 +1,4 @@
-//! Rounds of windows, until the verdict is known.
+//! Measures rounds of windows until there is a verdict.
 
 use std::time::{Duration, Instant};
 
@@ -23,14 +23,14 @@ use crate::judge::trial::ServiceForesight;
 /// The maximum number of rounds: further ones would not change the verdict.
 const ROUNDS_MAX: usize = measure::sequential::PAIRS_MAX;
 
-/// The maximum delay of a window, or of the switch before it, for it to count.
+/// The maximum delay of a valid window, or of the switch before it.
 pub(crate) const LATE: Duration = Duration::from_millis(500);
 
 /// How long to wait for a service that exited, and how often to look for it.
 const RESTART_MAX: Duration = Duration::from_secs(20);
 const RESTART_EVERY: Duration = Duration::from_millis(250);
 
-/// How long after a restart windows of a service do not count.
+/// How long windows are not valid after a restart of the service.
 const RESTART_SETTLES: Duration = Duration::from_secs(1);
 
 /// The maximum number of restarts in a comparison, in case a service crashes under a candidate.
@@ -39,7 +39,7 @@ const RESTARTS_MAX: usize = 8;
 /// A comparison ends after this many rounds without enough requests, because further rounds would not help.
 const SILENT_ROUNDS_MAX: usize = 6;
 
-/// After this many rounds without a valid one at the start, clients are assumed to wait for answers.
+/// If none of this many first rounds is valid, clients probably wait for answers.
 const CLOSED_LOOP_ROUNDS: usize = 6;
 
 /// Why a comparison ended.
@@ -58,7 +58,7 @@ pub enum Ended {
 }
 
 impl Ended {
-    /// In words.
+    /// The reason in words.
     pub const fn words(self) -> &'static str {
         match self {
             Self::Decided => "decided",
@@ -94,19 +94,19 @@ pub struct Round {
     pub number: usize,
     /// The candidates in the order in which they were measured.
     pub order: Vec<usize>,
-    /// A window of each candidate, in command line order; fewer if the round ended early.
+    /// A window of each candidate, in the order of the command line; fewer if the round ended early.
     pub windows: Vec<(usize, Figures, LiveWindow)>,
-    /// Why the round does not count; `None` if it counts.
+    /// Why the round is not valid; `None` if it is.
     pub void: Option<Unfair>,
 }
 
-/// Chooses the candidates of each round of a comparison.
+/// Chooses the candidates of each round.
 pub trait Chooser {
     /// The candidates of the next round, by number in ascending order, and the length of their windows; `None`
     /// if no further round is needed.
     fn next(&mut self) -> Option<(Vec<usize>, Duration)>;
 
-    /// Adds the round. Returns why it does not count; `None` if it counts.
+    /// Adds a round. Returns why it is not valid; `None` if it is.
     ///
     /// # Errors
     /// If the round cannot be recorded, which ends the comparison.
@@ -118,13 +118,13 @@ pub trait Chooser {
     /// The rounds so far.
     fn rounds(&self) -> &Switchback;
 
-    /// Whether to report, after this many rounds, that clients wait for answers.
+    /// Whether to report after this many rounds that clients seem to wait for answers.
     fn is_closed_loop(&self, _rounds: usize) -> bool {
         false
     }
 }
 
-/// Measures all candidates in each round, until each has a verdict.
+/// Measures all candidates in each round until each of them has a verdict.
 struct Together {
     switchback: Switchback,
     window: Duration,
@@ -174,7 +174,7 @@ pub trait ComparisonProgress {
         Ok(())
     }
 
-    /// The progress of consecutive windows without a write.
+    /// Reports progress during consecutive windows without a write.
     ///
     /// # Errors
     /// The same as [`ComparisonProgress::round`].
@@ -204,7 +204,7 @@ pub struct ComparisonResult {
     pub switches: Vec<Duration>,
     /// Findings that limit the validity of the windows.
     pub findings: Vec<Finding>,
-    /// Why the verdicts are not in the journal; `None` if they are.
+    /// Why the journal does not contain the verdicts; `None` if it does.
     pub unnoted: Option<String>,
 }
 
@@ -217,10 +217,10 @@ pub struct Comparison<'a> {
     target: MeasuredService,
     pub(crate) watcher: Watcher,
     alternation: Alternation<'a>,
-    /// The second candidate, if it disturbs traffic: then the candidates do not alternate.
+    /// The second candidate, if it disturbs traffic. The candidates then do not alternate.
     once: Option<OneShot<'a>>,
     pub(crate) switches: Vec<Duration>,
-    /// A signal arrived while the forecast was made.
+    /// Whether a signal arrived during the prediction.
     interrupted: bool,
     pub(crate) chance: Chance,
     _lock: ComparisonLock,
@@ -308,16 +308,16 @@ impl<'a> Comparison<'a> {
         }
     }
 
-    /// When a candidate that is applied once is rolled back at the latest, as time since boot; `None` if
+    /// The time since boot at which a candidate that is applied once is rolled back at the latest; `None` if
     /// candidates alternate.
     pub fn deadline(&self) -> Option<Nanoseconds> {
         self.once.as_ref().map(OneShot::deadline)
     }
 
-    /// Applies a candidate permanently, in as many transactions as needed; none if there is nothing to write.
+    /// Applies a candidate permanently, in one or more transactions; in none if there is nothing to write.
     ///
     /// # Errors
-    /// If a setting cannot be written or read back, with the state of the host.
+    /// If a setting cannot be written or read back; the error describes the state of the host.
     pub fn keep(&mut self, candidate: usize) -> Result<Vec<TransactionName>, Fault> {
         match &mut self.once {
             // Candidate 0 is the unchanged host.
@@ -327,18 +327,19 @@ impl<'a> Comparison<'a> {
         }
     }
 
-    /// The number of windows from which [`Comparison::foresight`] predicts, and how many times shorter than those of
-    /// the comparison they are if they delay it.
+    /// The number of windows from which [`Comparison::foresight`] predicts, and the divisor of their length
+    /// if they would delay the comparison too much.
     const FORESIGHT_WINDOWS: u32 = 10;
     const FORESIGHT_SHORTER: u32 = 5;
 
-    /// Measures windows of the unchanged host, and predicts how soon a change by twice the margin is seen at
-    /// their noise. If `whole`, the windows are as long as the comparison's; otherwise shorter, so that they take no
-    /// more than a tenth of its time: they are noisier, and the change may be seen sooner. No prediction if nothing
-    /// alternates, or if there are too few windows or requests. Writes nothing.
+    /// Measures windows of the unchanged host, and predicts from their noise how soon a change by twice the
+    /// margin can be detected. With `whole`, the windows are as long as the comparison's. Otherwise they are
+    /// shorter, so that they take at most a tenth of its time; they are then noisier, and the change may be
+    /// detected sooner. Returns no prediction if the candidates do not alternate, or if there are too few
+    /// windows or requests. Writes nothing.
     ///
     /// # Errors
-    /// If the meter fails. After a signal, there is no prediction, and the comparison ends at once.
+    /// If the meter fails. After a signal, there is no prediction, and the comparison ends immediately.
     pub fn foresight(
         &mut self,
         whole: bool,
@@ -377,7 +378,7 @@ impl<'a> Comparison<'a> {
     /// Measures windows of the unchanged host; `None` if a process of the service exits meanwhile.
     fn unchanged_windows(&mut self, signals: &mut Signals) -> Result<Option<Vec<Figures>>, Fault> {
         let mut known = Vec::new();
-        // Measure one more window, because the first one shows which NAPIs are polled.
+        // Measure one window more, because the first one only shows which NAPIs are polled.
         for at in 0..=Self::FORESIGHT_WINDOWS {
             match self.window(signals)? {
                 Ok((figures, _)) if at > 0 => known.push(figures),
@@ -396,7 +397,7 @@ impl<'a> Comparison<'a> {
     /// Then restores the host.
     ///
     /// # Errors
-    /// If a setting cannot be written or restored, with the state of the host.
+    /// If a setting cannot be written or restored; the error describes the state of the host.
     pub fn run(
         &mut self,
         signals: &mut Signals,
@@ -445,7 +446,7 @@ impl<'a> Comparison<'a> {
     /// signal arrives. Then restores the host. Returns why the comparison ended.
     ///
     /// # Errors
-    /// As for [`Comparison::run`]; if the chooser fails.
+    /// As for [`Comparison::run`], or if the chooser fails.
     pub fn choose(
         &mut self,
         chooser: &mut dyn Chooser,
@@ -462,7 +463,7 @@ impl<'a> Comparison<'a> {
         Ok(ended)
     }
 
-    /// Findings that limit the validity of the windows so far, and of these rounds.
+    /// Findings that limit the validity of the windows and of these rounds.
     pub fn findings(&self, switchback: &Switchback) -> Vec<Finding> {
         let mut summary = self.watcher.summary(&self.target);
         if summary.estimator != Estimator::Stamped {
@@ -472,13 +473,13 @@ impl<'a> Comparison<'a> {
         summary.findings
     }
 
-    /// Differences in the NIC's interrupt moderation between candidates, which no window shows.
+    /// The finding that candidates differ in the NIC's interrupt moderation, whose delay no window shows.
     fn moderation_differs(&self) -> Option<Finding> {
         let all = 0..self.options.candidates.len();
         moderation_differs(&self.target.name, all.map(|candidate| self.alternation.changes(candidate)))
     }
 
-    /// Records the verdict on each candidate with its last, rolled back transaction.
+    /// Records the verdict on each candidate with the candidate's last transaction, which was rolled back.
     fn note(&self, switchback: &Switchback, took: Duration) -> Result<(), JournalError> {
         let of_once = self.once.as_ref().and_then(OneShot::transaction);
         for (candidate, Candidate { name, .. }) in self.options.candidates.iter().enumerate() {
@@ -499,7 +500,7 @@ impl<'a> Comparison<'a> {
         signals: &mut Signals,
         progress: &mut dyn ComparisonProgress,
     ) -> Result<Ended, Fault> {
-        // Take one window of the unchanged host first: it shows which NAPIs are polled, and when clients
+        // Measure a window of the unchanged host first: it shows which NAPIs are polled, and when clients
         // reconnect.
         if self.interrupted || matches!(self.window(signals)?, Err(Broken::Interrupted)) {
             return Ok(Ended::Interrupted);
@@ -551,7 +552,8 @@ impl<'a> Comparison<'a> {
             if chooser.rounds().rounds() > 0 {
                 continue;
             }
-            // Short windows may have too few requests where longer ones have enough.
+            // Do not end because of short windows, which may have too few requests where longer ones have
+            // enough.
             if window == self.options.window && chooser.rounds().is_silent(SILENT_ROUNDS_MAX) {
                 return Ok(Ended::Requests);
             }
@@ -591,7 +593,7 @@ impl<'a> Comparison<'a> {
         let began = Instant::now();
         let switched = match self.alternation.switch_to(candidate) {
             Ok(switched) => switched,
-            // The process exited, and its epolls with it.
+            // The process has exited, and its epolls with it.
             Err(_) if !self.watcher.all_run() => return Ok(Some(Broken::Restart)),
             Err(fault) => return Err(fault),
         };
@@ -617,7 +619,7 @@ impl<'a> Comparison<'a> {
         Ok(None)
     }
 
-    /// Measures one window, after the guard time.
+    /// Measures one window, after the pause before it.
     pub(crate) fn window(
         &mut self,
         signals: &mut Signals,
@@ -632,8 +634,7 @@ impl<'a> Comparison<'a> {
         }
     }
 
-    /// Finds the service after a restart, with its new processes and sockets, and plans each candidate for
-    /// them.
+    /// Waits for a restart of the service, and plans each candidate for its new processes and sockets.
     fn find_again(&mut self, signals: &mut Signals) -> Result<Option<Ended>, Fault> {
         self.alternation.restore()?;
         let until = Instant::now() + RESTART_MAX;

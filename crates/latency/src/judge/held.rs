@@ -7,19 +7,19 @@ use linux::{Kernel, Netns};
 use model::{Nanoseconds, Plan, Policy};
 use session::{Fault, Session, clock, cycle};
 
-/// The maximum number of stages: queues, and the settings of queues.
+/// The maximum number of stages: one for queues, and one for their settings.
 const STAGES_MAX: usize = 2;
 
 /// The change to apply.
 #[derive(Clone, Debug)]
 pub(crate) enum Proposed<'a> {
-    /// A policy's changes to the host at the time, in stages.
+    /// The changes that a policy requires on the host at that time, in stages.
     Policy(Cow<'a, Policy>),
-    /// Changes in one transaction.
+    /// These changes, in one transaction.
     Changes(Plan),
 }
 
-/// A change in one or more transactions, each with a deadline. Dropping it rolls back the transactions that
+/// A change in one or more transactions with a deadline each. Dropping this rolls back the transactions that
 /// were not confirmed.
 #[derive(Debug)]
 pub(crate) struct HeldChange<'a> {
@@ -42,7 +42,7 @@ impl<'a> HeldChange<'a> {
         Self { proposed, netns, allow, session, transactions: Vec::new(), undecided: false }
     }
 
-    /// Applies the change until this time since boot.
+    /// Applies the change. At `deadline`, a time since boot, it is rolled back unless it was confirmed.
     pub(crate) fn commit(&mut self, deadline: Nanoseconds) -> Result<(), Fault> {
         self.undecided = true;
         for _ in 0..STAGES_MAX {

@@ -6,7 +6,7 @@ use measure::switchback::{Metric, MetricChange, Switchback, Verdict};
 use model::{JudgedChange, JudgedUnit, Judgement, Ruling};
 use session::clock;
 
-/// A comparison's judgement on a candidate, compared with the first; for the first, compared with the second.
+/// The judgement on a candidate compared with the first one; for the first, on the second.
 ///
 /// # Panics
 /// If the candidate does not exist.
@@ -41,12 +41,12 @@ const fn ruling(verdict: Verdict, reversed: bool) -> Ruling {
     }
 }
 
-/// The changes to report: the deciding metrics, and other percentiles and costs.
+/// The changes to report: those of the deciding metrics, of other percentiles and of costs.
 pub(crate) fn changes_of(changes: &[MetricChange]) -> Vec<JudgedChange> {
     let is_shown = |change: &&MetricChange| match change.metric {
         Metric::P50 | Metric::P90 | Metric::P99 | Metric::Cpu => true,
         Metric::Requests => change.decides,
-        // The ruling reports stalled requests.
+        // The ruling itself reports stalled requests.
         Metric::CpuService
         | Metric::CpuDelivery
         | Metric::CpuMeasuring

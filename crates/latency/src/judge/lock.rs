@@ -1,4 +1,4 @@
-//! Ensures one comparison at a time in a network namespace.
+//! Ensures that only one comparison runs at a time in a network namespace.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
@@ -12,15 +12,15 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use session::{Exit, Fault, Session};
 
-/// The name of the socket that locks a namespace, independent of the state directory: otherwise one
-/// comparison would record the other's candidate as the original state.
+/// The name of the socket that locks a namespace. It does not depend on the state directory, because a
+/// comparison with another directory would record this one's candidate as the original state.
 const NAME: &[u8] = b"netpolicy/comparison";
 
-/// The only user whose name counts as a lock, because any user can bind it.
+/// The uid whose lock counts. Any user can bind the name.
 const ROOT: u32 = 0;
 
-/// A lock on alternating the settings of a network namespace. Two comparisons would disturb each other's
-/// windows, even without shared queues. The kernel releases it when the process exits.
+/// The right to alternate the settings of a network namespace. Two comparisons would disturb each other's
+/// windows, even without shared queues. The kernel releases the lock when the process exits.
 #[derive(Debug)]
 pub struct ComparisonLock {
     #[expect(dead_code, reason = "kept open to hold the lock")]
@@ -36,7 +36,7 @@ impl ComparisonLock {
     /// # Errors
     /// Exit 7 if another process holds it, with its pid.
     pub fn take(session: &Session, netns: &Netns) -> Result<Self, Fault> {
-        // The journal checks who may write to this directory.
+        // Opening the journal checks who may write to this directory.
         session.journal()?;
         std::fs::create_dir_all(&session.state_dir)
             .map_err(|error| Fault::file(&session.state_dir, error))?;
@@ -73,7 +73,7 @@ fn listen() -> Result<Option<UnixListener>, Fault> {
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => match holder() {
             Some(peer) if peer.uid != ROOT => Ok(None),
             Some(peer) => Err(held_by(&peer.pid.to_string())),
-            // The holder has exited since, or its queue of connections is full.
+            // The holder has exited since, or the queue of its socket is full.
             None => Err(Fault::new(
                 Exit::Refused,
                 "another process is already comparing or guarding settings of this network namespace",
@@ -84,7 +84,7 @@ fn listen() -> Result<Option<UnixListener>, Fault> {
     }
 }
 
-/// The process that has bound the name in the network namespace of this thread. Does not wait for it.
+/// The process that has bound the name in this thread's network namespace. Does not wait for it.
 fn holder() -> Option<UnixPeer> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).ok()?;

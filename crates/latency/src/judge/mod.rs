@@ -1,4 +1,4 @@
-//! Settings that alternate on a running service and are judged on its own traffic.
+//! Alternates settings on a running service, and judges them on its own traffic.
 //!
 //! This module parses candidates ([`Candidate`]), applies each by an ordinary transaction ([`Alternation`]),
 //! measures windows until the verdict is known ([`Comparison`]), and records the measurements
@@ -6,8 +6,8 @@
 //! `measure::switchback`. A [`GuardedTrial`] judges a change that is to be kept, and reverts it if it harms a
 //! service.
 //!
-//! However a comparison ends, the host is restored: each switch is a transaction that the journal can undo,
-//! with a deadline.
+//! However a comparison ends, the host is restored: each switch is a transaction with a deadline, which the
+//! journal can undo.
 
 mod alternation;
 mod before_after;

@@ -17,10 +17,10 @@ use crate::judge::options::ComparisonOptions;
 const WINDOWS_MIN: usize = 6;
 const WINDOWS_MAX: usize = 30;
 
-/// How many windows to skip after each switch: clients reconnect, and queues fill.
+/// How many windows to skip after each switch, while clients reconnect and queues fill.
 pub(crate) const SETTLING: usize = 2;
 
-/// How long after its planned end another netpolicy process rolls back a candidate, if this program hangs.
+/// How long after the candidate's planned end another netpolicy process rolls it back if this program hangs.
 const DEADLINE_AFTER: Duration = Duration::from_secs(60);
 
 /// A candidate that is applied once.
@@ -32,11 +32,11 @@ pub(crate) struct OneShot<'a> {
 }
 
 impl<'a> OneShot<'a> {
-    /// Plans the candidates. `None` if none of them disturbs traffic: then they can alternate.
+    /// Plans the candidates; `None` if no candidate disturbs traffic, so that they can alternate.
     ///
     /// # Errors
-    /// If the planner refuses; exit 7 if a candidate disturbs traffic and is not the only one, or the time is
-    /// too short.
+    /// If the planner refuses. Exit 7 if a candidate disturbs traffic and is not the only one to compare, or
+    /// if the time is too short.
     pub(crate) fn plan(
         options: &ComparisonOptions,
         target: &MeasuredService,
@@ -90,7 +90,7 @@ impl<'a> OneShot<'a> {
         Ok(Some((Self { held, windows, deadline }, Alternation::of_plans(plans, session, &journal, turn)?)))
     }
 
-    /// When the candidate is rolled back at the latest, as time since boot.
+    /// The time since boot at which the candidate is rolled back at the latest.
     pub(crate) const fn deadline(&self) -> Nanoseconds {
         self.deadline
     }

@@ -34,7 +34,7 @@ impl ComparisonOptions {
     /// The decision rule: metrics, margin and error rate.
     pub fn rule(&self) -> Rule {
         let mut deciding = self.deciding.clone();
-        // Stalled requests have no response times, so stalls are a deciding quantity as well.
+        // Requests that stall have no response times, so the number of stalls also decides.
         deciding.push(Metric::Stalls);
         Rule { deciding, margin: self.margin, alpha: Rule::ALPHA }
     }

@@ -1,10 +1,10 @@
-//! The progress of a comparison, in words.
+//! Formats the progress of a comparison.
 
 use std::time::Duration;
 
 use measure::switchback::{Metric, Switchback};
 
-/// The progress of a comparison, in one line.
+/// Formats the progress of a comparison in one line.
 pub fn progress_words(so_far: &Switchback, elapsed: Duration, most: Duration) -> String {
     let mut parts = vec![format!(
         "{:.0} of at most {} s, {}",
@@ -29,7 +29,7 @@ pub fn progress_words(so_far: &Switchback, elapsed: Duration, most: Duration) ->
     parts.join("; ")
 }
 
-/// A number of pairs, in words.
+/// Formats a number of pairs.
 pub fn pairs(number: usize) -> String {
     format!("{number} {}", if number == 1 { "pair" } else { "pairs" })
 }

@@ -4,7 +4,8 @@ use measure::sequential::{Bounds, Sequence};
 use measure::switchback::Rule;
 use model::{Effect, Proof, ProofInterval};
 
-/// Evaluates the differences of a proof. Takes up to half a second: not for a thread that must answer.
+/// Evaluates the differences of a proof. This takes up to half a second: do not call it from a thread that
+/// must answer.
 pub fn effects(proof: &Proof) -> Vec<Effect> {
     let of = |(quantity, differences): (&model::Guarded, &Vec<f32>)| {
         let recent = differences.len().saturating_sub(Proof::RECENT_PAIRS);
@@ -35,7 +36,7 @@ mod test {
 
     use super::*;
 
-    /// Differences of CPU time per request that a policy changes by this share.
+    /// Random differences of CPU time per request, for a policy that changes it by this share.
     fn drawn(chance: &mut Chance, change: f64, pairs: usize) -> BTreeMap<Guarded, Vec<f64>> {
         let mut normal =
             || (-2.0 * chance.unit().ln()).sqrt() * (std::f64::consts::TAU * chance.unit()).cos();
@@ -68,7 +69,7 @@ mod test {
         const RUNS: u64 = 40;
         let mut misses = 0;
         for seed in 0..RUNS {
-            // Pairs without an effect, and pairs with known effects.
+            // Pairs without an effect or with a known one.
             let change = [0.0, -0.2, 0.3, 0.05][usize::try_from(seed % 4).unwrap_or(0)];
             let (mut proof, mut chance) = (proof(), Chance::stream(seed, &[]));
             let mut missed = false;
@@ -80,7 +81,7 @@ mod test {
             }
             misses += u64::from(missed);
         }
-        // 5 % of 40.
+        // At most 5 % of 40.
         assert!(misses <= 2, "{misses} of {RUNS}");
     }
 }

@@ -63,7 +63,7 @@ pub struct RecordedRound {
     pub figures: Vec<Figures>,
     /// All measurements of these windows.
     pub windows: Vec<LiveWindow>,
-    /// Why the round does not count; `None` if it counts.
+    /// Why the round is not valid; `None` if it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub void: Option<Unfair>,
 }
@@ -131,27 +131,28 @@ impl PairRecord {
 
 const KIND: &str = "compare-record";
 
-/// A record that was read back.
+/// A recording of a comparison.
 #[derive(Clone, Debug)]
 pub struct RecordedComparison {
     /// The first line.
     pub header: ComparisonHeader,
-    /// The others.
+    /// All other lines.
     pub rounds: Vec<RecordedRound>,
 }
 
 impl RecordedComparison {
-    /// Whether a text starts like a record.
+    /// Whether a text begins like such a record.
     pub fn begins(text: &str) -> bool {
         text.lines().next().is_some_and(|line| {
             serde_json::from_str::<ComparisonHeader>(line).is_ok_and(|header| header.kind == KIND)
         })
     }
 
-    /// Reads a record. Its last line may be incomplete: the process that wrote it may have been killed.
+    /// Parses a record. The last line may be incomplete, because the process that wrote it may have been
+    /// killed.
     ///
     /// # Errors
-    /// The first malformed line.
+    /// The first line that is malformed, except for an incomplete last line.
     pub fn parse(text: &str) -> Result<Self, String> {
         let mut lines = text.lines().enumerate().peekable();
         let wrong = |line: usize, error: serde_json::Error| format!("line {}: {error}", line + 1);
@@ -171,7 +172,7 @@ impl RecordedComparison {
         Ok(Self { header, rounds })
     }
 
-    /// The combined result of its rounds.
+    /// The combined result of the rounds.
     pub fn switchback(&self) -> Switchback {
         let ComparisonHeader { candidates, rule, by, .. } = &self.header;
         let mut all = Switchback::judged_by(candidates.clone(), rule.clone(), *by);
@@ -195,8 +196,8 @@ mod test {
 
     use super::*;
 
-    /// memcached with eight connections, whose clients do not wait for answers. While the second candidate, an
-    /// offload of UDP, was in force, 1 % of the packets with requests were dropped.
+    /// memcached with eight connections, whose clients do not wait for answers. 1 % of the packets with
+    /// requests were dropped while the second candidate, an offload for UDP, was in force.
     const RECORDED: [(&str, &str); 2] = [
         (
             "2000 requests per second",
@@ -205,8 +206,8 @@ mod test {
         ("200", include_str!("../../../netpolicy/tests/root/recorded/compare-loss-slow.jsonl")),
     ];
 
-    /// The verdicts other than `cannot-tell` of 100 comparisons of random rounds, each of which ends as soon
-    /// as it has a verdict.
+    /// The verdicts, other than `cannot-tell`, of 100 comparisons. Each draws random rounds of the recording,
+    /// and ends as soon as it has a verdict.
     fn verdicts(recording: &RecordedComparison, deciding: Metric, knows_loss: bool) -> Vec<Verdict> {
         const TRIALS: u64 = 100;
         const ROUNDS: usize = 40;
@@ -221,7 +222,8 @@ mod test {
                 if !knows_loss {
                     figures.iter_mut().for_each(|figures| figures.network = None);
                 }
-                // The recorded windows give the same result as the comparison.
+                // The windows themselves show why a round was void, except for a loss that is not to be
+                // considered here.
                 all.add(&figures, recording.rounds[at].void.filter(|why| *why != Unfair::Loss));
                 if all.is_decided() {
                     break;

@@ -1,5 +1,5 @@
-//! Replays guards on pairs without a change: how often they raise a false alarm, and how soon they detect a
-//! regression.
+//! Replays guards on pairs without a change, to measure how often they raise a false alarm, and how soon they
+//! detect an added regression.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use crate::judge::trial::{PAIRS_MIN, is_refused, windows_of};
 
-/// The metrics of replayed guards, each with its limit.
+/// The metrics of replayed guards, and the limit of each.
 const GUARDED: [Metric; 3] = [Metric::P50, Metric::P90, Metric::Cpu];
 const LIMIT: f64 = 0.15;
 
@@ -21,7 +21,7 @@ const LASTS: f64 = 60.0;
 /// The results of replayed guards.
 #[derive(Clone, Debug, JsonSchema, Serialize)]
 pub struct Replayed {
-    /// The regression of p50 and p90 that was added to each pair, as a share.
+    /// The regression of p50 and p90 that was added to the window with the change, as a share.
     pub regression: f64,
     /// The number of guards.
     pub trials: u32,
@@ -40,13 +40,13 @@ pub struct Replayed {
 }
 
 impl Replayed {
-    /// The length of these guards' windows and of the pause before each, at this request rate.
+    /// The length of such a guard's windows, and of the pause before each, at this request rate.
     pub fn windows(rate: f64) -> (Duration, Duration) {
         windows_of(&GUARDED, rate)
     }
 
-    /// Replays this many one-minute guards on pairs of this duration, each starting at a random pair, and
-    /// each pair in random order. `None` without pairs.
+    /// Replays this many one-minute guards on pairs of this duration. Each starts at a random pair, and the
+    /// two windows of a pair are in random order. `None` without pairs.
     pub fn of(
         unchanged: &Switchback,
         pair_seconds: f64,
@@ -134,7 +134,7 @@ mod test {
         }
     }
 
-    /// Pairs without a difference, with noise of 15 %.
+    /// Pairs that differ only by noise of 15 %.
     fn same() -> Switchback {
         let mut chance = Chance::stream(7, &[]);
         let mut figures = || {
@@ -151,8 +151,8 @@ mod test {
         all
     }
 
-    /// Pairs of windows of memcached without a change, recorded by `bench judge --scenario same-short --record`,
-    /// and the duration of a pair.
+    /// Pairs of windows of memcached without a change, and the duration of a pair. Recorded by `bench judge
+    /// --scenario same-short --record`.
     fn recorded(text: &str) -> (Switchback, f64) {
         let (head, pairs) = text.split_once('\n').expect("a line on the pairs");
         let seconds = head.split(' ').next().and_then(|seconds| seconds.parse().ok()).expect("a duration");
@@ -186,8 +186,9 @@ mod test {
             .collect()
     }
 
-    /// The share of guards that revert a regression of 30 % within 30 s: on an idle machine, next to a compiler, and
-    /// with a load of 8 on two CPUs. Before the bet that outliers do not exhaust, it was 0.997, 0.63 and 0.42.
+    /// The share of guards that revert a regression of 30 % within 30 s: on an idle machine, next to a
+    /// compiler, and with a load of 8 on two CPUs. Without the bet that survives outliers, it was 0.997, 0.63
+    /// and 0.42.
     #[test]
     fn a_regression_is_reverted_on_a_noisy_machine_and_nothing_without_one() {
         for (name, text, goal) in [
@@ -204,7 +205,8 @@ mod test {
         }
     }
 
-    /// What a guard says before it begins, from 28 windows at any time of a record, and what guards then do.
+    /// Compares a guard's prediction, from 28 windows at random places of a record, with the guards' actual
+    /// times.
     #[test]
     fn guards_see_a_growth_about_when_they_said() {
         for (name, text) in [
@@ -241,7 +243,7 @@ mod test {
     fn a_guard_keeps_what_makes_no_difference_and_puts_back_what_doubles_response_times() {
         let same = same();
         let of = |regression, trials| Replayed::of(&same, 0.2, regression, (trials, 1)).expect("pairs");
-        // 0.1 % of them.
+        // At most 0.1 % of the guards.
         assert!(of(0.0, 1_000).reverted <= 1, "{:?}", of(0.0, 1_000));
         let doubled = of(1.0, 100);
         assert_eq!((doubled.reverted, doubled.within_30_seconds), (100, 100));

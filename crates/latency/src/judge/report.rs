@@ -1,4 +1,4 @@
-//! The outcome of a guard, for people and for programs.
+//! The output about a guard.
 
 use apply::TransactionName;
 use model::{Finding, JudgedBy, Judgement, Ruling};
@@ -24,12 +24,12 @@ pub struct GuardReport {
     longest_switch_ms: f64,
     /// The measurements of each service.
     verdicts: Vec<Judgement>,
-    /// What the guard was to see, at the noise before the change.
+    /// The predictions of what the guard can detect, at the noise before the change.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     foresight: Vec<ServiceForesight>,
-    /// The transactions with the verdict: those in force, or the last rolled back ones.
+    /// The transactions that have the verdict: those in force, or the last ones, which were rolled back.
     transactions: Vec<TransactionName>,
-    /// Why the journal does not contain the verdict; absent if it does.
+    /// Why the journal does not contain the verdict; `None` if it does.
     #[serde(skip_serializing_if = "Option::is_none")]
     unnoted: Option<String>,
     /// Conditions that limit the validity of the measurements.
@@ -80,16 +80,18 @@ impl Report for GuardReport {
     }
 }
 
-/// What a guard or a comparison will see at the noise of the windows before it: the data of `--dry-run`.
+/// The predictions of what a guard or a comparison can detect, at the noise of the windows before it: the
+/// data of `--dry-run`.
 #[derive(Debug, JsonSchema, Serialize)]
 pub struct ForesightReport {
     by: JudgedBy,
-    /// Each service; empty if nothing alternates, or if there were too few windows to predict from.
+    /// The prediction for each service; empty if the change does not alternate, or if there were too few
+    /// windows.
     services: Vec<ServiceForesight>,
 }
 
 impl ForesightReport {
-    /// Of these services.
+    /// Creates the report from the predictions for services.
     pub const fn new(by: JudgedBy, services: Vec<ServiceForesight>) -> Self {
         Self { by, services }
     }

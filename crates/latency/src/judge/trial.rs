@@ -1,5 +1,5 @@
-//! A guarded change, as a canary: a switchback experiment on the traffic of services, stopped by an e-process
-//! ([`measure::sequential`]) and rolled back if it harms one.
+//! Tries a change under guard, like a canary: a switchback experiment on the traffic of services, which an
+//! e-process ([`measure::sequential`]) stops. The change is rolled back if it harms a service.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -29,12 +29,12 @@ pub use service::ServiceForesight;
 use service::{CHANGED, SETTLES_MOST, Service, UNCHANGED, WINDOW_LONGEST, WINDOW_SETTLES, refused};
 pub(crate) use service::{PAIRS_MIN, is_refused, windows_of};
 
-/// A change of settings to put under guard.
+/// A change to try under guard.
 #[derive(Debug)]
 pub struct Proposal<'a> {
     /// The policy to try.
     pub policy: &'a Policy,
-    /// The changes, if known. They must be able to alternate.
+    /// The changes, if the caller has planned them. They must be able to alternate.
     pub changes: Option<Plan>,
     /// The network namespace.
     pub netns: Netns,
@@ -51,18 +51,18 @@ pub struct Proposal<'a> {
 /// The maximum number of services per guard: each needs its own BPF programs.
 pub const SERVICES_MAX: usize = 4;
 
-/// How many windows to measure before the change: to check whether there is traffic for a verdict and, if the
-/// change cannot alternate, as its reference.
+/// The number of windows before the change. They show whether there is enough traffic for a verdict. If the
+/// change cannot alternate, more windows are measured as its reference.
 const REFERENCE: usize = 2;
 const REFERENCE_HELD: usize = 10;
 
-/// The number of windows, each as long as those of the alternation, to measure before the change, and the time
-/// after which no more than the least are measured. They show the noise, and whether requests stall even without
-/// the change.
+/// The number of windows before the change that are as long as those of the alternation, and the time after
+/// which only the minimum is measured. These windows show the noise, and whether requests stall without the
+/// change.
 const REFERENCE_SHORT: std::ops::RangeInclusive<usize> = 8..=32;
 const REFERENCE_TIME: Duration = Duration::from_secs(3);
 
-/// The maximum delay of a turn: a later one reflects the machine rather than the change.
+/// The maximum delay of a valid turn: a later turn reflects the state of the machine, not the change.
 const LATE: Duration = Duration::from_millis(500);
 
 /// The longest sleep between two checks of the service and of signals.
@@ -81,17 +81,17 @@ pub struct TrialOutcome {
     pub changed_for: Duration,
     /// The duration of each switch that wrote something.
     pub switches: Vec<Duration>,
-    /// The differences of each pair that counts, by service: the logarithm of a quantity with the change,
-    /// divided by that without it.
+    /// For each service, the differences of the valid pairs: the logarithm of a quantity with the change
+    /// divided by the quantity without it.
     pub differences: Vec<BTreeMap<Guarded, Vec<f64>>>,
-    /// What the guard was to see, at the noise before the change.
+    /// The predictions of what the guard can detect, at the noise before the change.
     pub foresight: Vec<ServiceForesight>,
-    /// The last transactions of the change, which have the verdict. If the change was reverted, they are
-    /// rolled back.
+    /// The last transactions of the change, which have the verdict. They are rolled back if the change was
+    /// reverted.
     pub transactions: Vec<TransactionName>,
-    /// Why the journal does not contain the verdict, for example because the disk is full.
+    /// Why the journal does not contain the verdict, for example a full disk; `None` if it does.
     pub unnoted: Option<String>,
-    /// How the network differed between windows with and without the change, for each service.
+    /// For each service, how the network differed between windows with and without the change.
     pub findings: Vec<Finding>,
 }
 
@@ -102,7 +102,7 @@ impl TrialOutcome {
     }
 }
 
-/// The method by which the change is judged.
+/// How the change is judged.
 enum Way<'a> {
     /// The change alternates with the unchanged host.
     Alternates(Box<Alternation<'a>>),
@@ -146,8 +146,8 @@ impl std::fmt::Debug for GuardedTrial<'_> {
 }
 
 impl<'a> GuardedTrial<'a> {
-    /// Finds the services, plans the change and loads the meter. Writes nothing. `None` if there is nothing
-    /// to change.
+    /// Finds the services, plans the change and loads the meter. Writes nothing. Returns `None` if there is
+    /// nothing to change.
     ///
     /// # Errors
     /// If the planner refuses, a service cannot be measured, another comparison or guard is running, or the
@@ -250,10 +250,10 @@ impl<'a> GuardedTrial<'a> {
         self.services.iter().map(|service| service.target.name.clone()).collect()
     }
 
-    /// The namespaces to keep open, so that everything can be restored.
+    /// Opens the namespaces that must stay open so that everything can be restored.
     ///
     /// # Errors
-    /// If one cannot be opened.
+    /// If a namespace cannot be opened.
     pub fn namespaces(&self) -> Result<Vec<Netns>, Fault> {
         let all = Kernel::namespaces(&self.plan).into_iter().map(|id| match id == self.netns.id() {
             true => self.netns.again(),
@@ -269,14 +269,13 @@ impl<'a> GuardedTrial<'a> {
         self.within + before + REFERENCE_TIME
     }
 
-    /// The number of windows before the change that are as long as those of the alternation.
+    /// The number of reference windows that are as long as those of the alternation.
     fn short_windows(&self) -> usize {
         let turns = REFERENCE_TIME.as_nanos() / self.turn().as_nanos().max(1);
         usize::try_from(turns).unwrap_or(usize::MAX).clamp(*REFERENCE_SHORT.start(), *REFERENCE_SHORT.end())
     }
 
-    /// What the guard will see of each service at the noise of the windows before the change; empty if the
-    /// change does not alternate.
+    /// The predictions of what the guard can detect for each service; empty if the change does not alternate.
     pub fn foresight(&self) -> Vec<ServiceForesight> {
         if matches!(self.way, Way::Stays(_)) {
             return Vec::new();
@@ -302,7 +301,7 @@ impl<'a> GuardedTrial<'a> {
     /// # Errors
     /// Exit 7 if there are too few requests to judge the guarded metrics.
     pub fn measure_before(&mut self, stop: &mut dyn FnMut() -> bool) -> Result<(), Fault> {
-        // One window shows which NAPIs are polled, and when clients reconnect.
+        // The first window only shows which NAPIs are polled, and when clients reconnect.
         self.refer(1, stop)?;
         self.refer(self.reference_windows(), stop)?;
         self.services.iter_mut().try_for_each(Service::can_be_judged)?;
@@ -322,7 +321,7 @@ impl<'a> GuardedTrial<'a> {
         Ok(())
     }
 
-    /// Measures this many windows before the change, which become the reference.
+    /// Measures this many windows before the change, as the reference.
     fn refer(&mut self, windows: usize, stop: &mut dyn FnMut() -> bool) -> Result<(), Fault> {
         self.services.iter_mut().for_each(|service| service.reference.clear());
         for _ in 0..windows {
@@ -336,12 +335,12 @@ impl<'a> GuardedTrial<'a> {
         Ok(())
     }
 
-    /// Applies the change, judges it, and restores the host whatever the outcome: if it alternates,
-    /// [`GuardedTrial::keep`] is a separate step. A change that stays in force is rolled back if the outcome is
-    /// negative, and otherwise stays on trial until `deadline`.
+    /// Applies the change and judges it. A change that alternates is then undone, whatever the outcome:
+    /// [`GuardedTrial::keep`] applies it permanently. A change that stays in force is rolled back if the
+    /// outcome is negative; otherwise it stays on trial until `deadline`.
     ///
     /// # Errors
-    /// If a setting cannot be written or restored, with the state of the host.
+    /// If a setting cannot be written or restored; the error describes the state of the host.
     pub fn run(
         &mut self,
         deadline: Nanoseconds,
@@ -370,11 +369,11 @@ impl<'a> GuardedTrial<'a> {
             Ok(Some(Early::Stalled)) => Ruling::Stalled,
             Ok(Some(Early::Beyond)) => Ruling::BeyondLimit,
             Ok(Some(Early::NoGain)) => Ruling::Worse,
-            // The meter fails as well when the process exits.
+            // If a process has exited, the meter may fail, too.
             Err(_) if self.ended().is_some() => Ruling::ServiceEnded,
             Err(_) => Ruling::Interrupted,
         };
-        // Restore the host before anything else: the service is affected until then.
+        // Restore the host first, because it affects the service until then.
         let transactions = match &mut self.way {
             Way::Alternates(alternation) => {
                 alternation.restore()?;
@@ -430,7 +429,7 @@ impl<'a> GuardedTrial<'a> {
         Ok(kept)
     }
 
-    /// Records a verdict in the journal. Returns the reason if that failed; the decision stands.
+    /// Records a verdict in the journal. If that fails, returns the reason; the decision stands.
     fn unnoted(&self, names: &[TransactionName], judgements: &[Judgement]) -> Option<String> {
         let noted = self.session.journal().map_err(|fault| fault.cause.to_string());
         let noted = noted.and_then(|journal| {
@@ -461,7 +460,7 @@ impl<'a> GuardedTrial<'a> {
                 let Way::Alternates(alternation) = &mut self.way else { return Ok(None) };
                 let switched = match alternation.switch_to(arm) {
                     Ok(switched) => switched,
-                    // The process exited, and the changed settings with it.
+                    // The process has exited, and the changed settings with it.
                     Err(fault) => match self.ended() {
                         Some(service) => return Ok(Some(Early::Ended(service))),
                         None => return Err(fault),
@@ -493,7 +492,7 @@ impl<'a> GuardedTrial<'a> {
         Ok(None)
     }
 
-    /// Measures windows with the change, each compared with a random window before it.
+    /// Measures windows with the change, and compares each with a random window from before it.
     fn hold(
         &mut self,
         deadline: Nanoseconds,
@@ -526,7 +525,7 @@ impl<'a> GuardedTrial<'a> {
         Ok(None)
     }
 
-    /// Adds a pair of windows of each service. Returns whether any service is beyond its limits.
+    /// Adds a pair of windows of each service. Returns whether the change must be reverted.
     fn judge(&mut self, unchanged: &[Figures], changed: &[Figures], void: Option<Unfair>) -> Option<Early> {
         for (at, service) in self.services.iter_mut().enumerate() {
             service.rounds.add(&[unchanged[at], changed[at]], void);
@@ -539,7 +538,7 @@ impl<'a> GuardedTrial<'a> {
         self.services.iter().any(|service| service.on_gain() == Some(Ruling::Worse)).then_some(Early::NoGain)
     }
 
-    /// Measures a window, after the pause before it.
+    /// The length of a window plus the pause before it.
     fn turn(&self) -> Duration {
         self.settles + self.window
     }
@@ -585,23 +584,23 @@ impl<'a> GuardedTrial<'a> {
         }
     }
 
-    /// A service of which a process has exited.
+    /// The name of a service with a process that has exited.
     fn ended(&self) -> Option<String> {
         let ended = self.services.iter().find(|service| !service.sampler.all_run());
         ended.map(|service| service.target.name.clone())
     }
 
-    /// Whether requests of a service stall, or no longer arrive, unlike before the change.
+    /// Whether the requests of a service stall, or no longer arrive, although they did before the change.
     fn stalled(&mut self, figures: &[Figures], changed: bool) -> Result<Option<Early>, Fault> {
         for (service, figures) in self.services.iter_mut().zip(figures) {
             if !service.is_stalled(figures, changed) {
                 continue;
             }
-            // A hung server keeps connections open that its clients have closed.
+            // The clients have left if they have closed all connections, which a hung server would keep open.
             let target = &service.target;
             let left = match service.connected {
                 true => linux::process::connections(&target.netns, &target.ports.tcp)? == 0,
-                // A hung server leaves datagrams unanswered.
+                // The clients have left if no datagram is unanswered, as it would be by a hung server.
                 false => !target.ports.udp.is_empty() && figures.oldest.is_none(),
             };
             return Ok(Some(if left { Early::Left } else { Early::Stalled }));
@@ -609,7 +608,7 @@ impl<'a> GuardedTrial<'a> {
         Ok(None)
     }
 
-    /// The progress, in one line.
+    /// Formats the progress in one line.
     fn words(&self, elapsed: Duration) -> String {
         let of = |service: &Service| {
             let changes = service.limits.iter().map(|(metric, _)| service.rounds.change(CHANGED, *metric));
@@ -622,10 +621,10 @@ impl<'a> GuardedTrial<'a> {
     }
 }
 
-/// A window of each service, with the reason if it does not count.
+/// The figures of each service in a window, and why the window is not valid.
 type Measured = (Vec<Figures>, Option<Unfair>);
 
-/// Whether a plan stops traffic while it is written, and so cannot be repeated every second.
+/// Whether a plan stops traffic while it is written, so that it cannot be repeated every second.
 fn is_disruptive(plan: &Plan) -> bool {
     plan.changes().any(stops_traffic)
 }
@@ -634,18 +633,18 @@ fn stops_traffic(change: &Change) -> bool {
     change.to().disruption() != Disruption::None
 }
 
-/// The guards of a policy on this host.
+/// The services of a policy that have a guard.
 #[derive(Clone, Debug, Default)]
 pub struct PolicyGuards {
     /// Running services with a guard.
     pub watched: Vec<JudgedService>,
-    /// Services with a guard that are not running: no change can harm them now.
+    /// Services with a guard that are not running, so that no change can harm them now.
     pub absent: Vec<String>,
     /// The longest duration of these guards.
     pub within: Option<Nanoseconds>,
 }
 
-/// The guards of a policy's services; if limits are given, of all its services.
+/// The guards of a policy's services. If limits are given, they apply to all of its services.
 pub fn guards(policy: &Policy, placement: &Placement, limits: Option<Limits>) -> PolicyGuards {
     let mut guards = PolicyGuards::default();
     for intent in &policy.intents {

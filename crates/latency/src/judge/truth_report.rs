@@ -1,4 +1,4 @@
-//! Compares verdicts of `compare` with the truth on the wire.
+//! The output of `bench judge`: verdicts of `compare`, compared with the truth on the wire.
 
 use measure::switchback::{Metric, Switchback, Verdict};
 use page::{Cell, Page, Report, Style, Table};
@@ -7,15 +7,15 @@ use serde::Serialize;
 
 use crate::judge::replay::Replayed;
 
-/// One comparison.
+/// A comparison with the truth.
 #[derive(Debug, JsonSchema, Serialize)]
 pub struct JudgedScenario {
     scenario: String,
     /// The verdict of `compare`.
     said: Verdict,
-    /// The wire's verdict on the same pairs.
+    /// The verdict of the measurements on the wire, for the same pairs.
     truth: Verdict,
-    /// The change of the median response time, with its interval, according to both.
+    /// The change of the median response time with its interval: by `compare`, and on the wire.
     p50: [String; 2],
     p90: [String; 2],
     pairs: usize,
@@ -39,7 +39,7 @@ impl JudgedScenario {
         }
     }
 
-    /// Whether the two verdicts are opposite. If one cannot tell, they cannot contradict each other.
+    /// Whether the two verdicts are opposite. A verdict that cannot tell contradicts none.
     fn contradicts(&self) -> bool {
         let known = |verdict: Verdict| !matches!(verdict, Verdict::CannotTell { .. });
         known(self.said) && known(self.truth) && self.said != self.truth
@@ -60,7 +60,7 @@ pub struct JudgeBenchReport {
 }
 
 impl JudgeBenchReport {
-    /// Of these.
+    /// Creates the report.
     pub const fn of(scenarios: Vec<JudgedScenario>, replayed: Vec<Replayed>) -> Self {
         Self { scenarios, replayed }
     }

@@ -1,6 +1,6 @@
-//! The records that `tune` keeps next to the journal: the rounds of a search in progress, so that it can
-//! resume after a kill, and the results of finished searches, which determine the order of candidates in the
-//! next search.
+//! The records that `tune` keeps next to the journal. They contain the rounds of a search in progress, so
+//! that it can resume after a kill, and the results of finished searches, which determine the order of
+//! candidates in the next search.
 
 use std::fs::{self, File};
 use std::io::{BufWriter, Read, Write};
@@ -17,7 +17,7 @@ use session::{Fault, Session};
 use crate::judge::tuning::Offer;
 use crate::live::MeasuredService;
 
-/// The age from which an unfinished search is not resumed, because traffic and hosts may have changed.
+/// The age from which an unfinished search is not resumed, because the traffic and the host may have changed.
 pub const RESUMES_WITHIN_SECONDS: u64 = 24 * 3_600;
 
 /// The age from which the results of a search are ignored.
@@ -26,7 +26,7 @@ const RESULTS_WITHIN_SECONDS: u64 = 90 * 24 * 3_600;
 /// The factor by which request rates may differ and still count as the same load.
 const SAME_LOAD: f64 = 2.0;
 
-/// The maximum size of a record; a search of a day has fewer rounds.
+/// The maximum size of a record: more than the rounds of a search that lasts a day.
 const RECORD_BYTES_MAX: u64 = 64 << 20;
 
 /// The maximum number of finished searches, and the maximum size of their file.
@@ -38,7 +38,7 @@ const TRIALS: &str = "tuned.json";
 
 const KIND: &str = "tune-record";
 
-/// The properties that must be equal for the rounds of one search to count in another.
+/// The setup of a search. Rounds of another search count only if its setup is equal.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Setup {
@@ -65,12 +65,12 @@ pub struct Setup {
 }
 
 impl Setup {
-    /// The setup of a search for a service. The caller fills in the options.
+    /// Creates the setup of a search for a service; the caller adds the options.
     pub fn of(target: &MeasuredService, goal: Metric, limits: Limits, offers: &[Offer]) -> Self {
         let devices = target.host.devices.iter().filter(|device| device.id.name.as_str() != "lo");
         let settings = |offer: &Offer| {
             let plan = offer.plan.as_ref().ok()?;
-            // Without the objects, because a process has another pid after each restart.
+            // Omit the objects, because processes have another pid after each restart.
             let mut settings: Vec<String> = plan
                 .changes()
                 .map(|change| format!("{} {}", change.to().knob(), change.to().value()))
@@ -95,7 +95,7 @@ impl Setup {
         }
     }
 
-    /// The differences from another setup, as text; `None` if there are none.
+    /// Describes the differences from another setup; `None` if there are none.
     pub fn difference(&self, other: &Self) -> Option<String> {
         let candidates =
             |setup: &Self| setup.candidates.iter().map(|(name, _)| name.clone()).collect::<Vec<_>>();
@@ -151,7 +151,7 @@ pub struct TunedRound {
     pub candidates: Vec<String>,
     /// The figures of the candidates.
     pub figures: Vec<Figures>,
-    /// Why the round does not count; `None` if it counts.
+    /// Why the round is not valid; `None` if it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub void: Option<Unfair>,
 }
@@ -165,14 +165,14 @@ pub struct TuneRecord {
 }
 
 impl TuneRecord {
-    /// The path of a namespace's record: one search at a time runs in it.
+    /// The path of a namespace's record. Only one search at a time runs in a namespace.
     fn path(session: &Session, netns: NetnsId) -> Result<PathBuf, Fault> {
-        // The journal checks who may write to this directory.
+        // Opening the journal checks who may write to this directory.
         session.journal()?;
         Ok(session.state_dir.join(format!("tuning-{}.jsonl", netns.0)))
     }
 
-    /// Begins a record in place of an earlier one, with the rounds of a resumed search.
+    /// Begins a record, which replaces an earlier one. It starts with the rounds of a resumed search.
     ///
     /// # Errors
     /// If the file cannot be written.
@@ -225,7 +225,7 @@ fn line(document: &impl Serialize) -> Result<String, Fault> {
     Ok(serde_json::to_string(document).map_err(Fault::failed)? + "\n")
 }
 
-/// Removes the records of namespaces whose searches can no longer be resumed.
+/// Removes records of namespaces whose searches can no longer be resumed.
 fn remove_old(state_dir: &Path) {
     for entry in fs::read_dir(state_dir).into_iter().flatten().flatten() {
         let name = entry.file_name();
@@ -252,7 +252,7 @@ pub struct Unfinished {
 }
 
 impl Unfinished {
-    /// The unfinished search of a namespace; `None` if there is none with a round.
+    /// Reads the unfinished search of a namespace; `None` if there is none with a round.
     ///
     /// # Errors
     /// If the file cannot be read, or is not a record.
@@ -281,7 +281,7 @@ impl Unfinished {
         while let Some((at, line)) = lines.next() {
             match serde_json::from_str(line) {
                 Ok(round) => rounds.push(round),
-                // The process that wrote it was killed.
+                // The process was killed while it wrote this line.
                 Err(error) if error.is_eof() && lines.peek().is_none() => {}
                 Err(error) => return Err(wrong(at, error)),
             }
@@ -295,7 +295,7 @@ impl Unfinished {
         self.rounds.iter().map(|round| round.figures.len()).sum()
     }
 
-    /// The request rate with the current settings; `None` if no round counts.
+    /// The request rate with the current settings; `None` if no round is valid.
     pub fn rate(&self) -> Option<f64> {
         let valid = self.rounds.iter().filter(|round| round.void.is_none());
         let rates: Vec<f64> = valid.filter_map(|round| Some(round.figures.first()?.rate())).collect();
@@ -316,7 +316,7 @@ pub struct TrialOf {
     pub candidate: String,
     /// The change of the goal as a share; `None` if it was not measured.
     pub change: Option<f64>,
-    /// Why the candidate was dropped.
+    /// Why the candidate was dropped; `None` if it was not.
     pub out: Option<Out>,
 }
 
@@ -336,16 +336,16 @@ pub struct FinishedSearch {
     pub limits: Limits,
     /// Requests per second with the current settings.
     pub rate: f64,
-    /// The end of the round, in seconds since 1970.
+    /// The end of the search, in seconds since 1970.
     pub at: u64,
-    /// The winner.
+    /// The winner; `None` if there was none.
     pub winner: Option<String>,
     /// The candidates.
     pub candidates: Vec<TrialOf>,
 }
 
 impl FinishedSearch {
-    /// The result of a search; `None` if no round counts.
+    /// The result of a search; `None` if no round is valid.
     pub fn of(setup: &Setup, tuner: &Tuner) -> Option<Self> {
         let mut candidates: Vec<TrialOf> = Vec::new();
         let mut rates = Vec::new();
@@ -377,8 +377,8 @@ impl FinishedSearch {
         })
     }
 
-    /// The finished searches, newest first. Empty if the file cannot be read, because the searches only order
-    /// candidates.
+    /// The finished searches, newest first. Empty if the file cannot be read, because the searches only
+    /// affect the order of candidates.
     pub fn all(session: &Session) -> Vec<Self> {
         let mut text = Vec::new();
         let Ok(path) = file_of_trials(session) else { return Vec::new() };
@@ -400,7 +400,7 @@ impl FinishedSearch {
         replace_file(&path, 0o644, &text, Durability::Unsynced).map_err(|error| Fault::file(&path, error))
     }
 
-    /// Whether this was a search for the same goal of the same service on such a host, not too long ago.
+    /// Whether this search had the same service and goal on such a host, not too long ago.
     pub fn is_of(&self, setup: &Setup, now: u64) -> bool {
         (&self.service, &self.kernel, &self.devices) == (&setup.service, &setup.kernel, &setup.devices)
             && (self.goal, self.limits) == (setup.goal, setup.limits)
@@ -414,8 +414,8 @@ fn file_of_trials(session: &Session) -> Result<PathBuf, Fault> {
 }
 
 /// Orders candidates by these earlier searches, newest first: first their winners, then the candidates that
-/// they did not measure or dropped only because others were better. Candidates that were clearly worse or
-/// beyond a limit are omitted, unless the operator named them.
+/// they did not measure or dropped only because others were better. Omits candidates that were clearly worse
+/// or beyond a limit, unless the operator named them.
 pub fn ordered(offers: Vec<Offer>, trials: &[&FinishedSearch], named: &[String], now: u64) -> Vec<Offer> {
     let result = |name: &str| {
         trials
@@ -534,7 +534,7 @@ mod test {
         assert_eq!(order(&[&of_today], &[]), names(&expected));
         let asked = [("latency", true), ("defer50", true), ("defer20", true), ("power", false)];
         assert_eq!(order(&[&of_today], &["defer20"]), names(&asked));
-        // The newest search takes precedence, and newer winners come first.
+        // The newest search takes precedence, and its winner comes first.
         let older = trial(100, Some("power"), &[("power", None), ("defer20", None)]);
         let both = [("latency", true), ("power", true), ("defer50", true), ("defer20", false)];
         assert_eq!(order(&[&of_today, &older], &[]), names(&both));

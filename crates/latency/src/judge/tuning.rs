@@ -1,5 +1,5 @@
-//! The candidates for the best setting of a service: policies, delivery modes, candidates named by the
-//! operator, and other values of the best one. `measure::tuning` chooses among them.
+//! The candidates for the best setting of a service: policies, delivery modes, candidates that the operator
+//! names, and variants of the best one. `measure::tuning` chooses among them.
 
 use std::fmt::Write as _;
 
@@ -26,14 +26,14 @@ const RX_USECS: u32 = 16;
 pub struct Offer {
     /// The candidate.
     pub candidate: Candidate,
-    /// The changes, or the reason why the candidate is not tried.
+    /// The changes, or why the candidate is not tried.
     pub plan: Result<Plan, Out>,
-    /// The result of an earlier search for this service.
+    /// The result of an earlier search for this service; `None` without one.
     pub earlier: Option<String>,
 }
 
-/// The candidates for a service that is already running, after those of the operator. The modes that are
-/// missing here require a restart of the program.
+/// The candidates for a running service; those of the operator come first. Modes that require a restart of
+/// the program are missing.
 fn tried(more: &[Candidate]) -> Vec<Candidate> {
     let modes = ["defer20", "defer50", "defer200", "suspend20", "suspend200"].map(str::to_owned);
     let others = [
@@ -69,7 +69,7 @@ pub fn offers(more: &[Candidate], only: bool, target: &MeasuredService, session:
     offers
 }
 
-/// Returns the plan if it differs from all earlier ones.
+/// Returns the plan if it differs from all earlier ones; otherwise the reason.
 fn distinct(plan: Plan, before: &[Offer]) -> Result<Plan, Out> {
     if plan.is_empty() {
         return Err(Out::Same { candidate: Candidate::current().name });
@@ -82,8 +82,8 @@ fn distinct(plan: Plan, before: &[Offer]) -> Result<Plan, Out> {
     }
 }
 
-/// A candidate with half and twice each of its timeouts, and the device's interrupt moderation if the driver
-/// supports it.
+/// Variants of a candidate: with half and twice each of its timeouts, and with other interrupt moderation if
+/// the driver supports that.
 pub fn variants(
     candidate: &Candidate,
     plan: &Plan,
@@ -120,7 +120,7 @@ pub fn variants(
     variants.iter().take(VARIANTS_MAX).filter_map(|variant| variant.parse().ok()).collect()
 }
 
-/// Half and twice the delay of receive interrupts under this plan, for the only device whose NAPIs it sets.
+/// Half and twice the delay of receive interrupts under this plan, if it sets the NAPIs of only one device.
 fn moderations(plan: &Plan, coalesce_of: impl Fn(DeviceId) -> Option<Coalesce>) -> Vec<String> {
     let of_napis = plan.changes().filter_map(|change| match change.to() {
         Setting::Napi(queue, _) => Some(queue.device),
@@ -142,7 +142,7 @@ fn moderations(plan: &Plan, coalesce_of: impl Fn(DeviceId) -> Option<Coalesce>) 
     };
     let value = |param: CoalesceParam| of_plan(param).or_else(|| coalesce.of(param));
     let Some(usecs) = value(CoalesceParam::RxUsecs) else { return Vec::new() };
-    // The driver adapts the delay by itself.
+    // The driver adapts the delay unless that is turned off.
     let fixed = match value(CoalesceParam::AdaptiveRx) {
         Some(1) => format!("{}:adaptive-rx=off,", id.name),
         _ => String::new(),
@@ -151,8 +151,8 @@ fn moderations(plan: &Plan, coalesce_of: impl Fn(DeviceId) -> Option<Coalesce>) 
     values.into_iter().map(|usecs| format!("{fixed}{}:rx-usecs={usecs}", id.name)).collect()
 }
 
-/// The sections of a policy file for a candidate and a service that listens on a port; `None` for candidates
-/// that are a file, or set a device without a name.
+/// The sections of a policy file for a candidate and a service that listens on a port. `None` for candidates
+/// that are a file, or that set a device without naming it.
 pub fn section(candidate: &Candidate, service: &str, port: u16) -> Option<String> {
     let CandidateSettings::Settings(Some(word), settings) = candidate.wanted() else { return None };
     let name: String =

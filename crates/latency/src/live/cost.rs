@@ -10,18 +10,18 @@ use crate::live::sampler::Sample;
 /// The cost of a request, in nanoseconds of CPU time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct Cost {
-    /// Time of the service's processes; `None` without requests or known processes.
+    /// CPU time of the service's processes; `None` without requests or if the processes are unknown.
     pub service: Option<f64>,
-    /// Time of softirqs in other tasks, and of the polling kernel threads; `None` if it was not counted.
+    /// CPU time of softirqs in other tasks and of polling kernel threads; `None` if it was not counted.
     pub delivery: Option<f64>,
     /// Context switches per request.
     pub switches: Option<f64>,
-    /// Datagrams received per context switch; `None` without either.
+    /// Datagrams received per context switch; `None` if there were no datagrams or no switches.
     pub datagrams_per_switch: Option<f64>,
 }
 
 impl Cost {
-    /// The cost in one window.
+    /// The cost of a request in one window.
     pub fn of(sample: &Sample) -> Self {
         let mut spent = Spent::default();
         spent.add(&sample.window, sample.usage.as_ref());
@@ -29,7 +29,7 @@ impl Cost {
     }
 }
 
-/// The total cost of windows that have both a cost and requests.
+/// The total cost of windows in which both the cost and requests are known.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Spent {
     requests: u64,
@@ -37,7 +37,7 @@ pub(crate) struct Spent {
     switches: u64,
     datagrams: u64,
     delivery: u64,
-    /// Requests of those windows in which softirqs were counted as well.
+    /// The number of requests in those of these windows in which softirqs were counted, too.
     delivered: u64,
 }
 

@@ -1,5 +1,5 @@
-//! When commands last measured services, and the results: a small file in the state directory, which `show`
-//! reads.
+//! When commands last measured each service, and the results. They are stored in a small file in the state
+//! directory, which `show` reads.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -18,8 +18,8 @@ use crate::live::text::{ago, short};
 /// The name of the file with the measurements, in the state directory.
 const FILE: &str = "measured.json";
 
-/// The maximum number of services, with response times and with a prospect each; the oldest measurements are
-/// dropped first.
+/// The maximum number of services with response times, and of services with a prospect. The oldest
+/// measurements are dropped first.
 const SERVICES_MAX: usize = 64;
 
 /// The maximum size of the file.
@@ -46,16 +46,16 @@ pub struct LastMeasured {
 
 impl LastMeasured {
     /// The saved measurements of services in a namespace, newest first. Empty if the file cannot be read or
-    /// does not belong to netpolicy.
+    /// was not written by netpolicy.
     pub fn all(session: &Session, netns: NetnsId) -> Vec<Self> {
-        // Opening the journal has checked who may write to the state directory.
+        // `file` opens the journal, which checks who may write to the state directory.
         let Ok(path) = file(session) else { return Vec::new() };
         let mut kept = read(&path);
         kept.retain(|one| one.netns == netns);
         kept
     }
 
-    /// The last measurement of each service: of its response times, unless there is only a prospect.
+    /// The last measurement of each service: its response times, or else its prospect.
     pub fn of_each_service(session: &Session, netns: NetnsId) -> Vec<Self> {
         let mut all = Self::all(session, netns);
         let timed: BTreeSet<String> =
@@ -64,8 +64,8 @@ impl LastMeasured {
         all
     }
 
-    /// Saves this measurement in place of the service's previous one: a prospect in place of a prospect. If two
-    /// commands end at the same moment, one may be lost.
+    /// Saves this measurement. It replaces the service's previous one of the same kind (response times or
+    /// prospect). If two commands end at the same moment, one measurement may be lost.
     ///
     /// # Errors
     /// If the state directory cannot be written.
@@ -77,8 +77,8 @@ impl LastMeasured {
         replace_file(&path, 0o644, &text, Durability::Unsynced).map_err(|error| Fault::file(&path, error))
     }
 
-    /// The text, `now` being in seconds since 1970: `memcached: p50 118us, p99 240us; measured 3 min ago by
-    /// watch`.
+    /// Formats the measurement: `memcached: p50 118us, p99 240us; measured 3 min ago by watch`. `now` is in
+    /// seconds since 1970.
     pub fn text(&self, now: u64) -> String {
         let Self { service, by, .. } = self;
         let figures = self
@@ -153,7 +153,7 @@ mod test {
         measured("cache", 20).keep(&session).expect("kept");
         assert_eq!(LastMeasured::all(&session, NetnsId(7)), [measured("cache", 20)]);
         assert_eq!(LastMeasured::all(&session, NetnsId(8)), []);
-        // A prospect and response times replace only their kind.
+        // A prospect does not replace response times, and conversely.
         let load = Load {
             rate: 9.0,
             connections: 1,

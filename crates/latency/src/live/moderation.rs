@@ -1,9 +1,9 @@
-//! Changes of the NIC's interrupt moderation, which response times do not show.
+//! Differences in the NIC's interrupt moderation, which response times do not show.
 
 use model::{CoalesceParam, Finding, NicKnob, Plan, RxQueueKnob, Setting, Severity};
 
-/// How the compared plans differ in the NIC's delay of receive interrupts; `None` if they agree. No estimate
-/// that starts with a poll or an interrupt includes the wait before the interrupt, so a longer delay appears
+/// How the compared plans differ in the NIC's delay of receive interrupts; `None` if they do not. Estimates
+/// start with a poll or an interrupt and exclude the wait before the interrupt, so a longer delay appears
 /// better than it is.
 pub fn moderation_differs<'p>(service: &str, plans: impl IntoIterator<Item = &'p Plan>) -> Option<Finding> {
     let plans: Vec<Vec<String>> = plans.into_iter().map(moderation).collect();
@@ -24,7 +24,7 @@ pub fn moderation_differs<'p>(service: &str, plans: impl IntoIterator<Item = &'p
     })
 }
 
-/// A plan's changes to the NIC's receive interrupt moderation.
+/// The changes of a plan to the NIC's receive interrupt moderation.
 fn moderation(plan: &Plan) -> Vec<String> {
     let is_of_receiving = |setting: &Setting| {
         use CoalesceParam::{AdaptiveRx, CqeModeRx, RxMaxFrames, RxUsecs};

@@ -13,20 +13,20 @@ use crate::live::cost::Cost;
 /// The rule of the finding.
 const RULE: &str = "policy-expected";
 
-/// The expected effects of policies on a service that has none, by its load.
+/// The expected effects of policies on a service that has none, according to its load.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct Prospect {
     /// The measured load of the service.
     pub load: Load,
-    /// The expected effects from recorded comparisons of other services, the largest saving of CPU time
-    /// first.
+    /// The expected effects, based on recorded comparisons of other services. The largest saving of CPU time
+    /// comes first.
     pub expected: Vec<Expected>,
-    /// Why there is no expectation.
+    /// Why nothing is expected; `None` if something is.
     pub unknown: Option<String>,
 }
 
 impl Prospect {
-    /// The expected effects on a service with this load; `None` if its NAPIs already have settings, or no
+    /// Determines the expected effects on a service; `None` if its NAPIs already have settings, or if no
     /// packets arrived.
     pub fn of(summary: &Summary, cost: Cost, host: &Host) -> Option<Self> {
         if summary.requests == 0 {
@@ -61,7 +61,8 @@ impl Prospect {
         self.expected.iter().map(line).collect()
     }
 
-    /// `4945 requests/s on 16 connections, 1.1 packets per poll, 28 % of the CPU time in delivery`
+    /// Formats the load: `4945 requests/s on 16 connections, 1.1 packets per poll, 28 % of the CPU time in
+    /// delivery`.
     pub fn load_words(&self) -> String {
         let Load { rate, connections, packets_per_poll, delivery_share, .. } = self.load;
         let connections = session::count(usize::try_from(connections).unwrap_or(usize::MAX), "connection");
@@ -73,7 +74,7 @@ impl Prospect {
         words.join(", ")
     }
 
-    /// How sure the expectation is.
+    /// Describes how certain the expectation is.
     pub fn certainty(&self) -> Option<String> {
         let first = self.expected.first()?;
         Some(format!(
@@ -82,7 +83,7 @@ impl Prospect {
         ))
     }
 
-    /// The summary for a service in a few lines: `expected with power: CPU per request -35 to -3 %, …`.
+    /// Summarises the prospect in a few lines: `expected with power: CPU per request -35 to -3 %, …`.
     pub fn said(&self) -> Vec<String> {
         let lines = self.expected.iter().map(|one| format!("expected with {}", line(one)));
         let unknown = self.unknown.iter().map(|why| format!("the gain from a policy is unknown: {why}"));
@@ -90,7 +91,7 @@ impl Prospect {
         lines.chain(unknown).chain(last).collect()
     }
 
-    /// The finding on a service, with the results of earlier searches for the service on this host; `None` if
+    /// Creates the finding on a service, with the results of earlier searches for it on this host. `None` if
     /// no effect is expected. `selected` is how a command selects the service: `redis`, `--port 6379`.
     pub fn finding(&self, name: &str, selected: &str, earlier: &[Tuned], now: u64) -> Option<Finding> {
         let known =
@@ -143,7 +144,7 @@ fn line(expected: &Expected) -> String {
     )
 }
 
-/// The result of a search: `a search 3 days ago: defer50, cpu -24 %`.
+/// Formats the result of a search: `a search 3 days ago: defer50, cpu -24 %`.
 fn of_trial(trial: &Tuned, now: u64) -> Option<String> {
     let ago = super::text::ago(now.saturating_sub(trial.at));
     let Some(winner) = &trial.winner else {

@@ -6,9 +6,9 @@ use model::Nanoseconds;
 use crate::live::cost::{Cost, Spent};
 use crate::live::sampler::Sample;
 
-/// The windows of the last minutes: as many as p99 needs, from [`Recent::LEAST`] to twice [`Recent::MOST`].
-/// There are two spans, the younger starting when the older is half full; when the younger is long enough, it
-/// replaces the older.
+/// The windows of the last minutes: as many as p99 needs, at least [`Recent::LEAST`] and at most twice
+/// [`Recent::MOST`]. There are two overlapping spans. The younger one starts when the older one is half full,
+/// and replaces it when long enough.
 #[derive(Debug)]
 pub(crate) struct Recent {
     older: Kept,
@@ -39,23 +39,24 @@ impl Kept {
 }
 
 impl Recent {
-    /// The minimum time to keep.
+    /// The minimum length of time that is kept.
     pub(crate) const LEAST: Nanoseconds = Nanoseconds::from_millis(60_000);
 
-    /// The maximum length of a span, however few its requests.
+    /// The maximum length of a span, even if it has few requests.
     pub(crate) const MOST: Nanoseconds = Nanoseconds::from_millis(600_000);
 
     /// The minimum number of requests for p99.
     const REQUESTS: u64 = 1_000;
 
-    /// Blocks of windows in each span, which show how much percentiles vary. A block takes 45 KiB.
+    /// The number of blocks of windows in each span, which show how much percentiles vary. A block takes 45
+    /// KiB.
     const BLOCKS: usize = 16;
 
     pub(crate) fn new() -> Self {
         Self { older: Kept::new(), younger: Kept::new() }
     }
 
-    /// Adds a window that ended at this monotonic time.
+    /// Adds a window that ended at this time on the monotonic clock.
     pub(crate) fn add(&mut self, sample: &Sample, at: Nanoseconds) {
         self.older.add(sample, at);
         self.younger.add(sample, at);
@@ -71,7 +72,7 @@ impl Recent {
         &self.older.series
     }
 
-    /// The cost of their requests.
+    /// The cost of a request in all kept windows.
     pub(crate) fn cost(&self) -> Cost {
         self.older.spent.cost()
     }

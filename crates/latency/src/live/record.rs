@@ -39,8 +39,8 @@ pub struct WatchHeader {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RecordedWindow {
-    /// When the window ended, in seconds since 1970 by the clock at the start of the record, so that setting
-    /// the clock moves no window.
+    /// When the window ended, in seconds since 1970, according to the clock at the start of the record:
+    /// setting the clock later has no effect on it.
     pub at: u64,
     /// What was measured.
     pub window: LiveWindow,
@@ -101,11 +101,10 @@ impl WatchRecord {
     }
 }
 
-/// Creates a file for a record. An existing record is not overwritten; a pipe or a device has no contents
-/// that could be lost.
+/// Creates a file for a record. A file with contents is not overwritten; pipes and devices are accepted.
 ///
 /// # Errors
-/// If there is a non-empty file, or it cannot be written.
+/// If a non-empty file exists, or the file cannot be written.
 pub fn new_file(path: &Path) -> Result<File, Fault> {
     if path.metadata().is_ok_and(|found| found.is_file() && found.len() > 0) {
         return Err(Fault::failed(format!("{}: the file is not empty", path.display()))
@@ -129,25 +128,26 @@ fn settings(host: &Host) -> Vec<String> {
     lines
 }
 
-/// A record that was read back.
+/// A recording of a watch.
 #[derive(Clone, Debug)]
 pub struct RecordedWindows {
     /// The first line.
     pub header: WatchHeader,
-    /// The others.
+    /// All other lines.
     pub windows: Vec<RecordedWindow>,
 }
 
 impl RecordedWindows {
-    /// Whether a text starts like a record.
+    /// Whether a text begins like such a record.
     pub fn begins(text: &str) -> bool {
         text.lines().next().is_some_and(|line| serde_json::from_str::<WatchHeader>(line).is_ok())
     }
 
-    /// Reads a record. Its last line may be incomplete: the process that wrote it may have been killed.
+    /// Parses a record. The last line may be incomplete, because the process that wrote it may have been
+    /// killed.
     ///
     /// # Errors
-    /// The first malformed line.
+    /// The first line that is malformed, except for an incomplete last line.
     pub fn parse(text: &str) -> Result<Self, String> {
         let mut lines = text.lines().enumerate().peekable();
         let wrong = |line: usize, error: serde_json::Error| format!("line {}: {error}", line + 1);

@@ -22,7 +22,7 @@ use crate::live::watcher::{INTERVAL, summary};
 /// The name of the thread, at most 15 bytes.
 const THREAD: &str = "netpolicy-live";
 
-/// When to retry a service that could not be measured.
+/// The delay before a service that could not be measured is tried again.
 const RETRY_AFTER: Duration = Duration::from_secs(60);
 
 /// How often the queues and settings of the host are read.
@@ -33,9 +33,9 @@ const HOST_EVERY: Duration = Duration::from_secs(60);
 pub struct SamplingPace {
     /// The length of each window.
     pub sample: Duration,
-    /// How many windows each summary of percentiles covers; counts are always current.
+    /// The number of windows between two summaries of percentiles. Counts are always current.
     pub windows_per_summary: u64,
-    /// The minimum time between windows of a service without a goal; zero for a window in each round.
+    /// The minimum time between two windows of a service without a goal; zero for a window in each round.
     pub without_goal: Duration,
 }
 
@@ -44,7 +44,7 @@ pub struct SamplingPace {
 pub struct Measured {
     /// The name.
     pub name: String,
-    /// Its result.
+    /// The result for this service.
     pub outcome: MeasuredOutcome,
 }
 
@@ -75,9 +75,9 @@ pub enum MeasuredOutcome {
         unix_micros: u64,
         /// The summary of the last minutes.
         summary: Arc<Summary>,
-        /// The cost of a request in them.
+        /// The cost of a request in the last minutes.
         cost: Cost,
-        /// The total counts.
+        /// The total counts since the service was first measured.
         totals: Arc<Totals>,
     },
     /// The service cannot be measured.
@@ -91,9 +91,9 @@ pub enum MeasuredOutcome {
     },
 }
 
-/// Measures services in turn on a separate thread, each for a part of every second. When it is dropped, the
-/// thread finishes its window and exits. No caller waits for it. However the process ends, nothing stays
-/// attached.
+/// Measures services in turn on a separate thread, for a part of every second. When this is dropped, the
+/// thread finishes its window and exits; no caller waits for it. However the process ends, no BPF program
+/// stays attached.
 #[derive(Debug)]
 pub struct Rounds {
     desk: Arc<SharedResults>,
@@ -128,10 +128,10 @@ impl SharedResults {
 }
 
 impl Rounds {
-    /// The maximum kernel memory for the programs of all services.
+    /// The maximum kernel memory for the BPF programs of all services.
     pub const BYTES_MAX: usize = 64 << 20;
 
-    /// The maximum number of services on a machine with few CPUs.
+    /// The maximum number of services, whatever the memory of each.
     pub const SERVICES_MAX: usize = 16;
 
     /// The maximum number of measured connections per service.
@@ -142,7 +142,8 @@ impl Rounds {
         (Self::BYTES_MAX / LiveMeter::memory()).clamp(1, Self::SERVICES_MAX)
     }
 
-    /// Starts the thread in the caller's network namespace. It calls `notify` when there are new results.
+    /// Starts the thread, which runs in the caller's network namespace and calls `notify` when there are new
+    /// results.
     ///
     /// # Errors
     /// If the kernel cannot create a thread.
@@ -160,12 +161,13 @@ impl Rounds {
         Ok(Self { desk })
     }
 
-    /// Measures these services from the next round on; at most the first [`Rounds::services_max`].
+    /// Sets the services to measure from the next round on; at most [`Rounds::services_max`] of them, the
+    /// first ones.
     pub fn measure(&self, subjects: Vec<ListeningService>) {
         self.desk.state().subjects = subjects;
     }
 
-    /// Discards the windows of a service after its settings have changed, so that percentiles start over. Its
+    /// Discards the windows of a service, because its settings have changed: percentiles start over, but
     /// counters continue.
     pub fn begin_again(&self, name: &str) {
         let mut state = self.desk.state();
@@ -250,7 +252,7 @@ impl Worker {
         }
     }
 
-    /// Discards the measurements so far of these services.
+    /// Discards the windows of these services.
     fn begin_again(&mut self, names: &BTreeSet<String>) {
         for (_, service) in self.services.iter_mut().filter(|(name, _)| names.contains(*name)) {
             (service.recent, service.summary, service.outcome) = (Recent::new(), None, None);
@@ -283,7 +285,7 @@ impl Service {
         }
     }
 
-    /// Continues with a changed subject. New ports require reloading the programs; new processes do not.
+    /// Replaces the subject. New ports require reloading the programs; new processes do not.
     fn becomes(&mut self, subject: ListeningService) {
         if subject == self.subject {
             return;
@@ -297,14 +299,14 @@ impl Service {
         } else {
             self.loaded = None;
         }
-        // Other processes may make the measurement possible, but the kernel cannot change at run time.
+        // Try again at once: with other processes, the measurement may succeed.
         if self.retry.is_some() {
             self.retry = Some(Instant::now());
         }
         self.subject = subject;
     }
 
-    /// Measures a window if there is a service to measure. Returns whether it did.
+    /// Measures a window if one is due. Returns whether it did.
     fn turn(&mut self, netns: &Netns, pace: SamplingPace, desk: &SharedResults) -> Result<bool, Fault> {
         let is_early = self.last.is_some_and(|last| last.elapsed() < pace.without_goal);
         if !self.subject.goal.is_set() && is_early {

@@ -1,4 +1,4 @@
-//! Measures one service in windows; each window adjusts the parameters of the next.
+//! Measures one service in windows. Each window adjusts the parameters of the next one.
 
 use std::time::Duration;
 
@@ -18,12 +18,12 @@ use crate::live::target::MeasuredService;
 pub struct Sample {
     /// Response times.
     pub window: LiveWindow,
-    /// Their cost; `None` if the service no longer has a process, or none was given.
+    /// The CPU time used; `None` if the service has no process any more, or its processes are unknown.
     pub usage: Option<Usage>,
 }
 
-/// Measures a service: the response times on its ports, and what its processes use. Nothing is attached to
-/// its ports between [`Sampler::end`] and the next [`Sampler::begin`], nor after it is dropped.
+/// Measures a service: the response times on its ports, and the CPU time of its processes. No program is
+/// attached between [`Sampler::end`] and the next [`Sampler::begin`], nor after this is dropped.
 #[derive(Debug)]
 pub struct Sampler {
     meter: LiveMeter,
@@ -34,7 +34,7 @@ pub struct Sampler {
 }
 
 impl Sampler {
-    /// One window in this many also measures the time in the network stack.
+    /// The time in the network stack is measured in one of this many windows.
     const STACK_EVERY: u32 = 16;
 
     /// Loads the programs for this service, with windows of this length.
@@ -58,7 +58,7 @@ impl Sampler {
         Self::of_ports(&ports, target.processes.clone(), window_len)
     }
 
-    /// Like [`Sampler::load`], for ports that these processes serve.
+    /// Like [`Sampler::load`], but for these ports and processes.
     ///
     /// # Errors
     /// The same as [`Sampler::load`].
@@ -97,7 +97,7 @@ impl Sampler {
         self.usage.processes().iter().any(is_running)
     }
 
-    /// Whether answers are recorded after they were sent, as on older kernels.
+    /// Whether this kernel records answers only after they were sent, as older ones do.
     pub fn answers_late(&self) -> bool {
         self.meter.hook() == AnswerHook::AfterSend
     }
@@ -105,7 +105,7 @@ impl Sampler {
     /// Begins a window.
     ///
     /// # Errors
-    /// If the kernel refuses; then nothing is attached.
+    /// If the kernel refuses. No program stays attached then.
     pub fn begin(&mut self) -> Result<(), Fault> {
         if let Some(threaded) = self.usage.find_threads() {
             self.meter.set_polled_by_threads(threaded);
@@ -117,10 +117,10 @@ impl Sampler {
         begun.map_err(refused)
     }
 
-    /// Ends the window and adjusts the parameters of the next.
+    /// Ends the window, and adjusts the parameters of the next one.
     ///
     /// # Errors
-    /// If the kernel fails. Everything is detached even then.
+    /// If the kernel fails. All programs are detached even then.
     ///
     /// # Panics
     /// If no window has begun.
@@ -139,10 +139,11 @@ impl Sampler {
     }
 }
 
-/// The requirements of measuring.
+/// The hint about the required privileges.
 const NEEDS: &str = "run netpolicy as root, or with CAP_BPF and CAP_PERFMON";
 
-/// Converts the kernel's refusal of the programs: it lacks a feature, so retrying does not help.
+/// Converts the kernel's refusal of the programs to a fault: if the kernel lacks a feature, retrying does not
+/// help.
 fn refused(error: KernelError) -> Fault {
     if matches!(error.number(), Some(Errno::PERM)) {
         return Fault::new(Exit::Failed, error).hint(NEEDS);

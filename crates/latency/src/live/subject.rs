@@ -1,4 +1,4 @@
-//! Services of a policy that can be measured.
+//! Services of a policy that response times can be measured for.
 
 use linux::Netns;
 use linux::process::{Criteria, find, listening};
@@ -20,8 +20,8 @@ pub struct ListeningService {
 }
 
 impl ListeningService {
-    /// The services of a policy that listen in a namespace, named by their sections. Processes that
-    /// cannot be inspected are skipped.
+    /// Finds the services of a policy that listen in a namespace. Each is named by its section. Processes
+    /// that cannot be inspected are skipped.
     pub fn of_policy(policy: &Policy, netns: &Netns) -> Vec<Self> {
         let mut subjects: Vec<Self> = Vec::new();
         for intent in &policy.intents {

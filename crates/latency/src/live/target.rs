@@ -13,7 +13,7 @@ use session::{Exit, Fault, Operator, Session, count, nearest, privileges, quoted
 
 use crate::live::subject::ListeningService;
 
-/// An operator's choice of service.
+/// How an operator selects a service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ServiceSelection {
     /// A service of the policy files, a unit, or an executable.
@@ -24,7 +24,7 @@ pub enum ServiceSelection {
     Port(u16),
     /// The processes of a systemd unit.
     Unit(String),
-    /// A service that was already found, in the namespace of the session, for a caller that may not inspect
+    /// A service that the caller has found, in the session's namespace. For callers that may not inspect
     /// processes.
     Known(ListeningService),
 }
@@ -42,14 +42,14 @@ pub struct MeasuredService {
     pub processes: Vec<ProcessId>,
     /// The host, without its processes.
     pub host: Host,
-    /// Properties of the host that hide when packets arrived.
+    /// Findings about properties of the host that hide when packets arrived.
     pub findings: Vec<Finding>,
     /// The goal in the policy files.
     pub goal: Goal,
 }
 
 impl ServiceSelection {
-    /// Parses an operator's word: a number is a port, everything else a name.
+    /// Parses an operator's word: a number is a port, anything else a name.
     pub fn named(word: &str) -> Self {
         match word.parse() {
             Ok(port) if port > 0 => Self::Port(port),
@@ -57,8 +57,8 @@ impl ServiceSelection {
         }
     }
 
-    /// The criteria for the processes of a service: from its section of the policy files, or the port, unit
-    /// or executable. Also returns the processes that match them.
+    /// The criteria for the processes of a service: from its section of the policy files, or its port, unit
+    /// or executable. Also returns the processes that match.
     ///
     /// # Errors
     /// If no process matches.
@@ -81,7 +81,7 @@ impl MeasuredService {
     /// Finds the selected service.
     ///
     /// # Errors
-    /// If there is no such process, none of them listens, or they are in several namespaces.
+    /// If no process matches, none of them listens, or they are in several namespaces.
     pub fn of(
         selection: &ServiceSelection,
         session: &Session,
@@ -152,7 +152,7 @@ impl MeasuredService {
         Ok((Self { name, netns, ports, processes, host, findings, goal }, left_out))
     }
 
-    /// Reads the host again: its queues, and the properties that hide arrivals, may have changed.
+    /// Observes the host again, because its queues and the properties that hide arrivals may have changed.
     ///
     /// # Errors
     /// If the kernel fails.
@@ -162,7 +162,7 @@ impl MeasuredService {
         Ok(())
     }
 
-    /// The queue of a NAPI, or else the NAPI id.
+    /// The name of a NAPI's queue, or the NAPI id if the queue is unknown.
     pub fn queue_of(&self, napi: NapiId) -> String {
         let device = self.host.napi(napi).map(|(device, _)| device.id.name);
         let queue = device.and_then(|device| {
@@ -213,7 +213,7 @@ fn processes(
     }
 }
 
-/// The processes of the service with this name: from its section of the policy files, or else by unit or
+/// The processes of the service with this name, which is a section of the policy files, or else a unit or an
 /// executable.
 fn by_name(
     name: &str,
@@ -230,7 +230,7 @@ fn by_name(
             | Asked::Epolls(..) => None,
         });
     let goal = named.as_ref().map_or_else(Goal::default, |(_, goal)| *goal);
-    // If the operator named a namespace, only the service of this name in that namespace counts.
+    // If the operator selected a namespace, only a service in that namespace matches.
     let netns = session.netns.is_some().then(|| session.netns().map(|netns| netns.id())).transpose()?;
     let ways: Vec<Match> = match named {
         Some((matching, _)) => vec![matching],
@@ -279,7 +279,7 @@ fn names(session: &Session, operator: &dyn Operator) -> BTreeSet<String> {
     names
 }
 
-/// The matching processes, and the number that could not be inspected.
+/// The matching processes, and the number of processes that could not be inspected.
 fn search(criteria: &Criteria) -> Result<(Vec<ProcessId>, usize), Fault> {
     let mut unread = Vec::new();
     let mut found = find(criteria, &mut unread)?;
@@ -300,8 +300,8 @@ fn not_found(what: String, unread: usize, hint: Option<&str>) -> Fault {
     }
 }
 
-/// The common namespace of these processes, or the one that was named. If there are several, the namespace of
-/// this command.
+/// The namespace of these processes: the selected one, or else their common one, or, of several, that of this
+/// command.
 fn namespace(
     name: &str,
     processes: &[ProcessId],
@@ -340,7 +340,7 @@ fn namespace(
     }
 }
 
-/// The processes in a namespace. Processes in other namespaces have other settings, ports and CPU time.
+/// Only the processes in this namespace: others have other settings, ports and CPU time.
 fn inside(mut processes: Vec<ProcessId>, netns: &Netns) -> Result<Vec<ProcessId>, Fault> {
     let mut failed = None;
     processes.retain(|process| match Netns::of_process(process.pid) {

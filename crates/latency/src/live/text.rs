@@ -2,7 +2,7 @@
 
 use measure::live::Estimate;
 
-/// A span of nanoseconds: `41.3us`, `812us`, `14ms`.
+/// Formats a span in nanoseconds: `41.3us`, `812us`, `14ms`.
 pub fn span(nanoseconds: f64) -> String {
     match nanoseconds {
         ns if ns < 9_950.0 => format!("{:.1}us", ns / 1e3),
@@ -12,7 +12,7 @@ pub fn span(nanoseconds: f64) -> String {
     }
 }
 
-/// An estimate without its interval: `118us`, `>2400us` for a lower bound, `-` for none.
+/// Formats an estimate without its interval: `118us`, `>2400us` for a lower bound, `-` for none.
 pub fn short(estimate: Option<Estimate>) -> String {
     estimate.map_or_else(
         || "-".to_owned(),
@@ -20,7 +20,7 @@ pub fn short(estimate: Option<Estimate>) -> String {
     )
 }
 
-/// How long ago something was, `seconds` before now: `4 s ago`.
+/// Formats how long ago something happened: `4 s ago`.
 pub fn ago(seconds: u64) -> String {
     match seconds {
         0..120 => format!("{seconds} s ago"),

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use model::{Pid, ProcessId};
 
-/// The names that threads had when they were first observed. This allows reporting a worker that has exited
-/// by its name, which the kernel no longer knows.
+/// The names that threads had when they were first observed. A thread that has exited can then still be
+/// named.
 #[derive(Clone, Debug, Default)]
 pub struct ThreadNames(BTreeMap<Pid, String>);
 
@@ -31,7 +31,7 @@ impl ThreadNames {
         }
     }
 
-    /// A thread's name and tid: `nginx[812]`; `thread 812` if it exited before it was observed.
+    /// Formats a thread: `nginx[812]`; `thread 812` if it exited before its name was read.
     pub fn sentence(&self, thread: Pid) -> String {
         match self.0.get(&thread) {
             Some(name) => format!("{name}[{thread}]"),

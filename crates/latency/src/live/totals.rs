@@ -1,4 +1,4 @@
-//! Total counts of a service, for monotonic counters.
+//! The total counts of a service, for counters that only increase.
 
 use measure::live::{Estimator, Series};
 use model::Nanoseconds;
@@ -9,18 +9,19 @@ use crate::live::sampler::Sample;
 /// Total counts of a service since it was first measured. They never decrease.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Totals {
-    /// Windows.
+    /// The number of windows.
     pub windows: u64,
     /// The total length of the windows.
     pub measured: Nanoseconds,
-    /// Requests that were answered in the windows; exchanges if the protocol does not show requests.
+    /// The requests that were answered in the windows, or the exchanges if the protocol does not show
+    /// requests.
     pub requests: u64,
-    /// Of these, exchanges whose number of requests is unknown.
+    /// The exchanges among them, whose number of requests is unknown.
     pub exchanges: u64,
-    /// The time from the ring to the answer, by estimate U; without the time in the ring if packets have no
-    /// NAPI id.
+    /// Response times from the ring to the answer, by estimate U. Without the time in the ring if packets
+    /// have no NAPI id.
     uniform: SpanCounts,
-    /// The response time by estimate C.
+    /// Response times by estimate C.
     conditional: SpanCounts,
     /// The time in the ring.
     pub ring: SpanTotals,
@@ -28,36 +29,36 @@ pub struct Totals {
     pub wakeup: SpanTotals,
     /// The time from the read to the answer.
     pub service: SpanTotals,
-    /// Polls of its NAPIs, by polling context.
+    /// The polls of the service's NAPIs, by polling context.
     pub polls: LivePolls,
-    /// The packets of these polls.
+    /// The packets of these polls, by polling context.
     pub packets: LivePolls,
     /// CPU time of its processes in the windows.
     pub cpu_service: Nanoseconds,
-    /// CPU time of the softirqs and kernel threads that polled for it, if counted.
+    /// CPU time of the softirqs and kernel threads that polled for the service, if it was counted.
     pub cpu_delivery: Nanoseconds,
     /// All event counts.
     pub counts: LiveCounts,
 }
 
-/// Spans and their sum.
+/// Spans with their sum.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SpanTotals {
-    /// By size.
+    /// The number of spans by bucket.
     pub counts: SpanCounts,
     /// The sum of the spans.
     pub sum: Nanoseconds,
 }
 
 impl SpanTotals {
-    /// The number of spans that do not exceed this one, which is the edge of a bucket.
+    /// The number of spans that do not exceed `span`, which must be the edge of a bucket.
     pub fn within(&self, span: Nanoseconds) -> u64 {
         within(&self.counts, span)
     }
 }
 
 impl Totals {
-    /// Adds a window of a service; the series shows whether the wait in its ring is known.
+    /// Adds a window of a service. `series` shows whether the time in the ring is known.
     pub(crate) fn add(&mut self, sample: &Sample, series: &Series) {
         let LiveWindow { span, counts, spans, napis, workers, .. } = &sample.window;
         self.windows += 1;
@@ -92,18 +93,18 @@ impl Totals {
         }
     }
 
-    /// The number of responses that took no longer than a span, which is the edge of a bucket: the smaller
-    /// number of estimates U and C, because the larger estimate of each percentile is the better one.
+    /// The number of response times up to `span`, which must be the edge of a bucket. Of estimates U and C,
+    /// the smaller number counts, because the larger estimate of each percentile is the better one.
     pub fn responses_within(&self, span: Nanoseconds) -> u64 {
         within(&self.uniform, span).min(within(&self.conditional, span))
     }
 
-    /// The number of timed responses.
+    /// The number of response times.
     pub fn responses(&self) -> u64 {
         self.uniform.total().min(self.conditional.total())
     }
 
-    /// The total time of all responses.
+    /// The sum of all response times.
     pub fn response_sum(&self) -> Nanoseconds {
         Nanoseconds(self.ring.sum.0 + self.wakeup.sum.0 + self.service.sum.0)
     }

@@ -1,4 +1,4 @@
-//! Measures window after window, and summarises them.
+//! Measures a service window after window, and summarises the windows.
 
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,7 @@ use crate::live::thread_names::ThreadNames;
 /// The interval between the starts of windows.
 pub const INTERVAL: Duration = Duration::from_secs(1);
 
-/// The longest sleep before signals and the presence of the service are checked.
+/// The longest sleep between checks for signals and for the service's exit.
 const TURN: Duration = Duration::from_millis(50);
 
 /// Measures a service.
@@ -39,12 +39,12 @@ pub enum Turn {
     Interrupted,
 }
 
-/// One window, for display.
+/// One window, prepared for display.
 #[derive(Debug)]
 pub struct MeasuredWindow {
     /// The summary of this window.
     pub summary: Summary,
-    /// The cost of its requests.
+    /// The cost of a request in this window.
     pub cost: Cost,
     /// Everything that was measured.
     pub window: LiveWindow,
@@ -79,14 +79,14 @@ impl Watcher {
         let sample = self.sampler.end()?;
         let shown = self.take(sample);
         match early {
-            // Count the work of the service until it exited.
+            // Keep the window if the service worked in it before it exited.
             Some(early) if shown.window.counts.arrivals == 0 => Ok(early),
             Some(Turn::Interrupted) => Ok(Turn::Interrupted),
             _ => Ok(Turn::Window(Box::new(shown))),
         }
     }
 
-    /// Adds a window, and returns its own summary.
+    /// Adds a window to the series. Returns its own summary.
     fn take(&mut self, sample: Sample) -> MeasuredWindow {
         let Sample { window, usage } = sample;
         self.series.add(&window);
@@ -98,7 +98,7 @@ impl Watcher {
         MeasuredWindow { summary: Summary::of(&own, Vec::new()), cost, window }
     }
 
-    /// Waits until a moment, unless the service exits or a signal arrives.
+    /// Waits until a moment. Returns early if the service exits or a signal arrives.
     fn wait(&self, until: Instant, signals: &mut Signals) -> Option<Turn> {
         loop {
             if signals.take().is_some() {
@@ -130,19 +130,19 @@ impl Watcher {
         &self.names
     }
 
-    /// The cost of a request, over all windows.
+    /// The cost of a request over all windows.
     pub fn cost(&self) -> Cost {
         self.spent.cost()
     }
 
-    /// When the next window is due, after the one that was due at `due`.
+    /// When the window after the one due at `due` is due.
     pub fn next(due: Instant) -> Instant {
-        // Skip turns that were missed instead of catching up.
+        // Skip turns that were missed, instead of catching up.
         (due + INTERVAL).max(Instant::now())
     }
 }
 
-/// The summary of these windows of a service, with findings about the service and about the validity of the
+/// Summarises the windows of a service, with findings about the service and about the validity of the
 /// figures.
 pub(crate) fn summary(
     target: &MeasuredService,

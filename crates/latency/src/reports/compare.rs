@@ -1,4 +1,4 @@
-//! Settings compared on a live service: one line per round, and a final report.
+//! The output of `compare`: one line per round, and a final report.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use crate::live::text::span;
 
 use super::watch::found;
 
-/// The reduced certainty if settings do not alternate.
+/// Explains that the verdict is less certain if candidates do not alternate.
 pub const CERTAINTY: &str = "It is applied once, and windows before, with and after it are compared. Without alternation, a change in load looks like an effect of the setting. Intervals are widened by the spread of the windows without the change.";
 
 /// One candidate compared with the first.
@@ -29,8 +29,7 @@ struct Contrast {
     with: String,
     #[serde(flatten)]
     verdict: Verdict,
-    /// Whether clients wait for answers, so that their rate depends on the candidate and rounds are void
-    /// because of it.
+    /// Whether clients wait for answers. Their rate then depends on the candidate, which makes rounds void.
     closed_loop: bool,
     /// What changed.
     changes: Vec<MetricChange>,
@@ -49,7 +48,7 @@ struct Exceeded {
     value: Option<f64>,
 }
 
-/// Rounds that do not count.
+/// The number of rounds that are not valid for one reason.
 #[derive(Debug, JsonSchema, Serialize)]
 struct Voided {
     reason: Unfair,
@@ -63,12 +62,12 @@ pub struct SwitchCost {
     pub switches: usize,
     /// The median duration of a switch, including reading back, in milliseconds.
     pub median_ms: f64,
-    /// The longest, in milliseconds.
+    /// The longest duration of a switch, in milliseconds.
     pub longest_ms: f64,
 }
 
 impl SwitchCost {
-    /// From the durations of switches.
+    /// Calculates the cost from the durations of switches.
     pub fn of(switches: &[Duration]) -> Self {
         let millis: Vec<f64> = switches.iter().map(|took| took.as_secs_f64() * 1e3).collect();
         Self {
@@ -79,40 +78,40 @@ impl SwitchCost {
     }
 }
 
-/// `compare`'s data.
+/// The output of `compare`.
 #[derive(Debug, JsonSchema, Serialize)]
 pub struct CompareReport {
     service: String,
     /// The duration, in seconds.
     seconds: f64,
-    /// Why it ended.
+    /// Why the comparison ended.
     ended: String,
     /// The method of measuring.
     by: JudgedBy,
     /// The unit of `requests` and of all figures per request: requests if the protocol shows them, otherwise
     /// exchanges.
     unit: Unit,
-    /// Valid rounds.
+    /// The number of valid rounds.
     rounds: usize,
     void: Vec<Voided>,
     /// Relative changes below this share count as no difference.
     margin: f64,
     comparisons: Vec<Contrast>,
-    /// The best candidate; absent if it is unknown.
+    /// The best candidate; `None` if it is unknown.
     winner: Option<String>,
-    /// The transaction that keeps the winner in force.
+    /// The transaction that keeps the winner in force; `None` if none does.
     kept: Option<String>,
     switching: SwitchCost,
-    /// TCP's counts with each candidate, in the order of the candidates, also in void rounds.
+    /// TCP's counts with each candidate, in the order of candidates, including void rounds.
     network: Vec<Network>,
     findings: Vec<Finding>,
-    /// What the comparison was to see, at the noise before it; absent if that is unknown.
+    /// The prediction of what the comparison can detect, at the noise before it; `None` without a prediction.
     #[serde(skip_serializing_if = "Option::is_none")]
     foresight: Option<ServiceForesight>,
 }
 
 impl CompareReport {
-    /// Creates the data from these rounds.
+    /// Creates the report from these rounds.
     pub fn of(service: &str, switchback: &Switchback, took: Duration, ended: &str) -> Self {
         let names = switchback.names();
         let contrast = |candidate: usize| Contrast {
@@ -144,19 +143,19 @@ impl CompareReport {
         }
     }
 
-    /// Adds what was predicted before the comparison.
+    /// Adds the prediction made before the comparison.
     #[must_use]
     pub fn foreseen(self, foresight: Option<ServiceForesight>) -> Self {
         Self { foresight, ..self }
     }
 
-    /// Adds what is only known about a comparison that was just made.
+    /// Adds facts that records do not contain.
     #[must_use]
     pub fn with(self, switching: SwitchCost, findings: Vec<Finding>, kept: Option<String>) -> Self {
         Self { switching, findings, kept, ..self }
     }
 
-    /// Adds limits that the winner must not exceed.
+    /// Adds the limits that the winner must not exceed.
     #[must_use]
     pub fn within(mut self, switchback: &Switchback, limits: &[Limit]) -> Self {
         for (contrast, candidate) in self.comparisons.iter_mut().zip(1..) {
@@ -169,7 +168,7 @@ impl CompareReport {
         self
     }
 
-    /// Creates the data from a record.
+    /// Creates the report from a record.
     pub fn of_record(recording: &RecordedComparison) -> Self {
         let took = recording.rounds.last().map_or(0.0, |round| round.at);
         let took = Duration::try_from_secs_f64(took).unwrap_or_default();
@@ -181,18 +180,18 @@ impl CompareReport {
     }
 }
 
-/// One round, for programs that read lines.
+/// One round, in JSON-lines output.
 #[derive(Debug, JsonSchema, Serialize)]
 pub struct CompareRoundReport {
     /// The number of the round, from 1.
     round: usize,
     /// The candidates in the order in which they were measured.
     order: Vec<String>,
-    /// The figures of each window, in command line order.
+    /// The figures of each window, in the order of the command line.
     windows: Vec<Figures>,
-    /// Why the round does not count; `None` if it counts.
+    /// Why the round is not valid; `None` if it is.
     void: Option<Unfair>,
-    /// Seconds since the start.
+    /// The time since the start, in seconds.
     seconds: f64,
     /// The interim result for each candidate from the second on.
     so_far: Vec<Verdict>,
@@ -221,7 +220,7 @@ impl Report for CompareRoundReport {
     }
 }
 
-/// Formats a value of a metric for people.
+/// Formats a value of a metric.
 fn value(metric: Metric, value: Option<f64>) -> String {
     let Some(value) = value else { return "-".to_owned() };
     match metric {
@@ -275,7 +274,7 @@ fn word(change: &MetricChange) -> (String, Style) {
     }
 }
 
-/// A known change, in words: `saves 18 % CPU`, `costs 12 % of the requests`, `p99 30 % longer`.
+/// Describes decided changes: `saves 18 % CPU`, `costs 12 % of the requests`, `p99 30 % longer`.
 fn decided(changes: &[MetricChange], unit: Unit) -> Vec<String> {
     let requests = match unit {
         Unit::Requests => "requests",

@@ -1,4 +1,4 @@
-//! The pictures of `compare`, `tune` and standing proofs, as self-contained HTML pages.
+//! Draws the results of `compare`, `tune` and standing proofs, as self-contained HTML pages.
 
 use linux::machine::Machine;
 use measure::switchback::{Metric, MetricChange, Switchback};
@@ -8,12 +8,12 @@ use page::picture::{Moment, Place, Role, course, html, scatter};
 
 use crate::judge::pairs;
 
-/// The quantities of the first figure.
+/// The labels of the axes in the first figure.
 const CPU: &str = "CPU time per request, µs";
 const P99: &str = "99th percentile, µs";
 
-/// The candidates of a comparison as points of p99 and CPU time per request. Candidates without pairs of both
-/// are left out.
+/// The candidates of a comparison as points of p99 and CPU time per request. Omits candidates without pairs
+/// of both.
 pub fn places(switchback: &Switchback, winner: Option<usize>) -> Vec<Place> {
     let names = switchback.names();
     let mut places = Vec::new();
@@ -33,7 +33,7 @@ fn place(name: &str, cpu: Option<f64>, p99: Option<f64>, role: Role) -> Option<P
     Some(Place { name: name.to_owned(), x: cpu? / 1e3, y: p99? / 1e3, role })
 }
 
-/// The page of a comparison.
+/// The HTML page of a comparison.
 pub fn html_of_comparison(service: &str, switchback: &Switchback, winner: Option<usize>) -> String {
     let names = switchback.names();
     let mut sentences = Vec::new();
@@ -48,8 +48,8 @@ pub fn html_of_comparison(service: &str, switchback: &Switchback, winner: Option
     html(&format!("Settings of {service} compared"), &measured_on(), &sentences, &[figure])
 }
 
-/// The page of a search. Each candidate is drawn by its change in the last stage that tried it, applied to
-/// the current setting's values in the final stage.
+/// The HTML page of a search. The position of each candidate is its change in the last stage that tried it,
+/// applied to the current setting's values in the final stage.
 pub fn html_of_search(service: &str, goal: Metric, tuner: &Tuner, winner: Option<&str>) -> String {
     let stages: Vec<_> = tuner.stages().collect();
     let current =
@@ -86,7 +86,7 @@ pub fn html_of_search(service: &str, goal: Metric, tuner: &Tuner, winner: Option
     html(&format!("Settings of {service} tried"), &measured_on(), &sentences, &[figure])
 }
 
-/// `cpu: p50 +170 % (+150 to +190), …`; `None` if nothing was measured.
+/// Formats the changes of a candidate: `cpu: p50 +170 % (+150 to +190), …`; `None` if nothing was measured.
 fn words(name: &str, changes: &[MetricChange]) -> Option<String> {
     let mut seen = Vec::new();
     let known = changes.iter().filter(|change| {
@@ -98,7 +98,7 @@ fn words(name: &str, changes: &[MetricChange]) -> Option<String> {
     (!words.is_empty()).then(|| format!("{name}: {}", words.join(", ")))
 }
 
-/// The page of the standing proofs of services: the course of each effect. `None` without a course.
+/// The HTML page of services' standing proofs: each effect over time. `None` if no proof has results.
 pub fn html_of_proofs<'p>(proofs: impl IntoIterator<Item = (&'p String, &'p Proof)>) -> Option<String> {
     let (mut figures, mut sentences) = (Vec::new(), Vec::new());
     for (service, proof) in proofs {

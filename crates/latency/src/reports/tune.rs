@@ -1,4 +1,4 @@
-//! The result of a tuning.
+//! The output of `tune`.
 
 use measure::switchback::{Metric, MetricChange, Switchback};
 use model::{Finding, Limits};
@@ -37,7 +37,7 @@ struct Tried {
     out: Option<Out>,
 }
 
-/// A stage, the best candidate first.
+/// A stage with its candidates, best first.
 #[derive(Debug, JsonSchema, Serialize)]
 struct StageReport {
     stage: TunerStage,
@@ -57,7 +57,7 @@ struct Winner {
     section: Option<String>,
 }
 
-/// `tune`'s data.
+/// The output of `tune`.
 #[derive(Debug, JsonSchema, Serialize)]
 pub struct TuneReport {
     service: String,
@@ -70,15 +70,15 @@ pub struct TuneReport {
     stages: Vec<StageReport>,
     /// The best setting; `None` if none was shown to help.
     winner: Option<Winner>,
-    /// The transaction by which the setting stays in force.
+    /// The transaction that keeps the winner in force; `None` if none does.
     kept: Option<String>,
     /// The duration, in seconds.
     seconds: f64,
     /// The number of measured windows.
     windows: usize,
-    /// Rounds that an earlier, unfinished search had measured.
+    /// The number of rounds measured by an earlier, unfinished search.
     resumed: usize,
-    /// Why the tuning ended before a verdict; `None` if it did not.
+    /// Why the tuning ended before a verdict; `None` if it reached one.
     ended: Option<String>,
     findings: Vec<Finding>,
 }
@@ -108,7 +108,7 @@ impl TuneReport {
         }
     }
 
-    /// Records the measurements, including this many windows of an unfinished search.
+    /// Adds the measurements. `resumed` of their rounds are from an unfinished search.
     pub fn take(&mut self, tuner: &Tuner, resumed: usize) {
         self.stages.clear();
         (self.windows, self.resumed) = (tuner.windows(), resumed);
@@ -128,7 +128,7 @@ impl TuneReport {
         self.stages.push(StageReport { stage, rounds, candidates: tried.collect() });
     }
 
-    /// Records the winner of the proof.
+    /// Adds the winner with its changes in the proof stage.
     pub fn win(&mut self, switchback: &Switchback, candidate: usize, section: Option<String>) {
         let name = switchback.names()[candidate].clone();
         let changes = switchback.changes(candidate);
@@ -157,7 +157,7 @@ impl TuneReport {
         Some(format!("{}, {}", words.collect::<Vec<_>>().join(", "), crate::judge::pairs(pairs)))
     }
 
-    /// Records how the tuning ended.
+    /// Adds how the tuning ended.
     pub fn end(&mut self, seconds: f64, ended: Option<String>, kept: Option<String>, findings: Vec<Finding>) {
         (self.seconds, self.ended, self.kept, self.findings) = (seconds, ended, kept, findings);
     }

@@ -1,4 +1,4 @@
-//! The response times of a service: one line per window, and a final report.
+//! The output of `watch`: one line per window, and a final report.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -22,7 +22,7 @@ struct Part {
     part: PartSummary,
 }
 
-/// The data of `watch`: the summary of all windows.
+/// The output of `watch`: the summary of all windows.
 #[derive(Debug, JsonSchema, Serialize)]
 pub struct WatchReport<'a> {
     service: &'a str,
@@ -32,19 +32,19 @@ pub struct WatchReport<'a> {
     #[serde(flatten)]
     summary: &'a Summary,
     cost: Cost,
-    /// The bounds derived from `weight`; `None` if `weight` or the cost is unknown.
+    /// Bounds derived from `weight`; `None` if the weight or the cost is unknown.
     without_measuring: Option<WithoutMeasuring>,
     by_queue: Vec<Part>,
     by_worker: Vec<Part>,
 }
 
-/// Bounds of the cost and the rate without the measuring programs.
+/// Bounds of the cost and of the rate without the measuring programs.
 #[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize)]
 struct WithoutMeasuring {
-    /// The minimum CPU time per request, in nanoseconds, if the whole time of the programs was part of
+    /// The minimum CPU time per request, in nanoseconds: as if the programs' whole run time were part of
     /// `cost`.
     cpu_at_least: f64,
-    /// The maximum rate per second, if the whole time of the programs was lost to requests, as in a service
+    /// The maximum rate per second: as if the programs' whole run time were lost to requests, as in a service
     /// without spare CPU time.
     rate_at_most: f64,
 }
@@ -57,13 +57,13 @@ impl WithoutMeasuring {
     }
 }
 
-/// The data of one window.
+/// The output for one window.
 #[derive(Debug, JsonSchema, Serialize)]
 #[serde(transparent)]
 pub struct WatchWindowReport<'a>(WatchReport<'a>);
 
 impl<'a> WatchReport<'a> {
-    /// Creates the data from these windows of a service.
+    /// Creates the report from the windows of a service.
     pub fn of(
         target: &'a MeasuredService,
         names: &ThreadNames,
@@ -89,7 +89,7 @@ impl<'a> WatchReport<'a> {
 }
 
 impl<'a> WatchReport<'a> {
-    /// Creates the data from a record of a watch. Its queues and threads are only known by number.
+    /// Creates the report from a record of a watch, which has only the numbers of queues and threads.
     pub fn of_record(header: &'a WatchHeader, summary: &'a Summary) -> Self {
         let numbered = |parts: &[PartSummary], word: &str| {
             let name = |id: Option<u32>| id.map_or_else(|| "others".to_owned(), |id| format!("{word} {id}"));
@@ -108,13 +108,13 @@ impl<'a> WatchReport<'a> {
     }
 }
 
-/// A thread's name and tid, or all threads without a slot.
+/// A thread's name and tid, or "other threads" for threads that are not counted separately.
 fn thread(names: &ThreadNames, tid: Option<u32>) -> String {
     tid.map_or_else(|| "other threads".to_owned(), |tid| names.sentence(Pid(tid)))
 }
 
 impl<'a> WatchWindowReport<'a> {
-    /// Creates the data from a single window.
+    /// Creates the report of a single window.
     pub fn of(
         target: &'a MeasuredService,
         names: &ThreadNames,
@@ -125,7 +125,7 @@ impl<'a> WatchWindowReport<'a> {
     }
 }
 
-/// An estimate with its interval: `118us (112us to 131us)`, `>29us (29us or more)`.
+/// Formats an estimate with its interval: `118us (112us to 131us)`, `>29us (29us or more)`.
 fn long(estimate: Option<Estimate>) -> String {
     let Some(found) = estimate else { return "-".to_owned() };
     let low = span(found.interval.low);
@@ -135,7 +135,7 @@ fn long(estimate: Option<Estimate>) -> String {
     }
 }
 
-/// The counted unit, by protocol: `requests of HTTP/1`, `exchanges of TLS`.
+/// Formats what is counted, by protocol: `requests of HTTP/1`, `exchanges of TLS`.
 fn counted(summary: &Summary) -> String {
     let named = summary.counts.protocols.named();
     let protocols: Vec<&str> = named.iter().map(|(name, _)| *name).collect();
@@ -146,7 +146,7 @@ fn counted(summary: &Summary) -> String {
     }
 }
 
-/// The lines of a growing table, which repeats its headings from time to time and when the unit changes.
+/// Formats the lines of a growing table. Repeats the headings from time to time, and when the unit changes.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct WatchRow {
     lines: usize,
@@ -154,10 +154,10 @@ pub struct WatchRow {
 }
 
 impl WatchRow {
-    /// After this many lines the headings have scrolled off the screen.
+    /// The number of lines after which the headings have scrolled off the screen.
     const LINES: usize = 20;
 
-    /// The next line.
+    /// Formats the next line.
     pub fn text(&mut self, window: &WatchWindowReport<'_>) -> String {
         let WatchReport { summary, cost, seconds, .. } = &window.0;
         let mut text = String::new();
@@ -314,7 +314,7 @@ impl Report for WatchReport<'_> {
     }
 }
 
-/// `, on 8 connections`; nothing for a service that only receives datagrams.
+/// Formats the connections: `, on 8 connections`; empty for a service that only receives datagrams.
 fn on_connections(summary: &Summary) -> String {
     match summary.connections {
         0 if summary.counts.datagrams > 0 => String::new(),
@@ -322,7 +322,7 @@ fn on_connections(summary: &Summary) -> String {
     }
 }
 
-/// The datagrams of the service: `4980 datagrams per second, 1.2 per context switch; 3 dropped`.
+/// Formats the datagrams of a service: `4980 datagrams per second, 1.2 per context switch; 3 dropped`.
 fn of_datagrams(summary: &Summary, cost: &Cost) -> Option<String> {
     let counts = &summary.counts;
     if counts.datagrams == 0 {
@@ -340,11 +340,11 @@ fn of_datagrams(summary: &Summary, cost: &Cost) -> Option<String> {
     Some(words)
 }
 
-/// TCP's counts, if they are noteworthy: `1.2 % of segments lost, round trip 10ms`.
+/// Formats TCP's counts if they are noteworthy: `1.2 % of segments lost, round trip 10ms`.
 fn of_network(summary: &Summary) -> Vec<String> {
-    /// The minimum number of segments.
+    /// The minimum number of segments for a share of them.
     const FEW: u64 = 10;
-    /// New connections per request.
+    /// New connections are noteworthy from one in this many requests.
     const OPENED: u64 = 10;
     let counts = &summary.counts;
     #[expect(clippy::cast_precision_loss, reason = "counts of segments, below 2^53")]
@@ -366,7 +366,7 @@ fn of_network(summary: &Summary) -> Vec<String> {
     if counts.opened * OPENED >= summary.requests.max(1) {
         words.push(format!("{} new connections", counts.opened));
     }
-    // Clients wait longer for the network than for the service.
+    // Clients wait longer for the network than for the service, which is noteworthy.
     let response = summary.response.p50.map(|found| found.interval.estimate);
     if let Some(rtt) = summary.rtt.filter(|rtt| response.is_some_and(|response| *rtt > response)) {
         words.push(format!("round trip {}", span(rtt)));
@@ -374,7 +374,7 @@ fn of_network(summary: &Summary) -> Vec<String> {
     words
 }
 
-/// Whether clients send requests so slowly that the choice of the starting point matters.
+/// Whether clients take so long to send a request that it matters where response times start.
 fn takes_to_send(summary: &Summary) -> bool {
     const MATTERS: f64 = 1.05;
     let pairs = summary.residence.all().into_iter().zip(summary.since_last.all());
@@ -415,7 +415,7 @@ fn parts(page: &mut Page, heading: &'static str, parts: &[Part], polls: bool) {
     page.table(&table);
 }
 
-/// Formats a finding like `doctor`.
+/// Formats a finding as `doctor` does.
 pub(crate) fn found(page: &mut Page, finding: &Finding) {
     let style = match finding.severity {
         Severity::Problem => Style::Bad,

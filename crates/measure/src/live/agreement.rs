@@ -1,5 +1,5 @@
-//! Measures how well estimates agree with the truth where that is known: on the link between two hosts of one
-//! machine.
+//! Measures how well estimates agree with the truth where the truth is known: on the link between two hosts
+//! of one machine.
 
 use model::live::SpanCounts;
 use schemars::JsonSchema;
@@ -22,12 +22,12 @@ pub struct AgreementRun {
     pub closed: bool,
     /// The number of the round.
     pub round: u32,
-    /// Requests that were answered, by packets on the wire.
+    /// Requests that were answered, according to packets on the wire.
     pub answered: u64,
     /// Requests that netpolicy counted.
     pub counted: u64,
-    /// Percentiles on the wire in nanoseconds, in the order of [`Percentiles::SHARES`]; the same holds for
-    /// the fields below.
+    /// Percentiles on the wire in nanoseconds, in the order of [`Percentiles::SHARES`]. The order and unit
+    /// also apply to the fields below.
     pub wire: [Option<f64>; 3],
     /// Percentiles that the client measured, from system call to system call.
     pub client: [Option<f64>; 3],
@@ -73,11 +73,12 @@ pub fn estimates_of(series: &Series, estimator: Estimator) -> [Option<f64>; 3] {
     found.map(|estimate| estimate.map(|found| found.interval.estimate))
 }
 
-/// The error of an estimator relative to the wire, in percent.
+/// The error of an estimator compared with the wire, in percent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Errors {
-    /// The median of the absolute errors at p50, p90 and p99; `None` if no run has both values.
+    /// The median of the absolute errors at p50, p90 and p99; `None` if no run has both an estimate and a
+    /// true value.
     pub absolute: [Option<f64>; 3],
     /// The median of the signed errors.
     pub signed: [Option<f64>; 3],
@@ -104,7 +105,7 @@ impl Errors {
     }
 }
 
-/// The number of pairs of modes for which an estimator agrees with the wire on which mode is faster.
+/// The number of pairs of modes for which an estimator and the wire agree which mode is faster.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Ordered {

@@ -1,4 +1,4 @@
-//! Limits of a live measurement: facts that the windows cannot show, with the evidence and a remedy for each.
+//! Limits of a live measurement: facts that the windows cannot show, each with evidence and a remedy.
 
 use model::live::LiveCounts;
 use model::{Finding, Nanoseconds, Severity};
@@ -7,7 +7,7 @@ use super::series::{Estimator, Series, Stretch, requests_for};
 use super::summary::Percentiles;
 use super::survival::count;
 
-/// Shares beyond which a quantity is not judged.
+/// The shares above which a quantity is not judged.
 const STEERED_MAX: f64 = 0.01;
 const LOST_MAX: f64 = 0.01;
 const UNSOLICITED_MAX: f64 = 0.05;
@@ -17,24 +17,25 @@ const KSOFTIRQD_MAX: f64 = 0.05;
 const DROPPED_MAX: f64 = 0.001;
 const UNANSWERED_MAX: f64 = 0.01;
 const UNPAIRED_MAX: f64 = 0.01;
-/// The minimum number of datagrams for a conclusion.
+/// The minimum number of datagrams for a finding.
 const DATAGRAMS_MIN: u64 = 10;
-/// The share of arrivals with the interrupt masked from which only estimate U is available.
+/// If at least this share of arrivals found the interrupt masked, only estimate U is available.
 const MASKED_MIN: f64 = 0.05;
 
 /// The largest relative difference between two estimates that counts as agreement.
 const APART_MAX: f64 = 0.3;
 const APART_MAX_NS: f64 = 30_000.0;
 
-/// The age from which an unanswered request counts as hanging.
+/// The age from which an unanswered request is reported as hanging.
 pub const HANGS_AFTER: Nanoseconds = Nanoseconds::from_millis(1_000);
 
-/// The measured time from which the absence of requests is reported. A window of the daemon has 20 ms.
+/// The measured time from which it is reported that there were no requests. A window of the daemon takes 20
+/// ms.
 const NOTHING_AFTER: Nanoseconds = Nanoseconds::from_millis(90);
 
-/// Findings about the reliability of these windows of a service, `object` by name.
+/// Findings about the reliability of a service's windows. `object` is the service's name.
 ///
-/// `answers_late`: this kernel records answers after they were sent, as older kernels do.
+/// `answers_late`: whether this kernel records answers after they were sent, as older kernels do.
 pub fn caveats(object: &str, series: &Series, answers_late: bool) -> Vec<Finding> {
     let mut found = Found { object, findings: Vec::new() };
     let counts = series.counts();
@@ -62,7 +63,7 @@ pub fn caveats(object: &str, series: &Series, answers_late: bool) -> Vec<Finding
         return found.findings;
     }
     found.of_programs(counts);
-    // A client's timestamp shows how long a request waited, whatever its path.
+    // With clients' timestamps, the wait of a request is known whatever its path.
     if series.estimator() != Estimator::Stamped {
         found.of_rings(counts);
     }
@@ -98,7 +99,7 @@ impl Found<'_> {
     fn of_what_waits(&mut self, series: &Series) {
         let waiting = series.waiting();
         let Some(oldest) = waiting.oldest.filter(|oldest| *oldest >= HANGS_AFTER) else { return };
-        // A waiting connection may have no event.
+        // A waiting connection may have had no event, so count it.
         let stalled = waiting.stalled.max(1);
         let connections = series.connections().max(stalled);
         let severity = if stalled * 2 > connections { Severity::Problem } else { Severity::Warning };
@@ -115,7 +116,7 @@ impl Found<'_> {
         );
     }
 
-    /// Connections that cannot be measured.
+    /// Connections that cannot be measured, because they use MPTCP.
     fn of_mptcp(&mut self, counts: &LiveCounts) {
         self.add(
             "live-mptcp",
@@ -126,7 +127,7 @@ impl Found<'_> {
         );
     }
 
-    /// Datagrams whose answers are unknown.
+    /// Datagrams whose answers are not known.
     fn of_datagrams(&mut self, counts: &LiveCounts) {
         let matters = |part: u64, of: u64, most: f64| part >= DATAGRAMS_MIN && count(part) > most * count(of);
         let percent = |part: u64, of: u64| format!("{:.1} %", 100.0 * count(part) / count(of.max(1)));
@@ -385,7 +386,7 @@ impl Found<'_> {
     }
 }
 
-/// The percentiles at which two estimates differ too much.
+/// The percentiles at which two estimates differ by more than is acceptable.
 fn far_apart(series: &Series, one: Estimator, other: Estimator) -> Vec<String> {
     let by = |estimator| Percentiles::of(series, Stretch::Response(estimator)).all();
     ["p50", "p90", "p99"]
@@ -476,8 +477,8 @@ mod test {
             })
         };
         assert_eq!(stamped(300), Vec::<String>::new(), "both estimates are equal");
-        // If every timestamp seems later than the fastest of its connection, the clients' clock is slower
-        // than ours. Below the threshold, it is faster.
+        // If every timestamp seems later than the fastest one of its connection, the clients' clock is slower
+        // than ours. If every timestamp seems earlier, it is faster.
         assert_eq!(stamped(340), ["live-stamps-disagree"]);
         assert_eq!(stamped(250), ["live-stamps-disagree"]);
     }
@@ -509,7 +510,7 @@ mod test {
                 unmeasured: any(1_000),
                 without_napi: any(answered),
                 without_poll: any(answered),
-                // Counts packets, including those outside windows.
+                // This counts packets, including packets outside windows.
                 steered: any(2 * segments + 10),
                 masked: any(answered),
                 unmasked: any(answered),

@@ -1,5 +1,5 @@
-//! Findings on the windows of a live service: whether its goal is met, in which stage most of the time is
-//! spent, and which queue or thread is slower than the others.
+//! Findings on the windows of a live service: whether it meets its goal, which stage takes most of the time,
+//! and which queue or thread is slower than the others.
 
 use model::live::{LiveCounts, LivePart, SpanCounts};
 use model::{Finding, Goal, Nanoseconds, OnMissed, Severity};
@@ -10,10 +10,10 @@ use super::summary::Percentiles;
 use super::survival::{Quantile, Survival, count};
 use crate::switchback::LOSS_MATTERS;
 
-/// The share of the time from which a stage is reported as dominant.
+/// The share of the time from which a stage is reported as the dominant one.
 const MOST: f64 = 0.6;
 
-/// The minimum mean response time for which the dominant stage is reported.
+/// The minimum mean response time for which a dominant stage is reported.
 const MATTERS_NS: f64 = 20_000.0;
 
 /// A part counts as slower if its median is at least this many times the median of the others.
@@ -22,12 +22,12 @@ const SLOWER: f64 = 2.0;
 /// The minimum number of segments, reads or connections for a finding about the network.
 const FEW: u64 = 10;
 
-/// The share of reads that found the receive window closed, and of connections whose client's window was
-/// full, from which this is reported.
+/// The minimum share of reads that found the receive window closed, and of connections whose client's window
+/// was full, for a finding.
 const CLOSED_MIN: f64 = 0.01;
 const FULL_MIN: f64 = 0.05;
 
-/// New connections per request from which they are reported.
+/// The minimum number of new connections per request for a finding.
 const OPENED_MIN: f64 = 0.1;
 
 /// The rule, the noun and the remedy for queues and for workers.
@@ -42,11 +42,11 @@ const OF_WORKERS: (&str, &str, &str) = (
     "assign fewer connections to it, or give it a dedicated CPU: netpolicy doctor names threads that wait for a CPU",
 );
 
-/// The remedy for a service whose goal the daemon maintains.
+/// The remedy if the daemon searches for a mode that meets the goal.
 const SEARCHED: &str = "the daemon tries the other modes of its policy: netpolicy status";
 
-/// The findings about these windows of a service, `object` by name. `names` names each NAPI and each thread
-/// by its position in the series.
+/// Findings about a service's windows. `object` is the service's name. `names` returns the name of a NAPI or
+/// a thread by its position in the series.
 pub fn findings(
     object: &str,
     series: &Series,
@@ -57,7 +57,7 @@ pub fn findings(
     let found = Percentiles::of(series, Stretch::Response(series.estimator()));
     let time = of_time(object, series);
     let searched = (goal.on_missed == OnMissed::Search).then_some(SEARCHED);
-    // Requests that wait for a lost segment count as waiting to be read.
+    // Requests that wait for a lost segment also count as waiting to be read.
     let remedy = has_gaps(series.counts()).then_some(GAPS_REMEDY);
     let remedy = remedy.or(time.as_ref().and_then(|time| time.remedy.as_deref())).or(searched);
     for (name, goal, found) in [("p50", goal.p50, found.p50), ("p99", goal.p99, found.p99)] {
@@ -72,8 +72,8 @@ pub fn findings(
     findings
 }
 
-/// A goal is missed if the whole interval is above it, and met if the whole interval is not; otherwise it is
-/// undecided. The remedy is that of the place where most of the time goes.
+/// A goal is missed if the whole interval is above it, and met if the whole interval is not above it;
+/// otherwise it is undecided. The remedy is that for the stage in which most of the time is spent.
 fn of_goal(
     object: &str,
     name: &str,
@@ -109,7 +109,7 @@ fn of_goal(
     })
 }
 
-/// The stage in which most of the time is spent.
+/// The finding on the stage in which most of the time is spent.
 fn of_time(object: &str, series: &Series) -> Option<Finding> {
     let parts = series.workers().iter().map(|(_, part)| part);
     let (mut ring, mut wakeup, mut service, mut requests) = (0, 0, 0, 0);
@@ -172,7 +172,7 @@ fn matters(part: u64, of: u64, least: f64) -> bool {
     part >= FEW && count(part) >= least * count(of.max(1))
 }
 
-/// Causes of slow requests outside of packet delivery, by TCP's own counts.
+/// Findings on causes of slow requests outside packet delivery, according to TCP's counts.
 fn of_network(object: &str, counts: &LiveCounts) -> Vec<Finding> {
     let share =
         |part: u64, of: u64| format!("{part} of {of} ({:.1} %)", 100.0 * count(part) / count(of.max(1)));
@@ -249,7 +249,8 @@ fn of_network(object: &str, counts: &LiveCounts) -> Vec<Finding> {
     found
 }
 
-/// A part whose median is much higher than that of the others, if it has enough requests for a median.
+/// The finding on a part whose median is much higher than that of the others. Parts with too few requests for
+/// a median are ignored.
 fn slower(
     object: &str,
     (rule, word, remedy): (&str, &str, &str),
@@ -294,8 +295,8 @@ mod test {
     use model::Pid;
     use model::live::LiveWindow;
 
-    /// The rules for requests by two workers, with these medians and this time spent in ring, wake-up and
-    /// service, in microseconds.
+    /// The rules that apply to the requests of two workers with these medians, and with these times in ring,
+    /// wake-up and service, in microseconds.
     fn rules(medians: [u64; 2], spent: [u64; 3], goal: &Goal) -> Vec<String> {
         found(medians, spent, goal).into_iter().map(|found| found.rule).collect()
     }

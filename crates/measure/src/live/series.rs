@@ -1,4 +1,4 @@
-//! Many windows of one service, in bounded memory.
+//! Many windows of one service, stored in bounded memory.
 
 use model::live::{LiveCounts, LivePart, LiveSpans, LiveWaiting, LiveWindow, SpanCounts};
 use model::{Nanoseconds, NapiId, Pid};
@@ -15,7 +15,7 @@ pub struct Estimate {
     /// The estimate with its 95 % confidence interval.
     #[serde(flatten)]
     pub interval: Interval,
-    /// Whether so many requests are unanswered that the estimate is a lower bound.
+    /// Whether the estimate is a lower bound, because too many requests are unanswered.
     pub at_least: bool,
     /// Whether the interval has no upper end.
     pub open_end: bool,
@@ -25,17 +25,17 @@ pub struct Estimate {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Estimator {
-    /// From TCP to the answer: excludes the wait in the ring.
+    /// From TCP to the answer; excludes the wait in the ring.
     Residence,
-    /// From the ring: the packets of a poll arrived uniformly since the ring was empty (U).
+    /// From the ring (U). Assumes that the packets of a poll arrived uniformly since the ring was empty.
     Uniform,
-    /// From the ring: clients send their next request after an answer as they do while interrupts are enabled
-    /// (C).
+    /// From the ring (C). Assumes that clients send their next request after an answer as soon as they do
+    /// while interrupts are enabled.
     Conditional,
-    /// The larger of U and C at each percentile: both estimators err towards shorter waits.
+    /// The larger of U and C at each percentile, because both err towards shorter waits.
     Larger,
-    /// From the ring: the client's microsecond TCP timestamps show how much longer a request was in transit
-    /// than the fastest of its connection (T).
+    /// From the ring (T). The client's microsecond TCP timestamps show how much longer a request was in
+    /// transit than the fastest one of its connection.
     Stamped,
 }
 
@@ -71,14 +71,15 @@ impl Estimator {
 pub enum Unit {
     /// Requests, if the protocol shows them.
     Requests,
-    /// Exchanges: the data that a client sends until the server answers, whatever the number of requests.
+    /// Exchanges: everything that a client sends until the server answers, whatever the number of requests in
+    /// it.
     Exchanges,
 }
 
 impl Unit {
     /// The unit of these counts: requests, if at least 99 % belong to a protocol that shows them.
     pub fn of(counts: &LiveCounts) -> Self {
-        /// One request in this many may be an exchange.
+        /// At most one request in this many may be an exchange.
         const ONE_OF: u64 = 100;
         let exchanges = counts.requests.saturating_sub(counts.protocols.requests());
         if exchanges * ONE_OF > counts.requests { Self::Exchanges } else { Self::Requests }
@@ -107,18 +108,18 @@ impl std::fmt::Display for Unit {
     }
 }
 
-/// A part of a request's time.
+/// A part of the time of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stretch {
     /// The whole response time, by an estimator.
     Response(Estimator),
-    /// In the ring of the NIC.
+    /// The time in the ring of the NIC.
     Ring,
     /// The time from TCP to the read.
     Wakeup,
     /// The time from the read to the answer.
     Service,
-    /// From the last arrival at TCP to the answer: excludes the time that the client took to send.
+    /// The time from the last arrival at TCP to the answer; excludes the time that the client took to send.
     SinceLast,
 }
 
@@ -134,7 +135,7 @@ impl Stretch {
     }
 }
 
-/// Windows of one service, oldest first, in at most [`Series::BLOCKS_MAX`] blocks. When there are more,
+/// Windows of one service, oldest first, in at most [`Series::BLOCKS_MAX`] blocks. If there are more,
 /// adjacent blocks are merged in pairs.
 #[derive(Clone, Debug, Default)]
 pub struct Series {
@@ -164,10 +165,10 @@ struct Block {
 }
 
 impl Series {
-    /// The maximum number of blocks: they show how percentiles vary over time.
+    /// The maximum number of blocks, which show how percentiles vary over time.
     pub const BLOCKS_MAX: usize = 128;
 
-    /// The maximum number of NAPIs, and of threads, that are counted separately; the others are only in the
+    /// The maximum number of NAPIs, and of threads, that are counted separately. Others are only in the
     /// totals.
     pub const PARTS_MAX: usize = 256;
 
@@ -176,7 +177,7 @@ impl Series {
         Self::in_blocks(Self::BLOCKS_MAX)
     }
 
-    /// An empty series with fewer blocks: less memory, and less certain intervals.
+    /// Creates an empty series with fewer blocks, which take less memory and give less certain intervals.
     ///
     /// # Panics
     /// If the number is odd, or not from 2 to [`Series::BLOCKS_MAX`].
@@ -258,7 +259,7 @@ impl Series {
         self.connections
     }
 
-    /// The run time of the measuring programs per request in nanoseconds, excluding the overhead of calling
+    /// The run time of the measuring programs per request in nanoseconds, without the overhead of calling
     /// them; `None` if it was not measured.
     pub fn weight(&self) -> Option<f64> {
         let (weight, requests) = self.weighed;
@@ -281,7 +282,7 @@ impl Series {
     }
 
     /// The best estimator that applies to nearly all requests: T if clients use microsecond TCP timestamps,
-    /// the larger of U and C if turnarounds placed any requests, U if the rings are known.
+    /// the larger of U and C if turnarounds are known, U if the time in rings is known.
     pub fn estimator(&self) -> Estimator {
         let LiveCounts {
             answered,
@@ -294,8 +295,7 @@ impl Series {
             ..
         } = self.counts;
         let answered = answered.saturating_sub(untimed);
-        // If a tenth of the requests had no timestamp, the percentiles would describe only the other nine
-        // tenths.
+        // If more than a tenth of the requests have no timestamp, percentiles of T would not describe those.
         if stamped > 0 && (answered - stamped.min(answered)) * 10 <= answered {
             Estimator::Stamped
         } else if (without_napi + without_poll + at_opening) * 10 > answered {
@@ -307,11 +307,11 @@ impl Series {
         }
     }
 
-    /// The span that this share of requests does not exceed, with its 95 % confidence interval.
+    /// Returns the span that this share of requests does not exceed, with its 95 % confidence interval.
     ///
     /// `None` if there are fewer requests than [`requests_for`] this share. The interval is Woodruff's: it is
-    /// derived from how the share of requests within the estimate varies between blocks of windows, because
-    /// neighbouring requests are correlated. It is never narrower than for independent requests.
+    /// derived from the variation, between blocks of windows, of the share of requests within the estimate,
+    /// because neighbouring requests are correlated. It is never narrower than for independent requests.
     pub fn percentile(&self, stretch: Stretch, share: f64) -> Option<Estimate> {
         if stretch == Stretch::Response(Estimator::Larger) {
             let by = |estimator| self.percentile(Stretch::Response(estimator), share);
@@ -345,12 +345,12 @@ impl Series {
         };
         let reach = reach * variance.sqrt();
         let low = whole.quantile((share - reach).max(0.0))?.nanoseconds();
-        // The interval has no upper end if it lies beyond all observed spans.
+        // The interval has no upper end if that is beyond all observed spans.
         let (high, bounded) = match whole.quantile((share + reach).min(1.0))? {
             Quantile::Exactly(high) => (high, share + reach < 1.0),
             Quantile::MoreThan(least) => (least, false),
         };
-        // The stack's time is the same for every request.
+        // Every request spends the same time in the stack.
         let stack = match stretch {
             Stretch::Response(
                 Estimator::Uniform | Estimator::Conditional | Estimator::Larger | Estimator::Stamped,
@@ -372,8 +372,8 @@ impl Series {
         })
     }
 
-    /// The stack's share outside TCP in nanoseconds: from the ring to TCP, and from the answer to the device.
-    /// Zero until a window has traced it.
+    /// The typical time in the stack outside TCP, in nanoseconds: from the ring to TCP, and from the answer
+    /// to the device. Zero until a window has measured it.
     pub fn stack(&self) -> f64 {
         /// The minimum number of spans for a median.
         const SEEN_MIN: u64 = 50;
@@ -384,8 +384,8 @@ impl Series {
         usual(&self.spans.receive) + usual(&self.spans.transmit)
     }
 
-    /// Response times include unanswered requests and those from before a window; their parts include only
-    /// completed ones.
+    /// Response times include requests that are unanswered or began before a window; the parts of response
+    /// times include only completed requests.
     fn survival(&self, stretch: Stretch, spans: &LiveSpans, ages: &SpanCounts) -> Survival {
         let none = SpanCounts::new();
         match stretch {
@@ -404,7 +404,7 @@ impl Series {
 /// The 97.5th percentile of the normal distribution.
 const NORMAL: f64 = 1.96;
 
-/// The minimum number of requests for a percentile: ten of them exceed it, and at least [`REQUESTS_MIN`].
+/// The minimum number of requests for a percentile, so that ten of them exceed it; at least [`REQUESTS_MIN`].
 pub fn requests_for(share: f64) -> u64 {
     const EXCEED: f64 = 10.0;
     #[expect(
@@ -439,7 +439,7 @@ mod test {
     use super::*;
     use model::Chance;
 
-    /// A window with requests of these durations.
+    /// A window with requests that take these times.
     fn window(spans: impl IntoIterator<Item = f64>) -> LiveWindow {
         let mut window = LiveWindow { span: Nanoseconds::from_millis(100), ..LiveWindow::default() };
         for span in spans {
@@ -460,7 +460,7 @@ mod test {
         const EXPERIMENTS: u32 = 400;
         let mut chance = Chance::stream(5, &[]);
         let (mut held, mut naive) = (0, 0);
-        // Each window has its own speed, as load varies: log-normal around 100 us.
+        // Each window has its own speed, because load varies: log-normal around 100 us.
         let truth = 100_000.0;
         for _ in 0..EXPERIMENTS {
             let mut series = Series::new();

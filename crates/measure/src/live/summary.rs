@@ -1,4 +1,4 @@
-//! The figures of several windows together, for display and for JSON.
+//! The figures of several windows together, for text and JSON output.
 
 use model::live::{LiveCounts, LivePart, LivePolls};
 use model::{Finding, NapiId, Pid};
@@ -9,7 +9,7 @@ use super::series::{Estimate, Estimator, Series, Stretch, Unit};
 use super::survival::{Survival, count};
 use model::live::SpanCounts;
 
-/// Three percentiles; `None` if there are too few requests for one.
+/// Three percentiles; each is `None` if there are too few requests for it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Percentiles {
@@ -22,7 +22,7 @@ pub struct Percentiles {
 }
 
 impl Percentiles {
-    /// The percentiles' shares, in the order of the fields.
+    /// The shares of the percentiles, in the order of the fields.
     pub const SHARES: [f64; 3] = [0.5, 0.9, 0.99];
 
     /// The percentiles of a part of the requests' time in these windows.
@@ -37,11 +37,11 @@ impl Percentiles {
     }
 }
 
-/// The requests of one NAPI or one thread.
+/// The requests of one NAPI or of one thread.
 #[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PartSummary {
-    /// A NAPI id or a thread's pid; `None` for threads beyond those that are counted separately.
+    /// A NAPI id or a tid; `None` for threads that are not counted separately.
     pub id: Option<u32>,
     /// The number of answered requests.
     pub requests: u64,
@@ -55,9 +55,9 @@ pub struct PartSummary {
     pub wakeup: f64,
     /// The mean time from read to answer, in nanoseconds.
     pub service: f64,
-    /// For a NAPI: its polls, by who polled.
+    /// For a NAPI: its polls, by polling context.
     pub polls: LivePolls,
-    /// For a NAPI: the packets of these polls.
+    /// For a NAPI: the packets of these polls, by polling context.
     pub packets: LivePolls,
 }
 
@@ -76,7 +76,7 @@ pub struct Summary {
     pub requests: u64,
     /// Answered requests or exchanges per second.
     pub rate: f64,
-    /// Answered exchanges: what a client sends until the server answers.
+    /// Answered exchanges. An exchange is everything that a client sends until the server answers.
     pub exchanges: u64,
     /// The estimator of `response`.
     pub estimator: Estimator,
@@ -90,7 +90,7 @@ pub struct Summary {
     pub conditional: Percentiles,
     /// Response times by estimator T.
     pub stamped: Percentiles,
-    /// Response times from the last arrival at TCP to the answer: excludes the ring, and the time that the
+    /// Response times from the last arrival at TCP to the answer; excludes the ring and the time that the
     /// client took to send.
     pub since_last: Percentiles,
     /// The time in the ring.
@@ -102,25 +102,27 @@ pub struct Summary {
     /// The stack's part of `response`, between the ring and TCP and between the answer and the device, in
     /// nanoseconds.
     pub stack: f64,
-    /// The run time of the measuring programs per request while a window is open, in nanoseconds, measured on
-    /// this host; excludes the overhead of calling them. Requests in a window are slowed by this much.
+    /// The run time of the measuring programs per request while a window is open, in nanoseconds, as measured
+    /// on this host; excludes the overhead of calling them. Requests in a window are slowed down by this
+    /// time.
     pub weight: Option<f64>,
     /// The share of requests whose poll began with the interrupt masked; `None` without such requests.
     pub masked_share: Option<f64>,
     /// Unanswered exchanges at the end of the last window.
     pub waiting: u64,
-    /// The longest of their waits since the last arrival, in nanoseconds.
+    /// The longest wait of an unanswered exchange since its last arrival, in nanoseconds; `None` without any.
     pub oldest: Option<u64>,
     /// Connections that had waited for at least a second at the end of the last window.
     pub stalled: u64,
-    /// The most connections with an event in one window.
+    /// The maximum number of connections with an event in one window.
     pub connections: u64,
     /// The requests by NAPI, most requests first.
     pub napis: Vec<PartSummary>,
     /// The requests by thread, most requests first.
     pub workers: Vec<PartSummary>,
-    /// The median of the connections' smoothed round-trip times, in nanoseconds: from a segment of the service
-    /// to its acknowledgement, with the wait of the latter in the ring. `None` without answers.
+    /// The median of the connections' smoothed round-trip times, in nanoseconds: from a segment of the
+    /// service to its acknowledgement, including the acknowledgement's wait in the ring. `None` without
+    /// answers.
     pub rtt: Option<f64>,
     /// The total event counts.
     pub counts: LiveCounts,

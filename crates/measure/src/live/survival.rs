@@ -1,6 +1,10 @@
-//! The distribution of spans, some of which had not ended when observation stopped.
+//! The distribution of spans, some of which had not ended when the observation stopped.
 //!
-//! A window ends while requests wait. If these requests were omitted, a service that hangs would appear faster. They are right-censored instead: the product-limit estimate treats them as at least as long as they have waited. A span that began before the observation is at risk only from the age that it had at that time (left truncation), because an earlier end could not have been observed. This way, windows can measure requests that are longer than a window.
+//! A window may end while requests wait. If these requests were omitted, a service that hangs would appear
+//! faster. Instead, they are right-censored: the product-limit estimate treats them as at least as long as
+//! they have waited. A span that began before the observation is at risk only from the age that it had when
+//! the observation began (left truncation), because an earlier end could not have been observed. So windows
+//! can measure requests that are longer than a window.
 //!
 //! Source: Kaplan and Meier, "Nonparametric estimation from incomplete observations", 1958; delayed entry as in Klein and Moeschberger,
 //! "Survival Analysis", 2003, 4.6.
@@ -19,14 +23,14 @@ pub struct Survival {
 /// A quantile of spans, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Quantile {
-    /// The percentile is known.
+    /// The quantile is known.
     Exactly(f64),
-    /// More than this span: too many spans have not ended.
+    /// The quantile is more than this span, because too many spans have not ended.
     MoreThan(f64),
 }
 
 impl Quantile {
-    /// The span; for `MoreThan`, a lower bound of the quantile.
+    /// The quantile in nanoseconds; for `MoreThan`, a lower bound of it.
     pub const fn nanoseconds(self) -> f64 {
         match self {
             Self::Exactly(span) | Self::MoreThan(span) => span,
@@ -35,15 +39,15 @@ impl Quantile {
 }
 
 impl Survival {
-    /// The distribution from completed spans, and the ages of those that have not ended.
+    /// The distribution of completed spans, and of spans that have not ended, with these ages.
     pub fn of(ended: &SpanCounts, waiting: &SpanCounts) -> Self {
         Self::of_entered(ended, waiting, &SpanCounts::new())
     }
 
-    /// Like [`Survival::of`], where `entered` has the ages of spans that began before the observation.
+    /// Like [`Survival::of`]; `entered` has the ages of spans that began before the observation.
     pub fn of_entered(ended: &SpanCounts, waiting: &SpanCounts, entered: &SpanCounts) -> Self {
         let observed = (ended.total() + waiting.total()).saturating_sub(entered.total());
-        // Spans that enter or leave within a bucket count as present until its end, as do censored ones.
+        // Spans that begin, end or are censored within a bucket count as present until its end.
         let (mut left, mut share, mut longer) = (observed, 1.0, Vec::with_capacity(SpanCounts::BUCKETS));
         let buckets = ended.buckets().iter().zip(waiting.buckets()).zip(entered.buckets());
         for ((ended, waiting), entered) in buckets {
@@ -62,7 +66,7 @@ impl Survival {
         self.observed
     }
 
-    /// The span that this share of spans does not exceed, `share` in 0..=1. `None` without spans.
+    /// The span that this share of spans does not exceed. `share` is from 0 to 1. `None` without spans.
     pub fn quantile(&self, share: f64) -> Option<Quantile> {
         if self.observed == 0 {
             return None;
@@ -73,7 +77,7 @@ impl Survival {
         for (bucket, &longer) in self.longer.iter().enumerate() {
             if longer < before {
                 last = bucket;
-                // Rounding leaves a tiny remainder of a tail that has reached zero.
+                // Allow for rounding, which leaves a tiny remainder when a tail should be zero.
                 if longer <= beyond + 1e-12 {
                     let within = ((before - beyond) / (before - longer)).clamp(0.0, 1.0);
                     let (low, high) = (edge(bucket), edge(bucket + 1));
@@ -155,9 +159,9 @@ mod test {
         assert!(naive < 0.8 * found, "{naive} without the censored spans");
     }
 
-    /// Windows of 100 ms in each second, and one request in four takes 1.5 s: it begins in one window, and
-    /// ends in none or another. Each window records the ages of requests when it opened, and when it closed
-    /// or they ended.
+    /// There is a window of 100 ms in each second, and one request in four takes 1.5 s: it begins in one
+    /// window, and ends in another or in none. Each window records the ages that requests had when it opened,
+    /// and when it closed or they ended.
     #[test]
     fn requests_longer_than_a_window_have_the_percentiles_that_they_have() {
         const WINDOW: u64 = 100_000_000;
@@ -186,8 +190,7 @@ mod test {
         assert!((median / 80e3 - 1.0).abs() < 0.05, "{median}");
         assert!((nine / 1.5e9 - 1.0).abs() < 0.05, "{nine}");
         assert!((found.share_within(1e9) - 0.74).abs() < 0.03, "{}", found.share_within(1e9));
-        // If requests were treated as observed from their start, long ones would be counted again in each
-        // window.
+        // If requests counted as observed from their start, long ones would be counted in several windows.
         let naive = Survival::of(&ended, &waiting).share_within(1e9);
         assert!(naive < 0.5, "{naive}");
     }

@@ -1,12 +1,12 @@
-//! Turnarounds: when clients send the next request after an answer while interrupts are enabled. Estimate C
-//! assumes the same distribution otherwise.
+//! Turnarounds: how long after an answer a client sends its next request, measured while interrupts are
+//! enabled. Estimate C assumes the same distribution while they are masked.
 
 use model::live::{LiveWindow, SpanCounts};
 
 /// Turnarounds from windows in which interrupts were enabled.
 ///
-/// Only from windows in which nearly all arrivals found the interrupt enabled: in other windows, mostly late
-/// packets find the interrupt enabled.
+/// Uses only windows in which nearly all arrivals found the interrupt enabled. In other windows, mostly late
+/// packets do, so their turnarounds would be too long.
 #[derive(Clone, Debug, Default)]
 pub struct Turnarounds {
     counts: SpanCounts,
@@ -16,10 +16,11 @@ impl Turnarounds {
     /// The minimum number of turnarounds for a distribution.
     pub const COUNTS_MIN: u64 = 500;
 
-    /// The maximum number that is kept: beyond it, counts are halved, so that recent turnarounds weigh more.
+    /// The maximum number of turnarounds that are kept. Beyond it, counts are halved, so that recent
+    /// turnarounds weigh more.
     pub const COUNTS_MAX: u64 = 200_000;
 
-    /// The share of arrivals with the interrupt enabled from which a window is used.
+    /// The minimum share of arrivals that found the interrupt enabled for a window to be used.
     const UNMASKED_MIN: f64 = 0.95;
 
     /// Adds a window. Returns whether it was used.

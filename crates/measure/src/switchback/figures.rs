@@ -1,4 +1,5 @@
-//! The figures of a window, the metrics that are compared, and why windows of a round may not be comparable.
+//! The figures of a window, the metrics that are compared, and the reasons why windows of a round are not
+//! comparable.
 
 use std::fmt;
 
@@ -17,7 +18,7 @@ use crate::live::{Estimator, Series, Unit};
 pub struct Figures {
     /// The window's length in seconds.
     pub seconds: f64,
-    /// Answered requests; exchanges if the protocol does not show requests.
+    /// Answered requests, or exchanges if the protocol does not show requests.
     pub requests: u64,
     /// The estimator of the response times.
     pub estimator: Estimator,
@@ -34,7 +35,7 @@ pub struct Figures {
     /// CPU time of the measuring programs per request; `None` if unknown, and in records of netpolicy 0.1.
     #[serde(default)]
     pub cpu_measuring: Option<f64>,
-    /// The share of requests whose poll began with the interrupt masked, 0..=1.
+    /// The share of requests whose poll began with the interrupt masked, from 0 to 1.
     pub engaged: Option<f64>,
     /// How long the oldest unanswered request had waited at the end of the window, since its last arrival.
     pub oldest: Option<f64>,
@@ -47,17 +48,17 @@ pub struct Figures {
     /// TCP's counts; `None` without data, and in records of netpolicy 0.1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub network: Option<Network>,
-    /// How long the service's threads waited for a CPU although they could run, per second of the window, in
-    /// nanoseconds summed over its threads; `None` if unknown, and in records of netpolicy 0.1.
+    /// How long the service's threads were runnable without a CPU, per second of the window: nanoseconds,
+    /// summed over the threads. `None` if unknown, and in records of netpolicy 0.1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run_delay: Option<f64>,
 }
 
-/// The connections of a window, and how many waited for an answer.
+/// The connections of a window, and how many of them waited for an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Waits {
-    /// All connections with an event, and all connections that waited.
+    /// All connections that had an event or waited.
     pub connections: u64,
     /// Connections that waited for the whole window.
     pub throughout: u64,
@@ -70,12 +71,12 @@ impl Waits {
     pub fn of(window: &LiveWindow) -> Self {
         let LiveWaiting { throughout, stalled, .. } = window.waiting;
         let waiting = throughout.max(stalled);
-        // A connection that waits for the whole window rarely has an event.
+        // A connection that waits for the whole window rarely has an event, so add it.
         Self { connections: window.counts.connections + waiting, throughout, stalled }
     }
 
     /// Whether this many connections are more than half of all. A smaller number may be waiting for clients
-    /// to send the rest of a request; if they wait for the service instead, percentiles show it.
+    /// to send the rest of a request. If they wait for the service, percentiles show that.
     const fn are_most(&self, waiting: u64) -> bool {
         waiting * 2 > self.connections
     }
@@ -128,7 +129,7 @@ impl Figures {
         Some(self.cpu_service? + self.cpu_delivery.unwrap_or(0.0))
     }
 
-    /// Whether most connections waited for an answer for nearly the whole window.
+    /// Whether most connections waited for an answer during nearly the whole window.
     pub fn one_waits(&self) -> bool {
         const NEARLY: f64 = 0.9;
         let least = (self.seconds * 1e9 * NEARLY).min(count(Self::STALLED.0));
@@ -136,7 +137,7 @@ impl Figures {
         waits && self.oldest.is_some_and(|oldest| oldest >= least)
     }
 
-    /// Whether most connections have waited too long.
+    /// Whether most connections have waited long enough to count as stalled.
     pub fn stalled(&self) -> bool {
         let waits = self.waits.is_none_or(|waits| waits.are_most(waits.stalled));
         waits && self.oldest.is_some_and(|oldest| oldest >= count(Self::STALLED.0))
@@ -159,15 +160,15 @@ pub enum Metric {
     CpuService,
     /// CPU time per request of softirqs and polling kernel threads only.
     CpuDelivery,
-    /// CPU time per request of the measuring programs, in whatever task they ran. All of it may be part of
+    /// CPU time per request of the measuring programs, in whichever task they ran. All of it may be part of
     /// `Cpu`.
     CpuMeasuring,
     /// Requests per second.
     Requests,
-    /// The share of requests whose poll began with the interrupt masked; the change is a difference, in
+    /// The share of requests whose poll began with the interrupt masked. The change is a difference in
     /// percentage points.
     Engaged,
-    /// Windows with stalled requests; the change is a difference.
+    /// The share of windows with stalled requests. The change is a difference.
     Stalls,
 }
 
@@ -222,7 +223,7 @@ impl Metric {
         !matches!(self, Self::Engaged | Self::Stalls)
     }
 
-    /// The value in a window.
+    /// The metric's value in a window.
     pub fn of(self, figures: &Figures) -> Option<f64> {
         match self {
             Self::P50 => figures.p50,
@@ -238,7 +239,7 @@ impl Metric {
         }
     }
 
-    /// The difference between two windows, on the scale on which it is assumed constant.
+    /// The difference between two windows, on the scale on which a change is assumed to be constant.
     pub fn difference(self, before: &Figures, after: &Figures) -> Option<f64> {
         let (before, after) = (self.of(before)?, self.of(after)?);
         match self.is_ratio() {
@@ -265,7 +266,7 @@ impl std::str::FromStr for Metric {
     }
 }
 
-/// Why a round does not count.
+/// Why a round is not valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Unfair {
@@ -321,7 +322,7 @@ impl fmt::Display for Unfair {
     }
 }
 
-/// Rates that differ by more than this factor do not count as the same load.
+/// Rates that differ by more than this factor do not count as equal load.
 const RATE_RATIO_MAX: f64 = 1.1;
 
 /// Why the windows of a round cannot be compared, as far as their figures show.
@@ -334,18 +335,18 @@ pub fn unfair(windows: &[Figures]) -> Option<Unfair> {
     if windows.iter().any(|window| in_ring(window.estimator) != in_ring(first)) {
         return Some(Unfair::Estimator);
     }
-    // Loss also changes request rates: name the cause.
+    // Loss also changes request rates, so check for loss first.
     let networks = || windows.iter().filter_map(|window| window.network.as_ref());
     if networks().any(|one| networks().any(|other| one.differs(other))) {
         return Some(Unfair::Loss);
     }
-    // Random arrivals differ by chance: allow three standard errors of the ratio.
+    // Random arrivals differ by chance, so allow three standard errors of the ratio.
     let apart = |one: &Figures, other: &Figures| {
         let by_chance = 3.0 * (1.0 / count(one.requests.max(1)) + 1.0 / count(other.requests.max(1))).sqrt();
         (one.rate().max(1e-9) / other.rate().max(1e-9)).ln().abs() > RATE_RATIO_MAX.ln() + by_chance
     };
     let differ = windows.iter().any(|one| windows.iter().any(|other| apart(one, other)));
-    // If requests stall, the low number of answers is a consequence.
+    // If requests stall, the low rate is a consequence of that.
     (differ && !windows.iter().any(Figures::stalled)).then_some(Unfair::Rates)
 }
 
@@ -353,7 +354,7 @@ pub fn unfair(windows: &[Figures]) -> Option<Unfair> {
 mod test {
     use super::*;
 
-    /// A window in which some connections worked, and others had waited for two seconds at its end.
+    /// A window in which some connections were served, and others had waited for two seconds at its end.
     fn window(working: u64, waiting: u64) -> Figures {
         let mut window = LiveWindow { span: Nanoseconds::from_millis(100), ..LiveWindow::default() };
         (window.counts.connections, window.counts.requests) = (working, 10 * working);

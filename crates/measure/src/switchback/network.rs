@@ -1,8 +1,8 @@
 //! TCP's counts in a window, and whether the network lost more in one window than in another.
 //!
-//! A lost segment delays requests and costs CPU time, and no setting of packet delivery is to blame for it.
-//! Two rules keep it out of verdicts. Both ignore which candidate was affected, so the coin stays fair. A
-//! pair of windows that differ in loss is void. If each pair has too few segments for that test, all pairs
+//! A lost segment delays requests and costs CPU time, and no setting of packet delivery causes it. Two rules
+//! keep loss out of verdicts. Both ignore which candidate was affected, so the coin stays fair. First, a pair
+//! of windows that differ in loss is void. Second, if each pair has too few segments for that test, all pairs
 //! are tested together: see [`LossDifference`].
 
 use model::live::{LiveCounts, LiveWindow, SpanCounts};
@@ -23,26 +23,26 @@ pub(super) const fn count(number: u64) -> f64 {
 pub struct Network {
     /// Segments with data that the service sent.
     pub segments_out: u64,
-    /// Of these, segments that were retransmitted, without those that the client had already received.
+    /// Retransmitted segments among them, except those that the client had already received.
     pub lost_out: u64,
     /// Segments with data that arrived.
     pub segments_in: u64,
-    /// Of these, segments that arrived out of order.
+    /// Segments among them that arrived out of order.
     pub out_of_order: u64,
     /// The median of the connections' smoothed round-trip times, in nanoseconds.
     pub rtt: Option<f64>,
 }
 
-/// Differences in loss below this share of the segments are ignored: that is a tenth of the requests beyond
-/// p99.
+/// Differences in loss below this share of the segments are ignored. It corresponds to a tenth of the
+/// requests beyond p99.
 pub const LOSS_MATTERS: f64 = 0.001;
 
-/// The minimum distance of two windows' loss rates, in standard errors.
+/// The minimum distance between two windows' loss rates, in standard errors, for a difference.
 const APART_PAIR: f64 = 2.0;
 
 /// The minimum distance for all pairs together. Six pairs, the minimum for a verdict, can reach it even if
-/// two of them lost nothing. If the true rates are equal, a test reports a difference in one of ten cases,
-/// and a later test corrects that.
+/// two of them lost nothing. If the true rates are equal, one test in ten reports a difference, and a later
+/// test corrects that.
 const APART_TOGETHER: f64 = 2.0;
 
 impl Network {
@@ -76,7 +76,7 @@ impl Network {
     }
 }
 
-/// A candidate's counts over all windows, also of void rounds.
+/// A candidate's counts over all windows, including those of void rounds.
 #[derive(Clone, Debug, Default)]
 pub struct NetworkTotals {
     total: Network,
@@ -103,8 +103,8 @@ impl NetworkTotals {
         Network { rtt: crate::statistics::median(&self.rtts), ..self.total }
     }
 
-    /// The loss in words: `12 of 4000 segments lost (0.30 %), 3 of 4100 out of order (0.07 %), round trip
-    /// 210 us`.
+    /// Formats the loss: `12 of 4000 segments lost (0.30 %), 3 of 4100 out of order (0.07 %), round trip 210
+    /// us`.
     fn words(&self) -> String {
         let all = self.total();
         let of = |part: u64, of: u64, word: &str| {
@@ -119,7 +119,7 @@ impl NetworkTotals {
     }
 }
 
-/// The finding about candidates whose windows differ in loss, `seen` in the order of their names.
+/// The finding on candidates whose windows differ in loss. `seen` is in the order of their names.
 pub(super) fn loss_differs(
     object: &str,
     names: &[String],
@@ -146,7 +146,7 @@ pub(super) fn loss_differs(
     })
 }
 
-/// The median of smoothed round-trip times in nanoseconds; `None` without any.
+/// The median of smoothed round-trip times, in nanoseconds; `None` without any.
 pub fn median_rtt(spans: &SpanCounts) -> Option<f64> {
     let survival = Survival::of(spans, &SpanCounts::new());
     survival.quantile(0.5).map(crate::live::survival::Quantile::nanoseconds)
@@ -156,8 +156,8 @@ fn share(part: u64, of: u64) -> f64 {
     count(part) / count(of.max(1))
 }
 
-/// Whether two counts, each of so many segments, have different rates. Given their sum, the first is
-/// binomial; the approximation is normal, with a correction for continuity.
+/// Whether the rates of two counts, each out of a number of segments, differ. Given the sum of the counts,
+/// the first is binomial; this uses the normal approximation with a continuity correction.
 fn are_apart([(one, of_one), (other, of_other)]: [(u64, u64); 2]) -> bool {
     if of_one == 0 || of_other == 0 {
         return false;
@@ -169,11 +169,12 @@ fn are_apart([(one, of_one), (other, of_other)]: [(u64, u64); 2]) -> bool {
     away > APART_PAIR * error && (share(one, of_one) - share(other, of_other)).abs() >= LOSS_MATTERS
 }
 
-/// Whether a candidate's windows differ in loss from those of the first, over all pairs.
+/// Tests whether a candidate's windows differ in loss from those of the first, over all pairs.
 ///
-/// If the network treats both alike, the sign of a pair's difference depends only on the coin, however losses
-/// cluster. So the sum of the differences has the sum of their squares as its variance, and the sum of their
-/// signs has their number. The first statistic detects a few large losses, the second many small ones.
+/// If the network treats both candidates alike, the sign of a pair's difference depends only on the coin,
+/// even if losses cluster. So the variance of the sum of the differences is the sum of their squares, and the
+/// variance of the sum of their signs is their number. The first statistic detects a few large losses, the
+/// second many small ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct LossDifference {
     pairs: u32,
@@ -210,7 +211,7 @@ impl Sum {
 }
 
 impl LossDifference {
-    /// Adds a pair: the window of the first candidate, and that of the other.
+    /// Adds a pair: a window of the first candidate, and one of the other.
     pub fn add(&mut self, first: &Network, other: &Network) {
         self.pairs = self.pairs.saturating_add(1);
         self.out.add(other.loss_out() - first.loss_out());
@@ -240,7 +241,7 @@ mod test {
 
     use super::*;
 
-    /// A window in which each segment is lost with this probability, in runs of this length.
+    /// A random window in which each segment is lost with this probability, in runs of this length.
     fn window(chance: &mut Chance, segments: u64, loss: f64, run: u64) -> Network {
         let mut lost = 0;
         for _ in 0..segments {
@@ -268,7 +269,7 @@ mod test {
 
     #[test]
     fn what_no_pair_shows_alone_is_shown_by_all_of_them_also_where_losses_cluster() {
-        /// The number of trials, out of 200, in which pairs without a true difference are reported to differ
+        /// In how many of 200 trials pairs with these loss rates are reported to differ, if they are tested
         /// together.
         fn shown(losses: [f64; 2], pairs: u32, run: u64) -> usize {
             let trial = |trial: u64| {

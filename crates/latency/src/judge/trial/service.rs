@@ -1,4 +1,4 @@
-//! A service on whose traffic a change is judged: its windows, and their verdict.
+//! A service whose traffic judges a change: its windows, and their verdict.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -21,21 +21,21 @@ use crate::judge::judgement::changes_of;
 pub struct JudgedService {
     /// The service.
     pub selection: ServiceSelection,
-    /// The quantities that may grow, and their limits.
+    /// The limits on the growth of metrics.
     pub limits: Limits,
-    /// The metric that must decrease for the change to be kept; `None` if staying within the limits is
-    /// enough.
+    /// The metric that must decrease for the change to be kept; `None` if it suffices that no limit is
+    /// exceeded.
     pub gain: Option<Guarded>,
 }
 
 /// The longest and the shortest window. Adjacent windows resemble each other, so many short pairs separate a
-/// change from noise sooner than a few long ones; but a window must contain enough requests for its
-/// percentiles. docs/decisions/0051 lists the lengths that were tried.
+/// change from noise sooner than a few long ones. But a window must have enough requests for its percentiles.
+/// docs/decisions/0051 lists the lengths that were tried.
 pub(super) const WINDOW_LONGEST: Duration = Duration::from_secs(1);
 pub(super) const WINDOW_SHORTEST: Duration = Duration::from_millis(60);
 
-/// The pause after a switch, as a multiple of the time in which nine of ten requests end, within these
-/// bounds. Outstanding requests end during the pause.
+/// The pause after a switch, as a multiple of the time in which nine of ten requests end, and its bounds.
+/// Outstanding requests end during the pause.
 pub(super) const SETTLES_REQUESTS: f64 = 3.0;
 pub(super) const SETTLES_LEAST: Duration = Duration::from_millis(10);
 pub(super) const SETTLES_MOST: Duration = Duration::from_millis(100);
@@ -43,27 +43,27 @@ pub(super) const SETTLES_MOST: Duration = Duration::from_millis(100);
 /// The minimum length of a window, as a multiple of the pause before it.
 pub(super) const WINDOW_SETTLES: u32 = 6;
 
-/// Requests count as stalled after this many consecutive seconds of windows without an answer, or with a
-/// request that waits throughout.
+/// Requests count as stalled after this many consecutive seconds of windows without an answer, or in which a
+/// request waits throughout.
 pub(super) const STALLS_FROM: f64 = 0.95;
 
-/// The minimum number of pairs to keep a change: fewer could not have refused it, because no pair more than
-/// doubles a stake.
+/// The minimum number of pairs to keep a change. Fewer pairs could not have rejected it, because a pair at
+/// most doubles a stake.
 pub(crate) const PAIRS_MIN: usize = 7;
 
-/// How often a change of exactly its limits may be reverted. A change without any effect is reverted far less
-/// often: by at most one in 1000 guards, even on a machine whose noise is several times the limit
-/// (docs/decisions/0051).
+/// The maximum probability of reverting a change of exactly its limits. A change without any effect is
+/// reverted far less often: by at most one in 1000 guards, even on a machine whose noise is several times the
+/// limit (docs/decisions/0051).
 const ALPHA: f64 = 0.01;
 
-/// What a guard will see of a service's figures, predicted before it begins.
+/// The predictions of what a guard can detect in a service's figures.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
 pub struct ServiceForesight {
     /// The service.
     pub service: String,
     /// The duration of the guard, in seconds.
     pub seconds: f64,
-    /// The prediction for each limit: a growth by twice the limit.
+    /// For each limit, the prediction for a growth by twice the limit.
     pub figures: Vec<Foresight>,
 }
 
@@ -73,11 +73,12 @@ impl fmt::Display for ServiceForesight {
     }
 }
 
-/// The host without and with the change.
+/// The candidates: the host without and with the change.
 pub(super) const UNCHANGED: usize = 0;
 pub(super) const CHANGED: usize = 1;
 
-/// Whether a stake divided evenly among these bets has grown by 1/α, which rejects one of the hypotheses.
+/// Whether a stake that was divided evenly among these bets has grown by 1/α, which rejects one of the
+/// hypotheses.
 pub(crate) fn is_refused(bets: &[f64]) -> bool {
     mean_of_logs(bets) >= (1.0 / ALPHA).ln()
 }
@@ -90,22 +91,22 @@ pub(super) fn refused(words: impl Into<String>) -> Fault {
 pub(super) struct Service {
     pub(super) target: MeasuredService,
     pub(super) sampler: Sampler,
-    /// The named metrics, with their limits.
+    /// The metrics that the guard names, with their limits.
     pub(super) limits: Vec<(Metric, f64)>,
-    /// Metrics that were not named but can be measured, with [their limits](IMPLIED).
+    /// Other metrics that can be measured, with [their limits](IMPLIED).
     pub(super) implied: Vec<(Metric, f64)>,
     /// The metric that must decrease.
     pub(super) gain: Option<Metric>,
     pub(super) rounds: Switchback,
     /// Windows before the change.
     pub(super) reference: Vec<Figures>,
-    /// The time without an answer: over all windows, and over the windows with the change.
+    /// How long no request was answered: in all windows, and in the windows with the change.
     silence: [Silence; 2],
     /// Whether the service had connections before the change.
     pub(super) connected: bool,
 }
 
-/// The most recent windows, as long as requests waited in all of them.
+/// The most recent windows without an answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Silence {
     /// The number of seconds without an answer.
@@ -129,8 +130,8 @@ impl Service {
     ) -> Result<Self, Fault> {
         let target =
             MeasuredService::of(&watched.selection, session, operator).map_err(|fault| match fault.exit {
-                // Treat this like a service of the policy files that is not running: there is no traffic for
-                // a verdict.
+                // As for a service of the policy files that is not running: there is no traffic for a
+                // verdict.
                 Exit::Failed => Fault { exit: Exit::Refused, ..fault },
                 _ => fault,
             })?;
@@ -143,7 +144,8 @@ impl Service {
         let gain = watched.gain.map(metric_of);
         let mut deciding: Vec<Metric> = limits.iter().map(|(metric, _)| *metric).collect();
         deciding.extend(gain.filter(|gain| !deciding.contains(gain)));
-        // If clients wait for answers, the change affects their rate: count pairs with different rates, too.
+        // If clients wait for answers, the change affects the request rate: accept pairs with different
+        // rates.
         deciding.push(Metric::Requests);
         let rule = Rule { deciding, margin: 0.0, alpha: Rule::ALPHA };
         let rounds = Switchback::new(vec!["before".to_owned(), "after".to_owned()], rule).robust();
@@ -168,7 +170,7 @@ impl Service {
         window_of(self.limits.iter().map(|(metric, _)| *metric).chain(self.gain), rate)
     }
 
-    /// The pause after a switch, from the duration of its requests.
+    /// The pause after a switch, which depends on how long the requests take.
     pub(super) fn settles(&self) -> Duration {
         let longest = |figures: &Figures| figures.p90.or(figures.p50).unwrap_or(f64::INFINITY);
         let longest = self.reference.iter().map(longest).fold(0.0, f64::max);
@@ -176,8 +178,8 @@ impl Service {
         settles.clamp(SETTLES_LEAST, SETTLES_MOST)
     }
 
-    /// Whether there are enough requests for the guarded metrics. Metrics that were not named and cannot be
-    /// measured are not judged.
+    /// Checks that there are enough requests for the guarded metrics. Metrics that the guard does not name
+    /// are not judged if they cannot be measured.
     pub(super) fn can_be_judged(&mut self) -> Result<(), Fault> {
         let name = &self.target.name;
         let windows = self.reference.len();
@@ -212,7 +214,8 @@ impl Service {
         Ok(())
     }
 
-    /// Whether requests have stalled for this long, and did not stall before the change.
+    /// Whether requests have now stalled for [`STALLS_FROM`] seconds although they did not stall before the
+    /// change.
     pub(super) fn is_stalled(&mut self, figures: &Figures, changed: bool) -> bool {
         let [all, with] = &mut self.silence;
         all.add(figures);
@@ -226,8 +229,8 @@ impl Service {
         })
     }
 
-    /// What a guard of this duration will see of a growth by twice each limit, with pairs of this duration, if
-    /// this many limits share its stake.
+    /// Predicts what a guard of this duration can detect, for a growth by twice each limit. `pair` is the
+    /// duration of a pair, and `bets` the number of limits that share the stake.
     pub(super) fn foresight(&self, pair: Duration, within: Duration, bets: usize) -> Vec<Foresight> {
         let limits = self.limits.iter().chain(&self.implied);
         let of = |(metric, limit): &(Metric, f64)| {
@@ -244,8 +247,8 @@ impl Service {
         limits.filter_map(of).collect()
     }
 
-    /// For each limit, the logarithm of a unit stake that was bet against "it has grown by no more than its
-    /// limit".
+    /// For each limit, the logarithm of a unit stake that was bet against the hypothesis that the metric has
+    /// grown by at most its limit.
     pub(super) fn bets(&self, stays: bool) -> impl Iterator<Item = f64> {
         self.limits.iter().chain(&self.implied).map(move |(metric, limit)| {
             let spread = if stays { self.spread(*metric) } else { 0.0 };
@@ -257,21 +260,21 @@ impl Service {
         })
     }
 
-    /// Whether the network lost more packets with the change than without it, or fewer: a difference in
-    /// response times may then be due to the network.
+    /// Whether the loss of packets in the network differs with the change, in either direction: a difference
+    /// in response times may then be due to the network.
     pub(super) fn network_differs(&self) -> bool {
         self.rounds.loss(CHANGED).is_apart()
     }
 
-    /// The ruling on the metric that must decrease, from its whole interval: [`Ruling::Better`],
-    /// [`Ruling::Worse`] or [`Ruling::CannotTell`]; `None` if there is no such metric.
+    /// The ruling on the metric that must decrease, by its whole interval: [`Ruling::Better`],
+    /// [`Ruling::Worse`] or [`Ruling::CannotTell`]. `None` if no metric must decrease.
     pub(super) fn on_gain(&self) -> Option<Ruling> {
         let interval = self.rounds.change(CHANGED, self.gain?).change.filter(|_| !self.network_differs());
         Some(word_on_gain(interval.and_then(|bounds| bounds.low), interval.and_then(|bounds| bounds.high)))
     }
 
-    /// How far the highest window before the change is above the median one, as a logarithm: the natural
-    /// variation of windows.
+    /// How far the highest window before the change is above the median window, as a logarithm. This is the
+    /// natural variation of windows.
     pub(super) fn spread(&self, metric: Metric) -> f64 {
         let known = self.reference.iter().filter_map(|figures| metric.of(figures));
         let logs: Vec<f64> = known.filter(|value| *value > 0.0).map(f64::ln).collect();
@@ -279,7 +282,7 @@ impl Service {
         measure::statistics::median(&logs).map_or(0.0, |middle| (most - middle).max(0.0))
     }
 
-    /// The differences of the pairs that count.
+    /// The differences of the valid pairs.
     pub(super) fn differences(&self) -> BTreeMap<Guarded, Vec<f64>> {
         let of = |guarded| (guarded, self.rounds.differences(CHANGED, metric_of(guarded)));
         Guarded::ALL.map(of).into_iter().collect()
@@ -309,8 +312,8 @@ impl Service {
     }
 }
 
-/// The ruling from the interval of a metric where less is better: it is below zero, above zero, or contains
-/// zero.
+/// The ruling by the interval of a metric of which less is better: the interval is below zero, above zero, or
+/// contains zero.
 fn word_on_gain(low: Option<f64>, high: Option<f64>) -> Ruling {
     if high.is_some_and(|high| high < 0.0) {
         Ruling::Better
@@ -321,8 +324,8 @@ fn word_on_gain(low: Option<f64>, high: Option<f64>) -> Ruling {
     }
 }
 
-/// The length of a guard's windows and of the pause before each, for limits on these metrics, at this request
-/// rate, if requests take less than a few milliseconds.
+/// The length of a guard's windows and of the pause before each, for limits on these metrics at this request
+/// rate, if requests take at most a few milliseconds.
 pub(crate) fn windows_of(metrics: &[Metric], rate: f64) -> (Duration, Duration) {
     let window = window_of(metrics.iter().copied(), rate);
     (window.max(SETTLES_LEAST * WINDOW_SETTLES), SETTLES_LEAST)
@@ -345,13 +348,12 @@ fn window_of(metrics: impl Iterator<Item = Metric>, rate: f64) -> Duration {
     seconds.clamp(WINDOW_SHORTEST, WINDOW_LONGEST)
 }
 
-/// The limits on metrics that a guard does not name: guarding one metric does not leave the others without
-/// limits.
+/// The limits on metrics that a guard does not name, so that these metrics are guarded as well.
 const IMPLIED: [(Guarded, f64); 4] =
     [(Guarded::P50, 0.15), (Guarded::P90, 0.15), (Guarded::P99, 0.15), (Guarded::Cpu, 0.25)];
 
-/// The limits on metrics that are not named. If a metric must decrease, as in a search, only that metric and
-/// the named ones decide.
+/// Which limits apply to metrics that the guard does not name. If a metric must decrease, as in a search,
+/// only that metric and the named ones decide.
 fn implied_by(limits: &[(Metric, f64)], gain: Option<Metric>) -> Vec<(Metric, f64)> {
     let all = IMPLIED.map(|(guarded, limit)| (metric_of(guarded), limit));
     let not_named = all.into_iter().filter(|(metric, _)| limits.iter().all(|(named, _)| named != metric));
@@ -367,7 +369,8 @@ const fn count(number: usize) -> f64 {
 mod test {
     use super::*;
 
-    /// 30 pairs of windows: the median grows 17-fold, the 90th percentile by 29 %, the 99th by 14 %, CPU by 17 %.
+    /// In 30 pairs of windows, the median grows 17-fold, the 90th percentile by 29 %, the 99th by 14 %, and
+    /// CPU time by 17 %.
     #[test]
     fn a_guard_that_names_one_figure_does_not_give_the_others_away() {
         let figures = |p50: f64, p90: f64, p99: f64, cpu: f64, nth: u32| {
