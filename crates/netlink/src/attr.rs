@@ -1,7 +1,7 @@
 //! Netlink attributes: type, length and payload, independent of their meaning.
 //!
-//! The reader is total: for any bytes it returns values or [`Malformed`]. It never panics and never reads
-//! outside its slice.
+//! The reader accepts any bytes: it returns values or [`Malformed`]. It never panics and never reads outside
+//! its slice.
 //!
 //! Kernel: 6.18, `include/uapi/linux/netlink.h` `struct nlattr`, `lib/nlattr.c`.
 
@@ -19,7 +19,7 @@ const NESTED: u16 = 1 << 15;
 /// The bits of an attribute's type that hold its number: `NLA_TYPE_MASK`.
 const NUMBER_MASK: u16 = 0x3fff;
 
-/// The error for bytes that do not have the promised format, with the place.
+/// The error for bytes that do not have the promised format. Its text says what is wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Malformed(pub &'static str);
 
@@ -43,7 +43,8 @@ impl<'a> Attrs<'a> {
         Self { rest: bytes }
     }
 
-    /// The attributes after a fixed header of this size, which the kernel pads to its alignment.
+    /// The attributes after a fixed header of this size. The kernel pads the header to the alignment of
+    /// attributes.
     ///
     /// # Errors
     /// If the header is truncated.
@@ -73,7 +74,7 @@ impl<'a> Iterator for Attrs<'a> {
     type Item = Result<Attr<'a>, Malformed>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        // Fewer bytes than a header at the end are padding, as in `nla_ok()`.
+        // If fewer bytes than a header remain, they are padding, as in `nla_ok()`.
         let header = self.rest.first_chunk::<HEADER_BYTES>()?;
         let length = usize::from(u16::from_ne_bytes([header[0], header[1]]));
         let number = u16::from_ne_bytes([header[2], header[3]]) & NUMBER_MASK;
@@ -103,7 +104,7 @@ impl<'a> Attr<'a> {
     /// Reads a `u8`.
     ///
     /// # Errors
-    /// If the payload is not a value of this type, as for all readers of values.
+    /// If the payload is not a value of this type. All readers of values return this error.
     pub fn u8(&self) -> Result<u8, Malformed> {
         self.bytes().map(u8::from_ne_bytes)
     }
@@ -157,7 +158,7 @@ impl<'a> Attr<'a> {
         self.bytes().map(u64::from_ne_bytes)
     }
 
-    /// Reads a `uint`, which takes 4 bytes if the value fits, otherwise 8.
+    /// Reads a `uint`, which has 4 bytes if the value fits in them, otherwise 8.
     ///
     /// Kernel: 6.7, `include/net/netlink.h` `nla_put_uint()`.
     #[expect(clippy::missing_errors_doc, reason = "said at `u8`")]
@@ -207,7 +208,7 @@ impl AttrBuf {
         Self { bytes: Vec::with_capacity(bytes), overflowed: false }
     }
 
-    /// An empty buffer that reuses memory.
+    /// An empty buffer that reuses the memory of a vector.
     pub fn on(mut memory: Vec<u8>) -> Self {
         memory.clear();
         Self { bytes: memory, overflowed: false }
@@ -286,7 +287,7 @@ impl AttrBuf {
         self.bytes(number, &value.to_be_bytes())
     }
 
-    /// Writes a `uint`: 4 bytes if the value fits, otherwise 8.
+    /// Writes a `uint`: 4 bytes if the value fits in them, otherwise 8.
     pub fn uint(&mut self, number: u16, value: u64) -> &mut Self {
         match u32::try_from(value) {
             Ok(short) => self.u32(number, short),
@@ -309,8 +310,8 @@ impl AttrBuf {
         self.end(start)
     }
 
-    /// Writes nested attributes without `NLA_F_NESTED`, as before the flag was required, and as iproute2
-    /// still does for most of traffic control.
+    /// Writes nested attributes without `NLA_F_NESTED`. Older interfaces do not require the flag, and
+    /// iproute2 still omits it for most of traffic control.
     pub fn unmarked(&mut self, number: u16, write: impl FnOnce(&mut Self)) -> &mut Self {
         let start = self.begin(number);
         write(self);
@@ -361,7 +362,7 @@ impl AttrBuf {
 
     fn begin(&mut self, number: u16) -> usize {
         let start = self.bytes.len();
-        // The length is filled in at the end.
+        // `end` fills in the length.
         let header = self.header(0, number);
         self.bytes.extend_from_slice(&header);
         start
@@ -373,7 +374,7 @@ impl AttrBuf {
         self.pad()
     }
 
-    /// The header of an attribute of this length, including the header.
+    /// The header of an attribute. `length` includes the header.
     fn header(&mut self, length: usize, number: u16) -> [u8; HEADER_BYTES] {
         let length = u16::try_from(length).unwrap_or_else(|_| {
             self.overflowed = true;

@@ -51,10 +51,10 @@ pub struct GenlFamily {
 }
 
 impl GenlFamily {
-    /// Resolves the family with this name; `since` is the first kernel that has it.
+    /// Resolves the family with this name; `since` is the first kernel that has the family.
     ///
     /// # Errors
-    /// [`sys::Cause::Absent`] if this kernel does not have it.
+    /// [`sys::Cause::Absent`] if this kernel does not have the family.
     pub fn resolve(
         socket: &mut NetlinkSocket,
         name: &str,
@@ -85,7 +85,8 @@ impl GenlFamily {
             let attr = attr?;
             match attr.number {
                 attribute::FAMILY_ID => family.id = attr.u16()?,
-                // The header has one byte for it, and no family ever used a larger one.
+                // The header of a request has one byte for the version, and no family has ever had a larger
+                // version.
                 attribute::VERSION => family.version = attr.u32()?.try_into().unwrap_or(u8::MAX),
                 attribute::GROUPS => {
                     for group in attr.nested() {
@@ -110,7 +111,7 @@ impl GenlFamily {
         if family.id == 0 { Err(Malformed("a generic netlink family without an id")) } else { Ok(family) }
     }
 
-    /// The message type of its requests.
+    /// The message type of the family's requests.
     pub const fn id(&self) -> u16 {
         self.id
     }
@@ -125,10 +126,10 @@ impl GenlFamily {
         self.commands.contains(&u32::from(command))
     }
 
-    /// Checks that the kernel has this command; `name` and `since` are for the error.
+    /// Checks that the kernel has this command; the error contains `name` and `since`.
     ///
     /// # Errors
-    /// [`sys::Cause::Absent`] if it does not.
+    /// [`sys::Cause::Absent`] if the kernel does not have the command.
     pub fn demand(&self, command: u8, name: &str, since: KernelVersion) -> Result<(), KernelError> {
         if self.has(command) {
             return Ok(());
@@ -142,8 +143,8 @@ impl GenlFamily {
         AttrBuf::after(&[command, self.version, 0, 0])
     }
 
-    /// The attributes that the kernel accepts in requests for this command, by number, with the largest value
-    /// of each if the kernel states one. Since 5.7.
+    /// The attributes that the kernel accepts in requests for this command: the number of each, and its
+    /// largest value if the kernel states one. Needs Linux 5.7.
     ///
     /// # Errors
     /// If the kernel is older, or does not have the command.
@@ -158,7 +159,7 @@ impl GenlFamily {
         let parts = socket.dump(&what, CONTROL, &body, |object| {
             let mut accepted = Vec::new();
             if let Some(policies) = attrs(object)?.find(attribute::POLICY)? {
-                // Policies by index; each contains attributes by number.
+                // The policies are keyed by index, and the attributes in each policy by number.
                 for policy in policies.nested() {
                     for attr in policy?.nested() {
                         let attr = attr?;

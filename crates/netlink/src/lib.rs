@@ -1,8 +1,8 @@
 //! Netlink messages and the families that netpolicy uses.
 //!
-//! [`attr`] and [`message`] are pure and total: bytes in, values out. [`socket`] sends a request and collects
-//! its reply. Each family has raw types (`RawNapi`, `RawLink<'a>`) that hold the kernel's values; the
-//! observer determines their meaning for the host.
+//! [`attr`] and [`message`] convert bytes to values and back, without I/O; they accept any bytes. [`socket`]
+//! sends a request and collects its reply. Each family has raw types (`RawNapi`, `RawLink<'a>`) that hold the
+//! kernel's values; the observer determines their meaning for the host.
 //!
 //! [`events`] receives the kernel's notifications.
 #![forbid(unsafe_code)]

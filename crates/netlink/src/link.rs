@@ -92,13 +92,14 @@ pub struct RawLink<'a> {
     pub mtu: u32,
     /// The peer of a veth, or the lower device of a stacked one (`IFLA_LINK`).
     pub link: Option<u32>,
-    /// The remote address of a tunnel without a lower device; a unicast address.
+    /// The remote unicast address of a tunnel that has no lower device.
     pub remote: Option<IpAddr>,
     /// The link-layer address, if it has six bytes (`IFLA_ADDRESS`).
     pub mac: Option<[u8; 6]>,
-    /// The device that it is enslaved to (`IFLA_MASTER`).
+    /// The index of its master, such as a bridge (`IFLA_MASTER`).
     pub master: Option<u32>,
-    /// The namespace of `link`, if it is another one: an id that this namespace assigned to it.
+    /// The namespace of `link`, if it is in another one. This is the id that the observed namespace assigned
+    /// to the other one.
     pub link_netnsid: Option<i32>,
     /// `XDP_ATTACHED_*`; 0 for none.
     pub xdp_attached: u8,
@@ -151,7 +152,7 @@ impl<'a> RawLink<'a> {
         Ok(raw)
     }
 
-    /// Reads the underlay of a vxlan or geneve; neither implements `ndo_get_iflink`. Kernel: 6.18,
+    /// Reads the underlay of a vxlan or geneve; neither driver implements `ndo_get_iflink`. Kernel: 6.18,
     /// `drivers/net/vxlan/vxlan_core.c` `vxlan_fill_info()`, `drivers/net/geneve.c` `geneve_fill_info()`.
     fn read_tunnel(&mut self, data: Attr<'_>) -> Result<(), Malformed> {
         let remotes = match self.kind {
@@ -176,8 +177,8 @@ impl<'a> RawLink<'a> {
         Ok(())
     }
 
-    /// How another namespace identifies the device: link-layer address and kind; `None` without an address,
-    /// as for the loopback device.
+    /// The link-layer address and kind, by which the device is recognised from another namespace. `None` if
+    /// it has no address, like the loopback device.
     fn identity(&self) -> Option<String> {
         let mac = self.mac.filter(|mac| *mac != [0; 6])?;
         let bytes: Vec<String> = mac.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -273,7 +274,7 @@ impl Links {
     ///
     /// # Errors
     /// The kernel's error: EINVAL if the driver does not support such packets, EPERM without CAP_NET_ADMIN;
-    /// [`sys::Cause::Absent`] on a kernel without one of the limits, which would silently ignore it.
+    /// [`sys::Cause::Absent`] on a kernel that does not know one of the limits and would silently ignore it.
     pub fn set_packet_sizes(
         &mut self,
         ifindex: IfIndex,
@@ -309,8 +310,8 @@ impl Links {
         self.socket.netns_cookie()
     }
 
-    /// The peer of a device in another namespace: its index there, and the id that this namespace assigned to
-    /// that one. `None` without such a peer.
+    /// The peer of a device, if the peer is in another namespace: its index there, and the id that this
+    /// namespace assigned to the other one. `None` if there is no such peer.
     ///
     /// # Errors
     /// ENODEV if there is no such device.
@@ -323,7 +324,8 @@ impl Links {
         self.socket.get("rt-link getlink", GET_LINK, &body, read)
     }
 
-    /// A device's link-layer address and, if virtual, its kind, as one text; `None` without an address.
+    /// A device's link-layer address and, if it is virtual, its kind, as one text; `None` if it has no
+    /// address.
     ///
     /// # Errors
     /// ENODEV if there is no such device.
@@ -332,8 +334,8 @@ impl Links {
         self.socket.get("rt-link getlink", GET_LINK, &body, |object| Ok(RawLink::parse(object)?.identity()))
     }
 
-    /// The ids that this namespace has assigned to other namespaces; the kernel assigns one whenever a device
-    /// moves there.
+    /// The ids that this namespace has assigned to other namespaces. The kernel assigns an id when a device
+    /// moves to a namespace that has none.
     ///
     /// Kernel: 6.18, `net/core/dev.c` `__dev_change_net_namespace()`.
     ///
@@ -350,7 +352,7 @@ impl Links {
     /// The names and [identities](Links::identity) of all devices in the namespace with this id.
     ///
     /// # Errors
-    /// The kernel's error: EACCES without permission there, EINVAL before 5.0.
+    /// The kernel's error: EACCES without permission in that namespace, EINVAL before 5.0.
     pub fn identities_in(&mut self, id: i32) -> Result<Vec<(String, Option<String>)>, KernelError> {
         /// `IFLA_TARGET_NETNSID`.
         const TARGET_NETNSID: u16 = 46;
@@ -362,7 +364,7 @@ impl Links {
         })
     }
 
-    /// The id that this namespace assigned to another one; negative if there is none.
+    /// The id that this namespace assigned to `netns`; negative if there is none.
     ///
     /// # Errors
     /// The kernel's error.

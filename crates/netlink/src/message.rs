@@ -56,11 +56,11 @@ mod extack {
 /// A received message: header fields and body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Message<'a> {
-    /// The message type, of a family or a control message.
+    /// The message type: that of a family, or of a control message.
     pub kind: u16,
     /// Bits of [`flag`].
     pub flags: u16,
-    /// The sequence number of the request that it replies to.
+    /// The sequence number of the request that this message answers.
     pub sequence: u32,
     /// The bytes after the header.
     pub body: &'a [u8],
@@ -71,7 +71,7 @@ pub struct Message<'a> {
 pub enum NetlinkReply<'a> {
     /// An object.
     Object(&'a [u8]),
-    /// The request succeeded; for a dump, the last message.
+    /// The request succeeded. For a dump, this is its last message.
     Done,
     /// The request failed.
     Refused(KernelRefusal),
@@ -93,7 +93,7 @@ pub struct KernelRefusal {
 }
 
 impl KernelRefusal {
-    /// Whether the object of the request does not exist.
+    /// Whether the kernel reports that the object of the request does not exist.
     pub const fn is_absent(&self) -> bool {
         sys::error::is_absent(self.errno)
     }

@@ -62,14 +62,15 @@ pub enum QueueType {
     Tx = 1,
 }
 
-/// The queue of a virtual device to which a queue is leased.
+/// A queue of a virtual device that uses a leased queue of a NIC.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RawLease {
     /// The virtual device, in its own namespace.
     pub ifindex: u32,
     /// The queue's index on that device.
     pub queue: u32,
-    /// The id of its namespace, as assigned by the socket's namespace; `None` if it is the same one.
+    /// The id that the socket's namespace assigned to the virtual device's namespace; `None` if both are the
+    /// same.
     pub netns_id: Option<i32>,
 }
 
@@ -98,14 +99,14 @@ impl RawLease {
 /// Kernel: 7.3, `net/core/netdev-genl.c` `netdev_nl_queue_fill_one()`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RawHolders {
-    /// The dmabuf binding that receives packets (6.12).
+    /// The dmabuf binding that receives packets (since 6.12).
     pub dmabuf: Option<u32>,
-    /// An io_uring whose memory receives packets (6.15), and the size of its buffers if the kernel reports
-    /// it.
+    /// `Some` if an io_uring's memory receives packets (since 6.15). The inner value is the size of its
+    /// buffers in bytes, if the kernel reports the size.
     pub io_uring: Option<Option<u64>>,
-    /// Whether an AF_XDP socket is bound to it (6.15).
+    /// Whether an AF_XDP socket is bound to the queue (since 6.15).
     pub xsk: bool,
-    /// The queue of a virtual device to which this queue is leased (7.1).
+    /// The queue of a virtual device to which this queue is leased (since 7.1).
     pub lease: Option<RawLease>,
 }
 
@@ -123,9 +124,9 @@ pub struct RawQueue {
     pub ifindex: u32,
     /// The queue's index.
     pub id: u32,
-    /// The type; `None` for an unknown one.
+    /// The type; `None` if it is unknown.
     pub kind: Option<QueueType>,
-    /// The NAPI that serves it, if the driver reports one.
+    /// The NAPI that serves the queue, if the driver reports one.
     pub napi_id: Option<u32>,
     /// The holder of the queue.
     pub holders: RawHolders,
@@ -170,17 +171,17 @@ pub struct RawNapi {
     pub ifindex: u32,
     /// The NAPI's id.
     pub id: u32,
-    /// The interrupt.
+    /// The NAPI's interrupt.
     pub irq: Option<u32>,
-    /// The kernel thread.
+    /// The pid of the kernel thread that polls the NAPI.
     pub pid: Option<u32>,
-    /// Empty polls before its interrupt is re-armed (6.13).
+    /// The number of empty polls before its interrupt is re-armed (since 6.13).
     pub defer_hard_irqs: Option<u32>,
-    /// Nanoseconds (6.13).
+    /// See [`NapiKnob::GroFlushTimeout`]; in nanoseconds (since 6.13).
     pub gro_flush_timeout: Option<u64>,
-    /// Nanoseconds (6.13).
+    /// See [`NapiKnob::IrqSuspendTimeout`]; in nanoseconds (since 6.13).
     pub irq_suspend_timeout: Option<u64>,
-    /// `enum netdev_napi_threaded`: 0 off, 1 on, 2 busy-poll (6.17).
+    /// `enum netdev_napi_threaded`: 0 off, 1 on, 2 busy-poll (since 6.17).
     pub threaded: Option<u32>,
 }
 
@@ -222,10 +223,10 @@ fn knob(attribute: u16) -> Option<&'static str> {
     }
 }
 
-/// Why a `napi-set` failed, and which of its settings the kernel rejected.
+/// A failed `napi-set`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NapiRefused {
-    /// The setting; `None` if the kernel does not report it.
+    /// The setting that the kernel rejected; `None` if the kernel does not report it.
     pub knob: Option<&'static str>,
     /// The cause.
     pub cause: Cause,
@@ -272,14 +273,14 @@ impl NapiChange {
     }
 }
 
-/// The attributes that the kernel's `napi-set` accepts.
+/// The attributes that the running kernel's `napi-set` accepts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NapiSetTakes {
-    /// `irq-suspend-timeout`.
+    /// Whether it accepts `irq-suspend-timeout`.
     pub irq_suspend: bool,
-    /// `threaded`.
+    /// Whether it accepts `threaded`.
     pub threaded: bool,
-    /// `threaded` with `busy-poll`.
+    /// Whether it accepts the value `busy-poll` for `threaded`.
     pub threaded_busy: bool,
 }
 
@@ -301,7 +302,7 @@ impl Netdev {
         Ok(Self { socket, family })
     }
 
-    /// Whether settings can be written per NAPI.
+    /// Whether the kernel has `napi-set`, which writes settings per NAPI.
     pub fn has_napi_set(&self) -> bool {
         self.family.has(command::NAPI_SET)
     }
@@ -351,8 +352,8 @@ impl Netdev {
         self.socket.get("netdev queue-get", self.family.id(), &body, RawQueue::parse)
     }
 
-    /// Lists the NAPIs of one device, or of all devices that are up, by device in ascending order of their
-    /// ids.
+    /// Lists the NAPIs of one device, or of all devices that are up. The NAPIs of each device are in
+    /// ascending order of their ids.
     ///
     /// # Errors
     /// The kernel's error; ENODEV if the device does not exist.

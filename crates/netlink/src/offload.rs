@@ -1,13 +1,14 @@
 //! Switches offloads of a device, with the `ethtool` family.
 //!
-//! For the lab's own devices. For an operator's devices, offloads are settings: [`model::NicKnob::Offload`].
+//! This is only for the lab's own devices. The offloads of an operator's devices are settings:
+//! [`model::NicKnob::Offload`].
 
 use model::IfIndex;
 use sys::error::KernelError;
 
 use super::Ethtool;
 
-/// An offload, or several that only make sense together.
+/// An offload, or several that are useful only together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Offload {
     /// TCP segmentation by the device: all features named `tx-tcp…-segmentation`.
@@ -42,7 +43,8 @@ pub fn switch(device: IfIndex, offload: Offload, on: bool) -> Result<(), KernelE
     let wanted: Vec<(&str, bool)> = features.iter().map(|(_, name)| (name.as_str(), on)).collect();
     ethtool.set_features(device, &wanted).map_err(|error| KernelError { what: what.clone(), ..error })?;
 
-    // The kernel acknowledges features that the driver cannot change, so the result is read back.
+    // The kernel also acknowledges requests for features that the driver cannot change, so the result is read
+    // back.
     let active = ethtool.features()?;
     let active = active.iter().find(|found| found.ifindex == device.0);
     let active = active.ok_or_else(|| KernelError::gone(what.as_str(), "the device no longer exists"))?;

@@ -1,7 +1,7 @@
 //! Qdiscs: reading and setting them with rtnetlink.
 //!
-//! Only kinds whose options are all known here are recorded. Any other kind, or anything attached to a qdisc,
-//! makes the device's qdiscs unrestorable ([`Qdiscs::Other`]).
+//! A device's qdiscs can be recorded and restored only if this module knows all options of their kinds and
+//! nothing is attached to them. All others are [`Qdiscs::Other`].
 //!
 //! Kernel: 6.18, `include/uapi/linux/pkt_sched.h`, `net/sched/sch_api.c`, `sch_fq.c`, `sch_fq_codel.c`, `sch_fifo.c`.
 
@@ -33,7 +33,7 @@ const HEADER_BYTES: usize = 20;
 /// `TC_H_ROOT`.
 const ROOT: u32 = u32::MAX;
 
-/// The first major number that the kernel assigns by itself. Kernel: `net/sched/sch_api.c`
+/// The smallest major number that the kernel itself assigns. Kernel: `net/sched/sch_api.c`
 /// `qdisc_alloc_handle()`.
 const CHOSEN: u16 = 0x8000;
 
@@ -81,8 +81,8 @@ impl RawQdisc {
     }
 }
 
-/// Combines the qdiscs of one device; `None` if it has none, as while it is down. `filtered` returns whether
-/// filters are attached to the qdisc with this handle.
+/// Combines the qdiscs of one device; `None` if it has none, for example because it is down. `filtered`
+/// returns whether filters are attached to the qdisc with this handle.
 ///
 /// # Errors
 /// If an option is malformed, or `filtered` fails.
@@ -134,7 +134,7 @@ const fn major(handle: u32) -> u16 {
     u16::from_be_bytes([a, b])
 }
 
-/// A qdisc of a known kind without anything unsupported.
+/// Converts a qdisc; `None` if its kind is not known or it has something that is not supported.
 fn known<E: From<Malformed>>(
     raw: &RawQdisc,
     defaults: QdiscDefaults,
@@ -143,7 +143,7 @@ fn known<E: From<Malformed>>(
     let Some(kind) = QdiscKind::named(&raw.kind).filter(|_| !raw.has_unsupported_attrs) else {
         return Ok(None);
     };
-    // Of these kinds, only fq_codel accepts filters, and only if it has a handle.
+    // fq_codel is the only known kind that accepts filters, and it needs a handle for them.
     if kind == QdiscKind::FqCodel && raw.handle != 0 && filtered(raw.handle)? {
         return Ok(None);
     }
@@ -187,7 +187,7 @@ impl Disciplines {
         Ok(!filters.is_empty())
     }
 
-    /// The combined qdiscs of one device; `None` if it has none, as while it is down.
+    /// The combined qdiscs of one device; `None` if it has none, for example because it is down.
     ///
     /// # Errors
     /// The kernel's error.
@@ -211,7 +211,7 @@ impl Disciplines {
     /// Replaces the qdiscs of a device.
     ///
     /// # Errors
-    /// The kernel's error; some qdiscs may already be replaced then.
+    /// The kernel's error; by then, some qdiscs may already have been replaced.
     pub fn replace(
         &mut self,
         device: IfIndex,
@@ -245,7 +245,7 @@ impl Disciplines {
                 let root = root.ok_or_else(|| {
                     KernelError::malformed("rtnetlink newqdisc", "mq was acknowledged, but does not exist")
                 })?;
-                // Qdiscs that are already as wanted keep their queued packets.
+                // A qdisc that is already as requested is left alone, so that it keeps its queued packets.
                 let there = match &now {
                     Some(Qdiscs::PerQueue { queues, .. }) if kept => queues.as_slice(),
                     _ => &[],
@@ -278,11 +278,12 @@ impl Disciplines {
     }
 }
 
-/// The handles of a device's qdiscs.
+/// The used handles of a device's qdiscs.
 ///
-/// The kernel creates a qdisc only under an unused handle. Without a handle, or with a used one, it changes
-/// the given options of an existing qdisc of the same kind, and keeps the others. So each qdisc gets a
-/// handle: the highest free one of those that the kernel assigns by itself.
+/// The kernel creates a qdisc only under an unused handle. If the request has no handle or a used one, the
+/// kernel changes the given options of an existing qdisc of the same kind and keeps its other options. So
+/// each qdisc gets a handle: by default, the highest free one in the range from which the kernel itself
+/// assigns handles.
 ///
 /// Kernel: 6.18, `net/sched/sch_api.c` `__tc_modify_qdisc()`, `qdisc_alloc_handle()`.
 struct Handles(BTreeSet<u16>);
@@ -293,7 +294,7 @@ impl Handles {
         Self(own.map(|raw| major(raw.handle)).collect())
     }
 
-    /// Attaches a qdisc to a class or the device, under this handle or any.
+    /// Attaches a qdisc to a class or to the device, under `handle`, or under a free one if that is `None`.
     fn put(
         &mut self,
         disciplines: &mut Disciplines,
@@ -309,7 +310,7 @@ impl Handles {
         let taken = handle.is_some_and(|handle| self.0.contains(&handle));
         let any = (CHOSEN..=HIGHEST).rev().find(|handle| !self.0.contains(handle));
         let any = any.ok_or_else(|| KernelError::errno("rtnetlink newqdisc", Errno::NOSPC))?;
-        // An existing qdisc with the handle must be moved before another can use it.
+        // A qdisc that uses the requested handle is first replaced under another handle.
         for own in if taken { [Some(any), handle] } else { [Some(handle.unwrap_or(any)), None] }
             .into_iter()
             .flatten()

@@ -1,7 +1,8 @@
-//! Finds the devices of the default route, the device towards an address, and the one that has an address.
+//! Finds the devices of the default routes, the device through which an address is reached, and the device
+//! that has an address.
 //!
-//! The kernel is queried for the route to addresses that no host has. A host may have millions of routes, and
-//! these lookups read none of the others.
+//! To find the default routes, it asks the kernel for the routes to addresses that no host has. A host may
+//! have millions of routes, which a dump would read.
 //!
 //! Kernel: 6.18, `net/ipv4/route.c` `inet_rtm_getroute()`, `net/ipv6/route.c` `inet6_rtm_getroute()`;
 //! `include/uapi/linux/rtnetlink.h`. `RTM_F_FIB_MATCH` since 4.13 (IPv4) and 4.17 (IPv6).
@@ -30,8 +31,8 @@ const NEXT_HOP_BYTES: usize = 8;
 /// The maximum number of next hops that are read.
 const NEXT_HOPS_MAX: usize = 256;
 
-/// Addresses for documentation, which no host has: RFC 5737, RFC 3849. Routers may drop any of them, so
-/// several are tried.
+/// Addresses for documentation, which no host has: RFC 5737, RFC 3849. A host may have routes that drop
+/// packets to some of them, so several are tried.
 const ADDRESSES: [&[u8]; 4] = [
     &[192, 0, 2, 1],
     &[198, 51, 100, 1],
@@ -54,7 +55,7 @@ impl Routes {
         Ok(Self { socket: NetlinkSocket::open_here(NetlinkProtocol::Route)? })
     }
 
-    /// The devices of the default routes for such addresses.
+    /// The devices of the default routes, for IPv4 and IPv6.
     ///
     /// # Errors
     /// If a reply is malformed, or the socket fails.
@@ -68,8 +69,8 @@ impl Routes {
         Ok(found)
     }
 
-    /// The device through which packets to this address leave; `None` if there is no route, or it drops
-    /// packets.
+    /// The device through which packets to this address leave; `None` if there is no route, or if the route
+    /// drops packets.
     ///
     /// # Errors
     /// If a reply is malformed, or the socket fails.
@@ -82,7 +83,7 @@ impl Routes {
         Ok(there_may_be_none(asked)?.and_then(|devices| devices.first().copied()))
     }
 
-    /// The device that has this address; `None` if no device of the namespace has.
+    /// The device that has this address; `None` if no device of the namespace has it.
     ///
     /// # Errors
     /// If a reply is malformed, or the socket fails.
@@ -96,7 +97,7 @@ impl Routes {
     }
 }
 
-/// Maps errors for a missing route, or one that drops packets, to `None`.
+/// Maps the kernel's errors for a missing route, or for a route that drops packets, to `None`.
 fn there_may_be_none<T>(asked: Result<T, KernelError>) -> Result<Option<T>, KernelError> {
     match asked {
         Ok(answer) => Ok(Some(answer)),

@@ -1,6 +1,7 @@
-//! Creates devices and assigns addresses, with rt-link and rt-addr.
+//! Creates devices, addresses and routes with rtnetlink.
 //!
-//! Only for the lab, in its own namespaces: netpolicy never creates or removes a device of the host.
+//! Only the lab and benchmarks use this module, in their own namespaces. netpolicy never creates or removes a
+//! device of the host.
 //!
 //! Kernel: 6.18, `include/uapi/linux/if_link.h`, `net/core/rtnetlink.c` `rtnl_newlink()`, `drivers/net/veth.c`
 //! `veth_newlink()`.
@@ -65,12 +66,12 @@ mod route {
 pub struct VethEnd<'a> {
     /// The name.
     pub name: &'a str,
-    /// The number of its receive queues, and of its transmit queues. Packets that one end sends on queue n
-    /// arrive on queue n of the other.
+    /// The number of receive queues, which is also the number of transmit queues. Packets that one end sends
+    /// on queue n arrive on queue n of the other end.
     pub queues: u32,
 }
 
-/// rt-link and rt-addr in one namespace, for writing.
+/// An rtnetlink socket in one namespace, for changes.
 #[derive(Debug)]
 pub struct RtLink {
     socket: NetlinkSocket,
@@ -134,8 +135,8 @@ impl RtLink {
         self.socket.request(&what, NEW_ADDRESS, flag::CREATE | flag::EXCL, &body)
     }
 
-    /// Adds a route to a host for which TCP connections use microsecond timestamps: the route's feature
-    /// `tcp_usec_ts`.
+    /// Adds a route to a host. The route has the feature `tcp_usec_ts`, with which TCP connections to the host
+    /// use microsecond timestamps.
     ///
     /// Kernel: 6.7, `include/uapi/linux/rtnetlink.h` `RTAX_FEATURE_TCP_USEC_TS`.
     ///

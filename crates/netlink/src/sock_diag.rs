@@ -1,4 +1,4 @@
-//! The internet sockets of a namespace, by inode.
+//! The TCP and UDP sockets of a namespace, by inode.
 //!
 //! Kernel: 6.18, `include/uapi/linux/inet_diag.h` `struct inet_diag_req_v2`, `struct inet_diag_msg`;
 //! `net/ipv4/inet_diag.c` `inet_diag_dump_icsk()`, `net/ipv4/udp_diag.c` `udp_dump()`.
@@ -15,11 +15,11 @@ use super::{AttrBuf, Malformed, NetlinkProtocol, NetlinkSocket};
 /// The type of request and reply. Kernel: `include/uapi/linux/sock_diag.h` `SOCK_DIAG_BY_FAMILY`.
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
 
-/// Kernel: `include/net/tcp_states.h`.
+/// `TCP_ESTABLISHED`. Kernel: `include/net/tcp_states.h`.
 const TCP_ESTABLISHED: u8 = 1;
-/// As [`TCP_ESTABLISHED`]. Sockets in this state belong to no process.
+/// `TCP_TIME_WAIT`. Sockets in this state belong to no process.
 const TCP_TIME_WAIT: u8 = 6;
-/// As [`TCP_ESTABLISHED`].
+/// `TCP_LISTEN`.
 const TCP_LISTEN: u8 = 10;
 
 /// The size of `struct inet_diag_req_v2`.
@@ -47,7 +47,7 @@ impl InetSocket {
         self.served_port() == Some(port)
     }
 
-    /// The port at which new peers can reach it.
+    /// The port at which new peers can reach the socket; `None` if they cannot.
     pub fn served_port(&self) -> Option<u16> {
         let open = match self.state {
             SocketState::TcpListen => true,
@@ -61,7 +61,7 @@ impl InetSocket {
 /// The TCP and UDP sockets of a namespace that belong to processes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct InetSockets {
-    /// In ascending order of inode.
+    /// The sockets in ascending order of inode.
     sockets: Vec<InetSocket>,
 }
 
@@ -144,7 +144,7 @@ pub struct RawInetDiag {
     pub ports: [u16; 2],
     /// Source address, then destination address, in network order; IPv4 uses the first four bytes.
     pub addresses: [[u8; 16]; 2],
-    /// The device that it is bound to; 0 for none.
+    /// The index of the device that the socket is bound to; 0 if there is none.
     pub ifindex: u32,
     /// The inode of its file; 0 if it has none.
     pub inode: u32,

@@ -15,25 +15,27 @@ use sys::netns::Netns;
 use super::attr::{self, AttrBuf, Malformed};
 use super::message::{self, KernelRefusal, Messages, NetlinkReply, flag};
 
-/// How often a dump is restarted because its objects changed during it.
+/// How many times a dump is restarted if objects keep changing during it.
 pub const DUMP_RETRIES_MAX: usize = 16;
 
-/// The longest datagram. Kernel: `net/netlink/af_netlink.c` `netlink_dump()` builds at most 32 KiB unless a
-/// single object needs more; none does unless virtual functions are requested.
+/// The longest datagram, in bytes. Kernel: `net/netlink/af_netlink.c` `netlink_dump()` builds at most 32 KiB
+/// unless a single object needs more; none does unless virtual functions are requested.
 pub const DATAGRAM_BYTES_MAX: usize = 64 * 1024;
 
-/// The maximum number of datagrams in a reply: 32 KiB each, so 4 GiB, or some ten million traffic control
-/// rules.
+/// The maximum number of datagrams in a reply. With 32 KiB each, these are 4 GiB, or some ten million traffic
+/// control rules.
 pub const DATAGRAMS_MAX: usize = 128 * 1024;
 
-/// The maximum number of datagrams in a dump whose objects are not kept ([`NetlinkSocket::dump_each`]): 32
-/// GiB, or more rules than there are handles.
+/// The maximum number of datagrams in a dump whose objects are not kept ([`NetlinkSocket::dump_each`]). These
+/// are 32 GiB, enough for more traffic control rules than there are handles.
 pub const STREAM_DATAGRAMS_MAX: usize = 1 << 20;
 
-/// The maximum number of signals and foreign messages that are skipped while waiting for a reply.
+/// The maximum number of signals, and of messages from other senders, that are skipped while waiting for a
+/// reply.
 pub const DISTURBANCES_MAX: usize = 1024;
 
-/// How long to wait for a reply. The kernel processes a request while it is sent, so a later reply is lost.
+/// How long to wait for a reply. The kernel processes a request during the system call that sends it, so a
+/// reply that has not arrived by then was lost.
 pub const ANSWER_WAIT: Duration = Duration::from_secs(10);
 
 /// The netlink protocol of a socket.
@@ -50,14 +52,14 @@ pub enum NetlinkProtocol {
 /// A piece of a dump whose objects are not kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DumpPiece<'a> {
-    /// The dump starts. It is sent again if objects changed during the dump; all earlier pieces are then
-    /// void.
+    /// The dump starts. This piece comes again if the dump is restarted because objects changed; all earlier
+    /// pieces are then void.
     Begin,
     /// An object's body.
     Object(&'a [u8]),
 }
 
-/// Why a request failed, and which of its attributes the kernel rejected.
+/// A failed request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RequestError {
     /// The cause.
@@ -94,7 +96,7 @@ impl RequestError {
     }
 }
 
-/// A netlink socket in one network namespace; it stays there even if its thread moves.
+/// A netlink socket in one network namespace; it stays there even if its thread moves to another.
 #[derive(Debug)]
 pub struct NetlinkSocket {
     socket: OwnedFd,
@@ -126,7 +128,7 @@ impl NetlinkSocket {
             .map_err(failed)?;
         bind(&socket, &SocketAddrNetlink::new(0, 0)).map_err(failed)?;
         set_socket_timeout(&socket, Timeout::Recv, Some(ANSWER_WAIT)).map_err(failed)?;
-        // These options only improve replies; kernels before 4.20 lack some of them.
+        // These options only improve replies, so errors are ignored: kernels before 4.20 lack some of them.
         for switch in
             [sys::netlink::Switch::CapAck, sys::netlink::Switch::ExtAck, sys::netlink::Switch::StrictCheck]
         {
@@ -163,7 +165,7 @@ impl NetlinkSocket {
     /// Requests one object. `read` converts the body of the reply.
     ///
     /// # Errors
-    /// The kernel's error, or a reply without an object or one that `read` rejects.
+    /// The kernel's error, a reply without an object, or an object that `read` rejects.
     pub fn get<T>(
         &mut self,
         what: &str,
@@ -184,7 +186,7 @@ impl NetlinkSocket {
     /// dump is restarted if objects changed during it.
     ///
     /// # Errors
-    /// The kernel's error, an object that `read` rejects, or objects that kept changing
+    /// The kernel's error, or [`Cause::Malformed`] if `read` rejects an object or objects kept changing
     /// ([`DUMP_RETRIES_MAX`]).
     pub fn dump<T>(
         &mut self,
@@ -204,8 +206,8 @@ impl NetlinkSocket {
         Ok(values)
     }
 
-    /// Requests all objects of a kind when there may be too many for memory. `take` gets the body of each
-    /// object; a further [`DumpPiece::Begin`] voids everything before it.
+    /// Requests all objects of a kind, for dumps that may be too large for memory. `take` gets the body of
+    /// each object; a further [`DumpPiece::Begin`] voids everything before it.
     ///
     /// # Errors
     /// As for [`NetlinkSocket::dump`].
@@ -233,7 +235,7 @@ impl NetlinkSocket {
         undisturbed(&mut take, attempt).map_err(|failure| failure.about(what))
     }
 
-    /// Sends a request and reads the whole reply. Returns whether nothing changed during it.
+    /// Sends a request and reads the whole reply. Returns false if objects changed while it was sent.
     fn exchange(
         &mut self,
         datagrams: usize,
@@ -265,7 +267,7 @@ impl NetlinkSocket {
                 Err(Errno::AGAIN) => return Err(RequestError::errno(Errno::TIMEDOUT)),
                 Err(errno) => return Err(RequestError::errno(errno)),
             };
-            // Other programs may send to this socket's port; only port 0 is the kernel.
+            // Other programs may send to this socket; a message from the kernel has port 0.
             let sender = sender.and_then(|sender| SocketAddrNetlink::try_from(sender).ok());
             if sender.is_none_or(|sender| sender.pid() != 0) {
                 continue;
@@ -282,7 +284,7 @@ impl NetlinkSocket {
 /// A consumer of a dump.
 type Take<'a> = dyn FnMut(DumpPiece<'_>) -> Result<(), Malformed> + 'a;
 
-/// Runs a dump, and restarts it while it is disturbed. An attempt returns whether nothing changed during it.
+/// Runs a dump, and restarts it if objects changed during it. `attempt` returns whether nothing changed.
 fn undisturbed(
     take: &mut Take<'_>,
     mut attempt: impl FnMut(&mut Take<'_>) -> Result<bool, RequestError>,
@@ -309,7 +311,7 @@ impl<'a> Answer<'a> {
         Self { request, sequence, undisturbed: true, malformed: None }
     }
 
-    /// Adds a datagram. At the end of the reply, returns whether nothing changed during it.
+    /// Adds a datagram. At the end of the reply, returns whether no object changed during it; before, `None`.
     ///
     /// A malformed object is reported only at the end, so that the whole reply has been read.
     fn add(
@@ -320,7 +322,7 @@ impl<'a> Answer<'a> {
         for message in Messages::new(datagram) {
             let message = message.map_err(|m| RequestError::malformed(m.0))?;
             if message.sequence != self.sequence {
-                continue; // the rest of a reply that was left unread after an error
+                continue; // the rest of an earlier reply that was not read because of an error
             }
             self.undisturbed &= message.flags & flag::DUMP_INTR == 0;
             match message.reply().map_err(|m| RequestError::malformed(m.0))? {
@@ -353,8 +355,8 @@ mod test {
         bytes
     }
 
-    /// The result of these datagrams as the reply to request 7, and the first bytes of the objects that were
-    /// read.
+    /// Reads these datagrams as the reply to request 7; returns the result, and the first byte of each
+    /// object.
     fn answered(request: &[u8], datagrams: &[Vec<u8>]) -> (Result<Option<bool>, RequestError>, Vec<u8>) {
         let (mut answer, mut taken) = (Answer::to(request, 7), Vec::new());
         let mut take = |object: &[u8]| {
@@ -395,8 +397,8 @@ mod test {
         assert_eq!(answered(&[], &[done]).0, Ok(Some(false)));
     }
 
-    /// Runs a dump whose first attempts are disturbed: returns the result, the objects read since the last
-    /// start, and the number of starts.
+    /// Runs a dump during whose first attempts objects change; returns the result, the objects read since the
+    /// last start, and the number of starts.
     fn dumped(disturbed: usize) -> (Result<(), RequestError>, Vec<u8>, usize) {
         let (mut taken, mut begun, mut attempts) = (Vec::new(), 0, 0);
         let mut take = |piece: DumpPiece<'_>| {

@@ -90,15 +90,15 @@ impl XdpSockets {
         NetlinkSocket::open_here(NetlinkProtocol::SockDiag).map(Self)
     }
 
-    /// The cookie of the namespace; `None` on kernels before 5.14.
+    /// The cookie of the socket's namespace; `None` on kernels before 5.14.
     pub fn netns_cookie(&self) -> Option<u64> {
         self.0.netns_cookie()
     }
 
     /// Lists the sockets that are bound to a queue.
     ///
-    /// The kernel's reply ends at a socket that is not bound yet, and so omits sockets that were opened
-    /// before it (7.3, `xsk_diag_fill()`). `queue-get` is not affected.
+    /// The kernel ends its reply at a socket that is not bound yet, and so omits sockets that were opened
+    /// before that one (7.3, `xsk_diag_fill()`). `queue-get` reports all of them.
     ///
     /// # Errors
     /// The kernel's error. On a kernel without sock-diag of AF_XDP the list is empty.
@@ -116,7 +116,8 @@ mod test {
 
     use super::*;
 
-    /// A socket with inode 35845, bound to queue 1 of device 7, with its own umem with these flags.
+    /// The reply for a socket with inode 35845 that is bound to queue 1 of device 7. It has its own umem,
+    /// with these flags.
     fn answer(flags: u32) -> Vec<u8> {
         let mut fixed = [0; ANSWER_BYTES];
         fixed[0] = AF_XDP;

@@ -74,8 +74,8 @@ impl Ethtool {
     /// Gets the channels of a device.
     ///
     /// # Errors
-    /// As for all requests about one device: the kernel's error; EOPNOTSUPP if the driver does not support
-    /// it.
+    /// The kernel's error; EOPNOTSUPP if the driver does not support the request. All requests about one
+    /// device return these errors.
     pub fn channels_of(&mut self, device: IfIndex) -> Result<RawChannels, KernelError> {
         self.of(device, "ethtool channels-get", command::CHANNELS_GET, RawChannels::parse)
     }
@@ -141,7 +141,7 @@ impl Ethtool {
     /// Changes a device's numbers of queues in one message.
     ///
     /// # Errors
-    /// As for all changes here: the kernel's error, with its message.
+    /// The kernel's error, with its message. All changes here return it.
     pub fn set_channels(&mut self, device: IfIndex, to: &[(ChannelKind, u32)]) -> Result<(), KernelError> {
         let mut body = self.about(device, command::CHANNELS_SET);
         for &(kind, count) in to {
@@ -201,8 +201,8 @@ impl Ethtool {
     /// allow now stays requested, and the kernel applies it as soon as it can.
     ///
     /// # Errors
-    /// The kernel's error; [`sys::Cause::Absent`] if a feature cannot be changed. The requested offloads are
-    /// then as before.
+    /// The kernel's error; [`sys::Cause::Absent`] if a feature cannot be changed. All offloads are then
+    /// requested as before.
     pub fn set_offloads(&mut self, device: IfIndex, to: &[(Offload, bool)]) -> Result<(), KernelError> {
         let names = self.feature_names()?;
         let bit_of =
@@ -226,7 +226,7 @@ impl Ethtool {
         Err(KernelError::absent("ethtool features-set", needs, None))
     }
 
-    /// Like [`Ethtool::set_offloads`], for features by name.
+    /// Requests features by name. Does not detect features that the driver cannot change.
     pub fn set_features(&mut self, device: IfIndex, to: &[(&str, bool)]) -> Result<(), KernelError> {
         let mut body = self.family.body(command::FEATURES_SET);
         body.nested(HEADER, |h| {

@@ -1,7 +1,7 @@
 //! The `ethtool` family: channels, rings, coalescing, features, private flags.
 //!
-//! One dump per request type covers all devices; a device whose driver does not support it is not in the
-//! dump. Requests about one device are in [`change`].
+//! One dump per request type covers all devices, except those whose driver does not support the request.
+//! Requests about one device are in [`change`].
 //!
 //! Kernel: 6.18, `include/uapi/linux/ethtool_netlink_generated.h`, `net/ethtool/`.
 
@@ -38,7 +38,7 @@ mod header {
     pub(super) const FLAGS: u16 = 3;
     /// Send bitsets as words instead of names.
     pub(super) const FLAG_COMPACT_BITSETS: u32 = 1;
-    /// The reply need not list the changes.
+    /// Omit the reply that lists the changes.
     pub(super) const FLAG_OMIT_REPLY: u32 = 2;
 }
 
@@ -271,8 +271,8 @@ impl RawFeatures {
         !has(&self.active, bit) && !has(&self.wanted, bit) && !has(&self.switchable, bit)
     }
 
-    /// Whether a feature was requested: the bit that a write changes. For a feature that the driver cannot
-    /// change (`[fixed]`), its current state. `None` if there is no such feature.
+    /// Whether a feature was requested. This is the bit that a write changes. A feature that the driver
+    /// cannot change (`[fixed]`) counts as requested if it is on. `None` if there is no such feature.
     ///
     /// Kernel: 5.6, `net/ethtool/features.c` `ethnl_set_features()`, `wanted_features`.
     pub fn is_requested(&self, bit: u32) -> Option<bool> {
@@ -293,7 +293,7 @@ fn ifindex(header: Attr<'_>) -> Result<u32, Malformed> {
     }
 }
 
-/// Parses the feature names of a `strset-get` reply: by bit, empty for unnamed bits.
+/// Parses the feature names of a `strset-get` reply: indexed by bit, empty for unnamed bits.
 fn feature_names(object: &[u8]) -> Result<Vec<String>, Malformed> {
     use strings::{INDEX, STRINGS, STRINGSET, STRINGSETS, VALUE};
     let set =
@@ -338,7 +338,7 @@ impl Ethtool {
     /// Dumps the channels of all devices that have any.
     ///
     /// # Errors
-    /// As for all dumps here: the kernel's error.
+    /// The kernel's error. All dumps here return it.
     pub fn channels(&mut self) -> Result<Vec<RawChannels>, KernelError> {
         self.dump("ethtool channels-get", command::CHANNELS_GET, RawChannels::parse)
     }
@@ -361,7 +361,7 @@ impl Ethtool {
         self.dump("ethtool features-get", command::FEATURES_GET, RawFeatures::parse)
     }
 
-    /// Gets the names of the features, by bit.
+    /// Gets the names of the features, indexed by bit.
     ///
     /// # Errors
     /// The kernel's error.

@@ -1,12 +1,12 @@
 //! Kernel notifications about devices, queues, drivers and CPUs that appear, disappear or change.
 //!
 //! Each socket belongs to one network namespace, and becomes readable when there is a notification. A
-//! notification says only *that* something happened, and to which object; its state must be observed
-//! afterwards. So a duplicate only costs an observation, and after a lost notification everything is observed
+//! notification says only *that* an object changed; the caller must then observe the object's state. So a
+//! duplicate only costs an observation, and after a lost notification the caller must observe everything
 //! ([`Notice::Lost`]).
 //!
 //! The kernel sends no notifications for `napi-set`, for writes to sysfs (`threaded`, `napi_defer_hard_irqs`,
-//! `rps_cpus`, `xps_cpus`) and `/proc/irq`, or for epoll parameters. These must be polled.
+//! `rps_cpus`, `xps_cpus`) and `/proc/irq`, or for epoll parameters. The caller must poll these settings.
 
 mod multicast;
 mod uevent;

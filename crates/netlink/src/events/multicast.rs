@@ -19,14 +19,15 @@ use crate::genl::{self, GenlFamily};
 use crate::message::Messages;
 use crate::{NetlinkProtocol, NetlinkSocket};
 
-/// The longest notification. A link with all its attributes takes less than two kilobytes without virtual
-/// functions.
+/// The longest notification, in bytes. A link with all its attributes but without virtual functions takes
+/// less than two kilobytes.
 const DATAGRAM_BYTES_MAX: usize = 64 * 1024;
 
-/// The receive buffer: several thousand notifications.
+/// The size of the receive buffer, in bytes: it holds several thousand notifications.
 const BUFFERED_BYTES: usize = 1 << 20;
 
-/// The maximum number of datagrams per read; the rest is read in the next one.
+/// The maximum number of datagrams that one call of [`Notices::take`] reads from a socket. The next call
+/// reads the rest.
 const TURN_MAX: usize = 1024;
 
 /// `RTMGRP_LINK` as a bit of the address, and the messages in that group.
@@ -42,7 +43,7 @@ const GROUP_KERNEL: u32 = 1;
 
 /// `NETDEV_A_DEV_IFINDEX`.
 const NETDEV_IFINDEX: u16 = 1;
-/// The header attribute of every ethtool message, and in it `ETHTOOL_A_HEADER_DEV_INDEX`.
+/// The header attribute of every ethtool message, and the nested `ETHTOOL_A_HEADER_DEV_INDEX`.
 const ETHTOOL_HEADER: u16 = 1;
 const ETHTOOL_INDEX: u16 = 1;
 
@@ -128,7 +129,7 @@ impl NoticeSocket {
                 }
                 Err(errno) => return Err(KernelError::errno(format!("notices ({:?})", self.family), errno)),
             };
-            // Other programs may send to this socket's port; only port 0 is the kernel.
+            // Other programs may send to this socket; a message from the kernel has port 0.
             let sender = sender.and_then(|sender| SocketAddrNetlink::try_from(sender).ok());
             if sender.is_none_or(|sender| sender.pid() != 0) {
                 continue;
@@ -184,7 +185,8 @@ fn socket(protocol: Option<Number>, groups: u32) -> Result<OwnedFd, KernelError>
     let failed = |errno| KernelError::errno("a socket for the kernel's notifications", errno);
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, protocol).map_err(failed)?;
-    // Exceeding the system's limit needs CAP_NET_ADMIN; without it, the default size is used.
+    // A buffer beyond `net.core.rmem_max` needs CAP_NET_ADMIN. Without it, the kernel limits the buffer to
+    // that size.
     if sockopt::set_socket_recv_buffer_size_force(&socket, BUFFERED_BYTES).is_err() {
         let _less = sockopt::set_socket_recv_buffer_size(&socket, BUFFERED_BYTES);
     }

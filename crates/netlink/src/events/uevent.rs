@@ -4,7 +4,7 @@
 
 use super::Notice;
 
-/// The notification for a uevent; `None` for the many that are irrelevant here.
+/// The notification for a uevent; `None` if the uevent is irrelevant here.
 pub(super) fn notice(datagram: &[u8]) -> Option<Notice> {
     let head = datagram.split(|&byte| byte == 0).next()?;
     let (action, path) = std::str::from_utf8(head).ok()?.split_once('@')?;

@@ -16,7 +16,7 @@ pub(super) mod attribute {
     pub(in crate::qdisc) const EGRESS_BLOCK: u16 = 14;
 }
 
-/// The values on which the kernel's default options of a qdisc depend.
+/// The properties of a device on which the default options of its qdiscs depend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QdiscDefaults {
     /// The device's MTU, in bytes.
@@ -40,8 +40,8 @@ enum Form {
     Word,
     /// A `u8`.
     Byte,
-    /// Microseconds that the kernel stores in units of 1024 ns, so that it reports slightly less than was
-    /// set.
+    /// A `u32` of microseconds. The kernel stores the time in units of 1024 ns, so it reports slightly less
+    /// than was set.
     CodelTime,
 }
 
@@ -93,7 +93,7 @@ fn attributes(kind: QdiscKind, defaults: QdiscDefaults) -> Vec<Known> {
     all.into_iter().map(|(option, number, form, default)| Known { option, number, form, default }).collect()
 }
 
-/// Attributes that are not a single number, and their defaults: other values cannot be recorded.
+/// Attributes that are not recorded, with their defaults. A qdisc with other values cannot be recorded.
 fn constants(kind: QdiscKind) -> Vec<(u16, Vec<u8>)> {
     match kind {
         QdiscKind::Noqueue | QdiscKind::Pfifo | QdiscKind::PfifoFast => Vec::new(),
@@ -105,7 +105,7 @@ fn constants(kind: QdiscKind) -> Vec<(u16, Vec<u8>)> {
             let weights = [9_u32 << 16, 3 << 16, 1 << 16];
             vec![(16, bands), (17, weights.iter().flat_map(|weight| weight.to_ne_bytes()).collect())]
         }
-        // The selector of packets to mark early: all.
+        // `TCA_FQ_CODEL_CE_THRESHOLD_SELECTOR` and `_MASK`: by default, they select all packets.
         QdiscKind::FqCodel => vec![(10, vec![0]), (11, vec![0])],
     }
 }
@@ -121,7 +121,7 @@ pub(super) fn options(
 ) -> Result<Option<BTreeMap<QdiscOption, u32>>, Malformed> {
     let mut options = BTreeMap::new();
     match kind {
-        // The options of `pfifo_fast` are always the same.
+        // The options of `pfifo_fast` cannot be changed.
         QdiscKind::Noqueue | QdiscKind::PfifoFast => {}
         QdiscKind::Pfifo => {
             let limit = bytes.first_chunk().map(|bytes| u32::from_ne_bytes(*bytes));
@@ -171,10 +171,11 @@ pub(super) fn describe(body: &mut AttrBuf, qdisc: &Qdisc, defaults: QdiscDefault
                     let Some(&value) = qdisc.options.get(&option) else { continue };
                     match form {
                         Form::Word => nest.u32(number, value),
-                        // 0 or 1: it was read from one byte.
+                        // The value is 0 or 1.
                         Form::Byte => nest.u8(number, u8::from(value != 0)),
-                        // The kernel truncates to units of 1024 ns and reports whole microseconds. One
-                        // microsecond more results in the same unit, and so in the same reported value.
+                        // The kernel truncates to units of 1024 ns and reports whole microseconds. With one
+                        // microsecond more, it stores the same number of units as before, and so reports the
+                        // same value.
                         Form::CodelTime => nest.u32(number, value.saturating_add(1)),
                     };
                 }
