@@ -18,7 +18,7 @@ pub struct RunStatistics {
     pub runs: u64,
     /// The total run time, in nanoseconds.
     pub time_ns: u64,
-    /// How often it was skipped because it was already running on that CPU.
+    /// How often the kernel skipped the program because it was already running on that CPU.
     pub recursion_misses: u64,
 }
 
@@ -32,7 +32,7 @@ fn descriptor(answer: i32) -> Result<OwnedFd, Errno> {
     Ok(unsafe { OwnedFd::from_raw_fd(answer) })
 }
 
-/// Enables run-time statistics for as long as the descriptor is open.
+/// Enables run-time statistics of BPF programs for as long as the descriptor is open.
 pub fn enable_run_time_statistics() -> Result<OwnedFd, Errno> {
     // SAFETY: takes no pointers; the descriptor is new.
     descriptor(unsafe { bpf_enable_stats(BPF_STATS_RUN_TIME) })
@@ -72,9 +72,11 @@ pub fn run_statistics(program: BorrowedFd<'_>) -> Result<RunStatistics, Errno> {
     })
 }
 
-/// A reader for the output of an `iter/task_file` program about the files of one thread.
+/// Starts an `iter/task_file` program on the files of one thread. Reading the descriptor returns the
+/// program's output.
 ///
-/// Kernel: 6.1, `kernel/bpf/task_iter.c` `bpf_iter_attach_task()`; the tid is of the reader's pid namespace.
+/// Kernel: 6.1, `kernel/bpf/task_iter.c` `bpf_iter_attach_task()`; the tid is that in the reader's pid
+/// namespace.
 pub fn iterate_files_of(program: BorrowedFd<'_>, tid: u32) -> Result<OwnedFd, Errno> {
     iterate(
         program,
@@ -82,16 +84,16 @@ pub fn iterate_files_of(program: BorrowedFd<'_>, tid: u32) -> Result<OwnedFd, Er
     )
 }
 
-/// A reader for the output of an `iter/task_file` program about the files of all processes.
+/// Like [`iterate_files_of`], for the files of all processes.
 ///
-/// Kernel: 5.8, `kernel/bpf/task_iter.c`; only processes of the reader's pid namespace.
+/// Kernel: 5.8, `kernel/bpf/task_iter.c`; covers only processes of the reader's pid namespace.
 pub fn iterate_all_files(program: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
     iterate(program, bpf_iter_link_info::default())
 }
 
-/// A reader for the output of an `iter/task` program about all threads.
+/// Starts an `iter/task` program on all threads. Reading the descriptor returns the program's output.
 ///
-/// Kernel: 5.8, `kernel/bpf/task_iter.c`; only threads of the reader's pid namespace.
+/// Kernel: 5.8, `kernel/bpf/task_iter.c`; covers only threads of the reader's pid namespace.
 pub fn iterate_all_tasks(program: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
     iterate(program, bpf_iter_link_info::default())
 }
@@ -107,7 +109,7 @@ pub fn bind_map(program: BorrowedFd<'_>, map: BorrowedFd<'_>) -> Result<(), Errn
 
 /// A program's name, and the ids of its maps.
 pub fn name_and_maps(program: BorrowedFd<'_>) -> Result<(String, Vec<u32>), Errno> {
-    /// A limit that no program of netpolicy reaches.
+    /// No program of netpolicy has so many.
     const MAPS_MAX: usize = 16;
     let mut maps = [0_u32; MAPS_MAX];
     let mut info = bpf_prog_info {
@@ -126,7 +128,8 @@ pub fn name_and_maps(program: BorrowedFd<'_>) -> Result<(String, Vec<u32>), Errn
     Ok((String::from_utf8_lossy(&name.collect::<Vec<u8>>()).into_owned(), maps[..known].to_vec()))
 }
 
-/// A reader for the output of an `iter/bpf_sk_storage_map` program about the sockets in a map.
+/// Starts an `iter/bpf_sk_storage_map` program on the sockets in a map. Reading the descriptor returns the
+/// program's output.
 ///
 /// Kernel: 5.9, `net/core/bpf_sk_storage.c` `bpf_iter_attach_map()`.
 pub fn iterate_sockets_in(program: BorrowedFd<'_>, map: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {

@@ -7,9 +7,9 @@ use std::process::Command;
 
 use rustix::io::Errno;
 
-/// Makes the command start in this network namespace, if one is given, and be killed when the thread that
-/// starts it exits, for whatever reason. The kernel cancels the latter when the command changes its user or
-/// executes a setuid program.
+/// Makes the command start in this network namespace, if one is given, and makes the kernel kill it when the
+/// thread that starts it exits. The kernel no longer does this after the command changes its user or executes
+/// a setuid program.
 pub fn bind(command: &mut Command, netns: Option<OwnedFd>) {
     let parent = std::process::id();
     // SAFETY: the closure only makes system calls, which are async-signal-safe, and allocates nothing: an
@@ -20,14 +20,14 @@ pub fn bind(command: &mut Command, netns: Option<OwnedFd>) {
                 done(libc::setns(netns.as_raw_fd(), libc::CLONE_NEWNET))?;
             }
             done(libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0))?;
-            // The parent may have exited before the line above; the signal is then never sent.
+            // If the parent exited before the line above, the signal is never sent.
             if u32::try_from(libc::getppid()) == Ok(parent) { Ok(()) } else { Err(Errno::SRCH.into()) }
         });
     }
 }
 
-/// Closes all descriptors except standard input, output and error. For the start of a program that may have
-/// inherited unwanted descriptors; no object in this process may own one of them.
+/// Closes all descriptors except standard input, output and error. A program that may have inherited unwanted
+/// descriptors calls this when it starts. No object in this process may own a descriptor that is closed.
 ///
 /// Kernel: 5.9; older kernels close nothing.
 pub fn close_inherited() {

@@ -1,11 +1,12 @@
-//! The host's clocks. Code that makes decisions takes time as an argument; this module provides it. Calls
-//! `clock_gettime(2)` directly, because rustix mistakes a kernel without `getcpu` in its vDSO, such as
-//! User-Mode Linux, for a broken one.
+//! The host's clocks. Code that makes decisions does not read a clock: it takes the time as an argument.
+//!
+//! This module calls `clock_gettime(2)` directly, because rustix treats a kernel without `getcpu` in its
+//! vDSO, such as User-Mode Linux, as broken.
 #![expect(unsafe_code, reason = "the C library writes the time through a pointer")]
 
 use model::Nanoseconds;
 
-/// Time since boot without suspend: the clock of BPF programs and of `perf`.
+/// Time since boot without suspend: the clock that BPF programs and `perf` use.
 pub fn monotonic() -> Nanoseconds {
     read(libc::CLOCK_MONOTONIC)
 }

@@ -1,4 +1,5 @@
-//! An epoll: its busy-poll parameters, and a wait that works on every kernel and with every seccomp filter.
+//! The busy-poll parameters of an epoll instance, and a wait that works on every kernel and with every
+//! seccomp filter.
 #![expect(
     unsafe_code,
     reason = "the caller defines the meaning of an ioctl, and rustix builds its epoll wait on a system call that may be missing"
@@ -25,11 +26,12 @@ pub struct RawParams {
     pub busy_poll_budget: u16,
     /// Whether interrupts stay masked while polling: 0 or 1.
     pub prefer_busy_poll: u8,
-    /// [`EVENTS_ONLY`]; in kernels without flags this is padding, and any value but 0 fails with `EINVAL`.
+    /// 0 or [`EVENTS_ONLY`]. In kernels without flags this is padding, and any value but 0 fails with
+    /// `EINVAL`.
     pub flags: u8,
 }
 
-/// `epoll_wait` busy-waits for events and polls no NAPI.
+/// The flag with which `epoll_wait` busy-waits for events and polls no NAPI.
 ///
 /// Kernel: `kernel/epoll-event-busy-loop/`, `include/uapi/linux/eventpoll.h` `EPOLL_PARAMS_F_EVENTS_ONLY`.
 pub const EVENTS_ONLY: u8 = 1;
@@ -54,13 +56,13 @@ pub fn set_params(epoll: impl AsFd, params: RawParams) -> Result<(), Errno> {
     unsafe { ioctl(epoll, Setter::<EPIOCSPARAMS, RawParams>::new(params)) }
 }
 
-/// Waits for events with `epoll_wait(2)`, and replaces the content of `events` with at most as many as its
-/// capacity. The timeout is rounded up to whole milliseconds; `None` waits indefinitely. A caller that must
-/// wake at an exact time adds a timerfd to the epoll.
+/// Waits for events with `epoll_wait(2)`, and replaces the content of `events`. The capacity of `events` is
+/// the maximum number of events. The timeout is rounded up to whole milliseconds; `None` waits indefinitely.
+/// A caller that must wake at an exact time adds a timerfd to the epoll.
 ///
-/// `epoll_pwait2(2)` has nanosecond resolution, but is missing before Linux 5.11 and in some seccomp filters.
-/// The workspace builds rustix with the feature `linux_5_11`, with which every wait of rustix is such a call.
-/// Programs that must run without it use this function.
+/// `epoll_pwait2(2)` has nanosecond resolution, but Linux before 5.11 does not have it, and some seccomp
+/// filters forbid it. The workspace builds rustix with the feature `linux_5_11`, with which rustix always
+/// calls it. Programs that must run without it use this function.
 ///
 /// # Errors
 /// The kernel's error; `EINTR` after a signal.

@@ -7,11 +7,11 @@ use model::{KernelVersion, Setting};
 /// A kernel error code, displayed as `EOPNOTSUPP (Operation not supported)`.
 pub use rustix::io::Errno;
 
-/// A request that the kernel, or a layer before it, did not fulfil.
+/// A request that failed in the kernel, or before it reached the kernel.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{what}: {cause}")]
 pub struct KernelError {
-    /// The object of the request: a setting (`eth0 rx-4: irq-suspend-timeout 20ms`), a file, a request.
+    /// What was requested: a setting (`eth0 rx-4: irq-suspend-timeout 20ms`), a file, the name of a request.
     pub what: String,
     /// Why it failed.
     #[source]
@@ -43,7 +43,7 @@ pub enum Cause {
     /// This kernel or driver does not support the request.
     #[error("not supported here: needs {needs}{}", Since(*.since))]
     Absent {
-        /// The missing privilege or property.
+        /// What the request needs.
         needs: String,
         /// The first kernel that supports the request, if the kernel is too old.
         since: Option<KernelVersion>,
@@ -52,10 +52,10 @@ pub enum Cause {
     #[error("gone: {0}")]
     Gone(String),
     /// The object does not exist at present but may return, such as a queue of a device that currently has
-    /// fewer.
+    /// fewer queues.
     #[error("away: {0}")]
     Away(String),
-    /// The kernel accepted the value, but now has another one.
+    /// The kernel accepted the value, but then reported another one.
     #[error("wrote {} but read back {}", .wrote.value(), .found.value())]
     ReadBack {
         /// The value that was written.
@@ -103,13 +103,14 @@ impl KernelError {
         Self { what: what.into(), cause: Cause::Malformed(why.into()) }
     }
 
-    /// The same error; if permission was denied without a message, with the missing privilege.
+    /// Adds `needs`, the missing privilege, if permission was denied without a message. Other errors are
+    /// returned unchanged.
     #[must_use]
     pub fn needing(self, needs: &str) -> Self {
         match self.cause {
             Cause::Errno(errno @ (Errno::PERM | Errno::ACCESS)) => {
                 let mut needs = needs.to_owned();
-                // The errno of security modules.
+                // Security modules deny with this error code.
                 if errno == Errno::ACCESS {
                     needs = crate::lsm::needs_under_confinement(needs);
                 }
@@ -124,7 +125,8 @@ impl KernelError {
         self.cause.is_denied()
     }
 
-    /// Whether the object of the request does not exist: the object itself, its device, or its process.
+    /// Whether the error code can mean that the object of the request, its device or its process does not
+    /// exist.
     pub fn is_absent(&self) -> bool {
         self.number().is_some_and(is_absent)
     }
@@ -159,7 +161,7 @@ impl Cause {
     }
 }
 
-/// Whether an error code means that the object does not exist.
+/// Whether an error code can mean that the object does not exist.
 pub const fn is_absent(errno: Errno) -> bool {
     matches!(errno, Errno::INVAL | Errno::NODEV | Errno::NOENT)
 }
@@ -190,7 +192,7 @@ impl fmt::Display for Since {
     }
 }
 
-/// The symbolic name of the error codes that the interfaces used here return.
+/// The symbolic name of an error code; `None` for codes that the interfaces used here do not return.
 fn name(errno: Errno) -> Option<&'static str> {
     Some(match errno {
         Errno::PERM => "EPERM",

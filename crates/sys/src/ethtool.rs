@@ -1,5 +1,5 @@
-//! Parts of `ethtool` that are available only as an ioctl, at least on kernels that are still in use: RSS and
-//! its contexts, ntuple rules, per-queue interrupt moderation, and what a driver reports about itself.
+//! Parts of `ethtool` that kernels still in use offer only as an ioctl: RSS and its contexts, ntuple rules,
+//! per-queue interrupt moderation, and the driver's information about itself.
 //!
 //! Kernel: 6.18, `include/uapi/linux/ethtool.h`, `net/ethtool/ioctl.c` `dev_ethtool()`.
 #![expect(
@@ -35,31 +35,31 @@ const INDIR_NO_CHANGE: u32 = u32::MAX;
 const RSS_ENTRIES_MAX: u32 = 1 << 16;
 
 /// The longest hash key that is accepted, in bytes. Kernel: 6.18, `include/linux/ethtool.h`; drivers have 40
-/// or 52.
+/// or 52 bytes.
 const RSS_KEY_BYTES_MAX: u32 = 1 << 10;
 
 /// The number of words of `struct ethtool_rxfh` before `rss_config`: cmd, rss_context, indir_size, key_size,
-/// four bytes, rsvd32.
+/// a word of four single bytes (see [`XFRM_NO_CHANGE`]), rsvd32.
 const RXFH_WORDS: usize = 6;
 
 /// `ETH_RXFH_CONTEXT_ALLOC`.
 const CONTEXT_ALLOC: u32 = u32::MAX;
 
-/// The position of `input_xfrm` in its word of `struct ethtool_rxfh`, and `RXH_XFRM_NO_CHANGE` there. Kernel:
-/// 6.8; in older kernels the byte must be 0.
+/// The bytes of the word of `struct ethtool_rxfh` that contains `input_xfrm`, with `RXH_XFRM_NO_CHANGE` in
+/// that field and zeros in the others. Kernel: 6.8; in older kernels the byte must be 0.
 const XFRM_NO_CHANGE: [u8; 4] = [0, 0xff, 0, 0];
 
 /// The number of words of `struct ethtool_rxnfc`: `fs` starts at byte 16; `rule_cnt` and `rule_locs` are at
 /// the end.
 pub const RXNFC_WORDS: usize = 48;
 
-/// Word offsets: `data`, `fs.location`, `rule_cnt` (for a rule, `rss_context`), the first of `rule_locs`.
+/// Word offsets in `struct ethtool_rxnfc`. This is `data`.
 const RXNFC_DATA: usize = 2;
-/// See [`RXNFC_DATA`].
+/// `fs.location`.
 const RXNFC_LOCATION: usize = 44;
-/// See [`RXNFC_DATA`].
+/// `rule_cnt`; for a single rule, `rss_context`.
 const RXNFC_COUNT: usize = 46;
-/// See [`RXNFC_DATA`].
+/// The first of `rule_locs`.
 const RXNFC_LOCATIONS: usize = 47;
 
 /// The number of words of `struct ethtool_coalesce`.
@@ -83,8 +83,8 @@ pub struct RawRss {
     kind: u32,
 }
 
-/// Sends one request, whose first word is its command. The kernel reads and writes as much of it as its size
-/// fields say, so each caller makes `words` at least that long.
+/// Sends one request, whose first word is its command. The kernel reads and writes as many bytes as the size
+/// fields in the request say, so each caller makes `words` at least that long.
 fn request(socket: impl AsFd, device: &str, words: &mut [u32]) -> Result<(), Errno> {
     // SAFETY: all-zero bytes are a valid `ifreq`: its name and its union are plain data.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
@@ -102,7 +102,7 @@ fn request(socket: impl AsFd, device: &str, words: &mut [u32]) -> Result<(), Err
     super::answer::done(answer.into())
 }
 
-/// The number of words of `struct ethtool_drvinfo`, and of each of the texts in it.
+/// The number of words of `struct ethtool_drvinfo`, and of each string in it.
 const DRVINFO_WORDS: usize = 49;
 const TEXT_WORDS: usize = 8;
 
@@ -158,8 +158,8 @@ pub fn set_rss(
     table: RssTableChange<'_>,
     key: Option<&[u8]>,
 ) -> Result<(), Errno> {
-    // Newer kernels have the input transformation in a byte that must be zero in older ones: the value that
-    // was read is valid for both.
+    // Newer kernels store the input transformation in a byte that must be zero on older ones. The value that
+    // was just read is valid on both.
     let now = rss(socket.as_fd(), device, 0)?;
     let mut words = vec![0; RXFH_WORDS];
     words[0] = SRSSH;
@@ -202,12 +202,12 @@ pub fn delete_rss_context(socket: impl AsFd, device: &str, context: u32) -> Resu
     request(socket, device, &mut words)
 }
 
-/// A request about a context that changes neither hash function nor input transformation.
+/// A request about a context. It changes neither the hash function nor the input transformation.
 fn context_request(socket: impl AsFd, device: &str, context: u32) -> Result<Vec<u32>, Errno> {
     let now = rss(socket, device, 0)?;
     let mut words = vec![0; RXFH_WORDS];
     (words[0], words[1]) = (SRSSH, context);
-    // Only kernels that know the byte return a value other than 0.
+    // Only kernels that have `input_xfrm` return a value other than 0 in it.
     if now.kind & u32::from_ne_bytes(XFRM_NO_CHANGE) != 0 {
         words[4] = u32::from_ne_bytes(XFRM_NO_CHANGE);
     }
@@ -222,8 +222,8 @@ pub fn rx_rings(socket: impl AsFd, device: &str) -> Result<u32, Errno> {
     Ok(words[RXNFC_DATA])
 }
 
-/// The number of a device's rules, and the size of its table with the flag `RX_CLS_LOC_SPECIAL`; 0 if the
-/// driver does not report it.
+/// The number of a device's rules, and the size of its table, possibly with the flag `RX_CLS_LOC_SPECIAL`.
+/// The size is 0 if the driver does not report it.
 pub fn rules_count(socket: impl AsFd, device: &str) -> Result<(u32, u32), Errno> {
     let mut words = [0; RXNFC_WORDS];
     words[0] = GRXCLSRLCNT;
@@ -231,8 +231,8 @@ pub fn rules_count(socket: impl AsFd, device: &str) -> Result<(u32, u32), Errno>
     Ok((words[RXNFC_COUNT], words[RXNFC_DATA]))
 }
 
-/// The locations of a device's rules, at most `count` (EMSGSIZE if there are more), and the size of its
-/// table.
+/// The locations of a device's rules, and the size of its table. Fails with EMSGSIZE if there are more than
+/// `count` rules.
 pub fn rule_locations(socket: impl AsFd, device: &str, count: u32) -> Result<(Vec<u32>, u32), Errno> {
     let mut words = vec![0; RXNFC_WORDS + count as usize];
     (words[0], words[RXNFC_COUNT]) = (GRXCLSRLALL, count);

@@ -61,14 +61,14 @@ pub fn register_no_napi(ring: impl AsFd) -> Result<(), Errno> {
     register(ring, IORING_REGISTER_NAPI, &mut napi, 1)
 }
 
-/// Whether the kernel supports [`register_no_napi`]. Sends a request that fails either way, but writes a
-/// reply only if it is supported.
+/// Whether the kernel supports [`register_no_napi`]. Sends a request that never changes anything; only a
+/// kernel that supports it writes a reply.
 ///
 /// Kernel: 6.13, `io_uring/napi.c` `io_register_napi()` writes the current values back before it checks
 /// `opcode`, and no NAPI has the id 0 that the request removes. 6.12 rejects non-zero padding before it
 /// writes anything.
 pub fn tracks_by_name(ring: impl AsFd) -> Result<bool, Errno> {
-    /// Longer than any current value, which the kernel caps at 10 ms.
+    /// Longer than any value in a reply: the kernel limits them to 10 ms.
     const UNANSWERED: u32 = u32::MAX;
     let mut napi =
         RawNapi { busy_poll_to: UNANSWERED, opcode: IO_URING_NAPI_STATIC_DEL_ID, ..RawNapi::default() };
@@ -83,8 +83,8 @@ pub fn unregister_napi(ring: impl AsFd) -> Result<(), Errno> {
     register(ring, IORING_UNREGISTER_NAPI, &mut RawNapi::default(), 1)
 }
 
-/// Asks the ring which operations it supports and ignores the reply: changes nothing, and fails wherever
-/// requests from outside fail (`EEXIST`: the ring belongs to one task).
+/// Checks whether the ring accepts requests from other processes (`EEXIST` if it belongs to one task): asks
+/// which operations it supports, and ignores the reply. Changes nothing.
 pub fn probe(ring: impl AsFd) -> Result<(), Errno> {
     register(ring, IORING_REGISTER_PROBE, &mut RawProbe::default(), 0)
 }

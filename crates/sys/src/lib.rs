@@ -1,6 +1,6 @@
 //! Safe wrappers for system calls that no dependency offers: the only crate with `unsafe`.
 //!
-//! Also what every other crate needs to call the kernel: errors as [`KernelError`], network namespaces,
+//! It also contains what all other crates need to call the kernel: [`KernelError`], network namespaces,
 //! clocks, sysfs and sysctls. Crates that make decisions use it only through `linux`.
 
 pub mod affinity;

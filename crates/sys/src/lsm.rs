@@ -1,4 +1,5 @@
-//! The security module that confines this process, if one does: it denies what a capability would allow.
+//! Names the security module that confines this process. It can deny a request even if the process has the
+//! needed capability.
 
 use std::sync::OnceLock;
 
@@ -6,11 +7,11 @@ use std::sync::OnceLock;
 /// Kernel: 5.8, `fs/proc/base.c` `apparmor_attr_dir_stuff`, `attr_dir_stuff`.
 const LABELS: [&str; 2] = ["/proc/self/attr/apparmor/current", "/proc/self/attr/current"];
 
-/// Whether SELinux enforces its policy: `1`.
+/// The file that contains `1` if SELinux enforces its policy.
 const SELINUX_ENFORCES: &str = "/sys/fs/selinux/enforce";
 
-/// What confines this process, as in `the AppArmor profile docker-default`; `None` if nothing does, or if
-/// its rules are only logged. Read once.
+/// The profile or domain that confines this process, such as `the AppArmor profile docker-default`. `None` if
+/// there is none, or if violations are only logged. It is read once.
 pub fn confinement() -> Option<&'static str> {
     static CONFINEMENT: OnceLock<Option<String>> = OnceLock::new();
     let read = || {
@@ -21,7 +22,7 @@ pub fn confinement() -> Option<&'static str> {
     CONFINEMENT.get_or_init(read).as_deref()
 }
 
-/// Adds what confines this process to what a request needs.
+/// Adds the permission of the security module that confines this process to `needs`.
 pub fn needs_under_confinement(needs: String) -> String {
     match confinement() {
         Some(by) => format!("{needs}, and permission by {by}, which confines this process"),
@@ -29,7 +30,7 @@ pub fn needs_under_confinement(needs: String) -> String {
     }
 }
 
-/// Reads a label of AppArmor, `NAME (MODE)` or `unconfined`, or of SELinux, `USER:ROLE:TYPE[:LEVEL]`.
+/// Parses a label of AppArmor (`NAME (MODE)` or `unconfined`) or of SELinux (`USER:ROLE:TYPE[:LEVEL]`).
 fn confinement_of(label: &str, selinux_enforces: impl Fn() -> bool) -> Option<String> {
     if let Some((profile, mode)) = label.strip_suffix(')').and_then(|label| label.rsplit_once(" (")) {
         let logs_only = matches!(mode, "complain" | "unconfined");

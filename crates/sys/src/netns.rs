@@ -23,8 +23,8 @@ pub struct Netns {
     file: OwnedFd,
     id: NetnsId,
     path: PathBuf,
-    /// A mount of its sysfs from an earlier observation, which preserves cached lookups for the next
-    /// observation.
+    /// A mount of the namespace's sysfs. It preserves the kernel's cached lookups from one observation to the
+    /// next.
     sysfs: OnceLock<OwnedFd>,
 }
 
@@ -37,8 +37,8 @@ impl Netns {
         Self::at(Path::new("/proc/thread-self/ns/net"))
     }
 
-    /// Creates a namespace that contains only a loopback device, which is down. It is destroyed when this is
-    /// dropped, unless a process has entered it.
+    /// Creates a namespace that contains only a loopback device, which is down. It is destroyed when this
+    /// handle is dropped, unless a process has entered it.
     ///
     /// # Errors
     /// EPERM without CAP_SYS_ADMIN.
@@ -103,7 +103,7 @@ impl Netns {
         Ok(Self { file, id, path, sysfs: OnceLock::new() })
     }
 
-    /// A second handle of the same namespace.
+    /// Opens a second handle to the same namespace.
     ///
     /// # Errors
     /// If `/proc` is not available, or no descriptor is left.
@@ -116,16 +116,16 @@ impl Netns {
         PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), self.file.as_raw_fd()))
     }
 
-    /// The namespace of a descriptor that this process inherited.
+    /// The namespace that an inherited descriptor of this process refers to.
     ///
     /// # Errors
-    /// As [`Netns::at`].
+    /// As for [`Netns::at`].
     pub fn inherited(descriptor_number: RawFd) -> Result<Self, KernelError> {
         Self::at(&descriptor(descriptor_number))
     }
 
-    /// Finds the namespace with this id: the caller's own, a named one, a process's, or else one that is
-    /// mounted anywhere or held open by a process.
+    /// Finds the namespace with this id. Searches the caller's own, those with a name, those of processes,
+    /// those that are mounted, and those that a process holds open.
     ///
     /// # Errors
     /// [`crate::Cause::Gone`] if none of these has the id.
@@ -166,7 +166,8 @@ impl Netns {
         self.id
     }
 
-    /// Keeps a mount of its sysfs for the lifetime of this handle, if there is none yet.
+    /// Keeps the mount of the namespace's sysfs that `mount` returns, for the lifetime of this handle. Does
+    /// nothing if it already has one.
     pub(crate) fn keep_sysfs(&self, mount: impl FnOnce() -> Option<OwnedFd>) {
         if self.sysfs.get().is_none()
             && let Some(mount) = mount()
@@ -179,7 +180,7 @@ impl Netns {
     /// Moves the calling thread into the namespace permanently, unless it is already there.
     ///
     /// # Errors
-    /// EPERM without CAP_SYS_ADMIN there and here.
+    /// EPERM without CAP_SYS_ADMIN in both the namespace's user namespace and the caller's.
     pub fn enter(&self) -> Result<(), KernelError> {
         if Self::is_current(self.id) {
             return Ok(());
@@ -191,10 +192,10 @@ impl Netns {
     }
 
     /// Runs a function inside the namespace and returns its result. Uses a separate thread, unless the
-    /// calling thread is already there. Sockets that are opened inside stay inside.
+    /// calling thread is already in the namespace. Sockets that are opened inside stay inside.
     ///
     /// # Errors
-    /// As [`Netns::enter`].
+    /// As for [`Netns::enter`].
     pub fn run<T: Send>(&self, body: impl FnOnce() -> T + Send) -> Result<T, KernelError> {
         if Self::is_current(self.id) {
             return Ok(body());
@@ -202,11 +203,11 @@ impl Netns {
         self.run_apart(body)
     }
 
-    /// Like [`Netns::run`], but always on a separate thread: for functions that change the thread itself,
-    /// such as its CPUs.
+    /// Like [`Netns::run`], but always on a separate thread: for functions that change properties of the
+    /// thread, such as its CPUs.
     ///
     /// # Errors
-    /// As [`Netns::enter`].
+    /// As for [`Netns::enter`].
     pub fn run_apart<T: Send>(&self, body: impl FnOnce() -> T + Send) -> Result<T, KernelError> {
         std::thread::scope(|scope| {
             let inside = std::thread::Builder::new().name("netns".to_owned()).spawn_scoped(scope, || {
@@ -234,8 +235,8 @@ impl AsFd for Netns {
     }
 }
 
-/// The files that refer to namespaces, with the namespace's id: named ones, and those of processes. A stat
-/// returns the id without opening the file, which would cost a descriptor per process.
+/// The files of named namespaces and of processes' namespaces, each with the namespace's id. The id comes
+/// from stat(2), so the file need not be opened.
 fn known_files() -> impl Iterator<Item = (NetnsId, PathBuf)> {
     let named = entries(Path::new(NAMED)).map(|name| Path::new(NAMED).join(name));
     let of_processes = processes().map(|pid| Path::new("/proc").join(pid).join("ns/net"));
@@ -250,7 +251,7 @@ fn descriptor(number: RawFd) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{number}"))
 }
 
-/// The files that namespaces are mounted on, with the namespace's id.
+/// The files on which namespaces are mounted, each with the namespace's id.
 fn mounted_files() -> impl Iterator<Item = (NetnsId, PathBuf)> {
     use std::os::unix::ffi::OsStringExt;
     let mounts = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
@@ -293,8 +294,8 @@ fn unescaped(path: &[u8]) -> Vec<u8> {
     plain
 }
 
-/// The namespace files that processes hold open, for example a lab's client namespace, with the namespace's
-/// id.
+/// The namespace files that processes hold open, such as the client namespace of a lab, each with the
+/// namespace's id.
 fn held_files() -> impl Iterator<Item = (NetnsId, PathBuf)> {
     processes().map(|pid| Path::new("/proc").join(pid).join("fd")).flat_map(|directory| {
         let descriptors: Vec<_> = entries(&directory).collect();

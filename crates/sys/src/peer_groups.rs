@@ -23,7 +23,7 @@ pub struct PeerCredentials {
     pub gid: u32,
 }
 
-/// Returns the credentials of the process that connected.
+/// Returns the credentials that the peer had when it connected.
 ///
 /// Kernel: `net/core/sock.c` `cred_to_ucred()`, `pid_vnr()`.
 ///
@@ -46,7 +46,7 @@ pub fn peer_credentials(socket: impl AsFd) -> Result<PeerCredentials, Errno> {
     Ok(PeerCredentials { pid: u32::try_from(found.pid).unwrap_or(0), uid: found.uid, gid: found.gid })
 }
 
-/// All supplementary groups of the process that connected, at that time.
+/// Returns the supplementary groups that the peer had when it connected.
 ///
 /// Kernel: 4.13, `net/core/sock.c` `sk_getsockopt()`, `SO_PEERGROUPS`.
 ///

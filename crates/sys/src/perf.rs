@@ -1,16 +1,16 @@
-//! `perf_event_open(2)`, for counting one event of one thread.
+//! Counts one event of one thread, with `perf_event_open(2)`.
 #![expect(unsafe_code, reason = "perf_event_open(2) has no safe wrapper")]
 
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 
 use rustix::io::Errno;
 
-/// The event. Kernel: `include/uapi/linux/perf_event.h` `PERF_TYPE_*`, and the `config` of each.
+/// An event to count. Kernel: `include/uapi/linux/perf_event.h` `PERF_TYPE_*`, and the `config` of each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PerfEvent {
-    /// CPU cycles, by the hardware counter: `PERF_COUNT_HW_CPU_CYCLES`.
+    /// CPU cycles, counted by the hardware: `PERF_COUNT_HW_CPU_CYCLES`.
     Cycles,
-    /// Nanoseconds on a CPU, by the kernel: `PERF_COUNT_SW_TASK_CLOCK`. Available on every machine.
+    /// Nanoseconds on a CPU, counted by the kernel: `PERF_COUNT_SW_TASK_CLOCK`. Every machine has it.
     TaskClock,
 }
 
@@ -40,7 +40,7 @@ struct Attributes {
 
 const _: () = assert!(size_of::<Attributes>() == 64, "PERF_ATTR_SIZE_VER0");
 
-/// Counts an event of a thread, and of threads that it starts from now on, on any CPU.
+/// Starts to count an event of a thread, and of the threads that it starts from now on, on any CPU.
 ///
 /// Reading the descriptor returns three `u64`: the count, the time that the counter was enabled, and the time
 /// that it was running on the hardware, both in nanoseconds.

@@ -22,15 +22,15 @@ pub struct RawAttr {
     pub nice: i32,
     /// The priority, for `SCHED_FIFO` and `SCHED_RR`.
     pub priority: u32,
-    /// Nanoseconds.
+    /// The run time per period, in nanoseconds, for `SCHED_DEADLINE`.
     pub runtime: u64,
-    /// Nanoseconds.
+    /// The relative deadline, in nanoseconds, for `SCHED_DEADLINE`.
     pub deadline: u64,
-    /// Nanoseconds.
+    /// The period, in nanoseconds, for `SCHED_DEADLINE`.
     pub period: u64,
-    /// In 1024ths of a CPU.
+    /// The minimum utilisation that the scheduler assumes, in 1024ths of a CPU.
     pub util_min: u32,
-    /// In 1024ths of a CPU.
+    /// The maximum utilisation that the scheduler assumes, in 1024ths of a CPU.
     pub util_max: u32,
 }
 
@@ -39,7 +39,7 @@ const BYTES: u32 = 56;
 
 const _: () = assert!(size_of::<RawAttr>() == 56, "in the kernel's layout");
 
-/// Returns the scheduling attributes of a thread; 0 for the calling one.
+/// Returns the scheduling attributes of a thread; 0 is the calling thread.
 pub fn attributes(tid: libc::pid_t) -> Result<RawAttr, Errno> {
     let mut attr = RawAttr::default();
     // SAFETY: the kernel writes at most `BYTES` bytes, the size of the structure, and keeps no pointer to it.
@@ -47,7 +47,7 @@ pub fn attributes(tid: libc::pid_t) -> Result<RawAttr, Errno> {
     super::answer::done(answer).map(|()| attr)
 }
 
-/// Sets the scheduling attributes of a thread; 0 for the calling one.
+/// Sets the scheduling attributes of a thread; 0 is the calling thread.
 pub fn set_attributes(tid: libc::pid_t, attr: RawAttr) -> Result<(), Errno> {
     let attr = RawAttr { size: BYTES, ..attr };
     // SAFETY: the kernel reads `size` bytes, the size of the structure, and keeps no pointer to it.

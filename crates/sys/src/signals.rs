@@ -1,4 +1,4 @@
-//! Signals that end a command, delivered through a descriptor that can be polled.
+//! Receives signals that request a command to end, through a descriptor that can be polled.
 #![expect(unsafe_code, reason = "sigaction(2) has no safe wrapper")]
 
 use std::fs::File;
@@ -27,13 +27,13 @@ pub enum Signal {
 pub struct Arrived {
     /// The signal.
     pub signal: Signal,
-    /// Whether the kernel sent it (for example a terminal's Ctrl-C), and so sent it to the whole process
+    /// Whether the kernel sent the signal, for example after Ctrl-C. It then sent it to the whole process
     /// group.
     pub to_group: bool,
 }
 
-/// Catches the signals that request this process to end. They no longer terminate it, for as long as the
-/// process lives; its children get them as usual, because handlers are reset by `exec`.
+/// Catches the signals that request this process to end. They never terminate it again, even after this
+/// object is dropped. They still terminate programs that it starts, because `exec` resets handlers.
 #[derive(Debug)]
 pub struct Signals {
     arrived: File,
@@ -58,11 +58,11 @@ impl Signals {
         Self::catch_with(&[])
     }
 
-    /// Like [`Signals::catch`], but catches SIGHUP even if it was inherited as ignored: for a daemon, which
-    /// does not exit on it.
+    /// Like [`Signals::catch`], but catches SIGHUP even if it was inherited as ignored. This is for a daemon,
+    /// for which SIGHUP is no request to end.
     ///
     /// # Errors
-    /// As [`Signals::catch`].
+    /// As for [`Signals::catch`].
     pub fn catch_with_hang_up() -> Result<Self, KernelError> {
         Self::catch_with(&[libc::SIGHUP])
     }
@@ -136,7 +136,8 @@ fn install(number: libc::c_int, even_if_ignored: bool) -> Result<(), rustix::io:
     }
 }
 
-/// Writes the signal's number to the pipe. If the pipe is full, the process has been notified often enough.
+/// Writes the signal's number to the pipe. If the pipe is full, the signal is lost, which does no harm: many
+/// others are pending.
 extern "C" fn note(number: libc::c_int, info: *mut libc::siginfo_t, _context: *mut libc::c_void) {
     // SAFETY: with SA_SIGINFO, the kernel passes a valid `siginfo_t` to the handler.
     let from_kernel = unsafe { (*info).si_code } == libc::SI_KERNEL;

@@ -1,4 +1,4 @@
-//! `SO_NETPOLICY` and `PR_SET_NETPOLICY`, as called by an application.
+//! `SO_NETPOLICY` and `PR_SET_NETPOLICY`, as an application calls them.
 #![expect(unsafe_code, reason = "setsockopt, getsockopt and prctl take pointers and numbers")]
 
 use std::os::fd::{AsFd, AsRawFd};
@@ -20,7 +20,7 @@ pub fn set_socket(socket: impl AsFd, number: i32) -> Result<(), Errno> {
     set_socket_bytes(socket, &number.to_ne_bytes())
 }
 
-/// Like [`set_socket`], with arbitrary bytes instead of an `int`.
+/// Like [`set_socket`], but passes any bytes instead of an `int`.
 ///
 /// # Errors
 /// As for [`set_socket`]; EINVAL if there are too few bytes.

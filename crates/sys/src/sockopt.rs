@@ -61,8 +61,8 @@ fn set(socket: impl AsFd, name: libc::c_int, value: libc::c_int) -> Result<(), E
     super::answer::done(answer.into())
 }
 
-/// The NAPI of the socket's last packet; 0 for none. Values below `MIN_NAPI_ID`, which the kernel uses for
-/// CPUs, are returned as 0.
+/// The id of the NAPI that received the socket's last packet; 0 if there is none. Values below `MIN_NAPI_ID`,
+/// which the kernel uses for CPUs, are returned as 0.
 ///
 /// Kernel: 4.12, `net/core/sock.c` `sk_getsockopt()`.
 pub fn incoming_napi_id(socket: impl AsFd) -> Result<u32, Errno> {
@@ -76,7 +76,7 @@ pub fn netns_cookie(socket: impl AsFd) -> Result<u64, Errno> {
     option(socket, libc::SOL_SOCKET, SO_NETNS_COOKIE).map(u64::from_ne_bytes)
 }
 
-/// The state of a TCP socket, with the values of sock-diag: the first byte of `struct tcp_info`.
+/// The state of a TCP socket: the first byte of `struct tcp_info`. The values are those of sock-diag.
 ///
 /// Kernel: `net/ipv4/tcp.c` `do_tcp_getsockopt()`, which writes only as much of `TCP_INFO` as is requested;
 /// the states are in `include/net/tcp_states.h`.
@@ -84,7 +84,7 @@ pub fn tcp_state(socket: impl AsFd) -> Result<u8, Errno> {
     option(socket, libc::IPPROTO_TCP, libc::TCP_INFO).map(|[state]| state)
 }
 
-/// Reads an option of exactly `BYTES` bytes; EINVAL if the kernel's is shorter.
+/// Reads an option of exactly `BYTES` bytes; EINVAL if the kernel returns fewer.
 fn option<const BYTES: usize>(
     socket: impl AsFd,
     level: libc::c_int,

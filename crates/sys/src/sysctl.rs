@@ -1,7 +1,7 @@
 //! Host-wide sysctls in `/proc/sys/net/core`.
 //!
-//! Only the initial network namespace shows them (6.18, `net/core/sysctl_net_core.c` `net_core_table`); in
-//! any other the result is empty.
+//! They are visible only in the initial network namespace (6.18, `net/core/sysctl_net_core.c`
+//! `net_core_table`). In any other namespace, [`all`] returns nothing.
 
 use std::collections::BTreeMap;
 
@@ -52,7 +52,7 @@ pub fn rps_default_mask(unread: &mut Vec<Unread>) -> CpuSet {
 /// Reads a sysctl.
 ///
 /// # Errors
-/// ENOENT outside the initial namespace, and on kernels without it.
+/// ENOENT outside the initial namespace, and on kernels without the sysctl.
 pub fn read(sysctl: Sysctl) -> Result<u64, KernelError> {
     let path = path(sysctl);
     let text = std::fs::read_to_string(&path).map_err(|error| KernelError::io(&*path, &error))?;

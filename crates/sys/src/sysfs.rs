@@ -1,6 +1,6 @@
 //! Sysfs as seen from a network namespace.
 //!
-//! `/sys/class/net` shows the devices of the namespace in which `/sys` was mounted, which is rarely the
+//! `/sys/class/net` shows the devices of the namespace in which `/sys` was mounted, which is often not the
 //! observed one. So sysfs is mounted again inside the namespace, detached from the file system tree: no other
 //! process sees the mount, and it disappears when its descriptor is closed.
 
@@ -37,10 +37,10 @@ impl SysFs {
     }
 
     /// Opens the sysfs of the calling thread's namespace. A caller that may not mount gets `/sys` if its
-    /// process is in the same namespace, because `/sys` then most likely shows it.
+    /// process's main thread is in the same namespace: `/sys` then most likely shows that namespace.
     ///
     /// # Errors
-    /// EPERM without CAP_SYS_ADMIN in another namespace than the process's own.
+    /// EPERM without CAP_SYS_ADMIN, if the namespace is not the process's own.
     pub fn open_here() -> Result<Self, KernelError> {
         match mount() {
             Ok(root) => Ok(Self::whole(root)),
@@ -60,9 +60,9 @@ impl SysFs {
         Self { root, below: String::new() }
     }
 
-    /// A view of a subdirectory, with shorter paths for its files. Resolving the path from `/sys`, through
-    /// the symbolic link of each device's name, takes longer than reading a file. `None` if there is no such
-    /// directory.
+    /// Opens a subdirectory, relative to which its files have shorter paths; `None` if it does not exist.
+    /// This saves time: to resolve a path from `/sys`, through the symbolic link with a device's name, takes
+    /// longer than to read a file.
     ///
     /// # Errors
     /// The kernel's error, unless the directory does not exist.
@@ -80,8 +80,9 @@ impl SysFs {
         format!("/sys/{}{path}", self.below)
     }
 
-    /// Keeps the kernel's cached lookups for as long as `netns` lives. While one mount exists, another mount
-    /// of the same namespace shares its cache; otherwise the kernel creates each file and directory again.
+    /// Keeps a mount for as long as `netns` lives, and so the kernel's cached lookups. Later mounts of the
+    /// same namespace share the cache of an existing one; without one, the kernel creates each file and
+    /// directory again.
     ///
     /// Kernel: 6.18, `fs/kernfs/mount.c` `kernfs_get_tree()`: one superblock for each namespace.
     pub fn keep_with(&self, netns: &Netns) {
@@ -96,7 +97,7 @@ impl SysFs {
         read(&self.root, path).map_err(|errno| KernelError::errno(self.shown(path), errno))
     }
 
-    /// Reads a file that not every host has; `None` if it does not exist.
+    /// Like [`SysFs::read`], but returns `None` if the file does not exist.
     ///
     /// # Errors
     /// The kernel's error, unless the file does not exist.
@@ -139,7 +140,7 @@ impl SysFs {
         Ok(names)
     }
 
-    /// The directory of a device, held open: it still refers to the same device if that is renamed.
+    /// Opens the directory of a device. It refers to the same device even after the device is renamed.
     ///
     /// # Errors
     /// [`crate::Cause::Gone`] if no device has this name, or a different device has it.
@@ -185,7 +186,7 @@ impl DeviceDir {
             .map_err(|errno| self.failed(file, errno))
     }
 
-    /// The inode number of the directory.
+    /// The inode number of the device's directory.
     ///
     /// # Errors
     /// The kernel's error.

@@ -12,9 +12,9 @@ pub fn unshare_network() -> Result<(), Errno> {
     super::answer::done(unsafe { libc::unshare(libc::CLONE_NEWNET) }.into())
 }
 
-/// Starts the init process of a new pid namespace. It keeps the calling thread's other namespaces, and of
-/// this process only `lifeline`, the read end of a pipe. When the write end is closed, it exits, and the
-/// kernel kills all other processes in the pid namespace, whatever their user.
+/// Starts the init process of a new pid namespace. It stays in the calling thread's other namespaces, and
+/// closes all inherited descriptors except `lifeline`, the read end of a pipe. When the write end is closed,
+/// it exits, and the kernel kills all other processes in the pid namespace, even those of other users.
 ///
 /// The calling thread cannot start threads afterwards, and its child processes start in the new namespace.
 pub fn fork_first_of_pid_namespace(lifeline: impl AsFd) -> Result<Pid, Errno> {
@@ -33,7 +33,7 @@ pub fn fork_first_of_pid_namespace(lifeline: impl AsFd) -> Result<Pid, Errno> {
     }
 }
 
-/// Runs in that process until its lifeline closes.
+/// Runs in the init process until its lifeline closes.
 fn keep(lifeline: libc::c_int) -> ! {
     // SAFETY: every pointer is to a live local or to a NUL-terminated string; `sigfillset` initialises the
     // set before it is used. All calls are async-signal-safe.
@@ -52,8 +52,8 @@ fn keep(lifeline: libc::c_int) -> ! {
             libc::_exit(1);
         }
         let mut byte = 0_u8;
-        // Nothing is ever written: the read ends at end-of-file. Signals are blocked, so nothing else
-        // interrupts it.
+        // Nothing is ever written to the pipe, so the read ends only at end-of-file. Signals cannot interrupt
+        // it, because they are blocked.
         while libc::read(0, (&raw mut byte).cast(), 1) > 0 {}
         libc::_exit(0)
     }
