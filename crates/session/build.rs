@@ -1,11 +1,10 @@
-//! Collects the words of netpolicy's own messages: a redacted recording keeps these words in texts, and no
-//! others.
+//! Collects the words of netpolicy's own messages. A redacted recording keeps only these words of a text.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The crates whose messages may be in a recording, and the recipes.
+/// The crates whose messages a recording can contain.
 const SOURCES: [&str; 9] =
     ["model", "plan", "apply", "policy-file", "sys", "netlink", "bpf", "linux", "session"];
 
@@ -37,10 +36,11 @@ fn collect(directory: &Path, words: &mut BTreeSet<String>) {
             collect(&path, words);
         } else if (name.ends_with(".rs") || name.ends_with(".toml")) && !name.contains("test") {
             let text = fs::read_to_string(&path).unwrap_or_default();
-            // Names in tests are examples.
+            // Examples in tests contain names that are not netpolicy's own words.
             let text = text.split("#[cfg(test)]").next().unwrap_or_default();
             for line in text.lines().filter(|line| !line.trim_start().starts_with("//")) {
-                // The odd parts between quotes are literals; an escaped quote only shifts which parts are read.
+                // Literals are every second part between quotes. An escaped quote only shifts which parts are
+                // read.
                 for literal in line.replace("\\\"", " ").split('"').skip(1).step_by(2) {
                     add(literal, words);
                 }

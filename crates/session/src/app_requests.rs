@@ -1,4 +1,4 @@
-//! Requests by applications themselves, in addition to the operator's policy.
+//! Requests that applications make themselves, in addition to the operator's policy.
 
 use std::collections::BTreeSet;
 
@@ -65,7 +65,7 @@ pub fn add_to(host: &mut Host, source: &dyn HostSource, store: &RequestStore) {
     }
 }
 
-/// The processes that have a request, or hold a socket with one.
+/// The processes that have a request, or that hold a socket with a request.
 pub(crate) fn requesters(
     requests: &[AppRequest],
     source: &dyn HostSource,

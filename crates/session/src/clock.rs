@@ -1,4 +1,4 @@
-//! The host's clocks, for the journal: lower-level crates take time as an argument.
+//! Reads the host's clocks for the journal: lower-level crates take time as an argument.
 
 use std::sync::OnceLock;
 
@@ -11,7 +11,7 @@ pub fn now() -> Moment {
 }
 
 /// The current time in microseconds since 1970, based on the wall clock at the first call in this process.
-/// Setting the clock later does not affect it: this is for daily counts.
+/// Setting the clock later does not affect it, so daily counts stay right.
 pub fn steady_unix_micros() -> u64 {
     static FIRST: OnceLock<Moment> = OnceLock::new();
     let now = now();

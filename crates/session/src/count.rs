@@ -1,6 +1,6 @@
 //! Formats a number with its noun: `1 queue`, `2 queues`.
 
-/// A number of objects: `1 warning`, `2 warnings`, `2 processes`.
+/// Formats a number of objects: `1 warning`, `2 warnings`, `2 processes`.
 pub fn count(number: usize, thing: &str) -> String {
     let ending = match number {
         1 => "",

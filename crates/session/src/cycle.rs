@@ -1,5 +1,5 @@
-//! The main cycle: observe → place → plan → commit → keep or roll back. Each type has one producer; read from
-//! the top.
+//! The main cycle: observe → place → plan → commit → keep or roll back. Each step returns the input of the
+//! next one.
 
 use apply::{Allow, CommitError, Journal, KeepError, Knobs, TransactionName, TransactionOrigin};
 use linux::{Kernel, KernelError};
@@ -17,9 +17,9 @@ pub struct Planned {
     pub host: Host,
     /// Which objects serve which request.
     pub placement: Placement,
-    /// Every setting with its value and reason.
+    /// The desired settings, each with its value and reason.
     pub desired: Desired,
-    /// Only the differences, in the order of writing.
+    /// The differences between the host and the desired settings, in the order of writing.
     pub plan: Plan,
 }
 
@@ -42,8 +42,8 @@ impl Planned {
         })
     }
 
-    /// Whether every request is only for a policy that resolves to the kernel's default delivery here, as
-    /// `latency` does on a veth.
+    /// Whether each request only has a policy, and that policy resolves to the kernel's default delivery on
+    /// this host, as `latency` does on a veth.
     pub fn wants_defaults(&self) -> bool {
         let parts = &self.placement.parts;
         !parts.is_empty()
@@ -73,10 +73,10 @@ impl From<NotInForce> for Fault {
     }
 }
 
-/// Plans what a policy changes on the host as it is now. Writes nothing.
+/// Plans what a policy changes on the host at this moment. Writes nothing.
 ///
 /// # Errors
-/// The host could not be read, or the planner refuses.
+/// If the host cannot be read, or the planner refuses.
 pub fn plan(policy: &Policy, source: &dyn HostSource) -> Result<Planned, Fault> {
     let (resolved, processes) = services::resolve_on(policy, source)?; // Policy → the processes of its services
     let host = source.observe(&processes)?; // Linux → Host
@@ -86,10 +86,10 @@ pub fn plan(policy: &Policy, source: &dyn HostSource) -> Result<Planned, Fault> 
     Ok(Planned { host, placement, desired, plan })
 }
 
-/// Finds the objects of every request on an observed host: the first half of [`plan()`].
+/// Finds the objects that serve each request on an observed host. This is the first half of [`plan()`].
 ///
 /// # Errors
-/// The planner refuses.
+/// If the planner refuses.
 pub fn place(policy: &Policy, host: &Host, resolved: Resolved) -> Result<Placement, Fault> {
     let refused = |refusal| Fault::refused(refusal, host);
     let selection = plan::select(policy, host).without_clashes().map_err(refused)?; // Policy × Host → which devices each request is for
@@ -97,20 +97,21 @@ pub fn place(policy: &Policy, host: &Host, resolved: Resolved) -> Result<Placeme
     plan::place(&selection.policy, host, &resolved).map_err(refused) // Policy × Host → Placement
 }
 
-/// Plans what a placement changes: the second half of [`plan()`].
+/// Plans what a placement changes. This is the second half of [`plan()`].
 ///
 /// # Errors
-/// The planner refuses.
+/// If the planner refuses.
 pub fn plan_placed(placement: &Placement, host: &Host) -> Result<(Desired, Plan), Refusal> {
     let desired = plan::desired(placement, host)?; // Placement × Host → Desired
     let plan = plan::diff(&desired, host)?; // Desired × Host → Plan
     Ok((desired, plan))
 }
 
-/// Plans on an observed host, with a request for each device: shared by the commands and the daemon.
+/// Plans a policy that names each of its devices, on an observed host. Both the commands and the daemon use
+/// it.
 ///
 /// # Errors
-/// The planner refuses.
+/// If the planner refuses.
 pub fn plan_on(
     policy: &Policy,
     host: &Host,
@@ -125,13 +126,13 @@ pub fn plan_on(
 /// to existing objects can be checked.
 ///
 /// # Errors
-/// The same as [`commit`]; nothing was changed.
+/// As for [`commit`]; nothing was changed.
 pub fn refuse_second_stage(planned: &Planned, journal: &Journal, allow: Allow) -> Result<(), Fault> {
     if !planned.desired.first_stage || planned.plan.is_empty() {
         return Ok(());
     }
     let host = plan::after_first_stage(&planned.host, &planned.plan);
-    // A refusal of the planner at this point may concern queues that do not exist yet.
+    // If the planner refuses here, the reason may be queues that do not exist yet.
     let Ok((_, later)) = plan_placed(&planned.placement, &host) else { return Ok(()) };
     let refused = apply::refuse_early(&later, &mut Kernel::new(), journal, allow);
     refused.map_err(|error| Fault::from(NotInForce::Commit(error)))
@@ -141,7 +142,7 @@ pub fn refuse_second_stage(planned: &Planned, journal: &Journal, allow: Allow) -
 /// there was nothing to commit.
 ///
 /// # Errors
-/// What could not be written, read back or recorded, and the state of the host.
+/// If a setting cannot be written, read back or recorded. The error includes the state of the host.
 pub fn commit<K: Knobs<Error = KernelError>>(
     plan: Plan,
     kernel: &mut K,
@@ -160,10 +161,10 @@ pub fn commit<K: Knobs<Error = KernelError>>(
     Ok(transaction)
 }
 
-/// Commits permanently: see [`commit`].
+/// Commits a plan permanently: see [`commit`].
 ///
 /// # Errors
-/// The same as [`commit`].
+/// As for [`commit`].
 pub fn keep(
     plan: Plan,
     journal: &Journal,
@@ -173,10 +174,10 @@ pub fn keep(
     Ok(commit(plan, &mut Kernel::new(), journal, asked, allow, None)?)
 }
 
-/// Commits until a deadline: see [`commit`].
+/// Commits a plan until a deadline: see [`commit`].
 ///
 /// # Errors
-/// The same as [`commit`].
+/// As for [`commit`].
 pub fn hold(
     plan: Plan,
     journal: &Journal,
@@ -187,8 +188,8 @@ pub fn hold(
     Ok(commit(plan, &mut Kernel::new(), journal, asked, allow, Some(deadline))?)
 }
 
-/// A plan that sets each epoll only once. A forked process inherits the epolls of its parent: they are the
-/// same objects under another name, and their values would have changed by the time they are written.
+/// Removes repeated changes of the same epoll from a plan. A forked process inherits the epolls of its
+/// parent, so one epoll has several names. After the first write, the others would find a changed value.
 pub fn without_inherited(plan: Plan) -> Plan {
     let mut seen: Vec<EpollId> = Vec::new();
     let steps = plan.steps.into_iter().filter(|step| {

@@ -14,31 +14,31 @@ use policy_file::FILE_BYTES_MAX;
 pub const DROP_IN_DIRS: [&str; 3] =
     ["/usr/lib/netpolicy/policy.d", "/run/netpolicy/policy.d", "/etc/netpolicy/policy.d"];
 
-/// Maximum number of policy files.
+/// The maximum number of policy files.
 const FILES_MAX: usize = 1024;
 
 /// How long to read a pipe at most, and the pause between attempts.
 const PIPE_PATIENCE: Duration = Duration::from_secs(5);
 const PIPE_PAUSE: Duration = Duration::from_millis(10);
 
-/// Neither opening nor reading a pipe waits for its writer.
+/// With this flag, neither opening nor reading a pipe waits for its writer.
 const NONBLOCK: i32 = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
 
 /// The files to read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Sources {
-    /// The `*.toml` files of these directories, in ascending priority: a file masks files of the same name in
-    /// earlier directories; a link to `/dev/null` only masks them. All are read in the order of their names,
-    /// regardless of their directory.
+    /// The `*.toml` files of these directories, in ascending priority. A file masks files of the same name in
+    /// earlier directories, and a link to `/dev/null` does only that. All files are read in the order of
+    /// their names, whatever their directories.
     Dirs(Vec<PathBuf>),
-    /// Single files, in this order.
+    /// These files, in this order.
     Files(Vec<PathBuf>),
 }
 
-/// Finds and reads the files: names and texts, in the order of merging.
+/// Finds and reads the files. Returns their names and texts in the order of merging.
 ///
 /// # Errors
-/// The file or directory that could not be read, or a file in a directory that any user can write to. A
+/// If a file or directory cannot be read, or if any user can write to a file that was found in a directory. A
 /// directory that does not exist has no files.
 pub fn read(sources: &Sources) -> Result<Vec<(String, String)>, (PathBuf, io::Error)> {
     let paths = match sources {
@@ -63,7 +63,7 @@ fn drop_ins(dirs: &[PathBuf]) -> Result<Vec<PathBuf>, (PathBuf, io::Error)> {
         };
         for entry in entries {
             let path = entry.map_err(failed)?.path();
-            // Editors keep their own hidden files next to the edited ones.
+            // Editors keep hidden files next to the edited ones.
             let hidden = path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
             if !hidden && path.extension().is_some_and(|extension| extension == "toml") {
                 by_name.insert(path.file_name().unwrap_or_default().to_owned(), path);
@@ -77,8 +77,8 @@ fn is_mask(path: &Path) -> bool {
     fs::read_link(path).is_ok_and(|target| target == Path::new("/dev/null"))
 }
 
-/// Reads one file. A file that was found in a directory, rather than named by the operator, must be writable
-/// only by trusted users.
+/// Reads one file. If it was found in a directory, rather than named by the operator, it must not be writable
+/// by all users.
 fn one(path: &Path, found: bool) -> io::Result<(String, String)> {
     if found && fs::metadata(path)?.permissions().mode() & 0o002 != 0 {
         return Err(io::Error::other("any user can write to it and change the policy: chmod o-w"));
@@ -92,7 +92,7 @@ fn one(path: &Path, found: bool) -> io::Result<(String, String)> {
     Ok((path.display().to_string(), text))
 }
 
-/// Reads a file, which may be a pipe: size and time are bounded in any case.
+/// Reads a file, which may be a pipe, up to a maximum size and time.
 fn bytes(path: &Path) -> io::Result<Vec<u8>> {
     let mut options = fs::OpenOptions::new();
     let mut file = options.read(true).custom_flags(NONBLOCK).open(path)?;

@@ -94,7 +94,7 @@ impl Exit {
         }
     }
 
-    /// The exit code with this number, as reported by a daemon.
+    /// The exit code with this number, which a daemon has reported.
     pub const fn of(code: u8) -> Option<Self> {
         Some(match code {
             0 => Self::Done,

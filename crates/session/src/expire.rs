@@ -1,5 +1,5 @@
-//! Ends trials whose deadline passed without a confirmation, or whose program was killed, and whose guard did
-//! not survive.
+//! Ends trials that were not confirmed by their deadline, or whose program was killed, if their guard process
+//! has not done so.
 
 use apply::{Expiry, Journal, Knobs, RollBackError, Transaction};
 use linux::Kernel;
@@ -12,9 +12,9 @@ use crate::session::Session;
 /// The kind of caller that looks for expired trials.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Who {
-    /// Any other command, possibly run by a user without access to the journal.
+    /// Any other program, possibly run by a user without access to the journal.
     Anybody,
-    /// The process that rolls a trial back when its time expires.
+    /// The guard process of a trial.
     Guard,
 }
 
@@ -22,8 +22,8 @@ pub enum Who {
 /// reads or changes the host calls this first, so that a trial ends even if its guard was killed.
 ///
 /// # Errors
-/// The journal could not be read, unless this user lacks the permission; or the first trial that could not be
-/// rolled back. The others are rolled back anyway.
+/// If the journal cannot be read, unless this user lacks the permission. Otherwise the error of the first
+/// trial that cannot be rolled back; the other trials are rolled back anyway.
 pub fn roll_back_expired(session: &Session, operator: &dyn Operator, who: Who) -> Result<(), Fault> {
     roll_back_expired_by(&mut Kernel::new(), session, operator, who)
 }
@@ -31,7 +31,7 @@ pub fn roll_back_expired(session: &Session, operator: &dyn Operator, who: Who) -
 /// Like [`roll_back_expired`], with a kernel that may hold the last references to namespaces.
 ///
 /// # Errors
-/// As [`roll_back_expired`].
+/// As for [`roll_back_expired`].
 pub fn roll_back_expired_by<K: Knobs>(
     kernel: &mut K,
     session: &Session,
@@ -74,8 +74,8 @@ pub fn roll_back_expired_by<K: Knobs>(
     failed.map_or(Ok(()), |error| Err(error.into()))
 }
 
-/// Whether the program of this trial exited before it decided. A guard, which retries, also resumes a partial
-/// rollback.
+/// Whether the program of this trial exited before it confirmed or rolled back the trial. A guard also
+/// resumes a partial rollback, because it retries.
 fn is_left_on_trial(journal: &Journal, transaction: &Transaction, who: Who) -> bool {
     let deadline = match who {
         Who::Anybody => transaction.deadline(),

@@ -11,10 +11,10 @@ use crate::searches::RolledBackRequest;
 use crate::verify::{InForce, in_force};
 use crate::{Fault, Session, app_requests, cycle};
 
-/// The reasons for the settings of an object; for all objects if none is named.
+/// Returns the reasons for the settings of an object; of all objects if `asked` is empty.
 ///
 /// # Errors
-/// Mistakes in policy files, and any failure to read the host or the journal.
+/// If the policy files have mistakes, or the host or the journal cannot be read.
 pub fn explained(asked: &str, session: &Session, operator: &dyn Operator) -> Result<ExplainedReport, Fault> {
     let source = session.source()?;
     let (policy, rolled_back) = session.requested(operator)?;
@@ -28,7 +28,7 @@ pub fn explained(asked: &str, session: &Session, operator: &dyn Operator) -> Res
     let of_it = |request: &&RolledBackRequest| asked.is_empty() || is_named(&request.intent.target, asked);
     rolled_back.iter().filter(of_it).for_each(|request| report.asked_for(request.to_string()));
     let parts = || planned.iter().flat_map(|planned| &planned.placement.parts);
-    // If a section matches devices without naming them, each device has a separate request.
+    // If a section selects devices by a pattern or a `match`, each device has a separate request.
     let of_section: Vec<&str> = parts()
         .filter(|part| is_named(&part.intent.target, asked))
         .map(|part| part.intent.origin.as_str())
@@ -52,7 +52,7 @@ pub fn explained(asked: &str, session: &Session, operator: &dyn Operator) -> Res
     }
     let is_object = |object: &Object| is_within(&object.to_string(), asked) || of_target.contains(object);
     let mut names = source.device_names();
-    // A device may have been renamed since: its present name is accepted, too.
+    // The device may have been renamed since the change: accept its present name, too.
     let mut is_renamed = |object: &Object| {
         let Some(device) = object.device() else { return false };
         let name = names.present_name(device).filter(|name| name != device.name.as_str());
@@ -80,8 +80,8 @@ pub fn explained(asked: &str, session: &Session, operator: &dyn Operator) -> Res
     Ok(report)
 }
 
-/// Whether this is the requested device or service, as named in a policy file: `memcached`,
-/// `service.memcached`.
+/// Whether a request's target is the requested device or service, in the spelling of policy files:
+/// `memcached`, `service.memcached`.
 fn is_named(target: &Target, asked: &str) -> bool {
     let (section, name) = match target {
         Target::Service(name, _) => ("service.", name),

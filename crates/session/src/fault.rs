@@ -1,4 +1,4 @@
-//! A command's failure and its effect on the host.
+//! The failure of a command, and its effect on the host.
 
 use std::error::Error;
 use std::fmt;
@@ -16,7 +16,7 @@ use plan::{Refusal, RefusalKind};
 use crate::exit::Exit;
 use crate::missing_queues;
 
-/// A command's failure: the cause, the exit code, and the resulting state of the host.
+/// The failure of a command: the cause, the exit code, and the resulting state of the host.
 #[derive(Debug)]
 pub struct Fault {
     /// The exit code.
@@ -34,9 +34,9 @@ pub struct Fault {
 pub enum HostState {
     /// No setting was written.
     Unchanged,
-    /// The faulty part was skipped, and the command continued.
+    /// The faulty part of the request was skipped, and the command continued.
     LeftOut,
-    /// The request was completed before the error.
+    /// The request was completed before the error occurred.
     Done,
     /// The daemon received the request but has not reported the result.
     Unknown,
@@ -52,17 +52,17 @@ pub enum HostState {
 }
 
 impl Fault {
-    /// A failure that changed nothing.
+    /// Creates a failure that changed nothing.
     pub fn new(exit: Exit, cause: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         Self { exit, cause: cause.into(), host: HostState::Unchanged, hint: None }
     }
 
-    /// A generic failure that changed nothing.
+    /// Creates a failure with the general exit code that changed nothing.
     pub fn failed(cause: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         Self::new(Exit::Failed, cause)
     }
 
-    /// A file that could not be read or written.
+    /// Creates the failure to read or write a file.
     pub fn file(path: impl Into<PathBuf>, error: std::io::Error) -> Self {
         Self::failed(FileError { path: path.into(), error })
     }
@@ -74,10 +74,10 @@ impl Fault {
         self
     }
 
-    /// A refusal by the planner, together with the parts of the host that could not be read: these may be the
-    /// cause.
+    /// Creates a refusal by the planner, with the parts of the host that could not be read, because they may
+    /// be the cause.
     pub fn refused(refusal: Refusal, host: &Host) -> Self {
-        // A process that could not be read does not explain a failure of another process.
+        // A process that could not be read does not explain why another process was refused.
         let related = |unread: &&Unread| {
             refusal.kind == RefusalKind::Missing
                 && unread.process().is_none_or(|pid| refusal.object == format!("task {pid}"))
@@ -89,7 +89,7 @@ impl Fault {
         Self::refused_with(refusal, unread)
     }
 
-    /// A refusal before the host was observed.
+    /// Creates a refusal from before the host was observed.
     pub fn refused_early(refusal: Refusal) -> Self {
         Self::refused_with(refusal, Vec::new())
     }
@@ -115,7 +115,7 @@ impl Fault {
         end_of(fault).0
     }
 
-    /// Whether a retry may succeed: an object disappeared in the meantime, and the host is unchanged.
+    /// Whether a retry may succeed: an object has disappeared, and the host is unchanged.
     pub fn is_passing(&self) -> bool {
         self.exit == Exit::Failed && matches!(self.host, HostState::Unchanged | HostState::Restored)
     }
@@ -132,7 +132,8 @@ impl Fault {
         self
     }
 
-    /// Adapts the failure of a rollback that had already undone other transactions and leaves these in force.
+    /// Adapts the failure of one rollback in a series: earlier ones have succeeded, and these transactions
+    /// are still in force.
     #[must_use]
     pub fn part_way(self, in_force: &[TransactionName]) -> Self {
         if matches!(self.host, HostState::NotRestored { .. }) {
@@ -149,7 +150,7 @@ impl Fault {
 }
 
 impl HostState {
-    /// The state after an undo, and the script for the settings that are not restored.
+    /// The state of the host after an undo. `undo` is the script for the settings that are not restored.
     pub fn after_undo(host: apply::UndoState, undo: Option<PathBuf>) -> Self {
         match host {
             apply::UndoState::Unchanged => Self::Unchanged,
@@ -280,14 +281,14 @@ fn exit_of(error: &KernelError) -> Exit {
     }
 }
 
-/// Maximum number of unreadable parts of the host that are named in a refusal.
+/// The maximum number of unreadable parts of the host that a refusal names.
 const UNREAD_MAX: usize = 3;
 
 /// The hint for a transaction that cannot be read.
 const UNREADABLE: &str = "run that script: it restores everything that it can, and marks the transaction as undone. Without a script, or \
                           once you have restored the settings yourself, remove its directory from the journal";
 
-/// The privileges needed to change a host, worded for the user of this process.
+/// The privileges that changing a host requires, worded for the user of this process.
 pub fn privileges() -> &'static str {
     static CONFINED: OnceLock<Option<String>> = OnceLock::new();
     let confined = CONFINED.get_or_init(|| {
@@ -312,7 +313,7 @@ fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// An I/O error with its path.
+/// An I/O error with the path of the file.
 #[derive(Debug)]
 struct FileError {
     path: PathBuf,
@@ -347,7 +348,7 @@ mod test {
             (Exit::NotRestored, HostState::NotRestored { stuck, undo: None })
         );
         assert_eq!(refused().part_way(&[]).host, HostState::Restored);
-        // The settings that could not be restored are more specific.
+        // The state with the settings that could not be restored is more specific, so it is kept.
         let stuck = HostState::NotRestored { stuck: vec!["eth0 rx-0".to_owned()], undo: None };
         assert_eq!(refused().leaving(stuck.clone()).part_way(&[name]).host, stuck);
     }

@@ -16,11 +16,11 @@ pub fn sleeps(cap: Nanoseconds) -> String {
     if cap.is_zero() { "never sleeps".to_owned() } else { format!("sleeps no longer than {cap}") }
 }
 
-/// Refuses a mode that limits the timeout of `epoll_wait`, unless requested through `netpolicy run`: it
-/// cannot be applied to running applications.
+/// Refuses a mode that limits the timeout of `epoll_wait`, unless it was requested through `netpolicy run`:
+/// such a mode cannot be applied to running applications.
 ///
 /// # Errors
-/// Why the mode is impossible, and the alternatives.
+/// If the policy has such a mode. The error says why it is impossible, and names the alternatives.
 pub fn refuse_from_outside(policy: &Policy) -> Result<(), Fault> {
     policy.intents.iter().try_for_each(refuse_one)
 }

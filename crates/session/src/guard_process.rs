@@ -25,44 +25,45 @@ use crate::operator::{Operator, Silent};
 use crate::report;
 use crate::session::Session;
 
-/// The message of a guard that no longer depends on another process.
+/// The message that a guard sends when it no longer depends on another process.
 pub const READY: &[u8] = b"ready\n";
 
-/// The longest single sleep of a guard: it then rereads the clock, which advances while the host is
-/// suspended.
+/// The longest sleep of a guard. After each sleep, it rereads the clock, which also advances while the host
+/// is suspended.
 const NAP_MAX: Duration = Duration::from_secs(10);
 
 /// How often the guard of a trial checks whether the trial was confirmed or rolled back.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// The delay before a failed rollback is retried, and the number of attempts: another netpolicy may hold the
-/// journal or be stopped. Together with the journal's own wait for its lock, this exceeds an hour.
+/// The delay before a failed rollback is retried, and the maximum number of attempts. Another netpolicy
+/// process may hold the journal's lock, or may be stopped. With the wait for that lock, all attempts together
+/// take more than an hour.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
 const ATTEMPTS_MAX: u32 = 1_000;
 
-/// The number of attempts if another process waits for the guard to exit, such as systemd after it has
-/// stopped the daemon: the attach service may be restarted in the meantime.
+/// The maximum number of attempts if another process waits for the guard to exit: systemd does after it has
+/// stopped the daemon. The attach service may restart meanwhile.
 const ATTEMPTS_AT_ONCE: u32 = 20;
 
 /// The parameters of a guard process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GuardParams {
-    /// The deadline, in time since boot; zero to restore immediately the trials that other programs have
-    /// left.
+    /// The deadline, as time since boot. Zero means to restore immediately the trials that other programs
+    /// have left behind.
     pub deadline: Nanoseconds,
     /// Descriptors of the namespaces that the trial changes.
     pub holding: Vec<i32>,
-    /// A pipe whose other end closes when the guarded program exits, and that program.
+    /// The guarded program, and a pipe whose other end closes when that program exits.
     pub until_closed: Option<(i32, Pid)>,
 }
 
-/// A guard process that restores this program's settings after its exit, for whatever reason. Dropping this
-/// value has the same effect: the guard acts as soon as this program releases the journal.
+/// A guard process that restores this program's settings after this program exits, for whatever reason. If
+/// this value is dropped, the guard restores them as soon as this program releases the journal.
 #[derive(Debug)]
 pub struct Guardian {
     /// The process; `None` once it has exited.
     guard: Option<Child>,
-    /// Closes when this program exits.
+    /// The end of a pipe that closes when this program exits.
     ours: Option<OwnedFd>,
 }
 
@@ -78,7 +79,7 @@ impl Guardian {
         Ok(Self { guard: Some(guard), ours: Some(ours) })
     }
 
-    /// Ends the guard, because nothing is left to restore.
+    /// Ends the guard, because there is nothing left to restore.
     pub fn dismiss(mut self) {
         if let Some(mut guard) = self.guard.take() {
             let _ = guard.kill();
@@ -91,20 +92,20 @@ impl Drop for Guardian {
     fn drop(&mut self) {
         drop(self.ours.take());
         if let Some(mut guard) = self.guard.take() {
-            // The guard waits for locks that this program holds until the caller returns. Without a thread
-            // that reaps it, it would remain a zombie.
+            // The guard waits for locks that this program holds until the caller returns. A thread reaps the
+            // guard, which would otherwise remain a zombie.
             let waits = move || drop(guard.wait());
             let _reaper = std::thread::Builder::new().name("guard's end".to_owned()).spawn(waits);
         }
     }
 }
 
-/// Starts a guard for a deadline, and waits until it no longer depends on this process. This precedes the
-/// first write of the trial, so the trial is always watched. The guard holds these namespaces open: the names
+/// Starts a guard for a deadline, and waits until it no longer depends on this process. The caller then makes
+/// the first write, so a trial always has a guard. The guard holds these namespaces open, because the names
 /// and processes that refer to them may disappear before the deadline.
 ///
-/// `until_closed` is a pipe whose other end closes when this program exits, however it exits: the guard then
-/// restores what this program has left behind.
+/// `until_closed` is a pipe whose other end closes when this program exits, for whatever reason. The guard
+/// then restores the settings that this program has left behind.
 ///
 /// # Errors
 /// If it cannot be started.
@@ -162,7 +163,7 @@ fn are_inherited(descriptors: &[BorrowedFd<'_>], inherited: bool) -> Result<(), 
 /// The log file of guards.
 const LOG: &str = "guard.log";
 
-/// Neither follows a symbolic link nor waits for the reader of a pipe.
+/// With these flags, opening a file neither follows a symbolic link nor waits for the reader of a pipe.
 const WITHOUT_LINKS_AND_WAITING: i32 = OFlags::NOFOLLOW.union(OFlags::NONBLOCK).bits().cast_signed();
 
 fn log(state_dir: &Path) -> Result<File, Fault> {
@@ -177,15 +178,15 @@ fn log(state_dir: &Path) -> Result<File, Fault> {
         .map_err(|error| Fault::file(path, error))
 }
 
-/// Waits for the deadline, and rolls back the trial if it is unconfirmed by then. Exits within a second after
-/// the trial was confirmed or has ended otherwise, or after its journal was deleted.
+/// Waits for the deadline, and then rolls back the trial if it is not confirmed. Exits within a second after
+/// the trial has been confirmed or has ended otherwise, or after its journal was deleted.
 ///
-/// A signal does not end the watch. Stopping a unit or a session sends one to all its processes: the guarded
-/// program then rolls back by itself, and if it cannot, its exit is noticed as usual. A trial without a
-/// supervising program is rolled back on SIGTERM and SIGINT, as at its deadline.
+/// If the guard has a program to watch, signals do not end it. A signal that stops a unit or a session
+/// reaches all its processes: the guarded program then rolls back by itself, or the guard notices its exit. A
+/// trial without such a program is rolled back on SIGTERM and SIGINT, as at its deadline.
 ///
 /// # Errors
-/// The settings that could not be restored.
+/// If settings cannot be restored; the error lists them.
 pub fn run(
     watch: &GuardParams,
     session: &Session,
@@ -193,8 +194,8 @@ pub fn run(
     announce: impl FnOnce() -> std::io::Result<()>,
 ) -> Result<Exit, Fault> {
     let mut signals = Signals::catch()?;
-    // Create a session: no terminal, hang-up or Ctrl-C of another process reaches this one from here on. A
-    // process started by systemd already leads a session.
+    // Create a session: from here on, no hang-up or Ctrl-C of the terminal reaches this process. A process
+    // that systemd started already leads a session.
     if rustix::process::getpgrp() != rustix::process::getpid() {
         rustix::process::setsid().map_err(|errno| Fault::failed(format!("setsid: {errno}")))?;
     }
@@ -221,8 +222,8 @@ pub fn run(
                 if is_closed(pipe, left.min(NAP_MAX))? {
                     return put_back(Left::By(program), deadline, &mut kernel, session, operator);
                 }
-                // A program that was stopped leaves the settings of a window in force. Any failure is retried
-                // next time.
+                // A program that was killed while stopped may have left the settings of a window in force. If
+                // this fails, it is retried in the next iteration.
                 let _until_next_time = roll_back_expired_by(&mut kernel, session, operator, Who::Anybody);
             }
             None => {
@@ -233,7 +234,7 @@ pub fn run(
                     return Ok(Exit::Done);
                 }
                 is_to_end |= is_asked_to_end(&mut signals);
-                // A trial that is not in the journal yet will be recorded soon.
+                // If the trial is not in the journal yet, it will be soon.
                 if is_to_end && trial.is_some() {
                     return put_back(Left::Terminated, deadline, &mut kernel, session, operator);
                 }
@@ -253,13 +254,13 @@ pub fn run(
     last.map(|()| Exit::Done)
 }
 
-/// Whether any of the received signals asks this process to end. A hang-up does not count.
+/// Whether any of the received signals asks this process to end. A hang-up is no such signal.
 fn is_asked_to_end(signals: &mut Signals) -> bool {
     std::iter::from_fn(|| signals.take()).any(|arrived| arrived.signal != Signal::HangUp)
 }
 
-/// Whether the directory at this path was deleted. A directory that was moved, or whose file system was
-/// unmounted, still has links; if it was copied before it was deleted, the copy is at the path.
+/// Whether the directory at this path was deleted. If it was only moved, or its file system unmounted, it
+/// still has links. If it was copied before it was deleted, the copy is at the path.
 fn is_deleted(directory: &File, path: &Path) -> bool {
     has_no_links(directory) && matches!(path.try_exists(), Ok(false))
 }
@@ -268,12 +269,12 @@ fn has_no_links(directory: &File) -> bool {
     rustix::fs::fstat(directory).is_ok_and(|stat| stat.st_nlink == 0)
 }
 
-/// Whether the trial with this deadline, once it is in the journal, no longer waits for it. While the journal
-/// is unreadable or missing, the trial counts as waiting.
+/// Whether the trial with this deadline has been confirmed or has ended. Returns false if it is not in the
+/// journal yet, and while the journal is unreadable or missing.
 fn is_settled(journal: &Journal, deadline: Nanoseconds, trial: &mut Option<TransactionName>) -> bool {
     if trial.is_none() {
-        // The guard starts before the trial, which may already be settled. The deadline is unique to the
-        // nanosecond.
+        // The guard starts before the trial, which may have ended already. No other trial has the same
+        // deadline to the nanosecond.
         let is_own = |transaction: &&Transaction| transaction.begin().asked.deadline == Some(deadline);
         let history = journal.history().unwrap_or_default();
         *trial = history.transactions.iter().rev().find(is_own).map(Transaction::name);
@@ -286,7 +287,7 @@ fn is_settled(journal: &Journal, deadline: Nanoseconds, trial: &mut Option<Trans
     }
 }
 
-/// Waits for the other end of an inherited pipe to close.
+/// Waits for the other end of an inherited pipe to close. Returns whether it has closed.
 fn is_closed(pipe: i32, most: Duration) -> Result<bool, Fault> {
     let failed = |error| Fault::file("the pipe from the guarded program", error);
     let pipe = File::open(format!("/proc/self/fd/{pipe}")).map_err(failed)?;
@@ -299,24 +300,24 @@ fn is_closed(pipe: i32, most: Duration) -> Result<bool, Fault> {
     }
 }
 
-/// The transactions to restore before their deadline.
+/// The transactions to roll back before their deadline.
 #[derive(Clone, Copy, Debug)]
 enum Left {
-    /// The settings of a program that exited before it could restore them.
+    /// Those of a program that exited before it could roll them back.
     By(Pid),
-    /// The trial of this process, which was asked to end.
+    /// The trial of this guard, which was asked to end.
     Terminated,
 }
 
-/// Restores once what a program left behind, as its guard does when the program exits.
+/// Rolls back what a program has left behind, as its guard does, but without retrying.
 ///
 /// # Errors
-/// The first transaction that could not be rolled back.
+/// If a transaction cannot be rolled back. Older ones are then left as they are.
 pub fn restore_left_by<K: Knobs>(program: Pid, journal: &Journal, kernel: &mut K) -> Result<(), Fault> {
     put_back_once(Left::By(program), Nanoseconds::ZERO, journal, kernel, &Silent)
 }
 
-/// Restores the remaining settings.
+/// Rolls back these transactions, and retries if that fails.
 fn put_back(
     left: Left,
     deadline: Nanoseconds,
@@ -348,14 +349,15 @@ fn put_back_once<K: Knobs>(
     let is_left = |one: &&Transaction| {
         let begin = one.begin();
         let is_owned = matches!(left, Left::By(program) if begin.owned_by == Some(program));
-        // A transaction with the same deadline belongs to the same program: the deadline is unique to the
-        // nanosecond.
-        // What the program meant to leave in force, but has not finished, is restored, too.
+        // A transaction with the same deadline belongs to the same program, because no two deadlines are
+        // equal to the nanosecond. A transaction that was meant to stay in force, but is not complete, is
+        // rolled back, too.
         let is_to_stay = begin.left_in_force && one.standing() != Standing::Unfinished;
         let is_its = (is_owned && !is_to_stay) || one.deadline() == Some(deadline);
         is_its && one.standing().is_live()
     };
-    // Its pipe may close shortly before its lock is released: such a rollback is refused and retried.
+    // The program's pipe may close shortly before its lock is released. The rollback is then refused, and
+    // retried.
     for transaction in history.transactions.iter().rev().filter(is_left) {
         let name = transaction.name();
         match journal.roll_back(name, kernel, clock::now()) {

@@ -1,4 +1,4 @@
-//! The measure for policy `power`: the residency of CPUs in each idle state, before and after.
+//! Measures what policy `power` changes: the residency of CPUs in each idle state, before and after.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use crate::operator::Operator;
 /// How long idle states are measured before and after.
 const WATCHED: Duration = Duration::from_secs(2);
 
-/// The idle states before a change, for policies that are judged by them.
+/// The residency in idle states before a change, for policies that are judged by it.
 pub(crate) struct IdleComparison {
     before: Option<String>,
 }
@@ -23,7 +23,7 @@ impl IdleComparison {
         Self { before }
     }
 
-    /// Measures again, and reports both.
+    /// Measures again, and reports both measurements.
     pub(crate) fn after(self, operator: &dyn Operator) {
         if let Some(before) = self.before
             && let Some(after) = watched(operator)
@@ -33,7 +33,7 @@ impl IdleComparison {
     }
 }
 
-/// The present residency of idle states, as text.
+/// The present residency in idle states, as text.
 fn watched(operator: &dyn Operator) -> Option<String> {
     let first = match IdleTimes::now() {
         Ok(Some(first)) => first,

@@ -6,8 +6,8 @@ use apply::{Knobs, Stuck, TransactionName};
 use linux::{Cause, Kernel, KernelError, Netns};
 use model::{ChannelKind, DeviceId, NicKnob, Object, Setting, quoted};
 
-/// The commands that recreate the queues of these settings and then roll back; `None` if all of the settings'
-/// queues exist.
+/// The commands that recreate the queues of these settings and then roll back; `None` if all these queues
+/// exist.
 pub fn recovery_commands<'s>(
     stuck: impl IntoIterator<Item = &'s Stuck>,
     transactions: &[TransactionName],

@@ -6,22 +6,22 @@ use crate::fault::Fault;
 
 /// The front end of a session: it prints, logs or drops the session's reports.
 pub trait Operator {
-    /// A message for the operator.
+    /// Shows a message to the operator.
     fn say(&self, sentence: &str);
 
-    /// A message shown only with -v.
+    /// Shows a message, but only with -v.
     fn detail(&self, sentence: &str);
 
-    /// The changes about to be committed, as data.
+    /// Shows the changes that are about to be committed, as data.
     ///
     /// # Errors
     /// If they cannot be written to the requested output.
     fn plan(&self, plan: &Plan) -> Result<(), Fault>;
 
-    /// An event of an object, as data.
+    /// Shows an event of an object, as data.
     ///
     /// # Errors
-    /// The same as [`Operator::plan`].
+    /// As for [`Operator::plan`].
     fn event(&self, what: &'static str, object: Object, words: String) -> Result<(), Fault>;
 }
 

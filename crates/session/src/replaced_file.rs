@@ -1,4 +1,4 @@
-//! Replaces a file safely, even if other users try to redirect its path.
+//! Replaces a file safely, even if other users try to redirect its path with links.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -21,7 +21,8 @@ pub enum Durability {
 /// Replaces a file atomically: writes a new file next to it, named `NAME.new`, and renames it. A reader sees
 /// either the complete old file or the complete new one.
 ///
-/// It follows no symbolic link at either name, opens no existing file, and waits for no pipe.
+/// Follows no symbolic link as the last component of either path, opens no existing file, and does not wait
+/// for a pipe.
 ///
 /// # Errors
 /// If another user can change the directory or one of its parents, or if the kernel refuses.
@@ -48,7 +49,7 @@ fn replace(
     let mut unfinished = name.to_owned();
     unfinished.push(suffix);
     if leftover == Leftover::Removed {
-        // A killed process may have left one.
+        // A process that was killed may have left this file behind.
         match unlinkat(&directory, Path::new(&unfinished), AtFlags::empty()).map_err(io::Error::from) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             Ok(()) | Err(_) => {}
@@ -71,11 +72,11 @@ fn replace(
     written
 }
 
-/// Writes a file of the user's, as [`replace_file`], but only over a regular file, and over no other file named
-/// like the unfinished one.
+/// Writes a file for the user, like [`replace_file`], but replaces only a regular file. The new file is first
+/// named `NAME.new-PID`; it replaces no existing file of that name.
 ///
 /// # Errors
-/// As for [`replace_file`]; if there is something else than a regular file.
+/// As for [`replace_file`], or if the path is not a regular file.
 pub fn write_user_file(path: &Path, mode: u32, content: &[u8]) -> io::Result<()> {
     if std::fs::symlink_metadata(path).is_ok_and(|there| !there.is_file()) {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is there, and is no regular file"));
@@ -84,7 +85,7 @@ pub fn write_user_file(path: &Path, mode: u32, content: &[u8]) -> io::Result<()>
     replace(path, &unfinished, Leftover::Refused, mode, content, Durability::Unsynced)
 }
 
-/// What to do with a file that has the name of the unfinished one.
+/// What to do with an existing file that has the temporary name of the new one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Leftover {
     Removed,
@@ -99,7 +100,7 @@ fn create(directory: &OwnedFd, name: &Path, mode: u32) -> io::Result<File> {
         | OFlags::NONBLOCK
         | OFlags::CLOEXEC;
     let file = openat(directory, name, flags, Mode::from_raw_mode(0o600))?;
-    // Independent of the umask.
+    // Set the mode regardless of the umask.
     fchmod(&file, Mode::from_raw_mode(mode))?;
     Ok(File::from(file))
 }

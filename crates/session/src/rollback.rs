@@ -1,4 +1,4 @@
-//! Rolls back transactions, and reports a rollback that stops halfway.
+//! Rolls back transactions, and reports a rollback that ends halfway.
 
 use apply::{Journal, RollBackError, TransactionName, Undone};
 use linux::Kernel;
@@ -9,13 +9,14 @@ use crate::fault::Fault;
 /// Rolls back one transaction.
 ///
 /// # Errors
-/// If it is not in force, another program owns it, a newer one has changed its settings, or a setting cannot
-/// be restored.
+/// If the transaction is not in force, another program owns it, a newer transaction has changed its settings,
+/// or a setting cannot be restored.
 pub fn roll_back(name: TransactionName, journal: &Journal) -> Result<Undone, Fault> {
     Ok(journal.roll_back(name, &mut Kernel::new(), clock::now())?)
 }
 
-/// The fault of a partial rollback of all daemons' settings, with the transactions that are still in force.
+/// The failure of a rollback of all the daemon's settings that ended halfway, with the transactions that are
+/// still in force.
 pub fn unfinished(error: RollBackError, undone: &[(TransactionName, Undone)], journal: &Journal) -> Fault {
     let fault = Fault::from(error);
     if undone.is_empty() {

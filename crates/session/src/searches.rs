@@ -1,5 +1,5 @@
-//! The results of searches for services that miss their goals, and the standing proofs, stored next to the
-//! journal: the daemon writes them, and all commands use them for planning.
+//! Stores the standing proofs, and the results of searches for services that miss their goals, next to the
+//! journal. The daemon writes these files, and all commands read them for planning.
 
 use std::fmt;
 use std::fs;
@@ -14,7 +14,7 @@ use crate::fault::Fault;
 use crate::replaced_file::{Durability, replace_file};
 use crate::session::Session;
 
-/// Maximum size of such a file.
+/// The maximum size of such a file.
 const FILE_BYTES_MAX: u64 = 8 << 20;
 
 impl Session {
@@ -23,7 +23,7 @@ impl Session {
         self.state_dir.join("searches.json")
     }
 
-    /// The results; empty if there is no such file.
+    /// The results of searches; empty if there is no such file.
     ///
     /// # Errors
     /// If the file cannot be read, or is not in the daemon's format.
@@ -31,7 +31,7 @@ impl Session {
         stored(&self.searches_file())
     }
 
-    /// Stores the results atomically, so that a kill leaves either the old or the new file.
+    /// Stores the results atomically: if the process is killed, either the old or the new file exists.
     ///
     /// # Errors
     /// If it cannot be written.
@@ -63,8 +63,8 @@ impl Session {
         replace_file(&self.proofs_file(), 0o644, &serde_json::to_vec(proofs)?, Durability::Synced)
     }
 
-    /// Adds the results for its services to a policy. If they cannot be read, each service gets its policy's
-    /// recipe.
+    /// Adds to a policy what the searches found for its services. If the results cannot be read, each service
+    /// gets the recipe of its policy.
     pub(crate) fn with_found(&self, mut policy: Policy) -> Policy {
         if policy.intents.iter().all(|intent| intent.goal.on_missed.is_report()) {
             return policy;
@@ -78,8 +78,8 @@ impl Session {
     }
 }
 
-/// A request of the policy files that the daemon has rolled back, because its standing proof showed that it
-/// harms.
+/// A request of the policy files that the daemon has rolled back, because a standing proof showed that it
+/// does harm.
 #[derive(Debug)]
 pub struct RolledBackRequest {
     /// The request.
@@ -89,7 +89,8 @@ pub struct RolledBackRequest {
 }
 
 impl RolledBackRequest {
-    /// Removes such requests from a policy, and returns them. None are known if the proofs cannot be read.
+    /// Removes the rolled-back requests from a policy, and returns them. Removes none if the proofs cannot be
+    /// read.
     pub(crate) fn take_from(policy: &mut Policy, session: &Session) -> Vec<Self> {
         if policy.intents.iter().all(|intent| intent.on_reversed.is_report()) {
             return Vec::new();
@@ -103,10 +104,10 @@ impl RolledBackRequest {
         taken.map(|intent| Self { effects: effects(&intent), intent }).collect()
     }
 
-    /// Refuses to plan a policy with such requests.
+    /// Refuses to plan a policy that has rolled-back requests.
     ///
     /// # Errors
-    /// [`Exit::Refused`], unless there are none.
+    /// [`Exit::Refused`] if there are any.
     pub(crate) fn refuse(those: &[Self], session: &Session) -> Result<(), Fault> {
         let Some(first) = those.first() else { return Ok(()) };
         let words: Vec<String> = those.iter().map(Self::to_string).collect();
@@ -130,7 +131,7 @@ impl fmt::Display for RolledBackRequest {
     }
 }
 
-/// Reads one of the daemon's files; the default value if there is none.
+/// Reads one of these files; returns the default value if it does not exist.
 fn stored<T: Default + DeserializeOwned>(path: &Path) -> std::io::Result<T> {
     let mut text = Vec::new();
     match fs::File::open(path) {
@@ -140,7 +141,7 @@ fn stored<T: Default + DeserializeOwned>(path: &Path) -> std::io::Result<T> {
     serde_json::from_slice(&text).map_err(std::io::Error::other)
 }
 
-/// Whether a process of this boot is still running.
+/// Whether a process, which was started since the host booted, is still running.
 pub fn is_there(process: &ProcessId) -> bool {
     linux::process::identify(process.pid).is_ok_and(|now| now.started == process.started)
 }

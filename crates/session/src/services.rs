@@ -1,4 +1,4 @@
-//! Resolves a policy's services to their present processes.
+//! Finds the present processes of a policy's services.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use plan::Resolved;
 use crate::fault::Fault;
 use crate::source::HostSource;
 
-/// The processes that each request matches on the running host, and all processes that must be read to place
+/// The processes that match each request on the running host, and all processes that must be read to place
 /// the policy: see [`resolve_on`].
 ///
 /// # Errors
@@ -19,8 +19,9 @@ pub fn resolve(policy: &Policy) -> Result<(Resolved, Processes), Fault> {
     resolve_on(policy, &Netns::own()?)
 }
 
-/// The processes that each request matches, and all processes that must be read to place the policy: every
-/// process that receives, if a device is requested, or else only the matched processes.
+/// The processes that match each request, and all processes that must be read to place the policy. If a
+/// device is requested, the latter include all processes that use the network; otherwise they are only those
+/// that match.
 ///
 /// # Errors
 /// If processes cannot be listed.
@@ -57,15 +58,15 @@ pub fn matches(policy: &Policy) -> impl Iterator<Item = &Match> {
     })
 }
 
-/// Removes the processes that exited before the host was observed. Services may lose processes at any time;
-/// only a process that a policy names by its pid must exist.
+/// Removes the processes that exited before the host was observed. A service may lose processes at any time.
+/// Only a process that a policy names by its pid must exist.
 pub fn without_ended(resolved: Resolved, host: &Host, source: &dyn HostSource) -> Resolved {
     let unseen = resolved.pids().filter(|pid| host.process(*pid).is_none()).collect();
     let ended = source.ended(unseen);
     resolved.without(&ended)
 }
 
-/// Adds the processes of services in other network namespaces to a host that was observed without them.
+/// Adds the processes of services in other network namespaces to an observed host.
 pub fn add_elsewhere(host: &mut Host, source: &dyn HostSource, which: &Processes) {
     let (Processes::Only(pids) | Processes::NetworkingAnd(pids)) = which else { return };
     let more = pids.iter().copied().filter(|pid| host.process(*pid).is_none()).collect();

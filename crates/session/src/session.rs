@@ -1,4 +1,4 @@
-//! A session: namespace, journal, policy files, and the command for the journal.
+//! A session: the network namespace, the journal, the policy files, and the command for the journal.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -34,7 +34,7 @@ pub const API_SOCKET: &str = "/run/netpolicy/io.netpolicy";
 /// The socket that serves OpenMetrics over HTTP.
 pub const METRICS_SOCKET: &str = "/run/netpolicy/metrics";
 
-/// A session on a host. Plain data: nothing is opened in advance.
+/// A session on a host. It is plain data: creating one opens nothing.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Session {
     /// The network namespace: a name of `ip netns`, a path, or `pid:N`; `None` for the caller's own.
@@ -45,14 +45,15 @@ pub struct Session {
     pub policy_files: Vec<PathBuf>,
     /// The directories of policy files, in ascending priority; empty for the defaults.
     pub policy_dirs: Vec<PathBuf>,
-    /// The directories of recipe files that override shipped recipes, in ascending priority; empty for the
-    /// defaults.
+    /// The directories of recipe files that override the shipped recipes, in ascending priority; empty for
+    /// the defaults.
     pub recipe_dirs: Vec<PathBuf>,
     /// The directory of applications' requests, in a BPF file system.
     pub app_request_dir: PathBuf,
     /// The command as the operator typed it, for the journal.
     pub command: String,
-    /// The recording that replaces the running host, its journal and its policy files, if there is one.
+    /// The recording that replaces the running host, its journal and its policy files; `None` on the running
+    /// host.
     pub recording: Option<Arc<Recording>>,
 }
 
@@ -72,11 +73,11 @@ impl Default for Session {
     }
 }
 
-/// The number of transactions that are kept although they are no longer in force.
+/// The maximum number of transactions in the journal that are no longer in force.
 const HISTORY_MAX: usize = 200;
 
 impl Session {
-    /// The option for this journal, as typed before a command; empty for the default.
+    /// The option that selects this journal, to print before a command; empty for the default journal.
     pub fn state_dir_option(&self) -> String {
         if self.state_dir.as_os_str() == STATE_DIR {
             return String::new();
@@ -84,7 +85,7 @@ impl Session {
         format!("--state-dir {} ", quoted(&self.state_dir.to_string_lossy()))
     }
 
-    /// The option for this network namespace, as typed before a command; empty for the caller's own.
+    /// The option that selects this network namespace, to print before a command; empty for the caller's own.
     pub fn netns_option(&self) -> String {
         self.netns.as_deref().map(|netns| format!("--netns {} ", quoted(netns))).unwrap_or_default()
     }
@@ -112,7 +113,7 @@ impl Session {
     /// The host that a command is about: the running one, or the recorded one.
     ///
     /// # Errors
-    /// The same as [`Session::netns`].
+    /// As for [`Session::netns`].
     pub fn source(&self) -> Result<Box<dyn HostSource>, Fault> {
         Ok(match &self.recording {
             Some(recording) => Box::new(Recorded(Arc::clone(recording))),
@@ -120,7 +121,7 @@ impl Session {
         })
     }
 
-    /// The session of a recorded host. It reads and writes nothing of the running one.
+    /// Creates the session of a recorded host. It reads and writes nothing on the running host.
     #[must_use]
     pub fn of_recording(recording: Arc<Recording>) -> Self {
         let Options { netns, state_dir, policy_files, policy_dirs } = recording.options.clone();
@@ -128,7 +129,7 @@ impl Session {
         Self { netns, state_dir, policy_files, policy_dirs, recording, ..Self::default() }
     }
 
-    /// The prefix of commands that reach this namespace and this journal.
+    /// The beginning of commands that use this namespace and this journal.
     pub fn command_prefix(&self) -> plan::doctor::CommandPrefix {
         let options = format!("{}{}", self.netns_option(), self.state_dir_option());
         let mut file = None;
@@ -145,7 +146,7 @@ impl Session {
     /// The network namespace of a process, unless the operator named one.
     ///
     /// # Errors
-    /// The same as [`Session::netns`], and if the process exited.
+    /// As for [`Session::netns`], or if the process has exited.
     pub fn netns_of(&self, process: Pid) -> Result<Netns, Fault> {
         match self.netns {
             Some(_) => self.netns(),
@@ -153,7 +154,7 @@ impl Session {
         }
     }
 
-    /// The requests of applications, for themselves and their sockets.
+    /// The store of the requests that applications make for themselves and their sockets.
     pub fn app_requests(&self) -> RequestStore {
         RequestStore::at(&self.app_request_dir)
     }
@@ -170,7 +171,7 @@ impl Session {
         self.journal_in(&self.state_dir)
     }
 
-    /// A journal in another directory, such as that of a lab, which is removed with the lab.
+    /// The journal in another directory: for example, a lab's, which is deleted with the lab.
     ///
     /// # Errors
     /// If the kernel does not report the boot id.
@@ -179,7 +180,7 @@ impl Session {
         Ok(Journal::new(state_dir.join("journal"), boot_id))
     }
 
-    /// The verdicts of measurements on the settings of transactions, newest first. Empty if the journal
+    /// The verdicts of measurements on the settings of transactions, newest first; empty if the journal
     /// cannot be read.
     pub fn evidence(&self) -> Vec<JournalVerdict> {
         let history = self.journal().and_then(|journal| Ok(journal.history()?));
@@ -198,7 +199,7 @@ impl Session {
         known
     }
 
-    /// Deletes the oldest transactions that are no longer in force, except the newest [`HISTORY_MAX`].
+    /// Deletes the oldest transactions that are no longer in force, and keeps the newest [`HISTORY_MAX`].
     pub fn forget_old_transactions(&self, operator: &dyn Operator) {
         match self.journal().and_then(|journal| Ok(journal.forget_all_but(HISTORY_MAX)?)) {
             Ok(0) => {}
@@ -207,12 +208,12 @@ impl Session {
         }
     }
 
-    /// The Varlink socket of this journal's daemon. The caller checks who can write there.
+    /// The Varlink socket of this journal's daemon. The caller must check who can write to its directory.
     pub fn api_socket(&self) -> PathBuf {
         self.beside_journal("io.netpolicy", API_SOCKET)
     }
 
-    /// The same for a client. It is refused if another user can replace the daemon's socket.
+    /// The Varlink socket of this journal's daemon, for a client. Other users cannot replace it.
     ///
     /// # Errors
     /// If others can write to the journal's directory.
@@ -226,7 +227,7 @@ impl Session {
         self.beside_journal("metrics", METRICS_SOCKET)
     }
 
-    /// The path of a socket; different for each journal, so that two daemons do not collide.
+    /// The path of a socket. It depends on the journal, so that the sockets of two daemons differ.
     fn beside_journal(&self, name: &str, usual: &str) -> PathBuf {
         let own = !self.state_dir_option().is_empty();
         if own { self.state_dir.join(name) } else { PathBuf::from(usual) }
@@ -246,7 +247,7 @@ impl Session {
     /// Reads and merges the policy files.
     ///
     /// # Errors
-    /// Files that cannot be read, and all mistakes in the readable ones.
+    /// If files cannot be read, or the readable ones have mistakes. The error lists all of them.
     pub fn policy(&self, operator: &dyn Operator) -> Result<Merged, Fault> {
         if self.recording.is_some() {
             return Err(Fault::new(Exit::Usage, "a recording has no policy files, only their requests"));
@@ -268,21 +269,21 @@ impl Session {
         Ok(Merged { recipes: self.recipes()?, ..merged })
     }
 
-    /// The requests of the policy files, with the daemon's search results for services that missed their
-    /// goals; and separately the requests that the daemon has rolled back because they harm.
+    /// Returns the requests of the policy files, with the daemon's search results for services that missed
+    /// their goals. Requests that the daemon has rolled back because they did harm are returned separately.
     ///
     /// # Errors
-    /// The same as [`Session::policy`].
+    /// As for [`Session::policy`].
     pub fn requested(&self, operator: &dyn Operator) -> Result<(Policy, Vec<RolledBackRequest>), Fault> {
         let mut policy = self.all_requested(operator)?;
         let rolled_back = RolledBackRequest::take_from(&mut policy, self);
         Ok((policy, rolled_back))
     }
 
-    /// The same with the requests that the daemon has rolled back.
+    /// Returns the requests of the policy files, including those that the daemon has rolled back.
     ///
     /// # Errors
-    /// The same as [`Session::policy`].
+    /// As for [`Session::policy`].
     pub fn all_requested(&self, operator: &dyn Operator) -> Result<Policy, Fault> {
         match &self.recording {
             Some(recording) => Ok(Policy { recipes: self.recipes()?, ..recording.policy()? }),
@@ -290,10 +291,10 @@ impl Session {
         }
     }
 
-    /// The recipes: the shipped ones, overridden by the site's.
+    /// The shipped recipes, with the changes of the site's recipe files.
     ///
     /// # Errors
-    /// Files that cannot be read, named directories that do not exist, and all mistakes in readable files.
+    /// If files cannot be read, named directories do not exist, or readable files have mistakes.
     pub fn recipes(&self) -> Result<Arc<Recipes>, Fault> {
         let texts = self.recipe_files()?;
         policy_file::recipes(&texts).map(Arc::new).map_err(|mistakes| Fault::new(Exit::Usage, mistakes))
@@ -302,7 +303,7 @@ impl Session {
     /// The site's recipe files: names and texts.
     ///
     /// # Errors
-    /// Files that cannot be read, and named directories that do not exist.
+    /// If files cannot be read, or named directories do not exist.
     pub fn recipe_files(&self) -> Result<Vec<(String, String)>, Fault> {
         if let Some(recording) = &self.recording {
             return Ok(recording.recipe_files.clone());
@@ -314,19 +315,19 @@ impl Session {
         named(&self.recipe_dirs).and_then(|()| read(&Sources::Dirs(dirs))).map_err(not_read)
     }
 
-    /// A policy of these requests with the recipes; `disruptive` allows changes that disturb traffic, and
-    /// `inferred` allows pinning interrupts whose queue the driver does not report.
+    /// Creates a policy of these requests, with the recipes. `disruptive` allows changes that disturb
+    /// traffic, and `inferred` allows pinning interrupts whose queue the driver does not report.
     ///
     /// # Errors
-    /// The same as [`Session::recipes`].
+    /// As for [`Session::recipes`].
     pub fn policy_of(&self, intents: Vec<Intent>, disruptive: bool, inferred: bool) -> Result<Policy, Fault> {
         Ok(Policy { intents, recipes: self.recipes()?, disruptive, inferred })
     }
 
-    /// The same as [`Session::policy`], for commands that need a policy.
+    /// Reads the policy files, for commands that need a policy.
     ///
     /// # Errors
-    /// The same as [`Session::policy`], and if there are no requests.
+    /// As for [`Session::policy`], or if there are no requests.
     pub fn required_policy(&self, operator: &dyn Operator) -> Result<Merged, Fault> {
         let merged = self.policy(operator)?;
         if merged.sections.is_empty() { Err(self.no_policy()) } else { Ok(merged) }
@@ -338,7 +339,7 @@ impl Session {
             .hint(self.first_steps())
     }
 
-    /// The first steps for an operator without a policy file.
+    /// Tells an operator without a policy file how to begin.
     fn first_steps(&self) -> String {
         let init = "netpolicy init /etc/netpolicy/policy.d/10-host.toml writes a first one from the running services";
         let host = self.source().ok().and_then(|source| source.observe(&Processes::None).ok());
@@ -357,11 +358,11 @@ impl Session {
         }
     }
 
-    /// The requests of the policy files and of applications in this namespace.
+    /// The requests of the policy files, and those of applications in this namespace.
     ///
     /// # Errors
-    /// The same as [`Session::policy`], if the requests cannot be read, if there are none, and if the daemon
-    /// has rolled one back because it harms.
+    /// As for [`Session::policy`]. Also if the requests cannot be read, if there are none, or if the daemon
+    /// has rolled one back because it did harm.
     pub fn whole_policy(&self, source: &dyn HostSource, operator: &dyn Operator) -> Result<Policy, Fault> {
         let (policy, rolled_back) = self.requested(operator)?;
         RolledBackRequest::refuse(&rolled_back, self)?;
@@ -375,16 +376,16 @@ impl Session {
         Ok(policy)
     }
 
-    /// Reports the requests and settings that a placement omits, and the parts of the host that could not be
-    /// read.
+    /// Reports the requests and settings that a placement leaves out, and the parts of the host that could
+    /// not be read.
     pub fn report(planned: &Planned, operator: &dyn Operator) {
         Self::report_again(planned, operator, &mut BTreeSet::new());
     }
 
-    /// Like the previous function, without lines that were already reported: a second stage repeats most
-    /// notes of the first.
+    /// Like [`Session::report`], but omits lines that were already reported, because a second stage repeats
+    /// most notes of the first.
     pub fn report_again(planned: &Planned, operator: &dyn Operator, said: &mut BTreeSet<String>) {
-        // A service has a part per process, and most of their notes are identical.
+        // A service has a part for each process, and most of their notes are identical.
         for part in &planned.placement.parts {
             for note in &part.notes {
                 let line = format!("{}: {note}", part.intent.target);
@@ -411,9 +412,10 @@ impl Session {
         }
     }
 
-    /// Reports active trials: a setting may have its value from a trial, which will restore the previous one.
+    /// Reports the active trials. A setting may have its value from a trial, and gets the previous value at
+    /// the end of that trial.
     pub fn report_trials(&self, operator: &dyn Operator) {
-        // A user who cannot read the journal has no trials in it.
+        // A user who cannot read the journal has started no trial.
         let Ok(history) = self.journal().and_then(|journal| Ok(journal.history()?)) else { return };
         for trial in history.transactions.iter().filter(|t| matches!(t.standing(), Standing::HeldUntil(_))) {
             let name = trial.name();
@@ -426,7 +428,7 @@ impl Session {
         }
     }
 
-    /// The directories of the policy files; `of` returns the directory of a file.
+    /// The directories of the policy files. `of` returns the directory of a file.
     pub fn policy_directories(&self, of: impl Fn(&Path) -> PathBuf) -> Vec<PathBuf> {
         match self.sources() {
             Sources::Dirs(directories) => directories,
@@ -450,7 +452,7 @@ fn described(sources: &Sources) -> String {
     paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ")
 }
 
-/// A default directory may be missing, but a named one must exist.
+/// Checks that directories exist. Only default directories may be missing.
 fn named(dirs: &[PathBuf]) -> Result<(), (PathBuf, std::io::Error)> {
     dirs.iter().try_for_each(|dir| std::fs::metadata(dir).map(drop).map_err(|error| (dir.clone(), error)))
 }

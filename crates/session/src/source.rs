@@ -1,6 +1,6 @@
-//! The source of everything that a command learns about a host: the running kernel, or a recording.
+//! The source of everything that a command learns about a host: the running kernel or a recording.
 //!
-//! Above this trait, `show`, `doctor`, `plan`, `explain` and `verify` are functions of what it returns.
+//! `show`, `doctor`, `plan`, `explain` and `verify` depend only on what this trait returns.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -19,28 +19,28 @@ pub trait HostSource: fmt::Debug {
     /// The network namespace.
     fn id(&self) -> NetnsId;
 
-    /// Observes the host with these processes.
+    /// Observes the host, with these processes.
     ///
     /// # Errors
     /// If the namespace cannot be entered or its devices cannot be listed.
     fn observe(&self, processes: &Processes) -> Result<Host, Fault>;
 
-    /// Finds the processes of each service, and those that could not be judged.
+    /// Finds the processes of each service, and the processes for which this could not be decided.
     ///
     /// # Errors
     /// If processes cannot be listed.
     fn find(&self, services: &[&Match]) -> Result<Vec<FoundProcesses>, Fault>;
 
-    /// Those of these processes that have exited.
+    /// Returns those of these processes that have exited.
     fn ended(&self, pids: BTreeSet<Pid>) -> BTreeSet<Pid>;
 
     /// Adds these processes, which may be in other network namespaces, to an observed host.
     fn add_processes(&self, host: &mut Host, pids: Vec<Pid>);
 
-    /// The requests of applications in this store.
+    /// Reads the requests of applications from this store.
     ///
     /// # Errors
-    /// What could not be read, and why.
+    /// If the store cannot be read; the error names the part and the reason.
     fn app_requests(&self, store: &RequestStore) -> Result<Vec<AppRequest>, Unread>;
 
     /// The processes that hold these sockets, by inode.
@@ -53,9 +53,9 @@ pub trait HostSource: fmt::Debug {
     fn device_names(&self) -> Box<dyn DeviceNames + '_>;
 }
 
-/// The present names of devices.
+/// Finds the present names of devices.
 pub trait DeviceNames {
-    /// The name of this device; `None` if it does not exist, or cannot be found.
+    /// The name of this device; `None` if the device does not exist or cannot be found.
     fn present_name(&mut self, device: DeviceId) -> Option<String>;
 }
 
@@ -71,7 +71,7 @@ impl HostSource for Netns {
     fn find(&self, services: &[&Match]) -> Result<Vec<FoundProcesses>, Fault> {
         let criteria: Vec<Criteria> = services.iter().map(|service| criteria(service)).collect();
         let mut found = find_each(&criteria, None)?;
-        // A match by user or cgroup may include this process itself: exclude it.
+        // A match by user or cgroup may find this process itself: exclude it.
         let own = std::process::id();
         found.iter_mut().for_each(|(processes, _)| processes.retain(|process| process.pid.0 != own));
         Ok(found)
@@ -117,8 +117,8 @@ fn stored(store: &RequestStore) -> Result<Vec<AppRequest>, KernelError> {
     Ok(tasks.chain(sockets).collect())
 }
 
-/// The criteria for a service's processes in any network namespace: observation shows which of them receive
-/// through a device of this one.
+/// The criteria for a service's processes in any network namespace. Which of them receive through a device of
+/// this namespace is observed later.
 fn criteria(matching: &Match) -> Criteria {
     let Match { unit, cgroup, exe, pod, container, port, uid } = matching.clone();
     Criteria { exe, cgroup, unit, pod, container, port, uid, netns: None }

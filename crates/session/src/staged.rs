@@ -1,7 +1,7 @@
-//! Plans and commits once, or twice if the first plan recreates queues: the settings of a queue can only be
-//! planned once the queue exists. The known part of the second stage is checked before the first. Each stage
-//! is a separate transaction; they are undone in reverse order. If the second stage fails, the first is
-//! rolled back, too.
+//! Plans and commits once, or twice if the first plan recreates queues, because the settings of a queue can
+//! only be planned once it exists. The known part of the second stage is checked before the first stage is
+//! committed. Each stage is a separate transaction; they are undone in reverse order. If the second stage
+//! fails, the first is rolled back, too.
 
 use std::collections::BTreeSet;
 
@@ -18,16 +18,16 @@ use crate::idle::IdleComparison;
 use crate::operator::Operator;
 use crate::session::Session;
 
-/// The number of stages: queues, and the settings of queues. If a device would recreate its queues again for
-/// the same values, it did not keep these values, which read-back has reported in the first stage.
+/// The maximum number of stages: one for queues, and one for their settings. A device that would recreate its
+/// queues again for the same values did not keep these values; the first stage has already reported that.
 const STAGES_MAX: usize = 2;
 
 /// The wording of a command's outcome.
 #[derive(Clone, Copy, Debug)]
 pub struct OutcomeWords<'a> {
-    /// Why there is nothing to change; `None` for the default message of the policy files.
+    /// Why there is nothing to change; `None` for the default message.
     pub nothing: Option<&'a str>,
-    /// The action that was completed, as one word.
+    /// What was done, in one word.
     pub done: &'a str,
 }
 
@@ -77,7 +77,7 @@ fn report_waiting_offloads(changes: &Plan, netns: &Netns, operator: &dyn Operato
     report_unswitched(&|device, offload| switched.contains(&(device.id, offload)), netns, operator)
 }
 
-/// Reports offloads, among these, that do not have the requested state.
+/// Reports offloads that do not have the requested state. `switched` selects the offloads.
 ///
 /// # Errors
 /// If the host cannot be observed.
@@ -102,12 +102,12 @@ pub fn report_unswitched(
     Ok(())
 }
 
-/// State shared by the stages.
+/// The state that the stages share.
 #[derive(Default)]
 struct SoFar {
-    /// The changes so far.
+    /// The changes of all stages so far.
     changes: Plan,
-    /// The notes already reported.
+    /// The notes that were already reported.
     said: BTreeSet<String>,
 }
 
@@ -148,7 +148,8 @@ fn stage(
     Ok((kept, first_stage))
 }
 
-/// Rolls back the first stage after the second failed, so that the queues return to their previous state.
+/// Rolls back the first stage because the second has failed, so that the queues return to their previous
+/// state.
 fn taken_back(fault: Fault, earlier: TransactionName, session: &Session, operator: &dyn Operator) -> Fault {
     let undone = session
         .journal()

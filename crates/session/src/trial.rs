@@ -1,11 +1,11 @@
-//! Confirms what is on trial.
+//! Confirms a transaction that is on trial.
 
 use apply::{Journal, Standing, Transaction, TransactionName};
 
 use crate::clock;
 use crate::fault::Fault;
 
-/// Confirms one transaction: the named one, or the newest one on trial. Returns its name.
+/// Confirms a transaction on trial: the named one, or the newest. Returns its name.
 ///
 /// # Errors
 /// If no transaction is on trial, or its deadline has passed.
@@ -20,7 +20,7 @@ pub fn confirm(name: Option<TransactionName>, journal: &Journal) -> Result<Trans
 
 fn on_trial(journal: &Journal) -> Result<TransactionName, Fault> {
     let history = journal.history()?;
-    // The candidate of a running comparison has a deadline, too, and is not on trial.
+    // The candidate of a running comparison has a deadline, but is not on trial.
     let is_on_trial =
         |t: &&Transaction| matches!(t.standing(), Standing::HeldUntil(_)) && t.begin().owned_by.is_none();
     let held = history.transactions.iter().rev().find(is_on_trial);

@@ -1,4 +1,4 @@
-//! Checks which directories only root and this user can change. A user who can write to the journal decides
+//! Checks that only root and this user can change a directory. A user who can write to the journal decides
 //! what a rollback writes to the host, and a user who can write to one of its parent directories can replace
 //! the journal.
 
@@ -18,7 +18,7 @@ const GROUP_WRITES: u32 = 0o020;
 const ALL_WRITE: u32 = 0o002;
 const STICKY: u32 = 0o1000;
 
-/// Maximum number of symbolic links that are followed, as in the kernel (`MAXSYMLINKS`).
+/// The maximum number of symbolic links that are followed, as in the kernel (`MAXSYMLINKS`).
 const LINKS_MAX: usize = 40;
 
 /// The extended attribute of a file with an access control list.
@@ -29,10 +29,10 @@ const ACL: &str = "system.posix_acl_access";
 /// its owner can list it.
 ///
 /// # Errors
-/// The directory, and who can change it.
+/// If another user can change the directory; the error names that user's right.
 pub(crate) fn check_state_dir(state_dir: &Path) -> Result<(), Fault> {
     for directory in [state_dir.to_owned(), state_dir.join("journal")] {
-        // If a user cannot search a directory, the command fails anyway.
+        // If this user cannot search a directory, the command fails for that reason anyway.
         if let Some(found) = untrusted(&directory).map_err(|error| Fault::file(&directory, error))? {
             let words =
                 format!("{found}, and a user who can write there decides what a rollback sets on this host");
@@ -47,7 +47,7 @@ pub(crate) fn check_state_dir(state_dir: &Path) -> Result<(), Fault> {
 /// Refuses a path that users other than root and this one can change or replace.
 ///
 /// # Errors
-/// The component of the path, and who can change it, or why the path could not be inspected.
+/// If another user can change a component of the path, or if a component cannot be inspected.
 pub fn check(path: &Path) -> io::Result<()> {
     match untrusted(path)? {
         Some(found) => Err(io::Error::new(io::ErrorKind::PermissionDenied, found.to_string())),
@@ -68,8 +68,8 @@ impl fmt::Display for Untrusted {
     }
 }
 
-/// The first component of `path` that another user can change. The walk ends at the first component that does
-/// not exist, or that this user cannot inspect.
+/// The first component of `path` that another user can change. The search ends at the first component that
+/// does not exist or that this user cannot inspect.
 fn untrusted(path: &Path) -> io::Result<Option<Untrusted>> {
     let trusted = Trusted::current();
     let absolute = std::path::absolute(path)?;
@@ -148,7 +148,7 @@ struct Owner {
 
 impl Owner {
     fn of(path: &Path, found: &Metadata) -> Self {
-        // With an access control list, the group bits are the mask of what the list grants.
+        // If there is an access control list, the group bits are the mask of the rights that it grants.
         let has_acl = found.mode() & GROUP_WRITES != 0
             && rustix::fs::lgetxattr_query(path, ACL).is_ok_and(|length| length > 0);
         Self { uid: found.uid(), gid: found.gid(), mode: found.mode(), has_acl }
@@ -158,14 +158,14 @@ impl Owner {
 /// The users whose directories this process trusts.
 struct Trusted {
     ours: u32,
-    /// The owner of `/`, in a user namespace that does not map the host's root.
+    /// The owner of `/` in a user namespace that does not map the host's root.
     above: Option<u32>,
 }
 
 impl Trusted {
     fn current() -> Self {
         let ours = rustix::process::geteuid().as_raw();
-        // All directories owned by the host's root appear there with the overflow uid.
+        // In such a namespace, all directories of the host's root appear with the overflow uid.
         let above = linux::machine::has_unmapped_users()
             .then(|| fs::symlink_metadata("/").map(|root| root.uid()).ok())
             .flatten();
@@ -176,8 +176,8 @@ impl Trusted {
         uid == self.ours || uid == ROOT || self.above == Some(uid)
     }
 
-    /// Why a component is not trusted. In a sticky parent directory, other users cannot replace files that
-    /// they do not own.
+    /// Why a component is not trusted; `None` if it is. In a sticky parent directory, other users cannot
+    /// replace files that they do not own.
     fn refusal(&self, owner: &Owner, on_the_way: bool) -> Option<String> {
         let Owner { uid, gid, mode, has_acl } = *owner;
         let sticky = on_the_way && mode & STICKY != 0;
@@ -190,7 +190,8 @@ impl Trusted {
         if has_acl && !sticky {
             return Some("its access control list lets other users write to it (getfacl)".to_owned());
         }
-        // A user's group often contains only that user; root's files must not be writable by any other group.
+        // A user's group often contains only that user. The files of root, however, must not be writable by
+        // any other group.
         if self.ours == ROOT && gid != ROOT && mode & GROUP_WRITES != 0 && !sticky {
             return Some(format!("its group (gid {gid}) can write to it (mode {:o})", mode & 0o7777));
         }

@@ -7,7 +7,7 @@ use crate::Fault;
 use crate::recording::{Applied, AppliedValue, Recording};
 use crate::report::{DriftReport, UnreadCause};
 
-/// A change in force, and the transaction that made it.
+/// A change in force, and its transaction.
 #[derive(Clone, Debug)]
 pub struct InForce {
     /// The transaction.
@@ -16,14 +16,15 @@ pub struct InForce {
     pub change: Change,
 }
 
-/// The changes in force, one per setting: that of the newest transaction, if several changed it.
+/// The changes in force, one per setting. If several transactions changed a setting, the change of the newest
+/// is returned.
 ///
 /// # Errors
 /// If the journal cannot be read.
 pub fn in_force(journal: &Journal) -> Result<Vec<InForce>, Fault> {
     let mut newest: Vec<InForce> = Vec::new();
     for transaction in journal.history()?.transactions.iter().rev() {
-        // Within a transaction, too, the last change of a setting is the effective one.
+        // If a transaction changes a setting several times, its last change is in force.
         let changes: Vec<Change> = transaction.live_changes().cloned().collect();
         for change in changes.into_iter().rev() {
             if !newest.iter().any(|known| known.change.to().same_knob(change.to())) {
@@ -39,7 +40,7 @@ pub fn in_force(journal: &Journal) -> Result<Vec<InForce>, Fault> {
 /// Compares every setting of every transaction in force with the host.
 ///
 /// # Errors
-/// The same as [`in_force`].
+/// As for [`in_force`].
 pub fn compared(journal: &Journal, recording: Option<&Recording>) -> Result<DriftReport, Fault> {
     let in_force = in_force(journal)?;
     let values = match recording {
@@ -53,7 +54,7 @@ pub fn compared(journal: &Journal, recording: Option<&Recording>) -> Result<Drif
             AppliedValue::Found(found) => {
                 found.iter().for_each(|found| report.drifted(transaction.name(), change, found));
             }
-            // Object and setting have their own columns.
+            // Object and setting have their own columns, so the message need not name them.
             AppliedValue::Unread { cause, why } => {
                 report.unreadable(transaction.name(), change, cause, why);
             }
@@ -62,10 +63,10 @@ pub fn compared(journal: &Journal, recording: Option<&Recording>) -> Result<Drif
     Ok(report)
 }
 
-/// The changes in force with the values that the kernel reports now, for a recording.
+/// The changes in force, with the values that the kernel reports now, for a recording.
 ///
 /// # Errors
-/// The same as [`in_force`].
+/// As for [`in_force`].
 pub fn recorded(journal: &Journal) -> Result<Vec<Applied>, Fault> {
     let in_force = in_force(journal)?;
     let values = values(&in_force);
@@ -77,7 +78,7 @@ pub fn recorded(journal: &Journal) -> Result<Vec<Applied>, Fault> {
     Ok(applied.collect())
 }
 
-/// The values of these settings, from the kernel.
+/// Reads the values of these settings from the kernel.
 fn values(in_force: &[InForce]) -> Vec<AppliedValue> {
     let mut kernel = linux::Kernel::new();
     let value = |InForce { transaction, change }: &InForce| {

@@ -1,4 +1,4 @@
-//! The bound on the wake-up latency of CPUs: in force while this process holds its file.
+//! Limits the wake-up latency of CPUs. The limit is in force while this process holds a file open.
 
 use linux::WakeLatency;
 use model::{Intent, Mechanism, RecipeValue};
@@ -7,11 +7,10 @@ use crate::fault::Fault;
 use crate::operator::Operator;
 use crate::session::Session;
 
-/// Holds the given bound, or else that of the policy's recipe.
+/// Holds the given limit or, without one, that of the policy's recipe.
 ///
 /// # Errors
-/// The kernel refused the given bound. If the recipe's bound cannot be held, that is reported, and the
-/// command continues.
+/// If the kernel refuses the given limit. A refusal of the recipe's limit is only reported.
 pub fn hold(
     given: Option<u32>,
     intent: &Intent,
@@ -31,23 +30,23 @@ pub fn hold(
     Ok(wake.held.map(|(_, held)| held))
 }
 
-/// A bound that follows the desired value.
+/// A limit on the wake-up latency that can change over time.
 #[derive(Debug, Default)]
 pub struct HeldWake {
     held: Option<(u32, WakeLatency)>,
-    /// A bound that could not be held, to avoid repeated attempts.
+    /// The limit that could not be held, so that it is not tried again.
     refused: Option<u32>,
 }
 
 impl HeldWake {
-    /// Holds this bound from now on, in microseconds, instead of any other. If that fails, returns the reason
-    /// once.
+    /// Replaces the limit by this one, in microseconds. If that fails, returns the reason, but only once for
+    /// the same limit.
     pub fn hold(&mut self, wanted: Option<u32>) -> Option<String> {
         let held = self.held.as_ref().map(|(micros, _)| *micros);
         if wanted == held || wanted.is_some() && wanted == self.refused {
             return None;
         }
-        // Hold the new bound before releasing the old one.
+        // Hold the new limit before releasing the old one.
         let taken = wanted.map(|micros| WakeLatency::hold(micros).map(|wake| (micros, wake))).transpose();
         self.refused = if taken.is_err() { wanted } else { None };
         match taken {

@@ -1,5 +1,5 @@
-//! Recordings with random changes: none makes netpolicy fail otherwise than by an error. `MUTATIONS=N` makes more
-//! of them; the fuzz target of the same name searches.
+//! Changes recordings at random: netpolicy must either accept or refuse each of them, without a panic.
+//! `MUTATIONS=N` sets their number. The fuzz target of the same name searches systematically.
 
 #[path = "../../../fuzz/src/recording.rs"]
 mod recording;
@@ -7,7 +7,7 @@ mod recording;
 /// The number of changed recordings.
 const MUTATIONS: u64 = 300;
 
-/// The changes of each; the first is often the only one that is reached.
+/// The maximum number of changes to each recording. Often, only the first one is reached.
 const EDITS: usize = 3;
 
 #[test]

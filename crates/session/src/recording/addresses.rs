@@ -1,20 +1,20 @@
 //! Pseudonyms of IP addresses that preserve prefixes and the kind of address.
 //!
-//! As in Crypto-PAn (Xu, Fan, Ammar, Moon: Prefix-Preserving IP Address Anonymization, 2002), each bit is
-//! flipped or kept depending on a keyed function of the bits before it. Two addresses therefore share as many
-//! leading bits after as before, and different addresses stay different.
+//! As in Crypto-PAn (Xu, Fan, Ammar, Moon: Prefix-Preserving IP Address Anonymization, 2002), a keyed
+//! function of the preceding bits decides whether a bit is flipped. Two pseudonyms therefore share exactly as
+//! many leading bits as their addresses do.
 //!
-//! A bit is kept if both values of it lead to addresses of different kinds ([`SPECIAL_4`], [`SPECIAL_6`]):
-//! every kind maps to itself, as in netconan. Loopback addresses stay loopback, private ones private, and no
-//! other becomes one. The price is that a public address next to a special block keeps the bits that it shares
-//! with the block, at most 15 of IPv4.
+//! A bit is kept if its two values lead to addresses of different kinds ([`SPECIAL_4`], [`SPECIAL_6`]).
+//! Therefore a pseudonym is of the same kind as its address, as in netconan: loopback, private and so on. The
+//! price is that a public address next to a special block keeps the bits that it shares with the block, at
+//! most 15 of IPv4.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// A block of addresses: the leading bits, and how many.
+/// A block of addresses: its leading bits, and their number.
 type Block<T> = (T, u32);
 
-/// The blocks of IPv4 with a meaning of their own. Source: IANA IPv4 Special-Purpose Address Registry.
+/// The IPv4 blocks with a special meaning. Source: IANA IPv4 Special-Purpose Address Registry.
 const SPECIAL_4: [Block<u32>; 9] = [
     (0, 8),
     (0x0a00_0000, 8),
@@ -27,19 +27,19 @@ const SPECIAL_4: [Block<u32>; 9] = [
     (0xf000_0000, 4),
 ];
 
-/// The same for IPv6: unspecified and loopback in `::/64`, NAT64, unique local, link local, multicast. Source:
-/// IANA IPv6 Special-Purpose Address Registry.
+/// The IPv6 blocks with a special meaning: unspecified and loopback in `::/64`, NAT64, unique local, link
+/// local, multicast. Source: IANA IPv6 Special-Purpose Address Registry.
 const SPECIAL_6: [Block<u128>; 5] =
     [(0, 64), (0x0064_ff9b << 96, 96), (0xfc00 << 112, 7), (0xfe80 << 112, 10), (0xff00 << 112, 8)];
 
-/// A keyed function of leading bits: whether the next bit is flipped. The arguments are the family (4 or 6),
-/// the number of bits, and the bits.
+/// A keyed function that decides which bits of an address are flipped.
 pub(super) trait Flip {
-    /// Whether the bit after these is flipped.
+    /// Whether to flip the bit after these leading bits. `family` is 4 or 6, and `length` is the number of
+    /// bits.
     fn flips(&mut self, family: u8, length: u32, bits: u128) -> bool;
 }
 
-/// The pseudonym of an address.
+/// Returns the pseudonym of an address.
 pub(super) fn pseudonym(address: IpAddr, flip: &mut impl Flip) -> IpAddr {
     match address {
         IpAddr::V4(four) => IpAddr::V4(of_4(four, flip)),
@@ -71,7 +71,8 @@ fn flipped(family: u8, width: u32, bits: u128, special: &[Block<u128>], flip: &m
     let mut result = bits;
     for length in 0..width {
         let before = leading(bits, length, width);
-        // Both values of this bit lead to the same kind unless a special block begins with the bits before it.
+        // If a special block begins with the bits before this one, the two values of this bit may lead to
+        // different kinds.
         let divides = |(first, of): &Block<u128>| *of > length && leading(*first, length, width) == before;
         if !special.iter().any(divides) && flip.flips(family, length, before) {
             result ^= 1 << (width - 1 - length);
@@ -80,7 +81,7 @@ fn flipped(family: u8, width: u32, bits: u128, special: &[Block<u128>], flip: &m
     result
 }
 
-/// The leading bits of an address of this width.
+/// The first `length` bits of an address of this width.
 const fn leading(bits: u128, length: u32, width: u32) -> u128 {
     if length == 0 { 0 } else { bits >> (width - length) }
 }
@@ -91,7 +92,7 @@ mod test {
 
     use super::*;
 
-    /// A function with no pattern that a mistake could hide in.
+    /// Flips bits without a regular pattern, so that the tests find mistakes.
     struct Mixed;
 
     impl Flip for Mixed {
@@ -126,7 +127,7 @@ mod test {
         }
     }
 
-    /// Addresses at and next to the border of every special block, and others.
+    /// Addresses inside and next to the borders of every special block, and others.
     fn addresses() -> Vec<IpAddr> {
         let mut all = Vec::new();
         for (first, length) in SPECIAL_4 {
@@ -174,7 +175,8 @@ mod test {
         let is_fixed = |address: &IpAddr| pseudonym(*address, &mut Mixed) == *address;
         for pair in all.windows(2).chain(all.chunks(97)) {
             let [one, other] = [pair[0], pair[pair.len() - 1]];
-            // Loopback, broadcast and unspecified addresses are kept, whatever is next to them.
+            // Loopback, broadcast and unspecified addresses are kept, so they may share more bits with
+            // others, or fewer.
             if is_fixed(&one) || is_fixed(&other) || one.is_ipv4() != other.is_ipv4() {
                 continue;
             }

@@ -1,8 +1,8 @@
-//! One host on file: everything that `show`, `doctor`, `plan`, `explain`, `history` and `verify` learn about a
-//! host, so that they print the same for the file as on the host.
+//! A recording: a file with everything that `show`, `doctor`, `plan`, `explain`, `history` and `verify` learn
+//! about a host, so that they print the same from the file as on the host.
 //!
-//! The file has only fields of the types below: what a type does not name is not written. [`redacted`]
-//! replaces the names, addresses and users in it.
+//! The file has only the fields of the types below. [`redacted`] replaces the names, addresses and users in
+//! it.
 
 mod addresses;
 mod pseudonyms;
@@ -51,10 +51,10 @@ pub const KIND: &str = "recording";
 /// The maximum size of a file. A host with 64 queues and 1000 sockets takes less than 1 MB.
 pub const RECORDING_BYTES_MAX: u64 = 64 << 20;
 
-/// The maximum number of lines of the program's log.
+/// The maximum number of lines of the log in a recording.
 pub const LOG_LINES_MAX: usize = 1024;
 
-/// One host on file.
+/// A recording of a host.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Recording {
@@ -64,23 +64,23 @@ pub struct Recording {
     pub format: u32,
     /// Whether names, addresses and users are pseudonyms.
     pub redacted: bool,
-    /// Who recorded what, and when.
+    /// The host, the time and the program of the recording.
     pub made: Made,
-    /// The options that the recording command had.
+    /// The options of the command that recorded.
     pub options: Options,
     /// The boot's id.
     pub boot_id: String,
     /// The host, with the processes that use its network and those that requests name.
     pub host: Host,
-    /// The processes of the host that an observation of all networking processes finds.
+    /// The processes that use the network, out of the processes of `host`.
     pub networking: Vec<Pid>,
-    /// The requested processes that had exited when the host was observed.
+    /// The processes that requests name, but that had exited when the host was observed.
     pub ended: Vec<Pid>,
-    /// The requests of applications.
+    /// The requests of applications, or why they cannot be read.
     pub app_requests: Result<Vec<AppRequest>, Unread>,
-    /// The requests of the policy files, or why they are refused.
+    /// The requests of the policy files, or why the files are refused.
     pub policy: Result<Policy, RecordedFault>,
-    /// Whether the policy files have any section.
+    /// Whether the policy files contain any section.
     pub has_sections: bool,
     /// The processes of each service.
     pub services: Vec<ServiceProcesses>,
@@ -88,7 +88,7 @@ pub struct Recording {
     pub recipe_files: Vec<(String, String)>,
     /// The transactions, or why they cannot be read.
     pub journal: Result<RecordedJournal, RecordedFault>,
-    /// The values of the settings in force.
+    /// The settings in force, with their values on the host.
     pub applied: Vec<Applied>,
     /// The standing proofs, or why they cannot be read.
     pub proofs: Result<Proofs, String>,
@@ -96,11 +96,11 @@ pub struct Recording {
     pub last_measured: Vec<String>,
     /// What `doctor` counted and measured.
     pub doctor: DoctorFacts,
-    /// What netpolicy reported while it recorded.
+    /// The messages of netpolicy while it recorded.
     pub log: Vec<String>,
 }
 
-/// Who recorded what, and when.
+/// The host, the time and the program of a recording.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Made {
@@ -114,7 +114,7 @@ pub struct Made {
     pub left_out: Vec<String>,
 }
 
-/// The options of a command that determine which host and which files it is about.
+/// The options of a command that select the host and the files.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Options {
@@ -134,9 +134,9 @@ pub struct Options {
 pub struct RecordedFault {
     /// The exit code.
     pub exit: u8,
-    /// The error, and its sources in order.
+    /// The error, followed by its sources in order.
     pub causes: Vec<String>,
-    /// What the operator can do about it.
+    /// A remedy for the operator.
     pub hint: Option<String>,
 }
 
@@ -148,7 +148,7 @@ pub struct ServiceProcesses {
     pub matching: Match,
     /// The processes.
     pub found: Vec<ProcessId>,
-    /// The processes that could not be judged.
+    /// The processes for which netpolicy could not decide whether they belong to the service.
     pub unjudged: Vec<Unread>,
 }
 
@@ -168,13 +168,13 @@ pub struct Applied {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum AppliedValue {
-    /// What the kernel reports.
+    /// The values that the kernel reports.
     Found(Vec<Setting>),
-    /// The kernel reports nothing.
+    /// The kernel does not report the value.
     Unread {
-        /// What became of the setting.
+        /// The likely cause.
         cause: UnreadCause,
-        /// The kernel's words.
+        /// The kernel's message.
         why: String,
     },
 }
@@ -201,11 +201,11 @@ pub struct DoctorFacts {
     pub peers: Vec<Peer>,
     /// See [`Host::pressure`].
     pub pressure: Option<Pressure>,
-    /// Whether response times of a service were measured.
+    /// Whether response times of any service were measured.
     pub timed: bool,
-    /// The findings of those measurements.
+    /// The findings of these measurements.
     pub measured: Vec<Finding>,
-    /// What could not be counted or measured, as `doctor` reports it.
+    /// The messages of `doctor` about what could not be counted or measured.
     pub said: Vec<String>,
 }
 
@@ -219,7 +219,7 @@ pub struct Peer {
     pub name: Label,
     /// A file that refers to the peer's namespace.
     pub netns: String,
-    /// Whether its TSO is on; `None` if that could not be read.
+    /// Whether the peer's TSO is on; `None` if that could not be read.
     pub tso: Option<bool>,
 }
 
@@ -237,7 +237,7 @@ impl From<(&DeviceId, &VethPeer)> for Peer {
     }
 }
 
-/// What `doctor` and `show` found on the host, for a recording.
+/// What `doctor` and `show` found on the host, as input for a recording.
 #[derive(Debug)]
 pub struct Observed {
     /// The host.
@@ -250,10 +250,10 @@ pub struct Observed {
     pub last_measured: Vec<String>,
 }
 
-/// Why bytes are not a recording that this program reads.
+/// Why bytes are not a recording that this program can read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotARecording {
-    /// The text is something else.
+    /// The text is not a recording.
     #[error("it is not a recording of `netpolicy record`")]
     Other,
     /// The text ends too early.
@@ -278,11 +278,11 @@ struct Head {
 }
 
 impl Recording {
-    /// Records a host with everything that belongs to a session on it.
+    /// Records a host, with the journal, the policy files and all other data of the session.
     ///
     /// # Errors
-    /// If the kernel reports no boot id, or processes cannot be listed. What else cannot be read is part of
-    /// the recording.
+    /// If the kernel reports no boot id, or processes cannot be listed. Other failures become part of the
+    /// recording.
     pub fn new(
         session: &Session,
         source: &dyn HostSource,
@@ -364,7 +364,7 @@ impl Recording {
         })
     }
 
-    /// Parses a recording. Total: any bytes give a result.
+    /// Parses a recording. Every input gives a recording or an error.
     ///
     /// # Errors
     /// If the bytes are not a recording of this format.
@@ -390,7 +390,7 @@ impl Recording {
         serde_json::from_slice(bytes).map_err(|error| NotARecording::Damaged(error.to_string()))
     }
 
-    /// The text of the file.
+    /// Formats the recording as the text of a file.
     pub fn to_text(&self) -> String {
         let mut text = serde_json::to_string(self).expect("keys of all our types are text");
         text.push('\n');
@@ -400,21 +400,21 @@ impl Recording {
     /// The journal of the recorded host.
     ///
     /// # Errors
-    /// The error of the recorded host.
+    /// If the journal could not be read on the recorded host.
     pub fn journal(&self) -> Result<Journal, Fault> {
         let journal = self.journal.as_ref().map_err(RecordedFault::to_fault)?;
         Ok(Journal::recorded(Arc::new(journal.clone()), self.boot_id.clone()))
     }
 
-    /// The requests of the policy files of the recorded host.
+    /// The requests of the policy files on the recorded host.
     ///
     /// # Errors
-    /// The error of the recorded host.
+    /// If the policy files were refused on the recorded host.
     pub fn policy(&self) -> Result<Policy, Fault> {
         self.policy.clone().map_err(|fault| fault.to_fault())
     }
 
-    /// The recorded value of a setting in force.
+    /// The recorded value of a setting that is in force.
     pub fn applied_value(&self, one: &InForce) -> AppliedValue {
         let is_it = |applied: &&Applied| {
             applied.transaction == one.transaction.name() && applied.setting == *one.change.to()
@@ -427,7 +427,7 @@ impl Recording {
     }
 }
 
-/// Whether text begins like a recording, which may be cut short or damaged.
+/// Whether a text begins like a recording, which may be truncated or damaged.
 fn is_like_a_recording(bytes: &[u8]) -> bool {
     bytes.starts_with(format!("{{\"kind\":\"{KIND}\"").as_bytes())
 }
@@ -443,10 +443,10 @@ impl Options {
     }
 }
 
-/// The maximum number of sources of an error.
+/// The maximum number of recorded sources of an error.
 const CAUSES_MAX: usize = 16;
 
-/// An error of the recorded host.
+/// An error from the recorded host.
 #[derive(Debug)]
 struct RecordedError {
     words: String,
@@ -487,7 +487,7 @@ impl RecordedFault {
     }
 }
 
-/// A recording as the source of a host.
+/// A recorded host as the source of observations.
 #[derive(Clone, Debug)]
 pub(crate) struct Recorded(pub(crate) Arc<Recording>);
 

@@ -1,7 +1,7 @@
-//! Stable pseudonyms for the names, addresses and users of a host.
+//! Replaces the names, addresses and users of a host by stable pseudonyms.
 //!
-//! A pseudonym is a keyed hash of what it replaces: the same key gives the same pseudonyms in every recording,
-//! so that recordings of one host can be compared. Without the key, a name cannot be tested for its pseudonym.
+//! A pseudonym is a keyed hash. The same key gives the same pseudonyms in every recording, so recordings of
+//! one host can be compared. Without the key, nobody can test whether a pseudonym stands for a given name.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -17,7 +17,7 @@ use super::addresses::{self, Flip};
 /// The length of a key in bytes.
 pub const KEY_BYTES: usize = 32;
 
-/// What a name belongs to: the beginning of its pseudonym.
+/// The kind of object that has a name. It determines the beginning of the pseudonym.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum NameOf {
     Host,
@@ -45,31 +45,33 @@ impl NameOf {
     }
 }
 
-/// The pseudonyms of one key.
+/// Computes the pseudonyms for one key.
 #[derive(Debug)]
 pub struct Pseudonyms {
     key: [u8; KEY_BYTES],
-    /// The names that are known to be names, so that they are found in texts, too.
+    /// All names found so far, so that they are also found in texts.
     names: BTreeMap<String, NameOf>,
     users: BTreeMap<u32, u32>,
     flips: BTreeMap<(u8, u32, u128), bool>,
 }
 
-/// The number of hexadecimal digits in a pseudonym: 32 bits, so that 1000 names collide once in 10 000 hosts.
+/// The number of hexadecimal digits in a pseudonym: with 32 bits, one host in 10 000 has a collision among
+/// 1000 names.
 const DIGITS: usize = 8;
 const DEVICE_DIGITS: usize = 6;
 
-/// The user that the kernel reports for users without a number here. Kernel: `include/linux/highuid.h` `DEFAULT_OVERFLOWUID`.
+/// The uid that the kernel reports for users who have none in this namespace. Kernel:
+/// `include/linux/highuid.h` `DEFAULT_OVERFLOWUID`.
 const OVERFLOW_UID: u32 = 65_534;
 
-/// The first user id of pseudonyms, above those that systems use, and the number of them.
+/// The first uid used as a pseudonym, above those that systems use, and the number of such uids.
 const USERS_BEGIN: u32 = 100_000;
 const USERS: u32 = 1_000_000;
 
-/// The maximum number of remembered bits of addresses; others are computed again.
+/// The maximum number of remembered results of the keyed function for addresses; others are computed again.
 const FLIPS_MAX: usize = 1 << 20;
 
-/// Directories of executables that say nothing about a host.
+/// Names of directories that reveal nothing about a host.
 const PUBLIC_DIRS: [&str; 29] = [
     "bin",
     "dev",
@@ -103,7 +105,7 @@ const PUBLIC_DIRS: [&str; 29] = [
 ];
 
 impl Pseudonyms {
-    /// The pseudonyms of this key.
+    /// Creates the pseudonyms for this key.
     pub const fn new(key: [u8; KEY_BYTES]) -> Self {
         Self { key, names: BTreeMap::new(), users: BTreeMap::new(), flips: BTreeMap::new() }
     }
@@ -124,8 +126,8 @@ impl Pseudonyms {
         text
     }
 
-    /// Notes that this is a name, and returns its pseudonym. A name that the kernel or systemd gives to
-    /// devices of every host stays.
+    /// Records that a text is a name, and returns its pseudonym. Names that the kernel or systemd gives to
+    /// devices of any host are kept.
     pub(super) fn name(&mut self, of: NameOf, name: &str) -> String {
         let is_public = match of {
             NameOf::Device => is_common_device(name),
@@ -140,7 +142,7 @@ impl Pseudonyms {
     }
 
     fn pseudonym(&self, of: NameOf, name: &str) -> String {
-        // A VLAN keeps its number, and its relation to the device below it.
+        // Keep the number of a VLAN, and its relation to the device below it.
         if of == NameOf::Device
             && let Some((lower, vlan)) = name.rsplit_once('.')
             && !lower.is_empty()
@@ -151,12 +153,12 @@ impl Pseudonyms {
             return format!("{lower}.{vlan}");
         }
         let digits = self.digits("name", name);
-        // A device's name has at most 15 bytes, with the number of its VLAN.
+        // A device's name has at most 15 bytes, including the number of its VLAN.
         let length = if of == NameOf::Device { DEVICE_DIGITS } else { DIGITS };
         format!("{}{}", of.prefix(), &digits[..length])
     }
 
-    /// The pseudonym of a path: each part of it, unless it is a directory of every host.
+    /// The pseudonym of a path: every component is replaced, except numbers and public directories.
     pub(super) fn path(&mut self, path: &str) -> String {
         let part = |part: &str| match part {
             "" | "." | ".." => part.to_owned(),
@@ -173,7 +175,7 @@ impl Pseudonyms {
         path.split('/').map(part).collect::<Vec<_>>().join("/")
     }
 
-    /// The pseudonym of a user; root and the kernel's overflow user (nobody) stay.
+    /// The pseudonym of a user. Root and the kernel's overflow user (nobody) are kept.
     pub(super) fn user(&mut self, uid: u32) -> u32 {
         if [0, OVERFLOW_UID, u32::MAX].contains(&uid) {
             return uid;
@@ -191,7 +193,7 @@ impl Pseudonyms {
         USERS_BEGIN + pseudonym
     }
 
-    /// The pseudonym of a MAC address, locally administered.
+    /// The pseudonym of a MAC address, which is a locally administered address.
     pub(super) fn mac(&self, mac: &str) -> String {
         if mac.bytes().all(|byte| matches!(byte, b'0' | b':')) || mac == "ff:ff:ff:ff:ff:ff" {
             return mac.to_owned();
@@ -201,14 +203,14 @@ impl Pseudonyms {
         format!("02:{}", rest.join(":"))
     }
 
-    /// The same for the bytes of an address.
+    /// The pseudonym of a MAC address in bytes.
     pub(super) fn mac_bytes(&self, mac: &[u8]) -> Vec<u8> {
         let text: Vec<String> = mac.iter().map(|byte| format!("{byte:02x}")).collect();
         let is = self.mac(&text.join(":"));
         is.split(':').filter_map(|byte| u8::from_str_radix(byte, 16).ok()).collect()
     }
 
-    /// Whether an address is among the parts of a text.
+    /// Whether a text contains an address.
     pub(super) fn has_address(&mut self, text: &str) -> bool {
         text.split(|c: char| !is_of_chunk(c)).any(|part| self.address(part).is_some())
     }
@@ -218,12 +220,13 @@ impl Pseudonyms {
         addresses::pseudonym(address, self)
     }
 
-    /// The pseudonym of an address and port; the port stays.
+    /// The pseudonym of a socket address, with the same port.
     pub(super) fn socket(&mut self, address: SocketAddr) -> SocketAddr {
         SocketAddr::new(self.ip(address.ip()), address.port())
     }
 
-    /// A secret of the same length: a repeated pair of bytes, which makes a hash symmetric, is not one.
+    /// The pseudonym of a secret, with the same length. A repeated pair of bytes, which makes a hash
+    /// symmetric, is no secret and is kept.
     pub(super) fn secret(&self, secret: &[u8]) -> Vec<u8> {
         if secret.chunks(2).all(|pair| secret.starts_with(pair)) {
             return secret.to_vec();
@@ -232,13 +235,13 @@ impl Pseudonyms {
         hash.iter().copied().cycle().take(secret.len()).collect()
     }
 
-    /// An identifier without meaning.
+    /// The pseudonym of an identifier.
     pub(super) fn opaque(&self, id: &str) -> String {
         self.digits("id", id)
     }
 
-    /// A text of which only words of netpolicy's own messages, numbers and pseudonyms are left. Known names
-    /// are found as whole words, the longest first.
+    /// The pseudonym of a text: only words of netpolicy's own messages, numbers and pseudonyms remain. Known
+    /// names are found as whole words, and longer names first.
     pub(super) fn text(&mut self, text: &str) -> String {
         // The socket address of a link-local address has a scope: `[fe80::1%2]:546`.
         if let Some(address) = self.address(text) {
@@ -249,7 +252,7 @@ impl Pseudonyms {
         while let Some(first) = rest.chars().next() {
             let chunk_end = rest.find(|c: char| !is_of_chunk(c)).unwrap_or(rest.len());
             let chunk = rest[..chunk_end].trim_end_matches(['.', ':', '-']);
-            // An address before a name: a process may be called `10`.
+            // Look for an address before a name, because a process may be called `10`.
             if !result.ends_with(is_of_word)
                 && let Some(replaced) = self.address(chunk)
             {
@@ -291,7 +294,7 @@ impl Pseudonyms {
         result
     }
 
-    /// The longest known name that this text begins with and that ends with a word.
+    /// The longest known name with which this text begins, if a word ends after it.
     fn known_name(&self, text: &str) -> Option<&str> {
         let longest = text.len().min(NAME_BYTES_MAX);
         let ends = (1..=longest).rev().filter(|end| text.is_char_boundary(*end));
@@ -301,7 +304,7 @@ impl Pseudonyms {
         names.next().map(|(name, _)| name.as_str())
     }
 
-    /// The pseudonym of an address, with its port or prefix length; `None` for other text.
+    /// The pseudonym of an address that may have a port or prefix length; `None` for other text.
     fn address(&mut self, text: &str) -> Option<String> {
         if let Ok(address) = text.parse::<IpAddr>() {
             return Some(self.ip(address).to_string());
@@ -338,7 +341,7 @@ impl Flip for Pseudonyms {
     }
 }
 
-/// The longest name that is looked for in texts, in bytes.
+/// The maximum length in bytes of names that are searched for in texts.
 const NAME_BYTES_MAX: usize = 256;
 
 fn is_of_word(c: char) -> bool {
@@ -349,7 +352,7 @@ fn is_of_chunk(c: char) -> bool {
     c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | ':' | '/' | '-' | '@' | '+' | '%')
 }
 
-/// A number, perhaps with its unit, or in hexadecimal after `0x`.
+/// Whether a word is a number, possibly with a unit, or hexadecimal after `0x`.
 fn is_number(word: &str) -> bool {
     let digits = word.strip_prefix("0x").unwrap_or("");
     if !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_hexdigit()) {
@@ -360,14 +363,14 @@ fn is_number(word: &str) -> bool {
         && ["", "ns", "us", "µs", "ms", "s", "m", "h", "Z", "k", "KiB", "MiB"].contains(&unit)
 }
 
-/// Whether this is a pattern for names that the kernel or systemd gives.
+/// Whether a pattern is for names that the kernel or systemd gives to devices.
 pub(super) fn is_common_pattern(pattern: &str) -> bool {
     let plain = pattern.replace(['*', '?'], "0");
     ["*", "e*", "en*", "eth*", "ens*", "enp*", "eno*"].contains(&pattern) || is_common_device(&plain)
 }
 
-/// Whether the kernel or systemd gives this name to devices of every host. A name with a MAC address in it
-/// (`enx…`) is not one.
+/// Whether the kernel or systemd gives this name to devices of any host. A name that contains a MAC address
+/// (`enx…`) is not common.
 fn is_common_device(name: &str) -> bool {
     let name = match name.rsplit_once('.') {
         Some((lower, vlan)) if !vlan.is_empty() && vlan.bytes().all(|byte| byte.is_ascii_digit()) => lower,
@@ -398,17 +401,18 @@ fn is_common_device(name: &str) -> bool {
             .all(|letters| matches!(letters, "" | "s" | "f" | "n" | "np" | "d" | "p" | "v"))
 }
 
-/// The words of netpolicy's own messages, from its source: `build.rs`.
+/// The words of netpolicy's own messages, which `build.rs` collects from the source.
 const OWN_WORDS: &str = include_str!(concat!(env!("OUT_DIR"), "/own_words.txt"));
 
-/// The largest error number whose words are known. Kernel: `include/uapi/asm-generic/errno.h` `EHWPOISON`.
+/// The largest error number whose message is known. Kernel: `include/uapi/asm-generic/errno.h` `EHWPOISON`.
 const ERRNO_MAX: i32 = 133;
 
-/// Beginnings of interrupt names and other words that a number follows.
+/// Words that a number may follow, such as the beginnings of interrupt names.
 const NUMBERED_WORDS: [&str; 10] =
     ["if", "virtio", "comp", "TxRx", "rx", "tx", "cpu", "queue", "input", "output"];
 
-/// Whether netpolicy or the kernel's errors use this word, or it is a policy or delivery mode.
+/// Whether a word is from netpolicy's messages or the kernel's error messages, or is a policy or delivery
+/// mode.
 fn is_own_word(word: &str) -> bool {
     static WORDS: LazyLock<BTreeSet<String>> = LazyLock::new(|| {
         let errors = (1..=ERRNO_MAX).map(|number| std::io::Error::from_raw_os_error(number).to_string());

@@ -1,8 +1,8 @@
-//! Redaction by the type of each field.
+//! Redacts a recording according to the type of each field.
 //!
-//! A serialiser sees the type and field of every text. Numbers, and the variants of enums, are kept; texts are
-//! treated as [`class`] says for their field. A text without an entry is a text in words, of which only
-//! netpolicy's own words, numbers and pseudonyms are left. So a new field cannot reveal a name.
+//! A serialiser sees the type and field of every text. It keeps numbers and the variants of enums, and treats
+//! a text as [`class`] says for its field. A text of any other field keeps only netpolicy's own words and
+//! numbers, and gets pseudonyms for names. So a new field cannot reveal a name.
 
 use serde::ser::{
     Error as _, Serialize, SerializeMap, SerializeSeq, SerializeStruct, SerializeStructVariant,
@@ -16,22 +16,22 @@ use model::{DeviceCondition, Patterns, Target};
 use super::pseudonyms::{NameOf, Pseudonyms, is_common_pattern};
 use super::{NotARecording, Recording};
 
-/// The recording with pseudonyms instead of names, addresses and users.
+/// Returns the recording with pseudonyms instead of names, addresses and users.
 ///
 /// # Errors
-/// If the result is not a recording, which would be a mistake in this program.
+/// If the result is not a valid recording, which would be a bug.
 pub fn redacted(recording: &Recording, pseudonyms: &mut Pseudonyms) -> Result<Recording, NotARecording> {
     let mut recording = recording.clone();
     recording.redacted = true;
     for tool in &mut recording.doctor.others {
-        // The line of another tool's file is free text; what it sets is known.
+        // The line in another tool's file is free text. What it sets has a field of its own.
         tool.line = "…".to_owned();
     }
     if let Ok(policy) = &mut recording.policy {
         let devices = &recording.host.devices;
         policy.intents.iter_mut().for_each(|intent| name_exactly(&mut intent.target, devices, pseudonyms));
     }
-    // A text may contain a name that is found later, so find all names first.
+    // A text may contain a name that only a later field reveals, so a first pass collects all names.
     let damaged = |error: Error| NotARecording::Damaged(error.to_string());
     let mut redact = || recording.serialize(Redactor { names: pseudonyms, at: ("", "") }).map_err(damaged);
     redact()?;
@@ -45,8 +45,8 @@ pub fn redacted(recording: &Recording, pseudonyms: &mut Pseudonyms) -> Result<Re
     Ok(redacted)
 }
 
-/// Replaces patterns for names and MAC addresses of devices by what they match: a pseudonym does not match the
-/// pattern.
+/// Replaces patterns for names and MAC addresses of devices by the devices that they match, because a
+/// pseudonym would not match the pattern.
 fn name_exactly(target: &mut Target, devices: &[Device], pseudonyms: &mut Pseudonyms) {
     let Target::Devices(_, selector) = target else { return };
     for condition in selector.meets.iter_mut().chain(&mut selector.not) {
@@ -72,7 +72,7 @@ fn name_exactly(target: &mut Target, devices: &[Device], pseudonyms: &mut Pseudo
             | DeviceCondition::Speed(_) => continue,
         };
         let matched: Vec<&String> = names.iter().filter(|name| patterns.meet(name)).collect();
-        // If none matches, no pseudonym does.
+        // If the pattern matches no device, replace it by one that matches no pseudonym.
         let none = "none".to_owned();
         let matched = if matched.is_empty() { vec![&none] } else { matched };
         if let Ok(exact) = Patterns::of(matched) {
@@ -81,23 +81,23 @@ fn name_exactly(target: &mut Target, devices: &[Device], pseudonyms: &mut Pseudo
     }
 }
 
-/// How texts of a field are treated.
+/// How the texts of a field are treated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Class {
-    /// The text is of a closed set, a number in words, or a driver's or kernel's name for something.
+    /// Keep the text: it is one of a fixed set, a number in words, or a name given by a driver or the kernel.
     Keep,
     Name(NameOf),
     Path,
     Mac,
-    /// The number is a user.
+    /// The number is a uid.
     User,
     /// The numbers are a secret.
     Secret,
     /// The numbers are a MAC address.
     MacBytes,
-    /// An identifier without meaning.
+    /// The text is an identifier without meaning.
     Opaque,
-    /// A file and line, or a command.
+    /// The text is a file and line, or a command.
     Words,
 }
 
@@ -139,7 +139,7 @@ fn class((of, field): (&str, &str)) -> Class {
     }
 }
 
-/// Serialises to JSON with pseudonyms. `at` is the type and field of the value.
+/// Serialises to JSON with pseudonyms. `at` is the type and field of the value, as serde spells them.
 struct Redactor<'a> {
     names: &'a mut Pseudonyms,
     at: (&'static str, &'static str),
@@ -162,7 +162,7 @@ impl Redactor<'_> {
     }
 }
 
-/// The parts of a list, a map or a structure, and the variant that contains them.
+/// The serialised parts of a list, map or structure, and the variant that contains them.
 struct Parts<'a, T> {
     redactor: Redactor<'a>,
     parts: T,
@@ -269,8 +269,8 @@ impl<'a> Serializer for Redactor<'a> {
         Ok(Value::String(self.text(text)))
     }
 
-    /// Types that are written by `Display` are values of the model with a syntax of their own, such as CPUs, modes
-    /// and scheduling classes.
+    /// The types that are serialised by `Display` are values of the model with their own syntax, such as
+    /// CPUs, modes and scheduling classes.
     fn collect_str<T: std::fmt::Display + ?Sized>(self, value: &T) -> Result<Value, Error> {
         let text = value.to_string();
         let is_value = class(self.at) == Class::Words && !self.names.has_address(&text);
@@ -316,7 +316,8 @@ impl<'a> Serializer for Redactor<'a> {
         variant: &'static str,
         value: &T,
     ) -> Result<Value, Error> {
-        // A result is what its field is; any other variant has a meaning of its own.
+        // The content of a `Result` belongs to the same field. Any other variant determines the class of its
+        // content.
         let at = if name == "Result" { self.at } else { (name, variant) };
         Ok(within(Some(variant), value.serialize(Redactor { names: self.names, at })?))
     }

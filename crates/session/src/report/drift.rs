@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::count::count;
 
-/// `verify`'s data: one entry per applied setting that has changed.
+/// The output of `verify`: the applied settings that have changed.
 #[derive(Debug, Default, JsonSchema, Serialize)]
 pub struct DriftReport {
     /// The number of unchanged settings.
@@ -29,12 +29,12 @@ struct Line {
     found: Option<String>,
     note: &'static str,
     cause: Option<String>,
-    /// The device or process that the object belongs to; in JSON, each object names it.
+    /// The device or process that the object belongs to. JSON omits it, because objects name it.
     #[serde(skip)]
     subject: Subject,
 }
 
-/// The owner of objects that disappear together with it.
+/// The owner of objects, which disappear together with it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 enum Subject {
     Device(String),
@@ -68,9 +68,9 @@ impl Subject {
 pub enum UnreadCause {
     /// The object, and therefore the setting, no longer exists.
     Gone,
-    /// The device was removed, and another one now has its name, without the settings.
+    /// The device was removed, and another device without the settings now has its name.
     Recreated,
-    /// The kernel does not report it.
+    /// The kernel does not report the setting.
     Unreadable,
 }
 
@@ -85,7 +85,7 @@ impl UnreadCause {
 }
 
 impl DriftReport {
-    /// Counts an unchanged setting.
+    /// Counts one more unchanged setting.
     pub fn holds(&mut self) {
         self.as_applied += 1;
     }
@@ -125,13 +125,14 @@ impl DriftReport {
         self.as_applied
     }
 
-    /// The changed settings: object, setting, and `drifted`, `gone`, `recreated` or `unreadable`.
+    /// The changed settings. Each has an object, a setting, and `drifted`, `gone`, `recreated` or
+    /// `unreadable`.
     pub fn changed(&self) -> impl Iterator<Item = (&str, &'static str, &'static str)> {
         self.drifted.iter().map(|line| (line.object.as_str(), line.knob, line.note))
     }
 
-    /// Whether any setting has changed or was lost on an existing object. Settings of objects that no longer
-    /// exist are not drift.
+    /// Whether any setting of an existing object has changed or was lost. A setting that has disappeared with
+    /// its object is no drift.
     pub fn is_drift(&self) -> bool {
         self.drifted.iter().any(|line| line.note != UnreadCause::Gone.word())
     }
@@ -142,8 +143,8 @@ impl Report for DriftReport {
 
     fn page(&self, page: &mut Page) {
         let mut table = Table::new(&["OBJECT", "SETTING", "APPLIED", "FOUND", "", "TRANSACTION", "NOTE"]);
-        // Settings that disappeared with their owner, or that cannot be read for the same reason, share one
-        // row.
+        // Settings share a row if they disappeared with the same owner, or cannot be read for the same
+        // reason.
         let gone = UnreadCause::Gone.word();
         let kind = |line: &Line| {
             (
@@ -162,7 +163,7 @@ impl Report for DriftReport {
             let folds =
                 line.note == gone || line.note == UnreadCause::Unreadable.word() && count_alike != Some(1);
             if let Some((subject, went)) = line.subject.owner().filter(|_| folds) {
-                // The first setting represents all settings of the row.
+                // The first setting stands for all settings of the row.
                 let Some(settings) = alike.remove(&kind(line)) else { continue };
                 let (why, style) = match line.note == gone {
                     true => (went, Style::Faint),

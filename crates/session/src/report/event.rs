@@ -1,4 +1,4 @@
-//! An event during a long-running command.
+//! Reports an event during a long-running command.
 
 use page::{Page, Report};
 use schemars::JsonSchema;

@@ -1,4 +1,4 @@
-//! The reasons for the value of each setting.
+//! Reports the reasons for the values of settings.
 
 use apply::{Transaction, TransactionName};
 use model::{Change, Judgement, Reason, Setting};
@@ -7,11 +7,11 @@ use schemars::{JsonSchema, SchemaGenerator};
 use serde::Serialize;
 use serde_json::Value;
 
-/// `explain`'s data.
+/// The output of `explain`.
 #[derive(Debug, Default, JsonSchema, Serialize)]
 pub struct ExplainedReport {
     settings: Vec<Entry>,
-    /// Requests that are not settings.
+    /// Requests that do not correspond to single settings.
     #[serde(skip)]
     asked_for: Vec<String>,
 }
@@ -20,9 +20,9 @@ pub struct ExplainedReport {
 struct Entry {
     object: String,
     knob: &'static str,
-    /// The wanted value.
+    /// The desired value.
     value: String,
-    /// The value before.
+    /// The value before the change.
     before: String,
     because: Reason,
     /// Whether the value is in force.
@@ -57,7 +57,7 @@ impl ExplainedReport {
         self.add(change, None, None, &[]);
     }
 
-    /// Adds a wanted value that was already in force, without a change.
+    /// Adds a desired value that was already in force, and therefore needed no change.
     pub fn already(&mut self, wanted: &Setting, because: &Reason) {
         self.settings.push(Entry {
             object: wanted.object().to_string(),
@@ -103,7 +103,7 @@ impl ExplainedReport {
         self.asked_for.push(words);
     }
 
-    /// The requests, line by line.
+    /// The requests added by [`ExplainedReport::asked_for`], one per line.
     pub fn asked_at(&self) -> impl Iterator<Item = &str> {
         self.asked_for.iter().map(String::as_str)
     }
@@ -118,7 +118,7 @@ impl Report for ExplainedReport {
     const KIND: &'static str = "explained";
 
     fn page(&self, page: &mut Page) {
-        // Most queues of a device have the same values for the same reasons: print these once.
+        // Most queues of a device have the same values for the same reasons, so print these only once.
         let mut groups: Vec<(Vec<&str>, Vec<String>)> = Vec::new();
         for entries in self.settings.chunk_by(|a, b| a.object == b.object) {
             let object = entries[0].object.as_str();
@@ -144,8 +144,8 @@ impl Report for ExplainedReport {
     }
 }
 
-/// The lines about the settings of one object. The origin of consecutive settings follows the last of those
-/// that share it.
+/// Formats the settings of one object. The origin of consecutive settings is printed once, after the last
+/// one.
 fn words(page: &Page, entries: &[Entry]) -> Vec<String> {
     let mut lines = Vec::new();
     let how: Vec<Vec<String>> = entries.iter().map(|entry| came_about(page, entry)).collect();

@@ -1,4 +1,4 @@
-//! Renders errors; there is no other error renderer.
+//! Formats errors. All programs use this code.
 
 use std::error::Error;
 
@@ -7,7 +7,7 @@ use page::Style;
 
 use crate::{Exit, Fault, HostState};
 
-/// Maximum length of the chain of causes that is printed.
+/// The maximum number of printed causes.
 const CAUSES_MAX: usize = 16;
 
 /// Formats the causes from the outermost to the innermost, the hint, and the state of the host.
@@ -19,7 +19,7 @@ pub fn words(fault: &Fault, colour: bool) -> String {
     for _ in 0..CAUSES_MAX {
         let Some(cause) = source else { break };
         let words = printable(&cause.to_string());
-        // Many errors repeat their source's text in their own.
+        // Many errors repeat the message of their source.
         if !shown.contains(&words) {
             text.push_str("\n  because ");
             text.push_str(&words);
@@ -39,12 +39,13 @@ pub fn words(fault: &Fault, colour: bool) -> String {
     text
 }
 
-/// Maximum length of a line: quoted input from a command line or a file may have any length.
+/// The maximum length of a line, because input that is quoted from a command line or a file may have any
+/// length.
 const LINE_CHARS_MAX: usize = 2000;
 
-/// Sanitises a text for output: removes characters that could control a terminal (any user can choose names
-/// of devices and processes), the numbers that the library appends to the kernel's error messages, and the
-/// middle of a line that is too long.
+/// Sanitises a text for output. Removes characters that could control a terminal, because any user can choose
+/// names of devices and processes. Also removes the error numbers that the library appends to the kernel's
+/// messages, and the middle of lines that are too long.
 pub fn printable(text: &str) -> String {
     let said = without_numbers(text).replace(|c: char| model::is_misleading(c) && c != '\n', "\u{fffd}");
     if said.len() <= LINE_CHARS_MAX {

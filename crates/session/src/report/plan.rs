@@ -1,4 +1,4 @@
-//! A plan, for people and for programs.
+//! Reports a plan.
 
 use model::{Change, Plan, Reason};
 use page::{Cell, Page, RecordSchema, Report, Style, Table, record, to_json};
@@ -78,8 +78,8 @@ impl Report for PlanReport {
     }
 }
 
-/// Returns the footnote number of a reason, and adds the reason if it is new: reasons are long, and many
-/// changes share one.
+/// Returns the footnote number of a reason. Adds the reason if it is new: reasons are long, and many changes
+/// share one.
 fn footnote<'a>(reasons: &mut Vec<&'a Reason>, reason: &'a Reason) -> usize {
     let known = reasons.iter().position(|known| *known == reason);
     let index = known.unwrap_or_else(|| {

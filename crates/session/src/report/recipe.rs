@@ -1,4 +1,4 @@
-//! The values of a policy's recipe, mechanism by mechanism.
+//! Reports the values of a policy's recipe, by mechanism.
 
 use model::recipe::{Case, Mechanism, PaysFrom, RecipeValue, Rung, When};
 use model::{DeliveryMode, PolicyName, Reason, Recipes};
@@ -12,9 +12,9 @@ use serde_json::Value;
 pub struct RecipeReport {
     policy: PolicyName,
     mechanisms: Vec<Entry>,
-    /// Overrides under certain conditions.
+    /// Values that replace these under certain conditions.
     cases: Vec<CaseEntry>,
-    /// Overrides for drivers.
+    /// Values that replace these for certain drivers.
     drivers: Vec<DriverEntry>,
     /// The modes that the daemon tries, in this order, for a service that misses its goal and requests a
     /// search.

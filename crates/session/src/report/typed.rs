@@ -1,4 +1,4 @@
-//! Completes commands in messages with the options that reach this session.
+//! Adds options to the commands in messages, so that they reach this session.
 
 /// The commands that read or write the journal.
 const OF_JOURNAL: [&str; 12] = [
@@ -6,7 +6,7 @@ const OF_JOURNAL: [&str; 12] = [
     "verify",
 ];
 
-/// The commands that use the devices of a namespace, which no transaction names.
+/// The commands that need the option for the namespace, because no transaction names it.
 const OF_NETNS: [&str; 14] = [
     "apply", "compare", "doctor", "explain", "init", "plan", "set", "show", "status", "top", "try", "tune",
     "unset", "watch",
