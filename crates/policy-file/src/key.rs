@@ -1,4 +1,4 @@
-//! The keys of policy files in one table, for the parser, the merged view and the published schema.
+//! All keys of policy files in one table, for the parser, the merged view and the published schema.
 
 use std::borrow::Cow;
 use std::fmt::Display;
@@ -25,7 +25,7 @@ pub enum SectionKind {
     Device,
     /// `[service.NAME]`: the processes that its `match` selects.
     Service,
-    /// `[daemon]`, without a name: options of the daemon. It requests nothing for traffic.
+    /// `[daemon]`, which has no name: options of the daemon. It requests nothing for traffic.
     Daemon,
 }
 
@@ -33,10 +33,10 @@ impl SectionKind {
     /// All kinds.
     pub const ALL: [Self; 3] = [Self::Device, Self::Service, Self::Daemon];
 
-    /// The kinds that request something for traffic; each has a name.
+    /// The kinds of sections that request something for traffic. Each such section has a name.
     pub const OF_TRAFFIC: [Self; 2] = [Self::Device, Self::Service];
 
-    /// The word in the file.
+    /// The word for the kind in a policy file.
     pub const fn word(self) -> &'static str {
         match self {
             Self::Device => "device",
@@ -54,9 +54,9 @@ pub(crate) enum KeyType {
     Policy(fn(PolicyName) -> Value),
     Delivery(fn(DeliveryMode) -> Value),
     Span(fn(Nanoseconds) -> Value),
-    /// A non-zero span.
+    /// A time span that is not zero.
     PositiveSpan(fn(Nanoseconds) -> Value),
-    /// How much of each second is measured, or `0` or `off`.
+    /// How much of each second is measured, or `0` or `off` for none.
     Sample(fn(PartOfSecond) -> Value),
     Number {
         min: u32,
@@ -66,13 +66,13 @@ pub(crate) enum KeyType {
     Cpus(fn(CpuSet) -> Value),
     Kthread(&'static KthreadKey),
     Layout(fn(Layout) -> Value),
-    /// A pattern for names, or a list of them.
+    /// A pattern for names, or a list of patterns.
     Patterns(fn(Patterns) -> Value),
     Carries(fn(Carries) -> Value),
     Speed(fn(SpeedBound) -> Value),
     Growth(Guarded),
     Holdback(fn(Holdback) -> Value),
-    /// A span between the least and the most.
+    /// A time span in a range.
     Within {
         least: Nanoseconds,
         most: Nanoseconds,
@@ -92,7 +92,7 @@ pub(crate) enum KeyType {
 }
 
 impl KeyType {
-    /// An example for error messages.
+    /// An example value for error messages.
     pub(crate) fn example(&self) -> Cow<'static, str> {
         Cow::Borrowed(match self {
             Self::Kthread(key) => return key.example().into(),
@@ -144,7 +144,7 @@ fn key(
     PolicyKey { path, of, takes, meaning: meaning.into() }
 }
 
-/// The key of a knob, with the range and meaning in the table of knobs.
+/// Creates the key for a knob. Its range and meaning are in the table of knobs.
 fn of_knob(
     path: &'static str,
     of: &'static [SectionKind],
@@ -155,12 +155,12 @@ fn of_knob(
     PolicyKey { path, of, takes: takes(facts), meaning: facts.meaning_of_key().into() }
 }
 
-/// A key's meaning, with its default.
+/// Appends the default value to a key's meaning.
 fn or_default(meaning: &str, default: impl Display) -> Cow<'static, str> {
     format!("{meaning} Default: {default}.").into()
 }
 
-/// A number in the range of its knob.
+/// Accepts a number in the range of the knob.
 fn number(make: fn(u32) -> Value) -> impl FnOnce(&Facts) -> KeyType {
     move |facts| {
         let (min, max) = facts.range.unwrap_or((0, u64::MAX));
@@ -168,7 +168,7 @@ fn number(make: fn(u32) -> Value) -> impl FnOnce(&Facts) -> KeyType {
     }
 }
 
-/// Keys that replace values of a request's delivery mode.
+/// Keys that replace values of the request's delivery mode.
 fn of_delivery() -> impl Iterator<Item = PolicyKey> {
     let keys = [
         of_knob(keys::DEFER_HARD_IRQS, BOTH, number(Value::DeferHardIrqs)),
@@ -392,7 +392,7 @@ fn of_daemon() -> Vec<PolicyKey> {
     ]
 }
 
-/// Keys that select devices, if the section's name does not: each condition, and its counterpart under `not`.
+/// Keys that select devices, if the section's name does not. Each condition also exists under `not`.
 fn of_selectors() -> Vec<PolicyKey> {
     let key = |path, takes, meaning: &'static str| key(path, DEVICE, takes, meaning);
     vec![
@@ -459,7 +459,7 @@ fn of_selectors() -> Vec<PolicyKey> {
     ]
 }
 
-/// MAC addresses are stored in lower case, as the kernel prints them.
+/// Converts MAC addresses to lower case, as the kernel prints them.
 fn lowercase(addresses: &Patterns) -> Patterns {
     let lower = addresses.iter().map(|glob| glob.as_str().to_lowercase());
     Patterns::of(lower).unwrap_or_else(|_| addresses.clone())
@@ -494,7 +494,8 @@ fn of_device() -> impl Iterator<Item = PolicyKey> {
     .into_iter()
 }
 
-/// Keys for knobs that are a number or a switch, with the range and meaning in the table of knobs.
+/// Creates the keys for knobs that are numbers or switches. Their ranges and meanings are in the table of
+/// knobs.
 macro_rules! of_knobs {
     ($kind:ident as $variant:ident($number:ty)) => {
         $kind::ALL.iter().map(|&knob| {
@@ -513,7 +514,7 @@ macro_rules! of_knobs {
     };
 }
 
-/// A knob's value, created from a number.
+/// Creates a knob's value from a number.
 trait OfNumber {
     fn of_number(number: u32) -> Self;
 }
@@ -536,7 +537,7 @@ impl OfNumber for bool {
     }
 }
 
-/// A limit in the table of knobs as a policy-file number, which has 32 bits.
+/// Converts a limit in the table of knobs to a number of a policy file, which has 32 bits.
 fn bound(number: u64) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)
 }
@@ -563,7 +564,7 @@ pub(crate) static KEYS: LazyLock<Vec<PolicyKey>> = LazyLock::new(|| {
     keys
 });
 
-/// A key as listed on its reference page.
+/// A key, as its reference page lists it.
 #[derive(Clone, Debug)]
 pub struct KeyRow {
     /// The key's full name, with its table: `goal.p99`.
@@ -588,7 +589,7 @@ pub fn key_table() -> Vec<KeyRow> {
 }
 
 impl KeyType {
-    /// The syntax of the value, as briefly as possible but complete, as Markdown.
+    /// The syntax of the value as Markdown, complete but as short as possible.
     fn listed(&self) -> String {
         let words =
             |words: &[&str]| words.iter().map(|word| format!("`\"{word}\"`")).collect::<Vec<_>>().join(", ");

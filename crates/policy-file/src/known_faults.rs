@@ -1,4 +1,4 @@
-//! The shipped list of known faults: text → [`KnownFaults`].
+//! Parses the shipped list of known faults: text → [`KnownFaults`].
 
 use std::sync::{Arc, LazyLock};
 

@@ -1,7 +1,7 @@
 //! Policy files: text → [`PolicyFile`] → [`model::Policy`]. Recipe files: text → [`RecipeFile`] → [`model::Recipes`].
 //!
-//! Every value keeps the line it was read from, so that each change in a plan can name its origin. Every
-//! mistake is shown with its place, and all mistakes of a file are reported together.
+//! Every value keeps the line from which it was read, so that each change in a plan can name its origin.
+//! Every mistake is shown with its place, and all mistakes of a file are reported together.
 //!
 //! This crate opens nothing and knows no host: `session` finds and reads the files.
 #![forbid(unsafe_code)]

@@ -15,12 +15,12 @@ use crate::mistake::{Mistake, Mistakes};
 use crate::parse::{KeyValue, PolicyFile, Section};
 use crate::value::Value;
 
-/// The merged files, with the origin of every value.
+/// The merged files. Every value has its origin.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Merged {
     /// The sections, in the order of their first appearance.
     pub sections: Vec<MergedSection>,
-    /// The recipes. Policy files contain none: the caller reads the recipe files and sets them.
+    /// The recipes. Policy files contain none: the caller must read the recipe files and set this field.
     pub recipes: Arc<Recipes>,
 }
 
@@ -31,17 +31,17 @@ pub struct MergedSection {
     pub kind: SectionKind,
     /// The section's name; empty for `[daemon]`.
     pub name: String,
-    /// The values and their origins: `file:line`.
+    /// The values with their origins: `file:line`.
     pub asks: Vec<(Value, String)>,
 }
 
-/// Merges files, the last one taking precedence, and checks for mistakes that no single file shows.
+/// Merges files. Later files take precedence. Checks for mistakes that no single file shows.
 ///
-/// A section with a `policy` also replaces the values that earlier files set to adjust theirs: `delivery`,
-/// the three timeouts and `kthread`. All other values are replaced key by key.
+/// A section with a `policy` also discards the values that earlier files set to adjust their policies:
+/// `delivery`, the three timeouts and `kthread`. All other values are replaced key by key.
 ///
 /// # Errors
-/// Sections that request nothing, services that match nothing, values that contradict each other.
+/// If sections request nothing, services match nothing, or values contradict each other.
 pub fn merge(files: &[PolicyFile]) -> Result<Merged, Mistakes> {
     let mut merging: Vec<Merging<'_>> = Vec::new();
     let mut known: BTreeMap<(SectionKind, &str), usize> = BTreeMap::new();
@@ -68,7 +68,7 @@ pub fn merge(files: &[PolicyFile]) -> Result<Merged, Mistakes> {
 }
 
 impl Merged {
-    /// The requests, one per section that requests something for traffic.
+    /// The requests, one for each section for traffic.
     pub fn policy(&self) -> Policy {
         let of_traffic = self.sections.iter().filter(|section| section.kind != SectionKind::Daemon);
         let intents = of_traffic.map(MergedSection::intent).collect();
@@ -85,7 +85,7 @@ impl Merged {
         given.next_back().unwrap_or(PartOfSecond::OF_DAEMON)
     }
 
-    /// The maximum number of tries per day and service that misses its goal.
+    /// The maximum number of tries per day for each service that misses its goal.
     pub fn searches(&self) -> u32 {
         let asks = self.sections.iter().flat_map(|section| &section.asks);
         let mut given = asks.filter_map(|(value, _)| match value {
@@ -134,7 +134,7 @@ impl MergedSection {
                 Value::Layout(layout) => intent.layout = Some(layout),
                 Value::Queues(queues) => intent.queues = Some(queues),
                 Value::Nic(request) => intent.nic.push(request),
-                // Only allowed in the daemon's section.
+                // These values are only allowed in the daemon's section.
                 Value::Sample(_) | Value::Searches(_) => {}
             }
             let decides = matches!(value, Value::Policy(_) | Value::Delivery(_));
@@ -144,7 +144,7 @@ impl MergedSection {
         }
         let name = self.name.clone();
         match self.kind {
-            // This section requests nothing for traffic, see [`Merged::policy`].
+            // This section requests nothing for traffic: see [`Merged::policy`].
             SectionKind::Daemon => {}
             SectionKind::Service => intent.target = Target::Service(name, matches),
             SectionKind::Device if selector != DeviceSelector::default() => {
@@ -166,7 +166,7 @@ impl MergedSection {
 struct Merging<'a> {
     kind: SectionKind,
     name: &'a str,
-    /// The places that name it.
+    /// The places in files that name the section.
     at: Vec<Place<'a>>,
     asks: Vec<(&'a KeyValue, &'a PolicyFile)>,
 }
@@ -244,8 +244,8 @@ impl<'a> Merging<'a> {
         mistakes
     }
 
-    /// Checks for options for a missed goal without a goal or without anything to search, and for a reaction
-    /// to a proof without a proof.
+    /// Checks for options about a missed goal if there is no goal or nothing to search, and for a reaction to
+    /// a proof if there is no proof.
     fn goal_that_contradicts(&self) -> Option<(Place<'a>, String, &'static str)> {
         let find = |is: fn(&Value) -> bool| self.asks.iter().find(|(asked, _)| is(&asked.value));
         let place = |(asked, file): &(&'a KeyValue, &'a PolicyFile)| (*file, asked.at.clone());
@@ -274,7 +274,7 @@ impl<'a> Merging<'a> {
         })
     }
 
-    /// Timeouts that contradict each other, as far as can be seen without a host.
+    /// Checks for timeouts that contradict each other, as far as this does not depend on the host.
     fn contradiction(&self) -> Option<(Place<'a>, String)> {
         let (mut defer, mut flush, mut suspend) = (None, None, None);
         for (asked, _) in &self.asks {

@@ -24,17 +24,18 @@ pub struct Mistake {
     width: usize,
 }
 
-/// The maximum number of a line's characters that are shown.
+/// The maximum number of characters of a line that are shown.
 const DRAWN_CHARS_MAX: usize = 160;
 
-/// Line starts of a text, computed once, to find a byte's line without scanning the text again.
+/// The positions at which the lines of a text start. They are computed once, because searching a byte's line
+/// each time would be slow.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LineIndex {
     starts: Vec<usize>,
 }
 
 impl LineIndex {
-    /// Finds the lines of this text.
+    /// Finds the lines of a text.
     pub fn of(text: &str) -> Self {
         let after = text.match_indices('\n').map(|(newline, _)| newline + 1);
         Self { starts: std::iter::once(0).chain(after).collect() }
@@ -45,7 +46,7 @@ impl LineIndex {
         self.starts.partition_point(|start| *start <= at)
     }
 
-    /// A mistake at these bytes of the text.
+    /// Creates a mistake at these bytes of the text.
     pub fn mistake(
         &self,
         file: &str,
@@ -63,11 +64,11 @@ impl LineIndex {
     }
 }
 
-/// The maximum length of a message in characters: a word in a file may be as long as the file.
+/// The maximum number of characters in a message, because a word in a file may be as long as the file.
 const MESSAGE_CHARS_MAX: usize = 1000;
 
 impl Mistake {
-    /// A mistake at these bytes of a file.
+    /// Creates a mistake at these bytes of a file.
     pub fn new(
         file: &str,
         text: &str,
@@ -95,7 +96,7 @@ impl Mistake {
         }
     }
 
-    /// A mistake at these bytes of a line with this number.
+    /// Creates a mistake at these bytes of a line.
     pub fn of_line(
         file: &str,
         line: usize,
@@ -111,7 +112,7 @@ impl Mistake {
 impl fmt::Display for Mistake {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let gutter = self.line.to_string().len();
-        // A long line is cut on the left to keep the caret visible.
+        // A long line is cut on the left, so that the marked place stays visible.
         let skip = self.column.saturating_sub(DRAWN_CHARS_MAX / 2);
         let cut = if skip > 0 { "…" } else { "" };
         let drawn: String = self.text.chars().skip(skip).take(DRAWN_CHARS_MAX).map(visible).collect();
@@ -129,7 +130,7 @@ impl fmt::Display for Mistake {
     }
 }
 
-/// Replaces a character that is wider than a column or controls the terminal.
+/// Replaces a character that is wider than a column or could control the terminal.
 fn visible(c: char) -> char {
     match c {
         '\t' => ' ',
@@ -142,7 +143,7 @@ fn visible(c: char) -> char {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mistakes(pub Vec<Mistake>);
 
-/// The maximum number of mistakes that are shown; the others are counted.
+/// The maximum number of mistakes that are shown. The number of the others is printed.
 const DRAWN_MAX: usize = 20;
 
 impl fmt::Display for Mistakes {

@@ -1,7 +1,8 @@
-//! Finds the name that was probably meant.
+//! Finds the name that the user probably meant.
 
-/// The candidate closest to a word, if it is close enough to suggest: at most a third of the letters differ.
-/// Swapped neighbours count as one difference; `-` for `_` and upper for lower case count as none.
+/// The candidate that is closest to a word; `None` if none is close. At most a third of the letters may
+/// differ, unless the candidate begins with the word. Two swapped letters are one difference. `-` instead of
+/// `_`, and a letter in the other case, are none.
 pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let plain = |text: &str| text.to_lowercase().replace('-', "_");
     let word = plain(word);
@@ -19,7 +20,7 @@ pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) ->
     near.min_by_key(|(distance, _)| *distance).map(|(_, candidate)| candidate)
 }
 
-/// Longer words are not misspelt keys, and are not compared.
+/// Longer words are not misspelt keys, so they are not compared.
 const WORD_CHARS_MAX: usize = 64;
 
 #[cfg(test)]

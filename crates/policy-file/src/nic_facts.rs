@@ -1,4 +1,4 @@
-//! The shipped facts about NIC drivers: text → [`NicFacts`].
+//! Parses the shipped facts about NIC drivers: text → [`NicFacts`].
 
 use std::sync::{Arc, LazyLock};
 

@@ -1,10 +1,10 @@
-//! The value of a device's setting in policy-file syntax.
+//! Formats the value of a device's setting in the syntax of policy files.
 
 use model::nic::NicRequest;
 
 use crate::spelling::toml_string;
 
-/// The value of a request's key.
+/// Formats the value of a request's key.
 pub(crate) fn toml(request: &NicRequest) -> String {
     match request {
         NicRequest::Channels(_, n)

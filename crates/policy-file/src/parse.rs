@@ -1,4 +1,4 @@
-//! Parses text into a [`PolicyFile`]. Total: any text gives a file or its mistakes.
+//! Parses text into a [`PolicyFile`]. Every text gives either a file or its mistakes.
 
 use std::fmt::Display;
 use std::ops::{Range, RangeInclusive};
@@ -26,7 +26,7 @@ pub struct PolicyFile {
     pub name: String,
     /// The text.
     pub text: String,
-    /// The starts of its lines.
+    /// The positions at which its lines start.
     pub lines: LineIndex,
     /// The sections, in the order of the text.
     pub sections: Vec<Section>,
@@ -39,7 +39,7 @@ pub struct Section {
     pub kind: SectionKind,
     /// The section's name; empty for `[daemon]`.
     pub name: String,
-    /// The bytes of the text that name it.
+    /// The bytes of the section's name in the text.
     pub at: Range<usize>,
     /// The values, in the order of the text.
     pub asks: Vec<KeyValue>,
@@ -60,7 +60,8 @@ pub const FILE_BYTES_MAX: usize = 1 << 20;
 /// Checks that a device can have this name.
 ///
 /// # Errors
-/// A sentence, if the kernel would reject the name. Kernel: 6.18, `net/core/dev.c` `dev_valid_name()`.
+/// If the kernel would reject the name. The error is a sentence. Kernel: 6.18, `net/core/dev.c`
+/// `dev_valid_name()`.
 pub fn device_name(text: &str) -> Result<(), String> {
     let never = |c: char| c == '/' || c == ':' || c.is_whitespace() || c.is_control();
     let shown = text.replace(char::is_control, "\u{fffd}");
@@ -87,7 +88,7 @@ const DEVICE_NAME_BYTES_MAX: usize = 15;
 /// Parses a policy file.
 ///
 /// # Errors
-/// Every mistake of the text, each with its place.
+/// If the text has mistakes: all of them, each with its place.
 pub fn parse(name: &str, text: &str) -> Result<PolicyFile, Mistakes> {
     let mut reader = Reader { name, text, lines: LineIndex::of(text), mistakes: Vec::new() };
     if text.len() > FILE_BYTES_MAX {
@@ -102,7 +103,7 @@ pub fn parse(name: &str, text: &str) -> Result<PolicyFile, Mistakes> {
             reader.wrong(at, error.message(), None);
             continue;
         }
-        // If a section occurs twice, its keys may as well: report only the section.
+        // If a section occurs twice, its keys may occur twice, too: report only the section.
         if within.as_ref().is_some_and(|section| section.contains(&at.start)) {
             continue;
         }
@@ -118,7 +119,7 @@ pub fn parse(name: &str, text: &str) -> Result<PolicyFile, Mistakes> {
             reader.wrong(at, format!("`{word}` is given twice in this section"), None);
         }
     }
-    // Invalid TOML is not evaluated, because the parser's recovery may differ from what the author meant.
+    // Invalid TOML is not evaluated, because the parser may recover in a way that the author did not mean.
     let mut sections = if broken.is_empty() { reader.file(table.get_ref()) } else { Vec::new() };
     if !reader.mistakes.is_empty() {
         reader.mistakes.sort_by_key(|m| (m.line, m.column));
@@ -134,7 +135,7 @@ pub fn parse(name: &str, text: &str) -> Result<PolicyFile, Mistakes> {
 /// The TOML parser's message for a duplicate key or section.
 const DUPLICATE: &str = "duplicate key";
 
-/// The bytes of the section whose header contains these bytes, up to the next header; `None` outside headers.
+/// The bytes from the header that contains this position to the next header; `None` if no header contains it.
 fn section_at(text: &str, at: usize) -> Option<Range<usize>> {
     let start = text[..at].rfind('\n').map_or(0, |newline| newline + 1);
     let header = text[start..at].trim_start().starts_with('[');
@@ -142,10 +143,10 @@ fn section_at(text: &str, at: usize) -> Option<Range<usize>> {
     header.then_some(start..end)
 }
 
-/// Parses a setting of a command line: `rx-usecs=8`, `rx-gro=off`, `rps_cpus=0-3`.
+/// Parses a setting from a command line: `rx-usecs=8`, `rx-gro=off`, `rps_cpus=0-3`.
 ///
 /// # Errors
-/// One line: what is wrong, and the nearest name or what to write instead.
+/// One line that says what is wrong, and names the most similar setting or the text to write instead.
 pub fn setting(text: &str) -> Result<NicRequest, String> {
     let Some((name, given)) = text.split_once('=') else {
         return Err(format!("`{text}` has no value: write NAME=VALUE, as in rx-usecs=8"));
@@ -173,7 +174,7 @@ pub fn setting(text: &str) -> Result<NicRequest, String> {
     }
 }
 
-/// The text and the mistakes so far.
+/// Parses a text, and collects its mistakes.
 struct Reader<'a> {
     name: &'a str,
     text: &'a str,
@@ -232,8 +233,8 @@ impl Reader<'_> {
         sections
     }
 
-    /// Checks a section's name: for devices, a device name, a pattern for names, or any name if there is a
-    /// `match`.
+    /// Checks the name of a section. For devices, it must be the name of a device or a pattern for names; if
+    /// there is a `match`, any name is valid.
     fn section_name(&mut self, kind: SectionKind, name: &Name<'_>, is_selected: bool) {
         let text = name.get_ref();
         let wrong = match kind {
@@ -258,8 +259,8 @@ impl Reader<'_> {
         asks
     }
 
-    /// Parses a key with its value, or a table of keys. No table is nested deeper than the paths in the table
-    /// of keys.
+    /// Parses a key with its value, or a table of keys. Tables are not nested deeper than in the table of
+    /// keys.
     fn key(
         &mut self,
         kind: SectionKind,
@@ -331,7 +332,7 @@ impl Reader<'_> {
     }
 }
 
-/// The valid names here: the keys of a section or of one of its tables, and the tables themselves.
+/// The names that are valid here: the keys of a section or of one of its tables, and the tables themselves.
 fn names(kind: SectionKind, table: Option<&str>) -> Vec<&'static str> {
     let mut names = Vec::new();
     for key in KEYS.iter().filter(|key| key.of.contains(&kind)) {
@@ -353,7 +354,7 @@ fn first_name(kind: SectionKind, table: &str) -> &'static str {
     names(kind, Some(table)).first().copied().unwrap_or("")
 }
 
-/// Help for a word that resembles no known one: the file may be for a later version.
+/// The help for a word that resembles no known word: the file may be for a newer version.
 fn or_later() -> Option<String> {
     Some(format!("this is netpolicy {}: a newer version may support it", env!("CARGO_PKG_VERSION")))
 }
@@ -362,7 +363,7 @@ fn did_you_mean<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -
     nearest(word, candidates).map(|name| format!("did you mean `{name}`?"))
 }
 
-/// The mistake in a value, and the text to write instead.
+/// The mistake in a value, and a help text.
 type Wrong = (String, Option<String>);
 
 /// Reads the value of a key.
@@ -396,7 +397,7 @@ fn value_of(key: &PolicyKey, raw: &DeValue<'_>) -> Result<Value, Wrong> {
     }
 }
 
-/// Reads a value in quotes.
+/// Parses a value in quotes.
 fn value_of_text(name: &str, takes: &KeyType, text: &str) -> Result<Value, Wrong> {
     match takes {
         KeyType::Policy(make) => policy(text).map(make),
@@ -443,12 +444,12 @@ fn wrong_type(name: &str, takes: &KeyType, raw: &DeValue<'_>) -> Wrong {
     (format!("`{name}` takes {}, not {}", takes.example(), described(raw)), None)
 }
 
-/// A mistake in a value without its own help.
+/// Creates a mistake without a help text.
 fn unhelped(wrong: impl Display) -> Wrong {
     (wrong.to_string(), None)
 }
 
-/// The same, for a message that does not name the key.
+/// Creates a mistake without a help text, and adds the name of the key to the message.
 fn named(name: &str, wrong: impl Display) -> Wrong {
     (format!("`{name}`: {wrong}"), None)
 }
@@ -504,7 +505,7 @@ fn one_of<T: Copy>(
     })
 }
 
-/// Parses a span in this range.
+/// Parses a time span in this range.
 fn within(name: &str, text: &str, range: RangeInclusive<Nanoseconds>) -> Result<Nanoseconds, Wrong> {
     let span = span(name, text, true).map_err(|(message, help)| (message, in_seconds(text).or(help)))?;
     if !range.contains(&span) {
@@ -564,7 +565,7 @@ fn span(name: &str, text: &str, positive: bool) -> Result<Nanoseconds, Wrong> {
     }
 }
 
-/// The unit that was probably meant, with an example: `20sec` → `20s`.
+/// An example with the unit that was probably meant: `20sec` → `20s`.
 fn nearest_unit(text: &str) -> Option<String> {
     let split = text.find(|c: char| !c.is_ascii_digit() && c != '.')?;
     let (number, unit) = text.split_at(split);
@@ -591,7 +592,7 @@ fn in_seconds(text: &str) -> Option<String> {
     Some(format!("write \"{seconds}s\""))
 }
 
-/// The mode that was probably meant, with the same number.
+/// The delivery mode that was probably meant, with the given number.
 fn nearest_mode(text: &str) -> Option<String> {
     let word = text.trim_end_matches(|c: char| c.is_ascii_digit());
     let number = &text[word.len()..];

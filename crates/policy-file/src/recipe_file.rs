@@ -1,10 +1,10 @@
-//! Parses recipe files: text → [`RecipeFile`] → [`Recipes`]. Total, like the parser of policy files.
+//! Parses recipe files: text → [`RecipeFile`] → [`Recipes`]. Every text gives either a file or its mistakes.
 //!
-//! `[recipe.POLICY.MECHANISM]` defines a policy's value for a mechanism, `[driver.NAME.POLICY.MECHANISM]` an
-//! exception for one driver (with `any` for every policy), and `[case.NAME.POLICY.MECHANISM]` an exception if
-//! the conditions in `[case.NAME.when]` hold. Each has `value`, `why`, `source` and `measured-on`.
-//! `[[ladder.POLICY]]` is a delivery mode to try for a service that misses its goal: it has the same keys,
-//! and `when` with the conditions of a case.
+//! `[recipe.POLICY.MECHANISM]` defines a policy's value for a mechanism. `[driver.NAME.POLICY.MECHANISM]`
+//! defines an exception for one driver, where the policy `any` means every policy.
+//! `[case.NAME.POLICY.MECHANISM]` defines an exception under the conditions in `[case.NAME.when]`. Each has
+//! `value`, `why`, `source` and `measured-on`. `[[ladder.POLICY]]` is a delivery mode to try for a service
+//! that misses its goal. It has the same keys, and `when` with the conditions of a case.
 
 use std::ops::Range;
 
@@ -16,7 +16,7 @@ use toml::de::{DeString, DeTable, DeValue};
 use crate::mistake::{LineIndex, Mistake, Mistakes};
 use crate::nearest::nearest;
 
-/// The shipped recipe files, those of `recipes/`: name and text.
+/// The names and texts of the shipped recipe files, which are those in `recipes/`.
 pub const SHIPPED: &[(&str, &str)] = &include!(concat!(env!("OUT_DIR"), "/recipes.rs"));
 
 /// The directories of a site's recipe files, in ascending order of precedence.
@@ -41,7 +41,7 @@ struct Entry {
     at: usize,
 }
 
-/// Which recipe an entry belongs to.
+/// What an entry belongs to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Whose {
     Policy(Option<PolicyName>),
@@ -49,11 +49,11 @@ enum Whose {
     Case(String, Option<PolicyName>),
 }
 
-/// The shipped recipes, overridden by these files (name and text) mechanism by mechanism; the last file takes
-/// precedence.
+/// Returns the shipped recipes with the entries of these files, given by name and text. For each mechanism,
+/// the last file takes precedence.
 ///
 /// # Errors
-/// Every mistake of every file.
+/// If the files have mistakes: all of them.
 pub fn recipes(site: &[(String, String)]) -> Result<Recipes, Mistakes> {
     let mut recipes =
         Recipes { nics: crate::nic_facts(), known_faults: crate::known_faults(), ..Recipes::default() };
@@ -74,7 +74,7 @@ impl RecipeFile {
         for (case, when) in self.whens {
             recipes.cases.entry(case).or_default().when = when;
         }
-        // Order matters, so a ladder is replaced as a whole.
+        // A ladder is replaced as a whole, because its order matters.
         recipes.ladders.extend(self.ladders);
         for Entry { whose, mechanism, entry, at: _ } in self.entries {
             let recipe = match whose {
@@ -95,7 +95,7 @@ impl RecipeFile {
 /// Parses a recipe file.
 ///
 /// # Errors
-/// Every mistake of the text, each with its place.
+/// If the text has mistakes: all of them, each with its place.
 pub fn parse_recipes(name: &str, text: &str) -> Result<RecipeFile, Mistakes> {
     let mut reader = Reader {
         name,
@@ -134,13 +134,13 @@ struct Reader<'a> {
 type Name<'i> = Spanned<DeString<'i>>;
 type Raw<'i> = Spanned<DeValue<'i>>;
 
-/// The word that stands for every policy.
+/// The word for every policy.
 pub(crate) const ANY: &str = "any";
 
 /// The keys of an entry.
 const KEYS: [&str; 4] = ["value", "why", "source", "measured-on"];
 
-/// The key of the minimum traffic for which a mode helps, and its own keys.
+/// The key for the minimum traffic for which a mode helps, and the keys of its table.
 pub(crate) const PAYS_FROM: &str = "pays-from";
 const PAYS_FROM_KEYS: [&str; 2] = ["packets-per-flush", "connections"];
 
@@ -188,8 +188,8 @@ impl Reader<'_> {
         }
     }
 
-    /// Parses a case: its conditions, and the values of policies under them. A file that extends another
-    /// file's case repeats its conditions, so that each file can be read on its own.
+    /// Parses a case: its conditions, and the values of policies under these conditions. A file that extends
+    /// the case of another file must repeat the conditions, so that each file can be read on its own.
     fn case(&mut self, name: &Name<'_>, value: &Raw<'_>) {
         let case = name.get_ref().to_string();
         if value.get_ref().as_table().is_some_and(|table| table.keys().all(|key| key.get_ref() != WHEN)) {
@@ -205,7 +205,7 @@ impl Reader<'_> {
         });
     }
 
-    /// Parses a policy's ladder, in order.
+    /// Parses the ladder of a policy.
     fn ladder(&mut self, name: &Name<'_>, value: &Raw<'_>) {
         let policy = name.get_ref().parse::<PolicyName>().ok().filter(|policy| policy.optimizes());
         let Some(policy) = policy else {
@@ -277,7 +277,7 @@ impl Reader<'_> {
         when
     }
 
-    /// Visits the tables of a table.
+    /// Calls `each` for each table in a table.
     fn tables(&mut self, value: &Raw<'_>, form: &str, mut each: impl FnMut(&mut Self, &Name<'_>, &Raw<'_>)) {
         let Some(table) = value.get_ref().as_table() else {
             return self.wrong(value.span(), format!("expected a table: write [{form}]"), None);
@@ -287,7 +287,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Parses a policy; `None` for every policy.
+    /// Parses the name of a policy; `None` means every policy.
     fn policy_or_any(&mut self, word: &Name<'_>) -> Option<Option<PolicyName>> {
         if word.get_ref().as_ref() == ANY {
             return Some(None);
@@ -322,7 +322,7 @@ impl Reader<'_> {
         });
     }
 
-    /// Parses an entry with its value. The conditions of a ladder's entry are stored in `when`.
+    /// Parses an entry with its value. The conditions of an entry in a ladder are stored in `when`.
     fn entry(
         &mut self,
         mechanism: Mechanism,
@@ -400,7 +400,7 @@ impl Reader<'_> {
         Some(RecipeEntry { value: wanted, because, measured_on, pays_from })
     }
 
-    /// The minimum traffic for which a mode helps.
+    /// Parses the minimum traffic for which a mode helps.
     fn pays_from(&mut self, value: &Raw<'_>) -> Option<PaysFrom> {
         let number = |key: &str| {
             let raw = value.get_ref().as_table()?.get(key)?.get_ref().as_integer()?;
@@ -426,7 +426,7 @@ impl Reader<'_> {
     }
 }
 
-/// Joins a text of several lines.
+/// Joins the lines of a text.
 fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
@@ -435,7 +435,7 @@ fn did_you_mean<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -
     nearest(word, candidates).map(|name| format!("did you mean `{name}`?"))
 }
 
-/// The mistake in a value, and the text to write instead.
+/// The mistake in a value, and a help text.
 type Wrong = (String, Option<String>);
 
 /// The largest number that ethtool accepts.

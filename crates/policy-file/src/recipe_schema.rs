@@ -7,10 +7,10 @@ use serde_json::{Map, Value as Json, json};
 use crate::recipe_file::{ANY, CONDITIONS, MEASURED_ON_MAX, NUMBER_MAX, PAYS_FROM, WHEN};
 use crate::schema::{CPUS, DELIVERY, LAYOUT, SPAN};
 
-/// The definition of a policy's entries for the whole host.
+/// The name of the definition for a policy's entries for the whole host.
 const OF_THE_HOST: &str = "recipe";
 
-/// The definition of a policy's entries for a driver or a case.
+/// The name of the definition for a policy's entries for a driver or a case.
 const OF_A_DEVICE: &str = "device-recipe";
 
 /// The schema of recipe files.
@@ -49,7 +49,7 @@ fn ladders() -> Json {
     json!({ "type": "object", "properties": policies, "additionalProperties": false })
 }
 
-/// The schema of conditions, of a case or a ladder's entry.
+/// The schema of the conditions of a case or of an entry in a ladder.
 fn when() -> Json {
     let [driver, own_interrupts, epoll_napis] = CONDITIONS;
     json!({
@@ -64,8 +64,7 @@ fn when() -> Json {
     })
 }
 
-/// The schema of a policy's entries: all mechanisms, or, for a driver or a case, those that are not
-/// host-wide.
+/// The schema of a policy's entries. Those for a driver or a case have no host-wide mechanisms.
 fn recipe(of_a_device: bool) -> Json {
     let mechanisms =
         Mechanism::all().filter(|mechanism| !of_a_device || !matches!(mechanism, Mechanism::Sysctl(_)));
@@ -99,7 +98,7 @@ fn entry(mechanism: Mechanism) -> Json {
     entry
 }
 
-/// The values that a mechanism accepts besides "keep".
+/// The schemas of the values that a mechanism accepts, other than "keep".
 fn values(mechanism: Mechanism) -> Vec<Json> {
     let number = || json!({ "type": "integer", "minimum": 0, "maximum": NUMBER_MAX });
     let text = |pattern: &str| json!({ "type": "string", "pattern": pattern });
@@ -127,7 +126,7 @@ mod test {
     use super::*;
     use crate::{SHIPPED, parse_recipes};
 
-    /// Whether a value's schema accepts a value. For text with a pattern, only the type is checked.
+    /// Whether a schema accepts a value. For a text with a pattern, only the type is checked.
     fn admits(schema: &Json, value: &Json) -> bool {
         let any = |of: &Json| of.as_array().is_some_and(|all| all.iter().any(|one| admits(one, value)));
         match schema["type"].as_str() {
@@ -199,7 +198,7 @@ mod test {
                 let value: Json = serde_json::from_str(sample).expect("a value");
                 let admitted = admits(&of["properties"]["value"], &value);
                 assert!(admitted || parse_recipes("10-site.toml", &text).is_err(), "{text}");
-                // The pattern does not cover every rule that the parser checks.
+                // The parser checks more rules than the pattern contains.
                 let read = parse_recipes("10-site.toml", &text).is_ok();
                 assert!(read || !admitted || value.is_string(), "{text}");
             }

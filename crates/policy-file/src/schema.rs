@@ -7,7 +7,7 @@ use serde_json::{Map, Value as Json, json};
 
 use crate::key::{KEYS, KeyType, PolicyKey, SectionKind};
 
-/// The pattern of a delivery mode, with its time if it has one.
+/// The pattern of a delivery mode, with the time span of modes that have one.
 pub(crate) static DELIVERY: LazyLock<String> = LazyLock::new(|| {
     let (timed, plain): (Vec<_>, Vec<_>) =
         DeliveryMode::EACH.into_iter().partition(|mode| mode.time().is_some());
@@ -21,7 +21,7 @@ pub(crate) static DELIVERY: LazyLock<String> = LazyLock::new(|| {
     format!("^({}|({})([0-9]+|:[0-9.]+ *(ns|us|µs|ms|s))?)$", names(plain), names(timed))
 });
 
-/// The pattern of a span of time.
+/// The pattern of a time span.
 pub(crate) const SPAN: &str = "^(0|[0-9]+(\\.[0-9]+)? *(ns|us|µs|ms|s))$";
 
 /// The pattern of a part of each second.
@@ -77,7 +77,7 @@ fn section(kind: SectionKind) -> Json {
     json!({ "type": "object", "properties": properties, "additionalProperties": false })
 }
 
-/// An empty table.
+/// A schema that accepts only an empty table. The keys are added later.
 fn no_keys_yet() -> Json {
     json!({ "type": "object", "properties": {}, "additionalProperties": false })
 }
@@ -132,7 +132,7 @@ fn value(key: &PolicyKey) -> Json {
         }
     };
     let mut description = key.meaning.clone().into_owned();
-    // The pattern of a span does not include the range.
+    // The pattern of a time span does not contain the range.
     if let KeyType::Within { least, most, .. } = key.takes {
         description += &format!(" From {least} to {most}.");
     }

@@ -1,8 +1,8 @@
-//! Quoting for policy files.
+//! Quotes names and values for policy files.
 
 use std::fmt::Write;
 
-/// Quotes a text for a name or a value, on one line.
+/// Quotes a name or a value on one line.
 pub fn quoted(text: &str) -> String {
     let mut quoted = String::from("\"");
     for c in text.chars() {
@@ -18,13 +18,13 @@ pub fn quoted(text: &str) -> String {
     quoted
 }
 
-/// A section's or key's name, quoted unless it is a plain word.
+/// Quotes the name of a section or key, unless it is a plain word.
 pub fn key(name: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
     if !name.is_empty() && name.chars().all(plain) { name.to_owned() } else { quoted(name) }
 }
 
-/// A text as a TOML string, with the quotes that need the least escaping.
+/// Formats a text as a TOML string, with the quotes that need the least escaping.
 pub(crate) fn toml_string(text: &str) -> String {
     toml::Value::String(text.to_owned()).to_string()
 }

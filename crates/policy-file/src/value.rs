@@ -1,4 +1,4 @@
-//! The value of a policy-file key, and its text format.
+//! The value of a key in a policy file, and its text format.
 
 use crate::spelling::toml_string;
 use model::keys;
@@ -9,7 +9,7 @@ use model::{
     OnMissed, OnReversed, Patterns, PolicyName,
 };
 
-/// The value of a policy-file key.
+/// The value of a key in a policy file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(
     missing_docs,
@@ -106,7 +106,7 @@ impl Value {
         }
     }
 
-    /// The value in policy-file syntax.
+    /// Formats the value in the syntax of policy files.
     pub fn toml(&self) -> String {
         match self {
             Self::Policy(policy) => toml_string(&policy.to_string()),

@@ -1,22 +1,22 @@
-//! The word of a request: a policy or a delivery mode.
+//! A policy or a delivery mode, which one word can name.
 
 use model::{Budget, DeliveryMode, Intent, PolicyName};
 
 use crate::nearest::nearest;
 
-/// The word of a request: a policy or a delivery mode.
+/// A policy or a delivery mode, which one word can name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PolicyWord {
-    /// The goal for the traffic.
+    /// A policy for the traffic.
     Policy(PolicyName),
-    /// How packets are delivered.
+    /// A way to deliver packets.
     Delivery(DeliveryMode),
 }
 
 /// Parses `latency` or `suspend20`.
 ///
 /// # Errors
-/// One sentence: the valid words, and which was probably meant.
+/// One sentence with the valid words, and the one that was probably meant.
 pub fn word(word: &str) -> Result<PolicyWord, String> {
     if let Ok(policy) = word.parse() {
         return Ok(PolicyWord::Policy(policy));
@@ -35,7 +35,7 @@ pub fn word(word: &str) -> Result<PolicyWord, String> {
 }
 
 impl PolicyWord {
-    /// The request for this word, for a target.
+    /// Creates the request for a target.
     pub fn intent(self, target: model::Target, origin: impl Into<String>, budget: Budget) -> Intent {
         let (policy, delivery) = match self {
             Self::Policy(policy) => (policy, None),

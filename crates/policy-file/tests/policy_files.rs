@@ -1,8 +1,8 @@
-//! What policy files may contain, and how each mistake is shown.
+//! Checks what policy files may contain, and how each mistake is shown.
 
 use policy_file::{PolicyFile, json_schema, merge, parse};
 
-/// Every kind of mistake in a single file, with a file that has it.
+/// Every kind of mistake that a single file can have, with an example.
 const MISTAKES: &[(&str, &str)] = &[
     ("a_key_that_is_misspelt", "[device.eth0]\npolcy = \"latency\"\n"),
     ("a_key_with_dashes", "[device.eth0]\npolicy = \"latency\"\ngro-flush-timeout = \"20us\"\n"),
@@ -103,7 +103,7 @@ const MISTAKES: &[(&str, &str)] = &[
     ),
 ];
 
-/// Mistakes that only the merged files show.
+/// Mistakes that only show when files are merged, with examples.
 const CONTRADICTIONS: &[(&str, &str)] = &[
     ("a_section_that_asks_for_nothing", "[device.eth0]\ncpus = \"0-3\"\n"),
     ("a_service_that_matches_nothing", "[service.cache]\npolicy = \"latency\"\n"),

@@ -1,10 +1,10 @@
-//! What recipe files may contain, how each mistake is shown, and the content of the shipped files.
+//! Checks what recipe files may contain, how each mistake is shown, and the content of the shipped files.
 
 use model::recipe::{Circumstances, Mechanism, RecipeValue};
 use model::{CoalesceParam, DeliveryMode, PolicyName};
 use policy_file::{SHIPPED, parse_recipes, recipes};
 
-/// Every kind of mistake in a single file, with a file that has it.
+/// Every kind of mistake that a single file can have, with an example.
 const MISTAKES: &[(&str, &str)] = &[
     ("a_kind_of_section_that_is_misspelt", "[recpie.latency.layout]\nvalue = \"one-to-one\"\n"),
     ("a_policy_that_is_misspelt", "[recipe.latecny.layout]\nvalue = \"one-to-one\"\n"),
