@@ -11,13 +11,13 @@ use serde::Serialize;
 /// A mechanism and its requirements.
 #[derive(Clone, Copy, Debug)]
 pub struct MechanismRow {
-    /// The mechanism's name, which is stable for scripts.
+    /// The mechanism's name. It does not change, so scripts can rely on it.
     pub name: &'static str,
     /// The effect of the mechanism.
     pub meaning: &'static str,
-    /// The first kernel release with it; `None` if there is none.
+    /// The first kernel release with the mechanism; `None` if no release has it.
     pub since: Option<KernelVersion>,
-    /// The mechanism's other requirements.
+    /// Further requirements of the mechanism.
     pub needs: &'static [MechanismNeed],
 }
 
@@ -26,11 +26,11 @@ pub struct MechanismRow {
 pub enum MechanismNeed {
     /// A kernel feature that can be queried.
     Kernel(&'static str, fn(&Host) -> bool),
-    /// A kernel feature that is visible in its threads.
+    /// A kernel feature that is visible in the state of the kernel's threads.
     Thread(&'static str, fn(&KthreadState) -> bool),
     /// A property of the host, or a privilege of the caller.
     Held(&'static str, fn(&Host, &Prerequisites) -> bool),
-    /// A device whose driver supports it.
+    /// A device whose driver supports the mechanism.
     Device(&'static str, fn(&Device) -> bool),
 }
 
@@ -287,7 +287,7 @@ const SMALL_TCP_MAX: u32 = 65_536;
 pub struct SupportMatrix {
     /// The kernel's release, as `uname -r` prints it.
     pub release: String,
-    /// Each mechanism.
+    /// The mechanisms.
     pub mechanisms: Vec<Supported>,
 }
 
@@ -298,7 +298,7 @@ pub struct Supported {
     pub name: String,
     /// The effect of the mechanism.
     pub meaning: String,
-    /// The first kernel release with it; `None` if there is none.
+    /// The first kernel release with the mechanism; `None` if no release has it.
     pub since: Option<String>,
     /// Whether the mechanism can be used here, by this caller.
     pub usable: bool,
@@ -318,7 +318,7 @@ impl SupportMatrix {
         Ok(Self::of(&host, &linux::observe::prerequisites()))
     }
 
-    /// The mechanisms for this host.
+    /// Determines which mechanisms can be used on this host.
     pub fn of(host: &Host, has: &Prerequisites) -> Self {
         let mechanisms = MECHANISMS.iter().map(|mechanism| mechanism.on(host, has)).collect();
         Self { release: host.release.clone(), mechanisms }
@@ -371,7 +371,7 @@ impl MechanismRow {
         }
     }
 
-    /// The missing requirement if the kernel lacks a feature.
+    /// Describes the missing requirement if the kernel lacks a feature.
     fn without(&self, words: &str, host: &Host) -> String {
         match self.since {
             Some(since) if host.kernel < since => format!("Linux {since}: this is {}", host.kernel),
@@ -379,10 +379,10 @@ impl MechanismRow {
         }
     }
 
-    /// The requirements other than a recent kernel, for display.
+    /// The requirements in addition to a recent kernel, for display.
     pub fn needed(&self) -> Vec<&'static str> {
         let beside = self.needs.iter().filter(|need| match need {
-            // A kernel may be built without the feature, whatever its version.
+            // A kernel of any version may be built without the feature.
             MechanismNeed::Kernel(words, _) | MechanismNeed::Thread(words, _) => {
                 self.since.is_none() || words.starts_with("CONFIG_")
             }
@@ -392,13 +392,13 @@ impl MechanismRow {
     }
 }
 
-/// The missing requirement if no kernel thread could be read, so that their features are unknown.
+/// The missing requirement if no kernel thread could be read, because the threads show these features.
 const NO_THREAD: &str = "readable kernel threads: a container's PID namespace shows none";
 
 /// A device to which no mechanism applies.
 const LOOPBACK: &str = "lo";
 
-/// The maximum number of devices in a row.
+/// The maximum number of devices that a row names.
 const DEVICES_NAMED_MAX: usize = 3;
 
 impl Report for SupportMatrix {

@@ -1,4 +1,4 @@
-//! First policy files for many kinds of hosts; each must be a valid policy file.
+//! Creates first policy files for many kinds of hosts. Each must be a valid policy file.
 
 #[path = "../../plan/tests/plan/made.rs"]
 #[expect(dead_code, reason = "other tests derive other hosts from this one")]
@@ -35,7 +35,7 @@ fn at(mut process: Process, sockets: &[(SocketState, &str)]) -> Process {
 const TCP: SocketState = SocketState::TcpListen;
 const UDP: SocketState = SocketState::Udp;
 
-/// What would be found on a fully visible host.
+/// What netpolicy finds on a host if all of it is visible.
 fn found(host: Host, cgroups: &[(u32, &str)]) -> Found {
     let sockets = host.processes.iter().flat_map(|process| &process.sockets);
     let listening: Vec<ListeningSocket> =
@@ -45,7 +45,7 @@ fn found(host: Host, cgroups: &[(u32, &str)]) -> Found {
     Found { host, cgroups, started_as: BTreeMap::new(), received, listening, notes: BTreeMap::new() }
 }
 
-/// A typical cache server, and what usually runs next to it.
+/// A typical cache server, and the services that usually run next to it.
 fn cache_server() -> Found {
     let mut host = host();
     let mut eth0 = device(2, "eth0", &[259, 260]);
@@ -195,7 +195,7 @@ fn read(text: &str) -> usize {
     merged.sections.len()
 }
 
-/// The text with commented sections activated.
+/// Removes the comment marks of the sections that are comments.
 fn uncommented(text: &str) -> String {
     let line = |line: &str| match line.strip_prefix('#') {
         Some(rest) if ["[", "match ", "policy ", "goal "].iter().any(|begin| rest.starts_with(begin)) => {
@@ -206,7 +206,7 @@ fn uncommented(text: &str) -> String {
     text.lines().map(line).collect()
 }
 
-/// Names as hosts have them, and odd ones.
+/// Names as on real hosts, and unusual ones.
 fn odd() -> impl Strategy<Value = String> {
     prop_oneof![
         "[a-z]{1,8}",

@@ -1,4 +1,4 @@
-//! The mechanisms of several kinds of hosts, and the table's consistency with the table of settings.
+//! Checks the mechanisms of several kinds of hosts, and that their table agrees with the table of settings.
 
 #[path = "../../plan/tests/plan/made.rs"]
 #[expect(dead_code, reason = "other tests make other hosts of it")]
@@ -98,7 +98,7 @@ fn every_mechanism_has_a_name_of_its_own_and_says_what_it_is_for() {
     }
 }
 
-/// The setting that a mechanism sets first has the same first kernel.
+/// A mechanism and the setting that it uses first must have the same first kernel release.
 #[test]
 fn the_first_kernel_is_that_of_the_setting() {
     let pairs = [

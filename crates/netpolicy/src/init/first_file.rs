@@ -14,23 +14,23 @@ use session::count;
 use super::found::{Found, ListeningSocket};
 use super::service::{FoundBy, ServiceProcesses, groups, pattern};
 
-/// The maximum number of devices, and of services, that get a section. A host with more has containers or
-/// tunnels, for which individual sections would be of little use.
+/// The maximum number of devices and of services that get a section. On a host with more, most belong to
+/// containers or tunnels, for which separate sections would be of little use.
 const DEVICES_MAX: usize = 16;
 const SERVICES_MAX: usize = 24;
 
-/// The maximum number of pids, names or ports in a comment.
+/// The maximum number of pids, names or ports that a comment lists.
 const LISTED_MAX: usize = 5;
 
-/// The first ephemeral port: lower ports were chosen explicitly.
+/// The first ephemeral port. A lower port was chosen explicitly.
 ///
 /// Kernel: Documentation/networking/ip-sysctl.rst, `ip_local_port_range`.
 const EPHEMERAL_FIRST: u16 = 32_768;
 
-/// A first policy file. It requests nothing, or one policy everywhere, until its reader changes it.
+/// A first policy file. Until it is edited, it requests either nothing or the same policy everywhere.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct FirstFile {
-    /// The policy of each active section; services' sections are comments if it is `none` or `mix`.
+    /// The policy of each active section. If it is `none` or `mix`, the sections of services are comments.
     pub policy: PolicyName,
     /// The kernel's release, as `uname -r` prints it.
     pub release: String,
@@ -40,9 +40,9 @@ pub struct FirstFile {
     pub services: Vec<ServiceSection>,
     /// The devices and services without a section, with the reasons.
     pub left_out: Vec<String>,
-    /// The parts of the host that were not visible, and the privilege needed to see them.
+    /// The parts of the host that were not visible, and the privileges needed to see them.
     pub not_seen: Vec<String>,
-    /// The whole file.
+    /// The text of the file.
     pub text: String,
 }
 
@@ -68,9 +68,9 @@ pub struct ServiceSection {
 }
 
 impl FirstFile {
-    /// The file for the devices and services that were found, with this policy in each section. For `none`
-    /// and `mix`, the services' sections are comments: `mix` is only for devices, and a service with `none`
-    /// would revoke its device's policy.
+    /// Creates the file for the devices and services that were found, with this policy in each section. For
+    /// `none` and `mix`, the sections of services are comments: `mix` is only for devices, and a service with
+    /// `none` would cancel the policy of its device.
     pub fn of(found: &Found, policy: PolicyName) -> Self {
         let mut file = Self {
             policy,
@@ -153,7 +153,7 @@ impl FirstFile {
         for group in &mut groups {
             let name = name_of(group);
             if group.how == FoundBy::SystemdItself {
-                // Each running service has its own descriptors of sockets.
+                // A service that is running has its own descriptors of these sockets.
                 group.listening.retain(|port| !elsewhere.contains(port));
                 if !group.listening.is_empty() {
                     let ports = group.ports();
@@ -292,7 +292,7 @@ impl FirstFile {
             }
             let _ = writeln!(text, "policy = \"{}\"", self.policy);
         }
-        // A service with policy none would revoke its device's policy.
+        // A service with policy `none` would cancel the policy of its device.
         let (mark, policy) = match self.policy {
             PolicyName::None | PolicyName::Mix => ("#", PolicyName::Latency),
             policy => ("", policy),
@@ -318,7 +318,7 @@ impl Report for FirstFile {
     }
 }
 
-/// A section name for a device whose name would be a pattern; no other section uses it.
+/// A section name for a device whose own name would be a pattern. No other section has this name.
 fn untaken(device: &str, taken: &mut BTreeSet<String>) -> String {
     let first = format!("device-{}", device.replace(|c: char| !c.is_ascii_alphanumeric(), "-"));
     let others = (2..).map(|number: u32| format!("{first}-{number}"));
@@ -333,7 +333,7 @@ fn section(text: &mut String, facts: &[String]) {
     }
 }
 
-/// A pattern that matches only this text, as TOML.
+/// Returns a pattern, in TOML syntax, that matches only this text.
 fn patterned(text: &str) -> String {
     quoted(&pattern(text).unwrap_or_else(|| text.to_owned()))
 }
@@ -346,13 +346,13 @@ fn listed(names: &[String]) -> String {
     }
 }
 
-/// A list of ports, shortened if it is long.
+/// Shortens a list of ports if it is long.
 fn short(ports: &str) -> String {
     let all: Vec<String> = ports.split(", ").map(str::to_owned).collect();
     listed(&all)
 }
 
-/// The name of a service's section: the service's common name.
+/// The name of a service's section, which is the usual name of the service.
 pub(crate) fn name_of(group: &ServiceProcesses<'_>) -> String {
     let name = match &group.how {
         FoundBy::Unit(unit) => unit.strip_suffix(".service").unwrap_or(unit).to_owned(),

@@ -1,4 +1,4 @@
-//! The services and devices of a host, as needed for a first policy file.
+//! Finds the services and devices of a host, for a first policy file.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -37,7 +37,7 @@ impl ListeningSocket {
         !self.at.ip().to_canonical().is_loopback()
     }
 
-    /// `tcp 11211`
+    /// The protocol and port: `tcp 11211`.
     pub fn port(&self) -> String {
         format!("{} {}", if self.tcp { "tcp" } else { "udp" }, self.at.port())
     }
@@ -46,17 +46,18 @@ impl ListeningSocket {
 /// The services and devices of a network namespace.
 #[derive(Clone, Debug)]
 pub struct Found {
-    /// Devices, and the processes with internet sockets.
+    /// The host with its devices, and the processes with internet sockets.
     pub host: Host,
     /// The cgroup of each process whose cgroup could be read.
     pub cgroups: BTreeMap<Pid, String>,
-    /// The path by which a process was started, if its executable has another name (a symbolic link).
+    /// The path by which a process was started, if that is a symbolic link to an executable with another
+    /// name.
     pub started_as: BTreeMap<Pid, String>,
     /// The number of packets that each device has received since it was created.
     pub received: BTreeMap<DeviceId, u64>,
     /// Every listening socket, even if its process is not visible.
     pub listening: Vec<ListeningSocket>,
-    /// Facts about services that the caller found, by their first process, for the services' sections.
+    /// Facts from the caller about services, for their sections. The key is the first process of the service.
     pub notes: BTreeMap<Pid, Vec<String>>,
 }
 
@@ -70,7 +71,7 @@ impl Found {
         let mut host = linux::observe(netns, &Processes::Networking)?;
         host.processes.retain(|process| process.id.pid != own);
         let cgroup = |process: &model::host::Process| {
-            // The process exited in the meantime; it belongs to no service.
+            // If the process has exited meanwhile, it belongs to no service.
             linux::process::cgroup_of(&process.id).ok().flatten().map(|path| (process.id.pid, path))
         };
         let cgroups = host.processes.iter().filter_map(cgroup).collect();

@@ -1,4 +1,4 @@
-//! Groups processes into services, and determines how a policy file can match them.
+//! Groups processes into services, and determines how a policy file can select them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,13 +13,13 @@ use super::found::{Found, ListeningSocket};
 pub(crate) enum FoundBy {
     /// A systemd service.
     Unit(String),
-    /// A container, and its pod as `namespace/name`.
+    /// A container, with its pod as `namespace/name`.
     Container { pod: Option<String>, name: String },
     /// An executable.
     Exe(String),
-    /// The lowest port, if nothing else is known.
+    /// The lowest port, if no other criterion is known.
     Port(u16),
-    /// Sockets that systemd holds for socket-activated services.
+    /// Sockets that systemd itself holds for socket-activated services.
     SystemdItself,
 }
 
@@ -28,17 +28,18 @@ pub(crate) enum FoundBy {
 pub(crate) struct ServiceProcesses<'a> {
     pub(crate) how: FoundBy,
     pub(crate) processes: Vec<&'a Process>,
-    /// The ports, TCP first, without duplicates.
+    /// The ports with the protocol (TCP first), without duplicates.
     pub(crate) listening: BTreeSet<(bool, u16)>,
     /// Whether packets of a NIC can reach any of the ports.
     pub(crate) reachable: bool,
 }
 
 impl ServiceProcesses<'_> {
-    /// The number of its sockets that receive on each device, except the loopback device and the backlog.
+    /// For each device, the number of the service's sockets that receive on it. The loopback device and the
+    /// backlog are left out.
     pub(crate) fn connections(&self, host: &Host) -> BTreeMap<String, usize> {
         let sockets = self.processes.iter().flat_map(|process| &process.sockets);
-        // Forked workers share their parent's sockets.
+        // Forked workers have the sockets of their parent.
         let napis: BTreeMap<u64, NapiId> =
             sockets.filter_map(|socket| Some((socket.inode, socket.napi?))).collect();
         let mut counts = BTreeMap::new();
@@ -50,12 +51,12 @@ impl ServiceProcesses<'_> {
         counts
     }
 
-    /// The number of its epolls.
+    /// The number of the service's epolls.
     pub(crate) fn epolls(&self) -> usize {
         self.processes.iter().map(|process| process.epolls.len()).sum()
     }
 
-    /// The ports: `tcp 80, 443; udp 443`.
+    /// Formats the ports: `tcp 80, 443; udp 443`.
     pub(crate) fn ports(&self) -> String {
         let of = |udp: bool, word: &str| {
             let ports = self.listening.iter().filter(|(is_udp, _)| *is_udp == udp);
@@ -77,7 +78,7 @@ pub struct Server {
     pub ports: Vec<u16>,
 }
 
-/// The services that have TCP connections over NICs, those with most first.
+/// The services that have TCP connections over NICs, starting with the one that has the most.
 pub fn servers(found: &Found) -> Vec<Server> {
     let mut servers: Vec<(usize, Server)> = groups(found)
         .iter()
@@ -119,7 +120,7 @@ pub(crate) fn groups(found: &Found) -> Vec<ServiceProcesses<'_>> {
     groups.into_values().filter(|group| !group.listening.is_empty()).collect()
 }
 
-/// The best criterion to find a process: one that stays the same across restarts.
+/// The best criterion for finding a process again: it must stay the same across restarts.
 fn how(
     process: &Process,
     cgroup: Option<&str>,
@@ -128,7 +129,7 @@ fn how(
 ) -> Option<FoundBy> {
     let can_be_named = |text: &str| pattern(text).is_some();
     if let Some(container) = &process.container {
-        // `shop/cart-7d9f server` is a container in a pod.
+        // `shop/cart-7d9f server` is the container `server` in a pod.
         let (pod, name) = match container.split_once(' ') {
             Some((pod, name)) => (Some(pod), name),
             None => (None, container.as_str()),
@@ -154,7 +155,7 @@ fn how(
 enum Unit {
     /// A service, which keeps its name across restarts.
     Service(String),
-    /// A scope, for example of a login: its name differs the next time.
+    /// A scope, for example of a login. It gets another name the next time.
     Passing,
     /// The service manager.
     SystemdItself,
@@ -162,7 +163,7 @@ enum Unit {
 
 /// The innermost unit of a cgroup's path.
 ///
-/// systemd adds `_` before a component that could be taken for a cgroup file (systemd,
+/// systemd adds `_` to the beginning of a component that could be mistaken for a cgroup file (systemd,
 /// `src/basic/cgroup-util.c` `cg_escape()`).
 fn unit(path: &str) -> Option<Unit> {
     let innermost =
@@ -180,7 +181,7 @@ pub(crate) fn pattern(text: &str) -> Option<String> {
     for c in text.chars() {
         match c {
             '*' | '?' | '[' => pattern.extend(['[', c, ']']),
-            // Not allowed in patterns: use the closest pattern that matches the text.
+            // These characters are not allowed in patterns, so use `?`, which matches them.
             c if model::is_misleading(c) => pattern.push('?'),
             c => pattern.push(c),
         }
