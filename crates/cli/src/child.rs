@@ -1,11 +1,11 @@
-//! A command started by netpolicy: it receives netpolicy's signals, and netpolicy returns its exit code.
+//! Runs a command for netpolicy: forwards signals to it, and returns its exit code.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, ExitStatus};
 
 use linux::Arrived;
 
-/// Forwards a signal, unless a terminal has already sent it to the command.
+/// Forwards a signal to the command, unless a terminal has already sent it there.
 pub fn forward(child: &Child, arrived: Arrived) {
     if arrived.to_group {
         return;
@@ -17,7 +17,7 @@ pub fn forward(child: &Child, arrived: Arrived) {
     };
     let pid = i32::try_from(child.id()).ok().and_then(rustix::process::Pid::from_raw);
     if let Some(pid) = pid {
-        // If the command exits at this moment, its pid stays reserved until `try_wait` reaps it.
+        // If the command exits at this moment, its pid is reserved until `try_wait` reaps it.
         let _ = rustix::process::kill_process(pid, signal);
     }
 }

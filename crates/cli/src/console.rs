@@ -1,4 +1,4 @@
-//! Standard output and standard error.
+//! Writes to standard output and standard error.
 
 use std::cell::{Cell, RefCell};
 use std::io::{self, IsTerminal, Write};
@@ -10,9 +10,9 @@ use session::{Fault, Operator, Session};
 
 use crate::globals::{Color, Globals, Output};
 
-/// Standard output for data, standard error for messages. A reader that stops reading (`netpolicy show |
-/// head`) ends the output, not the command: later output is dropped, and the exit code still reports the
-/// outcome.
+/// Writes data to standard output, and messages to standard error. If the reader closes standard output
+/// (`netpolicy show | head`), the command continues: it drops later output, and the exit code still reports
+/// its outcome.
 #[derive(Clone, Debug)]
 pub struct Console {
     output: Output,
@@ -20,17 +20,18 @@ pub struct Console {
     colour_err: bool,
     quiet: bool,
     verbose: u8,
-    /// The options for other commands on this journal: empty for the default one.
+    /// The options with which other commands use this journal; empty for the default journal.
     journal: String,
-    /// The options for other commands in this network namespace: empty for the caller's own.
+    /// The options with which other commands use this network namespace; empty for the caller's own.
     netns: String,
     /// Whether the terminal shows characters beyond ASCII.
     utf8: bool,
     /// Whether standard output still has a reader.
     open: Cell<bool>,
-    /// Whether a program reads the progress, a line at a time.
+    /// Whether progress is printed as lines, because a program reads it.
     streams_progress: bool,
-    /// The messages and details so far, each with whether it is a detail, and the maximum number of them.
+    /// The messages and details that were kept, each with whether it is a detail, and the maximum number of
+    /// them.
     log: RefCell<Vec<(bool, String)>>,
     log_lines_max: Cell<usize>,
 }
@@ -62,7 +63,7 @@ impl Console {
         }
     }
 
-    /// The text, in characters that the terminal can show in this locale.
+    /// Replaces characters that the terminal cannot show in this locale.
     fn readable(&self, text: String) -> String {
         if self.utf8 { text } else { in_ascii(&text) }
     }
@@ -70,7 +71,7 @@ impl Console {
     /// Prints a command's data in the requested format.
     ///
     /// # Errors
-    /// If standard output cannot be written, except for lack of a reader.
+    /// If writing to standard output fails, unless it has no reader.
     pub fn report(&self, report: &impl Report) -> Result<(), Fault> {
         let text = match self.output {
             Output::Table => self.readable(report.as_text(self.colour_out)),
@@ -80,11 +81,11 @@ impl Console {
         self.text(&text)
     }
 
-    /// Prints the data of a command whose main effect is elsewhere: omitted for people with `--quiet`, but
-    /// not for programs.
+    /// Prints the data of a command whose main effect is elsewhere. With `--quiet`, the data is printed only
+    /// for programs.
     ///
     /// # Errors
-    /// The same as [`Console::report`].
+    /// As for [`Console::report`].
     pub fn report_done(&self, report: &impl Report) -> Result<(), Fault> {
         if self.quiet && self.output == Output::Table { Ok(()) } else { self.report(report) }
     }
@@ -92,7 +93,7 @@ impl Console {
     /// Prints text unchanged.
     ///
     /// # Errors
-    /// The same as [`Console::report`].
+    /// As for [`Console::report`].
     pub fn text(&self, text: &str) -> Result<(), Fault> {
         if !self.open.get() {
             return Ok(());
@@ -108,13 +109,13 @@ impl Console {
         }
     }
 
-    /// Whether the output still has a reader: not after `| head` has ended.
+    /// Whether standard output still has a reader. It has none after `| head` has exited.
     #[must_use]
     pub fn is_read(&self) -> bool {
         self.open.get()
     }
 
-    /// Whether data is printed for programs.
+    /// Whether the output format is for programs.
     #[must_use]
     pub fn is_for_programs(&self) -> bool {
         self.output != Output::Table
@@ -126,19 +127,19 @@ impl Console {
         self.colour_out
     }
 
-    /// From now on, progress is printed as lines, for a program that passes them on.
+    /// Prints progress as lines from now on, for a program that passes them on.
     pub fn stream_progress(&mut self) {
         self.streams_progress = true;
     }
 
-    /// Whether progress is shown: standard error is an interactive terminal, or a program passes it on.
+    /// Whether progress is shown: standard error is a terminal, or a program passes progress on.
     #[must_use]
     pub fn has_watcher(&self) -> bool {
         self.streams_progress || !self.quiet && io::stderr().is_terminal()
     }
 
-    /// Replaces the progress line; an empty text clears it. It is cut to the terminal's width, because a
-    /// wrapped line could not be replaced.
+    /// Replaces the progress line; an empty text clears it. The text is cut to the width of the terminal,
+    /// because a wrapped line could not be replaced.
     pub fn progress(&self, words: &str) {
         if self.streams_progress {
             if !words.is_empty() {
@@ -152,7 +153,8 @@ impl Console {
         }
     }
 
-    /// Keeps the first messages and details from now on, at most this many, even those that are not printed.
+    /// Keeps the first messages and details from now on, at most this many, including those that are not
+    /// printed.
     pub fn keep_log(&self, lines_max: usize) {
         self.log_lines_max.set(lines_max);
     }
@@ -178,12 +180,12 @@ impl Console {
         }
     }
 
-    /// The options to add to a suggested command so that it uses the same journal or namespace.
+    /// Adds options to commands in a message, so that they use the same journal and namespace.
     fn typed(&self, words: &str) -> String {
         typed(words, &self.journal, &self.netns)
     }
 
-    /// Prints a detail, with `--verbose` only.
+    /// Prints a detail, but only with `--verbose`.
     pub fn detail(&self, words: &str) {
         self.keep(true, words);
         if self.verbose > 0 {
@@ -191,7 +193,7 @@ impl Console {
         }
     }
 
-    /// Prints an error, with `--quiet` too.
+    /// Prints an error, even with `--quiet`.
     pub fn fault(&self, fault: &Fault) {
         talk(&self.readable(self.typed(&session::report::words(fault, self.colour_err))));
     }
@@ -215,8 +217,8 @@ impl Operator for Console {
     }
 }
 
-/// Whether a locale uses UTF-8, according to the environment; assumed if no variable is set. systemd does the
-/// same (`src/basic/locale-util.c` `is_locale_utf8()`).
+/// Whether the environment selects a locale with UTF-8. If no variable is set, UTF-8 is assumed, as systemd
+/// does (`src/basic/locale-util.c` `is_locale_utf8()`).
 fn is_utf8(variable: impl Fn(&str) -> Option<String>) -> bool {
     let set = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().filter_map(variable).find(|value| !value.is_empty());
     set.is_none_or(|locale| {
@@ -227,7 +229,7 @@ fn is_utf8(variable: impl Fn(&str) -> Option<String>) -> bool {
     })
 }
 
-/// Replaces symbols by ASCII. Letters beyond ASCII belong to names and are kept.
+/// Replaces symbols by ASCII. Other letters are kept, because they belong to names.
 fn in_ascii(text: &str) -> String {
     let mut ascii = String::with_capacity(text.len());
     for c in text.chars() {
@@ -254,7 +256,7 @@ fn in_ascii(text: &str) -> String {
     ascii
 }
 
-/// As much of a line as fits in this width.
+/// Cuts a line to this width.
 fn cut(words: &str, columns: usize) -> String {
     if words.chars().count() <= columns {
         return words.to_owned();
@@ -262,13 +264,13 @@ fn cut(words: &str, columns: usize) -> String {
     words.chars().take(columns.saturating_sub(1)).chain(['…']).collect()
 }
 
-/// Prints a command line error whose lines are too long to print as they are.
+/// Prints a command line error, shortened, if its lines are too long. Returns whether it did.
 pub(crate) fn said_if_long(words: &str) -> Option<()> {
     let said = printable(words);
     (said.len() < words.len()).then(|| talk(said.trim_end()))
 }
 
-/// Prints to standard error; if that is closed, the message is lost.
+/// Prints to standard error. If that is closed, the message is lost.
 fn talk(words: &str) {
     let _ = writeln!(io::stderr().lock(), "{words}");
 }

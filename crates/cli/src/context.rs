@@ -15,9 +15,9 @@ use crate::{Console, Globals};
 /// The context of every command.
 #[derive(Debug)]
 pub struct Context {
-    /// The operator's choices.
+    /// The operator's global options.
     pub globals: Globals,
-    /// The session that they select.
+    /// The session that these options select.
     pub session: Session,
     /// The console.
     pub console: Console,
@@ -35,7 +35,7 @@ impl Context {
     /// Creates the context of a recorded host.
     ///
     /// # Errors
-    /// If global options name another host or other files.
+    /// If global options select another host or other files.
     pub fn of_recording(globals: Globals, recording: Recording) -> Result<Self, Fault> {
         let given = [
             ("--netns", globals.netns.is_some()),
@@ -54,7 +54,7 @@ impl Context {
         Ok(Self { globals, session, console })
     }
 
-    /// Prints the error of a command, and returns the program's exit code.
+    /// Prints the error of a command if it failed, and returns the program's exit code.
     #[must_use]
     pub fn end(&self, ended: Result<Exit, Fault>) -> ExitCode {
         let exit = ended.unwrap_or_else(|fault| {
@@ -64,24 +64,24 @@ impl Context {
         exit.into()
     }
 
-    /// The merged policy files.
+    /// Reads and merges the policy files.
     ///
     /// # Errors
-    /// The same as [`Session::policy`].
+    /// As for [`Session::policy`].
     pub fn policy(&self) -> Result<Merged, Fault> {
         self.session.policy(&self.console)
     }
 
-    /// The policy files, with the requests of applications in this namespace.
+    /// Reads the policy files, and adds the requests of applications in this namespace.
     ///
     /// # Errors
-    /// The same as [`Session::whole_policy`].
+    /// As for [`Session::whole_policy`].
     pub fn whole_policy(&self, source: &dyn HostSource) -> Result<Policy, Fault> {
         self.session.whole_policy(source, &self.console)
     }
 
-    /// Reports the requests and settings that a placement omits, and the parts of the host that could not be
-    /// read.
+    /// Reports the requests and settings that a placement leaves out, and the parts of the host that could
+    /// not be read.
     pub fn report(&self, planned: &Planned) {
         Session::report(planned, &self.console);
         let wanted: Vec<&Setting> = planned.plan.changes().map(|change| change.to()).collect();
@@ -93,12 +93,12 @@ impl Context {
     }
 }
 
-/// The session for a command line.
+/// Creates the session for global options.
 fn session_of(globals: &Globals) -> Session {
     Session {
         netns: globals.netns.clone(),
-        // Make the path absolute: a trial's guard process has another working directory, and printed paths
-        // may be pasted in any directory.
+        // Make the path absolute, because the guard process of a trial has another working directory, and
+        // because printed paths may be used in any directory.
         state_dir: std::path::absolute(&globals.state_dir).unwrap_or_else(|_| globals.state_dir.clone()),
         policy_files: globals.policy_file.clone(),
         policy_dirs: globals.policy_dir.clone(),
@@ -109,7 +109,7 @@ fn session_of(globals: &Globals) -> Session {
     }
 }
 
-/// The command, as the operator typed it.
+/// The command line, as the operator typed it.
 fn command_line() -> String {
     let words = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned());
     std::iter::once("netpolicy".to_owned()).chain(words).collect::<Vec<_>>().join(" ")

@@ -1,5 +1,5 @@
-//! The guard process of a trial, as a hidden command: the program that tries settings starts itself as their
-//! guard.
+//! Runs the guard process of a trial. It is a hidden command: the program that tries settings starts itself
+//! as their guard.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -33,10 +33,10 @@ pub struct GuardArgs {
     pub attach_socket: Option<PathBuf>,
 }
 
-/// Waits for the deadline, and rolls back the trial if it is unconfirmed by then.
+/// Waits for the deadline, and then rolls back the trial if it is not confirmed.
 ///
 /// # Errors
-/// The settings that could not be restored.
+/// If settings cannot be restored; the error lists them.
 pub fn run(arguments: &GuardArgs, context: &Context) -> Result<Exit, Fault> {
     let watch = GuardParams {
         deadline: Nanoseconds(arguments.deadline),
@@ -46,7 +46,7 @@ pub fn run(arguments: &GuardArgs, context: &Context) -> Result<Exit, Fault> {
     guard_process::run(&watch, &context.session, &context.console, announce)
 }
 
-/// Reports that this process is now independent, and closes the pipe, which its parent reads to the end.
+/// Reports that this process is now independent, and closes the pipe, because the parent reads it to its end.
 fn announce() -> std::io::Result<()> {
     let mut out = std::io::stdout().lock();
     out.write_all(READY)?;

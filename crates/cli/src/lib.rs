@@ -1,8 +1,8 @@
-//! Shared by netpolicy's programs: global options, the context of a command, output, and the parts of help,
-//! manual pages, schemas and completions that do not depend on a command.
+//! The parts that netpolicy's programs share: global options, the context of a command, output, and the parts
+//! of help, manual pages, schemas and completions that do not depend on a command.
 //!
-//! `netpolicy` has the commands that change and watch a host. Its other commands are in programs that are
-//! installed next to it ([`programs`]); each of those is a list of commands for [`tool::main`].
+//! `netpolicy` has the commands that change and watch a host. Its other commands are in separate programs
+//! ([`programs`]). Each of these is a list of commands for [`tool::main`].
 #![forbid(unsafe_code)]
 
 pub mod child;

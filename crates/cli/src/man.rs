@@ -1,4 +1,4 @@
-//! Manual pages: one for each command, and parts for other pages.
+//! Writes manual pages: one for each command, and parts of other pages.
 
 use std::path::Path;
 
@@ -9,15 +9,15 @@ use policy_file::RECIPE_DIRS;
 use session::drop_in::DROP_IN_DIRS;
 use session::{API_SOCKET, Exit, Fault, METRICS_SOCKET, STATE_DIR};
 
-/// The section for administration commands.
+/// The section of the manual for administration commands.
 pub const COMMANDS: &str = "8";
-/// The section for file formats.
+/// The section of the manual for file formats.
 pub const FORMATS: &str = "5";
 
-/// The page on policy files.
+/// The name of the page about policy files.
 pub const POLICY_FILE: &str = "netpolicy.toml";
 
-/// The directory of a package's documents.
+/// The directory of the package's documents.
 pub const DOCUMENTS: &str = "/usr/share/doc/netpolicy";
 
 /// The environment variables that commands read.
@@ -61,7 +61,7 @@ pub fn write(name: &str, section: &str, page: &[u8], directory: &Path) -> Result
     std::fs::write(&file, page).map_err(|error| Fault::file(file, error))
 }
 
-/// The name of a command's page: `netpolicy-tc-load`.
+/// The name of a command's page, such as `netpolicy-tc-load`.
 fn name_of(command: &Command) -> &str {
     command.get_display_name().unwrap_or_else(|| command.get_name())
 }
@@ -70,7 +70,7 @@ fn command_page(command: &Command) -> std::io::Result<Vec<u8>> {
     let is_program = name_of(command) == "netpolicy";
     let globals = command.get_arguments().any(|arg| arg.is_global_set());
     let own = command.clone();
-    // The options of all commands are on the program's page.
+    // The options of all commands are on the page of the program.
     let own = if is_program {
         own
     } else {
@@ -104,7 +104,7 @@ fn command_page(command: &Command) -> std::io::Result<Vec<u8>> {
     if has_more {
         let mut extra = Vec::new();
         page.render_extra_section(&mut extra)?;
-        // The text after a command's help is its examples.
+        // The text after the help of a command contains its examples.
         text.extend(String::from_utf8_lossy(&extra).replace(".SH EXTRA\n", ".SH EXAMPLES\n").into_bytes());
     }
     let mut roff = Roff::new();
@@ -122,14 +122,14 @@ fn command_page(command: &Command) -> std::io::Result<Vec<u8>> {
     Ok(with_one_preamble(&text))
 }
 
-/// A page assembled from parts, without the repeated preambles that define apostrophes.
+/// Removes all preambles but the first, because each part of the page has one.
 fn with_one_preamble(page: &[u8]) -> Vec<u8> {
     let is_preamble = |line: &[u8]| line.starts_with(b".ie \\n(.g .ds Aq") || line.starts_with(b".el .ds Aq");
     let lines = page.split_inclusive(|&byte| byte == b'\n').enumerate();
     lines.filter(|(at, line)| *at < 2 || !is_preamble(line)).flat_map(|(_, line)| line.to_vec()).collect()
 }
 
-/// `netpolicy 0.1.0`, in the footer of a page.
+/// The version in the footer of a page: `netpolicy 0.1.0`.
 #[must_use]
 pub fn source() -> String {
     format!("netpolicy {}", env!("CARGO_PKG_VERSION"))
@@ -157,7 +157,8 @@ pub fn files(roff: &mut Roff) {
     entry(roff, DOCUMENTS, "The reference and the guides.");
 }
 
-/// Pages related to a command's: its parent's, its siblings' in the same group, and those on files.
+/// Lists the related pages: those of the parent command and of commands in the same group, and those about
+/// files.
 fn see_also(roff: &mut Roff, command: &Command) {
     let own = name_of(command);
     let mut near: Vec<(String, &str)> = Vec::new();
@@ -180,7 +181,7 @@ fn see_also(roff: &mut Roff, command: &Command) {
     roff.text(pages(&near));
 }
 
-/// `netpolicy(8), tc(8)`
+/// Formats a list of pages: `netpolicy(8), tc(8)`.
 #[must_use]
 pub fn pages(pages: &[(&str, &str)]) -> Vec<Inline> {
     let mut line = Vec::new();

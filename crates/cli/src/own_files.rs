@@ -1,4 +1,5 @@
-//! A temporary directory for benches without a lab. (A lab's scratch directory is a detached mount without a path.)
+//! A temporary directory for benchmarks without a lab. (The directory of a lab is a detached mount, which has
+//! no path.)
 
 use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt;
@@ -6,7 +7,7 @@ use std::path::PathBuf;
 
 use session::Fault;
 
-/// A directory that only its owner can access; removed on drop.
+/// A directory that only its owner can access. Dropping this deletes it.
 #[derive(Debug)]
 pub struct OwnFiles {
     /// The path.
@@ -14,11 +15,11 @@ pub struct OwnFiles {
 }
 
 impl OwnFiles {
-    /// Creates a directory among the temporary files. An existing directory of that name belongs to another
-    /// program and is refused.
+    /// Creates the directory. An existing directory with the same name belongs to another program and is
+    /// refused.
     ///
     /// # Errors
-    /// If it cannot be created.
+    /// If the directory cannot be created.
     pub fn new() -> Result<Self, Fault> {
         let directory = std::env::temp_dir().join(format!("netpolicy-bench-{}", std::process::id()));
         match DirBuilder::new().mode(0o700).create(&directory) {
@@ -27,10 +28,10 @@ impl OwnFiles {
         }
     }
 
-    /// Writes a file into it.
+    /// Writes a file to the directory. Returns its path.
     ///
     /// # Errors
-    /// If it cannot be written.
+    /// If the file cannot be written.
     pub fn file(&self, name: &str, text: &str) -> Result<PathBuf, Fault> {
         let path = self.directory.join(name);
         std::fs::write(&path, text).map_err(|error| Fault::file(&path, error))?;
@@ -40,7 +41,7 @@ impl OwnFiles {
 
 impl Drop for OwnFiles {
     fn drop(&mut self) {
-        // The directory may still contain the journal of changes that were rolled back.
+        // The directory may contain the journal of changes that were rolled back.
         let _ = std::fs::remove_dir_all(&self.directory);
     }
 }

@@ -1,4 +1,4 @@
-//! The programs that implement some of netpolicy's commands, and how netpolicy execs them.
+//! The programs that implement some of netpolicy's commands. netpolicy replaces itself with them by `exec`.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
@@ -10,7 +10,7 @@ use session::{Exit, Fault};
 
 use crate::Globals;
 
-/// A program with commands of netpolicy. It accepts netpolicy's command line unchanged.
+/// A program that implements commands of netpolicy. It accepts netpolicy's command line unchanged.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Tool {
     /// The file name.
@@ -25,11 +25,11 @@ pub const TOOLS: [Tool; 2] = [
     Tool { program: "netpolicy-lab", commands: &["bench", "sim", "lab"] },
 ];
 
-/// The package that contains them.
+/// The package that contains the programs.
 const PACKAGE: &str = "netpolicy-tools";
 
-/// The directories of the programs, relative to the directory of any of them: the same directory, as built by
-/// cargo, and the installed one relative to `/usr/sbin`.
+/// The directories of the programs, relative to the directory of the running one: the same directory, as
+/// built by cargo, and the installed one relative to `/usr/sbin`.
 const DIRECTORIES: [&str; 2] = [".", "../libexec/netpolicy"];
 
 impl Tool {
@@ -39,7 +39,7 @@ impl Tool {
         TOOLS.iter().find(|tool| tool.commands.contains(&word))
     }
 
-    /// The program for this process's command line, or for the one that a shell completes.
+    /// The program for the command line of this process, or for the one that a shell completes.
     #[must_use]
     pub fn of_this_process() -> Option<&'static Self> {
         let words: Vec<OsString> = std::env::args_os().collect();
@@ -51,7 +51,7 @@ impl Tool {
         Self::of_line(&words)
     }
 
-    /// The program for a command line; the first of `words` is the name of the started program.
+    /// The program for a command line. The first word is the name of the started program.
     fn of_line(words: &[OsString]) -> Option<&'static Self> {
         let at = command_at(words)?;
         let word = words.get(at)?.to_str()?;
@@ -59,29 +59,29 @@ impl Tool {
         Self::with_command(asked)
     }
 
-    /// The possible paths, in order of preference.
+    /// The paths at which the program may be, in order of preference.
     fn places(&self) -> Vec<PathBuf> {
         let own = std::env::current_exe().ok();
         let own = own.as_deref().and_then(std::path::Path::parent);
         own.into_iter().flat_map(|own| DIRECTORIES.map(|below| own.join(below).join(self.program))).collect()
     }
 
-    /// The path at which the program is installed.
+    /// The path at which the program is installed; `None` if it is not installed.
     #[must_use]
     pub fn path(&self) -> Option<PathBuf> {
         self.places().into_iter().find(|path| path.is_file())
     }
 
-    /// Execs the program that implements this command.
+    /// Replaces this process with the program that implements a command.
     ///
     /// # Errors
-    /// If that fails; otherwise, it does not return.
+    /// If that fails; otherwise it does not return.
     pub fn exec_command(word: &str) -> Result<Exit, Fault> {
         let missing = || Fault::failed(format!("no program implements the command {word}"));
         Err(Self::with_command(word).map_or_else(missing, Self::exec))
     }
 
-    /// Execs this program with the same command line. Returns the error if that fails.
+    /// Replaces this process with the program, with the same command line. Returns only if that fails.
     #[must_use]
     pub fn exec(&self) -> Fault {
         match self.path() {
@@ -90,11 +90,11 @@ impl Tool {
         }
     }
 
-    /// Runs this program with the same command line, if it is installed: for commands that concern all
+    /// Runs the program with the same command line, if it is installed. This is for commands that concern all
     /// programs.
     ///
     /// # Errors
-    /// If it does not start, or fails.
+    /// If the program does not start, or fails.
     pub fn run(&self) -> Result<(), Fault> {
         let Some(path) = self.path() else { return Ok(()) };
         let status = self.command(path.clone()).status().map_err(|error| Fault::file(&path, error))?;
@@ -124,8 +124,8 @@ impl Tool {
     }
 }
 
-/// The position of the command in a command line: the first word that is neither a global option nor its
-/// value. `None` if another option comes first; parsing the whole command line then reports it.
+/// The position of the command in a command line: it is the first word that is neither a global option nor
+/// its value. `None` if another option comes first; the parser then reports that option.
 fn command_at(words: &[OsString]) -> Option<usize> {
     let globals = Globals::augment_args(clap::Command::new("netpolicy"));
     let takes_value = |arg: &clap::Arg| arg.get_action().takes_values();
@@ -141,7 +141,7 @@ fn command_at(words: &[OsString]) -> Option<usize> {
             for (place, letter) in letters.char_indices() {
                 let arg = globals.get_arguments().find(|arg| arg.get_short() == Some(letter))?;
                 if takes_value(arg) {
-                    // The rest of the word is the value.
+                    // The rest of the word is the option's value.
                     at += usize::from(place + letter.len_utf8() == letters.len());
                     break;
                 }

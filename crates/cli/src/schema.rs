@@ -1,4 +1,4 @@
-//! JSON Schemas of JSON output, derived from the printed types.
+//! The JSON Schemas of the JSON output, derived from the printed types.
 
 use std::path::Path;
 
@@ -10,10 +10,10 @@ use session::{Exit, Fault};
 
 use crate::{Context, Output};
 
-/// A report's document and records.
+/// A function that returns the schemas of a report's document and records.
 pub type SchemaPart = fn(&mut SchemaGenerator) -> Vec<RecordSchema>;
 
-/// The document of a report and its records.
+/// Returns the schemas of a report's document and records.
 pub fn part<R: Report>(generator: &mut SchemaGenerator) -> Vec<RecordSchema> {
     let mut kinds = vec![record::<R>(R::KIND, generator)];
     kinds.extend(R::records_as(generator));

@@ -1,4 +1,4 @@
-//! A program with some of netpolicy's commands: the parts that all of them share.
+//! A program with some of netpolicy's commands. All such programs share these parts.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -10,7 +10,7 @@ use session::{Exit, Fault};
 use crate::guard::{self, GuardArgs};
 use crate::{Context, Globals, man, missing_privileges, say_if_denied, schema};
 
-/// A command with its output's schema.
+/// A command, and the schema of its output.
 pub type CommandSchema = (&'static str, fn() -> Value);
 
 /// netpolicy's command line, with the commands of one program.
@@ -50,13 +50,13 @@ struct Schemas {
     dir: Option<PathBuf>,
 }
 
-/// Runs such a program.
+/// Runs a program with these commands.
 #[must_use]
 pub fn main<C: Subcommand>(
     schemas: &[CommandSchema],
     run: fn(&C, &Context) -> Result<Exit, Fault>,
 ) -> ExitCode {
-    // Answers a shell's completion request and exits.
+    // If a shell requests completions, answers the request and exits.
     clap_complete::CompleteEnv::with_factory(Line::<C>::command).complete();
     let line: Line<C> = crate::parse(Line::<C>::command());
     let context = Context::new(line.globals);
@@ -85,7 +85,7 @@ pub fn main<C: Subcommand>(
     context.end(ended)
 }
 
-/// This program's commands, as they appear in netpolicy's command line.
+/// The commands of this program, as they appear in netpolicy's command line.
 #[must_use]
 pub fn commands<C: Subcommand>() -> Vec<clap::Command> {
     C::augment_subcommands(clap::Command::new("netpolicy")).get_subcommands().cloned().collect()

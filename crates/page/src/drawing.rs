@@ -1,4 +1,4 @@
-//! The common parts of all drawings: scales, grid lines, text in HTML, and style.
+//! The parts that all drawings share: scales, grid lines, text in HTML, and style.
 
 use std::fmt::{Display, Write as _};
 
@@ -20,16 +20,16 @@ pub struct Scale {
 }
 
 impl Scale {
-    /// The coordinate of a value; values beyond the ends are at the ends.
+    /// The coordinate of a value. Values outside the range are placed at its ends.
     pub fn place(&self, value: f64) -> f64 {
         let along = |v: f64| if self.logarithmic { v.max(f64::MIN_POSITIVE).ln() } else { v };
         let share = (along(value) - along(self.low)) / (along(self.high) - along(self.low));
         self.from + share.clamp(0.0, 1.0) * (self.to - self.from)
     }
 
-    /// About `about` round values within the scale.
+    /// Returns about this many round values within the scale.
     pub fn ticks(&self, about: f64) -> Vec<f64> {
-        /// More ticks would be a bug in the scale, not a property of the data.
+        /// A larger number would be due to a bug in the scale, not to the data.
         const TICKS_MAX: usize = 40;
         if self.logarithmic {
             let decades = (self.high / self.low).log10();
@@ -80,8 +80,8 @@ pub fn tick_below(page: &mut String, at: f64, bottom: f64, value: impl Display) 
     );
 }
 
-/// Colours: Okabe and Ito's palette, which remains distinct with all common types of colour blindness, in a
-/// darker set for light pages and a lighter one for dark pages.
+/// The colours. They are Okabe and Ito's palette, which all common types of colour blindness can distinguish,
+/// in a darker version for light pages and a lighter one for dark pages.
 pub const CSS: &str = "\
 :root { color-scheme: light dark; --ink: #1c2024; --soft: #5b6470; --rule: #d9dde2; --page: #ffffff; --card: #f7f8fa;
   --c0: #1c2024; --c1: #0072b2; --c2: #d55e00; --c3: #9c6f00; --c4: #007d5a; --c5: #b0538a; --c6: #2a93cf; }

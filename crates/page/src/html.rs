@@ -1,9 +1,10 @@
-//! A self-contained HTML document without scripts: headings, notes, bar charts and tables. Every text is
-//! escaped.
+//! Writes a self-contained HTML document without scripts: headings, paragraphs, bar charts and tables. Every
+//! text is escaped.
 
 use std::fmt::{self, Write as _};
 
-/// The style of a document. Light or dark mode follows the reader's setting; tables scroll on narrow screens.
+/// The style of a document. It is light or dark according to the reader's setting, and tables scroll on
+/// narrow screens.
 const CSS: &str = "\
 :root{color-scheme:light dark;--ink:#1b1b1f;--paper:#fff;--faint:#63636e;--line:#d9d9e0;--bar:#1f6fb4;--bad:#b3261e;--good:#1e7b4f}
 @media(prefers-color-scheme:dark){:root{--ink:#e6e6ea;--paper:#17171a;--faint:#a0a0ab;--line:#3a3a42;--bar:#6cb0ea;--bad:#f2877f;--good:#6fcf97}}
@@ -21,7 +22,7 @@ th,td{text-align:left;vertical-align:top;padding:.3rem .6rem .3rem 0;border-bott
 th,td:first-child{white-space:nowrap}td:last-child{min-width:8rem;overflow-wrap:anywhere}td.n{text-align:right}
 ";
 
-/// Text that is shown verbatim: markup in it has no effect, and characters that control or reorder text are
+/// Text to show verbatim. Markup in it has no effect, and characters that control or reorder text are
 /// replaced.
 #[derive(Clone, Copy, Debug)]
 pub struct Escaped<'a>(pub &'a str);
@@ -43,7 +44,7 @@ impl fmt::Display for Escaped<'_> {
     }
 }
 
-/// How a bar is coloured.
+/// The meaning of a bar, which determines its colour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tone {
     /// Neither good nor bad.
@@ -59,20 +60,20 @@ pub enum Tone {
 pub struct Bar {
     /// The label of the bar.
     pub label: String,
-    /// The count, which determines the length.
+    /// The number that determines the bar's length.
     pub count: usize,
-    /// Its colour.
+    /// The bar's meaning.
     pub tone: Tone,
 }
 
-/// A document.
+/// A document that is being written.
 #[derive(Clone, Debug)]
 pub struct Document {
     text: String,
 }
 
 impl Document {
-    /// A document with a title.
+    /// Creates a document with a title.
     pub fn new(title: &str) -> Self {
         let mut text = String::new();
         let _infallible = write!(
@@ -95,7 +96,7 @@ impl Document {
         let _infallible = writeln!(self.text, "<p>{}</p>", Escaped(words));
     }
 
-    /// Adds bar charts side by side, each with its heading. The longest bar of a chart has the whole width.
+    /// Adds bar charts side by side, each with its heading. The longest bar of a chart fills the width.
     pub fn charts(&mut self, charts: &[(&str, Vec<Bar>)]) {
         self.text.push_str("<div class=\"charts\">\n");
         for (heading, bars) in charts.iter().filter(|(_, bars)| !bars.is_empty()) {
@@ -141,7 +142,7 @@ impl Document {
         self.text.push_str("</table></div>\n");
     }
 
-    /// The whole document.
+    /// Ends the document and returns its text.
     pub fn into_text(mut self) -> String {
         self.text.push_str("</body>\n</html>\n");
         self.text

@@ -1,5 +1,5 @@
-//! Command output: text for people, and JSON for programs. This crate does no I/O, and depends on no other
-//! crate's data.
+//! Formats the output of commands as text for people and as JSON for programs. This crate does no I/O, and
+//! depends on no other crate of netpolicy.
 #![forbid(unsafe_code)]
 
 pub mod drawing;

@@ -1,5 +1,5 @@
-//! Pictures of measurements: settings as points of two quantities, and an estimate over time. Each figure is
-//! drawn for wide and for narrow screens; the reader's browser shows one.
+//! Draws measurements: settings as points of two quantities, and an estimate over time. Each figure is drawn
+//! for wide and for narrow screens, and the reader's browser shows one of them.
 
 use std::fmt::Write as _;
 
@@ -8,7 +8,7 @@ use crate::drawing::{CSS, Escaped, Scale, line_across, short, tick_below};
 /// The frame of a figure, in the SVG's own units.
 #[derive(Clone, Copy, Debug)]
 struct Frame {
-    /// The CSS class of the screens that it is for.
+    /// The CSS class for the width of the screen.
     class: &'static str,
     width: f64,
     height: f64,
@@ -26,7 +26,7 @@ const RIGHT: f64 = 14.0;
 const TOP: f64 = 22.0;
 const BOTTOM: f64 = 42.0;
 
-/// The typical width and the height of a character.
+/// The typical width and height of a character, in these units.
 const CHARACTER: (f64, f64) = (6.7, 14.0);
 
 const STYLE: &str = "\
@@ -52,7 +52,7 @@ pub enum Role {
     Winner,
 }
 
-/// A setting as a point: less is better in both quantities.
+/// A setting as a point. In both quantities, less is better.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Place {
     /// Its name.
@@ -78,8 +78,8 @@ pub struct Moment {
     pub high: Option<f64>,
 }
 
-/// A self-contained HTML page without scripts: a title, the conditions of the measurement, sentences,
-/// figures.
+/// Creates a self-contained HTML page without scripts, from a title, the conditions of the measurement,
+/// sentences and figures.
 pub fn html(title: &str, place: &str, sentences: &[String], figures: &[String]) -> String {
     let mut page = format!(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
@@ -97,8 +97,8 @@ pub fn html(title: &str, place: &str, sentences: &[String], figures: &[String]) 
     page
 }
 
-/// The Pareto front: the settings for which no other setting is better in both quantities, from left to
-/// right.
+/// The Pareto front, from left to right: the settings for which no other setting is better in both
+/// quantities.
 pub fn front(places: &[Place]) -> Vec<&Place> {
     let beats = |one: &Place, other: &Place| {
         one.x <= other.x && one.y <= other.y && (one.x < other.x || one.y < other.y)
@@ -109,13 +109,13 @@ pub fn front(places: &[Place]) -> Vec<&Place> {
     front
 }
 
-/// The style of figures, for a page that has its own.
+/// The style of figures, for a page with its own style.
 pub const fn style() -> &'static str {
     STYLE
 }
 
-/// Draws settings as named points: the front of the best, the current setting and the winner are marked. Empty
-/// with fewer than two places.
+/// Draws settings as named points. Marks the Pareto front, the current setting and the winner. Empty for
+/// fewer than two places.
 pub fn scatter(x: &str, y: &str, places: &[Place]) -> String {
     let places: Vec<Place> =
         places.iter().filter(|place| place.x.is_finite() && place.y.is_finite()).cloned().collect();
@@ -137,7 +137,7 @@ pub fn scatter(x: &str, y: &str, places: &[Place]) -> String {
     figure
 }
 
-/// Draws an estimate in percent over time, with its interval as a band. Empty with fewer than two moments.
+/// Draws an estimate in percent over time, with its interval as a band. Empty for fewer than two moments.
 pub fn course(title: &str, words: &str, moments: &[Moment]) -> String {
     if moments.len() < 2 {
         return String::new();
@@ -174,7 +174,7 @@ impl Frame {
         self.height - BOTTOM
     }
 
-    /// Draws grid, values and the name of the horizontal axis.
+    /// Draws the grid, the values along the axes and the name of the horizontal axis.
     fn grid(&self, figure: &mut String, x: &Scale, y: &Scale, name: &str, value: fn(f64) -> String) {
         for tick in y.ticks(5.0) {
             line_across(figure, LEFT, self.right(), y.place(tick), value(tick));
@@ -196,7 +196,7 @@ impl Frame {
         let least = |of: fn(&Place) -> f64| places.iter().map(of).fold(f64::INFINITY, f64::min);
         let scale = |of: fn(&Place) -> f64, from, to| {
             let (low, high) = (least(of), most(of));
-            // Response times differ by factors, so the scale is logarithmic.
+            // Response times can differ by large factors, so the scale may be logarithmic.
             let logarithmic = low > 0.0 && high / low > LOGARITHMIC_FROM;
             let room = ((high - low) * 0.2).max(high * 0.02);
             let (low, high) = match logarithmic {
@@ -244,7 +244,7 @@ impl Frame {
         }
     }
 
-    /// Writes a name next to its point, at a place where it covers nothing else if there is one.
+    /// Writes a name next to its point, at a place where it covers nothing else if there is such a place.
     fn label(&self, figure: &mut String, place: &Place, (at, height): (f64, f64), boxes: &mut Vec<Box>) {
         let name = match place.role {
             Role::Candidate => place.name.clone(),
@@ -332,7 +332,7 @@ impl Frame {
 /// The maximum distance of a name from its point, in rows.
 const FAR_MAX: u32 = 8;
 
-/// Points along a line.
+/// Returns points along a line.
 fn along(from: (f64, f64), to: (f64, f64)) -> impl Iterator<Item = (f64, f64)> {
     const STEPS: u32 = 48;
     (0..=STEPS).map(move |step| {
@@ -341,10 +341,10 @@ fn along(from: (f64, f64), to: (f64, f64)) -> impl Iterator<Item = (f64, f64)> {
     })
 }
 
-/// From this ratio of the largest to the smallest value, a scale is logarithmic.
+/// The minimum ratio of the largest to the smallest value for a logarithmic scale.
 const LOGARITHMIC_FROM: f64 = 8.0;
 
-/// An occupied area.
+/// An area of the figure that is occupied.
 #[derive(Clone, Copy, Debug)]
 struct Box {
     left: f64,

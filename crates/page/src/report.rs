@@ -1,4 +1,4 @@
-//! A command's report in three forms: text, one JSON document, and JSON records.
+//! A report of a command in three forms: text, one JSON document, and JSON records.
 
 use schemars::{JsonSchema, SchemaGenerator};
 use serde::Serialize;
@@ -7,11 +7,11 @@ use serde_json::Value;
 use crate::schema::{RecordSchema, record};
 use crate::table::{Style, Table};
 
-/// The version of every document and record. Fields are only added; they are never removed, and never change
+/// The version of every document and record. Fields may be added, but are never removed and never change
 /// their meaning.
 pub const SCHEMA: &str = "netpolicy/v1";
 
-/// A command's data.
+/// The output of a command.
 pub trait Report: Serialize + JsonSchema {
     /// The kind of the document.
     const KIND: &'static str;
@@ -19,8 +19,8 @@ pub trait Report: Serialize + JsonSchema {
     /// Writes the report as text for people.
     fn page(&self, page: &mut Page);
 
-    /// The records for programs that read line by line: kind and data of each. By default, a single record
-    /// with everything.
+    /// The records for programs that read line by line: the kind and data of each. By default, a single
+    /// record contains everything.
     fn lines(&self) -> Vec<(&'static str, Value)> {
         vec![(Self::KIND, to_json(self))]
     }
@@ -61,19 +61,20 @@ struct Document<'a, T: Serialize + ?Sized> {
     data: &'a T,
 }
 
-/// The reason why netpolicy's own values always serialise to JSON.
+/// The reason why netpolicy's own values can always be serialised to JSON.
 const TEXT_KEYS: &str = "keys of all our types are strings";
 
 /// Converts a value to JSON.
 ///
 /// # Panics
-/// If a map has keys that are not text: a bug in the type.
+/// If a map has keys that are not text, which is a bug in the type.
 pub fn to_json<T: Serialize + ?Sized>(value: &T) -> Value {
     serde_json::to_value(value).expect(TEXT_KEYS)
 }
 
-/// JSON in which a name can neither control the terminal nor reverse the text around it: `serde_json` escapes only
-/// the control characters below U+0020. Outside of strings, the only misleading character of JSON is the newline.
+/// Escapes the characters of JSON with which a name could control the terminal or reverse the text around it:
+/// `serde_json` escapes only the control characters below U+0020. Outside of strings, the only misleading
+/// character of JSON is the newline.
 fn escaped(json: String) -> String {
     let misleads = |c: char| c != '\n' && is_misleading(c);
     if !json.contains(misleads) {
@@ -89,7 +90,7 @@ fn escaped(json: String) -> String {
     text
 }
 
-/// Text for people, built line by line.
+/// Builds text for people, line by line.
 #[derive(Clone, Debug)]
 pub struct Page {
     colour: bool,
@@ -97,7 +98,7 @@ pub struct Page {
 }
 
 impl Page {
-    /// An empty page.
+    /// Creates an empty page.
     pub const fn new(colour: bool) -> Self {
         Self { colour, text: String::new() }
     }
@@ -130,20 +131,20 @@ impl Page {
         self.text.push_str(&table.text(self.colour));
     }
 
-    /// The text of the page.
+    /// Returns the text of the page.
     pub fn into_text(self) -> String {
         self.text
     }
 }
 
-/// Whether a character controls the terminal or changes the order in which text is read. This crate has no
-/// dependency on `model`, so a test of `netpolicy` compares this with `model::is_misleading`.
+/// Whether a character controls the terminal or changes the order in which text is read. This crate does not
+/// depend on `model`, so a test of `netpolicy` compares this function with `model::is_misleading`.
 pub fn is_misleading(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// A line in which no name can control the terminal: only our own styles keep their control characters.
+/// Removes from a line what controls the terminal, except netpolicy's own styles.
 fn legible(line: &str, colour: bool) -> String {
     let mut text = String::with_capacity(line.len());
     for (at, c) in line.char_indices() {

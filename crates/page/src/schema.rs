@@ -1,4 +1,4 @@
-//! JSON schemas of the output, derived from the types that are printed.
+//! The JSON Schemas of the output, derived from the printed types.
 
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 
@@ -10,7 +10,7 @@ pub fn record<T: JsonSchema + ?Sized>(kind: &'static str, generator: &mut Schema
     (kind, generator.subschema_for::<T>())
 }
 
-/// Gives a report that is printed as another type the schema of that type.
+/// Gives a type the schema of the type as which it is printed.
 #[macro_export]
 macro_rules! schema_of {
     ($report:ty: $data:ty) => {

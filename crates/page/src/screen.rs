@@ -1,4 +1,4 @@
-//! Fits a list on a screen, the most important entries first.
+//! Selects the lines of a list that fit on a screen, the most important entries first.
 
 /// The rows of a standard terminal, minus one for the prompt.
 pub const SCREEN_ROWS: usize = 23;
@@ -11,13 +11,14 @@ pub const SCREEN_COLUMNS: usize = 80;
 pub struct Entry {
     /// The line that is shown first.
     pub head: String,
-    /// Further lines, which are dropped before any head.
+    /// Further lines. They are dropped before the head of any entry.
     pub details: Vec<String>,
-    /// A line that is shown with the head or not at all, such as a command, which must not be truncated.
+    /// A line that is either shown completely, with the head, or not at all. It may be a command, which must
+    /// not be truncated.
     pub action: Option<String>,
 }
 
-/// The parts of an entry that are shown: its head, this many details, its action.
+/// The parts of an entry that are shown. The head is always shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shown {
     /// The number of details that are shown.
@@ -31,7 +32,7 @@ pub fn rows_of(line: &str) -> usize {
     line.chars().count().div_ceil(SCREEN_COLUMNS).max(1)
 }
 
-/// The entries of a list that fit on this many rows, in order, with the parts that are shown. Heads and
+/// The entries of a list that fit on this many rows, in order, with their parts that are shown. Heads and
 /// actions take precedence over details. If an entry does not fit, all entries after it are dropped as well.
 pub fn fit(entries: &[Entry], rows: usize) -> Vec<Shown> {
     let mut left = rows;

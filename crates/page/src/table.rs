@@ -1,4 +1,4 @@
-//! Text in columns.
+//! Formats text in columns.
 
 use std::fmt::Write;
 
@@ -21,7 +21,7 @@ pub enum Style {
 }
 
 impl Style {
-    /// The text in this style, with terminal escape sequences if `colour` is set.
+    /// Formats the text in this style, with escape sequences for terminals if `colour` is set.
     pub fn paint(self, text: &str, colour: bool) -> String {
         let code = match self {
             Self::Plain => return text.to_owned(),
@@ -45,7 +45,7 @@ impl Style {
     }
 }
 
-/// A text without any characters that control the terminal, including our own colours.
+/// Replaces the characters of a text that control the terminal, including netpolicy's own colours.
 pub fn plain(text: &str) -> String {
     text.replace(crate::is_misleading, "\u{fffd}")
 }
@@ -59,23 +59,23 @@ pub struct Cell {
 }
 
 impl Cell {
-    /// Left-aligned text; control characters are made visible.
+    /// Creates left-aligned text. Control characters are replaced by a visible one.
     pub fn new(text: impl Into<String>) -> Self {
         let text = plain(&text.into());
         Self { text, style: Style::Plain, right: false }
     }
 
-    /// A right-aligned number.
+    /// Creates a right-aligned number.
     pub fn number(number: impl ToString) -> Self {
         Self { text: number.to_string(), style: Style::Plain, right: true }
     }
 
-    /// A value that may be unknown or absent, shown as `-`.
+    /// Creates a value that may be unknown or absent, which is shown as `-`.
     pub fn optional(value: Option<impl ToString>) -> Self {
         Self::new(value.map_or_else(|| "-".to_owned(), |value| value.to_string()))
     }
 
-    /// The cell in a style.
+    /// Sets the style of the cell.
     #[must_use]
     pub const fn style(mut self, style: Style) -> Self {
         self.style = style;
@@ -87,7 +87,7 @@ impl Cell {
     }
 }
 
-/// Rows under headings; each column is as wide as its widest cell.
+/// Rows under headings. Each column is as wide as its widest cell.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Table {
     headings: Vec<&'static str>,
@@ -95,24 +95,24 @@ pub struct Table {
 }
 
 impl Table {
-    /// A table without rows.
+    /// Creates a table without rows.
     pub fn new(headings: &[&'static str]) -> Self {
         Self { headings: headings.to_vec(), rows: Vec::new() }
     }
 
-    /// Adds a row; missing cells are empty.
+    /// Adds a row. Missing cells are empty.
     pub fn row(&mut self, cells: impl IntoIterator<Item = Cell>) {
         let mut row: Vec<Cell> = cells.into_iter().collect();
         row.resize(self.headings.len(), Cell::default());
         self.rows.push(row);
     }
 
-    /// Whether there are no rows.
+    /// Whether the table has no rows.
     pub fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }
 
-    /// The table as text. Columns in which every row is empty or `-` are omitted.
+    /// Formats the table as text. Columns in which every row is empty or `-` are omitted.
     pub fn text(&self, colour: bool) -> String {
         let has_content =
             |column: &usize| self.rows.iter().any(|row| !matches!(row[*column].text.as_str(), "" | "-"));
