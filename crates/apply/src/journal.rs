@@ -75,7 +75,7 @@ impl Journal {
         self
     }
 
-    /// The same journal, for a command that owns its transactions until it exits. While this journal or a
+    /// Makes this the journal of a command that owns its transactions until it exits. While this journal or a
     /// clone of it exists, other programs can neither change the knobs of these transactions nor roll the
     /// transactions back.
     ///
@@ -87,15 +87,15 @@ impl Journal {
         Ok(Self { session, at_exit, ..self })
     }
 
-    /// The same journal, for transactions that stay in force when this program exits. If the program is
+    /// Returns this journal for transactions that stay in force when this program exits. If the program is
     /// killed while it commits such a transaction, the transaction is [abandoned](Self::abandoned).
     #[must_use]
     pub fn left_in_force(&self) -> Self {
         Self { at_exit: AtExit::Leave, ..self.clone() }
     }
 
-    /// The same journal, for the daemon. While this value or a clone of it exists, no other daemon can use
-    /// the journal.
+    /// Makes this the journal of the daemon. While this value or a clone of it exists, no other daemon can
+    /// use the journal.
     ///
     /// The daemon's transactions are marked as such, so that the next daemon finds them. Reads are cached,
     /// since a daemon commits often: a settled transaction is read once, and a live one again only when its

@@ -20,40 +20,40 @@ pub type EpollsOf = Vec<(Fd, Option<EpollParams>)>;
 
 /// A privileged process that can access processes of other users.
 pub trait Attach: Send + Sync {
-    /// The same as [`crate::observe::processes`].
+    /// Like [`crate::observe::processes`], in the privileged process.
     fn processes(&self, netns: &Netns, which: &Processes) -> (Vec<Process>, Vec<Unread>);
 
-    /// The same as [`crate::process::find_each`].
+    /// Like [`crate::process::find_each`], in the privileged process.
     ///
     /// # Errors
-    /// As for a direct search; those of [`Attach::read`].
+    /// As for [`crate::process::find_each`]; [`sys::Cause::Malformed`] for a malformed answer.
     fn find_each(&self, all: &[Criteria], only: Option<Pid>) -> Result<Vec<FoundProcesses>, KernelError>;
 
-    /// The same as [`crate::process::holders_of_each`].
+    /// Like [`crate::process::holders_of_each`], in the privileged process.
     ///
     /// # Errors
-    /// As for a direct search; those of [`Attach::read`].
+    /// As for [`crate::process::holders_of_each`]; [`sys::Cause::Malformed`] for a malformed answer.
     fn holders_of_each(&self, inodes: &BTreeSet<u64>) -> Result<BTreeMap<u64, Vec<Pid>>, KernelError>;
 
     /// Reads a setting of an epoll, an io_uring or a socket. The busy-poll budget of a socket is not read.
     ///
     /// # Errors
-    /// As for reading it directly; [`sys::Cause::Malformed`] for a malformed answer.
+    /// The error of reading the setting; [`sys::Cause::Malformed`] for a malformed answer.
     fn read(&self, like: &Setting) -> Result<Setting, KernelError>;
 
     /// Writes a setting of an epoll, an io_uring or a socket.
     ///
     /// # Errors
-    /// As for writing it directly; those of [`Attach::read`].
+    /// The error of writing the setting; [`sys::Cause::Malformed`] for a malformed answer.
     fn write(&self, setting: &Setting) -> Result<(), KernelError>;
 
-    /// The same as [`crate::process::epolls_of`].
+    /// Like [`crate::process::epolls_of`], in the privileged process.
     ///
     /// # Errors
-    /// As for reading them directly; those of [`Attach::read`].
+    /// As for [`crate::process::epolls_of`]; [`sys::Cause::Malformed`] for a malformed answer.
     fn epolls(&self, process: &ProcessId) -> Result<EpollsOf, KernelError>;
 
-    /// The same as [`crate::process::same_epoll`].
+    /// Like [`crate::process::same_epoll`], in the privileged process.
     fn same_epoll(&self, a: EpollId, b: EpollId) -> bool;
 
     /// The processes that hold an AF_XDP socket of the namespace with this cookie.

@@ -26,7 +26,7 @@ use commands::{of_udev_rule, runs_ethtool, sets_by_command};
 use facts::DeviceFacts;
 use files::{FILES_MAX, drop_ins, file_name, ini, place, text};
 
-/// Maximum number of reported lines.
+/// The maximum number of reported lines.
 const LINES_MAX: usize = 256;
 
 /// The configuration lines of other tools that take effect in a network namespace or on its devices.
@@ -141,7 +141,7 @@ fn of_host(kind: ConflictingToolKind, place: String, line: &str) -> ConflictingT
     ConflictingTool { kind, place, line, device: None, sysctl: None, sets: Vec::new(), condition: None }
 }
 
-/// Maximum number of characters of a line that are shown.
+/// The maximum number of characters of a line that are shown.
 const LINE_CHARS_MAX: usize = 160;
 
 /// Finds Google's guest agent. It sets queues unless its configuration disables that: `[InstanceSetup]

@@ -12,7 +12,7 @@ use sys::clock::monotonic;
 use sys::error::KernelError;
 use sys::netns::Netns;
 
-/// Maximum size of a file: for each CPU, `/proc/softirqs` has 11 bytes per kind, and ten kinds.
+/// The maximum size of a file: for each CPU, `/proc/softirqs` has 11 bytes per kind, and ten kinds.
 const FILE_BYTES_MAX: usize = 4 * 1024 * 1024;
 
 /// The files of the counters.

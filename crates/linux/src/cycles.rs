@@ -7,7 +7,7 @@ use model::{Pid, ProcessId};
 use sys::error::{Errno, KernelError};
 use sys::perf::{PerfEvent, count};
 
-/// Maximum number of threads of a process that are counted.
+/// The maximum number of threads of a process that are counted.
 const THREADS_MAX: usize = 4096;
 
 /// Counts the cycles of a process's threads, in user mode and in the kernel on their behalf.

@@ -31,7 +31,7 @@ const PAUSE_FOR_SCAN: u32 = 100;
 /// How often a process is scanned if the kernel reports its new epolls. Such a scan finds only epolls that
 /// the process received over a socket from a process that is not followed.
 const RESCAN_REPORTED: Duration = Duration::from_secs(10);
-/// Maximum number of followed processes; the rest of a fork bomb is not followed.
+/// The maximum number of followed processes; the rest of a fork bomb is not followed.
 const FOLLOWED_MAX: usize = 65_536;
 
 /// How new epolls are found.

@@ -15,7 +15,7 @@ use crate::latency;
 /// The directory of the CPUs.
 const CPUS: &str = "/sys/devices/system/cpu";
 
-/// Maximum number of idle states of one CPU. Kernel: `include/linux/cpuidle.h` `CPUIDLE_STATE_MAX`.
+/// The maximum number of idle states of one CPU. Kernel: `include/linux/cpuidle.h` `CPUIDLE_STATE_MAX`.
 const STATES_MAX: u32 = 10;
 
 /// The time that all CPUs together have spent in each idle state since boot, in microseconds, with the

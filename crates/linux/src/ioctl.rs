@@ -21,11 +21,11 @@ use sys::error::{Errno, KernelError};
 /// chooses. Kernel: 6.18, no driver has more than 64 contexts (`drivers/net/ethernet/sfc/`).
 const CONTEXTS_MAX: u32 = 64;
 
-/// Maximum number of rules of a device that are read; each rule takes a call. Kernel: the largest tables have
-/// a few thousand locations.
+/// The maximum number of rules of a device that are read; each rule takes a call. Kernel: the largest tables
+/// have a few thousand locations.
 const RULES_MAX: u32 = 8192;
 
-/// Maximum number of attempts to list rules, if rules are added meanwhile.
+/// The maximum number of attempts to list rules, if rules are added meanwhile.
 const RETRIES_MAX: usize = 4;
 
 /// This bit is set in the size of the table of rules if the driver can choose the location itself. Kernel:

@@ -41,13 +41,13 @@ const DIRECTORY: &str = "/run/irqbalance";
 /// Time limit for each exchange with irqbalance. After a ban, versions before 1.9.4 do not listen for 10 s.
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// Maximum size of an answer: a line of some 60 bytes for each of 16 000 interrupts.
+/// The maximum size of an answer: a line of some 60 bytes for each of 16 000 interrupts.
 const ANSWER_BYTES_MAX: usize = 1 << 20;
 
 /// The number of bytes of a command that every version reads.
 const COMMAND_BYTES_READ: usize = 500;
 
-/// Maximum number of sockets that are tried: the socket of a killed irqbalance remains.
+/// The maximum number of sockets that are tried: the socket of a killed irqbalance remains.
 const SOCKETS_MAX: usize = 64;
 
 /// Where to look for a running irqbalance, and how long to wait for it.

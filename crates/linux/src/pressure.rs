@@ -10,7 +10,7 @@ use sys::error::KernelError;
 use sys::netns::Netns;
 use sys::sysfs::SysFs;
 
-/// Maximum number of processes that are searched for a `ksoftirqd`. They have low pids on every host.
+/// The maximum number of processes that are searched for a `ksoftirqd`. They have low pids on every host.
 const PROCESSES_MAX: usize = 65_536;
 
 /// Counts congestion between [`PressureSource::begin`] and [`PressureSource::end`].

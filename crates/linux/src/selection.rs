@@ -38,6 +38,6 @@ pub enum Processes {
     Only(Vec<Pid>),
     /// Every process in the namespace that holds an internet socket, or an io_uring with a registered socket.
     Networking,
-    /// As `Networking`, plus these processes, which may be in other namespaces.
+    /// Like `Networking`, and also these processes, which may be in other namespaces.
     NetworkingAnd(Vec<Pid>),
 }

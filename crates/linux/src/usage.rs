@@ -13,7 +13,7 @@ use sys::netns::Netns;
 
 use crate::process::kthread;
 
-/// Maximum number of threads of a service whose context switches are counted.
+/// The maximum number of threads of a service whose context switches are counted.
 const THREADS_MAX: usize = 4096;
 
 /// The resources that a service used from [`UsageMeter::begin`] to [`UsageMeter::end`].

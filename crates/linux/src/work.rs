@@ -71,7 +71,7 @@ pub fn family(first: Pid) -> Vec<Pid> {
     family
 }
 
-/// Maximum number of processes of a family that are found.
+/// The maximum number of processes of a family that are found.
 pub const FAMILY_MAX: usize = 4096;
 
 /// The run time of each process, without kernel threads, at one moment.

@@ -61,11 +61,11 @@ pub struct Intent {
     pub kthread: KthreadRequest,
     /// The response time to reach.
     pub goal: Goal,
-    /// The limits that a change for this request must not exceed. Only in a service's request.
+    /// The limits that a change for this request must not exceed. Only a service's request can have limits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub guard: Option<Guard>,
     /// The share of the time in which the service may run without its policy, to prove that it helps; `None`
-    /// for no proof. Only in a service's request.
+    /// for no proof. Only a service's request can have a proof.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub holdback: Option<Holdback>,
     /// The reaction to a proof that shows that the policy harms.

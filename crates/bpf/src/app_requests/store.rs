@@ -201,7 +201,7 @@ impl RequestStore {
     /// Sets the policy of a process, which future children inherit; `None` removes it.
     ///
     /// # Errors
-    /// As [`RequestStore::enable`].
+    /// As for [`RequestStore::enable`].
     pub fn set_task(&self, process: Pid, number: Option<u32>) -> Result<(), KernelError> {
         let what = format!("policy of process {process}");
         let key = process.0.to_ne_bytes();

@@ -31,7 +31,10 @@ struct {
 	__type(value, __u32);
 } napis SEC(".maps");
 
-/* The processes whose run time is measured elsewhere; the values are unused. */
+/*
+ * Softirqs in the run time of these processes are not counted. The values are
+ * unused.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, TASKS_MAX);

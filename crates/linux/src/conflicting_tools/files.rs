@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// Maximum number of files that are read in a directory, and of bytes that are read of a file.
+/// The maximum number of files that are read in a directory, and of bytes that are read of a file.
 pub(super) const FILES_MAX: usize = 512;
 const FILE_BYTES_MAX: u64 = 64 * 1024;
 

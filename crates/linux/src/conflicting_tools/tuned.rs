@@ -16,10 +16,10 @@ use super::sysctl::{RPS_DEFAULT_MASK, net_core, sysctl_named};
 /// directory with a `tuned.conf`.
 const PLACES: [&str; 4] = ["etc/tuned/profiles", "etc/tuned", "usr/lib/tuned/profiles", "usr/lib/tuned"];
 
-/// Maximum number of profiles that are read.
+/// The maximum number of profiles that are read.
 const PROFILES_MAX: usize = 16;
 
-/// Maximum number of variables, and of bytes of a value after their expansion.
+/// The maximum number of variables, and of bytes of a value after their expansion.
 const VARIABLES_MAX: usize = 256;
 const VALUE_BYTES_MAX: usize = 4096;
 

@@ -37,7 +37,7 @@ pub(super) struct NetnsHandles {
     by_order: BTreeMap<IfIndex, Vec<NapiId>>,
 }
 
-/// Maximum number of devices whose NAPIs are cached.
+/// The maximum number of devices whose NAPIs are cached.
 const BY_ORDER_MAX: usize = 256;
 
 impl NetnsHandles {

@@ -55,7 +55,7 @@ pub struct LabOptions {
 }
 
 impl LabOptions {
-    /// Maximum number of queues of a lab. A veth can have more.
+    /// The maximum number of queues of a lab. A veth can have more.
     pub const QUEUES_MAX: u32 = 64;
 
     /// The standard lab.

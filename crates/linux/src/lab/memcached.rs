@@ -20,13 +20,13 @@ use crate::process::identify;
 /// memcached's default port.
 pub(super) const PORT: u16 = 11211;
 
-/// Maximum time until memcached answers. memcached allocates its memory before it answers.
+/// The maximum time until memcached answers. memcached allocates its memory before it answers.
 const READY_WITHIN: Duration = Duration::from_secs(10);
 
 /// The interval between attempts.
 pub(super) const READY_PAUSE: Duration = Duration::from_millis(5);
 
-/// Maximum number of bytes of memcached's output that are reported if it does not start.
+/// The maximum number of bytes of memcached's output that are reported if it does not start.
 const WORDS_BYTES_MAX: u64 = 2048;
 
 /// Options for starting memcached. All others have memcached's defaults.
@@ -39,7 +39,7 @@ pub struct MemcachedOptions {
     pub napi_ids: Option<u32>,
     /// The user that memcached switches to (`-u`); it refuses to run as root.
     pub user: String,
-    /// Maximum number of connections (`-c`).
+    /// The maximum number of connections (`-c`).
     pub connections_max: u32,
     /// Memory for items, in megabytes (`-m`).
     pub memory_mb: u32,

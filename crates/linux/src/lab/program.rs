@@ -17,10 +17,10 @@ use super::init::Init;
 use super::memcached::{READY_PAUSE, Said, end, said};
 use crate::process::identify;
 
-/// Maximum time until a server accepts connections.
+/// The maximum time until a server accepts connections.
 const READY_WITHIN: Duration = Duration::from_secs(10);
 
-/// Maximum time for one attempt to connect.
+/// The maximum time for one attempt to connect.
 const CONNECT_WITHIN: Duration = Duration::from_secs(1);
 
 /// Why a server could not be started.

@@ -15,7 +15,7 @@ use crate::observe::{Processes, observe};
 
 const VULNERABILITIES: &str = "/sys/devices/system/cpu/vulnerabilities";
 
-/// Maximum size of a file of one line.
+/// The maximum size of a file of one line.
 const LINE_BYTES_MAX: usize = 1_000;
 
 /// Describes this machine, the CPUs that the bench uses, and the device that leads to the other machine.

@@ -13,7 +13,7 @@ use super::sources::Sources;
 use super::{Processes, Sysctls, device, irq, listeners, process, topology, whole};
 use crate::process::{EPOLLS_MAX, PinnedProcess, inspected_epolls};
 
-/// Maximum number of entries kept in [`Host::unread`], which repeated observation would otherwise extend
+/// The maximum number of entries kept in [`Host::unread`], which repeated observation would otherwise extend
 /// without bound.
 const UNREAD_MAX: usize = 256;
 

@@ -58,7 +58,7 @@ pub(crate) fn holders(
     found.into_iter().map(|(ifindex, held)| (ifindex, device(held))).collect()
 }
 
-/// Maximum number of candidate processes for a queue, if the kernel names none.
+/// The maximum number of candidate processes for a queue, if the kernel names none.
 const CANDIDATES_MAX: usize = 4;
 
 /// A holder whose process the kernel does not name: processes with a descriptor of this kind are candidates.

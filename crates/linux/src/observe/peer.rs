@@ -7,7 +7,7 @@ use netlink::{Ethtool, Links};
 use sys::error::KernelError;
 use sys::netns::Netns;
 
-/// Maximum number of namespaces that are searched for one end.
+/// The maximum number of namespaces that are searched for one end.
 const NAMESPACES_MAX: usize = 4096;
 
 /// The other end of a veth.

@@ -24,7 +24,7 @@ use crate::process::{self, Cpusets, FdKind, Names, PinnedProcess, Stat, TaskStat
 /// Inspects processes, in ascending order of pid. `Networking` selects those in `netns` that have an internet
 /// socket, or an io_uring with a registered socket.
 ///
-/// What could not be read is added to `unread`, once per process; so is a requested process that no longer
+/// Adds what could not be read to `unread`, once per process. Also adds each requested process that no longer
 /// exists.
 pub fn processes(netns: &Netns, which: &Processes, unread: &mut Vec<Unread>) -> Vec<Process> {
     if let Processes::NetworkingAnd(more) = which {
@@ -76,8 +76,8 @@ pub fn processes_among(
     found
 }
 
-/// Maximum number of managed epolls of the processes of one user other than root: those of the processes with
-/// the smallest pids.
+/// The maximum number of managed epolls of the processes of one user other than root: those of the processes
+/// with the smallest pids.
 const USER_EPOLLS_MAX: usize = 4096;
 
 /// Like [`USER_EPOLLS_MAX`], for io_urings.
@@ -111,16 +111,16 @@ pub(super) fn bound_users(processes: &mut [Process], unread: &mut Vec<Unread>) {
     }
 }
 
-/// Maximum number of sockets of a process, and of processes, for which the kernel is queried one socket at a
-/// time. Above these limits, the kernel is asked for a list of all sockets of the namespace. That takes a
-/// millisecond per family, however few sockets there are, because it walks through the host's whole
+/// The maximum number of sockets of a process, and of processes, for which the kernel is queried one socket
+/// at a time. Above these limits, the kernel is asked for a list of all sockets of the namespace. That takes
+/// a millisecond per family, however few sockets there are, because it walks through the host's whole
 /// connection table.
 ///
 /// Kernel: 6.18, `net/ipv4/inet_diag.c` `inet_diag_dump_icsk()`.
 const ASKED_SOCKETS_MAX: usize = 128;
 const ASKED_PROCESSES_MAX: usize = 4;
 
-/// Maximum number of managed io_urings of one process.
+/// The maximum number of managed io_urings of one process.
 const RINGS_MAX: usize = 512;
 
 /// How many more objects of a process or user one observation inspects. Any user can create very many, such
@@ -412,8 +412,8 @@ impl Observer<'_> {
                     napi,
                     polling: None,
                 }),
-                // Not listed, created in another namespace, not bound yet, or of another protocol: query the
-                // socket itself.
+                // No list was requested, or it lacks the socket, which may belong to another namespace, be
+                // unbound, or have another protocol. So the socket itself is queried.
                 (None, Some(copy)) => found.extend(asked(&copy).map(|(state, local, remote)| Socket {
                     fd: *fd,
                     inode,

@@ -12,8 +12,8 @@ use sys::sysfs::SysFs;
 use super::sources::UnreadExt;
 use crate::process::isolated_partitions;
 
-/// Maximum index of a CPU's caches that is tried. Caches are numbered from the nearest; no CPU has more than
-/// five.
+/// The maximum index of a CPU's caches that is tried. Caches are numbered from the nearest; no CPU has more
+/// than five.
 const CACHE_INDEX_MAX: u32 = 8;
 
 pub(super) fn topology(sysfs: &Result<SysFs, KernelError>, unread: &mut Vec<Unread>) -> Topology {

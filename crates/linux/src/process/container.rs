@@ -10,13 +10,13 @@ use std::path::Path;
 
 use model::Patterns;
 
-/// Maximum number of containers whose names are read.
+/// The maximum number of containers whose names are read.
 const CONTAINERS_MAX: usize = 16_384;
 
-/// Maximum size of a container's file that is read.
+/// The maximum size of a container's file that is read.
 const FILE_BYTES_MAX: u64 = 256 * 1024;
 
-/// Maximum size of a list of containers that is read.
+/// The maximum size of a list of containers that is read.
 const LIST_BYTES_MAX: u64 = 16 * 1024 * 1024;
 
 /// The length of a container's id, in hexadecimal digits.

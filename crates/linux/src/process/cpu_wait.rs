@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use model::{CpuWait, Host, Nanoseconds, Pid, ThreadId};
 
-/// Maximum number of threads that are read, over all processes.
+/// The maximum number of threads that are read, over all processes.
 const THREADS_MAX: usize = 4096;
 
 /// The waiting times of threads at one moment.

@@ -13,7 +13,7 @@ const HIERARCHIES: [(&str, &str, &str); 3] = [
     ("/sys/fs/cgroup/cpuset", "cpuset.effective_cpus", "cpuset"),
 ];
 
-/// Maximum number of levels that are searched upwards for a cgroup with the controller.
+/// The maximum number of levels that are searched upwards for a cgroup with the controller.
 const LEVELS_MAX: usize = 32;
 
 /// A cache of cgroups' CPU sets: many processes share one.

@@ -11,7 +11,8 @@ use sys::error::Cause;
 
 use super::pinned::{PinnedProcess, unreadable};
 
-/// Maximum number of descriptors of one process that are inspected: four times the default of `fs.nr_open`.
+/// The maximum number of descriptors of one process that are inspected: four times the default of
+/// `fs.nr_open`.
 const DESCRIPTORS_MAX: usize = 4 << 20;
 
 /// The kind of a descriptor.

@@ -74,8 +74,8 @@ pub(crate) fn inspected_epolls(id: &ProcessId) -> Result<EpollsOf, Cause> {
     .map_err(|error| error.cause)
 }
 
-/// Maximum number of managed epolls of one process: those with the smallest descriptors are managed. Servers
-/// have one epoll per thread.
+/// The maximum number of managed epolls of one process: those with the smallest descriptors are managed.
+/// Servers have one epoll per thread.
 pub(crate) const EPOLLS_MAX: usize = 512;
 
 fn params(epoll: OwnedFd) -> Result<EpollParams, Cause> {

@@ -22,10 +22,10 @@ const PROGRAMS: [&str; 6] = ["/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/lo
 /// container that sees the host's processes.
 const OURS: [&str; 2] = ["/", "/proc/1/root"];
 
-/// Maximum number of paths that a search caches.
+/// The maximum number of paths that a search caches.
 const PATHS_MAX: usize = 4096;
 
-/// Maximum number of symbolic links in a path, the same as in the kernel: `include/linux/namei.h`
+/// The maximum number of symbolic links in a path, the same as in the kernel: `include/linux/namei.h`
 /// `MAXSYMLINKS`.
 const LINKS_MAX: usize = 40;
 

@@ -37,7 +37,7 @@ const KTHREADD: Pid = Pid(2);
 /// The prefixes of the names of NAPIs' threads and of `kthreadd`.
 const NAMES: [&str; 2] = ["napi/", "kthreadd"];
 
-/// Maximum time for a NAPI's thread to appear after it was requested. The kernel creates it before it
+/// The maximum time for a NAPI's thread to appear after it was requested. The kernel creates it before it
 /// answers; a driver that reopens its device creates it a little later.
 pub(crate) const APPEARS_WITHIN: Duration = Duration::from_millis(500);
 

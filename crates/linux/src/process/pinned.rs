@@ -14,12 +14,12 @@ use sys::netns::Netns;
 
 use super::stat::Stat;
 
-/// Maximum number of bytes that are read of one file of `/proc`: enough for 800 000 lines of an epoll's
+/// The maximum number of bytes that are read of one file of `/proc`: enough for 800 000 lines of an epoll's
 /// fdinfo.
 const FILE_BYTES_MAX: usize = 64 << 20;
 /// The minimum number of bytes that one `read(2)` requests.
 const READ_BYTES: usize = 32 << 10;
-/// Maximum number of processes in a scan. Kernel: 6.18, `include/linux/threads.h` `PID_MAX_LIMIT`.
+/// The maximum number of processes in a scan. Kernel: 6.18, `include/linux/threads.h` `PID_MAX_LIMIT`.
 const PROCESSES_MAX: usize = 4 << 20;
 
 /// Identifies the process that has this pid now, with its start time and name.

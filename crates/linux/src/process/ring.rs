@@ -9,8 +9,8 @@ use sys::error::{Cause, KernelError};
 use super::descriptors::{FdKind, duplicate_if, socket_inode};
 use super::pinned::PinnedProcess;
 
-/// Maximum number of attempts to read a ring's fdinfo: the file is empty while the ring's lock is held for a
-/// submission.
+/// The maximum number of attempts to read a ring's fdinfo: the file is empty while the ring's lock is held
+/// for a submission.
 const FDINFO_READS_MAX: usize = 16;
 
 /// Reads the busy-poll parameters of an io_uring of a running process; `None` if it does not busy-poll.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use model::Pid;
 
-/// Maximum number of threads of one process that are listed.
+/// The maximum number of threads of one process that are listed.
 const THREADS_MAX: usize = 1 << 16;
 
 /// The name of a thread; `None` if it has exited.

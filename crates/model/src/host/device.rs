@@ -38,11 +38,11 @@ pub struct Device {
     /// For a device with a peer (veth): the peer's index, and the id that this namespace has for the peer's
     /// namespace.
     pub peer: Option<String>,
-    /// The device-wide defaults of `/sys/class/net/DEV`.
+    /// The device-wide default of `napi_defer_hard_irqs`, in `/sys/class/net/DEV`.
     pub defer_hard_irqs: Option<EmptyPolls>,
-    /// As [`Device::defer_hard_irqs`], for `gro_flush_timeout`.
+    /// The device-wide default of `gro_flush_timeout`.
     pub gro_flush_timeout: Option<Nanoseconds>,
-    /// As [`Device::defer_hard_irqs`], for `threaded`.
+    /// The device-wide default of `threaded`.
     pub threaded: Option<Threading>,
     /// The receive queues, by index.
     pub rx_queues: Vec<RxQueueState>,

@@ -88,7 +88,8 @@ pub struct EpollParams {
     /// Whether the device's IRQ stays masked between polls, as long as the deferral settings allow.
     pub prefer_busy_poll: bool,
     /// Whether `epoll_wait` busy-waits for events only: it polls no NAPI, and checks for events for
-    /// `busy_poll_usecs`. `busy_poll_usecs` must then be non-zero, and the other two zero.
+    /// `busy_poll_usecs`. `busy_poll_usecs` must then be non-zero, `busy_poll_budget` zero and
+    /// `prefer_busy_poll` false.
     ///
     /// Kernel: not released; patches in `kernel/epoll-event-busy-loop/`, `EPOLL_PARAMS_F_EVENTS_ONLY`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]

@@ -2,8 +2,8 @@
 //!
 //! Kernel: 6.18, `include/uapi/linux/elf.h` `struct elf64_hdr`, `struct elf64_phdr`.
 
-/// Maximum number of program headers that are read. Kernel: `fs/binfmt_elf.c` `load_elf_phdrs()` accepts 64
-/// KiB of them.
+/// The maximum number of program headers that are read. Kernel: `fs/binfmt_elf.c` `load_elf_phdrs()` accepts
+/// 64 KiB of them.
 const PROGRAM_HEADERS_MAX: usize = 65_536 / PROGRAM_HEADER_BYTES;
 /// The size of a `struct elf64_phdr`.
 const PROGRAM_HEADER_BYTES: usize = 56;
@@ -16,7 +16,7 @@ const PT_NOTE: u32 = 4;
 /// The machine for which this crate is built. Kernel: `include/uapi/linux/elf-em.h`.
 #[cfg(target_arch = "x86_64")]
 const OUR_MACHINE: u16 = 62;
-/// As above.
+/// The machine for which this crate is built.
 #[cfg(target_arch = "aarch64")]
 const OUR_MACHINE: u16 = 183;
 

@@ -14,7 +14,7 @@ use super::elf::Executable;
 
 /// How much of an executable is read: its headers and notes are at its beginning.
 const LOOKED_AT_BYTES: u64 = 64 << 10;
-/// Maximum number of interpreters before the program. Kernel: 6.18, `fs/exec.c` `exec_binprm()`.
+/// The maximum number of interpreters before the program. Kernel: 6.18, `fs/exec.c` `exec_binprm()`.
 const INTERPRETERS_MAX: usize = 5;
 
 /// Returns why preloading cannot work if the caller starts this executable; `None` if it can work.
