@@ -8,10 +8,10 @@ use crate::rejections::Rejections;
 use crate::requests::StoredRequest;
 use crate::status::{Answer, DaemonPhase};
 
-/// Maximum number of changes listed in an answer.
+/// The maximum number of changes listed in an answer.
 const CHANGES_LISTED_MAX: usize = 4096;
 
-/// Maximum number of notes in an answer.
+/// The maximum number of notes in an answer.
 const NOTES_MAX: usize = 64;
 
 /// The state before a request, to restore if it is refused.

@@ -200,8 +200,8 @@ impl CurrentPlan {
     }
 }
 
-/// The settings of each of the operator's requests, by target: of a followed request, those that it wants
-/// now; of a refused one, those that it wanted before.
+/// The settings of the operator's requests, by target. A followed request has those that it wants now, a
+/// refused request those that it wanted before.
 fn previous(
     policy: &Policy,
     placed: &Placed,

@@ -13,10 +13,10 @@ use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
 };
 
-/// Maximum number of sources; adding another one fails.
+/// The maximum number of sources; adding another one fails.
 pub const SOURCES_MAX: usize = 256;
 
-/// Maximum number of descriptors reported by one wait; the next wait reports the rest.
+/// The maximum number of descriptors reported by one wait; the next wait reports the rest.
 const READY_MAX: usize = 64;
 
 /// Waits shorter than this use a timerfd, because [`epoll_wait_millis`] rounds up to milliseconds.

@@ -33,7 +33,7 @@ pub(crate) const MEASURED: u32 = 5;
 pub(crate) const GUARDED: u32 = 6;
 pub(crate) const REQUESTED: u32 = 7;
 
-/// Maximum number of process events per turn; the next turn handles the rest.
+/// The maximum number of process events per turn; the next turn handles the rest.
 const PROCESS_EVENTS_MAX: usize = 4096;
 
 /// All sources of the daemon's events.

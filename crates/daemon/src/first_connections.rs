@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use linux::bpf::process_events::{ListenedPort, NAMES_MAX};
 
-/// Maximum number of connections of a port that are inspected between two ticks. A connection that ends
+/// The maximum number of connections of a port that are inspected between two ticks. A connection that ends
 /// before it is inspected shows nothing, so the daemon waits for the next one.
 const LOOKS_MAX: u32 = 8;
 

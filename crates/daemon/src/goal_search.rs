@@ -44,7 +44,7 @@ pub(crate) struct GoalSearch {
     /// Why the record of earlier tries cannot be read. The daemon then tries nothing, because it cannot
     /// enforce the daily limit.
     pub(crate) unreadable: Option<String>,
-    /// Maximum number of tries per service and day.
+    /// The maximum number of tries per service and day.
     pub(crate) a_day: usize,
     /// For each service: since when its goal has not been met, and which percentile currently misses it.
     pub(crate) missed: BTreeMap<String, (Nanoseconds, Option<Guarded>)>,

@@ -111,7 +111,7 @@ impl HeldSettings {
     /// Reads the held settings from the journal. Returns the transactions that were compacted into others.
     ///
     /// # Errors
-    /// The journal could not be read.
+    /// If the journal cannot be read.
     pub(crate) fn read(&mut self) -> Result<BTreeSet<TransactionName>, Fault> {
         let transactions = self.journal.kept_by_daemon()?;
         self.own = transactions.iter().map(apply::Transaction::name).collect();
@@ -153,7 +153,7 @@ impl HeldSettings {
     /// Reads which settings other commands own or have on trial.
     ///
     /// # Errors
-    /// The journal could not be read.
+    /// If the journal cannot be read.
     pub(crate) fn read_claims(&mut self) -> Result<(), Fault> {
         self.taken = self.journal.claims()?;
         Ok(())
@@ -171,7 +171,7 @@ impl HeldSettings {
     /// if some of them could not be restored.
     ///
     /// # Errors
-    /// The journal could not be read.
+    /// If the journal cannot be read.
     pub(crate) fn news(&mut self) -> Result<JournalChanges, Fault> {
         let taken = self.journal.claims()?;
         let claimed = taken != self.taken;
@@ -200,7 +200,7 @@ impl HeldSettings {
     /// Commits a plan and keeps it.
     ///
     /// # Errors
-    /// The same as [`cycle::commit`].
+    /// As for [`cycle::commit`].
     pub(crate) fn commit(
         &mut self,
         plan: Plan,
@@ -296,7 +296,7 @@ impl HeldSettings {
     /// Forgets settings of exited processes and of recreated devices, also in the journal.
     ///
     /// # Errors
-    /// The journal could not be compacted; the settings are forgotten anyway.
+    /// If the journal cannot be compacted; the settings are forgotten anyway.
     pub(crate) fn forget_ended(&mut self, host: &Host, asked: &TransactionOrigin) -> Result<(), Fault> {
         if self.ended(host).is_empty() {
             return Ok(());
@@ -313,7 +313,7 @@ impl HeldSettings {
     /// as the daemon's.
     ///
     /// # Errors
-    /// The same as [`HeldSettings::forget_ended`].
+    /// As for [`HeldSettings::forget_ended`].
     pub(crate) fn forget_foreign(&mut self, host: &Host, asked: &TransactionOrigin) -> Result<(), Fault> {
         if self.foreign.is_empty() {
             return Ok(());
@@ -328,7 +328,7 @@ impl HeldSettings {
     /// Compacts the transactions into one if there are too many.
     ///
     /// # Errors
-    /// The journal could not be compacted.
+    /// If the journal cannot be compacted.
     pub(crate) fn fold_if_many(&mut self, host: &Host, asked: &TransactionOrigin) -> Result<(), Fault> {
         if self.own.len() > apply::FOLD_MAX { self.fold(host, asked) } else { Ok(()) }
     }

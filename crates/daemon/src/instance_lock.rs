@@ -20,7 +20,7 @@ use crate::event_loop::{Interest, Ready, Registrar, Source, Stay};
 /// The name of the lock's socket.
 const NAME: &[u8] = b"netpolicy/daemon";
 
-/// Maximum number of connections accepted (and closed) in one turn; the next turn handles the rest.
+/// The maximum number of connections accepted (and closed) in one turn; the next turn handles the rest.
 const ASKERS_MAX: usize = 64;
 
 /// The right to be the daemon of a network namespace.

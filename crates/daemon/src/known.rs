@@ -15,7 +15,7 @@ use crate::reconciler::Scope;
 const LOOK_SHARE: u64 = 2_000;
 pub(crate) const LOOK_AT_ALL_EVERY: Nanoseconds = Nanoseconds::from_millis(60_000);
 
-/// Maximum number of objects other than NAPIs and epolls that are compared per tick; later ticks continue.
+/// The maximum number of objects other than NAPIs and epolls that are compared per tick. Later ticks continue.
 const COMPARED_MAX: usize = 64;
 
 /// The observed host.

@@ -8,7 +8,7 @@ use session::{Exit, Fault};
 /// The default path of the daemon's configuration.
 pub(crate) const CONFIG_FILE: &str = "/etc/netpolicy/daemon.toml";
 
-/// Maximum size of the file.
+/// The maximum size of the file.
 const FILE_BYTES_MAX: u64 = 64 << 10;
 
 /// What happens to the daemon's settings when it ends.

@@ -22,11 +22,11 @@ use crate::{goals, guards};
 /// The message if transactions could not be compacted into one.
 const NOT_COMPACTED: &str = "compacting the journal failed";
 
-/// Maximum number of commits in a pass: for queues, for the queues' settings, and for changes that occur in
-/// the meantime.
+/// The maximum number of commits in a pass: for queues, for the queues' settings, and for changes that occur
+/// in the meantime.
 const COMMITS_MAX: usize = 8;
 
-/// Maximum number of settings that a finding about other programs names.
+/// The maximum number of settings that a finding about other programs names.
 const TAKEN_NAMED_MAX: usize = 16;
 
 /// The hint about changes that the daemon does not make by default.

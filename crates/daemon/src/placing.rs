@@ -8,7 +8,7 @@ use model::{Intent, Pid, Plan, Policy, Target};
 use plan::{Desired, Placement, Refusal, Resolved, Selection};
 use session::cycle;
 
-/// Maximum number of requests that are refused individually. If there are more, nothing is planned.
+/// The maximum number of requests that are refused individually. If there are more, nothing is planned.
 const REFUSED_MAX: usize = 64;
 
 /// A policy planned on a host, with its followed and refused requests.

@@ -31,20 +31,20 @@ pub const RETRY_FIRST: Nanoseconds = Nanoseconds::from_millis(5);
 pub const YOUNG_FIRST: Nanoseconds = Nanoseconds::from_millis(5);
 /// The longest interval between these observations.
 pub const YOUNG_EVERY: Nanoseconds = Nanoseconds::from_millis(1_000);
-/// How long a process counts as young.
+/// How long after an event a process is young, and therefore observed frequently.
 pub const YOUNG_FOR: Nanoseconds = Nanoseconds::from_millis(10_000);
 /// The interval of scans for state that is expected soon but causes no event.
 pub const SCAN_EVERY: Nanoseconds = Nanoseconds::from_millis(500);
-/// Maximum number of repairs of an object within [`REPAIRS_WITHIN`].
+/// The maximum number of repairs of an object within [`REPAIRS_WITHIN`].
 pub const REPAIRS_MAX: usize = 10;
 /// The period for [`REPAIRS_MAX`].
 pub const REPAIRS_WITHIN: Nanoseconds = Nanoseconds::from_millis(600_000);
-/// Maximum number of application requests that are followed immediately within [`APP_REQUESTS_WITHIN`];
+/// The maximum number of application requests that are followed immediately within [`APP_REQUESTS_WITHIN`];
 /// further ones wait for the next tick.
 pub const APP_REQUESTS_MAX: usize = 10;
 /// The period for [`APP_REQUESTS_MAX`].
 pub const APP_REQUESTS_WITHIN: Nanoseconds = TICK;
-/// Maximum number of objects whose repairs are recorded. The least recently repaired object is dropped first.
+/// The maximum number of objects whose repairs are recorded. The least recently repaired one is dropped first.
 pub const REPAIRED_MAX: usize = 65_536;
 
 /// An event with the details that determine the resulting work.

@@ -376,8 +376,8 @@ proptest! {
                 reconciler.failed(work, Nanoseconds(took), done);
             } else {
                 for (event, noted) in waiting.iter().filter(|(event, _)| handles(&work, event)) {
-                    // The longest delay, the longest pause, one work in progress, and further works of a
-                    // nanosecond each.
+                    // The sum of the longest delay, the longest pause, the work in progress, and further
+                    // pieces of work that take a nanosecond each.
                     let late = now.0 - noted.0 > MS + PAUSE_MAX.0 + 3 * MS + 1_000;
                     prop_assert!(failed_ever || !late, "{event:?} of {noted:?} at {now:?}");
                 }

@@ -20,16 +20,16 @@ use crate::app_requests::{AppRequests, Asker};
 use crate::placing::RequestMembers;
 use crate::status::EventSource;
 
-/// Maximum number of clients' requests. A further one displaces the oldest.
+/// The maximum number of clients' requests. A further one displaces the oldest.
 pub(crate) const ASKED_MAX: usize = 1024;
 
-/// Maximum number of processes of a request that includes child processes.
+/// The maximum number of processes of a request that includes child processes.
 pub(crate) const TREE_MAX: usize = 4096;
 
-/// Maximum number of processes that are observed because they make requests.
+/// The maximum number of processes that are observed because they make requests.
 pub(crate) const REQUESTERS_MAX: usize = 4096;
 
-/// Maximum size of the file of requests.
+/// The maximum size of the file of requests.
 const FILE_BYTES_MAX: u64 = 8 << 20;
 
 /// A client's request to the running daemon.
@@ -124,7 +124,7 @@ impl RequestTable {
     /// The processes for which applications have made requests since the last call.
     ///
     /// # Errors
-    /// The same as [`AppRequests::asked`].
+    /// As for [`AppRequests::asked`].
     pub(crate) fn asked_by_apps(&mut self) -> Result<BTreeSet<Pid>, KernelError> {
         self.apps.asked()
     }
@@ -132,7 +132,7 @@ impl RequestTable {
     /// Reads the requests of applications.
     ///
     /// # Errors
-    /// The same as [`AppRequests::read`].
+    /// As for [`AppRequests::read`].
     pub(crate) fn read_apps(&mut self) -> Result<Vec<AppRequest>, KernelError> {
         self.apps.read()
     }
@@ -142,12 +142,12 @@ impl RequestTable {
         self.apps.follow(askers);
     }
 
-    /// The same as [`AppRequests::new_descriptor`].
+    /// As for [`AppRequests::new_descriptor`].
     pub(crate) fn new_apps_descriptor(&mut self) -> Option<BorrowedFd<'_>> {
         self.apps.new_descriptor()
     }
 
-    /// The same as [`AppRequests::event_source`].
+    /// As for [`AppRequests::event_source`].
     pub(crate) fn event_source_of_apps(&self) -> Option<EventSource> {
         self.apps.event_source()
     }

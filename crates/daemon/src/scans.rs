@@ -10,10 +10,10 @@ use model::{Nanoseconds, Pid};
 
 use crate::reconciler::YOUNG_FOR;
 
-/// Maximum number of new processes judged per scan, newest first. The tick finds the others.
+/// The maximum number of new processes judged per scan, newest first. The tick finds the others.
 const NEW_MAX: usize = 64;
 
-/// Maximum number of servers inspected per scan; later scans continue.
+/// The maximum number of servers inspected per scan; later scans continue.
 const SERVERS_MAX: usize = 4;
 
 /// The state of scans.

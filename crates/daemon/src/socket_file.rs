@@ -17,8 +17,8 @@ use session::{Exit, Fault, trusted_path};
 /// The directory of the default sockets. Only this one is created if it is missing.
 const USUAL_DIRECTORY: &str = "/run/netpolicy";
 
-/// Maximum length of a path that fits into an address. Kernel: `include/uapi/linux/un.h` `sun_path` minus the
-/// terminating zero.
+/// The maximum length of a path that fits into an address. Kernel: `include/uapi/linux/un.h` `sun_path` minus
+/// the terminating zero.
 const ADDRESS_BYTES_MAX: usize = 107;
 
 /// Maximum backlog of connections. `net.core.somaxconn` also limits it.

@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use crate::bell::{Bell, lock};
 use crate::sessions::HoldBack;
 
-/// Maximum number of queued requests; further ones are refused.
+/// The maximum number of queued requests; further ones are refused.
 pub const REQUESTS_MAX: usize = 256;
 
 /// The daemon's complete status. Its size depends on the requests, not on the running time.
@@ -55,7 +55,7 @@ pub struct Status {
     pub verdicts: Vec<Judgement>,
 }
 
-/// Maximum number of verdicts in the status. The journal has all of them.
+/// The maximum number of verdicts in the status. The journal has all of them.
 pub const VERDICTS_MAX: usize = 32;
 
 /// The identity of the daemon.

@@ -14,10 +14,10 @@ use crate::status::{
     Polling, Reaction, RequestStatus, Shared, VERDICTS_MAX,
 };
 
-/// Maximum number of findings at the same time.
+/// The maximum number of findings at the same time.
 const FINDINGS_MAX: usize = 256;
 
-/// Maximum number of findings that are logged per window; the others are only counted.
+/// The maximum number of findings that are logged per window; the others are only counted.
 const LOGGED_MAX: u32 = 120;
 const FINDINGS_WINDOW: Duration = Duration::from_secs(60);
 

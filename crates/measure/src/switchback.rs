@@ -319,7 +319,7 @@ impl Switchback {
     /// The change of one metric.
     ///
     /// # Panics
-    /// As [`Switchback::changes`].
+    /// As for [`Switchback::changes`].
     pub fn change(&self, candidate: usize, metric: Metric) -> MetricChange {
         let contrast = &self.contrasts[candidate - 1];
         let decides = self.rule.deciding.contains(&metric);
@@ -390,7 +390,7 @@ impl Switchback {
     /// The differences of a metric by pair, on the additive scale: logarithms of ratios, or differences.
     ///
     /// # Panics
-    /// As [`Switchback::changes`].
+    /// As for [`Switchback::changes`].
     pub fn differences(&self, candidate: usize, metric: Metric) -> Vec<f64> {
         let sequences = &self.contrasts[candidate - 1].sequences;
         let found = sequences.iter().find(|(known, _)| *known == metric);
@@ -401,7 +401,7 @@ impl Switchback {
     /// grown by at most this share. A growth of the stake by 1/α rejects the hypothesis at any time.
     ///
     /// # Panics
-    /// As [`Switchback::changes`].
+    /// As for [`Switchback::changes`].
     pub fn against_growth(&self, candidate: usize, metric: Metric, most: f64) -> f64 {
         let most = if metric.is_ratio() { most.ln_1p() } else { most };
         let sequences = &self.contrasts[candidate - 1].sequences;
@@ -420,7 +420,7 @@ impl Switchback {
     /// The verdict on a candidate (counted from 1) compared with the first.
     ///
     /// # Panics
-    /// As [`Switchback::changes`].
+    /// As for [`Switchback::changes`].
     pub fn verdict(&self, candidate: usize) -> Verdict {
         verdict_of(&self.words(candidate))
     }
@@ -448,7 +448,7 @@ impl Switchback {
     /// loss differs, no metric has a result.
     ///
     /// # Panics
-    /// As [`Switchback::changes`].
+    /// As for [`Switchback::changes`].
     pub fn loss(&self, candidate: usize) -> &LossDifference {
         &self.contrasts[candidate - 1].loss
     }
@@ -495,7 +495,7 @@ impl Switchback {
     /// counts as exceeding its limit.
     ///
     /// # Panics
-    /// As [`Switchback::changes`].
+    /// As for [`Switchback::changes`].
     pub fn exceeded(&self, candidate: usize, limits: &[Limit]) -> Vec<(Limit, Option<f64>)> {
         let with_value = limits.iter().map(|limit| (*limit, self.change(candidate, limit.metric).after));
         with_value.filter(|(limit, value)| value.is_none_or(|value| value > limit.most)).collect()

@@ -19,7 +19,7 @@ const GREETING_MAX: Duration = Duration::from_secs(10);
 /// How long a command waits for a reply for which the daemon commits, or observes the host.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Maximum size of an answer.
+/// The maximum size of an answer.
 const REPLY_BYTES_MAX: usize = 16 << 20;
 
 /// A connection to the daemon.

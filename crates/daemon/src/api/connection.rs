@@ -28,13 +28,13 @@ pub const PATIENCE: Duration = Duration::from_secs(5);
 /// How long a connection may be idle. A connection that subscribes to findings may be idle indefinitely.
 pub const IDLE_MAX: Duration = Duration::from_secs(60);
 
-/// Maximum number of output bytes queued for a client. A client with more is dropped.
+/// The maximum number of output bytes queued for a client. A client with more is dropped.
 pub const OUTPUT_BYTES_MAX: usize = 4 << 20;
 
-/// Maximum number of a session's records, and of its notes, in a reply without `more`.
+/// The maximum number of a session's records, and of its notes, in a reply without `more`.
 const RECORDS_MAX: usize = 256;
 
-/// Maximum number of calls per connection in [`CALLS_WINDOW`]; further calls wait for the next window.
+/// The maximum number of calls per connection in [`CALLS_WINDOW`]; further calls wait for the next window.
 pub const CALLS_MAX: u32 = 100;
 const CALLS_WINDOW: Duration = Duration::from_secs(1);
 

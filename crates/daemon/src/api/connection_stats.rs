@@ -10,15 +10,15 @@ use linux::process::ProcessOwner;
 
 use super::log_budget::{LogBudget, Whose};
 
-/// Maximum number of connections.
+/// The maximum number of connections.
 pub const CLIENTS_MAX: usize = 64;
 
-/// Maximum number of connections per user other than root, and of all users in other user namespaces together.
+/// The maximum number of connections per user other than root. All users in other user namespaces count as one.
 pub const CLIENTS_PER_USER_MAX: usize = 8;
-/// Maximum number of connections of all users without permissions. The rest is reserved for root and the
+/// The maximum number of connections of all users without permissions. The rest is reserved for root and the
 /// members of the `--api-group`.
 pub const CLIENTS_OF_OTHERS_MAX: usize = 48;
-/// Maximum number of connections of all users other than root. The rest is reserved for root.
+/// The maximum number of connections of all users other than root. The rest is reserved for root.
 const CLIENTS_BUT_ROOT_MAX: usize = 56;
 
 /// Counts of connections and calls since the daemon started.

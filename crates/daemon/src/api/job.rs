@@ -14,7 +14,7 @@ use serde_json::{Map, Value};
 use super::method::{Question, VarlinkError};
 use crate::{Interest, Ready, Registrar, Source, Stay};
 
-/// Maximum number of concurrent queries; further ones are refused.
+/// The maximum number of concurrent queries; further ones are refused.
 pub const JOBS_MAX: usize = 2;
 
 /// Answers a query, however long that takes, and returns the parameters of the reply.

@@ -7,14 +7,14 @@ use std::time::{Duration, Instant};
 /// Length of a budget window.
 const WINDOW: Duration = Duration::from_secs(60);
 
-/// Maximum number of lines per unprivileged user and window.
+/// The maximum number of lines per unprivileged user and window.
 const USER_LINES_MAX: u32 = 10;
 
-/// Maximum number of lines of all unprivileged users per window. One user can have many uids, from
+/// The maximum number of lines of all unprivileged users per window. One user can have many uids, from
 /// `/etc/subuid`.
 const ALL_USERS_LINES_MAX: u32 = 60;
 
-/// Maximum number of lines per trusted user and window: root, and members of the `--api-group`. Each may
+/// The maximum number of lines per trusted user and window: root, and members of the `--api-group`. Each may
 /// request 100 changes per second; the journal also records who requested each change.
 const TRUSTED_LINES_MAX: u32 = 1200;
 

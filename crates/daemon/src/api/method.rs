@@ -18,10 +18,10 @@ pub const SERVICE: &str = "org.varlink.service";
 /// The description of [`SERVICE`].
 pub const SERVICE_DESCRIPTION: &str = include_str!("org.varlink.service.varlink");
 
-/// Maximum length of a service name in a `Set`, in bytes.
+/// The maximum length of a service name in a `Set`, in bytes.
 const SERVICE_NAME_BYTES_MAX: usize = 256;
 
-/// Maximum number of device settings in a `Set`.
+/// The maximum number of device settings in a `Set`.
 const SETTINGS_MAX: usize = 64;
 
 /// A call with valid parameters.
@@ -160,7 +160,7 @@ pub struct SetParams {
     /// The CPUs for interrupts and threads.
     #[serde(default)]
     pub cpus: Option<String>,
-    /// Maximum number of CPUs that may poll without traffic.
+    /// The maximum number of CPUs that may poll without traffic.
     #[serde(default)]
     pub polling_cpus: Option<u32>,
     /// Maximum real-time priority of kernel threads.

@@ -16,7 +16,7 @@ use super::connection_stats::Tally;
 use crate::Status;
 use crate::status::{DaemonPhase, REACTION_MICROS, RequestStatus};
 
-/// Maximum number of requests with separate samples; the others are counted together.
+/// The maximum number of requests with separate samples; the others are counted together.
 const REQUESTS_SHOWN_MAX: usize = 256;
 
 /// Prefixes of targets that outlive processes.

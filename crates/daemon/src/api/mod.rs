@@ -50,7 +50,7 @@ use crate::socket_file;
 pub use crate::socket_file::ListenError;
 use crate::{Interest, Ready, Registrar, Shared, Source, Stay};
 
-/// Maximum number of connections accepted in a turn.
+/// The maximum number of connections accepted in a turn.
 const ACCEPTS_MAX: usize = 16;
 
 /// The sockets to serve, and the users that may use them.

@@ -20,17 +20,17 @@ use super::office::{OpenError, refused};
 use super::text_format::text_format;
 use crate::{Interest, Ready, Registrar, Shared, Source, Stay};
 
-/// Maximum size of a request.
+/// The maximum size of a request.
 const REQUEST_BYTES_MAX: usize = 8 * 1024;
 
 /// How long a client may take to send its request and read the page.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Maximum number of concurrent connections. A further one displaces the oldest: collectors send their
+/// The maximum number of concurrent connections. A further one displaces the oldest: collectors send their
 /// request immediately and read quickly, so idle connections must not block them.
 const READERS_MAX: usize = 8;
 
-/// Maximum number of connections accepted in a turn of the loop.
+/// The maximum number of connections accepted in a turn of the loop.
 const ACCEPTS_MAX: usize = 64;
 
 /// The file's mode: the collector runs as another user, and the unit's umask would hide the file from it.

@@ -29,7 +29,7 @@ impl Serving {
     /// Opens the sockets and serves them in a thread, which is in the caller's namespaces.
     ///
     /// # Errors
-    /// The same as [`open`], and if a thread or an epoll cannot be created.
+    /// As for [`open`], or if a thread or an epoll cannot be created.
     pub fn begin(shared: &Shared, options: ApiOptions) -> Result<Self, OpenError> {
         let stop: Arc<AtomicBool> = Arc::default();
         let (opened, is_open) = sync_channel(1);

@@ -6,7 +6,7 @@
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 
-/// Maximum length of a message, without its zero byte.
+/// The maximum length of a message, without its zero byte.
 pub const MESSAGE_BYTES_MAX: usize = 64 * 1024;
 
 /// A call.

@@ -23,13 +23,13 @@ use linux::{Cause, Errno, KernelError};
 /// The default socket of the service.
 pub const SOCKET: &str = "/run/netpolicy/attach";
 
-/// Maximum size of a request, which holds a setting or a list of pids.
+/// The maximum size of a request, which holds a setting or a list of pids.
 const REQUEST_BYTES_MAX: usize = 256 * 1024;
 
-/// Maximum number of criteria in a request. Each request reads all processes only once.
+/// The maximum number of criteria in a request. Each request reads all processes only once.
 const CRITERIA_MAX: usize = 512;
 
-/// Maximum size of an answer: many times the size for 10 000 sockets and their epolls.
+/// The maximum size of an answer: many times the size for 10 000 sockets and their epolls.
 const ANSWER_BYTES_MAX: usize = 64 << 20;
 
 /// A request.

@@ -19,7 +19,7 @@ use crate::api::wire::encode;
 use crate::notify::Notifier;
 use crate::socket_file;
 
-/// Maximum number of concurrent connections. The daemon has one; commands connect occasionally.
+/// The maximum number of concurrent connections. The daemon has one; commands connect occasionally.
 const CLIENTS_MAX: usize = 4;
 
 /// How long a client may take to send a complete request or to read an answer. A connection may be idle

@@ -14,7 +14,7 @@ use crate::reconciler::HostEvent;
 /// The rule of findings about applications' requests.
 const RULE: &str = "app-requests";
 
-/// Maximum number of omitted requests that are listed.
+/// The maximum number of omitted requests that are listed.
 const NAMED_MAX: usize = 16;
 
 impl Daemon<'_> {

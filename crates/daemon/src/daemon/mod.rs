@@ -41,7 +41,7 @@ use crate::standing_proofs::StandingProofs;
 use crate::status::{DaemonPhase, RequestStatus, Shared};
 use crate::telemetry::{StatusParts, Telemetry};
 
-/// Maximum number of log lines about settings that are left to other programs.
+/// The maximum number of log lines about settings that are left to other programs.
 const LEFT_ALONE_MAX: usize = 100;
 
 /// How long the daemon waits for another writer of the journal before it continues with other work.

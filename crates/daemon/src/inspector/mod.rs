@@ -52,10 +52,10 @@ const ASK_AGAIN_AFTER: Duration = Duration::from_secs(30);
 /// How many users' processes are inspected in parallel, once a process has not answered.
 const SIDE_BY_SIDE: usize = 6;
 
-/// Maximum size of a request: enough for the pids of a busy host.
+/// The maximum size of a request: enough for the pids of a busy host.
 const REQUEST_BYTES_MAX: usize = 8 << 20;
 
-/// Maximum size of an answer.
+/// The maximum size of an answer.
 const ANSWER_BYTES_MAX: usize = 256 << 20;
 
 /// A request to a worker.

@@ -12,7 +12,7 @@ use session::{Fault, Session};
 
 use super::params::SessionCall;
 
-/// Maximum duration of a session, in seconds.
+/// The maximum duration of a session, in seconds.
 pub const SESSION_SECONDS_MAX: u64 = 3600;
 
 /// The JSON key of the last line that a session's process writes.

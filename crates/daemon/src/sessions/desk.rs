@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// Maximum number of sessions: each has a process with its own BPF programs.
+/// The maximum number of sessions: each has a process with its own BPF programs.
 pub const SESSIONS_MAX: usize = 8;
 
-/// Maximum number of sessions per user.
+/// The maximum number of sessions per user.
 pub const SESSIONS_PER_USER_MAX: usize = 4;
 
 /// What a session does.

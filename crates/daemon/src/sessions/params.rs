@@ -15,10 +15,10 @@ const COMPARE_SECONDS: u64 = 300;
 const TUNE_SECONDS: u64 = 600;
 const TRY_SECONDS: u64 = 60;
 
-/// Maximum length of a text, in bytes.
+/// The maximum length of a text, in bytes.
 const TEXT_BYTES_MAX: usize = 256;
 
-/// Maximum number of texts in a list.
+/// The maximum number of texts in a list.
 const LIST_MAX: usize = 32;
 
 /// A valid call.

@@ -31,9 +31,9 @@ use super::desk::{OpenSession, SESSIONS_MAX, SESSIONS_PER_USER_MAX, SessionDesk,
 use super::hold::{HeldBack, SessionHold};
 use crate::Shared;
 
-/// How many sessions are played if `SESSIONS` is not set.
+/// The minimum number of sessions to simulate if `SESSIONS` is not set.
 const SESSIONS: usize = 500;
-/// Maximum number of stories: more than the sessions need.
+/// The maximum number of random sequences of events: more than the sessions need.
 const STORIES_MAX: u32 = 10_000;
 const QUEUES: usize = 3;
 const CLIENTS: u32 = 3;

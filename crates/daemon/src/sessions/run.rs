@@ -37,10 +37,10 @@ const ENDS_WITHIN: Duration = Duration::from_secs(30);
 /// How often to check whether the process has exited, because another process may keep its output open.
 const CHECK_EVERY: Duration = Duration::from_secs(1);
 
-/// Maximum length of a line of output. Longer lines are omitted, and the client is told.
+/// The maximum length of a line of output. Longer lines are omitted, and the client is told.
 const LINE_BYTES_MAX: usize = 64 << 10;
 
-/// Maximum number of notes that explain a failure if there is no error record.
+/// The maximum number of notes that explain a failure if there is no error record.
 const LAST_NOTES_MAX: usize = 8;
 
 /// What a client receives from a session.

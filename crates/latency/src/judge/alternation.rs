@@ -254,7 +254,7 @@ impl<'a, K: Knobs<Error = KernelError>> Alternation<'a, K> {
     /// Applies a candidate permanently. `None` if there is nothing to write.
     ///
     /// # Errors
-    /// The same as [`Alternation::switch_to`].
+    /// As for [`Alternation::switch_to`].
     pub fn keep(&mut self, candidate: usize) -> Result<Option<TransactionName>, Fault> {
         self.restore()?;
         let plan = self.candidates[candidate].plan.clone();

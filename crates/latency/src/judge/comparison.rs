@@ -169,7 +169,7 @@ pub trait ComparisonProgress {
     /// A candidate is in force, and its window is about to begin.
     ///
     /// # Errors
-    /// The same as [`ComparisonProgress::round`].
+    /// As for [`ComparisonProgress::round`].
     fn window_begins(&mut self, _candidate: usize) -> Result<(), Fault> {
         Ok(())
     }
@@ -177,7 +177,7 @@ pub trait ComparisonProgress {
     /// Reports progress during consecutive windows without a write.
     ///
     /// # Errors
-    /// The same as [`ComparisonProgress::round`].
+    /// As for [`ComparisonProgress::round`].
     fn stretch(&mut self, _words: &str) -> Result<(), Fault> {
         Ok(())
     }
@@ -185,7 +185,7 @@ pub trait ComparisonProgress {
     /// A candidate's window has ended, after this many seconds.
     ///
     /// # Errors
-    /// The same as [`ComparisonProgress::round`].
+    /// As for [`ComparisonProgress::round`].
     fn window_ended(&mut self, _candidate: usize, _seconds: f64) -> Result<(), Fault> {
         Ok(())
     }

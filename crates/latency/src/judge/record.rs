@@ -79,7 +79,7 @@ impl PairRecord {
     /// Creates the file.
     ///
     /// # Errors
-    /// The same as [`crate::live::new_file`].
+    /// As for [`crate::live::new_file`].
     pub fn create(
         path: &Path,
         target: &MeasuredService,

@@ -63,7 +63,7 @@ impl WatchRecord {
     /// Creates the file.
     ///
     /// # Errors
-    /// The same as [`new_file`].
+    /// As for [`new_file`].
     pub fn create(path: &Path, target: &MeasuredService) -> Result<Self, Fault> {
         let file = new_file(path)?;
         let (started, began) = (seconds_since_1970(), Instant::now());

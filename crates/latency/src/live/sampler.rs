@@ -48,7 +48,7 @@ impl Sampler {
     /// Like [`Sampler::load`], with a maximum number of connections.
     ///
     /// # Errors
-    /// The same as [`Sampler::load`].
+    /// As for [`Sampler::load`].
     pub fn load_with(
         target: &MeasuredService,
         window_len: Duration,
@@ -61,7 +61,7 @@ impl Sampler {
     /// Like [`Sampler::load`], but for these ports and processes.
     ///
     /// # Errors
-    /// The same as [`Sampler::load`].
+    /// As for [`Sampler::load`].
     pub fn of_ports(
         ports: &LiveTarget,
         processes: Vec<ProcessId>,

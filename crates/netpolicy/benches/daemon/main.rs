@@ -277,7 +277,7 @@ fn cost_for_others() -> Done<()> {
             let way = (block + turn) % 3;
             let daemon = match way {
                 0 => {
-                    // As long as a daemon needs to start, because an idle machine runs slower at first.
+                    // Wait as long as a daemon needs to start: an idle machine runs slower at first.
                     std::thread::sleep(SETTLES);
                     None
                 }

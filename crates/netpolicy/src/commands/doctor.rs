@@ -73,7 +73,7 @@ pub(crate) fn run(arguments: &Doctor, context: &Context) -> Result<Exit, Fault> 
 /// Observes the host, counts for some seconds, and evaluates the rules.
 ///
 /// # Errors
-/// The host could not be read. Refused policy files are part of the result.
+/// If the host cannot be read. Refused policy files are part of the result.
 pub(crate) fn examine(processes: &Processes, seconds: u64, context: &Context) -> Result<Examined, Fault> {
     let (host, facts) = match &context.session.recording {
         Some(recording) => {
@@ -88,7 +88,7 @@ pub(crate) fn examine(processes: &Processes, seconds: u64, context: &Context) ->
 /// Observes the host, and counts and measures for some seconds.
 ///
 /// # Errors
-/// The host could not be read.
+/// If the host cannot be read.
 pub(crate) fn gather(
     processes: &Processes,
     seconds: u64,
@@ -146,7 +146,7 @@ pub(crate) fn gather(
 /// Evaluates the rules for a host and its counts. Looks for the peers of veths if a finding needs them.
 ///
 /// # Errors
-/// The network namespace cannot be opened. Refused policy files are part of the result.
+/// If the network namespace cannot be opened. Refused policy files are part of the result.
 pub(crate) fn judge(mut host: Host, mut facts: DoctorFacts, context: &Context) -> Result<Examined, Fault> {
     let source = context.session.source()?;
     let (held, pending) = held(context);
@@ -326,7 +326,7 @@ fn peers(netns: &Netns, host: &Host, context: &Context) -> BTreeMap<DeviceId, Ve
 /// refused.
 ///
 /// # Errors
-/// Why the files are refused.
+/// If the files are refused; the error is the reason.
 fn asked(
     context: &Context,
     source: &dyn HostSource,
