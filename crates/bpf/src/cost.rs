@@ -35,7 +35,7 @@ impl Statistics {
     /// Enables the statistics.
     ///
     /// # Errors
-    /// The kernel's error, without CAP_SYS_ADMIN.
+    /// The kernel's error; EPERM without CAP_SYS_ADMIN.
     pub fn enable() -> Result<Self, KernelError> {
         sys::bpf::enable_run_time_statistics()
             .map(Self)

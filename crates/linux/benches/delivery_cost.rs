@@ -31,8 +31,8 @@ use linux::process::preload::{self, EpollCounts, Library};
 use testkit::asked_server::AskedServer;
 use testkit::scratch::Scratch;
 
-/// The length of a stretch: long compared with the scheduler's time slices, short compared with drifts of the
-/// machine.
+/// The length of a stretch, which is one measurement: long compared with the scheduler's time slices, short
+/// compared with drifts of the machine.
 const STRETCH: Duration = Duration::from_millis(200);
 /// The length of a stretch while the counter samples, which is one of its periods.
 const SAMPLED_STRETCH: Duration = Duration::from_secs(1);

@@ -44,7 +44,8 @@ pub enum FollowMethod {
     /// By scans with a BPF iterator: at this interval or, without one, at an interval that depends on the
     /// process's age and size; and after each exec.
     Rescan {
-        /// A fixed interval, whatever it costs, instead of 100 ms for starting and 1 s for settled processes.
+        /// A fixed scan interval, instead of 100 ms for starting and 1 s for settled processes. The cost of
+        /// scans is then not limited.
         interval: Option<Duration>,
     },
     /// By scans of `/proc/PID/fd`, at the same intervals. Children and new images are then found by scans,
@@ -155,9 +156,8 @@ impl Followed {
 }
 
 impl Seen {
-    /// Whether this is a new epoll in the place of an earlier one.
-    /// A new epoll may have the kernel address and the descriptor of a closed one. But it has no parameters
-    /// yet, and the closed one may have had some.
+    /// Whether this is a new epoll that replaced an earlier one. A new epoll may have the kernel address and
+    /// the descriptor of a closed one. But it has no parameters yet, and the closed one may have had some.
     fn replaces(&self, before: &Self) -> bool {
         before.params.is_some_and(is_set) && !self.params.is_some_and(is_set)
     }

@@ -69,8 +69,8 @@ impl Kernel {
         self
     }
 
-    /// Creates an instance that accesses namespaces by these descriptors, whatever happens to their names and
-    /// processes.
+    /// Creates an instance that accesses namespaces by these descriptors, even after their names and
+    /// processes are gone.
     #[must_use]
     pub fn holding(mut self, namespaces: Vec<Netns>) -> Self {
         self.held = namespaces;

@@ -134,7 +134,7 @@ impl NapiDelivered {
         sum
     }
 
-    /// Polls in softirq, whatever the cause.
+    /// Polls in softirq, by interrupts and by the timer together.
     pub fn softirq(&self) -> PollCounts {
         let mut sum = self.interrupt;
         sum += self.timer;

@@ -230,7 +230,7 @@ pub struct ProcessId {
     pub pid: Pid,
     /// When the process started, in clock ticks since boot: field 22 of `/proc/PID/stat`.
     pub started: u64,
-    /// The `comm` when it was observed.
+    /// The process's `comm` when it was observed.
     pub comm: Label,
 }
 

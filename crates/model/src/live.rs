@@ -214,7 +214,7 @@ impl fmt::Display for PartOfSecond {
     }
 }
 
-/// The error for text that is not a part of each second.
+/// The error for text that is not a [`PartOfSecond`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotAPartOfSecond(String);
 

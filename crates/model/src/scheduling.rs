@@ -277,7 +277,7 @@ pub struct KthreadState {
     pub pid: Option<Pid>,
     /// The CPUs that it may run on.
     pub cpus: CpuSet,
-    /// The class; `None` for classes that make no sense for a NAPI's thread, such as `SCHED_DEADLINE`.
+    /// The class; `None` for classes that are not supported for a NAPI's thread, such as `SCHED_DEADLINE`.
     pub scheduling: Option<Scheduling>,
     /// The utilisation clamp.
     pub util_clamp: Option<UtilClamp>,

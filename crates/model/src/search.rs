@@ -18,7 +18,7 @@ use crate::recipe::Rung;
 pub struct Searches {
     /// The boot id that the process ids belong to.
     pub boot: String,
-    /// By service: `service memcached`.
+    /// The searches by service, such as `service memcached`.
     pub services: BTreeMap<String, Search>,
 }
 
@@ -110,8 +110,8 @@ impl Search {
     }
 
     /// Updates the search to the current request and processes. It restarts if the request changed or all
-    /// processes were replaced. In the latter case, a mode that stalled the service, or during which the
-    /// service exited, is still not tried again. Tries of the last day count in both cases.
+    /// processes were replaced. If all processes were replaced, a mode that stalled the service, or during
+    /// which the service exited, is still not tried again. Tries of the last day count in both cases.
     pub fn renew(&mut self, intent: &Intent, processes: &BTreeSet<ProcessId>) {
         if !self.is_of(intent) {
             let begun = std::mem::take(&mut self.begun);

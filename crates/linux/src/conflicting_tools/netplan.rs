@@ -1,7 +1,7 @@
 //! Finds netplan's offloads and virtual functions, which are keys of a device in `/etc/netplan/*.yaml`.
 //! Source: canonical/netplan `src/parse.c` `ethernet_def_handlers` and `match_handlers` for the keys.
-//! `src/networkd.c` `write_link_file()` writes a `.link` file for a NIC, whatever the renderer, so udev's
-//! order decides whether it applies.
+//! `src/networkd.c` `write_link_file()` writes a `.link` file for a NIC with every renderer, so udev's order
+//! decides whether it applies.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

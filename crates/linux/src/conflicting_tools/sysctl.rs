@@ -25,9 +25,9 @@ struct Assigned {
     line: String,
 }
 
-/// Finds the effective lines. If several lines set one key, the last one in the order of file names applies,
-/// whatever the directories. A pattern applies only to keys that no line names. systemd `src/sysctl/sysctl.c`
-/// `parse_file()` and `apply_all()`.
+/// Finds the effective lines. If several lines set one key, the last one in the order of file names applies;
+/// the directories do not matter. A pattern applies only to keys that no line names. systemd
+/// `src/sysctl/sysctl.c` `parse_file()` and `apply_all()`.
 pub(super) fn sysctl_files(root: &Path) -> Vec<ConflictingTool> {
     let mut files = drop_ins(root, &DIRECTORIES, "conf");
     let old = root.join("etc/sysctl.conf");
