@@ -319,7 +319,7 @@ struct inet_connection_sock {
 	} icsk_ack;
 };
 
-/* From bpf_skc_to_tcp_sock(). */
+/* What bpf_skc_to_tcp_sock() returns. */
 struct tcp_sock {
 	struct inet_connection_sock inet_conn;
 	u32 rcv_nxt;

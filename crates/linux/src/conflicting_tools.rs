@@ -504,7 +504,7 @@ mod test {
                 "sysctl.d /etc/sysctl.d/20-b.conf:1: net.core.netdev_*=7",
             ]
         );
-        // As on Debian: the link is read at the position of its own name.
+        // On Debian, such a link exists. It is read at the position of its own name.
         let root = Root::new(
             "sysctl-link",
             &[

@@ -241,17 +241,17 @@ pub struct Distribution {
 pub struct CpuUse {
     /// The number of CPUs.
     pub cpus: u32,
-    /// In applications: `user` and `nice`.
+    /// The time in applications: `user` and `nice`.
     pub user: f64,
-    /// In system calls and kernel threads.
+    /// The time in system calls and kernel threads.
     pub system: f64,
-    /// In softirqs that were not charged to a thread.
+    /// The time in softirqs that was not charged to a thread.
     pub softirq: f64,
-    /// In hard interrupts.
+    /// The time in hard interrupts.
     pub irq: f64,
-    /// Idle: `idle` and `iowait`.
+    /// The idle time: `idle` and `iowait`.
     pub idle: f64,
-    /// Stolen by the hypervisor for other guests.
+    /// The time that the hypervisor gave to other guests.
     pub steal: f64,
 }
 
@@ -451,21 +451,21 @@ pub struct CpuCounters {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CpuTicks {
-    /// In applications.
+    /// The time in applications.
     pub user: u64,
-    /// In applications with a positive nice value.
+    /// The time in applications with a positive nice value.
     pub nice: u64,
-    /// In the kernel.
+    /// The time in the kernel.
     pub system: u64,
-    /// Idle.
+    /// The idle time.
     pub idle: u64,
-    /// Idle while a block request was outstanding. May go backwards by a tick on some kernels.
+    /// The idle time while a block request was outstanding. It may decrease by a tick on some kernels.
     pub iowait: u64,
-    /// In hard interrupts.
+    /// The time in hard interrupts.
     pub irq: u64,
-    /// In softirqs.
+    /// The time in softirqs.
     pub softirq: u64,
-    /// Stolen by the hypervisor for other guests.
+    /// The time that the hypervisor gave to other guests.
     pub steal: u64,
 }
 

@@ -9,9 +9,9 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Severity {
-    /// As expected.
+    /// The state is as expected.
     Ok,
-    /// For information; there is nothing to fix.
+    /// Information; there is nothing to fix.
     Note,
     /// A mechanism works less well than it could.
     Warning,

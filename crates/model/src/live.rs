@@ -490,7 +490,7 @@ impl LiveProtocols {
         self.other + self.tls
     }
 
-    /// Each protocol's name and count, in descending order.
+    /// The name and count of each protocol with a request, in descending order of counts.
     pub fn named(&self) -> Vec<(&'static str, u64)> {
         let mut named = vec![
             ("HTTP/1", self.http1),
@@ -632,7 +632,7 @@ pub struct LivePart {
     pub wakeup: Nanoseconds,
     /// The requests' total time from read to answer.
     pub service: Nanoseconds,
-    /// From the ring to the answer by the best estimate, with eight buckets per power of two.
+    /// The times from the ring to the answer by the best estimate, with eight buckets per power of two.
     pub total: SpanCounts,
     /// The polls, if this is a NAPI.
     pub polls: LivePolls,

@@ -91,13 +91,13 @@ pub enum Interruption {
 /// How certain it is that an interrupt belongs to a receive queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum IrqCertainty {
-    /// Only by order: the driver does not state which NAPI serves the queue.
+    /// The interrupt was matched only by its order: the driver does not state which NAPI serves the queue.
     ByOrder,
-    /// By a name that looks like a queue's.
+    /// The interrupt was matched by a name that looks like a queue's.
     ByName,
-    /// By a name in the format that this driver's source uses.
+    /// The interrupt was matched by a name in the format that this driver's source uses.
     NamedByDriver,
-    /// The driver states it as an attribute of the NAPI.
+    /// The driver states the interrupt as an attribute of the NAPI.
     Stated,
 }
 

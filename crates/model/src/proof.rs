@@ -18,7 +18,7 @@ use crate::policy_name::PolicyName;
 #[derive(Clone, Debug, Default, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Proofs {
-    /// By service: `service memcached`.
+    /// The proofs by service, such as `service memcached`.
     pub services: BTreeMap<String, Proof>,
 }
 

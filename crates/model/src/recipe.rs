@@ -257,7 +257,7 @@ pub enum EpollNapis {
 }
 
 impl EpollNapis {
-    /// Both values.
+    /// All values.
     pub const ALL: [Self; 2] = [Self::One, Self::Several];
 
     /// The word in a recipe.
@@ -363,7 +363,7 @@ pub struct Recipes {
     pub policies: BTreeMap<PolicyName, Recipe>,
     /// Cases by name. If several apply, the last in the order of names decides.
     pub cases: BTreeMap<String, Case>,
-    /// By driver ([`crate::host::Device::kind`]), then by policy; `None` applies to every policy.
+    /// Recipes by driver ([`crate::host::Device::kind`]), then by policy; `None` applies to every policy.
     pub drivers: BTreeMap<String, BTreeMap<Option<PolicyName>, Recipe>>,
     /// The delivery modes to try, in order, for a service with this policy that misses its goal.
     pub ladders: BTreeMap<PolicyName, Vec<Rung>>,

@@ -39,8 +39,8 @@ pub enum Spread {
     /// By the kernel's hash of addresses and ports, over all sockets.
     #[default]
     Hash,
-    /// By the queue on which the first packet arrived; packets of queues without a list, or of no queue, by
-    /// the kernel's hash. In ascending order of queue, without duplicates.
+    /// By the queue on which the first packet arrived. If the queue has no list, or the packet has no queue,
+    /// by the kernel's hash. The lists are in ascending order of queue, without duplicates.
     Queues(Vec<QueueListeners>),
     /// By another program's BPF program, which can neither be read back nor attached again.
     Foreign,

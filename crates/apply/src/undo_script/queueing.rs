@@ -42,7 +42,7 @@ fn option_words(kind: model::QdiscKind, option: QdiscOption, value: u32) -> Stri
         QdiscOption::HorizonDrop => switch("horizon_drop", "horizon_cap"),
         QdiscOption::Ecn => switch("ecn", "noecn"),
         QdiscOption::BucketsLog => format!("buckets {}", 1_u64.checked_shl(value).unwrap_or(0)),
-        // In bytes per second; tc expects bits.
+        // The value is in bytes per second; tc expects bits.
         QdiscOption::Maxrate | QdiscOption::LowRateThreshold => {
             format!("{option} {}bit", u64::from(value) * 8)
         }

@@ -66,7 +66,7 @@ const CANDIDATES_MAX: usize = 4;
 enum Unnamed {
     IoUring,
     Dmabuf,
-    /// On kernels without sock-diag of AF_XDP (`CONFIG_XDP_SOCKETS_DIAG`).
+    /// An AF_XDP socket, on kernels without sock-diag of AF_XDP (`CONFIG_XDP_SOCKETS_DIAG`).
     AfXdp,
 }
 

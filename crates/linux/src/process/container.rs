@@ -97,9 +97,9 @@ fn pod_in(part: &str) -> Option<String> {
 /// The names that runtimes gave to containers and pods.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Names {
-    /// By the container's id.
+    /// The names of containers, by id.
     containers: BTreeMap<String, ContainerName>,
-    /// The namespace and the name of a pod, by its uid.
+    /// The namespaces and names of pods, by uid.
     pods: BTreeMap<String, (String, String)>,
 }
 

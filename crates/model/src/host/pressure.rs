@@ -12,9 +12,9 @@ use crate::units::Nanoseconds;
 pub struct Pressure {
     /// The length of the interval.
     pub interval: Nanoseconds,
-    /// By CPU.
+    /// The counters of each CPU.
     pub cpus: Vec<CpuPressure>,
-    /// By device.
+    /// The counters of each device.
     pub devices: Vec<DevicePressure>,
 }
 

@@ -20,7 +20,7 @@ pub struct Topology {
     /// Kernel: 6.12, `kernel/sched/ext.c`, `/sys/kernel/sched_ext`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sched_ext: Option<String>,
-    /// Each online CPU, by number.
+    /// The online CPUs, in the order of their numbers.
     pub cpus: Vec<CpuInfo>,
 }
 

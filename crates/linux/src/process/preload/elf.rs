@@ -25,13 +25,15 @@ const OUR_MACHINE: u16 = 183;
 pub(super) enum Executable {
     /// Not an ELF file.
     NotElf,
-    /// For another machine, 32-bit, or of the other byte order; or not an executable.
+    /// An ELF file that is built for another machine, has 32 bits or the other byte order, or is not an
+    /// executable.
     Foreign,
-    /// Without a dynamic linker: the libraries are linked statically.
+    /// A statically linked executable, which has no dynamic linker.
     Static,
-    /// With a dynamic linker, but built by Go, whose own runtime calls the kernel without the C library.
+    /// A dynamically linked executable that is built by Go, whose runtime calls the kernel without the C
+    /// library.
     Go,
-    /// With a dynamic linker.
+    /// Any other dynamically linked executable.
     Dynamic,
 }
 
