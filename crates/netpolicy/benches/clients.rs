@@ -58,7 +58,7 @@ fn main() -> Done<()> {
 #[derive(Debug, Default)]
 struct Said {
     requests: u64,
-    /// Requests outstanding when the client ended; only one of the two counts may include them.
+    /// Requests that were outstanding when the client ended. Its count and netpolicy's may differ by them.
     in_flight: u64,
     /// Percentiles: the share of requests, and the response time.
     percentiles: Vec<(f64, Duration)>,

@@ -27,7 +27,7 @@ fn cache_server() -> Host {
     host
 }
 
-/// The same machine, with a NIC that has 8 queues, RSS contexts and ntuple rules.
+/// The host of [`cache_server`], with a NIC that has 8 queues, RSS contexts and ntuple rules.
 fn with_rules() -> Host {
     let mut host = cache_server();
     let nic = &mut host.devices[1];

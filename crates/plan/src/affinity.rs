@@ -24,7 +24,7 @@ pub(crate) struct Deal {
 }
 
 impl Deal {
-    /// Creates a deal of the CPUs that are both requested and online; `None` if there are none.
+    /// Deals out the CPUs that are both requested and online; `None` if there are none.
     pub(crate) fn new(asked: &CpuSet, host: &Host) -> Option<Self> {
         let cpus: Vec<Cpu> = asked.intersection(&host.topology.online).iter().collect();
         (!cpus.is_empty()).then_some(Self { cpus, next: 0 })
@@ -88,7 +88,7 @@ impl PartCpus<'_> {
             collected.want(Setting::Irq(irq, IrqKnob::Affinity(cpus)), Reason::new(why, origin.clone()))?;
         }
         note_unsure(&left, collected);
-        // Processes with the same allowed CPUs share a deal.
+        // Processes with the same allowed CPUs share one cycle.
         let mut deals: BTreeMap<CpuSet, Option<Deal>> = BTreeMap::new();
         for process in &self.part.processes {
             let cpuset = self.index.processes.get(&process.id.pid).and_then(|p| p.cpuset.as_ref());

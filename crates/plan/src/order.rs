@@ -28,9 +28,9 @@
 //! **Within a queue, dependent settings come later.** When values are raised, the order is `defer-hard-irqs`
 //! (no effect without the timer), `gro-flush-timeout` (by itself it would delay GRO), `irq-suspend-timeout`
 //! (without the other two, the kernel enables the IRQ at every `epoll_wait`: 74 700 softirq polls per second
-//! in the study). Lowering is the mirror image, and everything is lowered before anything is raised. With
-//! netlink, all settings of a queue are one message; the order matters for other interfaces and in the undo
-//! script.
+//! were measured). Values are lowered in the reverse order, and everything is lowered before anything is
+//! raised. With netlink, all settings of a queue are one message; the order matters for other interfaces and
+//! in the undo script.
 //!
 //! **A kernel thread comes before its settings.** It exists once its queue is threaded. Then its CPUs are
 //! set, and then its class, so that a thread with the highest priority never runs on the wrong CPU. For

@@ -16,7 +16,7 @@ use crate::{Done, SOCKETS, clock};
 
 pub(crate) const ROLE: &str = "NETPOLICY_BENCH_ROLE";
 pub(crate) const NEXT: &str = "NETPOLICY_BENCH_NEXT";
-/// The names of the two images: without and with a policy.
+/// The names of the two executables: one without and one with a policy.
 pub(crate) const UNMATCHED: &str = "np-unmatched";
 pub(crate) const MEANT: &str = "np-meant";
 
@@ -27,7 +27,7 @@ const AFTER_EXEC: &str = "after-exec";
 pub(crate) const LISTEN: &str = "listen";
 /// Serves one connection on that port, and reports when its epoll has the parameters.
 pub(crate) const SERVE: &str = "serve";
-/// The same server with a UDP socket, with or without a datagram.
+/// Serves a UDP socket on that port, with or without a datagram.
 pub(crate) const SERVE_UDP: &str = "serve-udp";
 /// Execs a matching program, and creates epolls.
 pub(crate) const EPOLLS: &str = "epolls";

@@ -88,8 +88,8 @@ fn check_context(
     Err(refused(part, device, message).nearest(format!("also rss-contexts = \"{span}\"")))
 }
 
-/// One qdisc of this kind for each transmit queue; one for the device if it has a single queue or the kind
-/// does not support single queues. A kernel default of this kind is kept.
+/// Returns one qdisc of this kind for each transmit queue, or one for the device if it has a single queue or
+/// the kind does not support single queues. A kernel default of this kind is kept.
 pub(super) fn qdiscs(kind: QdiscKind, device: &Device) -> Qdiscs {
     if let Some(Qdiscs::Default(kinds)) = &device.qdiscs
         && !kinds.is_empty()

@@ -1,4 +1,4 @@
-//! Tests `doctor` with the condition matrix of the feasibility study, row by row, with its figures.
+//! Tests `doctor` with the figures of a feasibility study, which measured one condition after another.
 
 use std::collections::BTreeSet;
 
@@ -28,9 +28,10 @@ pub(crate) fn memcached(napis: &[u32], workers: &[&[u32]]) -> Host {
     host
 }
 
-/// The healthy row: 60 000 requests per second, 88 % of the packets delivered by the application, and the
-/// timer armed with `irq-suspend-timeout` 1249 times. In every row, the shares, suspensions and softirq polls
-/// are the study's. It did not report other polls; their numbers here are consistent with it.
+/// The healthy condition: 60 000 requests per second, 88 % of the packets delivered by the application, and
+/// the timer armed with `irq-suspend-timeout` 1249 times. For every condition, the shares, suspensions and
+/// softirq polls are those of the study. It did not report other polls; their numbers here are consistent
+/// with it.
 pub(crate) const HEALTHY: Counted = Counted {
     packets: 60_000,
     share: 88,
@@ -42,7 +43,7 @@ pub(crate) const HEALTHY: Counted = Counted {
     suspended: 1249,
 };
 
-/// The row without suspension: softirqs deliver every packet.
+/// The condition without suspension: softirqs deliver every packet.
 pub(crate) const SOFTIRQ: Counted = Counted {
     packets: 60_000,
     share: 0,
@@ -107,7 +108,7 @@ fn a_veth_without_gro_has_no_napi_to_engage_on() {
     assert_eq!(found(&findings, "not-engaged").object, "memcached[812]");
 }
 
-/// The same host; its first device has received this many packets per second.
+/// Makes the first device of a host receive this many packets per second.
 fn under_load(mut host: Host, rx_packets: u64) -> Host {
     let device = host.devices[0].id;
     let devices = vec![DevicePressure { device, rx_packets, rx_dropped: 0, rx_missed: 0 }];

@@ -1,4 +1,4 @@
-//! Tests kernel threads that poll NAPIs: planned, bounded, placed and ended; and `doctor`'s findings on them.
+//! Tests how kernel threads that poll NAPIs are planned, bounded, placed and ended, and what `doctor` finds.
 
 use insta::assert_snapshot;
 use model::{

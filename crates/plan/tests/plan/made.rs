@@ -67,7 +67,7 @@ pub(crate) fn host() -> Host {
     }
 }
 
-/// The same host with another kernel version.
+/// Gives a host another kernel version.
 pub(crate) fn with_kernel(mut host: Host, release: &str) -> Host {
     let kernel = KernelVersion::parse(release).expect("a release");
     host.release = release.to_owned();
@@ -300,7 +300,7 @@ pub(crate) fn on_service(line: u32, name: &str, policy: PolicyName) -> Intent {
     intent(line, Target::Service(name.to_owned(), Match::default()), policy)
 }
 
-/// The same request with an explicit delivery mode.
+/// Gives a request an explicit delivery mode.
 pub(crate) fn named(mode: DeliveryMode, intent: Intent) -> Intent {
     Intent { delivery: Some(mode), ..intent }
 }
@@ -333,7 +333,7 @@ pub(crate) fn recipes() -> Recipes {
     recipes
 }
 
-/// The counts of one NAPI over a second, in the terms of the study.
+/// The counts of one NAPI over a second, as the feasibility study reports them.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Counted {
     pub(crate) packets: u64,

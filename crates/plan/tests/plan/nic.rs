@@ -207,7 +207,7 @@ fn span(text: &str) -> QueueSpan {
     text.parse().expect("queues")
 }
 
-/// The same NIC with RSS contexts, rules and transmit queues in the kernel's default state.
+/// The host of [`with_nic`], with RSS contexts, rules and transmit queues in the kernel's default state.
 fn with_steering() -> Host {
     let mut host = with_nic();
     let nic = &mut host.devices[0];
