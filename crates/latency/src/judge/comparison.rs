@@ -6,6 +6,7 @@ use crate::live::{Estimator, MeasuredService, ServiceSelection, Turn, Watcher, m
 use apply::{AtExit, JournalError, TransactionName};
 use linux::Signals;
 use measure::foresight::{Foresight, Sight};
+use measure::live::Unpaired;
 use measure::live::series::requests_for;
 use measure::switchback::{Figures, Switchback, Unfair};
 use model::live::LiveWindow;
@@ -55,6 +56,8 @@ pub enum Ended {
     Service,
     /// There were too few requests to compare anything.
     Requests,
+    /// The service's datagrams are not paired with answers, so it has no response times. Nothing was changed.
+    Unpaired(Unpaired),
 }
 
 impl Ended {
@@ -66,6 +69,7 @@ impl Ended {
             Self::Interrupted => "interrupted",
             Self::Service => "the service exited and did not restart",
             Self::Requests => "too few requests",
+            Self::Unpaired(why) => why.as_str(),
         }
     }
 
@@ -83,8 +87,15 @@ impl Ended {
                     "generate traffic, name the right port (--port N), or use longer windows (--window 10s)";
                 Some(Fault::new(Exit::Refused, words).hint(hint).leaving(HostState::Restored))
             }
+            Self::Unpaired(why) => Some(unpaired(service, why)),
         }
     }
+}
+
+/// The error for a service whose datagrams are not paired with answers.
+pub(super) fn unpaired(service: &str, why: Unpaired) -> Fault {
+    Fault::new(Exit::Refused, format!("{service}: {}, so no setting can be judged by them", why.as_str()))
+        .hint("netpolicy watch shows what is known: wake-ups, polls, datagrams for each context switch")
 }
 
 /// One round.
@@ -502,8 +513,17 @@ impl<'a> Comparison<'a> {
     ) -> Result<Ended, Fault> {
         // Measure a window of the unchanged host first: it shows which NAPIs are polled, and when clients
         // reconnect.
-        if self.interrupted || matches!(self.window(signals)?, Err(Broken::Interrupted)) {
+        if self.interrupted {
             return Ok(Ended::Interrupted);
+        }
+        // The meter may begin to pair datagrams in the second window.
+        for is_last in [false, true] {
+            match self.window(signals)?.map(|(_, window)| Unpaired::of(&window.counts)) {
+                Ok(Some(why)) if is_last => return Ok(Ended::Unpaired(why)),
+                Ok(Some(_)) => {}
+                Err(Broken::Interrupted) => return Ok(Ended::Interrupted),
+                Ok(None) | Err(Broken::Restart) => break,
+            }
         }
         let (mut restarts, mut said_closed, mut number) = (0, false, 0);
         while let Some((mut order, window)) = chooser.next() {

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use crate::live::{Cost, ServiceSelection};
 use apply::{Allow, AtExit, TransactionName};
 use linux::{Kernel, Netns};
+use measure::live::Unpaired;
 use measure::sequential::PAIRS_MAX;
 use measure::switchback::{Figures, Unfair};
 use model::setting::Disruption;
@@ -559,6 +560,7 @@ impl<'a> GuardedTrial<'a> {
         for service in &mut self.services {
             let sample = service.sampler.end()?;
             let cost = Cost::of(&sample);
+            service.unpaired = Unpaired::of(&sample.window.counts);
             figures.push(Figures::of(&sample.window, cost.service, cost.delivery));
         }
         if let Some(early) = early {
@@ -601,7 +603,7 @@ impl<'a> GuardedTrial<'a> {
             let left = match service.connected {
                 true => linux::process::connections(&target.netns, &target.ports.tcp)? == 0,
                 // The clients have left if no datagram is unanswered, as it would be by a hung server.
-                false => !target.ports.udp.is_empty() && figures.oldest.is_none(),
+                false => !target.ports.udp.is_empty() && !service.began_waiting(),
             };
             return Ok(Some(if left { Early::Left } else { Early::Stalled }));
         }

@@ -3,7 +3,7 @@
 use model::live::LiveCounts;
 use model::{Finding, Nanoseconds, Severity};
 
-use super::series::{Estimator, Series, Stretch, requests_for};
+use super::series::{Estimator, REQUESTS_MIN, Series, Stretch, requests_for};
 use super::summary::Percentiles;
 use super::survival::count;
 
@@ -32,6 +32,38 @@ pub const HANGS_AFTER: Nanoseconds = Nanoseconds::from_millis(1_000);
 /// The measured time from which it is reported that there were no requests. A window of the daemon takes 20
 /// ms.
 const NOTHING_AFTER: Nanoseconds = Nanoseconds::from_millis(90);
+
+/// Why the response times of a service that receives datagrams are unknown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unpaired {
+    /// Its datagrams are QUIC.
+    Quic,
+    /// It does not answer each datagram with one.
+    Unanswered,
+}
+
+impl Unpaired {
+    /// Why the response times in these counts are unknown; `None` if there are requests, or too few datagrams to
+    /// know.
+    pub fn of(counts: &LiveCounts) -> Option<Self> {
+        let is_unpaired = counts.unpaired >= DATAGRAMS_MIN && counts.unpaired > counts.requests;
+        (is_unpaired && counts.requests < REQUESTS_MIN).then(|| Self::why(counts))
+    }
+
+    const fn why(counts: &LiveCounts) -> Self {
+        if counts.quic * 2 > counts.unpaired { Self::Quic } else { Self::Unanswered }
+    }
+
+    /// In words, about "the service".
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Quic => {
+                "the service speaks QUIC, which encrypts the type of datagrams: its response times are unknown"
+            }
+            Self::Unanswered => "the service does not answer every datagram: its response times are unknown",
+        }
+    }
+}
 
 /// Findings about the reliability of a service's windows. `object` is the service's name.
 ///
@@ -133,14 +165,9 @@ impl Found<'_> {
         let percent = |part: u64, of: u64| format!("{:.1} %", 100.0 * count(part) / count(of.max(1)));
         let (all, unpaired) = (counts.datagrams, counts.unpaired);
         if matters(unpaired, all, UNPAIRED_MAX) {
-            let summary = match (counts.quic * 2 > unpaired, counts.requests > unpaired) {
-                (true, false) => {
-                    "the service speaks QUIC, which encrypts the type of datagrams: its response times are unknown"
-                }
-                (false, false) => {
-                    "the service does not answer every datagram: its response times are unknown"
-                }
-                (_, true) => "some datagrams could not be paired with answers: they are in no figure",
+            let summary = match counts.requests > unpaired {
+                false => Unpaired::why(counts).as_str(),
+                true => "some datagrams could not be paired with answers: they are in no figure",
             };
             let known =
                 "the wait in the socket's queue (wake-up), context switches and polls are still known";
@@ -466,6 +493,23 @@ mod test {
             ["live-hangs"]
         );
         assert_eq!(rules(|w| w.counts = LiveCounts::default()), ["live-nothing-arrived"]);
+    }
+
+    #[test]
+    fn no_setting_is_judged_by_datagrams_that_are_not_paired_with_answers() {
+        let of = |datagrams, quic, requests| {
+            Unpaired::of(&LiveCounts {
+                datagrams,
+                unpaired: datagrams,
+                quic,
+                requests,
+                ..LiveCounts::default()
+            })
+        };
+        assert_eq!(of(500, 500, 0), Some(Unpaired::Quic));
+        assert_eq!(of(500, 3, 0), Some(Unpaired::Unanswered));
+        assert_eq!(of(500, 500, 100), None, "the same server's requests over TCP");
+        assert_eq!(of(3, 3, 0), None, "too few to know");
     }
 
     #[test]

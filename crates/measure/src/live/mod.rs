@@ -15,7 +15,7 @@ pub mod survival;
 pub mod turnaround;
 
 pub use agreement::{AgreementRun, Errors, Ordered};
-pub use caveats::caveats;
+pub use caveats::{Unpaired, caveats};
 pub use findings::findings;
 pub use series::{Estimate, Estimator, Series, Unit};
 pub use summary::{Percentiles, Summary};

@@ -383,6 +383,7 @@ impl<'a> Tuning<'a> {
                 }
                 record.remove()?;
             }
+            Ended::Unpaired(_) => record.remove()?,
             Ended::Interrupted | Ended::Service | Ended::Requests => {
                 let words = "The measurements are kept for a day: --resume continues with them.";
                 self.context.console.say(words);

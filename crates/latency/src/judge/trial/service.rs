@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::live::{MeasuredService, Sampler, ServiceSelection};
 use measure::foresight::{Foresight, Sight, sentence};
+use measure::live::Unpaired;
 use measure::sequential::mean_of_logs;
 use measure::switchback::{Figures, Metric, Rule, Switchback};
 use measure::tuning::metric_of;
@@ -14,6 +15,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use session::{Exit, Fault, Operator, Session, clock};
 
+use crate::judge::comparison::unpaired;
 use crate::judge::judgement::changes_of;
 
 /// A service whose traffic judges a change, with its limits.
@@ -46,6 +48,9 @@ pub(super) const WINDOW_SETTLES: u32 = 6;
 /// Requests count as stalled after this many consecutive seconds of windows without an answer, or in which a
 /// request waits throughout.
 pub(super) const STALLS_FROM: f64 = 0.95;
+
+/// The age in nanoseconds from which an unanswered request waits for the service: others are being answered.
+const WAITS_FROM: f64 = 1e7;
 
 /// The minimum number of pairs to keep a change. Fewer pairs could not have rejected it, because a pair at
 /// most doubles a stake.
@@ -102,6 +107,8 @@ pub(super) struct Service {
     pub(super) reference: Vec<Figures>,
     /// How long no request was answered: in all windows, and in the windows with the change.
     silence: [Silence; 2],
+    /// Why there are no response times; `None` if there are.
+    pub(super) unpaired: Option<Unpaired>,
     /// Whether the service had connections before the change.
     pub(super) connected: bool,
 }
@@ -113,10 +120,15 @@ struct Silence {
     unanswered: f64,
     /// The number of seconds in which a request waited throughout.
     waits: f64,
+    /// Whether a request waited when it began. Unanswered datagrams count only in the window in which they arrive,
+    /// and clients may wait for their answers before they send more.
+    began_waiting: bool,
 }
 
 impl Silence {
     fn add(&mut self, figures: &Figures) {
+        let waits = figures.oldest.is_some_and(|oldest| oldest >= WAITS_FROM);
+        self.began_waiting = waits || (figures.requests == 0 && self.began_waiting);
         self.unanswered = if figures.requests == 0 { self.unanswered + figures.seconds } else { 0.0 };
         self.waits = if figures.one_waits() { self.waits + figures.seconds } else { 0.0 };
     }
@@ -160,6 +172,7 @@ impl Service {
             rounds,
             reference: Vec::new(),
             silence,
+            unpaired: None,
             connected: false,
         })
     }
@@ -194,6 +207,9 @@ impl Service {
             if known * 2 > windows {
                 continue;
             }
+            if let Some(why) = self.unpaired {
+                return Err(unpaired(name, why));
+            }
             let requests: u64 = self.reference.iter().map(|figures| figures.requests).sum();
             let each = requests / u64::try_from(windows.max(1)).unwrap_or(1);
             if requests == 0 {
@@ -227,6 +243,11 @@ impl Service {
         self.silence.iter().any(|silence| {
             (silence.unanswered >= STALLS_FROM && !silent) || (silence.waits >= STALLS_FROM && !waiting)
         })
+    }
+
+    /// Whether a request waited when the silence began.
+    pub(super) fn began_waiting(&self) -> bool {
+        self.silence.iter().any(|silence| silence.began_waiting)
     }
 
     /// Predicts what a guard of this duration can detect, for a growth by twice each limit. `pair` is the
