@@ -1,7 +1,7 @@
 //! Compares the request counts and response times of `watch` with the figures of independent clients, over
 //! all requests of each client in a lab. `cargo bench -p netpolicy --bench clients [-- PART…]`, as root.
 //! Parts: `bodies` (wrk, curl), `pipelined` (redis-benchmark, wrk), `long` (wrk), `http2` (h2load), `forking`
-//! (pgbench).
+//! (pgbench), `dns` (dnsperf, and tcpdump at both ends of the wire).
 #![expect(clippy::print_stdout, reason = "a benchmark prints what it measured")]
 
 use std::error::Error;
@@ -12,11 +12,14 @@ use std::process::Command;
 use std::time::Duration;
 
 use latency::live::Sampler;
+use libtest_mimic::Failed;
 use linux::bpf::live::{LiveMeter, LiveTarget};
-use linux::lab::{Lab, LabOptions, SERVER_ADDRESS, ServerProgram};
+use linux::bpf::{RunTime, Statistics};
+use linux::lab::{CLIENT_DEVICE, Lab, LabOptions, SERVER_ADDRESS, ServerProgram};
 use linux::usage::Usage;
 use measure::live::series::Stretch;
 use measure::live::{Series, Summary};
+use model::live::{LiveWindow, ServicePorts};
 use model::{EmptyPolls, Nanoseconds, NapiId, Pid, ProcessId};
 use netlink::netdev::{NapiChange, Netdev};
 use tempfile::TempDir;
@@ -35,12 +38,13 @@ const NOBODY: &str = "65534";
 
 fn main() -> Done<()> {
     let wanted: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with('-')).collect();
-    let parts: [(&str, Part); 5] = [
+    let parts: [(&str, Part); 6] = [
         ("bodies", bodies),
         ("pipelined", pipelined),
         ("long", long),
         ("http2", http2),
         ("forking", forking),
+        ("dns", dns),
     ];
     let release = rustix::system::uname().release().to_string_lossy().into_owned();
     let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
@@ -410,6 +414,77 @@ fn forking() -> Done<()> {
             usage.service.as_secs_f64(),
             100.0 * (usage.service.as_secs_f64() / used.as_secs_f64() - 1.0)
         );
+    }
+    Ok(())
+}
+
+/// unbound under dnsperf at fixed rates, against captures at both ends of the wire. A capture delays the packets that
+/// it copies after it has noted their time, which only the wire includes: more captures of the same packets show by
+/// how much. Then the run time of each program.
+fn dns() -> Done<()> {
+    const SECONDS: u64 = 4;
+    const CAPTURES_MORE: usize = 3;
+    let lab = Lab::new(&LabOptions::with_queues(1))?;
+    let failed = |failed: Failed| failed.message().unwrap_or_default().to_owned();
+    let _server = testkit::dns::unbound(&lab).map_err(failed)?;
+    let ports = ServicePorts { tcp: vec![testkit::dns::PORT], udp: vec![testkit::dns::PORT] };
+    let mut meter = LiveMeter::load(&LiveTarget::of(lab.server().id(), ports))?;
+    let asks = |more: &[&str]| -> Done<()> {
+        let command = testkit::dns::dnsperf(&lab, &SERVER_ADDRESS.to_string(), more);
+        let output = lab.client().run(|| command.map_err(failed)?.output().map_err(|e| e.to_string()))??;
+        if !String::from_utf8_lossy(&output.stdout).contains("Queries lost:         0") {
+            return Err("dnsperf lost queries".into());
+        }
+        Ok(())
+    };
+    let window = |meter: &mut LiveMeter, more: &[&str]| -> Done<LiveWindow> {
+        meter.begin()?;
+        std::thread::sleep(Duration::from_nanos(LiveMeter::GUARD.0));
+        asks(more)?;
+        Ok(meter.end()?)
+    };
+    // From its first answer on, the meter knows the server's address.
+    window(&mut meter, &["-n", "1"])?;
+    for rate in [2_000_u64, 10_000, 20_000] {
+        // The file has two questions.
+        let (rounds, at) = ((rate * SECONDS / 2).to_string(), rate.to_string());
+        for more in [0, CAPTURES_MORE] {
+            let captures = testkit::dns::Captures::start(&lab).map_err(failed)?;
+            let others = (0..more).map(|nth| {
+                let file = lab.scratch().join(format!("more-{nth}"));
+                testkit::dns::tcpdump(lab.client(), CLIENT_DEVICE, &file)
+            });
+            let _others: Vec<_> = others.collect::<Result<_, _>>().map_err(failed)?;
+            let mut series = Series::new();
+            series.add(&window(&mut meter, &["-n", &rounds, "-Q", &at])?);
+            // tcpdump may lose a few.
+            let wire =
+                captures.response_times(usize::try_from(rate * SECONDS / 1_000 * 999)?).map_err(failed)?;
+            let by_wire = |share: f64| {
+                #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "an index")]
+                let nth = (float(wire.len() as u64) * share) as usize;
+                Some((share, Duration::from_nanos(*wire.get(nth)?)))
+            };
+            let percentiles = [0.5, 0.9, 0.99].into_iter().filter_map(by_wire).collect();
+            let said = Said { requests: wire.len() as u64, in_flight: 0, percentiles };
+            compare(&format!("dnsperf -Q {rate}, {} captures of the queries", 1 + more), &said, &series);
+        }
+    }
+    let _statistics = Statistics::enable()?;
+    meter.begin()?;
+    let before = meter.run_times()?;
+    asks(&["-n", "20000", "-Q", "10000"])?;
+    let after = meter.run_times()?;
+    let requests = float(meter.end()?.counts.requests);
+    for (before, RunTime { program, runs, time, .. }) in before.iter().zip(after) {
+        let (runs, time) = (float(runs - before.runs), float(time.0 - before.time.0));
+        if runs > 0.0 {
+            println!(
+                "  {program:20} {:5.2} runs and {:4.0} ns for a query",
+                runs / requests,
+                time / requests
+            );
+        }
     }
     Ok(())
 }

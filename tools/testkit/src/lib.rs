@@ -7,6 +7,7 @@ mod asked_once;
 pub mod asked_server;
 pub mod balancer;
 pub mod command;
+pub mod dns;
 pub mod fits;
 pub mod kernel_sources;
 pub mod markdown;
