@@ -88,6 +88,12 @@ fn by_bets(_: &[f64], sequence: &Sequence) -> bool {
     sequence.against_at_most(0.0) >= refused || sequence.against_at_least(0.0) >= refused
 }
 
+/// As one of the two deciding metrics of `compare`.
+fn by_bets_of_two(_: &[f64], sequence: &Sequence) -> bool {
+    let refused = (2.0 / (ALPHA / 2.0)).ln();
+    sequence.against_at_most(0.0) >= refused || sequence.against_at_least(0.0) >= refused
+}
+
 /// Tests the signs: a uniform mixture over the probability of a plus.
 fn by_signs(differences: &[f64], _: &Sequence) -> bool {
     let plus = differences.iter().filter(|difference| **difference > 0.0).count();
@@ -153,7 +159,8 @@ fn main() {
     for sd in [0.05, 0.15, 0.4] {
         for change in [0.05_f64, 0.10, 0.20, 0.30, 1.0] {
             let truth = change.ln_1p();
-            let found = TESTS[..3].iter().map(|(test_name, test)| {
+            let of_two: [(&str, Test); 1] = [("bets for two metrics", by_bets_of_two)];
+            let found = of_two.iter().chain(&TESTS[..3]).map(|(test_name, test)| {
                 let mut pairs: Vec<usize> = (0..trials / 5)
                     .map(|seed| first(*test, Noise::Autocorrelated, truth, sd, seed).unwrap_or(PAIRS + 1))
                     .collect();
