@@ -21,7 +21,7 @@ use crate::transaction_name::TransactionName;
 use crate::undo_script::undo_script;
 use crate::unreadable::{Unreadable, whole_script};
 
-/// The journal: a directory of transactions: `/var/lib/netpolicy/journal` by default.
+/// The journal: a directory of transactions, by default `/var/lib/netpolicy/journal`.
 ///
 /// Each transaction is a directory with a journal and an undo script. The directory appears, with the whole
 /// plan in it, when its transaction begins. Afterwards, only lines are added to its journal.

@@ -78,7 +78,7 @@ impl fmt::Display for FollowMethod {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FollowEvent {
     /// The process has an epoll that was not reported before. Epolls that exist when following begins are
-    /// reported once, too, so that none is missed that was created after an earlier observation.
+    /// reported once, too, so that an epoll that was created after an earlier observation is not missed.
     NewEpoll(EpollId),
     /// A followed process has forked. This child is followed from now on. It shares its parent's epolls,
     /// which are not reported again.

@@ -16,7 +16,7 @@ use crate::units::{KernelVersion, Nanoseconds};
 pub struct Facts {
     /// The kernel's spelling.
     pub name: &'static str,
-    /// The key in a policy file, and of `--setting`, that sets this knob; `None` if only a policy or a mode
+    /// The key that sets this knob in a policy file and in `--setting`; `None` if only a policy or a mode
     /// sets it.
     pub key: Option<&'static str>,
     /// The meaning of the key, if the knob's value is derived from it; `None` if the key gives the value

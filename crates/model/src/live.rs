@@ -534,7 +534,8 @@ pub struct LiveSpans {
     #[serde(default)]
     pub since_last: SpanCounts,
     /// The age of exchanges when the window opened, for those that began before it, whether or not they were
-    /// answered in the window. Shorter response times cannot be concluded from such exchanges.
+    /// answered in the window. Such exchanges take at least this long, so they say nothing about shorter
+    /// response times.
     #[serde(default)]
     pub entered: SpanCounts,
     /// From arrival to read.
@@ -551,7 +552,7 @@ pub struct LiveSpans {
     /// enabled.
     pub conditional: SpanCounts,
     /// From the ring to the answer by estimate T: the client's TCP timestamps show how much longer a request
-    /// was in transit than the fastest one of its connection. Only for clients with microsecond timestamps.
+    /// was in transit than the fastest one of its connection. It needs clients with microsecond timestamps.
     #[serde(default)]
     pub stamped: SpanCounts,
     /// From an answer to the next arrival on the same connection while interrupts were enabled.

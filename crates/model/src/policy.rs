@@ -53,7 +53,7 @@ pub struct Intent {
     pub found: Option<String>,
     /// Values that differ from the mode's start values.
     pub overrides: Overrides,
-    /// Other requested values of a device. Only in a device's request.
+    /// Other requested values of a device. Only a device's request can have them.
     #[serde(default)]
     pub nic: Vec<NicRequest>,
     /// How to schedule the kernel threads of the target's NAPIs.
@@ -80,7 +80,7 @@ pub struct Intent {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub layout: Option<Layout>,
     /// The number of dedicated receive queues for a service on a shared device; `None` for one per waiting
-    /// thread if the mode needs that. Only in a service's or task's request.
+    /// thread if the mode needs that. Only a service's or task's request can have it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queues: Option<u32>,
     /// Where the request came from: a file and line, or a command.
@@ -206,7 +206,7 @@ pub struct Goal {
     /// `None` for [`Goal::FOR`].
     #[serde(rename = "for", default, skip_serializing_if = "Option::is_none")]
     pub missed_for: Option<Nanoseconds>,
-    /// The reaction. Only in a service's request.
+    /// The reaction. Only a service's request can have one.
     #[serde(default, skip_serializing_if = "OnMissed::is_report")]
     pub on_missed: OnMissed,
 }

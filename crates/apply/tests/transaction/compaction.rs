@@ -218,7 +218,7 @@ fn what_another_command_has_built_upon_a_daemons_is_not_undone_beneath_it() {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
-    /// Whatever the sequence of commits, folds and foreign writes: one rollback of everything restores the
+    /// After any sequence of commits, folds and foreign writes, one rollback of everything restores the
     /// original host, if the last value is the daemon's.
     #[test]
     fn whatever_was_repaired_one_rollback_leads_back_to_the_first_value(
@@ -253,7 +253,7 @@ proptest! {
         prop_assert_eq!(sorted(&host.settings), sorted(&before));
     }
 
-    /// Whatever the sequence of commits and folds: rolling back everything that is left restores the original
+    /// After any sequence of commits and folds, rolling back everything that is left restores the original
     /// host, and there are never more transactions than commits since the last fold, plus one.
     #[test]
     fn folding_at_any_time_does_not_change_the_result_of_a_rollback(

@@ -153,9 +153,9 @@ static __always_inline void placed(struct sock *sk, struct sk_buff *skb, struct 
 }
 
 /*
- * Returns whether the socket has sent data since an exchange began without a
- * program seeing the send. With a hook after the send, an answer may not have
- * been recorded yet.
+ * Returns whether the socket has sent data that no program saw, since an
+ * exchange began. If the hook runs after the send, an answer may not have been
+ * recorded yet.
  */
 static __always_inline bool was_answered_unseen(struct socket_state *state, struct exchange *exchange,
 						struct tcp_sock *tcp)

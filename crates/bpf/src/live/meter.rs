@@ -269,10 +269,9 @@ impl LiveMeter {
     }
 
     /// Like [`LiveMeter::begin`]; additionally measures the cost of measuring ([`LiveWindow::weight`]), the
-    /// time of packets between ring and TCP, and the time of answers between TCP and the device. That costs
-    /// each
-    /// softirq and each transmitted packet. These times vary little, so measuring them in an occasional
-    /// window is enough.
+    /// time of packets between ring and TCP, and the time of answers between TCP and the device. That adds a
+    /// cost to each softirq and each transmitted packet. These times vary little, so measuring them in an
+    /// occasional window is enough.
     ///
     /// # Errors
     /// As for [`LiveMeter::begin`].

@@ -50,7 +50,7 @@ pub(crate) fn params_if_any(process: &PinnedProcess, fd: Fd) -> Result<Option<Ep
     }
 }
 
-/// Lists the epolls of a process, read by this process: it duplicates each.
+/// Lists the epolls of a process. This process reads them itself: it duplicates the descriptor of each.
 ///
 /// # Errors
 /// [`Cause::Gone`] if the process has exited; EACCES without permission to inspect it.

@@ -123,8 +123,8 @@ impl fmt::Display for EpollParams {
 )]
 #[serde(deny_unknown_fields)]
 pub struct SocketPolling {
-    /// How long a receive polls the NAPI before it sleeps, in microseconds (`SO_BUSY_POLL`); 0 for not at all.
-    /// Range 0..=2147483647.
+    /// How long a receive polls the NAPI before it sleeps, in microseconds (`SO_BUSY_POLL`); 0 means that it
+    /// does not poll. Range 0..=2147483647.
     pub busy_poll_usecs: u32,
     /// Whether the device's IRQ stays masked between polls, as long as the deferral settings allow
     /// (`SO_PREFER_BUSY_POLL`).
