@@ -10,7 +10,7 @@ use netlink::attr::AttrBuf;
 use crate::command::{Command, Foreign, Listings, only_lists};
 use crate::memory::{Memory, Rest};
 
-/// Why the next command could not be read.
+/// The error for a command that could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
     /// Reading the file failed.

@@ -41,7 +41,6 @@ keywords! {
 }
 
 keywords! {
-    /// The verbs.
     enum VerbWord {
         Add = "add",
         Change = "change",
@@ -78,8 +77,8 @@ impl Command {
         self.parse_with_head(words, lookup).map(drop)
     }
 
-    /// Like the previous function; also returns the words before the handle and the classifier, and their
-    /// number.
+    /// Parses a line like [`Self::parse`]; also returns the words before the handle and the classifier, and
+    /// their number.
     pub(crate) fn parse_with_head(
         &mut self,
         words: &mut Words<'_>,
@@ -182,7 +181,7 @@ impl Command {
         }
     }
 
-    /// The same as [`Self::rule`].
+    /// The rule, unless it is a chain or another object; mutable.
     pub(crate) const fn rule_mut(&mut self) -> Option<&mut Filter> {
         match self {
             Self::Filter(filter) if !filter.is_chain => Some(filter),

@@ -196,7 +196,7 @@ mod test {
             expected(&RULE.replace("prio 1", "prio 2")).match_by_cookie(&terse_rule),
             Some(Found::Unasked)
         );
-        // A user's own cookie, and no cookie.
+        // A rule with a user's own cookie, and one without a cookie.
         let own = RULE.replace("drop", "drop cookie 11223344556677889900aabbccddeeff");
         assert_eq!(expected(&own).match_by_cookie(&terse(&rule(&own), 1, 7)), None);
         assert_eq!(expected(RULE).match_by_cookie(&terse(&rule(RULE), 1, 7)), None);

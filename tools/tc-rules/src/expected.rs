@@ -78,7 +78,7 @@ pub enum Found {
     Expected(u32),
     /// The file has a different rule with this handle, on this line.
     Different(u32),
-    /// The file has other rules of this priority, but not this one.
+    /// The file has rules of this priority, but not this one.
     Extra,
     /// The file has no rules of this priority.
     Unasked,
@@ -87,8 +87,8 @@ pub enum Found {
 }
 
 impl Expected {
-    /// Applies a line of the file: rules that it adds or replaces are expected from then on, rules that it
-    /// deletes no longer are.
+    /// Applies a line of the file: rules that it adds or replaces become expected, rules that it deletes no
+    /// longer are.
     pub fn apply(&mut self, rule: &Filter, line: u32) {
         match rule.verb {
             Verb::Add => self.add(rule, line),
@@ -212,8 +212,7 @@ impl Expected {
         }
     }
 
-    /// Finds the line from which the kernel made this rule by ignoring a part of it; each line is returned
-    /// once.
+    /// Finds the line whose rule the kernel installed without a part of it. Returns each line once.
     fn find_diminished(&mut self, rule: &Filter) -> Option<u32> {
         let (place, of_table) = place_of(rule);
         let places = [place, chosen(place)];
@@ -357,7 +356,7 @@ impl Expected {
 }
 
 /// The place where a rule is looked up: its group or, for a u32 hash table with an explicit number and the
-/// rules in it, all groups of that qdisc and priority; and whether that is the case.
+/// rules in it, all groups of that qdisc and priority. The second value is whether the latter applies.
 ///
 /// Kernel: 6.18, `net/sched/cls_u32.c` shares the tables between all chains and both hooks of clsact.
 fn place_of(rule: &Filter) -> (Group, bool) {

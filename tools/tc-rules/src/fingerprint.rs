@@ -9,7 +9,6 @@ use crate::command::{Filter, Group};
 pub struct Fingerprint(u128);
 
 impl Fingerprint {
-    /// The bytes.
     pub(crate) const fn bytes(self) -> [u8; 16] {
         self.0.to_le_bytes()
     }

@@ -6,8 +6,8 @@ use crate::batch::Batch;
 use crate::command::{Command, Filter};
 
 impl Filter {
-    /// The line of [`Filter::words`], if parsing it yields exactly this rule: a printed line never means
-    /// anything else when it is loaded again.
+    /// The line of [`Filter::words`], if parsing it yields exactly this rule, so that a printed line can be
+    /// loaded again with the same result.
     pub fn line(&self, lookup: &mut dyn Lookup) -> Option<String> {
         let line = self.words(lookup)?;
         // A name that ends with a backslash would join the next line to this one.

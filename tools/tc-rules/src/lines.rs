@@ -8,8 +8,8 @@
 
 use std::io::{self, Read};
 
-/// How much of the file is in memory at a time, unless a line is longer: small enough for the processor's
-/// cache.
+/// How many bytes of the file are in memory at a time, unless a line is longer: few enough for the
+/// processor's cache.
 const CHUNK_BYTES: usize = 64 * 1024;
 
 /// Maximum length of a line. tc is limited only by memory; no reasonable line comes near this.

@@ -1,7 +1,7 @@
 //! Shares one instance between all identical actions.
 //!
-//! Rules with identical actions then share them, including the counters: a rule's own counts are no longer
-//! separate. In return, the kernel creates each action only once.
+//! Rules with identical actions then also share the counters, so that packets are no longer counted per rule.
+//! In return, the kernel creates each action only once.
 
 use std::collections::BTreeMap;
 

@@ -193,7 +193,7 @@ fn altered_rule(sent: &[u8], echo: &[u8]) -> Result<Option<Altered>, Malformed> 
     }
     let name = wanted.classifier.kind().unwrap_or("");
     let ignored = ignored_options(name, options(sent, TCMSG_BYTES)?, options(echo, TCMSG_BYTES)?);
-    // The kernel may also encode a value differently: tunnel options that the version does not have.
+    // The kernel may also change a value: it drops tunnel options that the version does not have.
     if ignored.is_empty() {
         return Ok(None);
     }

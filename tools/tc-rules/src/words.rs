@@ -157,8 +157,8 @@ pub fn split<'a>(line: &Line<'a>, spans: &mut Spans) -> Result<&'a str, Box<Mist
     Ok(text)
 }
 
-/// The same for a line of printable ASCII without quotes, in which all blanks are spaces: eight bytes at a
-/// time. Returns `None` for every other line.
+/// Splits a line of printable ASCII without quotes, in which all blanks are spaces, eight bytes at a time.
+/// Returns `None` for any other line.
 pub fn split_plain<'a>(bytes: &'a [u8], spans: &mut Spans) -> Option<&'a str> {
     /// Added to an ASCII byte, these set its high bit unless the byte is below a space, or not above one,
     /// respectively.
@@ -173,7 +173,7 @@ pub fn split_plain<'a>(bytes: &'a [u8], spans: &mut Spans) -> Option<&'a str> {
     let (mut within, mut base, mut count) = (0, 0, 0);
     for chunk in chunks.iter().chain([&last]) {
         let chunk = u64::from_le_bytes(*chunk);
-        // A byte equal to this one sets its high bit; the byte above it may set its own, too.
+        // A byte that equals `byte` sets its high bit; the next higher byte may set its own, too.
         let is = |byte: u8| (chunk ^ (LOW * u64::from(byte))).wrapping_sub(LOW);
         let odd = chunk | !chunk.wrapping_add(NOT_CONTROL) | ((is(b'"') | is(b'\'')) & !chunk);
         let word = chunk.wrapping_add(NOT_BLANK) & HIGH;
@@ -328,7 +328,7 @@ impl<'a> Words<'a> {
     /// The number after `keyword`, if that is the next word.
     ///
     /// # Errors
-    /// The same as [`Words::read`].
+    /// As for [`Words::read`].
     pub fn optional<T>(
         &mut self,
         keyword: &str,

@@ -40,9 +40,8 @@ fn all_lines() -> (Table, Vec<Recorded>) {
     (table, all)
 }
 
-/// The bytes that tc sends, without unrelated ones: for the text of `simple`, it always sends 32 bytes of its
-/// memory (`m_simple.c` `parse_simple()`). The bytes after the text vary between calls, and the kernel does
-/// not read them.
+/// The bytes that tc sends, with those after the text of `simple` zeroed: tc always sends 32 bytes of its
+/// memory (`m_simple.c` `parse_simple()`), and the kernel ignores those after the text.
 fn without_foreign_memory(line: &str, mut sent: Vec<u8>) -> Vec<u8> {
     /// The header of `TCA_DEF_DATA`, and the number of bytes after it.
     const TEXT: ([u8; 4], usize) = ([36, 0, 3, 0], 32);

@@ -1,5 +1,5 @@
-//! Every kind of action and classifier: what it parses can be formatted as equivalent words, and decoded from
-//! its own bytes.
+//! Every kind of action and classifier: a parsed rule can be formatted as an equivalent line, and decoded
+//! from its own message.
 
 use model::IfIndex;
 use netlink::attr::AttrBuf;

@@ -13,7 +13,7 @@ const PARMS: u16 = 1;
 /// The action.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Connmark {
-    /// Instance and control.
+    /// The instance and its control action.
     pub instance: Instance,
     /// The zone of the connection.
     pub zone: u16,

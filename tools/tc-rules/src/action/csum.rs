@@ -52,7 +52,7 @@ keywords! {
 /// The action.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Csum {
-    /// Instance and control.
+    /// The instance and its control action.
     pub instance: Instance,
     /// The checksums, one bit each.
     pub update: u32,

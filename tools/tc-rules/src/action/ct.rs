@@ -53,7 +53,7 @@ keywords! {
 /// The action.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ct {
-    /// Instance and control.
+    /// The instance and its control action.
     pub instance: Instance,
     /// The operations, as the kernel's bits `TCA_CT_ACT_*`.
     pub what: u16,

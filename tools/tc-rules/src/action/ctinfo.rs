@@ -20,7 +20,7 @@ const DSCP_BITS: u32 = 0x3f;
 /// The action.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ctinfo {
-    /// Instance and control.
+    /// The instance and its control action.
     pub instance: Instance,
     /// The bits of the mark that hold the code point; 0 for none.
     pub dscp: u32,

@@ -15,13 +15,13 @@ const PROB: u16 = 3;
 const NETRAND: u16 = 1;
 const DETERM: u16 = 2;
 
-/// Maximum probability value: a share of one packet in this many.
+/// Maximum probability value: one packet in this many.
 const PROBABILITY_MAX: u16 = 10_000;
 
 /// The action.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Gact {
-    /// Instance and control.
+    /// The instance and its control action.
     pub instance: Instance,
     /// Another control action for some of the packets.
     pub random: Option<Random>,

@@ -53,7 +53,7 @@ keywords! {
 /// The action.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Gate {
-    /// Instance and control.
+    /// The instance and its control action.
     pub instance: Instance,
     /// The priority; [`ANY`] for any.
     pub priority: i32,

@@ -44,7 +44,7 @@ keywords! {
 /// The action.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ife {
-    /// Instance and control.
+    /// The instance and its control action.
     pub instance: Instance,
     /// Whether packets are encoded; otherwise they are decoded.
     pub encode: bool,

@@ -27,8 +27,8 @@ impl Instance {
         bytes
     }
 
-    /// Decodes the instance from the parameters, the attribute with this number, which is returned for the
-    /// rest of the decoding. An index that the kernel chose, and that no other rule uses, is returned as 0.
+    /// Decodes the instance from the attribute with this number, and also returns that attribute. An index
+    /// that the kernel chose, and that no other rule uses, is returned as 0.
     pub(super) fn decode(attrs: Attrs<'_>, parms: u16) -> Result<(Self, Attr<'_>), Malformed> {
         let parms = attrs.find(parms)?.ok_or(Malformed("an action without parameters"))?;
         let shared = parms.word_at(16)? > 1;

@@ -30,7 +30,7 @@ keywords! {
 /// The action.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mirred {
-    /// Instance and control.
+    /// The instance and its control action.
     pub instance: Instance,
     /// The direction and kind, as an index into the kernel's list; 0 for an instance that is only referenced.
     pub direction: u32,
@@ -107,7 +107,7 @@ impl Mirred {
 
     pub(super) fn words(&self, lookup: &mut dyn Lookup) -> Option<String> {
         if self.direction == 0 {
-            // An instance that is only referenced has its index, which may be 0, and nothing else.
+            // A reference to an existing instance has only an index, which may be 0.
             return Some(format!("mirred index {}", self.instance.index));
         }
         let direction = DIRECTIONS.get(usize::try_from(self.direction).ok()?)?;

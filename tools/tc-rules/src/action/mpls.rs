@@ -50,7 +50,7 @@ keywords! {
 /// The action.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mpls {
-    /// Instance and control.
+    /// The instance and its control action.
     pub instance: Instance,
     /// The operation, by the kernel's number; 0 in the dump of an action that does nothing.
     pub what: u32,

@@ -14,7 +14,7 @@ const PARMS: u16 = 1;
 const EGRESS: u32 = 1;
 
 keywords! {
-    /// Which address is rewritten.
+    /// The address that is rewritten: source or destination.
     enum Direction {
         Egress = "egress",
         Ingress = "ingress",
@@ -24,7 +24,7 @@ keywords! {
 /// The action.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Nat {
-    /// Instance and control.
+    /// The instance and its control action.
     pub instance: Instance,
     /// The address to match.
     pub old: [u8; 4],

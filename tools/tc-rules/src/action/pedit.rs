@@ -98,13 +98,13 @@ const HEADERS: &[&str] = &["offset", "eth", "ip", "ip6", "tcp", "udp"];
 /// A change of 32 bits: they become `(packet & mask) ^ value`, or `value` is added to them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Key {
-    /// The bits to keep, in network order.
+    /// The packet's bits to keep, in network order.
     pub mask: u32,
     /// The value, in network order.
     pub value: u32,
     /// Offset in bytes from the start of the header.
     pub offset: u32,
-    /// The offset of a byte from which a further offset is read.
+    /// The offset of the byte that a further offset is read from.
     pub at: u32,
     /// The mask of that byte.
     pub offmask: u32,
@@ -119,7 +119,7 @@ pub struct Key {
 /// The action.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pedit {
-    /// Instance and control.
+    /// The instance and its control action.
     pub instance: Instance,
     /// Whether the changes name their header (the extended form).
     pub extended: bool,
@@ -180,7 +180,7 @@ impl Pedit {
             return Err(words.wrong("this header needs the extended form: `pedit ex munge ...`"));
         }
         let name = words.value()?;
-        // The same order of checks as in iproute2: `dsfield` and `precedence` may be abbreviated.
+        // iproute2 checks in this order: `dsfield` and `precedence` may be abbreviated.
         let called = |field: &&Field| {
             field.1 == name || matches!(field.1, "dsfield" | "precedence") && abbreviates(name, field.1)
         };
@@ -201,9 +201,7 @@ impl Pedit {
         Ok(())
     }
 
-    /// Parses `offset N u32
-    /// u16
-    /// u8 [at AT OFFMASK SHIFT]` and the change.
+    /// Parses `offset N u32|u16|u8 [at AT OFFMASK SHIFT]` and the change.
     fn raw(&mut self, words: &mut Words<'_>) -> Read<()> {
         let offset = words.read("an offset", number::i32)?.cast_unsigned();
         let (length, retain) = words.read("u32, u16 or u8", |word| match word {
@@ -373,8 +371,7 @@ impl Pedit {
         Ok(Self { instance, extended, keys })
     }
 
-    /// Formats every change as one of 32 bits, with a field name where required: this is equivalent and
-    /// complete.
+    /// Formats every change as a change of 32 bits, with a field name where tc requires one.
     pub(super) fn words(&self) -> Option<String> {
         let mut words = if self.extended { "pedit ex" } else { "pedit" }.to_owned();
         let mut keys = &self.keys[..];

@@ -180,7 +180,7 @@ impl Police {
         Ok(police)
     }
 
-    /// Whether a value that a line may set only once is already set.
+    /// Whether this word, which a line may have only once, has already set its value.
     const fn says(&self, word: Word) -> bool {
         match word {
             Word::Burst | Word::Buffer | Word::Maxburst => self.burst != 0,
@@ -363,8 +363,8 @@ impl Police {
         self
     }
 
-    /// The tc syntax; `None` if tc would not accept it again: a burst may be so short at its rate that the
-    /// kernel has none left to dump.
+    /// The tc syntax; `None` if tc would not accept it: at a high rate, the kernel may round a short burst to
+    /// zero in a dump.
     pub(crate) fn words(&self) -> Option<String> {
         if self.lacks().is_some() {
             return None;

@@ -25,7 +25,7 @@ keywords! {
 /// The action.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sample {
-    /// Instance and control.
+    /// The instance and its control action.
     pub instance: Instance,
     /// The rate: one packet in this many.
     pub rate: Option<u32>,

@@ -17,7 +17,7 @@ const TEXT_BYTES_MAX: usize = 32;
 /// The action.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Simple {
-    /// Instance and control.
+    /// The instance and its control action.
     pub instance: Instance,
     /// The text.
     pub text: Option<Vec<u8>>,

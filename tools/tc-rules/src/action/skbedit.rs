@@ -36,7 +36,7 @@ keywords! {
 /// The action.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Skbedit {
-    /// Instance and control.
+    /// The instance and its control action.
     pub instance: Instance,
     /// The transmit queue.
     pub queue_mapping: Option<u16>,

@@ -39,7 +39,7 @@ keywords! {
 /// The action.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Skbmod {
-    /// Instance and control.
+    /// The instance and its control action.
     pub instance: Instance,
     /// The new destination.
     pub destination: Option<[u8; 6]>,

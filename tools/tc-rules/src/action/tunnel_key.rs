@@ -52,7 +52,7 @@ const FIELDS_MAX: usize = 12;
 /// The action.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TunnelKey {
-    /// Instance and control.
+    /// The instance and its control action.
     pub instance: Instance,
     /// `SET`, `RELEASE`, or 0 for an instance that is only referenced.
     pub what: u32,

@@ -43,7 +43,7 @@ keywords! {
 /// The action.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Vlan {
-    /// Instance and control.
+    /// The instance and its control action.
     pub instance: Instance,
     /// The operation, by the kernel's number; 0 for an instance that is only referenced.
     pub what: u32,

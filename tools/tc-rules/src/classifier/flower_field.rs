@@ -185,7 +185,6 @@ impl Field {
         self.spec().form
     }
 
-    /// The number of its attribute.
     pub(super) fn attr(self) -> u16 {
         self.spec().attr
     }

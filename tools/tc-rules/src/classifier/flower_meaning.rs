@@ -101,7 +101,7 @@ impl Meaning {
         match word {
             Word::DstMac => Ok(Field::ETH_DST),
             Word::SrcMac => Ok(Field::ETH_SRC),
-            // The same order of checks as in iproute2, including abbreviations.
+            // iproute2 checks in this order, abbreviations included.
             Word::IpProto if !next.is_empty() && abbreviates(next, "icmp") => {
                 needs(ip, "icmp needs protocol ip", Field::IP_PROTO)
             }
@@ -188,7 +188,7 @@ impl Meaning {
         }
     }
 
-    /// The protocol of the frame itself. After a tag was named, the protocol was that of the tagged frame.
+    /// The protocol of the outermost header: 802.1Q if the line has named the protocol inside the tag.
     const fn outermost(&self) -> u16 {
         if self.vlan_ethtype != 0 { protocol::VLAN } else { self.eth_type }
     }

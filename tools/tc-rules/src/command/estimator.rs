@@ -28,7 +28,7 @@ impl Estimator {
         })
     }
 
-    /// The same computation as `tc_setup_estimator()` of iproute2 6.1, `tc/tc_estimator.c`.
+    /// Computes the estimator like `tc_setup_estimator()` of iproute2 6.1, `tc/tc_estimator.c`.
     fn of(interval: f64, constant: f64) -> Option<Self> {
         let quarters = (0_i8..=5).find(|shift| interval <= f64::from(1_u32 << shift) * QUARTER)?;
         let decays = |log: &u8| {
@@ -45,7 +45,7 @@ impl Estimator {
     }
 }
 
-/// A time; without a unit, in microseconds: `get_time()` of iproute2 6.1, `tc/tc_util.c`.
+/// Parses a time, by default in microseconds: `get_time()` of iproute2 6.1, `tc/tc_util.c`.
 #[expect(clippy::cast_precision_loss, reason = "times of seconds")]
 fn microseconds(word: &str) -> Option<f64> {
     match word.parse::<f64>() {

@@ -225,7 +225,7 @@ impl Filter {
         matches!(&self.classifier, Classifier::U32(rule) if rule.root != 0 && self.handle >> 20 == rule.root >> 20)
     }
 
-    /// The same rule in the form that the kernel would dump: equivalent rules are then equal.
+    /// This rule in the form that the kernel would dump, so that equivalent rules are equal.
     #[must_use]
     pub fn canonical(&self) -> Self {
         let mut rule = self.clone();

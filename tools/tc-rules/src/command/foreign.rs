@@ -12,8 +12,8 @@ pub struct Foreign {
 }
 
 impl Foreign {
-    /// The line, if it changes a qdisc or a class. The qdiscs that rules attach to (`clsact`, `ingress`) are
-    /// handled by this crate, including their errors.
+    /// Returns the line if it changes a qdisc or a class. `clsact` and `ingress`, which rules attach to, are
+    /// excluded: this crate handles them and their errors.
     pub(crate) fn of(text: &str, spans: &Spans) -> Option<Self> {
         let mut words = Words::new(text, spans);
         let mut word = || {
@@ -55,7 +55,7 @@ mod test {
         };
         let line = "qdisc add dev d0 root handle 1: htb default 10";
         assert_eq!(handed(line), Some((line.to_owned(), false)));
-        // The same abbreviations as tc: `c` is a class, not a chain.
+        // As in tc, `c` abbreviates class, not chain.
         for line in [
             "c add dev d0 parent 1: classid 1:10 htb rate 1mbit",
             "q replace dev d0 root tbf",

@@ -8,7 +8,6 @@ use crate::number::{self, Base};
 use crate::words::Read;
 use netlink::attr::{Attr, AttrBuf, Malformed};
 
-/// The widths of the number.
 const WIDTHS: &[&str] = &["u8", "u16", "u32"];
 
 /// The comparisons, by the kernel's number `TCF_EM_OPND_*`.

@@ -21,7 +21,6 @@ pub(super) fn parse(args: &mut Args<'_>) -> Read<u8> {
     args.read("a layer: link, network or transport", layer).map_err(|wrong| wrong.expecting(LAYERS))
 }
 
-/// The name of a layer.
 pub(super) fn name(layer: u8) -> Option<&'static str> {
     LAYERS.get(usize::from(layer)).copied()
 }

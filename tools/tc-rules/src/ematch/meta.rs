@@ -72,7 +72,7 @@ const NAMES: &[&str] = &{
     names
 };
 
-/// Metadata that also exists as a name: `dev` and `sk_bind_if`.
+/// Metadata that exists as a number and as a name: `dev` and `sk_bind_if`.
 const NAMED: [u16; 2] = [5, 19];
 
 /// A side of the comparison.
@@ -111,7 +111,7 @@ impl Meta {
         let left = Side::parse(args)?;
         let operator = u8::try_from(args.one_of(OPERATORS)?).unwrap_or(u8::MAX);
         let mut right = Side::parse(args)?;
-        // Compared with bytes, metadata is taken as bytes, too, if it exists in that form.
+        // If one side is bytes, use the other side's metadata in the form of bytes, if it has one.
         if let (Side::Bytes(_), Side::Known { id, number, .. }) = (&left, &mut right) {
             if !NAMED.contains(id) {
                 return Err(args.wrong("only `dev` and `sk_bind_if` compare with a string"));

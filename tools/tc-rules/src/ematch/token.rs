@@ -31,7 +31,6 @@ pub(super) struct Place {
     end: usize,
 }
 
-/// A token.
 #[derive(Clone, Debug)]
 pub(super) struct Token {
     pub(super) what: What,
@@ -104,7 +103,6 @@ impl<'a> Tokens<'a> {
         Some((word, trimmed))
     }
 
-    /// The next token.
     pub(super) fn next(&mut self) -> Read<Token> {
         let (word, rest) = loop {
             match self.rest() {

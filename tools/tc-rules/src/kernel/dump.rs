@@ -35,7 +35,7 @@ const NOTICES_MAX: usize = 65_536;
 /// restarts. All rules must be flower rules.
 ///
 /// # Errors
-/// The same as [`rules()`]; EMSGSIZE or EOPNOTSUPP if a rule's kind has no terse dump.
+/// As for [`rules()`]; EMSGSIZE or EOPNOTSUPP if a rule's kind has no terse dump.
 pub fn terse(
     netns: &Netns,
     hook: Hook,
@@ -87,7 +87,7 @@ pub fn whole(netns: &Netns, rule: &Terse) -> Result<Option<Filter>, KernelError>
 /// The number of objects in a dump of a hook, without parsing them: the kernel's share of the cost of a dump.
 ///
 /// # Errors
-/// The same as [`rules()`].
+/// As for [`rules()`].
 pub fn count(netns: &Netns, hook: Hook) -> Result<usize, KernelError> {
     let (what, body) = request(hook);
     let mut count = 0;
@@ -161,7 +161,7 @@ impl Watch {
 /// The chains of a hook, including empty ones that were created explicitly.
 ///
 /// # Errors
-/// The same as [`rules()`]; a hook that does not exist has none.
+/// As for [`rules()`]; a hook that does not exist has none.
 pub fn chains(netns: &Netns, hook: Hook) -> Result<BTreeSet<u32>, KernelError> {
     /// `TCA_CHAIN`.
     const CHAIN: u16 = 11;
@@ -190,7 +190,7 @@ pub fn chains(netns: &Netns, hook: Hook) -> Result<BTreeSet<u32>, KernelError> {
 /// is not fully known.
 ///
 /// # Errors
-/// The same as [`rules()`]; a hook that does not exist has none.
+/// As for [`rules()`]; a hook that does not exist has none.
 pub fn whole_chains(netns: &Netns, hook: Hook) -> Result<Vec<Option<Filter>>, KernelError> {
     let (what, body) = request(hook);
     let mut socket = NetlinkSocket::open(NetlinkProtocol::Route, netns)?;

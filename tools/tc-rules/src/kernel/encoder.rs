@@ -24,7 +24,7 @@ pub struct Encoder {
     /// Empty portions to reuse.
     spare: Vec<Portion>,
     bytes: usize,
-    /// If set, the encoded bytes are held: the expected length per worker.
+    /// The expected number of bytes per worker if the encoder holds a whole part of a file; else `None`.
     held: Option<u64>,
 }
 

@@ -36,7 +36,7 @@ pub fn first_free<'a>(netns: &Netns, kinds: impl IntoIterator<Item = &'a str>) -
 /// Whether any instance of these kinds exists.
 ///
 /// # Errors
-/// The same as [`first_free`].
+/// As for [`first_free`].
 pub fn any<'a>(netns: &Netns, kinds: impl IntoIterator<Item = &'a str>) -> Result<bool, KernelError> {
     Ok(highest(netns, kinds)?.into_iter().any(|highest| highest > 0))
 }

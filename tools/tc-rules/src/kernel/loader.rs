@@ -75,7 +75,7 @@ type Sending = JoinHandle<Option<RuleSocket>>;
 
 enum Job {
     Deliver(Vec<Portion>),
-    /// Answer when all earlier jobs are done.
+    /// Sends a message on this channel when all earlier jobs are done.
     Settle(SyncSender<()>),
 }
 
@@ -103,7 +103,7 @@ impl Loader {
     /// Sends everything that was encoded and waits for the results, calling `look` periodically.
     ///
     /// # Errors
-    /// The same as [`Loader::push`].
+    /// As for [`Loader::push`].
     pub fn send(&mut self, mut encoded: Encoder, mut look: impl FnMut(&Self)) -> Result<(), KernelError> {
         self.settle()?;
         encoded.close_all();
@@ -150,7 +150,7 @@ impl Loader {
     /// Queues the removal of a rule, for the first worker.
     ///
     /// # Errors
-    /// The same as [`Loader::push`].
+    /// As for [`Loader::push`].
     pub fn push_removal(&mut self, line: u32, rule: &crate::Filter) -> Result<(), KernelError> {
         self.encoder.push_removal(line, rule);
         if self.encoder.has_parts() { self.hand_on() } else { Ok(()) }
@@ -174,7 +174,7 @@ impl Loader {
     /// Sends all remaining commands, and waits for every result.
     ///
     /// # Errors
-    /// The same as [`Loader::push`].
+    /// As for [`Loader::push`].
     pub fn settle(&mut self) -> Result<(), KernelError> {
         self.encoder.close_all();
         self.hand_on()?;
@@ -183,8 +183,8 @@ impl Loader {
         Ok(())
     }
 
-    /// Ends idle threads. The next portion is then sent from this thread: if every few lines are settled, as
-    /// between lines for another program, waking a thread for each would take longer than sending it.
+    /// Ends idle threads, so that the next portion is sent from this thread. If a load settles every few
+    /// lines, as between lines for another program, waking a thread takes longer than sending the lines.
     fn take_sockets_back(&mut self) {
         for worker in &mut self.workers {
             worker.portions = 0;
@@ -216,15 +216,15 @@ impl Loader {
     /// Sends the rest and returns the account.
     ///
     /// # Errors
-    /// The same as [`Loader::push`].
+    /// As for [`Loader::push`].
     pub fn finish(mut self) -> Result<Account, KernelError> {
         self.settled_account()
     }
 
-    /// The same as [`Loader::finish`]; the loader cannot be used afterwards.
+    /// Sends the rest and returns the account, like [`Loader::finish`]; do not use the loader afterwards.
     ///
     /// # Errors
-    /// The same as [`Loader::push`].
+    /// As for [`Loader::push`].
     pub fn settled_account(&mut self) -> Result<Account, KernelError> {
         self.settle()?;
         self.workers.clear();
@@ -241,8 +241,8 @@ impl Loader {
         }
     }
 
-    /// Passes full portions to the workers. The first one of each is sent from this thread: a short file
-    /// needs no other.
+    /// Passes full portions to the workers. The first portion of each worker is sent from this thread, so
+    /// that a short file needs no other thread.
     fn hand_on(&mut self) -> Result<(), KernelError> {
         for part in self.encoder.take() {
             match part {

@@ -11,8 +11,8 @@ pub const PORTION_BYTES_MAX: usize = 190_000;
 /// buffer of the default maximum size; more rules per piece are not faster.
 pub const RULES_MAX: usize = 128;
 
-/// A portion that is held until a file has been read has the size of a huge page, minus the allocator's
-/// header: the kernel aligns allocations whose size is a multiple of 2 MiB for huge pages.
+/// Size of a portion that is held until a file has been read: a huge page minus the allocator's header. The
+/// kernel aligns allocations whose size is a multiple of 2 MiB for huge pages.
 ///
 /// Kernel: 6.13, `mm/mmap.c` `__get_unmapped_area()`.
 const HELD_BYTES: usize = (2 << 20) - 4096;
@@ -27,7 +27,7 @@ pub struct Portion {
     lines: Vec<u32>,
     /// The ends of all pieces but the last, in bytes and in lines.
     cuts: Vec<(usize, usize)>,
-    /// Further pieces are started as long as they fit into this many bytes.
+    /// The portion accepts further pieces up to this many bytes.
     room: usize,
     /// How many lines precede the part of the file that the sequence numbers refer to.
     before: u32,

@@ -172,7 +172,7 @@ impl RuleSocket {
     /// Sends a piece without comparing echoes: measures the kernel's share of the cost of a load.
     ///
     /// # Errors
-    /// The same as [`RuleSocket::deliver`].
+    /// As for [`RuleSocket::deliver`].
     pub fn deliver_unverified(&mut self, piece: Piece<'_>) -> Result<Delivered, KernelError> {
         let mut delivered = Delivered::default();
         self.send(piece.bytes(), piece, &mut delivered)?;

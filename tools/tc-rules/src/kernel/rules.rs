@@ -16,8 +16,7 @@ use crate::{Filter, Group, Hook};
 /// A dumped rule, or an indication that a rule is not fully known.
 #[derive(Debug)]
 pub enum Dumped<'a> {
-    /// The dump starts. If it had started before, rules changed in the meantime, and everything passed since
-    /// is void.
+    /// The dump starts, or restarts because rules have changed: everything passed before is void.
     Begin,
     /// A rule.
     Rule(&'a Filter),
@@ -56,7 +55,7 @@ impl<'n> Several<'n> {
     /// Passes on the rules of another hook.
     ///
     /// # Errors
-    /// The same as [`rules()`].
+    /// As for [`rules()`].
     pub fn rules(&mut self, hook: Hook, take: impl FnMut(Dumped<'_>) + Send) -> Result<(), KernelError> {
         let owner = (hook.block, hook.device, hook.parent & QDISC);
         let before = self.given.get(&owner).cloned().unwrap_or_default();
@@ -105,7 +104,7 @@ fn rules_besides(
 /// The priorities of a hook, with their chains.
 ///
 /// # Errors
-/// The same as [`rules()`]; a hook that does not exist has none.
+/// As for [`rules()`]; a hook that does not exist has none.
 pub fn groups(netns: &Netns, hook: Hook) -> Result<BTreeSet<Group>, KernelError> {
     let mut groups = BTreeSet::new();
     let dumped = rules(netns, hook, |dumped| match dumped {

@@ -34,12 +34,12 @@ const KIND: u16 = 1;
 pub(super) struct Tables<'n> {
     netns: &'n Netns,
     hook: Hook,
-    /// For requests while the dump's own socket is busy.
+    /// A socket for requests while the dump's own socket is busy.
     socket: Option<NetlinkSocket>,
     /// The chain and priority that the dump has reached, and their root table; 0 if it is unknown.
     at: Option<(u32, u16)>,
     root: u32,
-    /// Whether an earlier chain or hook has this priority: its other tables were then already passed on.
+    /// Whether an earlier chain or hook has this priority, so that its other tables were already passed on.
     given: bool,
     priorities: BTreeSet<u16>,
     /// The priorities whose tables were passed on with other hooks.
