@@ -39,7 +39,7 @@ pub(crate) struct Predicted {
     #[serde(serialize_with = "word")]
     #[schemars(with = "String")]
     pub(crate) metric: Metric,
-    /// Packets lost because of full rings, per second.
+    /// The predicted value, in the metric's unit.
     pub(crate) value: f64,
     /// The range over seeds and sets of parameters; `None` for a single run, which has none.
     pub(crate) range: Option<Range>,
@@ -66,7 +66,6 @@ impl Range {
 }
 
 impl Prediction {
-    /// The prediction of a metric.
     pub(crate) fn of(&self, metric: Metric) -> Option<&Predicted> {
         self.values.iter().find(|predicted| predicted.metric == metric)
     }

@@ -73,7 +73,7 @@ impl Configuration {
     /// The class of `+fifo`.
     pub(crate) const REAL_TIME: Scheduling = Scheduling::Fifo(50);
 
-    /// Why the configuration can never be measured on this kernel; `None` if it may be possible.
+    /// The reason why this kernel can never measure the configuration; `None` if it may be able to.
     pub(crate) fn impossible(self) -> Option<&'static str> {
         match self {
             Self::Workqueue(_) => workqueue::impossible(),
@@ -142,7 +142,7 @@ fn threaded(text: &str) -> Option<Configuration> {
     Some(Configuration::Threaded { place, real_time })
 }
 
-/// Why a text is not a configuration.
+/// The error for a text that is not a configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotAWay(NotADeliveryMode);
 

@@ -7,14 +7,14 @@ use linux::lab::ServerError;
 use load::RunError;
 use session::{Exit, Fault};
 
-/// Why a run failed, or why the host could not be restored.
+/// The reason why a run failed or the host could not be restored.
 #[derive(Debug)]
 pub(crate) enum BenchError {
     /// The operator interrupted it.
     Interrupted(linux::Signal),
     /// The time limit for all runs has expired.
     TimeUp,
-    /// Anything else.
+    /// Any other failure.
     Failed(Fault),
 }
 

@@ -67,7 +67,7 @@ struct Applied {
     server: Option<ServerProgram>,
     transactions: Vec<TransactionName>,
     workqueue: Option<InForce>,
-    /// The host before; `None` if it could not be observed.
+    /// The host before the run; `None` if it could not be observed.
     before: Option<Host>,
 }
 
@@ -311,7 +311,7 @@ fn unsupported(why: &str) -> Fault {
     Fault::new(session::Exit::Unsupported, why.to_owned())
 }
 
-/// Plans a mode's parameters for the server's epolls; over loopback there is nothing else to set.
+/// Plans a mode's parameters for the server's epolls, the only settings over loopback.
 fn epolls(host: &Host, mode: DeliveryMode) -> Result<Plan, Fault> {
     let because = || Reason::new(format!("the epolls of {mode}"), "netpolicy bench");
     let wanted = mode.params();

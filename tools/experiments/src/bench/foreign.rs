@@ -149,7 +149,6 @@ impl Foreign {
         Some(ForeignServer { command, port, protocol })
     }
 
-    /// The offered loads.
     pub(crate) fn loads(&self) -> Vec<OfferedLoad> {
         match self.rate.is_empty() {
             true => vec![OfferedLoad::PerSecond(20_000.0)],

@@ -130,7 +130,7 @@ impl<'a> LabStage<'a> {
     }
 }
 
-/// Adds the libraries to memcached that a mode needs, and the one that counts its `epoll_wait` calls.
+/// Preloads into memcached the libraries that a mode needs, and the one that counts its `epoll_wait` calls.
 pub(crate) fn preloaded(
     options: &mut MemcachedOptions,
     mode: DeliveryMode,
@@ -159,7 +159,7 @@ pub(crate) fn preloaded(
     Ok(epolls)
 }
 
-/// Connections in addition to the generator's: the lab's own, which check whether memcached answers.
+/// Connections for the lab's own checks whether memcached answers, in addition to the generator's.
 pub(crate) const SPARE_CONNECTIONS: u32 = 64;
 
 /// The policy that requests a delivery mode for a server. Full busy polling may use as many CPUs as it needs:
@@ -316,7 +316,7 @@ pub(crate) fn settings(host: &Host) -> Vec<Setting> {
     settings
 }
 
-/// Describes the settings that differ. Threads that the server created or ended do not count.
+/// Describes the settings that differ. Threads that the server has created or ended are ignored.
 pub(crate) fn differences(before: &[Setting], after: &[Setting]) -> Vec<String> {
     let changed = |was: &Setting| {
         let is = after.iter().find(|is| is.same_knob(was))?;

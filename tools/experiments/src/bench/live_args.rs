@@ -97,7 +97,6 @@ impl Live {
         modes
     }
 
-    /// The loads.
     pub(crate) fn loads(&self) -> Vec<LiveLoad> {
         let open = self.rate.iter().map(|&offered| LiveLoad { offered, connections: self.connections });
         let closed =

@@ -37,7 +37,7 @@ const SAMPLED: Duration = Duration::from_millis(20);
 /// How much of a run is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Measuring {
-    /// The change does not interrupt traffic.
+    /// Nothing is measured.
     Off,
     /// A part of each second is measured.
     Sampled,
@@ -46,7 +46,7 @@ pub(crate) enum Measuring {
 }
 
 impl Measuring {
-    /// Index of its column.
+    /// The index of its column in [`Costs`].
     const fn place(self) -> usize {
         match self {
             Self::Off => 0,
@@ -255,10 +255,10 @@ impl<'a> LiveStage<'a> {
 /// Costs per round: off, sampled and attached; and for each program, its runs per request and its run time.
 pub(crate) type Costs = (Vec<[f64; 3]>, Vec<(String, f64, f64)>);
 
-/// More than any load uses.
+/// Maximum number of connections, more than any load uses.
 const CONNECTIONS_MAX: u32 = 2_048;
 
-/// Raises the priority of the threads of a process, or with pid 0 of this thread. A thread that has exited is
+/// Raises the priority of a process's threads, or with pid 0 of this thread. Threads that have exited are
 /// skipped.
 fn first_in_line(pid: Pid) {
     let threads = linux::process::threads_of(pid).into_iter().filter_map(|tid| i32::try_from(tid).ok());
@@ -267,7 +267,7 @@ fn first_in_line(pid: Pid) {
     }
 }
 
-/// A placeholder: only the numbers of such a run are kept.
+/// A placeholder, because only the numbers of such a run are kept.
 fn nowhere() -> Origin {
     Origin::Simulated(SimulatedFrom {
         scenario: String::new(),

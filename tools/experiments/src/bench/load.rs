@@ -36,7 +36,7 @@ impl Load {
     }
 }
 
-/// Why a text is not a load.
+/// The error for a text that is not a load.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotALoad(String);
 

@@ -7,9 +7,9 @@ use std::str::FromStr;
 /// The numbers of concurrent workloads in the document.
 pub const AT_ONCE: [u32; 5] = [1, 12, 24, 48, 96];
 
-/// The CPUs that they were measured with. The document names two Xeon E5 v2 but states neither the number of
-/// cores nor whether hyper-threading was on. Like the shipped scenario, this assumes its third-largest
-/// number.
+/// The CPUs of the document's machine. The document names two Xeon E5 v2 but states neither the number of
+/// cores nor whether hyper-threading was on. Like the shipped scenario, this assumes the document's third
+/// number of workloads.
 pub const DOCUMENT_CPUS: u32 = 24;
 
 /// Maximum number of concurrent workloads: each is a client thread.
@@ -54,7 +54,7 @@ impl fmt::Display for Mix {
     }
 }
 
-/// Why a text is not a mix.
+/// The error for a text that is not a mix.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`{0}` is not a mix: write parts of throughput-first and of latency-first workloads, each 0 to {PARTS_MAX}, as in 2:1"

@@ -11,8 +11,7 @@ use runs::{Cell, Stage};
 use super::error::BenchError;
 use super::layout::Layout;
 
-/// A server at any address. Nothing is set or counted: its host is a different one, or not netpolicy's to
-/// judge.
+/// A server at any address. Nothing on its host is set or counted.
 pub(crate) struct PlainStage {
     /// The server's address.
     pub(crate) address: SocketAddr,

@@ -40,11 +40,11 @@ const THROUGHPUT_PORT: u16 = 7007;
 /// The port of the latency-first workloads' server.
 const LATENCY_PORT: u16 = 7008;
 
-/// How often to look for new processes of a server until none appear, and the pause in between.
+/// How many times to look for new processes of a server until none appear, and the pause in between.
 const SETTLING_LOOKS_MAX: u32 = 50;
 const SETTLING_PAUSE: Duration = Duration::from_millis(20);
 
-/// Maximum number of settings listed per configuration; of the rest, only the number is printed.
+/// Maximum number of settings listed per configuration; the rest are counted.
 const SETTINGS_MAX: usize = 16;
 
 /// Maximum number of differences named for a host that was not fully restored.

@@ -42,7 +42,7 @@ const PREPARES: Nanoseconds = Nanoseconds::from_millis(400);
 pub(crate) enum Client {
     /// The generator, polling without sleep.
     Spinning,
-    /// The generator, sleeping until a request is due: what `bench policies --start` uses.
+    /// The generator, sleeping until a request is due, as with `bench policies --start`.
     Sleeping,
     /// The C program.
     Independent,
@@ -362,7 +362,7 @@ struct Reading {
 struct Edges<'a> {
     netns: &'a Netns,
     layout: &'a Layout,
-    /// Server and client.
+    /// The pids of server and client.
     pids: [Pid; 2],
     state: Mutex<State<'a>>,
 }
@@ -437,10 +437,8 @@ impl Tool {
     /// All programs.
     pub(crate) const ALL: [Self; 2] = [Self::RedisBenchmark, Self::Wrk];
 
-    /// Number of connections.
     pub(crate) const CONNECTIONS: u32 = 16;
 
-    /// The name.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::RedisBenchmark => "redis-benchmark",

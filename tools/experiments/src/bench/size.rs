@@ -16,7 +16,7 @@ pub struct Sizes {
     pub answer: u32,
 }
 
-/// Why a text is not a size.
+/// The error for a text that is not a size.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotASize(String);
 

@@ -16,7 +16,7 @@ pub enum Tuning {
     Manual,
     /// A policy; `none` is the baseline.
     Policy(PolicyName),
-    /// A delivery mode and nothing else.
+    /// Only a delivery mode.
     Delivery(DeliveryMode),
 }
 
@@ -49,7 +49,7 @@ impl fmt::Display for Tuning {
 /// The prefix of a delivery mode, so that no mode is mistaken for a policy.
 const DELIVERY: &str = "delivery ";
 
-/// Why a text is not a tuning.
+/// The error for a text that is not a tuning.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}; here also manual")]
 pub struct NotATuning(model::policy_name::NotAPolicy);
@@ -90,8 +90,9 @@ pub(crate) fn requests(
     targets.map(intent).collect()
 }
 
-/// Plans the manual tuning: the interrupt of queue i goes to the i-th CPU, or its packets are steered there if
-/// it has none (RPS), XPS likewise, and the server's i-th thread has that CPU to itself.
+/// Plans the manual tuning. For each queue i: its interrupt goes to the i-th CPU, or without an interrupt its
+/// packets are steered there (RPS); that CPU transmits on it (XPS); and only the server's i-th thread runs
+/// there.
 pub(crate) fn by_hand(host: &Host, device: &str, servers: &[ProcessId], cpus: &CpuSet) -> Plan {
     let cpus: Vec<Cpu> = cpus.iter().collect();
     let one = |index: usize| -> CpuSet {

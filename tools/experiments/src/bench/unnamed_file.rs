@@ -1,4 +1,4 @@
-//! A file of the bench that has no name.
+//! The bench's temporary file, which has no name.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;

@@ -133,7 +133,7 @@ impl<'a> Watch<'a> {
         self
     }
 
-    /// Adds the counts to the evidence of the run, and their cost if it is wanted.
+    /// Adds the counts to the evidence of the run, with the CPU time per answer if `costs` is set.
     pub(super) fn add_to(self, evidence: &mut Evidence, napis: &BTreeSet<NapiId>, costs: bool) {
         let Read { edges, .. } = self.read.into_inner().unwrap_or_else(PoisonError::into_inner);
         let Ok([before, after]) = <[AtEdge; 2]>::try_from(edges) else { return };

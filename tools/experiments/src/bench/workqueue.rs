@@ -1,4 +1,4 @@
-//! Polling in a workqueue: proposed shortly before kernel threads, and not merged. The patch
+//! Polling in a workqueue, which was proposed shortly before kernel threads and not merged. The patch
 //! `kernel/test-only/0003-net-Poll-threaded-NAPIs-in-a-workqueue.patch` has it, for the comparison.
 
 use std::path::Path;
@@ -13,11 +13,11 @@ const PARAMETER: &str = "/sys/module/napi/parameters/workqueue";
 pub enum Workqueue {
     /// A worker on the CPU that schedules the NAPI.
     Bound,
-    /// A worker anywhere.
+    /// A worker on any CPU.
     Unbound,
 }
 
-/// Why this kernel cannot poll in a workqueue.
+/// The reason why this kernel cannot poll in a workqueue.
 pub(super) fn impossible() -> Option<&'static str> {
     let why = "no released kernel has it: its patches were proposed before those for kernel threads, but not \
                merged; `cargo xtask guest boot --patched` has a kernel that can, and `sim` simulates it";
@@ -25,7 +25,7 @@ pub(super) fn impossible() -> Option<&'static str> {
 }
 
 impl Workqueue {
-    /// Both.
+    /// Both workqueues.
     pub(super) const EACH: [Self; 2] = [Self::Bound, Self::Unbound];
 
     /// The name on the command line.

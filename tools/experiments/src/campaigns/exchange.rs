@@ -20,7 +20,7 @@ use crate::machines::message as machines;
 use crate::machines::stage::{Labels, MachinesStage, Needs};
 use crate::reports::GridReport;
 
-/// Default directory of that file.
+/// Default directory of the file that `bench storage` reads and writes.
 const STORAGE_DIR: &str = "/var/tmp";
 
 /// Maximum size of a file of gates.
@@ -34,7 +34,7 @@ pub(super) fn run<B: Compares>(bench: &B, context: &Context<'_>) -> Result<Exit,
     }
 }
 
-/// The same for storage, with a file to read and write.
+/// Measures storage, with a file to read and write.
 pub(super) fn run_storage(bench: &Storage, context: &Context<'_>) -> Result<Exit, Fault> {
     let writes = bench.write_ratio > 0.0;
     match &bench.file {
@@ -123,7 +123,7 @@ fn conduct<B: Compares>(
     measure(bench, context, stage, &cases, grid, gates.as_ref(), Place::Lab)
 }
 
-/// The same with the server on another machine.
+/// Measures with the server on another machine.
 fn across_machines<B: Compares>(
     bench: &B,
     context: &Context<'_>,
@@ -262,8 +262,8 @@ fn background_note(background: u32, duty: u32) -> Option<String> {
         .then(|| format!("In addition to the server, {background} thread(s) use {duty} % of a CPU each."))
 }
 
-/// Returns the candidates that this kernel supports. A candidate may come with the reason why it cannot be
-/// measured; those that the kernel rejects are skipped with the reason.
+/// Returns the candidates that this kernel supports. A candidate that cannot be measured, as its caller knows
+/// or the kernel reports, is skipped with the reason.
 ///
 /// # Errors
 /// If a candidate fails that the kernel supports, or none remains. The inner error is an interrupt by the
@@ -349,8 +349,8 @@ fn experiments<B: Compares, S: Exchanges>(
             Some(Err(stopped)) => return Some(*stopped),
             Some(Ok(results)) => match results.evidence.first() {
                 Some(run) if run.void.is_none() => Some(run.throughput),
-                // Without a rate, there is nothing to take shares of: the void run, with its reason,
-                // represents the experiment.
+                // Without a rate, loads cannot be shares of it: the void run, with its reason, represents the
+                // experiment.
                 _ => {
                     grid.variants.push(Variant { name: case.name.clone(), borne: None, results });
                     continue;

@@ -124,7 +124,7 @@ fn compared(
         candidates: vec![Candidate::current(), candidate(scenario.candidate())?],
         deciding: vec![Metric::P50, Metric::P90],
         limits: Vec::new(),
-        // Pairs to replay are measured until time is over: no interval lies within this margin.
+        // Pairs to replay are measured until the time is over, because no interval lies within a margin of 0.
         margin: if scenario == Scenario::SameShort { 0.0 } else { 0.05 },
         window,
         guard,

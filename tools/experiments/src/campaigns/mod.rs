@@ -75,7 +75,7 @@ fn memcached(arguments: &MemcachedBench, context: &Context<'_>) -> Result<Exit, 
     }
 }
 
-/// The same with memcached on another machine.
+/// Measures memcached on another machine.
 fn across_machines(arguments: &MemcachedBench, context: &Context<'_>) -> Result<Exit, Fault> {
     let netns = context.session.netns()?;
     let cpus = cpus_of_this_thread()?;

@@ -74,7 +74,7 @@ pub(super) fn run(arguments: &Policies, context: &Context<'_>) -> Result<Exit, F
     mixed(arguments, context, stage, (cpus, notes, Vec::new()), Place::Lab)
 }
 
-/// The same with servers on another machine.
+/// Measures with the servers on another machine.
 fn across_machines(arguments: &Policies, context: &Context<'_>) -> Result<Exit, Fault> {
     let options = &arguments.machines;
     let prepare = Prepare {
@@ -197,7 +197,7 @@ fn mixed<S: Mixes>(
     }
 }
 
-/// The same with a server of the operator's choice: one variant per number of connections.
+/// Measures a server of the operator's choice: one variant per number of connections.
 fn foreign<S: Mixes>(
     arguments: &Policies,
     context: &Context<'_>,

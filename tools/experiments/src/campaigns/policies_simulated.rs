@@ -106,7 +106,7 @@ fn simulated(arguments: &Policies, context: &Context<'_>) -> Result<Grid, Fault>
     Ok(grid)
 }
 
-/// The scenario of a mixture of one kind under a way to set up the host.
+/// The scenario of a mixture of one kind of workload under a tuning.
 fn of_tuning(
     base: &Scenario,
     tuning: Tuning,

@@ -1,6 +1,7 @@
 //! The runs of an experiment in a file as they are made, so that a killed one can be resumed.
 //!
-//! The file stands next to the evidence until that is written: a line with the plan, then a line for each run.
+//! The file is next to the evidence file until that is written. It has a line with the plan, then a line for
+//! each run.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -164,7 +165,6 @@ impl RunLog {
         Ok(Self { path, file })
     }
 
-    /// Adds a run.
     pub(super) fn add(&mut self, run: &Evidence) -> Result<(), Fault> {
         let added = line(run).and_then(|line| self.file.write_all(&line));
         added.map_err(|error| Fault::file(&self.path, error))

@@ -44,7 +44,7 @@ pub(super) fn early(
         (Some(restore), Place::Lab) => {
             context.console.say(&format!("The lab was not restored before it was removed: {restore}"));
         }
-        // A host that was not restored is more important than the reason why the run failed.
+        // That the host was not restored is more important than why the run failed.
         (Some(BenchError::Failed(restore)), Place::Machines) if restore.exit == Exit::NotRestored => {
             context.console.say(&format!("Stopped in {cell}: {made}: {cause}"));
             return Err(restore);

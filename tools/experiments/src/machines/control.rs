@@ -132,7 +132,7 @@ impl Control {
         self.reply(REPLIES_WITHIN)
     }
 
-    /// The same for a request whose reply has no content.
+    /// Sends a request whose reply has no content, and waits for it.
     ///
     /// # Errors
     /// As [`Self::request`].

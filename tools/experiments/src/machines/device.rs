@@ -16,7 +16,6 @@ pub(super) fn observe(netns: &Netns, device: IfIndex, processes: &Processes) -> 
     Ok(host)
 }
 
-/// Plans a policy for the device.
 pub(super) fn planned(netns: &Netns, device: IfIndex, policy: &Policy) -> Result<Plan, Fault> {
     let (resolved, processes) = services::resolve(policy)?;
     let host = observe(netns, device, &processes)?;

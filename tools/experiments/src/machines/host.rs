@@ -69,7 +69,7 @@ pub(crate) fn serve(context: &Context<'_>, mut connection: Connection) -> Result
     let mut end = None;
     let served = serve_on(context, &mut connection, &mut signals, &mut end);
     if let Err(fault) = &served {
-        // The client may have gone.
+        // The client may have disconnected.
         let _ = connection.reply(&Reply::Failed(Failure::from(fault)));
     }
     if let Some(end) = end {
@@ -109,7 +109,7 @@ fn serve_on(
     served
 }
 
-/// Why the server's end stops without an error.
+/// The reasons for the server's end to stop without an error.
 enum End {
     Silent,
     Signal(linux::Signal),
@@ -131,7 +131,7 @@ pub(crate) struct Connection {
     lines: Lines,
     /// The seal of sent messages, if the connection has a token.
     seal: Option<Seal>,
-    /// When data last arrived.
+    /// The time of the last data.
     heard: Instant,
     /// This machine's address, if it is known.
     local: Option<IpAddr>,
@@ -305,7 +305,7 @@ struct BenchHost<'a> {
     cell: Option<Cell>,
     /// The temporary file of the bench on storage, which exists as long as it is open.
     _file: Option<File>,
-    /// Locked: one client at a time.
+    /// The lock that admits one client at a time.
     _lock: File,
 }
 
@@ -330,7 +330,7 @@ struct Cell {
     background: Option<RunningBackground>,
     /// The policy's bound on idle states.
     _wake: Option<WakeLatency>,
-    /// What polls in a workqueue.
+    /// Makes a workqueue poll while the cell exists.
     workqueue: Option<WorkqueueInForce>,
 }
 
@@ -505,7 +505,7 @@ impl<'a> BenchHost<'a> {
             transactions: Vec::new(),
             before: None,
             guard: None,
-            // Unique to the nanosecond: the guard identifies its transactions by it.
+            // The deadline is unique, to the nanosecond, because the guard identifies its transactions by it.
             deadline: Nanoseconds(clock::now().since_boot.0.saturating_add(within)),
             napis: BTreeSet::new(),
             irqs: BTreeSet::new(),
@@ -802,7 +802,6 @@ fn locked(state_dir: &std::path::Path) -> Result<File, Fault> {
     }
 }
 
-/// The address that ssh connected to.
 fn address_of_ssh(connection: Option<&str>) -> Option<IpAddr> {
     connection.and_then(|words| words.split(' ').nth(2)?.parse().ok())
 }

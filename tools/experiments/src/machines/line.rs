@@ -12,7 +12,7 @@ use sha2::Sha256;
 /// bytes for each interrupt on each CPU.
 pub const MESSAGE_BYTES_MAX: usize = 8 << 20;
 
-/// Bytes that are not a message.
+/// The error for bytes that are not a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NotAMessage {
     /// The line is longer than [`MESSAGE_BYTES_MAX`].
@@ -21,7 +21,7 @@ pub enum NotAMessage {
     Malformed {
         /// The beginning of the line.
         line: String,
-        /// Why.
+        /// The reason.
         why: String,
     },
     /// The message's authentication code is wrong: see [`Seal`].
@@ -152,7 +152,7 @@ impl Seal {
         code
     }
 
-    /// Adds the code to the next line that is sent.
+    /// Adds the code to the next line to send.
     pub fn seal(&mut self, line: &[u8]) -> Vec<u8> {
         let message = line.strip_suffix(b"\n").unwrap_or(line);
         let code = self.code(message).finalize().into_bytes();

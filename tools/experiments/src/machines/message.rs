@@ -244,7 +244,7 @@ pub struct Applied {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Counted {
-    /// How the CPUs spent the window.
+    /// The CPUs' time in the window, by kind.
     pub cpu: Option<CpuUse>,
     /// The kernel's counters.
     pub counters: Option<CounterRates>,
@@ -254,7 +254,7 @@ pub struct Counted {
     pub interrupts: Option<u64>,
     /// The events of its epolls.
     pub epolls: Option<EpollBatch>,
-    /// The CPU's cycles of its process.
+    /// The CPU cycles of the server's process.
     pub cycles: Option<u64>,
     /// The cost of the window, if it was requested.
     pub cost: Option<Cost>,
@@ -326,7 +326,7 @@ fn per_second(polls: u64, delivered: &Delivered) -> Option<f64> {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Failure {
-    /// The exit code that the failure has there.
+    /// The exit code of the failure on the server's machine.
     pub exit: u8,
     /// The error with its causes.
     pub cause: String,

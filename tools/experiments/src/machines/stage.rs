@@ -38,7 +38,7 @@ pub(crate) struct MachinesStage<'a> {
     netns: Netns,
     server: MachineDescription,
     client: MachineDescription,
-    /// One for each server; empty before they are set.
+    /// The workload of each server, with its priority; empty before they are set.
     workloads: Vec<(PolicyName, Workload)>,
     /// The configuration that each cell's label stands for.
     labels: Labels,
@@ -137,7 +137,6 @@ impl<'a> MachinesStage<'a> {
         vec![self.server.clone(), self.client.clone()]
     }
 
-    /// The number of the server's CPUs.
     pub(crate) fn server_cpus(&self) -> u32 {
         u32::try_from(self.server.cpus.len()).unwrap_or(u32::MAX)
     }
@@ -236,7 +235,7 @@ struct Read<'a> {
     meters: Meters<'a>,
     edges: Vec<AtEdge>,
     counted: Option<Counted>,
-    /// Why the other machine did not count; `None` if it did.
+    /// The reason why the other machine did not count; `None` if it did.
     failed: Option<Fault>,
 }
 

@@ -125,7 +125,7 @@ pub enum Handshake {
     Answer {
         /// 32 bytes, in hexadecimal.
         nonce: String,
-        /// Likewise.
+        /// The client's proof: 32 bytes, in hexadecimal.
         proof: String,
     },
     /// The server's end: its proof.
@@ -137,7 +137,7 @@ pub enum Handshake {
     Refused,
 }
 
-/// Why a handshake failed.
+/// The error of a failed handshake.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotAuthentic {
     /// The other end has another version.
@@ -202,8 +202,7 @@ impl std::fmt::Debug for Prover<'_> {
 impl<'a> Prover<'a> {
     /// Answers the challenge.
     ///
-    /// # Errors
-    /// If it is none of this version, or the kernel has no random numbers.
+    /// # Errors If the challenge has another version, or the kernel has no random numbers.
     pub fn answer(token: &'a Token, challenge: &Handshake) -> Result<(Self, Handshake), Fault> {
         let unauthentic = |why: NotAuthentic| Fault::new(Exit::Unsupported, why);
         let Handshake::Challenge { protocol, nonce } = challenge else {

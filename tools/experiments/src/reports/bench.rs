@@ -14,7 +14,7 @@ pub struct BenchReport<'a> {
     pub(crate) results: &'a Results,
 }
 
-/// Why runs are void: for each configuration and load, the reason of the first void run.
+/// The reason of the first void run, for each configuration and load.
 fn void_runs(results: &Results) -> Vec<String> {
     let experiment = &results.experiment;
     let cells =

@@ -106,8 +106,8 @@ struct Point<'a> {
     row: &'a Judged,
 }
 
-/// The points of a chart from left to right: numbers to scale, a closed loop apart from them, other values at
-/// equal distances.
+/// The points of a chart from left to right: numbers to scale, a closed loop at some distance from them, and
+/// other values at equal distances.
 fn placed<'a>(rows: &[&'a Judged], axis: Option<Axis<'_>>) -> Vec<Point<'a>> {
     let number = |row: &Judged| axis.filter(|axis| axis.to_scale).and_then(|axis| number(row, axis.key));
     let numbers = || rows.iter().filter_map(|row| number(row));

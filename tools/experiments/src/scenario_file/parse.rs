@@ -115,7 +115,7 @@ fn read(
         }
         reader.file(table.get_ref());
     }
-    // Without a fit, no client costs were measured either.
+    // Without a fit, the clients' costs were not measured, either.
     if sections == SECTIONS && reader.file.calibration.is_none() {
         for (parameter, least) in Costs::CLIENTS {
             if !reader.places.contains_key(&format!("costs.{parameter}")) {

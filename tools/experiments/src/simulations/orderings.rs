@@ -14,7 +14,6 @@ use super::validate::is_clear;
 use crate::reports::orderings::{Agreement, Ordering, OrderingsReport};
 use crate::scenario_file::{MeasuredRow, Metric, RowClass};
 
-/// The metrics that are compared.
 const COMPARED: [Metric; 5] = [Metric::Qps, Metric::Avg, Metric::P95, Metric::P99, Metric::Cpu];
 
 /// Compares an experiment with the measured rows of a scenario: each pair of configurations whose rows differ

@@ -1,4 +1,4 @@
-//! Runs many simulations on all CPUs and shows the estimated time left.
+//! Runs many simulations on all CPUs and shows the estimated remaining time.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -12,7 +12,7 @@ use super::points::{Job, run_all};
 use crate::predicted::{Predicted, Prediction, Range};
 use crate::scenario_file::{Metric, ScenarioFile};
 
-/// How a point is run.
+/// How each point is simulated.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Effort {
     pub(super) seeds: u64,
