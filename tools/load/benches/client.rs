@@ -4,8 +4,8 @@
 //! - Closed-loop throughput against memcached, next to memcaslap of libmemcached-tools (which
 //!   supports only one outstanding request per connection) and to memtier_benchmark if it is on the
 //!   path (Debian has no package), with one outstanding request and with as many as the generator.
-//! - The same against a server that answers everything it read with one write, because memcached
-//!   makes one system call per answer.
+//! - Closed-loop throughput against a server that answers everything it has read with one write, because
+//!   memcached makes one system call per answer.
 //! - In each of these runs, the CPU time of client and server, in total and per request: this shows
 //!   which of them limits the rate. The generator runs twice: polling, as `bench` runs it, and
 //!   sleeping, as the other clients do.

@@ -6,7 +6,7 @@
 
 use crate::protocol::{Malformed, Parser, Reply};
 
-/// Which protocol a connection speaks.
+/// The protocol of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
     /// RESP 2.
@@ -25,7 +25,7 @@ pub struct Framing {
     refusal: String,
 }
 
-/// What the reader expects next.
+/// The next expected part of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     /// The first line of an answer.

@@ -18,7 +18,7 @@ pub struct Operation {
     pub bytes: u32,
 }
 
-/// Why bytes are not an operation.
+/// The error for bytes that are not an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotAnOperation {
     /// The header is of neither a read nor a write.

@@ -313,7 +313,7 @@ fn every_request_to_a_real_memcached_is_answered_and_counted_once() {
         assert_eq!(found.latency.count, requests.due);
         assert!(requests.hits > 0 && requests.hits < requests.answered, "gets and sets: {requests:?}");
         if load == PER_SECOND {
-            // 600 expected in 0.3 s, within five standard deviations of a Poisson count.
+            // 600 requests are expected in 0.3 s; allow five standard deviations of a Poisson count.
             assert!((478..=722).contains(&requests.due), "{requests:?}");
         }
         let text = serde_json::to_string(&found).expect("serialises");

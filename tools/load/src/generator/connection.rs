@@ -78,7 +78,7 @@ impl Pending {
     }
 }
 
-/// Why a connection failed.
+/// The failure of a connection.
 #[derive(Debug)]
 pub(super) enum Broken {
     /// The connection was lost.

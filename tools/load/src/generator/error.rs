@@ -1,5 +1,4 @@
-//! Errors that prevent a run. A run that was made but does not count is not an error: see
-//! `Evidence::void`.
+//! Errors that prevent a run. A completed run that does not count is not an error: see `Evidence::void`.
 
 use std::io;
 use std::net::SocketAddr;
@@ -9,7 +8,7 @@ use model::{Nanoseconds, OfferedLoad};
 
 use crate::protocol::Malformed;
 
-/// Why a run was not possible.
+/// The error that made a run impossible.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
     /// An option is out of its range.
@@ -90,7 +89,7 @@ pub enum RunError {
     Malformed {
         /// The server's address.
         server: SocketAddr,
-        /// What is wrong with the bytes.
+        /// The mistake in the bytes.
         #[source]
         cause: Malformed,
     },

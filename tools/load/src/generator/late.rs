@@ -38,7 +38,7 @@ pub const WAKING: Nanoseconds = Nanoseconds::from_micros(60);
 /// Maximum lateness of a sleeping client, as a share of the response time at the same percentile.
 pub const SLEEPER_LATE_SHARE: f64 = 0.5;
 
-/// A run with at least this share of refused requests measures how fast the server refuses.
+/// A run with at least this share of refused requests is void: it measures how fast the server refuses.
 pub const REFUSED_SHARE: f64 = 0.01;
 
 /// Returns why this run does not count; `None` if it does.

@@ -17,7 +17,7 @@ pub(super) enum Requests<'a> {
     Memcached(Memcached<'a>),
     /// Requests of a fixed size, cut from the block.
     Exchange(&'a ExchangeWorkload),
-    /// The same over UDP, each with its number.
+    /// Requests of a fixed size in UDP datagrams, each with its number.
     Datagrams(&'a ExchangeWorkload),
     /// Operations at offsets drawn per connection.
     Storage {

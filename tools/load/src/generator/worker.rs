@@ -35,7 +35,7 @@ const RECONNECTS_MAX: u64 = 100;
 /// run ends.
 const BACKLOG_COUNTED_MAX: u64 = 65_536;
 
-/// How often overdue answers are looked for within their timeout.
+/// How many times within the timeout of an answer the thread looks for overdue answers.
 const EXPIRY_CHECKS: u64 = 10;
 
 /// Random streams: when a connection's requests are due, and what they are.
@@ -508,7 +508,7 @@ fn wake_on_time() {
     /// The default slack of a thread, in nanoseconds.
     const DEFAULT: u64 = 50_000;
     if rustix::thread::current_timer_slack().is_ok_and(|slack| slack <= DEFAULT) {
-        // On failure the generator is late, which is counted.
+        // If this fails, the generator is late, and its lateness is counted.
         let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
     }
 }
@@ -519,7 +519,7 @@ mod test {
 
     use super::*;
 
-    /// A busy machine may lengthen any single wait, but all of many waits only if the call itself
+    /// A busy machine may lengthen a single wait, but all of many waits are long only if the call itself
     /// rounds.
     #[test]
     fn a_wait_of_300_microseconds_is_not_rounded_to_a_millisecond() {

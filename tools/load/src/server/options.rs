@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 use model::Nanoseconds;
 use rustix::event::{EventfdFlags, eventfd};
 
-/// How a server is built.
+/// The options of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerOptions {
     /// Serving threads, each with an epoll. Range 1..=[`Self::THREADS_MAX`].
@@ -32,7 +32,7 @@ impl ServerOptions {
     pub const CONNECTIONS_MAX: usize = 65_536;
 }
 
-/// What a server does.
+/// The service of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Service {
     /// For each request of a fixed size, it sends an answer of a fixed size, with arbitrary
@@ -45,7 +45,8 @@ pub enum Service {
         /// How long it busy-loops for each request.
         service_time: Nanoseconds,
     },
-    /// The same over UDP, at the port on which the server listens. Connections are closed at once.
+    /// For each request in a UDP datagram, it sends an answer of a fixed size, at the port on which it
+    /// listens. Connections are closed immediately.
     Datagrams {
         /// Length of a request. Range
         /// [`model::ExchangeWorkload::DATAGRAM_BYTES_MIN`]..=[`model::ExchangeWorkload::DATAGRAM_BYTES_MAX`].
@@ -65,7 +66,7 @@ pub enum Service {
     },
 }
 
-/// Why the server cannot run.
+/// The error of a server that cannot run.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
     /// An option is out of its range.
