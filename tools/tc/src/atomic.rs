@@ -27,14 +27,14 @@ use super::survey::Survey;
 use super::swap::{Places, Swap};
 use cli::Context;
 
-/// What the guard reads once everything that the load is about to add is known. Without it, no rule was sent,
-/// and the last line may be incomplete.
+/// The message to the guard that everything the load is about to add is known. Without this message, no rule
+/// was sent, and the last line may be incomplete.
 const ARMED: &str = "armed";
 
-/// What the guard reads if the load may stay.
+/// The message to the guard that the load may stay.
 const KEEP: &str = "keep";
 
-/// What must be removed to undo a load.
+/// The groups of rules and chains to remove to undo a load.
 #[derive(Debug, Default)]
 pub(super) struct Undo {
     /// New priorities, which are removed as a whole.
@@ -255,7 +255,7 @@ const TURN_ASKED_EVERY: Duration = Duration::from_millis(10);
 /// When a waiting load reports that it is waiting.
 const TURN_REPORTED_AFTER: Duration = Duration::from_secs(2);
 
-/// A lock to inspect a namespace and to load accordingly: another load must not add rules in between. The
+/// A lock that keeps other loads from adding rules between the inspection of a namespace and the load. The
 /// kernel releases it when its last holder exits.
 #[derive(Debug)]
 pub(super) struct Turn(OwnedFd);
@@ -302,8 +302,9 @@ impl Turn {
     }
 }
 
-/// Whether a handle leaves the u32 table to the kernel: a rule added by such a handle cannot be found by it.
-/// Kernel: 6.18, `net/sched/cls_u32.c` `u32_change()` completes the handle, `u32_get()` does not.
+/// Whether a handle leaves the u32 table to the kernel. A rule that was added by such a handle cannot be
+/// found by it. Kernel: 6.18, `net/sched/cls_u32.c` `u32_change()` completes the handle, `u32_get()` does
+/// not.
 const fn is_cut_short(rule: &Filter) -> bool {
     matches!(rule.classifier, Classifier::U32(_)) && rule.handle < 1 << 20
 }

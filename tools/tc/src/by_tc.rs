@@ -66,7 +66,7 @@ enum Answer {
 }
 
 impl<'n> ByTc<'n> {
-    /// For a load into this namespace, with or without continuing after refusals.
+    /// Prepares for a load into this namespace. `keep_going` continues after refusals.
     ///
     /// # Errors
     /// If lines may be for tc, and it is not installed.
@@ -150,7 +150,7 @@ impl<'n> ByTc<'n> {
     }
 }
 
-/// A tc that reads lines.
+/// A running tc that reads lines.
 #[derive(Debug)]
 struct Running {
     child: Child,
@@ -234,7 +234,7 @@ impl Running {
         }
     }
 
-    /// Why tc has stopped writing.
+    /// Returns why tc has stopped writing.
     fn ended(&mut self) -> String {
         let status = self.child.wait().map_or_else(|error| error.to_string(), |status| status.to_string());
         let words = String::from_utf8_lossy(&self.words);
@@ -326,7 +326,6 @@ fn answer_in(said: &[u8], barrier: u64) -> Option<(Answer, usize)> {
     None
 }
 
-/// Joins lines.
 fn joined<'a>(lines: impl Iterator<Item = &'a str>) -> String {
     let words: Vec<&str> = lines.map(str::trim).filter(|line| !line.is_empty()).collect();
     shortened(&words.join("; "), WORDS_CHARS_MAX).into_owned()

@@ -14,7 +14,7 @@ use crate::args::TcDump;
 use crate::report::DumpReport;
 use cli::Context;
 
-/// The parent that means the root of a device, which has no rules, and the half of a parent that identifies
+/// The parent that denotes the root of a device, which has no rules, and the half of a parent that identifies
 /// the qdisc.
 const ROOT: u32 = u32::MAX;
 const MAJOR: u32 = 0xffff_0000;
@@ -66,7 +66,7 @@ struct Asked {
     hooks: Vec<Hook>,
     /// The qdiscs of these rules.
     qdiscs: Vec<Qdisc>,
-    /// Why a place has no rules.
+    /// The reason why a place has no rules.
     nothing: Option<String>,
 }
 
@@ -156,7 +156,7 @@ struct Lines {
 }
 
 impl Lines {
-    /// Adds everything on a hook.
+    /// Adds all rules, tables and chains of a hook.
     fn add(
         &mut self,
         hook: Hook,

@@ -107,7 +107,7 @@ impl BatchFile {
         self.length
     }
 
-    /// The same file for another process.
+    /// A handle of the file for another process.
     pub(super) fn handle(&self) -> io::Result<File> {
         self.file.try_clone()
     }

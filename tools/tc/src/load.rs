@@ -38,7 +38,7 @@ pub(crate) fn run(arguments: &TcLoad, context: &Context) -> Result<Exit, Fault> 
         return dry_run(&survey, &file, arguments, context);
     }
     let mut load = Load::new(arguments, context, &netns, &file, &rule_options)?;
-    // Loads that first compare run one at a time in a namespace.
+    // Loads that compare before they add rules run one at a time in a namespace.
     let alone = arguments.atomic || arguments.swap.is_some() || arguments.resume;
     // If wrong lines are skipped, lines can be sent as they are read.
     load.streaming = arguments.keep_going && !alone;
@@ -87,10 +87,10 @@ pub(crate) fn run(arguments: &TcLoad, context: &Context) -> Result<Exit, Fault> 
     }
 }
 
-/// Why an all-or-nothing load must be undone: an exit code and a reason.
+/// The exit code and the reason of an all-or-nothing load that must be undone.
 type Failed = (Exit, &'static str);
 
-/// What failed while the rules were sent, if anything.
+/// The failure while the rules were sent, if any.
 fn failure(loaded: &Result<LoadReport, Fault>) -> Option<Failed> {
     match loaded {
         Err(_) => Some((Exit::RolledBack, "the rule could not be loaded")),
@@ -107,7 +107,7 @@ struct Transaction<'a> {
     netns: &'a Netns,
     file: &'a BatchFile,
     context: &'a Context,
-    /// What to remove if the load fails; `None` unless it is all or nothing.
+    /// The rules and chains to remove if the load fails; `None` unless it is all or nothing.
     undo: Option<&'a Undo>,
     guard: Option<Guarded>,
 }
@@ -197,7 +197,7 @@ impl Transaction<'_> {
         let report = loaded?;
         console.report(&report).map_err(after)?;
         if report.interrupted {
-            // Do not promise what --resume would refuse.
+            // Do not suggest --resume if it would refuse the file.
             let rest = match survey.removes.or(survey.first_for_tc) {
                 None => ": the same command with --resume loads the rest",
                 Some(_) => "",
@@ -221,7 +221,6 @@ fn dry_run(survey: &Survey, file: &BatchFile, arguments: &TcLoad, context: &Cont
     Ok(if survey.wrong == 0 { Exit::Done } else { Exit::Usage })
 }
 
-/// One load.
 struct Load<'a> {
     arguments: &'a TcLoad,
     context: &'a Context,

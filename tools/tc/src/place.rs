@@ -6,7 +6,7 @@ use linux::Cause;
 use tc_rules::kernel::Devices;
 use tc_rules::{Group, Lookup as _, command, number};
 
-/// What could not be removed, and why.
+/// A place whose rules could not be removed, with the reason.
 #[derive(Debug)]
 pub(super) struct Stuck {
     pub(super) what: String,

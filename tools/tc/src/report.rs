@@ -327,7 +327,7 @@ impl DiffReport {
         }
     }
 
-    /// What was counted so far.
+    /// The counts so far.
     pub(crate) fn counts(&self) -> DiffCounts {
         let Self { same, extra, unknown, by_cookie, in_hardware, not_in_hardware, .. } = *self;
         let (different, extra_rules) = (self.different.len(), self.extra_rules.len());

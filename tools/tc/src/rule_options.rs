@@ -27,7 +27,7 @@ pub(super) struct RuleOptions<'n> {
     percpu: NoPercpu,
     /// Whether rules get cookies.
     cookies: bool,
-    /// Shared by all encoding threads.
+    /// The shared actions, used by all encoding threads.
     sharing: Option<Mutex<Shares>>,
 }
 

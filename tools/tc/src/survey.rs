@@ -18,7 +18,7 @@ const MISTAKES_MAX: usize = 1000;
 /// The maximum number of mistakes to print, for people; the rest are counted.
 const DRAWN_MAX: usize = 20;
 
-/// The contents of a file.
+/// The counts and properties of a file's commands.
 #[derive(Debug, Default)]
 pub(super) struct Survey {
     pub(super) commands: u64,

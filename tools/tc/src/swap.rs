@@ -125,7 +125,6 @@ impl Swap {
         Places(self.turns.iter().map(|turn| (turn.hook, turn.new)).collect())
     }
 
-    /// The new chains.
     pub(super) fn chains(&self) -> Vec<u32> {
         self.turns.iter().map(|turn| turn.new).collect()
     }

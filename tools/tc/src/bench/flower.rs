@@ -207,7 +207,7 @@ impl Bench<'_> {
             return Ok(());
         }
         let [profile, _] = PROFILES;
-        // The same rules with cookies and, on the other device, without.
+        // Load the rules with cookies, and on the other device without.
         self.clear(&[DEVICE, SECOND])?;
         let mut paths = Vec::new();
         for (device, options) in [(DEVICE, &["--cookies"][..]), (SECOND, &[])] {
@@ -289,7 +289,7 @@ impl Bench<'_> {
     }
 }
 
-/// Why the flower parts are skipped.
+/// The reason why the flower parts are skipped.
 const NEEDS: &str =
     "this kernel lacks flower, gact or tunnel_key; a guest has them (docs/reference/guests.md)";
 

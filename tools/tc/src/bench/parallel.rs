@@ -164,7 +164,7 @@ impl Time {
 /// How many reasons for waiting are shown, longest first.
 const WAITS_SHOWN_MAX: usize = 4;
 
-/// What a sleeping task waits for, by its kernel stack.
+/// Names what a sleeping task waits for, according to its kernel stack.
 fn waits_for(stack: &str) -> String {
     let function = |line: &str| {
         let name = line.split_whitespace().nth(1)?.split('+').next()?;

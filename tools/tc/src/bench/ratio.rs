@@ -50,7 +50,6 @@ fn beyond(count: usize) -> usize {
     cut
 }
 
-/// The median.
 pub(super) fn median(values: &[f64]) -> f64 {
     let mut values = values.to_vec();
     values.sort_by(f64::total_cmp);
