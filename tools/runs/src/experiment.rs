@@ -144,7 +144,7 @@ pub struct Stopped<E> {
     pub results: Results,
 }
 
-/// What failed, and whether the host was restored.
+/// The failure, and whether the host was restored.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Failure<E> {
     /// The configuration could not be applied, or the run failed. The host was restored.
@@ -153,9 +153,9 @@ pub enum Failure<E> {
     Restore(E),
     /// The run failed, and the host could not be restored.
     RunAndRestore {
-        /// Why the run failed.
+        /// The error of the run.
         run: E,
-        /// Why the host was not restored.
+        /// The error of restoring the host.
         restore: E,
     },
 }
@@ -212,7 +212,7 @@ impl Experiment {
     }
 
     /// Performs the runs that `made` lacks, and repeats those that are void there. Passes each to `keep` as
-    /// soon as the host is restored. #E [`Stopped`] at the first run that fails or cannot be kept.
+    /// soon as the host is restored.
     ///
     /// # Errors
     /// [`Stopped`] at the first run that fails or cannot be kept.

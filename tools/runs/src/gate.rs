@@ -62,7 +62,7 @@ pub struct Judged {
     pub sure: bool,
 }
 
-/// Why a line is not a gate.
+/// The error for a line that is not a gate.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "line {line}: `{text}` is not a gate: FLOWS CONFIGURATION AGAINST qps|50%|90%|95%|99%|99.9%|99.99% >=|<= NUMBER"

@@ -45,7 +45,7 @@ pub struct Grid {
 pub struct Skipped {
     /// The name.
     pub label: String,
-    /// Why.
+    /// The reason.
     pub reason: String,
 }
 
@@ -78,7 +78,6 @@ pub(crate) fn columns(variant: &Variant) -> [&'static str; COLUMNS.len()] {
     columns
 }
 
-/// The cells of a row.
 pub(crate) fn cells(row: &Row) -> [String; COLUMNS.len()] {
     let [p50, p90, p95, p99, p999, p9999] =
         row.latency_us.each_ref().map(|value| number(value.as_ref(), row.runs));
@@ -108,7 +107,6 @@ pub(crate) fn cells(row: &Row) -> [String; COLUMNS.len()] {
 pub(crate) const RATIO_COLUMNS: [&str; 11] =
     ["mode", "load", "pairs", "rate", "50%", "90%", "95%", "99%", "99.9%", "99.99%", "cpu points"];
 
-/// The cells of a row.
 pub(crate) fn ratio_cells(row: &Ratios) -> [String; RATIO_COLUMNS.len()] {
     let [p50, p90, p95, p99, p999, p9999] = row.latency.each_ref().map(ratio);
     let (label, load) = (row.label.clone(), row.load.to_string());
@@ -229,7 +227,7 @@ impl Grid {
         self.variants.iter().flat_map(|variant| &variant.results.evidence).any(|run| run.void.is_none())
     }
 
-    /// Why runs do not count: for each configuration, load and variant, the reason of the first void run.
+    /// The reason of the first void run, for each configuration, load and variant.
     pub fn voids(&self) -> Vec<String> {
         let mut lines = Vec::new();
         for Variant { name, results, .. } in &self.variants {

@@ -25,7 +25,8 @@ use measure::statistics::{Interval, median, median_interval, paired_difference, 
 /// 12.7.
 pub const PAIRS_MIN: usize = 3;
 
-/// Differences below this share do not count, however certain: they do not justify changing a host.
+/// Differences below this share do not count, even if they are certain, because they do not justify changing
+/// a host.
 pub const DIFFERENCE_MIN: f64 = 0.01;
 
 /// The result of a comparison.
@@ -109,7 +110,7 @@ impl fmt::Display for Quantity {
     }
 }
 
-/// Why a change was not shown to be better.
+/// A reason why a change was not shown to be better.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Shortfall {
@@ -133,7 +134,7 @@ pub enum Shortfall {
     NoGain,
 }
 
-/// Why the runs are inconclusive.
+/// The reason why the runs are inconclusive.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Void {
@@ -146,14 +147,14 @@ pub enum Void {
     },
     /// The runs differ in more than their label and seed.
     NotComparable {
-        /// What differs.
+        /// The difference.
         what: String,
     },
     /// Fewer than [`PAIRS_MIN`] pairs have two runs that count.
     TooFew {
         /// Pairs that count.
         pairs: usize,
-        /// Why the first void run does not count.
+        /// The reason why the first void run does not count.
         because: Option<String>,
     },
 }

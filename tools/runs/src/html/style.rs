@@ -1,8 +1,8 @@
-//! Distinguishes lines by colour, dash pattern and marker; any one of them is enough.
+//! Distinguishes lines by colour, dash pattern and marker, each of which is sufficient.
 
 use std::fmt::Write as _;
 
-/// How a configuration is drawn.
+/// The style in which a configuration is drawn.
 #[derive(Clone, Debug)]
 pub(super) struct SeriesStyle {
     pub(super) label: String,

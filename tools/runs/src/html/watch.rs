@@ -113,7 +113,7 @@ fn chart(page: &mut String, title: &str, lines: &[Line], points: &[WatchPoint], 
         let mut path = String::new();
         let mut before = false;
         for point in points {
-            // Leave a gap: no line across windows without requests.
+            // Leave a gap in the line where windows have no requests.
             let Some(value) = of(point) else {
                 before = false;
                 continue;
