@@ -1,5 +1,5 @@
-//! A cache of answers about the machine: hundreds of tests have the same needs, and most answers take the
-//! start of a program.
+//! A cache of answers about the machine: hundreds of tests have the same needs, and most answers require
+//! starting a program.
 
 use std::sync::{Mutex, PoisonError};
 

@@ -23,8 +23,7 @@ const CONNECTIONS: usize = 20;
 /// The number of requests that a connection sends before it waits for all their answers: it keeps the server
 /// busy while the client is not.
 const DEPTH: usize = 32;
-/// The niceness of both ends. How packets are delivered depends on when the server runs, and that must not
-/// depend on other load on this machine.
+/// The niceness of both ends, so that the delivery of packets does not depend on other load on this machine.
 const FIRST: i32 = -19;
 /// Maximum time for an answer.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -65,7 +64,7 @@ impl AskedServer {
         Ok(self)
     }
 
-    /// Requests this many keys per request, all of them missing, which keeps the server busier than its
+    /// Asks for this many keys per request, all of them missing, which keeps the server busier than its
     /// client.
     #[must_use]
     pub fn asked_for(mut self, keys: usize) -> Self {

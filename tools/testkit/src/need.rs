@@ -60,7 +60,7 @@ pub enum Need {
     Suspension,
     /// `napi-set` with `threaded`.
     ThreadPerNapi,
-    /// NAPI threads that poll continuously.
+    /// `threaded-busy`: NAPI threads that poll continuously.
     ThreadedBusy,
     /// Epolls that wait for events only: the patches in `kernel/epoll-event-busy-loop/`.
     EventsOnly,
@@ -113,7 +113,7 @@ pub enum Need {
     /// The emulated guest's igb NICs with a driver that supports ntuple rules only on newer chips, as in all
     /// other kernels.
     IgbWithoutRules,
-    /// A machine whose clock and sysctls a test may set: a guest.
+    /// A machine whose clock and sysctls a test may set, that is, a guest.
     OwnMachine,
     /// A kernel that enforces AppArmor's profiles, and the program that loads them.
     AppArmor,
@@ -249,7 +249,7 @@ pub fn test(
     }
 }
 
-/// A test whose figures other work on the machine can distort: it fails if it fails three times in a row.
+/// A test whose figures other work on the machine can distort. It fails only after three failed attempts.
 #[expect(clippy::print_stderr, reason = "the runner prints it if the test fails")]
 pub fn repeated(body: fn() -> Result<(), Failed>) -> impl FnOnce() -> Result<(), Failed> + Send + 'static {
     const ATTEMPTS: usize = 3;

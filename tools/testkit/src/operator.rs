@@ -15,8 +15,7 @@ use crate::fits::misfit;
 use crate::programs::netpolicy;
 use crate::scratch::Scratch;
 
-/// How long to wait for something that is about to happen: enough for a very busy machine, and for a failing
-/// test.
+/// How long to wait for something that is about to happen, long enough for a very busy machine.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// An operator. Dropping it removes the host and the journal.
@@ -93,8 +92,8 @@ impl Operator {
         command
     }
 
-    /// Makes `latency` set on the lab's veth what it sets on devices with interrupts: for tests of the
-    /// settings of a suspending mode, not of its benefit.
+    /// Makes `latency` set on the lab's veth what it sets on devices with interrupts. Tests use this to check
+    /// the settings of a suspending mode, not its benefit.
     pub fn means_what_it_does_on_a_nic(&self) -> Result<(), Failed> {
         let text = "[driver.veth.latency.delivery]\nvalue = \"suspend20\"\n\
                     [driver.veth.latency.reuseport]\nvalue = \"by-queue\"\n\
@@ -165,7 +164,7 @@ impl Operator {
         self.runs_as_nobody_after("mount -t sysfs sysfs /sys", arguments, code)
     }
 
-    /// Like [`Operator::runs_as_nobody`], with the `/sys` of this test's namespace: as under `nsenter --net`.
+    /// Like [`Operator::runs_as_nobody`], with the `/sys` of this test's namespace, as under `nsenter --net`.
     pub fn runs_as_nobody_with_our_sysfs(&self, arguments: &[&str], code: i32) -> Result<Said, Failed> {
         self.runs_as_nobody_after("true", arguments, code)
     }
@@ -234,8 +233,8 @@ impl Operator {
         self.observed(&Processes::None)
     }
 
-    /// Waits until the whole host has its former state. A server short of CPU time closes the connections of
-    /// departed clients late.
+    /// Waits until the whole host has its former state. A server that lacks CPU time closes the connections
+    /// of departed clients late.
     pub fn is_again(&self, before: &Host) -> Result<(), Failed> {
         let mut last = None;
         let same = || {
@@ -323,7 +322,7 @@ pub fn waited_for<T>(what: &str, look: impl FnMut() -> Result<Option<T>, Failed>
     waited(what, PATIENCE, look, less_often)
 }
 
-/// Like [`waited_for`], with a longer limit: as long as some guards take, and twice as long in case a busy
+/// Like [`waited_for`], with a longer limit, because some guards take that long, or twice as long if a busy
 /// machine leaves too few valid windows. Retries after errors, because the object may not exist yet.
 pub fn waited_long_for<T>(
     what: &str,

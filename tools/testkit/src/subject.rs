@@ -1,5 +1,5 @@
-//! Processes to be observed: this test binary in a role, a program of `programs/`, or one of the host's. Each
-//! is killed, by its pid, when its guard is dropped, even if the test fails.
+//! Processes to be observed: this test binary in a role, a program of `programs/`, or an installed one. Each
+//! is killed, by its pid, when its [`Subject`] is dropped, even if the test fails.
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -99,7 +99,8 @@ impl Drop for Subject {
     }
 }
 
-/// This binary in a role, started by its link in `/proc`, so that other users can start it, too.
+/// The command that starts this binary in a role, by its link in `/proc`, so that other users can start it,
+/// too.
 pub fn role_command(role: &str) -> Command {
     let mut command = Command::new("/proc/self/exe");
     command.env(ROLE, role);

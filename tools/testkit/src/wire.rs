@@ -75,8 +75,8 @@ impl Wire {
         Ok(wire)
     }
 
-    /// The settings that tests change of a NIC and its interrupts, as far as it has them, in the order of
-    /// restoring.
+    /// The settings of a NIC and its interrupts that tests change, as far as it has them, in the order in
+    /// which they are restored.
     fn settings(&self) -> Result<Vec<Setting>, Failed> {
         let host = self.observe()?;
         let near = host.device_named("near0").ok_or("near0 was not observed")?;
