@@ -23,7 +23,7 @@ const METRIC: &str = "cpu";
 const RATE: &str = "20K";
 const CONNECTIONS: &str = "128";
 
-/// The maximum response time of the winner: the other half of the goal.
+/// The maximum response time of the winner, the second half of the goal.
 const LIMIT: &str = "p99=2ms";
 
 /// The maximum duration of the comparison, in seconds.
@@ -58,7 +58,7 @@ pub(crate) fn other_work() -> Option<String> {
 /// Computes the load from the text of `/proc/loadavg`. The last minute includes the build, so the average of
 /// five minutes decides.
 fn too_busy(loadavg: &str, cpus: usize) -> Option<String> {
-    /// Per CPU.
+    /// The highest load average per CPU that does not affect the figures.
     const MOST: f64 = 1.5;
     let load: f64 = loadavg.split(' ').nth(1)?.parse().ok()?;
     let cpus = f64::from(u32::try_from(cpus).ok()?);

@@ -22,7 +22,7 @@ const PASSES_MAX: usize = 20;
 /// A run of tests. When it is dropped, what the run left behind is removed.
 pub(crate) struct Run {
     directory: PathBuf,
-    /// Sweeps when its standard input ends.
+    /// Cleans up when its standard input ends.
     sweeper: Child,
 }
 

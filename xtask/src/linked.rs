@@ -32,9 +32,9 @@ pub(crate) struct Component {
     pub(crate) version: String,
     /// An SPDX expression.
     pub(crate) licence: String,
-    /// The version, as in `Cargo.lock`.
+    /// The checksum in `Cargo.lock`.
     pub(crate) sha256: Option<String>,
-    /// A package URL, as CycloneDX has them.
+    /// The package URL, for CycloneDX.
     pub(crate) purl: String,
     /// The directory of a crate's sources.
     pub(crate) directory: PathBuf,

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use crate::shell::Result;
 
-/// The given options with their values, followed by other words.
+/// The given options with their values, and the words after them.
 #[derive(Debug, Default)]
 pub(crate) struct Options {
     given: Vec<(String, String)>,

@@ -100,7 +100,8 @@ pub(crate) fn read_line(line: &str) -> Option<(Verdict, &str)> {
     Some((verdict, name.trim()))
 }
 
-/// A test's name without the kind that libtest-mimic prefixes, and the reason in that kind for skipping it.
+/// A test's name without the prefix of libtest-mimic, and the reason for skipping the test that the prefix
+/// contains.
 pub(crate) fn name_and_reason(test: &str) -> (&str, &str) {
     match test.strip_prefix('[').and_then(|rest| rest.split_once("] ")) {
         Some((kind, name)) => (name.trim(), kind.strip_prefix("SKIPPED, ").unwrap_or(kind)),

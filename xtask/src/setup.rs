@@ -201,8 +201,8 @@ mod needs {
     use crate::files;
     use crate::guest::Skipped;
 
-    /// Programs that come with every Debian, with `iproute2`, or with the `systemd` that `systemd-container`
-    /// depends on.
+    /// Programs of every Debian system, of `iproute2`, or of the `systemd` that `systemd-container` depends
+    /// on.
     const COMES_WITH_OTHERS: &[&str] =
         &["bash", "chrt", "dash", "ldd", "nsenter", "renice", "script", "systemd-analyze", "tc", "unshare"];
 

@@ -35,7 +35,6 @@ pub(crate) fn run(command: &mut Command) -> Result {
     if status.success() { Ok(()) } else { Err(format!("{} ended with {status}", name(command))) }
 }
 
-/// Shows a command.
 pub(crate) fn show(command: &Command) {
     let words: Vec<_> = command.get_args().map(|word| word.to_string_lossy()).collect();
     eprintln!("+ {} {}", name(command), words.join(" "));

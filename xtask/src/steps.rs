@@ -27,7 +27,8 @@ impl Left {
     /// The time left in a step that has run for `elapsed` and has done this share of its work, and in the
     /// steps after it.
     ///
-    /// The record and the share done each predict the length of the step. The share counts for more the more is done.
+    /// The record and the share done each predict the length of the step. The more is done, the more the
+    /// share counts.
     pub(crate) fn after(self, elapsed: Duration, share: f64) -> Duration {
         let share = share.clamp(0.0, 1.0);
         let by_share = if share > 0.0 { elapsed.div_f64(share) } else { self.step };

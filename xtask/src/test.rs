@@ -36,7 +36,7 @@ const GUESTS: &str = "tests in guests";
 const SECOND_MACHINE: &str = "a guest as a second machine";
 const AGAIN: &str = "failed tests again, one at a time";
 
-/// The fuzzer's program, which is only linted here: a test replays its findings.
+/// The fuzzer's program, which is only linted here, because a test replays its findings.
 const FUZZER: &str = "netpolicy-fuzz/program";
 
 /// The maximum number of failed tests to repeat, one at a time. If more fail, the cause is not a lack of CPU.
@@ -45,7 +45,7 @@ const AGAIN_MAX: usize = 8;
 /// Selects tests that change the host: they need root, and run in separate namespaces.
 const CHANGES_HOST: &str = "binary(root)";
 
-/// Format, lints and documentation.
+/// Checks format, lints and documentation.
 pub(crate) fn check(_: &[String]) -> Result {
     format()?;
     lints()?;

@@ -19,15 +19,16 @@ use crate::tally::Tally;
 /// The guest's address, and the port of its `bench serve`.
 const SERVER: &str = "192.0.2.1:7100";
 
-/// What the guest runs. $1 is the number of queues, $2 the program `netpolicy`.
+/// The script that the guest runs. $1 is the number of queues, $2 the program `netpolicy`.
 const SERVE: &str = "ip addr add 192.0.2.1/24 dev virtio0 && ip link set virtio0 up && \
     ethtool -L virtio0 combined \"$1\" && \
     exec \"$2\" bench serve --listen 192.0.2.1:7100 --token /run/guest/token";
 
-/// What runs here, with the client as its arguments: `machine.sh` has created the bridge.
+/// The script that runs on this machine, with the client's command as its arguments. `machine.sh` has created
+/// the bridge.
 const CLIENT: &str = "ip link set lo up && ip addr add 192.0.2.2/24 dev joined && exec \"$@\"";
 
-/// The words with which `bench serve` says that it listens.
+/// The message of `bench serve` when it listens.
 const LISTENS: &str = "Waiting for clients";
 
 /// How many bytes of the token are random.
@@ -37,7 +38,7 @@ const TOKEN_BYTES: usize = 32;
 const SMOKE: &str = "memcached --mode base,suspend5000 --rate 300 --repeats 1 --seconds 2s --keys 100 \
     --connections 8 --threads 1 --sleep --json";
 
-/// How many times fewer interrupts an answer has to cost in the second run.
+/// An answer must cost this many times fewer interrupts in the second run.
 const FEWER: f64 = 10.0;
 
 /// Boots the guest and measures it.

@@ -26,7 +26,7 @@ const CONSOLE_TAIL: usize = 30;
 
 /// A kernel that can boot on this machine's files.
 pub(super) trait Guest {
-    /// The description, for people.
+    /// Describes the kernel to people.
     fn described(&self) -> String;
     /// The command that boots it; the console is its standard output.
     fn command(&self, run: &Run) -> Result<Command>;
@@ -56,9 +56,9 @@ pub(super) struct Order {
 pub(super) struct Client {
     /// The command and its arguments. The path of the token is added.
     pub(super) command: Vec<String>,
-    /// It starts when the guest's command has printed this to its standard error.
+    /// The client starts when the guest's command has printed this to its standard error.
     pub(super) waits_for: &'static str,
-    /// How many random bytes the token has, which both find in the guest's directory.
+    /// The number of random bytes in the token, which client and guest find in the guest's directory.
     pub(super) token_bytes: usize,
 }
 
@@ -79,7 +79,7 @@ pub(super) struct Run {
 pub(super) struct Ended {
     /// The command's exit code.
     pub(super) code: i32,
-    /// The time limit from starting the guest until the command starts.
+    /// The time from starting the guest until the command started.
     pub(super) booted_in: Duration,
 }
 
@@ -93,7 +93,8 @@ pub(super) fn execute(
     execute_with(cache, guest, order, None, received)
 }
 
-/// The same; with a client, the run ends with that, and has its exit code.
+/// Boots a guest and runs the command in it. With a client, the run ends when the client exits, with its exit
+/// code.
 pub(super) fn execute_with(
     cache: &Cache,
     guest: &dyn Guest,
@@ -113,7 +114,7 @@ pub(super) fn need_root() -> Result {
     Err("a guest runs on the host's files and has namespaces of its own: run this as root".to_owned())
 }
 
-/// Refuses to run any command of a guest without root.
+/// Boots the guest and waits until the client, or without a client the guest's command, has exited.
 fn watch(
     cache: &Cache,
     guest: &dyn Guest,

@@ -60,8 +60,8 @@ impl Cache {
         Ok(file)
     }
 
-    /// A failure, with a note if the disk is full: the messages of compilers and linkers about that scroll
-    /// away.
+    /// Adds a note to a failure if the disk is full, because the messages of compilers and linkers about that
+    /// scroll away.
     pub(crate) fn explained(&self, failed: &str) -> String {
         match self.free_mebibytes() {
             Some(free) => with_space_left(failed, &self.root, free),
@@ -76,8 +76,8 @@ impl Cache {
         said.lines().last()?.trim().parse().ok()
     }
 
-    /// An empty directory in which to create `name`, without remains of an interrupted run. The lock must be
-    /// held.
+    /// Creates an empty directory for `name`, without the remains of an interrupted run. The caller must hold
+    /// the lock.
     pub(crate) fn begin(&self, name: &str) -> Result<PathBuf> {
         let making = self.at("making").join(name);
         files::remove(&making)?;

@@ -20,8 +20,8 @@ pub(crate) enum Kind {
 pub(super) const TESTS_FAILED: i32 = 101;
 pub(super) const DIED: i32 = 2;
 
-/// Needs, as worded by tests and [`selftests`], that no machine of Debian 12 meets, that are no longer met
-/// once the distribution's source is newer, or that only the registries of Go and Python meet.
+/// Needs, as worded by tests and [`selftests`], that no machine with Debian 12 meets, that newer sources of
+/// the distribution do not meet, or whose programs come only from the registries of Go and Python.
 const UNAVOIDABLE: &[&str] = &[
     "needs varlinkctl",
     "needs helm",
@@ -49,7 +49,7 @@ pub(crate) struct Guests {
     pub(crate) unsteady: Vec<String>,
     /// Tests that no guest could run.
     pub(crate) skipped: Vec<Skipped>,
-    /// Why a guest could not be created, what happened to one that did not finish, and unlisted skips.
+    /// Failures of guests: reasons why a guest could not be created or did not finish, and unlisted skips.
     pub(crate) broken: Vec<String>,
 }
 
@@ -123,7 +123,7 @@ impl Guests {
 }
 
 impl Output {
-    /// Tests that the guest was to run and that have no verdict.
+    /// Those of these tests that have no verdict.
     pub(super) fn left(&self, names: &[String]) -> Vec<String> {
         let verdicts = self.lines.iter().filter_map(|line| read_line(line));
         let ran: BTreeSet<&str> = verdicts.map(|(_, test)| name_and_reason(test).0).collect();
@@ -137,12 +137,12 @@ impl Output {
 }
 
 impl Skipped {
-    /// The text for a test that this machine skips.
+    /// Formats a test that this machine skips.
     pub(crate) fn here(test: &str) -> Self {
         Self::by("this machine", test)
     }
 
-    /// The text for a test that a machine skips.
+    /// Formats a test that a machine skips.
     pub(crate) fn by(machine: &str, test: &str) -> Self {
         let (name, reason) = name_and_reason(test);
         Self { name: name.to_owned(), reasons: vec![(machine.to_owned(), reason.to_owned())] }

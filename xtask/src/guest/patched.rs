@@ -19,7 +19,7 @@ const CONFIG: &str = include_str!("../../../kernel/guest.config");
 /// The series, below the tree's root.
 const SERIES: &str = "kernel/epoll-event-busy-loop";
 
-/// Patches for tests only: they enable features of an emulated NIC that its driver restricts to newer ones.
+/// Patches for tests only, which enable features of an emulated NIC that its driver reserves for newer NICs.
 const FOR_TESTS: &str = "kernel/test-only";
 
 /// The space for the objects of a build, in MiB.

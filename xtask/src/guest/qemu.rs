@@ -49,7 +49,7 @@ struct Kernel {
 
 /// QEMU: the system's, or one unpacked in the cache.
 struct Emulator {
-    /// Where the emulator is unpacked; none for the system's.
+    /// The directory of an unpacked emulator; `None` for the system's.
     unpacked: Option<PathBuf>,
     version: String,
 }
@@ -305,8 +305,8 @@ fn first_root(cache: &Cache, apt: &Apt) -> Result<PathBuf> {
     Ok(cache.finish(&making, &first_root_name()?, &["initrd"])?.join("initrd"))
 }
 
-/// Pins each of the machine's CPUs to one of the host's. Otherwise, the host may run two half-idle ones on
-/// one CPU.
+/// Pins each of the machine's CPUs to one of the host's. Otherwise, the host may run two half-idle CPUs of
+/// the guest on one of its own.
 fn pin_cpus(process: u32) -> Result {
     let children = files::read(Path::new(&format!("/proc/{process}/task/{process}/children")))?;
     let status = files::read(Path::new("/proc/self/status"))?;

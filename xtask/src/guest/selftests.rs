@@ -28,7 +28,7 @@ pub(super) const TESTS: &[(&str, u64)] = &[
     ("epoll_wakeup_test", 66),
 ];
 
-/// Why a test that races threads in real time is skipped after it has lost twice.
+/// The reason for skipping a test that races threads in real time and has lost twice.
 pub(super) const LOST_RACE: &str = "needs CPUs that no other task uses: the test lost its race twice";
 
 /// Programs with one source file: its path below `tools/testing/selftests`, and the libraries to link.

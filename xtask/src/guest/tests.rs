@@ -21,7 +21,7 @@ const LIMIT: Duration = Duration::from_secs(35 * 60);
 /// The time limit of the test of [`smoke`].
 const SMOKE_LIMIT: Duration = Duration::from_secs(120);
 
-/// The guests for tests, in order of preference. Users have the first one.
+/// The guests for tests, in order of preference. Users run kernels like the first one.
 pub(super) const FOR_TESTS: [Kind; 2] = [Kind::Qemu, Kind::Patched];
 
 /// The test that `make test` runs in a guest: a policy is applied to a NIC with interrupts, and undone.

@@ -52,7 +52,6 @@ const DIRECTORIES: &[(&str, &str)] = &[
     ("packaging/monitoring", "share/netpolicy/monitoring"),
 ];
 
-/// The units.
 const UNITS: [&str; 2] = ["netpolicy.service", "netpolicy-attach.service"];
 
 /// Shells, and their directories of completions.

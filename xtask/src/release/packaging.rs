@@ -25,7 +25,7 @@ pub(crate) const VENDOR: &str = "the netpolicy developers";
 /// The version of the artefacts.
 #[derive(Clone, Debug)]
 pub(crate) struct Version {
-    /// The workspace's: `0.1.0`.
+    /// The workspace's version: `0.1.0`.
     pub(crate) number: String,
     /// The suffix of a pre-release.
     pub(crate) suffix: Option<String>,
@@ -57,7 +57,7 @@ impl Version {
         Ok(Self { number, suffix, epoch })
     }
 
-    /// In Debian's version order.
+    /// The version in Debian's form.
     pub(crate) fn debian(&self) -> String {
         match &self.suffix {
             Some(suffix) => format!("{}~{suffix}", self.number),
@@ -65,7 +65,7 @@ impl Version {
         }
     }
 
-    /// In RPM's form: version and release.
+    /// Version and release in RPM's form.
     pub(crate) fn rpm(&self) -> (String, String) {
         let release = self.suffix.as_ref().map_or("1".to_owned(), |suffix| format!("0.{suffix}"));
         (self.number.clone(), release)

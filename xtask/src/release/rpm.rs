@@ -86,7 +86,7 @@ pub(crate) fn pack(stage: &Stage, version: &Version, out: &Path, effort: Effort)
     Ok(made.into())
 }
 
-/// The rpm file attribute for a path.
+/// The attribute of a path in the spec's list of files.
 fn kind(file: &str) -> &'static str {
     match file {
         _ if file.starts_with("/usr/share/doc/netpolicy/copyright") => "%license ",

@@ -27,8 +27,8 @@ rpm: rpmbuild --rebuild. Both need Rust, clang and libbpf, and no network.";
 /// system's. Of its copy of libbpf, libbpf-sys includes headers.
 const UNUSED: [(&str, &[&str]); 1] = [("libbpf-sys", &["elfutils", "zlib"])];
 
-/// Suffixes of files that a source package must not contain: compiled files, and copies that `dh_clean`
-/// deletes.
+/// Suffixes of files that a source package must not contain: compiled files, and backup copies that
+/// `dh_clean` deletes.
 const REMOVED: [&str; 8] = ["a", "dll", "exe", "lib", "o", "orig", "so", "wasm"];
 
 /// The file in which cargo keeps the checksums of a vendored crate.

@@ -18,7 +18,7 @@ pub(crate) struct Licences {
     pub(crate) sbom: String,
 }
 
-/// Statically linked C libraries: the package with the archive, the linked component, and its licence.
+/// Statically linked C libraries: the package with the static library, the linked component, and its licence.
 const C_LIBRARIES: [(&str, &str, &str); 4] = [
     ("libc6-dev", "glibc", "LGPL-2.1-or-later"),
     ("libelf-dev", "elfutils (libelf)", "LGPL-3.0-or-later OR GPL-2.0-or-later"),

@@ -14,7 +14,6 @@ use crate::programs::{Verdict, read_line};
 use crate::shell::{self, Result};
 use crate::tally::Tally;
 
-/// The trials.
 const SCRIPT: &str = "packaging/trials/run.sh";
 
 /// The packages that a root needs for systemd and a lab with two network namespaces.
@@ -50,7 +49,7 @@ pub(crate) fn of_release(artefacts: &Artefacts, version: &Version) -> Result {
     }
 }
 
-/// Why containers cannot be started here.
+/// The reason why containers cannot be started here.
 fn unfit() -> Option<String> {
     if !shell::is_root() {
         return Some("needs root".to_owned());
