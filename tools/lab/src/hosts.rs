@@ -57,7 +57,6 @@ pub(crate) fn run(arguments: &LabArgs, context: &Context) -> Result<Exit, Fault>
     }
 }
 
-/// Waits for a signal.
 fn wait(context: &Context, signals: &mut Signals, server: &mut Memcached) -> Result<Exit, Fault> {
     context.console.say("Press Ctrl-C to end the lab and every process in it.");
     loop {

@@ -53,7 +53,7 @@ impl LabReport {
         }
     }
 
-    /// The same text for people.
+    /// Describes the lab to people.
     pub(crate) fn introduction(&self) -> String {
         let Self { server, client } = self;
         format!(

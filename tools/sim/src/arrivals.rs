@@ -22,7 +22,7 @@ pub(crate) struct Arrivals {
     sequence: u32,
 }
 
-/// The slots of one width.
+/// The slots of one width, which hold requests that are due later than those of narrower slots.
 #[derive(Clone, Debug)]
 struct Level {
     /// A bit for each slot that holds requests.

@@ -43,7 +43,7 @@ pub(crate) struct Sample {
     pub(crate) events: u64,
 }
 
-/// Per millisecond, rounded up. Kernel: `struct dim_stats`.
+/// Rates per millisecond, rounded up. Kernel: `struct dim_stats`.
 #[derive(Clone, Copy, Debug, Default)]
 struct Rates {
     packets: u64,

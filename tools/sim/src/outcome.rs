@@ -77,7 +77,7 @@ impl Outcome {
         1.0 - self.shares[Class::Idle as usize]
     }
 
-    /// Growth of the backlog in requests per second: far from zero, the server cannot keep up.
+    /// Growth of the backlog in requests per second. If it is far from zero, the server cannot keep up.
     #[expect(clippy::cast_precision_loss, reason = "counts below 2^53")]
     pub fn backlog_growth(&self) -> f64 {
         (self.backlog[1] as f64 - self.backlog[0] as f64) * 1e9 / self.window as f64

@@ -51,7 +51,6 @@ impl Slots {
         }
     }
 
-    /// The number of sources.
     pub(crate) const fn sources(self) -> usize {
         self.sources
     }
@@ -78,7 +77,6 @@ impl Slots {
         SourceId::new(self.client_threads_from + thread.index())
     }
 
-    /// The owner of a source.
     #[inline]
     pub(crate) const fn owner(self, source: SourceId) -> Owner {
         let number = source.index();

@@ -2,7 +2,7 @@
 
 use crate::ids::{ConnectionId, CpuId, NapiId, QueueId, ThreadId};
 
-/// How a CPU spends its time.
+/// The kinds of CPU time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
     /// In the application.

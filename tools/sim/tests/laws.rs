@@ -59,7 +59,7 @@ fn a_closed_loop_obeys_littles_law() {
         let keys = [("delivery.mode", mode), ("clients.load", "max"), ("clients.from-due", from_due)];
         let scenario = of(&keys);
         let outcome = run(&scenario, 1, length).expect("can be");
-        // The client takes half a microsecond between an answer and the next request.
+        // The client takes half a microsecond from an answer to the next request.
         let under_way = outcome.throughput() * (outcome.latency.mean() + 500.0) / 1e9;
         let connections = f64::from(scenario.clients.connections);
         assert!((under_way / connections - 1.0).abs() < 0.02, "{mode}: {under_way} of {connections}");
@@ -224,7 +224,8 @@ fn a_client_that_may_be_late_again_has_a_longer_tail() {
         let length = Length { warmup: 100_000_000, window: 100_000_000 };
         run(&of(&keys), 1, length).expect("can be").latency.per_mille(990)
     };
-    // One in six answers is late, so one in forty is late twice: more than the percentile excludes.
+    // One in six answers is late, and so one in forty is late twice, which is more than the percentile
+    // excludes.
     assert!(p99("1") > p99("0") + 30_000, "{} and {}", p99("1"), p99("0"));
 }
 

@@ -9,7 +9,6 @@ pub(crate) struct Element {
 }
 
 impl Element {
-    /// The number in an attribute.
     pub(crate) fn number(&self, attribute: &str) -> f64 {
         let found = self.attributes.iter().find(|(name, _)| name == attribute);
         let (_, value) = found.unwrap_or_else(|| panic!("{} has no {attribute}", self.name));

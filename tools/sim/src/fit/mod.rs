@@ -44,7 +44,7 @@ pub struct Fit {
     stage: Stage,
     proposed: Vec<Vec<f64>>,
     chance: Chance,
-    /// The seed of the next run, and how many more points and rounds may be proposed.
+    /// The seed of the next run, and the numbers of points and rounds that may still be proposed.
     seed: u64,
     left: usize,
     rounds: usize,
@@ -84,11 +84,11 @@ enum Stage {
 struct Slopes {
     /// For each parameter, the slope of each residual, in units per unit of the scale.
     by_parameter: Vec<Vec<f64>>,
-    /// For each parameter and residual, the variance of the slope.
+    /// For each parameter and residual, the variance of the estimated slope.
     doubts: Vec<Vec<f64>>,
 }
 
-/// Larger residuals are capped at this: surfaces cannot model points so far out.
+/// Larger residuals are capped at this value, because surfaces cannot model points so far out.
 const MISSED_MAX: f64 = 60.0;
 /// Half the width of the first box, on the scale: a third more or less.
 const REACH: f64 = 0.3;
@@ -111,7 +111,7 @@ const ROUNDS_MAX: usize = 10;
 const AROUND: usize = 4;
 const CENTRES: usize = 4;
 const CHECKS: (usize, usize) = (6, 8);
-/// In a larger round, one in this many points is a check.
+/// In a larger round, one in this many points checks the promising point.
 const CHECKED: usize = 7;
 /// With fewer points, nothing is fitted.
 const ROUND_MIN: usize = 6;

@@ -2,7 +2,7 @@
 
 use super::{Scenario, Waits};
 
-/// Why a scenario cannot be simulated.
+/// The error for a scenario that cannot be simulated.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{key}: {reason}")]
 pub struct Impossible {

@@ -83,7 +83,7 @@ pub struct Application {
     pub max_events: u32,
     /// Limit up to which `max_events` doubles whenever a call returned that many, as in libevent.
     pub max_events_limit: u32,
-    /// How its threads wait.
+    /// The way in which its threads wait for events.
     pub waits: Waits,
     /// Size of a request in bytes.
     pub request_bytes: u32,
@@ -91,7 +91,7 @@ pub struct Application {
     pub response_bytes: u32,
 }
 
-/// How an application's thread waits for events.
+/// The way in which an application's thread waits for events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Waits {
     /// Sleeps in `epoll_wait`.
@@ -131,11 +131,11 @@ pub struct Delivery {
     pub mode: DeliveryMode,
     /// The values.
     pub params: DeliveryParams,
-    /// Who runs the NAPI poll.
+    /// The context that runs the NAPI poll.
     pub processing: Processing,
 }
 
-/// Who runs the NAPI poll after an interrupt.
+/// The context that runs the NAPI poll after an interrupt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Processing {
     /// The softirq on the interrupted CPU.

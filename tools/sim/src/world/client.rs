@@ -118,8 +118,7 @@ impl<W: Watch> World<W> {
         }
     }
 
-    /// Draws how late a client reads an answer. A thread that is late with an answer may be late with it
-    /// repeatedly.
+    /// Draws how late a client reads an answer. A late answer may be delayed repeatedly.
     fn lateness(&mut self) -> u64 {
         let mut late = 0;
         let mut probability = self.slow_share;
@@ -137,7 +136,7 @@ impl<W: Watch> World<W> {
         late
     }
 
-    /// Requests that are already due but wait for the answer to an earlier one on their connection.
+    /// The number of requests that are due but wait for the answer to an earlier request on their connection.
     pub(crate) fn backlog(&self) -> u64 {
         if self.clients.gap == NEVER {
             return 0;

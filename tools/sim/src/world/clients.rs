@@ -8,7 +8,6 @@ use crate::index_vec::IndexVec;
 use crate::scenario::Scenario;
 use crate::wire::Link;
 
-/// All clients.
 #[derive(Clone, Debug)]
 pub(crate) struct Clients {
     pub(crate) connections: IndexVec<ConnectionId, Connection>,
@@ -61,12 +60,11 @@ impl Home {
     }
 }
 
-/// The clients' machine; it does not exist without threads.
+/// The clients' machine, which exists only with threads.
 #[derive(Clone, Debug)]
 pub(crate) struct ClientHost {
     pub(super) queues: IndexVec<ClientQueueId, ClientQueue>,
     pub(super) threads: IndexVec<ClientThreadId, ClientThread>,
-    /// Each connection's queue.
     pub(super) homes: IndexVec<ConnectionId, Compact<ClientQueueId>>,
     pub(super) moderation: Moderation,
 }
@@ -91,7 +89,6 @@ pub(super) struct ClientQueue {
     pub(super) deadline: u64,
 }
 
-/// A thread of the clients.
 #[derive(Clone, Debug)]
 pub(super) struct ClientThread {
     /// The epoll's ready list.

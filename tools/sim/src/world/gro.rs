@@ -22,7 +22,7 @@ impl<W: Watch> World<W> {
         }
         let before = self.list_grows(cpu);
         if before == 0 {
-            // The poll is over: flush its list.
+            // The poll is over, so flush its list.
             return self.list_goes(cpu, 0);
         }
         if self.cpus[cpu].list.goes {
@@ -32,7 +32,7 @@ impl<W: Watch> World<W> {
         true
     }
 
-    /// Takes packets from the ring, as far as budget and list allow, through the driver, GRO and IP. Returns
+    /// Takes packets from the ring through the driver, GRO and IP, as many as budget and list allow. Returns
     /// the cost.
     fn list_grows(&mut self, cpu: CpuId) -> u64 {
         let Poll { napi, mut work, budget, running } = self.cpus[cpu].poll;

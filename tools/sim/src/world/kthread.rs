@@ -16,7 +16,6 @@ use crate::scenario::Processing;
 use crate::watch::Watch;
 
 impl<W: Watch> World<W> {
-    /// Wakes the thread of a NAPI.
     pub(crate) fn wake_kthread(&mut self, napi: NapiId, waker: CpuId) {
         let task = self.slots.kthread(napi);
         if self.tasks[task].state == State::Sleeping {

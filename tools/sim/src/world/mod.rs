@@ -41,7 +41,7 @@ use parts::{Cpu, CpusByState, Napi, Queue, State, Step, Task, Thread, Topology, 
 use state::Spans;
 pub(crate) use state::{Tally, World};
 
-/// Frequent enough to follow the load, but rare enough to cost nothing.
+/// Length of a timer tick: short enough to follow the load, and long enough to cost nothing.
 const TICK: u64 = 1_000_000;
 
 impl<W: Watch> World<W> {
@@ -178,7 +178,7 @@ impl<W: Watch> World<W> {
             .tally
             .answered
             .saturating_sub(std::mem::replace(&mut self.tick_answered, self.tally.answered));
-        // Exponentially smoothed below, with a time constant of 20 ms.
+        // The rate of this tick, which is then smoothed exponentially with a time constant of 20 ms.
         let rate = answered as f64 * 1e9 / TICK as f64 / 1e6;
         let share = (self.slow_base + self.slow_load * rate).clamp(0.0, 1.0);
         self.slow_share += (share - self.slow_share) * 0.05;

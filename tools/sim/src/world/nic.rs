@@ -1,7 +1,7 @@
 //! The NIC: rings, interrupt moderation, transmit completions.
 //!
-//! Models mlx5: the RX and the TX completion queue of a channel share one interrupt and one NAPI; after an
-//! event, neither is armed until the NAPI completes. Kernel: 6.11,
+//! Models mlx5: the RX and the TX completion queue of a channel share one interrupt and one NAPI. After an
+//! interrupt, neither queue is armed until the NAPI completes. Kernel: 6.11,
 //! `drivers/net/ethernet/mellanox/mlx5/core/en_txrx.c` `mlx5e_napi_poll()`, `mlx5e_completion_event()`,
 //! `mlx5e_handle_rx_dim()`, `mlx5e_handle_tx_dim()`. Omitted: DMA and PCIe latency, compressed completions,
 //! the path for NAPIs away from their IRQ's CPU.

@@ -24,7 +24,6 @@ impl Packet {
     /// A pure ACK of any connection.
     pub(crate) const ACK: Self = Self(ConnectionId::new(u32::MAX as usize));
 
-    /// A connection's request.
     #[inline]
     pub(crate) const fn request(connection: ConnectionId) -> Self {
         Self(connection)
@@ -45,7 +44,7 @@ pub(crate) struct Queue {
     /// ACKs on their way to this queue, by arrival time.
     pub(super) acks: VecDeque<u64>,
     pub(super) next_arrival: u64,
-    /// Packets that have arrived and were not polled yet.
+    /// Packets that have arrived and have not been polled yet.
     pub(super) ring: VecDeque<Packet>,
     pub(super) ring_size: usize,
     pub(crate) irq_cpu: CpuId,
@@ -164,7 +163,7 @@ impl Queue {
 /// A NAPI; it has the same number as its queue.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Napi {
-    /// `NAPI_STATE_SCHED`: it is owned.
+    /// `NAPI_STATE_SCHED`: a context owns the NAPI.
     pub(crate) scheduled: bool,
     /// `NAPI_STATE_MISSED`: it was scheduled again while owned.
     pub(super) missed: bool,
@@ -272,7 +271,7 @@ pub(crate) fn list_length(kernel: KernelVersion) -> u32 {
 /// The activity of a CPU until its next event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Doing {
-    /// Nothing.
+    /// The CPU is idle.
     Idle,
     /// The CPU leaves the idle state.
     IdleExit,
@@ -280,7 +279,7 @@ pub(crate) enum Doing {
     SwitchIn,
     /// The CPU handles an interrupt.
     HardIrq,
-    /// In a driver's poll: at its start, or while packets are added to a list.
+    /// Runs a driver's poll: its start, or the part that adds packets to a list.
     Poll,
     /// Delivers packets of the list to their sockets; the field is the last of them.
     Packet(Packet),
@@ -335,7 +334,6 @@ impl Doing {
     }
 }
 
-/// A CPU.
 #[derive(Clone, Debug)]
 pub(crate) struct Cpu {
     pub(crate) doing: Doing,
@@ -486,7 +484,7 @@ pub(crate) struct CpusByState {
     pub(super) queued: CpuMask,
 }
 
-/// Why a running thread should move.
+/// A reason for a running thread to move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Occasion {
     /// The thread shares its CPU with a waiting kernel task.

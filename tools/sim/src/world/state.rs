@@ -13,7 +13,7 @@ use crate::math::exp;
 use crate::scenario::{Processing, Scenario, Waits, nanos};
 use crate::slots::Slots;
 
-/// The complete state.
+/// All of a run's state.
 #[derive(Debug)]
 pub(crate) struct World<W> {
     pub(crate) now: u64,
@@ -26,11 +26,11 @@ pub(crate) struct World<W> {
     pub(crate) list_length: u32,
     pub(crate) costs: Spans,
     pub(crate) cpus: IndexVec<CpuId, Cpu>,
-    /// Input of the balancing between groups.
+    /// The CPUs' recent utilisation, for the balancing between groups.
     pub(crate) uses: IndexVec<CpuId, Use>,
     pub(crate) queues: IndexVec<QueueId, Queue>,
     pub(crate) napis: IndexVec<NapiId, Napi>,
-    /// In the order of [`Slots`].
+    /// All tasks, in the order of [`Slots`].
     pub(crate) tasks: IndexVec<TaskId, Task>,
     pub(crate) threads: IndexVec<ThreadId, Thread>,
     pub(crate) fresh_workers: IndexVec<NapiId, bool>,
@@ -73,7 +73,7 @@ pub(crate) struct World<W> {
 pub(crate) struct Spans {
     pub(crate) client_rtt: u64,
     pub(crate) client_jitter: Varying,
-    /// In microseconds, because it is scaled by a draw.
+    /// Mean delay of a late answer, in microseconds, because a random draw scales it.
     pub(crate) client_slow: f64,
     pub(crate) client_request: Varying,
     pub(crate) client_slow_spread: f64,
@@ -116,13 +116,10 @@ pub(crate) struct Spans {
     pub(crate) smt_permille: u64,
     pub(crate) wake_pull: f64,
     pub(crate) remote_llc_permille: u64,
-    /// Per millisecond.
+    // Rates, per millisecond.
     pub(crate) group_moves: f64,
-    /// Per millisecond.
     pub(crate) thread_moves: f64,
-    /// Per millisecond.
     pub(crate) active_balance: f64,
-    /// Per millisecond.
     pub(crate) housekeeping: f64,
     pub(crate) housekeeping_span: u64,
     pub(crate) slice: u64,
