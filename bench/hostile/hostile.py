@@ -38,7 +38,7 @@ for client in clients: client.sendall(b'x')
 sys.stdin.read()
 """
 POLICY = '[service.theirs]\nmatch = { uid = 65534 }\npolicy = "latency"\ndelivery = "suspend20"\n'
-# Set once the namespaces are its own.
+# The variable that is set once this program runs in separate namespaces.
 INSIDE = "HOSTILE_INSIDE"
 PIPES = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
 

@@ -26,7 +26,7 @@ NETPOLICY = os.environ.get("NETPOLICY", os.path.join(HERE, "../../target/release
 ADDRESS, CLIENT = "192.0.2.1", "192.0.2.2"
 CELLS = [(c, r) for c in (1, 16, 128) for r in (1_000, 5_000, 20_000) if (c, r) != (1, 20_000)]
 PORTS = {"redis": 6379, "memcached": 11211, "nginx": 8080, "haproxy": 8081, "go": 8082, "node": 8083}
-# Fewer rounds show too little.
+# Minimum number of rounds for a result.
 ROUNDS_MIN = 4
 HTTP = "GET / HTTP/1.1\r\nHost: server\r\n\r\n"
 REQUESTS = {"redis": "PING\r\n", "memcached": "get absent\r\n"}

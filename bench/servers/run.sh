@@ -4,7 +4,7 @@
 #   bench/servers/run.sh OUT [SERVER...]      as root, on a quiet machine: 5 minutes for each server; OUT is a directory
 #
 # NETPOLICY, REPEATS, SECONDS_EACH, POLICIES, RATES and CONNECTIONS change what is run. Each cell's evidence becomes
-# OUT/SERVER-CONNECTIONS.json, which `netpolicy bench report` prints. A cell that is there is not run again.
+# OUT/SERVER-CONNECTIONS.json, which `netpolicy bench report` prints. A cell whose file exists is not run again.
 set -euo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
@@ -21,7 +21,7 @@ mkdir -p "$out"
 out=$(cd "$out" && pwd)
 [ $# -gt 0 ] || set -- redis memcached-1 memcached-4 nginx haproxy go node
 
-# What starts a server, and what it speaks. {address} and {port} are the bench's.
+# The command and the protocol of a server. The bench replaces {address} and {port}.
 start() {
     case $1 in
     redis) echo redis 6379 "redis-server --bind {address} --port {port} --protected-mode no --save '' --appendonly no" ;;
@@ -75,7 +75,7 @@ for server in "$@"; do
     for flows in $connections; do
         file=$out/$server-$flows.json
         [ ! -e "$file" ] || continue
-        # What it sustains here in closed loop without tuning. Rates beyond 80 % of it are left out.
+        # The rate that the server sustains here in closed loop without tuning. Rates above 80 % of it are omitted.
         bench --policy none --rate max --repeats 3 --json "$file.max" >/dev/null
         most=$(jq '[.. | .throughput? // empty] | sort | .[length / 2 | floor] | floor' "$file.max")
         loads=$((most * 6 / 10))
@@ -85,7 +85,7 @@ for server in "$@"; do
         echo "$server, $flows connections: $most requests/s in closed loop; $loads"
         bench --policy "$policies" --rate "$loads" --repeats "$repeats" --json "$file.new" >"$out/$server-$flows.txt" || {
             code=$?
-            # 1 is a missed gate or runs that do not count: they are in the table.
+            # Exit code 1 means a missed gate, or runs that do not count, which the table shows.
             [ "$code" = 1 ] || exit "$code"
         }
         mv "$file.new" "$file"

@@ -266,7 +266,7 @@ def judge(scenario, hosts, before, code, output):
     why = " ".join(stopped[1].split())
     odd = hosts[ODD].name
     wanted = {"quiet": "not-judged", "lost": "unknown"}.get(scenario, "beyond-limit")
-    # A busy machine may hide any figure: that stops the wave as well, and is told apart.
+    # On a busy machine, a guard of the first host may lack figures, which also stops the wave.
     first = hosts[0].name in why
     need(first or f"{odd} is " in why, f"{odd} is named")
     for at, host in enumerate(hosts):
@@ -276,7 +276,7 @@ def judge(scenario, hosts, before, code, output):
             need(files(at), f"{host.name}, of an earlier wave, keeps the policy")
         elif in_wave and not (at == ODD and scenario == "lost"):
             need(restored(at), f"{host.name} is restored")
-            # A daemon sets what `policy = "none"` means.
+            # A daemon keeps the settings of `policy = "none"` in force.
             need(scenario == "daemon" or not any(each["in_force"] for each in host.transactions()), f"{host.name} has nothing in force")
         else:
             need(restored(at, 1) and not host.transactions(), f"{host.name} is untouched")

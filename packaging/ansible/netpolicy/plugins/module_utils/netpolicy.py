@@ -39,7 +39,7 @@ class Netpolicy:
 
     def __init__(self, module):
         self.module = module
-        # What a failed task returns in addition.
+        # Additional results of a failed task.
         self.result = {}
         options = module.params
         self.command = [module.get_bin_path(options["executable"], required=True), "--output", "json"]

@@ -151,13 +151,14 @@ from ansible_collections.netpolicy.netpolicy.plugins.module_utils.netpolicy impo
     Netpolicy,
 )
 
-# Seconds in which a daemon notices changed files; it notices them at once.
+# Maximum time in seconds for a daemon to notice changed files; usually it notices them immediately.
 NOTICES_WITHIN = 20
 
-# Seconds between two looks at the daemon's status.
+# Interval in seconds for polling the daemon's status.
 LOOK_EVERY = 0.5
 
-# How much longer than a guard's time a verdict of the daemon may take, in seconds: it waits for its turn, and measures first.
+# How many seconds longer than a guard's time the daemon's verdict may take: the guard may have to wait for others, and
+# measures before the change.
 VERDICT_AFTER = 120
 
 
@@ -197,7 +198,7 @@ class Files:
                 os.remove(path)
             return
         os.makedirs(directory, mode=0o755, exist_ok=True)
-        # A hidden name without .toml: netpolicy does not read it before it is complete.
+        # A hidden name without .toml, so that netpolicy does not read the file before it is complete.
         descriptor, making = tempfile.mkstemp(dir=directory, prefix=".ansible-")
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             file.write(text)
@@ -253,7 +254,7 @@ class Task:
         self.files = Files(module)
         self.result = self.netpolicy.result
         self.result.update(changed=False, previous=self.files.before, transactions=[])
-        # Only a task that ends well shows differences.
+        # Only a successful task shows differences.
         self.diff = self.files.diff()
 
     def done(self, ruling, **more):
@@ -267,13 +268,13 @@ class Task:
         self.module.fail_json(msg=msg, **self.result)
 
     def apply(self):
-        """Puts the files in force."""
+        """Brings the files into force."""
         options = self.module.params
         copy = self.files.as_wanted()
         dirs = self.files.dirs(copy)
-        # Also checks the files, before anything is written.
+        # This also checks the files before anything is written.
         changes = self.netpolicy.plan(dirs)
-        # Reasons name the files' later place.
+        # Reasons name the files' final paths.
         for change in changes:
             because = change["because"]
             because["source"] = because["source"].replace(copy, self.files.dir)
