@@ -21,18 +21,12 @@ pub(crate) const WAITS: &str = "search-waits";
 
 /// The findings of the goal search: the name and the description of each rule.
 pub const SEARCH_RULES: &[(&str, &str)] = &[
-    (
-        FOUND,
-        "A mode from the policy's ladder is in force, because it was better for the goal on the service's traffic.",
-    ),
+    (FOUND, "A mode from the policy's ladder is in force, because it was better for the goal."),
     (
         EXHAUSTED,
         "The goal is missed, and no mode of the ladder is left to try; the evidence has the result of each.",
     ),
-    (
-        WAITS,
-        "The goal is missed, and nothing can be tried now, because today's limit is reached or for the reason in the evidence.",
-    ),
+    (WAITS, "The goal is missed, and nothing can be tried now, for the reason in the evidence."),
 ];
 
 /// The delay before a service is checked again if nothing could be tried.

@@ -23,13 +23,10 @@ pub const PROOF_RULES: &[(&str, &str)] = &[
         REVERSED,
         "The policy worsens a quantity that it is meant to improve, according to the last pairs of the proof.",
     ),
-    (
-        ROLLED_BACK,
-        "The daemon has rolled a policy back, because its proof showed that it harms (`on_reversed = \"rollback\"`).",
-    ),
+    (ROLLED_BACK, "The daemon has rolled a policy back, because its proof showed that it harms."),
     (
         NO_EFFECT,
-        "The policy changes the quantities that it is meant to improve by less than 5 %, according to the last pairs of the proof; it may be removed.",
+        "The policy changes the quantities that it is meant to improve by less than 5 %, according to the last pairs of the proof.",
     ),
     (WAITS, "The policy cannot be withdrawn for the proof at present, for the reason in the evidence."),
 ];

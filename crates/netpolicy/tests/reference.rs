@@ -56,37 +56,54 @@ fn settings() -> String {
     let mut listed_meanings = BTreeSet::new();
     for (family, table) in families {
         let _ = writeln!(page, "## {family}");
-        let mut interface = None;
-        for facts in table {
-            if interface.replace(facts.interface) != Some(facts.interface) {
-                let _ = writeln!(page, "\nWritten by {}:\n", cell(&facts.interface.to_string()));
+        let mut repeated = Vec::new();
+        for group in table.chunk_by(|one, next| one.interface == next.interface) {
+            // Details that all settings of an interface have are printed once.
+            let since = group[0].since;
+            let since = group.iter().all(|facts| facts.since == since).then(|| since.to_string());
+            let key =
+                group.iter().all(|facts| key_of(facts).as_deref() == Some("key")).then(|| "key".to_owned());
+            let common = [since.clone(), key.clone()].into_iter().flatten().collect::<Vec<_>>();
+            let common = if common.is_empty() { String::new() } else { format!(" ({})", common.join("; ")) };
+            let _ = writeln!(page, "\nWritten by {}{common}:\n", cell(&group[0].interface.to_string()));
+            for facts in group {
+                let disruption = match facts.disruption {
+                    Disruption::None => "",
+                    Disruption::QueueReset => " †",
+                    Disruption::LinkDown => " ‡",
+                };
+                // The meaning of a setting that devices and queues have is printed only once.
+                let mut meaning = cell(&facts.meaning());
+                if !listed_meanings.insert((facts.name, meaning.clone())) {
+                    repeated.push(format!("`{}`", cell(facts.name)));
+                    continue;
+                }
+                if let Some(values) = facts.irreversible {
+                    meaning += &format!(" Not written back: {values}.");
+                }
+                let values = facts.values().replace(" to ", "–").replace(" or ", "/");
+                let own_since = since.is_none().then(|| facts.since.to_string());
+                let own_key = if key.is_none() { key_of(facts) } else { None };
+                let details = [Some(values), own_since, own_key];
+                let details = details.into_iter().flatten().filter(|text| !text.is_empty());
+                let details = details.collect::<Vec<_>>().join("; ");
+                let details = if details.is_empty() { details } else { format!(" ({details})") };
+                let _ = writeln!(page, "- `{}`{disruption}{details}: {}", cell(facts.name), cell(&meaning));
             }
-            let disruption = match facts.disruption {
-                Disruption::None => "",
-                Disruption::QueueReset => " †",
-                Disruption::LinkDown => " ‡",
-            };
-            let key = facts.key.map(|key| match key.strip_prefix("settings.") {
-                Some(name) if name == facts.name => "key".to_owned(),
-                _ => format!("key `{key}`"),
-            });
-            let values = facts.values().replace(" to ", "–").replace(" or ", "/");
-            let details = [Some(values), Some(facts.since.to_string()), key];
-            let details = details.into_iter().flatten().filter(|text| !text.is_empty()).collect::<Vec<_>>();
-            // Print the meaning only once for a setting of both devices and queues.
-            let mut meaning = cell(&facts.meaning());
-            if !listed_meanings.insert((facts.name, meaning.clone())) {
-                meaning = "as above.".to_owned();
-            }
-            if let Some(values) = facts.irreversible {
-                meaning += &format!(" Not written back: {values}.");
-            }
-            let (name, details) = (cell(facts.name), details.join("; "));
-            let _ = writeln!(page, "- `{name}`{disruption} ({details}): {}", cell(&meaning));
+        }
+        if !repeated.is_empty() {
+            let _ = writeln!(page, "- as for the device: {}", repeated.join(", "));
         }
         page.push('\n');
     }
     page
+}
+
+/// The key of a setting in policy files: `key` if it has the setting's name.
+fn key_of(facts: &Facts) -> Option<String> {
+    let key = facts.key?;
+    let named = key.strip_prefix("settings.") == Some(facts.name);
+    Some(if named { "key".to_owned() } else { format!("key `{key}`") })
 }
 
 fn keys() -> String {

@@ -53,7 +53,8 @@ fn parameters() -> String {
     let default = Costs::default();
     for Parameter { name, unit, meaning, .. } in Costs::PARAMETERS {
         let value = default.get(name).unwrap_or_else(|| panic!("{name} has no default"));
-        let _ = writeln!(page, "- `{name}` {value} {unit}: {}", cell(meaning));
+        let unit = if *unit == "us" { String::new() } else { format!(" {unit}") };
+        let _ = writeln!(page, "- `{name}` {value}{unit}: {}", cell(meaning));
     }
     page
 }
@@ -116,7 +117,6 @@ fn with_tools(command: clap::Command) -> clap::Command {
     })
 }
 
-/// The commands of the tools.
 fn of_tools() -> Vec<clap::Command> {
     tc::commands().into_iter().chain(lab::commands()).collect()
 }
@@ -175,15 +175,10 @@ fn describe(
     let usage = usage.trim_start_matches("Usage: ").split_whitespace().collect::<Vec<_>>().join(" ");
     let _ = writeln!(page, "## `{name}`\n\n{about}\n");
     if is_tool {
-        let _ = writeln!(page, "`{name} NAME --help` describes each of these, and its options:\n");
         let below =
             command.get_subcommands().filter(|below| !below.is_hide_set() && below.get_name() != "help");
-        list(
-            page,
-            &below
-                .map(|below| format!("- `{}`: {}", below.get_name(), sentence(below.get_about())))
-                .collect::<Vec<_>>(),
-        );
+        let names: Vec<String> = below.map(|below| format!("`{}`", below.get_name())).collect();
+        let _ = writeln!(page, "`{name} NAME --help` describes each of these: {}.\n", names.join(", "));
         return;
     }
     // The list below has the arguments; the usage also shows which options are required.
@@ -203,7 +198,7 @@ fn describe(
         })
         .collect();
     if !above.is_empty() {
-        let _ = writeln!(page, "Also, described above: {}.\n", above.join(", "));
+        let _ = writeln!(page, "Also {}.\n", above.join(", "));
     }
     let known: BTreeSet<String> =
         known.iter().cloned().chain(command.get_arguments().map(|arg| arg.get_id().to_string())).collect();

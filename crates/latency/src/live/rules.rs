@@ -2,40 +2,16 @@
 
 /// The findings: name and meaning.
 pub const RULES: &[(&str, &str)] = &[
-    (
-        "live-goal-missed",
-        "A `goal` of the policy files is missed: the percentile's whole interval is beyond it.",
-    ),
+    ("live-goal-missed", "A `goal` is missed: the percentile's whole interval is beyond it."),
     ("live-goal-met", "A `goal` is met: the percentile's whole interval is within it."),
-    (
-        "live-mostly-ring",
-        "More than 60 % of a request's time is the wait in the NIC's ring: packet delivery dominates.",
-    ),
-    (
-        "live-mostly-wakeup",
-        "More than 60 % of a request's time is the wait until the service reads it: the service is busy, or has no CPU.",
-    ),
-    (
-        "live-mostly-service",
-        "More than 60 % of a request's time is spent in the application: no delivery policy helps.",
-    ),
-    ("live-loss", "At least 0.1 % of the segments that a service sends are lost, which delays its answers."),
-    (
-        "live-out-of-order",
-        "At least 0.1 % of the segments that a service receives arrive out of order, which delays requests.",
-    ),
-    (
-        "live-loss-differs",
-        "The network lost more with one candidate than with another: those rounds are void, or there is no verdict.",
-    ),
-    (
-        "live-window-closed",
-        "More than 1 % of reads found the service's receive window closed: it reads too slowly.",
-    ),
-    (
-        "live-clients-full",
-        "Answers wait for the receive windows of more than 5 % of the connections, because clients read too slowly.",
-    ),
+    ("live-mostly-ring", "More than 60 % of a request's time is the wait in the NIC's ring."),
+    ("live-mostly-wakeup", "More than 60 % of a request's time is the wait until the service reads it."),
+    ("live-mostly-service", "More than 60 % of a request's time is spent in the application."),
+    ("live-loss", "At least 0.1 % of the segments that a service sends are lost."),
+    ("live-out-of-order", "At least 0.1 % of the segments that a service receives arrive out of order."),
+    ("live-loss-differs", "The network lost more with one candidate than with another."),
+    ("live-window-closed", "More than 1 % of reads found the service's receive window closed."),
+    ("live-clients-full", "Answers wait for the receive windows of more than 5 % of the connections."),
     ("live-new-connections", "There are more than 0.1 new connections for each request."),
     ("live-queue-slow", "The median response time of one queue is more than twice that of all others."),
     ("live-worker-slow", "The median response time of one thread is more than twice that of all others."),
@@ -47,11 +23,8 @@ pub const RULES: &[(&str, &str)] = &[
         "live-answers-unseen",
         "More than 1 % of exchanges were answered on a path that no BPF program observes.",
     ),
-    (
-        "policy-expected",
-        "No policy is in force for a service; shows the expected effect of each policy, from recorded comparisons of services with a similar load.",
-    ),
-    ("live-mptcp", "Connections use MPTCP, whose answers cannot be observed: they are not measured."),
+    ("policy-expected", "No policy is in force for a service; shows the expected effect of each policy."),
+    ("live-mptcp", "Connections use MPTCP, whose answers cannot be observed."),
     ("live-rps", "Receive packet steering is on: packets wait for another CPU between NAPI and TCP."),
     ("live-steered", "Packets changed CPUs between NAPI and TCP: their wait in between is unknown."),
     ("live-no-napi", "Packets have no NAPI id, as over loopback: their wait in a ring is unknown."),
@@ -67,33 +40,24 @@ pub const RULES: &[(&str, &str)] = &[
     ("live-estimators-disagree", "Estimates U and C differ by more than 30 us and 30 %."),
     (
         "live-stamps-disagree",
-        "The clients' timestamps and the polls disagree about response times: requests wait before the ring, or a clock is being slewed.",
+        "Estimate T and the polls disagree: requests wait before the ring, or a clock is being slewed.",
     ),
     ("live-threaded", "A kernel thread polls, so p99 is a lower bound."),
     ("live-ksoftirqd", "ksoftirqd polls, and how long packets waited until it ran is unknown."),
     ("live-arrivals-unseen", "More than 1 % of requests arrived unobserved by any BPF program."),
     ("live-polls-lost", "Requests are answered so late that their poll records were overwritten."),
-    (
-        "live-events-lost",
-        "More than 1 % of events interrupted the BPF program that counts them, and were not counted.",
-    ),
+    ("live-events-lost", "More than 1 % of events interrupted the BPF program that counts them."),
     ("live-unsolicited", "More than 5 % of sends are not answers but, for example, pushes or subscriptions."),
     (
         "live-pipelined",
-        "More than eight requests are outstanding on a connection: further requests are timed together with an earlier one.",
+        "More than eight requests are outstanding on a connection: further ones are timed together with an earlier one.",
     ),
     ("live-connections", "There are more connections than can be measured."),
     ("live-few-requests", "There are too few requests for a percentile."),
     ("live-answers-late", "Linux before 6.16: answers are recorded 10 to 25 us late."),
     ("live-nothing-arrived", "No request arrived."),
-    (
-        "live-datagrams-unpaired",
-        "More than 1 % of the datagrams are not paired with answers: the service speaks QUIC, or does not answer each datagram with one.",
-    ),
-    (
-        "live-datagrams-dropped",
-        "At least 0.1 % of the datagrams did not fit into a socket's buffer: these requests stay unanswered.",
-    ),
+    ("live-datagrams-unpaired", "More than 1 % of the datagrams are not paired with answers, as with QUIC."),
+    ("live-datagrams-dropped", "At least 0.1 % of the datagrams did not fit into a socket's buffer."),
     (
         "live-unanswered",
         "More than 1 % of the datagrams had been waiting for an answer for at least 10 ms when their window ended.",

@@ -14,7 +14,7 @@ use super::rule::{Causes, DoctorRule, Found};
 pub(super) const RULES: &[DoctorRule] = &[
     DoctorRule {
         id: "epoll-mixes-napis",
-        doc: "One epoll watches connections of several NAPIs: it polls only one at a time, so the others do not stay suspended.",
+        doc: "One epoll watches connections of several NAPIs: only one of them stays suspended.",
         find: epoll_mixes_napis,
     },
     DoctorRule {

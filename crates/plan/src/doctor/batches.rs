@@ -16,12 +16,12 @@ use super::rule::{Causes, DoctorRule, Found};
 pub(super) const RULES: &[DoctorRule] = &[
     DoctorRule {
         id: "suspension-shorter-than-batch",
-        doc: "irq-suspend-timeout ends while the application still handles the events of one epoll_wait: the timer polls, and interrupts return, in the middle of a batch.",
+        doc: "irq-suspend-timeout ends while the application still handles the events of one epoll_wait.",
         find: shorter_than_batch,
     },
     DoctorRule {
         id: "suspension-longer-than-needed",
-        doc: "irq-suspend-timeout is many times longer than the application's longest batch: if the application stalls, packets wait for that long.",
+        doc: "irq-suspend-timeout is many times longer than the application's longest batch.",
         find: longer_than_needed,
     },
 ];

@@ -17,17 +17,17 @@ pub(super) const RULES: &[DoctorRule] = &[
     },
     DoctorRule {
         id: "irq-inferred",
-        doc: "The driver does not report the interrupts of its queues: they were found by name or order, and are pinned only if allowed.",
+        doc: "The driver does not report the interrupts of its queues: they were inferred, and are pinned only if allowed.",
         find: irq_inferred,
     },
     DoctorRule {
         id: "driver-forgets-napi",
-        doc: "According to its source, the driver does not restore NAPI settings when it recreates its queues.",
+        doc: "According to its source, the driver forgets NAPI settings when it recreates its queues.",
         find: driver_forgets_napi,
     },
     DoctorRule {
         id: "driver-forgets-affinity",
-        doc: "According to its source, the driver does not preserve interrupt affinity when it requests its interrupts again.",
+        doc: "According to its source, the driver forgets interrupt affinity when it requests its interrupts again.",
         find: driver_forgets_affinity,
     },
     DoctorRule {
@@ -37,7 +37,7 @@ pub(super) const RULES: &[DoctorRule] = &[
     },
     DoctorRule {
         id: "ring-shorter-than-suspension",
-        doc: "At the observed rate, the ring fills up before irq-suspend-timeout expires: an application that stalls loses packets.",
+        doc: "At the observed rate, the ring fills up before irq-suspend-timeout expires.",
         find: ring_shorter_than_suspension,
     },
     DoctorRule {

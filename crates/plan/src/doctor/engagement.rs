@@ -42,17 +42,17 @@ const TIMER_POLLS_PER_PACKET_MAX: u64 = 2;
 pub(super) const RULES: &[DoctorRule] = &[
     DoctorRule {
         id: "engaged",
-        doc: "Suspension is set and engaged: the application delivers its own packets.",
+        doc: "Suspension is set and engaged: the application delivers its packets.",
         find: |case, causes| all(case, causes, Verdict::Engaged),
     },
     DoctorRule {
         id: "partly-engaged",
-        doc: "Suspension is set and partly engaged: softirq still delivers many of the packets.",
+        doc: "Suspension is set, and softirq still delivers many of the packets.",
         find: |case, causes| all(case, causes, Verdict::Partly),
     },
     DoctorRule {
         id: "idle",
-        doc: "Suspension is set, and the application finishes before the next packets arrive: deferral delivers them, as it should. Or a mode is set and no packet arrived, so engagement cannot be observed.",
+        doc: "Suspension is set, and the application finishes before the next packets arrive; or a mode is set and no packet arrived.",
         find: |case, causes| all(case, causes, Verdict::Idle),
     },
     DoctorRule {
@@ -77,17 +77,17 @@ pub(super) const RULES: &[DoctorRule] = &[
     },
     DoctorRule {
         id: "busy-polled",
-        doc: "Epolls busy-poll without suspension; shows the share of packets that the application delivered.",
+        doc: "Epolls busy-poll without suspension; shows the application's share of the packets.",
         find: |case, causes| all(case, causes, Verdict::BusyPolled),
     },
     DoctorRule {
         id: "kthread-polls",
-        doc: "A kernel thread polls the NAPI, as set; shows the share of packets that it delivered.",
+        doc: "A kernel thread polls the NAPI, as set; shows its share of the packets.",
         find: |case, causes| all(case, causes, Verdict::Threaded),
     },
     DoctorRule {
         id: "kthread-does-not-poll",
-        doc: "A kernel thread should poll the NAPI, but softirq delivers the packets.",
+        doc: "A kernel thread should poll the NAPI, but softirq does.",
         find: |case, causes| all(case, causes, Verdict::NotThreaded),
     },
     DoctorRule {

@@ -12,12 +12,12 @@ use super::rule::{Causes, DoctorRule, Found};
 pub(super) const RULES: &[DoctorRule] = &[
     DoctorRule {
         id: "queue-held",
-        doc: "A lease, a memory provider or an AF_XDP socket holds a queue: changes that would take it away are refused.",
+        doc: "A lease, a memory provider or an AF_XDP socket holds a queue.",
         find: queue_held,
     },
     DoctorRule {
         id: "provider-in-rss",
-        doc: "The receive hash sends packets to a queue whose memory belongs to another program: ordinary packets are lost there.",
+        doc: "The receive hash sends packets to a queue whose memory belongs to another program, where they are lost.",
         find: provider_in_rss,
     },
 ];

@@ -25,7 +25,7 @@ pub(super) const RULES: &[DoctorRule] = &[
     },
     DoctorRule {
         id: "sched-ext",
-        doc: "A BPF scheduler (sched_ext) schedules threads that are not real-time: it ignores slices, and may ignore clamps.",
+        doc: "A BPF scheduler (sched_ext) ignores slices, and may ignore clamps.",
         find: bpf_scheduler,
     },
 ];

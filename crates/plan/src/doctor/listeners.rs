@@ -13,12 +13,12 @@ use super::rule::{Causes, DoctorRule, Found};
 pub(super) const RULES: &[DoctorRule] = &[
     DoctorRule {
         id: "listeners-mix-queues",
-        doc: "The kernel's hash gives workers that listen on one address connections of several queues: none of their epolls polls all of them.",
+        doc: "The kernel's hash gives workers that listen on one address connections of several queues.",
         find: mix_queues,
     },
     DoctorRule {
         id: "listeners-chosen-by-another",
-        doc: "Another program's BPF program chooses the listener of a connection; netpolicy leaves it unchanged.",
+        doc: "Another program's BPF program chooses the listener of a connection.",
         find: chosen_by_another,
     },
 ];

@@ -18,7 +18,7 @@ pub(super) const RULES: &[DoctorRule] = &[
     },
     DoctorRule {
         id: "suspension-without-deferral",
-        doc: "irq-suspend-timeout is set while defer-hard-irqs or gro-flush-timeout is 0: the IRQ is enabled again at every epoll_wait.",
+        doc: "irq-suspend-timeout is set while defer-hard-irqs or gro-flush-timeout is 0: every epoll_wait enables the IRQ again.",
         find: suspension_without_deferral,
     },
     DoctorRule {
@@ -28,7 +28,7 @@ pub(super) const RULES: &[DoctorRule] = &[
     },
     DoctorRule {
         id: "irq-suspend-zero",
-        doc: "irq-suspend-timeout is 0 although epolls prefer busy polling, so they busy-poll without suspending IRQs.",
+        doc: "irq-suspend-timeout is 0 although epolls prefer busy polling: they suspend no IRQ.",
         find: irq_suspend_zero,
     },
     DoctorRule {
@@ -48,7 +48,7 @@ pub(super) const RULES: &[DoctorRule] = &[
     },
     DoctorRule {
         id: "busy-poll-everywhere",
-        doc: "net.core.busy_poll makes every epoll of the host without its own busy_poll_usecs busy-poll, as well as poll and select.",
+        doc: "net.core.busy_poll makes poll, select and every epoll without its own busy_poll_usecs busy-poll, on the whole host.",
         find: busy_poll_everywhere,
     },
     DoctorRule {

@@ -10,7 +10,7 @@ use super::rule::{Causes, DoctorRule, Found};
 /// The rules of this family. They apply only if no earlier family has found a cause.
 pub(super) const RULES: &[DoctorRule] = &[DoctorRule {
     id: "timer-before-application",
-    doc: "gro-flush-timeout expires before the application gets a CPU: the timer delivers what the application would have polled.",
+    doc: "gro-flush-timeout expires before the application gets a CPU.",
     find: timer_before_application,
 }];
 

@@ -17,12 +17,12 @@ pub(super) const RULES: &[DoctorRule] = &[
     },
     DoctorRule {
         id: "veth-without-napi",
-        doc: "A veth under load delivers through the per-CPU backlog, because it has no NAPI or its sender has TSO on: no delivery policy affects its packets.",
+        doc: "A veth under load has no NAPI, or its sender has TSO on: no delivery policy affects its packets.",
         find: veth_without_napi,
     },
     DoctorRule {
         id: "rps-on",
-        doc: "Receive packet steering forwards the queue's packets to other CPUs, whose softirqs do the work again.",
+        doc: "Receive packet steering forwards the queue's packets to other CPUs.",
         find: rps_on,
     },
     DoctorRule {
@@ -32,7 +32,7 @@ pub(super) const RULES: &[DoctorRule] = &[
     },
     DoctorRule {
         id: "napi-not-here",
-        doc: "Connections have the id of a NAPI that no observed device has: the NAPI was replaced by a reset, or is in another namespace.",
+        doc: "Connections have the id of a NAPI that was replaced by a reset, or is in another namespace.",
         find: napi_not_here,
     },
     DoctorRule {

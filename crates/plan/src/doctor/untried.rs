@@ -27,7 +27,7 @@ pub(super) const RULES: &[DoctorRule] = &[
     },
     DoctorRule {
         id: "policy-untried",
-        doc: "A process receives on queues without settings: a comparison on its own traffic shows whether a policy helps.",
+        doc: "A process receives on queues without settings.",
         find: policy_untried,
     },
 ];

@@ -47,7 +47,7 @@ pub enum Takes {
     Word(fn(&mut Scenario, &str) -> Result<(), String>),
 }
 
-/// Why a value was refused.
+/// The error for a refused key or value.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
     /// There is no such key.
@@ -66,33 +66,33 @@ const fn whole(min: u32, max: u32, set: fn(&mut Scenario, u32)) -> Takes {
 pub const KEYS: &[Key] = &[
     Key {
         path: "hardware.cpus",
-        meaning: "the number of CPUs for IRQs and threads",
+        meaning: "CPUs for IRQs and threads",
         takes: whole(1, CPUS_MAX, |s, n| s.hardware.cpus = n),
     },
     Key {
         path: "hardware.llc-cpus",
-        meaning: "the number of CPUs that share a last-level cache",
+        meaning: "CPUs that share a last-level cache",
         takes: whole(1, CPUS_MAX, |s, n| s.hardware.llc_cpus = n),
     },
     Key {
         path: "hardware.smt",
-        meaning: "whether CPUs n and n + cpus/2 are hyper-threads of one core; two busy ones slow each other by `costs.smt-slowdown`",
+        meaning: "whether CPUs n and n + cpus/2 are hyper-threads of one core",
         takes: Takes::Switch(|s, b| s.hardware.smt = b),
     },
     Key {
         path: "hardware.node-cpus",
-        meaning: "the number of CPUs of a NUMA node",
+        meaning: "CPUs of a NUMA node",
         takes: whole(1, CPUS_MAX, |s, n| s.hardware.node_cpus = n),
     },
     Key {
         path: "hardware.node-distance",
-        meaning: "distance between nodes, 20 by default (`REMOTE_DISTANCE`); 10 means local, and is refused if there are several nodes",
+        meaning: "distance between nodes; above 10 if there are several",
         takes: whole(10, 255, |s, n| s.hardware.node_distance = n),
     },
     Key { path: "hardware.queues", meaning: "RX queues", takes: whole(1, 256, |s, n| s.hardware.queues = n) },
     Key {
         path: "hardware.ring",
-        meaning: "the number of descriptors of an RX ring",
+        meaning: "descriptors of an RX ring",
         takes: whole(1, 65_536, |s, n| s.hardware.ring = n),
     },
     Key {
@@ -127,22 +127,18 @@ pub const KEYS: &[Key] = &[
     },
     Key {
         path: "hardware.frame-bytes",
-        meaning: "bytes of a message in one frame, of which polls take 64",
+        meaning: "bytes of a message in one frame",
         takes: whole(64, 16_777_216, |s, n| s.hardware.frame_bytes = n),
     },
     Key {
         path: "hardware.link-gbps",
-        meaning: "bandwidth of the link, which answers share; a request occupies the link for its own time and never waits for another request",
+        meaning: "bandwidth of the link; answers share it, requests never wait for each other",
         takes: Takes::Number { min: 0.01, max: 10_000.0, set: |s, n| s.hardware.link_gbps = n },
     },
-    Key {
-        path: "hardware.kernel",
-        meaning: "kernel version whose behaviour is followed",
-        takes: Takes::Word(kernel),
-    },
+    Key { path: "hardware.kernel", meaning: "kernel version", takes: Takes::Word(kernel) },
     Key {
         path: "application.threads",
-        meaning: "the number of threads, each with its own epoll",
+        meaning: "threads, each with its own epoll",
         takes: whole(1, 1024, |s, n| s.application.threads = n),
     },
     Key {
@@ -155,37 +151,33 @@ pub const KEYS: &[Key] = &[
         meaning: "the maximum to which max-events doubles",
         takes: whole(1, 65_536, |s, n| s.application.max_events_limit = n),
     },
-    Key {
-        path: "application.waits",
-        meaning: "how a thread waits: sleep, user-spin or event-spin",
-        takes: Takes::Word(waits),
-    },
+    Key { path: "application.waits", meaning: "how a thread waits for events", takes: Takes::Word(waits) },
     Key {
         path: "application.request-bytes",
-        meaning: "size of a request",
+        meaning: "bytes of a request",
         takes: whole(1, 16_777_216, |s, n| s.application.request_bytes = n),
     },
     Key {
         path: "application.response-bytes",
-        meaning: "size of an answer in bytes",
+        meaning: "bytes of an answer",
         takes: whole(1, 16_777_216, |s, n| s.application.response_bytes = n),
     },
     Key {
         path: "clients.connections",
-        meaning: "the number of connections, each with at most one outstanding request",
+        meaning: "connections, each with at most one outstanding request",
         takes: whole(1, 4_000_000, |s, n| s.clients.connections = n),
     },
     Key {
         path: "clients.threads",
-        meaning: "the number of threads of the clients' host; 0 if the clients' work takes no time",
+        meaning: "threads of the clients' host; 0 if the clients' work takes no time",
         takes: whole(0, 128, |s, n| s.clients.threads = n),
     },
     Key {
         path: "clients.queues",
-        meaning: "the number of RX queues of the clients' host, if that host has threads",
+        meaning: "RX queues of the clients' host, if that host has threads",
         takes: whole(1, 128, |s, n| s.clients.queues = n),
     },
-    Key { path: "clients.load", meaning: "requests per second, or max", takes: Takes::Word(load) },
+    Key { path: "clients.load", meaning: "requests per second", takes: Takes::Word(load) },
     Key {
         path: "clients.arrivals",
         meaning: "distribution of the gaps between a connection's requests",
@@ -201,12 +193,8 @@ pub const KEYS: &[Key] = &[
         meaning: "whether answers are acknowledged by separate packets",
         takes: Takes::Switch(|s, b| s.clients.acks = b),
     },
-    Key { path: "delivery.mode", meaning: "delivery mode, such as suspend20", takes: Takes::Word(mode) },
-    Key {
-        path: "delivery.processing",
-        meaning: "who polls the NAPI: softirq, kthread, workqueue or busy-kthread",
-        takes: Takes::Word(processing),
-    },
+    Key { path: "delivery.mode", meaning: "delivery mode", takes: Takes::Word(mode) },
+    Key { path: "delivery.processing", meaning: "what polls the NAPI", takes: Takes::Word(processing) },
     Key {
         path: "delivery.defer-hard-irqs",
         meaning: "empty polls before the IRQ is armed",
@@ -252,7 +240,7 @@ pub const KEYS: &[Key] = &[
     },
     Key {
         path: "layout.by-napi",
-        meaning: "whether connections belong to the thread of their queue (threads beyond the queues idle, and the output says so); if not, an epoll that suspends IRQs or busy-polls serves one queue only, and packets of other queues wait for timeouts",
+        meaning: "whether connections belong to the thread of their queue (further threads idle); if not, an epoll that suspends IRQs or busy-polls serves one queue only, and packets of other queues wait for timeouts",
         takes: Takes::Switch(|s, b| s.layout.by_napi = b),
     },
     Key {
