@@ -1,4 +1,4 @@
-# Acts as the process of a session. The name of the service, the last word, tells what it does.
+# Acts as the process of a session. Its last argument, the name of the service, determines what it does.
 end() { printf '{"netpolicy_session_end": {"exit": %d, "why": null, "hint": null, "transactions": ["%s"]}}\n' "$1" "$2"; exit "$1"; }
 trap 'echo restored; end 0 after-term' TERM
 for last; do :; done
