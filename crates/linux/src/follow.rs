@@ -264,7 +264,7 @@ impl Follower {
         }
     }
 
-    /// Schedules a scan for after the event: a caller that receives an epoll sets its parameters before it
+    /// Schedules another scan: a caller that receives an epoll sets its parameters before it
     /// calls `next` again. That scan sees the parameters set, so later scans can tell if they disappear.
     fn look_again_after(&mut self, event: FollowEvent) {
         if let FollowEvent::NewEpoll(epoll) = event

@@ -15,7 +15,7 @@ pub fn device_towards(netns: &Netns, address: IpAddr) -> Result<Option<IfIndex>,
     netns.run(|| Routes::open_here()?.device_towards(address))?
 }
 
-/// The device of a namespace that has this address; `None` if none has.
+/// The device of a namespace that has this address; `None` if none has it.
 ///
 /// # Errors
 /// If the request fails.

@@ -13,8 +13,8 @@ use tempfile::TempDir;
 
 pub(crate) const TRANSACTION: &str = "20261121T040500.123456Z-1a2b";
 
-/// The programs that a script may use on a Debian with only essential and required packages, except perl,
-/// which is one of them.
+/// The programs that a script may use on a Debian with only essential and required packages. Perl is one of
+/// them, but is not listed here.
 const PLAIN: [&str; 14] = [
     "sh", "cat", "stat", "dirname", "readlink", "tr", "sed", "cut", "true", "mount", "nsenter", "unshare",
     "sort", "wc",
