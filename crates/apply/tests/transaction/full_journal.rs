@@ -16,7 +16,7 @@ enum Failed {
     Keep(KeepError),
 }
 
-/// Commits and keeps, with a command so long that the journal has room for only this many lines.
+/// Commits and keeps a plan, with a command so long that the journal has room for only this many lines.
 fn with_room_for(lines: usize) -> (Result<(), Failed>, Vec<Setting>) {
     let mut host = FaultyHost::new(&host_for(&plan()));
     let scene = Scene::new();

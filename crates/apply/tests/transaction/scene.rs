@@ -43,7 +43,7 @@ impl Scene {
         apply::commit(plan, host, &self.journal, &asked(), Allow::default())
     }
 
-    /// Commits and keeps, and returns the transaction's name.
+    /// Commits and keeps a plan, and returns the transaction's name.
     pub(crate) fn keep(&self, plan: Plan, host: &mut FaultyHost) -> TransactionName {
         let held = self.commit(plan, host).expect("commits");
         let name = held.transaction().expect("a transaction");

@@ -5,11 +5,11 @@
 
 /* Set before load; the map .rodata.config. */
 struct batches_config {
-	/* Address of napi_watchdog(), every NAPI's timer function; 0 if the kernel hides it. */
+	/* The address of napi_watchdog(), every NAPI's timer function; 0 if the kernel hides it. */
 	__u64 napi_watchdog;
 };
 
-/* Key of the map batches: an epoll's descriptor or a NAPI id, depending on which programs are
+/* The key of the map batches: an epoll's descriptor or a NAPI id, depending on which programs are
  * loaded. */
 struct batches_of {
 	__u32 tgid;

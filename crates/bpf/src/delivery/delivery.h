@@ -8,7 +8,7 @@
 
 /* Set before load; the map .rodata.config. */
 struct delivery_config {
-	/* Address of napi_watchdog(), every NAPI's timer function; 0: hidden. */
+	/* The address of napi_watchdog(), every NAPI's timer function; 0 if the kernel hides it. */
 	__u64 napi_watchdog;
 };
 
@@ -47,7 +47,7 @@ struct napi_counts {
 	char device[16];
 };
 
-/* Key of the map pollers, whose values are struct polls. */
+/* The key of the map pollers, whose values are struct polls. */
 struct poller {
 	__u32 napi_id;
 	__u32 tgid;

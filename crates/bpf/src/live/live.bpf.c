@@ -884,7 +884,7 @@ static __always_inline void adds_counts(struct live_waiting *found, struct tcp_s
 
 	/*
 	 * A socket without an event in the window may still have retransmitted an
-	 * answer, so its counters count.
+	 * answer, so its counters are added, too.
 	 */
 	if (state->before.window != (__u32)gate.window)
 		return;

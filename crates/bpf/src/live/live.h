@@ -256,7 +256,7 @@ struct live_part {
 	__u32 total[LIVE_PART_BUCKETS];
 };
 
-/* Key of the `slots` map. The value is a __u32. */
+/* The key of the `slots` map. The value is a __u32. */
 struct live_key {
 	/* A NAPI id, or the pid of a thread. */
 	__u32 id;

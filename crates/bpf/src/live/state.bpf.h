@@ -140,7 +140,7 @@ struct poll {
 #define SPREAD 2
 /* The wake-up of the thread for the running poll was observed. */
 #define WOKEN 4
-/* ksoftirqd polls: since when the softirq has been pending is unknown. */
+/* ksoftirqd polls: it is unknown since when the softirq has been pending. */
 #define BY_KSOFTIRQD 8
 
 struct napi_state {
