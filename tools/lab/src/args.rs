@@ -7,9 +7,9 @@ use clap::Args;
 /// Create two hosts on this machine, one with memcached, for experiments.
 ///
 /// Two unnamed network namespaces, a veth between them whose server end has a NAPI for each queue, and the
-/// distribution's memcached. The machine's own network is not touched, and nothing is left afterwards,
-/// however this ends. Without a command it stays until Ctrl-C; with one, the command runs on the client, and
-/// its exit code is returned. Any number of labs can run at the same time.
+/// distribution's memcached. Without a command the lab stays until Ctrl-C; with one, the command runs on the
+/// client, and its exit code is returned. The machine's own network is not touched, and nothing is left
+/// afterwards, however this ends.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
