@@ -49,7 +49,7 @@ impl Daemon<'_> {
             ApiRequest::Unset(target) => self.unset(&target),
             ApiRequest::Reload => {
                 self.take_up();
-                Ok(self.answer_now(&HostEvent::Policy, "the policy files are read"))
+                Ok(self.answer_now(&HostEvent::Policy, "the policy files were read again"))
             }
             ApiRequest::HoldBack(request) => {
                 if self.quality.guards.is_under_way() {

@@ -55,7 +55,8 @@ pub(crate) struct EventSources {
 impl EventSources {
     /// Opens all sources and adds them to the loop.
     pub(crate) fn open(netns: &Netns, event_loop: &EventLoop, files: Files) -> Result<Self, Fault> {
-        let failed = |errno: Errno| Fault::failed(format!("the daemon's epoll: {errno}"));
+        let failed =
+            |errno: Errno| Fault::failed(format!("cannot add a descriptor to the daemon's epoll: {errno}"));
         let notices = Notices::of(netns)?;
         let mut refused = Vec::new();
         let mut opened = None;

@@ -66,7 +66,8 @@ pub(crate) struct Goals {
 impl Goals {
     /// Creates the state without measurements. The event loop reports new measurements as [`MEASURED`].
     pub(crate) fn watched_by(event_loop: &EventLoop) -> Result<Self, Fault> {
-        let failed = |errno| Fault::failed(format!("the daemon's epoll: {errno}"));
+        let failed =
+            |errno| Fault::failed(format!("cannot set up a notification in the daemon's epoll: {errno}"));
         let new = Bell::new().map_err(failed)?;
         event_loop.watch(&new, MEASURED).map_err(failed)?;
         Ok(Self {

@@ -134,7 +134,8 @@ pub(crate) enum TrialResult {
 impl GuardedTrials {
     /// Creates the state without results. The event loop reports new results as [`GUARDED`].
     pub(crate) fn watched_by(event_loop: &EventLoop) -> Result<Self, Fault> {
-        let failed = |errno| Fault::failed(format!("the daemon's epoll: {errno}"));
+        let failed =
+            |errno| Fault::failed(format!("cannot set up a notification in the daemon's epoll: {errno}"));
         let done = Bell::new().map_err(failed)?;
         event_loop.watch(&done, GUARDED).map_err(failed)?;
         Ok(Self {
@@ -263,7 +264,8 @@ impl GuardedTrials {
             done.ring();
         };
         let thread = std::thread::Builder::new().name("guard".to_owned()).spawn(work);
-        let thread = thread.map_err(|error| Fault::failed(format!("no thread for a guard: {error}")))?;
+        let thread =
+            thread.map_err(|error| Fault::failed(format!("cannot start the thread of a guard: {error}")))?;
         self.running = Some(RunningTrial { thread, stop, wrote, purpose, judged, settings, members });
         Ok(())
     }

@@ -43,7 +43,8 @@ impl InstanceLock {
     /// # Errors
     /// [`Exit::Refused`], with the pid, if another daemon is running there.
     pub(crate) fn claim() -> Result<LockClaim, Fault> {
-        let failed = |error: std::io::Error| Fault::failed(format!("the daemon's instance lock: {error}"));
+        let failed =
+            |error: std::io::Error| Fault::failed(format!("cannot take the daemon's instance lock: {error}"));
         let address = SocketAddr::from_abstract_name(NAME).map_err(failed)?;
         match UnixListener::bind_addr(&address) {
             Ok(listener) => {

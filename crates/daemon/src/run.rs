@@ -64,9 +64,10 @@ pub fn run(
     }
     // At the start, mistakes in policy files are an error; later, they only cause a finding.
     session.policy(operator)?;
-    let mut event_loop =
-        EventLoop::new().map_err(|errno| Fault::failed(format!("an epoll for the daemon: {errno}")))?;
-    let shared = Shared::new().map_err(|errno| Fault::failed(format!("the daemon's status: {errno}")))?;
+    let mut event_loop = EventLoop::new()
+        .map_err(|errno| Fault::failed(format!("cannot create the daemon's epoll: {errno}")))?;
+    let shared = Shared::new()
+        .map_err(|errno| Fault::failed(format!("cannot set up the daemon's status: {errno}")))?;
     // Do this first: this process may lack the permission to inspect other processes.
     if attach_service::go_through(&sockets.attach) {
         operator.say(&format!("Processes are inspected through {}.", sockets.attach.display()));

@@ -209,7 +209,7 @@ impl<'a> Telemetry<'a> {
         let files = match &self.policy.mistakes {
             Some(_) => "they have errors; the previous policy stays in force".to_owned(),
             None if before.policy == *policy => format!("{sections}, as before"),
-            None => format!("{sections}, not as before"),
+            None => format!("{sections}, changed"),
         };
         let changes = self.counters.settings.changes.saturating_sub(before.changes);
         let changes = count(usize::try_from(changes).unwrap_or(usize::MAX), "setting");

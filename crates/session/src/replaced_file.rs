@@ -79,7 +79,7 @@ fn replace(
 /// As for [`replace_file`], or if the path is not a regular file.
 pub fn write_user_file(path: &Path, mode: u32, content: &[u8]) -> io::Result<()> {
     if std::fs::symlink_metadata(path).is_ok_and(|there| !there.is_file()) {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is there, and is no regular file"));
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it exists, and is not a regular file"));
     }
     let unfinished = format!(".new-{}", std::process::id());
     replace(path, &unfinished, Leftover::Refused, mode, content, Durability::Unsynced)

@@ -254,7 +254,7 @@ impl Page {
         for (target, totals) in &measured {
             self.sample("netpolicy_live_requests_total", &[("target", target)], totals.requests);
         }
-        let help = "Of the answered requests, exchanges of TLS and unknown protocols, whose number of requests is unknown.";
+        let help = "Answered exchanges of TLS and unknown protocols, whose number of requests is unknown.";
         self.family("netpolicy_live_exchanges", "counter", "", help);
         for (target, totals) in &measured {
             self.sample("netpolicy_live_exchanges_total", &[("target", target)], totals.exchanges);
@@ -296,16 +296,10 @@ impl Page {
             }
         }
         let families: [(&str, &str, Count); 4] = [
-            (
-                "lost_segments",
-                "Of the sent segments, those that were lost and retransmitted.",
-                LiveCounts::lost,
-            ),
-            (
-                "out_of_order_segments",
-                "Of the received segments, those that arrived out of order.",
-                |counts| counts.out_of_order,
-            ),
+            ("lost_segments", "Sent segments that were lost and retransmitted.", LiveCounts::lost),
+            ("out_of_order_segments", "Received segments that arrived out of order.", |counts| {
+                counts.out_of_order
+            }),
             (
                 "zero_windows",
                 "Reads during samples that found the service's receive window closed.",

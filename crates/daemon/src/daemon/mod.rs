@@ -113,14 +113,14 @@ impl<'a> Daemon<'a> {
             netns.enter()?;
         }
         let journal = session.journal()?.waiting(JOURNAL_PATIENCE).kept_by_this_daemon()?;
-        event_loop
-            .watch(shared.requested(), REQUESTED)
-            .map_err(|errno| Fault::failed(format!("the daemon's epoll: {errno}")))?;
+        event_loop.watch(shared.requested(), REQUESTED).map_err(|errno| {
+            Fault::failed(format!("cannot add a descriptor to the daemon's epoll: {errno}"))
+        })?;
         let mut telemetry = Telemetry::new(operator, shared);
         match InstanceLock::claim()? {
             LockClaim::Locked(lock) => event_loop
                 .admit(Box::new(lock))
-                .map_err(|errno| Fault::failed(format!("the daemon's instance lock: {errno}")))?,
+                .map_err(|errno| Fault::failed(format!("cannot hold the daemon's instance lock: {errno}")))?,
             LockClaim::Unknown(finding) => telemetry.find(finding),
         }
         let path = session.state_dir.join("requests.json");
@@ -220,7 +220,7 @@ impl<'a> Daemon<'a> {
         let wake = Instant::now() + until(self.reconciler.next_wake(), now());
         let ready = event_loop
             .wait(Some(wake))
-            .map_err(|errno| Fault::failed(format!("the daemon's epoll: {errno}")))?;
+            .map_err(|errno| Fault::failed(format!("cannot wait in the daemon's epoll: {errno}")))?;
         let mut busy = false;
         if ready.contains(&NOTICES) {
             self.take_notices()?;
@@ -270,9 +270,9 @@ impl<'a> Daemon<'a> {
             busy = true;
         }
         if let Some(descriptor) = self.requests.new_apps_descriptor() {
-            event_loop
-                .watch(descriptor, APP_REQUESTS)
-                .map_err(|errno| Fault::failed(format!("the daemon's epoll: {errno}")))?;
+            event_loop.watch(descriptor, APP_REQUESTS).map_err(|errno| {
+                Fault::failed(format!("cannot add a descriptor to the daemon's epoll: {errno}"))
+            })?;
         }
         if busy {
             self.publish();

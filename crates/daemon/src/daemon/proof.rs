@@ -97,7 +97,7 @@ impl Daemon<'_> {
             ));
         }
         if let Some(goals::GoalState::Missed(what)) = self.quality.goals.standings().get(&target) {
-            return Err(format!("it misses its goal for {} now", what.as_str()));
+            return Err(format!("its goal for {} is missed at the moment", what.as_str()));
         }
         let is_of_it = |object: &str| object.split(", ").any(|one| one == target);
         if self.telemetry.first_finding(REVERTED, is_of_it).is_some() {

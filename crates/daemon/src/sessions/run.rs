@@ -241,7 +241,7 @@ impl Sessions {
                 Err(RecvTimeoutError::Timeout) if cancel.is_cancelled() => return Err(cancelled_early()),
                 Err(RecvTimeoutError::Timeout) if Instant::now() < until => {}
                 Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
-                    return Err(VarlinkError::busy("the daemon is at work; try again"));
+                    return Err(VarlinkError::busy("the daemon is busy; try again"));
                 }
             }
         }

@@ -14,7 +14,7 @@ pub(crate) fn run(arguments: &Completions, context: &Context) -> Result<Exit, Fa
         shells.completer(arguments.shell.as_str()).expect("clap_complete supports every listed shell");
     shell
         .write_registration("COMPLETE", "netpolicy", "netpolicy", "netpolicy", &mut script)
-        .map_err(|error| Fault::failed(format!("completions: {error}")))?;
+        .map_err(|error| Fault::failed(format!("cannot write the completions: {error}")))?;
     context.console.text(&String::from_utf8_lossy(&script))?;
     Ok(Exit::Done)
 }

@@ -61,7 +61,7 @@ fn look(
     colour: bool,
     signals: &mut Signals,
 ) -> Result<(), Fault> {
-    let of_terminal = |error: std::io::Error| Fault::failed(format!("the terminal: {error}"));
+    let of_terminal = |error: std::io::Error| Fault::failed(format!("cannot use the terminal: {error}"));
     let (mut state, mut reading, mut next) = (TopState::default(), Reading::default(), Instant::now());
     let mut keyboard = Keyboard::of_standard_input().map_err(of_terminal)?;
     let (mut stale, mut shown_at) = (true, None);
