@@ -1,5 +1,4 @@
-//! The interface of 2016 on this kernel: the requests of sockets and processes, in a cgroup created by the
-//! test.
+//! Tests policy requests of sockets and processes, in a cgroup that the test creates.
 #![expect(clippy::print_stdout, reason = "a role reports to its test on standard output")]
 
 use std::net::{TcpListener, TcpStream};
@@ -105,7 +104,7 @@ impl Ground {
         command
     }
 
-    /// This binary in its role, in the cgroup.
+    /// A command that plays a role of this binary in the cgroup.
     fn role(&self, uid: u32, role: &str) -> Result<Command, Failed> {
         let mut command = self.inside(uid, &std::env::current_exe()?);
         command.env(ROLE, format!("app-requests {role}"));
@@ -143,7 +142,7 @@ impl Drop for Ground {
 
 type Played = Result<(), Box<dyn std::error::Error>>;
 
-/// Executes the words in order, with one listener, and prints the result of each.
+/// Executes the commands `words` in order, with one listener, and prints the result of each.
 pub(crate) fn play(words: &[&str]) -> Played {
     let mut listener = TcpListener::bind("127.0.0.1:0")?;
     let said = |what: Result<String, Errno>| {
@@ -234,7 +233,7 @@ fn what_is_no_policy_is_refused() -> Result<(), Failed> {
     let ground = Ground::new("refused")?;
     let store = ground.enabled(ANYTHING)?;
     let invalid = format!("errno:{}", Errno::INVAL.raw_os_error());
-    // 4 was not a policy in 2016, 5 is only for devices.
+    // Policy 4 is not defined, and policy 5 is only for devices.
     for word in ["set:4", "set:5", "set:7", "set:99", "set:-1", "bytes:2"] {
         assert_eq!(ground.says(0, &format!("set:2 {word} get"))?, format!("ok {invalid} 2"), "{word}");
     }
@@ -258,7 +257,7 @@ fn within_what_is_allowed() -> Result<(), Failed> {
     let refused = format!("errno:{}", Errno::PERM.raw_os_error());
     assert_eq!(ground.says(NOBODY, "set:3 set:2 get set:0")?, format!("{refused} ok 2 ok"));
     assert_eq!(ground.says(0, "set:3 get")?, "ok 3", "a network administrator may choose any policy");
-    // The same user, identified by uid: the policies allowed to all users are not added.
+    // An entry for the user's uid replaces the entry for all users; the two are not combined.
     let named = Choice { uid: Some(NOBODY), numbers: 1 << 3 };
     ground.enabled(&[bulk, named])?;
     assert_eq!(ground.says(NOBODY, "set:3 set:2")?, format!("ok {refused}"));

@@ -1,4 +1,4 @@
-//! Which context polled which NAPI, counted while memcached receives requests over a wire.
+//! Tests the counts of who polled which NAPI, while memcached receives requests over a veth pair.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -51,7 +51,7 @@ pub(crate) fn tests() -> Vec<Trial> {
 
 /// Counts while the server receives requests; returns everything, and the counts of the server's NAPI.
 fn counted(server: &AskedServer) -> Result<(Delivered, Option<NapiDelivered>), Failed> {
-    /// If all queues of a machine are polled often, some polls are not counted, which is reported.
+    /// On a machine whose queues are all polled often, some polls are not counted; the counter reports that.
     const ATTEMPTS: usize = 5;
     let mut counter = DeliveryCounter::load()?;
     assert!(!counter.timers_hidden(), "root may read /proc/kallsyms");
@@ -111,12 +111,12 @@ fn no_longer_suspended() -> Result<(), Failed> {
     Ok(())
 }
 
-/// How often suspension is turned on and off: the CPU of the last poll varies.
+/// How often suspension is turned on and off, because the CPU of the last poll varies.
 const TURNS: usize = 5;
 
 /// The goal of suspension: the application polls most of its packets, and softirqs poll ten times less often
-/// for the same number of packets as without it. The share that it polls depends on whether it runs when
-/// packets arrive, so this is tried again if others take its CPU; the counts must be right each time.
+/// for the same number of packets as without it. The share depends on whether the application runs when
+/// packets arrive, so the test retries if other processes take its CPU; the counts must be right each time.
 fn suspended() -> Result<(), Failed> {
     const ATTEMPTS: usize = 8;
     const OWN: f64 = 0.8;
@@ -210,8 +210,8 @@ fn sampled() -> Result<(), Failed> {
     let mut sampler = DeliverySampler::load()?;
     sampler.begin(); // and was never ended, as after a failed run
     sampler.begin();
-    // What is counted in the same period without interruption. The application's share depends on the CPU
-    // time that it gets.
+    // Count without interruption in the same period, for comparison. The application's share depends on the
+    // CPU time that it gets.
     let all = counted_on_napi(&server)?;
     let delivered = sampler.end()?;
     let napi = delivered.napi(all.napi).ok_or_else(|| format!("the NAPI was not polled: {delivered:?}"))?;
@@ -239,7 +239,7 @@ fn by_the_timer() -> Result<(), Failed> {
     })?;
     let napi = while_all_cpus_compute(|| counted_on_napi(&server))??;
     assert!(napi.timer.packets > napi.total().packets / 2, "{napi:?}");
-    // The last timer that was armed before may expire within the period.
+    // A timer that was armed before the period may expire in it.
     assert!(napi.timer_expired > 0 && napi.timer_expired <= napi.timer_armed + 1, "{napi:?}");
     assert_eq!((napi.suspended, napi.application.polls), (0, 0), "{napi:?}");
     assert!((100_000..=200_000).contains(&napi.timer_armed_max.0), "{}", napi.timer_armed_max);

@@ -67,7 +67,7 @@ fn number(fd: &impl AsRawFd) -> Result<Fd, Failed> {
     Ok(Fd(u32::try_from(fd.as_raw_fd())?))
 }
 
-/// Reads until there are no more events, for longer than one scan takes.
+/// Reads events until none arrives for longer than a scan takes.
 fn settle(follower: &mut Follower) -> Result<Vec<FollowEvent>, Failed> {
     let mut events = Vec::new();
     while let Some(event) = follower.next(Duration::from_millis(200))? {
@@ -98,7 +98,7 @@ fn until(
     Err(format!("not reported within {PATIENCE:?}; only {before:?} were").into())
 }
 
-/// Tests a child of a child; both ran before they were followed.
+/// Tests that following a process includes a child that the process already has.
 fn child_before(how: FollowMethod) -> Result<(), Failed> {
     let mut parent = Command::new("sh").args(["-c", "sleep 60 & wait"]).stdout(Stdio::null()).spawn()?;
     let result = child_of(&parent, how);

@@ -1,4 +1,5 @@
-//! Unprepared processes: another user's, statically linked, in other namespaces; and unprivileged callers.
+//! Tests inspection of unprepared processes (of another user, statically linked, in other namespaces), and by
+//! unprivileged callers.
 
 use std::process::Command;
 
@@ -152,7 +153,7 @@ fn without_rights() -> Result<(), Failed> {
     Ok(())
 }
 
-/// What matters here of the profile that containerd and Docker generate for containers: looking into other
+/// The relevant part of the profile that containerd and Docker generate for containers: inspecting other
 /// processes is denied unless they have the same profile.
 const CONTAINER_PROFILE: &str = "\
 profile netpolicy-container flags=(attach_disconnected,mediate_deleted) {

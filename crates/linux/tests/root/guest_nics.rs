@@ -1,4 +1,5 @@
-//! NICs with their own queues, interrupts and rings: those of an emulated guest, connected in pairs.
+//! Tests NICs with their own queues, interrupts and rings, in an emulated guest whose NICs are connected in
+//! pairs.
 
 use std::net::UdpSocket;
 use std::time::Duration;
@@ -177,9 +178,8 @@ fn there_and_back() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Response times could be located with a NIC's own timestamps, and estimates are not checked with a NIC that
-/// has none. The emulated igb is an 82576, which timestamps only PTP packets; when this test fails, such
-/// timestamps can be implemented for a NIC.
+/// Checks that no emulated NIC timestamps ordinary packets: the igb is an 82576, which timestamps only PTP
+/// packets. If this test fails, such timestamps can be used to check estimates of response times.
 ///
 /// Kernel: 6.18, `drivers/net/ethernet/intel/igb/igb_ptp.c` `igb_ptp_set_timestamp_mode()`.
 fn no_stamps() -> Result<(), Failed> {

@@ -1,5 +1,5 @@
-//! ntuple rules, the receive hash and the qdiscs of a NIC, on the igb NICs of an emulated guest and with its
-//! kernel's own fq and fq_codel.
+//! ntuple rules, the receive hash and the qdiscs of a NIC, tested on the igb NICs of an emulated guest, with
+//! fq and fq_codel of the guest's kernel.
 
 use std::collections::BTreeSet;
 
@@ -123,8 +123,8 @@ fn rules_taken() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Checks the errors of the driver, each in a transaction that is undone completely; a foreign rule is
-/// untouched.
+/// Checks the errors of the driver, each in a transaction that is undone completely; a rule of another
+/// program is untouched.
 fn refused_in_the_middle() -> Result<(), Failed> {
     let wire = Wire::between("igb")?;
     wire.in_near("ethtool -K near0 ntuple on")?;
@@ -183,8 +183,8 @@ fn combined(wire: &Wire, queues: u32) -> Result<(), Failed> {
     wire.in_near(&format!("ethtool -L near0 combined {queues}")).map(drop)
 }
 
-/// Gives the device this many queues and its driver's table for them, which no user has set. An existing
-/// table would stay user-configured; the driver creates another one when the number of queues changes.
+/// Gives the device this many queues and the driver's own table. The kernel would keep a table that a user
+/// has set; the driver creates a new one when the number of queues changes.
 fn with_the_drivers_own_table(wire: &Wire, queues: u32) -> Result<(), Failed> {
     wire.in_near("ethtool -X near0 default")?;
     if wire.near0()?.channels.ok_or("channels")?.combined.current == queues {
@@ -211,7 +211,7 @@ fn put_back_from(wire: &Wire, before: &[u32]) -> Result<(), Failed> {
         )
     };
     let scratch = Scratch::new("igb-table")?;
-    // The script checks whether the host has been booted since then.
+    // The script checks that the host has not been rebooted since.
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
     let journal = Journal::new(scratch.directory().to_owned(), boot.trim());
     let mut kernel = Kernel::new();
@@ -242,9 +242,9 @@ fn put_back_from(wire: &Wire, before: &[u32]) -> Result<(), Failed> {
     Ok(())
 }
 
-/// The driver's own table is divided into blocks. It cannot be restored: written out, it fixes the number of
-/// queues. Therefore the change is refused beforehand; from the kernel's own table, and from a user's, the
-/// undo is exact.
+/// The driver's own table is divided into blocks. It cannot be restored, because written out it fixes the
+/// number of queues; therefore the change is refused beforehand. Changes of the kernel's default table and of
+/// a user's table are undone exactly.
 fn own_table_is_not_taken_away() -> Result<(), Failed> {
     let wire = Wire::between("igb")?;
     let channels = wire.near0()?.channels.ok_or("channels")?.combined;

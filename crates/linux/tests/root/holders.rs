@@ -1,4 +1,4 @@
-//! Exclusively held queues on the running kernel: they are observed with their process, and not taken away.
+//! Tests that exclusively held queues are observed with their process and are not removed.
 
 use std::process::Command;
 
@@ -94,7 +94,7 @@ fn commit(
     let journal = Journal::new(scratch.path("journal"), "this-boot");
     let allow = Allow { irreversible: true, disruptive: true };
     match apply::commit(plan, kernel, &journal, &asked, allow) {
-        Ok(held) => drop(held), // The transaction that was begun is thereby rolled back.
+        Ok(held) => drop(held), // Dropping it rolls back the transaction.
         Err(error) => {
             assert_eq!(error.host, UndoState::Unchanged);
             return Err(*error.fault);
@@ -103,7 +103,7 @@ fn commit(
     Ok(())
 }
 
-/// The running kernel, with a counter of writes.
+/// The running kernel; counts writes.
 #[derive(Debug, Default)]
 struct Counting {
     kernel: Kernel,

@@ -1,4 +1,4 @@
-//! Interrupts of a NIC, counted while memcached receives requests over it.
+//! Counts the interrupts of a NIC while memcached receives requests over it.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,19 +10,20 @@ use testkit::asked_server::AskedServer;
 use testkit::wire::{Wire, run};
 use testkit::{Need, test};
 
-/// The end of counting: this many answered requests, or this much time. Both ends are as fast as emulated
+/// Counting ends after this many answered requests, or after this time. Both ends are as fast as emulated
 /// CPUs allow.
 const ANSWERED: u64 = 8_000;
 const SPAN: Duration = Duration::from_secs(5);
-/// An emulated CPU is slower than a real one, and the times of the IRQ-suspension document's suspend200 are
-/// longer accordingly. They must not be longer than needed: the client sends its next request only after an
-/// answer, and whenever the server has nothing left to do, the next packet waits for the timer. With 20 ms,
-/// this affected half of the packets, and only three quarters of the requests were answered.
+/// An emulated CPU is slower than a real one, so these times are longer than those of suspend200 in the
+/// kernel's document on IRQ suspension. They must not be longer than needed: the client sends its next
+/// request only after an answer, and whenever the server has nothing left to do, the next packet waits for
+/// the timer. With 20 ms, this affected half of the packets, and only three quarters of the requests were
+/// answered.
 const FLUSH: Nanoseconds = Nanoseconds::from_millis(5);
 const TURN: Nanoseconds = Nanoseconds::from_millis(1000);
 
-/// Maximum number of attempts: another guest on the same machine may take the CPU from the server, which is
-/// then late for its NAPI.
+/// Maximum number of attempts: another guest on the same machine may take the CPU from the server, which then
+/// polls its NAPI too late.
 const ATTEMPTS: usize = 4;
 
 pub(crate) fn tests() -> Vec<Trial> {
@@ -30,7 +31,7 @@ pub(crate) fn tests() -> Vec<Trial> {
     vec![test("interrupts/of_a_nic_fall_tenfold_while_they_are_suspended", NEEDS, fall_tenfold)]
 }
 
-/// A server behind a wire whose near end has one queue while this exists.
+/// A server on a wire whose near end is limited to one queue.
 struct OneQueue(AskedServer);
 
 impl OneQueue {

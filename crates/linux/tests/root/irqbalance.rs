@@ -1,4 +1,4 @@
-//! irqbalance's bans: with the distribution's irqbalance, and with a stand-in that misbehaves.
+//! Tests irqbalance's bans with the distribution's irqbalance, and with a fake one that misbehaves.
 
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
@@ -18,7 +18,7 @@ use testkit::{Need, test};
 
 use super::transaction::asked;
 
-/// The interrupts of the tests. Those of this machine are not moved: see [`Balancer`].
+/// The interrupts of the tests. The machine's own interrupts are not moved: see [`Balancer`].
 const FOREIGN: IrqNumber = IrqNumber(24);
 const OURS: [IrqNumber; 2] = [IrqNumber(38), IrqNumber(39)];
 

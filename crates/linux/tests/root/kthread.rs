@@ -1,4 +1,5 @@
-//! The kernel thread of a NAPI is found by its queue, its CPUs and its class are set, and both are restored.
+//! Tests that the kernel thread of a NAPI is found by its queue, and that its CPUs and class are set and
+//! restored.
 
 use apply::Knobs;
 use libtest_mimic::{Failed, Trial};
@@ -212,7 +213,8 @@ fn wake_latency() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Kernels before 6.8 name no NAPIs; the names of their threads are the same as here.
+/// Tests the search by name, which kernels before 6.8 need; threads have the same names there as on this
+/// kernel.
 fn by_name() -> Result<(), Failed> {
     let wire = Wire::new(2)?;
     // No other test has a device of this name, so all threads with this name belong to this device. Its

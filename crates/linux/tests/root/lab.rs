@@ -1,4 +1,4 @@
-//! The lab consists of two correctly configured hosts, and nothing of it outlives its holder.
+//! Tests that a lab consists of two correctly configured hosts, and that nothing of it outlives its holder.
 
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
@@ -61,7 +61,7 @@ fn server_device(lab: &Lab) -> Result<Device, Failed> {
     host.device_named(SERVER_DEVICE).cloned().ok_or_else(|| "the server's device was not observed".into())
 }
 
-/// Whether each of some connections of the client arrived through a NAPI, as observed on the server.
+/// Opens some connections; returns for each whether the server observed that it arrived through a NAPI.
 fn came_through_napis(lab: &Lab, server: &Memcached) -> Result<Vec<bool>, Failed> {
     let connections = (0..4).map(|_| ask(lab, server)).collect::<Result<Vec<_>, _>>()?;
     let host = observe(lab.server(), &Processes::Only(vec![server.process().pid]))?;

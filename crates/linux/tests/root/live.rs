@@ -92,7 +92,7 @@ fn connect(lab: &Lab, port: u16) -> Result<TcpStream, Failed> {
     Ok(stream)
 }
 
-/// Requests missing keys from memcached at this interval, one request at a time on each connection in turn.
+/// Requests missing keys from memcached, one request at a time, on each connection in turn.
 fn ask(connections: &mut [BufReader<TcpStream>], requests: usize) -> Result<(), Failed> {
     let mut answer = String::new();
     for request in 0..requests {
@@ -152,8 +152,8 @@ fn each_once() -> Result<(), Failed> {
     Ok(())
 }
 
-/// The first timestamps of a connection show their unit, and the offset of its clock from ours; with all
-/// others, the arrival of requests can be computed.
+/// The first timestamps of a connection show their unit, and the offset of its clock from ours; all later
+/// timestamps show when requests arrived.
 fn stamped() -> Result<(), Failed> {
     let hook = AnswerHook::of_this_kernel()?;
     let (without, ..) = window(hook)?;
@@ -169,7 +169,7 @@ fn stamped() -> Result<(), Failed> {
     Ok(())
 }
 
-/// One request at a time: the thread sleeps before each, and a packet wakes it.
+/// Sends one request at a time: the NAPI's thread sleeps before each, and a packet wakes it.
 fn woken() -> Result<(), Failed> {
     let lab = Lab::new(&LabOptions::with_queues(1))?;
     let server = lab.start_memcached(&MemcachedOptions::default())?;
@@ -196,7 +196,7 @@ fn woken() -> Result<(), Failed> {
     Ok(())
 }
 
-/// The application polls outside softirqs, long after the last one began.
+/// Tests an application that polls outside softirqs, long after the last softirq began.
 fn suspended() -> Result<(), Failed> {
     let lab = Lab::new(&LabOptions::with_queues(1))?;
     let server = lab.start_memcached(&MemcachedOptions::default())?;
@@ -260,7 +260,7 @@ fn by_uring() -> Result<(), Failed> {
     Ok(())
 }
 
-/// The kernel reports no arrival for data in the segment that completes a handshake. TCP's clock has the
+/// The tracepoint reports no arrival for data in the segment that completes a handshake; TCP's clock has its
 /// time.
 fn with_the_handshake() -> Result<(), Failed> {
     const PORT: u16 = 7_072;
@@ -296,7 +296,7 @@ fn older() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Eight requests in one segment are eight requests, but one exchange.
+/// Tests that eight requests in one segment count as eight requests but one exchange.
 fn pipelined() -> Result<(), Failed> {
     const WRITES: usize = 500;
     let lab = Lab::new(&LabOptions::with_queues(1))?;
@@ -306,7 +306,7 @@ fn pipelined() -> Result<(), Failed> {
     open(&mut meter)?;
     let mut answers = [0; 5 * 9];
     for _ in 0..WRITES {
-        // The first request shows that this connection has several outstanding ones.
+        // Because of the separate first request, the connection has several outstanding requests.
         connection.write_all(b"get nothing\r\n")?;
         connection.write_all(&b"get nothing\r\n".repeat(8))?;
         connection.read_exact(&mut answers)?;
@@ -424,7 +424,7 @@ fn answered_at_the_end() -> Result<(), Failed> {
     })
 }
 
-/// More nanoseconds than fit in 32 bits.
+/// Tests an answer that takes more nanoseconds than fit into 32 bits.
 fn five_seconds() -> Result<(), Failed> {
     const TAKES: Duration = Duration::from_secs(5);
     let netns = loopback()?;
@@ -527,7 +527,7 @@ fn ask_ahead(connection: &mut BufReader<TcpStream>, requests: usize) -> Result<(
     Ok(())
 }
 
-/// Drops one of this many packets with data at the input of either side.
+/// Drops every 40th packet with data at the input of one side, then of the other.
 fn loses() -> Result<(), Failed> {
     const ASKED: usize = 400;
     let lab = Lab::new(&LabOptions::with_queues(1))?;
@@ -573,7 +573,8 @@ fn loses() -> Result<(), Failed> {
     let after = nstat(lab.server())?;
     let queued = after.1 - before.1;
     assert!(queued > 5, "the premise: {before:?} {after:?}");
-    // TCP counts segments here, and packets that GRO has merged in the namespace.
+    // The socket's counter counts segments; the namespace's counter counts packets after GRO has merged
+    // segments.
     assert!((queued..=queued + queued / 4).contains(&gaps.out_of_order), "{queued} queued: {gaps:?}");
     assert_eq!(gaps.retransmitted, after.0 - before.0, "{gaps:?}");
     Ok(())
@@ -611,7 +612,7 @@ fn netem() -> Result<(), Failed> {
 
     shaped(lab.server(), server, "delay 20ms")?;
     let (delayed, ..) = window(&mut connections, false)?;
-    // Smoothed over the last eight samples.
+    // The round-trip time is smoothed over the last eight samples.
     let from = SpanCounts::bucket_of(Nanoseconds::from_millis(10));
     let long: u64 = delayed.spans.rtt.buckets()[from..].iter().sum();
     assert_eq!((long, delayed.spans.rtt.total()), (8, 8), "{:?}", delayed.spans.rtt);
@@ -626,7 +627,7 @@ fn netem() -> Result<(), Failed> {
     Ok(())
 }
 
-/// A server that does not read, and then a client that does not read.
+/// Tests a server that does not read, and then a client that does not read.
 fn windows_close() -> Result<(), Failed> {
     const PART: usize = 64 << 10;
     const PARTS_MAX: usize = 1_000;

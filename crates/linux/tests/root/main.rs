@@ -1,5 +1,5 @@
-//! Tests of the kernel crate on the running kernel. They need root; each test names its further needs, and a
-//! machine that lacks one skips the test visibly: it is listed as ignored, with the reason, and counted.
+//! Tests of this crate on the running kernel. They need root, and each test names its further needs. On a
+//! machine that lacks one, the test is listed as ignored with the reason.
 
 mod app_requests;
 mod delivery;

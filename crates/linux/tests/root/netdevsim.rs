@@ -77,7 +77,7 @@ fn refusals() -> Result<(), Failed> {
         assert!(matches!(error.cause, Cause::Extack { errno: Errno::INVAL, .. }), "{refused:?}: {error}");
         assert!(error.what.starts_with(&format!("near0: {}", refused.knob())), "{error}");
     }
-    // Of settings that are written together, the kernel accepts either all or none.
+    // The kernel accepts either all settings that are written together, or none.
     let mixed = [
         Setting::Nic(device, NicKnob::Ring(RingKind::Tx, 1024)),
         Setting::Nic(device, NicKnob::Ring(RingKind::Rx, 4097)),

@@ -1,4 +1,4 @@
-//! Namespaces are entered for one action at a time, and no thread stays in them.
+//! Tests that namespaces are entered for one action at a time, and that no thread stays in them.
 
 use std::process::{Command, Stdio};
 
@@ -104,7 +104,8 @@ fn nameless_namespace_is_found() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Waits until a child echoes, and so has left the test's namespace; returns its namespace.
+/// Waits until a child echoes a line, which shows that it has left the test's namespace. Returns the child's
+/// namespace.
 fn running_in_another(child: &mut std::process::Child, own: NetnsId) -> Result<NetnsId, Failed> {
     use std::io::{Read, Write};
     let mut echo = [0];
@@ -141,7 +142,7 @@ fn number_of_another() -> Result<(), Failed> {
     );
 
     let other = |cookie: &String| (cookie.parse::<u64>().unwrap_or(0) + 1).to_string();
-    // The address only identifies a device that cannot be reached.
+    // The address identifies only devices that cannot be reached, so it is not checked here.
     for (what, number) in object_cookies.iter().filter(|(what, _)| !what.starts_with("address of")) {
         kernel.recall(&[(what.clone(), other(number))].into());
         let error = kernel.read(std::slice::from_ref(&from)).expect_err("the object is another one");
@@ -159,7 +160,7 @@ fn number_of_another() -> Result<(), Failed> {
 }
 
 /// An index can be requested explicitly once its device is gone; the inode of the directory in sysfs
-/// distinguishes the two, whatever their names are.
+/// distinguishes the old and the new device, whatever their names are.
 fn index_of_another() -> Result<(), Failed> {
     let wire = Wire::new(1)?;
     let queue = wire.near0()?.rx_queues[0].id;

@@ -159,8 +159,8 @@ pub(crate) fn tests() -> Vec<Trial> {
     ]
 }
 
-/// Changes from the kernel's own qdiscs to one per queue, to one for all, to another per queue under a chosen
-/// handle, and back.
+/// Changes from the kernel's default qdiscs to one qdisc per queue, to one for all queues, to another one per
+/// queue under a chosen handle, and back.
 fn disciplines() -> Result<(), Failed> {
     let wire = Wire::new(3)?;
     let device = wire.near0()?.id;
@@ -251,8 +251,7 @@ pub(crate) fn there_and_back(wire: &Wire, wanted: &[Setting]) -> Result<(), Fail
     Ok(())
 }
 
-/// Removes what differs after a change, because a veth gets new NAPIs with every change of its queues and of
-/// GRO.
+/// Removes the NAPIs: a veth gets new ones with every change of its queues or of GRO.
 fn without_moving(device: &model::host::Device) -> model::host::Device {
     let mut device = device.clone();
     device.napis.clear();

@@ -1,5 +1,6 @@
-//! Which paths into another network namespace keep the NAPI of the host's device, so that an epoll there can
-//! suspend its interrupt: tested by the NAPIs that sockets report, and by the polled packets.
+//! Tests which paths into another network namespace preserve the NAPI id of the host's device, so that an
+//! epoll there can suspend the device's interrupt. The tests check the NAPIs that sockets report and the
+//! number of polled packets.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -32,10 +33,10 @@ pub(crate) fn tests() -> Vec<Trial> {
 
 /// The number of answered requests while polls are counted.
 const REQUESTS: usize = 2000;
-/// The minimum number of packets that the pod's own `epoll_wait` polls, if it can.
+/// The minimum number of packets that the pod's `epoll_wait` must poll if the path preserves the NAPI.
 const POLLED_MIN: u64 = 200;
-/// How long the pod polls: longer than a request takes between emulated CPUs. It does not poll packets that
-/// arrive later.
+/// The pod's busy-poll time, which must be longer than a request takes between emulated CPUs: packets that
+/// arrive later are not polled.
 const POLLS_FOR: Duration = Duration::from_millis(5);
 /// Maximum time for an answer.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -49,7 +50,7 @@ struct Pod {
 }
 
 impl Pod {
-    /// Creates only the namespace.
+    /// Creates the namespace without any path to it.
     fn beside(wire: Wire, address: &str) -> Result<Self, Failed> {
         let netns = format!("{}-pod", wire.near);
         run(&format!("ip netns add {netns}"))?;
@@ -135,8 +136,8 @@ impl Pod {
         Ok(found.1.parse()?)
     }
 
-    /// Returns the NAPI that the pod's server reports, and the number of packets of the host's device that it
-    /// polled when its epolls were set to.
+    /// Returns the NAPI that the pod's server reports, and the number of the host device's packets that the
+    /// server polled once its epolls were set to busy-poll.
     fn outcome(&mut self) -> Result<(Option<NapiId>, u64), Failed> {
         let mut client = self.serve()?;
         let server = self.observed()?;

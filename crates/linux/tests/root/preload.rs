@@ -136,7 +136,8 @@ fn counted_memcached() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Eight waits find no event, two are refused, and both libraries together do what each does alone.
+/// Expects that eight waits find no event and two are refused, and that both libraries together work like
+/// each alone.
 fn every_way_is_counted() -> Result<(), Failed> {
     const CAP: Nanoseconds = Nanoseconds::from_millis(20);
     let scratch = Scratch::new("counted-waits")?;
@@ -145,7 +146,7 @@ fn every_way_is_counted() -> Result<(), Failed> {
     let counts = EpollCounts::new()?;
     let [(_, capping), cap] = environment(&cap?, CAP, None);
     let both = counts.environment(&count?, Some(&capping));
-    // Without the cap, the wait would never end, and neither would this test: therefore its time is limited.
+    // If the cap fails, the wait never ends, so `timeout` limits it.
     let mut bounded = Command::new("timeout");
     bounded.arg("20").arg(&program).envs([cap]).envs(both);
     let before = counts.read()?;
@@ -165,7 +166,7 @@ fn waits_with_cap(
 ) -> Result<BTreeMap<String, (i32, u64)>, Failed> {
     let mut command = Command::new(program);
     command.envs(environment(library, cap, None));
-    // Without the cap, the wait would never end, and neither would this test: therefore its time is limited.
+    // If the cap fails, the wait never ends, so `timeout` limits it.
     let mut bounded = Command::new("timeout");
     bounded.arg("20").arg(program).envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
     let mut waits = BTreeMap::new();

@@ -50,7 +50,7 @@ pub(crate) fn tests() -> Vec<Trial> {
     ]
 }
 
-/// Observes one process, everything about which must be readable.
+/// Observes one process; fails if anything about it cannot be read.
 pub(crate) fn observed(pid: Pid) -> Result<Process, Failed> {
     let mut unread = Vec::new();
     let found = linux::observe::processes(&Netns::own()?, &Processes::Only(vec![pid]), &mut unread);
@@ -87,8 +87,8 @@ fn ten_thousand_sockets() -> Result<(), Failed> {
     print_timing(&format!("{SOCKETS} sockets, {EPOLLS} epolls"), subject.pid())
 }
 
-/// Prints how long it takes to inspect a process. This is not asserted: other work on the machine must not
-/// make a test fail.
+/// Prints how long it takes to inspect a process. The time is not asserted, because other work on the machine
+/// must not make a test fail.
 pub(crate) fn print_timing(what: &str, pid: Pid) -> Result<(), Failed> {
     const RUNS: usize = 20;
     let mut times: Vec<_> = (0..RUNS)
@@ -333,8 +333,8 @@ fn imitated_by_mounts() -> Result<(), Failed> {
     let scratch = Scratch::new("imitated")?;
     let path = sleeper_at(&scratch)?;
     let real = Started(std::process::Command::new(&path).arg("60").spawn()?);
-    // The program is in another file system, in another directory of the same file system, and then in one
-    // that is removed.
+    // The imitation is in another file system, in another directory of the same file system, and then in a
+    // directory that is removed.
     let mount = ["mount -t tmpfs tmpfs", "mount --bind THEIRS", "mount --bind THEIRS"];
     let then = ["", "", "; rm PATH"];
     let mut imitations = Vec::new();
@@ -402,8 +402,8 @@ impl Drop for Started {
     }
 }
 
-/// Sockets are looked up by sock-diag in the process's namespace; those that a process brought from another
-/// namespace are not there, and are queried directly.
+/// Sockets are looked up by sock-diag in the process's namespace; sockets that a process brought from another
+/// namespace are not listed there, and are queried directly.
 fn two_ways() -> Result<(), Failed> {
     use SocketState::{TcpEstablished, TcpListen, TcpOther, Udp};
     let kinds = |role: &str| {

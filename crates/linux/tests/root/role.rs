@@ -1,5 +1,5 @@
-//! The roles of this binary when a test starts it as a process to be observed. It reports on standard output
-//! that it is ready; it exits at the end of standard input, or when its parent exits.
+//! The roles that this binary plays when a test starts it as a process to observe. A role prints a line when
+//! it is ready, and exits at the end of standard input or when its parent exits.
 #![expect(clippy::print_stdout, reason = "a role speaks to its test by standard output")]
 
 use std::io::Read;
@@ -65,7 +65,7 @@ fn nested() -> Played {
     ready(&[outer.as_fd(), inner.as_fd(), socket.as_fd()])
 }
 
-/// Holds an epoll; on a byte of input, its number becomes that of a pipe.
+/// Holds an epoll; on a byte of input, closes it and reuses its descriptor for a pipe.
 fn reuse() -> Played {
     let mut epoll = new_epoll()?;
     let (pipe, _writer) = std::io::pipe()?;
@@ -109,8 +109,8 @@ fn counter() -> Played {
     Ok(())
 }
 
-/// Holds sockets of many kinds: some are created here, others are then brought into another process's network
-/// namespace, if given.
+/// Holds sockets of many kinds. If another process is given, the role then enters that process's network
+/// namespace with them.
 fn kinds(into: Option<Pid>) -> Played {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let client = TcpStream::connect(listener.local_addr()?)?;
@@ -132,7 +132,7 @@ fn kinds(into: Option<Pid>) -> Played {
     ready(&[&sockets[..], &more[..]].concat())
 }
 
-/// An unprivileged user who tries everything, and prints the errors.
+/// As an unprivileged user, tries every operation on another process and prints the errors.
 fn outsider(pid: Pid, fd: Fd) -> Played {
     let params =
         EpollParams { busy_poll_usecs: 0, busy_poll_budget: 65, prefer_busy_poll: true, events_only: false };

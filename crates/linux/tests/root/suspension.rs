@@ -1,5 +1,5 @@
-//! What ends the suspension of an IRQ, counted by who polls the NAPI: the timeout if the application stalls, the
-//! end of its epoll, or another application on the same NAPI.
+//! Tests what ends the suspension of an IRQ: the timeout if the application stalls, the end of its epoll, or
+//! another application on the same NAPI. The tests count who polls the NAPI.
 
 use std::net::UdpSocket;
 use std::process::Command;
@@ -16,7 +16,7 @@ use testkit::subject::{Subject, eventually};
 use testkit::wire::Wire;
 use testkit::{Need, test};
 
-/// The timer of deferral.
+/// The gro-flush-timeout of deferral.
 const FLUSH: Nanoseconds = Nanoseconds::from_millis(2);
 
 /// Deferral ends after this many empty polls.
@@ -25,7 +25,8 @@ const DEFERRED: u32 = 3;
 /// A suspension that lasts longer than any test waits.
 const FOREVER: Nanoseconds = Nanoseconds::from_millis(600_000);
 
-/// How often to try: a softirq that still runs when the suspension begins arms the short timer after it.
+/// The number of attempts: a softirq that still runs when the suspension begins arms the short timer
+/// afterwards, which ends the suspension.
 const TRIES: usize = 200;
 
 pub(crate) fn tests() -> Vec<Trial> {
@@ -48,7 +49,7 @@ pub(crate) fn tests() -> Vec<Trial> {
     ]
 }
 
-/// An application behind the near end of a wire, and its client.
+/// An application at the near end of a wire, and its client.
 struct Suspended {
     wire: Wire,
     scratch: Scratch,
@@ -121,8 +122,8 @@ impl Suspended {
         Ok(none)
     }
 
-    /// Receives a datagram and then stalls, until a packet that comes afterwards waits: its NAPI's IRQ is
-    /// suspended. Returns the counts at that moment.
+    /// Makes the application receive a datagram and stall, and repeats that until a later packet waits, which
+    /// shows that the IRQ is suspended. Returns the counts at that moment.
     fn stall(&mut self) -> Result<Snapshot, Failed> {
         for _ in 0..TRIES {
             self.receive()?;
@@ -137,7 +138,7 @@ impl Suspended {
         Err("no IRQ was ever suspended".into())
     }
 
-    /// Waits until so many packets were delivered since then.
+    /// Waits until this many packets have been delivered since the earlier snapshot.
     fn delivered(&mut self, earlier: &Snapshot, packets: u64) -> Result<NapiDelivered, Failed> {
         let mut last = None;
         let found = eventually("packets are delivered", || {
@@ -159,7 +160,7 @@ fn application(wire: &Wire, scratch: &Scratch, port: u16, how: &str) -> Result<(
     Ok((app, Fd(numbers[0])))
 }
 
-/// While the application stalls, packets wait for the timeout and not longer: then the timer polls them, and when
+/// While the application stalls, packets wait no longer than the timeout: then the timer polls them, and when
 /// deferral has run out, interrupts do.
 fn stalls() -> Result<(), Failed> {
     let mut one = Suspended::start(Nanoseconds::from_millis(400))?;
@@ -184,8 +185,8 @@ fn stalls() -> Result<(), Failed> {
     Err("no interrupt occurred any more".into())
 }
 
-/// The end of the epoll ends its suspension: packets that wait are delivered although the timeout is far away,
-/// and later ones by deferral or interrupts.
+/// The end of the epoll ends its suspension: waiting packets are delivered although the timeout is far away,
+/// and later packets are delivered by deferral or interrupts.
 fn ends(end: impl FnOnce(&mut Suspended) -> Result<(), Failed>) -> Result<(), Failed> {
     let mut one = Suspended::start(FOREVER)?;
     let earlier = one.stall()?;
@@ -203,7 +204,7 @@ fn ends(end: impl FnOnce(&mut Suspended) -> Result<(), Failed>) -> Result<(), Fa
     Ok(())
 }
 
-/// An `epoll_wait` without events resumes the IRQ of its NAPI, whoever suspended it.
+/// An `epoll_wait` without events resumes the IRQ of its NAPI, even if another application suspended it.
 fn another_polls() -> Result<(), Failed> {
     let mut one = Suspended::start(FOREVER)?;
     let (mut other, _) = application(&one.wire, &one.scratch, OTHER, "prefer")?;
@@ -229,8 +230,8 @@ fn another_polls() -> Result<(), Failed> {
     Ok(())
 }
 
-/// The packets of an application that does not poll wait until the other one, which suspended the IRQ, waits
-/// again.
+/// The packets of an application that does not poll wait until the other application, which suspended the
+/// IRQ, calls `epoll_wait` again.
 fn another_waits() -> Result<(), Failed> {
     let mut one = Suspended::start(FOREVER)?;
     let (mut other, _) = application(&one.wire, &one.scratch, OTHER, "ordinary")?;
@@ -280,7 +281,7 @@ fn batch_of_an_epoll() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Without programs at functions: the batch ends when the application polls its NAPI.
+/// Without fentry programs, the batch ends when the application polls its NAPI.
 fn batch_on_a_napi() -> Result<(), Failed> {
     let mut one = Suspended::start(FOREVER)?;
     let of = BatchesOf::Napi(one.napi);
@@ -290,7 +291,7 @@ fn batch_on_a_napi() -> Result<(), Failed> {
         let found = measured(&mut one, &meter, of)?;
         assert_eq!((found.events, found.maxevents, found.outlasted), (0, 0, 0), "nothing expires: {found:?}");
         last = Some(found);
-        // A softirq that still ran when the suspension began counts as its end.
+        // A softirq that still ran when the suspension began counts as the end of the batch.
         if found.longest >= BUSY {
             return Ok(());
         }
@@ -298,7 +299,8 @@ fn batch_on_a_napi() -> Result<(), Failed> {
     Err(format!("never measured: {last:?}").into())
 }
 
-/// The timeout ends within the batch: that is counted, and the batch lasts at least as long as the timeout.
+/// The timeout expires within the batch. That is counted, and the batch lasts at least as long as the
+/// timeout.
 fn outlasted() -> Result<(), Failed> {
     const SHORT: Nanoseconds = Nanoseconds::from_millis(4);
     let mut one = Suspended::start(SHORT)?;

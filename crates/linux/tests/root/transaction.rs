@@ -1,9 +1,9 @@
-//! The description of a test's transaction.
+//! Describes the transactions of tests.
 
 use apply::{Moment, TransactionOrigin};
 use model::Nanoseconds;
 
-/// The request of a test's transaction.
+/// Returns the origin of a test's transaction.
 pub(crate) fn asked() -> TransactionOrigin {
     let at = Moment { unix_micros: 1_795_233_900_000_000, since_boot: Nanoseconds(1) };
     let text = |text: &str| text.to_owned();

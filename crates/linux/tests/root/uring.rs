@@ -1,4 +1,4 @@
-//! io_urings of other processes: for which of them busy polling can be set from outside.
+//! Tests for which io_urings of other processes busy polling can be set from outside.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -91,8 +91,8 @@ fn polled(wire: &Wire, client: &mut TcpStream) -> Result<NapiDelivered, Failed> 
     Ok(delivered.napi(napi).ok_or_else(|| format!("the NAPI was not polled: {delivered:?}"))?.clone())
 }
 
-/// fdinfo does not show this state: the ring's list of NAPIs is in no file, and each of its waits polls the
-/// NAPIs in the list.
+/// No file shows the ring's list of NAPIs, so the test counts polls: each wait of the ring polls the NAPIs in
+/// its list.
 fn polls_no_more() -> Result<(), Failed> {
     let (scratch, wire) = (Scratch::new("ring-echo")?, Wire::new(1)?);
     let mut command = Command::new("ip");

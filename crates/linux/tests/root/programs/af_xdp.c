@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Holds an AF_XDP socket in copy mode until its standard input ends. The arguments are the device and one of its queues. Prints the socket's descriptor.
+ * Holds an AF_XDP socket in copy mode until its standard input ends. The arguments are a device and
+ * the index of one of its queues. Prints the socket's descriptor.
  */
 #include <linux/if_xdp.h>
 #include <net/if.h>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * A process that holds one of its locks indefinitely: the kernel copies to or from a page of a FUSE file
- * whose server, the parent, does not answer. Needs no privilege.
+ * Holds one of its locks indefinitely: the kernel copies to or from a page of a FUSE file whose
+ * server, the parent, does not answer. Needs no privilege.
  *
  * usage: hang DIRECTORY epoll|send|ring DEVICE
  * DEVICE is /dev/fuse, or a device node with its number that everyone may open, as on most distributions.

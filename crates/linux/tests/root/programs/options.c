@@ -1,5 +1,6 @@
 /*
- * The kernel's own options: values that it accepts, and an option longer than BPF programs can see.
+ * Sets options of the kernel itself: values that the kernel accepts, and a value longer than BPF
+ * programs can see.
  */
 #include <errno.h>
 #include <stdio.h>
