@@ -1,4 +1,5 @@
-//! The answers of `set` through a daemon: in force, refused, or later. A refusal leaves everything unchanged.
+//! Tests the answers of `set` through a daemon: in force, refused, or later. A refusal leaves everything
+//! unchanged.
 
 use libtest_mimic::{Failed, Trial};
 use linux::lab::SERVER_DEVICE;
@@ -41,7 +42,7 @@ fn sets(operator: &Operator, rest: &[&str], code: i32) -> Result<Said, Failed> {
     operator.runs(&[&["set", "device", SERVER_DEVICE], rest].concat(), code)
 }
 
-/// On a veth, packets are polled as they are sent, so `latency` resolves to the kernel's default.
+/// A veth polls packets as they are sent, so `latency` resolves to the kernel's default.
 fn no_effect() -> Result<(), Failed> {
     let operator = Operator::new("answers-no-effect", 1)?;
     operator.asks("[device.veth-server]\npolicy = \"latency\"\n")?;
@@ -61,7 +62,7 @@ fn no_effect() -> Result<(), Failed> {
     Ok(())
 }
 
-/// `status` as JSON, and whether everything is in order.
+/// Returns the JSON output of `status`, and whether everything is in order.
 fn status(operator: &Operator) -> Result<(String, bool), Failed> {
     let code = operator.netpolicy(&["status"]).output()?.status.code().ok_or("a signal")?;
     Ok((operator.runs(&["-o", "json", "status"], code)?.data, code == 0))
@@ -72,7 +73,7 @@ fn kernel_refuses() -> Result<(), Failed> {
     let _daemon = operator.starts(&["daemon", "--disruptive", "--allow-irreversible"])?;
     operator.waits_to_hear("at work")?;
     sets(&operator, &["defer50"], 0)?;
-    // A kernel that has this qdisc does not refuse it.
+    // On a kernel with this qdisc, there is no refusal to test.
     let refused = ["defer20", "--setting", "qdisc=fq"];
     let has_fq = operator.inside(&format!("tc qdisc add dev {SERVER_DEVICE} root fq")).is_ok();
     if !has_fq {
@@ -90,8 +91,8 @@ fn kernel_refuses() -> Result<(), Failed> {
     let features = || operator.inside(&format!("ethtool -k {SERVER_DEVICE}"));
     assert!(features()?.contains("rx-gro-list: on"));
     assert_eq!(flushes(&operator.devices()?), [20_000; 2]);
-    // The kernel remembers a request for an offload that depends on another one, and applies it when that one
-    // is enabled.
+    // The kernel remembers a request for an offload whose prerequisite is off, and applies it when the
+    // prerequisite is enabled.
     operator.inside(&format!("ethtool -K {SERVER_DEVICE} tso off"))?;
     operator.inside(&format!("ethtool -K {SERVER_DEVICE} tx off"))?;
     sets(&operator, &["defer20", "--setting", "tx-tcp-segmentation=on"], 0)?;
@@ -212,7 +213,8 @@ fn ended() -> Result<(), Failed> {
         operator.runs(&["set", "task", &maker.pid().to_string(), "suspend20"], 0)?;
         assert_eq!(maker.epolls(&operator)?.len(), 1);
     }
-    // The queues are restored after the second observation: a service that exited may return in a moment.
+    // The daemon restores the queues after its second observation without the service, because a service may
+    // restart.
     let nothing = || Ok(status(&operator)?.0.contains("\"settings\": 0").then_some(()));
     waited_for("no held settings", nothing).or_else(|_| waited_for("no held settings", nothing))?;
     let said = operator.runs(&["verify"], 0)?;

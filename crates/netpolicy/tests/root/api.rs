@@ -1,5 +1,5 @@
-//! Access to the daemon's sockets: other users, a kill at any moment, and a daemon without permission to
-//! inspect processes.
+//! Tests access to the daemon's sockets: by other users, with a kill at any moment, and for a daemon that may
+//! not inspect processes.
 
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
@@ -37,7 +37,7 @@ pub(crate) fn tests() -> Vec<Trial> {
     ]
 }
 
-/// Runs something as another user, on a separate thread: the kernel records the credentials of the connecting
+/// Runs a closure as another user, on a separate thread: the kernel records the credentials of the connecting
 /// thread.
 fn as_user<T: Send>(groups: &[u32], body: impl FnOnce() -> T + Send) -> Result<T, Failed> {
     let groups: Vec<Gid> = groups.iter().map(|group| Gid::from_raw(*group)).collect();
@@ -111,9 +111,9 @@ fn another_user() -> Result<(), Failed> {
     let log = desk.log();
     let lines =
         log.iter().filter(|line| line.contains("uid 65534") && line.contains("was refused io.netpolicy."));
-    // The log has at most ten lines of one user in a minute.
+    // The log has at most ten lines per user and minute.
     assert_eq!(lines.count(), 10, "{log:?}");
-    // None of these calls reached the daemon; root's calls do.
+    // None of these calls reached the daemon, but root's calls do.
     assert!(!log.iter().any(|line| line.contains(" calls ")), "{log:?}");
     assert_eq!(
         called(&mut desk.connect(), "Set", &set_eth0())["parameters"]["summary"],
@@ -208,7 +208,7 @@ fn through_the_daemon() -> Result<(), Failed> {
     let answer = called(&mut Talk::to(&operator.state().join("io.netpolicy")), "Set", &anybody);
     assert_eq!(answer["parameters"]["exit"], 2, "{answer}");
     assert_eq!(daemon.terminated()?, Some(0));
-    // Without a daemon, the command applies the policy directly.
+    // Without a daemon, `set` applies the policy itself.
     let said = operator.runs(&["set", "device", device, "defer50"], 0)?;
     assert!(!said.words.contains("Set by the daemon"), "{}", said.words);
     operator.runs(&["rollback"], 0)?;
@@ -237,7 +237,7 @@ fn killed() -> Result<(), Failed> {
         daemon.child.wait()?;
     }
     let daemon = daemon(&operator)?;
-    // The policy file has all sections of the last accepted policy, or none.
+    // After the kill, the policy file has all sections of the last accepted policy, or none.
     waited_for("both queues with the same value", || {
         let now = timeouts(&operator)?;
         Ok(now.windows(2).all(|pair| pair[0] == pair[1]).then_some(()))
@@ -250,7 +250,7 @@ fn killed() -> Result<(), Failed> {
     Ok(())
 }
 
-/// A daemon in the lab's namespace with all capabilities except that to inspect processes.
+/// Starts a daemon in the lab's namespace with all capabilities except CAP_SYS_PTRACE.
 fn daemon_without_right(operator: &Operator, attach: &str) -> Result<Started, Failed> {
     let there = format!("--net=/proc/{}/ns/net", operator.lab.server_pid());
     let ours = operator.netpolicy_here(&["daemon", "--attach-socket", attach]);
@@ -276,7 +276,7 @@ fn attached() -> Result<(), Failed> {
         called(&mut talk, "Set", &set)
     };
 
-    // Without the attach service, the request fails; otherwise, the rest of the test would prove nothing.
+    // Without the attach service, the request must fail; otherwise the rest of the test would prove nothing.
     let mut without = daemon_without_right(&operator, &socket)?;
     let said = ask();
     assert_eq!(maker.epolls(&operator)?, plain, "{said}");
@@ -299,7 +299,7 @@ fn attached() -> Result<(), Failed> {
     })?;
     assert_eq!(daemon.terminated()?, Some(0));
 
-    // Reading a process's executable needs the same privilege, and also goes through the service.
+    // Reading a process's executable needs the same privilege, so it also uses the service.
     let exe = std::env::current_exe()?;
     let exe = exe.to_str().ok_or("a path in UTF-8")?;
     operator.asks(&format!(

@@ -1,4 +1,5 @@
-//! Requests of applications for their sockets and themselves, from `setsockopt` to the epoll and the queues.
+//! Tests requests of applications for their sockets and themselves, from `setsockopt` to the epoll and the
+//! queues.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -11,7 +12,7 @@ use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use testkit::operator::{Operator, Started, waited_for};
 use testkit::{Need, test};
 
-/// The variable that makes this program a requesting process.
+/// The environment variable that makes this program play the role of a requesting process.
 const ROLE: &str = "NETPOLICY_TEST_ASKER";
 
 const SUSPENDING: EpollParams =
@@ -35,20 +36,21 @@ pub(crate) fn tests() -> Vec<Trial> {
     ]
 }
 
-/// The role: a process with two epolls that have a socket each, the first of which requests short response
-/// times. A line `fork` starts a process of the same kind whose sockets request nothing, and `request N`
-/// requests policy N for the first socket.
+/// Plays the role: a process with two epolls that watch a socket each. The first socket requests short
+/// response times. A line `fork` starts a process with the same sockets but no request; `request N` requests
+/// policy N for the first socket.
 pub(crate) fn play_role() -> Option<()> {
     let role = std::env::var(ROLE).ok()?;
     if ask(&role).is_none() {
-        std::process::exit(1); // The parent then times out while it waits for epolls.
+        std::process::exit(1); // The parent then times out waiting for the epolls.
     }
     Some(())
 }
 
 fn ask(role: &str) -> Option<()> {
     use rustix::event::epoll;
-    // Wait until this process is in its cgroup: a socket belongs to the cgroup in which it was created.
+    // Wait until this process was moved to its cgroup: a socket belongs to the cgroup in which it was
+    // created.
     let mut lines = std::io::stdin().lines();
     // The parent may close the pipe without writing a line.
     let Some(Ok(_)) = lines.next() else { return Some(()) };
@@ -83,7 +85,8 @@ fn ask(role: &str) -> Option<()> {
     Some(())
 }
 
-/// A BPF file system and a cgroup for one test, with a process in it. Dropping it ends all of them.
+/// A BPF file system and a cgroup for one test, with a process in it. Dropping it removes them and kills the
+/// process.
 struct Fixture {
     mounted: Vec<PathBuf>,
     /// The directory of the requests.
@@ -129,7 +132,7 @@ impl Fixture {
         Ok(writeln!(self.asker.stdin.as_mut().ok_or("stdin")?, "{line}")?)
     }
 
-    /// Arguments that begin with the directory of the requests.
+    /// Returns the arguments after an option that selects the directory of the requests.
     fn with<'a>(&'a self, arguments: &[&'a str]) -> Vec<&'a str> {
         let mut all = vec!["--app-request-dir", self.store.as_str()];
         all.extend(arguments);
@@ -186,7 +189,7 @@ fn sockets_epoll() -> Result<(), Failed> {
     Ok(())
 }
 
-/// A daemon that reads the requests of this fixture.
+/// Starts a daemon that reads the requests of this fixture.
 fn daemon(operator: &Operator, fixture: &Fixture) -> Result<Started, Failed> {
     let daemon = operator.starts(&fixture.with(&["daemon"]))?;
     operator.waits_to_hear("at work")?;
@@ -209,7 +212,7 @@ fn by_daemon() -> Result<(), Failed> {
     let daemon = daemon(&operator, &fixture)?;
     fixture.send("go")?;
     has(&operator, pid, &[EpollParams::default(); 2])?;
-    // The daemon reacts at once: at least one of these lines appears before its next tick.
+    // The daemon reacts immediately: at least one of these lines must appear before its next tick.
     for _ in 0..3 {
         let asked = std::time::Instant::now();
         fixture.send("request 3")?;
@@ -225,7 +228,8 @@ fn by_daemon() -> Result<(), Failed> {
     let shown = operator.runs(&fixture.with(&["show"]), 0)?.data;
     let line = shown.lines().find(|line| line.contains("1 socket of epoll")).unwrap_or_default();
     assert!(line.contains("latency"), "{shown}");
-    // Disabling ends all requests; the daemon also sees requests made after it is enabled again.
+    // Disabling ends all requests. The daemon also sees requests that are made after requests are enabled
+    // again.
     for _ in 0..3 {
         operator.runs(&fixture.with(&["sockets", "disable", "--all"]), 0)?;
         has(&operator, pid, &[EpollParams::default(); 2])?;
@@ -278,13 +282,14 @@ fn beyond_bounds() -> Result<(), Failed> {
     let daemon = daemon(&operator, &fixture)?;
     fixture.send("go")?;
     fixture.send("request 3")?;
-    // The operator's request is in force, and the application's is reported without being a problem.
+    // The operator's request is in force. The status mentions the application's request, but not as a
+    // problem.
     waited_for("the request in the status", || {
         let output = operator.netpolicy(&["status"]).output()?;
         let status = String::from_utf8_lossy(&output.stdout).into_owned();
         Ok((status.contains(&format!("of task {pid}")) && output.status.code() == Some(0)).then_some(()))
     })?;
-    // A request of the operator for a pid takes precedence over the process's own.
+    // An operator's request for a pid takes precedence over the process's own request.
     operator.runs(&["set", "task", &pid.to_string(), "none"], 0)?;
     assert_eq!(epolls_of(&operator, pid)?, [EpollParams::default(); 2]);
     let status = operator.runs(&["status"], 0)?.data;
@@ -344,7 +349,7 @@ fn child_inherits() -> Result<(), Failed> {
     );
     operator.runs(&fixture.with(&["apply"]), 0)?;
     assert_eq!(epolls_of(&operator, child)?, [SUSPENDING; 2]);
-    // `none` removes the policy that the same command set.
+    // `none` withdraws the policy that this command set.
     operator.runs(&fixture.with(&["set", "task", &number, "none"]), 0)?;
     let listed = operator.runs(&fixture.with(&["sockets", "list"]), 0)?;
     assert!(!listed.data.contains(&format!("task {pid} ")), "{}", listed.data);
@@ -379,7 +384,7 @@ fn refused_prctl() -> Result<(), Failed> {
     assert!(before.contains("bulk") && before.contains("cpu") && !before.contains("latency"), "{before}");
     let wide = [&enable[..], &["--prctl", "--allow", "latency"]].concat();
     let answer = operator.netpolicy(&fixture.with(&wide)).output()?;
-    // A kernel without BPF support for prctl refuses and changes nothing; any other applies the request.
+    // A kernel whose BPF does not support prctl refuses and changes nothing; any other applies the request.
     match answer.status.code() {
         Some(6) => assert_eq!(bounds()?, before),
         Some(0) => assert!(bounds()?.contains("latency")),

@@ -1,4 +1,4 @@
-//! Policy files on a real device: plan, apply, verify, explain, roll back.
+//! Tests policy files on a real device: plan, apply, verify, explain, roll back.
 
 use std::process::Command;
 
@@ -45,7 +45,7 @@ pub(crate) fn tests() -> Vec<Trial> {
             second_stage_refused,
         ),
         test("applied/doctor_judges_settings_without_counting", NEEDS, doctor),
-        // `make test` runs this test in a guest.
+        // A NIC with interrupts needs a guest; `make test` runs this test in one.
         test(
             "applied/a_policy_for_a_nic_with_interrupts_is_applied_and_undone_exactly",
             &[Need::Root, Need::Suspension, Need::VirtioNics],
@@ -54,8 +54,8 @@ pub(crate) fn tests() -> Vec<Trial> {
     ]
 }
 
-/// The second stage would change settings of a trial: netpolicy detects this before the first stage recreates
-/// the queues.
+/// The second stage would change settings that are on trial. netpolicy detects that before the first stage
+/// recreates the queues.
 fn second_stage_refused() -> Result<(), Failed> {
     let operator = Operator::new("second-stage", 2)?;
     operator.inside("ethtool -L veth-server rx 1")?;
@@ -154,7 +154,7 @@ fn settings_of_a_device() -> Result<(), Failed> {
     };
     assert_eq!(known(&after), known(&before));
 
-    // Without checksums the kernel keeps the request for TSO and leaves it off.
+    // With checksums off, the kernel keeps the request for TSO but leaves TSO off.
     operator.inside("ethtool -K veth-server tso off")?;
     operator.inside("ethtool -K veth-server tx off")?;
     operator.asks(
@@ -202,7 +202,8 @@ fn link_down() -> Result<(), Failed> {
 }
 
 fn read_only_disk() -> Result<(), Failed> {
-    /// `$0` is the journal, the rest is netpolicy with its options. The script has a private file system.
+    /// `$0` is the journal's directory; the remaining arguments are netpolicy with its options. The script
+    /// runs in a private mount namespace.
     const SCRIPT: &str = "set -e; mount -t tmpfs -o mode=755 none \"$0\"; \"$@\" set device veth-server suspend20; \
                           mount -o remount,ro \"$0\"; exec \"$@\" rollback";
     let operator = Operator::new("read-only", 1)?;
@@ -355,7 +356,7 @@ fn doctor() -> Result<(), Failed> {
     let healthy = operator.runs(&["-o", "json", "doctor", "--seconds", "0", "--processes", "none"], 0)?;
     let healthy: serde_json::Value = serde_json::from_str(&healthy.data)?;
     assert!(healthy["data"]["delivered"].is_null(), "nothing was counted");
-    // Suspension without deferral is set but cannot be in force.
+    // Suspension without deferral can be set, but has no effect.
     somebody_else_sets(Setting::Napi(queue, NapiKnob::IrqSuspendTimeout(Nanoseconds::from_millis(20))))?;
     let sick = operator.runs(&["doctor", "--seconds", "0", "--processes", "none"], 3)?;
     assert!(sick.data.contains("veth-server"), "{}", sick.data);

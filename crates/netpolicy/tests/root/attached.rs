@@ -1,4 +1,4 @@
-//! Running, unmodified processes: `attach`, `run`, `set task`.
+//! Tests policies for running, unmodified processes: `attach`, `run`, `set task`.
 
 use std::io::Write;
 use std::process::{Child, Command, Stdio};
@@ -10,7 +10,7 @@ use model::{EpollParams, Host, Pid};
 use testkit::operator::{Operator, flushes, waited_for};
 use testkit::{Need, test};
 
-/// The variable that makes this program a process that creates epolls on command.
+/// The environment variable that makes this program create epolls on command.
 const ROLE: &str = "NETPOLICY_TEST_EPOLL_MAKER";
 
 pub(crate) const SUSPENDING: EpollParams =
@@ -56,9 +56,8 @@ pub(crate) fn tests() -> Vec<Trial> {
     ]
 }
 
-/// The role that this program plays for its own tests: a process with a socket that creates an epoll for each
-/// line that it reads; a line `fork` starts another process of the same kind, and `listen PORT` makes it
-/// listen.
+/// Plays the role: a process with a socket that creates an epoll for each line that it reads. A line `fork`
+/// starts another such process, and `listen PORT` makes it listen.
 pub(crate) fn play_role() -> Option<()> {
     use rustix::event::epoll;
     std::env::var_os(ROLE)?;
@@ -71,7 +70,7 @@ pub(crate) fn play_role() -> Option<()> {
                 let port = line["listen ".len()..].parse().ok()?;
                 listeners.push(std::net::TcpListener::bind(("0.0.0.0", port)).ok()?);
             }
-            // One more thread that could wait in an epoll. It ends with the process.
+            // Another thread that could wait in an epoll. It exits with the process.
             "thread" => drop(std::thread::spawn(std::thread::park)),
             "fork" => child = Some(Command::new("/proc/self/exe").stdin(Stdio::piped()).spawn().ok()?),
             _ => epolls.push(epoll::create(epoll::CreateFlags::CLOEXEC).ok()?),
@@ -202,7 +201,7 @@ fn once() -> Result<(), Failed> {
     let operator = Operator::new("once", 1)?;
     let server = operator.lab.start_memcached(&MemcachedOptions::default())?;
     let before = operator.host()?;
-    // Without --netns, the process's own namespace is used.
+    // Without --netns, the command uses the process's own namespace.
     let mut attach = operator.netpolicy_here(&["attach", &server.process().pid.to_string()]);
     let attached = attach.args(["--delivery", "suspend20", "--once"]).output()?;
     assert!(attached.status.success(), "{}", String::from_utf8_lossy(&attached.stderr));
@@ -291,7 +290,7 @@ fn set_task() -> Result<(), Failed> {
     Ok(())
 }
 
-/// The process started by a running `netpolicy run`, once it has called exec.
+/// Waits until the child of a running `netpolicy run` has called exec, and returns the child.
 fn started(operator: &Operator, comm: &str) -> Result<Pid, Failed> {
     waited_for(comm, || {
         let host = operator.host()?;
@@ -345,7 +344,7 @@ fn run_fullbusy() -> Result<(), Failed> {
     Ok(())
 }
 
-/// The child has only its parent's epoll, with the same descriptor.
+/// The child inherits its parent's epoll under the same descriptor, and has no other.
 const FORKS: &str = "
 import os, select, socket, time
 listening = socket.create_server(('0.0.0.0', 9))
@@ -384,7 +383,7 @@ fn eventbusy_refused() -> Result<(), Failed> {
     let before = operator.host()?;
     let pid = maker.pid().to_string();
     for arguments in [["attach", &pid, "--delivery", "eventbusy"], ["set", "task", &pid, "eventbusy"]] {
-        // A missing kernel feature is reported before the budget, which could not help.
+        // A missing kernel feature is reported before the budget: a larger budget would not help.
         let refused = operator.runs(&arguments, 6)?;
         for why in ["EPIOCSPARAMS refuses EPOLL_PARAMS_F_EVENTS_ONLY", "userbusy", "Nothing was changed."] {
             assert!(refused.words.contains(why), "{why}: {}", refused.words);
@@ -424,7 +423,7 @@ fn run_userbusy() -> Result<(), Failed> {
     let pid = started(&operator, "memcached")?;
     let environment = std::fs::read(format!("/proc/{pid}/environ"))?;
     assert!(String::from_utf8_lossy(&environment).contains("NETPOLICY_EPOLL_WAIT_CAP_US=0\0"));
-    // The server never sleeps in epoll_wait, and keeps calling it.
+    // The server keeps calling epoll_wait, and never sleeps in it.
     let ticks = || -> Result<u64, Failed> {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
         let after = stat.rsplit_once(')').ok_or("comm")?.1;
@@ -447,7 +446,7 @@ fn run_userbusy() -> Result<(), Failed> {
 
 fn run_without_linker() -> Result<(), Failed> {
     let operator = Operator::new("script", 1)?;
-    // The file is an ELF header and nothing else: no dynamic linker, so no library either.
+    // The file is only an ELF header, without a dynamic linker that could load a library.
     let program = operator.file("static", b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0\x02\0")?;
     let refused =
         operator.runs(&["run", "--delivery", "fullbusy", "--polling-cpus", "8", "--", &program], 6)?;

@@ -1,4 +1,4 @@
-//! netpolicy and irqbalance together, in a guest whose NICs have interrupts that can be moved.
+//! Tests netpolicy together with irqbalance, in a guest whose NICs have movable interrupts.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -12,11 +12,11 @@ use testkit::balancer::Balancer;
 use testkit::scratch::Scratch;
 use testkit::{Need, test};
 
-/// The operator's own ban, of an interrupt that every PC has.
+/// The interrupt that the operator has banned. Every PC has it.
 const FOREIGN: IrqNumber = IrqNumber(1);
 
-/// How many transactions of a failed test are rolled back: the two that the test made, and those with bans
-/// for which irqbalance was too busy at first.
+/// How many transactions are rolled back after a failed test: the two that the test made, and those whose
+/// bans irqbalance was too busy to accept at first.
 const ROLLED_BACK_MAX: usize = 4;
 
 pub(crate) fn tests() -> Vec<Trial> {
@@ -62,7 +62,8 @@ impl Scene {
         }
     }
 
-    /// Applies the policy with its bans. irqbalance does not answer while it scans the machine: try again.
+    /// Applies the policy with its bans. Retries, because irqbalance does not answer while it scans the
+    /// machine.
     fn applies_with_bans(&self) -> Result<(), Failed> {
         const ATTEMPTS: usize = 5;
         let mut said = String::new();
@@ -95,8 +96,8 @@ impl Scene {
 
 impl Drop for Scene {
     fn drop(&mut self) {
-        // The next test would take leftovers of a failed test for the NIC's own values, so roll back each
-        // transaction.
+        // Roll back each transaction: the next test would mistake leftovers of a failed test for the NIC's
+        // own values.
         for _ in 0..ROLLED_BACK_MAX {
             let _ = self.runs(&["rollback"], 0);
         }
@@ -117,14 +118,14 @@ fn banned_and_back() -> Result<(), Failed> {
     scene.runs(&["rollback"], 0)?;
     assert_eq!(scene.banned()?, foreign);
 
-    // Bans end with irqbalance: the next instance has none, which is drift.
+    // Bans end with the irqbalance process: the next one has none, which is drift.
     scene.applies_with_bans()?;
     scene.balancer.kill();
     scene.balancer = Balancer::of_this_host("--banirq=1")?;
     let drift = scene.runs(&["verify"], 3)?;
     assert!(drift.contains("irqbalance-ban"), "{drift}");
     scene.applies_with_bans()?;
-    // A rollback of settings that are already restored succeeds.
+    // A rollback of already restored settings succeeds.
     scene.runs(&["rollback"], 0)?;
     scene.runs(&["rollback"], 0)?;
     assert_eq!(scene.banned()?, foreign);
@@ -132,7 +133,7 @@ fn banned_and_back() -> Result<(), Failed> {
 }
 
 fn undo_script() -> Result<(), Failed> {
-    // The script needs a tool for NAPI settings that a guest may lack.
+    // The mode is `interrupt` because undo.sh needs a tool for NAPI settings that the guest may lack.
     let scene = Scene::new("script", "interrupt")?;
     scene.applies_with_bans()?;
     let script = std::fs::read_dir(scene.scratch.path("state/journal"))?

@@ -1,4 +1,4 @@
-//! `compare`: settings that alternate on memcached under load, in a lab.
+//! Tests `compare`: settings alternate on memcached under load, in a lab.
 
 use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,7 +13,7 @@ use testkit::{Need, repeated, test};
 
 use crate::requests::{ask_ahead, beside, while_asked, while_asked_every};
 
-/// Packets wait for two milliseconds.
+/// A candidate that makes packets wait for two milliseconds.
 const WORSE: &str = "defer50,gro_flush_timeout=2ms";
 
 pub(crate) fn tests() -> Vec<Trial> {
@@ -103,7 +103,7 @@ fn worse() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Two of a hundred TCP segments with requests are lost while a setting is in force that concerns only UDP.
+/// Two per cent of TCP segments with requests are lost while a setting is in force that concerns only UDP.
 fn lossy() -> Result<(), Failed> {
     const DROP: &str = "INPUT -p tcp --dport 11211 -m statistic --mode random --probability 0.02 -j DROP";
     const LOOK_EVERY: Duration = Duration::from_millis(5);
@@ -142,7 +142,7 @@ fn lossy() -> Result<(), Failed> {
     Ok(())
 }
 
-/// The results of a quiet machine: the evidence of the previous test, with `RECORD=1`.
+/// The windows recorded on a quiet machine; `RECORD=1` makes the previous test write them.
 const RECORDED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/root/recorded/compare-worse.jsonl");
 
 fn again() -> Result<(), Failed> {
@@ -163,8 +163,8 @@ fn again() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Whether there was no verdict on the candidate, for example because other load left too few valid windows;
-/// the rounds are printed then. The results of a quiet machine are recorded, and judged again by [`again`].
+/// Returns whether there is no verdict on the candidate, and then checks that nothing was kept. Other load
+/// may leave too few valid windows.
 fn is_undecided(report: &Value) -> Result<bool, Failed> {
     let data = &report["data"];
     if data["comparisons"][0]["verdict"] != "cannot-tell" {
@@ -175,7 +175,7 @@ fn is_undecided(report: &Value) -> Result<bool, Failed> {
     Ok(true)
 }
 
-/// The windows of a comparison, including void ones.
+/// The number of windows of a comparison, including void ones.
 fn windows(report: &Value) -> u64 {
     let void = report["data"]["void"].as_array().into_iter().flatten();
     let void: u64 = void.filter_map(|void| void["rounds"].as_u64()).sum();
@@ -244,7 +244,7 @@ fn kept() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Kills at moments spread over switches and windows.
+/// Kills comparisons at moments spread over switches and windows.
 fn killed() -> Result<(), Failed> {
     const KILLS: u64 = 8;
     let operator = Operator::new("compared-killed", 1)?;
@@ -260,7 +260,7 @@ fn killed() -> Result<(), Failed> {
             };
             let mut compare = begin()?;
             caught("a candidate in force", || {
-                // Refused while the last comparison's guard is still restoring the host.
+                // The comparison is refused while the previous one's guard is still restoring the host.
                 if let Some(ended) = compare.child.try_wait()? {
                     assert_eq!(ended.code(), Some(7), "another comparison is in progress");
                     compare = begin()?;
@@ -485,12 +485,13 @@ fn on_the_wire() -> Result<(), Failed> {
     };
     let report = judged()?;
     let [same, slower] = [0, 1].map(|at| &report["data"]["scenarios"][at]);
-    // On a busy machine there may be too few pairs for a verdict, which is not a wrong verdict.
+    // On a busy machine, there may be too few pairs for a verdict. That is not a wrong verdict.
     for said in [&slower["said"]["verdict"], &slower["truth"]["verdict"]] {
         assert!(said == "worse" || said == "cannot-tell", "{report}");
     }
     assert_ne!(same["said"]["verdict"], "mixed", "{report}");
-    // Busy windows are short: pairs of the longest windows, a second each, would take more than this.
+    // Windows under load are short. With the longest windows, a second each, a pair would take longer than
+    // this.
     let pair_seconds = report["data"]["replayed"][0]["pair_seconds"].as_f64();
     assert!(
         slower["said"]["verdict"] == "cannot-tell" || pair_seconds.is_some_and(|seconds| seconds < 2.0),
@@ -501,19 +502,19 @@ fn on_the_wire() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Each connection sends a request a millisecond after its previous one, or when that one is answered: two
-/// milliseconds in the ring halve the rate.
+/// Each connection sends a request a millisecond after its previous request, or when that is answered: a wait
+/// of two milliseconds in the ring halves the request rate.
 fn closed_loop() -> Result<(), Failed> {
     let operator = Operator::new("compared-closed-loop", 1)?;
     let _server = operator.lab.start_memcached(&MemcachedOptions::default())?;
     while_asked_every(&operator, Duration::from_millis(1), || {
         let compare = operator.starts(&["compare", "memcached", "--b", WORSE])?;
-        // A verdict needs six valid rounds, of two windows of a second or more.
+        // A verdict needs six valid rounds, each with two windows of a second or more.
         let heard = operator.waits_to_hear("--metric requests");
         let code = compare.terminated()?;
         match heard {
             Ok(()) => assert_eq!(code, Some(0), "{}", operator.said()?),
-            // A busy machine voids the rounds.
+            // On a busy machine, the rounds are void.
             Err(failed) if !operator.said()?.contains("void") => return Err(failed),
             Err(_) => {}
         }
@@ -549,8 +550,8 @@ fn refused() -> Result<(), Failed> {
     operator.waits_to_hear("press Ctrl-C to stop")?;
     let said = operator.runs(&["compare", "memcached", "--b", "defer20"], 7)?;
     assert!(said.words.contains("already") && said.words.contains("kill "), "{}", said.words);
-    // The lock does not depend on the journal: otherwise each process would restore what the other has set
-    // for a window.
+    // The lock is independent of the journal: with two journals, each process would otherwise record and
+    // restore the other's candidate.
     let said = operator.runs_elsewhere(&["compare", "memcached", "--b", "defer20"], 7)?;
     let kills = format!("kill {}", first.child.id());
     assert!(said.words.contains("already") && said.words.contains(&kills), "{}", said.words);

@@ -1,5 +1,5 @@
-//! The image, built from the program of these tests, and run on a host of the lab by the commands of the
-//! how-to, with exactly the capabilities that they give.
+//! Tests the container image, built from the program under test. It runs on a lab host with the how-to's
+//! commands, with exactly the capabilities that these give.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -26,7 +26,7 @@ const CAPABILITIES: [(&str, u32); 7] = [
     ("BPF", 39),
 ];
 
-/// Kernel: `Documentation/filesystems/proc.rst`: a filter of system calls.
+/// A process with a seccomp filter, as in `/proc/PID/status`. Kernel: `Documentation/filesystems/proc.rst`.
 const FILTERED: &str = "Seccomp:\t2";
 
 pub(crate) fn tests() -> Vec<Trial> {
@@ -35,7 +35,7 @@ pub(crate) fn tests() -> Vec<Trial> {
     vec![test("container/the_how_tos_commands_apply_a_policy_and_undo_all_of_it", NEEDS, by_the_page)]
 }
 
-/// A host of the lab with a private podman: storage, configuration and `/run` are removed with it.
+/// A host of the lab with a private podman. Its storage, its configuration and `/run` are removed with it.
 struct Host<'o> {
     operator: &'o Operator,
     /// Keeps the mount namespace alive.
@@ -49,7 +49,7 @@ impl<'o> Host<'o> {
         std::fs::create_dir_all(&scratch)?;
         let storage = "[storage]\ndriver = \"vfs\"\ngraphroot = \"/var/lib/containers/storage\"\nrunroot = \"/run/containers/storage\"\n";
         std::fs::write(scratch.join("storage.conf"), storage)?;
-        // Where limits cannot be raised (no CAP_SYS_RESOURCE), podman's defaults could not be set.
+        // podman cannot raise limits to its defaults without CAP_SYS_RESOURCE, so set lower ones.
         let engine = "[containers]\ndefault_ulimits = [\"nofile=1024:4096\", \"nproc=1024:1024\"]\n\
                       [engine]\nruntime = \"runc\"\ncgroup_manager = \"cgroupfs\"\nevents_logger = \"none\"\n";
         std::fs::write(scratch.join("containers.conf"), engine)?;
@@ -64,7 +64,7 @@ impl<'o> Host<'o> {
         Ok(host)
     }
 
-    /// Runs shell commands on the host, from the project's root; returns their output.
+    /// Runs shell commands on the host, from the root of the repository; returns their output.
     fn runs(&self, line: &str) -> Result<String, Failed> {
         let output = self.output(line)?;
         let said = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -76,7 +76,7 @@ impl<'o> Host<'o> {
     }
 
     fn output(&self, line: &str) -> Result<Output, Failed> {
-        // Another mount namespace is entered at its root.
+        // nsenter starts in the root directory of the mount namespace.
         let line = format!("set -e; cd '{}'\n{line}", repository().display());
         let mut command = Command::new("nsenter");
         command.args([
@@ -94,7 +94,7 @@ impl<'o> Host<'o> {
         Ok(command.output()?)
     }
 
-    /// The main process of a container, with its status in the kernel.
+    /// Returns `/proc/PID/status` of a container's main process.
     fn process(&self, container: &str) -> Result<String, Failed> {
         let pid = self.runs(&format!("podman inspect --format '{{{{.State.Pid}}}}' {container}"))?;
         Ok(std::fs::read_to_string(format!("/proc/{}/status", pid.trim()))?)
@@ -110,7 +110,7 @@ impl Drop for Host<'_> {
 /// Builds the container image of the netpolicy binary under test, and returns the path of the archive.
 fn image(into: &Path) -> Result<PathBuf, Failed> {
     let archive = into.join("netpolicy.oci.tar");
-    // `cargo xtask` has built it already; a nested cargo might wait for another build.
+    // `cargo xtask` has built xtask already; a nested cargo might wait for another build.
     let built = Path::new(env!("CARGO_BIN_EXE_netpolicy")).with_file_name("xtask");
     let mut command = if built.is_file() {
         Command::new(built)
@@ -127,7 +127,7 @@ fn image(into: &Path) -> Result<PathBuf, Failed> {
     Ok(archive)
 }
 
-/// The capability mask in a command of the page.
+/// Parses the capabilities in a command of the page, as a mask.
 fn given(command: &str) -> Result<u64, Failed> {
     let words =
         command.split_whitespace().skip_while(|word| *word != "--cap-add").nth(1).ok_or("--cap-add")?;
@@ -176,7 +176,7 @@ fn by_the_page() -> Result<(), Failed> {
     host.runs(attach)?;
     host.runs(daemon)?;
     let log = || host.runs("podman logs netpolicy netpolicy-attach 2>&1").unwrap_or_default();
-    // The daemon sets the device, and the other container sets the process.
+    // The daemon sets the device, and the attach container sets the process's epolls.
     let in_force = || {
         are(&operator, &[SUSPEND20])?;
         waited_for("the epoll's parameters", || Ok((maker.epolls(&operator)? == [SUSPENDING]).then_some(())))
@@ -186,7 +186,7 @@ fn by_the_page() -> Result<(), Failed> {
     has_no_more(&host.process("netpolicy-attach")?, given(attach)?)?;
     host.runs("podman healthcheck run netpolicy")?;
 
-    // A restarted container resumes.
+    // A restarted container resumes the policy.
     host.runs("podman restart --time 5 netpolicy")?;
     waited_for("the daemon", || Ok(host.runs("podman healthcheck run netpolicy").is_ok().then_some(())))?;
     in_force()?;

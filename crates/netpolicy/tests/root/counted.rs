@@ -1,5 +1,5 @@
-//! Compares the counts of `watch` with what independent clients sent: bodies, pipelining, HTTP/2, partial and
-//! slow requests.
+//! Compares the counts of `watch` with the requests that independent clients sent: bodies, pipelining,
+//! HTTP/2, partial and slow requests.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -56,8 +56,8 @@ pub(crate) fn tests() -> Vec<Trial> {
     ]
 }
 
-/// Starts a server in the lab that accepts `connections` connections and runs `each` on a separate thread per
-/// connection.
+/// Starts a server in the lab that accepts `connections` connections and runs `each` for each of them on a
+/// separate thread.
 fn serve(
     lab: &Lab,
     port: u16,
@@ -75,7 +75,8 @@ fn serve(
     Ok(())
 }
 
-/// Reads the head of a request; returns the length of its body, and whether it expects 100-continue.
+/// Reads the head of a request; returns the length of its body, and whether the client waits for 100
+/// Continue.
 fn head(reader: &mut BufReader<TcpStream>) -> std::io::Result<Option<(usize, bool)>> {
     let (mut length, mut waits) = (0, false);
     let mut line = String::new();
@@ -110,7 +111,7 @@ fn http(connection: TcpStream) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Answers each request once its head has come.
+/// Answers each request once its head has arrived.
 fn http_early(connection: TcpStream) -> std::io::Result<()> {
     let mut reader = BufReader::new(connection);
     while let Some((length, _)) = head(&mut reader)? {
@@ -154,7 +155,7 @@ fn bodies() -> Result<(), Failed> {
                 for turn in 0..EACH {
                     if turn % 2 == 0 {
                         connection.write_all(&head)?;
-                        // Often the server receives the head before the rest is sent.
+                        // With a pause, the server often receives the head before the rest is sent.
                         std::thread::sleep(Duration::from_micros(300 * (turn as u64 % 3)));
                         connection.write_all(&body)?;
                     } else {
@@ -209,7 +210,7 @@ fn early() -> Result<(), Failed> {
     let counts = counted(&lab, PORT, || {
         for turn in 0..EACH {
             let size = SIZES[usize::try_from(turn)? % SIZES.len()];
-            // Requests after such a body in the same segment are not detected: use one request per
+            // A request after such a body in the same segment is not detected: send one request per
             // connection.
             let mut connection = connect(&lab, PORT)?;
             connection.write_all(&post(size))?;
@@ -228,7 +229,7 @@ fn queries() -> Result<(), Failed> {
     const PORT: u16 = 8_104;
     const EACH: u64 = 50;
     let lab = Lab::new(&LabOptions::with_queues(1))?;
-    // Every message is answered, except those of an unfinished extended query, and Terminate.
+    // The server answers every message except those of an unfinished extended query, and Terminate.
     serve(&lab, PORT, 1, |mut connection| {
         let mut startup = [0; 8];
         connection.read_exact(&mut startup)?;
@@ -269,7 +270,7 @@ fn queries() -> Result<(), Failed> {
     Ok(())
 }
 
-/// The windows of a port while something runs, and their findings.
+/// Measures one window of a port while `body` runs; returns the window and its findings.
 fn found(
     lab: &Lab,
     port: u16,
@@ -327,7 +328,8 @@ fn goodbyes() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Windows of a tenth of a request's duration: each request begins before the window in which it is answered.
+/// Windows of a tenth of a request's duration: each request begins before the window that contains its
+/// answer.
 fn long() -> Result<(), Failed> {
     const PORT: u16 = 8_106;
     const TAKES: Duration = Duration::from_millis(400);
@@ -372,7 +374,7 @@ fn long() -> Result<(), Failed> {
     }
     let counts = *series.counts();
     let all = EACH * u64::try_from(CLIENTS)?;
-    // Requests that are answered while programs are attached or detached belong to no window.
+    // Requests that are answered while programs are being attached or detached belong to no window.
     assert!(counts.carried > all / 4 && counts.answered <= all, "of {all}: {counts:?}");
     let shorter = SpanCounts::bucket_of(Nanoseconds::from_millis(350));
     let few: u64 = series.spans().residence.buckets()[..shorter].iter().sum();
@@ -381,8 +383,8 @@ fn long() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Twenty connections work. Partial requests are recognised in HTTP/1; in another protocol, they are a small
-/// share of all connections.
+/// Twenty connections send complete requests, others send only parts. netpolicy recognises partial requests
+/// in HTTP/1; in another protocol, they are a small share of all connections.
 fn halves() -> Result<(), Failed> {
     const HTTP: u16 = 8_107;
     const OTHER: u16 = 8_108;
@@ -425,7 +427,7 @@ fn halves() -> Result<(), Failed> {
     Ok(())
 }
 
-/// The output of a program on the lab's client.
+/// Runs a program on the lab's client, and returns its output.
 fn client(lab: &Lab, program: &str, arguments: &[&str]) -> Result<String, Failed> {
     let output = lab.client().run(|| Command::new(program).args(arguments).output())??;
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -470,7 +472,7 @@ fn redis_benchmark() -> Result<(), Failed> {
             client(&lab, "redis-benchmark", &arguments)?;
             Ok(())
         })?;
-        // redis-benchmark first queries the configuration, once or twice.
+        // redis-benchmark first queries the configuration once or twice.
         near(&counts, counts.protocols.resp, REQUESTS);
     }
     Ok(())
@@ -498,14 +500,14 @@ fn wrk() -> Result<(), Failed> {
         })?;
         let requests = said.lines().find_map(|line| line.trim().split_once(" requests in")).map(|(n, _)| n);
         let requests: u64 = requests.ok_or("wrk prints the number of requests")?.parse()?;
-        // wrk does not count requests that are outstanding when it ends.
+        // wrk does not count requests that are outstanding when it exits.
         let more = counts.requests.abs_diff(requests);
         assert!(more * 200 <= requests + 200 * 4 * depth, "{requests} by wrk, {depth} deep: {counts:?}");
     }
     Ok(())
 }
 
-/// Like `counted`, with a client that leaves while it waits for an answer.
+/// Like `counted`, but for a client that leaves while it waits for an answer.
 fn counted_to_the_end(
     lab: &Lab,
     port: u16,

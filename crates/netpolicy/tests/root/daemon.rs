@@ -1,4 +1,5 @@
-//! The daemon, on a host of the lab: its events, the settings that it keeps, and those that it leaves alone.
+//! Tests the daemon on a host of the lab: its events, the settings that it keeps, and those that it leaves
+//! alone.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
@@ -61,7 +62,7 @@ fn device_policy(device: &str, delivery: &str) -> String {
     format!("[device.{device}]\npolicy = \"bulk\"\ndelivery = \"{delivery}\"\n")
 }
 
-/// An operator whose device has a policy, and a running daemon.
+/// Starts a daemon on a device that has a policy.
 fn begun(name: &str, queues: u32, arguments: &[&str]) -> Result<(Operator, Started), Failed> {
     let operator = Operator::new(name, queues)?;
     operator.asks(&device_policy(SERVER_DEVICE, "defer50"))?;
@@ -147,7 +148,7 @@ fn exec_and_epoll() -> Result<(), Failed> {
     is_set(&operator, &[20_000])?;
     maker.send("another")?;
     all_are(&maker, 2)?;
-    // The daemon releases a request after its process has exited, but not immediately: the process may be
+    // The daemon releases a request some time after its process has exited, because the process may be
     // restarting.
     drop(maker);
     is_set(&operator, &before)?;
@@ -169,13 +170,13 @@ fn listener() -> Result<(), Failed> {
     is_set(&operator, &[20_000])
 }
 
-/// A server that has not yet received a packet has all queues, until the event of its first connection.
+/// Until its first connection, a server has all queues; then an event reports its queue.
 fn first_connection() -> Result<(), Failed> {
     let operator = Operator::new("daemon-first-connection", 2)?;
     operator.asks(
         "[service.cache]\nmatch = { port = 11211 }\npolicy = \"latency\"\ndelivery = \"suspend20\"\n",
     )?;
-    // Start it before the daemon: the lab connects once, to check that the server answers.
+    // Start the server before the daemon: the lab connects once, to check that the server answers.
     let _server = operator.lab.start_memcached(&MemcachedOptions::default())?;
     let _daemon = operator.starts(&["daemon"])?;
     operator.waits_to_hear(AT_WORK)?;
@@ -241,8 +242,8 @@ fn links() -> Result<(), Failed> {
     is_set(&operator, &[20_000; 2])
 }
 
-/// A rename is an event: the settings of a section by name end, and the matches of a pattern follow the
-/// device.
+/// A rename is an event. The settings of a section that names the device end; a section with a pattern
+/// follows the device.
 fn renamed_away() -> Result<(), Failed> {
     let operator = Operator::new("daemon-renamed-away", 2)?;
     operator.asks(&device_policy(SERVER_DEVICE, "defer50"))?;
@@ -266,7 +267,8 @@ fn renamed_away() -> Result<(), Failed> {
     is_set(&operator, &[0; 2])
 }
 
-/// Like a driver that spreads its queues again when a CPU returns.
+/// Another program sets the value that the next policy requests, like a driver that spreads its queues again
+/// when a CPU returns: that is no drift.
 fn made_right() -> Result<(), Failed> {
     let steers = |cpus: &str| {
         format!("[device.{SERVER_DEVICE}]\npolicy = \"none\"\nsettings = {{ rps_cpus = \"{cpus}\" }}\n")
@@ -289,7 +291,7 @@ fn made_right() -> Result<(), Failed> {
     operator.waits_to_hear(AT_WORK)?;
     steered(&one)?;
     operator.runs(&["verify"], 0)?;
-    // A write to sysfs causes no event: the policy has changed by the time the daemon observes it.
+    // A write to sysfs causes no event: when the daemon observes the value, the policy already requests it.
     somebody_else_sets(Setting::RxQueue(queue, RxQueueKnob::RpsCpus(all.clone())))?;
     operator.asks(&steers(&all.to_string()))?;
     waited_for("no drift", || {
@@ -299,7 +301,7 @@ fn made_right() -> Result<(), Failed> {
     operator.runs(&["status"], 0)?;
     assert_eq!(daemon.terminated()?, Some(0));
     operator.runs(&["verify"], 0)?;
-    // The other program's last value stays, and nothing is reported about it.
+    // The other program's value stays, without a finding.
     steered(&all)
 }
 
@@ -323,7 +325,7 @@ fn made_again() -> Result<(), Failed> {
         operator.inside("ip link del np0")?;
         operator.inside(MAKE)?;
         steered("0")?;
-        // The next observation releases what was set on the previous device.
+        // The next observation releases the settings of the previous device.
         waited_for("no drift", || {
             Ok((operator.netpolicy(&["verify"]).output()?.status.code() == Some(0)).then_some(()))
         })?;
@@ -385,7 +387,7 @@ fn wrong_file() -> Result<(), Failed> {
 fn refused_request() -> Result<(), Failed> {
     let operator = Operator::new("daemon-refused", 1)?;
     let exe = own_name()?;
-    // A process that must not poll without a budget, and an unrelated device.
+    // A request that is refused (busy polling without a budget), and an unrelated device.
     operator.asks(&format!(
         "{}[service.maker]\nmatch = {{ exe = \"{exe}\" }}\npolicy = \"latency\"\ndelivery = \"eventbusy\"\n",
         device_policy(SERVER_DEVICE, "defer50")
@@ -410,10 +412,10 @@ fn rolled_back() -> Result<(), Failed> {
     waited_for("a status that does not list the device as set", || {
         let output = operator.netpolicy(&["status"]).output()?;
         let said = String::from_utf8_lossy(&output.stdout).into_owned();
-        // Two of the eight settings already had these values.
+        // Two of the eight settings already had the requested values.
         Ok((output.status.code() == Some(3) && said.contains(" 2/8 ")).then_some(()))
     })?;
-    // Neither a device event nor a tick makes the daemon set again what was rolled back.
+    // The daemon sets a rolled back setting again neither on a device event nor on a tick.
     operator.sets_link("down")?;
     operator.sets_link("up")?;
     std::thread::sleep(std::time::Duration::from_secs(11));
@@ -439,7 +441,7 @@ fn without_space() -> Result<(), Failed> {
     let inside = |script: &str| {
         Command::new("nsenter").args([&there, "sh", "-c", script]).arg(&state).stderr(Stdio::null()).status()
     };
-    // Ends with ENOSPC.
+    // cat fills the file system until ENOSPC.
     inside("cat /dev/zero > \"$0/full\"")?;
     operator.asks(&device_policy(SERVER_DEVICE, "defer50"))?;
     operator.waits_to_hear("No space left")?;
@@ -474,7 +476,8 @@ fn everybody() -> Result<(), Failed> {
     Ok(())
 }
 
-/// In a separate pid namespace, the pids in kernel events would mean other processes: BPF is unavailable.
+/// In a separate pid namespace, BPF is unavailable: the pids in kernel events would belong to other
+/// processes.
 fn without_bpf() -> Result<(), Failed> {
     let operator = Operator::new("daemon-no-bpf", 1)?;
     operator.asks(&device_policy(SERVER_DEVICE, "defer50"))?;

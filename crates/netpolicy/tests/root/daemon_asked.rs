@@ -1,4 +1,4 @@
-//! How the daemon handles requests of operators and applications, and releases them.
+//! Tests how the daemon handles and releases requests of operators and applications.
 
 use std::process::{Command, Stdio};
 
@@ -63,7 +63,7 @@ fn somebody_elses() -> Result<(), Failed> {
     let operator = Operator::new("asked-elses", 2)?;
     let mut daemon = at_work(&operator, &deferring())?;
     are(&operator, &[DEFER50; 2])?;
-    // Without the daemon, no other program repairs the setting.
+    // Without the daemon, nothing repairs the setting.
     daemon.child.kill()?;
     daemon.child.wait()?;
     somebody_sets_queue(&operator, 7_000)?;
@@ -82,7 +82,7 @@ fn elsewhere() -> Result<(), Failed> {
     let operator = Operator::new("asked-elsewhere", 1)?;
     let daemon = at_work(&operator, &deferring())?;
     let another = || operator.netpolicy_elsewhere(&["daemon"]);
-    // Three attempts, more than the listener's backlog would hold.
+    // Three attempts, more than the listener's backlog holds.
     for _ in 0..3 {
         let refused = another().output()?;
         let words = String::from_utf8_lossy(&refused.stderr);
@@ -90,7 +90,7 @@ fn elsewhere() -> Result<(), Failed> {
         assert!(words.contains(&format!("process {}", daemon.child.id())), "{words}");
         assert!(words.contains("another state directory"), "{words}");
     }
-    // The refusal names the daemon's systemd service or its pid, whichever applies here.
+    // The refusal names the daemon's systemd service, or else its pid.
     let ends = linux::process::service_of(model::Pid(daemon.child.id()))
         .map_or(format!("kill {}", daemon.child.id()), |service| format!("systemctl stop {service}"));
     for command in ["set device veth-server suspend20", "apply", "try --seconds 5"] {
@@ -102,7 +102,7 @@ fn elsewhere() -> Result<(), Failed> {
     operator.runs(&["apply"], 0)?;
     assert_eq!(flushes(&operator.devices()?), [DEFER50]);
     assert_eq!(daemon.terminated()?, Some(0));
-    // The lock ends with its holder, and another namespace has a separate lock.
+    // The lock ends with the daemon, and each namespace has its own lock.
     let elsewhere = Operator::new("asked-elsewhere-2", 1)?;
     let _there = at_work(&elsewhere, &deferring())?;
     let mut next = Started { child: another().stdout(Stdio::null()).stderr(Stdio::null()).spawn()? };
@@ -133,7 +133,7 @@ fn detail() -> Result<(), Failed> {
     Ok(())
 }
 
-/// The device's TCP segmentation offloads.
+/// Returns the state of the device's two TCP segmentation offloads.
 fn segmentation(operator: &Operator) -> Result<[Option<bool>; 2], Failed> {
     let features = operator.inside(&format!("ethtool -k {SERVER_DEVICE}"))?;
     let on = |name: &str| {
@@ -175,7 +175,7 @@ fn own_name() -> Result<String, Failed> {
 fn unset_beside_refused() -> Result<(), Failed> {
     let operator = Operator::new("asked-unset", 1)?;
     let _maker = EpollMaker::new(&operator)?;
-    // Refused: there is no budget, or the kernel lacks the patches.
+    // A request that is refused: it has no budget, or the kernel lacks the patches.
     let refused = format!(
         "[service.maker]\nmatch = {{ exe = \"{}\" }}\npolicy = \"latency\"\ndelivery = \"eventbusy\"\n",
         own_name()?
@@ -211,7 +211,7 @@ fn notes() -> Result<(), Failed> {
 fn budget() -> Result<(), Failed> {
     let operator = Operator::new("asked-budget", 1)?;
     let mut maker = EpollMaker::new(&operator)?;
-    // Match by port: other processes of the lab have the same executable.
+    // Match by port, because other processes of the lab have the same executable.
     maker.send("listen 11998")?;
     let policy = format!(
         "[service.maker]\nmatch = {{ port = 11998 }}\ndelivery = \"eventbusy\"\nbudget = {{ polling_cpus = 1 }}\n\
@@ -260,7 +260,7 @@ fn hotplug() -> Result<(), Failed> {
     Command::new("ip").args(["link", "set", DEVICE, "up"]).status()?;
     let said = operator.file("hotplug-words", b"")?;
     let file = std::fs::OpenOptions::new().append(true).open(&said)?;
-    // In the guest's own namespace: the lab's device has no interrupt.
+    // Run the daemon in the guest's own namespace, because the lab's device has no interrupt.
     let mut command = operator.netpolicy_here(&["daemon"]);
     let child = command.stdout(file.try_clone()?).stderr(file).spawn()?;
     let daemon = Started { child };
@@ -306,9 +306,9 @@ fn hotplug() -> Result<(), Failed> {
     Ok(())
 }
 
-/// virtio-net spreads its transmit queues again whenever a CPU goes or comes (6.18,
-/// `drivers/net/virtio_net.c` `virtnet_set_affinity()`): settings made while one was away are no longer in
-/// force, and are not restored.
+/// virtio-net spreads its transmit queues again whenever a CPU goes offline or comes online (6.18,
+/// `drivers/net/virtio_net.c` `virtnet_set_affinity()`). Settings from the time when the CPU was offline are
+/// then no longer in force, and are not restored.
 fn hotplug_and_revert() -> Result<(), Failed> {
     const DEVICE: &str = "virtio0";
     let operator = Operator::new("hotplug-revert", 1)?;

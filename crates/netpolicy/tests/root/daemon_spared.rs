@@ -1,5 +1,5 @@
-//! What the daemon leaves unchanged: after a refused request, with other holders, after a rollback, and after
-//! another program's change.
+//! Tests what the daemon leaves unchanged after a refused request, after a rollback, after another program's
+//! change, and when another program holds the settings.
 
 use std::process::{Command, Stdio};
 
@@ -49,9 +49,10 @@ fn refused() -> Result<(), Failed> {
         Ok((number("commits")?, number("changes")?))
     };
     let counted = written()?;
-    // The driver lacks the setting; the policy and a different thread class are known by then.
+    // The driver lacks `rx-usecs`. The refusal comes after the policy and a different thread class were
+    // planned.
     operator.runs(&[&set[..], &["--kthread-class", "rr:5", "--setting", "rx-usecs=8"]].concat(), 6)?;
-    // The class exceeds the allowed bound, and is refused, too.
+    // The class exceeds the allowed bound, so it is refused as well.
     operator.runs(&[&set[..], &["--kthread-class", "rr:60"]].concat(), 7)?;
     assert_eq!(threads(&operator)?, before, "the same threads");
     assert_eq!(written()?, counted, "no setting was restored and set again");
@@ -71,7 +72,7 @@ fn on_trial() -> Result<(), Failed> {
     let tried = trial.stdin(Stdio::null()).output()?;
     assert!(tried.status.success(), "{}", String::from_utf8_lossy(&tried.stderr));
     are(&operator, &[DEFER30; 2])?;
-    // A full observation while another program holds the settings that a request concerns.
+    // The daemon observes the whole host while another program holds the settings of a request.
     let said = operator.runs(&["set", "device", SERVER_DEVICE, "defer77"], 7)?;
     assert!(said.words.contains("is held"), "{}", said.words);
     let status = status(&operator)?;
@@ -118,13 +119,13 @@ fn half_undone() -> Result<(), Failed> {
     let operator = Operator::new("spared-half", 2)?;
     let _daemon = at_work(&operator, &deferring(50))?;
     are(&operator, &[DEFER50; 2])?;
-    // The NAPIs of a device do not exist while it is down.
+    // A device has no NAPIs while it is down.
     operator.sets_link("down")?;
     operator.runs(&["rollback"], 5)?;
     operator.waits_to_hear("it manages nothing until a reload")?;
     operator.sets_link("up")?;
     waited_for("the device", || Ok((flushes(&operator.devices()?).len() == 2).then_some(())))?;
-    // After a new request, each setting is in two transactions: the half-undone one and a new one.
+    // After a new request, each setting is in two transactions: the partly undone one and a new one.
     operator.runs(&["set", "device", SERVER_DEVICE, "defer30"], 0)?;
     are(&operator, &[DEFER30; 2])?;
     let said = operator.runs(&["rollback"], 0)?;
@@ -140,7 +141,7 @@ fn theirs() -> Result<(), Failed> {
     let _daemon = at_work(&operator, "# nothing\n")?;
     operator.runs(&["set", "device", SERVER_DEVICE, "defer50"], 0)?;
     let queue = operator.devices()?.device_named(SERVER_DEVICE).ok_or("the device")?.rx_queues[1].id;
-    // The device's events have been handled; the next observation is seconds away.
+    // The daemon has handled the device's events; its next observation is seconds away.
     std::thread::sleep(std::time::Duration::from_secs(1));
     somebody_else_sets(Setting::Napi(queue, NapiKnob::GroFlushTimeout(Nanoseconds(61_000))))?;
     let said = operator.runs(&["unset", "device", SERVER_DEVICE], 0)?;

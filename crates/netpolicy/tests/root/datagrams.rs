@@ -1,4 +1,4 @@
-//! Servers that receive without an epoll, mostly datagrams, and workers that share a UDP address.
+//! Tests servers that receive without an epoll, mostly datagrams, and workers that share a UDP address.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
@@ -16,7 +16,7 @@ use testkit::operator::{Operator, at_work, waited_for};
 use testkit::wire::run;
 use testkit::{Need, test};
 
-/// The port of the servers; they also listen there on TCP, to show that they are running.
+/// The port of the servers. They also listen on it with TCP, to show that they are running.
 const PORT: u16 = 11_400;
 
 /// How long to wait for an answer.
@@ -52,14 +52,13 @@ pub(crate) fn tests() -> Vec<Trial> {
     ]
 }
 
-/// A UDP server. It runs the code `more` with its socket `u`, then answers each datagram with the worker and
-/// the NAPI (`SO_INCOMING_NAPI_ID`) that received it. The datagram `more` makes the server open three more
-/// sockets.
+/// Starts a UDP server. It runs the code `more` with its socket `u`. It answers each datagram with the worker
+/// and the NAPI (`SO_INCOMING_NAPI_ID`) that received it. A datagram `more` makes it open three more sockets.
 fn server(operator: &Operator, workers: u32, more: &str) -> Result<ServerProgram, Failed> {
     server_of("python3", operator, workers, more)
 }
 
-/// A UDP server with another name.
+/// Starts the UDP server with another interpreter.
 fn server_of(python: &str, operator: &Operator, workers: u32, more: &str) -> Result<ServerProgram, Failed> {
     const SERVER: &str = "import ctypes, socket, struct, threading\n\
         def work(worker, u):\n    \
@@ -85,7 +84,8 @@ fn server_of(python: &str, operator: &Operator, workers: u32, more: &str) -> Res
     Ok(operator.lab.start_program(command, PORT)?)
 }
 
-/// Sends datagrams from the client, each from a different port; returns the worker and the NAPI of each.
+/// Sends datagrams from the client, `each` from each of `ports` ports; returns the worker and the NAPI of
+/// each.
 fn asked(operator: &Operator, ports: usize, each: usize) -> Result<Vec<(u32, u32)>, Failed> {
     asked_at((&CLIENT_ADDRESS.to_string(), &SERVER_ADDRESS.to_string()), operator, ports, each)
 }
@@ -129,7 +129,7 @@ fn busy_polled_in(text: &str) -> Result<u64, Failed> {
     Ok(found.ok_or("BusyPollRxPackets")?.1.parse()?)
 }
 
-/// The server's UDP sockets, with their busy polling parameters; BPF reads the budget.
+/// The server's UDP sockets with their busy polling parameters. BPF reads the budget.
 fn polling(operator: &Operator, server: &ServerProgram) -> Result<Vec<SocketPolling>, Failed> {
     polling_of(SocketState::Udp, operator, server)
 }
@@ -163,7 +163,7 @@ fn asks(operator: &Operator, delivery: &str) -> Result<(), Failed> {
 
 #[expect(clippy::print_stderr, reason = "the figure of docs/decisions/0047-polling-by-socket.md")]
 fn blocking() -> Result<(), Failed> {
-    /// The number of datagrams in a round; a busy machine needs several rounds.
+    /// The number of datagrams in a round, and of rounds: on a busy machine, several may be necessary.
     const ROUND: usize = 500;
     const ROUNDS_MAX: usize = 20;
     const ENOUGH: u64 = 50;
@@ -203,8 +203,8 @@ fn blocking() -> Result<(), Failed> {
     Ok(())
 }
 
-/// A UDP server that waits in `poll` or `select`, in this process's own namespace, where host-wide settings
-/// can be set. Dropping it kills it.
+/// A UDP server that waits in `poll` or `select`. It runs in this process's own namespace, where host-wide
+/// settings can be written. Dropping it kills it.
 struct Waiting(Child);
 
 impl Waiting {
@@ -228,17 +228,18 @@ impl Drop for Waiting {
     }
 }
 
-/// The addresses of a wire between this process's own namespace and the client's, and its near end.
+/// A veth between this process's own namespace and the client's: both addresses and the near device.
 const HERE: &str = "198.51.100.1";
 const THERE: &str = "198.51.100.2";
 const OWN: &str = "own0";
 
-/// The host's sysctl, from the namespace that shows it.
+/// Reads the host-wide sysctl in the initial network namespace, which has it.
 fn busy_poll() -> Result<u64, Failed> {
     Ok(std::fs::read_to_string("/proc/sys/net/core/busy_poll")?.trim().parse()?)
 }
 
-/// How many of this many datagrams were delivered by busy polling in this process's own namespace.
+/// Sends datagrams, and returns how many of them were delivered by busy polling in this process's own
+/// namespace.
 fn polled_of(operator: &Operator, datagrams: usize) -> Result<u64, Failed> {
     let count = || busy_polled_in(&std::fs::read_to_string("/proc/net/netstat")?);
     let begun = count()?;
@@ -246,7 +247,7 @@ fn polled_of(operator: &Operator, datagrams: usize) -> Result<u64, Failed> {
     Ok(count()? - begun)
 }
 
-/// Dropping it restores a guest's `net.core.busy_poll`, which affects the whole guest.
+/// Dropping this resets `net.core.busy_poll`, which affects the whole guest, to its default.
 struct AsBooted;
 
 impl Drop for AsBooted {
@@ -261,7 +262,7 @@ impl Drop for AsBooted {
     reason = "the figure of docs/decisions/0047-polling-by-socket.md; what a test prints on stdout divides its line"
 )]
 fn waits(by: &str) -> Result<(), Failed> {
-    /// Longer than the pause between two requests on a slow guest.
+    /// The polling time is longer than the pause between two requests on a slow guest.
     const USECS: u64 = 20_000;
     const ROUND: usize = 100;
     const ROUNDS_MAX: usize = 20;
@@ -337,7 +338,7 @@ fn own_values() -> Result<(), Failed> {
     assert_eq!(polling(&operator, &server)?, [NAPIBUSY]);
     operator.runs(&["rollback"], 0)?;
     assert_eq!(polling(&operator, &server)?, [OWN]);
-    // A mode that leaves polling to softirqs turns it off, and rollback restores it.
+    // A mode in which softirqs poll turns busy polling off, and rollback restores it.
     asks(&operator, "delivery = \"interrupt\"")?;
     operator.runs(&["apply"], 0)?;
     assert_eq!(polling(&operator, &server)?, [STILL]);
@@ -366,7 +367,7 @@ fn daemon() -> Result<(), Failed> {
     Ok(())
 }
 
-/// The server has no matched port, and is found when it calls `bind(2)`, which BPF reports.
+/// The server matches by no port. The daemon finds it when it calls `bind(2)`, which BPF reports.
 fn opened_later() -> Result<(), Failed> {
     let operator = Operator::new("datagrams-later", 1)?;
     let python = operator.state().with_file_name("np-names");
@@ -386,7 +387,7 @@ fn opened_later() -> Result<(), Failed> {
         socket.send_to(b"more", (SERVER_ADDRESS, PORT))
     })??;
     waited_for("all of them", || Ok((polling(&operator, &server)? == [NAPIBUSY; 4]).then_some(())))?;
-    // The daemon publishes its counts after the turn in which they change.
+    // The daemon publishes its counts one turn later.
     waited_for("BPF's report", || Ok((listened()? > before).then_some(())))?;
     assert_eq!(daemon.terminated()?, Some(0));
     operator.runs(&["rollback"], 0)?;
@@ -394,7 +395,7 @@ fn opened_later() -> Result<(), Failed> {
     Ok(())
 }
 
-/// A thread per connection, as in database servers. Only a scan finds connections.
+/// A server with a thread per connection, like database servers. Only a scan finds its connections.
 fn connected() -> Result<(), Failed> {
     const SERVER: &str = "import socket, threading\n\
         def work(c):\n    \
@@ -439,7 +440,7 @@ fn connected() -> Result<(), Failed> {
     Ok(())
 }
 
-/// The number of packets received by each queue of the server's device, from its own counters.
+/// The packets that each queue of the server's device has received, from the device's counters.
 fn received(operator: &Operator) -> Result<[u64; 2], Failed> {
     let text = operator.inside(&format!("ethtool -S {SERVER_DEVICE}"))?;
     let of = |queue: usize| {
@@ -450,9 +451,11 @@ fn received(operator: &Operator) -> Result<[u64; 2], Failed> {
     Ok([of(0)?, of(1)?])
 }
 
-/// The workers that get the datagrams of each queue, without ambiguous ones due to other packets.
+/// Finds the workers that get the datagrams of each queue. Ignores datagrams whose queue is ambiguous because
+/// other packets arrived.
 fn workers_by_queue(operator: &Operator) -> Result<BTreeMap<usize, BTreeSet<u32>>, Failed> {
-    /// The probability that the hash assigns all of one queue to one of two workers is 2^-29.
+    /// Enough that the hash assigns all ports of one queue to the same of two workers only with a probability
+    /// of 2^-29.
     const PORTS: usize = 60;
     let mut found: BTreeMap<usize, BTreeSet<u32>> = BTreeMap::new();
     for _ in 0..PORTS {
@@ -488,7 +491,7 @@ fn by_queue() -> Result<(), Failed> {
     let by_queue = workers_by_queue(&operator)?;
     assert_eq!(by_queue.len(), 2, "both queues have datagrams: {by_queue:?}");
     assert!(by_queue.values().any(|workers| workers.len() == 2), "the kernel's hash: {by_queue:?}");
-    // An unconnected socket keeps the NAPI of its first packet.
+    // An unconnected socket keeps the NAPI of its first packet in `SO_INCOMING_NAPI_ID`.
     let napis: BTreeSet<(u32, u32)> = asked(&operator, 60, 1)?.into_iter().collect();
     assert_eq!(napis.len(), 2, "each worker names one NAPI: {napis:?}");
 
@@ -517,8 +520,8 @@ fn by_queue() -> Result<(), Failed> {
 }
 
 fn steers() -> Result<(), Failed> {
-    // A classic program that always selects the first socket, as a QUIC server might install: BPF_RET |
-    // BPF_K, 0.
+    // A classic BPF program that always selects the first socket (BPF_RET | BPF_K, 0), as a QUIC server might
+    // install.
     const PROGRAM: &str = "code = ctypes.create_string_buffer(struct.pack('HBBI', 6, 0, 0, 0)); \
         group[0].setsockopt(1, 51, struct.pack('HxxxxxxP', 1, ctypes.addressof(code)))";
     let operator = Operator::new("datagrams-steers", 2)?;

@@ -1,4 +1,5 @@
-//! Services that answer datagrams: DNS servers under dnsperf, and servers that do not answer each datagram.
+//! Tests services that answer datagrams: DNS servers under dnsperf, and servers that leave some datagrams
+//! unanswered.
 
 use std::collections::HashMap;
 use std::net::UdpSocket;
@@ -53,7 +54,7 @@ pub(crate) fn tests() -> Vec<Trial> {
     ]
 }
 
-/// unbound with one thread, for the names of [`questions`].
+/// Starts unbound with one thread. It answers the names of [`questions`].
 fn unbound(lab: &Lab) -> Result<ServerProgram, Failed> {
     let text = format!(
         "server:\n username: \"\"\n chroot: \"\"\n directory: \"/\"\n pidfile: \"\"\n do-daemonize: no\n use-syslog: no\n \
@@ -69,7 +70,7 @@ fn unbound(lab: &Lab) -> Result<ServerProgram, Failed> {
     Ok(lab.start_program(command, PORT)?)
 }
 
-/// knot with two workers, which share the port and receive and send with recvmmsg() and sendmmsg().
+/// Starts knot with two workers that share the port and use recvmmsg() and sendmmsg().
 fn knot(lab: &Lab, at: &Path) -> Result<ServerProgram, Failed> {
     std::fs::write(
         at.join("example.zone"),
@@ -88,7 +89,8 @@ fn knot(lab: &Lab, at: &Path) -> Result<ServerProgram, Failed> {
     Ok(lab.start_program(command, PORT)?)
 }
 
-/// A server in Python: `answer` is run for each datagram `data` from `peer` at the socket `u`, the `n`th.
+/// Starts a server in Python. For each datagram, it runs `answer` with `data`, the sender `peer`, the socket
+/// `u` and the datagram's number `n`.
 fn python(lab: &Lab, answer: &str) -> Result<ServerProgram, Failed> {
     const SERVER: &str = "import socket, threading, time\n\
         u = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); u.bind(('0.0.0.0', @PORT@))\n\
@@ -103,14 +105,14 @@ fn python(lab: &Lab, answer: &str) -> Result<ServerProgram, Failed> {
     Ok(lab.start_program(command, PORT)?)
 }
 
-/// A file of questions for dnsperf.
+/// Writes a file of questions for dnsperf.
 fn questions(directory: &Path) -> Result<String, Failed> {
     let file = directory.join("questions");
     std::fs::write(&file, "a.example A\nnone.example A\n")?;
     Ok(file.display().to_string())
 }
 
-/// dnsperf on the client: 4 sockets, up to 50 queries outstanding.
+/// dnsperf on the client, with 4 sockets and up to 50 outstanding queries.
 fn dnsperf(lab: &Lab, address: &str, more: &[&str]) -> Result<Command, Failed> {
     let mut command = Command::new("dnsperf");
     command.args([
@@ -139,7 +141,7 @@ fn udp() -> ServicePorts {
     ServicePorts { tcp: vec![PORT], udp: vec![PORT] }
 }
 
-/// A meter that has seen the service answer: from then on it knows the service's address.
+/// Loads a meter and lets the service answer once, so that the meter knows the service's address.
 fn meter(lab: &Lab, ask: impl FnOnce() -> Result<(), Failed>) -> Result<LiveMeter, Failed> {
     let mut meter = LiveMeter::load(&LiveTarget::of(lab.server().id(), udp()))?;
     window(&mut meter, ask)?;
@@ -181,10 +183,10 @@ fn query(id: u16) -> Vec<u8> {
 }
 
 fn all_queries(server: fn(&Lab, &Path) -> Result<ServerProgram, Failed>) -> Result<(), Failed> {
-    /// Each file contains two questions.
+    /// How often dnsperf repeats the file of two questions.
     const ROUNDS: &str = "2000";
     let lab = Lab::new(&LabOptions::with_queues(2))?;
-    // The lab's scratch directory is closed to knot, which drops its capabilities.
+    // knot drops its capabilities, and then cannot enter the lab's scratch directory.
     let scratch = Scratch::new("dns")?;
     let _server = server(&lab, scratch.directory())?;
     let asks = |rounds: &str| {
@@ -210,7 +212,8 @@ fn all_queries(server: fn(&Lab, &Path) -> Result<ServerProgram, Failed>) -> Resu
     Ok(())
 }
 
-/// The time of each query at its way out of the client's device, and that of its answer out of the server's.
+/// Returns the time from each query's leaving the client's device until its answer leaves the server's
+/// device.
 fn captured(directory: &Path) -> Result<Vec<u64>, Failed> {
     let packets = |file: &str| -> Result<Vec<(u64, Vec<u8>)>, Failed> {
         let bytes = std::fs::read(directory.join(file))?;
@@ -220,7 +223,7 @@ fn captured(directory: &Path) -> Result<Vec<u64>, Failed> {
         while let (Some(seconds), Some(nanos), Some(length)) = (word(at), word(at + 4), word(at + 8)) {
             let from = at + 16;
             at = from + length as usize;
-            // Ethernet and IPv4 without options.
+            // Skip the Ethernet header and an IPv4 header without options.
             let Some(datagram) = bytes.get(from + 34..at) else { break };
             packets.push((u64::from(seconds) * 1_000_000_000 + u64::from(nanos), datagram.to_vec()));
         }
@@ -289,7 +292,7 @@ fn on_the_wire() -> Result<(), Failed> {
     for (here, there) in [(p50, wire[wire.len() / 2]), (p90, wire[wire.len() * 9 / 10])] {
         #[expect(clippy::cast_precision_loss, reason = "spans of milliseconds")]
         let (here, there) = (here.interval.estimate, there as f64);
-        // The stack outside of the hooks takes some microseconds.
+        // The stack outside the hooks takes some microseconds.
         assert!(
             (here - there).abs() <= there * 0.25 + 10_000.0,
             "{here} ns measured by netpolicy, {there} ns on the wire"
@@ -317,7 +320,7 @@ fn over_ipv6() -> Result<(), Failed> {
 fn in_another_order() -> Result<(), Failed> {
     const EARLY: u64 = 20;
     let lab = Lab::new(&LabOptions::with_queues(1))?;
-    // Of each two questions, the first is answered last, and late.
+    // The first of every two questions is answered late, after the second.
     let answers = "kept.append((data, peer))\n    if len(kept) == 2:\n        \
         for late, (data, peer) in enumerate(reversed(kept)):\n            \
             time.sleep(0.02 * late); u.sendto(data[:2] + b'\\x81' + data[3:], peer)\n        \
@@ -348,7 +351,7 @@ fn unanswered() -> Result<(), Failed> {
     let socket = client(&lab)?;
     let mut meter = meter(&lab, || ask(&socket, &query(1)).map(drop))?;
     let window = window(&mut meter, || {
-        // The second to hundredth datagram: ten have no answer.
+        // Of these datagrams, ten have no answer.
         for id in 2..=100_u16 {
             socket.send(&query(id))?;
             if id % 10 > 0 {
@@ -374,7 +377,7 @@ fn in_order() -> Result<(), Failed> {
     let window = window(&mut meter, || {
         for _ in 0..100 {
             ask(&sockets[0], b"?")?;
-            // Up to eight requests of a peer may be outstanding.
+            // A peer may have up to eight outstanding requests.
             for _ in 0..4 {
                 sockets[1].send(b"a longer datagram without an id")?;
             }
@@ -436,7 +439,7 @@ fn full() -> Result<(), Failed> {
 fn after_a_drop() -> Result<(), Failed> {
     const LATER: u64 = 40;
     let lab = Lab::new(&LabOptions::with_queues(1))?;
-    // SO_RCVBUF: few of the long datagrams fit while the server sleeps.
+    // SO_RCVBUF: only a few of the long datagrams fit while the server sleeps.
     let answers =
         "u.setsockopt(1, 8, 3000); time.sleep(0.1 if data == b'sleep' else 0); u.sendto(data, peer)";
     let _server = python(&lab, answers)?;
@@ -475,10 +478,11 @@ fn after_a_drop() -> Result<(), Failed> {
 }
 
 fn by_two_devices() -> Result<(), Failed> {
-    // Fewer than show whether the service answers each datagram.
+    // Too few to tell whether the service answers each datagram.
     const REQUESTS: u64 = 20;
     let lab = Lab::new(&LabOptions::with_queues(1))?;
-    // A full socket frees the packet by the loopback device at once: the answer has its address.
+    // The loopback device immediately frees a packet to a full socket: the answer then reuses the packet's
+    // address.
     let fills = "kept or kept.extend([socket.socket(2, 2)]) or kept[0].setsockopt(1, 8, 1) or kept[0].bind(('127.0.0.2', 9))";
     let answers = format!("{fills}; u.sendto(bytes(900), ('127.0.0.2', 9)); u.sendto(data, peer)");
     let _server = python(&lab, &answers)?;
@@ -492,7 +496,7 @@ fn by_two_devices() -> Result<(), Failed> {
     Ok(())
 }
 
-/// The report of `watch` while the client repeats something.
+/// Runs `watch` while the client repeats `ask`, and returns the report.
 fn watched(operator: &Operator, mut ask: impl FnMut() -> Result<(), Failed>) -> Result<Value, Failed> {
     let mut command = operator.netpolicy(&[
         "-o",
@@ -519,7 +523,7 @@ fn finding<'a>(report: &'a Value, rule: &str) -> Option<&'a Value> {
 
 fn quic() -> Result<(), Failed> {
     let operator = Operator::new("dns-quic", 1)?;
-    // Three datagrams for each request, as for a page.
+    // Answer each request with three datagrams, as for a web page.
     let _server = python(&operator.lab, "for _ in range(3): u.sendto(b'\\x40' + bytes(40), peer)")?;
     let socket = client(&operator.lab)?;
     let report = watched(&operator, || {
@@ -606,7 +610,7 @@ fn some() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Queries to another address pass the host of a server.
+/// Queries to another address are forwarded by the server's host.
 fn forwarded() -> Result<(), Failed> {
     let lab = Lab::new(&LabOptions::with_queues(1))?;
     let _server = python(&lab, "u.sendto(data, peer)")?;

@@ -1,4 +1,4 @@
-//! Suspension engages on a NIC with interrupts, and `doctor` reports it from the counters.
+//! Tests that suspension engages on a NIC with interrupts, and that `doctor` reports it from the counters.
 
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -18,13 +18,13 @@ pub(crate) fn tests() -> Vec<Trial> {
     ]
 }
 
-/// The timers to set in turn. An emulated CPU is so slow that a timer of 20 µs expires many times per
-/// iteration, and slower still if others use the host, so each is observed more than once.
+/// The timers to set in turn. On a slow emulated CPU, a timer of 20 µs would expire many times per iteration.
+/// Other load on the host makes it slower still, so each timer is tried several times.
 const FLUSHES: [Nanoseconds; 2] = [Nanoseconds::from_millis(5), Nanoseconds::from_millis(20)];
-/// How often.
+/// The number of times that the timers are tried.
 const ATTEMPTS: usize = 4;
-/// The number of keys per request. Client and server are equally slow there, and either would idle while
-/// waiting for the other.
+/// The number of keys per request. The emulated client and server are equally slow; with small requests, they
+/// would idle while they wait for each other.
 const KEYS: usize = 100;
 /// The longest iteration of the server's loop.
 const TURN: Nanoseconds = Nanoseconds::from_millis(1000);
@@ -66,7 +66,8 @@ fn on_a_nic() -> Result<(), Failed> {
     Err(format!("never engaged:\n{}", seen.join("\n")).into())
 }
 
-/// A server whose batches take milliseconds: a timeout of 300 µs is too short, and one of 5 s far too long.
+/// The server's batches take milliseconds: a timeout of 300 µs is too short for them, and one of 5 s far too
+/// long.
 fn needed() -> Result<(), Failed> {
     const TRIES: usize = 5;
     let served = AskedServer::behind(Wire::new(1)?, &[])?.asked_for(KEYS);
@@ -76,7 +77,7 @@ fn needed() -> Result<(), Failed> {
     ] {
         served.suspend_by(Nanoseconds::from_micros(200), timeout)?;
         let mut seen = Vec::new();
-        // If the server gets no CPU for a tenth of a second, no timeout is proposed.
+        // `doctor` proposes no timeout if the server got no CPU for a tenth of a second.
         let found = std::iter::repeat_with(|| findings(&served)).take(TRIES).find_map(|findings| {
             let findings = match findings {
                 Ok(findings) => findings,

@@ -1,4 +1,5 @@
-//! The expected gains of policies, reported unasked: for a real memcached without a policy, in a lab.
+//! Tests that expected gains of policies are reported without a request, for a real memcached without a
+//! policy.
 
 use libtest_mimic::{Failed, Trial};
 use linux::lab::MemcachedOptions;

@@ -1,4 +1,4 @@
-//! The daemon measures services with a goal: a real memcached under load in a lab.
+//! Tests that the daemon measures services with a goal: a real memcached under load in a lab.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -32,7 +32,8 @@ pub(crate) fn tests() -> Vec<Trial> {
     ]
 }
 
-/// A service on memcached's port with this p99 goal, measured for this part of each second.
+/// A policy file for a service on memcached's port with this p99 goal. `sample` is the measured part of each
+/// second.
 fn policy(goal: &str, sample: &str) -> String {
     format!(
         "[daemon]\nsample = \"{sample}\"\n[service.cache]\nmatch = {{ port = 11211 }}\npolicy = \"bulk\"\n\
@@ -40,7 +41,7 @@ fn policy(goal: &str, sample: &str) -> String {
     )
 }
 
-/// The daemon's page of metrics.
+/// Reads the daemon's page of metrics.
 pub(crate) fn page(operator: &Operator) -> Result<String, Failed> {
     let mut stream = UnixStream::connect(operator.state().join("metrics"))?;
     stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n")?;
@@ -49,7 +50,7 @@ pub(crate) fn page(operator: &Operator) -> Result<String, Failed> {
     Ok(page)
 }
 
-/// The value of the service's sample on a page.
+/// Returns the value of a service's sample on the page.
 pub(crate) fn sample(page: &str, name: &str, labels: &str) -> Option<u64> {
     let sample = format!("{name}{{target=\"service cache\"{labels}}} ");
     page.lines().find_map(|line| line.strip_prefix(&sample)?.parse().ok())
@@ -70,12 +71,12 @@ fn ask(connection: &mut BufReader<TcpStream>, requests: u64) -> Result<(), Faile
     Ok(())
 }
 
-/// The current BPF links of a daemon: new ids in each window.
+/// Returns the daemon's current BPF links. Each window has new ids.
 fn live_links(pid: u32) -> Result<BTreeSet<u32>, Failed> {
     links(pid, &live_programs(pid)?)
 }
 
-/// The programs that measure for a process.
+/// Returns the BPF programs that the process uses to measure.
 fn live_programs(pid: u32) -> Result<BTreeSet<u32>, Failed> {
     let held = programs(pid)?;
     let live = libbpf_rs::query::ProgInfoIter::default()
@@ -83,10 +84,11 @@ fn live_programs(pid: u32) -> Result<BTreeSet<u32>, Failed> {
     Ok(live.map(|program| program.id).filter(|id| held.contains(id)).collect())
 }
 
-/// Requests that arrived during one window, judging by the links before and after.
+/// Requests that arrive during one window are counted once. The ids of BPF links show the window.
 fn counted() -> Result<(), Failed> {
     const REQUESTS: u64 = 2_000;
-    /// From attaching to an open window: [`linux::bpf::live::LiveMeter::GUARD`], on a busy machine.
+    /// The time from attaching to an open window on a busy machine; see
+    /// [`linux::bpf::live::LiveMeter::GUARD`].
     const OPENS_WITHIN: Duration = Duration::from_millis(50);
     const ATTEMPTS: usize = 8;
     let operator = Operator::new("goals-counted", 1)?;
@@ -105,7 +107,7 @@ fn counted() -> Result<(), Failed> {
         let before = page(&operator)?;
         ask(&mut connection, REQUESTS)?;
         if !live_links(pid)?.is_superset(&of_window) {
-            continue; // The machine was too busy for so many requests in one window.
+            continue; // The machine was too busy to send so many requests in one window.
         }
         let last = windows(&before);
         let after = waited_for("the end of the window", || {
@@ -119,12 +121,12 @@ fn counted() -> Result<(), Failed> {
         let requests = difference("netpolicy_live_requests_total", "").ok_or("a counter of requests")?;
         assert!(requests <= REQUESTS, "{REQUESTS} requests were counted more than once: {after}");
         if requests < REQUESTS {
-            continue; // The window opened late, or a busy machine missed some requests.
+            continue; // The window opened late, or requests were missed on a busy machine.
         }
         for histogram in ["response", "wakeup", "service"] {
             let name = format!("netpolicy_live_{histogram}_seconds");
             let count = difference(&format!("{name}_count"), "").ok_or("a histogram")?;
-            // A request whose poll is forgotten has no response time.
+            // A request has no response time if the meter has forgotten its poll.
             assert!(count <= REQUESTS && (REQUESTS - count) * 100 <= REQUESTS, "{name}: {count}: {after}");
             let all = difference(&format!("{name}_bucket"), ",le=\"+Inf\"");
             assert_eq!(all, Some(count), "{name}: {after}");
@@ -132,7 +134,7 @@ fn counted() -> Result<(), Failed> {
         let by =
             |who: &str| difference("netpolicy_live_packets_total", &format!(",by=\"{who}\"")).unwrap_or(0);
         let packets = by("interrupt") + by("timer") + by("application") + by("kthread");
-        // A few packets arrive where the kernel runs no BPF program (`unseen` in the counts of windows).
+        // A few packets arrive where the kernel runs no BPF program (`unseen` in a window's counts).
         if packets * 100 >= REQUESTS * 99 {
             return Ok(());
         }
@@ -144,7 +146,7 @@ fn counted() -> Result<(), Failed> {
     .into())
 }
 
-/// The daemon's report on the service.
+/// Returns the part of the daemon's status on the service.
 fn said_of_service(operator: &Operator) -> Result<Value, Failed> {
     let output = operator.netpolicy(&["-o", "json", "status"]).output()?;
     let said: Value = serde_json::from_slice(&output.stdout)?;
@@ -173,7 +175,7 @@ fn status() -> Result<(), Failed> {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.as_micros();
     let measured_at = u128::from(measured["at_unix_micros"].as_u64().ok_or("when")?);
     assert!(now.abs_diff(measured_at) < 60_000_000, "{now} {said}");
-    // The timer of defer50 delivers most of what a single client sends.
+    // With one client, the timer of defer50 delivers most packets.
     assert!(said["engaged"].as_f64().is_some_and(|share| (0.5..=1.0).contains(&share)), "{said}");
     let text = operator.runs(&["status"], 0)?.data;
     assert!(text.contains("MEASURED") && text.contains("s ago"), "{text}");
@@ -216,7 +218,7 @@ fn killed() -> Result<(), Failed> {
     waited_for("the measurement's programs to be detached", || Ok((!is_loaded(&found)).then_some(())))
 }
 
-/// Whether the daemon has the measuring thread.
+/// Whether the daemon has its measuring thread.
 fn measures(daemon: &Started) -> Result<bool, Failed> {
     let mut threads = std::fs::read_dir(format!("/proc/{}/task", daemon.child.id()))?.flatten();
     Ok(threads.any(|thread| {

@@ -1,4 +1,4 @@
-//! `try --guard` and `apply` of a guarded service, on memcached under load in a lab.
+//! Tests `try --guard` and `apply` of a guarded service, on memcached under load in a lab.
 
 use std::process::Stdio;
 use std::time::Duration;
@@ -13,11 +13,11 @@ use testkit::{Need, test};
 
 use crate::requests::{while_asked, while_asked_every};
 
-/// Packets wait for two milliseconds.
+/// A policy that makes packets wait for two milliseconds.
 const WORSE: &str = "[service.memcached]\nmatch = { exe = \"memcached\" }\ndelivery = \"defer50\"\ngro_flush_timeout = \"2ms\"\n";
 
-/// One more poll after each batch, 10 us later: visible in the settings, but not to clients. With the mode's
-/// hundred polls, the timers alone would use a CPU on some virtual machines.
+/// A policy with one more poll after each batch, 10 us later: visible in the settings, but not to clients.
+/// With the mode's hundred polls, the timers alone would use a CPU on some virtual machines.
 const SLIGHT: &str = "[service.memcached]\nmatch = { exe = \"memcached\" }\ndelivery = \"defer50\"\n\
                       defer_hard_irqs = 1\ngro_flush_timeout = \"10us\"\n";
 
@@ -25,7 +25,7 @@ const SLIGHT: &str = "[service.memcached]\nmatch = { exe = \"memcached\" }\ndeli
 /// unrelated trial.
 const WIDE: &str = "p50=+1000%,p90=+1000%,cpu=+1000%";
 
-/// A guard on the median in a policy file, with wide limits on the rest.
+/// A guard for a policy file: a limit on the median, and wide limits on the other metrics.
 fn guard(p50: &str, within: &str) -> String {
     format!("guard = {{ p50 = \"{p50}\", p90 = \"+1000%\", cpu = \"+1000%\", within = \"{within}\" }}\n")
 }
@@ -61,11 +61,11 @@ pub(crate) fn tests() -> Vec<Trial> {
     ]
 }
 
-/// How often to repeat a trial that could not be judged, for example because the machine stalled.
+/// How often a trial is repeated if it could not be judged, for example because the machine stalled.
 pub(crate) const TRIALS_MAX: usize = 4;
 
-/// Repeats a trial until it is judged, and returns its report. `None` if other load left too few windows each
-/// time, and the change was reverted.
+/// Repeats a trial until it is judged, and returns its report. Returns `None`, after a check that the change
+/// was reverted, if other load left too few windows each time.
 fn judged(operator: &Operator, arguments: &[&str]) -> Result<Option<Value>, Failed> {
     for _ in 0..TRIALS_MAX {
         let output = operator.netpolicy(arguments).output()?;
@@ -83,7 +83,7 @@ fn judged(operator: &Operator, arguments: &[&str]) -> Result<Option<Value>, Fail
     Ok(None)
 }
 
-/// The verdicts in `history` of the newest transaction that has one.
+/// Returns the verdicts of the newest transaction in `history` that has any.
 fn newest_verdicts(operator: &Operator) -> Result<Vec<Value>, Failed> {
     let history: Value = serde_json::from_str(&operator.runs(&["-o", "json", "history"], 0)?.data)?;
     let all = history["data"]["transactions"].as_array().cloned().unwrap_or_default();
@@ -91,7 +91,7 @@ fn newest_verdicts(operator: &Operator) -> Result<Vec<Value>, Failed> {
     Ok(verdicts.cloned().unwrap_or_default())
 }
 
-/// `try --guard --dry-run`, `compare --dry-run`.
+/// Tests `try --guard --dry-run` and `compare --dry-run`.
 fn foreseen() -> Result<(), Failed> {
     let operator = Operator::new("guarded-foreseen", 1)?;
     let _server = operator.lab.start_memcached(&MemcachedOptions::default())?;
@@ -112,7 +112,7 @@ fn foreseen() -> Result<(), Failed> {
         let of = figures.iter().find(|one| one["metric"] == metric).ok_or_else(|| report.to_string())?;
         assert_eq!(of["growth"], growth, "{report}");
         assert!(of["windows"].as_u64().is_some_and(|windows| windows >= 8), "{report}");
-        // Either a growth is seen within the time, or the smallest that is seen is larger.
+        // Either the growth can be detected in time, or the smallest detectable growth is larger.
         let in_time = of["seen_within"].as_f64().is_some_and(|seconds| seconds <= 300.0);
         let smallest = of["smallest"].as_f64();
         assert!(in_time || smallest.is_none_or(|smallest| smallest > growth), "{report}");
@@ -201,7 +201,7 @@ fn held() -> Result<(), Failed> {
     let tried = |limit: &str| {
         let guard = guard(limit);
         let guard: Vec<&str> = guard.iter().map(String::as_str).collect();
-        // Too few requests for the 99th percentile, which a busy machine moves most.
+        // Send too few requests for a 99th percentile, which varies most on a busy machine.
         while_asked_every(&operator, Duration::from_millis(16), || judged(&operator, &guard))
     };
     operator.asks("[device.veth-server]\npolicy = \"none\"\nsettings = { qdisc = \"pfifo\" }\n")?;
@@ -221,8 +221,7 @@ fn held() -> Result<(), Failed> {
     }
     assert_eq!(delivered_by(&operator)?, before);
     operator.asks("[device.veth-server]\ndelivery = \"defer50\"\ngro_flush_timeout = \"2ms\"\nsettings = { qdisc = \"pfifo\" }\n")?;
-    // The outcome depends on other work on this machine, because before and after are measured at different
-    // times.
+    // The outcome depends on other work on this machine: before and after are measured at different times.
     let Some(report) = tried("p50=+20%,p90=+1000%,cpu=+1000%")? else {
         assert_eq!(delivered_by(&operator)?, before);
         return Ok(());
@@ -303,7 +302,7 @@ fn applied() -> Result<(), Failed> {
     let before = operator.devices()?.devices;
     operator.asks(&format!("{WORSE}{}", guard("+20%", "25s")))?;
     let report = while_asked(&operator, || judged(&operator, &["-o", "json", "apply"]))?;
-    // The ruling depends on what a busy machine lets the test measure.
+    // The outcome depends on how much a busy machine lets the test measure.
     assert!(report.is_none_or(|report| report["ruling"] != "kept"));
     assert_eq!(operator.devices()?.devices, before);
     let of_service = "[service.memcached]\nmatch = { exe = \"memcached\" }\npolicy = \"none\"\n";
@@ -358,7 +357,7 @@ fn by_daemon() -> Result<(), Failed> {
         let hurts = format!("{WORSE}{}", guard("+20%", "25s"));
         let daemon = at_work(&operator, &hurts)?;
         operator.waits_to_hear("judged on live traffic")?;
-        // Touching a file without changing its contents ends no trial.
+        // Touching a file without changing its contents does not end a trial.
         operator.asks(&hurts)?;
         let was_judged = waited_long_for("a harmful change to be restored", || {
             let said = operator.said()?;
@@ -377,14 +376,14 @@ fn by_daemon() -> Result<(), Failed> {
         let verdict = &status["data"]["verdicts"][0];
         assert_eq!((&verdict["ruling"], &verdict["service"]), (&"beyond-limit".into(), &"memcached".into()));
         assert_eq!(status["data"]["counters"]["verdicts"]["beyond-limit"], 1, "{status}");
-        // Reading the same policy again counts as a new request; a milder change is judged and kept.
+        // The changed section counts as a new request; this milder change is judged and kept.
         operator.asks(&format!("{SLIGHT}{}", guard("+1000%", "25s")))?;
         waited_long_for("a harmless change", || {
             Ok(operator.said()?.contains("kept by the guard").then_some(()))
         })
         .map_err(|failed| format!("{failed:?}: {}", operator.said().unwrap_or_default()))?;
         caught("it in force", || Ok((flushes(&operator.devices()?) == [10_000]).then_some(())))?;
-        // The verdict is recorded once the change is in force.
+        // The verdict is recorded after the change is in force.
         waited_for("its verdict", || {
             let verdicts = newest_verdicts(&operator)?;
             Ok(verdicts.first().is_some_and(|verdict| verdict["ruling"] == "kept").then_some(()))
@@ -404,7 +403,8 @@ fn daemon_killed() -> Result<(), Failed> {
         caught("the change in force", || Ok((flushes(&operator.devices()?) == [10_000]).then_some(())))?;
         daemon.child.kill()?; // SIGKILL
         daemon.child.wait()?;
-        // Before half a minute has passed, after which any netpolicy would restore the host.
+        // The guard process must restore the host: other netpolicy commands would do so only after half a
+        // minute.
         waited_for("the host as it was", || Ok((operator.devices()?.devices == before).then_some(())))
     })
 }
@@ -423,7 +423,7 @@ fn stopped() -> Result<(), Failed> {
                 return Ok(None);
             }
             trial.signalled(Signal::STOP)?;
-            // Stop it in the middle of a window: while it writes, it holds the journal's lock.
+            // Stop the trial in the middle of a window: while it writes, it holds the journal's lock.
             let lock = std::fs::File::open(operator.state().join("journal/lock"))?;
             let writes =
                 rustix::fs::flock(&lock, rustix::fs::FlockOperation::NonBlockingLockExclusive).is_err();
@@ -434,7 +434,7 @@ fn stopped() -> Result<(), Failed> {
             Ok(is_in_force.then_some(()))
         })?;
         waited_long_for("the former state of the host, restored by the guard process", is_as_before)?;
-        // The trial continues, and restores the host itself at its end.
+        // The trial continues, and restores the host at its end.
         trial.signalled(Signal::CONT)?;
         waited_for("the change in force again", || Ok(is_as_before()?.is_none().then_some(())))?;
         trial.signalled(Signal::TERM)?;

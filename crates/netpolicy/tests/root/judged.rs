@@ -1,4 +1,4 @@
-//! `doctor`, `top` and `show` on response times of services: each finding under its real condition.
+//! Tests findings of `doctor`, `top` and `show` on response times, each under its real condition.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Write};
@@ -37,8 +37,8 @@ pub(crate) fn tests() -> Vec<Trial> {
     ]
 }
 
-/// Each line requests an answer after this many milliseconds; a negative number requests none. With
-/// `threads`, each connection has its own thread.
+/// A server. A client's line is the number of milliseconds after which the server answers; it does not answer
+/// a negative number. With `threads`, each connection has a thread.
 const SERVER: &str = r"
 import select, socket, sys, threading, time
 def answer(line, connection):
@@ -73,7 +73,7 @@ fn server(operator: &Operator, mode: &str) -> Result<ServerProgram, Failed> {
     Ok(operator.lab.start_program(command, PORT)?)
 }
 
-/// The findings of `doctor` while each of these connections repeatedly requests an answer after this many
+/// Returns `doctor`'s findings under load. Each connection repeatedly requests an answer after its number of
 /// milliseconds.
 fn found_while(operator: &Operator, port: u16, asks: &[i32]) -> Result<Vec<Value>, Failed> {
     let stop = AtomicBool::new(false);
@@ -117,7 +117,8 @@ fn doctor(operator: &Operator) -> Result<Vec<Value>, Failed> {
     Ok(said["data"]["findings"].as_array().ok_or("findings")?.clone())
 }
 
-/// The finding of a rule on the service, with evidence and, if the rule has one, a remedy.
+/// Returns the finding of a rule on the service; checks that it has evidence and, if the rule has one, a
+/// remedy.
 fn finding<'f>(findings: &'f [Value], rule: &str) -> Result<&'f Value, Failed> {
     let found = findings.iter().find(|finding| finding["rule"] == rule && finding["object"] == "slow");
     let found = found.ok_or_else(|| format!("no {rule} in {findings:#?}"))?;
@@ -173,7 +174,7 @@ fn hangs() -> Result<(), Failed> {
     let found = {
         let stop = AtomicBool::new(false);
         std::thread::scope(|scope| {
-            // The request must arrive during the measurement: earlier arrivals are unknown.
+            // The request must arrive while the service is measured; earlier arrivals are unknown.
             let hanging = scope.spawn(|| -> Result<(), Failed> {
                 let mut connections = Vec::new();
                 while !stop.load(Ordering::Relaxed) {
@@ -194,7 +195,7 @@ fn hangs() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Makes packets of these queues wait for a timer of this many milliseconds.
+/// Makes packets on these queues wait for a timer of `span`.
 fn defers(operator: &Operator, queues: &BTreeSet<usize>, span: Nanoseconds) -> Result<(), Failed> {
     let host = operator.devices()?;
     let device = host.device_named(linux::lab::SERVER_DEVICE).ok_or("the device")?;

@@ -1,5 +1,5 @@
-//! `threaded` as an operator uses it: set, observed, engaged, lost by a reset and restored, refused, and
-//! undone with and without netpolicy.
+//! Tests `threaded` as an operator uses it: set, observed, engaged, lost by a reset and restored, refused,
+//! and undone with and without netpolicy.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -61,7 +61,7 @@ pub(crate) fn tests() -> Vec<Trial> {
 const SLICES: &[Need] = &[Need::Root, Need::ThreadPerNapi, Need::Slices];
 const COUNTED: &[Need] = &[Need::Root, Need::ThreadPerNapi, Need::Bpf, Need::Memcached];
 
-/// The threads of the device's queues, without their pids.
+/// The kernel threads of the device's queues, without their pids.
 fn threads(host: &Host) -> Result<Vec<Option<KthreadState>>, Failed> {
     let device = host.devices.iter().find(|device| device.kind == "veth").ok_or("the device")?;
     let without_pid = |thread: &KthreadState| KthreadState { pid: None, ..thread.clone() };
@@ -72,7 +72,7 @@ fn are_pinned(host: &Host) -> Result<bool, Failed> {
     are_placed(host, Scheduling::Fifo(50))
 }
 
-/// Whether each thread is only on CPU 0, in this class.
+/// Whether each thread has this class and may run only on CPU 0.
 fn are_placed(host: &Host, class: Scheduling) -> Result<bool, Failed> {
     let placed = |thread: &Option<KthreadState>| {
         thread
@@ -82,7 +82,7 @@ fn are_placed(host: &Host, class: Scheduling) -> Result<bool, Failed> {
     Ok(threads(host)?.iter().all(placed))
 }
 
-/// Sends requests to the lab's server one after another; returns who polled its NAPIs.
+/// Sends requests to the lab's server one after another; returns in which contexts its NAPIs were polled.
 fn asked(operator: &Operator, address: std::net::SocketAddr) -> Result<NapiDelivered, Failed> {
     const REQUESTS: usize = 2_000;
     let mut counter = DeliveryCounter::load()?;
@@ -152,11 +152,11 @@ fn threaded(host: &Host) -> Vec<Option<Threading>> {
     host.devices.iter().flat_map(|device| &device.napis).map(|napi| napi.threaded).collect()
 }
 
-/// Without access to the netdev family, the script restores the threads, which it finds by name, and reports
-/// that it could not end them.
+/// Without access to the netdev family, the undo script finds the threads by name and restores their
+/// scheduling. It reports that it could not stop them.
 fn undo_script() -> Result<(), Failed> {
     let operator = Operator::new("kthread-script", 1)?;
-    // No other lab on this machine has a device of this name, nor threads named after it.
+    // A unique device name: no other lab has a device with it, or threads named after it.
     let name = format!("kt{}", std::process::id());
     for change in [&["down"][..], &["name", &name]] {
         operator.changes_link(DEVICE, change)?;
@@ -196,7 +196,7 @@ fn refused() -> Result<(), Failed> {
         assert!(said.words.contains(words), "{words}: {}", said.words);
         assert_eq!(operator.host()?, before);
     }
-    // The command is not started if its class can never be set.
+    // The command is not started if its thread class can never be set.
     let mark = operator.state().join("started");
     let touch = ["--", "touch", mark.to_str().ok_or("a path that is text")?];
     let run = ["run", "--delivery", "threaded", "--kthread-class", "fifo:51"];
@@ -229,7 +229,7 @@ fn clamped() -> Result<(), Failed> {
     assert!(other.success(), "another program clamps one thread");
     let drifted = operator.runs(&["verify"], 3)?;
     assert!(drifted.data.contains("kthread util-clamp"), "{}", drifted.data);
-    // A value set by another program stays as long as the thread.
+    // A value that another program set stays for the lifetime of the thread.
     operator.runs(&["rollback"], 0)?;
     assert_eq!(operator.host()?, before);
     Ok(())
@@ -252,7 +252,7 @@ fn sliced() -> Result<(), Failed> {
     let device = host.devices.iter().find(|device| device.kind == "veth").ok_or("the device")?;
     let pids: Vec<_> = device.rx_queues.iter().filter_map(|queue| queue.kthread.as_ref()?.pid).collect();
     for pid in &pids {
-        // The scheduler's own statistics of the thread.
+        // Read the slice from the scheduler's statistics of the thread.
         let account = std::fs::read_to_string(format!("/proc/{pid}/sched"))?;
         let slice = account.lines().find_map(|line| line.strip_prefix("se.slice")?.split(':').nth(1));
         assert_eq!(slice.map(str::trim), Some("500000"), "{account}");
@@ -261,7 +261,7 @@ fn sliced() -> Result<(), Failed> {
     let explained = operator.runs(&["explain", DEVICE], 0)?.data;
     assert!(explained.contains("kthread slice 500us (before: default)"), "{explained}");
 
-    // Changing the class keeps the slice, which the kernel alone would reset.
+    // Changing the class keeps the slice. The kernel by itself would reset it.
     operator.asks(&SLICED.replace("other:-5", "batch"))?;
     operator.runs(&["apply"], 0)?;
     assert_eq!(slices(&operator.host()?)?, [own, own]);
@@ -383,7 +383,7 @@ fn overlaid() -> Result<(), Failed> {
     Ok(())
 }
 
-/// A cpuset partition that isolates CPU 1. Dropping it returns the CPU.
+/// A cpuset partition that isolates CPU 1. Dropping it ends the isolation.
 struct Partition(&'static str);
 
 impl Partition {
@@ -427,7 +427,7 @@ fn isolated() -> Result<(), Failed> {
     assert_eq!(operator.host()?.topology.isolated.to_string(), "1");
     let moved = threads(&operator.devices()?)?;
     assert!(moved.iter().all(Option::is_some), "the thread stayed there: {moved:?}");
-    // Newer kernels move threads off such a CPU; only tasks in the partition may use it.
+    // Newer kernels move threads off an isolated CPU; only tasks in the partition may use it.
     let stays = moved.iter().flatten().all(|thread| thread.cpus.to_string() == "1");
     if !stays {
         operator.waits_to_hear("CPUs 1 belong to an isolated cpuset partition")?;

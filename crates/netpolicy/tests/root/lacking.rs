@@ -1,4 +1,4 @@
-//! Guards that lack disk space, or the right to inspect processes.
+//! Tests guards that lack disk space, or the right to inspect processes.
 
 use std::process::{Command, Output, Stdio};
 
@@ -32,12 +32,12 @@ pub(crate) fn tests() -> Vec<Trial> {
 const HARMLESS: &str =
     "[device.veth-server]\npolicy = \"none\"\nsettings = { rx-udp-gro-forwarding = true }\n";
 
-/// A mode with settings of queues and epolls, and a guard whose limits nothing exceeds.
+/// A mode with settings of queues and epolls, and a guard whose limits are never exceeded.
 const GUARDED: &str = "[service.memcached]\nmatch = { exe = \"memcached\" }\ndelivery = \"suspend20\"\n\
                        guard = { p50 = \"+1000%\", p90 = \"+1000%\", cpu = \"+1000%\", within = \"3600s\" }\n";
 
 fn verdict() -> Result<(), Failed> {
-    // A change takes a directory with two files; the verdict removes one file of a window first.
+    // A change creates a directory with two files. The verdict first removes one file of a window.
     const FILES: std::ops::Range<u32> = 9..24;
     let operator = Operator::new("lacking-verdict", 1)?;
     let _server = operator.lab.start_memcached(&MemcachedOptions::default())?;
@@ -57,7 +57,8 @@ fn verdict() -> Result<(), Failed> {
             let is_kept = operator.devices()?.devices != before;
             assert_eq!(is_kept, output.status.code() == Some(0), "{files} files: {said}");
             if is_kept {
-                // The smallest number of calls with which the command succeeds.
+                // `files` is the smallest limit with which the change is kept: the verdict could not be
+                // written.
                 assert!(said.contains("The verdict is not in the journal: "), "{files} files: {said}");
                 assert!(said.contains("Kept. To undo it: "), "{said}");
                 return Ok(());
@@ -68,8 +69,7 @@ fn verdict() -> Result<(), Failed> {
     })
 }
 
-/// The outcome of a guarded trial: repeated if too little was measured, for example because the machine
-/// stalled.
+/// Runs a guarded trial. Repeats it if too little was measured, for example because the machine stalled.
 fn judged(trial: impl Fn() -> Command) -> Result<Output, Failed> {
     for _ in 0..TRIALS_MAX {
         let output = trial().output()?;
@@ -90,7 +90,7 @@ fn processes() -> Result<(), Failed> {
     let daemon = operator.starts_command(operator.netpolicy_with_little_space(&state, 256, &["daemon"]))?;
     operator.waits_to_hear("at work")?;
     let there = format!("--mount=/proc/{}/ns/mnt", daemon.child.id());
-    // Create the comparison's lock, then fill the disk until ENOSPC.
+    // Create the comparison's lock before filling the disk, until ENOSPC.
     let fills = ["sh", "-c", "echo > \"$0/comparing-$1\"; cat /dev/zero > \"$0/full\""];
     let netns = operator.lab.server().id().to_string();
     Command::new("nsenter").arg(&there).args(fills).arg(&state).arg(netns).stderr(Stdio::null()).status()?;
@@ -101,7 +101,7 @@ fn processes() -> Result<(), Failed> {
     })
 }
 
-/// The daemon's child processes, including zombies, except the worker that it keeps to inspect processes.
+/// The daemon's child processes, including zombies but without its worker that inspects processes.
 fn children(daemon: &Started) -> Result<Vec<String>, Failed> {
     let own = daemon.child.id().to_string();
     let (mut children, mut workers) = (Vec::new(), 0);

@@ -1,5 +1,5 @@
-//! End-to-end tests on the running kernel: they need root. A test names its other needs, and a machine that
-//! lacks them skips it visibly: it is listed as ignored, with the reason, and counted.
+//! End-to-end tests on the running kernel. They need root. A test names its other needs; a machine that lacks
+//! them lists the test as ignored, with the reason.
 
 mod answers;
 mod api;
@@ -111,7 +111,7 @@ fn main() {
         compared::tests(),
         tuned::tests(),
         guarded::tests(),
-        // Run last: tests after it would have a different process 1.
+        // Run these last: later tests would run under another process 1.
         units::tests(),
     ]);
 }

@@ -27,7 +27,7 @@ const DAEMON: &str = "127.0.0.1:9989";
 /// The address of the tests' Prometheus, in the lab.
 const PROMETHEUS: &str = "127.0.0.1:9090";
 
-/// The host of the how-to.
+/// The host's name in the how-to.
 const INSTANCE: &str = "cache-1";
 
 /// The time limit of an answer.
@@ -62,7 +62,7 @@ fn read(name: &str) -> Result<String, Failed> {
     std::fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()).into())
 }
 
-/// A policy for a service with this p99 goal, measured half of the time.
+/// A policy file for a service with this p99 goal, measured half of the time.
 fn policy(goal: &str) -> String {
     format!(
         "[daemon]\nsample = \"500ms\"\n[service.cache]\nmatch = {{ port = 11211 }}\npolicy = \"bulk\"\n\
@@ -70,7 +70,7 @@ fn policy(goal: &str) -> String {
     )
 }
 
-/// A daemon with a policy for a memcached, and its metrics as in the how-to.
+/// Starts memcached and a daemon that serves metrics as in the how-to.
 fn begun(operator: &Operator) -> Result<(Memcached, Started), Failed> {
     let server = operator.lab.start_memcached(&MemcachedOptions::default())?;
     let daemon = at_work_with(operator, &policy("1s"), &["--metrics-listen", DAEMON])?;
@@ -78,7 +78,7 @@ fn begun(operator: &Operator) -> Result<(Memcached, Started), Failed> {
     Ok((server, daemon))
 }
 
-/// The answer of an address in the lab to a GET.
+/// Returns the answer to a GET from an address in the lab.
 pub(crate) fn fetched(operator: &Operator, address: &'static str, path: &str) -> Result<String, Failed> {
     let asked = || -> std::io::Result<String> {
         let mut stream = TcpStream::connect(address)?;
@@ -96,13 +96,13 @@ pub(crate) fn fetched(operator: &Operator, address: &'static str, path: &str) ->
     Ok(body.to_owned())
 }
 
-/// The names of netpolicy's metrics in a text, excluding the dashboard's `uid` and label names.
+/// The names of netpolicy's metrics in a text, without the dashboard's `uid` and label names.
 fn metrics_in(text: &str) -> BTreeSet<String> {
     let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
     words.filter(|word| word.starts_with("netpolicy_")).map(str::to_owned).collect()
 }
 
-/// The names of samples and families on a page.
+/// The names of the samples and of the families on a page.
 fn served(page: &str) -> (BTreeSet<String>, BTreeSet<String>) {
     let family = |line: &str| line.strip_prefix("# TYPE ")?.split(' ').next().map(str::to_owned);
     let sample =
@@ -121,7 +121,7 @@ fn named() -> Result<(), Failed> {
     })?;
     let (samples, families) = served(&page);
     for file in ["netpolicy-host.json", "netpolicy.rules.yml", "netpolicy.rules.test.yml"] {
-        // A standing proof has no results in its first minutes.
+        // A standing proof has no results in its first minutes, so its metrics may be missing.
         let awaits_a_proof = |name: &String| name.starts_with("netpolicy_proof_") && families.contains(name);
         let missing: Vec<_> = metrics_in(&read(file)?)
             .into_iter()
@@ -157,7 +157,7 @@ fn rules() -> Result<(), Failed> {
 fn text_file() -> Result<(), Failed> {
     let operator = Operator::new("monitored-file", 1)?;
     let file = operator.file("netpolicy.prom", b"")?;
-    // Start it as its unit does: with this umask, others cannot read new files by default.
+    // Start the daemon as its unit does: with this umask, other users cannot read new files by default.
     let mask = rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
     let started = at_work_with(&operator, "", &["--metrics-file", &file]);
     rustix::process::umask(mask);
@@ -171,15 +171,15 @@ fn text_file() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Another program changes what the daemon has set.
+/// Changes a setting of the daemon, as another program would.
 fn foreign_change(operator: &Operator) -> Result<(), Failed> {
     let host = operator.devices()?;
     let queue = host.device_named(SERVER_DEVICE).ok_or("the device")?.rx_queues[0].id;
     somebody_else_sets(Setting::Napi(queue, NapiKnob::GroFlushTimeout(Nanoseconds(77_000))))
 }
 
-/// The how-to's configuration, with the project's rules, in a scratch directory. It scrapes once per second,
-/// and alerts have no minimum duration, which the unit tests cover.
+/// The how-to's configuration with the project's rules, in a scratch directory. It scrapes every second, and
+/// alerts fire immediately; unit tests cover the alerts' durations.
 fn configured(scratch: &Path) -> Result<PathBuf, Failed> {
     let page = Document::of(&std::fs::read_to_string(repository().join("docs/howto/monitoring.md"))?);
     let yaml =
@@ -199,7 +199,7 @@ fn configured(scratch: &Path) -> Result<PathBuf, Failed> {
     Ok(file)
 }
 
-/// A Prometheus on the operator's host.
+/// Starts a Prometheus on the operator's host.
 fn prometheus_at(operator: &Operator) -> Result<Started, Failed> {
     let scratch = operator.state().with_file_name("prometheus");
     let configuration = configured(&scratch)?;
@@ -221,7 +221,7 @@ fn prometheus_at(operator: &Operator) -> Result<Started, Failed> {
     Ok(started)
 }
 
-/// The current value of an expression in Prometheus.
+/// Evaluates an expression in Prometheus.
 fn asked(operator: &Operator, expression: &str) -> Result<Vec<Value>, Failed> {
     let mut path = "/api/v1/query?query=".to_owned();
     for byte in expression.bytes() {
@@ -231,7 +231,7 @@ fn asked(operator: &Operator, expression: &str) -> Result<Vec<Value>, Failed> {
     Ok(answer["data"]["result"].as_array().cloned().ok_or_else(|| format!("{expression}: {answer}"))?)
 }
 
-/// Waits until an alert fires, or stops firing.
+/// Waits until an alert fires, or no longer fires.
 fn fires(operator: &Operator, alert: &str, whether: bool) -> Result<(), Failed> {
     let expression =
         format!("ALERTS{{alertname=\"{alert}\", alertstate=\"firing\", instance=\"{INSTANCE}\"}}");
@@ -240,7 +240,7 @@ fn fires(operator: &Operator, alert: &str, whether: bool) -> Result<(), Failed> 
     })
 }
 
-/// The expressions of the dashboard with their panel titles, as Grafana evaluates them.
+/// The dashboard's expressions with their panel titles, as Grafana evaluates them.
 fn expressions(dashboard: &Value) -> Vec<(String, String)> {
     let mut found = Vec::new();
     for panel in dashboard["panels"].as_array().into_iter().flatten() {
@@ -298,7 +298,7 @@ fn every_panel_has_data(operator: &Operator) -> Result<(), Failed> {
     let dashboard: Value = serde_json::from_str(&read("netpolicy-host.json")?)?;
     let expressions = expressions(&dashboard);
     assert!(expressions.len() > 30, "{expressions:?}");
-    // A standing proof has no results in its first minutes; `proven/` reads its metrics.
+    // A standing proof has no results in its first minutes; `proven/` tests its metrics.
     for (title, expression) in expressions.into_iter().filter(|(_, text)| !text.contains("netpolicy_proof")) {
         waited_for(&format!("data of panel `{title}`: {expression}"), || {
             Ok((!asked(operator, &expression)?.is_empty()).then_some(()))

@@ -1,24 +1,24 @@
-//! The tutorial and the how-tos: runs the commands on a page, and compares their output with the page.
+//! Runs the commands on the pages of the tutorial and the how-tos, and compares their output with the page.
 //!
 //! A page begins with a comment that names its stage:
 //!
 //! - `<!-- stage: lab -->`: a machine without network devices; the page creates its own lab.
-//! - `<!-- stage: host queues=2 threads=2 load=8 -->`: a server with a device `eth0` with this many queues,
-//!   memcached with this many threads, and a client on another machine that keeps this many connections busy.
+//! - `<!-- stage: host queues=2 threads=2 load=8 -->`: a server whose device `eth0` has two queues, a
+//!   memcached with two threads, and a client on another machine that keeps eight connections busy.
 //!
-//! `needs=NAME,…` in the comment names needs that not every kernel meets. `<!-- before: COMMAND -->` is run
+//! `needs=NAME,…` in the comment names needs that not every kernel meets. `<!-- before: COMMAND -->` runs
 //! before the client starts. Blocks are:
 //!
-//! - `console`: lines after `$ ` are commands, `> ` continues one; the lines below are the output. A command
-//!   exits with 0, unless a comment after it says otherwise: `# ends with 3`.
+//! - `console`: lines after `$ ` are commands, `> ` continues a command, and other lines are its output. A
+//!   command exits with 0, unless a comment after it says otherwise: `# ends with 3`.
 //! - `console background`: one command, which keeps running.
 //! - `console interrupted`: the output of the last background command after Ctrl-C.
 //! - `console killed`: the last background command is killed (SIGKILL).
 //!
-//! Lines are compared without regard to the number of spaces. `…` matches any text; alone on a line, any lines.
-//! Numbers must match, except pids, ids, rates and percentages; the actual process of a page's
-//! `memcached[812]` replaces 812 from then on. With `SHOW=1` in the environment, the output is printed and not
-//! compared, as a help for writing pages.
+//! The number of spaces is ignored. `…` matches any text, and any lines if it is alone on a line. Numbers
+//! must match, except pids, ids, rates and percentages. The first process that matches the page's
+//! `memcached[812]` replaces 812 from then on. `SHOW=1` in the environment prints the output without
+//! comparing it, which helps with writing pages.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -37,7 +37,7 @@ use testkit::operator::waited_for;
 use testkit::scratch::Scratch;
 use testkit::{Need, test};
 
-/// How often to play a page until its output matches.
+/// How often a page is played until its output matches.
 const PLAYS_MAX: u32 = 4;
 
 /// The niceness of the server and its client, relative to other load.
@@ -52,10 +52,10 @@ const SAYS_WITHIN: Duration = Duration::from_secs(60);
 /// How long an interrupted command may take to end.
 const ENDS_WITHIN: Duration = Duration::from_secs(60);
 
-/// How often to check whether a command has ended.
+/// The interval between checks whether a command has ended.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Isolates the stage: sysfs of its network namespace, and temporary directories in the places where
+/// Isolates the stage: mounts sysfs of its network namespace, and temporary directories over the places where
 /// netpolicy keeps files. `$0` is a scratch directory.
 pub(crate) const OWN_FILES: &str = "set -e
 mkdir $0/sys $0/etc
@@ -81,7 +81,7 @@ pub(crate) fn tests() -> Vec<Trial> {
     let docs = repository().join("docs");
     let pages = ["tutorial", "howto"].map(|folder| markdown_below(&docs.join(folder)));
     let readme = repository().join("README.md");
-    // Pages without a session have their own tests: of the container, of Prometheus, of packages.
+    // Pages without a session have separate tests (container, Prometheus, packages).
     let has_session =
         |page: &PathBuf| std::fs::read_to_string(page).is_ok_and(|text| text.contains("```console"));
     let mut trials: Vec<Trial> =
@@ -90,7 +90,7 @@ pub(crate) fn tests() -> Vec<Trial> {
     trials
 }
 
-/// Output that matches a page, and output that does not.
+/// Tests output that matches a page, and output that does not.
 fn differences_are_found() -> Result<(), Failed> {
     let of = |text: &str| lines(text);
     for (shown, said, agree) in [
@@ -111,7 +111,7 @@ fn differences_are_found() -> Result<(), Failed> {
     Ok(())
 }
 
-/// The test of a page.
+/// Creates the test of a page.
 fn trial(path: PathBuf) -> Trial {
     let name = path.file_stem().map(|stem| stem.to_string_lossy().replace('-', "_")).unwrap_or_default();
     let text = std::fs::read_to_string(&path).unwrap_or_default();
@@ -140,15 +140,15 @@ fn need(name: &str) -> Need {
     }
 }
 
-/// The value of a word in the stage's comment.
+/// Returns the value of a word in the stage's comment.
 fn words<'t>(text: &'t str, word: &str) -> Option<&'t str> {
     let (_, rest) = text.split_once("<!-- stage:")?;
     let (stage, _) = rest.split_once("-->")?;
     stage.split_whitespace().find_map(|pair| pair.strip_prefix(word)?.strip_prefix('='))
 }
 
-/// Plays a page until its output matches: whether a mode is engaged depends on when the server gets its CPU,
-/// and so on other load.
+/// Plays a page until its output matches. Whether a mode is engaged depends on when the server gets its CPU,
+/// and thus on other load.
 fn play_often(path: &Path, text: &str) -> Result<(), Failed> {
     let mut played = play(path, text);
     for _ in 1..PLAYS_MAX {
@@ -160,7 +160,7 @@ fn play_often(path: &Path, text: &str) -> Result<(), Failed> {
     played
 }
 
-/// Plays a page from the first block to the last.
+/// Runs a page from the first block to the last.
 fn play(path: &Path, text: &str) -> Result<(), Failed> {
     let name = path.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
     if !text.contains("<!-- stage:") {
@@ -181,14 +181,14 @@ fn play(path: &Path, text: &str) -> Result<(), Failed> {
     Ok(())
 }
 
-/// The place where a page is played. Everything in it is removed with it.
+/// The place where a page is played. Dropping it removes everything in it.
 struct Stage {
     /// The process whose namespaces are the stage's.
     holder: Group,
     background: Vec<Group>,
-    /// The page's pids and ids, with the actual ones.
+    /// The page's pids and ids, with the actual ones for each.
     here: BTreeMap<String, String>,
-    /// The client, the server and their hosts, in the order in which they are stopped.
+    /// The client and the server with their hosts, in the order in which they are stopped.
     load: Option<Group>,
     server: Option<(Memcached, Lab)>,
     scratch: Scratch,
@@ -206,7 +206,7 @@ impl Stage {
             (None, format!("{OWN_FILES}ip link set lo up\n"))
         } else {
             let lab = Lab::new(&LabOptions::with_queues(queues))?;
-            // A single thread has a CPU to itself; the client uses CPU 0.
+            // A single thread has the last CPU to itself; the client uses CPU 0.
             let cpus = if threads > 1 { CpuSet::new() } else { [last_cpu()?].into_iter().collect() };
             let options = MemcachedOptions { threads: threads.max(1), cpus, ..MemcachedOptions::default() };
             let memcached = lab.start_memcached(&options)?;
@@ -251,7 +251,7 @@ impl Stage {
             let mut group = Group::of(&mut self.command(&command), &self.scratch.path("said"))?;
             let code = group.ends(COMMAND_WITHIN)?;
             let said = group.said()?;
-            // On a busy machine, a goal may be missed, which doctor reports.
+            // On a busy machine, a goal may be missed, and doctor reports that.
             let finds_more = step.code == 0 && code == Some(3) && command.starts_with("netpolicy doctor");
             if code != Some(step.code) && !finds_more {
                 return Err(format!("`{command}` ended with {code:?}, not {}:\n{said}", step.code).into());
@@ -328,7 +328,7 @@ impl Stage {
         group.ends(ENDS_WITHIN).map(drop)
     }
 
-    /// A command line on the stage.
+    /// Creates a command for a line, on the stage.
     fn command(&self, line: &str) -> Command {
         let program = Path::new(env!("CARGO_BIN_EXE_netpolicy"));
         let path = std::env::var("PATH").unwrap_or_default();
@@ -345,7 +345,7 @@ impl Stage {
         command
     }
 
-    /// A line of the page with the actual pids and ids.
+    /// Replaces the page's pids and ids in a line by the actual ones.
     fn as_here(&self, line: &str) -> String {
         let mut line = line.to_owned();
         // Replace the longest words first: they may contain a pid.
@@ -357,7 +357,7 @@ impl Stage {
         line
     }
 
-    /// Finds the process for the page's `memcached[812]`.
+    /// Finds the actual process for the page's `memcached[812]`.
     fn learn_process(&mut self, shown: &str, said: &str) {
         for (shown, said) in shown.split_whitespace().zip(said.split_whitespace()) {
             let process = |word: &str| {
@@ -399,7 +399,7 @@ impl Drop for Stage {
             group.signal(Signal::INT);
             drop(group);
         }
-        // Processes that a command left behind, such as the guard of a confirmed trial, are found by their
+        // Processes that a command left behind, such as the guard of a confirmed trial, share the stage's
         // mount namespace.
         for pid in in_mount_namespace_of(self.holder.child.id()) {
             let _ = kill_process(pid, Signal::KILL);
@@ -446,7 +446,7 @@ fn client(lab: &Lab, connections: u32, scratch: &Scratch) -> Result<Group, Faile
     Group::of(&mut command, &scratch.path("client"))
 }
 
-/// A command with its descendants. Dropping it kills them.
+/// A command with its descendants. Dropping it kills all of them.
 struct Group {
     child: Child,
     words: PathBuf,
@@ -477,7 +477,7 @@ impl Group {
         }
     }
 
-    /// Waits until it exits, and returns its exit code.
+    /// Waits until the command exits, and returns its exit code.
     fn ends(&mut self, within: Duration) -> Result<Option<i32>, Failed> {
         let deadline = Instant::now() + within;
         loop {
@@ -498,7 +498,7 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // A reaped child's pid may have been reused.
+        // Do not signal the group of a reaped child: the pid may have been reused.
         if let Ok(None) = self.child.try_wait() {
             let _ = self.ends(PAUSE);
             self.signal(Signal::KILL);
@@ -515,7 +515,7 @@ struct Step {
     shows: Vec<String>,
 }
 
-/// The prefix of a comment on how a command ends.
+/// The prefix of a comment that tells the exit code of a command.
 const ENDS_WITH: &str = "# ends with ";
 
 fn steps(block: &Block) -> Result<Vec<Step>, Failed> {
@@ -539,7 +539,7 @@ fn steps(block: &Block) -> Result<Vec<Step>, Failed> {
     Ok(steps)
 }
 
-/// Matches any text, or any lines if it is alone on a line.
+/// Matches any text; alone on a line, it matches any lines.
 const ANY: &str = "…";
 
 /// The minimum number of digits of a pid or an id.
@@ -556,7 +556,7 @@ fn lines(said: &str) -> Vec<String> {
     said.lines().map(str::to_owned).collect()
 }
 
-/// Which printed line matches which shown line; `None` if they do not match.
+/// Pairs each shown line with the printed line that matches it; `None` if the output does not match.
 fn pairs(shown: &[String], said: &[String]) -> Option<Vec<(String, String)>> {
     let Some((first, rest)) = shown.split_first() else {
         return said.iter().all(|line| line.trim().is_empty()).then(Vec::new);
@@ -573,14 +573,14 @@ fn pairs(shown: &[String], said: &[String]) -> Option<Vec<(String, String)>> {
     Some(found)
 }
 
-/// Whether a line matches one that may contain `…`.
+/// Whether a printed line matches a shown one, which may contain `…`.
 fn is_like(shown: &str, said: &str) -> bool {
     let Some((before, after)) = shown.split_once(ANY) else { return shown == said };
     let Some(rest) = said.strip_prefix(before) else { return false };
     after.is_empty() || (0..=rest.len()).any(|at| rest.is_char_boundary(at) && is_like(after, &rest[at..]))
 }
 
-/// A line with single spaces, and `#` in place of numbers that differ between machines.
+/// Normalises a line: single spaces, and `#` for numbers that differ between machines.
 fn plain(line: &str) -> String {
     let line = line.split_whitespace().collect::<Vec<_>>().join(" ");
     let mut text = String::new();

@@ -1,5 +1,5 @@
-//! Servers in other network namespaces, such as those of pods: detected when they listen, and set at their
-//! first connection.
+//! Tests servers in other network namespaces, such as those of pods. They are detected when they listen, and
+//! set at their first connection.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpStream, UdpSocket};
@@ -39,7 +39,7 @@ pub(crate) fn tests() -> Vec<Trial> {
 struct Pod(Vec<Child>);
 
 impl Pod {
-    /// The namespace, without a server.
+    /// Creates the namespace without a server.
     fn new(operator: &Operator) -> Result<Self, Failed> {
         let mut pod = Self(Vec::new());
         pod.0.push(Command::new("unshare").args(["--net", "sleep", "300"]).stdin(Stdio::null()).spawn()?);
@@ -94,7 +94,7 @@ impl Drop for Pod {
     }
 }
 
-/// A connection that was answered.
+/// Opens a connection to the pod's server, and waits for an answer.
 fn connected(operator: &Operator) -> Result<TcpStream, Failed> {
     let address: SocketAddr = format!("{POD}:{PORT}").parse()?;
     let stream = waited_for("the pod's server", || {
@@ -118,13 +118,13 @@ fn polling(operator: &Operator, pid: Pid) -> Result<usize, Failed> {
         .count())
 }
 
-/// The number of events of a kind that the daemon has received.
+/// The number of events of this kind that the daemon has received.
 fn events(operator: &Operator, kind: &str) -> Result<u64, Failed> {
     let status: Value = serde_json::from_str(&operator.runs(&["-o", "json", "status"], 0)?.data)?;
     Ok(status["data"]["counters"]["events"][kind].as_u64().unwrap_or(0))
 }
 
-/// A scan of the new process's epolls may find its first connection before the event.
+/// A scan of the new process's epolls may find its first connection before the event does.
 fn by_port() -> Result<(), Failed> {
     let operator = Operator::new("pod-port", 1)?;
     let mut pod = Pod::new(&operator)?;
@@ -134,7 +134,7 @@ fn by_port() -> Result<(), Failed> {
     let daemon = at_work(&operator, &policy)?;
     let pid = pod.serves("memcached")?;
     waited_for("the event of its listener", || Ok((events(&operator, "listener")? > 0).then_some(())))?;
-    // The process's NAPI is not known yet: netpolicy assumes no queue of the NIC to be dedicated to it.
+    // The process's NAPI is not known yet. netpolicy must not take the NIC's queue for the pod's own.
     assert_eq!((polling(&operator, pid)?, flushes(&operator.devices()?)), (0, vec![0]));
     let client = connected(&operator)?;
     waited_for("its epolls", || Ok((polling(&operator, pid)? > 0).then_some(())))?;
@@ -157,7 +157,7 @@ fn by_port() -> Result<(), Failed> {
 fn by_pattern() -> Result<(), Failed> {
     let operator = Operator::new("pod-pattern", 1)?;
     let mut pod = Pod::new(&operator)?;
-    // A glob gives BPF neither a port nor a name to compare.
+    // With a glob, BPF has neither a port nor a name to compare.
     let policy =
         "[service.pod]\nmatch = { exe = \"np-pod-cach?\" }\npolicy = \"latency\"\ndelivery = \"suspend20\"\n";
     let program = operator.state().with_file_name("np-pod-cache");
@@ -173,7 +173,7 @@ fn by_pattern() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Sends a UDP request and receives its answer: memcached's frame before a command of its text protocol.
+/// Sends a UDP request and receives its answer: a version command with memcached's frame header.
 fn asked_by_datagram(operator: &Operator) -> Result<(), Failed> {
     const REQUEST: &[u8] = b"\0\x01\0\0\0\x01\0\0version\r\n";
     waited_for("an answer by UDP", || {
@@ -188,7 +188,8 @@ fn asked_by_datagram(operator: &Operator) -> Result<(), Failed> {
     })
 }
 
-/// Scans of a young process's epolls, which are equally frequent, may find the first datagram first.
+/// The daemon also scans a young process's epolls, and a scan may find the first datagram before the event
+/// does.
 fn by_udp() -> Result<(), Failed> {
     const ATTEMPTS_MAX: usize = 5;
     for attempt in 1..=ATTEMPTS_MAX {
@@ -199,7 +200,7 @@ fn by_udp() -> Result<(), Failed> {
     Err(format!("no scan found the first datagram of any of {ATTEMPTS_MAX} servers").into())
 }
 
-/// Whether a scan found the server, which may be what the test asserts.
+/// Starts a server in a new pod, and returns whether a scan found it.
 fn is_found_by_a_scan(attempt: usize) -> Result<bool, Failed> {
     let operator = Operator::new(&format!("pod-udp-{attempt}"), 1)?;
     let mut pod = Pod::new(&operator)?;

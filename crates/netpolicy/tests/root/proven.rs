@@ -1,4 +1,5 @@
-//! Services with a `holdback`: the daemon withdraws the policy of a real memcached in short windows, in a lab.
+//! Tests services with a `holdback`: in a lab, the daemon withdraws the policy of a real memcached in short
+//! windows.
 
 use libtest_mimic::{Failed, Trial};
 use linux::lab::MemcachedOptions;
@@ -15,14 +16,14 @@ pub(crate) fn tests() -> Vec<Trial> {
     vec![test("proven/a_policy_is_withdrawn_now_and_then_and_what_it_does_is_counted", NEEDS, proven)]
 }
 
-/// A policy that makes packets wait for two milliseconds: the proof shows that the policy is harmful.
+/// A policy that makes packets wait for two milliseconds; the proof shows that it is harmful.
 const POLICY: &str =
     "[service.cache]\nmatch = { port = 11211 }\ndelivery = \"defer:2ms\"\nholdback = \"10%\"\n";
 
-/// The settings of the policy.
+/// The timeouts that the policy sets.
 const TWO_MS: [u64; 1] = [2_000_000];
 
-/// The proof in the daemon's status.
+/// Returns the proof in the daemon's status.
 fn proof(operator: &Operator) -> Result<Value, Failed> {
     Ok(status(operator)?["requests"][0]["proof"].clone())
 }
@@ -36,7 +37,7 @@ fn proven() -> Result<(), Failed> {
     waited_for("the policy", in_force)?;
     waited_for("a proof in progress", || Ok(proof(&operator)?.is_object().then_some(())))?;
     assert_eq!(daemon.terminated()?, Some(0));
-    // The policy has been in force for a day: an episode is due.
+    // Pretend that the policy has been in force for a day, so that an episode is due.
     let path = operator.state().join("proofs.json");
     let mut stored: Value = serde_json::from_slice(&std::fs::read(&path)?)?;
     stored["services"]["service cache"]["managed_millis"] = json!(86_400_000);
@@ -94,7 +95,7 @@ fn proven() -> Result<(), Failed> {
     Ok(())
 }
 
-/// With `on_reversed = "rollback"`, the next episode ends the policy, until the daemon is told to reload.
+/// With `on_reversed = "rollback"`, the next episode ends the policy until the daemon is told to reload.
 fn rolled_back(operator: &Operator, in_force: impl Fn() -> Result<Option<()>, Failed>) -> Result<(), Failed> {
     let path = operator.state().join("proofs.json");
     let mut stored: Value = serde_json::from_slice(&std::fs::read(&path)?)?;
@@ -124,7 +125,7 @@ fn rolled_back(operator: &Operator, in_force: impl Fn() -> Result<Option<()>, Fa
         page.contains("p50 of service cache with its policy") && page.contains("class=\"band\""),
         "{page}"
     );
-    // The rollback stays in force for the next daemon, and ends at a reload.
+    // The next daemon keeps the rollback; a reload ends it.
     let daemon = at_work(operator, &policy)?;
     waited_for("the finding again", || finding(operator, "proof-rolled-back"))?;
     gone()?.ok_or("the policy stays rolled back")?;
@@ -139,8 +140,8 @@ fn no_finding(operator: &Operator) -> Result<Option<()>, Failed> {
     Ok(finding(operator, "proof-rolled-back")?.is_none().then_some(()))
 }
 
-/// A section that only wants a report has its policy again, and the rollback does not return with the earlier
-/// section.
+/// A section that only wants a report gets its policy back. When the earlier section returns, the rollback
+/// does not.
 fn by_report(
     operator: &Operator,
     rolls_back: &str,

@@ -1,5 +1,5 @@
-//! Queues for the requests of sockets and tasks, on NICs of netdevsim that obey ntuple rules and RSS contexts:
-//! packets are sent, and each socket's NAPI shows on which queue they arrived.
+//! Tests queues for the requests of sockets and tasks, on simulated NICs (netdevsim) that obey ntuple rules
+//! and RSS contexts. Packets are sent, and each socket's NAPI shows on which queue they arrived.
 #![expect(
     clippy::print_stderr,
     reason = "the figures of docs/measurements/guests.md; what a test prints on stdout divides its line"
@@ -30,12 +30,12 @@ pub(crate) fn tests() -> Vec<Trial> {
 
 const NEAR: &str = "near0";
 const QUEUES: u32 = 8;
-/// The server's port on the near host, and that of the far host's server.
+/// The port of the server on the near host, and of the one on the far host.
 const PORTS: [u16; 2] = [7_000, 9_000];
 /// The number of connections to each server.
 const CONNECTIONS: usize = 6;
 
-/// Sockets that say on which NAPI their last packet arrived (`SO_INCOMING_NAPI_ID`).
+/// A program whose sockets report the NAPI of their last packet (`SO_INCOMING_NAPI_ID`).
 const CONNECTOR: &[u8] = b"import os, select, socket, sys
 role, address, port = sys.argv[1], sys.argv[2], int(sys.argv[3])
 epoll, connections, listener = select.epoll(), [], None
@@ -81,13 +81,14 @@ while True:
                 connection.close()
 ";
 
-/// The recipes of these tests: a simulated NIC has no interrupts, for which `latency` would suspend nothing.
+/// The recipes of these tests. A simulated NIC has no interrupts, so `latency` would not select suspension by
+/// itself.
 const RECIPES: &str = "[driver.netdevsim.latency.delivery]\nvalue = \"suspend20\"\n\
                        [driver.netdevsim.bulk.delivery]\nvalue = \"defer200\"\n";
 
 const MIX: &str = "[device.near0]\npolicy = \"mix\"\n";
 
-/// Two linked NICs, a server and a client on each host, and an operator on the near one.
+/// Two linked NICs, a server and a client on each host, and an operator on the near host.
 struct Nics {
     simulated: Simulated,
     operator: Operator,
@@ -99,7 +100,7 @@ struct Nics {
     _far_server: Subject,
 }
 
-/// The numbers of two NICs, which are removed when this is dropped, before the namespaces that they are in.
+/// The numbers of the two NICs. Dropping this removes them; it must be dropped before their namespaces.
 struct Simulated([u32; 2]);
 
 impl Drop for Simulated {
@@ -126,7 +127,7 @@ impl Nics {
             let there =
                 format!("nsenter --net=/proc/{}/fd/{}", std::process::id(), netns.as_fd().as_raw_fd());
             let inside = |command: &str| run(&format!("{there} {command}"));
-            // sysfs shows the devices of the namespace in which it was mounted.
+            // Read /proc/net: sysfs shows the devices of the namespace in which it was mounted.
             let listed = inside("cat /proc/net/dev")?;
             let mut names = listed.lines().filter_map(|line| Some(line.split_once(':')?.0.trim()));
             let made = names.rfind(|name| name.starts_with("eth")).ok_or("no device was created")?;
@@ -184,7 +185,7 @@ impl Nics {
         self.operator.devices()?.device_named(NEAR).cloned().ok_or_else(|| "no near0".into())
     }
 
-    /// The queues on which the last packets of the server's, and of the client's, connections arrived.
+    /// The queues on which the last packets of the server's and of the client's connections arrived.
     fn queues(&mut self) -> Result<[Vec<u32>; 2], Failed> {
         self.exchange()?;
         let near = self.near()?;
@@ -204,7 +205,7 @@ impl Nics {
         Ok([server, client])
     }
 
-    /// The packets that each queue has received, by `ethtool -S`.
+    /// The number of packets that each queue has received, from `ethtool -S`.
     fn packets(&self) -> Result<Vec<u64>, Failed> {
         let listed = self.operator.inside(&format!("ethtool -S {NEAR}"))?;
         let counts =
@@ -212,8 +213,8 @@ impl Nics {
         Ok(counts.map(str::parse).collect::<Result<_, _>>()?)
     }
 
-    /// Where the rules for the server's port and for the client's connections lead, and how many connections
-    /// have one.
+    /// The queues of the rules for the server's port and for the client's connections, and the number of
+    /// connections with a rule.
     fn steered(&self) -> Result<(Option<QueueSpan>, Option<QueueSpan>, usize), Failed> {
         let near = self.near()?;
         let span = |to: SteerTo| match to {
@@ -234,8 +235,8 @@ impl Nics {
         Ok((server, client, connections))
     }
 
-    /// Checks that all packets of the server's connections, and of the client's, arrive on their own queues,
-    /// by the sockets' NAPIs and by the queues' counts.
+    /// Checks that all packets of the server's and of the client's connections arrive on their own queues,
+    /// according to the sockets' NAPIs and the queues' counts.
     fn all_arrive(&mut self) -> Result<(), Failed> {
         let (server, client, _) = self.steered()?;
         let (server, client) =
@@ -264,7 +265,7 @@ impl Nics {
             .sum();
         let all: u64 = before.iter().zip(&after).map(|(before, after)| after - before).sum();
         assert!(all >= 16 * CONNECTIONS as u64, "{before:?} {after:?}");
-        // Neighbour discovery and the like.
+        // A few other packets arrive, for example of neighbour discovery.
         assert!(elsewhere <= 8, "{elsewhere} of {all} packets elsewhere: {before:?} {after:?}");
         Ok(())
     }
@@ -279,8 +280,8 @@ fn requests(process: &Process, policy: PolicyName) -> impl Iterator<Item = AppRe
     tcp.map(move |socket| AppRequest { of: Requester::Socket(socket.inode), number: policy.number() })
 }
 
-/// Applies `mix` for the device, `latency` for the server's sockets and `bulk` for the client's; returns the
-/// number of changes. The requests are given to the planner as a kernel with BTF would list them.
+/// Applies `mix` for the device, `latency` for the server's sockets and `bulk` for the client's. Gives the
+/// planner these requests as a kernel with BTF would list them. Returns the number of changes.
 fn apply_requests(nics: &Nics) -> Result<usize, Failed> {
     let failed = |fault: session::Fault| fault.cause.to_string();
     let state = nics.operator.state();
@@ -323,8 +324,8 @@ fn sockets() -> Result<(), Failed> {
     Ok(())
 }
 
-/// The table has room for only some of the rules: the rules that were added are removed again, and the error
-/// gives the reason.
+/// The table has room for only some of the rules. The added rules are removed again, and the error gives the
+/// reason.
 fn full_table() -> Result<(), Failed> {
     const ROOM: &str = "3";
     let nics = Nics::new("queues-full")?;
@@ -343,7 +344,7 @@ fn full_table() -> Result<(), Failed> {
     Ok(())
 }
 
-/// `netpolicy apply` is killed at moments spread over its work.
+/// Kills `netpolicy apply` at moments spread over its work.
 fn services_and_kills() -> Result<(), Failed> {
     const KILLS: u64 = 12;
     let mut nics = Nics::new("queues-kills")?;
@@ -373,7 +374,7 @@ fn services_and_kills() -> Result<(), Failed> {
         apply.kill()?;
         apply.wait()?;
         unfinished += usize::from(nics.near()? != before);
-        // The exit code of `rollback` says whether there was a transaction to roll back.
+        // The rollback's exit code only tells whether there was a transaction, so ignore it.
         nics.operator.netpolicy(&["rollback"]).output()?;
         assert_eq!(nics.near()?, before, "kill {kill}");
     }

@@ -1,4 +1,4 @@
-//! `record`, and what commands print for a recording: the same as on the host.
+//! Tests `record`, and that commands print the same for a recording as on the host.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -12,7 +12,7 @@ use testkit::operator::{Operator, somebody_else_sets};
 use testkit::programs::netpolicy;
 use testkit::{Need, repeated, test};
 
-/// Processes of other tests that begin or end between a recording and a command are a difference.
+/// Processes of other tests may begin or end between a recording and a command; `repeated` tolerates that.
 pub(crate) fn tests() -> Vec<Trial> {
     const NEEDS: &[Need] = &[Need::Root, Need::Suspension, Need::Memcached];
     vec![
@@ -59,18 +59,18 @@ fn record(operator: &Operator, options: &[&str]) -> Result<String, Failed> {
     Ok(file)
 }
 
-/// Records the host, and compares what each command prints there and for the file.
+/// Records the host, and compares what each command prints on the host and for the recording.
 fn compare(operator: &Operator, when: &str, pid: u32) -> Result<(), Failed> {
     let file = record(operator, &["--with-names"])?;
     let pid = pid.to_string();
     let more: [&[&str]; 2] = [&["show", "--processes", &pid], &["show", "--processes", "1,4194303"]];
     for arguments in COMMANDS.into_iter().chain(more) {
-        // The recording has no counts either.
+        // The recording has no counts, so `doctor` must not count on the host.
         let uncounted: &[&str] = if arguments.contains(&"doctor") { &["--seconds", "0"] } else { &[] };
         let there = output(&mut operator.netpolicy(&[arguments, uncounted].concat()))?;
         let here = from_file(arguments, &file)?;
         if there.1.contains("gone: there is no process") {
-            // A process that was not there when the host was recorded is named, too.
+            // The recording's output must also name a process that was missing on the host.
             assert!(here.1.contains("it is not in the recording"), "{here:?}");
             continue;
         }
@@ -103,7 +103,7 @@ fn same_bytes() -> Result<(), Failed> {
     compare(&operator, "after the service has ended", pid)
 }
 
-/// The texts of a JSON document, with their places.
+/// Collects the texts of a JSON document by their position.
 fn texts(value: &Value, at: &str, found: &mut BTreeMap<String, String>) {
     match value {
         Value::String(text) => drop(found.insert(at.to_owned(), text.clone())),
@@ -120,7 +120,7 @@ fn texts(value: &Value, at: &str, found: &mut BTreeMap<String, String>) {
     }
 }
 
-/// What became of each text that differs between two recordings, and of the addresses in them.
+/// Maps each text that differs between two recordings, and the addresses in it, to its replacement.
 fn replacements(plain: &Value, redacted: &Value) -> BTreeMap<String, String> {
     let (mut before, mut after) = (BTreeMap::new(), BTreeMap::new());
     texts(plain, "", &mut before);
@@ -136,7 +136,7 @@ fn replacements(plain: &Value, redacted: &Value) -> BTreeMap<String, String> {
     all
 }
 
-/// The text with whole words replaced, the longest first, and with one space for any number of them.
+/// Replaces whole words, the longest first, and collapses runs of spaces.
 fn replaced(text: &str, all: &BTreeMap<String, String>) -> String {
     let is_part = |c: char| c.is_alphanumeric() || c == '_';
     let mut keys: Vec<&String> = all.keys().filter(|key| !key.is_empty()).collect();
@@ -208,14 +208,15 @@ fn pseudonyms() -> Result<(), Failed> {
         }
     }
 
-    // The pseudonyms of the next recording are the same.
+    // The next recording uses the same pseudonyms.
     let again = std::fs::read_to_string(record(&operator, &[])?)?;
     let again: Value = serde_json::from_str(&again)?;
     assert_eq!(again["host"]["processes"], redacted["host"]["processes"]);
 
     // With each name replaced, the output is the same.
     let all = replacements(&plain, &redacted);
-    // A shipped recipe is not of the host, and mentions memcached; a misspelt name is near no pseudonym.
+    // Exclude commands whose output depends on names: a shipped recipe mentions memcached, and a misspelt
+    // name resembles no pseudonym.
     let differs = |arguments: &[&str]| arguments.contains(&"latency") || arguments.contains(&"blackbyrd");
     for arguments in COMMANDS.into_iter().filter(|arguments| !differs(arguments)) {
         let there = from_file(arguments, &plain_file)?;

@@ -1,4 +1,4 @@
-//! The commands that `doctor` prints can be pasted by an operator in another namespace than the packets.
+//! Tests that an operator in another namespace can paste the commands that `doctor` prints.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -22,7 +22,7 @@ pub(crate) fn tests() -> Vec<Trial> {
     ]
 }
 
-/// The findings of `doctor` on the settings only.
+/// Returns the findings of `doctor` on the settings, without counting.
 fn findings(operator: &Operator, code: i32) -> Result<Vec<Finding>, Failed> {
     let said = operator.runs(&["-o", "json", "doctor", "--seconds", "0"], code)?;
     let document: serde_json::Value = serde_json::from_str(&said.data)?;
@@ -48,7 +48,7 @@ pub(crate) fn typed(command: &str) -> Result<(), Failed> {
         .ok_or_else(|| format!("{command}: {}: {said}", output.status).into())
 }
 
-/// A connection from the client that was answered.
+/// Connects from the client, and waits for an answer.
 pub(crate) fn connected(operator: &Operator, server: &linux::lab::Memcached) -> Result<TcpStream, Failed> {
     let mut stream = operator.lab.client().run(|| TcpStream::connect(server.address()))??;
     asked(&mut stream)?;

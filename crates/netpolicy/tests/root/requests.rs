@@ -9,7 +9,7 @@ use libtest_mimic::Failed;
 use linux::lab::{Lab, SERVER_ADDRESS};
 use testkit::operator::Operator;
 
-/// A connection of the lab's client.
+/// Opens a connection from the lab's client.
 pub(crate) fn connect(lab: &Lab, port: u16) -> Result<TcpStream, Failed> {
     let address = SocketAddr::new(SERVER_ADDRESS.into(), port);
     let stream = lab.client().run(|| TcpStream::connect(address))??;
@@ -18,8 +18,7 @@ pub(crate) fn connect(lab: &Lab, port: u16) -> Result<TcpStream, Failed> {
     Ok(stream)
 }
 
-/// Sends requests to memcached over several connections at fixed times, whether or not memcached has
-/// answered.
+/// Sends requests to memcached over several connections at fixed times, without waiting for answers.
 fn ask(lab: &Lab, stop: &AtomicBool, every: Duration) -> Result<(), Failed> {
     const CONNECTIONS: u64 = 8;
     std::thread::scope(|scope| {
@@ -53,8 +52,8 @@ fn ask(lab: &Lab, stop: &AtomicBool, every: Duration) -> Result<(), Failed> {
     })
 }
 
-/// Sends requests to memcached over one connection, a moment after each answer. Without the pause, both ends
-/// would use a whole CPU.
+/// Sends requests to memcached over one connection, each a moment after the previous answer. Without the
+/// pause, both ends would use a whole CPU.
 fn ask_in_turn(lab: &Lab, stop: &AtomicBool) -> Result<(), Failed> {
     const PAUSE: Duration = Duration::from_micros(300);
     let (mut connection, mut answer) = (BufReader::new(connect(lab, 11_211)?), String::new());
@@ -70,8 +69,8 @@ fn ask_in_turn(lab: &Lab, stop: &AtomicBool) -> Result<(), Failed> {
     Ok(())
 }
 
-/// Sends requests to memcached over several connections at fixed times, each in a segment, without waiting for
-/// answers.
+/// Sends requests to memcached over several connections at fixed times, each in a separate segment, without
+/// waiting for answers.
 pub(crate) fn ask_ahead(lab: &Lab, stop: &AtomicBool) -> Result<(), Failed> {
     const CONNECTIONS: usize = 8;
     const EVERY: Duration = Duration::from_micros(500);
@@ -98,7 +97,8 @@ pub(crate) fn ask_ahead(lab: &Lab, stop: &AtomicBool) -> Result<(), Failed> {
     Ok(())
 }
 
-/// Sets the stop flag when dropped, even if an assertion fails: a scope waits for its threads.
+/// Sets the stop flag when dropped, even if an assertion fails: otherwise the scope would wait for its
+/// threads forever.
 struct Stops<'a>(&'a AtomicBool);
 
 impl Drop for Stops<'_> {
@@ -125,7 +125,8 @@ pub(crate) fn beside<T>(
     })
 }
 
-/// The result of a body while one client sends requests to memcached, each after the previous answer.
+/// Returns the result of `body`, which runs while one client sends memcached requests, each after the
+/// previous answer.
 pub(crate) fn while_asked_in_turn<T>(
     operator: &Operator,
     body: impl FnOnce() -> Result<T, Failed>,
@@ -133,7 +134,7 @@ pub(crate) fn while_asked_in_turn<T>(
     beside(|stop| ask_in_turn(&operator.lab, stop), body)
 }
 
-/// The result of a body while memcached is under load.
+/// Returns the result of `body`, which runs while memcached is under load.
 pub(crate) fn while_asked<T>(
     operator: &Operator,
     body: impl FnOnce() -> Result<T, Failed>,
@@ -141,8 +142,8 @@ pub(crate) fn while_asked<T>(
     while_asked_every(operator, Duration::from_millis(8), body)
 }
 
-/// The result of a body while connections send a request at this interval, or immediately if the answer took
-/// longer.
+/// Returns the result of `body`, which runs while connections send a request at this interval, or as soon as
+/// a slower answer has arrived.
 pub(crate) fn while_asked_every<T>(
     operator: &Operator,
     every: Duration,

@@ -1,4 +1,5 @@
-//! The Helm chart by helm and the schemas of Kubernetes, and the Ansible collection by its linter and on six hosts.
+//! Tests the Helm chart with helm and the schemas of Kubernetes, and the Ansible collection with its linter
+//! and on six hosts.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -9,17 +10,17 @@ use testkit::programs::netpolicy;
 use testkit::scratch::Scratch;
 use testkit::{Need, test, unpacked};
 
-/// The version of Kubernetes that helm renders for.
+/// The version of Kubernetes for which helm renders.
 const RENDERED_FOR: &str = "1.33.0";
 
-/// Versions whose schemas the manifests must meet: the chart's first one, and the newest.
+/// Versions whose schemas the manifests must match: the first that the chart supports, and the newest.
 const KUBERNETES: [&str; 2] = ["1.30", "1.37"];
 
-/// Values files, and the manifests that they render to.
+/// Values files, with the manifests that they render to.
 const RENDERED: [(Option<&str>, &str); 2] =
     [(None, "default.golden.yaml"), (Some("full.values.yaml"), "full.golden.yaml")];
 
-/// Values that are refused, and a part of the error message.
+/// Values that are refused, with a part of the error message.
 const REFUSED: [(&[&str], &str); 9] = [
     (&["metrics.podMonitor.enabled=true"], "metrics.proxy.image"),
     (&["metrics.proxy.image=proxy"], "metrics.proxy needs metrics.port"),
@@ -50,7 +51,7 @@ pub(crate) fn tests() -> Vec<Trial> {
     ]
 }
 
-/// The standard output and messages of a command that ends with this code.
+/// Runs a command that must end with this code; returns its standard output and its messages.
 fn ended(command: &mut Command, code: i32) -> Result<(String, String), Failed> {
     let output = command.output()?;
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
@@ -65,7 +66,7 @@ fn helm() -> Result<Command, Failed> {
     Ok(Command::new(unpacked::helm().ok_or("helm")?))
 }
 
-/// A Python program in the directory that `cargo xtask setup` created.
+/// Creates a command for a Python program in the directory that `cargo xtask setup` created.
 fn python_program(name: &str) -> Result<Command, Failed> {
     let installed = unpacked::ansible().ok_or("ansible-core")?;
     let mut command = Command::new(installed.join("bin").join(name));
@@ -84,7 +85,7 @@ fn helm_directory() -> PathBuf {
     repository().join("packaging/helm")
 }
 
-/// The manifests of the chart with a file of values.
+/// Renders the manifests of the chart with a values file.
 fn manifests(values: Option<&str>) -> Result<String, Failed> {
     let mut command = helm()?;
     command.current_dir(helm_directory()).args(["template", "netpolicy", "netpolicy"]);
@@ -150,7 +151,7 @@ fn accepted() -> Result<(), Failed> {
             assert!(passed.contains("passed for resource daemonset/netpolicy"), "{passed}");
         }
     }
-    // Checks that the validation has an effect: a misspelt key is rejected.
+    // Check that validation rejects a misspelt key.
     let path = scratch.path("misspelt.yaml");
     std::fs::write(&path, manifests(None)?.replace("hostPID:", "hostPid:"))?;
     let mut command = python_program("kubernetes-validate")?;
@@ -159,7 +160,7 @@ fn accepted() -> Result<(), Failed> {
     Ok(())
 }
 
-/// A copy of the collection where Ansible looks for it.
+/// Copies the collection to a place where Ansible looks for it.
 fn collection(scratch: &Scratch) -> Result<PathBuf, Failed> {
     let place = scratch.path("ansible_collections/netpolicy");
     std::fs::create_dir_all(&place)?;
@@ -176,7 +177,7 @@ fn linted() -> Result<(), Failed> {
     lint.current_dir(&place).args(["--offline", "--strict", "--profile", "production"]);
     lint.env("ANSIBLE_COLLECTIONS_PATH", scratch.path("")).env("ANSIBLE_HOME", scratch.path("home"));
     ended(&mut lint, 0)?;
-    // The documentation of the modules is read as users see it.
+    // Read the documentation of the modules as users do.
     for module in ["policy", "policy_info"] {
         let mut command = python_program("ansible-doc")?;
         command.args(["--type", "module", "--json", &format!("netpolicy.netpolicy.{module}")]);

@@ -1,4 +1,5 @@
-//! Services with a goal: the daemon tries the ladder of a real memcached that misses its goal, in a lab.
+//! Tests services with a goal: in a lab, the daemon tries the ladder of a real memcached that misses its
+//! goal.
 
 use std::time::Duration;
 
@@ -29,7 +30,7 @@ pub(crate) fn tests() -> Vec<Trial> {
     ]
 }
 
-/// A ladder with one harmful mode, and one beyond the budget on any kernel.
+/// A ladder with a harmful mode, and a mode that exceeds the budget on any kernel.
 const HURTS: &str = "[[ladder.latency]]\nvalue = \"defer:400us\"\nwhy = \"a test\"\n\
                      [[ladder.latency]]\nvalue = \"threaded-busy\"\nwhy = \"a test\"\n";
 
@@ -37,7 +38,7 @@ const HURTS: &str = "[[ladder.latency]]\nvalue = \"defer:400us\"\nwhy = \"a test
 const HELPS: &str = "[driver.veth.latency.delivery]\nvalue = \"defer:2ms\"\n\
                      [[ladder.latency]]\nvalue = \"interrupt\"\nwhy = \"no timer delays a response\"\n";
 
-/// A service on memcached's port with this goal.
+/// A policy file for a service on memcached's port with this goal.
 fn policy(goal: &str) -> String {
     format!(
         "[daemon]\nsample = \"900ms\"\n[service.cache]\nmatch = {{ port = 11211 }}\npolicy = \"latency\"\n\
@@ -45,12 +46,12 @@ fn policy(goal: &str) -> String {
     )
 }
 
-/// A service with this goal and a separate guard.
+/// The same policy file with a separate guard.
 fn guarded(goal: &str) -> String {
     policy(goal) + "guard = { cpu = \"+1000%\", within = \"40s\" }\n"
 }
 
-/// The operator's own recipes.
+/// Installs the operator's own recipes.
 fn recipes(operator: &Operator, text: &str) -> Result<(), Failed> {
     let path = operator.file("10-own.toml", text.as_bytes())?;
     let directory = std::path::Path::new(&path).with_file_name("recipe.d");
@@ -65,7 +66,7 @@ pub(crate) fn status(operator: &Operator) -> Result<Value, Failed> {
     Ok(said["data"].clone())
 }
 
-/// The report on the service.
+/// Returns the part of the daemon's status on the service.
 fn service(operator: &Operator) -> Result<Value, Failed> {
     let said = status(operator)?;
     let all = said["requests"].as_array().cloned().unwrap_or_default();
@@ -73,7 +74,7 @@ fn service(operator: &Operator) -> Result<Value, Failed> {
     of_service.ok_or_else(|| format!("no service: {said}").into())
 }
 
-/// The finding of a rule.
+/// Returns the finding of a rule in the daemon's status.
 pub(crate) fn finding(operator: &Operator, rule: &str) -> Result<Option<Value>, Failed> {
     let said = status(operator)?;
     let findings = said["findings"].as_array().cloned().unwrap_or_default();
@@ -100,7 +101,7 @@ fn exhausted() -> Result<(), Failed> {
         assert_eq!(operator.devices()?.devices, before, "the tried modes are undone");
         let search = service(&operator)?["search"].clone();
         let tries = search["tries_today"].as_u64().ok_or("tries")?;
-        // A try that a busy machine made undecided is repeated, within the limit.
+        // A try that a busy machine left undecided is repeated, within the limit.
         assert!((1..=6).contains(&tries) && search["tries_a_day"] == 6, "{search}");
         assert_eq!(search["found"], Value::Null, "{search}");
         let tried = search["tried"].as_array().ok_or("tried")?;
@@ -109,7 +110,7 @@ fn exhausted() -> Result<(), Failed> {
         assert!(log.contains("defer400 is tried in place of interrupt, 1 of 6 tries a day"), "{log}");
         assert_eq!(daemon.terminated()?, Some(0));
         assert_eq!(operator.devices()?.devices, before);
-        // Tries of earlier daemons count, and modes that they rolled back are not tried again.
+        // Tries of earlier daemons count; modes that those daemons rolled back are not tried again.
         let count = transactions(&operator)?;
         let daemon = at_work(&operator, &guarded("p99 = \"1us\", for = \"10s\", on_missed = \"search\""))?;
         waited_long_for("the same again", || finding(&operator, "search-exhausted"))?;
@@ -129,7 +130,7 @@ fn found() -> Result<(), Failed> {
     requests::while_asked(&operator, || {
         let daemon = at_work(&operator, &missed)?;
         waited_for("the policy's own mode", || Ok((flushes(&operator.devices()?) == TWO_MS).then_some(())))?;
-        // If the machine stalled meanwhile, there is no verdict; the operator may request another try.
+        // If the machine stalls during a try, there is no verdict; the operator may request another try.
         let hang_up = || -> Result<(), Failed> {
             let pid = i32::try_from(daemon.child.id()).ok().and_then(rustix::process::Pid::from_raw);
             Ok(rustix::process::kill_process(pid.ok_or("pid")?, rustix::process::Signal::HUP)?)
@@ -205,10 +206,10 @@ fn reported() -> Result<(), Failed> {
     })
 }
 
-/// Waits until the candidate is in force, and stops the daemon, so that it stays in force.
+/// Stops the daemon (SIGSTOP) while the candidate is in force, so that it stays in force.
 fn stopped_in_the_middle(operator: &Operator, daemon: &Started) -> Result<(), Failed> {
     const TRIED: [u64; 1] = [400_000];
-    // While modes alternate, the candidate is in force for a few hundred milliseconds at a time.
+    // While the modes alternate, the candidate is in force for only a few hundred milliseconds at a time.
     caught("the tried mode in force", || {
         if flushes(&operator.devices()?) != TRIED {
             return Ok(None);
@@ -251,8 +252,8 @@ fn cut_short() -> Result<(), Failed> {
         let mut daemon = at_work(&operator, &policy)?;
         stopped_in_the_middle(&operator, &daemon)?;
         assert_eq!(tries_noted(&operator)?, 1, "noted before the change is made");
-        // systemd terminates the rest of a unit whose main process was killed; `kill -HUP $(pidof netpolicy)`
-        // also reaches all.
+        // The guard must ignore SIGTERM and SIGHUP: systemd terminates the rest of a unit whose main process
+        // was killed, and `kill -HUP $(pidof netpolicy)` reaches all processes.
         for guard in trial::guards(&operator)? {
             rustix::process::kill_process(guard, Signal::TERM)?;
             rustix::process::kill_process(guard, Signal::HUP)?;
@@ -264,7 +265,7 @@ fn cut_short() -> Result<(), Failed> {
             Ok(trial::guards(&operator)?.is_empty().then_some(()))
         })?;
         is_whole()?;
-        // If both are killed, the next daemon restores the host when it starts, before it measures anything.
+        // If both are killed, the next daemon restores the host when it starts, before it measures.
         let mut daemon = at_work(&operator, &policy)?;
         stopped_in_the_middle(&operator, &daemon)?;
         let guards = trial::guards(&operator)?;
@@ -276,8 +277,8 @@ fn cut_short() -> Result<(), Failed> {
         let daemon = at_work(&operator, &policy)?;
         waited_for("the former state of the host, restored by the next daemon", is_as_before)?;
         is_whole()?;
-        // The daemon continues with the remaining tries of the day, and restores the current one when it is
-        // terminated.
+        // The daemon continues with the day's remaining tries. When it is terminated, it restores the host
+        // first.
         waited_long_for("the last try", || Ok((tries_noted(&operator)? == 3).then_some(())))?;
         caught("it in force", || Ok((flushes(&operator.devices()?) == [400_000]).then_some(())))?;
         assert_eq!(daemon.terminated()?, Some(0), "{}", operator.said()?);

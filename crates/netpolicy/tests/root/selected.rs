@@ -1,4 +1,4 @@
-//! Device sections with a pattern or `match`.
+//! Tests device sections with a pattern or `match`.
 
 use libtest_mimic::{Failed, Trial};
 use linux::lab::SERVER_DEVICE;
@@ -90,7 +90,7 @@ fn followed() -> Result<(), Failed> {
     are(&operator, &[0; 2])?;
     operator.changes_link(SERVER_DEVICE, &["name", "wan7"])?;
     are(&operator, &[DEFER50; 2])?;
-    // The mode is in force a moment before the daemon reports it.
+    // The daemon reports the mode a moment after it is in force.
     waited_for("its status", || {
         Ok(operator.runs(&["status"], 0)?.data.contains("device wan7").then_some(()))
     })?;
@@ -111,7 +111,8 @@ fn route_followed() -> Result<(), Failed> {
         Ok(status["data"]["counters"]["full_scans"].as_u64().filter(|looks| *looks > 0))
     })?;
     are(&operator, &[0])?;
-    // A new route, as from DHCP, causes no event of its device. The next full observation is a minute away.
+    // A new route, as from DHCP, causes no event of its device, and the next full observation is a minute
+    // away.
     operator.inside(&format!("ip route add default dev {SERVER_DEVICE}"))?;
     are(&operator, &[DEFER50])?;
     assert_eq!(daemon.terminated()?, Some(0));

@@ -1,4 +1,4 @@
-//! The processes of a service, and the messages if none is visible.
+//! Tests which processes belong to a service, and the messages if no process is visible.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -65,7 +65,7 @@ fn as_nobody() -> Result<(), Failed> {
     Ok(())
 }
 
-/// A connection of the lab's client to memcached that was answered, so the device has received packets.
+/// Connects the lab's client to memcached and waits for an answer, so that the device has received packets.
 fn connected(operator: &Operator, server: SocketAddr) -> Result<BufReader<TcpStream>, Failed> {
     let stream = operator.lab.client().run(|| TcpStream::connect(server))??;
     let mut connection = BufReader::new(stream);
@@ -83,13 +83,13 @@ fn first_file() -> Result<(), Failed> {
     let json: serde_json::Value = serde_json::from_str(&operator.runs(&["-o", "json", "init"], 0)?.data)?;
     let first = &json["data"];
     assert_eq!(first["devices"][0]["name"], SERVER_DEVICE, "{json}");
-    // If the tests run in a systemd unit, the server does, too.
+    // If the tests run in a systemd unit, the server does too, and the first file names that unit.
     let of_server = format!("{}: tcp 11211", server.process());
     let services = first["services"].as_array().ok_or("services")?;
     let is_server = |service: &serde_json::Value| service["facts"].to_string().contains(&of_server);
     assert!(services.iter().any(is_server), "{of_server}: {json}");
 
-    // The generated file requests nothing, and is not overwritten.
+    // `init` does not overwrite an existing file.
     let path = operator.state().with_file_name("first.toml").display().to_string();
     let said = operator.runs(&["init", &path], 0)?;
     assert!(said.data.is_empty(), "{}", said.data);
@@ -135,7 +135,7 @@ fn first_as_nobody() -> Result<(), Failed> {
     Ok(())
 }
 
-/// A full file system fails in the same way as a limit on the file size.
+/// A limit on the file size makes writes fail as on a full file system.
 fn first_cut_short() -> Result<(), Failed> {
     let operator = Operator::new("service-first-full", 1)?;
     let path = operator.state().with_file_name("first.toml");

@@ -1,4 +1,4 @@
-//! Sessions of the daemon's API, on memcached under load in a lab.
+//! Tests sessions of the daemon's API, on memcached under load in a lab.
 
 use std::time::Duration;
 
@@ -36,7 +36,7 @@ pub(crate) fn tests() -> Vec<Trial> {
     ]
 }
 
-/// A lab with memcached, and a daemon that changes nothing.
+/// Runs `body` in a lab with memcached and a daemon that changes nothing.
 fn begins<T>(name: &str, body: impl FnOnce(&Operator, Started) -> Result<T, Failed>) -> Result<T, Failed> {
     let operator = Operator::new(name, 1)?;
     let _server = operator.lab.start_memcached(&MemcachedOptions::default())?;
@@ -50,12 +50,12 @@ fn talk(operator: &Operator) -> Talk {
     talk
 }
 
-/// Waits until all settings of devices are as before; clients connect meanwhile.
+/// Waits until all settings of devices are as before. Meanwhile clients are connected.
 fn is_again(operator: &Operator, before: &[Device]) -> Result<(), Failed> {
     waited_for("the host as it was", || Ok((operator.devices()?.devices == before).then_some(())))
 }
 
-/// Calls a method. With `more`, the first reply is the number of the session.
+/// Formats a method call. With `more`, the first reply is the number of the session.
 fn call(method: &str, more: bool, parameters: &Value) -> String {
     json!({ "method": format!("io.netpolicy.{method}"), "more": more, "parameters": parameters }).to_string()
 }
@@ -66,7 +66,7 @@ fn memcached(rest: Value) -> Value {
     parameters
 }
 
-/// Waits until a session has its settings in force.
+/// Waits until the settings of a session are in force.
 fn in_force(operator: &Operator) -> Result<(), Failed> {
     caught("the settings in force", || Ok((flushes(&operator.devices()?) == [10_000]).then_some(())))
 }
@@ -101,7 +101,8 @@ fn compared() -> Result<(), Failed> {
         first.say(&call("Compare", true, &memcached(json!({ "candidates": [SLIGHT], "seconds": 12 }))));
         let number = first.receive().ok_or("no reply")?["parameters"]["session"].clone();
         in_force(operator)?;
-        // Another session may measure, but not change settings; the daemon stores a request, and waits.
+        // Another session may measure, but not change settings; the daemon stores a `Set` request until it
+        // may.
         let tune = call("Tune", false, &memcached(json!({ "goal": "p50" })));
         let other = talk(operator).ask(&tune);
         assert_eq!(other["parameters"]["exit"], 7, "{other}");
@@ -192,7 +193,7 @@ fn tried() -> Result<(), Failed> {
         let name = reply["parameters"]["transactions"][0].clone();
         assert!(name.is_string(), "{reply}");
         assert_eq!(flushes(&operator.devices()?), [10_000]);
-        // What is on trial belongs to that transaction: another trial of the same settings changes nothing.
+        // The settings on trial belong to this transaction: another trial of them would change nothing.
         let confirmed = talk.ask(&call("Confirm", false, &json!({ "transaction": name })));
         assert_eq!(confirmed["parameters"]["transaction"], name, "{confirmed}");
         let again = talk.ask(&call("Confirm", false, &json!({})));
@@ -200,7 +201,7 @@ fn tried() -> Result<(), Failed> {
         let back = talk.ask(&call("Rollback", false, &json!({ "transaction": name })));
         assert_eq!(back["parameters"]["transactions"], json!([name]), "{back}");
         is_again(operator, &before)?;
-        // Without a confirmation it is rolled back.
+        // Without a confirmation, the trial is rolled back.
         assert_eq!(talk.ask(&trial(3))["parameters"]["exit"], 0);
         assert_eq!(flushes(&operator.devices()?), [10_000]);
         is_again(operator, &before)?;

@@ -1,5 +1,5 @@
-//! Connections and the listeners of their queues: a server with several workers on a host of the lab, with
-//! requests from its other end and from itself.
+//! Tests that connections are assigned to the listeners of their queues: a server with several workers on a
+//! host of the lab, with requests from the other end and from the host itself.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
@@ -17,12 +17,12 @@ use rustix::net::{AddressFamily, SocketType, sockopt};
 use testkit::operator::{Operator, waited_for};
 use testkit::{Need, test};
 
-/// The variable that makes this program a server with this many workers.
+/// The environment variable that makes this program a server with this many workers.
 const ROLE: &str = "NETPOLICY_TEST_WORKERS";
 /// The port.
 const PORT: u16 = 11_300;
-/// The number of connections in a check. The probability that the hash assigns all of one queue to one of two
-/// workers, with half of these on the queue, is 2^-29.
+/// The number of connections in a check. It is large enough that the hash assigns all connections of one
+/// queue to the same of two workers only with a probability of 2^-29.
 const CONNECTIONS: usize = 60;
 
 pub(crate) fn tests() -> Vec<Trial> {
@@ -40,8 +40,8 @@ pub(crate) fn tests() -> Vec<Trial> {
     ]
 }
 
-/// The role: workers with a listener and an epoll each. A worker sends each connection its number, and keeps
-/// it open.
+/// Plays the role: workers with a listener and an epoll each. A worker sends each connection the worker's
+/// number, and keeps the connection open.
 pub(crate) fn play_role() -> Option<()> {
     let count = std::env::var(ROLE).ok()?.parse().ok()?;
     std::thread::scope(|scope| {
@@ -80,8 +80,8 @@ fn work(worker: u8) -> std::io::Result<()> {
     }
 }
 
-/// A server whose workers all listen: before that, an earlier one, or its own first worker, accepts
-/// connections.
+/// Starts a server and waits until all its workers listen. Before that, an earlier server or the first worker
+/// would accept all connections.
 fn server(operator: &Operator, workers: u8) -> Result<ServerProgram, Failed> {
     let mut command = Command::new(std::env::current_exe()?);
     command.env(ROLE, workers.to_string());
@@ -104,7 +104,8 @@ fn asks(operator: &Operator) -> Result<(), Failed> {
     ))
 }
 
-/// Connections from a namespace to an address of the server, each with the worker that has it.
+/// Connects from a namespace to an address of the server; returns each connection with the worker that
+/// accepted it.
 fn connected(from: &Netns, to: Ipv4Addr) -> Result<Vec<(TcpStream, u8)>, Failed> {
     let connect = || -> std::io::Result<(TcpStream, u8)> {
         let mut stream = TcpStream::connect((to, PORT))?;
@@ -116,7 +117,7 @@ fn connected(from: &Netns, to: Ipv4Addr) -> Result<Vec<(TcpStream, u8)>, Failed>
     Ok(from.run(|| (0..CONNECTIONS).map(|_| connect()).collect::<std::io::Result<_>>())??)
 }
 
-/// The workers that have the connections of each NAPI.
+/// The workers that accepted the connections of each NAPI.
 fn workers_by_napi(
     operator: &Operator,
     servers: &[&ServerProgram],
@@ -148,7 +149,7 @@ fn by_queue() -> Result<(), Failed> {
     let explained = operator.runs(&["plan"], 3)?.data;
     assert!(explained.contains("share one NAPI; the hash deals them out"), "{explained}");
     operator.runs(&["apply"], 0)?;
-    operator.runs(&["plan"], 0)?; // The plan sets exactly the desired values.
+    operator.runs(&["plan"], 0)?; // The settings already match the policy.
 
     let connections = connected(operator.lab.client(), SERVER_ADDRESS)?;
     let by_napi = workers_by_napi(&operator, &[&server], &connections)?;
@@ -168,7 +169,7 @@ fn by_queue() -> Result<(), Failed> {
     let connections = connected(operator.lab.client(), SERVER_ADDRESS)?;
     let by_napi = workers_by_napi(&operator, &[&server], &connections)?;
     assert!(by_napi.values().any(|workers| workers.len() == 2), "the hash again: {by_napi:?}");
-    // The sockets are free for another program immediately.
+    // The listening address is free for another program immediately.
     operator.runs(&["apply"], 0)?;
     assert!(matches!(spread(&operator)?, Spread::Queues(_)));
     Ok(())
@@ -186,7 +187,7 @@ fn starving() -> Result<(), Failed> {
     let shared: usize = by_napi.values().map(BTreeSet::len).sum();
     assert_eq!(shared, 3, "no worker has connections of two queues: {by_napi:?}");
 
-    // With a new socket, the kernel's hash chooses for all of them, and the new socket receives its share.
+    // With a new socket, the kernel's hash assigns all connections, and the new socket gets its share.
     let second = server(&operator, 1)?;
     drop(connections);
     let connections = connected(operator.lab.client(), SERVER_ADDRESS)?;
@@ -205,9 +206,10 @@ fn starving() -> Result<(), Failed> {
     let listeners: Vec<u64> = lists.iter().flat_map(|list| list.listeners.clone()).collect();
     assert_eq!((lists.len(), listeners.len()), (2, 4), "each of four workers is in one list: {lists:?}");
     drop(second);
-    // The closed socket's slot is empty; the others continue, and the first three have their queues again.
+    // The closed socket's slot is empty. The other workers keep theirs, and the first three have their queues
+    // again.
     operator.runs(&["apply"], 0)?;
-    // The last but one names a closed socket, which does not prevent the rollback.
+    // The last transaction but one names a closed socket. That does not prevent its rollback.
     for _ in 0..3 {
         operator.runs(&["rollback"], 0)?;
     }
@@ -216,7 +218,8 @@ fn starving() -> Result<(), Failed> {
 }
 
 fn foreign() -> Result<(), Failed> {
-    // Two listeners and a classic program, "always the first": BPF_RET | BPF_K, 0.
+    // A server with two listeners and a classic BPF program that always selects the first (BPF_RET | BPF_K,
+    // 0).
     const SERVER: &str = "import ctypes, socket, struct, time\n\
         group = []\n\
         for _ in range(2):\n    s = socket.socket(); s.setsockopt(1, socket.SO_REUSEPORT, 1)\n    \
@@ -228,7 +231,7 @@ fn foreign() -> Result<(), Failed> {
     let mut command = Command::new("python3");
     command.args(["-c", SERVER]);
     let _server = operator.lab.start_program(command, PORT)?;
-    // The server accepts connections before it attaches its program.
+    // The server accepts connections before it has attached its program.
     waited_for("the program", || Ok((spread(&operator)? == Spread::Foreign).then_some(())))?;
     asks(&operator)?;
     let said = operator.runs(&["apply"], 0)?;

@@ -1,5 +1,5 @@
-//! Stacked devices, one test for each kind: a policy for the upper device reaches the queues below, the
-//! daemon follows members that join, leave and fail, and the host is restored afterwards.
+//! Tests stacked devices of each kind: a policy for the upper device reaches the queues below, the daemon
+//! follows members that join, leave and fail, and the host is restored afterwards.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -15,7 +15,7 @@ use testkit::operator::{Operator, Started, at_work, flushes_of, waited_for};
 use testkit::wire::run;
 use testkit::{Need, test};
 
-/// The kinds of devices that are stacked here, as `ip link add` makes them.
+/// The kinds of stacked devices, as arguments of `ip link add`.
 pub(crate) mod kind {
     pub(super) const BOND: &str = "type bond";
     pub(super) const BRIDGE: &str = "type bridge";
@@ -56,7 +56,7 @@ impl Stack {
     }
 }
 
-/// How a device becomes a member of another: a bond or a team only accepts devices that are down.
+/// Makes a device a member of another. A bond or a team accepts only devices that are down.
 const JOINS: [&str; 3] = ["link set DEV down", "link set DEV master UPPER", "link set DEV up"];
 
 fn stacks() -> Vec<Stack> {
@@ -95,7 +95,7 @@ fn stacks() -> Vec<Stack> {
         "vx7",
         "link add vx7 type vxlan id 7 dstport 4789 remote 192.0.2.9 dev DEV",
     ));
-    // No device is named: the packets leave by the route to the remote address.
+    // The VXLAN names no device: its packets leave by the route to the remote address.
     let vxlan = format!("link add vx7 type vxlan id 7 dstport 4789 remote {CLIENT_ADDRESS}");
     all.push(on_top("vxlan_by_route", VXLAN, "vx7", &vxlan));
     let geneve = format!("link add gen7 type geneve id 7 remote {CLIENT_ADDRESS}");
@@ -221,8 +221,8 @@ pub(crate) fn tests() -> Vec<Trial> {
     all
 }
 
-/// Moves the server to a device on top of its veth. `DEV` is the veth, `ADDRESS` the server's or the client's
-/// address.
+/// Moves the server's address from its veth to a device on top of it. `DEV` is the veth, `ADDRESS` the
+/// server's or the client's address.
 const SERVED_BY_BRIDGE: [&str; 4] =
     ["link add br0 type bridge", "link set DEV master br0", "addr add ADDRESS/24 dev br0", "link set br0 up"];
 const SERVED_BY_VLAN: [&str; 8] = [
@@ -235,7 +235,7 @@ const SERVED_BY_VLAN: [&str; 8] = [
     "addr add ADDRESS/24 dev lan7",
     "link set lan7 up",
 ];
-/// CPU time of the client per answer, by both methods.
+/// Moves an address from a device to a VLAN on it.
 const ASKED_BY_VLAN: [&str; 4] = [
     "addr flush dev DEV",
     "link add link DEV name lan7 type vlan id 7",
@@ -259,9 +259,9 @@ fn ip(operator: &Operator, command: &str) -> Result<(), Failed> {
     operator.inside(&format!("ip {command}")).map(|_| ())
 }
 
-/// The whole host; NAPIs are numbered by position on their device, because a device that goes down and up
-/// gets new ones, and a bond without a member gets a new random address each time. Kernel: 6.18,
-/// `drivers/net/bonding/bond_main.c` `__bond_release_one()`.
+/// Observes the whole host, and makes it comparable. NAPIs are numbered by their position on the device,
+/// because a device that goes down and up gets new ones. A bond without a member gets a new random address
+/// each time. Kernel: 6.18, `drivers/net/bonding/bond_main.c` `__bond_release_one()`.
 fn settled(operator: &Operator) -> Result<Host, Failed> {
     let mut host = operator.host()?;
     let empty: Vec<IfIndex> = host
@@ -290,7 +290,7 @@ fn settled(operator: &Operator) -> Result<Host, Failed> {
     Ok(host)
 }
 
-/// Waits until the host is as before: a carrier returns shortly after its device.
+/// Waits until the host is as before: a device's carrier returns some time after the device.
 fn is_again(operator: &Operator, before: &Host) -> Result<(), Failed> {
     let waited = waited_for("the host as it was", || Ok((settled(operator)? == *before).then_some(())));
     let Err(failed) = waited else { return Ok(()) };
@@ -338,7 +338,7 @@ fn reaches(stack: &Stack) -> Result<(), Failed> {
 const SPARE: &str = "spare0";
 const FAR: &str = "spare1";
 
-/// The devices that join and leave.
+/// The kinds of devices that join and leave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Members {
     /// Two veths.
@@ -364,16 +364,16 @@ struct Pair {
     operator: Operator,
     mastered: &'static str,
     members: Members,
-    /// The device whose carrier fails, and the client's end of its wire.
+    /// The device whose carrier fails, and its peer on the client.
     first: String,
     there: String,
     spare: String,
-    /// Whether a daemon is running. Every event also happens once without a daemon, for comparison, because
-    /// the events themselves change the host (a bridge without a member loses its address).
+    /// Whether a daemon is running. For comparison, every event also happens once without a daemon: events
+    /// themselves change the host (a bridge without a member loses its address).
     is_followed: Cell<bool>,
 }
 
-/// The numbers of our simulated NICs; they are global in the kernel, and another test process may have some.
+/// The numbers of the simulated NICs. They are global in the kernel, so derive them from the pid.
 fn simulated() -> [u32; 2] {
     let own = std::process::id() % 10_000 * 100 + 90;
     [own, own + 1]
@@ -443,8 +443,8 @@ impl Pair {
         run(&format!("nsenter --net={} {command}", self.operator.lab.client_path().display()))
     }
 
-    /// Connects two simulated NICs. Kernel: 6.9, `drivers/net/netdevsim/bus.c` `link_device_store()`:
-    /// namespaces by the writer's descriptors.
+    /// Connects two simulated NICs. Their namespaces are given as descriptors of the writing process. Kernel:
+    /// 6.9, `drivers/net/netdevsim/bus.c` `link_device_store()`.
     fn wires(&self, near: &str, far: &str) -> Result<(), Failed> {
         let index = |line: String| line.split(':').next().unwrap_or_default().to_owned();
         let ends = [
@@ -474,8 +474,7 @@ impl Pair {
         ip(&self.operator, &format!("link set {device} up"))
     }
 
-    /// Waits until the queues of the first device and of the spare one have these timeouts, if a daemon is
-    /// running.
+    /// With a daemon, waits until the queues of the first device and of the spare one have these timeouts.
     fn have(&self, event: &str, first: u64, spare: u64) -> Result<(), Failed> {
         if !self.is_followed.get() {
             return Ok(());
@@ -497,7 +496,7 @@ impl Pair {
         Ok(())
     }
 
-    /// The first member's carrier goes down and up: the queues of both members keep their values.
+    /// Takes the first member's carrier down and up: the queues of both members keep their values.
     fn fails_over(&self) -> Result<(), Failed> {
         self.far(&format!("ip link set {} down", self.there))?;
         waited_for("the lost carrier", || {
@@ -517,7 +516,7 @@ impl Pair {
     }
 }
 
-/// Removes global objects before the namespaces.
+/// Removes objects that outlive the namespaces.
 impl Drop for Pair {
     fn drop(&mut self) {
         match self.members {
@@ -536,7 +535,8 @@ impl Drop for Pair {
     }
 }
 
-/// Creates a NIC with two ports of two queues in a namespace; returns the names of the new devices.
+/// Creates a simulated NIC in a namespace, with two ports of two queues each; returns the names of the
+/// devices.
 fn simulate(
     number: u32,
     netns: &Netns,
@@ -552,8 +552,8 @@ fn simulate(
     made.try_into().map_err(|made| format!("the ports of netdevsim{number}: {made:?}").into())
 }
 
-/// A daemon whose policy file names one device. `end` stops the daemon with SIGTERM, as its systemd unit
-/// does, and rolls back its settings.
+/// A daemon whose policy file names one device. `end` stops it with SIGTERM, as systemd does, and rolls back
+/// its settings.
 struct Followed<'p> {
     pair: &'p Pair,
     daemon: Started,
@@ -595,7 +595,7 @@ fn follows(made: &[&str], upper: &'static str, mastered: &'static str) -> Result
     is_again(&pair.operator, &before)
 }
 
-/// Like the test with veths, but with NICs and without tests that do not depend on them.
+/// Repeats the test with NICs instead of veths, without the parts that do not depend on the kind.
 fn follows_nics(members: Members) -> Result<(), Failed> {
     let pair = Pair::new("follow-nics", "bond0", members)?;
     for command in VLAN_ON_BOND {
@@ -614,7 +614,7 @@ fn follows_nics(members: Members) -> Result<(), Failed> {
     is_again(&pair.operator, &before)
 }
 
-/// Afterwards the first device is a member.
+/// Members join, leave and fail. At the end, the first device is a member.
 fn members_come_and_go(pair: &Pair) -> Result<(), Failed> {
     pair.have("no member", 0, 0)?;
     pair.joins(&pair.first)?;
@@ -631,7 +631,7 @@ fn members_come_and_go(pair: &Pair) -> Result<(), Failed> {
 
 fn a_vlan_comes_and_goes(pair: &Pair) -> Result<(), Failed> {
     pair.have("no VLAN", 0, 0)?;
-    // A VRF accepts no VLAN, so add it to the member.
+    // A VRF cannot carry a VLAN, so add it to the member.
     let carrier = if pair.mastered == "vrf0" { &pair.first } else { pair.mastered };
     ip(&pair.operator, &format!("link add link {carrier} name lan7 type vlan id 7"))?;
     ip(&pair.operator, "link set lan7 up")?;
@@ -706,7 +706,8 @@ fn reaches_nics(members: Members) -> Result<(), Failed> {
     is_again(operator, &before)
 }
 
-/// A tunnel without a device: its packets leave by the route to its remote address, which changes later.
+/// A tunnel that names no device: its packets leave by the route to its remote address, and the route
+/// changes.
 fn follows_the_route(made: &str) -> Result<(), Failed> {
     const OTHER_END: &str = "198.51.100.9";
     let pair = Pair::new("routed", "none", Members::Veths)?;
@@ -727,7 +728,7 @@ fn follows_the_route(made: &str) -> Result<(), Failed> {
 fn every_mode() -> Result<(), Failed> {
     let pair = Pair::new("modes", "bond0", Members::Veths)?;
     ip(&pair.operator, "link add bond0 type bond miimon 20")?;
-    // Compare with the host as the last mode leaves it.
+    // Compare with the host as it is after the last mode.
     modes_one_after_the_other(&pair, &MODES[MODES.len() - 1..])?;
     let before = settled(&pair.operator)?;
     let followed = Followed::begin(&pair, "bond0")?;
@@ -738,7 +739,7 @@ fn every_mode() -> Result<(), Failed> {
 
 fn modes_one_after_the_other(pair: &Pair, modes: &[&str]) -> Result<(), Failed> {
     for &mode in modes {
-        // The kernel changes a bond's mode only while it is down and has no members.
+        // The kernel changes a bond's mode only while the bond is down and has no members.
         ip(&pair.operator, &format!("link set bond0 type bond mode {mode}"))?;
         ip(&pair.operator, "link set bond0 up")?;
         pair.joins(&pair.first)?;
@@ -758,8 +759,8 @@ fn modes_one_after_the_other(pair: &Pair, modes: &[&str]) -> Result<(), Failed> 
     Ok(())
 }
 
-/// A bond accepts a VLAN as a member, but not one of its own: the kernel refuses loops, and devices that are
-/// up.
+/// A bond refuses a VLAN on itself as a member, because of the loop, and devices that are up. It accepts
+/// other VLANs.
 fn refused_stacks() -> Result<(), Failed> {
     let pair = Pair::new("refused", "bond0", Members::Veths)?;
     let operator = &pair.operator;

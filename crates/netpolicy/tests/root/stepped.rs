@@ -1,4 +1,4 @@
-//! Sets the clock of a guest forwards and backwards while services are measured.
+//! Steps the clock of a guest forwards and backwards while services are measured.
 
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant, SystemTime};
@@ -26,7 +26,7 @@ const DAY: i64 = 86_400;
 /// The clock's offsets, in seconds.
 const STEPS: [i64; 4] = [3 * DAY, -2 * DAY, 3_600, -1];
 
-/// The clock of the machine; corrected when this is dropped.
+/// The machine's clock. Dropping this corrects it.
 struct Clock {
     wall: SystemTime,
     began: Instant,
@@ -37,7 +37,7 @@ impl Clock {
         Self { wall: SystemTime::now(), began: Instant::now() }
     }
 
-    /// Sets the clock to this offset.
+    /// Sets the clock to the right time plus this offset.
     fn is_off_by(&self, seconds: i64) -> Result<(), Failed> {
         let right = (self.wall + self.began.elapsed()).duration_since(SystemTime::UNIX_EPOCH)?;
         let at = i64::try_from(right.as_secs())? + seconds;
@@ -46,7 +46,7 @@ impl Clock {
         if set.success() { Ok(()) } else { Err(format!("date: {set}").into()) }
     }
 
-    /// Sets the clock repeatedly while something runs, and right afterwards.
+    /// Sets the clock repeatedly while `body` runs, and corrects it afterwards.
     fn is_set_during<T>(
         &self,
         every: Duration,
@@ -108,7 +108,8 @@ fn watch() -> Result<(), Failed> {
     })?;
     let documents: Vec<Value> = said.data.lines().map(serde_json::from_str).collect::<Result<_, _>>()?;
     let windows = documents.iter().filter(|document| document["kind"] == "watch-window").count();
-    // A slow guest may miss some; after a step of a day there would be none, or no end.
+    // A slow guest may miss some windows. If steps of a day counted, there would be no window, or no end of
+    // them.
     assert!((1..=WINDOWS).contains(&windows), "{windows} windows");
     let report = &documents.last().ok_or("a report")?["data"];
     assert!(report["requests"].as_u64().is_some_and(|requests| requests > 20), "{report}");
@@ -152,8 +153,8 @@ fn compare() -> Result<(), Failed> {
     })?;
     assert_eq!(operator.host()?, before);
     let report: Value = serde_json::from_str(&said.data)?;
-    // The clock step neither ends it a day early nor keeps it running. An emulated machine may be too slow to
-    // judge anything.
+    // A step of the clock must neither end the comparison early nor prolong it by a day. An emulated machine
+    // may be too slow for a verdict.
     let seconds = report["data"]["seconds"].as_f64().ok_or("how long")?;
     assert!(seconds < 60.0, "{report}");
     assert!(report["data"]["ended"] == "decided" || seconds > 15.0, "{report}");
@@ -172,7 +173,7 @@ fn compare() -> Result<(), Failed> {
     Ok(())
 }
 
-/// A missed goal, for which something is tried once it has been missed for an hour.
+/// A missed goal: the daemon tries modes only after the goal was missed for an hour.
 fn daemon() -> Result<(), Failed> {
     let policy = "[daemon]\nsample = \"500ms\"\n[service.cache]\nmatch = { port = 11211 }\npolicy = \"latency\"\n\
                   goal = { p99 = \"1us\", on_missed = \"search\", for = \"3600s\" }\n";
@@ -201,7 +202,7 @@ fn daemon() -> Result<(), Failed> {
             assert!(now.abs_diff(at) < 120_000_000, "off by {step} s: {now} {said}");
             let p50 = said.pointer("/measured/response/p50/estimate").and_then(Value::as_f64);
             assert!(p50.is_none_or(|p50| p50 > 0.0 && p50 < 1e9), "off by {step} s: {said}");
-            // No hour has passed, whatever the wall clock says.
+            // By the monotonic clock, no hour has passed.
             assert_eq!(said.pointer("/search/tries_today").and_then(Value::as_u64).unwrap_or(0), 0, "{said}");
         }
         Ok(())

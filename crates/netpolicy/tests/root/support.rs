@@ -1,4 +1,4 @@
-//! The matrix of mechanisms, compared with what the commands do.
+//! Compares the matrix of mechanisms with what the commands can do.
 
 use libtest_mimic::{Failed, Trial};
 use linux::lab::SERVER_DEVICE;
@@ -36,7 +36,7 @@ fn as_said() -> Result<(), Failed> {
         if usable {
             assert!(row["devices"].to_string().contains(SERVER_DEVICE), "{row}");
         }
-        // Threads of single queues are set for the whole device before 6.17.
+        // Before kernel 6.17, threads can only be set for all queues of a device.
         if !usable && mechanism == "threads-queue" {
             continue;
         }

@@ -1,4 +1,4 @@
-//! Messages for an operator when nothing is wrong, or when the cause is not the obvious one.
+//! Tests messages for an operator when nothing is wrong, or when the cause is not the obvious one.
 
 use std::process::Command;
 
@@ -22,7 +22,7 @@ const SERVICE: &str = "[service.cache]\nmatch = { exe = \"memcached\" }\ndeliver
 
 fn explained() -> Result<(), Failed> {
     let operator = Operator::new("explain-service", 1)?;
-    // Servers of other tests' labs have other executables.
+    // A copy of memcached, because the labs of other tests run the original.
     let program = operator.file("explained-server", &std::fs::read("/usr/bin/memcached")?)?;
     operator
         .asks(&format!("[service.cache]\nmatch = {{ exe = \"{program}\" }}\ndelivery = \"defer200\"\n"))?;
@@ -49,8 +49,8 @@ fn explained() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Runs twice on disks of growing size: even if the first transaction runs out of space, it does not block
-/// the second one.
+/// Sets a device twice, on disks of growing size: a transaction that runs out of space does not block the
+/// next one.
 fn full_disk() -> Result<(), Failed> {
     const TWICE: &str = "mount -t tmpfs -o mode=0700,size=$0 tmpfs \"$1\" && shift && for _ in 1 2; do \"$@\"; echo \"ended $?\"; done";
     const QUEUES: u32 = 48;
@@ -95,7 +95,7 @@ fn beside_a_service() -> Result<(), Failed> {
 fn stays_off() -> Result<(), Failed> {
     let operator = Operator::new("stays-off", 1)?;
     let daemon = at_work(&operator, "# nothing yet\n")?;
-    // Without checksums the kernel keeps the request for TSO and leaves it off.
+    // With checksums off, the kernel keeps the request for TSO but leaves TSO off.
     operator.inside("ethtool -K veth-server tso off")?;
     operator.inside("ethtool -K veth-server tx off")?;
     let setting = |value: &str| format!("tx-tcp-segmentation={value}");

@@ -1,4 +1,5 @@
-//! What killed processes, damaged journals and removed devices leave behind: restored, refused or reported.
+//! Tests what remains after killed processes, damaged journals and removed devices: it is restored, refused
+//! or reported.
 
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
@@ -29,7 +30,7 @@ pub(crate) fn tests() -> Vec<Trial> {
     ]
 }
 
-/// An attachment, killed once everything is set.
+/// Starts an attachment, and kills it once everything is set.
 fn attached_and_killed(operator: &Operator, pid: &str, mode: &str) -> Result<(), Failed> {
     let mut attach = operator.starts(&["attach", pid, "--delivery", mode])?;
     operator.waits_to_hear("Attached.")?;
@@ -85,7 +86,7 @@ fn left_on_purpose() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Starts attachments whose output is discarded.
+/// Starts an attachment whose output is discarded.
 fn quiet(operator: &Operator, pid: &str) -> Result<Started, Failed> {
     let mut command = operator.netpolicy(&["attach", pid, "--delivery", "suspend20"]);
     Ok(Started { child: command.stdout(Stdio::null()).stderr(Stdio::null()).spawn()? })
@@ -104,8 +105,8 @@ fn two_at_once() -> Result<(), Failed> {
             Ok((owned && flushes(&operator.devices()?) == [20_000]).then_some(()))
         })?;
         for attach in both {
-            // The second attach may find that the host changed while it planned, or that the settings are now
-            // the first one's, and exits.
+            // The second attachment may exit: the host changed while it planned, or the first one owns the
+            // settings.
             let code = attach.terminated()?;
             assert!(matches!(code, Some(0 | 1 | 7)), "{code:?}");
         }
@@ -152,7 +153,7 @@ fn recreated() -> Result<(), Failed> {
     Ok(())
 }
 
-/// The only transaction's directory.
+/// The directory of the only transaction.
 fn transaction(operator: &Operator) -> Result<PathBuf, Failed> {
     let entries = std::fs::read_dir(operator.state().join("journal"))?.filter_map(Result::ok);
     let mut transactions = entries.map(|entry| entry.path()).filter(|path| path.join("undo.sh").exists());

@@ -1,5 +1,5 @@
-//! Other tools' checks of netpolicy's files: systemd's of its units, Varlink's of its interface. They need no
-//! root, but programs that some machines lack.
+//! Checks netpolicy's files with other tools: its units with systemd, its interface with Varlink. The tests
+//! need no root, but programs that some machines lack.
 
 use std::path::Path;
 use std::process::Command;
@@ -11,7 +11,7 @@ use testkit::{Need, test};
 
 use crate::desk::Desk;
 
-/// The units, and the maximum exposure according to systemd, in tenths (0: none; 100: full).
+/// The units with the maximum exposure that systemd may calculate, in tenths (0: none; 100: full).
 const UNITS: [(&str, &str); 2] =
     [("netpolicy.service", "--threshold=25"), ("netpolicy-attach.service", "--threshold=20")];
 
@@ -30,7 +30,7 @@ fn units() -> Result<(), Failed> {
     let scratch = Scratch::new("units")?;
     let packaging = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/systemd");
     for (name, _) in UNITS {
-        // The program need not be installed for this.
+        // Replace the program's path, because it need not be installed.
         let text = std::fs::read_to_string(packaging.join(name))?;
         let text = text.replace("/usr/sbin/netpolicy", env!("CARGO_BIN_EXE_netpolicy"));
         std::fs::write(scratch.path(name), text)?;
@@ -39,7 +39,7 @@ fn units() -> Result<(), Failed> {
         let path = scratch.path(name);
         let output = Command::new("systemd-analyze").args(["verify", "--man=no"]).arg(&path).output()?;
         let said = String::from_utf8_lossy(&output.stderr);
-        // systemd-analyze also reads other units on the machine; ignore what it reports about those.
+        // Ignore what systemd-analyze reports about other units on the machine.
         let ours: Vec<&str> = said.lines().filter(|line| line.contains("netpolicy")).collect();
         assert!(ours.is_empty(), "{ours:?}");
         let mut judge = Command::new("systemd-analyze");

@@ -60,11 +60,11 @@ fn one_reading() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Datagrams from the client's host to a port without a listener, for three seconds.
+/// Sends datagrams for three seconds from the client's host to a port on which nothing listens.
 fn send(operator: &Operator) -> Result<(), Failed> {
     let socket = operator.lab.client().run(|| UdpSocket::bind("0.0.0.0:0"))??;
     for _ in 0..1_500 {
-        // The kernel sometimes returns the ICMP error of a port without a listener.
+        // An earlier datagram's ICMP error may be returned here.
         let _ = socket.send_to(b"x", (SERVER_ADDRESS, 9));
         std::thread::sleep(Duration::from_millis(2));
     }
@@ -74,8 +74,8 @@ fn send(operator: &Operator) -> Result<(), Failed> {
 /// How long to wait for a screen.
 const PATIENCE: Timespec = Timespec { tv_sec: 60, tv_nsec: 0 };
 
-/// Opens a pseudoterminal. Returns the controlling end, which reads the output and hangs up the terminal when
-/// closed, and the terminal itself.
+/// Opens a pseudoterminal; returns the controlling end and the terminal. The controlling end reads the
+/// output, and hangs up the terminal when closed.
 fn terminal() -> Result<(File, OwnedFd), Failed> {
     let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
     let ours = openpt(flags)?;
@@ -88,8 +88,8 @@ fn terminal() -> Result<(File, OwnedFd), Failed> {
     Ok((File::from(ours), theirs.into()))
 }
 
-/// `top` on a separate terminal. No signal reports that the terminal is closed: it is the controlling
-/// terminal of no process.
+/// Runs `top` on a separate terminal. The terminal controls no process, so no signal reports that it is
+/// closed.
 fn on_a_terminal(operator: &Operator) -> Result<(Started, File), Failed> {
     let (ours, theirs) = terminal()?;
     let mut command = operator.netpolicy(&["top"]);
@@ -97,7 +97,7 @@ fn on_a_terminal(operator: &Operator) -> Result<(Started, File), Failed> {
     Ok((Started { child: command.spawn()? }, ours))
 }
 
-/// Reads a terminal's output until it contains this word. Between words, the cursor is moved.
+/// Reads the terminal's output until it contains this word. Words are separated by cursor movements.
 fn shows(terminal: &mut (impl Read + AsFd), text: &str) -> Result<(), Failed> {
     /// Far more output than a test needs.
     const SCREENS_BYTES_MAX: usize = 1 << 20;
@@ -164,7 +164,7 @@ fn a_killed_terminal() -> Result<(), Failed> {
     let children = format!("/proc/{0}/task/{0}/children", owner.child.id());
     let pid: u32 = std::fs::read_to_string(children)?.trim().parse()?;
     let programs = programs(pid)?;
-    owner.child.kill()?; // SIGKILL: the terminal goes without a word
+    owner.child.kill()?; // SIGKILL: the terminal closes without a signal
     owner.child.wait()?;
     has_ended_with(pid, &programs)
 }

@@ -1,4 +1,4 @@
-//! Trials: kept if confirmed, rolled back otherwise, whatever is killed meanwhile.
+//! Tests trials: kept if confirmed, rolled back otherwise, whichever process is killed meanwhile.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -61,7 +61,7 @@ fn asked_meanwhile() -> Result<(), Failed> {
     operator.asks(SUSPEND20)?;
     operator.runs(&["try", "--seconds", "30"], 0)?;
     let applied = operator.runs(&["apply"], 0)?;
-    // The printed command names the journal's directory, so that it can be pasted.
+    // The printed command names the journal's directory, so it can be pasted.
     let keeps = format!("`netpolicy --state-dir {} confirm`", operator.state().display());
     assert!(applied.words.contains("on trial") && applied.words.contains(&keeps), "{}", applied.words);
     operator.runs(&["rollback"], 0)?;
@@ -101,7 +101,7 @@ fn settled() -> Result<(), Failed> {
 }
 
 /// The guard reads the journal once per second: it may or may not have seen the trial before the journal is
-/// moved.
+/// deleted.
 fn deleted() -> Result<(), Failed> {
     let operator = Operator::new("deleted", 1)?;
     operator.asks(SUSPEND20)?;
@@ -195,7 +195,8 @@ fn nothing() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Kills the process by which the operator names the namespace. The test's descriptor keeps the namespace.
+/// Kills the process by which the operator names the namespace; a descriptor of the test keeps the namespace
+/// alive.
 fn unnamed(operator: &Operator) -> Result<(), Failed> {
     let pid = i32::try_from(operator.lab.server_pid().0).ok().and_then(rustix::process::Pid::from_raw);
     rustix::process::kill_process(pid.ok_or("a pid")?, rustix::process::Signal::KILL)?;
@@ -210,7 +211,7 @@ fn unreachable() -> Result<(), Failed> {
     operator.runs(&["try", "--seconds", "2"], 0)?;
     let guards = guards(&operator)?;
     assert_eq!(guards.len(), 1, "one guard");
-    // The guard keeps the namespace open, whatever else does.
+    // The guard keeps the namespace open, whatever other processes do.
     let netns = format!("net:[{}]", operator.lab.server().id());
     let descriptors = std::fs::read_dir(format!("/proc/{}/fd", guards[0].as_raw_nonzero()))?;
     let mut links = descriptors.filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok());
@@ -229,7 +230,7 @@ fn held_open() -> Result<(), Failed> {
     operator.runs(&["apply"], 0)?;
     unnamed(&operator)?;
     assert_eq!(flushes(&operator.devices()?), [20_000]);
-    // The undo script, which needs no netpolicy, can restore the host, too.
+    // The undo script, which does not need netpolicy, must also be able to restore the host.
     let finds = concat!(env!("CARGO_MANIFEST_DIR"), "/../apply/src/undo_script/netns.sh");
     let number = operator.lab.server().id();
     let script = format!(

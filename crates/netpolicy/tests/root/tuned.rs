@@ -1,4 +1,4 @@
-//! The best setting of a server, found on its own traffic.
+//! Tests `tune`: it finds the best setting of a server on the server's own traffic.
 
 use std::process::Stdio;
 use std::time::Duration;
@@ -28,7 +28,7 @@ pub(crate) fn tests() -> Vec<Trial> {
     ]
 }
 
-/// Makes packets wait for a timer of two milliseconds, as someone may have left it.
+/// Makes packets wait for a timer of two milliseconds, as a former experiment may have left it.
 fn badly_set(operator: &Operator) -> Result<(), Failed> {
     let host = operator.devices()?;
     let device = host.device_named(linux::lab::SERVER_DEVICE).ok_or("the device")?;
@@ -48,7 +48,7 @@ fn found() -> Result<(), Failed> {
     let before = operator.host()?;
     let file = operator.state().with_file_name("tuned.toml").display().to_string();
     let more = ["--candidate", "defer20", "--candidate", "defer:4ms", "--candidate", "defer50"];
-    // A shorter timer costs CPU time.
+    // The winner's shorter timer costs CPU time, which the default guard might not allow.
     let keep = ["--guard", "p99=+50%", "--seconds", "150", "--write", &file, "--keep-winner"];
     let said = while_asked(&operator, || operator.runs(&[&TUNE[..], &more, &keep].concat(), 0))?;
     let report: Value = serde_json::from_str(&said.data)?;
@@ -68,7 +68,7 @@ fn found() -> Result<(), Failed> {
     worst.ok_or_else(|| format!("it was dropped: {report}"))?;
     let text = std::fs::read_to_string(&file)?;
     assert!(text.starts_with("# Found by `netpolicy tune`, ") && text.contains(winner), "{text}");
-    // The settings that the file requests are already in force.
+    // The settings that the written file requests are already in force.
     let planned = operator.runs(&["-o", "json", "plan", "--policy-file", &file], 0)?;
     let planned: Value = serde_json::from_str(&planned.data)?;
     assert_eq!(planned["data"]["changes"], Value::Array(Vec::new()), "{planned}");
@@ -93,7 +93,7 @@ fn nothing() -> Result<(), Failed> {
     Ok(())
 }
 
-/// The rate of such clients is the candidate's doing: no round counts.
+/// The candidates determine the request rate of such clients, so no round is valid.
 fn closed_loop() -> Result<(), Failed> {
     let operator = Operator::new("tuned-closed-loop", 1)?;
     let _server = operator.lab.start_memcached(&MemcachedOptions::default())?;
@@ -135,9 +135,9 @@ fn listed() -> Result<(), Failed> {
     Ok(())
 }
 
-/// The lines of the record of a search in progress; the first line is its setup.
+/// The lines of an unfinished search's record. The first line is the setup.
 fn recorded(operator: &Operator) -> Result<Vec<String>, Failed> {
-    // The directory is created with the first transaction.
+    // The state directory is created with the first transaction.
     for entry in std::fs::read_dir(operator.state()).into_iter().flatten() {
         let path = entry?.path();
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
@@ -148,7 +148,7 @@ fn recorded(operator: &Operator) -> Result<Vec<String>, Failed> {
     Ok(Vec::new())
 }
 
-/// The windows in the lines of a record.
+/// The number of windows in the lines of a record.
 fn windows(lines: &[String]) -> Result<usize, Failed> {
     let windows = |line: &String| -> Result<usize, Failed> {
         let round: Value = serde_json::from_str(line)?;
@@ -177,7 +177,7 @@ fn killed() -> Result<(), Failed> {
     let complete: Vec<String> = lines.iter().filter(|line| line.ends_with('}')).cloned().collect();
     let measured = windows(&complete)?;
     assert!(measured >= 15, "{measured} windows");
-    // No requests arrive now, so the load differs.
+    // No requests arrive now, so the load differs from the recorded one.
     let said = operator.runs(&[&more[..], &["--resume"]].concat(), 7)?;
     assert!(said.words.contains("cannot resume: the request rate was"), "{}", said.words);
     let others = [&more[..], &["--margin", "6", "--resume"]].concat();
@@ -205,7 +205,8 @@ fn ordered() -> Result<(), Failed> {
     let more =
         ["--candidate", "defer:9ms", "--candidate", "defer20", "--seconds", "150", "--guard", "p99=+900%"];
     let more = [&TUNE[..], &more].concat();
-    // A candidate that is named is tried again, so the next search omits it.
+    // A candidate of `--candidate` is tried even if an earlier search lost with it, so name none in the next
+    // search.
     let next =
         ["-o", "json", "tune", "--port", "11211", "--goal", "p50", "--guard", "p99=+900%", "--dry-run"];
     while_asked(&operator, || {

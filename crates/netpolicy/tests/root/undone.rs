@@ -1,4 +1,5 @@
-//! Undo without netpolicy or without the queue: `undo.sh` on a plain Debian, and queues that are recreated.
+//! Tests undo without netpolicy (`undo.sh` on a plain Debian), without the queue, and after queues were
+//! recreated.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -54,10 +55,10 @@ fn refused_file() -> Result<(), Failed> {
     Ok(())
 }
 
-/// A setting that survives a move of the device to another namespace.
+/// A setting that stays when the device moves to another namespace.
 const STAYS: [&str; 6] = ["set", "device", "veth-server", "none", "--setting", "rps_cpus=0"];
 
-/// Another namespace, which only this test holds open.
+/// Another namespace that only this test keeps open.
 struct Elsewhere(linux::Netns);
 
 impl Elsewhere {
@@ -65,7 +66,7 @@ impl Elsewhere {
         Ok(Self(linux::Netns::create()?))
     }
 
-    /// The path of the namespace's file for other processes.
+    /// The path by which other processes can open the namespace.
     fn path(&self) -> String {
         use std::os::fd::{AsFd, AsRawFd};
         format!("/proc/{}/fd/{}", std::process::id(), self.0.as_fd().as_raw_fd())
@@ -80,7 +81,7 @@ impl Elsewhere {
         Ok(String::from_utf8(output.stdout)?.trim().to_owned())
     }
 
-    /// The RPS CPUs of the first queue of the namespace's device.
+    /// The RPS CPUs of the device's first queue in the namespace.
     fn rps_cpus(&self, device: &str) -> Result<String, Failed> {
         let file = format!("/sys/class/net/{device}/queues/rx-0/rps_cpus");
         let there = format!("--net={}", self.path());
@@ -117,8 +118,8 @@ fn moved() -> Result<(), Failed> {
     Ok(())
 }
 
-/// A process that only sees its own processes finds no file of the namespace; the device's first namespace
-/// shows that it exists.
+/// In a separate pid namespace, netpolicy finds no file of the device's namespace. It learns from the
+/// original namespace that the device exists elsewhere.
 fn out_of_reach() -> Result<(), Failed> {
     let operator = Operator::new("out-of-reach", 1)?;
     operator.runs(&STAYS, 0)?;
@@ -133,7 +134,7 @@ fn out_of_reach() -> Result<(), Failed> {
     assert_eq!(output.status.code(), Some(5), "{said}");
     assert!(said.contains("in a network namespace that no name") && said.contains("veth-server"), "{said}");
     assert_eq!(elsewhere.rps_cpus("veth-server")?, "1");
-    // The transaction is still open, and ends when the device is back.
+    // The transaction is still open, and can be rolled back when the device has returned.
     elsewhere.inside(&format!("ip link set veth-server netns {}", operator.lab.server_pid()))?;
     operator.runs(&["rollback"], 0)?;
     let devices = operator.devices()?;
@@ -142,7 +143,7 @@ fn out_of_reach() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Without checksums the kernel leaves TCP segmentation off, but remembers the request.
+/// With checksums off, the kernel leaves TCP segmentation off, but keeps the request.
 fn requested_and_off() -> Result<(), Failed> {
     let operator = Operator::new("requested-and-off", 1)?;
     operator.inside("ethtool -K veth-server tx-checksumming off")?;
@@ -192,7 +193,7 @@ fn moved_on_trial() -> Result<(), Failed> {
     operator.inside("ip link add other type veth peer name third")?;
     operator.asks("[device.veth-server]\npolicy = \"none\"\nsettings = { rps_cpus = \"0\" }\n[device.other]\npolicy = \"none\"\nsettings = { rps_cpus = \"0\" }\n")?;
     operator.runs(&["try", "--seconds", "4"], 0)?;
-    // The two devices swap names, and one of them is removed.
+    // A removed device and another one have swapped names.
     operator.inside("ip link set veth-server down")?;
     operator.inside("ip link set veth-server name swapped")?;
     operator.inside("ip link set other name veth-server")?;
@@ -227,20 +228,20 @@ fn still_asked_for() -> Result<(), Failed> {
     Ok(())
 }
 
-/// The programs of Debian's essential and required packages that `undo.sh` uses.
+/// The programs that `undo.sh` uses, all in Debian's essential or required packages.
 const PLAIN: [&str; 17] = [
     "sh", "cat", "stat", "dirname", "readlink", "tr", "sed", "cut", "true", "mount", "nsenter", "unshare",
     "sort", "wc", "perl", "rm", "find",
 ];
 
-/// The only script in an operator's journal.
+/// The only undo script in an operator's journal.
 fn script(operator: &Operator) -> Result<PathBuf, Failed> {
     let found = std::fs::read_dir(operator.state().join("journal"))?
         .find_map(|entry| Some(entry.ok()?.path().join("undo.sh")).filter(|script| script.exists()));
     Ok(found.ok_or("a script")?)
 }
 
-/// Runs a script with a shell that only finds these programs; returns its exit status and output.
+/// Runs a script with a shell that finds only the plain programs; returns the exit status and the output.
 fn by_hand(operator: &Operator) -> Result<(Option<i32>, String), Failed> {
     let programs = operator.state().join("programs");
     std::fs::create_dir_all(&programs)?;
@@ -276,7 +277,7 @@ fn on_a_plain_debian(garbled: bool) -> Result<(), Failed> {
         code == Some(0) && !said.contains("restored to"),
         "running the script twice does no harm: {said}"
     );
-    // The next transaction is not blocked.
+    // The undone transaction does not block the next one.
     operator.runs(&["set", "device", "veth-server", "defer200"], 0)?;
     Ok(())
 }
@@ -294,7 +295,7 @@ fn all_by_script() -> Result<(), Failed> {
     let output = Command::new("/bin/sh").arg(&file).env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").output()?;
     let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
     assert_eq!((output.status.code(), operator.host()?), (Some(0), before), "{text}\n{said}");
-    // Settings that are already restored are skipped, and without a transaction the script does nothing.
+    // A rollback skips settings that are already restored. Without a transaction, the script does nothing.
     operator.runs(&["rollback"], 0)?;
     operator.runs(&["rollback"], 0)?;
     let empty = operator.runs(&["rollback", "--script"], 0)?.data;
@@ -315,15 +316,15 @@ fn a_queue_that_is_away() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Enough connections that both queues almost certainly get some.
+/// Enough connections that both queues are almost certain to get some.
 const CONNECTIONS: usize = 16;
 
-/// A queue is removed while an attachment holds values of it.
+/// A queue is removed while an attachment holds its settings, and is added again.
 fn brought_back() -> Result<(), Failed> {
     let operator = Operator::new("brought-back", 2)?;
     let server = operator.lab.start_memcached(&MemcachedOptions::default())?;
-    // The hash of a connection chooses its queue: with so many, at least one uses the queue that will be
-    // removed.
+    // The hash of a connection chooses its queue. With so many connections, at least one uses the queue that
+    // will be removed.
     let _streams =
         (0..CONNECTIONS).map(|_| connected(&operator, &server)).collect::<Result<Vec<_>, Failed>>()?;
     let pid = server.process().pid.to_string();

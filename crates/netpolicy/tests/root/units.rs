@@ -1,4 +1,5 @@
-//! The units, run by systemd as process 1 of a guest: confined as shipped, killed, reloaded and stopped.
+//! Tests the units, run by systemd as process 1 of a guest: confined as shipped, killed, reloaded and
+//! stopped.
 
 use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _};
@@ -23,7 +24,7 @@ const ATTACH: &str = "netpolicy-attach.service";
 
 const DEVICE: &str = "virtio0";
 
-/// The other end of the device's cable.
+/// The device at the other end of the cable.
 const PEER: &str = "virtio1";
 
 /// How long an emulated machine may take to boot systemd with only these units.
@@ -44,7 +45,7 @@ fn units() -> Result<(), Failed> {
     let server = prepared()?;
     assert_eq!(server.flushes()?, [0; 2], "the test requires a NIC with the settings of the boot");
     let outcome = booted().and_then(|()| lived_through(&server)).and_then(|()| put_back(&server));
-    // `netpolicy status` exits with 3 if something is wrong, which is expected here.
+    // Ignore the exit code: `netpolicy status` exits with 3 if something is wrong, as it is here.
     let status = Command::new("netpolicy").arg("status").output().map(|output| output.stdout);
     let _ = said("systemctl", &["stop", DAEMON, ATTACH]);
     outcome.map_err(|failed| {
@@ -56,16 +57,16 @@ fn units() -> Result<(), Failed> {
 }
 
 fn lived_through(server: &Server) -> Result<(), Failed> {
-    // The kernel confirms the capabilities that each unit specifies.
+    // The processes have the capabilities that the units specify, according to the kernel.
     let (daemon, attach) = (main_process(DAEMON)?, main_process(ATTACH)?);
     assert!(has(daemon, NET_ADMIN)? && !has(daemon, SYS_PTRACE)? && !has(daemon, SYS_ADMIN)?);
     assert!(has(attach, NET_ADMIN)? && has(attach, SYS_PTRACE)? && !has(attach, SYS_ADMIN)?);
 
-    // The daemon sets the device, and the attach service the epolls.
+    // The daemon sets the device; the attach service sets the epolls.
     until("the device and the server have their policy", || Ok(server.flushes()? == [20_000; 2]))?;
     until("the server's epolls have the mode", || Ok(server.epolls()? == [SUSPENDING; 2]))?;
 
-    // Kill both services: no setting changes, and their successors continue.
+    // Kill both services: settings stay, and the restarted services continue.
     let history = said("netpolicy", &["-o", "json", "history"])?;
     for unit in [DAEMON, ATTACH] {
         said("systemctl", &["kill", "--signal=KILL", "--kill-who=main", unit])?;
@@ -104,7 +105,8 @@ fn lived_through(server: &Server) -> Result<(), Failed> {
     Ok(())
 }
 
-/// If the daemon dies, the rest of its unit rolls back what is on trial: systemd starts no other daemon here.
+/// If only the daemon is killed, the other processes of its unit roll back the trial. systemd starts no other
+/// daemon here.
 fn put_back(server: &Server) -> Result<(), Failed> {
     let drop_in = Path::new("/etc/systemd/system").join(format!("{DAEMON}.d"));
     std::fs::create_dir_all(&drop_in)?;
@@ -120,14 +122,14 @@ fn put_back(server: &Server) -> Result<(), Failed> {
             said("systemctl", &["start", DAEMON, ATTACH])?;
             stopped_in_the_middle(server)?;
             if whom == "--kill-who=all" {
-                // The attach service restores epolls; systemd restarts it a second later.
+                // The attach service is needed to restore epolls; systemd restarts it a second later.
                 said("systemctl", &["kill", "--signal=KILL", whom, ATTACH])?;
             }
             said("systemctl", &["kill", "--signal=KILL", whom, DAEMON])?;
             until("the daemon is dead", || Ok(state(DAEMON)? == "failed"))?;
             until(&format!("the change on trial is restored after {whom}"), || server.has_nothing_set())?;
         }
-        // Stop the unit as an operator would.
+        // Stop the unit, as an operator does.
         said("systemctl", &["start", DAEMON, ATTACH])?;
         until("a change is on trial", || Ok(server.flushes()? != [0; 2]))?;
         said("systemctl", &["stop", DAEMON, ATTACH])?;
@@ -137,7 +139,7 @@ fn put_back(server: &Server) -> Result<(), Failed> {
     })
 }
 
-/// Waits until the change on trial is in force, and stops the daemon, so that it stays in force.
+/// Stops the daemon (SIGSTOP) while the change on trial is in force, so that it stays in force.
 fn stopped_in_the_middle(server: &Server) -> Result<(), Failed> {
     let signalled = |signal: &str| said("systemctl", &["kill", signal, "--kill-who=main", DAEMON]);
     until("a change is on trial", || {
@@ -153,7 +155,7 @@ fn stopped_in_the_middle(server: &Server) -> Result<(), Failed> {
     })
 }
 
-/// [`PEER`], in a separate namespace. Dropping it returns the NIC for the next test.
+/// [`PEER`] in a separate namespace. Dropping this returns the NIC for the next test.
 struct Lent(Netns);
 
 impl Lent {
@@ -181,13 +183,13 @@ impl Drop for Lent {
     }
 }
 
-/// The result of a body while memcached receives requests over the cable.
+/// Runs `body` while memcached receives requests over the cable.
 fn while_asked<T>(body: impl FnOnce() -> Result<T, Failed>) -> Result<T, Failed> {
     let client = Lent::new()?;
     requests::beside(|stop| ask(&client.0, stop), body)
 }
 
-/// Sends requests continuously, each after the previous answer.
+/// Sends requests one after another, with a pause after each answer.
 fn ask(client: &Netns, stop: &AtomicBool) -> Result<(), Failed> {
     const BETWEEN: Duration = Duration::from_millis(2);
     let address = (Ipv4Addr::new(192, 0, 2, 1), 11_211);
@@ -231,7 +233,7 @@ impl Server {
 }
 
 impl Server {
-    /// Whether neither the device's queues nor the epolls have one of netpolicy's values.
+    /// Whether the device's queues and the epolls have default values.
     fn has_nothing_set(&self) -> Result<bool, Failed> {
         Ok(self.flushes()? == [0; 2] && self.epolls()? == [EpollParams::default(); 2])
     }
@@ -244,7 +246,7 @@ impl Drop for Server {
     }
 }
 
-/// Installs the shipped files unchanged; everything written here is in the guest's memory.
+/// Installs the shipped files unchanged; everything written is in the guest's memory.
 fn prepared() -> Result<Server, Failed> {
     let packaging = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging");
     std::fs::copy(env!("CARGO_BIN_EXE_netpolicy"), "/usr/sbin/netpolicy")?;
@@ -262,7 +264,7 @@ fn prepared() -> Result<Server, Failed> {
     assert!(std::fs::read_to_string("/etc/group")?.lines().any(|line| line.starts_with("netpolicy:")));
     assert_eq!(std::fs::metadata("/var/lib/netpolicy")?.permissions().mode() & 0o777, 0o700);
 
-    // The image starts no unit by default, and does not look like a container.
+    // Make systemd start no unit by default.
     for list in ["sysinit.target.wants", "sockets.target.wants", "timers.target.wants"] {
         for directory in [own, Path::new("/lib/systemd/system")] {
             let _ = std::fs::remove_dir_all(directory.join(list));
@@ -288,7 +290,7 @@ fn prepared() -> Result<Server, Failed> {
 /// The daemon's policy file.
 const POLICY_FILE: &str = "/etc/netpolicy/policy.d/10-test.toml";
 
-/// Writes the policy file.
+/// Writes the policy file with this delivery mode.
 fn asked(delivery: &str) -> Result<(), Failed> {
     let text = format!(
         "[device.{DEVICE}]\npolicy = \"latency\"\ndelivery = \"{delivery}\"\n\n\
@@ -297,7 +299,7 @@ fn asked(delivery: &str) -> Result<(), Failed> {
     Ok(std::fs::write(POLICY_FILE, text)?)
 }
 
-/// Process 1 becomes systemd, and the units are running.
+/// Makes process 1 run systemd, and waits until it has booted.
 fn booted() -> Result<(), Failed> {
     rustix::process::kill_process(rustix::process::Pid::INIT, rustix::process::Signal::USR1)?;
     for unit in [ATTACH, DAEMON] {
@@ -324,7 +326,7 @@ fn show(unit: &str, property: &str) -> Result<String, Failed> {
     Ok(line.trim().to_owned())
 }
 
-/// Whether a process has a capability in effect.
+/// Whether a process has a capability in its effective set.
 fn has(process: Pid, capability: u32) -> Result<bool, Failed> {
     let status = std::fs::read_to_string(format!("/proc/{process}/status"))?;
     let fields: BTreeMap<&str, &str> = status.lines().filter_map(|line| line.split_once(":\t")).collect();

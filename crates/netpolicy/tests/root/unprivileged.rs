@@ -1,5 +1,4 @@
-//! Attempts of an unprivileged user against the daemon, the commands and their files: each test runs them as
-//! uid 65534.
+//! Tests attacks of an unprivileged user (uid 65534) on the daemon, the commands and their files.
 
 use std::fs::{self, Permissions};
 use std::io::{BufRead, BufReader};
@@ -62,7 +61,7 @@ pub(crate) fn tests() -> Vec<Trial> {
     ]
 }
 
-/// A command that runs without privileges.
+/// Runs a program without privileges.
 fn as_nobody(program: &str, arguments: &[&str]) -> Result<(), Failed> {
     let mut command = Command::new(program);
     command.args(arguments).uid(NOBODY).gid(NOBODY);
@@ -73,8 +72,8 @@ fn as_nobody(program: &str, arguments: &[&str]) -> Result<(), Failed> {
     Err(format!("{program} {arguments:?}: {}", String::from_utf8_lossy(&output.stderr)).into())
 }
 
-/// The refusal of a command that must exit by itself; a daemon that starts instead is killed, and fails the
-/// test.
+/// Returns the refusal of a command that must exit by itself. A daemon that starts instead is killed, and
+/// fails the test.
 fn refused(operator: &Operator, arguments: &[&str]) -> Result<String, Failed> {
     let whole = operator.netpolicy(arguments);
     let mut command = Command::new("timeout");
@@ -87,7 +86,7 @@ fn refused(operator: &Operator, arguments: &[&str]) -> Result<String, Failed> {
     }
 }
 
-/// A directory of the unprivileged user, which everyone may enter.
+/// Creates a directory that belongs to the unprivileged user and that everyone may enter.
 fn their_directory(operator: &Operator, name: &str) -> Result<PathBuf, Failed> {
     let directory = PathBuf::from(operator.file("nothing", b"")?).with_file_name(name);
     fs::create_dir(&directory)?;
@@ -100,7 +99,7 @@ fn text(path: &Path) -> &str {
     path.to_str().unwrap_or_default()
 }
 
-/// A file that only root may read or write.
+/// Creates a file that only root may read or write.
 fn precious(operator: &Operator) -> Result<PathBuf, Failed> {
     let path = PathBuf::from(operator.file("precious", b"precious")?);
     fs::set_permissions(&path, Permissions::from_mode(0o600))?;
@@ -131,7 +130,7 @@ fn metrics_file() -> Result<(), Failed> {
     for at in [&unfinished, &file] {
         fs::remove_file(at)?;
     }
-    // If the daemon opened the pipe, it would wait for a reader for as long as the owner likes.
+    // If the daemon opened the pipe, its owner could make it wait forever for a reader.
     as_nobody("mkfifo", &[text(&unfinished)])?;
     refused("it belongs to another user (uid 65534)")?;
     chown(&directory, Some(0), Some(0))?;
@@ -161,10 +160,10 @@ fn below_theirs() -> Result<(), Failed> {
     Ok(())
 }
 
-/// A directory that the unprivileged user can write to only by its access control list.
+/// A directory that the unprivileged user may write to only according to its access control list.
 fn opened_by_acl() -> Result<(), Failed> {
-    // The version, then entries of tag, permissions and id: owner, this user, group, mask, others. Kernel:
-    // `include/uapi/linux/posix_acl_xattr.h`.
+    // The version, followed by entries of tag, permissions and id: owner, this user, group, mask, others.
+    // Kernel: `include/uapi/linux/posix_acl_xattr.h`.
     const NONE: u32 = u32::MAX;
     const ENTRIES: [(u16, u16, u32); 5] =
         [(1, 7, NONE), (2, 7, NOBODY), (4, 0, NONE), (0x10, 7, NONE), (0x20, 0, NONE)];
@@ -208,24 +207,24 @@ fn socket_below_theirs() -> Result<(), Failed> {
     Ok(())
 }
 
-/// A process of the unprivileged user that holds one of its locks indefinitely. The kernel releases the lock
-/// when this is dropped.
+/// A process of the unprivileged user that holds one of its kernel locks indefinitely, with a FUSE server.
+/// Dropping this releases the lock.
 struct Holder {
     server: Child,
     pid: u32,
-    /// The private executable.
+    /// The process's own copy of its executable.
     program: PathBuf,
 }
 
 impl Holder {
-    /// Starts the process in the network namespace of the operator's host.
+    /// Starts the process in the operator's network namespace.
     fn new(operator: &Operator, kind: &str) -> Result<Self, Failed> {
         let directory = their_directory(operator, &format!("fuse-{kind}"))?;
         let program = directory.with_file_name("hang");
         let source = concat!(env!("CARGO_MANIFEST_DIR"), "/../linux/tests/root/programs/hang.c");
         let compiled = Command::new("cc").args(["-O1", "-o"]).arg(&program).arg(source).status()?;
         assert!(compiled.success(), "{source}");
-        // Most distributions let everyone open /dev/fuse; otherwise, create a device node.
+        // On most distributions, everyone may open /dev/fuse. Otherwise, create a device node.
         let device = directory.with_file_name(format!("device-{kind}"));
         let (mode, number) = (rustix::fs::Mode::from_raw_mode(0o666), rustix::fs::makedev(10, 229));
         rustix::fs::mknodat(rustix::fs::CWD, &device, rustix::fs::FileType::CharacterDevice, mode, number)?;
@@ -249,14 +248,14 @@ impl Holder {
 
 impl Drop for Holder {
     fn drop(&mut self) {
-        // The FUSE server exits at the end of its input, and the kernel ends the requests that it did not
+        // The FUSE server exits at the end of its input. The kernel then aborts the requests that it did not
         // answer.
         drop(self.server.stdin.take());
         let _ = self.server.wait();
     }
 }
 
-/// Runs a command that must exit by itself, whichever locks other processes hold.
+/// Runs a command that must exit by itself, whatever locks other processes hold.
 fn ends(whole: &Command) -> Result<String, Failed> {
     let mut command = Command::new("timeout");
     command.args(["-s", "KILL", "60"]).arg(whole.get_program()).args(whole.get_args()).stdin(Stdio::null());
@@ -273,7 +272,7 @@ fn holds_a_lock(kind: &str) -> Result<(), Failed> {
     let missed = format!("process {}", holder.pid);
     for command in [&["show"][..], &["doctor"], &["-o", "json", "show"]] {
         let said = ends(&operator.netpolicy(command))?;
-        // With many processes, the kernel lists their sockets without taking the locks.
+        // With many processes, the kernel lists sockets in a way that takes no locks of the processes.
         let is_missed = said.contains(&missed)
             && ["not readable", "could not be read"].iter().any(|words| said.contains(words));
         assert_eq!(is_missed, kind == "epoll", "{command:?}: {said}");
@@ -281,8 +280,8 @@ fn holds_a_lock(kind: &str) -> Result<(), Failed> {
     ends(&operator.netpolicy(&["set", "device", "veth-server", "defer50"]))?;
     are(&operator, &[50_000])?;
     ends(&operator.netpolicy(&["rollback"]))?;
-    // A section that matches the process, and a daemon that keeps observing it. Match by executable, because
-    // concurrent tests have such processes, too.
+    // A daemon observes the process because of this section. Match by executable, because concurrent tests
+    // have similar processes.
     let policy = format!(
         "[service.theirs]\nmatch = {{ uid = 65534, exe = {:?} }}\npolicy = \"latency\"\ndelivery = \"suspend20\"\n",
         holder.program
@@ -299,8 +298,8 @@ fn holds_a_lock(kind: &str) -> Result<(), Failed> {
     Ok(())
 }
 
-/// A process that takes a lock after the first of its io_urings is set and before the last: commit, undo and
-/// the next commands end, and the journal is free.
+/// A process locks an io_uring after its first one was set and before its last: the commit, the undo and
+/// later commands must end, and the journal must be free.
 fn amid_a_commit() -> Result<(), Failed> {
     let operator = Operator::new("amid", 1)?;
     operator.inside("ip link set lo up")?;
@@ -309,10 +308,10 @@ fn amid_a_commit() -> Result<(), Failed> {
     let pid = holder.pid.to_string();
     let began = Instant::now();
     let said = ends(&operator.netpolicy(&["set", "task", &pid, "suspend50"]))?;
-    // A ring is read before it is set; for the read, the kernel only tries to take its lock.
+    // A ring is read before it is set. For the read, the kernel only tries to take the lock (EBUSY).
     assert!(said.contains("no answer") || said.contains("(EBUSY)"), "{said}");
     assert!(began.elapsed() < Duration::from_secs(20), "the command gives up only once");
-    // Each of these commands takes the journal's lock.
+    // All of these commands take the journal's lock.
     for (command, code) in
         [(&["set", "device", "veth-server", "defer20"][..], 0), (&["rollback"], 0), (&["history"], 0)]
     {
@@ -323,14 +322,15 @@ fn amid_a_commit() -> Result<(), Failed> {
         let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
         assert_eq!(output.status.code(), Some(code), "{:?}: {said}", command.get_args());
     }
-    // The settings that could not be restored are gone with their process.
+    // The settings that could not be restored disappear with the process.
     drop(holder);
     ends(&operator.netpolicy(&["rollback"]))?;
     operator.is_again(&before)?;
     Ok(())
 }
 
-/// The undo script of changes to that process, run with only these languages, ends and undoes what it can.
+/// Runs the undo script of changes to such a process with only these interpreters. It must exit, and undo
+/// what it can.
 fn holds_a_lock_of_undo(languages: &[&str]) -> Result<(), Failed> {
     let operator = Operator::new("holds-undo", 1)?;
     operator.inside("ip link set lo up")?;
@@ -363,7 +363,7 @@ fn holds_a_lock_of_undo(languages: &[&str]) -> Result<(), Failed> {
     assert!(output.status.code().is_some(), "the script did not end: {said}");
     assert!(said.contains("cpus_allowed: is "), "what does not block is undone: {said}");
     if languages == ["python3"] {
-        // The Python script blocks on the socket's lock when it reads the address.
+        // The Python script blocks on the socket's lock when it reads the socket's address.
         assert_eq!(output.status.code(), Some(5), "{said}");
         assert_eq!(said.matches("its process does not answer").count(), 3, "{said}");
         assert!(began.elapsed() < Duration::from_secs(30), "the script waits once for each process");
@@ -373,7 +373,7 @@ fn holds_a_lock_of_undo(languages: &[&str]) -> Result<(), Failed> {
     Ok(())
 }
 
-/// The undo script of a plan, in a file.
+/// Writes the undo script of a plan to a file.
 fn undo_script_of(operator: &Operator, plan: Plan) -> Result<String, Failed> {
     let asked = TransactionOrigin {
         at: Moment { unix_micros: 0, since_boot: Nanoseconds::ZERO },
@@ -397,7 +397,7 @@ fn undo_script_of(operator: &Operator, plan: Plan) -> Result<String, Failed> {
     operator.file("undo.sh", script.as_bytes())
 }
 
-/// A directory for `PATH` with basic programs and these.
+/// Creates a directory for `PATH` with basic programs and `more`.
 fn directory_of_programs(operator: &Operator, more: &[&str]) -> Result<PathBuf, Failed> {
     const PLAIN: [&str; 11] =
         ["sh", "cat", "stat", "dirname", "readlink", "tr", "sed", "cut", "true", "taskset", "mount"];
@@ -412,7 +412,7 @@ fn directory_of_programs(operator: &Operator, more: &[&str]) -> Result<PathBuf, 
     Ok(directory)
 }
 
-/// A Python script in the lab, run without privileges, once it has reported that it is ready.
+/// Runs a Python script in the lab without privileges, and waits until it is ready.
 fn theirs(operator: &Operator, script: &str) -> Result<Started, Failed> {
     let mut command = Command::new("nsenter");
     command.arg(format!("--net=/proc/{}/ns/net", operator.lab.server_pid()));
@@ -447,7 +447,7 @@ fn silent_connections() -> Result<(), Failed> {
     Ok(())
 }
 
-/// A user namespace with the 65536 uids that `/etc/subuid` gives a user: seven of them connect eight times
+/// A user namespace with the 65536 uids that `/etc/subuid` gives a user. Seven of them connect eight times
 /// each.
 fn subordinate_uids() -> Result<(), Failed> {
     const SCRIPT: &str = "import ctypes, os, socket, sys\n\
@@ -485,7 +485,7 @@ fn subordinate_uids() -> Result<(), Failed> {
     waited_for("the connections beyond the limit", || {
         Ok(operator.said()?.contains("other user namespaces was rejected").then_some(()))
     })?;
-    // Another unprivileged user, whose uid is not mapped there, is answered.
+    // The daemon still answers another unprivileged user, whose uid is not mapped there.
     const ASK: &str = "import socket, sys\n\
         client = socket.socket(socket.AF_UNIX)\n\
         client.settimeout(20)\n\
@@ -500,8 +500,8 @@ fn subordinate_uids() -> Result<(), Failed> {
     Ok(())
 }
 
-/// The output of every command and the daemon about a process whose name reverses the following text
-/// (U+202E).
+/// Output of the commands and the daemon about a process whose name contains U+202E, which reverses the text
+/// after it.
 fn misleading_name() -> Result<(), Failed> {
     const SCRIPT: &str = "import select, socket, sys\n\
         open('/proc/self/comm', 'wb').write('a\\u202ed\\u2066e\\x1b[7m'.encode())\n\
@@ -562,7 +562,7 @@ fn misleading_name() -> Result<(), Failed> {
     Ok(())
 }
 
-/// The daemon's memory and time for one process are bounded.
+/// A process with many epolls: the daemon's memory and time for one process are bounded.
 fn many_epolls() -> Result<(), Failed> {
     const SCRIPT: &str = "import resource, select, socket, sys\n\
         resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)\n\
@@ -583,11 +583,11 @@ fn many_epolls() -> Result<(), Failed> {
     Ok(())
 }
 
-/// The total size of all transactions.
+/// The total size of all transactions, in bytes.
 fn journal_bytes(operator: &Operator) -> Result<u64, Failed> {
     let mut bytes = 0;
     for transaction in fs::read_dir(operator.state().join("journal"))? {
-        // A transaction may be compacted in the meantime.
+        // A transaction may be compacted meanwhile, which removes files.
         for file in fs::read_dir(transaction?.path()).into_iter().flatten() {
             bytes += file?.metadata().map_or(0, |file| file.len());
         }
@@ -595,8 +595,8 @@ fn journal_bytes(operator: &Operator) -> Result<u64, Failed> {
     Ok(bytes)
 }
 
-/// A process that keeps recreating its epolls, each time once they are set: log and journal stay short, and
-/// the daemon answers.
+/// A process recreates its epolls each time that they are set. The log and the journal stay short, and the
+/// daemon keeps answering.
 fn recreated_epolls() -> Result<(), Failed> {
     // EPIOCGPARAMS: `include/uapi/linux/eventpoll.h`.
     const SCRIPT: &str = "import fcntl, resource, select, socket, time\n\
@@ -616,13 +616,13 @@ fn recreated_epolls() -> Result<(), Failed> {
     let mut process = theirs(&operator, SCRIPT)?;
     let daemon = at_work(&operator, POLICY)?;
     let status = waited_long_for("the last epolls", || {
-        // The exit code is 3 until everything is set.
+        // `status` exits with 3 until everything is set.
         let status = operator.netpolicy(&["status"]).output()?.status.code();
         assert!([Some(0), Some(3)].contains(&status), "{status:?}");
         Ok(process.child.try_wait()?)
     })?;
     assert!(status.success(), "{status}");
-    // Each round adds one log line and about half a megabyte of journal: 512 epolls are managed.
+    // Each round adds one log line, and about half a megabyte to the journal for the 512 managed epolls.
     let (said, bytes) = (operator.said()?, journal_bytes(&operator)?);
     let lines = said.matches("busy_poll usecs/budget/prefer").count();
     assert!((1..=12).contains(&lines), "{said}");
@@ -664,7 +664,7 @@ fn who_may() -> Result<(), Failed> {
         assert!(said.starts_with(words), "{arguments:?}: {said}");
         assert_eq!(said.matches("Run netpolicy as root").count(), 1, "{arguments:?}: {said}");
     }
-    // Commands that any user may run do not ask for root.
+    // Commands that any user may run do not require root.
     let schema = Command::new(&program).arg("schema").uid(NOBODY).gid(NOBODY).output()?;
     assert!(
         schema.status.success() && schema.stderr.is_empty(),

@@ -1,4 +1,4 @@
-//! A program that is replaced by a newer one, which keeps and rolls back the settings of the earlier daemon.
+//! Tests a program that replaces an older one: it keeps and rolls back the settings of the earlier daemon.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -9,15 +9,15 @@ use serde_json::Value;
 use testkit::operator::{Operator, flushes};
 use testkit::{Need, test};
 
-/// The journal of a daemon of 0.1.0 that set `policy = "bulk"` and `delivery = "defer50"` on a device with
-/// two queues and was then killed. Host-specific values are replaced by marks, and the checksums of lines are
-/// omitted.
+/// The journal of a daemon of version 0.1.0 that was killed after it had set `policy = "bulk"` and `delivery
+/// = "defer50"` on a device with two queues. Placeholders replace host-specific values, and lines have no
+/// checksums.
 const RECORDED: &str = include_str!("recorded/daemon-0.1.0.jsonl");
 
-/// The name of its transaction.
+/// The name of the recorded transaction.
 const TRANSACTION: &str = "20261122T223911.467432Z-2465";
 
-/// The number of settings that it changed.
+/// The number of settings in the recorded transaction.
 const SETTINGS: usize = 6;
 
 /// `gro-flush-timeout` of defer50, in nanoseconds.
@@ -40,7 +40,7 @@ fn taken_over() -> Result<(), Failed> {
     let set = operator.host()?;
     assert_eq!(flushes(&set), [DEFER50; 2]);
 
-    // The same changes, as an earlier daemon would have recorded them.
+    // Replace the transaction by the same changes as recorded by an earlier daemon.
     let journal = operator.state().join("journal");
     let ours = only_transaction(&journal)?;
     let text = std::fs::read_to_string(ours.join("journal.jsonl"))?;
@@ -69,7 +69,7 @@ fn taken_over() -> Result<(), Failed> {
     Ok(())
 }
 
-/// The directory of the only transaction in a journal.
+/// The directory of the only transaction in the journal.
 fn only_transaction(journal: &Path) -> Result<PathBuf, Failed> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(journal)? {
@@ -82,7 +82,7 @@ fn only_transaction(journal: &Path) -> Result<PathBuf, Failed> {
     }
 }
 
-/// The recorded journal with this host's boot, namespace, device and landmarks, and with checksums.
+/// The recorded journal with checksums, and with this host's boot id, namespace, device and landmarks.
 fn recorded_for(begin: &Value) -> Result<String, Failed> {
     let changed = begin["plan"].to_string();
     let number = |field: &str| -> Result<String, Failed> {

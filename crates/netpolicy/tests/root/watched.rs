@@ -1,4 +1,4 @@
-//! `watch`: real servers, measured from outside under load in a lab.
+//! Tests `watch` on real servers, measured from outside under load in a lab.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -105,7 +105,7 @@ pub(crate) fn tests() -> Vec<Trial> {
     ]
 }
 
-/// The counts on a port of the lab's server while something runs.
+/// Returns the counts of a port of the lab's server while `body` runs.
 pub(crate) fn counted(
     lab: &Lab,
     port: u16,
@@ -120,7 +120,8 @@ pub(crate) fn counted(
     Ok(window.counts)
 }
 
-/// Checks that requests are counted to within a thousandth, and that answers are not taken for other sends.
+/// Checks that at most a thousandth of the requests is missing, and that answers are not counted as other
+/// sends.
 fn are_all(counts: &LiveCounts, requests: u64) {
     assert!(counts.requests.abs_diff(requests) * 1_000 <= requests, "{requests} were answered: {counts:?}");
     assert_eq!(counts.arrivals, counts.answered, "{counts:?}");
@@ -154,7 +155,7 @@ fn redis() -> Result<(), Failed> {
     Ok(())
 }
 
-/// A server whose runtime reads on several threads, and that writes its answer in several parts.
+/// A server whose runtime reads on several threads. It writes each answer in several parts.
 const GO: &str = r#"package main
 
 import (
@@ -194,7 +195,7 @@ fn go() -> Result<(), Failed> {
         for _ in 0..REQUESTS {
             connection.write_all(b"GET / HTTP/1.1\r\nHost: lab\r\n\r\n")?;
             answer.clear();
-            // The empty chunk ends the answer.
+            // The empty chunk is the end of the answer.
             while !answer.ends_with(b"0\r\n\r\n") {
                 let read = connection.read(&mut part)?;
                 assert!(read > 0, "{}", String::from_utf8_lossy(&answer));
@@ -204,7 +205,7 @@ fn go() -> Result<(), Failed> {
         Ok(())
     })?;
     are_all(&counts, REQUESTS);
-    // A goroutine may change its thread between two parts, and the second part then looks like a separate
+    // A goroutine may move to another thread between two parts; the second part then looks like a separate
     // message.
     assert!(
         counts.continued + counts.unsolicited >= REQUESTS,
@@ -213,7 +214,8 @@ fn go() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Starts nginx on a port, with one file of 64 KiB: its head is sent by `writev`, its body by `sendfile`.
+/// Starts nginx on a port, with one file of 64 KiB. nginx sends the head with `writev` and the body with
+/// `sendfile`.
 pub(crate) fn nginx(lab: &Lab, port: u16) -> Result<(Scratch, ServerProgram), Failed> {
     let scratch = Scratch::new("nginx")?;
     std::fs::write(scratch.path("file"), vec![b'x'; BODY])?;
@@ -233,7 +235,7 @@ pub(crate) fn nginx(lab: &Lab, port: u16) -> Result<(Scratch, ServerProgram), Fa
     Ok((scratch, server))
 }
 
-/// The bytes of nginx's file.
+/// The size of nginx's file in bytes.
 const BODY: usize = 64 << 10;
 
 /// Requests the file and reads all of it.
@@ -278,7 +280,7 @@ fn nginx_asked(stays: bool) -> Result<(), Failed> {
     Ok(())
 }
 
-/// haproxy in front of an nginx, in the same namespace: its own requests to nginx do not count as answers.
+/// haproxy in front of nginx, in the same namespace. Its requests to nginx must not count as answers.
 fn haproxy() -> Result<(), Failed> {
     const PORT: u16 = 8_082;
     const BEHIND: u16 = 8_083;
@@ -302,7 +304,7 @@ fn haproxy() -> Result<(), Failed> {
     Ok(())
 }
 
-/// A server that splices its input back through a pipe, so that it never passes through the process.
+/// A server that returns its input by splicing it through a pipe: the data never enters the process.
 const SPLICES: &str = r"
 import os, socket, sys
 listener = socket.create_server((sys.argv[1], int(sys.argv[2])))
@@ -337,8 +339,8 @@ fn splices() -> Result<(), Failed> {
     Ok(())
 }
 
-/// A server, or with a number of requests a client, whose kernels encrypt: both know the key, without a
-/// handshake. `struct tls12_crypto_info_aes_gcm_128`, once for each direction. Kernel: 5.1,
+/// A server, or a client if a number of requests is given, with kernel TLS in both directions. Both know the
+/// key, so there is no handshake. `struct tls12_crypto_info_aes_gcm_128`; Kernel: 5.1,
 /// `include/uapi/linux/tls.h`.
 const TLS: &str = r"
 import socket, struct, sys
@@ -385,7 +387,7 @@ fn kernel_tls() -> Result<(), Failed> {
     Ok(())
 }
 
-/// `IPPROTO_MPTCP`, for a server and a client.
+/// A server and a client that use `IPPROTO_MPTCP`.
 const MPTCP: [&str; 2] = [
     r"
 import socket, sys
@@ -444,7 +446,7 @@ fn mptcp() -> Result<(), Failed> {
     Ok(())
 }
 
-/// HTTP/1.0: the end of the connection ends the answer, whose head is sent before its body.
+/// HTTP/1.0: the end of the connection is the end of the answer. The server sends the head before the body.
 fn connection_each() -> Result<(), Failed> {
     const PORT: u16 = 8000;
     const REQUESTS: u64 = 1_000;
@@ -506,7 +508,7 @@ fn as_the_schema_says() -> Result<(), Failed> {
     assert!(all["by_worker"][0]["name"].as_str().is_some_and(|name| name.contains('[')), "{all}");
     let service = all["cost"]["service"].as_f64().ok_or("a cost")?;
     assert!(service > 500.0, "{all}");
-    // The first window measures the meter's own cost, which the bounds of the figures include.
+    // The first window measures the meter's own cost. The bounds of the figures include that cost.
     assert!(documents[0]["data"]["weight"].as_f64().is_some_and(|weight| weight > 0.0), "{all}");
     let cost = service + all["cost"]["delivery"].as_f64().unwrap_or(0.0);
     let (least, weight) = (&all["without_measuring"]["cpu_at_least"], &all["weight"]);
@@ -575,7 +577,7 @@ fn ends() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Like a pipe into `| head`.
+/// `watch` whose output is closed, as with `| head`.
 fn unread() -> Result<(), Failed> {
     let operator = Operator::new("watched-unread", 1)?;
     let _server = operator.lab.start_memcached(&MemcachedOptions::default())?;
@@ -599,7 +601,7 @@ fn without_space() -> Result<(), Failed> {
     assert_eq!(std::fs::read(&earlier)?, b"evidence\n");
     let small = operator.state().with_file_name("small");
     std::fs::create_dir_all(&small)?;
-    // The page contains the summary, not the windows.
+    // The page contains the summary, but not the windows.
     let record = small.join("day.jsonl").display().to_string();
     let arguments = ["-o", "json", "watch", "--port", "11211", "--seconds", "4", "--record", &record];
     let output = while_asked_in_turn(&operator, || {
@@ -615,7 +617,7 @@ fn without_space() -> Result<(), Failed> {
     Ok(())
 }
 
-/// The state per connection is bounded: connections beyond the limit are only counted.
+/// Connections beyond a limit are only counted, so the meter's state is bounded.
 fn too_many() -> Result<(), Failed> {
     const MEASURED: u32 = 100;
     const CONNECTIONS: u64 = 300;
@@ -672,14 +674,14 @@ fn one_request() -> Result<(), Failed> {
     Ok(())
 }
 
-/// A program with the same name in another namespace.
+/// Another namespace has a program with the same name.
 fn namesake() -> Result<(), Failed> {
     let operator = Operator::new("watched-namesake", 1)?;
     let _server = operator.lab.start_memcached(&MemcachedOptions::default())?;
     let other = Lab::new(&LabOptions::with_queues(1))?;
     let namesake = other.start_memcached(&MemcachedOptions::default())?;
     let before = operator.host()?;
-    // As in a shell on this host, without --netns.
+    // Run as in a shell on this host, without --netns.
     let said = while_asked(&operator, || {
         let compare =
             operator.netpolicy_here(&["compare", "memcached", "--b", "defer50", "--max-seconds", "8"]);
@@ -696,7 +698,7 @@ fn namesake() -> Result<(), Failed> {
     Ok(())
 }
 
-/// The last process of a namespace exits, and the namespace with it.
+/// A namespace disappears when its last process exits.
 fn namespace_goes() -> Result<(), Failed> {
     let operator = Operator::new("watched-namespace", 1)?;
     let other = Lab::new(&LabOptions::with_queues(1))?;
@@ -729,14 +731,14 @@ pub(crate) fn programs(pid: u32) -> Result<BTreeSet<u32>, Failed> {
     Ok(held(pid, "prog_id:")?.into_iter().map(|(_, program)| program).collect())
 }
 
-/// The BPF links with which a process has attached these programs, from its own descriptors: iterating over
-/// all links of the kernel ends early if other processes close theirs.
+/// The BPF links by which a process has attached these programs, from its own descriptors. Iterating over all
+/// links of the kernel would end early if another process closed one.
 pub(crate) fn links(pid: u32, programs: &BTreeSet<u32>) -> Result<BTreeSet<u32>, Failed> {
     let links = held(pid, "link_id:")?.into_iter();
     Ok(links.filter_map(|(link, program)| programs.contains(&program).then_some(link)).collect())
 }
 
-/// A field of the descriptors of BPF objects, with their programs.
+/// A field of the process's descriptors of BPF objects, each with its program.
 fn held(pid: u32, field: &str) -> Result<Vec<(u32, u32)>, Failed> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(format!("/proc/{pid}/fdinfo"))? {
@@ -795,7 +797,7 @@ fn unprivileged() -> Result<(), Failed> {
     Ok(())
 }
 
-/// As on a kernel without BTF: an empty directory is mounted over it, only for the command.
+/// Simulates a kernel without BTF: mounts an empty directory over it, only for the command.
 fn without_btf() -> Result<(), Failed> {
     let operator = Operator::new("watched-btf", 1)?;
     let _server = operator.lab.start_memcached(&MemcachedOptions::default())?;
@@ -812,13 +814,14 @@ fn failed(fault: Fault) -> Failed {
     fault.cause.to_string().into()
 }
 
-/// A sampler of a service that listens on a port of the lab's server. The test says when its windows end.
+/// Creates a sampler for a service that listens on a port of the lab's server. The test ends each window.
 fn sampler(lab: &Lab, port: u16, process: ProcessId) -> Result<Sampler, Failed> {
     let ports = LiveTarget::of(lab.server().id(), vec![port]);
     Sampler::of_ports(&ports, vec![process], Duration::ZERO).map_err(failed)
 }
 
-/// Threads come and go with the setting, between the windows of one measurement, as in a comparison.
+/// Kernel threads start and stop with the setting between windows of the same measurement, as in a
+/// comparison.
 fn begin_to_poll() -> Result<(), Failed> {
     const REQUESTS: usize = 4_000;
     let lab = Lab::new(&LabOptions::with_queues(1))?;
@@ -854,7 +857,7 @@ fn begin_to_poll() -> Result<(), Failed> {
         let softirq = interrupted.softirq.ok_or("softirqs are counted")?;
         let (polled, threaded) = window(Threading::On)?;
         assert!(polled > 0, "{threaded:?}");
-        // A thread does the same work, and is woken for it: the time moves from one figure to the other.
+        // The thread does the work of the softirq, so the CPU time moves from one figure to the other.
         assert!(threaded.kthreads.0 * 2 > softirq.0, "{threaded:?} instead of {interrupted:?}");
         assert!(threaded.softirq.is_some_and(|left| left.0 * 4 < softirq.0), "{threaded:?}, {interrupted:?}");
     }
@@ -881,7 +884,7 @@ fn forked() -> Result<(), Failed> {
         assert_eq!(answer, "done\n");
         Ok(())
     };
-    // A child that existed before the measurement is followed, too.
+    // The meter must also follow a child that existed before the measurement.
     let mut old = BufReader::new(connect(&lab, PORT)?);
     ask(&mut old, b"work\n")?;
     let mut sampler = sampler(&lab, PORT, linux::process::identify(pid)?)?;
@@ -903,14 +906,14 @@ fn forked() -> Result<(), Failed> {
     eventually("the parent has waited for all its children", || {
         std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).ok()?.is_empty().then_some(())
     })?;
-    // The kernel frees a process one RCU grace period later.
+    // The kernel frees an exited process after an RCU grace period.
     std::thread::sleep(Duration::from_millis(300));
     let usage = sampler.end().map_err(failed)?.usage.ok_or("the server runs")?;
     let spent = ticks_of(pid)?.abs_diff(began);
     #[expect(clippy::cast_precision_loss, reason = "the number of ticks, and nanoseconds of seconds")]
     let (counted, spent) = (usage.service.0 as f64 / 1e9, spent as f64 / TICKS_A_SECOND);
     assert!(spent > 1.3, "141 lines take ten milliseconds each: {spent} s");
-    // The kernel rounds down each of the four sums; the first child wrote its first line before the
+    // The kernel rounds down each of the four sums. The first child wrote its first line before the
     // measurement.
     assert!((counted - spent).abs() < 0.03 * spent + 0.03, "{counted} s of {spent} s: {usage:?}");
     assert!(usage.switches >= 141, "the parent waits for the result of each line: {usage:?}");
