@@ -110,7 +110,7 @@ impl Running {
         Ok(kill_process(pid.ok_or("no pid")?, signal)?)
     }
 
-    /// The exit code, once it and everything that it created are gone.
+    /// Waits until the lab and everything that it created are gone; returns its exit code.
     fn gone(mut self) -> Result<Option<i32>, Failed> {
         let status = self.child.wait()?;
         let left = || [self.init, self.server].into_iter().filter(|pid| is_alive(*pid)).collect::<Vec<_>>();
@@ -195,11 +195,11 @@ fn for_programs() -> Result<(), Failed> {
     })
 }
 
-/// Over loopback, only the user's own processes are involved: root is not needed.
+/// Over loopback, only the user's own processes are involved, so root is not needed.
 fn as_nobody() -> Result<(), Failed> {
     const NOBODY: u32 = 65_534;
     leaves_nothing(|| {
-        // A place where the user `nobody` may read and execute it.
+        // A directory where the user `nobody` may execute the program.
         let scratch = Scratch::new("as-nobody")?;
         let copy = testkit::programs::copy_all(scratch.directory())?;
         let mut command = Command::new(&copy);
@@ -226,7 +226,7 @@ fn exact_wait() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Checks what is compared and how much was counted, but no figures: the machine may be busy.
+/// Checks what is compared and how much was counted, but no figures, because the machine may be busy.
 fn selfcheck() -> Result<(), Failed> {
     let scratch = Scratch::new("selfcheck")?;
     for installed in [true, false] {

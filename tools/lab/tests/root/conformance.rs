@@ -31,7 +31,7 @@ const REQUESTS: usize = 200;
 const WARM_UP: usize = 60;
 /// A timer with a longer span suspends IRQs; deferral is 200 µs, suspension 20 ms.
 const SUSPENSION_MIN: u64 = 5_000_000;
-/// The niceness of both ends: the comparison must not depend on other load on this machine.
+/// The niceness of both ends, so that the comparison does not depend on other load on this machine.
 const FIRST: i32 = -19;
 /// How often to try for a quiet moment.
 const ATTEMPTS: usize = 8;
@@ -162,7 +162,7 @@ fn compare(mode: &Mode) -> Result<(), Failed> {
     if share <= mode.bound { Ok(()) } else { Err(said.into()) }
 }
 
-/// Checks the running kernel.
+/// Checks the characteristic events of a mode on the running kernel.
 fn live(mode: &Mode) -> Result<(), Failed> {
     if std::env::var_os("RECORD").is_some() {
         return record(mode);
@@ -187,7 +187,7 @@ fn live(mode: &Mode) -> Result<(), Failed> {
     Err(said.into())
 }
 
-/// Records what this kernel does, if it matches the model: a busy machine does other things.
+/// Records what this kernel does, if it matches the model; on a busy machine it may not.
 fn record(mode: &Mode) -> Result<(), Failed> {
     let model = modelled(mode.name)?;
     let mut said = String::new();
@@ -231,7 +231,6 @@ fn differ(kernel: &[Cycle], model: &[Cycle]) -> (f64, String) {
     (share, said)
 }
 
-/// The model's cycles.
 fn modelled(mode: &str) -> Result<Vec<Cycle>, Failed> {
     let gap = u64::try_from(GAP.as_nanos())?;
     let load = (1_000_000_000 / gap).to_string();
@@ -329,7 +328,7 @@ fn ask(operator: &Operator, server: &Memcached) -> Result<Vec<Line>, Failed> {
 struct Cycles(Vec<Cycle>);
 
 impl Cycles {
-    /// The system call's tracepoint follows the suspension of IRQs; the model reports both in reverse order.
+    /// The kernel reports the suspension of IRQs before the return of the system call, the model after it.
     fn next(&mut self) {
         let suspended = self.0.last_mut().and_then(|cycle| cycle.pop_if(|event| *event == Event::Suspend));
         self.0.push(suspended.into_iter().collect());

@@ -80,7 +80,7 @@ fn threaded() -> Result<(), Failed> {
         assert!(runs(&grid, label).iter().all(|run| run.requests.answered > 0), "{label}");
     }
     let skipped = |label: &str| grid.skipped.iter().find(|skipped| skipped.label == label);
-    // Kernels that support them measure them; all others report why not.
+    // Kernels measure these configurations, or report why they cannot.
     for label in ["threaded-busy", "workqueue"] {
         assert_eq!(skipped(label).is_some(), runs(&grid, label).is_empty(), "{label}");
     }

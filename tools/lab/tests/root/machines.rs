@@ -25,7 +25,7 @@ use testkit::{Need, last_cpu, repeated, test};
 /// How often each end is killed.
 const KILLS: u32 = 5;
 
-/// The variable with another number: `make test-all` kills more often.
+/// The variable that overrides [`KILLS`], because `make test-all` kills more often.
 const KILLS_VARIABLE: &str = "NETPOLICY_TEST_KILLS";
 
 pub(crate) fn tests() -> Vec<Trial> {
@@ -131,7 +131,7 @@ impl Machines {
         Ok(machines)
     }
 
-    /// The same machines, connected through TCP with a token.
+    /// Two machines that are connected through TCP with a token.
     fn by_tcp(name: &str) -> Result<Self, Failed> {
         let mut machines = Self::new(name)?;
         machines.write_token("token", &"0123456789abcdef".repeat(4), 0o600)?;
@@ -333,7 +333,7 @@ fn memcached() -> Result<(), Failed> {
     Ok(())
 }
 
-/// A guest's NICs: their driver masks interrupts, which a veth does not have. Times say nothing there.
+/// Measures over a guest's NICs, whose driver masks interrupts, unlike a veth. Times are meaningless there.
 fn interrupts() -> Result<(), Failed> {
     let machines = Machines::connected_by(Wire::between("virtio")?, "machines-interrupts")?;
     let before = machines.settings()?;
@@ -818,7 +818,7 @@ fn killed(side: Side, machines: fn(&str) -> Result<Machines, Failed>) -> Result<
             Side::Server => {
                 // On a busy machine a client takes a moment to connect.
                 waited_for("a process that serves the client", || {
-                    // One that has just ended is not the one to kill.
+                    // A process that has just ended is not the one to kill.
                     Ok(machines.serving()?.filter(|serving| kill_process(*serving, Signal::KILL).is_ok()))
                 })?;
             }

@@ -71,7 +71,7 @@ impl Row {
         Self { server: MemcachedOptions { threads, napi_ids, ..self.server }, ..self }
     }
 
-    /// At the server's maximum load it never waits, so its own polls find all packets or none.
+    /// At its maximum load, the server never waits, so its own polls find all packets or none.
     fn saturated(self) -> Self {
         Self { load: OfferedLoad::Max, ..self }
     }
@@ -252,10 +252,11 @@ fn described(seen: &Seen, findings: &[Finding]) -> String {
     lines.join("\n")
 }
 
-/// The claim on the first page: with unmodified memcached under load, its own task delivers its packets (nine
-/// of ten on a quiet machine, most of them with other work), and the softirq polls of its NAPI *per request*
-/// drop (more than tenfold; to a third). (Per request, because the two runs do not answer equally many.) Each
-/// connection has one outstanding request, so that the client does not cause the batching.
+/// The claim of the README: unmodified memcached under load delivers its packets itself (nine of ten on a
+/// quiet machine, most of them with other work), and the softirq polls of its NAPI *per request* drop (more
+/// than tenfold on a quiet machine, otherwise to a third). (Per request, because the two runs do not answer
+/// equally many.) Each connection has one outstanding request, so that the client does not cause the
+/// batching.
 fn headline() -> Result<(), Failed> {
     let mut last = String::new();
     for attempt in 1..=ATTEMPTS_MAX {

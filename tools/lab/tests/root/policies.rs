@@ -113,7 +113,7 @@ fn delivered() -> Result<(), Failed> {
             );
         }
     }
-    // The same rounds on both sides, so that runs can be paired.
+    // Both sides have the same rounds, so that runs can be paired.
     let seeds = |variant: &Variant| -> Vec<u64> {
         variant.results.evidence.iter().map(|run| run.workload.seed()).collect()
     };

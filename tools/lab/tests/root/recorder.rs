@@ -51,7 +51,7 @@ pub(crate) enum Seen {
     },
     /// A NAPI's timer expired.
     Expired {
-        /// Whose.
+        /// The timer.
         timer: String,
     },
     /// A poll ended.
@@ -64,10 +64,7 @@ pub(crate) enum Seen {
         by_task: bool,
     },
     /// `epoll_wait` returned.
-    EpollReturned {
-        /// The number of events.
-        events: u32,
-    },
+    EpollReturned { events: u32 },
 }
 
 /// An event with its task and CPU.
@@ -166,9 +163,9 @@ fn read(line: &str, device: &str) -> Option<Line> {
     Some(Line { task, cpu: cpu.parse().ok()?, seen })
 }
 
-/// Of all NAPIs of devices with this name, the one that exchanged about this many packets; and its timer, if
-/// it was set: the NAPI polls on the same CPU right after most expirations of this timer. Timers of other
-/// tests' NAPIs are recorded, too.
+/// Finds, among the NAPIs of devices with this name, the one that exchanged about this many packets, and its
+/// timer, if that was set. The NAPI polls on the same CPU right after most expirations of its timer; timers
+/// of other tests' NAPIs are recorded, too.
 pub(crate) fn ours(lines: &[Line], packets: u32) -> Option<(String, Option<String>)> {
     let mut work: BTreeMap<&str, u32> = BTreeMap::new();
     for line in lines {

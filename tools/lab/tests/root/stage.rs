@@ -17,8 +17,7 @@ use rustix::process::setpriority_process;
 use rustix::thread::gettid;
 use testkit::last_cpu;
 
-/// The niceness of both ends: delivery depends on when the server runs, and must not depend on other load on
-/// this machine.
+/// The niceness of both ends, so that delivery does not depend on other load on this machine.
 const FIRST: i32 = -19;
 
 /// The length of the count: enough for thousands of requests even on a busy machine.

@@ -155,7 +155,7 @@ fn refused_amid() -> Result<(), Failed> {
         )
     };
     let pairs: Vec<String> = (0x100..0x140).flat_map(|number| [class(number), rule(number - 0xff)]).collect();
-    // The same class, or the same handle, twice.
+    // A class, or a handle, that exists already.
     for (name, again, by_tc, rules) in [("rule", 61, 33, 30), ("class", 60, 32, 30)] {
         let stage = Stage::new(&format!("refused_amid_{name}"));
         let mut lines = pairs.clone();

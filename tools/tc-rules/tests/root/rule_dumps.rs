@@ -1,4 +1,4 @@
-//! The output of `tc dump` can be loaded again, with the same result: with netpolicy and with tc.
+//! The output of `tc dump` can be loaded by netpolicy and by tc, with the same result.
 
 use libtest_mimic::{Failed, Trial};
 use testkit::{Need, test};
@@ -50,7 +50,7 @@ fn loads_again(name: &str, file: &str, what: &[&str]) -> String {
     identity(&stage, name, what)
 }
 
-/// Dumps this namespace; the dump loads elsewhere, and gives the same dump there.
+/// Dumps this namespace, loads the dump in another one, and checks that a dump there is identical.
 fn identity(stage: &Stage, name: &str, what: &[&str]) -> String {
     let dumped = dump(stage, what);
     let own = Stage::new(&format!("{name}_own"));

@@ -49,7 +49,7 @@ fn beside() -> Result<(), Failed> {
     });
     let [good, bad] = both.map(|child| child.wait_with_output().expect("waited").status.code());
     assert_eq!(good, Some(0));
-    // In either order, the bad load is undone, or refused because its priority exists.
+    // Whichever load comes first, the bad one is undone, or refused because its priority exists.
     assert!(matches!(bad, Some(4 | 7)), "{bad:?}");
     assert_eq!(stage.rules(), 500);
     Ok(())

@@ -1,5 +1,5 @@
-//! Who undoes a load, where, and what is reported if it fails: namespaces are renamed during a load, and
-//! refused rules were never loaded.
+//! The guard of a load: in which namespace it undoes the load, even if namespaces are renamed meanwhile, and
+//! what it reports if it fails.
 
 use std::io::Write;
 use std::os::fd::OwnedFd;

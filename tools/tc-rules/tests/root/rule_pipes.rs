@@ -59,7 +59,7 @@ fn fifo() -> Result<(), Failed> {
     assert_eq!(through(&rules(1, 2001), &["diff"]).0, 3, "one is missing");
     let (code, report) = through(&rules(2, 10), &["load", "--atomic"]);
     assert_eq!((code, &report["loaded"]), (0, &11.into()), "{report}");
-    // Without a writer.
+    // A FIFO without a writer.
     assert_eq!(ended(begun(&stage, &["load", text(&fifo)], Stdio::null())).0, 2);
     Ok(())
 }

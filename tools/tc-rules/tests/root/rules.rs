@@ -436,7 +436,7 @@ fn shared() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Every construct, as the installed tc sends it.
+/// Compares the recorded bytes of every construct with those that the installed tc sends.
 fn golden() -> Result<(), Failed> {
     let stage = Stage::new("golden");
     let constructs = include_str!("../golden/lines.batch");
