@@ -2,6 +2,7 @@
 //! `kernel/test-only/0003-net-Poll-threaded-NAPIs-in-a-workqueue.patch` has it, for the comparison.
 
 use std::path::Path;
+use std::process::{Child, Command, Stdio};
 
 use session::Fault;
 
@@ -37,11 +38,14 @@ impl Workqueue {
     }
 }
 
-/// The parameter, set for as long as this exists.
+/// The parameter, set for as long as this exists, or until this process is killed.
 #[derive(Debug)]
 pub(crate) struct InForce {
-    before: String,
+    keeper: Child,
 }
+
+/// Writes $1 to the file $2 when its standard input is closed. A signal to the whole session does not stop it.
+const KEEPER: &str = "trap '' HUP INT QUIT TERM; read -r _; echo \"$1\" > \"$2\"";
 
 impl InForce {
     /// Polls threaded NAPIs in a workqueue.
@@ -50,16 +54,48 @@ impl InForce {
             Workqueue::Bound => "1",
             Workqueue::Unbound => "2",
         };
-        let fault = |error| Fault::file(PARAMETER, error);
-        let before = std::fs::read_to_string(PARAMETER).map_err(fault)?;
-        std::fs::write(PARAMETER, value).map_err(fault)?;
-        Ok(Self { before })
+        Self::set(PARAMETER, value)
+    }
+
+    fn set(parameter: &str, value: &str) -> Result<Self, Fault> {
+        let fault = |error| Fault::file(parameter, error);
+        let before = std::fs::read_to_string(parameter).map_err(fault)?;
+        let mut keeper = Command::new("/bin/sh");
+        keeper.args(["-c", KEEPER, "netpolicy-workqueue", before.trim(), parameter]).current_dir("/");
+        keeper.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+        let keeper = keeper.spawn().map_err(|error| Fault::file("/bin/sh", error))?;
+        let in_force = Self { keeper };
+        std::fs::write(parameter, value).map_err(fault)?;
+        Ok(in_force)
     }
 }
 
 impl Drop for InForce {
     fn drop(&mut self) {
-        // The value was read from there, and only this kernel for tests has the file.
-        let _ = std::fs::write(PARAMETER, &self.before);
+        drop(self.keeper.stdin.take());
+        let _ = self.keeper.wait();
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn the_parameter_is_restored_after_use_and_when_its_user_is_killed() {
+        let path = std::env::temp_dir().join(format!("netpolicy-workqueue-{}", std::process::id()));
+        std::fs::write(&path, "0\n").expect("is written");
+        let parameter = path.to_str().expect("a path");
+        let value = || std::fs::read_to_string(&path).expect("is read");
+        let in_force = InForce::set(parameter, "2").expect("is set");
+        assert_eq!(value(), "2");
+        drop(in_force);
+        assert_eq!(value(), "0\n");
+        // When a process is killed, the kernel closes its descriptors.
+        let mut killed = InForce::set(parameter, "1").expect("is set");
+        drop(killed.keeper.stdin.take());
+        killed.keeper.wait().expect("exits");
+        assert_eq!(value(), "0\n");
+        std::fs::remove_file(&path).expect("is removed");
     }
 }
