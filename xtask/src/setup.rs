@@ -48,6 +48,7 @@ const NEEDS: &[Need] = &[
     ("wrk", "wrk", "bench selfcheck: a closed loop for comparison"),
     ("memcaslap", "libmemcached-tools", "bench: a client for comparison"),
     ("python3", "python3", "tests: the undo script's epoll line"),
+    ("ssh", "openssh-client", "tests: the connection between two machines"),
     ("taskset", "util-linux", "tests: the undo script's affinity line"),
     ("busybox", "busybox", "tests: the undo script's shells"),
     ("go", "golang-go", "tests: a server in Go"),
@@ -82,11 +83,12 @@ const NEEDS: &[Need] = &[
 ];
 
 /// Packages that are unpacked and not installed, because they would start a service (irqbalance moves
-/// interrupts, Prometheus opens a port): package, program below `/`, purpose. An installed one is used
+/// interrupts, Prometheus and sshd open a port): package, program below `/`, purpose. An installed one is used
 /// instead.
 const UNPACKED: &[Need] = &[
     ("irqbalance", "usr/sbin/irqbalance", "tests: coexistence with it"),
     ("prometheus", "usr/bin/prometheus", "tests: a collector of the metrics, and the alert rules"),
+    ("openssh-server", "usr/sbin/sshd", "tests: the connection between two machines"),
 ];
 
 fn is_met(&(shown_by, ..): &Need) -> bool {

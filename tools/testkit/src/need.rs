@@ -52,6 +52,8 @@ pub enum Need {
     Irqbalance,
     /// Prometheus and promtool from the distribution.
     Prometheus,
+    /// sshd from the distribution, and its client.
+    Sshd,
     /// helm.
     Helm,
     /// ansible-core, ansible-lint and kubernetes-validate.
@@ -66,6 +68,8 @@ pub enum Need {
     EventsOnly,
     /// A kernel without these patches.
     NoEventsOnly,
+    /// Threaded NAPIs that a workqueue polls: the patch in `kernel/test-only/`.
+    WorkqueueNapis,
     /// Clamps of utilisation: `CONFIG_UCLAMP_TASK`.
     UtilClamps,
     /// A kernel without these patches.
@@ -175,6 +179,10 @@ impl Need {
                 "needs irqbalance, and two CPUs",
             ),
             Self::Prometheus => (unpacked::prometheus().is_some(), "needs prometheus (cargo xtask setup)"),
+            Self::Sshd => (
+                unpacked::sshd().is_some() && is_installed("ssh") && is_installed("ssh-keygen"),
+                "needs ssh and sshd (cargo xtask setup)",
+            ),
             Self::Helm => (unpacked::helm().is_some(), "needs helm (cargo xtask setup)"),
             Self::Ansible => (unpacked::ansible().is_some(), "needs ansible-core (cargo xtask setup)"),
             Self::Suspension => (is_since(6, 13), "needs Linux 6.13"),
@@ -185,6 +193,9 @@ impl Need {
             ),
             Self::EventsOnly => (waits_for_events_only(), "needs the kernel of kernel/epoll-event-busy-loop"),
             Self::NoEventsOnly => (!waits_for_events_only(), "needs a kernel without events-only epolls"),
+            Self::WorkqueueNapis => {
+                (exists("/sys/module/napi/parameters/workqueue"), "needs the kernel of kernel/test-only")
+            }
             Self::UtilClamps => (has_util_clamps(), "needs a kernel with CONFIG_UCLAMP_TASK"),
             Self::NoUtilClamps => (!has_util_clamps(), "needs a kernel without CONFIG_UCLAMP_TASK"),
             Self::Slices => (has_slices(), "needs slices of threads (Linux 6.12) and /proc/PID/sched"),

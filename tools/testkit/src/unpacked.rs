@@ -32,3 +32,8 @@ pub fn ansible() -> Option<PathBuf> {
 pub fn prometheus() -> Option<PathBuf> {
     program("prometheus", "usr/bin/prometheus")
 }
+
+/// The distribution's sshd.
+pub fn sshd() -> Option<PathBuf> {
+    program("openssh-server", "usr/sbin/sshd")
+}

@@ -44,9 +44,15 @@ impl Wire {
 
     pub fn new(queues: u32) -> Result<Self, Failed> {
         let wire = Self::unmade(None);
-        let (near, far) = (&wire.near, &wire.far);
-        run(&format!("ip netns add {near}"))?;
-        run(&format!("ip netns add {far}"))?;
+        run(&format!("ip netns add {}", wire.near))?;
+        run(&format!("ip netns add {}", wire.far))?;
+        wire.connect(queues)?;
+        Ok(wire)
+    }
+
+    /// Creates the veth, also after it was removed.
+    pub fn connect(&self, queues: u32) -> Result<(), Failed> {
+        let (near, far) = (&self.near, &self.far);
         let count = format!("numrxqueues {queues} numtxqueues {queues}");
         run(&format!("ip -n {near} link add near0 {count} type veth peer name far0 netns {far} {count}"))?;
         run(&format!("ip -n {near} addr add 192.0.2.1/24 dev near0"))?;
@@ -55,7 +61,7 @@ impl Wire {
         run(&format!("ip netns exec {near} ethtool -K near0 gro on"))?;
         run(&format!("ip -n {near} link set near0 up"))?;
         run(&format!("ip -n {far} link set far0 up"))?;
-        Ok(wire)
+        Ok(())
     }
 
     /// Creates a wire from two connected NICs of a guest: `virtio1` or `igb1` is the near end. Its settings

@@ -62,6 +62,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
             "measure",
             "model",
             "page",
+            "plan",
             "policy-file",
             "runs",
             "session",

@@ -175,9 +175,9 @@ fn run_guest(
         ("RUST_BACKTRACE".into(), "1".into()),
         (ONLY.to_owned(), names.join("\n")),
     ];
-    // Caches of the programs that tests start are below these directories.
+    // Caches of the programs that tests start are below the first two directories.
     let inherited = |name: &'static str| Some((name.to_owned(), std::env::var(name).ok()?));
-    environment.extend(["HOME", "XDG_CACHE_HOME"].into_iter().filter_map(inherited));
+    environment.extend(["HOME", "XDG_CACHE_HOME", "NETPOLICY_TEST_KILLS"].into_iter().filter_map(inherited));
     let order = Order {
         command: vec!["sh".into(), "-c".into(), script + "exit $status\n"],
         environment,

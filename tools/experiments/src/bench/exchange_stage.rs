@@ -372,7 +372,13 @@ pub(crate) fn threads(host: &Host, wanted: Configuration, cpus: &CpuSet) -> Resu
         }
     }
     if steps.is_empty() {
-        return Err(unsupported("needs napi-set with threaded, Linux 6.17"));
+        let bare = host.devices.iter().find(|device| device.napis.is_empty());
+        return Err(match bare {
+            Some(device) => {
+                unsupported(&format!("{} has no NAPI to configure: {}", device.id, plan::why_no_napi(device)))
+            }
+            None => unsupported("needs napi-set with threaded, Linux 6.17"),
+        });
     }
     Ok(Plan { steps })
 }

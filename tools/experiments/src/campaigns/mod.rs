@@ -18,7 +18,7 @@ use std::time::Instant;
 use linux::Signals;
 use linux::process::cpus_of_this_thread;
 use model::{DeliveryMode, Evidence, MachineDescription, MemcachedWorkload, OfferedLoad, Workload};
-use runs::{Cell, Experiment, Grid, Results, Stage, Stopped};
+use runs::{Cell, Experiment, Grid, Results, Skipped, Stage, Stopped};
 use session::{Exit, Fault};
 
 use self::run_log::{Earlier, RunLog};
@@ -154,6 +154,15 @@ fn conduct<S: Stage<Error = BenchError>>(
     machines: Vec<MachineDescription>,
 ) -> Result<Exit, Fault> {
     let place = if machines.is_empty() { Place::Lab } else { Place::Machines };
+    let mut skipped = Vec::new();
+    let candidates = labels.into_iter().map(|label| (label, None));
+    let labels = match exchange::possible(stage, candidates, &mut skipped)? {
+        Ok(labels) => labels,
+        Err(exit) => return Ok(exit),
+    };
+    for Skipped { label, reason } in skipped {
+        context.console.say(&format!("Skipped: {label}: {reason}"));
+    }
     let earlier = Earlier::read(arguments.json.as_deref(), arguments.resume)?;
     let plan = match earlier {
         Some(earlier) => {

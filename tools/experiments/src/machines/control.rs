@@ -8,16 +8,20 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use linux::Netns;
+use rustix::net::sockopt::set_tcp_user_timeout;
 use session::{Exit, Fault, HostState};
 
 use super::args::{Peer, TwoMachines};
 use super::line::{Lines, Seal, encode};
-use super::message::{ALIVE_EVERY, Hello, Reply, Request};
+use super::message::{ALIVE_EVERY, Hello, Reply, Request, SILENCE_MAX};
 use super::token::{Handshake, Prover, Token, handshake_lines};
 
 /// The variable with the command that is used instead of `ssh`, as a shell command. Its arguments are the
 /// destination and the words of the remote command.
 pub(crate) const SSH_VARIABLE: &str = "NETPOLICY_SSH_COMMAND";
+
+/// The default: ssh exits if the server's machine has not answered for [`SILENCE_MAX`].
+const SSH: &str = "ssh -o ServerAliveInterval=5 -o ServerAliveCountMax=3";
 
 /// Maximum time until the other machine sends its greeting: the operator may have to type a password.
 const GREETS_WITHIN: Duration = Duration::from_secs(120);
@@ -238,7 +242,7 @@ impl Drop for Control {
 /// Starts netpolicy on another machine.
 fn by_ssh(host: &str, options: &TwoMachines) -> Result<(Link, Sink, Source), Fault> {
     let ssh = std::env::var(SSH_VARIABLE).ok().filter(|command| !command.trim().is_empty());
-    let ssh = ssh.unwrap_or_else(|| "ssh".to_owned());
+    let ssh = ssh.unwrap_or_else(|| SSH.to_owned());
     let mut command = Command::new("/bin/sh");
     // Ctrl-C is for this program, which then restores the other machine; ssh keeps ignoring signals that are
     // ignored when it starts.
@@ -259,6 +263,9 @@ fn by_tcp(address: (&str, u16), peer: &Peer, token: &Token) -> Result<(Link, Sin
     let stream = connected(address).map_err(failed)?;
     // The start and end of a window are messages, which must not be delayed.
     stream.set_nodelay(true).map_err(failed)?;
+    // A machine that lost its power or its network acknowledges no keep-alive.
+    let silence = u32::try_from(SILENCE_MAX.as_millis()).unwrap_or(u32::MAX);
+    set_tcp_user_timeout(&stream, silence).map_err(|errno| failed(errno.into()))?;
     for set in [TcpStream::set_read_timeout, TcpStream::set_write_timeout] {
         set(&stream, Some(CONNECTS_WITHIN)).map_err(failed)?;
     }
@@ -334,8 +341,13 @@ fn read(Source { mut from, mut lines }: Source, replies: &Sender<Result<Reply, S
             }
         }
         match from.read(&mut buffer) {
-            Ok(0) | Err(_) => return,
+            Ok(0) => return,
             Ok(length) => lines.push(&buffer[..length]),
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(error) => {
+                let _ = replies.send(Err(error.to_string()));
+                return;
+            }
         }
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use linux::{Netns, Processes};
 use model::{Host, IfIndex, Plan, Policy};
-use session::{Fault, cycle, services};
+use session::{Exit, Fault, cycle, services};
 
 /// The device, its lower devices, and these processes.
 pub(super) fn observe(netns: &Netns, device: IfIndex, processes: &Processes) -> Result<Host, Fault> {
@@ -16,10 +16,22 @@ pub(super) fn observe(netns: &Netns, device: IfIndex, processes: &Processes) -> 
     Ok(host)
 }
 
+/// Plans a policy for the device.
+///
+/// # Errors
+/// [`Exit::Unsupported`] for a policy that needs NAPIs, if the device has none.
 pub(super) fn planned(netns: &Netns, device: IfIndex, policy: &Policy) -> Result<Plan, Fault> {
     let (resolved, processes) = services::resolve(policy)?;
     let host = observe(netns, device, &processes)?;
-    let placement = cycle::place(policy, &host, resolved)?;
-    let planned = cycle::plan_placed(&placement, &host);
-    planned.map(|(_, plan)| plan).map_err(|refusal| Fault::refused(refusal, &host))
+    let plan = cycle::place(policy, &host, resolved).and_then(|placement| {
+        let planned = cycle::plan_placed(&placement, &host);
+        planned.map(|(_, plan)| plan).map_err(|refusal| Fault::refused(refusal, &host))
+    });
+    plan.map_err(|fault| match host.devices.iter().find(|one| one.id.ifindex == device) {
+        Some(own) if host.devices.iter().all(|one| one.napis.is_empty()) => {
+            let why = format!("{} has no NAPI to configure: {}", own.id, plan::why_no_napi(own));
+            Fault::new(Exit::Unsupported, why)
+        }
+        _ => fault,
+    })
 }

@@ -28,7 +28,7 @@ use linux::{Kernel, Processes, Signals, WakeLatency};
 use load::Edge;
 use model::{
     CpuSet, DeliveryMode, Host, IfIndex, IrqNumber, Nanoseconds, NapiId, Pid, Plan, Policy, PolicyName,
-    ProcessId, Setting, Side, Threading,
+    ProcessId, Side, Threading,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FlockOperation, flock};
@@ -740,23 +740,24 @@ impl<'a> BenchHost<'a> {
             }
             cell.transactions.pop();
         }
-        let wrong = match cell.before.take() {
-            Some(before) => differences(&settings(&before), &self.settings()?),
-            None => Vec::new(),
-        };
+        let before = cell.before.take();
+        let now = before.as_ref().map(|_| self.observe()).transpose().map_err(fault_of)?;
         if let Some(guard) = self.cell.take().and_then(|cell| cell.guard) {
             guard.dismiss();
         }
+        let (Some(before), Some(now)) = (before, now) else { return Ok(()) };
+        let own = |host: &Host| host.devices.iter().find(|device| device.id.ifindex == self.device).cloned();
+        if let (Some(device), None) = (own(&before), own(&now)) {
+            let words = format!("{} no longer exists; its settings went with it", device.id);
+            return Err(Fault::failed(words).leaving(HostState::Restored));
+        }
+        let wrong = differences(&settings(&before), &settings(&now));
         if wrong.is_empty() {
             return Ok(());
         }
         let stuck = HostState::NotRestored { stuck: wrong.clone(), undo: None };
         let words = format!("left changed: {}", wrong.join(", "));
         Err(Fault::new(Exit::NotRestored, words).leaving(stuck))
-    }
-
-    fn settings(&self) -> Result<Vec<Setting>, Fault> {
-        self.observe().map(|host| settings(&host)).map_err(fault_of)
     }
 }
 

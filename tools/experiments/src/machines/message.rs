@@ -19,7 +19,8 @@ pub const PROTOCOL: u32 = 3;
 /// How often the client sends a keep-alive.
 pub(crate) const ALIVE_EVERY: Duration = Duration::from_secs(2);
 
-/// After this silence of the client, the server's machine restores itself.
+/// After this silence of the client, the server's machine restores itself. After this silence of the server's
+/// machine, the client gives up.
 pub(crate) const SILENCE_MAX: Duration = Duration::from_secs(15);
 
 /// Maximum time that a configuration may be in force.

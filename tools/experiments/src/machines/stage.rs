@@ -9,17 +9,18 @@ use linux::counters::CounterSource;
 use linux::machine::{Machine, describe, device_towards, seconds_since_1970};
 use linux::process::pin_this_thread;
 use linux::work::WorkTime;
-use linux::{Netns, Signals};
+use linux::{Netns, Processes, Signals};
 use load::{Edge, Environment};
 use model::{
     Cpu, CpuSet, DeliveryMode, EpollParams, Evidence, MachineDescription, MeasuredOn, Nanoseconds, NapiId,
     Origin, Pid, PolicyName, Side, Waiting, Workload,
 };
 use runs::{Cell, Stage};
-use session::Fault;
+use session::{Fault, HostState};
 
 use super::client_side::ClientSide;
 use super::control::Control;
+use super::device::observe;
 use super::message::{Applied, Apply, Counted, Prepare, Reply, Request, Served, Service, WITHIN_MAX, Wanted};
 use crate::Context;
 use crate::bench::configuration::Configuration;
@@ -195,6 +196,19 @@ impl<'a> MachinesStage<'a> {
                 return Err(Fault::failed("this server cannot be started on another machine"));
             }
         })
+    }
+
+    /// The failure of a run, after which both machines are restored. Another failure is reported separately.
+    fn explain(&self, fault: Fault) -> Fault {
+        let fault =
+            if fault.host == HostState::Unchanged { fault.leaving(HostState::Restored) } else { fault };
+        let Some(device) = &self.client.device else { return fault };
+        match observe(&self.netns, device.id.ifindex, &Processes::None) {
+            Ok(host) if host.devices.is_empty() => {
+                Fault { cause: format!("{} no longer exists: {}", device.id, fault.cause).into(), ..fault }
+            }
+            _ => fault,
+        }
     }
 
     /// The mode to set on this machine: the one in the label.
@@ -374,6 +388,7 @@ impl Stage for MachinesStage<'_> {
         let runs = match (runs, failed) {
             (Err(interrupted @ BenchError::Interrupted(_)), _) => return Err(interrupted),
             (_, Some(fault)) => return Err(fault.into()),
+            (Err(BenchError::Failed(fault)), None) => return Err(self.explain(fault).into()),
             (runs, None) => runs?,
         };
         let own = <[AtEdge; 2]>::try_from(edges).ok();

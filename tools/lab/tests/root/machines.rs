@@ -1,5 +1,5 @@
-//! Benches with the server on another machine: the machines are two network namespaces, and ssh is a script
-//! that enters one of them. Counts and leftovers decide, not times.
+//! Benches with the server on another machine: the machines are two network namespaces, connected by ssh, by
+//! TCP, or by a script in place of ssh that enters one of them. Counts and leftovers decide, not times.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -7,7 +7,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::os::fd::AsFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
@@ -22,18 +22,33 @@ use testkit::scratch::Scratch;
 use testkit::wire::{Wire, run};
 use testkit::{Need, last_cpu, repeated, test};
 
-/// How often each end is killed.
+/// How often each end of a transport is killed.
 const KILLS: u32 = 5;
 
-/// The variable that overrides [`KILLS`], because `make test-all` kills more often.
+/// How often each end of a bench is killed.
+const KILLS_OF_BENCH: u32 = 1;
+
+/// The variable that overrides both, because `make test-all` kills more often.
 const KILLS_VARIABLE: &str = "NETPOLICY_TEST_KILLS";
+
+fn kills(default: u32) -> u32 {
+    std::env::var(KILLS_VARIABLE).ok().and_then(|kills| kills.parse().ok()).unwrap_or(default)
+}
 
 pub(crate) fn tests() -> Vec<Trial> {
     const MACHINES: &[Need] = &[Need::Root, Need::Memcached, Need::Suspension, Need::Bpf, TASKSET];
     const TASKSET: Need = Need::Program("taskset");
     const NICS: &[Need] = &[Need::Root, Need::Memcached, Need::Suspension, Need::VirtioNics, TASKSET];
     const THREADS: &[Need] = &[Need::Root, Need::ThreadPerNapi, TASKSET];
-    vec![
+    const SSHD: &[Need] = &[Need::Root, Need::Memcached, Need::Suspension, Need::Bpf, TASKSET, Need::Sshd];
+    const WORKQUEUE: &[Need] = &[Need::Root, Need::WorkqueueNapis, TASKSET];
+    let killed_benches = BENCHES.into_iter().map(|(name, bench)| {
+        test(format!("machines/{name}_that_is_killed_at_either_end_leaves_nothing"), MACHINES, move || {
+            killed(bench, &Victim::ENDS, kills(KILLS_OF_BENCH), &mut Machines::new("machines-killed")?)
+        })
+    });
+    let mut tests: Vec<Trial> = killed_benches.collect();
+    tests.extend([
         test(
             "machines/memcached_on_another_machine_is_measured_and_both_are_described",
             MACHINES,
@@ -54,11 +69,6 @@ pub(crate) fn tests() -> Vec<Trial> {
         ),
         test("machines/a_client_that_waits_as_the_server_is_restored_too", MACHINES, repeated(both_sides)),
         test(
-            "machines/a_client_that_waits_as_the_server_leaves_nothing_when_it_is_killed",
-            MACHINES,
-            both_killed,
-        ),
-        test(
             "machines/memcached_that_runs_already_is_measured_and_keeps_running",
             MACHINES,
             repeated(running),
@@ -68,43 +78,88 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("machines/what_has_no_second_machine_says_so", &[Need::Root], unsupported),
         test("machines/a_token_authenticates_both_ends_of_a_connection_by_tcp", MACHINES, by_tcp),
         test("machines/a_connection_without_the_token_learns_and_changes_nothing", MACHINES, strangers),
-        test("machines/a_client_that_is_killed_leaves_nothing", MACHINES, || {
-            killed(Side::Client, Machines::new)
+        test("machines/ssh_that_is_killed_at_either_end_or_between_leaves_nothing", SSHD, || {
+            let every = [Victim::Client, Victim::Connection, Victim::Server];
+            killed(MEMCACHED, &every, kills(KILLS), &mut Machines::by_sshd("machines-killed")?)
         }),
-        test("machines/a_server_that_is_killed_leaves_nothing", MACHINES, || {
-            killed(Side::Server, Machines::new)
+        test("machines/tcp_that_is_killed_at_either_end_leaves_nothing", MACHINES, || {
+            killed(MEMCACHED, &Victim::ENDS, kills(KILLS), &mut Machines::by_tcp("machines-killed")?)
         }),
-        test("machines/a_client_by_tcp_that_is_killed_leaves_nothing", MACHINES, || {
-            killed(Side::Client, Machines::by_tcp)
-        }),
-        test("machines/a_server_by_tcp_that_is_killed_leaves_nothing", MACHINES, || {
-            killed(Side::Server, Machines::by_tcp)
-        }),
+        test(
+            "machines/a_client_that_waits_as_the_server_leaves_nothing_when_either_is_killed",
+            MACHINES,
+            || {
+                let mut machines = Machines::new("machines-killed")?;
+                run(&format!("ip netns exec {} ethtool -K far0 gro on", machines.wire.far))?;
+                for bench in [MEMCACHED, "tcp-rr --mode suspend20 --rate 500 --flows 2"] {
+                    killed(
+                        &format!("{bench} --both-sides"),
+                        &Victim::ENDS,
+                        kills(KILLS_OF_BENCH),
+                        &mut machines,
+                    )?;
+                }
+                Ok(())
+            },
+        ),
+        test(
+            "machines/a_workqueue_polls_on_the_other_machine_and_is_left_by_what_is_killed",
+            WORKQUEUE,
+            workqueue,
+        ),
+        test("machines/a_server_that_reboots_is_noticed_and_measured_again", MACHINES, rebooted),
+        test("machines/a_device_that_goes_away_is_named", MACHINES, removed),
+        test("machines/a_device_without_the_feature_is_named_and_left_alone", MACHINES, lacking),
         test("machines/a_client_that_stops_leaves_nothing", MACHINES, stopped),
         test("machines/ctrl_c_restores_the_other_machine_and_shows_what_there_is", MACHINES, interrupted),
-    ]
+    ]);
+    tests
 }
 
 /// The environment variable for the command that replaces ssh.
 const SSH: &str = "NETPOLICY_SSH_COMMAND";
 
+/// The settings of a device, by object.
+type Settings = BTreeMap<String, String>;
+
 /// Two machines.
 struct Machines {
     wire: Wire,
     scratch: Scratch,
-    /// `bench serve --listen`, if it connects them instead of ssh.
-    listener: Option<Child>,
+    link: Link,
+    /// The processes on the server's machine that no bench has started.
+    own: Vec<u32>,
 }
 
-/// The address on which it listens.
+/// How the client reaches the server's machine.
+enum Link {
+    /// By a script in place of ssh.
+    Script,
+    /// By ssh, through this sshd.
+    Sshd(Child),
+    /// By TCP, through this `bench serve --listen`.
+    Listener(Child),
+}
+
+impl Link {
+    /// The process that accepts connections.
+    const fn listener(&self) -> Option<&Child> {
+        match self {
+            Self::Script => None,
+            Self::Sshd(child) | Self::Listener(child) => Some(child),
+        }
+    }
+}
+
+/// The address on which `bench serve` listens.
 const LISTENS: &str = "192.0.2.1:7100";
+
+/// The port on which sshd listens.
+const SSHD_PORT: &str = "7022";
 
 impl Drop for Machines {
     fn drop(&mut self) {
-        if let Some(listener) = &mut self.listener {
-            let _ = listener.kill();
-            let _ = listener.wait();
-        }
+        self.stop_listener();
     }
 }
 
@@ -117,51 +172,114 @@ impl Machines {
         for netns in [&wire.near, &wire.far] {
             run(&format!("ip -n {netns} link set lo up"))?;
         }
-        let machines = Self { wire, scratch: Scratch::new(name)?, listener: None };
-        let (cpu, netpolicy) = (last_cpu()?, netpolicy());
+        let machines = Self { wire, scratch: Scratch::new(name)?, link: Link::Script, own: Vec::new() };
         // $1 is the machine, $2 the program `netpolicy`.
+        machines.write_script("ssh", "host=$1; shift 2", "ip netns exec $host")?;
+        Ok(machines)
+    }
+
+    /// A script that runs netpolicy on the server's CPU and keeps its pid in `server.pid`.
+    fn write_script(&self, name: &str, before: &str, through: &str) -> Result<(), Failed> {
         let script = format!(
-            "#!/bin/sh\necho $$ > {}\nhost=$1; shift 2\nexec taskset -c {cpu} ip netns exec $host {netpolicy} --state-dir {} \"$@\"\n",
-            machines.scratch.path("server.pid").display(),
-            machines.scratch.path("state").display(),
+            "#!/bin/sh\necho $$ > {}\n{before}\nexec taskset -c {} {through} {} --state-dir {} \"$@\"\n",
+            self.scratch.path("server.pid").display(),
+            last_cpu()?,
+            netpolicy(),
+            self.scratch.path("state").display(),
         );
-        let ssh = machines.ssh();
-        std::fs::write(&ssh, script)?;
-        std::fs::set_permissions(&ssh, std::fs::Permissions::from_mode(0o755))?;
+        self.write(name, &script, 0o755)
+    }
+
+    /// The same machines, connected by ssh. sshd has its own `/run` and a user for privilege separation.
+    fn by_sshd(name: &str) -> Result<Self, Failed> {
+        let mut machines = Self::new(name)?;
+        machines.write_script("server", "", "")?;
+        for key in ["host", "user"] {
+            let path = machines.scratch.path(key);
+            let made = Command::new("ssh-keygen")
+                .args(["-q", "-t", "ed25519", "-N", "", "-f"])
+                .arg(path)
+                .status()?;
+            assert!(made.success(), "{made}");
+        }
+        let at = |name: &str| machines.scratch.path(name).display().to_string();
+        let config = format!(
+            "ListenAddress 192.0.2.1:{SSHD_PORT}\nHostKey {}\nAuthorizedKeysFile {}\nStrictModes no\nUsePAM no\n\
+             PidFile none\nPermitRootLogin prohibit-password\n",
+            at("host"),
+            at("user.pub"),
+        );
+        machines.write("sshd_config", &config, 0o600)?;
+        let mut users = std::fs::read_to_string("/etc/passwd")?;
+        if !users.lines().any(|line| line.starts_with("sshd:")) {
+            users += "sshd:x:65533:65534::/run/sshd:/usr/sbin/nologin\n";
+        }
+        machines.write("passwd", &users, 0o644)?;
+        // `ip netns exec` has a mount namespace of its own.
+        let script = format!(
+            "mount --bind {} /etc/passwd && mount -t tmpfs none /run && mkdir /run/sshd && exec {} -D -e -f {}",
+            at("passwd"),
+            testkit::unpacked::sshd().ok_or("no sshd")?.display(),
+            at("sshd_config"),
+        );
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &machines.wire.near, "sh", "-c", &script]).stdin(Stdio::null());
+        let log = File::create(machines.log())?;
+        machines.link = Link::Sshd(command.stdout(Stdio::null()).stderr(log).spawn()?);
+        waited_for("an sshd that listens", || {
+            Ok(std::fs::read_to_string(machines.log())?.contains("Server listening").then_some(()))
+        })?;
         Ok(machines)
     }
 
     /// Two machines that are connected through TCP with a token.
     fn by_tcp(name: &str) -> Result<Self, Failed> {
         let mut machines = Self::new(name)?;
-        machines.write_token("token", &"0123456789abcdef".repeat(4), 0o600)?;
-        let mut listener = machines.listen("token").stderr(Stdio::piped()).spawn()?;
+        machines.start_listener()?;
+        Ok(machines)
+    }
+
+    fn start_listener(&mut self) -> Result<(), Failed> {
+        self.write("token", &"0123456789abcdef".repeat(4), 0o600)?;
+        let mut listener = self.listen("token").stderr(Stdio::piped()).spawn()?;
         let mut stderr = BufReader::new(listener.stderr.take().ok_or("no standard error")?);
         let mut said = String::new();
         stderr.read_line(&mut said)?;
         assert!(said.contains("Waiting for clients"), "{said}");
         // Copies its further output to a file.
-        let log = File::create(machines.log())?;
+        let log = File::create(self.log())?;
         std::thread::spawn(move || std::io::copy(&mut stderr, &mut &log));
-        machines.listener = Some(listener);
-        Ok(machines)
+        self.link = Link::Listener(listener);
+        Ok(())
+    }
+
+    fn stop_listener(&mut self) {
+        if let Link::Sshd(child) | Link::Listener(child) = &mut self.link {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
     }
 
     fn log(&self) -> PathBuf {
         self.scratch.path("listener.log")
     }
 
-    fn write_token(&self, name: &str, token: &str, mode: u32) -> Result<(), Failed> {
+    fn write(&self, name: &str, content: &str, mode: u32) -> Result<(), Failed> {
         let path = self.scratch.path(name);
-        std::fs::write(&path, token)?;
+        std::fs::write(&path, content)?;
         Ok(std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))?)
     }
 
-    /// `netpolicy bench serve --listen` on the server. `ip` execs it, so its child is the connection's process.
+    /// `netpolicy bench serve --listen` on the server, whose boot id is that of the file `boot_id`, if there is one.
+    /// `ip` and the shell exec it, so its child is the connection's process.
     fn listen(&self, token: &str) -> Command {
+        const SERVE: &str = "if [ -e \"$1\" ]; then mount --bind \"$1\" /proc/sys/kernel/random/boot_id; fi; shift; exec \"$@\"";
         let mut command = Command::new("ip");
         let cpu = last_cpu().map_or("0".to_owned(), |cpu| cpu.to_string());
-        command.args(["netns", "exec", &self.wire.near, "taskset", "-c", &cpu, netpolicy(), "--state-dir"]);
+        command
+            .args(["netns", "exec", &self.wire.near, "sh", "-c", SERVE, "sh"])
+            .arg(self.scratch.path("boot_id"));
+        command.args(["taskset", "-c", &cpu, netpolicy(), "--state-dir"]);
         command.arg(self.scratch.path("state")).args(["bench", "serve", "--listen", LISTENS, "--token"]);
         command.arg(self.scratch.path(token)).stdin(Stdio::null()).stdout(Stdio::null());
         command
@@ -171,37 +289,59 @@ impl Machines {
         self.scratch.path("ssh")
     }
 
-    /// The process that serves the client.
+    /// The process on the server's machine that serves the client.
     fn serving(&self) -> Result<Option<rustix::process::Pid>, Failed> {
-        let file = match &self.listener {
-            Some(listener) => format!("/proc/{0}/task/{0}/children", listener.id()).into(),
-            None => self.scratch.path("server.pid"),
-        };
-        // The server that a client starts writes its pid a moment later.
+        match &self.link {
+            Link::Listener(_) => self.connection(),
+            // The server that a client starts writes its pid a moment later.
+            Link::Script | Link::Sshd(_) => Self::pid_in(&self.scratch.path("server.pid")),
+        }
+    }
+
+    /// The process that the listener has started for the connection.
+    fn connection(&self) -> Result<Option<rustix::process::Pid>, Failed> {
+        let listener = self.link.listener().ok_or("there is no listener")?.id();
+        Self::pid_in(&PathBuf::from(format!("/proc/{listener}/task/{listener}/children")))
+    }
+
+    fn pid_in(file: &Path) -> Result<Option<rustix::process::Pid>, Failed> {
         let text = std::fs::read_to_string(file).unwrap_or_default();
-        Ok(text
-            .split_whitespace()
-            .next()
-            .and_then(|pid| pid.parse().ok())
-            .and_then(rustix::process::Pid::from_raw))
+        let first = text.split_whitespace().next().and_then(|pid| pid.parse().ok());
+        Ok(first.and_then(rustix::process::Pid::from_raw))
     }
 
     /// Runs a command on the client's machine.
     fn on_client(&self, words: &str) -> Command {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.wire.far, "taskset", "-c", "0", netpolicy()]);
-        command.args(words.split(' ')).env(SSH, self.ssh()).stdin(Stdio::null());
+        let ssh = match self.link {
+            Link::Script | Link::Listener(_) => self.ssh().display().to_string(),
+            // The server's machine has a new key in each test.
+            Link::Sshd(_) => format!(
+                "ssh -F none -q -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -p {SSHD_PORT} -i {}",
+                self.scratch.path("user").display()
+            ),
+        };
+        command.args(words.split(' ')).env(SSH, ssh).stdin(Stdio::null());
         command
     }
 
     /// `netpolicy` on the client.
     fn client(&self, words: &str) -> Command {
         let mut command = self.on_client(words);
-        if self.listener.is_some() {
-            command.args(["--server", LISTENS, "--token"]).arg(self.scratch.path("token"));
-        } else {
-            command.args(["--server", &format!("ssh:{}", self.wire.near), "--server-address", "192.0.2.1"]);
-        }
+        match self.link {
+            Link::Script => {
+                command.args(["--server", &format!("ssh:{}", self.wire.near)]);
+                command.args(["--server-address", "192.0.2.1"])
+            }
+            Link::Sshd(_) => {
+                command.args(["--server", "ssh:root@192.0.2.1", "--server-program"]);
+                command.arg(self.scratch.path("server"))
+            }
+            Link::Listener(_) => {
+                command.args(["--server", LISTENS, "--token"]).arg(self.scratch.path("token"))
+            }
+        };
         command
     }
 
@@ -217,22 +357,35 @@ impl Machines {
     }
 
     /// The settings of the server's device.
-    fn settings(&self) -> Result<BTreeMap<u32, String>, Failed> {
-        Self::settings_of(&self.wire.near0()?)
+    fn settings(&self) -> Result<Settings, Failed> {
+        Ok(Self::settings_of(&self.wire.near0()?))
     }
 
     /// The settings of the client's device.
-    fn client_settings(&self) -> Result<BTreeMap<u32, String>, Failed> {
+    fn client_settings(&self) -> Result<Settings, Failed> {
         let host = linux::observe(&linux::Netns::named(&self.wire.far)?, &linux::Processes::None)?;
-        Self::settings_of(host.device_named("far0").ok_or("far0 was not observed")?)
+        Ok(Self::settings_of(host.device_named("far0").ok_or("far0 was not observed")?))
     }
 
-    fn settings_of(device: &model::host::Device) -> Result<BTreeMap<u32, String>, Failed> {
-        let of = |napi: &model::host::Napi| {
+    /// The settings of both devices.
+    fn settings_of_both(&self) -> Result<[Settings; 2], Failed> {
+        Ok([self.settings()?, self.client_settings()?])
+    }
+
+    fn settings_of(device: &model::host::Device) -> Settings {
+        let of_napi = |napi: &model::host::Napi| {
             let (defer, flush) = (napi.defer_hard_irqs, napi.gro_flush_timeout);
             format!("{defer:?} {flush:?} {:?} {:?}", napi.irq_suspend_timeout, napi.threaded)
         };
-        Ok(device.napis.iter().map(|napi| (napi.id.0, of(napi))).collect())
+        let napis = device.napis.iter().map(|napi| (format!("napi {}", napi.id.0), of_napi(napi)));
+        let rx = device.rx_queues.iter().map(|queue| {
+            (format!("{}", queue.id.index), format!("{} {:?}", queue.rps_cpus, queue.rps_flow_cnt))
+        });
+        let tx = device
+            .tx_queues
+            .iter()
+            .map(|queue| (format!("tx {}", queue.index), format!("{} {:?}", queue.xps_cpus, queue.xps_rxqs)));
+        napis.chain(rx).chain(tx).collect()
     }
 
     /// The processes in the server's namespace.
@@ -243,8 +396,9 @@ impl Machines {
             let name = entry?.file_name();
             let Some(pid) = name.to_str().and_then(|name| name.parse().ok()) else { continue };
             let netns = std::fs::metadata(format!("/proc/{pid}/ns/net"));
-            let is_listener = self.listener.as_ref().is_some_and(|listener| listener.id() == pid);
-            if netns.is_ok_and(|netns| netns.ino() == own) && !is_listener {
+            let is_listener = self.link.listener().is_some_and(|listener| listener.id() == pid);
+            let is_own = is_listener || self.own.contains(&pid);
+            if netns.is_ok_and(|netns| netns.ino() == own) && !is_own {
                 found.push(Pid(pid));
             }
         }
@@ -252,7 +406,7 @@ impl Machines {
     }
 
     /// Waits until nothing is left of a bench, and compares the server's machine with its earlier state.
-    fn is_as(&self, before: &BTreeMap<u32, String>, within: Duration) -> Result<(), Failed> {
+    fn is_as(&self, before: &Settings, within: Duration) -> Result<(), Failed> {
         let begun = Instant::now();
         loop {
             let (settings, processes) = (self.settings()?, self.processes()?);
@@ -272,7 +426,10 @@ impl Machines {
         let history = run(&format!("{} --state-dir {} -o json history", netpolicy(), state.display()))?;
         let history: Value = serde_json::from_str(&history)?;
         let transactions = history["data"]["transactions"].as_array().ok_or("no list")?;
-        let live: Vec<_> = transactions.iter().filter(|one| one["standing"] != "rolled-back").collect();
+        let live: Vec<_> = transactions
+            .iter()
+            .filter(|one| !matches!(one["standing"].as_str(), Some("rolled-back" | "rebooted")))
+            .collect();
         assert!(live.is_empty(), "{live:?}");
         Ok(())
     }
@@ -363,7 +520,7 @@ fn by_tcp() -> Result<(), Failed> {
     assert_eq!(results.machines.len(), 2);
     assert!(results.evidence.len() == 2 && results.evidence.iter().all(|run| run.requests.answered > 0));
     // A second client is refused by name while the first one measures.
-    let mut first = machines.client(LONG).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
+    let mut first = machines.client(&long()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
     let begun = Instant::now();
     while machines.settings()? == before && begun.elapsed() < Duration::from_secs(30) {
         std::thread::sleep(Duration::from_millis(10));
@@ -379,12 +536,12 @@ fn by_tcp() -> Result<(), Failed> {
     );
     machines.is_as(&before, Duration::from_secs(30))?;
     // When the listener exits, it ends the client's bench and restores the host first.
-    let mut client = machines.client(LONG).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
+    let mut client = machines.client(&long()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
     let begun = Instant::now();
     while machines.settings()? == before && begun.elapsed() < Duration::from_secs(30) {
         std::thread::sleep(Duration::from_millis(10));
     }
-    let listener = machines.listener.as_ref().ok_or("no listener")?.id();
+    let listener = machines.link.listener().ok_or("no listener")?.id();
     let listener = i32::try_from(listener).ok().and_then(rustix::process::Pid::from_raw).ok_or("no pid")?;
     kill_process(listener, Signal::TERM)?;
     assert!(!client.wait()?.success());
@@ -411,8 +568,8 @@ fn stranger(machines: &Machines, bytes: &[u8]) -> Result<String, Failed> {
 fn strangers() -> Result<(), Failed> {
     let machines = Machines::by_tcp("machines-strangers")?;
     let before = machines.settings()?;
-    machines.write_token("other", &"f".repeat(64), 0o600)?;
-    machines.write_token("open", &"f".repeat(64), 0o644)?;
+    machines.write("other", &"f".repeat(64), 0o600)?;
+    machines.write("open", &"f".repeat(64), 0o644)?;
     let ask = |words: &str| -> Result<(Option<i32>, String), Failed> {
         let words = words.replace("DIR", &machines.scratch.path("").display().to_string());
         let output = machines.on_client(&format!("bench memcached --short {words}")).output()?;
@@ -614,11 +771,7 @@ fn policies_for_service() -> Result<(), Failed> {
 }
 
 /// Waits until the client's device has different settings, or the client has exited.
-fn changed(
-    machines: &Machines,
-    client: &mut Child,
-    before: &BTreeMap<u32, String>,
-) -> Result<BTreeMap<u32, String>, Failed> {
+fn changed(machines: &Machines, client: &mut Child, before: &Settings) -> Result<Settings, Failed> {
     while client.try_wait()?.is_none() {
         let now = machines.client_settings()?;
         if now != *before {
@@ -648,30 +801,6 @@ fn both_sides() -> Result<(), Failed> {
         assert!(document.to_string().contains("to which the configuration is applied, too"), "{document}");
         assert_eq!(machines.client_settings()?, own_before);
         machines.is_as(&before, Duration::from_secs(10))?;
-    }
-    Ok(())
-}
-
-fn both_killed() -> Result<(), Failed> {
-    let machines = Machines::new("machines-both-killed")?;
-    run(&format!("ip netns exec {} ethtool -K far0 gro on", machines.wire.far))?;
-    let (before, own_before) = (machines.settings()?, machines.client_settings()?);
-    let mut chance = Chance::stream(std::process::id().into(), &[1]);
-    for _ in 0..KILLS {
-        let mut client = machines.client(&format!(
-            "--state-dir {} {LONG} --both-sides",
-            machines.scratch.path("client").display()
-        ));
-        let mut client = client.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
-        let during = changed(&machines, &mut client, &own_before);
-        std::thread::sleep(Duration::from_millis(chance.bits() % 700));
-        client.kill()?;
-        client.wait()?;
-        during?;
-        waited_for("the former state of the client's device", || {
-            Ok((machines.client_settings()? == own_before).then_some(()))
-        })?;
-        machines.is_as(&before, Duration::from_secs(30))?;
     }
     Ok(())
 }
@@ -798,40 +927,229 @@ fn unsupported() -> Result<(), Failed> {
     Ok(())
 }
 
-/// A bench with many short runs.
-const LONG: &str = "bench memcached --mode suspend20 --rate 1K --seconds 300ms --warmup 20ms --repeats 200 --keys 100 --uncounted";
+/// memcached; [`RUNS`] make it long.
+const MEMCACHED: &str = "memcached --mode suspend20 --rate 1K --keys 100";
 
-/// Kills either side at random moments.
-fn killed(side: Side, machines: fn(&str) -> Result<Machines, Failed>) -> Result<(), Failed> {
-    let kills = std::env::var(KILLS_VARIABLE).ok().and_then(|kills| kills.parse().ok()).unwrap_or(KILLS);
-    let machines = machines("machines-killed")?;
-    let before = machines.settings()?;
+/// Every bench: its name in a test, and its options.
+const BENCHES: [(&str, &str); 10] = [
+    ("memcached", MEMCACHED),
+    ("an_idle_memcached", "memcached --mode suspend20 --rate 0 --keys 100"),
+    ("tcp_rr", "tcp-rr --mode suspend20 --rate 500 --flows 2"),
+    ("tcp_stream", "tcp-stream --mode threaded --flows 1"),
+    ("udp_rr", "udp-rr --mode suspend20 --rate 500 --flows 2"),
+    ("udp_stream", "udp-stream --mode threaded --flows 1"),
+    (
+        "threaded",
+        "threaded --mode threaded+pinned,threaded@0+fifo --size 1 --rate 500 --flows 4 --background 1",
+    ),
+    ("storage", "storage --mode threaded --op 4K --rate 50 --flows 2 --span 1M"),
+    ("policies", "policies --policy manual,mix --delivery suspend200 --meant-for 1 --at-once 2 --mix 1:1"),
+    (
+        "policies_for_a_service",
+        "policies --policy cpu --delivery suspend200 --service memcached --port 11211 --protocol memcached --rate 1K --connections 4",
+    ),
+];
+
+/// Many runs that are long enough to be killed while settings are in force.
+const RUNS: &str = "--seconds 1s --warmup 20ms --repeats 200";
+
+/// memcached with many runs.
+fn long() -> String {
+    format!("bench {MEMCACHED} {RUNS}")
+}
+
+/// What is killed.
+#[derive(Clone, Copy, Debug)]
+enum Victim {
+    Client,
+    /// sshd's process for the connection.
+    Connection,
+    Server,
+}
+
+impl Victim {
+    const ENDS: [Self; 2] = [Self::Client, Self::Server];
+}
+
+/// Kills each of these at random moments while a bench runs.
+fn killed(bench: &str, victims: &[Victim], kills: u32, machines: &mut Machines) -> Result<(), Failed> {
+    let mut service = if bench.contains("--service") { Some(service(machines)?) } else { None };
+    machines.own.extend(service.as_ref().map(Child::id));
+    let before = machines.settings_of_both()?;
     let mut chance = Chance::stream(std::process::id().into(), &[]);
-    let mut in_force = 0;
-    for kill in 0..kills {
-        let mut command = machines.client(LONG);
-        let mut client = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
-        std::thread::sleep(Duration::from_millis(300 + chance.bits() % 1_700));
-        in_force += u32::from(machines.settings()? != before);
-        match side {
-            Side::Client => client.kill()?,
-            Side::Server => {
-                // On a busy machine a client takes a moment to connect.
-                waited_for("a process that serves the client", || {
-                    // A process that has just ended is not the one to kill.
-                    Ok(machines.serving()?.filter(|serving| kill_process(*serving, Signal::KILL).is_ok()))
-                })?;
+    let mut killed = || -> Result<(), Failed> {
+        for victim in victims {
+            let mut in_force = 0;
+            for kill in 0..kills {
+                // Every second kill waits for settings, which a busy machine may have late.
+                let was = kill_once(bench, *victim, kill % 2 == 1, &mut chance, &before, machines);
+                in_force += u32::from(was.map_err(|error| format!("{victim:?}, kill {kill}: {error:?}"))?);
+            }
+            if kills > KILLS {
+                let words = format!(
+                    "{bench}: {victim:?}: {kills} kills, {in_force} of them while settings were in force\n"
+                );
+                std::io::stderr().write_all(words.as_bytes())?;
             }
         }
-        let status = client.wait()?;
-        assert!(!status.success(), "kill {kill}: {status}");
-        machines
-            .is_as(&before, Duration::from_secs(30))
-            .map_err(|error| format!("kill {kill}: {error:?}"))?;
+        Ok(())
+    };
+    let killed = killed();
+    if let Some(service) = &mut service {
+        let ended = service.try_wait()?;
+        service.kill()?;
+        service.wait()?;
+        assert!(ended.is_none(), "the service: {ended:?}");
     }
-    if kills > KILLS {
-        let words = format!("{side}: {kills} kills, {in_force} of them while settings were in force\n");
-        std::io::stderr().write_all(words.as_bytes())?;
+    killed
+}
+
+/// Kills one of them, immediately or `once_in_force` after settings are. Returns whether settings were in force.
+fn kill_once(
+    bench: &str,
+    victim: Victim,
+    once_in_force: bool,
+    chance: &mut Chance,
+    before: &[Settings; 2],
+    machines: &Machines,
+) -> Result<bool, Failed> {
+    // The pid of an earlier server may be another process's by now.
+    let _ = std::fs::remove_file(machines.scratch.path("server.pid"));
+    let state = machines.scratch.path("client");
+    let mut command = machines.client(&format!("--state-dir {} bench {bench} {RUNS}", state.display()));
+    let mut client = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn()?;
+    let begun = Instant::now();
+    let (at_least, range) = if once_in_force { (0, 800) } else { (300, 1_700) };
+    while once_in_force
+        && machines.settings_of_both()? == *before
+        && client.try_wait()?.is_none()
+        && begun.elapsed() < Duration::from_secs(20)
+    {}
+    std::thread::sleep(Duration::from_millis(at_least + chance.bits() % range));
+    let in_force = machines.settings_of_both()? != *before;
+    let kill = |find: &dyn Fn() -> Result<Option<rustix::process::Pid>, Failed>| {
+        // On a busy machine a client takes a moment to connect.
+        waited_for("a process that serves the client", || {
+            // One that has just ended is not the one to kill.
+            Ok(find()?.filter(|found| kill_process(*found, Signal::KILL).is_ok()))
+        })
+    };
+    match victim {
+        Victim::Client => client.kill()?,
+        Victim::Connection => drop(kill(&|| machines.connection())?),
+        Victim::Server => drop(kill(&|| machines.serving())?),
+    }
+    let output = client.wait_with_output()?;
+    let (status, said) = (output.status, text(&output.stderr));
+    let is_named = matches!(victim, Victim::Client) || said.contains("is lost") && status.code() == Some(1);
+    assert!(!status.success() && is_named, "{status}: {said}");
+    waited_for("the former state of the client's device", || {
+        Ok((machines.client_settings()? == before[1]).then_some(()))
+    })?;
+    machines.is_as(&before[0], Duration::from_secs(30)).map_err(|error| format!("{error:?}; {said}"))?;
+    Ok(in_force)
+}
+
+/// The parameter that selects what polls threaded NAPIs, in a kernel for tests.
+const WORKQUEUE: &str = "/sys/module/napi/parameters/workqueue";
+
+fn workqueue() -> Result<(), Failed> {
+    let mut machines = Machines::new("machines-workqueue")?;
+    let before = machines.settings()?;
+    let parameter = || Ok::<_, Failed>(std::fs::read_to_string(WORKQUEUE)?.trim().to_owned());
+    let was = parameter()?;
+    let mut client = machines.client(
+        "-o json bench threaded --mode softirq,workqueue,workqueue+bound --size 1 --flows 4 --rate 200 --repeats 1 \
+         --seconds 2s --warmup 100ms --uncounted",
+    );
+    let client = client.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+    waited_for("a workqueue that polls", || Ok((parameter()? != was).then_some(())))?;
+    let output = client.wait_with_output()?;
+    machines.is_as(&before, Duration::from_secs(60))?;
+    assert_eq!(parameter()?, was);
+    let grid = grid(&output)?;
+    let runs: Vec<_> = grid.variants.iter().flat_map(|variant| &variant.results.evidence).collect();
+    assert!(runs.len() == 3 && runs.iter().all(|run| run.requests.answered > 0), "{}", text(&output.stderr));
+    let bench = "threaded --mode workqueue,workqueue+bound --size 1 --rate 200 --flows 4";
+    killed(bench, &Victim::ENDS, kills(KILLS), &mut machines)?;
+    waited_for("the former value of the parameter", || Ok((parameter()? == was).then_some(())))
+}
+
+/// Starts a bench with many runs, and waits until its settings are in force.
+fn in_force(machines: &Machines, before: &Settings) -> Result<Child, Failed> {
+    let client = machines.client(&long()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+    waited_for("settings in force", || Ok((machines.settings()? != *before).then_some(())))?;
+    Ok(client)
+}
+
+/// The server's machine stops without a word, and comes back with the settings of its start.
+fn rebooted() -> Result<(), Failed> {
+    let mut machines = Machines::new("machines-rebooted")?;
+    machines.write("boot_id", "5c5ea7c1-0f8e-4a6e-9d57-0f6d6f3a2b1c\n", 0o600)?;
+    machines.start_listener()?;
+    let client = in_force(&machines, &machines.settings()?)?;
+    machines.wire.in_near("ip link set near0 down")?;
+    machines.stop_listener();
+    for pid in machines.processes()? {
+        let pid = i32::try_from(pid.0).ok().and_then(rustix::process::Pid::from_raw).ok_or("no pid")?;
+        let _ = kill_process(pid, Signal::KILL);
+    }
+    let stopped = Instant::now();
+    let output = client.wait_with_output()?;
+    let said = text(&output.stderr);
+    assert!(
+        output.status.code() == Some(1) && said.contains("192.0.2.1:7100 is lost"),
+        "{:?}: {said}",
+        output.status
+    );
+    assert!(stopped.elapsed() < Duration::from_secs(60), "{:?}", stopped.elapsed());
+    run(&format!("ip -n {} link del near0", machines.wire.near))?;
+    machines.wire.connect(2)?;
+    std::fs::remove_file(machines.scratch.path("boot_id"))?;
+    machines.start_listener()?;
+    let before = machines.settings()?;
+    let output = machines.output(
+        "-o json bench memcached --mode base,suspend200 --rate 1K --seconds 300ms --warmup 50ms --repeats 1 --keys 100",
+    )?;
+    machines.is_as(&before, Duration::from_secs(10))?;
+    let results: Results = serde_json::from_value(data(&output)?)?;
+    assert_eq!(results.evidence.len(), 2, "{}", text(&output.stderr));
+    Ok(())
+}
+
+fn removed() -> Result<(), Failed> {
+    let machines = Machines::new("machines-removed")?;
+    let client = in_force(&machines, &machines.settings()?)?;
+    // Both ends of a veth go away together.
+    machines.wire.in_near("ip link del near0")?;
+    let output = client.wait_with_output()?;
+    let said = text(&output.stderr);
+    let names_both = ["near0", "far0"].iter().all(|end| said.contains(&format!("{end} no longer exists")));
+    let is_restored = said.trim_end().ends_with("The host was restored.");
+    assert!(output.status.code() == Some(1) && names_both && is_restored, "{:?}: {said}", output.status);
+    machines.wire.connect(2)?;
+    machines.is_as(&machines.settings()?, Duration::from_secs(10))
+}
+
+fn lacking() -> Result<(), Failed> {
+    let machines = Machines::new("machines-lacking")?;
+    machines.wire.in_near("ethtool -K near0 gro off")?;
+    let before = machines.settings()?;
+    const WHY: &str = "has no NAPI to configure: a veth has NAPIs only with GRO or XDP";
+    for (bench, code) in [
+        ("memcached --mode base,suspend200 --rate 500 --keys 100", 0),
+        ("memcached --mode suspend200 --rate 500 --keys 100", 6),
+        ("threaded --mode softirq,threaded --size 1 --flows 2 --rate 500", 0),
+        ("udp-rr --mode suspend200 --flows 2 --rate 500", 6),
+    ] {
+        let output = machines.output(&format!("bench {bench} --seconds 300ms --warmup 50ms --repeats 1"))?;
+        let said = text(&output.stderr) + &text(&output.stdout);
+        assert!(
+            output.status.code() == Some(code) && said.contains(WHY),
+            "{bench}: {:?}: {said}",
+            output.status
+        );
+        machines.is_as(&before, Duration::from_secs(10))?;
     }
     Ok(())
 }
@@ -840,7 +1158,7 @@ fn killed(side: Side, machines: fn(&str) -> Result<Machines, Failed>) -> Result<
 fn stopped() -> Result<(), Failed> {
     let machines = Machines::new("machines-stopped")?;
     let before = machines.settings()?;
-    let mut client = machines.client(LONG).stdout(Stdio::null()).stderr(Stdio::piped()).spawn()?;
+    let mut client = machines.client(&long()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn()?;
     let begun = Instant::now();
     while machines.settings()? == before {
         assert!(begun.elapsed() < Duration::from_secs(30), "nothing was applied");
@@ -861,7 +1179,7 @@ fn stopped() -> Result<(), Failed> {
 fn interrupted() -> Result<(), Failed> {
     let machines = Machines::new("machines-interrupted")?;
     let before = machines.settings()?;
-    let mut client = machines.client(LONG).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+    let mut client = machines.client(&long()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
     let mut stderr = BufReader::new(client.stderr.take().ok_or("no standard error")?);
     let mut said = String::new();
     stderr.read_line(&mut said)?;
