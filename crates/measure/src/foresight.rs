@@ -133,26 +133,9 @@ mod test {
     use model::Chance;
 
     use super::*;
-    use crate::live::Estimator;
 
     fn figures(p50: f64) -> Figures {
-        Figures {
-            seconds: 0.06,
-            requests: 120,
-            estimator: Estimator::Uniform,
-            p50: Some(p50),
-            p90: None,
-            p99: None,
-            cpu_service: None,
-            cpu_delivery: None,
-            cpu_measuring: None,
-            engaged: None,
-            oldest: None,
-            waits: None,
-            unit: None,
-            network: None,
-            run_delay: None,
-        }
+        Figures { p50: Some(p50), ..Figures::of_requests(0.06, 120) }
     }
 
     fn sight(within: f64) -> Sight {

@@ -737,26 +737,17 @@ const fn count(number: usize) -> f64 {
 #[cfg(test)]
 mod test {
     use super::*;
-    use crate::live::Estimator;
     use proptest::prelude::*;
 
     fn figures(p50: f64, p99: f64) -> Figures {
         Figures {
-            seconds: 1.0,
-            requests: 5_000,
-            estimator: Estimator::Uniform,
             p50: Some(p50),
             p90: Some(p50 * 2.0),
             p99: Some(p99),
             cpu_service: Some(10_000.0),
             cpu_delivery: Some(5_000.0),
-            cpu_measuring: None,
             engaged: Some(0.0),
-            oldest: None,
-            waits: None,
-            unit: None,
-            network: None,
-            run_delay: None,
+            ..Figures::of_requests(1.0, 5_000)
         }
     }
 

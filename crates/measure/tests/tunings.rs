@@ -7,7 +7,6 @@
 #![expect(clippy::print_stdout, reason = "it prints a table")]
 #![expect(clippy::disallowed_methods, reason = "the environment specifies how much to replay")]
 
-use measure::live::Estimator;
 use measure::live::series::requests_for;
 use measure::switchback::{Figures, Metric, Rule, Switchback};
 use measure::tuning::{Aim, FINALISTS, Tuner, TunerStep};
@@ -235,21 +234,12 @@ fn read(line: &str) -> Figures {
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a recorded count")]
     let requests = values[0].expect("a count of requests") as u64;
     Figures {
-        seconds: 1.0,
-        requests,
-        estimator: Estimator::Uniform,
         p50: values[1],
         p90: values[2],
         p99: values[3],
         cpu_service: values[4],
         cpu_delivery: values[5],
-        cpu_measuring: None,
-        engaged: None,
-        oldest: None,
-        waits: None,
-        unit: None,
-        network: None,
-        run_delay: None,
+        ..Figures::of_requests(1.0, requests)
     }
 }
 

@@ -91,28 +91,18 @@ const fn unit_of(metric: Metric) -> JudgedUnit {
 
 #[cfg(test)]
 mod test {
-    use measure::live::Estimator;
     use measure::switchback::{Figures, Rule};
 
     use super::*;
 
     fn figures(p50_us: f64) -> Figures {
         Figures {
-            seconds: 1.0,
-            requests: 5_000,
-            estimator: Estimator::Uniform,
             p50: Some(p50_us * 1e3),
             p90: Some(p50_us * 2e3),
-            p99: None,
             cpu_service: Some(10_000.0),
             cpu_delivery: Some(5_000.0),
-            cpu_measuring: None,
             engaged: Some(0.0),
-            oldest: None,
-            waits: None,
-            unit: None,
-            network: None,
-            run_delay: None,
+            ..Figures::of_requests(1.0, 5_000)
         }
     }
 

@@ -109,28 +109,18 @@ fn reverts_after(
 #[cfg(test)]
 mod test {
     use measure::foresight::{Foresight, Sight};
-    use measure::live::Estimator;
     use measure::switchback::Figures;
 
     use super::*;
 
     fn figures(p50: f64) -> Figures {
         Figures {
-            seconds: 1.0,
-            requests: 5_000,
-            estimator: Estimator::Uniform,
             p50: Some(p50),
             p90: Some(2.0 * p50),
-            p99: None,
             cpu_service: Some(1e4),
             cpu_delivery: Some(5e3),
-            cpu_measuring: None,
             engaged: Some(0.0),
-            oldest: None,
-            waits: None,
-            unit: None,
-            network: None,
-            run_delay: None,
+            ..Figures::of_requests(1.0, 5_000)
         }
     }
 

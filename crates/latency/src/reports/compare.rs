@@ -462,21 +462,13 @@ mod test {
         let figures = |p50: f64, nth: u32| {
             let p50 = p50 * (1.0 + f64::from(nth % 7) / 1e3);
             Figures {
-                seconds: 0.1,
-                requests: 200,
-                estimator: measure::live::Estimator::Uniform,
                 p50: Some(p50),
                 p90: Some(2.0 * p50),
                 p99: Some(2e6),
                 cpu_service: Some(1e4),
                 cpu_delivery: Some(5e3),
-                cpu_measuring: None,
                 engaged: Some(0.0),
-                oldest: None,
-                waits: None,
-                unit: None,
-                network: None,
-                run_delay: None,
+                ..Figures::of_requests(0.1, 200)
             }
         };
         let rounds = (0..200_u32).map(|nth| crate::judge::RecordedRound {

@@ -86,6 +86,27 @@ impl Figures {
     /// The wait from which a request counts as stalled.
     pub const STALLED: Nanoseconds = Nanoseconds::from_millis(1_000);
 
+    /// Figures of a window in which only the requests were counted. Everything else is unknown.
+    pub const fn of_requests(seconds: f64, requests: u64) -> Self {
+        Self {
+            seconds,
+            requests,
+            estimator: Estimator::Uniform,
+            p50: None,
+            p90: None,
+            p99: None,
+            cpu_service: None,
+            cpu_delivery: None,
+            cpu_measuring: None,
+            engaged: None,
+            oldest: None,
+            waits: None,
+            unit: None,
+            network: None,
+            run_delay: None,
+        }
+    }
+
     /// The figures of a window, with the CPU time per request of the service and of packet delivery.
     pub fn of(window: &LiveWindow, cpu_service: Option<f64>, cpu_delivery: Option<f64>) -> Self {
         let mut series = Series::new();

@@ -272,21 +272,5 @@ impl ComparisonProgress for Witness<'_> {
 /// The figures of a window on the wire.
 fn on_wire(seen: &WireCounts, seconds: f64) -> Figures {
     let [p50, p90, p99] = percentiles_of(&seen.spans);
-    Figures {
-        seconds,
-        requests: seen.answered,
-        estimator: measure::live::Estimator::Uniform,
-        p50,
-        p90,
-        p99,
-        cpu_service: None,
-        cpu_delivery: None,
-        cpu_measuring: None,
-        engaged: None,
-        oldest: None,
-        waits: None,
-        unit: None,
-        network: None,
-        run_delay: None,
-    }
+    Figures { p50, p90, p99, ..Figures::of_requests(seconds, seen.answered) }
 }

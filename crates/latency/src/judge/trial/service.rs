@@ -397,21 +397,13 @@ mod test {
         let figures = |p50: f64, p90: f64, p99: f64, cpu: f64, nth: u32| {
             let near = 1.0 + f64::from(nth % 3) / 200.0;
             Figures {
-                requests: 5_000,
-                seconds: 1.0,
                 p50: Some(p50 * near),
                 p90: Some(p90 * near),
                 p99: Some(p99 * near),
                 cpu_service: Some(cpu * near),
                 cpu_delivery: Some(0.0),
-                cpu_measuring: None,
-                engaged: None,
-                oldest: None,
-                waits: None,
-                unit: None,
-                network: None,
-                run_delay: None,
                 estimator: measure::live::Estimator::Residence,
+                ..Figures::of_requests(1.0, 5_000)
             }
         };
         let limits = vec![(Metric::P99, 0.15)];
