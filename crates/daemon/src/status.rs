@@ -18,7 +18,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::bell::{Bell, lock};
-use crate::sessions::HoldBack;
+use crate::sessions::{HoldBack, SessionKind};
 
 /// The maximum number of queued requests; further ones are refused.
 pub const REQUESTS_MAX: usize = 256;
@@ -50,9 +50,52 @@ pub struct Status {
     pub reactions: BTreeMap<EventKind, Reaction>,
     /// The CPUs that poll without traffic.
     pub polling: Polling,
+    /// The sessions of the API.
+    pub sessions: SessionsStatus,
     /// The latest verdicts since the daemon started on changes that were judged on the traffic of services:
     /// newest first, at most [`VERDICTS_MAX`].
     pub verdicts: Vec<Judgement>,
+}
+
+/// The sessions of the API.
+#[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize)]
+pub struct SessionsStatus {
+    /// The running sessions, by number.
+    pub running: Vec<RunningSession>,
+    /// How many sessions have ended since the daemon started, by outcome.
+    pub ended: BTreeMap<SessionOutcome, u64>,
+}
+
+/// A running session of the API.
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
+pub struct RunningSession {
+    /// Its number, for `Cancel`.
+    pub id: u64,
+    /// What it does. While it changes settings, the daemon changes none.
+    pub kind: SessionKind,
+    /// The client: `uid 0 (pid 812)`.
+    pub client: String,
+    /// When it began, in microseconds since 1970-01-01 00:00 UTC.
+    pub since_unix_micros: u64,
+}
+
+/// How a session ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, JsonSchema, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum SessionOutcome {
+    /// Its command ended by itself and did not fail.
+    Completed,
+    /// Its command failed, or could not be started.
+    Failed,
+    /// `Cancel` was called, or the client disconnected, or the daemon exits.
+    Cancelled,
+    /// It exceeded its time.
+    TimedOut,
+}
+
+impl SessionOutcome {
+    /// All outcomes.
+    pub const ALL: [Self; 4] = [Self::Completed, Self::Failed, Self::Cancelled, Self::TimedOut];
 }
 
 /// The maximum number of verdicts in the status. The journal has all of them.

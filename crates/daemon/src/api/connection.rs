@@ -379,7 +379,7 @@ impl Connection {
             let own = |target: &str| process_of(target).is_some_and(|pid| owner(pid) == Some(self.peer.uid));
             let requests: Vec<_> = status.requests.iter().filter(|r| own(&r.target)).collect();
             fields.insert("requests".to_owned(), serde_json::to_value(requests).unwrap_or_default());
-            for hidden in ["policy", "counters", "polling", "netns"] {
+            for hidden in ["policy", "counters", "polling", "netns", "sessions"] {
                 fields.insert(hidden.to_owned(), Value::Null);
             }
             for hidden in ["findings", "event_sources", "verdicts"] {

@@ -14,7 +14,8 @@ use model::{Nanoseconds, ProofInterval, Ruling};
 
 use super::connection_stats::Tally;
 use crate::Status;
-use crate::status::{DaemonPhase, REACTION_MICROS, RequestStatus};
+use crate::sessions::SessionKind;
+use crate::status::{DaemonPhase, REACTION_MICROS, RequestStatus, SessionOutcome};
 
 /// The maximum number of requests with separate samples; the others are counted together.
 const REQUESTS_SHOWN_MAX: usize = 256;
@@ -62,6 +63,7 @@ pub fn open_metrics(status: &Status, services: &[Measured], tally: Tally) -> Str
     page.proofs(status);
     page.expected(status);
     page.response_times(status, services);
+    page.sessions(status);
     page.api(tally);
     page.text.push_str("# EOF\n");
     page.text
@@ -469,6 +471,21 @@ impl Page {
         }
     }
 
+    fn sessions(&mut self, status: &Status) {
+        let name = "netpolicy_sessions";
+        self.family(name, "gauge", "", "Running sessions of the API, by kind.");
+        for kind in SessionKind::ALL {
+            let running = status.sessions.running.iter().filter(|session| session.kind == kind).count();
+            self.sample(name, &[("kind", &kind.as_str().to_ascii_lowercase())], running);
+        }
+        let name = "netpolicy_sessions_ended";
+        self.family(name, "counter", "", "Ended sessions of the API, by outcome.");
+        for outcome in SessionOutcome::ALL {
+            let ended = status.sessions.ended.get(&outcome).copied().unwrap_or(0);
+            self.sample(&format!("{name}_total"), &[("outcome", &word(outcome))], ended);
+        }
+    }
+
     fn api(&mut self, tally: Tally) {
         for (name, help, value) in [
             ("netpolicy_api_connections", "Accepted connections.", tally.accepted),
@@ -556,7 +573,7 @@ mod test {
     use model::live::{LivePart, LiveSpans, LiveWindow};
 
     use super::*;
-    use crate::status::{EventKind, Instance, Reaction, RequestExtent};
+    use crate::status::{EventKind, Instance, Reaction, RequestExtent, RunningSession};
 
     fn status() -> Status {
         let request = |target: &str| RequestStatus {
@@ -590,6 +607,10 @@ mod test {
         status.counters.events.insert(EventKind::Exec, 7);
         status.counters.searches.rolled_back = 2;
         status.counters.verdicts.insert(Ruling::BeyondLimit, 2);
+        let client = "uid 0 (pid 812)".to_owned();
+        let tuning = RunningSession { id: 3, kind: SessionKind::Tune, client, since_unix_micros: 1 };
+        status.sessions.running.push(tuning);
+        status.sessions.ended.insert(SessionOutcome::TimedOut, 1);
         status
     }
 
@@ -641,6 +662,9 @@ mod test {
             "netpolicy_reaction_seconds_sum{kind=\"exec\"} 2.000150",
             "netpolicy_start_time_seconds 1795233900.000050",
             "netpolicy_api_denied_total 3",
+            "netpolicy_sessions{kind=\"tune\"} 1",
+            "netpolicy_sessions{kind=\"watch\"} 0",
+            "netpolicy_sessions_ended_total{outcome=\"timed-out\"} 1",
             "netpolicy_verdicts_total{ruling=\"beyond-limit\"} 2",
             "netpolicy_verdicts_total{ruling=\"kept\"} 0",
             "netpolicy_live_response_seconds_bucket{target=\"service memcached\",le=\"0.000008192\"} 0",

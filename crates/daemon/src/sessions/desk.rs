@@ -3,6 +3,9 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use schemars::JsonSchema;
+use serde::Serialize;
+
 /// The maximum number of sessions: each has a process with its own BPF programs.
 pub const SESSIONS_MAX: usize = 8;
 
@@ -10,7 +13,7 @@ pub const SESSIONS_MAX: usize = 8;
 pub const SESSIONS_PER_USER_MAX: usize = 4;
 
 /// What a session does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 pub enum SessionKind {
     /// Measures a service. Changes nothing.
     Watch,
@@ -23,6 +26,9 @@ pub enum SessionKind {
 }
 
 impl SessionKind {
+    /// All kinds.
+    pub const ALL: [Self; 4] = [Self::Watch, Self::Compare, Self::Tune, Self::Try];
+
     /// Whether the session changes settings. Only one such session may run at a time, because two would
     /// measure each other's settings.
     pub const fn changes_settings(self) -> bool {

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Map, Value};
+use session::clock;
 
 use super::child::{SessionEnd, SessionProgram, end_of};
 use super::desk::{OpenSession, Refusal, SessionDesk};
@@ -20,7 +21,7 @@ use super::hold::SessionHold;
 use super::params::SessionCall;
 use crate::api::method::VarlinkError;
 use crate::bell::{Bell, lock};
-use crate::status::Shared;
+use crate::status::{RunningSession, SessionOutcome, Shared};
 use crate::{Answer, ApiRequest};
 
 /// How long a session waits for the daemon to stop changing settings. A turn of the daemon may take seconds
@@ -142,21 +143,31 @@ impl Sessions {
             state.cancels.insert(id, Arc::clone(&cancel));
             id
         };
+        let since_unix_micros = clock::now().unix_micros;
+        let begun = RunningSession { id, kind: call.kind, client: caller.clone(), since_unix_micros };
+        self.0.shared.update(|status| status.sessions.running.push(begun));
         let (sessions, cancelled) = (self.clone(), Arc::clone(&cancel));
         let work = move || {
             // Dropping this ends the session, even if the thread panics, before the client's next call is
             // handled.
-            let place = Place { sessions: &sessions, id };
+            let mut place = Place { sessions: &sessions, id, outcome: SessionOutcome::Failed };
+            let deadline = Instant::now() + Duration::from_secs(call.seconds) + LATE_MAX;
             let ended = match sink(SessionEvent::Begun(id)) {
-                true => sessions.run(id, &call, &caller, &cancelled, &mut sink),
+                true => sessions.run((id, &call, &caller), deadline, &cancelled, &mut sink),
                 false => Err(cancelled_early()),
+            };
+            place.outcome = match &ended {
+                _ if cancelled.is_cancelled() => SessionOutcome::Cancelled,
+                _ if Instant::now() >= deadline => SessionOutcome::TimedOut,
+                Ok(_) => SessionOutcome::Completed,
+                Err(_) => SessionOutcome::Failed,
             };
             drop(place);
             sink(SessionEvent::Ended(ended));
         };
         let thread = std::thread::Builder::new().name(format!("session {id}"));
         if let Err(error) = thread.spawn(work) {
-            self.forget(id);
+            self.forget(id, SessionOutcome::Failed);
             return Err(VarlinkError::busy(error.to_string()));
         }
         Ok(SessionHandle(cancel))
@@ -194,18 +205,23 @@ impl Sessions {
         }
     }
 
-    fn forget(&self, id: u64) {
-        let mut state = lock(&self.0.state);
-        state.desk.end(id);
-        state.cancels.remove(&id);
-        self.0.ended.notify_all();
+    fn forget(&self, id: u64, outcome: SessionOutcome) {
+        {
+            let mut state = lock(&self.0.state);
+            state.desk.end(id);
+            state.cancels.remove(&id);
+            self.0.ended.notify_all();
+        }
+        self.0.shared.update(|status| {
+            status.sessions.running.retain(|session| session.id != id);
+            *status.sessions.ended.entry(outcome).or_insert(0) += 1;
+        });
     }
 
     fn run(
         &self,
-        id: u64,
-        call: &SessionCall,
-        caller: &str,
+        (id, call, caller): (u64, &SessionCall, &str),
+        deadline: Instant,
         cancel: &Cancel,
         sink: &mut SessionSink,
     ) -> Result<SessionEnd, VarlinkError> {
@@ -222,7 +238,7 @@ impl Sessions {
                 VarlinkError::refused(fault.exit.code(), fault.cause.to_string(), fault.hint)
             })?;
         Running { child, output: Some(output), cancel, sink, end: None, notes: Vec::new() }
-            .until_end(Instant::now() + Duration::from_secs(call.seconds) + LATE_MAX)
+            .until_end(deadline)
     }
 
     /// Makes the daemon change no settings, and waits until it does not.
@@ -252,11 +268,12 @@ impl Sessions {
 struct Place<'a> {
     sessions: &'a Sessions,
     id: u64,
+    outcome: SessionOutcome,
 }
 
 impl Drop for Place<'_> {
     fn drop(&mut self) {
-        self.sessions.forget(self.id);
+        self.sessions.forget(self.id, self.outcome);
     }
 }
 

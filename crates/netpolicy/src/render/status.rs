@@ -29,7 +29,7 @@ struct Said {
 }
 
 /// Fields that are null for users who may not see everything.
-const HIDDEN: [&str; 4] = ["policy", "counters", "polling", "netns"];
+const HIDDEN: [&str; 5] = ["policy", "counters", "polling", "netns", "sessions"];
 
 impl JsonSchema for StatusReport {
     fn schema_name() -> std::borrow::Cow<'static, str> {
@@ -59,7 +59,23 @@ struct Shown {
     findings: Vec<model::Finding>,
     counters: Option<Counters>,
     #[serde(default)]
+    sessions: Option<Sessions>,
+    #[serde(default)]
     verdicts: Vec<model::Judgement>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+struct Sessions {
+    running: Vec<Running>,
+}
+
+/// A running session of the API.
+#[derive(Debug, Deserialize)]
+struct Running {
+    id: u64,
+    kind: String,
+    client: String,
+    since_unix_micros: u64,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -216,8 +232,9 @@ impl Report for StatusReport {
     const KIND: &'static str = "status";
 
     fn page(&self, page: &mut Page) {
-        let Shown { whole, pid, version, phase, policy, requests, settings, findings, counters, verdicts } =
+        let Shown { whole, pid, version, phase, policy, requests, settings, findings, counters, .. } =
             &self.shown;
+        let Shown { sessions, verdicts, .. } = &self.shown;
         page.line(format!("netpolicy {version}, pid {pid}: {phase}"));
         if !whole {
             page.line("Only requests for your own processes are shown.");
@@ -237,6 +254,9 @@ impl Report for StatusReport {
                 page.styled(Style::Bad, "The policy files have errors; the previous policy stays in force:");
                 mistakes.lines().for_each(|line| page.line(line));
             }
+        }
+        for Running { id, kind, client, since_unix_micros } in sessions.iter().flat_map(|all| &all.running) {
+            page.line(format!("Session {id} ({kind}) of {client} began {}.", ago_of(*since_unix_micros)));
         }
         let mut table =
             Table::new(&["TARGET", "POLICY", "DELIVERY", "QUEUES", "PROCESSES", "SET", "ASKED AT"]);
