@@ -12,6 +12,9 @@ use crate::compare_args::{guard, margin, window};
 use crate::completing;
 use crate::watch_args::ServiceChoice;
 
+/// The limits without `--guard`.
+pub(crate) const USUAL_LIMITS: &str = "p50=+15%,p90=+15%,p99=+15%,cpu=+25%";
+
 /// Find the best setting for a service, on its live traffic.
 ///
 /// Policies and delivery modes alternate, as with `compare`. After each round, candidates are dropped that
@@ -34,7 +37,7 @@ pub struct Tune {
     #[arg(long, value_name = "METRIC")]
     pub goal: Metric,
     /// How much other metrics of the winner may grow: p50, p90, p99, cpu.
-    #[arg(long, value_name = "LIMITS", default_value = "p50=+15%,p90=+15%,p99=+15%,cpu=+25%")]
+    #[arg(long, value_name = "LIMITS", default_value = USUAL_LIMITS)]
     pub guard: Limits,
     /// Another candidate, as for `compare`. May be given more than once.
     #[arg(long, value_name = "CANDIDATE", add = ArgValueCandidates::new(completing::candidates))]

@@ -42,7 +42,9 @@ pub(crate) fn run(arguments: &Compare, context: &Context) -> Result<Exit, Fault>
     let selection = arguments.service.selection();
     let mut comparison =
         Comparison::prepare(options.clone(), &selection, &context.session, &context.console)?;
-    running_daemon::refuse_beside_any(&context.session, &comparison.target().netns)?;
+    if !arguments.dry_run {
+        running_daemon::refuse_beside_any(&context.session, &comparison.target().netns)?;
+    }
     announce(&mut comparison, &options, context);
     if arguments.dry_run {
         let foresight = comparison.foresight(true, &mut Signals::catch()?)?;

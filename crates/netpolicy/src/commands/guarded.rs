@@ -85,7 +85,9 @@ pub(crate) fn run(
     dry_run: bool,
     context: &Context,
 ) -> Result<Exit, Fault> {
-    running_daemon::refuse_beside_any(&context.session, &netns)?;
+    if !dry_run {
+        running_daemon::refuse_beside_any(&context.session, &netns)?;
+    }
     let within = Duration::from_nanos(guards.within.unwrap_or(Guard::WITHIN).0);
     let proposal = Proposal {
         policy,

@@ -9,28 +9,32 @@ use daemon::running_daemon;
 use latency::judge::{
     Aim, Candidate, Chooser, Comparison, ComparisonOptions, ComparisonProgress, Ended, Offer,
     RESUMES_WITHIN_SECONDS, Round, Setup, TuneRecord, Tuned, TunedRound, Tuner, TunerStage, TunerStep,
-    Unfinished, VARIANTS_MAX, is_same_load, offers, ordered, progress_words, section, variants,
+    Unfinished, VARIANTS_MAX, is_same_load, metric_of, offers, ordered, progress_words, section, variants,
 };
 use latency::live::text::ago;
 use latency::live::{MeasuredService, ServiceSelection, Turn, Watcher};
 use latency::reports::{TuneReport, html_of_search};
 use linux::Signals;
 use linux::machine::seconds_since_1970;
-use measure::switchback::{Figures, Switchback, Unfair};
-use model::{Finding, Plan};
+use measure::switchback::{Figures, Metric, Switchback, Unfair};
+use model::{Finding, Limits, Plan};
 use session::{Exit, Fault, HostState, clock, quoted};
 
 use super::{compare, init};
 use crate::args::Tune;
+use crate::tune_args::USUAL_LIMITS;
 
 /// The length of the window that measures the present request rate.
 const RATE_WINDOW: Duration = Duration::from_secs(1);
 
 /// Tunes, and prints the result.
 pub(crate) fn run(arguments: &Tune, context: &Context) -> Result<Exit, Fault> {
+    check_limits(arguments.goal, arguments.guard, context)?;
     let selection = arguments.service.selection();
     let target = MeasuredService::of(&selection, &context.session, &session::Silent)?;
-    running_daemon::refuse_beside_any(&context.session, &target.netns)?;
+    if !arguments.dry_run {
+        running_daemon::refuse_beside_any(&context.session, &target.netns)?;
+    }
     let mut tuning = Tuning::new(arguments, selection, target, context);
     let offers = tuning.offers()?;
     let mut report = TuneReport::of(&tuning.target.name, &tuning.aim, &offers);
@@ -74,6 +78,24 @@ pub(crate) fn run(arguments: &Tune, context: &Context) -> Result<Exit, Fault> {
         Some(fault) => Err(fault),
         None => Ok(Exit::Done),
     }
+}
+
+/// Reports a limit on the goal, which has no effect, because the winner must improve the goal. Refuses it if nothing
+/// else is limited: any other metric could then grow without a bound.
+fn check_limits(goal: Metric, limits: Limits, context: &Context) -> Result<(), Fault> {
+    let of_goal = limits.iter().find(|(guarded, _)| metric_of(*guarded) == goal);
+    let Some((_, most)) = of_goal.filter(|_| limits.to_string() != USUAL_LIMITS) else { return Ok(()) };
+    if limits.iter().count() == 1 {
+        let words =
+            format!("--guard {goal}={most} limits only {goal}, which is the goal and must improve anyway");
+        let other = if goal == Metric::Cpu { "p99=+15%" } else { "cpu=+25%" };
+        return Err(Fault::new(Exit::Refused, words)
+            .hint(format!("name the metrics that may grow when {goal} improves, as in --guard {other}")));
+    }
+    context
+        .console
+        .say(&format!("{goal} is the goal and must improve: the limit {goal}={most} has no effect."));
+    Ok(())
 }
 
 /// Writes the winner to a policy file, or reports why there is none.
