@@ -5,6 +5,7 @@ mod desk;
 use std::io::{Read, Write};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use daemon::api::{ApiOptions, CLIENTS_MAX, Serving, method};
@@ -399,6 +400,79 @@ fn one_session_changes_settings_and_a_user_has_so_many() {
     let again = desk.connect().ask(&cancel);
     assert_eq!(again["parameters"]["exit"], 1, "{again}");
     assert!(begin(&mut first, "Compare", "long").is_u64(), "there is room again");
+}
+
+/// Sends nonsense until the end.
+fn harass(desk: &Desk, how: usize, until: &AtomicBool) {
+    let mut turn = 0_u64;
+    while !until.load(Ordering::Relaxed) {
+        turn += 1;
+        let Ok(mut stream) = UnixStream::connect(&desk.socket) else { continue };
+        let said = match how {
+            // Leaves at once, in the middle of a message, or in the middle of a session.
+            0 => String::new(),
+            1 => session("Compare", "long", true)[..20].to_owned(),
+            2 => session("Watch", "flood", true) + "\0",
+            // More bytes, or deeper JSON, than a message may have.
+            3 => "x".repeat(70_000),
+            4 => "[".repeat(60_000) + "\0",
+            5 => format!("{{\"method\":\"io.netpolicy.{}\"}}\0", "\\n\\u0000".repeat(4_000)),
+            // Cancels what belongs to others, and what does not exist.
+            _ => {
+                let cancel =
+                    |id: u64| json!({ "method": "io.netpolicy.Cancel", "parameters": { "session": id } });
+                format!("{}\0{}\0", cancel(1_000_000 + turn), cancel(u64::MAX))
+            }
+        };
+        let _refused = stream.write_all(said.as_bytes());
+        if turn.is_multiple_of(2) {
+            let _answered = stream.shutdown(Shutdown::Write).and_then(|()| stream.read(&mut [0; 64]));
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+#[test]
+fn hostile_clients_keep_no_other_from_its_answers_and_leave_nothing() {
+    let desk = desk();
+    let (mut measuring, mut asking, mut deaf) = (desk.connect(), desk.connect(), desk.connect());
+    let number = begin(&mut measuring, "Compare", "long");
+    assert!(number.is_u64());
+    deaf.say(r#"{"method":"io.netpolicy.Findings","more":true}"#);
+    let until = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for how in 0..7 {
+            let (desk, until) = (&desk, &until);
+            scope.spawn(move || harass(desk, how, until));
+        }
+        for turn in 0..300 {
+            desk.change(move |status| {
+                status.findings = vec![Finding {
+                    rule: "hostile".to_owned(),
+                    severity: Severity::Note,
+                    object: turn.to_string(),
+                    summary: "x".repeat(20_000),
+                    evidence: Vec::new(),
+                    remedy: None,
+                }];
+            });
+            let said = asking.ask(r#"{"method":"io.netpolicy.Status"}"#);
+            assert_eq!(said["parameters"]["status"]["phase"], "managing");
+        }
+        until.store(true, Ordering::Relaxed);
+    });
+    let cancel = json!({ "method": "io.netpolicy.Cancel", "parameters": { "session": number } }).to_string();
+    assert_eq!(asking.ask(&cancel)["parameters"], json!({}), "the session of the others goes on");
+    let deadline = Instant::now() + Duration::from_secs(20);
+    loop {
+        let said = asking.ask(r#"{"method":"io.netpolicy.Status"}"#);
+        let running = said["parameters"]["status"]["sessions"]["running"].clone();
+        if running == json!([]) {
+            break;
+        }
+        assert!(Instant::now() < deadline, "{running}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
 }
 
 #[test]

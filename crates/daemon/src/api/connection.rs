@@ -59,6 +59,17 @@ impl Outbox {
     fn waits(&self) -> bool {
         self.taken < self.bytes.len()
     }
+
+    /// Notes that this many bytes were written. Their memory is reused: a client that reads slowly and never
+    /// everything may receive the records of an hour.
+    fn take(&mut self, length: usize) {
+        self.taken += length;
+        if self.taken >= OUTPUT_BYTES_MAX / 4 {
+            self.bytes.drain(..self.taken);
+            self.taken = 0;
+        }
+        self.since = Some(Instant::now());
+    }
 }
 
 /// A client that subscribes to findings.
@@ -157,8 +168,7 @@ impl Connection {
         while out.waits() {
             match (&self.stream).write(&out.bytes[out.taken..]) {
                 Ok(length) => {
-                    out.taken += length;
-                    out.since = Some(Instant::now());
+                    out.take(length);
                     self.last = Instant::now();
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
@@ -311,7 +321,7 @@ impl Connection {
             if !oneway {
                 out.put(&VarlinkReply { continues, ..message });
             }
-            let is_read = out.bytes.len() - out.taken <= OUTPUT_BYTES_MAX;
+            let is_read = out.bytes.len() <= OUTPUT_BYTES_MAX;
             drop(out);
             shared.changed().ring();
             is_read
@@ -521,4 +531,24 @@ fn description(interface: &str) -> job::Found {
         _ => return Err(VarlinkError::service("InterfaceNotFound", Some(("interface", interface)))),
     };
     Ok(object(json!({ "description": text })))
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn what_a_slow_client_has_read_is_forgotten_before_it_has_read_all() {
+        let mut out = Outbox::default();
+        let record = reply(Ok(object(json!({ "record": "x".repeat(10_000) }))));
+        let mut written = 0;
+        for _ in 0..10_000 {
+            out.put(&record);
+            let length = (out.bytes.len() - out.taken).saturating_sub(1);
+            out.take(length);
+            written += length;
+            assert!(out.waits() && out.bytes.len() <= OUTPUT_BYTES_MAX, "{} bytes", out.bytes.len());
+        }
+        assert_eq!(written + 1, 10_000 * encode(&record).len());
+    }
 }

@@ -365,7 +365,9 @@ impl Method {
 /// methods, so that the reply is "unknown method" instead of a refusal.
 pub fn is_for_everybody(method: &str) -> bool {
     match method.rsplit_once('.') {
-        Some((INTERFACE, name)) => name == "Status" || !DESCRIPTION.contains(&format!("\nmethod {name}(")),
+        Some((INTERFACE, name)) if name.bytes().all(|byte| byte.is_ascii_alphanumeric()) => {
+            name == "Status" || !DESCRIPTION.contains(&format!("\nmethod {name}("))
+        }
         _ => true,
     }
 }
