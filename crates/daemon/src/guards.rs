@@ -288,7 +288,7 @@ impl GuardedTrials {
             let wrote = wrote.load(Ordering::Relaxed);
             let outcome = match judged {
                 Ok(Some((TrialOutcome { ruling, judgements, .. }, _))) => {
-                    if matches!(ruling, Ruling::Better | Ruling::Kept) {
+                    if ruling.is_kept() {
                         self.keep(settings, &judgements);
                     }
                     Ok((ruling, judgements))

@@ -67,6 +67,36 @@ pub(crate) struct PutBack {
     pub(crate) foreign: Vec<(Change, Setting)>,
 }
 
+/// Rolls back the unfinished transactions of earlier daemons, and the trials of programs that were killed together
+/// with their guard process. Calls `each` with the name of each.
+///
+/// # Errors
+/// A journal that cannot be read or written, and settings that could not be restored.
+pub(crate) fn roll_back_unfinished<K: Knobs>(
+    journal: &Journal,
+    kernel: &mut K,
+    now: Moment,
+    mut each: impl FnMut(TransactionName),
+) -> Result<(), Fault> {
+    let own = journal.kept_by_daemon()?;
+    let half = own.iter().rev().filter(|of| of.standing() == apply::Standing::Unfinished);
+    for name in half.map(apply::Transaction::name) {
+        journal.roll_back(name, kernel, now)?;
+        each(name);
+    }
+    // Usually the trials of an earlier daemon.
+    let tried = journal.abandoned()?.into_iter().filter(|of| of.deadline().is_some());
+    for name in tried.map(|of| of.name()) {
+        match journal.roll_back(name, kernel, now) {
+            Ok(_) => each(name),
+            // The guard process has already rolled it back.
+            Err(RollBackError::NothingToUndo { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
+
 impl HeldSettings {
     /// Holds the settings in a journal.
     pub(crate) fn of(journal: Journal) -> Self {
@@ -88,23 +118,7 @@ impl HeldSettings {
     /// # Errors
     /// If the journal cannot be read or written, or settings could not be restored.
     pub(crate) fn adopt(&mut self, now: Moment, mut each: impl FnMut(TransactionName)) -> Result<(), Fault> {
-        let own = self.journal.kept_by_daemon()?;
-        let half = own.iter().rev().filter(|of| of.standing() == apply::Standing::Unfinished);
-        for name in half.map(apply::Transaction::name) {
-            self.journal.roll_back(name, &mut self.kernel, now)?;
-            each(name);
-        }
-        // Roll back trials whose program, usually an earlier daemon, was killed together with its guard
-        // process.
-        let tried = self.journal.abandoned()?.into_iter().filter(|of| of.deadline().is_some());
-        for name in tried.map(|of| of.name()) {
-            match self.journal.roll_back(name, &mut self.kernel, now) {
-                Ok(_) => each(name),
-                // The guard process has already rolled it back.
-                Err(RollBackError::NothingToUndo { .. }) => {}
-                Err(error) => return Err(error.into()),
-            }
-        }
+        roll_back_unfinished(&self.journal, &mut self.kernel, now, &mut each)?;
         self.read().map(|_| ())
     }
 

@@ -76,6 +76,11 @@ impl Ruling {
         Self::Interrupted,
     ];
 
+    /// Whether the change stays in force.
+    pub const fn is_kept(self) -> bool {
+        matches!(self, Self::Kept | Self::Better)
+    }
+
     /// The ruling, for display.
     pub const fn as_str(self) -> &'static str {
         match self {

@@ -165,7 +165,7 @@ impl Search {
             tried.ruling = Some(ruling);
             tried.judgement = judgement;
         }
-        if matches!(ruling, Ruling::Better | Ruling::Kept) {
+        if ruling.is_kept() {
             self.found = Some(mode);
         }
     }

@@ -3,17 +3,27 @@
 use apply::{Journal, Standing, Transaction, TransactionName};
 
 use crate::clock;
+use crate::exit::Exit;
 use crate::fault::Fault;
 
 /// Confirms a transaction on trial: the named one, or the newest. Returns its name.
 ///
 /// # Errors
-/// If no transaction is on trial, or its deadline has passed.
+/// If no transaction is on trial, its deadline has passed, or the named one belongs to a comparison, whose verdict
+/// decides.
 pub fn confirm(name: Option<TransactionName>, journal: &Journal) -> Result<TransactionName, Fault> {
     let name = match name {
         Some(name) => name,
         None => on_trial(journal)?,
     };
+    let transaction = journal.transaction(name)?;
+    if let Some(program) = transaction.begin().owned_by.filter(|_| transaction.deadline().is_some()) {
+        return Err(Fault::new(
+            Exit::Refused,
+            format!("{name} is not on trial: process {program} measures with it, and rolls it back"),
+        )
+        .hint("`compare` and `tune` keep the best settings with --keep-winner"));
+    }
     journal.confirm(name, clock::now())?;
     Ok(name)
 }

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::Read;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, IntoRawFd, OwnedFd};
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
 use rustix::pipe::{PipeFlags, pipe_with};
 
@@ -41,6 +41,9 @@ pub struct Signals {
 
 /// The write end of the pipe, for the handler; -1 until it is opened.
 static WRITING_END: AtomicI32 = AtomicI32::new(-1);
+
+/// Whether any of the signals has arrived.
+static HAS_ARRIVED: AtomicBool = AtomicBool::new(false);
 
 const CAUGHT: [(libc::c_int, Signal); 3] =
     [(libc::SIGINT, Signal::Interrupt), (libc::SIGTERM, Signal::Terminate), (libc::SIGHUP, Signal::HangUp)];
@@ -80,6 +83,11 @@ impl Signals {
             install(number, ignored_too.contains(&number)).map_err(failed)?;
         }
         Ok(Self { arrived: File::from(reading) })
+    }
+
+    /// Whether this process has received a signal since it began to catch them, [taken](Self::take) or not.
+    pub fn has_arrived() -> bool {
+        HAS_ARRIVED.load(Ordering::SeqCst)
     }
 
     /// The next received signal; `None` if there is none.
@@ -139,6 +147,7 @@ fn install(number: libc::c_int, even_if_ignored: bool) -> Result<(), rustix::io:
 /// Writes the signal's number to the pipe. If the pipe is full, the signal is lost, which does no harm: many
 /// others are pending.
 extern "C" fn note(number: libc::c_int, info: *mut libc::siginfo_t, _context: *mut libc::c_void) {
+    HAS_ARRIVED.store(true, Ordering::SeqCst);
     // SAFETY: with SA_SIGINFO, the kernel passes a valid `siginfo_t` to the handler.
     let from_kernel = unsafe { (*info).si_code } == libc::SI_KERNEL;
     let byte = u8::try_from(number).unwrap_or(0) | if from_kernel { FROM_KERNEL } else { 0 };

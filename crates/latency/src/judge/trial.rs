@@ -99,7 +99,7 @@ pub struct TrialOutcome {
 impl TrialOutcome {
     /// Whether the change was kept.
     pub fn is_kept(&self) -> bool {
-        matches!(self.ruling, Ruling::Kept | Ruling::Better)
+        self.ruling.is_kept()
     }
 }
 
@@ -382,7 +382,7 @@ impl<'a> GuardedTrial<'a> {
                 alternation.transaction(CHANGED).into_iter().collect()
             }
             Way::Stays(held) => {
-                if !matches!(ruling, Ruling::Kept | Ruling::Better) {
+                if !ruling.is_kept() {
                     held.roll_back()?;
                 }
                 self.changed_for = took;

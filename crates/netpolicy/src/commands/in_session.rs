@@ -49,10 +49,9 @@ pub(crate) fn run(
 
 /// Runs the command. Returns the transactions that it leaves in force, newest first.
 fn tried(command: &Command, context: &Context) -> Result<(Exit, Vec<TransactionName>), Fault> {
-    // `try` without a guard catches no signals. Catch them here: a client that leaves before the reply cannot
-    // confirm.
+    // `try` without a guard catches no signals.
     let is_trial = matches!(command, Command::Try(arguments) if arguments.guard.is_none());
-    let mut signals = is_trial.then(Signals::catch).transpose()?;
+    let _caught = is_trial.then(Signals::catch).transpose()?;
     let journal = context.session.journal()?;
     let before = journal.newest()?;
     let exit = super::run(command, context)?;
@@ -65,7 +64,8 @@ fn tried(command: &Command, context: &Context) -> Result<(Exit, Vec<TransactionN
     };
     let left: Vec<TransactionName> =
         history.transactions.iter().rev().filter(is_new).map(apply::Transaction::name).collect();
-    if signals.as_mut().is_some_and(|signals| signals.take().is_some()) {
+    // A session that was cancelled keeps nothing, not even a winner: its client may not receive the reply.
+    if Signals::has_arrived() && !left.is_empty() {
         for name in &left {
             roll_back(*name, &journal)?;
         }

@@ -1,5 +1,7 @@
 //! Tests sessions of the daemon's API, on memcached under load in a lab.
 
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use libtest_mimic::{Failed, Trial};
@@ -7,10 +9,11 @@ use linux::lab::MemcachedOptions;
 use model::host::Device;
 use serde_json::{Value, json};
 use testkit::operator::{Operator, Started, at_work, caught, flushes, waited_for};
-use testkit::{Need, test};
+use testkit::{Need, repeated, test};
 
 use crate::desk::Talk;
 use crate::requests::while_asked;
+use crate::tuned::badly_set;
 
 /// One more poll after each batch, 10 us later: visible in the settings, but not to clients.
 const SLIGHT: &str = "defer50,defer_hard_irqs=1,gro_flush_timeout=10us";
@@ -30,16 +33,30 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("sessions/compare_alternates_under_the_daemon_and_restores_the_host", NEEDS, compared),
         test("sessions/a_client_that_leaves_gets_its_host_back", NEEDS, left),
         test("sessions/a_daemon_that_is_killed_in_a_session_leaves_nothing", NEEDS, killed),
+        test("sessions/a_daemon_that_is_killed_at_any_moment_of_a_search_leaves_nothing", NEEDS, searching),
         test("sessions/a_policy_is_tried_confirmed_and_rolled_back", NEEDS, tried),
         test("sessions/a_policy_is_judged_and_kept_with_its_verdict", NEEDS, judged),
+        test("sessions/tune_streams_its_progress_and_keeps_the_winner", NEEDS, repeated(tuned)),
+        test("sessions/a_cancelled_comparison_keeps_no_winner", NEEDS, repeated(cancelled)),
+        test("sessions/a_dry_run_needs_no_session_next_to_the_daemon", NEEDS, dry),
         test("sessions/what_cannot_be_done_is_refused_with_the_exit_code_of_the_command", NEEDS, refused),
     ]
 }
 
 /// Runs `body` in a lab with memcached and a daemon that changes nothing.
 fn begins<T>(name: &str, body: impl FnOnce(&Operator, Started) -> Result<T, Failed>) -> Result<T, Failed> {
+    begins_with(name, |_| Ok(()), body)
+}
+
+/// The same on a host with these settings.
+fn begins_with<T>(
+    name: &str,
+    prepare: impl FnOnce(&Operator) -> Result<(), Failed>,
+    body: impl FnOnce(&Operator, Started) -> Result<T, Failed>,
+) -> Result<T, Failed> {
     let operator = Operator::new(name, 1)?;
     let _server = operator.lab.start_memcached(&MemcachedOptions::default())?;
+    prepare(&operator)?;
     let daemon = at_work(&operator, NOTHING)?;
     while_asked(&operator, || body(&operator, daemon))
 }
@@ -183,6 +200,47 @@ fn killed() -> Result<(), Failed> {
     })
 }
 
+fn searching() -> Result<(), Failed> {
+    begins("sessions-searching", |operator, daemon| {
+        let before = operator.devices()?.devices;
+        let candidates = [SLIGHT, "defer20", "defer50"];
+        let parameters = memcached(json!({ "goal": "cpu", "candidates": candidates, "only": true }));
+        let mut daemon = Some(daemon);
+        // Before, during and after the first windows.
+        for millis in [20, 150, 700, 1_900, 3_300, 5_100] {
+            let mut killed = match daemon.take() {
+                Some(first) => first,
+                None => at_work(operator, NOTHING)?,
+            };
+            let mut talk = talk(operator);
+            talk.say(&call("Tune", true, &parameters));
+            talk.receive().ok_or("no reply")?;
+            std::thread::sleep(Duration::from_millis(millis));
+            killed.child.kill()?; // SIGKILL
+            killed.child.wait()?;
+            is_again(operator, &before).map_err(|failed| format!("after {millis} ms: {failed:?}"))?;
+            let history = operator.runs(&["-o", "json", "history"], 0)?.data;
+            assert!(!history.contains("unfinished"), "after {millis} ms: {history}");
+        }
+        let again = at_work(operator, NOTHING)?;
+        let reply = talk_resumed(operator, &parameters)?;
+        assert!(reply["error"].is_null(), "{reply}");
+        is_again(operator, &before)?;
+        assert_eq!(again.terminated()?, Some(0));
+        Ok(())
+    })
+}
+
+/// A dry run of a search after the kills: no session and no lock is left.
+fn talk_resumed(operator: &Operator, parameters: &Value) -> Result<Value, Failed> {
+    let mut parameters = parameters.clone();
+    parameters["dry_run"] = true.into();
+    waited_for("room for a session", || {
+        let reply = talk(operator).ask(&call("Tune", false, &parameters));
+        Ok(reply["error"].is_null().then_some(reply))
+    })
+}
+
 fn tried() -> Result<(), Failed> {
     begins("sessions-tried", |operator, daemon| {
         let before = operator.devices()?.devices;
@@ -234,6 +292,138 @@ fn judged() -> Result<(), Failed> {
     })
 }
 
+/// The daemon's metrics that begin with this.
+fn metrics(operator: &Operator, name: &str) -> Result<Vec<String>, Failed> {
+    let mut collector = UnixStream::connect(operator.state().join("metrics"))?;
+    collector.write_all(b"GET /metrics HTTP/1.1\r\n\r\n")?;
+    let mut page = String::new();
+    collector.read_to_string(&mut page)?;
+    Ok(page.lines().filter(|line| line.starts_with(name)).map(str::to_owned).collect())
+}
+
+fn tuned() -> Result<(), Failed> {
+    begins_with("sessions-tuned", badly_set, |operator, daemon| {
+        let before = operator.devices()?.devices;
+        let parameters = json!({
+            "goal": "p50", "guard": "p99=+50%", "candidates": ["defer20", "defer50", "defer:4ms"],
+            "only": true, "seconds": 150, "keep_winner": true,
+        });
+        let mut talk = talk(operator);
+        talk.say(&call("Tune", true, &memcached(parameters)));
+        let number = talk.receive().ok_or("no reply")?["parameters"]["session"].clone();
+        let status: Value = serde_json::from_str(&operator.runs(&["-o", "json", "status"], 0)?.data)?;
+        let running = &status["data"]["sessions"]["running"];
+        assert_eq!((&running[0]["id"], &running[0]["kind"]), (&number, &json!("Tune")), "{status}");
+        let words = operator.runs(&["status"], 0)?.data;
+        assert!(words.contains(&format!("Session {number} (Tune) of uid 0")), "{words}");
+        let running = "netpolicy_sessions{kind=\"tune\"} 1";
+        assert!(metrics(operator, "netpolicy_sessions{")?.iter().any(|line| line == running));
+        let (mut progress, mut records, mut last) = (0, Vec::new(), Value::Null);
+        while let Some(reply) = talk.receive() {
+            progress += reply["parameters"]["notes"].as_array().map_or(0, Vec::len);
+            records.extend(reply["parameters"]["records"].as_array().cloned().unwrap_or_default());
+            last = reply;
+            if last["continues"] != true {
+                break;
+            }
+        }
+        let parameters = &last["parameters"];
+        assert_eq!((&parameters["session"], &parameters["exit"]), (&number, &json!(0)), "{last}");
+        assert!(progress > 10, "{progress} notes");
+        let report = records.iter().find(|record| record["kind"] == "tune").ok_or("no result")?;
+        let winner = report["data"]["winner"]["candidate"].as_str().ok_or_else(|| format!("{report}"))?;
+        assert!(["defer20", "defer50"].contains(&winner), "{report}");
+        let name = parameters["transactions"][0].clone();
+        assert_eq!(report["data"]["kept"], name, "{report}");
+        assert!(flushes(&operator.devices()?) != [2_000_000], "the winner is in force");
+        // A verdict has decided, so there is nothing to confirm; the journal has the verdict.
+        let confirm = call("Confirm", false, &json!({ "transaction": name }));
+        assert_eq!(talk.ask(&confirm)["parameters"]["exit"], 1);
+        let history = operator.runs(&["-o", "json", "history"], 0)?.data;
+        assert!(
+            history.contains("io.netpolicy.Tune by uid 0") && history.contains("\"better\""),
+            "{history}"
+        );
+        let back = talk.ask(&call("Rollback", false, &json!({ "transaction": name })));
+        assert_eq!(back["parameters"]["transactions"], json!([name]), "{back}");
+        is_again(operator, &before)?;
+        let status: Value = serde_json::from_str(&operator.runs(&["-o", "json", "status"], 0)?.data)?;
+        let sessions = json!({ "running": [], "ended": { "completed": 1 } });
+        assert_eq!(status["data"]["sessions"], sessions);
+        assert_eq!(daemon.terminated()?, Some(0));
+        Ok(())
+    })
+}
+
+fn cancelled() -> Result<(), Failed> {
+    begins_with("sessions-cancelled", badly_set, |operator, daemon| {
+        let before = operator.devices()?.devices;
+        // The first candidate is better soon; the second is what is in force, so its verdict needs long.
+        let candidates = ["defer20", "defer:2ms,defer_hard_irqs=1000"];
+        let parameters =
+            json!({ "candidates": candidates, "metrics": ["p50"], "margin": 1.0, "keep_winner": true });
+        let mut first = talk(operator);
+        first.say(&call("Compare", true, &memcached(parameters)));
+        let number = first.receive().ok_or("no reply")?["parameters"]["session"].clone();
+        let is_better = |record: &Value| {
+            record["kind"] == "compare-round" && record["data"]["so_far"][0]["verdict"] == "better"
+        };
+        let mut last = first.receive().ok_or("no record")?;
+        while !last["parameters"]["records"].as_array().into_iter().flatten().any(is_better) {
+            assert_eq!(last["continues"], true, "{last}");
+            last = first.receive().ok_or("no record")?;
+        }
+        // What is measured is not on trial.
+        caught("the settings of a window, which cannot be confirmed", || {
+            let Some(name) = newest_held(operator)? else { return Ok(None) };
+            let confirmed = talk(operator).ask(&call("Confirm", false, &json!({ "transaction": name })));
+            assert!(!confirmed["error"].is_null(), "{confirmed}");
+            let why = confirmed["parameters"]["why"].as_str().unwrap_or_default();
+            Ok(why.contains("is not on trial: process").then_some(()))
+        })?;
+        let cancel = talk(operator).ask(&call("Cancel", false, &json!({ "session": number })));
+        assert!(cancel["error"].is_null(), "{cancel}");
+        while last["continues"] == true {
+            last = first.receive().ok_or("no reply")?;
+        }
+        let kept = last["parameters"]["transactions"].as_array().map_or(0, Vec::len);
+        assert_eq!(kept, 0, "{last}");
+        is_again(operator, &before)?;
+        let ended = "netpolicy_sessions_ended_total{outcome=\"cancelled\"} 1";
+        assert!(metrics(operator, "netpolicy_sessions_ended")?.iter().any(|line| line == ended));
+        assert_eq!(daemon.terminated()?, Some(0));
+        Ok(())
+    })
+}
+
+/// The newest transaction that is in force until a deadline.
+fn newest_held(operator: &Operator) -> Result<Option<Value>, Failed> {
+    let history: Value = serde_json::from_str(&operator.runs(&["-o", "json", "history"], 0)?.data)?;
+    let mut all = history["data"]["transactions"].as_array().into_iter().flatten();
+    let held = all.find(|one| one["standing"].to_string().contains("held-until"));
+    Ok(held.map(|one| one["id"].clone()))
+}
+
+fn dry() -> Result<(), Failed> {
+    begins("sessions-dry", |operator, daemon| {
+        let before = operator.devices()?.devices;
+        let policy = operator.file("slight.toml", SLIGHT_POLICY.as_bytes())?;
+        let commands: [&[&str]; 3] = [
+            &["compare", "--port", "11211", "--b", SLIGHT],
+            &["tune", "--port", "11211", "--goal", "cpu"],
+            &["try", "--policy-file", &policy, "--guard", WIDE],
+        ];
+        for command in commands {
+            operator.runs(&[command, &["--dry-run"]].concat(), 0)?;
+            let said = operator.runs(command, 7)?;
+            assert!(said.words.contains("manages this network namespace"), "{}", said.words);
+        }
+        assert!(operator.devices()?.devices == before, "nothing was changed");
+        assert_eq!(daemon.terminated()?, Some(0));
+        Ok(())
+    })
+}
+
 fn refused() -> Result<(), Failed> {
     let operator = Operator::new("sessions-refused", 1)?;
     let _server = operator.lab.start_memcached(&MemcachedOptions::default())?;
@@ -246,6 +436,13 @@ fn refused() -> Result<(), Failed> {
         ("Compare", memcached(json!({ "candidates": ["latency", "latency"] })), 2, "given twice"),
         ("Tune", memcached(json!({ "goal": "speed" })), 2, "speed"),
         ("Tune", memcached(json!({ "goal": "p50", "seconds": 30 })), 7, "too short"),
+        (
+            "Tune",
+            memcached(json!({ "goal": "p99", "guard": "p99=+5%" })),
+            7,
+            "limits only p99, which is the goal",
+        ),
+        ("Tune", memcached(json!({ "goal": "p50", "guard": "p99=+5%,p99=+9%" })), 2, "p99 has two limits"),
         ("Try", json!({ "policy": "[service.x]\npolicy = \"latncy\"\n" }), 2, "did you mean `latency`?"),
         ("Try", json!({ "policy": "" }), 2, "there is no policy"),
         ("Confirm", json!({}), 1, "nothing to confirm"),

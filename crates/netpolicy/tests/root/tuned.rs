@@ -29,7 +29,7 @@ pub(crate) fn tests() -> Vec<Trial> {
 }
 
 /// Makes packets wait for a timer of two milliseconds, as a former experiment may have left it.
-fn badly_set(operator: &Operator) -> Result<(), Failed> {
+pub(crate) fn badly_set(operator: &Operator) -> Result<(), Failed> {
     let host = operator.devices()?;
     let device = host.device_named(linux::lab::SERVER_DEVICE).ok_or("the device")?;
     for queue in &device.rx_queues {
