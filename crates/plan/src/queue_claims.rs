@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use model::host::{Device, Process, Socket, SocketState};
-use model::{DeliveryMode, DeviceId, NapiId, PolicyName};
+use model::{DeliveryMode, DeviceId, NapiId, PolicyName, Spread};
 
 use crate::claim::{Claims, QueueClaim, ResolvedRequest};
 use crate::divide::{self, Claimant};
@@ -29,7 +29,12 @@ pub(crate) struct QueueClaims<'h> {
     claims: Claims,
     /// The devices whose queues are assigned by a division.
     divided: BTreeSet<DeviceId>,
+    /// The UDP sockets that get only the datagrams of their queues, by inode.
+    by_queue: BTreeSet<u64>,
 }
+
+/// The first port that Linux gives to clients by default. Kernel: `net/ipv4/af_inet.c` `inet_init_net()`.
+const CLIENT_PORTS_FROM: u16 = 32_768;
 
 impl<'h> QueueClaims<'h> {
     /// Collects the queues of this host, without owners.
@@ -59,7 +64,23 @@ impl<'h> QueueClaims<'h> {
         let (likely, bare) = up.partition(|d| by_device.contains_key(&d.id));
         let claims = Claims::new(queues.len());
         let divided = BTreeSet::new();
-        Self { per_napi, after, queues, by_device, by_napi, likely, bare, claims, divided }
+        let groups = index.host.listeners.iter();
+        let by_queue = groups.flat_map(|group| match &group.spread {
+            Spread::Queues(lists) => lists.iter().flat_map(|list| list.listeners.iter().copied()).collect(),
+            Spread::Hash | Spread::Foreign => Vec::new(),
+        });
+        let by_queue = by_queue.collect();
+        Self { per_napi, after, queues, by_device, by_napi, likely, bare, claims, divided, by_queue }
+    }
+
+    /// The device on any of whose queues datagrams of this socket may arrive. The NAPI of an unconnected UDP
+    /// socket is only that of its first packet. `None` for other sockets, and for those of clients.
+    fn device_of_datagrams(&self, socket: &Socket) -> Option<DeviceId> {
+        let port = socket.local.map_or(0, |local| local.port());
+        let is_server = socket.state == SocketState::Udp
+            && socket.remote.is_none()
+            && (1..CLIENT_PORTS_FROM).contains(&port);
+        (is_server && !self.by_queue.contains(&socket.inode)).then(|| self.device_of(socket.napi?))?
     }
 
     /// The device with the queue that a NAPI serves.
@@ -75,7 +96,9 @@ impl<'h> QueueClaims<'h> {
     /// likely devices; none if the process cannot receive. Like [`Self::of_process`], but without notes.
     fn touched_by(&self, process: &Process) -> BTreeSet<usize> {
         let napis = process.sockets.iter().filter_map(|socket| socket.napi);
-        let shown: BTreeSet<usize> = napis.filter_map(|id| self.by_napi.get(&id).copied()).collect();
+        let mut shown: BTreeSet<usize> = napis.filter_map(|id| self.by_napi.get(&id).copied()).collect();
+        let by_datagrams = process.sockets.iter().filter_map(|socket| self.device_of_datagrams(socket));
+        shown.extend(by_datagrams.flat_map(|device| self.of_device(device)));
         if !shown.is_empty() || receives_nothing(process) {
             return shown;
         }
@@ -176,6 +199,18 @@ impl<'h> QueueClaims<'h> {
                 Some(&slot) => drop(slots.insert(slot)),
                 None => astray += 1,
             }
+        }
+        let by_datagrams: BTreeSet<DeviceId> =
+            process.sockets.iter().filter_map(|socket| self.device_of_datagrams(socket)).collect();
+        for device in by_datagrams {
+            let queues = self.of_device(device);
+            if queues.iter().any(|slot| !slots.contains(slot)) {
+                part.notes.push(format!(
+                    "datagrams to {} may arrive on any queue of {}: the policy is set on all of them",
+                    process.id, device.name
+                ));
+            }
+            slots.extend(queues);
         }
         if astray > 0 && self.per_napi {
             part.notes.push(format!(

@@ -1,10 +1,10 @@
 //! Tests sockets that no epoll watches, such as those of a server that waits in `recv`.
 
-use model::host::{Socket, SocketState};
+use model::host::{SharedListeners, Socket, SocketState};
 use model::policy::Match;
 use model::{
-    DeliveryMode, Fd, Host, Intent, NapiId, NicRequest, Pid, Policy, PolicyName, ProcessKnob, RingId,
-    Setting, SocketPolling, Sysctl, Target,
+    DeliveryMode, Fd, Host, Intent, ListenerGroup, NapiId, NapiKnob, NicRequest, Pid, Policy, PolicyName,
+    ProcessKnob, QueueListeners, RingId, Setting, SocketPolling, Spread, Sysctl, Target, Transport,
 };
 use plan::{Desired, Resolved, desired, diff, place};
 
@@ -74,6 +74,37 @@ fn a_server_that_waits_in_recv_polls_as_long_as_napibusy_and_what_is_set_is_no_c
     let again = wanted(&host, DeliveryMode::NapiBusy);
     let plan = diff(&again, &host).expect("a plan");
     assert_eq!(plan.steps.len(), 0, "{plan:?}");
+}
+
+#[test]
+fn a_datagram_server_gets_its_mode_on_all_queues_of_the_device_of_its_first_packet() {
+    let queues = |socket: Socket, spread: Spread| {
+        let mut host = with_sockets(vec![socket]);
+        let address = "0.0.0.0:53".parse().expect("an address");
+        let id = ListenerGroup { netns: host.netns, transport: Transport::Udp, address };
+        host.listeners =
+            vec![SharedListeners { id, spread, sockets: 1, listeners: Vec::new(), counts: None }];
+        let found = wanted(&host, DeliveryMode::DOCUMENT[8]);
+        let of_napis = found.wanted.iter().filter_map(|wanted| match &wanted.setting {
+            Setting::Napi(queue, NapiKnob::GroFlushTimeout(_)) => Some(queue.index.0),
+            _ => None,
+        });
+        of_napis.collect::<Vec<u32>>()
+    };
+    assert_eq!(queues(udp(3, Some(300), None), Spread::Hash), [0, 1]);
+    let client =
+        Socket { local: Some("0.0.0.0:40000".parse().expect("an address")), ..udp(3, Some(300), None) };
+    assert_eq!(queues(client, Spread::Hash), [0], "a resolver's own queries");
+    let connected =
+        Socket { remote: Some("192.0.2.9:4000".parse().expect("an address")), ..udp(3, Some(300), None) };
+    assert_eq!(queues(connected, Spread::Hash), [0]);
+    let first = with_sockets(Vec::new()).devices[0].rx_queues[0].id;
+    let list = QueueListeners { queue: first, listeners: vec![5003] };
+    assert_eq!(
+        queues(udp(3, Some(300), None), Spread::Queues(vec![list])),
+        [0],
+        "its queue's datagrams only"
+    );
 }
 
 #[test]
