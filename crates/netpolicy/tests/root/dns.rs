@@ -1,7 +1,6 @@
 //! Tests services that answer datagrams: DNS servers under dnsperf, and servers that leave some datagrams
 //! unanswered.
 
-use std::collections::HashMap;
 use std::net::UdpSocket;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -15,11 +14,13 @@ use linux::lab::{
 use measure::live::{Series, Summary, caveats};
 use model::live::{LiveWindow, ServicePorts};
 use serde_json::Value;
-use testkit::operator::{Operator, Started, waited_for};
+use testkit::dns::{Captures, PORT, dnsperf, unbound};
+use testkit::operator::{Operator, Started, caught, flushes, waited_for};
 use testkit::scratch::Scratch;
 use testkit::{Need, repeated, test};
 
-const PORT: u16 = 5_300;
+use crate::guarded::judged;
+use crate::tuned::badly_set;
 
 pub(crate) fn tests() -> Vec<Trial> {
     const UNBOUND: &[Need] = &[Need::Root, Need::Bpf, Need::Program("unbound"), Need::Program("dnsperf")];
@@ -51,23 +52,11 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("dns/a_service_that_answers_some_datagrams_is_named", PYTHON, some),
         test("dns/a_service_that_answers_each_datagram_again_is_measured_again", PYTHON, each_again),
         test("dns/datagrams_that_are_forwarded_are_not_the_services", PYTHON, forwarded),
+        test("dns/a_guard_reverts_what_delays_answers_and_keeps_what_does_not", UNBOUND, guarded),
+        test("dns/a_server_that_stalls_under_guard_gets_its_settings_back", UNBOUND, stalled),
+        test("dns/compare_and_tune_find_the_better_setting", UNBOUND, repeated(tuned)),
+        test("dns/compare_guard_and_tune_name_quic", PYTHON, quic_is_refused),
     ]
-}
-
-/// Starts unbound with one thread. It answers the names of [`questions`].
-fn unbound(lab: &Lab) -> Result<ServerProgram, Failed> {
-    let text = format!(
-        "server:\n username: \"\"\n chroot: \"\"\n directory: \"/\"\n pidfile: \"\"\n do-daemonize: no\n use-syslog: no\n \
-         interface: {SERVER_ADDRESS}@{PORT}\n interface: fd00:53::1@{PORT}\n ip-freebind: yes\n \
-         access-control: 0.0.0.0/0 allow\n access-control: ::/0 allow\n num-threads: 1\n \
-         local-zone: \"example.\" static\n local-data: \"a.example. A 192.0.2.1\"\n\
-         remote-control:\n control-enable: no\n"
-    );
-    let file = lab.scratch().join("unbound.conf");
-    std::fs::write(&file, text)?;
-    let mut command = Command::new("unbound");
-    command.arg("-c").arg(file);
-    Ok(lab.start_program(command, PORT)?)
 }
 
 /// Starts knot with two workers that share the port and use recvmmsg() and sendmmsg().
@@ -103,32 +92,6 @@ fn python(lab: &Lab, answer: &str) -> Result<ServerProgram, Failed> {
     let mut command = Command::new("python3");
     command.args(["-c", &text]);
     Ok(lab.start_program(command, PORT)?)
-}
-
-/// Writes a file of questions for dnsperf.
-fn questions(directory: &Path) -> Result<String, Failed> {
-    let file = directory.join("questions");
-    std::fs::write(&file, "a.example A\nnone.example A\n")?;
-    Ok(file.display().to_string())
-}
-
-/// dnsperf on the client, with 4 sockets and up to 50 outstanding queries.
-fn dnsperf(lab: &Lab, address: &str, more: &[&str]) -> Result<Command, Failed> {
-    let mut command = Command::new("dnsperf");
-    command.args([
-        "-s",
-        address,
-        "-p",
-        &PORT.to_string(),
-        "-d",
-        &questions(&lab.scratch())?,
-        "-c",
-        "4",
-        "-q",
-        "50",
-    ]);
-    command.args(more);
-    Ok(command)
 }
 
 fn runs_on_client(lab: &Lab, mut command: Command) -> Result<String, Failed> {
@@ -212,79 +175,16 @@ fn all_queries(server: fn(&Lab, &Path) -> Result<ServerProgram, Failed>) -> Resu
     Ok(())
 }
 
-/// Returns the time from each query's leaving the client's device until its answer leaves the server's
-/// device.
-fn captured(directory: &Path) -> Result<Vec<u64>, Failed> {
-    let packets = |file: &str| -> Result<Vec<(u64, Vec<u8>)>, Failed> {
-        let bytes = std::fs::read(directory.join(file))?;
-        let word = |at: usize| bytes.get(at..at + 4)?.try_into().ok().map(u32::from_le_bytes);
-        assert_eq!(word(0), Some(0xa1b2_3c4d), "a capture in nanoseconds");
-        let (mut at, mut packets) = (24, Vec::new());
-        while let (Some(seconds), Some(nanos), Some(length)) = (word(at), word(at + 4), word(at + 8)) {
-            let from = at + 16;
-            at = from + length as usize;
-            // Skip the Ethernet header and an IPv4 header without options.
-            let Some(datagram) = bytes.get(from + 34..at) else { break };
-            packets.push((u64::from(seconds) * 1_000_000_000 + u64::from(nanos), datagram.to_vec()));
-        }
-        Ok(packets)
-    };
-    let mut asked: HashMap<([u8; 2], [u8; 2]), u64> = HashMap::new();
-    let mut all: Vec<(u64, bool, Vec<u8>)> =
-        packets("queries")?.into_iter().map(|(at, datagram)| (at, false, datagram)).collect();
-    all.extend(packets("answers")?.into_iter().map(|(at, datagram)| (at, true, datagram)));
-    all.sort_unstable();
-    let mut took = Vec::new();
-    for (at, is_answer, datagram) in all {
-        let port = if is_answer { [datagram[2], datagram[3]] } else { [datagram[0], datagram[1]] };
-        let key = (port, [datagram[8], datagram[9]]);
-        if !is_answer {
-            asked.insert(key, at);
-        } else if let Some(since) = asked.remove(&key) {
-            took.push(at - since);
-        }
-    }
-    took.sort_unstable();
-    Ok(took)
-}
-
 fn on_the_wire() -> Result<(), Failed> {
     let lab = Lab::new(&LabOptions::with_queues(1))?;
     let _server = unbound(&lab)?;
     let asks =
         |more: &[&str]| runs_on_client(&lab, dnsperf(&lab, &SERVER_ADDRESS.to_string(), more)?).map(drop);
     let mut meter = meter(&lab, || asks(&["-n", "1"]))?;
-    let captures = |netns: &linux::Netns, device: &str, file: &str| -> Result<Started, Failed> {
-        let mut command = Command::new("tcpdump");
-        command.args([
-            "-i",
-            device,
-            "-Q",
-            "out",
-            "--time-stamp-precision=nano",
-            "-s",
-            "96",
-            "-B",
-            "20000",
-            "-U",
-            "-w",
-        ]);
-        command.arg(lab.scratch().join(file)).args(["udp", "port", &PORT.to_string()]);
-        command.stderr(Stdio::null());
-        Ok(Started { child: netns.run(|| command.spawn())?? })
-    };
-    let _queries = captures(lab.client(), CLIENT_DEVICE, "queries")?;
-    let _answers = captures(lab.server(), SERVER_DEVICE, "answers")?;
-    for file in ["queries", "answers"] {
-        let at = lab.scratch().join(file);
-        waited_for("tcpdump", || Ok(std::fs::metadata(&at).is_ok_and(|of| of.len() >= 24).then_some(())))?;
-    }
+    let captures = Captures::start(&lab)?;
     let window = window(&mut meter, || asks(&["-n", "3000", "-Q", "3000"]))?;
     assert_eq!(window.counts.requests, 6_000, "{:?}", window.counts);
-    let wire = waited_for("all packets", || {
-        let found = captured(&lab.scratch())?;
-        Ok((found.len() >= 6_000).then_some(found))
-    })?;
+    let wire = captures.response_times(6_000)?;
     let mut series = Series::new();
     series.add(&window);
     let summary = Summary::of(&series, Vec::new());
@@ -629,5 +529,124 @@ fn forwarded() -> Result<(), Failed> {
     })?;
     let counts = window.counts;
     assert_eq!((counts.identified, counts.answered, window.waiting.requests), (98, 98, 0), "{counts:?}");
+    Ok(())
+}
+
+/// The result of `body` while dnsperf sends a thousand queries per second.
+fn while_queried<T>(operator: &Operator, body: impl FnOnce() -> Result<T, Failed>) -> Result<T, Failed> {
+    let mut command = dnsperf(&operator.lab, &SERVER_ADDRESS.to_string(), &["-l", "600", "-Q", "1000"])?;
+    command.stdout(Stdio::null()).stderr(Stdio::null());
+    let _client = Started { child: operator.lab.client().run(|| command.spawn())?? };
+    body()
+}
+
+/// Packets wait for a timer of this length.
+fn deferred(timer: &str) -> String {
+    format!(
+        "[service.names]\nmatch = {{ port = {PORT} }}\npolicy = \"none\"\ndelivery = \"defer50\"\n\
+         defer_hard_irqs = 1\ngro_flush_timeout = \"{timer}\"\n"
+    )
+}
+
+fn guarded() -> Result<(), Failed> {
+    let operator = Operator::new("dns-guarded", 1)?;
+    let _server = unbound(&operator.lab)?;
+    let before = operator.devices()?.devices;
+    let tried = |timer: &str, limits: &str| {
+        operator.asks(&deferred(timer))?;
+        judged(&operator, &["-o", "json", "try", "--guard", limits, "--seconds", "60"])
+    };
+    let (worse, harmless) = while_queried(&operator, || {
+        Ok((
+            tried("2ms", "p50=+20%,p90=+1000%,cpu=+1000%")?,
+            tried("10us", "p50=+1000%,p90=+1000%,cpu=+1000%")?,
+        ))
+    })?;
+    if let Some(report) = worse {
+        assert_eq!((&report["kept"], &report["ruling"]), (&false.into(), &"beyond-limit".into()), "{report}");
+        let p50 = &report["verdicts"][0]["changes"][0];
+        assert!(p50["metric"] == "p50" && p50["change"].as_f64() > Some(0.2), "{report}");
+    }
+    if let Some(report) = harmless {
+        assert_eq!((&report["kept"], &report["ruling"]), (&true.into(), &"kept".into()), "{report}");
+        operator.runs(&["rollback"], 0)?;
+    }
+    assert_eq!(operator.devices()?.devices, before);
+    Ok(())
+}
+
+fn stalled() -> Result<(), Failed> {
+    let operator = Operator::new("dns-stalled", 1)?;
+    let server = unbound(&operator.lab)?;
+    operator.asks(&deferred("10us"))?;
+    let before = operator.devices()?.devices;
+    let pid =
+        i32::try_from(server.process().pid.0).ok().and_then(rustix::process::Pid::from_raw).ok_or("pid")?;
+    let code = while_queried(&operator, || {
+        let limits = "p50=+1000%,p90=+1000%,cpu=+1000%";
+        let mut trial = operator.starts(&["-o", "json", "try", "--guard", limits, "--seconds", "120"])?;
+        caught("the change in force", || Ok((flushes(&operator.devices()?) == [10_000]).then_some(())))?;
+        rustix::process::kill_process(pid, rustix::process::Signal::STOP)?;
+        let ended = waited_for("the end of the trial", || Ok(trial.child.try_wait()?));
+        rustix::process::kill_process(pid, rustix::process::Signal::CONT)?;
+        Ok(ended?.code())
+    })?;
+    let said = operator.said()?;
+    assert_eq!(code, Some(4), "{said}");
+    assert!(said.contains("\"ruling\": \"stalled\"") || said.contains("\"ruling\":\"stalled\""), "{said}");
+    assert_eq!(operator.devices()?.devices, before);
+    Ok(())
+}
+
+fn tuned() -> Result<(), Failed> {
+    let port = PORT.to_string();
+    let operator = Operator::new("dns-tuned", 1)?;
+    let _server = unbound(&operator.lab)?;
+    let before = operator.devices()?.devices;
+    while_queried(&operator, || {
+        let compare = ["-o", "json", "compare", "--port", &port, "--b", "defer:2ms", "--seconds", "120"];
+        let report: Value = serde_json::from_str(&operator.runs(&compare, 0)?.data)?;
+        assert_eq!(report["data"]["comparisons"][0]["verdict"], "worse", "{report}");
+        assert_eq!(operator.devices()?.devices, before);
+        let tune = ["-o", "json", "tune", "--port", &port, "--goal", "p50", "--only", "--seconds", "150"];
+        let candidates = ["--candidate", "defer:2ms", "--candidate", "defer:4ms"];
+        let report: Value =
+            serde_json::from_str(&operator.runs(&[&tune[..], &candidates].concat(), 0)?.data)?;
+        assert_eq!(report["data"]["winner"], Value::Null, "nothing helps: {report}");
+        assert_eq!(operator.devices()?.devices, before);
+        badly_set(&operator)?;
+        let badly = operator.devices()?.devices;
+        let candidates = ["--candidate", "defer20", "--candidate", "defer:4ms", "--guard", "p99=+50%"];
+        let report: Value =
+            serde_json::from_str(&operator.runs(&[&tune[..], &candidates].concat(), 0)?.data)?;
+        assert_eq!(report["data"]["winner"]["candidate"], "defer20", "{report}");
+        assert_eq!(operator.devices()?.devices, badly);
+        Ok(())
+    })
+}
+
+fn quic_is_refused() -> Result<(), Failed> {
+    let port = PORT.to_string();
+    let operator = Operator::new("dns-quic-refused", 1)?;
+    let _server = python(&operator.lab, "u.sendto(b'\\x40' + bytes(40), peer)")?;
+    operator.asks(&deferred("10us"))?;
+    let before = operator.devices()?.devices;
+    let socket = client(&operator.lab)?;
+    let compare = ["compare", "--port", &port, "--b", "defer50"];
+    let guard = ["try", "--guard", "p50=+20%", "--seconds", "20"];
+    let tune = ["tune", "--port", &port, "--goal", "p50", "--only", "--candidate", "defer50"];
+    for arguments in [&compare[..], &guard, &tune] {
+        let mut command = operator.netpolicy(arguments);
+        let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn()?;
+        while child.try_wait()?.is_none() {
+            ask(&socket, &initial())?;
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        let output = child.wait_with_output()?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(7), "{said}");
+        assert!(said.contains("speaks QUIC") && said.contains("watch shows what is known"), "{said}");
+        assert_eq!(operator.devices()?.devices, before);
+    }
     Ok(())
 }

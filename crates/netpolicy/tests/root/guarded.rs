@@ -66,7 +66,7 @@ pub(crate) const TRIALS_MAX: usize = 4;
 
 /// Repeats a trial until it is judged, and returns its report. Returns `None`, after a check that the change
 /// was reverted, if other load left too few windows each time.
-fn judged(operator: &Operator, arguments: &[&str]) -> Result<Option<Value>, Failed> {
+pub(crate) fn judged(operator: &Operator, arguments: &[&str]) -> Result<Option<Value>, Failed> {
     for _ in 0..TRIALS_MAX {
         let output = operator.netpolicy(arguments).output()?;
         let said: Value = serde_json::from_slice(&output.stdout)
