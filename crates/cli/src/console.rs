@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::io::{self, IsTerminal, Write};
 
 use model::{Object, Plan};
-use page::Report;
+use session::page::Report;
 use session::report::{EventReport, PlanReport, printable, typed};
 use session::{Fault, Operator, Session};
 

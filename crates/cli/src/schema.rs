@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
-use page::{RecordSchema, Report, SCHEMA, record};
 use schemars::SchemaGenerator;
 use schemars::generate::SchemaSettings;
 use serde_json::{Value, json};
+use session::page::{RecordSchema, Report, SCHEMA, record};
 use session::{Exit, Fault};
 
 use crate::{Context, Output};

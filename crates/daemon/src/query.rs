@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use apply::{Fate, TransactionName, Undone};
-use page::to_json;
 use serde_json::{Map, Value, json};
 use session::explain::explained;
+use session::page::to_json;
 use session::report::PlanReport;
 use session::verify::compared;
 use session::{Fault, Session, Silent, cycle, fullbusy, roll_back, trial};

@@ -4,9 +4,9 @@
 use linux::{KernelError, Netns, Processes};
 use model::host::Device;
 use model::{Host, KernelVersion, KthreadKnob, KthreadState, Prerequisites, Slice, since};
-use page::{Cell, Page, RecordSchema, Report, Style, Table, record, to_json};
 use schemars::{JsonSchema, SchemaGenerator};
 use serde::Serialize;
+use session::page::{Cell, Page, RecordSchema, Report, Style, Table, record, to_json};
 
 /// A mechanism and its requirements.
 #[derive(Clone, Copy, Debug)]

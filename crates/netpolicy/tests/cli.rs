@@ -590,7 +590,7 @@ fn a_program_is_found_where_packages_install_it() {
 /// A report as `netpolicy -o json report` prints it.
 fn report_of(host: &str, change: &serde_json::Value) -> String {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("a clock");
-    let mut report = serde_json::json!({ "schema": page::SCHEMA, "kind": "report", "data": {
+    let mut report = serde_json::json!({ "schema": session::page::SCHEMA, "kind": "report", "data": {
         "host": host, "at_unix_seconds": now.as_secs(), "version": "0.1.0", "release": "6.18.44" } });
     report["data"]
         .as_object_mut()

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use made::{device, host, veth, with_kernel};
 use model::{Host, KernelVersion, Prerequisites, Setting};
 use netpolicy::support::{MECHANISMS, SupportMatrix, Supported};
-use page::Report;
+use session::page::Report;
 
 const EVERYTHING: Prerequisites = Prerequisites {
     btf: true,

@@ -7,7 +7,7 @@
 //!
 //! Read in this order: [`cycle`] (the cycle), [`staged`] (the cycle once, or twice if queues are created
 //! first), [`Session`] (the session), [`Fault`] (failures), [`explain`] and [`verify`] (queries), [`report`]
-//! (output as text and JSON).
+//! (output as text and JSON), [`page`] (text, tables, JSON and HTML documents of all programs).
 #![forbid(unsafe_code)]
 
 pub mod app_requests;
@@ -24,6 +24,7 @@ pub mod guard_process;
 mod idle;
 mod missing_queues;
 mod operator;
+pub mod page;
 pub mod recording;
 pub mod replaced_file;
 pub mod report;

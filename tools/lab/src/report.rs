@@ -2,10 +2,10 @@
 
 use linux::lab::{CLIENT_ADDRESS, Lab, Memcached, SERVER_ADDRESS, SERVER_DEVICE};
 use model::Pid;
-use page::{Page, RecordSchema, Report, record, to_json};
 use schemars::{JsonSchema, SchemaGenerator};
 use serde::Serialize;
 use serde_json::Value;
+use session::page::{Page, RecordSchema, Report, record, to_json};
 
 /// `lab`'s data.
 #[derive(Debug, JsonSchema, Serialize)]

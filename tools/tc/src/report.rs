@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use page::{Page, RecordSchema, Report, Style, record, to_json};
 use schemars::{JsonSchema, SchemaGenerator};
 use serde::Serialize;
 use serde_json::Value;
+use session::page::{Page, RecordSchema, Report, Style, record, to_json};
 use tc_rules::classifier::Offload;
 use tc_rules::{Expected, Filter, Found, Lookup};
 

@@ -11,7 +11,6 @@ use walls::Dependencies;
 const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     // Crates that decide and do no I/O.
     ("model", &[]),
-    ("page", &[]),
     ("plan", &["model"]),
     ("measure", &["model"]),
     ("policy-file", &["model"]),
@@ -23,34 +22,22 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ("bpf", &["model", "sys"]),
     ("linux", &["apply", "bpf", "model", "netlink", "sys"]),
     // A session on one host, and the daemon that keeps a policy in force.
-    ("session", &["apply", "linux", "model", "page", "plan", "policy-file"]),
-    ("latency", &["apply", "linux", "measure", "model", "page", "plan", "policy-file", "session"]),
+    ("session", &["apply", "linux", "model", "plan", "policy-file"]),
+    ("latency", &["apply", "linux", "measure", "model", "plan", "policy-file", "session"]),
     // Shared by the command-line programs.
-    ("cli", &["linux", "model", "page", "plan", "policy-file", "session"]),
-    ("daemon", &["apply", "latency", "linux", "model", "page", "plan", "policy-file", "session"]),
+    ("cli", &["linux", "model", "plan", "policy-file", "session"]),
+    ("daemon", &["apply", "latency", "linux", "model", "plan", "policy-file", "session"]),
     (
         "netpolicy",
-        &[
-            "apply",
-            "cli",
-            "daemon",
-            "latency",
-            "linux",
-            "measure",
-            "model",
-            "page",
-            "plan",
-            "policy-file",
-            "session",
-        ],
+        &["apply", "cli", "daemon", "latency", "linux", "measure", "model", "plan", "policy-file", "session"],
     ),
     // The tools.
     ("testkit", &["apply", "bpf", "linux", "model", "netlink"]),
     ("tc-rules", &["model", "netlink", "sys"]),
-    ("tc", &["cli", "linux", "model", "page", "policy-file", "session", "tc-rules"]),
+    ("tc", &["cli", "linux", "model", "policy-file", "session", "tc-rules"]),
     ("sim", &["model"]),
     ("load", &["measure", "model"]),
-    ("runs", &["measure", "model", "page"]),
+    ("runs", &["measure", "model", "session"]),
     (
         "experiments",
         &[
@@ -61,7 +48,6 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
             "load",
             "measure",
             "model",
-            "page",
             "plan",
             "policy-file",
             "runs",
@@ -69,7 +55,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
             "sim",
         ],
     ),
-    ("lab", &["cli", "daemon", "experiments", "latency", "linux", "model", "page", "session"]),
+    ("lab", &["cli", "daemon", "experiments", "latency", "linux", "model", "session"]),
     // Parsers are fuzzed wherever they are.
     (
         "fuzz",
@@ -95,7 +81,6 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
 /// External crates that deciding crates may depend on. Each can be tested and fuzzed without a host.
 const OTHERS: &[(&str, &[&str])] = &[
     ("netpolicy-model", &["schemars", "serde"]),
-    ("netpolicy-page", &["schemars", "serde", "serde_json"]),
     ("netpolicy-plan", &["thiserror"]),
     ("netpolicy-measure", &["base64", "hdrhistogram", "schemars", "serde", "thiserror"]),
     ("netpolicy-policy-file", &["serde_json", "strsim", "toml"]),

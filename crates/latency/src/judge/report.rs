@@ -2,9 +2,9 @@
 
 use apply::TransactionName;
 use model::{Finding, JudgedBy, Judgement, Ruling};
-use page::{Page, Report, Style};
 use schemars::JsonSchema;
 use serde::Serialize;
+use session::page::{Page, Report, Style};
 
 use crate::judge::trial::{ServiceForesight, TrialOutcome};
 use crate::reports::found;

@@ -1,9 +1,9 @@
 //! The output of `bench judge`: verdicts of `compare`, compared with the truth on the wire.
 
 use measure::switchback::{Metric, Switchback, Verdict};
-use page::{Cell, Page, Report, Style, Table};
 use schemars::JsonSchema;
 use serde::Serialize;
+use session::page::{Cell, Page, Report, Style, Table};
 
 use crate::judge::replay::Replayed;
 

@@ -9,9 +9,9 @@ use measure::switchback::{
     Figures, Limit, Metric, MetricChange, MetricVerdict, Network, NetworkTotals, Switchback, Unfair, Verdict,
 };
 use model::{Finding, JudgedBy};
-use page::{Cell, Page, Report, Style, Table};
 use schemars::JsonSchema;
 use serde::Serialize;
+use session::page::{Cell, Page, Report, Style, Table};
 
 use crate::live::text::span;
 

@@ -4,7 +4,7 @@ use linux::machine::Machine;
 use measure::switchback::{Metric, MetricChange, Switchback};
 use measure::tuning::Tuner;
 use model::proof::Proof;
-use page::picture::{Moment, Place, Role, course, html, scatter};
+use session::page::picture::{Moment, Place, Role, course, html, scatter};
 
 use crate::judge::pairs;
 

@@ -2,9 +2,9 @@
 
 use measure::switchback::{Metric, MetricChange, Switchback};
 use model::{Finding, Limits};
-use page::{Cell, Page, Report, Style, Table};
 use schemars::JsonSchema;
 use serde::Serialize;
+use session::page::{Cell, Page, Report, Style, Table};
 
 use measure::tuning::{Heat, Tuner};
 

@@ -9,9 +9,9 @@ use measure::live::summary::PartSummary;
 use measure::live::{Estimate, Percentiles, Summary, Unit};
 use measure::switchback::LOSS_MATTERS;
 use model::{Finding, NapiId, Pid, Severity};
-use page::{Cell, Page, Report, Style, Table};
 use schemars::JsonSchema;
 use serde::Serialize;
+use session::page::{Cell, Page, Report, Style, Table};
 
 /// One queue or thread of a report.
 #[derive(Debug, JsonSchema, Serialize)]

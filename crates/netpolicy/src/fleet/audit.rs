@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use model::Severity;
-use page::html::{Bar, Document, Tone};
-use page::{Cell, Page, RecordSchema, Report, SCHEMA, Style, Table, record, to_json};
 use schemars::{JsonSchema, SchemaGenerator};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use session::page::html::{Bar, Document, Tone};
+use session::page::{Cell, Page, RecordSchema, Report, SCHEMA, Style, Table, record, to_json};
 
 use super::host_report::{FindingOnHost, HostReport};
 

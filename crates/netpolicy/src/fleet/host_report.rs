@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use model::Severity;
-use page::{Page, Report, Style};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use session::page::{Page, Report, Style};
 
 /// The output of `report`: the state of one host, for `audit`.
 #[derive(Clone, Debug, Default, PartialEq, JsonSchema, Serialize, Deserialize)]

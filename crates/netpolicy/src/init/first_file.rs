@@ -5,11 +5,11 @@ use std::fmt::Write;
 
 use model::host::Device;
 use model::{Glob, Host, Pid, PolicyName};
-use page::{Page, Report, plain};
 use policy_file::{key, quoted};
 use schemars::JsonSchema;
 use serde::Serialize;
 use session::count;
+use session::page::{Page, Report, plain};
 
 use super::found::{Found, ListeningSocket};
 use super::service::{FoundBy, ServiceProcesses, groups, pattern};

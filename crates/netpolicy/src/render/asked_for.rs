@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use model::host::{Process, Requester};
 use model::{Fd, Host, PolicyName};
-use page::{Cell, Table};
+use session::page::{Cell, Table};
 
 use super::count;
 
@@ -57,7 +57,7 @@ fn of_sockets(host: &Host, process: &Process) -> Vec<(String, u32)> {
 #[cfg(test)]
 mod test {
     use model::host::AppRequest;
-    use page::Page;
+    use session::page::Page;
 
     use super::*;
 

@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use model::host::{Device, Process};
 use model::{Finding, Host};
-use page::{Cell, Page, Report, Style, Table, record, to_json};
 use schemars::{JsonSchema, SchemaGenerator};
 use serde::Serialize;
 use serde_json::Value;
+use session::page::{Cell, Page, Report, Style, Table, record, to_json};
 use session::recording::{AppliedValue, Recording};
 
 /// The output of `diff`: each fact that only one recording has, or whose values differ.
@@ -69,7 +69,7 @@ impl Report for DifferenceReport {
         }
     }
 
-    fn records_as(generator: &mut SchemaGenerator) -> Vec<page::RecordSchema> {
+    fn records_as(generator: &mut SchemaGenerator) -> Vec<session::page::RecordSchema> {
         vec![record::<Difference>("difference", generator)]
     }
 

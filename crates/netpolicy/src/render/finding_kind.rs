@@ -1,8 +1,8 @@
 //! The meaning of a finding, for `explain CODE`.
 
-use page::{Page, Report, Style};
 use schemars::JsonSchema;
 use serde::Serialize;
+use session::page::{Page, Report, Style};
 
 /// An explanation of a finding of `doctor`, `watch` or the daemon.
 #[derive(Debug, JsonSchema, Serialize)]

@@ -1,14 +1,14 @@
 //! The findings of `doctor`.
 
 use model::{Delivered, Finding, Severity};
-use page::{
-    Entry, Page, RecordSchema, Report, SCREEN_COLUMNS, SCREEN_ROWS, Shown, Style, fit, record, rows_of,
-    to_json,
-};
 use schemars::{JsonSchema, SchemaGenerator};
 use serde::Serialize;
 use serde_json::Value;
 use session::count;
+use session::page::{
+    Entry, Page, RecordSchema, Report, SCREEN_COLUMNS, SCREEN_ROWS, Shown, Style, fit, record, rows_of,
+    to_json,
+};
 
 /// The output of `doctor`.
 #[derive(Debug, JsonSchema, Serialize)]
@@ -180,7 +180,7 @@ fn visible(text: &str) -> String {
 #[cfg(test)]
 mod test {
     use super::*;
-    use page::Report;
+    use session::page::Report;
 
     fn finding(number: usize, severity: Severity) -> Finding {
         Finding {

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use apply::{History, Journal, Standing, Transaction, TransactionName, Unreadable};
 use model::proof::CourseStep;
 use model::{Effect, Judgement, Pid, Proof};
-use page::{Cell, Page, RecordSchema, Report, Style, Table, record, to_json};
 use schemars::{JsonSchema, SchemaGenerator};
 use serde::Serialize;
 use serde_json::Value;
+use session::page::{Cell, Page, RecordSchema, Report, Style, Table, record, to_json};
 
 use session::report::ChangeLine;
 

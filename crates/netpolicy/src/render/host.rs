@@ -6,10 +6,10 @@ use model::host::{
     Channels, Coalesce, Confidence, Device, Irq, Napi, NapiEdge, Pair, Process, Rings, RxQueueState,
 };
 use model::{CpuSet, Fd, Host, KthreadState, NapiId, Slice, UtilClamp};
-use page::{Cell, Page, RecordSchema, Report, Style, Table, record, to_json};
 use schemars::{JsonSchema, SchemaGenerator};
 use serde::Serialize;
 use serde_json::Value;
+use session::page::{Cell, Page, RecordSchema, Report, Style, Table, record, to_json};
 
 use super::asked_for::asked_for;
 use super::listeners;

@@ -4,7 +4,7 @@ use model::setting::{Disruption, Facts};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use page::{Page, Report, Style};
+use session::page::{Page, Report, Style};
 
 /// The output of `explain setting`: all knobs with one name.
 #[derive(Debug, JsonSchema, Serialize)]

@@ -2,7 +2,7 @@
 
 use model::host::{SharedListeners, SpreadCounts};
 use model::{Host, Spread, Transport};
-use page::{Cell, Table};
+use session::page::{Cell, Table};
 
 /// One line for each group. If the assignment depends on the queue, the line lists the group's queues.
 pub(super) fn listeners(host: &Host) -> Table {

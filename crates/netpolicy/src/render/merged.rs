@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use page::{Page, Report, Style};
 use policy_file::{Merged, Value};
 use schemars::JsonSchema;
 use serde::Serialize;
+use session::page::{Page, Report, Style};
 
 /// The output of `cat`.
 #[derive(Debug, JsonSchema, Serialize)]

@@ -1,9 +1,9 @@
 //! One sample of `top`, as printed by `top --once`.
 
-use page::{Cell, Page, RecordSchema, Report, Table, record, to_json};
 use schemars::{JsonSchema, SchemaGenerator};
 use serde::Serialize;
 use serde_json::Value;
+use session::page::{Cell, Page, RecordSchema, Report, Table, record, to_json};
 
 use latency::live::text::short;
 

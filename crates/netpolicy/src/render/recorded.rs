@@ -1,9 +1,9 @@
 //! The output of `record`.
 
 use crate::render::count;
-use page::{Page, Report};
 use schemars::JsonSchema;
 use serde::Serialize;
+use session::page::{Page, Report};
 use session::recording::Recording;
 
 /// The output of `record`.

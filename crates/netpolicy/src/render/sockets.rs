@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use linux::bpf::app_requests::{Enabled, RequestSource, SocketRequest};
 use model::{Pid, PolicyName};
-use page::{Page, Report};
 use schemars::JsonSchema;
 use serde::Serialize;
+use session::page::{Page, Report};
 
 use super::count;
 

@@ -2,7 +2,7 @@
 
 use model::Host;
 use model::host::{Device, STACK_DEPTH_MAX};
-use page::{Page, Style};
+use session::page::{Page, Style};
 
 /// Draws each stacked device with its lower devices; empty on a host without stacked devices.
 pub(super) fn stacks(host: &Host, page: &mut Page) {

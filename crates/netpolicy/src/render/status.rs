@@ -3,11 +3,11 @@
 use daemon::Status;
 use latency::live::text::{ago, short};
 use latency::live::{Percentiles, Prospect};
-use page::{Cell, Page, Report, Style, Table, to_json};
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use session::count;
+use session::page::{Cell, Page, Report, Style, Table, to_json};
 
 /// The output of `status`: the daemon's status document, unchanged.
 #[derive(Debug, Serialize)]

@@ -1,7 +1,7 @@
 //! Snapshots of the output for a host.
 
 use model::Host;
-use page::{Page, Report};
+use session::page::{Page, Report};
 
 use super::host::HostReport;
 use super::svg::svg;
@@ -61,6 +61,6 @@ fn the_drawing_of_a_cache_server() {
 #[test]
 fn pages_and_names_agree_on_what_misleads_a_reader() {
     for c in (0..=u32::from(char::MAX)).filter_map(char::from_u32) {
-        assert_eq!(page::is_misleading(c), model::is_misleading(c), "{c:?}");
+        assert_eq!(session::page::is_misleading(c), model::is_misleading(c), "{c:?}");
     }
 }

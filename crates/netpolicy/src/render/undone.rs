@@ -1,10 +1,10 @@
 //! The output of `rollback`.
 
 use apply::{Fate, TransactionName, Undone, UndoneChange};
-use page::{Cell, Page, RecordSchema, Report, Style, Table, record, to_json};
 use schemars::{JsonSchema, SchemaGenerator};
 use serde::Serialize;
 use serde_json::Value;
+use session::page::{Cell, Page, RecordSchema, Report, Style, Table, record, to_json};
 
 /// The output of `rollback`.
 #[derive(Debug, JsonSchema, Serialize)]

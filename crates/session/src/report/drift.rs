@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use crate::page::{Cell, Page, RecordSchema, Report, Style, Table, record, to_json};
 use apply::TransactionName;
 use model::{Change, Object, Setting};
-use page::{Cell, Page, RecordSchema, Report, Style, Table, record, to_json};
 use schemars::{JsonSchema, SchemaGenerator};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;

@@ -1,6 +1,6 @@
 //! Reports an event during a long-running command.
 
-use page::{Page, Report};
+use crate::page::{Page, Report};
 use schemars::JsonSchema;
 use serde::Serialize;
 

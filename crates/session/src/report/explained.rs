@@ -1,8 +1,8 @@
 //! Reports the reasons for the values of settings.
 
+use crate::page::{Page, RecordSchema, Report, Style, record, to_json};
 use apply::{Transaction, TransactionName};
 use model::{Change, Judgement, Reason, Setting};
-use page::{Page, RecordSchema, Report, Style, record, to_json};
 use schemars::{JsonSchema, SchemaGenerator};
 use serde::Serialize;
 use serde_json::Value;

@@ -2,8 +2,8 @@
 
 use std::error::Error;
 
+use crate::page::Style;
 use model::legible::shortened;
-use page::Style;
 
 use crate::{Exit, Fault, HostState};
 

@@ -1,7 +1,7 @@
 //! Reports a plan.
 
+use crate::page::{Cell, Page, RecordSchema, Report, Style, Table, record, to_json};
 use model::{Change, Plan, Reason};
-use page::{Cell, Page, RecordSchema, Report, Style, Table, record, to_json};
 use schemars::{JsonSchema, SchemaGenerator};
 use serde::Serialize;
 use serde_json::Value;

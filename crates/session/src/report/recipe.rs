@@ -1,8 +1,8 @@
 //! Reports the values of a policy's recipe, by mechanism.
 
+use crate::page::{Page, RecordSchema, Report, Style, record, to_json};
 use model::recipe::{Case, Mechanism, PaysFrom, RecipeValue, Rung, When};
 use model::{DeliveryMode, PolicyName, Reason, Recipes};
-use page::{Page, RecordSchema, Report, Style, record, to_json};
 use schemars::{JsonSchema, SchemaGenerator};
 use serde::Serialize;
 use serde_json::Value;

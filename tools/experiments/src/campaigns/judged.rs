@@ -91,7 +91,7 @@ fn replays(pairs: &Switchback, took: Duration, arguments: &Judge) -> impl Iterat
 fn finish(report: &JudgeBenchReport, arguments: &Judge, context: &Context<'_>) -> Result<Exit, Fault> {
     context.console.report(report)?;
     if let Some(path) = &arguments.json {
-        let text = serde_json::to_string(&page::to_json(report)).map_err(Fault::failed)?;
+        let text = serde_json::to_string(&session::page::to_json(report)).map_err(Fault::failed)?;
         std::fs::write(path, text).map_err(|error| Fault::file(path, error))?;
     }
     Ok(if report.agrees() { Exit::Done } else { Exit::Failed })

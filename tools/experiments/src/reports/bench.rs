@@ -1,11 +1,30 @@
 //! The report of an experiment.
 
 use model::{Evidence, OfferedLoad};
-use page::{Page, RecordSchema, Report, record, schema_of, to_json};
 use runs::{Grid, Results};
 use schemars::SchemaGenerator;
 use serde::Serialize;
 use serde_json::Value;
+use session::page::{Page, RecordSchema, Report, record, to_json};
+
+/// Gives a type the schema of the type as which it is printed.
+macro_rules! schema_of {
+    ($report:ty: $data:ty) => {
+        impl schemars::JsonSchema for $report {
+            fn schema_name() -> std::borrow::Cow<'static, str> {
+                <$data as schemars::JsonSchema>::schema_name()
+            }
+
+            fn schema_id() -> std::borrow::Cow<'static, str> {
+                <$data as schemars::JsonSchema>::schema_id()
+            }
+
+            fn json_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
+                <$data as schemars::JsonSchema>::json_schema(generator)
+            }
+        }
+    };
+}
 
 /// `bench`'s data.
 #[derive(Debug)]

@@ -2,10 +2,10 @@
 
 use std::fmt::Write;
 
-use page::{Cell, Page, Report, Style, Table};
 use schemars::JsonSchema;
 use serde::Serialize;
 use session::count;
+use session::page::{Cell, Page, Report, Style, Table};
 use sim::{Costs, Parameter};
 
 /// `sim calibrate`'s data.

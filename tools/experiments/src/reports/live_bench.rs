@@ -2,9 +2,9 @@
 
 use measure::live::{AgreementRun, Errors, Estimator, Ordered};
 use measure::statistics::{Interval, median, paired_ratio};
-use page::{Cell, Page, Report, Style, Table};
 use schemars::JsonSchema;
 use serde::Serialize;
+use session::page::{Cell, Page, Report, Style, Table};
 
 use crate::bench::live_args::LiveLoad;
 

@@ -1,9 +1,9 @@
 //! Pairs of configurations, here and in a published table.
 
 use measure::statistics::Interval;
-use page::{Cell, Page, RecordSchema, Report, Style, Table, record};
 use schemars::{JsonSchema, SchemaGenerator};
 use serde::Serialize;
+use session::page::{Cell, Page, RecordSchema, Report, Style, Table, record};
 
 /// `bench report --orderings`' data.
 #[derive(Debug, JsonSchema, Serialize)]
@@ -131,6 +131,6 @@ impl Report for OrderingsReport {
     }
 
     fn lines(&self) -> Vec<(&'static str, serde_json::Value)> {
-        self.orderings.iter().map(|ordering| ("ordering", page::to_json(ordering))).collect()
+        self.orderings.iter().map(|ordering| ("ordering", session::page::to_json(ordering))).collect()
     }
 }

@@ -1,8 +1,8 @@
 //! The report of a prediction.
 
-use page::{Cell, Page, RecordSchema, Report, Style, Table, plain, record};
 use schemars::{JsonSchema, SchemaGenerator};
 use serde::Serialize;
+use session::page::{Cell, Page, RecordSchema, Report, Style, Table, plain, record};
 
 use crate::predicted::{Prediction, Range};
 use crate::scenario_file::Metric;
@@ -107,6 +107,6 @@ impl Report for PredictionReport {
     }
 
     fn lines(&self) -> Vec<(&'static str, serde_json::Value)> {
-        self.points.iter().map(|point| ("prediction", page::to_json(point))).collect()
+        self.points.iter().map(|point| ("prediction", session::page::to_json(point))).collect()
     }
 }

@@ -1,9 +1,9 @@
 //! The report of `bench selfcheck`: how far the instruments differ.
 
 use measure::statistics::{Interval, median, median_interval, paired_difference, paired_ratio};
-use page::{Cell, Page, Report, Style, Table};
 use schemars::JsonSchema;
 use serde::Serialize;
+use session::page::{Cell, Page, Report, Style, Table};
 
 use crate::bench::selfcheck_args::Shape;
 use crate::bench::{Client, Sample};

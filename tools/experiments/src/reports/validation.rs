@@ -1,8 +1,8 @@
 //! Compares measurements and predictions side by side.
 
-use page::{Cell, Page, RecordSchema, Report, Style, Table, plain, record};
 use schemars::{JsonSchema, SchemaGenerator};
 use serde::Serialize;
+use session::page::{Cell, Page, RecordSchema, Report, Style, Table, plain, record};
 
 use crate::predicted::{Coverage, Judged, Orderings, SummaryLine, error};
 use crate::reports::prediction::{flags, interval, rounded};
@@ -202,6 +202,6 @@ impl Report for ValidationReport {
     }
 
     fn lines(&self) -> Vec<(&'static str, serde_json::Value)> {
-        self.rows.iter().map(|row| ("validation-row", page::to_json(row))).collect()
+        self.rows.iter().map(|row| ("validation-row", session::page::to_json(row))).collect()
     }
 }

@@ -7,7 +7,7 @@ use model::OfferedLoad;
 use crate::summary::Summary;
 use measure::statistics::Interval;
 
-use page::drawing::{Escaped, Scale, line_across, short, tick_below};
+use session::page::drawing::{Escaped, Scale, line_across, short, tick_below};
 
 use super::style::SeriesStyle;
 

@@ -3,8 +3,8 @@
 use std::cmp::Ordering;
 use std::fmt::Write as _;
 
-use page::drawing::{CSS, Escaped, Scale, line_across, tick_below};
-use page::picture::{Place, scatter, style};
+use session::page::drawing::{CSS, Escaped, Scale, line_across, tick_below};
+use session::page::picture::{Place, scatter, style};
 
 const WIDTH: f64 = 900.0;
 const HEIGHT: f64 = 260.0;
@@ -166,7 +166,7 @@ const fn count(number: usize) -> f64 {
 
 #[cfg(test)]
 mod test {
-    use page::picture::Role;
+    use session::page::picture::Role;
 
     use super::*;
 

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use page::drawing::{CSS, Escaped, line_across};
+use session::page::drawing::{CSS, Escaped, line_across};
 
 use super::style::{self, SeriesStyle, styles};
 use super::{legend, options, place, voids};

@@ -21,7 +21,7 @@ use crate::table;
 use measure::statistics::Interval;
 
 use chart::{Axis, Chart};
-use page::drawing::{CSS, Escaped};
+use session::page::drawing::{CSS, Escaped};
 use style::{SeriesStyle, styles};
 
 pub use compare::{CompareChart, ComparePoint, html_of_compare};

@@ -37,7 +37,7 @@ impl Marker {
     }
 }
 
-/// The colours' CSS classes; their values, one set for light and one for dark, are in [`page::drawing::CSS`].
+/// The colours' CSS classes; their values, one set for light and one for dark, are in [`session::page::drawing::CSS`].
 const COLOURS: [&str; 7] = ["c0", "c1", "c2", "c3", "c4", "c5", "c6"];
 const DASHES: [&str; 4] = ["none", "7 3", "2 3", "9 3 2 3"];
 const MARKERS: [Marker; 4] = [Marker::Circle, Marker::Square, Marker::Triangle, Marker::Diamond];

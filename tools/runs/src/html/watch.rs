@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use page::drawing::{CSS, Escaped, Scale, line_across, short, tick_below};
+use session::page::drawing::{CSS, Escaped, Scale, line_across, short, tick_below};
 
 /// Dimensions in the SVG's own units: the picture scales to the available space.
 const WIDTH: f64 = 900.0;

@@ -1,9 +1,9 @@
 //! The report on the speed of rule loading.
 
-use page::{Cell, Page, RecordSchema, Report, Style, Table, record, to_json};
 use schemars::{JsonSchema, SchemaGenerator};
 use serde::Serialize;
 use serde_json::Value;
+use session::page::{Cell, Page, RecordSchema, Report, Style, Table, record, to_json};
 
 /// One criterion of `tc bench`.
 #[derive(Debug, JsonSchema, Serialize)]

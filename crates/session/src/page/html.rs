@@ -36,7 +36,7 @@ impl fmt::Display for Escaped<'_> {
                 '>' => f.write_str("&gt;")?,
                 '"' => f.write_str("&quot;")?,
                 '\'' => f.write_str("&#39;")?,
-                c if crate::is_misleading(c) => f.write_char('\u{fffd}')?,
+                c if crate::page::is_misleading(c) => f.write_char('\u{fffd}')?,
                 c => f.write_char(c)?,
             }
         }

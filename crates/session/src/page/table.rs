@@ -47,7 +47,7 @@ impl Style {
 
 /// Replaces the characters of a text that control the terminal, including netpolicy's own colours.
 pub fn plain(text: &str) -> String {
-    text.replace(crate::is_misleading, "\u{fffd}")
+    text.replace(crate::page::is_misleading, "\u{fffd}")
 }
 
 /// A cell.

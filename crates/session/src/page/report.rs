@@ -4,8 +4,8 @@ use schemars::{JsonSchema, SchemaGenerator};
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::schema::{RecordSchema, record};
-use crate::table::{Style, Table};
+use crate::page::schema::{RecordSchema, record};
+use crate::page::table::{Style, Table};
 
 /// The version of every document and record. Fields may be added, but are never removed and never change
 /// their meaning.

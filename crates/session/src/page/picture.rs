@@ -3,7 +3,7 @@
 
 use std::fmt::Write as _;
 
-use crate::drawing::{CSS, Escaped, Scale, line_across, short, tick_below};
+use crate::page::drawing::{CSS, Escaped, Scale, line_across, short, tick_below};
 
 /// The frame of a figure, in the SVG's own units.
 #[derive(Clone, Copy, Debug)]

@@ -2,7 +2,7 @@
 
 use std::fmt::{Display, Write as _};
 
-pub use crate::html::Escaped;
+pub use crate::page::html::Escaped;
 
 /// Maps values to coordinates along one axis.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -1,6 +1,5 @@
-//! Formats the output of commands as text for people and as JSON for programs. This crate does no I/O, and
-//! depends on no other crate of netpolicy.
-#![forbid(unsafe_code)]
+//! Formats the output of commands as text for people and as JSON for programs. This module does no I/O, and
+//! uses no other module of netpolicy.
 
 pub mod drawing;
 pub mod html;
