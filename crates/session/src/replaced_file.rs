@@ -150,7 +150,7 @@ mod test {
         fs::remove_file(&path).expect("removed");
         symlink(&other, &path).expect("linked");
         let refused = write_user_file(&path, 0o600, b"x").expect_err("a link").to_string();
-        assert!(refused.contains("no regular file"), "{refused}");
+        assert!(refused.contains("not a regular file"), "{refused}");
         assert_eq!(fs::read_dir(scratch.path()).expect("listed").count(), 2);
     }
 
