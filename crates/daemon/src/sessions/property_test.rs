@@ -252,6 +252,8 @@ impl Knobs for FakeHost {
 enum Event {
     /// A client begins a session that measures or alternates two candidates.
     Begin { client: u32, kind: SessionKind, candidates: [Values; 2] },
+    /// A client begins many sessions that measure.
+    Crowd { client: u32, sessions: usize },
     /// A client tries a policy and may confirm it later. It may leave before the reply.
     Try { client: u32, values: Values, leaves: bool },
     /// The session that changes settings begins a window with a candidate.
@@ -542,6 +544,11 @@ impl<'a> World<'a> {
         let nth = |pick: usize| self.live.keys().nth(pick % self.live.len().max(1)).copied();
         match event {
             Event::Begin { client, kind, candidates } => self.begin(*client, *kind, candidates)?,
+            Event::Crowd { client, sessions } => {
+                for _ in 0..*sessions {
+                    self.begin(*client, SessionKind::Watch, &Default::default())?;
+                }
+            }
             Event::Try { client, values, leaves } => {
                 let Some(id) = self.admit(*client, SessionKind::Try)? else { return Ok(()) };
                 let hold = self.hold(id)?;
@@ -811,6 +818,7 @@ fn event() -> impl Strategy<Value = Event> {
     prop_oneof![
         6 => (0..CLIENTS, kind, candidates)
             .prop_map(|(client, kind, candidates)| Event::Begin { client, kind, candidates }),
+        1 => (0..CLIENTS, 2_usize..6).prop_map(|(client, sessions)| Event::Crowd { client, sessions }),
         4 => (0..CLIENTS, values(), proptest::bool::weighted(0.3))
             .prop_map(|(client, values, leaves)| Event::Try { client, values, leaves }),
         8 => (0_usize..3).prop_map(|candidate| Event::Window { candidate }),
