@@ -461,7 +461,7 @@ impl<E: fmt::Display> fmt::Display for CommitFault<E> {
             }
             Self::ReadBack { step, of, wrote, found } => {
                 let (step, value) = (step + 1, found.value());
-                write!(f, "step {step} of {of} is not in force: {wrote} was written, but reads back {value}")
+                write!(f, "step {step} of {of} is not in force: wrote {wrote}, but read back {value}")
             }
             Self::Journal(error) => error.fmt(f),
         }

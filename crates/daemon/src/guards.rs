@@ -410,7 +410,7 @@ fn finding(rule: &str, severity: Severity, services: &str, evidence: Vec<String>
         REVERTED => {
             "a change made its service worse and was reverted; it is retried once the service's policy or all its processes have changed"
         }
-        _ => "a change waits until it can be judged on its traffic",
+        _ => "a change is postponed until it can be judged on the traffic of its services",
     };
     Finding {
         rule: rule.to_owned(),

@@ -139,7 +139,8 @@ impl HeldSettings {
         Ok(transactions.iter().flat_map(|transaction| transaction.begin().replaces.clone()).collect())
     }
 
-    /// The settings in force, by what the daemon wrote last.
+    /// The net effect of the daemon's transactions in force: for each setting, the value before the first
+    /// transaction and after the last.
     pub(crate) fn ledger(&self) -> &Ledger {
         &self.ledger
     }

@@ -24,7 +24,7 @@ pub(crate) struct Known {
     host: Host,
     /// When to observe all processes again, because sockets cause no events.
     look_at_all: Nanoseconds,
-    /// The object that was compared last at a tick.
+    /// The last object that a tick compared; the next tick continues after it.
     compared: Option<Object>,
     /// The settings of the last commit, until they have been observed.
     set_lately: Vec<Setting>,

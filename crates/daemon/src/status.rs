@@ -1,8 +1,8 @@
 //! The daemon's status, and the requests that it accepts.
 //!
-//! One thread keeps the policy, and another serves the API and the metrics; they share a [`Shared`]. The API
-//! and the metrics read [`Shared::status`] while the daemon works. The API submits [`ApiRequest`]s, each with a
-//! function that the daemon calls with the answer at the end of the turn.
+//! One thread keeps the policy in force, and another serves the API and the metrics; they share a [`Shared`].
+//! The API and the metrics read [`Shared::status`] while the daemon works. The API submits [`ApiRequest`]s,
+//! each with a function that the daemon calls with the answer at the end of an iteration of its loop.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;

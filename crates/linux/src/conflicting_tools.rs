@@ -504,7 +504,8 @@ mod test {
                 "sysctl.d /etc/sysctl.d/20-b.conf:1: net.core.netdev_*=7",
             ]
         );
-        // On Debian, such a link exists. It is read at the position of its own name.
+        // Debian has a link to sysctl.conf in sysctl.d. It is read in the order of its own name, not of its
+        // target's.
         let root = Root::new(
             "sysctl-link",
             &[

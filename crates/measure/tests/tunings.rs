@@ -70,8 +70,8 @@ impl Effect {
 /// A kind of service: the effects of its candidates and of their variants.
 #[derive(Clone, Copy, Debug)]
 enum Kind {
-    /// One candidate is far better than the others. These differ from the current settings in both
-    /// directions.
+    /// One candidate is far better than the others, some of which are better and some worse than the current
+    /// settings.
     OneHelps,
     /// Several candidates improve the goal, by 6 to 14 %.
     ManyAreClose,

@@ -49,7 +49,8 @@ pub struct Proof {
     pub delivery: String,
     /// When the proof began, in microseconds since 1970.
     pub since_unix_micros: u64,
-    /// How long the policy has been in force since then, in milliseconds, including the time without it.
+    /// How long the daemon has managed the service since the proof began, in milliseconds. Includes the
+    /// episodes in which it withdrew the policy.
     pub managed_millis: u64,
     /// How long the service ran without the policy, in milliseconds.
     pub without_millis: u64,

@@ -22,7 +22,7 @@ pub struct Placement {
     pub recipes: Arc<Recipes>,
     /// Whether recipes may stop a queue or take down the link.
     pub disruptive: bool,
-    /// Whether interrupts may be pinned whose queue the driver does not report.
+    /// Whether an interrupt may be pinned if its queue is inferred, because the driver does not report it.
     pub inferred: bool,
     /// The future number of queues of devices that the policy recreates.
     pub(crate) queues_after: QueuesAfter,

@@ -22,7 +22,7 @@ pub enum SimCommand {
     Validate(SimValidate),
 }
 
-/// The largest first seed; those of the other runs follow it.
+/// The maximum of `--seed`. Further runs use the seeds that follow it.
 const SEED_MAX: u64 = u64::MAX / 2;
 
 /// The extent of the simulation.

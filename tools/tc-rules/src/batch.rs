@@ -193,8 +193,7 @@ mod test {
     use model::IfIndex;
     use proptest::prelude::*;
 
-    /// The result for each line of a file: the line number and the bytes of a command, or the message of a
-    /// mistake.
+    /// The result for each command of a file: its line number and encoded bytes, or the error message.
     fn all(text: &str, table: &mut Table) -> Vec<Result<(u32, Vec<u8>), String>> {
         let (mut batch, mut found) = (Batch::new(text.as_bytes()), Vec::new());
         loop {

@@ -46,7 +46,8 @@ pub enum Need {
     Iproute61,
     /// The kernel's own tests of tc, in a source that `cargo xtask guest` unpacked.
     KernelsTcTests,
-    /// The kernel's source of the release that the facts on NIC drivers name, unpacked in the same way.
+    /// The source of the kernel release from which the facts on NIC drivers were read, unpacked by `cargo
+    /// xtask guest`.
     FactsSource,
     /// irqbalance from the distribution, on more than one CPU: on one it exits immediately.
     Irqbalance,

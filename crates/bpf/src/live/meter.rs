@@ -136,7 +136,8 @@ pub struct LiveMeter {
     pairs_ids_only: bool,
     /// Counts since the last decision about `pairs_ids_only`.
     since_judged: LiveCounts,
-    /// The statistics, and the run time at the start of the window, while run time is measured.
+    /// The handle that keeps the kernel's run-time statistics enabled, and the programs' run time at the start
+    /// of the window; `None` if run time is not measured.
     weighed: Option<(Statistics, Nanoseconds)>,
     before: Totals,
 }

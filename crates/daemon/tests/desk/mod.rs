@@ -131,7 +131,7 @@ pub(crate) fn fake_program() -> SessionProgram {
     }
 }
 
-/// Returns an answer of the daemon's form.
+/// Returns a fixed answer to the request, in the daemon's format.
 fn answered(request: &ApiRequest) -> Answer {
     match request {
         ApiRequest::Set(intent) => Answer::Done {

@@ -18,7 +18,7 @@ pub fn moderation_differs<'p>(service: &str, plans: impl IntoIterator<Item = &'p
             .to_owned(),
         evidence: plans.into_iter().flatten().collect(),
         remedy: Some(
-            "measure with microsecond timestamps of the clients (ip route change … features tcp_usec_ts), or at a client"
+            "enable microsecond TCP timestamps on the clients (ip route change … features tcp_usec_ts), or measure on a client"
                 .to_owned(),
         ),
     })

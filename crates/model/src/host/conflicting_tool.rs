@@ -78,8 +78,8 @@ pub struct ConflictingTool {
     pub device: Option<String>,
     /// The sysctl and its value, if the line sets one.
     pub sysctl: Option<(Sysctl, String)>,
-    /// The settings that the line causes for that device, with the values that the tool computes; empty if
-    /// netpolicy cannot compute them.
+    /// The settings that the tool makes on `device` because of the line, with the values that it computes;
+    /// empty if netpolicy cannot compute them.
     pub sets: Vec<Setting>,
     /// The condition that decides whether the line applies to the device, if netpolicy cannot evaluate it:
     /// `Path=pci-*`.

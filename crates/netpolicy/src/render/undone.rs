@@ -19,7 +19,7 @@ struct Line {
     knob: &'static str,
     /// The value that netpolicy had set.
     set: String,
-    /// The recorded value from before.
+    /// The value before the transaction, as the journal recorded it.
     before: String,
     /// The value in force now, if known.
     now: Option<String>,

@@ -358,7 +358,8 @@ fn tuned() -> Result<(), Failed> {
 fn cancelled() -> Result<(), Failed> {
     begins_with("sessions-cancelled", badly_set, |operator, daemon| {
         let before = operator.devices()?.devices;
-        // The first candidate is better soon; the second is what is in force, so its verdict needs long.
+        // The first candidate is soon judged better. The second equals the settings in force, so its verdict
+        // takes long.
         let candidates = ["defer20", "defer:2ms,defer_hard_irqs=1000"];
         let parameters =
             json!({ "candidates": candidates, "metrics": ["p50"], "margin": 1.0, "keep_winner": true });

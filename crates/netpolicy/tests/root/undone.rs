@@ -178,7 +178,7 @@ fn requested_and_off() -> Result<(), Failed> {
     assert_eq!((output.status.code(), &*segmentation()?), (Some(0), requested), "{said}");
     operator.runs(&["rollback"], 0)?;
 
-    // The requested value stays in force as a request while the kernel cannot apply it.
+    // The kernel keeps the requested value of a feature even while it cannot apply it.
     operator.inside("ethtool -K veth-server tx-tcp-segmentation off")?;
     set("true")?;
     assert_eq!(segmentation()?, requested);

@@ -61,7 +61,8 @@ fn packets_on_no_napi(case: &Case<'_>, _: &Causes) -> Vec<Found> {
             process.connections()
         );
         if others_arrive(case, process) {
-            // New packets arrive on a NAPI, so these connections have received nothing since.
+            // The other connections of the process receive on NAPIs. A new packet would set the NAPI id of
+            // these connections, too, so they are idle.
             found.push(
                 Found::new(Severity::Note, process.process.id, summary)
                     .evidence("their SO_INCOMING_NAPI_ID is 0")

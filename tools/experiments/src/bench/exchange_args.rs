@@ -518,7 +518,7 @@ impl Compares for Threaded {
     }
 
     fn cases(&self, threads: u32, cpus: u32) -> Vec<Case> {
-        // The document: 1000 flows, 56 hyper-threads.
+        // The cover letter of threaded NAPI uses 1000 flows on 56 hyper-threads; scaled to the CPUs here.
         let flows = (cpus * 1000).div_ceil(56).max(threads);
         let mut cases = exchanges(Workload::TcpRr, &self.size, &self.common, threads, flows);
         if self.has_storage() {

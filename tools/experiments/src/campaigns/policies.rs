@@ -19,7 +19,7 @@ use crate::machines::stage::{Labels, MachinesStage, Needs};
 
 /// Notes on every table from the lab.
 const LAB_NOTES: [&str; 3] = [
-    "none is the untuned baseline: device and servers with their defaults, the server on its half of the CPUs as under all policies.",
+    "none is the untuned baseline: the device and the servers have their default settings; the servers run on their half of the CPUs, as under every policy.",
     "manual is the usual manual tuning: irqbalance off, interrupts 1:1. The lab's veth has no interrupt and no \
      irqbalance, so RPS replaces the interrupt's affinity: queue i is steered to the i-th server CPU, XPS likewise, and only thread i runs \
      there.",
@@ -28,7 +28,7 @@ const LAB_NOTES: [&str; 3] = [
 
 /// Notes on every table from two machines.
 const MACHINES_NOTES: [&str; 3] = [
-    "none is the untuned baseline: device and servers with their defaults.",
+    "none is the untuned baseline: the device and the servers have their default settings.",
     "manual is the usual manual tuning: the interrupt of queue i goes to the i-th server CPU (RPS if a queue has no \
      interrupt), XPS likewise, and only thread i runs there. irqbalance must be off.",
     "mix gives each server the policy of its workloads; if the device has no rules that distinguish their packets, only the \
@@ -37,7 +37,7 @@ const MACHINES_NOTES: [&str; 3] = [
 
 /// Notes on every table of a server of the operator's choice.
 const FOREIGN_NOTES: [&str; 2] = [
-    "none is the untuned baseline: device and server with their defaults; in the lab, the server runs on its half of the CPUs as under all policies.",
+    "none is the untuned baseline: the device and the server have their default settings; in the lab, the server runs on its half of the CPUs, as under every policy.",
     "The client sleeps until an answer arrives or a request is due, like an ordinary one, and is late by its wake-up latency, under \
      every policy alike (--punctual makes it poll instead, at the cost of its CPU).",
 ];

@@ -14,7 +14,7 @@ pub struct TwoMachines {
     /// its `bench serve --listen --token`.
     #[arg(long, value_name = "ssh:HOST|HOST:PORT", group = "own_client")]
     pub server: Option<Peer>,
-    /// The file with the token, which both ends have.
+    /// The file with the token, the same one on both machines.
     #[arg(long, value_name = "FILE", requires = "server")]
     pub token: Option<PathBuf>,
     /// The server's address [default: the one that is connected to].

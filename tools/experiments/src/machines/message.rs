@@ -369,7 +369,7 @@ impl From<&Fault> for Failure {
 }
 
 impl Failure {
-    /// The fault of this machine's command, with the place of the failure.
+    /// Converts the server's failure into a fault of the local command that names the server.
     pub(crate) fn into_fault(self, server: &str) -> Fault {
         let exit = Exit::of(self.exit).filter(|exit| *exit != Exit::Done).unwrap_or(Exit::Failed);
         let host = match self.stuck {

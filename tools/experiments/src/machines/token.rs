@@ -121,19 +121,19 @@ pub enum Handshake {
         /// 32 bytes, in hexadecimal.
         nonce: String,
     },
-    /// The client's end: its random number, and its proof.
+    /// Sent by the client: its random number, and its proof.
     Answer {
         /// 32 bytes, in hexadecimal.
         nonce: String,
         /// The client's proof: 32 bytes, in hexadecimal.
         proof: String,
     },
-    /// The server's end: its proof.
+    /// Sent by the server: its proof.
     Welcome {
         /// 32 bytes, in hexadecimal.
         proof: String,
     },
-    /// The server's end has another token.
+    /// Sent by the server: its token differs.
     Refused,
 }
 

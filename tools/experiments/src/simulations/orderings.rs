@@ -26,7 +26,7 @@ pub(crate) fn orderings(results: &Results, against: &Path) -> Result<OrderingsRe
     let mut their_loads: Vec<OfferedLoad> = Vec::new();
     for row in &table.rows {
         let [(mode_key, mode), (load_key, load)] = row.settings.as_slice() else {
-            return Err(wrong("its rows are not configurations at loads".to_owned()));
+            return Err(wrong("a row must have two settings, a delivery mode and a load".to_owned()));
         };
         let (Ok(mode), Ok(load)) = (mode.parse::<DeliveryMode>(), load.parse::<OfferedLoad>()) else {
             return Err(wrong(format!("its rows have {mode_key} and {load_key} instead of modes and loads")));

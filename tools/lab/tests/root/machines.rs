@@ -22,13 +22,13 @@ use testkit::scratch::Scratch;
 use testkit::wire::{Wire, run};
 use testkit::{Need, last_cpu, repeated, test};
 
-/// How often each end of a transport is killed.
+/// How many times each end of a transport is killed.
 const KILLS: u32 = 5;
 
-/// How often each end of a bench is killed.
+/// How many times each end of a bench is killed.
 const KILLS_OF_BENCH: u32 = 1;
 
-/// The variable that overrides both, because `make test-all` kills more often.
+/// The variable that overrides both, because `make test-all` kills each end more times.
 const KILLS_VARIABLE: &str = "NETPOLICY_TEST_KILLS";
 
 fn kills(default: u32) -> u32 {

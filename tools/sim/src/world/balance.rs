@@ -84,8 +84,8 @@ impl<W: Watch> World<W> {
         group.iter().map(|cpu| usize::from(cpu.task.is_some()) + cpu.waiting.len()).sum()
     }
 
-    /// Marks a running thread of this group to leave, if another group has an idle CPU and runs at least two
-    /// tasks less.
+    /// Marks a running thread of this group for migration if another group has an idle CPU and at least two
+    /// runnable tasks fewer.
     fn push_from(&mut self, llc: LlcId) {
         let even = |cpu: CpuId| self.runnable(llc) < self.runnable(self.llc(cpu)) + 2;
         let idle = self.cpus.ids().find(|&cpu| self.llc(cpu) != llc && self.is_idle(cpu));

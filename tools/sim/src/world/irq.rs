@@ -31,8 +31,8 @@ impl<W: Watch> World<W> {
         self.raise(cpu, self.costs.timer, free.then_some(napi));
     }
 
-    /// Raises an interrupt that may schedule a NAPI. With softirq processing, the NAPI is on the poll list
-    /// before the CPU handles the interrupt; a CPU that wakes a thread has already been interrupted.
+    /// Raises an interrupt that may schedule a NAPI. With softirq processing, the NAPI is scheduled before the
+    /// CPU handles the interrupt. Otherwise the interrupt comes first, and then the NAPI's thread is woken.
     fn raise(&mut self, cpu: CpuId, cost: u64, napi: Option<NapiId>) {
         let in_softirq = self.processing == Processing::Softirq;
         if let Some(napi) = napi.filter(|_| in_softirq) {

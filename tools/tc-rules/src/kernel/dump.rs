@@ -103,7 +103,7 @@ pub fn count(netns: &Netns, hook: Hook) -> Result<usize, KernelError> {
     Ok(count)
 }
 
-/// The description of a hook's dump for errors, and its request.
+/// Returns a description of a hook's dump for error messages, and the request.
 pub(super) fn request(hook: Hook) -> (String, AttrBuf) {
     let what = format!("rules of device {} block {} parent {:x}", hook.device.0, hook.block, hook.parent);
     (what, AttrBuf::after(&header(hook, 0, 0)))
