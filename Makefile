@@ -17,7 +17,7 @@ test: setup
 
 # Everything: guests, the kernel's own tests, packages, the oldest Rust, more kills of benches at random moments. CI runs this.
 test-all: setup
-	NETPOLICY_TEST_KILLS=50 $(xtask) test-all
+	NETPOLICY_TEST_KILLS=25 $(xtask) test-all
 
 # Installs below DESTDIR and PREFIX (/usr); starts and enables nothing.
 install:

@@ -25,14 +25,17 @@ use testkit::{Need, last_cpu, repeated, test};
 /// How many times each end of a transport is killed.
 const KILLS: u32 = 5;
 
-/// How many times each end of a bench is killed.
-const KILLS_OF_BENCH: u32 = 1;
-
-/// The variable that overrides both, because `make test-all` kills each end more times.
+/// The variable that overrides [`KILLS`], because `make test-all` kills each end more times.
 const KILLS_VARIABLE: &str = "NETPOLICY_TEST_KILLS";
 
-fn kills(default: u32) -> u32 {
-    std::env::var(KILLS_VARIABLE).ok().and_then(|kills| kills.parse().ok()).unwrap_or(default)
+fn kills() -> u32 {
+    std::env::var(KILLS_VARIABLE).ok().and_then(|kills| kills.parse().ok()).unwrap_or(KILLS)
+}
+
+/// How many times each end of a bench is killed. There are many benches, so each has a tenth of the kills of a
+/// transport.
+fn kills_of_bench() -> u32 {
+    kills().div_ceil(10)
 }
 
 pub(crate) fn tests() -> Vec<Trial> {
@@ -44,7 +47,7 @@ pub(crate) fn tests() -> Vec<Trial> {
     const WORKQUEUE: &[Need] = &[Need::Root, Need::WorkqueueNapis, TASKSET];
     let killed_benches = BENCHES.into_iter().map(|(name, bench)| {
         test(format!("machines/{name}_that_is_killed_at_either_end_leaves_nothing"), MACHINES, move || {
-            killed(bench, &Victim::ENDS, kills(KILLS_OF_BENCH), &mut Machines::new("machines-killed")?)
+            killed(bench, &Victim::ENDS, kills_of_bench(), &mut Machines::new("machines-killed")?)
         })
     });
     let mut tests: Vec<Trial> = killed_benches.collect();
@@ -80,10 +83,10 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("machines/a_connection_without_the_token_learns_and_changes_nothing", MACHINES, strangers),
         test("machines/ssh_that_is_killed_at_either_end_or_between_leaves_nothing", SSHD, || {
             let every = [Victim::Client, Victim::Connection, Victim::Server];
-            killed(MEMCACHED, &every, kills(KILLS), &mut Machines::by_sshd("machines-killed")?)
+            killed(MEMCACHED, &every, kills(), &mut Machines::by_sshd("machines-killed")?)
         }),
         test("machines/tcp_that_is_killed_at_either_end_leaves_nothing", MACHINES, || {
-            killed(MEMCACHED, &Victim::ENDS, kills(KILLS), &mut Machines::by_tcp("machines-killed")?)
+            killed(MEMCACHED, &Victim::ENDS, kills(), &mut Machines::by_tcp("machines-killed")?)
         }),
         test(
             "machines/a_client_that_waits_as_the_server_leaves_nothing_when_either_is_killed",
@@ -92,12 +95,7 @@ pub(crate) fn tests() -> Vec<Trial> {
                 let mut machines = Machines::new("machines-killed")?;
                 run(&format!("ip netns exec {} ethtool -K far0 gro on", machines.wire.far))?;
                 for bench in [MEMCACHED, "tcp-rr --mode suspend20 --rate 500 --flows 2"] {
-                    killed(
-                        &format!("{bench} --both-sides"),
-                        &Victim::ENDS,
-                        kills(KILLS_OF_BENCH),
-                        &mut machines,
-                    )?;
+                    killed(&format!("{bench} --both-sides"), &Victim::ENDS, kills_of_bench(), &mut machines)?;
                 }
                 Ok(())
             },
@@ -1071,7 +1069,7 @@ fn workqueue() -> Result<(), Failed> {
     let runs: Vec<_> = grid.variants.iter().flat_map(|variant| &variant.results.evidence).collect();
     assert!(runs.len() == 3 && runs.iter().all(|run| run.requests.answered > 0), "{}", text(&output.stderr));
     let bench = "threaded --mode workqueue,workqueue+bound --size 1 --rate 200 --flows 4";
-    killed(bench, &Victim::ENDS, kills(KILLS), &mut machines)?;
+    killed(bench, &Victim::ENDS, kills_of_bench(), &mut machines)?;
     waited_for("the former value of the parameter", || Ok((parameter()? == was).then_some(())))
 }
 
