@@ -6,7 +6,7 @@
 In each cell a server in a namespace is asked in open loop by tools/experiments/src/bench/open_loop.c, in random order of
 cells. `netpolicy watch` measures it for three seconds, then `netpolicy compare --b cpu --b power`. Both documents of a cell
 become OUT/SERVER-CONNECTIONS-RATE.json; a cell that is there is not run again. `live.py --table OUT...` prints a line
-for each cell and policy: crates/measure/src/expectation/recorded.tsv. NETPOLICY is the program, UNDER a command that
+for each cell and policy: crates/latency/src/measure/expectation/recorded.tsv. NETPOLICY is the program, UNDER a command that
 runs each cell.
 """
 

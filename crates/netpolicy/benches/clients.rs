@@ -12,13 +12,13 @@ use std::process::Command;
 use std::time::Duration;
 
 use latency::live::Sampler;
+use latency::measure::live::series::Stretch;
+use latency::measure::live::{Series, Summary};
 use libtest_mimic::Failed;
 use linux::bpf::live::{LiveMeter, LiveTarget};
 use linux::bpf::{RunTime, Statistics};
 use linux::lab::{CLIENT_DEVICE, Lab, LabOptions, SERVER_ADDRESS, ServerProgram};
 use linux::usage::Usage;
-use measure::live::series::Stretch;
-use measure::live::{Series, Summary};
 use model::live::{LiveWindow, ServicePorts};
 use model::{EmptyPolls, Nanoseconds, NapiId, Pid, ProcessId};
 use netlink::netdev::{NapiChange, Netdev};

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use clap_complete::ArgValueCandidates;
 use latency::judge::Candidate;
-use measure::switchback::{Limit, Metric};
+use latency::measure::switchback::{Limit, Metric};
 use model::Nanoseconds;
 
 use crate::completing;

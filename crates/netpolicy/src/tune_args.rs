@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use clap_complete::ArgValueCandidates;
 use latency::judge::Candidate;
-use measure::switchback::Metric;
+use latency::measure::switchback::Metric;
 use model::{Limits, Nanoseconds};
 
 use crate::compare_args::{guard, margin, window};

@@ -27,10 +27,10 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use latency::measure::statistics::{median, paired_ratio};
 use load::protocol::Keys;
+use load::record::Recorder;
 use load::{Edge, Environment, memcached};
-use measure::record::Recorder;
-use measure::statistics::{median, paired_ratio};
 use model::Chance;
 use model::{
     Arrivals, Evidence, KeySize, MeasuredOn, MemcachedWorkload, Nanoseconds, OfferedLoad, Origin, ValueSize,

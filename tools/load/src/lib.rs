@@ -15,6 +15,7 @@ mod clock;
 pub mod framing;
 pub mod generator;
 pub mod protocol;
+pub mod record;
 pub mod schedule;
 pub mod server;
 pub mod storage;

@@ -4,7 +4,7 @@ use model::{CpuPerAnswer, Evidence, OfferedLoad};
 
 use crate::table::number;
 use crate::variant::{Variant, pairs, ratio};
-use measure::statistics::{Interval, median_interval, paired_ratio};
+use latency::measure::statistics::{Interval, median_interval, paired_ratio};
 
 /// One configuration at one load.
 #[derive(Clone, Debug, PartialEq)]

@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::variant::{Ratios, Row, Variant};
-use measure::statistics::Interval;
+use latency::measure::statistics::Interval;
 
 /// Bounds for ratios between configurations, parsed from a file with one line each: `FLOWS CONFIGURATION
 /// AGAINST QUANTITY >=|<= NUMBER`.

@@ -12,7 +12,7 @@ use crate::gate::{Gates, Judged};
 use crate::overall::Overall;
 use crate::table::{LATE50, LATE99, number};
 use crate::variant::{Ratios, Row, Variant, ratio};
-use measure::statistics::{Interval, coverage};
+use latency::measure::statistics::{Interval, coverage};
 
 /// Experiments under one title. Written and read as JSON.
 #[derive(Clone, Debug, Default, PartialEq, JsonSchema, Serialize, Deserialize)]
@@ -271,7 +271,7 @@ pub(crate) mod test {
     use super::*;
     use crate::experiment::{Experiment, Results};
     use crate::test_evidence;
-    use measure::record::Recorder;
+    use load::record::Recorder;
     use model::{
         CounterRates, CpuUse, Delivered, Evidence, Nanoseconds, NapiDelivered, NapiId, OfferedLoad,
         PollCounts,

@@ -3,7 +3,7 @@
 use model::{Distribution, Evidence, Nanoseconds, OfferedLoad};
 
 use crate::experiment::Results;
-use measure::statistics::{Interval, median_interval};
+use latency::measure::statistics::{Interval, median_interval};
 
 /// A cell of the table.
 #[derive(Clone, Debug, PartialEq)]

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use crate::experiment::Results;
 use crate::summary::Summary;
-use measure::statistics::{Interval, coverage};
+use latency::measure::statistics::{Interval, coverage};
 use model::machine;
 
 /// A column: its name and its value.

@@ -1,7 +1,7 @@
 //! One experiment of a grid: its rows, and the ratios of its configurations.
 
-use measure::record::Recorder;
-use measure::statistics::{Interval, median_interval, paired_difference, paired_ratio};
+use latency::measure::statistics::{Interval, median_interval, paired_difference, paired_ratio};
+use load::record::Recorder;
 use model::{Evidence, ExchangeWorkload, OfferedLoad, PollCounts, Workload};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

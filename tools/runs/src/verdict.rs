@@ -19,7 +19,7 @@ use model::{Evidence, Nanoseconds, OfferedLoad, Origin};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use measure::statistics::{Interval, median, median_interval, paired_difference, paired_ratio};
+use latency::measure::statistics::{Interval, median, median_interval, paired_difference, paired_ratio};
 
 /// Minimum number of pairs of runs that count, for a verdict: with two, Student's interval spans a factor of
 /// 12.7.

@@ -12,7 +12,6 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     // Crates that decide and do no I/O.
     ("model", &[]),
     ("plan", &["model"]),
-    ("measure", &["model"]),
     ("policy-file", &["model"]),
     // Generic over the trait `Knobs`: it does not know the kernel.
     ("apply", &["model"]),
@@ -23,21 +22,18 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ("linux", &["apply", "bpf", "model", "netlink", "sys"]),
     // A session on one host, and the daemon that keeps a policy in force.
     ("session", &["apply", "linux", "model", "plan", "policy-file"]),
-    ("latency", &["apply", "linux", "measure", "model", "plan", "policy-file", "session"]),
+    ("latency", &["apply", "linux", "model", "plan", "policy-file", "session"]),
     // Shared by the command-line programs.
     ("cli", &["linux", "model", "plan", "policy-file", "session"]),
     ("daemon", &["apply", "latency", "linux", "model", "plan", "policy-file", "session"]),
-    (
-        "netpolicy",
-        &["apply", "cli", "daemon", "latency", "linux", "measure", "model", "plan", "policy-file", "session"],
-    ),
+    ("netpolicy", &["apply", "cli", "daemon", "latency", "linux", "model", "plan", "policy-file", "session"]),
     // The tools.
     ("testkit", &["apply", "bpf", "linux", "model", "netlink"]),
     ("tc-rules", &["model", "netlink", "sys"]),
     ("tc", &["cli", "linux", "model", "policy-file", "session", "tc-rules"]),
     ("sim", &["model"]),
-    ("load", &["measure", "model"]),
-    ("runs", &["measure", "model", "session"]),
+    ("load", &["model"]),
+    ("runs", &["latency", "load", "model", "session"]),
     (
         "experiments",
         &[
@@ -46,7 +42,6 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
             "latency",
             "linux",
             "load",
-            "measure",
             "model",
             "plan",
             "policy-file",
@@ -82,7 +77,6 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
 const OTHERS: &[(&str, &[&str])] = &[
     ("netpolicy-model", &["schemars", "serde"]),
     ("netpolicy-plan", &["thiserror"]),
-    ("netpolicy-measure", &["base64", "hdrhistogram", "schemars", "serde", "thiserror"]),
     ("netpolicy-policy-file", &["serde_json", "strsim", "toml"]),
     ("netpolicy-sim", &["thiserror"]),
 ];

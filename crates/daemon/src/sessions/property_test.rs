@@ -21,8 +21,8 @@ use std::time::{Duration, Instant};
 
 use apply::{Allow, AtExit, Expiry, Journal, Knobs, Moment, Standing, Transaction, TransactionName};
 use latency::judge::{Aim, Alternation, Tuner, TunerStep};
+use latency::measure::switchback::{Figures, Metric, Rule, Switchback};
 use linux::KernelError;
-use measure::switchback::{Figures, Metric, Rule, Switchback};
 use model::{
     Change, DeviceId, EmptyPolls, IfIndex, Label, Nanoseconds, NapiKnob, NetnsId, Pid, Plan, QueueIndex,
     Reason, Ruling, RxQueue, Setting, Step,

@@ -4,9 +4,9 @@ use std::borrow::Cow;
 use std::time::{Duration, Instant};
 
 use crate::live::MeasuredService;
+use crate::measure::switchback::Unfair;
 use apply::{Allow, Journal, Knobs, RollBackError, TransactionName};
 use linux::{Kernel, KernelError, Netns};
-use measure::switchback::Unfair;
 use model::setting::Disruption;
 use model::{Change, Intent, Nanoseconds, Plan, PolicyName, Setting, Step, Target as Subject};
 use session::{Exit, Fault, Operator, Session, clock, cycle};

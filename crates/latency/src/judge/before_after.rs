@@ -3,8 +3,8 @@
 
 use std::time::Instant;
 
+use crate::measure::switchback::{Figures, Switchback, Unfair};
 use linux::Signals;
-use measure::switchback::{Figures, Switchback, Unfair};
 use model::live::LiveWindow;
 use session::Fault;
 

@@ -3,12 +3,12 @@
 use std::time::{Duration, Instant};
 
 use crate::live::{Estimator, MeasuredService, ServiceSelection, Turn, Watcher, moderation_differs};
+use crate::measure::foresight::{Foresight, Sight};
+use crate::measure::live::Unpaired;
+use crate::measure::live::series::requests_for;
+use crate::measure::switchback::{Figures, Switchback, Unfair};
 use apply::{AtExit, JournalError, TransactionName};
 use linux::Signals;
-use measure::foresight::{Foresight, Sight};
-use measure::live::Unpaired;
-use measure::live::series::requests_for;
-use measure::switchback::{Figures, Switchback, Unfair};
 use model::live::LiveWindow;
 use model::{Chance, Finding, JudgedBy, Nanoseconds};
 use session::{Exit, Fault, HostState, Operator, Session};
@@ -22,7 +22,7 @@ use crate::judge::options::ComparisonOptions;
 use crate::judge::trial::ServiceForesight;
 
 /// The maximum number of rounds: further ones would not change the verdict.
-const ROUNDS_MAX: usize = measure::sequential::PAIRS_MAX;
+const ROUNDS_MAX: usize = crate::measure::sequential::PAIRS_MAX;
 
 /// The maximum delay of a valid window, or of the switch before it.
 pub(crate) const LATE: Duration = Duration::from_millis(500);

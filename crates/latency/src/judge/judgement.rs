@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use measure::switchback::{Metric, MetricChange, Switchback, Verdict};
+use crate::measure::switchback::{Metric, MetricChange, Switchback, Verdict};
 use model::{JudgedChange, JudgedUnit, Judgement, Ruling};
 use session::clock;
 
@@ -91,7 +91,7 @@ const fn unit_of(metric: Metric) -> JudgedUnit {
 
 #[cfg(test)]
 mod test {
-    use measure::switchback::{Figures, Rule};
+    use crate::measure::switchback::{Figures, Rule};
 
     use super::*;
 

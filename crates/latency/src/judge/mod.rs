@@ -3,7 +3,7 @@
 //! This module parses candidates ([`Candidate`]), applies each by an ordinary transaction ([`Alternation`]),
 //! measures windows until the verdict is known ([`Comparison`]), and records the measurements
 //! ([`PairRecord`]). It prints nothing, and serves commands and the daemon alike. The statistics are in
-//! `measure::switchback`. A [`GuardedTrial`] judges a change that is to be kept, and reverts it if it harms a
+//! `crate::measure::switchback`. A [`GuardedTrial`] judges a change that is to be kept, and reverts it if it harms a
 //! service.
 //!
 //! However a comparison ends, the host is restored: each switch is a transaction with a deadline, which the
@@ -28,12 +28,12 @@ mod truth_report;
 mod tune_record;
 mod tuning;
 
+pub use crate::measure::tuning::{Aim, FINALISTS, Out, Ranking, Tuner, TunerStage, TunerStep, metric_of};
 pub use alternation::{Alternation, Switched};
 pub use candidate::{Candidate, CandidateSettings};
 pub use comparison::{Chooser, Comparison, ComparisonProgress, ComparisonResult, Ended, Round};
 pub use judgement::judgement;
 pub use lock::ComparisonLock;
-pub use measure::tuning::{Aim, FINALISTS, Out, Ranking, Tuner, TunerStage, TunerStep, metric_of};
 pub use options::ComparisonOptions;
 pub use progress::{pairs, progress_words};
 pub use proof::effects;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use measure::switchback::{Limit, Metric, Rule};
+use crate::measure::switchback::{Limit, Metric, Rule};
 
 use crate::judge::candidate::Candidate;
 

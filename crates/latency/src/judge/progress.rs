@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use measure::switchback::{Metric, Switchback};
+use crate::measure::switchback::{Metric, Switchback};
 
 /// Formats the progress of a comparison in one line.
 pub fn progress_words(so_far: &Switchback, elapsed: Duration, most: Duration) -> String {
@@ -37,7 +37,7 @@ pub fn pairs(number: usize) -> String {
 #[cfg(test)]
 mod test {
     use super::*;
-    use measure::switchback::{Rule, Unfair};
+    use crate::measure::switchback::{Rule, Unfair};
 
     #[test]
     fn progress_names_why_rounds_are_void_and_no_candidate_of_which_nothing_is_known() {

@@ -1,7 +1,7 @@
 //! Evaluates the pairs of a standing proof.
 
-use measure::sequential::{Bounds, Sequence};
-use measure::switchback::Rule;
+use crate::measure::sequential::{Bounds, Sequence};
+use crate::measure::switchback::Rule;
 use model::{Effect, Proof, ProofInterval};
 
 /// Evaluates the differences of a proof. This takes up to half a second: do not call it from a thread that

@@ -5,8 +5,8 @@ use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use crate::live::MeasuredService;
+use crate::measure::switchback::{Figures, Limit, Rule, Switchback, Unfair};
 use linux::machine::{Machine, seconds_since_1970};
-use measure::switchback::{Figures, Limit, Rule, Switchback, Unfair};
 use model::live::LiveWindow;
 use model::{FormatName, JudgedBy};
 use serde::{Deserialize, Serialize};
@@ -191,7 +191,7 @@ impl RecordedComparison {
 
 #[cfg(test)]
 mod test {
-    use measure::switchback::{Metric, Verdict};
+    use crate::measure::switchback::{Metric, Verdict};
     use model::Chance;
 
     use super::*;

@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use measure::sequential::Sequence;
-use measure::switchback::{Metric, Switchback};
+use crate::measure::sequential::Sequence;
+use crate::measure::switchback::{Metric, Switchback};
 use model::Chance;
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -108,8 +108,8 @@ fn reverts_after(
 
 #[cfg(test)]
 mod test {
-    use measure::foresight::{Foresight, Sight};
-    use measure::switchback::Figures;
+    use crate::measure::foresight::{Foresight, Sight};
+    use crate::measure::switchback::Figures;
 
     use super::*;
 
@@ -131,10 +131,10 @@ mod test {
             let normal = (-2.0 * chance.unit().ln()).sqrt() * (std::f64::consts::TAU * chance.unit()).cos();
             figures(1e5 * (0.15 * normal).exp())
         };
-        let rule = measure::switchback::Rule {
+        let rule = crate::measure::switchback::Rule {
             deciding: vec![Metric::P50],
             margin: 0.05,
-            alpha: measure::switchback::Rule::ALPHA,
+            alpha: crate::measure::switchback::Rule::ALPHA,
         };
         let mut all = Switchback::new(vec!["current".to_owned(), "current".to_owned()], rule);
         (0..60).for_each(|_| assert_eq!(all.add(&[figures(), figures()], None), None));
@@ -146,7 +146,7 @@ mod test {
     fn recorded(text: &str) -> (Switchback, f64) {
         let (head, pairs) = text.split_once('\n').expect("a line on the pairs");
         let seconds = head.split(' ').next().and_then(|seconds| seconds.parse().ok()).expect("a duration");
-        let rule = measure::switchback::Rule { deciding: Vec::new(), margin: 0.05, alpha: 0.05 };
+        let rule = crate::measure::switchback::Rule { deciding: Vec::new(), margin: 0.05, alpha: 0.05 };
         let mut all = Switchback::new(vec!["current".to_owned(), "current".to_owned()], rule);
         let windows = windows(text);
         assert_eq!(windows.len(), 2 * pairs.lines().count());
@@ -182,9 +182,9 @@ mod test {
     #[test]
     fn a_regression_is_reverted_on_a_noisy_machine_and_nothing_without_one() {
         for (name, text, goal) in [
-            ("idle", include_str!("../../../measure/tests/recorded/pairs-idle.txt"), 199),
-            ("a compiler", include_str!("../../../measure/tests/recorded/pairs-compiler.txt"), 190),
-            ("a load of 8", include_str!("../../../measure/tests/recorded/pairs-busy.txt"), 190),
+            ("idle", include_str!("../../tests/recorded/pairs-idle.txt"), 199),
+            ("a compiler", include_str!("../../tests/recorded/pairs-compiler.txt"), 190),
+            ("a load of 8", include_str!("../../tests/recorded/pairs-busy.txt"), 190),
         ] {
             let (pairs, seconds) = recorded(text);
             let of =
@@ -200,9 +200,9 @@ mod test {
     #[test]
     fn guards_see_a_growth_about_when_they_said() {
         for (name, text) in [
-            ("idle", include_str!("../../../measure/tests/recorded/pairs-idle.txt")),
-            ("a compiler", include_str!("../../../measure/tests/recorded/pairs-compiler.txt")),
-            ("a load of 8", include_str!("../../../measure/tests/recorded/pairs-busy.txt")),
+            ("idle", include_str!("../../tests/recorded/pairs-idle.txt")),
+            ("a compiler", include_str!("../../tests/recorded/pairs-compiler.txt")),
+            ("a load of 8", include_str!("../../tests/recorded/pairs-busy.txt")),
         ] {
             let (pairs, pair_seconds) = recorded(text);
             let windows = windows(text);
@@ -222,7 +222,7 @@ mod test {
                     all.filter_map(|one| one.seen_within).fold(f64::INFINITY, f64::min)
                 })
                 .collect();
-            let said = measure::statistics::median(&said).expect("windows");
+            let said = crate::measure::statistics::median(&said).expect("windows");
             let took = Replayed::of(&pairs, pair_seconds, 0.3, (100, 1)).expect("pairs").p95_seconds;
             let took = took.expect("nearly all revert");
             assert!((0.4..2.5).contains(&(said / took)), "{name}: said {said:.1} s, took {took:.1} s");

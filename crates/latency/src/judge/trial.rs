@@ -1,16 +1,16 @@
 //! Tries a change under guard, like a canary: a switchback experiment on the traffic of services, which an
-//! e-process ([`measure::sequential`]) stops. The change is rolled back if it harms a service.
+//! e-process ([`crate::measure::sequential`]) stops. The change is rolled back if it harms a service.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use crate::live::{Cost, ServiceSelection};
+use crate::measure::live::Unpaired;
+use crate::measure::sequential::PAIRS_MAX;
+use crate::measure::switchback::{Figures, Unfair};
 use apply::{Allow, AtExit, TransactionName};
 use linux::{Kernel, Netns};
-use measure::live::Unpaired;
-use measure::sequential::PAIRS_MAX;
-use measure::switchback::{Figures, Unfair};
 use model::setting::Disruption;
 use model::{
     Chance, Change, Finding, Guarded, JudgedBy, Judgement, Limits, Nanoseconds, Plan, Policy, Ruling,

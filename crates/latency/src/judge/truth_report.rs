@@ -1,6 +1,6 @@
 //! The output of `bench judge`: verdicts of `compare`, compared with the truth on the wire.
 
-use measure::switchback::{Metric, Switchback, Verdict};
+use crate::measure::switchback::{Metric, Switchback, Verdict};
 use schemars::JsonSchema;
 use serde::Serialize;
 use session::page::{Cell, Page, Report, Style, Table};

@@ -6,9 +6,9 @@ use std::fs::{self, File};
 use std::io::{BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 
+use crate::measure::switchback::{Figures, Metric, Unfair};
+use crate::measure::tuning::{Out, Tuner, TunerStage};
 use linux::machine::{Machine, seconds_since_1970};
-use measure::switchback::{Figures, Metric, Unfair};
-use measure::tuning::{Out, Tuner, TunerStage};
 use model::{FormatName, Limits, NetnsId};
 use serde::{Deserialize, Serialize};
 use session::replaced_file::{Durability, replace_file};
@@ -299,7 +299,7 @@ impl Unfinished {
     pub fn rate(&self) -> Option<f64> {
         let valid = self.rounds.iter().filter(|round| round.void.is_none());
         let rates: Vec<f64> = valid.filter_map(|round| Some(round.figures.first()?.rate())).collect();
-        measure::statistics::median(&rates)
+        crate::measure::statistics::median(&rates)
     }
 }
 
@@ -370,7 +370,7 @@ impl FinishedSearch {
             devices: setup.devices.clone(),
             goal: setup.goal,
             limits: setup.limits,
-            rate: measure::statistics::median(&rates)?,
+            rate: crate::measure::statistics::median(&rates)?,
             at: seconds_since_1970(),
             winner: tuner.winner().map(|winner| tuner.names()[winner].clone()),
             candidates,

@@ -1,9 +1,9 @@
 //! The candidates for the best setting of a service: policies, delivery modes, candidates that the operator
-//! names, and variants of the best one. `measure::tuning` chooses among them.
+//! names, and variants of the best one. `crate::measure::tuning` chooses among them.
 
 use std::fmt::Write as _;
 
-use measure::tuning::Out;
+use crate::measure::tuning::Out;
 use model::host::Coalesce;
 use model::{
     CoalesceParam, DeliveryMode, DeviceId, Nanoseconds, NapiKnob, NicKnob, Plan, PolicyName, Setting,

@@ -6,7 +6,7 @@ use std::fs::{self, File};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use measure::live::Percentiles;
+use crate::measure::live::Percentiles;
 use model::NetnsId;
 use serde::{Deserialize, Serialize};
 use session::replaced_file::{Durability, replace_file};
@@ -117,7 +117,7 @@ fn read(path: &Path) -> Vec<LastMeasured> {
 
 #[cfg(test)]
 mod test {
-    use measure::expectation::Load;
+    use crate::measure::expectation::Load;
 
     use super::*;
 

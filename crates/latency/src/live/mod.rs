@@ -3,7 +3,7 @@
 //! This module finds the ports of a service in its namespace ([`MeasuredService`]), measures them
 //! ([`Sampler`]; [`Watcher`] for one service in the foreground, [`Rounds`] for several in the background) and
 //! records the windows ([`WatchRecord`], [`RecordedWindows`]). It neither prints nor judges: estimates and
-//! their caveats are in `measure::live`, and the BPF programs in `linux::bpf::live`.
+//! their caveats are in `crate::measure::live`, and the BPF programs in `linux::bpf::live`.
 
 mod cost;
 mod last_measured;
@@ -21,10 +21,10 @@ mod thread_names;
 mod totals;
 mod watcher;
 
+pub use crate::measure::expectation::Expected;
+pub use crate::measure::live::{Estimate, Estimator, Percentiles, Summary, Unit};
 pub use cost::Cost;
 pub use last_measured::LastMeasured;
-pub use measure::expectation::Expected;
-pub use measure::live::{Estimate, Estimator, Percentiles, Summary, Unit};
 pub use moderation::moderation_differs;
 pub use prospect::Prospect;
 pub use record::{RecordedWindow, RecordedWindows, WatchHeader, WatchRecord, new_file};

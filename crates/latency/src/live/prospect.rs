@@ -1,7 +1,7 @@
 //! The expected effects of policies on a service that has none.
 
-use measure::expectation::{Expected, Experience, Load, RECORDED_ON};
-use measure::live::{Percentiles, Summary};
+use crate::measure::expectation::{Expected, Experience, Load, RECORDED_ON};
+use crate::measure::live::{Percentiles, Summary};
 use model::{Finding, Host, NapiId, Severity};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

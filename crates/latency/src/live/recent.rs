@@ -1,6 +1,6 @@
 //! The windows of the last minutes, in bounded memory.
 
-use measure::live::Series;
+use crate::measure::live::Series;
 use model::Nanoseconds;
 
 use crate::live::cost::{Cost, Spent};

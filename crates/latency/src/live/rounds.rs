@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use crate::measure::live::{Series, Summary};
 use linux::Netns;
 use linux::bpf::live::LiveMeter;
-use measure::live::{Series, Summary};
 use model::live::LiveWindow;
 use session::{Exit, Fault};
 

@@ -77,9 +77,9 @@ mod test {
     #[test]
     fn every_finding_of_response_times_is_listed_once_and_no_other() {
         let sources = [
-            include_str!("../../../measure/src/live/findings.rs"),
-            include_str!("../../../measure/src/live/caveats.rs"),
-            include_str!("../../../measure/src/switchback/network.rs"),
+            include_str!("../measure/live/findings.rs"),
+            include_str!("../measure/live/caveats.rs"),
+            include_str!("../measure/switchback/network.rs"),
             include_str!("prospect.rs"),
             include_str!("target.rs"),
             include_str!("moderation.rs").split("#[cfg(test)]").next().unwrap_or_default(),

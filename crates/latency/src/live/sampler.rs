@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
+use crate::measure::live::Turnarounds;
 use linux::bpf::live::{AnswerHook, LiveMeter, LiveTarget};
 use linux::process::is_running;
 use linux::usage::{Usage, UsageMeter};
 use linux::{Errno, KernelError};
-use measure::live::Turnarounds;
 use model::ProcessId;
 use model::live::LiveWindow;
 use session::{Exit, Fault};

@@ -1,6 +1,6 @@
 //! Formats spans and estimates for people.
 
-use measure::live::Estimate;
+use crate::measure::live::Estimate;
 
 /// Formats a span in nanoseconds: `41.3us`, `812us`, `14ms`.
 pub fn span(nanoseconds: f64) -> String {

@@ -1,6 +1,6 @@
 //! The total counts of a service, for counters that only increase.
 
-use measure::live::{Estimator, Series};
+use crate::measure::live::{Estimator, Series};
 use model::Nanoseconds;
 use model::live::{LiveCounts, LivePolls, LiveWindow, SpanCounts};
 

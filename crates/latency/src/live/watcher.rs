@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use crate::measure::live::{Series, Summary, caveats, findings as findings_of};
 use linux::Signals;
-use measure::live::{Series, Summary, caveats, findings as findings_of};
 use model::Finding;
 use model::live::LiveWindow;
 use session::Fault;

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use crate::judge::{ComparisonHeader, RecordedComparison, Round, ServiceForesight};
-use measure::live::Unit;
-use measure::sequential::Bounds;
-use measure::switchback::{
+use crate::measure::live::Unit;
+use crate::measure::sequential::Bounds;
+use crate::measure::switchback::{
     Figures, Limit, Metric, MetricChange, MetricVerdict, Network, NetworkTotals, Switchback, Unfair, Verdict,
 };
 use model::{Finding, JudgedBy};
@@ -72,7 +72,7 @@ impl SwitchCost {
         let millis: Vec<f64> = switches.iter().map(|took| took.as_secs_f64() * 1e3).collect();
         Self {
             switches: millis.len(),
-            median_ms: measure::statistics::median(&millis).unwrap_or(0.0),
+            median_ms: crate::measure::statistics::median(&millis).unwrap_or(0.0),
             longest_ms: millis.iter().copied().fold(0.0, f64::max),
         }
     }
@@ -396,7 +396,7 @@ pub fn in_percent(bounds: Bounds) -> (f64, Option<f64>, Option<f64>) {
 #[cfg(test)]
 mod test {
     use super::*;
-    use measure::switchback::Rule;
+    use crate::measure::switchback::Rule;
 
     fn change(metric: Metric, estimate: f64, word: MetricVerdict) -> MetricChange {
         let bounds = Bounds { estimate, low: Some(estimate - 0.02), high: Some(estimate + 0.02) };

@@ -1,8 +1,8 @@
 //! Draws the results of `compare`, `tune` and standing proofs, as self-contained HTML pages.
 
+use crate::measure::switchback::{Metric, MetricChange, Switchback};
+use crate::measure::tuning::Tuner;
 use linux::machine::Machine;
-use measure::switchback::{Metric, MetricChange, Switchback};
-use measure::tuning::Tuner;
 use model::proof::Proof;
 use session::page::picture::{Moment, Place, Role, course, html, scatter};
 

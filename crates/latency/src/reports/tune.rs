@@ -1,12 +1,12 @@
 //! The output of `tune`.
 
-use measure::switchback::{Metric, MetricChange, Switchback};
+use crate::measure::switchback::{Metric, MetricChange, Switchback};
 use model::{Finding, Limits};
 use schemars::JsonSchema;
 use serde::Serialize;
 use session::page::{Cell, Page, Report, Style, Table};
 
-use measure::tuning::{Heat, Tuner};
+use crate::measure::tuning::{Heat, Tuner};
 
 use crate::judge::{Aim, Offer, Out, TunerStage};
 

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use crate::live::text::{short, span};
 use crate::live::{Cost, MeasuredService, MeasuredWindow, ThreadNames, WatchHeader};
-use measure::live::summary::PartSummary;
-use measure::live::{Estimate, Percentiles, Summary, Unit};
-use measure::switchback::LOSS_MATTERS;
+use crate::measure::live::summary::PartSummary;
+use crate::measure::live::{Estimate, Percentiles, Summary, Unit};
+use crate::measure::switchback::LOSS_MATTERS;
 use model::{Finding, NapiId, Pid, Severity};
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -249,13 +249,13 @@ impl Report for WatchReport<'_> {
             let [p50, p90, p99] = percentiles.all().map(|found| Cell::new(long(found)));
             table.row([Cell::new(name), p50, p90, p99]);
         };
-        if summary.estimator != measure::live::Estimator::Residence {
+        if summary.estimator != crate::measure::live::Estimator::Residence {
             row("without the ring (R)".to_owned(), &summary.residence);
         }
         if takes_to_send(summary) {
             row("from the last segment (R)".to_owned(), &summary.since_last);
         }
-        if summary.estimator == measure::live::Estimator::Larger {
+        if summary.estimator == crate::measure::live::Estimator::Larger {
             row("by U".to_owned(), &summary.uniform);
             row("by C".to_owned(), &summary.conditional);
         }

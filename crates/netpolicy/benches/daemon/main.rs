@@ -16,9 +16,9 @@ use std::error::Error;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use latency::measure::statistics::paired_ratio;
 use linux::Netns;
 use linux::lab::SERVER_DEVICE;
-use measure::statistics::paired_ratio;
 use model::{IfIndex, Nanoseconds};
 use netlink::Netdev;
 use netlink::rtlink::RtLink;

@@ -5,8 +5,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use latency::measure::statistics::paired_ratio;
 use linux::lab::{Lab, LabOptions, MemcachedOptions, SERVER_DEVICE};
-use measure::statistics::paired_ratio;
 
 use super::{Done, scratch};
 

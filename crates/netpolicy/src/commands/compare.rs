@@ -9,9 +9,9 @@ use latency::judge::{
     Candidate, Comparison, ComparisonOptions, ComparisonProgress, ComparisonResult, ForesightReport,
     PairRecord, Round, progress_words,
 };
+use latency::measure::switchback::Switchback;
 use latency::reports::{CERTAINTY, CompareReport, CompareRoundReport, SwitchCost, html_of_comparison};
 use linux::Signals;
-use measure::switchback::Switchback;
 use model::{JudgedBy, Nanoseconds};
 use session::guard_process::Guardian;
 use session::{Exit, Fault, HostState, clock};

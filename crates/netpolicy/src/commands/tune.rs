@@ -13,10 +13,10 @@ use latency::judge::{
 };
 use latency::live::text::ago;
 use latency::live::{MeasuredService, ServiceSelection, Turn, Watcher};
+use latency::measure::switchback::{Figures, Metric, Switchback, Unfair};
 use latency::reports::{TuneReport, html_of_search};
 use linux::Signals;
 use linux::machine::seconds_since_1970;
-use measure::switchback::{Figures, Metric, Switchback, Unfair};
 use model::{Finding, Limits, Plan};
 use session::{Exit, Fault, HostState, clock, quoted};
 

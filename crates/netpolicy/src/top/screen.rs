@@ -431,7 +431,7 @@ mod test {
     use super::super::reading::Shares;
     use super::super::state::KeyPress;
     use latency::live::Estimate;
-    use measure::Interval;
+    use latency::measure::Interval;
 
     use super::*;
     use crate::top::reading::ServiceLine;

@@ -6,10 +6,10 @@ use std::net::{TcpListener, TcpStream};
 use std::process::Command;
 use std::time::Duration;
 
+use latency::measure::live::{Series, Unit, caveats};
 use libtest_mimic::{Failed, Trial};
 use linux::bpf::live::{LiveMeter, LiveTarget};
 use linux::lab::{Lab, LabOptions, SERVER_ADDRESS};
-use measure::live::{Series, Unit, caveats};
 use model::live::{LiveCounts, LiveWindow};
 use model::{Nanoseconds, Severity, SpanCounts};
 use testkit::scratch::Scratch;

@@ -6,12 +6,12 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use latency::measure::live::{Series, Summary, caveats};
 use libtest_mimic::{Failed, Trial};
 use linux::bpf::live::{LiveMeter, LiveTarget};
 use linux::lab::{
     CLIENT_ADDRESS, CLIENT_DEVICE, Lab, LabOptions, SERVER_ADDRESS, SERVER_DEVICE, ServerProgram,
 };
-use measure::live::{Series, Summary, caveats};
 use model::live::{LiveWindow, ServicePorts};
 use serde_json::Value;
 use testkit::dns::{Captures, PORT, dnsperf, unbound};

@@ -439,9 +439,9 @@ fn mptcp() -> Result<(), Failed> {
         (0, None),
         "no healthy server is reported as hanging"
     );
-    let mut series = measure::live::Series::new();
+    let mut series = latency::measure::live::Series::new();
     series.add(&window);
-    let found = measure::live::caveats("service", &series, false);
+    let found = latency::measure::live::caveats("service", &series, false);
     assert!(found.iter().any(|finding| finding.rule == "live-mptcp"), "{found:#?}");
     Ok(())
 }
@@ -641,9 +641,9 @@ fn too_many() -> Result<(), Failed> {
     let window = meter.end()?;
     assert!(window.counts.answered <= u64::from(MEASURED), "{:?}", window.counts);
     assert!(window.counts.unmeasured >= CONNECTIONS - u64::from(MEASURED), "{:?}", window.counts);
-    let mut series = measure::live::Series::new();
+    let mut series = latency::measure::live::Series::new();
     series.add(&window);
-    let found = measure::live::caveats("service", &series, false);
+    let found = latency::measure::live::caveats("service", &series, false);
     assert!(found.iter().any(|finding| finding.rule == "live-connections"), "{found:#?}");
     Ok(())
 }

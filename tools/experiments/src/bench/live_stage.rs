@@ -5,14 +5,14 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use apply::{Allow, Journal, TransactionName};
+use latency::measure::live::agreement::{estimates_of, percentiles_of};
+use latency::measure::live::{AgreementRun, Estimator, Series, Turnarounds};
 use linux::bpf::live::{LiveMeter, LiveTarget};
 use linux::bpf::wire::{WireCounts, WireMeter};
 use linux::bpf::{RunTime, Statistics};
 use linux::lab::{Lab, LabOptions, Memcached as Server, MemcachedOptions, SERVER_ADDRESS};
 use linux::{Kernel, KernelError, Netns, Signals};
 use load::{Edge, Environment};
-use measure::live::agreement::{estimates_of, percentiles_of};
-use measure::live::{AgreementRun, Estimator, Series, Turnarounds};
 use model::live::LiveWindow;
 use model::{CpuSet, DeliveryMode, Evidence, Nanoseconds, Origin, Pid, SimulatedFrom};
 use rustix::process::setpriority_process;

@@ -8,13 +8,13 @@ use std::process::{Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use latency::measure::live::agreement::percentiles_of;
 use linux::bpf::wire::{WireCounts, WireMeter};
 use linux::clock::monotonic;
 use linux::counters::CounterSource;
 use linux::lab::{Lab, LabOptions, SERVER_ADDRESS, ServerProgram};
 use linux::{KernelError, Netns, Signals};
 use load::{Edge, Environment};
-use measure::live::agreement::percentiles_of;
 use model::{
     Asks, Counters, CpuSet, Distribution, ForeignWorkload, Nanoseconds, OfferedLoad, Origin, Pid,
     SimulatedFrom, Waiting, Workload,

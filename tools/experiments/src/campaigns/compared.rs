@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use latency::judge::{ComparisonHeader, RecordedComparison, pairs};
-use measure::sequential::Sequence;
-use measure::switchback::Metric;
+use latency::measure::sequential::Sequence;
+use latency::measure::switchback::Metric;
 use model::JudgedBy;
 use runs::html::{CompareChart, ComparePoint, html_of_compare};
 use session::{Exit, Fault};

@@ -12,11 +12,11 @@ use latency::judge::{
     PairRecord, RecordedComparison, Replayed, Round,
 };
 use latency::live::ServiceSelection;
+use latency::measure::live::agreement::percentiles_of;
+use latency::measure::switchback::{Figures, Metric, Switchback};
 use linux::bpf::wire::{WireCounts, WireMeter};
 use linux::lab::{Lab, LabOptions, Memcached, MemcachedOptions, SERVER_ADDRESS};
 use linux::{Netns, Signals};
-use measure::live::agreement::percentiles_of;
-use measure::switchback::{Figures, Metric, Switchback};
 use session::{Exit, Fault, Session, Silent};
 
 use crate::Context;

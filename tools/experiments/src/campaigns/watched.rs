@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use latency::live::{RecordedWindows, WatchHeader};
-use measure::live::series::requests_for;
-use measure::live::{Estimate, Series, Summary, caveats};
+use latency::measure::live::series::requests_for;
+use latency::measure::live::{Estimate, Series, Summary, caveats};
 use runs::html::{Mark, POINTS_MAX, WatchPoint, html_of_watch};
 use session::{Exit, Fault};
 

@@ -1,7 +1,7 @@
 //! The errors of response-time estimates against the ground truth on the wire, and the cost of measuring.
 
-use measure::live::{AgreementRun, Errors, Estimator, Ordered};
-use measure::statistics::{Interval, median, paired_ratio};
+use latency::measure::live::{AgreementRun, Errors, Estimator, Ordered};
+use latency::measure::statistics::{Interval, median, paired_ratio};
 use schemars::JsonSchema;
 use serde::Serialize;
 use session::page::{Cell, Page, Report, Style, Table};

@@ -1,6 +1,6 @@
 //! Pairs of configurations, here and in a published table.
 
-use measure::statistics::Interval;
+use latency::measure::statistics::Interval;
 use schemars::{JsonSchema, SchemaGenerator};
 use serde::Serialize;
 use session::page::{Cell, Page, RecordSchema, Report, Style, Table, record};

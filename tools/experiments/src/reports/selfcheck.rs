@@ -1,6 +1,6 @@
 //! The report of `bench selfcheck`: how far the instruments differ.
 
-use measure::statistics::{Interval, median, median_interval, paired_difference, paired_ratio};
+use latency::measure::statistics::{Interval, median, median_interval, paired_difference, paired_ratio};
 use schemars::JsonSchema;
 use serde::Serialize;
 use session::page::{Cell, Page, Report, Style, Table};

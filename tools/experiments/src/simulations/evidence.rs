@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use measure::record::Recorder;
+use load::record::Recorder;
 use model::{
     CounterRates, CpuUse, EpollBatch, Evidence, FormatName, KeySize, MemcachedWorkload, Nanoseconds,
     OfferedLoad, Origin, Pace, Requests, SimulatedFrom, ValueSize, Waiting, Workload,

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use measure::statistics::Interval;
+use latency::measure::statistics::Interval;
 use model::{DeliveryMode, OfferedLoad};
 use runs::Results;
 use runs::summary::Summary;

@@ -12,7 +12,7 @@ use model::{
 };
 
 use crate::clock::Moment;
-use measure::record::Recorder;
+use crate::record::Recorder;
 
 use super::error::RunError;
 use super::late;

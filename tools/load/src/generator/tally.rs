@@ -4,7 +4,7 @@ use model::{Nanoseconds, Requests};
 
 use crate::clock::Moment;
 use crate::protocol::Reply;
-use measure::record::Recorder;
+use crate::record::Recorder;
 
 use super::connection::Pending;
 

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use model::OfferedLoad;
 
 use crate::summary::Summary;
-use measure::statistics::Interval;
+use latency::measure::statistics::Interval;
 
 use session::page::drawing::{Escaped, Scale, line_across, short, tick_below};
 

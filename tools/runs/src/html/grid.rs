@@ -9,7 +9,7 @@ use super::{legend, options, place, voids};
 use crate::cost::{COST_COLUMNS, COST_TITLE, cost_cells};
 use crate::grid::{Grid, RATIO_COLUMNS, cells, columns, ratio_cells};
 use crate::variant::{Row, Variant};
-use measure::statistics::Interval;
+use latency::measure::statistics::Interval;
 use model::machine;
 
 /// Dimensions in the SVG's own units.
@@ -217,7 +217,7 @@ mod test {
     use crate::experiment::{Experiment, Results};
     use crate::grid::Skipped;
     use crate::test_evidence;
-    use measure::record::Recorder;
+    use load::record::Recorder;
     use model::{Evidence, FormatName, Nanoseconds, OfferedLoad};
 
     #[test]

@@ -18,7 +18,7 @@ use model::{Evidence, MeasuredOn, Origin, machine};
 use crate::experiment::Results;
 use crate::summary::Summary;
 use crate::table;
-use measure::statistics::Interval;
+use latency::measure::statistics::Interval;
 
 use chart::{Axis, Chart};
 use session::page::drawing::{CSS, Escaped};

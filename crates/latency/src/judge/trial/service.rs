@@ -5,11 +5,11 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::live::{MeasuredService, Sampler, ServiceSelection};
-use measure::foresight::{Foresight, Sight, sentence};
-use measure::live::Unpaired;
-use measure::sequential::mean_of_logs;
-use measure::switchback::{Figures, Metric, Rule, Switchback};
-use measure::tuning::metric_of;
+use crate::measure::foresight::{Foresight, Sight, sentence};
+use crate::measure::live::Unpaired;
+use crate::measure::sequential::mean_of_logs;
+use crate::measure::switchback::{Figures, Metric, Rule, Switchback};
+use crate::measure::tuning::metric_of;
 use model::{Guarded, JudgedBy, Judgement, Limits, Ruling};
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -300,7 +300,7 @@ impl Service {
         let known = self.reference.iter().filter_map(|figures| metric.of(figures));
         let logs: Vec<f64> = known.filter(|value| *value > 0.0).map(f64::ln).collect();
         let most = logs.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-        measure::statistics::median(&logs).map_or(0.0, |middle| (most - middle).max(0.0))
+        crate::measure::statistics::median(&logs).map_or(0.0, |middle| (most - middle).max(0.0))
     }
 
     /// The differences of the valid pairs.
@@ -402,7 +402,7 @@ mod test {
                 p99: Some(p99 * near),
                 cpu_service: Some(cpu * near),
                 cpu_delivery: Some(0.0),
-                estimator: measure::live::Estimator::Residence,
+                estimator: crate::measure::live::Estimator::Residence,
                 ..Figures::of_requests(1.0, 5_000)
             }
         };

@@ -9,8 +9,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::network::{Network, count};
-use crate::live::series::{Stretch, requests_for};
-use crate::live::{Estimator, Series, Unit};
+use crate::measure::live::series::{Stretch, requests_for};
+use crate::measure::live::{Estimator, Series, Unit};
 
 /// The figures of one window of one candidate. Spans are in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]

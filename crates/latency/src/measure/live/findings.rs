@@ -8,7 +8,7 @@ use super::series::Estimate;
 use super::series::{Series, Stretch, requests_for};
 use super::summary::Percentiles;
 use super::survival::{Quantile, Survival, count};
-use crate::switchback::LOSS_MATTERS;
+use crate::measure::switchback::LOSS_MATTERS;
 
 /// The share of the time from which a stage is reported as the dominant one.
 const MOST: f64 = 0.6;

@@ -3,7 +3,7 @@
 //! A round measures each candidate for one window, in random order. All other candidates are compared with
 //! the first: each round gives each of them a difference, for ratios on a logarithmic scale. Rounds that were
 //! disturbed are voided by rules that ignore which candidate was affected, so the coin stays fair among the
-//! remaining rounds. [`crate::sequential`] evaluates the differences.
+//! remaining rounds. [`crate::measure::sequential`] evaluates the differences.
 //!
 //! This crate knows only the names of the candidates.
 
@@ -13,12 +13,12 @@ use model::{Finding, JudgedBy};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::sequential::{Bounds, Sequence};
+use crate::measure::sequential::{Bounds, Sequence};
 
 mod figures;
 mod network;
 
-use crate::live::Unit;
+use crate::measure::live::Unit;
 
 pub use figures::{Figures, Metric, Unfair, Waits, unfair};
 pub use network::{LOSS_MATTERS, LossDifference, Network, NetworkTotals, median_rtt};
@@ -117,7 +117,7 @@ impl Contrast {
             true => values.filter(|value| *value > 0.0).map(f64::ln).collect(),
             false => values.collect(),
         };
-        let middle = crate::statistics::median(&scaled).unwrap_or(0.0);
+        let middle = crate::measure::statistics::median(&scaled).unwrap_or(0.0);
         scaled.iter().map(|value| (value - middle).abs()).fold(0.0, f64::max)
     }
 }
@@ -181,7 +181,7 @@ impl Verdict {
 
 impl Switchback {
     /// The maximum number of values of a metric that are kept for its typical value.
-    const VALUES_MAX: usize = crate::sequential::PAIRS_MAX;
+    const VALUES_MAX: usize = crate::measure::sequential::PAIRS_MAX;
 
     /// Creates an experiment with at least two candidates; the others are compared with the first.
     pub fn new(names: Vec<String>, rule: Rule) -> Self {
@@ -326,7 +326,7 @@ impl Switchback {
         let level = self.level(metric);
         let typical = |values: &[(Metric, Vec<f64>)]| {
             let values = values.iter().find(|(known, _)| *known == metric)?;
-            crate::statistics::median(&values.1)
+            crate::measure::statistics::median(&values.1)
         };
         let sequence = contrast.sequences.iter().find(|(known, _)| *known == metric);
         let bounds = sequence.and_then(|(_, sequence)| sequence.bounds(level));
@@ -590,7 +590,7 @@ const fn count_of(number: usize) -> f64 {
 #[cfg(test)]
 mod test {
     use super::*;
-    use crate::live::Estimator;
+    use crate::measure::live::Estimator;
     use model::Chance;
     use proptest::prelude::*;
 

@@ -1,15 +1,15 @@
 //! Predicts how soon a switchback can detect a change, from windows without one.
 //!
 //! Adjacent windows without a change differ by the noise that a pair of windows will have. The stake of
-//! [`crate::sequential`]'s bets grows, per pair, by the average result of the bets on these differences plus
+//! [`crate::measure::sequential`]'s bets grows, per pair, by the average result of the bets on these differences plus
 //! the change, in either order of the two windows. The prediction ignores that noise may come in bursts
 //! longer than a pair.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::sequential::{PAIRS_MAX, Sequence};
-use crate::switchback::{Figures, Metric};
+use crate::measure::sequential::{PAIRS_MAX, Sequence};
+use crate::measure::switchback::{Figures, Metric};
 
 /// The minimum number of differences for a prediction.
 pub const DIFFERENCES_MIN: usize = 5;
@@ -70,7 +70,7 @@ impl Foresight {
             return None;
         }
         let away: Vec<f64> = differences.iter().map(|difference| difference.abs()).collect();
-        let noise = crate::statistics::median(&away)?.exp_m1();
+        let noise = crate::measure::statistics::median(&away)?.exp_m1();
         let pairs = |growth: f64| {
             let distance = growth.ln_1p() - sight.limit.ln_1p();
             let bets = if sight.robust { Sequence::robust() } else { Sequence::new() };

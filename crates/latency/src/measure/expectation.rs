@@ -14,7 +14,7 @@ use model::PolicyName;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::statistics::{Interval, median};
+use crate::measure::statistics::{Interval, median};
 
 /// The recorded comparisons, written by `bench/servers/live.py --table`.
 const RECORDED: &str = include_str!("expectation/recorded.tsv");

@@ -1,15 +1,14 @@
 //! Replays searches for the best setting on recorded windows. The candidates of the simulated services have
 //! known effects. The noise is that of consecutive windows on a real machine.
 //!
-//! `RECORDS=3 cargo test -p netpolicy-measure --test tunings -- --nocapture` prints the table of
+//! `RECORDS=3 cargo test -p netpolicy-latency --test tunings -- --nocapture` prints the table of
 //! docs/measurements/judge.md.
 
 #![expect(clippy::print_stdout, reason = "it prints a table")]
-#![expect(clippy::disallowed_methods, reason = "the environment specifies how much to replay")]
 
-use measure::live::series::requests_for;
-use measure::switchback::{Figures, Metric, Rule, Switchback};
-use measure::tuning::{Aim, FINALISTS, Tuner, TunerStep};
+use latency::measure::live::series::requests_for;
+use latency::measure::switchback::{Figures, Metric, Rule, Switchback};
+use latency::measure::tuning::{Aim, FINALISTS, Tuner, TunerStep};
 use model::Chance;
 
 /// Consecutive windows without any change, by the load of the machine.
@@ -61,9 +60,9 @@ impl Effect {
     }
 
     fn is_within(self, limits: &model::Limits) -> bool {
-        limits
-            .iter()
-            .all(|(guarded, most)| self.of(measure::tuning::metric_of(guarded)) <= 1.0 + most.share())
+        limits.iter().all(|(guarded, most)| {
+            self.of(latency::measure::tuning::metric_of(guarded)) <= 1.0 + most.share()
+        })
     }
 }
 
@@ -198,7 +197,8 @@ impl Machine {
             let pairs = windows
                 .windows(2)
                 .filter_map(|two| Some((metric.of(&two[0])? / metric.of(&two[1])?).ln().abs()));
-            TO_NORMAL * measure::statistics::median(&pairs.collect::<Vec<_>>()).expect("pairs") / 2_f64.sqrt()
+            TO_NORMAL * latency::measure::statistics::median(&pairs.collect::<Vec<_>>()).expect("pairs")
+                / 2_f64.sqrt()
         });
         Self { windows, white, at: f64::from(start) }
     }
@@ -404,7 +404,7 @@ fn row(kind: Kind, metric: Metric, record: &str) -> Row {
                         .map(|(after, before)| (after / before).ln());
                     pairs.extend(ratio);
                 }
-                measure::sequential::hodges_lehmann(&pairs).expect("pairs").exp()
+                latency::measure::sequential::hodges_lehmann(&pairs).expect("pairs").exp()
             });
             row.worse += usize::from(again.into_iter().any(|ratio| ratio >= 1.3 * said));
         }

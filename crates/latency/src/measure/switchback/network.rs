@@ -10,7 +10,7 @@ use model::{Finding, Severity};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::live::Survival;
+use crate::measure::live::Survival;
 
 #[expect(clippy::cast_precision_loss, reason = "counts and spans of one comparison, below 2^53")]
 pub(super) const fn count(number: u64) -> f64 {
@@ -85,7 +85,7 @@ pub struct NetworkTotals {
 
 impl NetworkTotals {
     /// The maximum number of round-trip times that are kept.
-    const RTTS_MAX: usize = crate::sequential::PAIRS_MAX;
+    const RTTS_MAX: usize = crate::measure::sequential::PAIRS_MAX;
 
     /// Adds a window.
     pub fn add(&mut self, network: &Network) {
@@ -100,7 +100,7 @@ impl NetworkTotals {
 
     /// The totals, with the median of the windows' round-trip times.
     pub fn total(&self) -> Network {
-        Network { rtt: crate::statistics::median(&self.rtts), ..self.total }
+        Network { rtt: crate::measure::statistics::median(&self.rtts), ..self.total }
     }
 
     /// Formats the loss: `12 of 4000 segments lost (0.30 %), 3 of 4100 out of order (0.07 %), round trip 210
@@ -149,7 +149,7 @@ pub(super) fn loss_differs(
 /// The median of smoothed round-trip times, in nanoseconds; `None` without any.
 pub fn median_rtt(spans: &SpanCounts) -> Option<f64> {
     let survival = Survival::of(spans, &SpanCounts::new());
-    survival.quantile(0.5).map(crate::live::survival::Quantile::nanoseconds)
+    survival.quantile(0.5).map(crate::measure::live::survival::Quantile::nanoseconds)
 }
 
 fn share(part: u64, of: u64) -> f64 {

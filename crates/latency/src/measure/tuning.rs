@@ -5,7 +5,7 @@
 //! margin (successive elimination: Even-Dar, Mannor, Mansour, "Action elimination and stopping conditions",
 //! JMLR 2006). The first rounds are short, because some candidates may harm the service. Measurements that
 //! selected a candidate are biased in its favour. Therefore new pairs compare the best two with the current
-//! settings, by the confidence sequence of [`crate::sequential`].
+//! settings, by the confidence sequence of [`crate::measure::sequential`].
 //!
 //! Everything here is a function of the rounds, so an interrupted search resumes by adding its rounds again.
 
@@ -15,8 +15,8 @@ use model::{Guarded, Limits};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::sequential::{Sequence, hodges_lehmann};
-use crate::switchback::{Figures, Metric, MetricVerdict, Rule, Switchback, Unfair};
+use crate::measure::sequential::{Sequence, hodges_lehmann};
+use crate::measure::switchback::{Figures, Metric, MetricVerdict, Rule, Switchback, Unfair};
 
 /// The number of candidates in the proof besides the current settings: the best one and the runner-up.
 pub const FINALISTS: usize = 2;
@@ -55,7 +55,7 @@ const ELIMINATION_SHARE: f64 = 0.45;
 const VARIANTS_SHARE: f64 = 0.6;
 
 /// The threshold for dropping a candidate: the logarithm of a stake's growth in the betting test of
-/// [`crate::sequential`], which limits the weight of outliers. It is lower than a verdict's threshold,
+/// [`crate::measure::sequential`], which limits the weight of outliers. It is lower than a verdict's threshold,
 /// because a wrong elimination costs only a part of the improvement. It cannot be much lower, because each
 /// candidate is tested against several limits after each round.
 const DROPS: f64 = 3.689;

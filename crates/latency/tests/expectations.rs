@@ -4,8 +4,8 @@
 
 use std::collections::BTreeSet;
 
-use measure::Interval;
-use measure::expectation::{Experience, HOLDS, Load, Recorded};
+use latency::measure::Interval;
+use latency::measure::expectation::{Experience, HOLDS, Load, Recorded};
 
 /// A prediction, with the record that it is for.
 struct Case<'a> {

@@ -1,18 +1,16 @@
 //! Statistics of response times.
 //!
-//! This crate evaluates histograms and noise: what the windows of a running service show together, and
+//! This module evaluates histograms and noise: what the windows of a running service show together, and
 //! whether one setting is better than another beyond noise. It does not know which settings it compares. It
 //! generates no load, opens nothing and reads no clock: the caller supplies the counts.
 //!
-//! Read in this order: [`record`] (recording spans), [`statistics`] (medians and intervals), [`live`]
+//! Read in this order: [`statistics`] (medians and intervals), [`live`]
 //! (windows of a service), [`sequential`] and [`switchback`] (alternating settings), [`foresight`] (how soon
 //! these detect a change), [`tuning`] (the best of many settings).
-#![forbid(unsafe_code)]
 
 pub mod expectation;
 pub mod foresight;
 pub mod live;
-pub mod record;
 pub mod sequential;
 pub mod statistics;
 pub mod switchback;

@@ -163,7 +163,7 @@ impl Summary {
             connections: series.connections(),
             napis: parts(series.napis().iter().map(|(NapiId(id), part)| (Some(*id), part))),
             workers: parts(series.workers().iter().map(|(pid, part)| (pid.map(|Pid(pid)| pid), part))),
-            rtt: crate::switchback::median_rtt(&series.spans().rtt),
+            rtt: crate::measure::switchback::median_rtt(&series.spans().rtt),
             counts,
             findings,
         }

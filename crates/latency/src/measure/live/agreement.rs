@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::series::{Estimator, Series, Stretch};
 use super::summary::Percentiles;
 use super::survival::Survival;
-use crate::statistics::median;
+use crate::measure::statistics::median;
 
 /// A run: a mode under a load, with the measurement on the wire.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]

@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::survival::{Quantile, Survival, count};
-use crate::statistics::{Interval, student_t};
+use crate::measure::statistics::{Interval, student_t};
 
 /// A percentile, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]

@@ -26,7 +26,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::statistics::median;
+use crate::measure::statistics::median;
 
 /// A bet on each pair, with a part of what the bet has won so far: risk · tanh(boldness · difference /
 /// noise).

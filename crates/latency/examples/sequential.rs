@@ -1,11 +1,11 @@
 //! Measures how often tests on paired windows raise a false alarm, and how soon they detect a true change.
 //! docs/decisions/0029 has the false-alarm rates.
 //!
-//! `cargo run --release -p netpolicy-measure --example sequential [TRIALS]`
+//! `cargo run --release -p netpolicy-latency --example sequential [TRIALS]`
 
 #![expect(clippy::print_stdout, reason = "an example prints its results")]
 
-use measure::sequential::Sequence;
+use latency::measure::sequential::Sequence;
 use model::Chance;
 
 /// The noise of windows, on a logarithmic scale.
