@@ -15,25 +15,9 @@ description:
 version_added: 0.1.0
 author:
   - The netpolicy authors (@netpolicy)
-options:
-  executable:
-    description: The program, by path or name.
-    type: path
-    default: netpolicy
-  netns:
-    description: The network namespace to work in, as of C(netpolicy --netns).
-    type: str
-  state_dir:
-    description: Where transactions are journalled. By default netpolicy's own, C(/var/lib/netpolicy).
-    type: path
-  policy_dir:
-    description: The directory of the policy files that are managed. Another one than the default replaces all of netpolicy's directories.
-    type: path
-    default: /etc/netpolicy/policy.d
+extends_documentation_fragment:
+  - netpolicy.netpolicy.host
 attributes:
-  check_mode:
-    description: Can run in check mode.
-    support: full
   diff_mode:
     description: Prints no differences.
     support: none
