@@ -160,19 +160,27 @@ impl Pseudonyms {
 
     /// The pseudonym of a path: every component is replaced, except numbers and public directories.
     pub(super) fn path(&mut self, path: &str) -> String {
-        let part = |part: &str| match part {
-            "" | "." | ".." => part.to_owned(),
-            public if PUBLIC_DIRS.contains(&public) => public.to_owned(),
-            number if number.bytes().all(|byte| byte.is_ascii_digit()) => number.to_owned(),
-            toml if toml.ends_with(".toml") => {
-                format!("{}.toml", self.pseudonym(NameOf::File, toml.trim_end_matches(".toml")))
-            }
-            name => match self.names.get(name) {
-                Some(of) => self.pseudonym(*of, name),
-                None => self.pseudonym(NameOf::File, name),
-            },
-        };
-        path.split('/').map(part).collect::<Vec<_>>().join("/")
+        let (mut parts, mut before) = (Vec::new(), "");
+        for part in path.split('/') {
+            parts.push(match part {
+                "" | "." | ".." => part.to_owned(),
+                public if PUBLIC_DIRS.contains(&public) => public.to_owned(),
+                // `/run/user/1000`; any other number is that of a process or file descriptor.
+                number if is_digits(number) => match number.parse() {
+                    Ok(uid) if before == "user" => self.user(uid).to_string(),
+                    _ => number.to_owned(),
+                },
+                toml if toml.ends_with(".toml") => {
+                    format!("{}.toml", self.pseudonym(NameOf::File, toml.trim_end_matches(".toml")))
+                }
+                name => match self.names.get(name) {
+                    Some(of) => self.pseudonym(*of, name),
+                    None => self.pseudonym(NameOf::File, name),
+                },
+            });
+            before = part;
+        }
+        parts.join("/")
     }
 
     /// The pseudonym of a user. Root and the kernel's overflow user (nobody) are kept.
@@ -285,9 +293,13 @@ impl Pseudonyms {
                 continue;
             }
             let word = &rest[..word_end];
-            match is_number(word) || is_own_word(word) || is_common_device(word) {
-                true => result.push_str(word),
-                false => result.push_str(&self.pseudonym(NameOf::Word, word)),
+            let before = &text[..text.len() - rest.len()];
+            match word.parse() {
+                Ok(uid) if is_digits(word) && names_a_user(before) => {
+                    result.push_str(&self.user(uid).to_string());
+                }
+                _ if is_number(word) || is_own_word(word) || is_common_device(word) => result.push_str(word),
+                _ => result.push_str(&self.pseudonym(NameOf::Word, word)),
             }
             rest = &rest[word_end..];
         }
@@ -350,6 +362,20 @@ fn is_of_word(c: char) -> bool {
 
 fn is_of_chunk(c: char) -> bool {
     c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | ':' | '/' | '-' | '@' | '+' | '%')
+}
+
+fn is_digits(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+/// Whether a number after this text is a user: `uid 1000`, `user-1000.slice`, `user@1000.service`.
+fn names_a_user(before: &str) -> bool {
+    let word = before.trim_end_matches([' ', '-', '@', '=', ':']);
+    let is_word = |name: &&str| {
+        let rest = word.strip_suffix(*name);
+        rest.is_some_and(|rest| !rest.ends_with(is_of_word))
+    };
+    word.len() < before.len() && ["uid", "user", "users"].iter().any(is_word)
 }
 
 /// Whether a word is a number, possibly with a unit, or hexadecimal after `0x`.

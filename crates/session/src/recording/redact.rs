@@ -443,3 +443,48 @@ impl SerializeMap for Parts<'_, Map<String, Value>> {
         Ok(Value::Object(self.parts))
     }
 }
+
+#[cfg(test)]
+mod test {
+    use super::super::pseudonyms::KEY_BYTES;
+    use super::*;
+
+    #[test]
+    fn users_homes_slices_containers_and_hosts_in_texts_do_not_survive() {
+        const ID: &str = "3f1c9d0e7ab2446688aa00cc22ee44ff3f1c9d0e7ab2446688aa00cc22ee44ff";
+        let text = include_str!("../../../netpolicy/tests/hosts/recording.json");
+        let mut recording = Recording::parse(text.as_bytes()).expect("a recording");
+        recording.made.host = "cache".to_owned();
+        recording.host.processes[0].uid = 54_321;
+        recording.host.processes[0].exe = "/home/rosalind/bin/worker".to_owned();
+        let texts = [
+            "user-54321.slice: user@54321.service of uid 54321, user 54321 (uid=54321, user: 54321)",
+            "/run/user/54321/bus and /sys/fs/cgroup/user.slice/user-54321.slice/session-3.scope",
+            "/home/rosalind/policy.toml: the user rosalind, rosalind@cache, backup@cache.service",
+            &format!("cri-containerd-{ID}.scope, docker-{ID}, {}", &ID[..12]),
+            &format!("/kubepods.slice/kubepods-pod{}.slice/{ID}", &ID[..32]),
+        ];
+        let texts = texts.map(str::to_owned);
+        recording.log = texts.to_vec();
+        recording.doctor.said = texts.to_vec();
+        recording.last_measured = texts.to_vec();
+        recording.proofs = Err(texts[0].clone());
+        recording
+            .host
+            .unread
+            .extend(texts.iter().map(|text| model::host::Unread { what: text.clone(), why: text.clone() }));
+        let redacted = redacted(&recording, &mut Pseudonyms::new([3; KEY_BYTES])).expect("redacted");
+        let text = redacted.to_text();
+        for name in ["54321", "rosalind", "\"cache\"", "@cache", &ID[..12], &ID[..8]] {
+            let around = text.find(name).map(|at| &text[at.saturating_sub(60)..at + 60]);
+            assert_eq!(around, None, "{name}");
+        }
+        let user = redacted.host.processes[0].uid;
+        assert!(
+            redacted.log[0].starts_with(&format!("user-{user}.slice: user@{user}.")),
+            "{}",
+            redacted.log[0]
+        );
+        assert!(redacted.log[1].starts_with("/run/"), "{}", redacted.log[1]);
+    }
+}
