@@ -4,8 +4,9 @@
 //! Sources: sysctl.d(5), systemd.link(5), nm-settings-keyfile(5), interfaces(5) and ethtool's hooks for it,
 //! tuned.conf(5), udev(7); GoogleCloudPlatform/guest-agent `instance_configs.cfg`,
 //! GoogleCloudPlatform/guest-configs `google_set_multiqueue`; scylladb/seastar `scripts/perftune.py`;
-//! cloud-init's `cloud.cfg`.
+//! cloud-init's `cloud.cfg`; for agents of Kubernetes, see `cluster`.
 
+mod cluster;
 mod commands;
 mod facts;
 mod files;
@@ -51,6 +52,7 @@ pub fn conflicting_tools_below(
     found.extend(ifupdown(root));
     found.extend(ifcfg(root));
     found.extend(profile);
+    found.extend(cluster::agents(root));
     found.extend(google(root));
     found.extend(cloud_init(root));
     found.extend(perftune(root));
@@ -407,6 +409,77 @@ mod test {
                 "set_irq_affinity /etc/cron.d/tune:1",
                 "ENA helpers /usr/lib/udev/rules.d/60-ena.rules:2",
                 "Azure's agent /etc/udev/rules.d/68-azure.rules:1",
+            ]
+        );
+    }
+
+    #[test]
+    fn agents_of_kubernetes_are_found_by_their_processes_and_files() {
+        let container = |file: &str| ["proc/812/root", file].join("/");
+        let active = container("etc/tuned/active_profile");
+        let included = container("usr/lib/tuned/openshift/tuned.conf");
+        let root = Root::new(
+            "cluster",
+            &[
+                ("proc/812/comm", "tuned\n"),
+                (&active, "openshift-node-performance\n"),
+                (&included, "[sysctl]\nnet.core.busy_poll=50\n[main]\ninclude=-provider-${f:exec:cat:/x}\n"),
+                (
+                    "var/lib/ocp-tuned/profiles/openshift-node-performance/tuned.conf",
+                    "[main]\ninclude=openshift\n[net]\nchannels=combined 4\n[irqbalance]\nbanned_cpus=2-5\n",
+                ),
+                ("proc/90/comm", "katalyst-agent\n"),
+                ("proc/90/cmdline", "/usr/bin/katalyst-agent\0--enable-irq-tuner=true\0"),
+                ("proc/91/comm", "nri-resource-po\n"),
+                ("proc/91/cmdline", "/bin/nri-resource-policy-balloons\0--v\0"),
+                ("proc/92/comm", "nri-resource-po\n"),
+                ("proc/92/cmdline", "/bin/nri-resource-policy-template\0"),
+                ("opt/nri/plugins/10-nri-resource-policy-balloons", "ELF"),
+                ("proc/93/comm", "crio\n"),
+                (
+                    "etc/crio/crio.conf.d/99-runtimes.conf",
+                    "# irq-load-balancing.crio.io\nallowed_annotations = [\"irq-load-balancing.crio.io\"]\n",
+                ),
+            ],
+        );
+        assert_eq!(
+            root.found(),
+            [
+                "Node Tuning Operator /var/lib/ocp-tuned/profiles/openshift-node-performance/tuned.conf:6: [irqbalance] banned_cpus=2-5",
+                "Node Tuning Operator /var/lib/ocp-tuned/profiles/openshift-node-performance/tuned.conf:4: [net] channels=combined 4",
+                &format!("Node Tuning Operator /{included}:2: [sysctl] net.core.busy_poll=50"),
+                "katalyst katalyst-agent[90]: --enable-irq-tuner: interrupts on exclusive CPUs, RPS, XPS",
+                "NRI plugin nri-resource-policy-balloons[91]: the affinity of interrupts, if its configuration claims any (irqClaim)",
+                "CRI-O /etc/crio/crio.conf.d/99-runtimes.conf:2: allowed_annotations = [\"irq-load-balancing.crio.io\"]",
+            ]
+        );
+        let quiet = Root::new(
+            "cluster-quiet",
+            &[
+                ("proc/90/comm", "katalyst-agent\n"),
+                ("proc/90/cmdline", "katalyst-agent\0--enable-irq-tuner=false\0"),
+                ("proc/91/comm", "containerd\n"),
+                ("run/nri/nri.sock", ""),
+                ("opt/nri/plugins/10-logger", "ELF"),
+                ("etc/crio/crio.conf", "allowed_annotations = [\"irq-load-balancing.crio.io\"]\n"),
+            ],
+        );
+        assert!(quiet.found().is_empty(), "{:?}", quiet.found());
+        let started = Root::new(
+            "cluster-started",
+            &[
+                ("opt/nri/plugins/10-nri-resource-policy-topology-aware", "ELF"),
+                ("proc/5/comm", "katalyst-agent\n"),
+                ("proc/6/comm", "tuned\n"),
+                ("proc/7/comm", "openshift-tuned\n"),
+            ],
+        );
+        assert_eq!(
+            started.found(),
+            [
+                "Node Tuning Operator tuned[6]: the active profile cannot be read, and may set what netpolicy sets",
+                "katalyst katalyst-agent[5]: its irq tuner, if that is on: interrupts on exclusive CPUs, RPS, XPS",
+                "NRI plugin /opt/nri/plugins/10-nri-resource-policy-topology-aware: the container runtime starts it; the affinity of interrupts, if it claims any (irqClaim)",
             ]
         );
     }

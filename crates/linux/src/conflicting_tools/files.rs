@@ -58,12 +58,26 @@ pub(super) fn ini(text: &str) -> impl Iterator<Item = (usize, &str, &str, &str)>
     })
 }
 
-/// Whether a process with this name is running.
-pub(super) fn runs(root: &Path, name: &str) -> bool {
-    let processes = std::fs::read_dir(root.join("proc")).into_iter().flatten().flatten();
-    processes
-        .filter(|entry| entry.file_name().to_string_lossy().bytes().all(|byte| byte.is_ascii_digit()))
-        .any(|entry| {
-            std::fs::read_to_string(entry.path().join("comm")).is_ok_and(|comm| comm.trim_end() == name)
-        })
+/// The directories in `/proc` of the processes with one of these names, each of at most 15 bytes, by pid.
+pub(super) fn processes(root: &Path, names: &[&str]) -> Vec<(u32, PathBuf)> {
+    let entries = std::fs::read_dir(root.join("proc")).into_iter().flatten().flatten();
+    let pid = |entry: std::fs::DirEntry| Some((entry.file_name().to_str()?.parse().ok()?, entry.path()));
+    let has_name = |(_, path): &(u32, PathBuf)| {
+        let comm = std::fs::read_to_string(path.join("comm"));
+        comm.is_ok_and(|comm| names.contains(&comm.trim_end()))
+    };
+    let mut found: Vec<_> = entries.filter_map(pid).filter(has_name).collect();
+    found.sort();
+    found
+}
+
+/// The arguments of a process, its program first.
+pub(super) fn arguments(process: &Path) -> Vec<String> {
+    let mut bytes = Vec::new();
+    if let Ok(file) = std::fs::File::open(process.join("cmdline")) {
+        // A process that has exited has no arguments.
+        let _ = file.take(FILE_BYTES_MAX).read_to_end(&mut bytes);
+    }
+    let arguments = bytes.split(|byte| *byte == 0).filter(|argument| !argument.is_empty());
+    arguments.map(|argument| String::from_utf8_lossy(argument).into_owned()).collect()
 }

@@ -1,22 +1,31 @@
 //! tuned.conf(5): the settings of the active profile, merged with its includes.
 //!
 //! redhat-performance/tuned `tuned/profiles/loader.py` `_load_profile()` reads an include before the profile
-//! that names it, `merger.py` merges sections of the same name option by option, `variables.py` reads files
-//! of variables, `plugins/base.py` interprets `>` and `<` before a value.
+//! that names it, `merger.py` merges sections of one name option by option, `variables.py` reads files of
+//! variables, `plugins/base.py` knows `>` and `<` before a value.
+//!
+//! OpenShift's Node Tuning Operator runs tuned in a container, with profiles in `/var/lib/ocp-tuned` of the
+//! host: openshift/cluster-node-tuning-operator `pkg/tuned/controller.go`, `Dockerfile.rhel9`.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use model::host::{ConflictingTool, ConflictingToolKind};
 
-use super::files::{ini, place, runs, text};
+use super::files::{ini, place, processes, text};
+use super::of_host;
 use super::sysctl::{RPS_DEFAULT_MASK, net_core, sysctl_named};
 
 /// The directories of profiles; the first one that has a profile takes precedence. Each profile is a
 /// directory with a `tuned.conf`.
 const PLACES: [&str; 4] = ["etc/tuned/profiles", "etc/tuned", "usr/lib/tuned/profiles", "usr/lib/tuned"];
 
-/// The maximum number of profiles that are read.
+/// The processes of the Node Tuning Operator that start tuned, and its directory on the host.
+const OPERATOR: [&str; 2] = ["openshift-tuned", "cluster-node-tu"];
+const OPERATOR_DIRECTORY: &str = "var/lib/ocp-tuned";
+
+/// Maximum number of profiles that are read.
 const PROFILES_MAX: usize = 16;
 
 /// The maximum number of variables, and of bytes of a value after their expansion.
@@ -33,8 +42,12 @@ struct Value {
 }
 
 /// The merged sections of profiles: by section and option.
-#[derive(Default)]
 struct Merged {
+    kind: ConflictingToolKind,
+    /// The root of tuned's files: a container's, if it runs in one.
+    root: PathBuf,
+    /// The directories of profiles.
+    places: Vec<PathBuf>,
     sections: BTreeMap<String, BTreeMap<String, Value>>,
     variables: BTreeMap<String, String>,
     read: BTreeSet<PathBuf>,
@@ -43,11 +56,23 @@ struct Merged {
 /// Finds the settings of the active profile; empty if tuned does not run. If a file of sysctl.d also sets a
 /// setting, that file's value applies.
 pub(super) fn tuned(root: &Path, of_sysctl_files: &[ConflictingTool]) -> Vec<ConflictingTool> {
-    if !runs(root, "tuned") {
-        return Vec::new();
-    }
-    let Some(active) = text(&root.join("etc/tuned/active_profile")) else { return Vec::new() };
-    let mut merged = Merged::default();
+    let Some((pid, process)) = processes(root, &["tuned"]).into_iter().next() else { return Vec::new() };
+    let operator = root.join(OPERATOR_DIRECTORY);
+    let is_of_operator = operator.is_dir() || !processes(root, &OPERATOR).is_empty();
+    let kind =
+        if is_of_operator { ConflictingToolKind::NodeTuningOperator } else { ConflictingToolKind::Tuned };
+    let own = own_root(root, &process);
+    let actives = [own.join("etc/tuned"), operator.clone(), root.join("etc/tuned")];
+    let Some(active) = actives.iter().find_map(|directory| text(&directory.join("active_profile"))) else {
+        let place = format!("tuned[{pid}]");
+        let unread =
+            of_host(kind, place, "the active profile cannot be read, and may set what netpolicy sets");
+        return if is_of_operator { vec![unread] } else { Vec::new() };
+    };
+    let places = [operator.join("profiles"), operator].into_iter().filter(|_| is_of_operator);
+    let places = places.chain(PLACES.map(|place| own.join(place))).collect();
+    let (sections, variables, read) = Default::default();
+    let mut merged = Merged { kind, root: own, places, sections, variables, read };
     for name in active.split_whitespace() {
         merged.load(root, name);
     }
@@ -60,6 +85,16 @@ pub(super) fn tuned(root: &Path, of_sysctl_files: &[ConflictingTool]) -> Vec<Con
         });
     }
     found
+}
+
+/// The root of a process's files if that is another one than the host's, as in a container.
+fn own_root(root: &Path, process: &Path) -> PathBuf {
+    let own = process.join("root");
+    let identity = |path: &Path| std::fs::metadata(path).ok().map(|about| (about.dev(), about.ino()));
+    match (identity(&own), identity(root)) {
+        (Some(of_process), Some(of_host)) if of_process != of_host => own,
+        _ => root.to_owned(),
+    }
 }
 
 /// Whether tuned lets the files of sysctl.d override its profiles, as it does by default: `reapply_sysctl`.
@@ -84,7 +119,8 @@ impl Merged {
         if name.is_empty() || !name.chars().all(is_safe) || self.read.len() >= PROFILES_MAX {
             return;
         }
-        let paths = PLACES.map(|place| root.join(place).join(name).join("tuned.conf"));
+        let paths: Vec<PathBuf> =
+            self.places.iter().map(|place| place.join(name).join("tuned.conf")).collect();
         let mut unread = paths.into_iter().filter(|path| !self.read.contains(path));
         let Some((path, text)) = unread.find_map(|path| text(&path).map(|text| (path, text))) else { return };
         self.read.insert(path.clone());
@@ -103,7 +139,7 @@ impl Merged {
         for (number, section, key, value) in ini(&text) {
             let value = without_comment(value);
             if section == "variables" && key == "include" {
-                self.load_variables(root, value);
+                self.load_variables(value);
             } else if section == "variables" {
                 self.set_variable(key, value);
             } else if section != "main" {
@@ -114,10 +150,10 @@ impl Merged {
     }
 
     /// Reads a file of variables, which the section `variables` names by an absolute path.
-    fn load_variables(&mut self, root: &Path, file: &str) {
+    fn load_variables(&mut self, file: &str) {
         let relative = file.trim_start_matches('/');
         let is_below = relative.split('/').all(|part| part != "..");
-        let Some(text) = is_below.then(|| text(&root.join(relative))).flatten() else { return };
+        let Some(text) = is_below.then(|| text(&self.root.join(relative))).flatten() else { return };
         for (.., key, value) in ini(&text) {
             self.set_variable(key, without_comment(value));
         }
@@ -171,7 +207,7 @@ impl Merged {
                     continue;
                 }
                 found.push(ConflictingTool {
-                    kind: ConflictingToolKind::Tuned,
+                    kind: self.kind,
                     place: place.clone(),
                     line: format!("[{section}] {line}"),
                     device: device.clone().filter(|_| plugin == "net"),

@@ -20,8 +20,17 @@ pub enum ConflictingToolKind {
     NetworkManager,
     /// An ifupdown stanza: applied whenever the interface goes up.
     Ifupdown,
-    /// The active tuned profile, enforced while tuned runs. OpenShift's Node Tuning Operator also uses tuned.
+    /// The active tuned profile, enforced while tuned runs.
     Tuned,
+    /// The same with a profile by the Node Tuning Operator of OpenShift, which runs tuned in a container.
+    NodeTuningOperator,
+    /// Katalyst's agent: it gives interrupts CPUs of their own, and moves them when the load changes.
+    Katalyst,
+    /// A plugin of the container runtime (Node Resource Interface) that places interrupts.
+    NriPlugin,
+    /// CRI-O, for pods that turn the balancing of interrupts off: `default_smp_affinity`, and the CPUs that
+    /// irqbalance avoids.
+    Crio,
     /// Google's guest agent: its `google_set_multiqueue` sets queues, IRQ affinity and XPS at boot, and when
     /// a device appears.
     GoogleGuestAgent,
@@ -51,6 +60,10 @@ impl fmt::Display for ConflictingToolKind {
             Self::NetworkManager => "NetworkManager",
             Self::Ifupdown => "ifupdown",
             Self::Tuned => "tuned",
+            Self::NodeTuningOperator => "Node Tuning Operator",
+            Self::Katalyst => "katalyst",
+            Self::NriPlugin => "NRI plugin",
+            Self::Crio => "CRI-O",
             Self::GoogleGuestAgent => "google-guest-agent",
             Self::CloudInit => "cloud-init",
             Self::Perftune => "perftune",

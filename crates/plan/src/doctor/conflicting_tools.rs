@@ -1,7 +1,6 @@
-//! Other tools that write the same settings: irqbalance, tuned, systemd's .link files, sysctl.d,
-//! NetworkManager, ifupdown, cloud agents, cloud-init, perftune, scripts. A plan changes the values of these
-//! tools like any others, and a rollback restores them. These rules report which tool will overwrite
-//! netpolicy's values.
+//! Other tools that write the same settings: irqbalance, tuned, agents of Kubernetes, systemd's .link files,
+//! sysctl.d, NetworkManager, ifupdown, cloud agents, cloud-init, perftune, scripts. A plan changes their values like
+//! any others, and a rollback restores them; these rules report which tool will overwrite netpolicy's values.
 
 use model::host::{ConflictingTool, ConflictingToolKind};
 use model::{CpuSet, IrqNumber, Severity};
@@ -30,7 +29,7 @@ pub(super) const RULES: &[DoctorRule] = &[
     },
     DoctorRule {
         id: "others-set-device",
-        doc: "systemd, NetworkManager, ifupdown, tuned, a cloud agent, cloud-init, perftune or a script also configures a device.",
+        doc: "systemd, NetworkManager, ifupdown, tuned, an agent of Kubernetes or of a cloud, cloud-init, perftune or a script also configures a device.",
         find: others_set_device,
     },
 ];
@@ -152,12 +151,16 @@ fn refused_mask(line: &str) -> Option<String> {
 }
 
 fn others_set_device(case: &Case<'_>, _: &Causes) -> Vec<Found> {
-    const KINDS: [ConflictingToolKind; 14] = [
+    const KINDS: [ConflictingToolKind; 18] = [
         ConflictingToolKind::SysctlFile,
         ConflictingToolKind::LinkFile,
         ConflictingToolKind::NetworkManager,
         ConflictingToolKind::Ifupdown,
         ConflictingToolKind::Tuned,
+        ConflictingToolKind::NodeTuningOperator,
+        ConflictingToolKind::Katalyst,
+        ConflictingToolKind::NriPlugin,
+        ConflictingToolKind::Crio,
         ConflictingToolKind::GoogleGuestAgent,
         ConflictingToolKind::CloudInit,
         ConflictingToolKind::Perftune,
@@ -187,28 +190,45 @@ fn others_set_device(case: &Case<'_>, _: &Causes) -> Vec<Found> {
             ConflictingToolKind::NetworkManager => "whenever the connection is activated",
             ConflictingToolKind::Ifupdown | ConflictingToolKind::Ifcfg => "whenever the interface goes up",
             ConflictingToolKind::Netplan => "whenever its backend configures the device",
-            ConflictingToolKind::Tuned => "while it runs, and when its profile changes",
-            // `rps_default_mask` applies only to queues that are created later.
+            ConflictingToolKind::Tuned | ConflictingToolKind::NodeTuningOperator => {
+                "while it runs, and when its profile changes"
+            }
+            ConflictingToolKind::Katalyst => "whenever the load of its CPUs changes",
+            ConflictingToolKind::NriPlugin | ConflictingToolKind::Crio => "when a container starts or stops",
+            // `rps_default_mask` applies to queues that are created later.
             ConflictingToolKind::SysctlFile => "for receive queues that are created later",
         };
         let object = first.device.clone().unwrap_or_else(|| "host".to_owned());
         let asked = case.asked.iter().any(|asked| !asked.queues.is_empty());
-        let again = matches!(
+        let is_agent = matches!(
             kind,
-            ConflictingToolKind::Tuned
-                | ConflictingToolKind::GoogleGuestAgent
-                | ConflictingToolKind::Perftune
+            ConflictingToolKind::NodeTuningOperator
+                | ConflictingToolKind::Katalyst
+                | ConflictingToolKind::NriPlugin
+                | ConflictingToolKind::Crio
         );
+        let again = is_agent
+            || matches!(
+                kind,
+                ConflictingToolKind::Tuned
+                    | ConflictingToolKind::GoogleGuestAgent
+                    | ConflictingToolKind::Perftune
+            );
         let severity = if asked && again { Severity::Warning } else { Severity::Note };
         let summary = format!("{kind} sets device settings, {when}");
         let one = Found::new(severity, object, summary);
-        found.push(lines.iter().take(EVIDENCE_MAX).fold(one, |one, (other, now)| {
+        let one = lines.iter().take(EVIDENCE_MAX).fold(one, |one, (other, now)| {
             let device = other.device.as_ref().map(|device| format!(" ({device})")).unwrap_or_default();
             let condition = other.condition.as_ref();
             let condition = condition.map(|condition| format!(", if {condition}")).unwrap_or_default();
             let refused = refused_mask(&other.line).unwrap_or_default();
             one.evidence(format!("{}{device}: {}{now}{condition}{refused}", other.place, other.line))
-        }));
+        });
+        found.push(if is_agent {
+            one.evidence("netpolicy leaves it running and unchanged; `netpolicy verify` lists the values that it has overwritten")
+        } else {
+            one
+        });
     }
     found
 }

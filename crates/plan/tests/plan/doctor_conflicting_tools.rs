@@ -94,6 +94,34 @@ fn device_settings_of_other_tools_are_reported_with_file_and_line() {
 }
 
 #[test]
+fn agents_of_kubernetes_are_named_with_what_they_set_and_left_running() {
+    let host = nic(None);
+    for (kind, summary) in [
+        (ConflictingToolKind::NodeTuningOperator, "Node Tuning Operator sets device settings, while it runs"),
+        (
+            ConflictingToolKind::Katalyst,
+            "katalyst sets device settings, whenever the load of its CPUs changes",
+        ),
+        (ConflictingToolKind::NriPlugin, "NRI plugin sets device settings, when a container starts or stops"),
+        (ConflictingToolKind::Crio, "CRI-O sets device settings, when a container starts or stops"),
+    ] {
+        let agent = ConflictingTool {
+            kind,
+            place: "agent[7]".to_owned(),
+            line: "interrupts".to_owned(),
+            device: None,
+            sysctl: None,
+            sets: Vec::new(),
+            condition: None,
+        };
+        let note = found(&host, &[], vec![agent], "others-set-device").expect("found");
+        assert!(note.summary.starts_with(summary), "{}", note.summary);
+        assert_eq!(note.evidence[0], "agent[7]: interrupts");
+        assert!(note.evidence[1].starts_with("netpolicy leaves it running"), "{:?}", note.evidence);
+    }
+}
+
+#[test]
 fn a_line_is_silent_where_the_device_has_what_it_sets_and_says_what_decides_where_that_is_not_known() {
     let mut host = nic(None);
     host.devices[0].rings = Some(Rings { rx: Pair { current: 512, max: 4096 }, ..Rings::default() });
